@@ -209,16 +209,16 @@ class Recorded(Engine):
         """What the gateway and the decision API send for it."""
         judging = self._judging
         if verdict.allowed:
-            head = judging.answers.allowed(verdict, call.request_id)
+            head = judging.headers.allowed(verdict, call.request_id)
             chat = call.parsed.chat
             steered = append(chat.dialect, call.body, verdict.note) if verdict.note and isinstance(chat, Chat) else None
             told = {"headers": head.decode("latin-1").splitlines()}
             return told if steered is None else {**told, "steered": digest(steered)}
         shown: Json = {}
-        client = judging.denied_to_client(call, verdict)
+        client = judging.client_denial(call, verdict)
         shown["client"] = [client.status, client.head.decode("latin-1").splitlines(), client.body.decode()]
         for name, accept in (("gateway", b"*/*"), ("problem", PROBLEM)):
-            reply = judging.denied(Request("POST", b"/", {"accept": accept}), call, verdict)
+            reply = judging.gateway_denial(Request("POST", b"/", {"accept": accept}), call, verdict)
             sent = [reply.status, reply.head.decode("latin-1").splitlines(), reply.body.decode()]
             if sent != shown["client"]:
                 shown[name] = sent
@@ -495,7 +495,12 @@ class Shared(Recorded):
     async def _joined(self, descriptors: Descriptors, clock: FakeClock) -> RemoteEngine:
         store = RedisStore(self._nodes, clock.now)
         remote = RemoteEngine(
-            self, store, StoreHealth(_told), budget_s=BUDGET_S, fault=self._judging.fault, remember=self.memory.remember
+            self,
+            store,
+            StoreHealth(_told),
+            budget_s=BUDGET_S,
+            fault=self._judging.fail_open,
+            remember=self.memory.remember,
         )
         remote.chains = SharedResponseChains(descriptors.sessions, store)
         self.quarantine.drop = remote.drop

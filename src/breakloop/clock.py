@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from typing import Final, Protocol
+from collections.abc import Hashable
+from typing import Final, Generic, Protocol, TypeVar
 
 _NOTICED_S: Final = 0.05  # clocks that differ less are the same
 
@@ -73,3 +74,44 @@ class FakeClock:
     def advance(self, seconds: float) -> None:
         """Move by `seconds` (negative steps are allowed, to test that they do no harm)."""
         self._now += seconds
+
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+class Throttle(Generic[K, V]):
+    """Limits repeated messages: per key, the first of an interval passes, and the others are counted.
+
+    Call `expired` regularly: it returns one message for the others of each interval that is over.
+    """
+
+    __slots__ = ("_interval_s", "_max_keys", "_runs", "dropped")
+
+    def __init__(self, interval_s: float, max_keys: int) -> None:
+        self._interval_s = interval_s
+        self._max_keys = max_keys
+        self._runs: dict[K, tuple[float, V, int]] = {}  # begin of the interval, latest message, messages held back
+        self.dropped = 0  # messages whose key was beyond `max_keys`; not returned by `expired`
+
+    def admit(self, key: K, message: V, now: float) -> bool:
+        """Return whether the message passes; otherwise it is counted."""
+        run = self._runs.get(key)
+        if run is not None:
+            self._runs[key] = (run[0], message, run[2] + 1)
+            return False
+        if len(self._runs) >= self._max_keys:
+            self.dropped += 1
+            return False
+        self._runs[key] = (now, message, 0)
+        return True
+
+    def expired(self, now: float, *, everything: bool = False) -> list[tuple[K, V, int]]:
+        """End the intervals that are over; return key, latest message, and how many more were held back."""
+        over = [
+            key
+            for key, (since, _, _) in self._runs.items()
+            if everything or not 0 <= now - since < self._interval_s  # the clock may have been set back
+        ]
+        ended = [(key, *self._runs.pop(key)) for key in over]
+        return [(key, message, held - 1) for key, _, message, held in ended if held]

@@ -12,7 +12,7 @@ from typing import Any
 from breakloop.app import build
 from breakloop.app.runtime import Runtime
 from breakloop.config.settings import Settings
-from breakloop.gateway.hub import TurnReceiver
+from breakloop.gateway.connection import Connection
 from breakloop.gateway.proxy import ProxyHandler
 from breakloop.gateway.server import Server
 from breakloop.gateway.upstream import UpstreamConnection
@@ -32,9 +32,9 @@ class Gateway(Server):
         self.from_client: list[bytes] = []
         self.settled: list[Answer] = []
 
-    def received(self, connection: TurnReceiver, data: bytes) -> None:
+    def queue_read(self, connection: Connection | UpstreamConnection, data: bytes) -> None:
         (self.from_upstream if isinstance(connection, UpstreamConnection) else self.from_client).append(data)
-        super().received(connection, data)
+        super().queue_read(connection, data)
 
     def forget(self) -> None:
         """Begin a new act."""

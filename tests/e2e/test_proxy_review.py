@@ -13,7 +13,7 @@ import uvloop
 from breakloop.dialects.denial import VerdictHeaders
 from breakloop.gateway.admission import Admission
 from breakloop.gateway.decision import DecisionHandler
-from breakloop.gateway.forwarding import Forwarding, UpstreamRoutes
+from breakloop.gateway.forwarding import HeadRewriter, UpstreamRoutes
 from breakloop.gateway.http_request import RequestLimits
 from breakloop.gateway.http_response import ResponseHeadParser
 from breakloop.gateway.proxy import ProxyHandler
@@ -53,10 +53,10 @@ async def gate(play: Play, limits: RequestLimits | None = None, tls: ssl.SSLCont
     server = Server(own, limits)
     named = parse_upstream("up", f"http://127.0.0.1:{port}")
     pool = UpstreamPool(named, server, UpstreamTimeouts(), None, ResponseHeadParser())
-    forwarding = Forwarding("X-Breakloop-", "hop")
-    door = ProxyHandler(judging, own, targets=UpstreamRoutes([named]), pools={"up": pool}, forwarding=forwarding)
-    server.handler, server.streams = door, door.streams
-    server.endings.append(pool.close)
+    rewriter = HeadRewriter("X-Breakloop-", "hop")
+    door = ProxyHandler(judging, own, routes=UpstreamRoutes([named]), pools={"up": pool}, rewriter=rewriter)
+    server.handler, server.streams_body = door, door.streams_body
+    server.on_stop.append(pool.close)
     return Gate(server, upstream, await server.start(tls=tls))
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from breakloop.errors import RequestError
-from breakloop.gateway.forwarding import CREDENTIALS, Forwarding, UpstreamRoutes
+from breakloop.gateway.forwarding import CREDENTIALS, HeadRewriter, UpstreamRoutes
 from breakloop.gateway.http_request import CHUNKED, HeadParser, Request, RequestLimits
 from breakloop.model.upstream import upstreams
 from breakloop.policy.paths import normalise
@@ -17,8 +17,8 @@ from breakloop.policy.paths import normalise
 TARGETS = UpstreamRoutes(
     upstreams(["x=http://up.example:81/api/v1", "azure=https://r.openai.azure.com", "plain=http://p"])
 )
-PLAIN = Forwarding("X-Own-", "own-token")
-FULL = Forwarding("X-Own-", "own-token", via=True, keys={"x": b"sk-ours", "anthropic": b"sk-ours"})
+PLAIN = HeadRewriter("X-Own-", "own-token")
+FULL = HeadRewriter("X-Own-", "own-token", via=True, keys={"x": b"sk-ours", "anthropic": b"sk-ours"})
 
 names = st.sampled_from(
     [
@@ -146,7 +146,7 @@ heads = st.builds(
 )
 
 
-def forwarded(head: bytes, forwarding: Forwarding, length: int) -> tuple[Request, Request, bytes] | None:
+def forwarded(head: bytes, forwarding: HeadRewriter, length: int) -> tuple[Request, Request, bytes] | None:
     """Return what came, what goes as our own parser reads it, and its bytes; None where we do not accept what came."""
     try:
         came = HeadParser(RequestLimits()).parse(head, "192.0.2.7")
@@ -154,12 +154,12 @@ def forwarded(head: bytes, forwarding: Forwarding, length: int) -> tuple[Request
         destination = TARGETS.find(path, {})
     except RequestError:
         return None
-    made = forwarding.head(came, destination, query, length)
+    made = forwarding.rewrite(came, destination, query, length)
     return came, HeadParser(RequestLimits()).parse(made, ""), made
 
 
 @given(heads, st.sampled_from([PLAIN, FULL]), st.sampled_from([0, 1, 12_345, CHUNKED]))
-def test_what_is_forwarded_has_one_reading(head: bytes, forwarding: Forwarding, length: int) -> None:
+def test_what_is_forwarded_has_one_reading(head: bytes, forwarding: HeadRewriter, length: int) -> None:
     """Our own parser and h11 take it and agree; one Host, one framing, nothing of a hop, nothing of ours (D-1, Y-3)."""
     found = forwarded(head, forwarding, length)
     if found is None:

@@ -30,7 +30,7 @@ from breakloop.engine.engine import Engine
 from breakloop.errors import Problem, SettingsError
 from breakloop.gateway.admission import Admission, DebugSessions
 from breakloop.gateway.decision import DecisionHandler
-from breakloop.gateway.forwarding import Forwarding, UpstreamRoutes
+from breakloop.gateway.forwarding import HeadRewriter, UpstreamRoutes
 from breakloop.gateway.http_request import RequestLimits
 from breakloop.gateway.http_response import ResponseHeadParser
 from breakloop.gateway.proxy import ClientKeys, ProxyHandler
@@ -119,7 +119,7 @@ def open_proxy(
     tls = upstream_tls(settings) if any(upstream.tls for upstream in named) else None
     heads, times = ResponseHeadParser(), _times(settings)
     pools = {upstream.name: UpstreamPool(upstream, server, times, tls, heads) for upstream in named}
-    forwarding = Forwarding(
+    rewriter = HeadRewriter(
         settings.header_prefix,
         mark or secrets.token_hex(8),
         via=settings.via,
@@ -127,15 +127,15 @@ def open_proxy(
         scheme="https" if settings.tls.cert_file else "http",
         trusts=ClientIp(tuple(settings.trusted_proxies)).trusted,
     )
-    callers = ClientKeys(settings.callers, settings.header_prefix) if settings.callers else None
+    clients = ClientKeys(settings.callers, settings.header_prefix) if settings.callers else None
     door = ProxyHandler(
-        judging, own, targets=UpstreamRoutes(named), pools=pools, forwarding=forwarding, callers=callers, faults=faults
+        judging, own, routes=UpstreamRoutes(named), pools=pools, rewriter=rewriter, clients=clients, faults=faults
     )
     server.handler = door
-    server.streams = door.streams
-    server.sweeps += [pool.sweep for pool in pools.values()]
-    server.sweeps += [faults.sweep] if faults is not None else []
-    server.endings += [pool.close for pool in pools.values()]
+    server.streams_body = door.streams_body
+    server.on_sweep += [pool.sweep for pool in pools.values()]
+    server.on_sweep += [faults.sweep] if faults is not None else []
+    server.on_stop += [pool.close for pool in pools.values()]
     return door
 
 
@@ -144,12 +144,12 @@ def envoy_grpc(settings: Settings, door: DecisionHandler, mark: str = "") -> Abs
     mark share the port."""
     if not settings.envoy_grpc_port:
         return nullcontext()
-    from breakloop.gateway.envoy_grpc import envoy_door  # noqa: PLC0415 - an extra
+    from breakloop.gateway.envoy_grpc import serve_envoy  # noqa: PLC0415 - an extra
 
     host, files = settings.host, settings.tls
     address = f"[{host}]:{settings.envoy_grpc_port}" if ":" in host else f"{host}:{settings.envoy_grpc_port}"
     tls = (Path(files.key_file).read_bytes(), Path(files.cert_file).read_bytes()) if files.cert_file else None
-    return envoy_door(door.envoy, address, limits(settings), shared=bool(mark), tls=tls)
+    return serve_envoy(door.envoy, address, limits(settings), shared=bool(mark), tls=tls)
 
 
 def check_ports(settings: Settings) -> None:

@@ -76,7 +76,9 @@ class ProcessState:
         if self.shared is None:
             self._operator = Operator(engine, book, self._clock, publish)
         else:
-            judging.remote = self.shared.join(engine, self.store, judging.fault, publish, judging.descriptors.sessions)
+            judging.remote = self.shared.join(
+                engine, self.store, judging.fail_open, publish, judging.descriptors.sessions
+            )
             self._operator = Operator(engine, self.shared.book(book, _trouble), self._clock, publish)
         return self._operator
 

@@ -1,3 +1,5 @@
-"""The data plane: HTTP/1.1 from clients on asyncio and llhttp. `head` reads and refuses request heads, `body` frames
-bodies, `reply` renders answers, `connection` ties them to one socket, `server` listens; what to answer is `decision`'s.
+"""The data plane: an HTTP/1.1 server on asyncio with a reverse proxy and a decision service.
+
+A request passes `connection`, then `proxy` or `decision`, then `admission`, which asks the engine. An allowed request
+goes through `exchange` and `upstream`, and its response back the same way.
 """

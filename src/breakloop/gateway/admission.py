@@ -1,8 +1,7 @@
-"""What the doors have in common: number a request, unpack its body, ask the engine, render a denial (SPEC A-1 to A-6).
-What a door makes of an allowed request is its own business.
+"""Admission of requests, shared by the proxy and the decision service: unpack the body, decide, render a denial.
 
-Debug sessions (SPEC A-6): whoever knows the secret gets a signed cookie for 15 minutes, and with it answers that
-say which policy and rule decided and why. Without a configured secret none of this exists.
+Also debug sessions: clients that know the configured secret get a signed cookie for 15 minutes, and with it header
+fields that name the policy and rule that decided, and why. Without a configured secret none of this exists.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from breakloop.dialects.encoding import unpack
 from breakloop.engine.engine import Engine
 from breakloop.engine.remote import RemoteEngine
 from breakloop.gateway.http_request import Reply, Request, RequestLimits
-from breakloop.gateway.hub import log_fault
+from breakloop.gateway.server_core import log_fault
 from breakloop.model.call import Call
 from breakloop.model.counters import Timings, TraceCounters
 from breakloop.model.verdict import Verdict
@@ -36,7 +35,7 @@ _VALUE_SHOWN = 256
 
 
 class DebugSessions:
-    """Gives out and checks cookies, and renders the `-Debug-` fields."""
+    """Issues and checks the cookies, and renders the `-Debug-` header fields."""
 
     __slots__ = ("_clock", "_key", "_prefix", "_secret")
 
@@ -65,8 +64,8 @@ class DebugSessions:
         cookie = f"{COOKIE}=; Max-Age=0; {_COOKIE_TERMS}"
         return Reply(204, f"Set-Cookie: {cookie}\r\n".encode("ascii"), b"", 0.0)
 
-    def holds(self, request: Request) -> bool:
-        """Tell whether the request carries a valid, unexpired cookie."""
+    def is_active(self, request: Request) -> bool:
+        """Return whether the request carries a valid, unexpired cookie."""
         cookies = request.headers.get("cookie")
         if cookies is None or COOKIE.encode() not in cookies:
             return False
@@ -76,8 +75,8 @@ class DebugSessions:
                 return True
         return False
 
-    def fields(self, call: Call, verdict: Verdict, bundle: CompiledBundle | None, latency_us: int) -> bytes:
-        """Return the `-Debug-` header lines of one decision by `bundle`."""
+    def header_lines(self, call: Call, verdict: Verdict, bundle: CompiledBundle | None, latency_us: int) -> bytes:
+        """Return the `-Debug-` header lines of one decision."""
         start = f"{self._prefix}Debug-"
         matched = bundle.routes.match(call.host, call.method, call.path) if bundle else []
         shadow = bundle is not None and bundle.shadow_until > self._clock.now()
@@ -112,7 +111,7 @@ class DebugSessions:
 
 
 def _printable(value: str) -> str:
-    """Header values carry printable ASCII only; whatever a client sent must not start a line of its own."""
+    """Header values are printable ASCII: text from a client must not start a new line."""
     return "".join(c if c.isascii() and c.isprintable() else "?" for c in value)
 
 
@@ -121,18 +120,26 @@ _PROBLEM = b"Content-Type: application/problem+json\r\n"
 
 
 class Admission:
-    """Judges the calls of one process."""
+    """Decides about requests, with the store of this process (`decide`) or a remote one (`decide_remote`)."""
 
     __slots__ = (
-        "_next_id", "_run_id", "answers", "body_bytes", "debug", "descriptors", "engine", "remote", "timings",
+        "_next_id",
+        "_run_id",
+        "body_bytes",
+        "debug",
+        "descriptors",
+        "engine",
+        "headers",
+        "remote",
+        "timings",
         "traces",
-    )  # fmt: skip
+    )
 
     def __init__(
         self,
         engine: Engine,
         descriptors: Descriptors,
-        answers: VerdictHeaders,
+        headers: VerdictHeaders,
         *,
         run_id: str,
         debug: DebugSessions | None = None,
@@ -141,95 +148,95 @@ class Admission:
     ) -> None:
         self.engine = engine
         self.descriptors = descriptors
-        self.answers = answers
+        self.headers = headers
         self.debug = debug
-        self.remote: RemoteEngine | None = None  # with a store that has to be waited for
+        self.remote: RemoteEngine | None = None  # set where the state is in a remote store
         self.timings = Timings()
         self.traces = traces  # None: no tracing
         self._run_id = run_id
         self._next_id = 0
-        self.body_bytes = body_bytes  # of a body once it is unpacked
+        self.body_bytes = body_bytes  # limit of an unpacked body
 
     def request_id(self) -> str:
-        """Return an id that no other request of this process has."""
+        """Return an id that is unique in this process."""
         number = self._next_id
         self._next_id = number + 1
         return f"{self._run_id}{number:x}"
 
     def decide(self, request: Request, call: Call) -> tuple[Verdict, bytes]:
-        """Return the verdict, and the extra header lines of a debug session. A fault of ours allows the request."""
+        """Return the verdict, and the header lines of a debug session. If deciding fails, the request is allowed."""
         try:
             if "content-encoding" in request.headers:
                 self.unpack(call)
-            if self.debug is not None and self.debug.holds(request):
-                return self._in_debug(call, self.debug)
+            if self.debug is not None and self.debug.is_active(request):
+                return self._decide_debug(call, self.debug)
             return self.engine.decide(call), b""
-        except Exception as error:  # noqa: BLE001 - the outermost edge: a fault of ours must not stop anybody's traffic
-            return self.fault(error), b""
+        except Exception as error:  # noqa: BLE001 - fail-open edge: a fault of ours must not stop traffic
+            return self.fail_open(error), b""
 
-    def ask(self, request: Request, call: Call, then: Callable[[Verdict, bytes], None]) -> None:
-        """The same where the state is not in this process: `then` gets what `decide` returns, now or later."""
+    def decide_remote(self, request: Request, call: Call, then: Callable[[Verdict, bytes], None]) -> None:
+        """Like `decide`, with a remote store: `then` is called with the result, now or later."""
         try:
-            assert self.remote is not None  # noqa: S101 - only asked where there is one
+            assert self.remote is not None  # noqa: S101 - checked by the caller
             if "content-encoding" in request.headers:
                 self.unpack(call)
-            debug = self.debug if self.debug is not None and self.debug.holds(request) else None
+            debug = self.debug if self.debug is not None and self.debug.is_active(request) else None
             if debug is None:
                 self.remote.decide(call, lambda verdict: then(verdict, b""))
             else:
-                self.remote.decide(call, self._debugging(call, debug, then))
-        except Exception as error:  # noqa: BLE001 - the outermost edge, as in `decide`
-            then(self.fault(error), b"")
+                self.remote.decide(call, self._with_debug(call, debug, then))
+        except Exception as error:  # noqa: BLE001 - as in `decide`
+            then(self.fail_open(error), b"")
 
-    def _debugging(
+    def _with_debug(
         self, call: Call, debug: DebugSessions, then: Callable[[Verdict, bytes], None]
     ) -> Callable[[Verdict], None]:
         started = perf_counter_ns()
 
         def decided(verdict: Verdict) -> None:
             latency_us = (perf_counter_ns() - started) // 1000
-            then(verdict, debug.fields(call, verdict, self.engine.bundle, latency_us))
+            then(verdict, debug.header_lines(call, verdict, self.engine.bundle, latency_us))
 
         return decided
 
-    def fault(self, error: Exception) -> Verdict:
-        """Count and log a fault of ours, by kind and place; the request is allowed."""
+    def _decide_debug(self, call: Call, debug: DebugSessions) -> tuple[Verdict, bytes]:
+        started = perf_counter_ns()
+        verdict = self.engine.decide(call)
+        latency_us = (perf_counter_ns() - started) // 1000
+        return verdict, debug.header_lines(call, verdict, self.engine.bundle, latency_us)
+
+    def fail_open(self, error: Exception) -> Verdict:
+        """Count and log a fault of ours; return a verdict that allows the request."""
         self.engine.tally.faults += 1
         log_fault(error, "allowed")
         return Verdict()
 
-    def _in_debug(self, call: Call, debug: DebugSessions) -> tuple[Verdict, bytes]:
-        started = perf_counter_ns()
-        verdict = self.engine.decide(call)
-        latency_us = (perf_counter_ns() - started) // 1000
-        return verdict, debug.fields(call, verdict, self.engine.bundle, latency_us)
-
     def unpack(self, call: Call) -> None:
-        """Judge a compressed body by what is in it; one that stays packed is judged as the bytes that it is."""
+        """Decompress the body of a call. If that fails, the compressed bytes count as the body."""
         why = unpack(call, self.body_bytes)
         if why:
             self.engine.not_unpacked(call, why)
 
-    def denied(self, request: Request, call: Call, verdict: Verdict) -> Reply:
-        """Return a denial for a gateway that asked: as problem+json if it wants that."""
+    def gateway_denial(self, request: Request, call: Call, verdict: Verdict) -> Reply:
+        """Return a denial for a gateway that asked, as problem+json if it accepts that."""
         head = self._denial_head(call, verdict)
         if denial.PROBLEM.encode() in request.headers.get("accept", b""):
             return Reply(verdict.status, head + _PROBLEM, denial.problem(verdict), 0.0)
-        return Reply(verdict.status, head + JSON, self.body(call, verdict), 0.0)
+        return Reply(verdict.status, head + JSON, self.error_body(call, verdict), 0.0)
 
-    def denied_to_client(self, call: Call, verdict: Verdict) -> Reply:
-        """Return a denial for the client itself; the model behind an MCP client reads a tool's error, no status."""
+    def client_denial(self, call: Call, verdict: Verdict) -> Reply:
+        """Return a denial for the client. An MCP client gets a tool error, because the model does not see statuses."""
         status, body = denial.for_client(verdict, call, self.dialect(call))
         return Reply(status, self._denial_head(call, verdict) + JSON, body, 0.0)
 
-    def body(self, call: Call, verdict: Verdict) -> bytes:
-        """Return an error in the words of the client's dialect."""
+    def error_body(self, call: Call, verdict: Verdict) -> bytes:
+        """Return an error in the format of the client's dialect."""
         return denial.for_call(verdict, call, self.dialect(call))
 
     def dialect(self, call: Call) -> str:
-        """Return which dialect a call speaks, or "" for plain HTTP."""
+        """Return the dialect of a call, or "" for plain HTTP."""
         chat = self.descriptors.chat(call)
         return chat.dialect if chat else ""
 
     def _denial_head(self, call: Call, verdict: Verdict) -> bytes:
-        return self.answers.denied(verdict, call.request_id, self.descriptors.caller(call))
+        return self.headers.denied(verdict, call.request_id, self.descriptors.caller(call))

@@ -1,10 +1,6 @@
-"""One client connection: requests to the handler, replies and forwarded answers out, in order and one at a time.
+"""One client connection: reads requests, calls the handler, and writes replies and forwarded responses in order.
 
-How requests are received is `receiving`'s, listening and shutting down `server`'s, the way to an upstream and back
-`exchange`'s. No timer runs per request: the server's sweep calls `expire`.
-
-The receiving half of a client's connection: bytes become requests, strictly in order and one at a time; what cannot
-be a request is refused. Answering is `connection`'s half, cutting bytes into requests `incoming`'s work.
+Requests are processed one at a time. No timer runs per request: the server calls `expire` once a second.
 """
 
 from __future__ import annotations
@@ -15,198 +11,211 @@ from functools import partial
 from typing import Final, cast
 
 from breakloop.errors import RequestError
-from breakloop.gateway.exchange import DeferredReply, Exchange, Made
-from breakloop.gateway.http_request import CLOSE, Reply, Request
-from breakloop.gateway.http_response import CONTINUE, error_reply, render, render_refusal
-from breakloop.gateway.hub import IncomingBody, LoopTurn, Phase
-from breakloop.gateway.upstream import has_left, reset
+from breakloop.gateway.exchange import DeferredReply, Exchange, MakeReply
+from breakloop.gateway.http_request import CLOSE, Reply, Request, RequestReader
+from breakloop.gateway.http_response import CONTINUE, error_reply, render, render_error
+from breakloop.gateway.server_core import Phase, ServerCore
+from breakloop.gateway.upstream import peer_closed, reset
 
 _LINGER_BYTES: Final = 1024 * 1024
 
-# module names cost less than enum members
+# Module globals are read faster than enum members.
 IDLE, HEAD, BODY, WAITING, QUEUED, LINGERING, CLOSED = Phase
 
 
-class Receiving(asyncio.Protocol):
-    """Takes requests out of the stream and hands them to `dispatch`."""
+async def _result(reply: Awaitable[Reply]) -> Reply:
+    return await reply
+
+
+class Connection(asyncio.Protocol):
+    """The protocol object of one client."""
 
     __slots__ = (
-        "_blocked", "_discarded", "_hub", "_incoming", "_limits", "_parse", "_peer", "_reading", "_stamp", "_transport",
+        "_discarded",
+        "_exchange",
+        "_handle",
+        "_limits",
+        "_parse",
+        "_peer",
+        "_pending",
+        "_progress_tick",
+        "_reader",
+        "_reading",
+        "_server",
+        "_status_lines",
+        "_throttled",
+        "_transport",
+        "_unsent",
+        "_upload_paused",
+        "_write_paused",
         "phase",
-    )  # fmt: skip
+    )
 
-    def __init__(self, hub: LoopTurn) -> None:
-        self._hub = hub
-        self._parse = hub.heads.parse
-        self._limits = hub.limits
-        self._incoming = IncomingBody(hub.heads, hub.limits, hub.room, hub.streams)
-        self._transport = cast("asyncio.Transport", None)  # comes with connection_made
+    def __init__(self, server: ServerCore) -> None:
+        self._server = server
+        self._handle = server.handler
+        self._parse = server.head_parser.parse
+        self._limits = server.limits
+        self._status_lines = server.status_lines
+        self._reader = RequestReader(server.head_parser, server.limits, server.body_memory, server.streams_body)
+        self._transport = cast("asyncio.Transport", None)  # set by connection_made
         self._peer = ""
         self.phase = IDLE
-        self._stamp = hub.tick  # when the phase began or last made progress
+        self._progress_tick = server.tick  # when the phase began or last made progress
         self._reading = True
-        self._blocked = False  # the client does not read its answers
+        self._write_paused = False  # the client does not read its response
         self._discarded = 0  # bytes, while lingering
+        self._unsent = 0  # bytes in the write buffer, when `expire` last checked
+        self._pending: asyncio.TimerHandle | asyncio.Task[Reply] | DeferredReply | None = None
+        self._throttled: tuple[Request, Reply] | None = None  # a reply that is sent after its delay
+        self._exchange: Exchange | None = None  # a request that is being forwarded
+        self._upload_paused = False
 
-    def dispatch(self, request: Request) -> None:
-        """Answer a request, now or later."""
-        raise NotImplementedError
-
-    def upload(self) -> None:
-        """More of a body has come that passes in pieces."""
-        raise NotImplementedError
-
-    def leave(self) -> None:
-        """The client is gone: free at once whatever was at work for it."""
-        self._incoming.clear()
-        self.phase = CLOSED
-
-    # The transport's side
+    # -- asyncio.Protocol --------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take the connection, or close it at once when there are too many (Y-2)."""
+        """Accept the connection, or close it at once when there are too many."""
         self._transport = cast("asyncio.Transport", transport)
-        hub = self._hub
-        if len(hub.live) >= hub.limits.connections or hub.draining:
-            hub.refused += 1
+        server = self._server
+        if len(server.live) >= server.limits.connections or server.draining:
+            server.refused += 1
             self.phase = CLOSED
             self._transport.abort()
             return
         peer = transport.get_extra_info("peername")
-        if peer is None:  # gone already: nobody to answer, and nobody knows whose request it was
+        if peer is None:  # already gone, and its address is unknown
             self.phase = CLOSED
             self._transport.abort()
             return
-        hub.connections += 1
-        hub.live.add(self)
+        server.connections += 1
+        server.live.add(self)
         self._peer = peer[0] if isinstance(peer, tuple) else ""
 
     def data_received(self, data: bytes) -> None:
-        """Hand over what came; it is used when everything of this turn has been read."""
-        self._hub.received(self, data)
+        """Queue what was received; `process` gets it with the rest of the batch."""
+        self._server.queue_read(self, data)
 
-    def take(self, data: bytes) -> None:
-        """Use what came. One whole request alone in one segment, the usual case, takes the short way."""
-        if self.phase is IDLE and not self._blocked:
+    def eof_received(self) -> bool:
+        """Treat a half-closed connection as closed, after processing what arrived before."""
+        self._server.process_reads()
+        self.client_left()
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the protocol's signature
+        """Free everything that was held for this client."""
+        self.client_left()
+        self._server.remove(self)
+
+    def pause_writing(self) -> None:
+        """The client does not read: stop reading its requests, and the response of the upstream."""
+        self._write_paused = True
+        self._progress_tick = self._server.tick
+        if self._exchange is not None:
+            self._exchange.pause()
+        self._update_reading()
+
+    def resume_writing(self) -> None:
+        """Undo `pause_writing`."""
+        self._write_paused = False
+        self._progress_tick = self._server.tick
+        if self._exchange is not None:
+            self._exchange.resume()
+        if self.phase < WAITING:
+            self._process_requests()
+        self._update_reading()
+
+    def client_left(self) -> None:
+        """The client disconnected: cancel its timer, task or exchange at once."""
+        if self._pending is not None:
+            self._server.abandoned += 1
+            self._pending.cancel()
+            self._pending = None
+            self._throttled = None
+        if self._exchange is not None:
+            self._server.abandoned += 1
+            exchange, self._exchange = self._exchange, None
+            exchange.cancel()
+        self._reader.clear()
+        self.phase = CLOSED
+
+    # -- reading requests --------------------------------------------------------------------------------------------
+
+    def process(self, data: bytes) -> None:
+        """Process received bytes. A fast path handles one complete request in one read, the usual case."""
+        if self.phase is IDLE and not self._write_paused:
             end = data.find(b"\r\n\r\n") + 4
             if 4 < end <= self._limits.head_bytes:
                 size = len(data)
                 try:
                     request = self._parse(data if end == size else data[:end], self._peer)
                 except RequestError:
-                    pass  # the long way meets it again and finds out which fault came first
+                    pass  # the reader parses it again and reports the first error in stream order
                 else:
                     if request.length == size - end <= self._limits.body_bytes:
                         if end < size:
                             request.body = data[end:]
-                        self.dispatch(request)
+                        self._dispatch(request)
                         return
         self._receive(data)
-
-    def eof_received(self) -> bool:
-        """A half-closed connection counts as closed: nobody waits for an answer any more (E-6)."""
-        self._hub.answer()  # what came before the end is a request like any other
-        self.leave()
-        return False
-
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the protocol's signature
-        """Free everything that was held for this client."""
-        self.leave()
-        self._hub.gone(self)
 
     def _receive(self, data: bytes) -> None:
         if self.phase is LINGERING:
             self._discarded += len(data)
             if self._discarded > _LINGER_BYTES:
-                self.close()
+                self._close()
         elif self.phase is not CLOSED:
-            self._incoming.push(data)
+            self._reader.push(data)
             if self.phase < WAITING:
-                self.advance()
-            elif self._incoming.streaming:
-                self.upload()
-            self.update_reading()
+                self._process_requests()
+            elif self._reader.streaming:
+                self._pass_upload()
+            self._update_reading()
 
-    def advance(self) -> None:
-        """Answer what is complete, until a reply has to wait or this connection's turn is over."""
+    def _process_requests(self) -> None:
+        """Process buffered requests until one has to wait, or until other connections are to be served."""
         try:
             for _ in range(self._limits.pipelined):
-                request = None if self._blocked else self._incoming.next(self._peer)
+                request = None if self._write_paused else self._reader.next(self._peer)
                 if request is None:
-                    self._want_more()
+                    self._wait_for_more()
                     break
                 self.phase = IDLE
-                self.dispatch(request)
-                self._hub.send()  # before the next: whether this client reads its answers is known only then
+                self._dispatch(request)
+                self._server.flush_writes()  # before the next request: a full write buffer shows only then
                 if self.phase is not IDLE:
                     break
             else:
                 self.phase = QUEUED
-                self._hub.loop.call_soon(self._take_turn)
+                self._server.loop.call_soon(self._continue_queued)
         except RequestError as error:
-            self.refuse(error)
-        self._incoming.compact()
+            self._reject(error)
+        self._reader.compact()
 
-    def _take_turn(self) -> None:
+    def _continue_queued(self) -> None:
         if self.phase is QUEUED:
             self.phase = IDLE
-            self.advance()
-            self.update_reading()
+            self._process_requests()
+            self._update_reading()
 
-    def _want_more(self) -> None:
-        """The request in the buffer is incomplete: note what is missing and since when."""
-        if self._incoming.body is not None:
+    def _wait_for_more(self) -> None:
+        """The buffered request is incomplete: note which part is missing, and since when."""
+        if self._reader.body is not None:
             self.phase = BODY
-            self._stamp = self._hub.tick
-            self.tell_to_continue()
-        elif self.phase is IDLE and len(self._incoming):
+            self._progress_tick = self._server.tick
+            self._send_continue()
+        elif self.phase is IDLE and len(self._reader):
             self.phase = HEAD
-            self._stamp = self._hub.tick
+            self._progress_tick = self._server.tick
 
-    def tell_to_continue(self) -> None:
-        """The client waits for this before it sends its body."""
-        if self._incoming.continue_due:
-            self._incoming.continue_due = False
-            self.write(CONTINUE)
+    def _send_continue(self) -> None:
+        if self._reader.continue_due:
+            self._reader.continue_due = False
+            self._write(CONTINUE)
 
-    # The other half's side
-
-    def write(self, data: bytes) -> None:
-        """Write now, after everything that is posted."""
-        self._hub.send()
-        if not self._transport.is_closing():  # uvloop raises on a write after close
-            self._transport.write(data)
-
-    def refuse(self, error: RequestError) -> None:
-        """Answer a fault, and end the connection without destroying the answer (see `Phase.LINGERING`)."""
-        self._hub.bad_requests += 1
-        self.write(render_refusal(self._hub.lines, error.status, str(error)))
-        self.linger()
-
-    def linger(self) -> None:
-        """Nothing more is sent; read on for a moment."""
-        self._hub.send()
-        self._incoming.clear()
-        self.phase = LINGERING
-        self._stamp = self._hub.tick
-        if self._transport.can_write_eof() and not self._transport.is_closing():
-            self._transport.write_eof()
-            self.update_reading()
-        else:
-            self.close()
-
-    def close(self) -> None:
-        """End the connection when everything is written."""
-        self._hub.send()
-        self._incoming.clear()
-        self.phase = CLOSED
-        self._stamp = self._hub.tick
-        self._transport.close()
-
-    def update_reading(self) -> None:
-        """Read unless answers pile up, or too much has piled up behind a reply that waits."""
+    def _update_reading(self) -> None:
+        """Pause reading while the client does not read, or while too much is buffered behind a pending reply."""
         limits = self._limits
-        wanted = not self._blocked and len(self._incoming) <= max(limits.backlog_bytes, limits.head_bytes)
+        wanted = not self._write_paused and len(self._reader) <= max(limits.backlog_bytes, limits.head_bytes)
         if wanted is not self._reading and self.phase is not CLOSED:
             self._reading = wanted
             if wanted:
@@ -214,89 +223,19 @@ class Receiving(asyncio.Protocol):
             else:
                 self._transport.pause_reading()
 
-    # The server's side, which the other half completes
+    # -- replies -----------------------------------------------------------------------------------------------------
 
-    def expire(self) -> None:
-        """End what takes too long (Y-2); called once a second."""
-        raise NotImplementedError
-
-    def drain(self) -> None:
-        """The server stops: leave now if nothing is under way (S-6)."""
-        raise NotImplementedError
-
-    def cut(self) -> None:
-        """The server's grace is over."""
-        raise NotImplementedError
-
-    def abort(self) -> None:
-        """End without waiting for what is still to be written."""
-        self._transport.abort()
-
-
-async def _result(reply: Awaitable[Reply]) -> Reply:
-    return await reply
-
-
-class Connection(Receiving):
-    """The protocol object of one client."""
-
-    __slots__ = ("_exchange", "_handle", "_held", "_held_upload", "_lines", "_pending", "_unsent")
-
-    def __init__(self, hub: LoopTurn) -> None:
-        super().__init__(hub)
-        self._handle = hub.handler
-        self._lines = hub.lines
-        self._pending: asyncio.TimerHandle | asyncio.Task[Reply] | DeferredReply | None = None
-        self._held: tuple[Request, Reply] | None = None  # a throttled reply
-        self._exchange: Exchange | None = None  # a request that was forwarded
-        self._held_upload = False
-        self._unsent = 0  # bytes, when it was looked at last
-
-    # The transport's side
-
-    def pause_writing(self) -> None:
-        """Stop reading requests, and the upstream's answer, while the client does not read."""
-        self._blocked = True
-        self._stamp = self._hub.tick
-        if self._exchange is not None:
-            self._exchange.pause()
-        self.update_reading()
-
-    def resume_writing(self) -> None:
-        """Carry on where `pause_writing` stopped."""
-        self._blocked = False
-        self._stamp = self._hub.tick
-        if self._exchange is not None:
-            self._exchange.resume()
-        if self.phase < WAITING:
-            self.advance()
-        self.update_reading()
-
-    def leave(self) -> None:
-        """The client is gone: free its timer, task or upstream at once."""
-        if self._pending is not None:
-            self._hub.abandoned += 1
-            self._pending.cancel()
-            self._pending = self._held = None
-        if self._exchange is not None:
-            self._hub.abandoned += 1
-            exchange, self._exchange = self._exchange, None
-            exchange.cancel()
-        super().leave()
-
-    # Answers
-
-    def dispatch(self, request: Request) -> None:
-        """Ask the handler, and send what it says or wait for it."""
-        self._hub.requests += 1
+    def _dispatch(self, request: Request) -> None:
+        """Call the handler, and send its reply or wait for it."""
+        self._server.requests += 1
         try:
             reply = self._handle(request)
             if type(reply) is DeferredReply and reply.make is not None:
                 reply = reply.make()
         except RequestError as error:
             reply = error_reply(error.status, str(error))
-        except Exception as error:  # noqa: BLE001 - the outermost edge: one broken request must not end the process
-            reply = self._hub.handler_failed(error)
+        except Exception as error:  # noqa: BLE001 - fail-safe edge: one failing request must not end the process
+            reply = self._server.handler_failed(error)
         if type(reply) is Exchange:
             self._forward(request, reply)
         elif isinstance(reply, Reply) and reply.delay_s <= 0:
@@ -308,32 +247,32 @@ class Connection(Receiving):
         else:
             self._wait(request, reply)
 
-    def _decided(self, request: Request, make: Made) -> None:
-        """What was waited for is decided. The client is still there, or nobody would be told."""
+    def _decided(self, request: Request, make: MakeReply) -> None:
+        """A deferred decision arrived. Not called once the client has left: that cancels the deferred reply."""
         self._pending = None
         try:
             reply = make()
         except RequestError as error:
             reply = error_reply(error.status, str(error))
-        except Exception as error:  # noqa: BLE001 - the outermost edge, as in `dispatch`
-            reply = self._hub.handler_failed(error)
+        except Exception as error:  # noqa: BLE001 - as in `_dispatch`
+            reply = self._server.handler_failed(error)
         if isinstance(reply, Exchange):
             self._forward(request, reply)
         else:
             self._wait(request, reply)
 
     def _wait(self, request: Request, reply: Reply | Awaitable[Reply]) -> None:
-        """Hold the reply until its time; its timer or task ends at once if the client leaves (E-6)."""
+        """Send a reply after its delay, or when its coroutine has finished. `client_left` cancels either."""
         self.phase = WAITING
         if not isinstance(reply, Reply):
-            task = self._hub.loop.create_task(_result(reply))
+            task = self._server.loop.create_task(_result(reply))
             task.add_done_callback(partial(self._finished, request))
             self._pending = task
         elif reply.delay_s > 0:
-            self._held = (request, reply)
-            self._pending = self._hub.loop.call_later(reply.delay_s, self.answer, request, reply)
+            self._throttled = (request, reply)
+            self._pending = self._server.loop.call_later(reply.delay_s, self.send_reply, request, reply)
         else:
-            self.answer(request, reply)
+            self.send_reply(request, reply)
 
     def _finished(self, request: Request, task: asyncio.Task[Reply]) -> None:
         if self.phase is not WAITING:
@@ -342,137 +281,177 @@ class Connection(Receiving):
             reply = task.result()
         except RequestError as error:
             reply = error_reply(error.status, str(error))
-        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - the outermost edge, as in `dispatch`
-            reply = self._hub.handler_failed(error)
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - as in `_dispatch`
+            reply = self._server.handler_failed(error)
         self._wait(request, reply)
 
-    def answer(self, request: Request, reply: Reply) -> None:
-        """The time of a reply has come: send it and go on with what the client sent meanwhile."""
-        self._pending = self._held = self._exchange = None
+    def send_reply(self, request: Request, reply: Reply) -> None:
+        """Send a reply that was pending, and continue with what the client sent in the meantime."""
+        self._pending = None
+        self._throttled = None
+        self._exchange = None
         self.phase = IDLE
         self._send(request, reply)
-        self._go_on()
+        self._continue()
 
     def _send(self, request: Request, reply: Reply) -> None:
-        hub = self._hub
-        self._stamp = hub.tick
-        uploading = self._incoming.body is not None and self._incoming.streaming
-        connection = CLOSE if hub.draining or uploading else request.connection
-        data = render(self._lines, reply, connection, request.method)
-        if hub.answering:
-            hub.post(self._transport, data)
+        server = self._server
+        self._progress_tick = server.tick
+        uploading = self._reader.body is not None and self._reader.streaming
+        connection = CLOSE if server.draining or uploading else request.connection
+        data = render(self._status_lines, reply, connection, request.method)
+        if server.batching:
+            server.queue_write(self._transport, data)
         else:
-            self.write(data)
+            self._write(data)
         if uploading:
-            self.linger()
+            self._linger()
         elif connection is CLOSE:
-            self.close()
+            self._close()
 
-    def _go_on(self) -> None:
+    def _continue(self) -> None:
+        """Process the next buffered request, if there is one."""
         if self.phase is IDLE:
-            if len(self._incoming):
-                self.advance()
-            self.update_reading()
+            if len(self._reader):
+                self._process_requests()
+            self._update_reading()
 
-    # Forwarded answers: the exchange's side
+    def _write(self, data: bytes) -> None:
+        """Write now, after everything that is queued."""
+        self._server.flush_writes()
+        if not self._transport.is_closing():  # uvloop raises on a write after close
+            self._transport.write(data)
+
+    # -- forwarded responses: called by the exchange -----------------------------------------------------------------
 
     def _forward(self, request: Request, exchange: Exchange) -> None:
         self.phase = WAITING
         self._exchange = exchange
         exchange.start(self)
         if request.streamed and self._exchange is exchange:
-            self.tell_to_continue()
-            self.upload()
-
-    def upload(self) -> None:
-        """Pass on what has come of a body, unless the upstream cannot take it."""
-        exchange = self._exchange
-        if exchange is None or self._held_upload or not self._incoming.streaming:
-            return
-        try:
-            piece, done = self._incoming.pump()
-        except RequestError as error:
-            self._exchange = None
-            exchange.cancel()
-            if exchange.began:
-                self.abort()
-            else:
-                self.refuse(error)
-            return
-        exchange.upload(piece, done=done)
-
-    def hold(self, *, hold: bool) -> None:
-        """Stop passing on the upload, or go on."""
-        self._held_upload = hold
-        if not hold:
-            self.upload()
-            self.update_reading()
+            self._send_continue()
+            self._pass_upload()
 
     def relay(self, data: bytes) -> None:
-        """Send bytes of the upstream's answer."""
-        hub = self._hub
-        if hub.answering:
-            hub.post(self._transport, data)
+        """Send bytes of the upstream's response."""
+        server = self._server
+        if server.batching:
+            server.queue_write(self._transport, data)
         elif not self._transport.is_closing():  # uvloop raises on a write after close
             self._transport.write(data)
 
+    def response_complete(self, *, close: bool) -> None:
+        """The upstream's response was passed on completely."""
+        self._exchange = None
+        self._upload_paused = False
+        self._progress_tick = self._server.tick
+        self.phase = IDLE
+        if self._reader.streaming:
+            self._linger()
+        elif close or self._server.draining:
+            self._close()
+        else:
+            self._continue()
+
+    def pause_upload(self, *, paused: bool) -> None:
+        """Stop or continue passing a streamed request body to the exchange."""
+        self._upload_paused = paused
+        if not paused:
+            self._pass_upload()
+            self._update_reading()
+
+    def _pass_upload(self) -> None:
+        """Pass on what has arrived of a streamed body, unless the upstream cannot take it."""
+        exchange = self._exchange
+        if exchange is None or self._upload_paused or not self._reader.streaming:
+            return
+        try:
+            piece, done = self._reader.read_streamed()
+        except RequestError as error:
+            self._exchange = None
+            exchange.cancel()
+            if exchange.response_started:
+                self.abort()
+            else:
+                self._reject(error)
+            return
+        exchange.upload(piece, done=done)
+
+    # -- closing -----------------------------------------------------------------------------------------------------
+
+    def _reject(self, error: RequestError) -> None:
+        """Send an error and end the connection, without losing the error (see `Phase.LINGERING`)."""
+        self._server.bad_requests += 1
+        self._write(render_error(self._status_lines, error.status, str(error)))
+        self._linger()
+
+    def _linger(self) -> None:
+        """Send nothing more, and keep reading for a moment."""
+        self._server.flush_writes()
+        self._reader.clear()
+        self.phase = LINGERING
+        self._progress_tick = self._server.tick
+        if self._transport.can_write_eof() and not self._transport.is_closing():
+            self._transport.write_eof()
+            self._update_reading()
+        else:
+            self._close()
+
+    def _close(self) -> None:
+        """Close when everything is written."""
+        self._server.flush_writes()
+        self._reader.clear()
+        self.phase = CLOSED
+        self._progress_tick = self._server.tick
+        self._transport.close()
+
+    def abort(self) -> None:
+        """Close without writing what is buffered."""
+        self._transport.abort()
+
     def reset(self) -> None:
-        """End the connection so that nobody can take it for the proper end of an answer without a length."""
-        self._hub.send()
+        """End with a TCP reset, so that a response without a length cannot pass for complete."""
+        self._server.flush_writes()
         reset(self._transport)
 
-    def relayed(self, *, close: bool) -> None:
-        """The upstream's answer is complete."""
-        self._exchange = None
-        self._held_upload = False
-        self._stamp = self._hub.tick
-        self.phase = IDLE
-        if self._incoming.streaming:
-            self.linger()
-        elif close or self._hub.draining:
-            self.close()
-        else:
-            self._go_on()
-
-    # The server's side
+    # -- called by the server ----------------------------------------------------------------------------------------
 
     def expire(self) -> None:
-        """End what takes too long (Y-2); called once a second."""
-        if not self._reading and has_left(self._transport):
-            self.leave()
+        """Enforce time limits; called once a second."""
+        if not self._reading and peer_closed(self._transport):
+            self.client_left()
             self._transport.abort()
             return
-        age, limits, phase = self._hub.tick - self._stamp, self._limits, self.phase
-        if self._blocked or phase is CLOSED:  # closed by us, but the client does not read the rest
-            unsent, before = self._transport.get_write_buffer_size(), self._unsent
-            self._unsent = unsent
-            if unsent < before:
-                self._stamp = self._hub.tick  # slow is not gone
+        age, limits, phase = self._server.tick - self._progress_tick, self._limits, self.phase
+        if self._write_paused or phase is CLOSED:  # closed by us, but the client does not read the rest
+            before, self._unsent = self._unsent, self._transport.get_write_buffer_size()
+            if self._unsent < before:
+                self._progress_tick = self._server.tick  # slow, but reading
             elif age > limits.body_s:
-                self._hub.timeouts += 1
+                self._server.timeouts += 1
                 self.reset()
         elif phase is IDLE or phase is LINGERING:
             if age > (limits.idle_s if phase is IDLE else limits.linger_s):
-                self.close()
+                self._close()
         elif self._exchange is not None:
             self._exchange.expire()
         elif phase in (HEAD, BODY) and age > (limits.head_s if phase is HEAD else limits.body_s):
-            self._hub.timeouts += 1
-            self.refuse(RequestError(408, "the request did not arrive in time"))
+            self._server.timeouts += 1
+            self._reject(RequestError(408, "the request did not arrive in time"))
 
     def drain(self) -> None:
-        """The server stops: leave now if nothing is under way (S-6)."""
+        """The server is stopping: close now if no request is being processed."""
         if self.phase in (IDLE, LINGERING):
-            self.close()
+            self._close()
 
-    def cut(self) -> None:
-        """The server's grace is over: a throttled reply goes out now, anything else ends unanswered."""
+    def stop(self) -> None:
+        """The grace period is over: send a throttled reply now, end anything else without a reply."""
         forwarded = self._exchange is not None
-        if self._held is not None and self._pending is not None:
+        if self._throttled is not None and self._pending is not None:
             self._pending.cancel()
-            self.answer(*self._held)
-        self.leave()
+            self.send_reply(*self._throttled)
+        self.client_left()
         if forwarded:
-            self.reset()  # a clean end would make a cut answer look whole
+            self.reset()  # after a regular close, an incomplete response could look complete
         else:
             self._transport.close()

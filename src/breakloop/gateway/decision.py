@@ -1,10 +1,8 @@
-"""The decision service (SPEC D-3, D-5): `/v1/decision*` for gateways that ask before they forward, and the health
-endpoints. Makes a `Call`, asks the engine, renders the verdict; forwarding is the gateway's own business, and how it
-ended may be told to `results`.
+"""The decision service: `/v1/decision*` for gateways that ask before they forward, and the health endpoints.
 
-The request a gateway asks about (SPEC D-3): read from `X-Original-*`, `X-Forwarded-*` or the path behind
-`/v1/decision/envoy`. nginx sets the first, Traefik and Caddy the second; each passes on what the client made up of
-the other, so where both are there and disagree the request is refused instead of believed.
+The request in question is read from `X-Original-*` (set by nginx), `X-Forwarded-*` (set by Traefik and Caddy), or the
+path after `/v1/decision/envoy`. Gateways pass on fields that a client invented, so a request in which both kinds are
+present and disagree is rejected. The gateway may report the outcome to `reported_results`.
 """
 
 from __future__ import annotations
@@ -27,16 +25,16 @@ ENVOY = b"/v1/decision/envoy"
 _URI, _METHOD, _HOST = "x-original-uri", "x-original-method", "x-original-host"
 _LENGTH = "x-original-content-length"
 _FORWARDED = ("x-forwarded-uri", "x-forwarded-method", "x-forwarded-host")
-_SAID_ONCE = frozenset((_URI, _METHOD, _HOST, _LENGTH, *_FORWARDED))
+_UNIQUE = frozenset((_URI, _METHOD, _HOST, _LENGTH, *_FORWARDED))
 
 
 def original_call(request: Request, request_id: str) -> Call:
-    """Return the call behind a request to `/v1/decision`."""
+    """Return the call that a request to `/v1/decision` asks about."""
     headers = request.headers
     target, method, host = headers.get(_URI), headers.get(_METHOD), headers.get(_HOST)
     unseen = target is not None and _LENGTH in headers and _hides_body(request)
     if request.repeated:
-        _refuse_two_answers(request)
+        _reject_ambiguous(request)
     if "x-forwarded-uri" in headers or "x-forwarded-method" in headers or "x-forwarded-host" in headers:
         target = _agreed(headers, _URI, "x-forwarded-uri")
         method = _agreed(headers, _METHOD, "x-forwarded-method")
@@ -45,17 +43,17 @@ def original_call(request: Request, request_id: str) -> Call:
 
 
 def nginx_call(request: Request, request_id: str) -> Call:
-    """Return the call behind a request to `/v1/decision/nginx`: only what nginx itself sets is read."""
+    """Return the call that a request to `/v1/decision/nginx` asks about: reads only the fields that nginx sets."""
     headers = request.headers
     if request.repeated:
-        _refuse_two_answers(request)
+        _reject_ambiguous(request)
     unseen = _LENGTH in headers and _hides_body(request)
     return _call(request, request_id, headers.get(_URI), headers.get(_METHOD), headers.get(_HOST), unseen=unseen)
 
 
 def envoy_call(request: Request, request_id: str) -> Call:
-    """Return the call behind a request to `/v1/decision/envoy/...`: method, path and host are its own."""
-    unseen = request.headers.get("x-envoy-auth-partial-body") == b"true"  # cut off: not the body that counts
+    """Return the call that a request to `/v1/decision/envoy/...` asks about: method, path and host are its own."""
+    unseen = request.headers.get("x-envoy-auth-partial-body") == b"true"  # the body is truncated, and not used
     return _call(request, request_id, request.target[len(ENVOY) :], None, None, unseen=unseen)
 
 
@@ -67,15 +65,15 @@ def _agreed(headers: Mapping[str, bytes], original: str, forwarded: str) -> byte
     return first or second
 
 
-def _refuse_two_answers(request: Request) -> None:
-    """A gateway sets a field and a client adds it in another spelling (`X_Original_URI`): whose comes first is luck."""
+def _reject_ambiguous(request: Request) -> None:
+    """Reject a field that the gateway set and a client sent in another spelling: `X_Original_URI`."""
     for name, value in request.repeated:
-        if name in _SAID_ONCE and value != request.headers[name]:
+        if name in _UNIQUE and value != request.headers[name]:
             raise RequestError(400, f"{name} came twice and says two things; the gateway has to replace the client's")
 
 
 def _hides_body(request: Request) -> bool:
-    """The gateway says that there is a body, and did not send it. Believed only beside the URI that it sets."""
+    """Return whether the gateway declares a body that it did not send. Used only with the URI that it sets."""
     return not request.body and request.headers[_LENGTH] not in {b"0", b""}
 
 
@@ -91,7 +89,7 @@ def _call(
     agent = ""
     if plain.startswith("/agents/"):
         agent, plain = strip_agent(plain)
-    return Call(  # by position: names cost a fifth more
+    return Call(  # by position: keyword arguments cost a fifth more
         method.decode("latin-1") if method else request.method,
         plain,
         normalise_host(host or request.headers.get("host", b"")),
@@ -108,36 +106,36 @@ def _call(
 
 
 def _without_authority(target: bytes) -> bytes:
-    """Some gateways send the whole URL."""
+    """Remove scheme and host: some gateways send the whole URL."""
     scheme, found, rest = target.partition(b"://")
     if found and scheme.lower() in {b"http", b"https"}:
-        rest, mark, query = rest.partition(b"?")  # a slash in the query begins no path
+        rest, mark, query = rest.partition(b"?")  # a slash in the query is not part of the path
         slash = rest.find(b"/")
         return (rest[slash:] if slash >= 0 else b"/") + mark + query
     raise RequestError(400, "the original URI has to begin with a slash")
 
 
 _DECISION_METHODS = frozenset({"POST", "GET", "HEAD"})
-NO_BUNDLE = b"no_bundle_loaded"  # the one refusal that is a failure: gateways do then what they do without an answer
-_WAITS_ITSELF = b"/v1/decision?wait=client"  # the asker's own URL; other parts may be a client's
+NO_BUNDLE = b"no_bundle_loaded"  # the only denial that is a failure: gateways then act as without a response
+_CLIENT_WAITS = b"/v1/decision?wait=client"  # only the URL counts; other parts may come from a client
 _NOT_FOUND = b'{"detail":{"error":"not_found","message":"Not a path of the decision service; see /v1/decision."}}'
 
 
 class DecisionHandler:
-    """A `Handler` for the server: one request in, one reply out."""
+    """The `Handler` of the decision service and of the health endpoints."""
 
-    __slots__ = ("_decides", "_judging", "_ready", "_results", "_routes")
+    __slots__ = ("_admission", "_decides", "_ready", "_results", "_routes")
 
     def __init__(
         self,
-        judging: Admission,
+        admission: Admission,
         *,
         ready: Callable[[], tuple[int, dict[str, object]]],
         results: ReportedResults | None = None,
         decides: bool = True,
     ) -> None:
-        self._judging = judging
-        self._results = results  # None: nobody is asked how it ended
+        self._admission = admission
+        self._results = results  # None: results are not reported
         self._ready = ready
         self._decides = decides  # False: only the health endpoints and debug sessions are open
         self._routes: dict[bytes, Callable[[Request], Reply | DeferredReply]] = {
@@ -146,12 +144,12 @@ class DecisionHandler:
         }
         if decides:
             self._routes |= {b"/v1/decision": self._generic, b"/v1/decision/nginx": self._nginx}
-        if judging.debug is not None:
-            self._routes[b"/v1/debug/session"] = judging.debug.open
-            self._routes[b"/v1/debug/logout"] = judging.debug.close
+        if admission.debug is not None:
+            self._routes[b"/v1/debug/session"] = admission.debug.open
+            self._routes[b"/v1/debug/logout"] = admission.debug.close
 
     def __call__(self, request: Request) -> Any:
-        """Answer one request: with a `Reply`, or a `DeferredReply` where state is beyond a connection."""
+        """Return a `Reply`, or a `DeferredReply` where the state is in a remote store."""
         target = request.target
         route = self._routes.get(target)
         if route is None:
@@ -161,7 +159,7 @@ class DecisionHandler:
                 if self._decides and path.startswith(ENVOY + b"/"):
                     return self._envoy(request)
                 if self._decides and self._results is not None and is_result(path):
-                    return self._results.take(request)
+                    return self._results.handle(request)
                 return Reply(404, JSON, _NOT_FOUND, 0.0)
         return route(request)
 
@@ -175,14 +173,15 @@ class DecisionHandler:
         return reply if isinstance(reply, DeferredReply) else self._for_nginx(reply)
 
     def _for_nginx(self, reply: Reply) -> Reply:
-        """nginx turns every refusal but 401 and 403 into a 500, and drops its body: both travel in header fields."""
+        """nginx turns every denial but 401 and 403 into a 500 and drops its body: send both in header fields."""
         if reply.status != 200:
-            reply.head += self._judging.answers.carried(reply.status, reply.body)
-            reply.status, reply.body = 403, b""
+            reply.head += self._admission.headers.carried(reply.status, reply.body)
+            reply.status = 403
+            reply.body = b""
         return reply
 
     def envoy(self, request: Request) -> Reply | DeferredReply:
-        """Answer a question of Envoy's as it is meant."""
+        """Decide about a request of Envoy over gRPC, which can express every status."""
         return self._decide(request, envoy_call)
 
     def _envoy(self, request: Request) -> Reply | DeferredReply:
@@ -190,9 +189,9 @@ class DecisionHandler:
         return reply if isinstance(reply, DeferredReply) else self._for_envoy(reply)
 
     def _for_envoy(self, reply: Reply) -> Reply:
-        """Envoy takes a 5xx for a failure, and lets the request pass where it is to fail open: a denial is no 5xx."""
+        """Envoy treats a 5xx as a failure, and may fail open: send denials with 429 instead."""
         if reply.status >= 500 and NO_BUNDLE not in reply.head:
-            reply.head += self._judging.answers.real_status(reply.status)
+            reply.head += self._admission.headers.real_status(reply.status)
             reply.status = 429
         return reply
 
@@ -200,12 +199,12 @@ class DecisionHandler:
         self,
         request: Request,
         read: Callable[[Request, str], Call],
-        later: Callable[[Reply], Reply] = lambda reply: reply,
+        adapt_deferred: Callable[[Reply], Reply] = lambda reply: reply,
     ) -> Reply | DeferredReply:
-        """Return the reply, or what becomes one: `later` is done to it then."""
+        """Return the reply, or a deferred one, which `adapt_deferred` is applied to."""
         began_ns = perf_counter_ns()
-        judging = self._judging
-        request_id = judging.request_id()
+        admission = self._admission
+        request_id = admission.request_id()
         try:
             call = read(request, request_id)
         except RequestError as error:
@@ -214,41 +213,44 @@ class DecisionHandler:
         results = self._results
         if results is not None:
             results.expect(call)
-        if judging.remote is not None:
+        if admission.remote is not None:
             pending = DeferredReply()
-            judging.ask(
+            admission.decide_remote(
                 request,
                 call,
-                lambda verdict, fields: pending.resolve(lambda: later(self._decided(request, call, verdict, fields))),
+                lambda verdict, lines: pending.resolve(
+                    lambda: adapt_deferred(self._decided(request, call, verdict, lines))
+                ),
             )
             return pending
-        fields = b""
-        if judging.debug is not None or "content-encoding" in request.headers:
-            verdict, fields = judging.decide(request, call)
-        else:  # the usual case, without a detour: a call and a tuple cost 2 % here
+        lines = b""
+        if admission.debug is not None or "content-encoding" in request.headers:
+            verdict, lines = admission.decide(request, call)
+        else:  # the usual case: a further call and a tuple would cost 2 %
             try:
-                verdict = judging.engine.decide(call)
-            except Exception as error:  # noqa: BLE001 - the outermost edge: a fault of ours must not stop any traffic
-                verdict = judging.fault(error)
-        return self._decided(request, call, verdict, fields)
+                verdict = admission.engine.decide(call)
+            except Exception as error:  # noqa: BLE001 - fail-open edge: a fault of ours must not stop traffic
+                verdict = admission.fail_open(error)
+        return self._decided(request, call, verdict, lines)
 
-    def _decided(self, request: Request, call: Call, verdict: Verdict, fields: bytes) -> Reply:
-        judging, results = self._judging, self._results
-        if judging.traces is not None:
-            judging.traces.decided(call, verdict)
-        judging.timings.decision.note(perf_counter_ns() - call.began_ns)
+    def _decided(self, request: Request, call: Call, verdict: Verdict, lines: bytes) -> Reply:
+        """Return the reply for a verdict. `lines` are the header lines of a debug session."""
+        admission, results = self._admission, self._results
+        if admission.traces is not None:
+            admission.traces.decided(call, verdict)
+        admission.timings.decision.note(perf_counter_ns() - call.began_ns)
         if verdict.allowed:
             if results is not None:
                 results.keep(call)
-            head = judging.answers.allowed(verdict, call.request_id)
-            if fields:
-                head += fields
+            head = admission.headers.allowed(verdict, call.request_id)
+            if lines:
+                head += lines
             delay_s = verdict.delay_ms / 1000
-            if delay_s and request.target.startswith(_WAITS_ITSELF):
+            if delay_s and request.target.startswith(_CLIENT_WAITS):
                 delay_s = 0.0
             return Reply(200, head, b"", delay_s)
-        reply = judging.denied(request, call, verdict)
-        reply.head += fields
+        reply = admission.gateway_denial(request, call, verdict)
+        reply.head += lines
         return reply
 
     def _livez(self, _request: Request) -> Reply:

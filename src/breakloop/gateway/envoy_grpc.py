@@ -1,10 +1,6 @@
-"""Envoy's `ext_authz` over gRPC, an extra (`breakloop[envoy]`): serves `envoy.service.auth.v3.Authorization/Check` by
-asking the decision service as the HTTP variant would, so that both say the same. What the messages look like is
-`envoy_messages`', what is decided the door's.
+"""Envoy's `ext_authz` over gRPC, an extra (`breakloop[envoy]`).
 
-The few fields of Envoy's `envoy.service.auth.v3` messages that a decision needs, read from and written as the bytes
-of protocol buffers: a generated package of all of Envoy's messages would weigh more than everything else here. Serving
-them is `envoy_grpc`'s.
+Serves `envoy.service.auth.v3.Authorization/Check` with the handler of the HTTP variant, so that both decide alike.
 """
 
 from __future__ import annotations
@@ -16,38 +12,41 @@ from typing import Any, Final, NamedTuple
 
 from breakloop.errors import RequestError, SettingsError
 from breakloop.gateway.decision import ENVOY, NO_BUNDLE
-from breakloop.gateway.exchange import DeferredReply, Made
+from breakloop.gateway.exchange import DeferredReply, MakeReply
 from breakloop.gateway.http_request import Handler, HeadParser, Reply, Request, RequestLimits
 from breakloop.gateway.http_response import error_reply
-from breakloop.gateway.hub import log_fault
+from breakloop.gateway.server_core import log_fault
 
+# The messages are read and written here, without the protobuf library: a decision needs about ten fields of them, which
+# is a hundred lines. Generated classes would add `protobuf` to the extra (grpcio does not need it) and the definitions
+# of all packages that Envoy's messages refer to.
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _OVERWRITE: Final = b"\x18\x02"  # HeaderValueOption.append_action: OVERWRITE_IF_EXISTS_OR_ADD
-_DENIED_CODE: Final = 7  # google.rpc.Status: PERMISSION_DENIED; what counts is that it is not OK
+_DENIED_CODE: Final = 7  # google.rpc.Status: PERMISSION_DENIED; Envoy only checks that it is not OK
 _MALFORMED: Final = "malformed CheckRequest"
 
 Field = tuple[bytes, bytes]
 
 
 class EnvoyRequest(NamedTuple):
-    """One `CheckRequest`: the HTTP request as Envoy got it."""
+    """One `CheckRequest`: the HTTP request that Envoy received."""
 
     method: bytes
     path: bytes  # with the query
     host: bytes
-    peer: str  # the address that is connected to Envoy; "" for a socket without one
+    peer: str  # the address of Envoy's client; "" for a Unix socket
     headers: tuple[Field, ...]
     body: bytes
 
 
-def asked(data: bytes) -> EnvoyRequest:
-    """Read a `CheckRequest`; raises `ValueError`."""
+def parse_request(data: bytes) -> EnvoyRequest:
+    """Parse a `CheckRequest`. Raises `ValueError`."""
     attributes = _one(data, 1)
     http = _one(_one(attributes, 4), 2)
     plain: dict[int, bytes] = {}
     headers: list[Field] = []
     for number, value in _fields(http):
-        if number == 3:  # a map: one entry a field
+        if number == 3:  # a map: one entry for each header
             headers.append(_pair(value))
         elif number == 13:  # HeaderMap, where encode_raw_headers is set
             headers += [_raw_pair(entry) for at, entry in _fields(value) if at == 1]
@@ -64,24 +63,24 @@ def asked(data: bytes) -> EnvoyRequest:
     )
 
 
-def allowed(fields: Iterable[Field]) -> bytes:
-    """Return a `CheckResponse` that lets the request pass, with fields for the answer that the client gets."""
+def allowed_response(fields: Iterable[Field]) -> bytes:
+    """Return a `CheckResponse` that allows the request, with header fields for the response to the client."""
     return _part(1, b"") + _part(3, b"".join(_part(6, _option(field)) for field in fields))
 
 
-def denied(status: int, fields: Iterable[Field], body: bytes) -> bytes:
-    """Return a `CheckResponse` that answers the client."""
-    answer = _part(1, b"\x08" + _varint(status)) + b"".join(_part(2, _option(field)) for field in fields)
-    return _part(1, b"\x08" + _varint(_DENIED_CODE)) + _part(2, answer + _part(3, body))
+def denied_response(status: int, fields: Iterable[Field], body: bytes) -> bytes:
+    """Return a `CheckResponse` that denies the request, with the response to the client."""
+    response = _part(1, b"\x08" + _varint(status)) + b"".join(_part(2, _option(field)) for field in fields)
+    return _part(1, b"\x08" + _varint(_DENIED_CODE)) + _part(2, response + _part(3, body))
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """The fields of a message; numbers are left out, for none of them matters here."""
+    """Yield the length-delimited fields of a message; numbers are skipped, because none is needed."""
     at, stop = 0, len(data)
     while at < stop:
         key = data[at]
         at += 1
-        if key > 0x7F:  # seldom: the numbers of fields are small
+        if key > 0x7F:  # rare: the numbers of fields are small
             key, at = _read_varint(data, at - 1)
         kind = key & 7
         if kind == _BYTES:
@@ -105,17 +104,17 @@ def _read_varint(data: bytes, at: int) -> tuple[int, int]:
     if at < len(data) and data[at] < 0x80:
         return data[at], at + 1
     value = shift = 0
-    for place in range(at, min(at + 10, len(data))):
-        byte = data[place]
+    for position in range(at, min(at + 10, len(data))):
+        byte = data[position]
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
-            return value, place + 1
+            return value, position + 1
         shift += 7
     raise ValueError(_MALFORMED)
 
 
 def _one(data: bytes, number: int) -> bytes:
-    """The last field of this number, as readers of protocol buffers take it, or nothing."""
+    """Return the last field with this number, which is the one that counts in protobuf, or nothing."""
     found = b""
     for at, value in _fields(data):
         if at == number:
@@ -124,7 +123,7 @@ def _one(data: bytes, number: int) -> bytes:
 
 
 def _pair(entry: bytes) -> Field:
-    if len(entry) > 3 and entry[0] == 0x0A and entry[1] < 0x80:  # the usual spelling: two short texts
+    if len(entry) > 3 and entry[0] == 0x0A and entry[1] < 0x80:  # fast path: two short strings
         at = 4 + entry[1]
         if at <= len(entry) < at + 0x80 and entry[at - 2] == 0x12 and entry[at - 1] == len(entry) - at:
             return entry[2 : at - 2], entry[at:]
@@ -157,10 +156,10 @@ def _varint(value: int) -> bytes:
 
 SERVICE: Final = "envoy.service.auth.v3.Authorization"
 _MISSING: Final = "envoy_grpc_port needs an extra that is not installed: pip install 'breakloop[envoy]', or set it to 0"
-_BESIDE_BODY: Final = 1024 * 1024  # what a message holds beside the body
+_MESSAGE_OVERHEAD: Final = 1024 * 1024  # size of a message without the body
 _GRACE_S: Final = 1.0
 _PARTIAL: Final = b"x-envoy-auth-partial-body"
-# Of the connection between client and Envoy, or said by the message itself; the rest describes the request.
+# About the connection between client and Envoy, or contained in the message; the rest describes the request.
 _DROPPED: Final = frozenset(
     (b"host", b"connection", b"content-length", b"transfer-encoding", b"upgrade", b"expect", _PARTIAL)
 )
@@ -168,35 +167,35 @@ _WITH_BODY: Final = frozenset((b"POST", b"PUT", b"PATCH"))
 
 
 class EnvoyCheck:
-    """Answers one `CheckRequest` after the other; bytes in, bytes out."""
+    """Handles `CheckRequest` messages; bytes in, bytes out."""
 
-    def __init__(self, door: Handler, limits: RequestLimits) -> None:
-        self._door = door
+    def __init__(self, handler: Handler, limits: RequestLimits) -> None:
+        self._handler = handler
         self._heads = HeadParser(limits)
 
-    async def answer(self, data: bytes) -> bytes | None:
-        """Return a `CheckResponse`; None where there is no decision, which Envoy takes as a failure."""
+    async def check(self, data: bytes) -> bytes | None:
+        """Return a `CheckResponse`; None where there is no decision, which is a failure for Envoy."""
         try:
-            request = self._request(asked(data))
+            request = self._request(parse_request(data))
         except RequestError as error:
             reply = error_reply(error.status, str(error))
-            return denied(reply.status, _lines(reply.head), reply.body)
-        reply = await self._decided(request)
+            return denied_response(reply.status, _lines(reply.head), reply.body)
+        reply = await self._decide(request)
         if reply.delay_s:
             await asyncio.sleep(reply.delay_s)
         if reply.status == 200:
-            return allowed(_lines(reply.head))
+            return allowed_response(_lines(reply.head))
         if reply.status == 503 and NO_BUNDLE in reply.head:
             return None
-        return denied(reply.status, _lines(reply.head), reply.body)
+        return denied_response(reply.status, _lines(reply.head), reply.body)
 
     def _request(self, question: EnvoyRequest) -> Request:
-        """Make the request that Envoy would have sent over HTTP, by the same rules as any other head."""
+        """Return the request that Envoy would have sent over HTTP, parsed by the same rules."""
         lines = [b"%b %b%b HTTP/1.1" % (question.method, ENVOY, question.path), b"host: " + question.host]
         lines += [
             b"%b: %b" % field for field in question.headers if field[0][:1] != b":" and field[0].lower() not in _DROPPED
         ]
-        if _unseen(question):
+        if _body_missing(question):
             lines.append(_PARTIAL + b": true")
         head = b"\r\n".join((*lines, b"", b""))
         if head.count(b"\n") != len(lines) + 1:
@@ -205,40 +204,40 @@ class EnvoyCheck:
         request.body = question.body
         return request
 
-    async def _decided(self, request: Request) -> Reply:
-        result = self._door(request)
+    async def _decide(self, request: Request) -> Reply:
+        result = self._handler(request)
         if isinstance(result, DeferredReply):
-            return await _awaited(result)
-        found: Reply = result
-        return found
+            return await _wait_for(result)
+        reply: Reply = result
+        return reply
 
 
-async def _awaited(pending: DeferredReply) -> Reply:
-    """Wait for a decision whose state is elsewhere; Envoy may leave meanwhile."""
+async def _wait_for(pending: DeferredReply) -> Reply:
+    """Wait for a decision that needs a remote store. Envoy may cancel the call meanwhile."""
     if pending.make is None:
-        future: asyncio.Future[Made] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[MakeReply] = asyncio.get_running_loop().create_future()
         pending.wait(lambda make: None if future.done() else future.set_result(make))
         try:
-            made = (await future)()
+            reply = (await future)()
         except asyncio.CancelledError:
             pending.cancel()
             raise
     else:
-        made = pending.make()
-    assert isinstance(made, Reply)  # noqa: S101 - the decision service forwards nothing
-    return made
+        reply = pending.make()
+    assert isinstance(reply, Reply)  # noqa: S101 - the decision service forwards nothing
+    return reply
 
 
-def _unseen(question: EnvoyRequest) -> bool:
-    """Whether there is a body that was not sent, or only a part of it. Envoy says so beside a body; what a client says
-    in that field without one is not believed."""
-    said = {name.lower(): value for name, value in question.headers}
+def _body_missing(question: EnvoyRequest) -> bool:
+    """Return whether the body, or a part of it, was not sent. Envoy sets a header for a partial body; without a body,
+    that header may come from the client and is ignored."""
+    headers = {name.lower(): value for name, value in question.headers}
     if question.body:
-        return said.get(_PARTIAL) == b"true"
-    length = said.get(b"content-length")
+        return headers.get(_PARTIAL) == b"true"
+    length = headers.get(b"content-length")
     if length is not None:
         return length != b"0"
-    return question.method in _WITH_BODY or b"transfer-encoding" in said
+    return question.method in _WITH_BODY or b"transfer-encoding" in headers
 
 
 def _lines(head: bytes) -> list[Field]:
@@ -247,17 +246,17 @@ def _lines(head: bytes) -> list[Field]:
 
 
 @asynccontextmanager
-async def envoy_door(
-    door: Handler, address: str, limits: RequestLimits, *, shared: bool, tls: tuple[bytes, bytes] | None
+async def serve_envoy(
+    handler: Handler, address: str, limits: RequestLimits, *, shared: bool, tls: tuple[bytes, bytes] | None
 ) -> AsyncIterator[None]:
-    """Serve on an address (`host:port`) for as long as the block runs. `shared`: other processes do so, too; `tls` is
-    a key and its certificates, PEM. Raises `SettingsError`."""
+    """Serve on an address (`host:port`) while the block runs. `shared`: other processes listen on it, too; `tls`: a key
+    and its certificates, PEM. Raises `SettingsError`."""
     try:
         import grpc  # noqa: PLC0415 - an extra
         import grpc.aio  # noqa: PLC0415
     except ImportError:
         raise SettingsError(_MISSING) from None
-    server = _server(grpc, EnvoyCheck(door, limits), limits, shared=shared)
+    server = _server(grpc, EnvoyCheck(handler, limits), limits, shared=shared)
     try:
         if tls is None:
             server.add_insecure_port(address)
@@ -277,21 +276,21 @@ def _server(grpc: Any, check: EnvoyCheck, limits: RequestLimits, *, shared: bool
 
     async def serve(data: bytes, context: Any) -> bytes:
         try:
-            answer, code, why = await check.answer(data), codes.UNAVAILABLE, NO_BUNDLE.decode()
-        except ValueError as error:  # not the message that it should be
-            answer, code, why = None, codes.INVALID_ARGUMENT, str(error)
-        except Exception as error:  # noqa: BLE001 - the outermost edge: Envoy does what it does without an answer
+            response, code, why = await check.check(data), codes.UNAVAILABLE, NO_BUNDLE.decode()
+        except ValueError as error:  # not a CheckRequest
+            response, code, why = None, codes.INVALID_ARGUMENT, str(error)
+        except Exception as error:  # noqa: BLE001 - fail-open edge: Envoy then acts as configured for failures
             log_fault(error, "no decision")
-            answer, code, why = None, codes.INTERNAL, ""
-        if answer is None:
+            response, code, why = None, codes.INTERNAL, ""
+        if response is None:
             await context.abort(code, why)
-        return answer or b""
+        return response or b""
 
     options = [
-        ("grpc.max_receive_message_length", limits.body_bytes + _BESIDE_BODY),
-        ("grpc.so_reuseport", int(shared)),  # alone, a second instance must fail and not take half of the traffic
+        ("grpc.max_receive_message_length", limits.body_bytes + _MESSAGE_OVERHEAD),
+        ("grpc.so_reuseport", int(shared)),  # if not shared, a second instance must fail
     ]
     server = grpc.aio.server(options=options, maximum_concurrent_rpcs=limits.connections)
-    handlers = {"Check": grpc.unary_unary_rpc_method_handler(serve)}  # without serialisers: bytes
+    handlers = {"Check": grpc.unary_unary_rpc_method_handler(serve)}  # without serializers: bytes
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
     return server

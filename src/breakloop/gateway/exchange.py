@@ -1,131 +1,128 @@
-"""One request on its way to an upstream, and the answer on its way back (SPEC D-1).
+"""One request to an upstream, and its response back to the client.
 
-What comes is passed on at once and read afterwards; nothing is held back. An exchange that cannot be completed ends in
-a 502 or 504 as long as the client has seen nothing, and in an aborted connection after that: never in a clean end of a
-cut answer. Judging the request, and what to say when it fails, is the door's.
+Bytes are passed on at once and read afterwards; nothing is held back. An exchange that fails ends in a 502 or 504 as
+long as the client has received nothing, and in an aborted connection after that: an incomplete response never ends
+cleanly. The handler decides about the request and words the errors.
 
-What is kept of a request's body while its answer is on the way: all of it while it may have to be sent again, and
-little once nobody will. When that is, the exchange knows.
-
-`Pending`: what a door returns when its decision has to be waited for. Made when the decision is there; where the
-client has left meanwhile, it ends what would have begun.
-
-Streams that are asked for their count of tokens, because a policy needs it exactly and the client did not ask (SPEC
-D-1, L-3): who may be asked, and what becomes of the answer. What is written and taken out is `wire.usage_request`'s.
-
-An upstream that does not know the question refuses the request. Then it gets the client's own, once, and is not asked
-again for that model.
+Where a policy needs an exact count of tokens and the client did not ask for one, `UsageInjector` adds the question to
+the request and `UsageInjection` removes the count from the response. An upstream that does not support the question
+rejects the request. It then gets the client's own request, once, and is not asked again for that model.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
 from breakloop.dialects.denial import rpc_stub
+from breakloop.dialects.reader import PassingAnswer
 from breakloop.dialects.usage_request import UsageStrip, ask
 from breakloop.gateway.http_request import CLOSE, Reply, Request
 from breakloop.gateway.http_response import (
-    AS_IT_CAME,
     BODY_UNTIL_CLOSE,
+    UNCHANGED,
     UNTIL_CLOSE,
     ResponseHead,
     Upload,
-    head_out,
-    reframed,
+    client_head,
+    reframe,
 )
-from breakloop.gateway.stream_guard import AnswerTap, ExchangeClient, ExchangeHandler, cut
-from breakloop.gateway.upstream import UpstreamConnection, UpstreamPool, unreachable
+from breakloop.gateway.stream_guard import GuardedAnswer
+from breakloop.gateway.upstream import UpstreamConnection, UpstreamPool, connect_error
 from breakloop.model.call import CLIENT_LEFT, NO_ANSWER, Answer, Call, Chat
 from breakloop.model.counters import Tally
 from breakloop.policy.cache import TwoGenerationCache
 
-KEPT_BYTES: Final = 64 * 1024  # a body up to here may stay
+if TYPE_CHECKING:
+    from breakloop.gateway.connection import Connection
+    from breakloop.gateway.proxy import ProxyHandler
+
+KEPT_BYTES: Final = 64 * 1024  # a body up to this size is kept until the response is complete
+_RETRY_S: Final = 1  # a reused connection that fails later than this after the request was not closed for being idle
+
+_REJECTED: Final = frozenset((400, 422))
+_MODELS_MAX: Final = 1000
+_MODEL_CHARS: Final = 100
+_STREAM: Final = b"text/event-stream"
+_NOT_ENCODED: Final = frozenset((b"", b"identity"))
 
 
-def forget_body(request: Request, call: Call) -> None:
-    """Nobody will send it again: a thousand streams must not hold a thousand long conversations.
+def release_body(request: Request, call: Call) -> None:
+    """Free a large body that will not be sent again: a thousand streams must not hold a thousand conversations.
 
-    The id of a call of a tool stays: an error in its stead has to carry it.
+    The id of an MCP call is kept, because an error in its place has to carry it.
     """
     if len(request.body) > KEPT_BYTES:
         request.body = b""
         call.release_body(rpc_stub(call.body))
 
 
-_REFUSALS: Final = frozenset((400, 422))
-_REMEMBERED: Final = 1000
-_MODEL_MAX: Final = 100
-_STREAM: Final = b"text/event-stream"
-_PLAIN: Final = frozenset((b"", b"identity"))
-
-
 class UsageInjector:
-    """Knows who refused. One per door."""
+    """Adds the question for a token count to requests, and remembers the models that reject it. One per handler."""
 
-    __slots__ = ("_refused", "_tally")
+    __slots__ = ("_rejected", "_tally")
 
     def __init__(self, tally: Tally) -> None:
         self._tally = tally
-        self._refused: TwoGenerationCache[str, bool] = TwoGenerationCache(_REMEMBERED)
+        self._rejected: TwoGenerationCache[str, bool] = TwoGenerationCache(_MODELS_MAX)
 
     def body(self, request: Request, call: Call, *, steered: bool) -> bytes | None:
-        """Return the body that asks; None where the client's own is sent."""
+        """Return the body with the question; None where the client's own is sent."""
         chat = call.parsed.chat
-        if not isinstance(chat, Chat) or not chat.stream or request.streamed or self._refused.get(_key(call, chat)):
+        if not isinstance(chat, Chat) or not chat.stream or request.streamed or self._rejected.get(_key(call, chat)):
             return None
-        found = ask(chat.dialect, request.body if steered else call.body)
-        if found is not None:
+        body = ask(chat.dialect, request.body if steered else call.body)
+        if body is not None:
             self._tally.asked_usage += 1
-        return found
+        return body
 
-    def refused(self, call: Call) -> None:
-        """Remember that it does not work there: the same request without the question was taken."""
+    def reject(self, call: Call) -> None:
+        """Do not ask again for this model: the same request without the question was accepted."""
         self._tally.refused_usage += 1
         chat = call.parsed.chat
         if isinstance(chat, Chat):
-            self._refused.put(_key(call, chat), True)
+            self._rejected.put(_key(call, chat), True)
 
 
 class UsageInjection:
-    """One request that asks for more than its client did. `head` and `body` are those without the question."""
+    """One request with an added question. `head` and `body` are those of the client's own request."""
 
-    __slots__ = ("_asking", "_call", "_plainly", "_strip", "body", "head")
+    __slots__ = ("_call", "_injector", "_retried", "_strip", "body", "head")
 
-    def __init__(self, asking: UsageInjector, call: Call, head: bytes, body: bytes) -> None:
-        self._asking = asking
+    def __init__(self, injector: UsageInjector, call: Call, head: bytes, body: bytes) -> None:
+        self._injector = injector
         self._call = call
         self._strip: UsageStrip | None = None
-        self._plainly = False  # it was sent again, without the question
+        self._retried = False  # sent again, without the question
         self.head = head
-        self.body = body  # until the answer begins
+        self.body = body  # until the response begins
 
-    def again(self, status: int) -> bool:
-        """Tell whether the request is to be sent again without the question. Nobody acted on one that is refused."""
-        if self._plainly or status not in _REFUSALS:
+    def should_retry(self, status: int) -> bool:
+        """Return whether to send the client's own request. A rejected request had no effect, so this is safe."""
+        if self._retried or status not in _REJECTED:
             return False
-        self._plainly = True
+        self._retried = True
         return True
 
-    def begins(self, head: ResponseHead) -> ResponseHead:
-        """Return the head of the answer as it is passed on: what is rewritten has no length that is known."""
+    def response_head(self, head: ResponseHead) -> ResponseHead:
+        """Return the head for the client: the length of a rewritten body is unknown."""
         self.body = b""
-        if self._plainly:
+        if self._retried:
             if head.status < 400:
-                self._asking.refused(self._call)
+                self._injector.reject(self._call)
             return head
         kind = head.headers.get("content-type", b"").partition(b";")[0].strip().lower()
-        packed = head.headers.get("content-encoding", b"").lower() not in _PLAIN
-        if head.status >= 400 or kind not in (_STREAM, b"") or packed:
+        encoded = head.headers.get("content-encoding", b"").lower() not in _NOT_ENCODED
+        if head.status >= 400 or kind not in (_STREAM, b"") or encoded:
             return head
         self._strip = UsageStrip()
         return msgspec.structs.replace(head, length=BODY_UNTIL_CLOSE)
 
-    def passed(self, content: list[bytes], *, done: bool) -> list[bytes]:
-        """Return what the client gets of this."""
+    def response_content(self, content: list[bytes], *, done: bool) -> list[bytes]:
+        """Return the content for the client, without the count."""
         strip = self._strip
         if strip is None:
             return content
@@ -136,62 +133,85 @@ class UsageInjection:
 
 
 def _key(call: Call, chat: Chat) -> str:
-    return f"{call.upstream} {chat.model[:_MODEL_MAX]}"
-
-
-_AT_ONCE_S: Final = 1  # a connection that dies later than this after it got a request did not die of idleness
+    return f"{call.upstream} {chat.model[:_MODEL_CHARS]}"
 
 
 class Exchange:
-    """Made by the door, started by the client's connection. `cancel` is for a client that left."""
+    """Made by the proxy handler, started by the client's connection."""
 
     __slots__ = (
-        "_call", "_claimed", "_client", "_client_head", "_door", "_framing_out", "_head", "_hub", "_lines", "_over",
-        "_paused", "_pool", "_reading", "_request", "_reused", "_settled", "_stamp", "_status", "_task", "_upload",
-        "_upstream", "asked", "delay_s", "method",
-    )  # fmt: skip
+        "_call",
+        "_client",
+        "_client_head",
+        "_extra_lines",
+        "_framing",
+        "_handler",
+        "_head",
+        "_over",
+        "_paused",
+        "_pool",
+        "_progress_tick",
+        "_request",
+        "_reserved_bytes",
+        "_response",
+        "_reused",
+        "_server",
+        "_settled",
+        "_status",
+        "_task",
+        "_upload",
+        "_upstream",
+        "delay_s",
+        "method",
+        "usage_injection",
+    )
 
     def __init__(
-        self, door: ExchangeHandler, pool: UpstreamPool, request: Request, call: Call, head: bytes, lines: bytes
+        self, handler: ProxyHandler, pool: UpstreamPool, request: Request, call: Call, head: bytes, extra_lines: bytes
     ) -> None:
-        self._hub = pool.hub
-        self._door = door
+        self._server = pool.server
+        self._handler = handler
         self._pool = pool
         self._request = request
         self._call = call
-        self._head = head  # of the request, as the upstream gets it
-        self._lines = lines  # ours, in the head of the answer
-        self.method, self.delay_s = request.method, 0.0
-        self.asked: UsageInjection | None = None  # where we ask for more than the client did
-        self._claimed = len(request.body) if len(request.body) > KEPT_BYTES else 0  # of the room for bodies
-        self._client = cast("ExchangeClient", None)  # comes with `start`
+        self._head = head  # of the request, for the upstream
+        self._extra_lines = extra_lines  # of ours, in the head of the response
+        self.method = request.method
+        self.delay_s = 0.0
+        self.usage_injection: UsageInjection | None = None
+        self._client = cast("Connection", None)  # set by `start`
         self._upstream: UpstreamConnection | None = None
         self._task: asyncio.Task[UpstreamConnection] | asyncio.TimerHandle | None = None
-        self._reading: AnswerTap | None = None
+        self._response: PassingAnswer | None = None  # the reader of the response
         self._status = NO_ANSWER
-        self._client_head, self._framing_out = b"", AS_IT_CAME  # the head of the answer, until its first bytes go out
-        self._stamp = 0
+        self._client_head = b""  # the head of the response, until its first bytes are sent
+        self._framing = UNCHANGED  # of the response, for the client
+        self._progress_tick = 0
         self._upload = Upload(request) if request.streamed else None
-        self._reused = self._settled = self._over = self._paused = False
-        if self._claimed:
-            self._hub.room.take(self._claimed)  # until the upstream answers
+        self._reused = False
+        self._settled = False
+        self._over = False
+        self._paused = False
+        self._reserved_bytes = len(request.body) if len(request.body) > KEPT_BYTES else 0
+        if self._reserved_bytes:
+            self._server.body_memory.reserve(self._reserved_bytes)  # until the upstream responds
 
-    # -- there ---------------------------------------------------------------------------------------------------
+    # -- the request -------------------------------------------------------------------------------------------------
 
-    def start(self, client: ExchangeClient) -> None:
-        """Go; a throttled request goes when its time has come."""
+    def start(self, client: Connection) -> None:
+        """Send the request; a throttled one after its delay."""
         self._client = client
-        self._stamp = self._hub.tick
+        self._progress_tick = self._server.tick
         if self.delay_s > 0:
             if self._upload is not None:
-                client.hold(hold=True)
-            self._task = self._hub.loop.call_later(self.delay_s, self._open)
+                client.pause_upload(paused=True)
+            self._task = self._server.loop.call_later(self.delay_s, self._open)
         else:
             self._open()
 
     def _open(self) -> None:
         self._task = None
-        self._stamp = self._hub.tick
+        self._progress_tick = self._server.tick
         upstream = self._pool.take()
         if upstream is None:
             self._connect()
@@ -202,8 +222,9 @@ class Exchange:
     def _connect(self) -> None:
         self._reused = False
         if self._request.streamed:
-            self._client.hold(hold=True)
-        task = self._task = self._hub.loop.create_task(self._pool.connect())
+            self._client.pause_upload(paused=True)
+        task = self._server.loop.create_task(self._pool.connect())
+        self._task = task
         task.add_done_callback(self._connected)
 
     def _connected(self, task: asyncio.Task[UpstreamConnection]) -> None:
@@ -212,18 +233,18 @@ class Exchange:
         error = task.exception()
         if self._over:
             if error is None:
-                task.result().spare()
+                task.result().release_unused()
         elif error is None:
             self._task = None
-            self._stamp = self._hub.tick
+            self._progress_tick = self._server.tick
             self._send(task.result())
         else:
             if not isinstance(error, OSError):
-                self._hub.handler_failed(error)
-            self._fail(502, unreachable(error))
+                self._server.handler_failed(error)
+            self._fail(502, connect_error(error))
 
     def _send(self, upstream: UpstreamConnection) -> None:
-        if upstream.transport.is_closing():  # it died between its making and now
+        if upstream.transport.is_closing():  # it was closed after it was made
             self._fail(502, "closed the connection")
             return
         self._upstream = upstream
@@ -233,173 +254,193 @@ class Exchange:
         upload = self._upload
         upstream.send(self._head, self._request.body if upload is None else b"")
         if not self._reused:
-            forget_body(self._request, self._call)  # a connection that is new is not tried again
+            release_body(self._request, self._call)  # only a reused connection is retried
         if upload is not None:
             upload.begin(lambda piece: upstream.send(piece, b""))
-            self._client.hold(hold=upstream.full)
+            self._client.pause_upload(paused=upstream.write_paused)
 
-    # -- an upload that nobody needs to see whole ------------------------------------------------------------------
+    # -- streamed request bodies -------------------------------------------------------------------------------------
 
     @property
-    def began(self) -> bool:
-        """Whether the client has seen a part of the answer."""
+    def response_started(self) -> bool:
+        """Whether the client has received a part of the response."""
         return self._status != NO_ANSWER and not self._client_head
 
+    @property
+    def _uploading(self) -> bool:
+        return self._upload is not None and not self._upload.done
+
     def upload(self, piece: bytes, *, done: bool) -> None:
-        """Pass on a piece of the client's body."""
-        self._stamp = self._hub.tick
+        """Pass on a piece of the request body."""
+        self._progress_tick = self._server.tick
         if self._upload is not None:
             if piece:
                 self._upload.add(piece)
             if done:
                 self._upload.finish()
 
-    @property
-    def _uploading(self) -> bool:
-        return self._upload is not None and not self._upload.done
-
-    def hold_upload(self, *, hold: bool) -> None:
-        """The upstream does not read, or reads again."""
+    def pause_upload(self, *, paused: bool) -> None:
+        """The upstream stopped reading, or reads again."""
         if self._uploading:
-            self._client.hold(hold=hold)
+            self._client.pause_upload(paused=paused)
 
-    # -- and back ------------------------------------------------------------------------------------------------
+    # -- the response ------------------------------------------------------------------------------------------------
 
-    def answer_begins(self, head: ResponseHead) -> None:
-        """The head of the answer is here; it goes out with the first bytes of the body, which come at once."""
-        request, asked = self._request, self.asked
-        self._stamp = self._hub.tick
-        if asked is not None:
-            if asked.again(head.status):
-                self._ask_plainly(asked)
+    def response_head(self, head: ResponseHead) -> None:
+        """Take the head of the response. It is sent with the first bytes of the body, which follow at once."""
+        request, injection = self._request, self.usage_injection
+        self._progress_tick = self._server.tick
+        if injection is not None:
+            if injection.should_retry(head.status):
+                self._retry_without_usage(injection)
                 return
-            head = asked.begins(head)
+            head = injection.response_head(head)
         self._status = head.status
-        self._leave_room()
-        close = self._hub.draining or (self._upload is not None and self._uploading)
-        self._client_head, self._framing_out = head_out(request, head, self._lines, close=close)
-        forget_body(request, self._call)
+        self._release_memory()
+        close = self._server.draining or (self._upload is not None and not self._upload.done)
+        self._client_head, self._framing = client_head(request, head, self._extra_lines, close=close)
+        release_body(request, self._call)
         if head.status >= 400:
             self._settle(Answer(head.status, complete=True))
         else:
-            self._reading = self._door.reading(self._call, head)
+            self._response = self._handler.read_response(self._call, head)
 
-    def _ask_plainly(self, asked: UsageInjection) -> None:
+    def _retry_without_usage(self, injection: UsageInjection) -> None:
         upstream, self._upstream = self._upstream, None
         if upstream is not None:
             upstream.discard()
-        self._head, self._request.body = asked.head, asked.body
+        self._head = injection.head
+        self._request.body = injection.body
         self._connect()
 
-    def answer_goes_on(self, data: bytes, content: list[bytes], *, done: bool) -> None:
-        """Bytes of the body, as they came and as what they say."""
-        self._stamp = self._hub.tick
-        framing = self._framing_out
-        if framing:
-            passed = content if self.asked is None else self.asked.passed(content, done=done)
-            data = reframed(framing, passed, done=done)
+    def response_body(self, data: bytes, content: list[bytes], *, done: bool) -> None:
+        """Pass on bytes of the body: `data` as received, `content` without framing."""
+        self._progress_tick = self._server.tick
+        framing = self._framing
+        if framing != UNCHANGED:
+            if self.usage_injection is None:
+                data = reframe(framing, content, done=done)
+            else:
+                data = reframe(framing, self.usage_injection.response_content(content, done=done), done=done)
         if self._client_head:
-            data, self._client_head = self._client_head + data, b""
+            data = self._client_head + data
+            self._client_head = b""
         if data:
             self._client.relay(data)
-        reading = self._reading
-        if reading is not None and reading.feed(content) and not done and self._upstream is not None:
-            done = cut(reading, framing, self._upstream, self._client)
+        response = self._response
+        if response is not None and response.feed(content) and not done:
+            done = self._cut(response)
         if done:
             self._complete()
 
+    def _cut(self, response: PassingAnswer) -> bool:
+        """End a streamed response for the client, if that is possible at this point; else try after each line."""
+        upstream = self._upstream
+        if upstream is None or not isinstance(response, GuardedAnswer):
+            return False
+        final = response.end(self._framing, upstream.chunk_boundary)
+        if not final:
+            upstream.by_line = True
+            return False
+        self._client.relay(final)
+        upstream.reusable = False
+        return True
+
     def _complete(self) -> None:
         self._over = True
-        uploading = self._upload is not None and self._uploading
+        uploading = self._upload is not None and not self._upload.done
         upstream, self._upstream = self._upstream, None
         if upstream is not None:
             upstream.reusable = upstream.reusable and not uploading
             upstream.finish()
         if not self._settled:
-            self._settle(self._read(complete=True))
-        self._client.relayed(close=self._request.connection is CLOSE or uploading)
+            self._settle(self._answer(complete=True))
+        self._client.response_complete(close=self._request.connection is CLOSE or uploading)
 
     def pause(self) -> None:
-        """The client does not read its answer: stop reading the upstream's."""
+        """The client does not read: stop reading from the upstream."""
         self._paused = True
         if self._upstream is not None:
             self._upstream.pause()
 
     def resume(self) -> None:
-        """Carry on where `pause` stopped."""
+        """Undo `pause`."""
         self._paused = False
-        self._stamp = self._hub.tick
+        self._progress_tick = self._server.tick
         if self._upstream is not None:
             self._upstream.resume()
 
-    # -- what can go wrong ---------------------------------------------------------------------------------------
+    # -- failures ----------------------------------------------------------------------------------------------------
 
-    def upstream_ended(self) -> None:
-        """The upstream sends no more."""
+    def upstream_eof(self) -> None:
+        """The upstream sends nothing more."""
         if self._upstream is not None and self._upstream.until_close:
-            self.answer_goes_on(b"", [], done=True)
+            self.response_body(b"", [], done=True)
 
-    def upstream_lost(self, why: str, *, nonsense: bool = False) -> None:
-        """The connection is gone, or is of no use any more."""
-        unheard = self._upstream is not None and not self._upstream.heard and not nonsense
+    def upstream_lost(self, why: str, *, invalid: bool = False) -> None:
+        """The upstream connection is closed, or `invalid` data makes it unusable."""
+        silent = self._upstream is not None and not self._upstream.received and not invalid
         self._upstream = None
         if self._over:
             return
-        if self._reused and unheard and self._hub.tick - self._stamp <= _AT_ONCE_S and self._upload is None:
-            # It died while it was idle, and the upstream never saw the request. The next one is not a reused one.
+        if self._reused and silent and self._server.tick - self._progress_tick <= _RETRY_S and self._upload is None:
+            # The upstream closed an idle connection and never saw the request. A new connection is not retried.
             self._connect()
         else:
             self._fail(502, why)
 
     def expire(self) -> None:
-        """Look at the time; called once a second."""
-        age, times = self._hub.tick - self._stamp, self._pool.times
+        """Enforce time limits; called once a second."""
+        age = self._server.tick - self._progress_tick
+        timeouts = self._pool.timeouts
+        upstream = self._upstream
         if isinstance(self._task, asyncio.Task):
-            if age > times.connect_s:
+            if age > timeouts.connect_s:
                 self._fail(504, "did not take the connection in time")
-        elif (
-            self._uploading and self._upstream is not None and not self._upstream.full and age > self._hub.limits.body_s
-        ):
-            self._hub.timeouts += 1
+        elif upstream is None:
+            return
+        elif self._uploading and not upstream.write_paused and age > self._server.limits.body_s:
+            self._server.timeouts += 1
             self._fail(408, "waits for a request body that does not arrive")
-        elif self._upstream is not None and age > times.answer_s:
+        elif age > timeouts.answer_s:
             self._fail(504, "did not answer in time")
 
     def _fail(self, status: int, why: str) -> None:
         self._over = True
         self._stop()
-        answer = self._read(complete=False)
-        if status == 408:  # the client's fault, and no reason to try again for free
+        answer = self._answer(complete=False)
+        if status == 408:  # caused by the client, so it is charged
             answer = answer._replace(status=CLIENT_LEFT)
         self._settle(answer._replace(error=answer.error or "cut_short"))
-        apology = self._apology(status, why)  # also where it cannot be sent any more: the door tells of it
+        reply = self._error_reply(status, why)  # made even where it cannot be sent: the handler publishes the failure
         if self._status == NO_ANSWER or self._client_head:
-            self._request.connection = CLOSE if self._uploading else self._request.connection
-            self._client.answer(self._request, apology)
-        elif self._framing_out == UNTIL_CLOSE:
+            if self._uploading:
+                self._request.connection = CLOSE
+            self._client.send_reply(self._request, reply)
+        elif self._framing == UNTIL_CLOSE:
             self._client.reset()
         else:
             self._client.abort()
 
-    def _apology(self, status: int, why: str) -> Reply:
+    def _error_reply(self, status: int, why: str) -> Reply:
         try:
-            return self._door.failed(self._call, status, why)
-        except Exception as error:  # noqa: BLE001 - the outermost edge: the client must not wait for ever
-            return self._hub.handler_failed(error)
+            return self._handler.error_reply(self._call, status, why)
+        except Exception as error:  # noqa: BLE001 - fail-safe edge: the client must not wait forever
+            return self._server.handler_failed(error)
 
     def cancel(self) -> None:
         """The client left: free the upstream at once."""
         if not self._over:
             self._over = True
             self._stop()
-            self._settle(self._read(complete=False)._replace(status=CLIENT_LEFT))
+            self._settle(self._answer(complete=False)._replace(status=CLIENT_LEFT))
 
-    def _leave_room(self) -> None:
-        self._hub.room.held -= self._claimed
-        self._claimed = 0
+    def _release_memory(self) -> None:
+        self._server.body_memory.held -= self._reserved_bytes
+        self._reserved_bytes = 0
 
     def _stop(self) -> None:
-        self._leave_room()
+        self._release_memory()
         if self._task is not None:
             self._task.cancel()
             self._task = None
@@ -407,44 +448,46 @@ class Exchange:
             upstream, self._upstream = self._upstream, None
             upstream.discard()
 
-    def _read(self, *, complete: bool) -> Answer:
-        read = Answer if self._reading is None else self._reading.answer
-        return read(self._status, complete=complete)
+    def _answer(self, *, complete: bool) -> Answer:
+        """Return what was read of the response."""
+        if self._response is None:
+            return Answer(self._status, complete=complete)
+        return self._response.answer(self._status, complete=complete)
 
     def _settle(self, answer: Answer) -> None:
         if not self._settled:
             self._settled = True
-            self._door.settle(self._call, answer)
+            self._handler.settle(self._call, answer)
 
 
-Made = Callable[[], "Reply | Exchange"]
+MakeReply = Callable[[], "Reply | Exchange"]
 
 
 class DeferredReply:
-    """One reply to be. It may be there before anybody waits for it."""
+    """The reply to a request whose decision needs a remote store. The decision may arrive before `wait` is called."""
 
-    __slots__ = ("_deliver", "_left", "make")
+    __slots__ = ("_cancelled", "_deliver", "make")
 
     def __init__(self) -> None:
-        self.make: Made | None = None  # what is decided, once it is
-        self._deliver: Callable[[Made], Any] | None = None
-        self._left = False
+        self.make: MakeReply | None = None  # set when the decision arrived first
+        self._deliver: Callable[[MakeReply], Any] | None = None
+        self._cancelled = False
 
-    def resolve(self, make: Made) -> None:
-        """It is decided. Whoever waits calls `make`, for that may fail."""
-        if self._left:
+    def resolve(self, make: MakeReply) -> None:
+        """The decision arrived. The waiting side calls `make`, because that may raise."""
+        if self._cancelled:
             result = make()
             if isinstance(result, Exchange):
-                result.cancel()  # it was charged for and will have no answer
+                result.cancel()  # it was charged, and will have no response
         elif self._deliver is None:
             self.make = make
         else:
             self._deliver(make)
 
-    def wait(self, deliver: Callable[[Made], Any]) -> None:
-        """Call `deliver` when it is decided."""
+    def wait(self, deliver: Callable[[MakeReply], Any]) -> None:
+        """Call `deliver` when the decision arrives."""
         self._deliver = deliver
 
     def cancel(self) -> None:
-        """Nobody waits any more."""
-        self._left = True
+        """The client left."""
+        self._cancelled = True

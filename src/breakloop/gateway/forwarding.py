@@ -1,9 +1,8 @@
-"""The head that goes to the upstream (SPEC D-1, Y-3, LD-9, C-9): the client's fields in their order and bytes, without
-what is only between two neighbours, without copies of our own, and with exactly one Host and one framing.
-Which upstream it is for is `targets`' work. Lines recur, so what becomes of one is worked out once.
+"""Which upstream a request goes to, under which path, and with which head.
 
-Which upstream a request goes to, and under which path (SPEC D-2, R-3). Policies see the normal form of the path;
-what is sent is the original, unless that could mean something else there. Reserved paths are the door's business.
+Policies see the normalised path; the upstream gets the original one, unless that could mean something else there. The
+head has the client's fields, in order and byte for byte, without hop-by-hop fields and copies of our own, and with
+exactly one Host and one framing field. Paths and header lines recur, so the result for each is cached.
 """
 
 from __future__ import annotations
@@ -35,36 +34,37 @@ class Destination(NamedTuple):
 
     upstream: Upstream
     path: str  # normalised, without /agents/x and /{upstream}: what policies see
-    target: bytes  # the path to send, without query
-    agent: str  # of /agents/{agent}, or ""
+    target: bytes  # the path to send, without the query
+    agent: str  # from /agents/{agent}, or ""
 
 
 class UpstreamRoutes:
-    """Finds destinations among the upstreams, of which the first is the default. Remembers, because paths recur."""
+    """Finds the upstream of a path. The first upstream is the default."""
 
-    __slots__ = ("_azure", "_by_name", "_default", "_found", "_found_for_anthropic")
+    __slots__ = ("_anthropic_cache", "_azure", "_by_name", "_cache", "_default")
 
     def __init__(self, upstreams: Sequence[Upstream]) -> None:
         self._default = upstreams[0]
         self._by_name = {upstream.name: upstream for upstream in upstreams}
         self._azure = next(filter(is_azure, upstreams), None)
-        self._found = MemoDict(partial(self._find, v1=self._default))
+        self._cache = MemoDict(partial(self._find, v1=self._default))
         anthropic = self._by_name.get("anthropic", self._default)
-        self._found_for_anthropic = MemoDict(partial(self._find, v1=anthropic))
+        self._anthropic_cache = MemoDict(partial(self._find, v1=anthropic))
 
     def find(self, path: bytes, headers: Mapping[str, bytes]) -> Destination:
-        """Return where a path (as sent, without query) goes; raises `RequestError` (400) for one with two meanings.
+        """Return the destination of a path as received, without its query. Raises `RequestError` (400) for a path with
+        two meanings.
 
-        `/v1/models` and the like are paths of several providers; Anthropic's clients say `anthropic-version`.
+        Several providers have paths such as `/v1/models`; clients of Anthropic send `anthropic-version`.
         """
-        return (self._found_for_anthropic if "anthropic-version" in headers else self._found)[path]
+        return (self._anthropic_cache if "anthropic-version" in headers else self._cache)[path]
 
     def _find(self, raw: bytes, v1: Upstream) -> Destination:
         path = normalise(raw)
         if path[0] != "/":
             raise RequestError(400, "the path does not begin with a slash")
         agent = strip_agent(path)[0]
-        cut = 2 if agent else 0  # how many segments of the original are not sent
+        cut = 2 if agent else 0  # segments of the original that are not sent
         upstream, named = self._choose(_after(path, cut), v1)
         cut += named
         rest = _after(path, cut)
@@ -78,11 +78,11 @@ class UpstreamRoutes:
         return Destination(upstream, version + rest or "/", target or b"/", agent)
 
     def _choose(self, path: str, v1: Upstream) -> tuple[Upstream, int]:
-        """The upstream, and how many segments (0 or 1) only served to name it."""
+        """Return the upstream, and how many segments (0 or 1) only name it."""
         segment = path.split("/", 2)[1] if path else ""
         named = self._by_name.get(segment)
         if segment == _OPENAI:
-            azure = self._azures(path, named)
+            azure = self._azure_for(path, named)
             if azure is not None:
                 return azure, azure.base.endswith(b"/openai")
         if named is not None:
@@ -93,10 +93,10 @@ class UpstreamRoutes:
             return self._by_name.get("gemini", self._default), 0
         return v1 if segment == "v1" else self._default, 0
 
-    def _azures(self, path: str, openai: Upstream | None) -> Upstream | None:
-        """Who gets a path below /openai as it is, because that is Azure's own beginning and not the name of `openai`.
+    def _azure_for(self, path: str, openai: Upstream | None) -> Upstream | None:
+        """Return the upstream of a path where /openai is part of an Azure path, and not the name of the upstream.
 
-        OpenAI has nothing outside of /v1, and nobody but Azure, and what stands in for it, has deployments.
+        OpenAI has no paths outside of /v1, and only Azure (and servers that emulate it) has deployments.
         """
         if _is_below(path, "/openai/deployments"):
             return self._azure or (self._default if self._default.host != _OPENAI_HOST else None)
@@ -108,15 +108,15 @@ class UpstreamRoutes:
 
 
 def _after(path: str, count: int) -> str:
-    """What follows the first `count` segments: from a slash on, or nothing."""
+    """Return the path after its first `count` segments: beginning with a slash, or empty."""
     parts = path.split("/", count + 1)
     return "/" + parts[-1] if len(parts) == count + 2 else ""
 
 
 def _overlap(base: str, path: str) -> tuple[str, int]:
-    """The version that the base ends in (`/v1`), and how many segments of the path say again what the base says.
+    """Return the version that the base ends with (`/v1`), and how many segments of the path repeat the base.
 
-    So https://x/v1 takes /v1/chat/completions and /chat/completions alike, and policies see the first for both.
+    So https://x/v1 accepts both /v1/chat/completions and /chat/completions, and policies see the first for both.
     """
     segments = base.split("/")[1:]
     if not segments or not _VERSION.fullmatch(segments[-1]):
@@ -128,9 +128,9 @@ def _overlap(base: str, path: str) -> tuple[str, int]:
 
 
 def _as_sent(raw: bytes, cut: int, rest: str, has_base: bool) -> bytes:  # noqa: FBT001 - private, one caller
-    """The original without its first segments, where it means the same as `rest`; else `rest`.
+    """Return the original without its first segments if it is equivalent to `rest`, else `rest`.
 
-    It does not where dot segments reach over the cut. With a base they would leave it, so they are not sent at all.
+    It is not where dot segments reach over the cut. With a base they would leave it, so they are never sent.
     """
     parts = raw.split(b"/", cut + 1)
     original = b"/" + parts[-1] if len(parts) == cut + 2 else b""
@@ -144,15 +144,15 @@ def _is_below(path: str, start: str) -> bool:
 
 
 def is_azure(upstream: Upstream) -> bool:
-    """Tell whether it is Azure's, whose paths and key header are its own."""
+    """Return whether an upstream is Azure, which has its own paths and key header."""
     return upstream.host.endswith(_AZURE_HOSTS)
 
 
-HOP: Final = "x-breakloop-hop"  # whatever the prefix of our other fields is: instances have to understand each other
+HOP: Final = "x-breakloop-hop"  # independent of the configured prefix, so that all instances understand it
 CREDENTIALS: Final = frozenset(CREDENTIAL_HEADERS)
 
 _OWN: Final = "x-breakloop-"
-_BETWEEN_NEIGHBOURS: Final = frozenset(
+_HOP_BY_HOP: Final = frozenset(
     (
         "connection",
         "content-length",
@@ -169,11 +169,11 @@ _BETWEEN_NEIGHBOURS: Final = frozenset(
         "upgrade",
     )
 )
-_SAID_ANEW: Final = frozenset(("x-forwarded-for", "x-forwarded-host", "x-forwarded-proto"))
-_OF_THE_BYTES: Final = frozenset(("content-digest", "content-encoding", "content-md5", "digest", "repr-digest"))
-# What `Connection: name` cannot take away: the request was judged by these, or would mean something else without them.
-_KEPT: Final = CREDENTIALS | {"cookie", "forwarded", "idempotency-key", "range", "user-agent", "via"}
-_KEPT_BEGINNINGS: Final = ("accept", "anthropic-", "content-", "if-", "mcp-", "openai-", "x-agent-", "x-forwarded-")
+_REPLACED_BY_VIA: Final = frozenset(("x-forwarded-for", "x-forwarded-host", "x-forwarded-proto"))
+_ABOUT_ENCODED_BODY: Final = frozenset(("content-digest", "content-encoding", "content-md5", "digest", "repr-digest"))
+# A Connection line cannot remove these: the decision used them, or the request would change its meaning.
+_PROTECTED: Final = CREDENTIALS | {"cookie", "forwarded", "idempotency-key", "range", "user-agent", "via"}
+_PROTECTED_PREFIXES: Final = ("accept", "anthropic-", "content-", "if-", "mcp-", "openai-", "x-agent-", "x-forwarded-")
 _USUAL_CONNECTIONS: Final = frozenset((b"keep-alive", b"Keep-Alive", b"close"))
 _NO_BODY_EXPECTED: Final = frozenset(("GET", "HEAD", "DELETE", "OPTIONS", "TRACE"))
 _READABLE: Final = frozenset((b"gzip", b"x-gzip", b"deflate", b"br", b"zstd", b"identity"))
@@ -187,14 +187,14 @@ _KEY_FIELDS: Final = (
 )
 
 
-class Forwarding:
-    """Makes heads; one per process. `token` is this proxy's own mark, which a request that came through it carries.
+class HeadRewriter:
+    """Makes the heads of forwarded requests; one per process.
 
-    `keys` are provider keys by name of upstream: requests there lose the client's credentials and carry these.
-    `trusts` says of a peer whether its X-Forwarded-Proto and -Host are believed; `scheme` is that of our own port.
+    `token` marks requests that passed this proxy. `keys` are provider keys by upstream, which replace the credentials
+    of clients. `trusts` returns whether X-Forwarded-Proto and -Host of a peer are used; `scheme` is that of our port.
     """
 
-    __slots__ = ("_hop", "_hop_line", "_keyless", "_keys", "_line", "_scheme", "_trusts", "_via")
+    __slots__ = ("_hop", "_hop_line", "_keys", "_line", "_line_without_keys", "_scheme", "_trusts", "_via")
 
     def __init__(
         self,
@@ -207,9 +207,9 @@ class Forwarding:
         trusts: Callable[[str], bool] | None = None,
     ) -> None:
         own = (_OWN, prefix.lower())
-        dropped = _BETWEEN_NEIGHBOURS | _SAID_ANEW if via else _BETWEEN_NEIGHBOURS
+        dropped = _HOP_BY_HOP | _REPLACED_BY_VIA if via else _HOP_BY_HOP
         self._line = MemoDict(partial(_line, own=own, dropped=dropped)).__getitem__
-        self._keyless = MemoDict(partial(_line, own=own, dropped=dropped | CREDENTIALS)).__getitem__
+        self._line_without_keys = MemoDict(partial(_line, own=own, dropped=dropped | CREDENTIALS)).__getitem__
         self._hop = token.encode("ascii")
         self._hop_line = b"X-Breakloop-Hop: %b\r\n" % self._hop
         self._via = via
@@ -218,40 +218,41 @@ class Forwarding:
         self._trusts = trusts
 
     def came_through(self, request: Request) -> bool:
-        """LD-9: tell whether the request has passed this proxy before."""
+        """Return whether the request has passed this proxy before (LD-9)."""
         return HOP in request.headers and self._hop in _values(request, HOP)
 
-    def head(
+    def rewrite(
         self,
         request: Request,
         destination: Destination,
         query: bytes,
         length: int,
         *,
-        plain: bool = False,
-        wants_plain: bool = False,
+        decoded: bool = False,
+        identity: bool = False,
     ) -> bytes:
-        """Return the whole head. `length` is the body's, or CHUNKED; `plain`: it was unpacked and rewritten;
-        `wants_plain`: the answer must not be packed, because it will be rewritten.
+        """Return the head for the upstream. `length` is that of the body, or CHUNKED; `decoded`: the body was decoded
+        and changed; `identity`: the response must not be compressed, because it will be changed.
         """
         upstream = destination.upstream
-        to_send = self._line
+        rewrite_line = self._line
         more = self._hop_line if HOP not in request.headers else self._hops(request)
-        if wants_plain:
+        if identity:
             more += b"accept-encoding: identity\r\n"
         if self._via:
             more += self._via_lines(request)
         if self._keys and upstream.name in self._keys:
-            to_send = self._keyless
+            rewrite_line = self._line_without_keys
             more += self._key_line(destination)
             query = _without_key(query)
-        like = None if plain or wants_plain else request.like
-        passed = None if like is None else like.passed.get(to_send)
-        if passed is None:
-            passed = b"".join(map(to_send, _lines(request, plain=plain, wants_plain=wants_plain)))
-            if like is not None:
-                like.passed[to_send] = passed
-        method, target = request.method, destination.target
+        template = None if decoded or identity else request.template
+        lines = None if template is None else template.forwarded.get(rewrite_line)
+        if lines is None:
+            lines = b"".join(map(rewrite_line, _lines(request, decoded=decoded, identity=identity)))
+            if template is not None:
+                template.forwarded[rewrite_line] = lines
+        method = request.method
+        target = destination.target
         if query:
             target = b"%b?%b" % (target, query)
         if length > 0:
@@ -260,13 +261,17 @@ class Forwarding:
             framing = b"transfer-encoding: chunked\r\n"
         else:
             framing = b"" if method in _NO_BODY_EXPECTED else b"content-length: 0\r\n"
-        authority = upstream.authority
         return b"%b %b HTTP/1.1\r\nhost: %b\r\n%b%b%b\r\n" % (
-            method.encode(), target, authority, passed, framing, more,
-        )  # fmt: skip
+            method.encode(),
+            target,
+            upstream.authority,
+            lines,
+            framing,
+            more,
+        )
 
     def _hops(self, request: Request) -> bytes:
-        """Our token behind those of other breakloops."""
+        """Append our token to those of other instances."""
         tokens = [token for token in _values(request, HOP) if _TOKEN.fullmatch(token)]
         return b"X-Breakloop-Hop: %b\r\n" % b", ".join((*tokens[-_TOKENS_MAX:], self._hop))
 
@@ -288,20 +293,21 @@ class Forwarding:
         return b"%b%b\r\n" % (field, self._keys[destination.upstream.name])
 
 
-def _lines(request: Request, *, plain: bool, wants_plain: bool) -> list[bytes]:
-    """Return the client's lines, without what cannot be passed on whoever gets them."""
-    headers, lines = request.headers, request.raw.split(b"\r\n")[1:-2]
-    if plain:
-        lines = [line for line in lines if _name(line) not in _OF_THE_BYTES]
+def _lines(request: Request, *, decoded: bool, identity: bool) -> list[bytes]:
+    """Return the client's lines without those that are dropped for any upstream."""
+    headers = request.headers
+    lines = request.raw.split(b"\r\n")[1:-2]
+    if decoded:
+        lines = [line for line in lines if _name(line) not in _ABOUT_ENCODED_BODY]
     if "connection" in headers and (headers["connection"] not in _USUAL_CONNECTIONS or request.repeated):
         lines = _without_named(lines, request)
-    if wants_plain:
+    if identity:
         lines = [line for line in lines if _name(line) != "accept-encoding"]
     return lines
 
 
 def key_field(upstream: Upstream, path: str) -> bytes:
-    """Return the beginning of the line in which an upstream wants its key. Anthropic and Gemini speak OpenAI's too."""
+    """Return the field name that an upstream expects its key in. Anthropic and Gemini also have OpenAI's API."""
     if upstream.name == "azure" or is_azure(upstream):
         return b"api-key: "
     for name, host, field in _KEY_FIELDS:
@@ -311,7 +317,7 @@ def key_field(upstream: Upstream, path: str) -> bytes:
 
 
 def _line(line: bytes, *, own: tuple[str, ...], dropped: frozenset[str]) -> bytes:
-    """What is sent of one line: most often all of it."""
+    """Return a line as it is sent: unchanged, rewritten or empty."""
     name = _name(line)
     if name in dropped or name.startswith(own):
         return b""
@@ -327,7 +333,7 @@ def _name(line: bytes) -> str:
 
 
 def _readable(line: bytes) -> bytes:
-    """C-9: only codings that we can undo to read the answer; `identity` when the client names no such."""
+    """Keep only encodings that we can decode, to read the response; `identity` if none is left."""
     name, _, value = line.partition(b":")
     offered = [coding.strip(b" \t") for coding in value.split(b",")]
     kept = [coding for coding in offered if coding.partition(b";")[0].strip(b" \t").lower() in _READABLE]
@@ -337,28 +343,28 @@ def _readable(line: bytes) -> bytes:
 
 
 def _without_debug(line: bytes) -> bytes:
-    """A cookie that opens our debug sessions is nobody else's business."""
+    """Remove the cookie of our debug sessions."""
     name, _, value = line.partition(b":")
     kept = [pair.strip(b" \t") for pair in value.split(b";") if not pair.strip(b" \t").startswith(_DEBUG)]
     return b"%b: %b\r\n" % (name, b"; ".join(kept)) if kept else b""
 
 
 def _values(request: Request, name: str) -> list[bytes]:
-    """The elements of a list field, over all its lines."""
+    """Return the elements of a list field, from all of its lines."""
     values = [request.headers.get(name, b"")]
     values += [value for other, value in request.repeated if other == name]
     return [element for value in values for part in value.split(b",") if (element := part.strip(b" \t"))]
 
 
 def _without_named(lines: Iterable[bytes], request: Request) -> list[bytes]:
-    """Drop the fields that Connection names, but none that is meant for the other end."""
+    """Drop the fields that Connection names, except those that are meant for the upstream."""
     options = {_name(option) for option in _values(request, "connection")}
-    named = {name for name in options if name not in _KEPT and not name.startswith(_KEPT_BEGINNINGS)}
+    named = {name for name in options if name not in _PROTECTED and not name.startswith(_PROTECTED_PREFIXES)}
     return [line for line in lines if _name(line) not in named]
 
 
 def _without_key(query: bytes) -> bytes:
-    """A query without `key=`, the place where Gemini's clients may put theirs."""
+    """Remove `key=` from a query: clients of Gemini may send their key there."""
     if b"key" not in query and b"%" not in query:
         return query
     return b"&".join(part for part in query.split(b"&") if unquote_to_bytes(part.partition(b"=")[0]) != b"key")

@@ -1,18 +1,11 @@
-"""Request heads: the types that doors code against, and the strict reading of one complete head.
+"""Reading HTTP/1.1 requests: limits, request heads, body framing, and the reader that cuts a byte stream into requests.
 
-Each line is checked by the grammar of RFC 9112, which is what llhttp does (tests hold the two equal); what llhttp lets
-through and another server could read differently is refused too (Y-3). Lines are checked one by one because clients
-repeat most of them in every request, and a line that was fine once need not be checked again; neither need a head in
-which nothing but the length of the body is new. A head comes in whole and with its size checked (Y-2): cutting the
-stream is `incoming`'s work, framing a body `body`'s.
+Heads are parsed strictly. Each line is checked against the grammar of RFC 9112, as llhttp does (tests compare the two);
+what llhttp accepts and another server could read differently is rejected too. Lines are checked one by one, because
+clients repeat most of them in every request, and a line that was valid once need not be checked again; neither need a
+head in which only the length of the body differs.
 
-Framing of request bodies: where a body ends in the stream, and its content without the framing.
-
-Readers take bytes from a buffer and hand content to a `sink`; whether that sink collects or streams is not theirs to
-know. Strict (Y-3): what they accept has one reading only. Trailers are checked and thrown away.
-
-What one client may cost: the numbers behind every refusal for size, count or time (Y-2). The defaults of those that
-can be set are declared in the settings.
+What the body readers accept has only one interpretation. Trailers are checked and dropped.
 """
 
 from __future__ import annotations
@@ -35,31 +28,32 @@ _DEFAULTS: Final = settings.Limits()
 
 @dataclass(frozen=True, slots=True)
 class RequestLimits:
-    """Bounds of the traffic port. Times are whole seconds, for the server's one coarse sweep."""
+    """Limits of the traffic port. Those that users can set have their defaults in the settings. Times are in whole
+    seconds, because the server checks them once a second."""
 
     head_bytes: int = _DEFAULTS.head_bytes
     fields: int = _DEFAULTS.fields
     request_line_bytes: int = 16 * 1024
     body_bytes: int = _DEFAULTS.body_bytes
-    all_bodies_bytes: int = 256 * 1024 * 1024  # of bodies that are still arriving, over all connections
-    chunk_line_bytes: int = 256  # a chunk's size with its extensions
+    all_bodies_bytes: int = 256 * 1024 * 1024  # of incomplete bodies, over all connections
+    chunk_line_bytes: int = 256  # the size of a chunk with its extensions
     trailer_bytes: int = 8 * 1024
-    free_chunks: int = 1000  # so many chunks of any size; beyond that they must carry 64 bytes each on average
-    backlog_bytes: int = 64 * 1024  # read ahead of a reply that waits, before reading pauses
-    pipelined: int = 16  # requests of one connection answered before others get their turn
+    free_chunks: int = 1000  # more chunks than this must have 64 bytes on average
+    backlog_bytes: int = 64 * 1024  # buffered behind a pending reply before reading pauses
+    pipelined: int = 16  # requests of one connection processed before others are served
     connections: int = _DEFAULTS.connections
     idle_s: int = _DEFAULTS.idle_seconds
     head_s: int = _DEFAULTS.head_seconds
-    body_s: int = _DEFAULTS.body_seconds  # without progress; the same for a client that does not read its answers
-    linger_s: int = 2  # after a refusal, so that the client can read it
+    body_s: int = _DEFAULTS.body_seconds  # without progress; also for a client that does not read its response
+    linger_s: int = 2  # after an error, so that the client can read it
 
 
-CHUNKED: Final = -1  # `Request.length` of a body whose length only its chunks tell
-BODYLESS: Final = frozenset((204, 304))  # answers of these statuses have none
+CHUNKED: Final = -1  # `Request.length` of a chunked body
+BODYLESS: Final = frozenset((204, 304))  # statuses whose responses have no body
 CLOSE: Final = b"connection: close\r\n"
 KEEP: Final = b"connection: keep-alive\r\n"
 
-# The methods of llhttp, without CONNECT and PRI, which ask for something else than an answer.
+# The methods of llhttp, without CONNECT and PRI, which do not ask for a response.
 _METHOD_NAMES: Final = (
     "GET POST PUT DELETE HEAD OPTIONS PATCH TRACE QUERY COPY LOCK MKCOL MOVE PROPFIND PROPPATCH SEARCH UNLOCK BIND "
     "REBIND UNBIND ACL REPORT MKACTIVITY CHECKOUT MERGE M-SEARCH NOTIFY SUBSCRIBE UNSUBSCRIBE PURGE MKCALENDAR LINK "
@@ -67,7 +61,7 @@ _METHOD_NAMES: Final = (
 )
 _METHODS: Final = {name.encode(): name for name in _METHOD_NAMES.split()}
 _REQUEST_LINE: Final = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+) ([^ ]+) HTTP/([0-9]\.[0-9])")
-_TARGET: Final = re.compile(rb"/[!-\"$-~]*")  # without `#`: some servers cut a fragment off and some do not
+_TARGET: Final = re.compile(rb"/[!-\"$-~]*")  # without `#`: only some servers strip a fragment
 # A name, a colon, and a value of visible characters, spaces, tabs and bytes above ASCII: no control, no bare CR or LF.
 FIELD_LINE: Final = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):([\t -~\x80-\xff]*)")
 _TOKEN_CHARS: Final = frozenset(b"!#$%&'*+-.^_`|~" + string.ascii_letters.encode() + string.digits.encode())
@@ -78,13 +72,13 @@ _STRICT: Final = _ONCE_ONLY | {"upgrade", "expect"}
 _MALFORMED: Final = "malformed request head"
 _TOO_LARGE: Final = "request head too large"
 _TOO_LONG: Final = "request target too long"
-_LENGTH: Final = b"ength: "  # the end of a name whose first letters are written large or small
+_LENGTH: Final = b"ength: "  # the end of the name, whose first letters may be upper or lower case
 _LENGTH_LINE: Final = b"\r\ncontent-length: "
 _LENGTH_DIGITS: Final = 18
 
 
 class Request(msgspec.Struct, gc=False):
-    """One request as received, complete with its body. A `Struct` because one is made per request (0.1 us, not 0.4)."""
+    """One request as received. A `Struct`, because one is made per request (0.1 us instead of 0.4)."""
 
     method: str
     target: bytes  # as sent: path and query
@@ -93,23 +87,23 @@ class Request(msgspec.Struct, gc=False):
     raw: bytes = b""  # the head as sent
     body: bytes = b""
     peer: str = ""  # client address without port, empty on a Unix socket
-    connection: bytes = b""  # the Connection line of its reply: empty for the usual HTTP/1.1 keep-alive
-    length: int = 0  # of the body as announced, or CHUNKED
+    connection: bytes = b""  # the Connection line of the response: empty for the usual HTTP/1.1 keep-alive
+    length: int = 0  # of the body as declared, or CHUNKED
     expects_continue: bool = False
     is_1_1: bool = True
-    streamed: bool = False  # `body` is only its beginning; the rest comes in pieces and is seen by nobody
-    like: HeadTemplate | None = None  # what is known of heads that differ from its own in nothing but Content-Length
+    streamed: bool = False  # `body` is only its beginning; the rest is passed on as it arrives, without inspection
+    template: HeadTemplate | None = None  # shared by heads that differ only in Content-Length
 
 
 class HeadTemplate(msgspec.Struct, gc=False):
-    """What heads have in common that differ in nothing but the number in Content-Length."""
+    """What heads that differ only in the value of Content-Length have in common."""
 
     request: Request  # one of them
-    passed: dict[Any, bytes] = msgspec.field(default_factory=dict)  # the lines that go to an upstream, by who made them
+    forwarded: dict[Any, bytes] = msgspec.field(default_factory=dict)  # lines for the upstream, by their rewriter
 
 
 class Reply:
-    """An answer. `head` holds complete extra lines, each ending in CRLF; the server adds what framing needs."""
+    """A response of our own. `head` holds complete header lines, each ending in CRLF; the server adds the framing."""
 
     __slots__ = ("body", "delay_s", "head", "status")
 
@@ -121,38 +115,38 @@ class Reply:
 
 
 Buffer = bytes | bytearray
-# What a door returns: a reply, one that is being made, or an exchange with an upstream (`gateway.exchange`).
+# Returns a `Reply`, an awaitable of one, or a `DeferredReply` or `Exchange` (`gateway.exchange`).
 Handler = Callable[[Request], Any]
 
 
 class HeadParser:
-    """Reads complete heads; one per server. Nothing but heads and lines that come again is kept for the next."""
+    """Parses complete heads; one per server. Caches heads and lines that recur."""
 
-    __slots__ = ("_field", "_likes", "_limits", "_request_lines")
+    __slots__ = ("_field", "_limits", "_request_lines", "_templates")
 
     def __init__(self, limits: RequestLimits) -> None:
         self._limits = limits
         self._request_lines = MemoDict(self._request_line)
         self._field = MemoDict(_field).__getitem__
-        self._likes = HeadCache()
+        self._templates = HeadCache()
 
     def parse(self, head: bytes, peer: str) -> Request:
-        """Read one head, ending in its empty line. Raises `RequestError` for whatever is not plain and strict."""
+        """Parse one head, up to and including its empty line. Raises `RequestError`."""
         start = head.rfind(_LENGTH) + len(_LENGTH)
         stop = head.find(b"\r", start)
         size = head[start:stop]
         if not size.isdigit() or len(size) > _LENGTH_DIGITS:
             return self._parse(head, peer)
         key = head[:start] + head[stop:]
-        like = self._likes.get(key)
-        if like is None:
+        template = self._templates.get(key)
+        if template is None:
             request = self._parse(head, peer)
             if request.raw is head and head[:start].lower().endswith(_LENGTH_LINE):
-                self._likes.met(key, request)
+                self._templates.add(key, request)
             return request
-        headers = like.request.headers.copy()
+        headers = template.request.headers.copy()
         headers["content-length"] = size
-        return replace(like.request, headers=headers, raw=head, peer=peer, length=int(size), like=like)
+        return replace(template.request, headers=headers, raw=head, peer=peer, length=int(size), template=template)
 
     def _parse(self, head: bytes, peer: str) -> Request:
         lines = head.split(b"\r\n")
@@ -177,7 +171,7 @@ class HeadParser:
         return request
 
     def _request_line(self, line: bytes) -> tuple[str, bytes, bool]:
-        """Method, target, and whether it is HTTP/1.1 (and not 1.0)."""
+        """Return the method, the target, and whether the version is 1.1 (not 1.0)."""
         if len(line) + 2 > self._limits.request_line_bytes:
             raise RequestError(414, _TOO_LONG)
         match = _REQUEST_LINE.fullmatch(line)
@@ -193,7 +187,7 @@ class HeadParser:
         return _METHODS[method], target, version == b"1.1"
 
     def _repeated(self, headers: dict[str, bytes], lines: list[bytes]) -> tuple[tuple[str, bytes], ...]:
-        """Make the first value of each repeated field the one in `headers`; return the others."""
+        """Keep the first value of each repeated field in `headers`; return the others."""
         headers.clear()
         repeated: list[tuple[str, bytes]] = []
         for name, value in map(self._field, lines[1:-2]):
@@ -207,35 +201,36 @@ class HeadParser:
 
 
 class HeadCache(dict[bytes, HeadTemplate]):
-    """Heads that came twice, by all of their bytes but the number in Content-Length. Those with something new in each
-    (the id of a trace) never come twice; of them no more is kept than a number."""
+    """Heads that were received at least twice, by all of their bytes but the value of Content-Length. Heads that never
+    recur (because they carry a trace id) cost no more than one hash each."""
 
     max_entries = 2048
     max_key = 4096
-    max_met = 16384
+    max_seen = 16384
 
     def __init__(self) -> None:
         super().__init__()
-        self._met: set[int] = set()
+        self._seen: set[int] = set()
 
-    def met(self, key: bytes, request: Request) -> None:
-        """Take note of a head that was read, and keep it the second time."""
-        mark, met = hash(key), self._met
-        if mark not in met:
-            if len(met) >= self.max_met:
-                met.clear()
-            met.add(mark)
+    def add(self, key: bytes, request: Request) -> None:
+        """Note a head that was parsed, and store it the second time."""
+        mark = hash(key)
+        seen = self._seen
+        if mark not in seen:
+            if len(seen) >= self.max_seen:
+                seen.clear()
+            seen.add(mark)
         elif len(key) <= self.max_key:
             if len(self) >= self.max_entries:
                 self.clear()
             self[key] = HeadTemplate(replace(request, raw=b"", peer="", headers=request.headers.copy()))
 
 
-def early_refusal(buffer: Buffer, start: int, stop: int, scanned: int, limits: RequestLimits) -> RequestError | None:
-    """What is already wrong with a head that is incomplete or was refused: the first fault in stream order.
+def early_error(buffer: Buffer, start: int, stop: int, scanned: int, limits: RequestLimits) -> RequestError | None:
+    """Return the first error in stream order of a head that is incomplete or was rejected.
 
-    Asking this both before and after a head is complete makes the answer independent of how the bytes were cut up.
-    Everything before `scanned` was found in order by an earlier call.
+    Checked both before and after a head is complete, so that the error does not depend on how the bytes were split.
+    Everything before `scanned` was checked by an earlier call.
     """
     if stop > start and buffer[start] not in _TOKEN_CHARS and buffer[start] != 0x0D:
         return RequestError(400, _MALFORMED)
@@ -249,7 +244,7 @@ def early_refusal(buffer: Buffer, start: int, stop: int, scanned: int, limits: R
 
 
 def _field(line: bytes) -> tuple[str, bytes]:
-    """Canonical name (`X-API_Key` is `x-api-key`) and value; refuses what is wrong whatever the other lines say."""
+    """Canonical name (`X-API_Key` is `x-api-key`) and value. Checks what does not depend on other lines."""
     found = FIELD_LINE.fullmatch(line)
     if found is None:
         raise RequestError(400, _MALFORMED)
@@ -261,16 +256,16 @@ def _field(line: bytes) -> tuple[str, bytes]:
     return name, value
 
 
-def _spelled(raw: bytes) -> str:
+def _canonical_name(raw: bytes) -> str:
     return raw.lower().replace(b"_", b"-").decode("latin-1")
 
 
-# Clients share a few dozen names, also where the values are new each time.
-_canonical: Final = MemoDict(_spelled).__getitem__
+# Clients share a few dozen names, even where the values are new each time.
+_canonical: Final = MemoDict(_canonical_name).__getitem__
 
 
 def _check_field(name: str, raw: bytes, value: bytes) -> None:
-    if b"_" in raw and name in _ONCE_ONLY:  # some servers take Content_Length for the real one
+    if b"_" in raw and name in _ONCE_ONLY:  # some servers treat Content_Length as the real one
         raise RequestError(400, "Content-Length or Transfer-Encoding spelled with an underscore")
     if name == "host" and value.translate(None, _HOST_CHARS):
         raise RequestError(400, "Host is not a host")
@@ -312,17 +307,17 @@ _BYTES_PER_CHUNK: Final = 64
 
 
 class RequestBodyReader(Protocol):
-    """Takes a body out of the stream, piece by piece."""
+    """Removes the framing of a body, piece by piece."""
 
     done: bool
 
     def feed(self, buffer: bytes | bytearray, at: int) -> int:
-        """Read from `buffer[at:]` and return where reading stopped: after the body, or for want of more bytes."""
+        """Read from `buffer[at:]`; return the position after the body, or where more bytes are needed."""
         ...
 
 
 def reader_for(length: int, limits: RequestLimits, sink: Sink, most: int | None) -> RequestBodyReader:
-    """The reader for a body of `length` bytes, or of chunks that come to `most` bytes at the most (None: to any)."""
+    """Return the reader of a body of `length` bytes, or of chunks with at most `most` bytes in all (None: no limit)."""
     return ChunkedReader(limits, sink, most) if length == CHUNKED else LengthReader(length, sink)
 
 
@@ -337,7 +332,7 @@ class LengthReader:
         self.done = length == 0
 
     def feed(self, buffer: bytes | bytearray, at: int) -> int:
-        """Pass on what is there, up to the length."""
+        """Pass content to the sink, up to the length."""
         stop = min(len(buffer), at + self._left)
         if stop > at:
             self._sink(bytes(buffer[at:stop]))
@@ -347,7 +342,7 @@ class LengthReader:
 
 
 class ChunkedReader:
-    """A chunked body: bounded lines, bounded trailers, and not many more chunks than its size needs."""
+    """A chunked body. Limits the length of lines and trailers, and the number of small chunks."""
 
     __slots__ = ("_chunks", "_left", "_limits", "_most", "_sink", "_size", "_step", "_trailer_bytes", "done")
 
@@ -363,7 +358,7 @@ class ChunkedReader:
         self.done = False
 
     def feed(self, buffer: bytes | bytearray, at: int) -> int:
-        """Step through lines and chunk contents as far as they are there. Raises `RequestError`."""
+        """Read complete lines and chunk content. Raises `RequestError`."""
         while not self.done:
             after = self._step(buffer, at)
             if after < 0:
@@ -419,13 +414,184 @@ class ChunkedReader:
 
 
 def is_trailer(buffer: bytes | bytearray, at: int, end: int) -> bool:
-    """Tell whether the line there may stand behind the last chunk: a field, and none that is about framing."""
+    """Return whether a line is a valid trailer: a header field, and not one of framing."""
     return _TRAILER_LINE.fullmatch(buffer, at, end) is not None and _FRAMING_LINE.match(buffer, at, end) is None
 
 
 def _line_end(buffer: bytes | bytearray, at: int, max_bytes: int) -> int:
-    """Where the line at `at` ends, -1 if that is not there yet; refused once it cannot be within `max_bytes`."""
+    """Return where the line at `at` ends, or -1 if its end has not arrived. Raises if it is over `max_bytes`."""
     end = buffer.find(b"\r\n", at, at + max_bytes)
     if end < 0 and len(buffer) - at >= max_bytes:
         raise RequestError(400, "chunk line or trailers too long")
     return end
+
+
+StreamsBody = Callable[[Request], bool]  # whether the body of a request is streamed to the upstream
+
+
+class BodyMemory:
+    """Memory that incomplete request bodies take, over all connections of a server."""
+
+    __slots__ = ("_limit", "held")
+
+    def __init__(self, limits: RequestLimits) -> None:
+        self._limit = limits.all_bodies_bytes
+        self.held = 0
+
+    def reserve(self, size: int) -> None:
+        """Reserve bytes. Raises `RequestError` (503) when the limit is reached."""
+        if self.held + size > self._limit:
+            raise RequestError(503, "too many request bodies are arriving at once")
+        self.held += size
+
+
+class BodyCollector:
+    """The body of a request that is still arriving."""
+
+    __slots__ = ("_memory", "content", "reader", "request")
+
+    def __init__(self, request: Request, limits: RequestLimits, memory: BodyMemory, most: int | None) -> None:
+        self.request = request
+        self.content = bytearray()  # not a list of pieces: pieces of one byte would take 40 times their size
+        self.reader: RequestBodyReader = reader_for(request.length, limits, self._add, most)
+        self._memory = memory
+
+    def _add(self, piece: bytes | bytearray | memoryview) -> None:
+        self._memory.reserve(len(piece))
+        self.content.extend(piece)
+
+    def take(self) -> bytes:
+        """Return what has arrived, and release its memory."""
+        content = bytes(self.content)
+        self.release()
+        self.content.clear()
+        return content
+
+    def release(self) -> None:
+        """Return the reserved memory."""
+        self._memory.held -= len(self.content)
+
+
+class RequestReader:
+    """Cuts the bytes of one connection into requests.
+
+    Pipelined requests stay bytes until they are processed, so there is no queue of parsed requests and the parser never
+    runs past the current one. A body is collected, unless `streams_body` says that it is streamed.
+    """
+
+    __slots__ = ("_at", "_buffer", "_heads", "_limits", "_memory", "_scanned", "_streams_body", "body", "continue_due")
+
+    def __init__(
+        self, heads: HeadParser, limits: RequestLimits, memory: BodyMemory, streams_body: StreamsBody | None = None
+    ) -> None:
+        self._heads = heads
+        self._limits = limits
+        self._memory = memory
+        self._streams_body = streams_body  # None: every body is collected, and a larger one rejected
+        self._buffer: bytes | bytearray = b""
+        self._at = 0  # everything before is consumed
+        self._scanned = 0  # the end of the head at `_at` was not found before this position
+        self.body: BodyCollector | None = None
+        self.continue_due = False  # the client waits for "100 Continue" before it sends its body
+
+    def __len__(self) -> int:
+        return len(self._buffer) - self._at
+
+    @property
+    def streaming(self) -> bool:
+        """Whether a request was returned whose body is still arriving."""
+        return self.body is not None and self.body.request.streamed
+
+    def push(self, data: bytes) -> None:
+        """Add received bytes."""
+        if not self._buffer:
+            self._buffer = data
+            return
+        if isinstance(self._buffer, bytes):
+            self._buffer = bytearray(self._buffer)  # grows in place, so that many small reads are not copied each time
+        self._buffer += data
+
+    def next(self, peer: str) -> Request | None:
+        """Return the next request if it is complete. Raises `RequestError` at the first error in the stream."""
+        if self.body is not None:
+            return self._read_body(self.body)
+        if self._at == len(self._buffer):
+            return None
+        head = self._take_head()
+        if head is None:
+            return None
+        try:
+            request = self._heads.parse(head, peer)
+        except RequestError as error:
+            raise early_error(head, 0, len(head), 0, self._limits) or error from None
+        return self._open_body(request) if request.length else request
+
+    def read_streamed(self) -> tuple[bytes, bool]:
+        """Return the next piece of a streamed body, and whether it was the last."""
+        body = self.body
+        assert body is not None  # noqa: S101 - only called while `streaming`
+        self._at = body.reader.feed(self._buffer, self._at)
+        self.compact()
+        if body.reader.done:
+            self.body = None
+        return body.take(), body.reader.done
+
+    def compact(self) -> None:
+        """Drop the consumed part of the buffer. Called once per batch and not per request, because it copies."""
+        if self._at:
+            self._buffer = self._buffer[self._at :]
+            self._scanned = max(0, self._scanned - self._at)
+            self._at = 0
+
+    def clear(self) -> None:
+        """Drop everything."""
+        self._buffer = b""
+        self._at = 0
+        self._scanned = 0
+        if self.body is not None:
+            self.body.release()
+        self.body = None
+
+    def _take_head(self) -> bytes | None:
+        buffer, at = self._buffer, self._at
+        end = buffer.find(b"\r\n\r\n", max(at, self._scanned - 3))
+        stop = len(buffer) if end < 0 else end + 4
+        if end < 0 or stop - at > self._limits.head_bytes:
+            error = early_error(buffer, at, stop, self._scanned, self._limits)
+            if error:
+                raise error
+            self._scanned = stop
+            return None
+        self._at = stop
+        self._scanned = 0
+        return bytes(buffer[at:stop])
+
+    def _open_body(self, request: Request) -> Request | None:
+        """Decide whether the body is complete, streamed, collected or rejected."""
+        most, streams_body = self._limits.body_bytes, self._streams_body
+        if request.length > most and streams_body is None:
+            raise RequestError(413, "request body too large")
+        stop = self._at + request.length
+        if 0 < request.length <= most and stop <= len(self._buffer):  # usually it arrived with its head
+            request.body = bytes(self._buffer[self._at : stop])
+            self._at = stop
+            return request
+        self.body = BodyCollector(request, self._limits, self._memory, most if streams_body is None else None)
+        self.continue_due = request.expects_continue
+        if streams_body is not None and (request.length > most or streams_body(request)):
+            request.streamed = True
+            return request
+        return self._read_body(self.body)
+
+    def _read_body(self, body: BodyCollector) -> Request | None:
+        self._at = body.reader.feed(self._buffer, self._at)
+        if not body.reader.done:
+            if len(body.content) <= self._limits.body_bytes:
+                return None
+            body.request.streamed = True  # a chunked body that is too large to be inspected is forwarded all the same
+            body.request.body = body.take()
+            return body.request
+        body.request.body = body.take()
+        self.body = None
+        self.continue_due = False
+        return body.request

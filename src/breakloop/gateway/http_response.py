@@ -1,19 +1,8 @@
-"""Answers as bytes: one `bytes` object per reply, from parts that are prepared once per status and second.
+"""HTTP/1.1 responses: rendering our own, parsing those of upstreams, and framing them for the client.
 
-Heads of answers: the strict reading of what an upstream sends, and the lines of it that the client gets.
-
-Field by field as in `head`, with the same memory of known lines. Hop-by-hop fields stay here (RFC 9110, 7.6.1); how the
-body ends is told by `length`, and the exchange writes the framing that fits the client.
-
-Framing of answers: where an answer ends in the stream of an upstream, and its content without the framing.
-
-Bytes of the body pass on as they came; what is found here is for reading along and for knowing the end. Strict, because
-whoever reads after us must come to the same end.
-
-How a client gets an answer: the head in its version of HTTP, and the body as it came wherever that is possible.
-
-A request body that passes in pieces, because nobody needs to see it whole: what comes before there is an upstream
-waits, and chunks are framed anew. When to read more of it is decided by the connections on both sides.
+Heads of upstreams are parsed strictly, line by line as in `http_request`, with a cache of known lines. Hop-by-hop
+fields are dropped (RFC 9110, 7.6.1). Bytes of a body are passed on as received; the framing classes find its end and
+content. They are strict, because every recipient must find the same end.
 """
 
 from __future__ import annotations
@@ -48,17 +37,17 @@ _CODES: Final = {
     505: "version_not_supported",
 }
 _JSON: Final = b"content-type: application/json\r\n"
-# A 426 must name what to use instead; clients that try websockets first (Codex) take it as "use HTTP".
+# A 426 must name the protocol to use; clients that try websockets first (Codex) then use HTTP.
 _USE_HTTP: Final = _JSON + b"upgrade: HTTP/1.1\r\nconnection: upgrade\r\n"
 
 
 class StatusLines(dict[int, bytes]):
-    """Status -> its status line with the Date line, made on demand and thrown away every second."""
+    """Status line and Date line by status. Made on demand, and cleared every second."""
 
     date = b""
 
     def renew(self, now: float) -> None:
-        """Start a new second."""
+        """Set the time of the Date line."""
         self.date = f"\r\ndate: {formatdate(now, usegmt=True)}\r\n".encode()
         self.clear()
 
@@ -72,7 +61,7 @@ class StatusLines(dict[int, bytes]):
 
 
 def render(lines: StatusLines, reply: Reply, connection: bytes, method: str) -> bytes:
-    """The whole answer to a request by `method`. `connection` is its Connection line or empty."""
+    """Return a whole response to a request with `method`. `connection` is its Connection line, or empty."""
     status = reply.status
     body = reply.body
     size = len(body)
@@ -85,17 +74,17 @@ def render(lines: StatusLines, reply: Reply, connection: bytes, method: str) -> 
 
 
 def error_reply(status: int, message: str) -> Reply:
-    """A refusal in the one shape that all errors have."""
+    """Return an error in the format that all errors of the server have."""
     body = json.dumps({"detail": {"error": _CODES.get(status, "error"), "message": message}}).encode()
     return Reply(status, _USE_HTTP if status == 426 else _JSON, body)
 
 
-def render_refusal(lines: StatusLines, status: int, message: str) -> bytes:
-    """A refusal that ends the connection."""
+def render_error(lines: StatusLines, status: int, message: str) -> bytes:
+    """Return an error response that ends the connection."""
     return render(lines, error_reply(status, message), CLOSE, "")
 
 
-BODY_UNTIL_CLOSE: Final = -2  # `ResponseHead.length` of a body that only the end of the connection ends
+BODY_UNTIL_CLOSE: Final = -2  # `ResponseHead.length` of a body that ends with the connection
 HEAD_BYTES: Final = 128 * 1024
 _FIELDS: Final = 500
 _STATUS_LINE: Final = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9][0-9])(?: ([\t -~\x80-\xff]*))?")
@@ -105,31 +94,31 @@ _HOP_BY_HOP: Final = _FRAMING | {
 }  # fmt: skip
 _KNOWN: Final = _HOP_BY_HOP | {"content-type", "content-encoding"}
 _PLAIN_CONNECTIONS: Final = frozenset((b"keep-alive", b"close"))
-# What an answer cannot do without: a Connection line that names one of these must not take it away.
+# A Connection line cannot remove these fields: the client needs them.
 _PROTECTED: Final = frozenset(("content-type", "content-encoding", "set-cookie", "retry-after", "x-should-retry"))
 
 
-class MeaningfulLine(bytes):
-    """A line that means something here, as the client gets it: whole, or not at all."""
+class KnownField(bytes):
+    """A header line that is interpreted here. The bytes are the line for the client: all of it, or nothing."""
 
     name: str
     value: bytes
 
 
 class ResponseHead(msgspec.Struct, gc=False):
-    """One head."""
+    """The head of an upstream's response."""
 
     status: int
     line: bytes  # the status line for the client, ending in CRLF
-    lines: bytes  # the end-to-end fields as sent, each ending in CRLF, without framing
-    headers: dict[str, bytes]  # what means something here, by lower-case name; the last value of a name
-    length: int  # of the body: bytes, CHUNKED or UNTIL_CLOSE
-    announced: bytes  # the Content-Length line of an answer that carries no body (HEAD, 304), or empty
-    keeps: bool  # the connection can be used again after it
+    lines: bytes  # the end-to-end fields as received, each ending in CRLF, without framing
+    headers: dict[str, bytes]  # the fields that are interpreted here, by lower-case name; the last value of each
+    length: int  # of the body: bytes, CHUNKED or BODY_UNTIL_CLOSE
+    announced: bytes  # the Content-Length line of a response without a body (HEAD, 304), or empty
+    keep_alive: bool  # the connection can be reused
 
 
 class ResponseHeadParser:
-    """Reads heads; one per server."""
+    """Parses heads of responses; one per server."""
 
     __slots__ = ("_field", "_status_lines")
 
@@ -138,17 +127,18 @@ class ResponseHeadParser:
         self._field = MemoDict(_field).__getitem__
 
     def parse(self, head: bytes, method: str) -> ResponseHead:
-        """Read one head, ending in its empty line. Raises `UpstreamError` for what is no plain answer."""
+        """Parse one head, up to and including its empty line. Raises `UpstreamError`."""
         lines = head.split(b"\r\n")
         status, is_1_1, line = self._status_lines[lines[0]]
         if len(lines) > _FIELDS:
             raise UpstreamError("answered with too many header fields")
         fields = list(map(self._field, lines[1:-2]))
         kept = b"".join(fields)
-        known = [field for field in fields if type(field) is MeaningfulLine]
+        known = [field for field in fields if type(field) is KnownField]
         headers = {field.name: field.value for field in known}
         length = _length(status, headers, known, method, is_1_1=is_1_1)
-        keeps, announced = is_1_1, b""
+        keep_alive = is_1_1
+        announced = b""
         options = headers.get("connection")
         if options is not None:
             if len(headers) != len(known):  # it may have come more than once
@@ -156,13 +146,14 @@ class ResponseHeadParser:
             options = options.lower()
             if options not in _PLAIN_CONNECTIONS:
                 kept = _without_named(fields, options)
-            keeps = (keeps or b"keep-alive" in options) and b"close" not in options
+            keep_alive = (keep_alive or b"keep-alive" in options) and b"close" not in options
         if length == 0 and "content-length" in headers and (method == "HEAD" or status == 304):
             announced = b"content-length: %b\r\n" % headers["content-length"]
-        return ResponseHead(status, line, kept, headers, length, announced, keeps and length != BODY_UNTIL_CLOSE)
+        keep_alive = keep_alive and length != BODY_UNTIL_CLOSE
+        return ResponseHead(status, line, kept, headers, length, announced, keep_alive)
 
 
-def _length(status: int, headers: dict[str, bytes], known: list[MeaningfulLine], method: str, *, is_1_1: bool) -> int:
+def _length(status: int, headers: dict[str, bytes], known: list[KnownField], method: str, *, is_1_1: bool) -> int:
     if len(headers) != len(known):
         names = [field.name for field in known]
         if any(names.count(name) > 1 for name in _FRAMING):
@@ -193,15 +184,16 @@ def _status_line(line: bytes) -> tuple[int, bool, bytes]:
 
 
 def _field(line: bytes) -> bytes:
-    """The line as the client gets it, CRLF included; nothing of one that is between neighbours."""
+    """Return the line for the client, with CRLF; empty for a hop-by-hop field."""
     found = FIELD_LINE.fullmatch(line)
     if found is None:
         raise UpstreamError("sent a malformed header field")
     name = found[1].lower().decode("latin-1")
     if name not in _KNOWN:
         return line + b"\r\n"
-    known = MeaningfulLine(b"" if name in _HOP_BY_HOP else line + b"\r\n")
-    known.name, known.value = name, found[2].strip(b" \t")
+    known = KnownField(b"" if name in _HOP_BY_HOP else line + b"\r\n")
+    known.name = name
+    known.value = found[2].strip(b" \t")
     return known
 
 
@@ -211,17 +203,17 @@ _TRAILERS_MAX: Final = 8 * 1024
 
 
 class ChunkBoundary(NamedTuple):
-    """A place where other content could follow in a chunked body."""
+    """A position in a chunked body where content can be inserted."""
 
-    before: bytes  # what has to be written first
-    room: int  # bytes that the running chunk still takes, and must get
+    before: bytes  # must be written first
+    room: int  # bytes that the current chunk is missing
 
 
 class Framing(Protocol):
-    """Follows one body through the stream."""
+    """Finds the end of one body in the received bytes, and its content."""
 
     done: bool
-    content: list[bytes]  # what the last `feed` held, without framing
+    content: list[bytes]  # of the last `feed`, without framing
 
     def feed(self, data: bytes) -> int:
         """Return how many bytes of `data` belong to this body. Raises `UpstreamError`."""
@@ -229,13 +221,13 @@ class Framing(Protocol):
 
 
 def framing_for(length: int) -> Framing:
-    """The framing of a body of so many bytes, of chunks, or until the end of the connection."""
+    """Return the framing for `ResponseHead.length`."""
     if length == CHUNKED:
-        return Chunked()
-    return UntilClose() if length == BODY_UNTIL_CLOSE else Length(length)
+        return ChunkedFraming()
+    return CloseFraming() if length == BODY_UNTIL_CLOSE else LengthFraming(length)
 
 
-class Length:
+class LengthFraming:
     """A body of known length."""
 
     __slots__ = ("_left", "content", "done")
@@ -246,7 +238,7 @@ class Length:
         self.content: list[bytes] = []
 
     def feed(self, data: bytes) -> int:
-        """Take what is there, up to the length."""
+        """Consume up to the length."""
         size = len(data)
         if size < self._left:
             self._left -= size
@@ -259,8 +251,8 @@ class Length:
         return taken
 
 
-class UntilClose:
-    """A body that the end of the connection ends."""
+class CloseFraming:
+    """A body that ends with the connection."""
 
     __slots__ = ("content", "done")
 
@@ -269,25 +261,25 @@ class UntilClose:
         self.content: list[bytes] = []
 
     def feed(self, data: bytes) -> int:
-        """Take everything."""
+        """Consume everything."""
         self.content = [data]
         return len(data)
 
 
-class Chunked:
-    """A chunked body. Usually a piece of the stream is one whole chunk, and then one turn of the loop is all."""
+class ChunkedFraming:
+    """A chunked body. Usually one read is one complete chunk, which takes one iteration of the loop in `feed`."""
 
     __slots__ = ("_left", "_partial", "_trailer_bytes", "content", "done")
 
     def __init__(self) -> None:
-        self._left = 0  # of the chunk that is being read
-        self._partial = b""  # the begun line; after a chunk's content, it begins with the line break that ends it
-        self._trailer_bytes = -1  # not in the trailers yet
+        self._left = 0  # bytes that the current chunk is missing; -1: the line break after its content
+        self._partial = b""  # an incomplete line; after a chunk's content, it begins with the line break that ends it
+        self._trailer_bytes = -1  # the trailers have not begun
         self.content: list[bytes] = []
         self.done = False
 
     def feed(self, data: bytes) -> int:
-        """Step through lines and contents as far as they are there."""
+        """Consume complete lines and chunk content."""
         self.content = content = []
         at, size = 0, len(data)
         while at < size and not self.done:
@@ -300,28 +292,29 @@ class Chunked:
                     return size
                 content.append(data[at:stop])
                 if data.startswith(b"\r\n", stop):
-                    at, self._left = stop + 2, 0
+                    at = stop + 2
+                    self._left = 0
                 else:
-                    at, self._left = stop, -1  # the line break after it is still to come
+                    at = stop
+                    self._left = -1
             else:
                 at = self._line(data, at)
         return at
 
     @property
-    def joint(self) -> ChunkBoundary | None:
-        """Where what was fed so far ends; None within a line of the framing, and once all content has come."""
-        left, begun = self._left, self._partial
-        if self._trailer_bytes >= 0 or (left < 0 and len(begun) > 2) or (left == 0 and begun):
+    def boundary(self) -> ChunkBoundary | None:
+        """Where the received part ends; None within a line of the framing, and after the last chunk."""
+        left, partial = self._left, self._partial
+        if self._trailer_bytes >= 0 or (left < 0 and len(partial) > 2) or (left == 0 and partial):
             return None
-        return ChunkBoundary(b"\r\n"[len(begun) :], 0) if left < 0 else ChunkBoundary(b"", left)
+        return ChunkBoundary(b"\r\n"[len(partial) :], 0) if left < 0 else ChunkBoundary(b"", left)
 
     def _line(self, data: bytes, at: int) -> int:
-        """Read a chunk's first line (with the line break that ends the chunk before) or a trailer."""
-        begun = self._partial
-        # The break after a content is two bytes that are not the end of the line that is looked for.
-        skip = 2 if self._left < 0 else 0
-        if begun:
-            data = begun + data[at : at + _TRAILERS_MAX]
+        """Read the first line of a chunk, with the line break that ends the chunk before, or a trailer."""
+        partial = self._partial
+        skip = 2 if self._left < 0 else 0  # the line break after the content does not end this line
+        if partial:
+            data = partial + data[at : at + _TRAILERS_MAX]
             start = 0
         else:
             start = at
@@ -331,17 +324,17 @@ class Chunked:
                 raise UpstreamError("sent a malformed chunk")
             self._check_break(data, start, skip)
             self._partial = data[start:]
-            return at + len(data) - start - len(begun)
+            return at + len(data) - start - len(partial)
         self._check_break(data, start, skip)
         self._partial = b""
-        self._use(data, start + skip, end)
-        return at + end + 2 - start - len(begun)
+        self._read_line(data, start + skip, end)
+        return at + end + 2 - start - len(partial)
 
     def _check_break(self, data: bytes, start: int, skip: int) -> None:
         if skip and not b"\r\n".startswith(data[start : start + 2]):
             raise UpstreamError("sent a malformed chunk")
 
-    def _use(self, data: bytes, start: int, end: int) -> None:
+    def _read_line(self, data: bytes, start: int, end: int) -> None:
         if self._trailer_bytes >= 0:
             self._trailer_bytes += end + 2 - start
             if end == start:
@@ -361,63 +354,66 @@ LAST_CHUNK: Final = b"0\r\n\r\n"
 
 
 def as_chunk(piece: bytes) -> bytes:
-    """Return a piece as one chunk."""
+    """Return content as one chunk."""
     return b"%x\r\n%b\r\n" % (len(piece), piece)
 
 
 class Upload:
-    """One body. `done`: all of it has come from the client."""
+    """A request body that is streamed to the upstream. Buffers it until there is a connection. `done`: the client has
+    sent all of it."""
 
-    __slots__ = ("_chunked", "_send", "_waiting", "done")
+    __slots__ = ("_buffered", "_chunked", "_send", "done")
 
     def __init__(self, request: Request) -> None:
         self._chunked = request.length == CHUNKED
         self._send: Callable[[bytes], None] | None = None
-        self._waiting = [request.body] if request.body else []
+        self._buffered = [request.body] if request.body else []
         self.done = False
 
     def begin(self, send: Callable[[bytes], None]) -> None:
-        """There is somebody to send it to now."""
+        """Send what is buffered, and everything that follows."""
         self._send = send
-        waiting, self._waiting = self._waiting, []
-        for piece in waiting:
+        buffered, self._buffered = self._buffered, []
+        for piece in buffered:
             self.add(piece)
         if self.done:
             self.finish()
 
     def add(self, piece: bytes) -> None:
-        """Pass on a piece."""
+        """Send or buffer a piece."""
         if self._send is None:
-            self._waiting.append(piece)
+            self._buffered.append(piece)
         else:
             self._send(as_chunk(piece) if self._chunked else piece)
 
     def finish(self) -> None:
-        """All of it has come."""
+        """The client has sent everything."""
         self.done = True
         if self._chunked and self._send is not None:
             self._send(LAST_CHUNK)
 
 
-AS_IT_CAME, IN_CHUNKS, UNTIL_CLOSE = range(3)
-_FILLED_MAX: Final = 64 * 1024  # so much of a chunk that was begun may be filled up
+UNCHANGED, RECHUNKED, UNTIL_CLOSE = range(3)  # framing of a response for the client
+_PADDING_MAX: Final = 64 * 1024  # a chunk that is missing more bytes is not filled up
 _CHUNKED_LINE: Final = b"transfer-encoding: chunked\r\n\r\n"
 
 
-def head_out(request: Request, head: ResponseHead, lines: bytes, *, close: bool) -> tuple[bytes, int]:
-    """Return the head for the client, with `lines` of ours, and how its body is framed.
+def client_head(request: Request, head: ResponseHead, lines: bytes, *, close: bool) -> tuple[bytes, int]:
+    """Return the head for the client, with `lines` of ours, and the framing of its body.
 
-    `request.connection` says afterwards whether the connection ends with this answer.
+    Sets `request.connection` to CLOSE where the connection ends with this response.
     """
-    length, framing_out = head.length, AS_IT_CAME
+    length = head.length
+    framing_out = UNCHANGED
     if close:
         request.connection = CLOSE
     if length < 0:
         if request.is_1_1:
             framing = _CHUNKED_LINE
-            framing_out = AS_IT_CAME if length == CHUNKED else IN_CHUNKS
+            framing_out = UNCHANGED if length == CHUNKED else RECHUNKED
         else:
-            framing, framing_out = b"\r\n", UNTIL_CLOSE
+            framing = b"\r\n"
+            framing_out = UNTIL_CLOSE
             request.connection = CLOSE
     elif length or not (request.method == "HEAD" or head.status in BODYLESS):
         framing = b"content-length: %d\r\n\r\n" % length
@@ -426,30 +422,31 @@ def head_out(request: Request, head: ResponseHead, lines: bytes, *, close: bool)
     return b"".join((head.line, head.lines, lines, request.connection, framing)), framing_out
 
 
-def reframed(framing: int, content: list[bytes], *, done: bool) -> bytes:
-    """Return content that cannot pass as it came: in chunks of ours, or plain."""
+def reframe(framing: int, content: list[bytes], *, done: bool) -> bytes:
+    """Return content in RECHUNKED or UNTIL_CLOSE framing."""
     if framing == UNTIL_CLOSE:
         return b"".join(content)
     out = b"".join(as_chunk(piece) for piece in content if piece)
     return out + LAST_CHUNK if done else out
 
 
-def can_follow(framing: int, joint: ChunkBoundary | None) -> bool:
-    """Tell whether content of ours can follow what a client got, whose framing is at `joint`."""
-    return framing != AS_IT_CAME or (joint is not None and joint.room <= _FILLED_MAX)
+def can_append(framing: int, boundary: ChunkBoundary | None) -> bool:
+    """Return whether content can be appended to what the client has received."""
+    return framing != UNCHANGED or (boundary is not None and boundary.room <= _PADDING_MAX)
 
 
-def ended_with(ours: bytes, framing: int, joint: ChunkBoundary | None) -> bytes:
-    """Return what ends an answer that consists of events: `ours` as its last content.
+def final_bytes(content: bytes, framing: int, boundary: ChunkBoundary | None) -> bytes:
+    """Return the bytes that end an event stream with `content`.
 
-    A chunk that was begun gets it, as far as it has room; empty lines, which are nothing behind an event, fill it up.
+    An incomplete chunk is filled up with it, and then with empty lines, which mean nothing between events.
     """
     if framing == UNTIL_CLOSE:
-        return ours
+        return content
     before = b""
-    if framing == AS_IT_CAME and joint is not None:
-        before, room = joint
+    if framing == UNCHANGED and boundary is not None:
+        before, room = boundary
         if room:
-            ours += b"\n" * (room - len(ours))
-            before, ours = ours[:room] + b"\r\n", ours[room:]
-    return before + (as_chunk(ours) if ours else b"") + LAST_CHUNK
+            content += b"\n" * (room - len(content))
+            before = content[:room] + b"\r\n"
+            content = content[room:]
+    return before + (as_chunk(content) if content else b"") + LAST_CHUNK

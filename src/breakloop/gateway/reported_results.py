@@ -1,7 +1,8 @@
-"""The result door (SPEC D-6): gateways that ask here and forward by themselves tell how it ended, and so failed and
-running requests are known to detection (LD-6), and limits what was really used (L-3), as where breakloop forwards. A
-report becomes an `Answer`; what follows from it is `Engine.settle`'s matter. Whoever may ask may report: there is no
-other lock on this door."""
+"""`POST /v1/decision/{request_id}/result`: gateways that forward requests themselves report the outcome here.
+
+With reports, detectors know failed and running requests and limits know the actual usage, as behind the proxy. A report
+becomes an `Answer`, which the engine settles. There is no authentication beyond that of the decision service.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +24,8 @@ from breakloop.model.call import CLIENT_LEFT, NO_ANSWER, Answer, Call, ToolCall,
 from breakloop.policy.descriptors import Descriptors
 from breakloop.store.memory import ExpiringTable
 
-KEPT_S: Final = 900.0  # a result can be told so long after the decision
-BELIEVED_S: Final = 600.0  # who has told a result is taken to tell them all for so long
+KEPT_S: Final = 900.0  # a result is accepted so long after the decision
+REPORTER_S: Final = 600.0  # after a report, a caller is expected to report all results for so long
 BODY_MAX_BYTES: Final = 1024 * 1024
 _OPEN_MAX: Final = 100_000  # about 0.5 KB each
 _REPORTERS_MAX: Final = 10_000
@@ -41,7 +42,7 @@ _NOT_OPEN: Final = (
 
 
 class ReportedResults:
-    """Remembers what was allowed, and takes the results. `expect` before a decision, `keep` after it."""
+    """Keeps allowed requests until their results are reported. Call `expect` before a decision, `keep` after it."""
 
     __slots__ = ("_clock", "_descriptors", "_engine", "_max_open", "_oldest", "_open", "_reporters")
 
@@ -51,28 +52,28 @@ class ReportedResults:
         self._clock = clock
         self._max_open = max_open
         self._open: dict[str, PendingResult] = {}
-        self._oldest: deque[PendingResult] = deque()  # all that are open, and some that are not any more
+        self._oldest: deque[PendingResult] = deque()  # all open ones, and some that are closed
         self._reporters = ExpiringTable(_REPORTERS_MAX)
 
     def __len__(self) -> int:
         return len(self._open)
 
     def expect(self, call: Call) -> None:
-        """Make ready a call that is going to be judged, and whose result may be told."""
+        """Prepare a call whose result may be reported."""
         call.reported = True
         if self._reporters:
-            call.tracked = self.reports(call)
+            call.tracked = self.is_reporter(call)
 
-    def reports(self, call: Call) -> bool:
-        """Tell whether this caller's results come in: then it is known which of its requests are running."""
+    def is_reporter(self, call: Call) -> bool:
+        """Return whether the caller reports results: then it is known which of its requests are running."""
         return self._reporters.live(self._descriptors.caller(call), self._clock.now()) is not None
 
     def keep(self, call: Call) -> None:
-        """Remember a call that was allowed, if anything depends on its result."""
+        """Keep a call that was allowed, if anything depends on its result."""
         pending, oldest = self._engine.pending_result(call), self._oldest
         if pending is None:
             return
-        # Up to two go for one that comes: what is over goes faster than anything comes, and nobody pays for many.
+        # Remove up to two for each one that is added: expired ones go faster than others come, at a bounded cost.
         for _ in (1, 2):
             if not oldest or (oldest[0].at + KEPT_S > pending.at and len(oldest) < self._max_open):
                 break
@@ -80,8 +81,8 @@ class ReportedResults:
         self._open[pending.request_id] = pending
         oldest.append(pending)
 
-    def take(self, request: Request) -> Reply:
-        """Answer `POST /v1/decision/{request_id}/result`."""
+    def handle(self, request: Request) -> Reply:
+        """Handle `POST /v1/decision/{request_id}/result`."""
         if request.method != "POST":
             return Reply(405, b"Allow: POST\r\n", b"", 0.0)
         request_id = _request_id(request.target)
@@ -94,13 +95,13 @@ class ReportedResults:
         except RequestError as error:
             return error_reply(error.status, str(error))
         del self._open[request_id]
-        self._reporters.put(pending.caller, (now + BELIEVED_S,), now)
-        self._engine.settle_result(pending, answer, with_charges=_tells_use(answer))
+        self._reporters.put(pending.caller, (now + REPORTER_S,), now)
+        self._engine.settle_result(pending, answer, with_charges=_has_usage(answer))
         return Reply(204, b"", b"", 0.0)
 
 
-def _tells_use(answer: Answer) -> bool:
-    """Tell whether a report says what was used: by a count, by what was said, or by an error, which costs nothing."""
+def _has_usage(answer: Answer) -> bool:
+    """Return whether a report tells what was used: by a count, by content, or by an error, which costs nothing."""
     if answer.usage is not None or answer.calls:
         return True
     if answer.status >= _ERROR_FROM and answer.status != CLIENT_LEFT:
@@ -109,7 +110,7 @@ def _tells_use(answer: Answer) -> bool:
 
 
 def is_result(path: bytes) -> bool:
-    """Tell whether a path (without its query) is one that `ReportedResults.take` answers."""
+    """Return whether `ReportedResults.handle` is responsible for a path without its query."""
     return path.startswith(_BEFORE) and path.endswith(_AFTER) and len(path) > len(_BEFORE) + len(_AFTER)
 
 
@@ -118,22 +119,22 @@ def _request_id(target: bytes) -> str:
 
 
 def read_report(request: Request) -> Answer:
-    """Return what a report says; `RequestError` names the field that is wrong and what to send instead."""
+    """Parse a report. The `RequestError` of an invalid one names the field and what to send instead."""
     if len(request.body) > BODY_MAX_BYTES:
         raise RequestError(413, f"a result has at most {BODY_MAX_BYTES} bytes: send a digest instead of a long text")
     if request.headers.get("content-encoding", b"identity").lower() != b"identity":
         raise _wrong("Content-Encoding", "send the result plain")
-    told = base.load(request.body)
-    if not isinstance(told, dict):
+    report = base.load(request.body)
+    if not isinstance(report, dict):
         raise RequestError(400, 'the body must be a JSON object such as {"status": 200}')
-    status = _status(told)
+    status = _status(report)
     return Answer(
         status,
-        text=_text(told),
-        calls=_calls(told.get("tool_calls")),
-        usage=_usage(told.get("usage")),
+        text=_text(report),
+        calls=_calls(report.get("tool_calls")),
+        usage=_usage(report.get("usage")),
         complete=status not in {NO_ANSWER, CLIENT_LEFT},
-        unkept_chars=max(0, len(told.get("text") or "") - TEXT_MAX_CHARS),
+        unkept_chars=max(0, len(report.get("text") or "") - TEXT_MAX_CHARS),
     )
 
 
@@ -141,19 +142,19 @@ def _wrong(field: str, remedy: str) -> RequestError:
     return RequestError(400, f"{field}: {remedy}")
 
 
-def _status(told: dict[str, Any]) -> int:
+def _status(report: dict[str, Any]) -> int:
     remedy = "send the HTTP status of the answer as a number, or 0 where none came (refused, cut short, too late)"
-    if told.get("status") is None:
+    if report.get("status") is None:
         raise _wrong("status", f"is missing; {remedy}")
-    status = base.count(told["status"])
+    status = base.count(report["status"])
     if status is None or not (status == NO_ANSWER or 100 <= status <= 999):
         raise _wrong("status", f"is no status; {remedy}")
     return status
 
 
-def _text(told: dict[str, Any]) -> str:
-    """The text, or a digest of it in the place of one, as media stand in a conversation."""
-    text, digest = told.get("text"), told.get("digest")
+def _text(report: dict[str, Any]) -> str:
+    """Return the text, or a digest in its place, in the form that media have in a conversation."""
+    text, digest = report.get("text"), report.get("digest")
     if text is not None:
         if not isinstance(text, str):
             raise _wrong("text", "send what the model said as a string, or leave it out")
@@ -165,51 +166,51 @@ def _text(told: dict[str, Any]) -> str:
     return base.clean(f"{_DIGEST}{digest}>") if digest else ""
 
 
-def _calls(told: Any) -> tuple[ToolCall, ...]:
-    if told is None:
+def _calls(calls: Any) -> tuple[ToolCall, ...]:
+    if calls is None:
         return ()
-    if not isinstance(told, list):
+    if not isinstance(calls, list):
         raise _wrong("tool_calls", 'send a list such as [{"name": "search", "arguments": {}}]')
-    return tuple([_call(item, f"tool_calls[{number}]") for number, item in enumerate(told[:CALLS_MAX])])
+    return tuple([_call(item, f"tool_calls[{number}]") for number, item in enumerate(calls[:CALLS_MAX])])
 
 
-def _call(item: Any, place: str) -> ToolCall:
-    """One call in our spelling, or in that of OpenAI (`function`), Anthropic (`input`) or Gemini (`functionCall`)."""
+def _call(item: Any, field: str) -> ToolCall:
+    """Read a call in our format, or in that of OpenAI (`function`), Anthropic (`input`) or Gemini (`functionCall`)."""
     if not isinstance(item, dict):
-        raise _wrong(place, "send an object with name and arguments")
+        raise _wrong(field, "send an object with name and arguments")
     made = item.get("function") or item.get("functionCall") or item
     name = made.get("name") if isinstance(made, dict) else None
     if not isinstance(name, str) or not name:
-        raise _wrong(f"{place}.name", "send the name of the tool as a string")
+        raise _wrong(f"{field}.name", "send the name of the tool as a string")
     given = next((made[key] for key in ("arguments", "input", "args") if key in made), None)
     return ToolCall(base.clean(name), base.clean(base.arguments(given)))
 
 
-def _usage(told: Any) -> Usage | None:
-    """Tokens in our spelling, or in that of OpenAI (both APIs), Anthropic or Gemini."""
-    if told is None:
-        return None
-    _check_tokens(told, "usage")
-    for name, value in told.items():
-        if name.endswith("_details") and value is not None:
-            _check_tokens(value, f"usage.{name}")
-    if any(name.endswith("TokenCount") for name in told):
-        return GeminiAnswer().tokens(told)
-    if "prompt_tokens" not in told and ("cache_read_input_tokens" in told or "cache_creation_input_tokens" in told):
-        return AnthropicAnswer().tokens(told)
-    usage = openai_tokens(told)
+def _usage(usage: Any) -> Usage | None:
+    """Read tokens in our format, or in that of OpenAI (both APIs), Anthropic or Gemini."""
     if usage is None:
         return None
-    return usage._replace(cache_write_tokens=usage.cache_write_tokens or tokens(told, "cache_write_tokens"))
+    _check_tokens(usage, "usage")
+    for name, value in usage.items():
+        if name.endswith("_details") and value is not None:
+            _check_tokens(value, f"usage.{name}")
+    if any(name.endswith("TokenCount") for name in usage):
+        return GeminiAnswer().tokens(usage)
+    if "prompt_tokens" not in usage and ("cache_read_input_tokens" in usage or "cache_creation_input_tokens" in usage):
+        return AnthropicAnswer().tokens(usage)
+    found = openai_tokens(usage)
+    if found is None:
+        return None
+    return found._replace(cache_write_tokens=found.cache_write_tokens or tokens(usage, "cache_write_tokens"))
 
 
-def _check_tokens(told: Any, place: str) -> None:
-    """Readers of answers take what they can; whoever reports is told what is wrong."""
-    if not isinstance(told, dict):
-        raise _wrong(place, 'send an object such as {"input_tokens": 100, "output_tokens": 20}')
-    for name, value in told.items():
+def _check_tokens(counts: Any, field: str) -> None:
+    """Validate token counts. Readers of responses are tolerant, but a reporting gateway gets an error."""
+    if not isinstance(counts, dict):
+        raise _wrong(field, 'send an object such as {"input_tokens": 100, "output_tokens": 20}')
+    for name, value in counts.items():
         if not name.endswith(("_tokens", "TokenCount")) or value is None:
             continue
         number = base.count(value)
         if number is None or number < 0:
-            raise _wrong(f"{place}.{name}"[:_NAME_SHOWN], "send a whole number of tokens, 0 or more")
+            raise _wrong(f"{field}.{name}"[:_NAME_SHOWN], "send a whole number of tokens, 0 or more")

@@ -1,15 +1,7 @@
-"""One connection to an upstream, for one exchange at a time; `pool` keeps it between two.
+"""Connections to upstreams, their pool, and events about upstreams that fail.
 
-It cuts the stream of answers into heads and bodies and hands them to its exchange; what becomes of them, of faults and
-of time-outs is decided there. Bytes that come while nobody asked end the connection.
-
-Connections to one upstream: kept alive between requests, and made when none is idle. What goes over one of them is
-`upstream`'s business.
-
-Tells of upstreams that fail: each cause once in ten seconds, with a count of the others, because all of the requests
-of an outage fail. What the client is told is the door's business.
-
-What transports do not offer and their sockets do: ending with a reset, and seeing that somebody left unread.
+A connection serves one exchange at a time. It cuts the received bytes into response heads and bodies and passes them to
+its exchange, which handles failures and timeouts. Data that arrives while no request is pending closes the connection.
 """
 
 from __future__ import annotations
@@ -24,20 +16,20 @@ import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, cast
 
-from breakloop.clock import Clock
+from breakloop.clock import Clock, Throttle
 from breakloop.config.settings import HTTP_IDLE_S, HTTPS_IDLE_S, Proxy
 from breakloop.errors import UpstreamError
 from breakloop.gateway.http_request import BARE_LF
 from breakloop.gateway.http_response import (
     HEAD_BYTES,
     ChunkBoundary,
-    Chunked,
+    ChunkedFraming,
+    CloseFraming,
     Framing,
     ResponseHeadParser,
-    UntilClose,
     framing_for,
 )
-from breakloop.gateway.hub import LoopTurn
+from breakloop.gateway.server_core import ServerCore
 from breakloop.model.call import Call
 from breakloop.model.events import UPSTREAM_FAILED, Event, Publish
 from breakloop.model.upstream import Upstream
@@ -46,19 +38,19 @@ if TYPE_CHECKING:
     from breakloop.gateway.exchange import Exchange
 
 
-_AT_ONCE: Final = struct.pack("ii", 1, 0)  # linger for no time at all: what the other end gets is a reset
+_NO_LINGER: Final = struct.pack("ii", 1, 0)  # SO_LINGER with a timeout of zero: closing sends a reset
 
 
 def reset(transport: asyncio.Transport) -> None:
-    """End a connection so that the other end cannot take it for a proper end, nor has to read first to learn of it."""
+    """End a connection with a TCP reset: the peer cannot mistake it for a regular end, and learns of it at once."""
     socket_ = transport.get_extra_info("socket")
     if socket_ is not None and not transport.is_closing():
-        socket_.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
+        socket_.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
     transport.abort()
 
 
-def has_left(transport: asyncio.Transport) -> bool:
-    """Tell whether the other end is gone although nothing is read from it: a transport tells only readers."""
+def peer_closed(transport: asyncio.Transport) -> bool:
+    """Return whether the peer closed the connection. While reading is paused, a transport does not report that."""
     socket_ = transport.get_extra_info("socket")
     if socket_ is None or socket_.fileno() < 0:
         return False
@@ -67,102 +59,115 @@ def has_left(transport: asyncio.Transport) -> bool:
     return bool(poll.poll(0))
 
 
-_INTERIM_MAX: Final = 16  # 1xx answers before the real one
-_PIECE_BYTES: Final = 64 * 1024  # up to here, head and body go out as one piece
+_INTERIM_MAX: Final = 16  # 1xx responses before the final one
+_JOINED_BYTES: Final = 64 * 1024  # up to this size of the body, head and body are written as one piece
 
 
 class UpstreamConnection(asyncio.Protocol):
     """One connection to an upstream."""
 
     __slots__ = (
-        "_framing", "_held", "_hub", "_interims", "_paused", "_pool", "_unread", "by_line", "exchange", "full",
-        "heard", "reusable", "since", "transport",
-    )  # fmt: skip
+        "_framing",
+        "_head",
+        "_interims",
+        "_paused",
+        "_pool",
+        "_queued_reads",
+        "_server",
+        "by_line",
+        "exchange",
+        "idle_since",
+        "received",
+        "reusable",
+        "transport",
+        "write_paused",
+    )
 
-    def __init__(self, hub: LoopTurn, pool: UpstreamPool) -> None:
-        self._hub = hub
+    def __init__(self, server: ServerCore, pool: UpstreamPool) -> None:
+        self._server = server
         self._pool = pool
-        self._held = bytearray()  # the beginning of a head
+        self._head = bytearray()  # an incomplete head
         self._interims = 0
         self._paused = False
-        self._unread = 0  # pieces that were received and not yet used
-        self.full = False  # the upstream does not read
+        self._queued_reads = 0  # received and not yet processed
+        self.write_paused = False  # the upstream does not read
         self._framing: Framing | None = None
-        self.heard = False  # something came since the request was sent
+        self.received = False  # something arrived since the request was sent
         self.exchange: Exchange | None = None
-        self.reusable = False  # after the answer that is being read
-        self.by_line = False  # the exchange waits for a certain place in it, which can only be the end of a line
-        self.since = 0
-        self.transport = cast("asyncio.Transport", None)  # comes with connection_made
+        self.reusable = False  # after the current response
+        self.by_line = False  # pass on the body line by line: the exchange waits for a point where it can be cut
+        self.idle_since = 0
+        self.transport = cast("asyncio.Transport", None)  # set by connection_made
 
-    # The transport's side
+    # -- asyncio.Protocol --------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take the connection."""
+        """The connection is open."""
         self.transport = cast("asyncio.Transport", transport)
         self._pool.live.add(self)
 
     def data_received(self, data: bytes) -> None:
-        """Hand over what came; it is used when everything of this turn has been read.
+        """Queue what was received; `process` gets it with the rest of the batch.
 
-        Bytes that nobody asked for end the connection now: in the same turn a request may be about to be sent on it.
+        Unexpected data closes the connection at once: a request may be about to be sent on it in the same batch.
         """
         if self.exchange is None:
             self.discard()
         else:
-            self._unread += 1
-            self._hub.received(self, data)
+            self._queued_reads += 1
+            self._server.queue_read(self, data)
 
     def eof_received(self) -> bool:
-        """The upstream sends no more: the proper end of an answer without a length, and of no other."""
-        self._hub.answer()
+        """The upstream sends nothing more. This is the regular end only of a response without a length."""
+        self._server.process_reads()
         if self.exchange is not None:
-            self.exchange.upstream_ended()
+            self.exchange.upstream_eof()
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell the exchange, if one still waits."""
-        self._hub.answer()
-        self._pool.forget(self)
+        """Notify the exchange, if one is waiting."""
+        self._server.process_reads()
+        self._pool.remove(self)
         exchange, self.exchange = self.exchange, None
         if exchange is not None:
             exchange.upstream_lost("closed the connection" if exc is None else "reset the connection")
 
     def pause_writing(self) -> None:
-        """The upstream does not read: hold back the client's upload."""
-        self.full = True
+        """The upstream does not read: pause the client's upload."""
+        self.write_paused = True
         if self.exchange is not None:
-            self.exchange.hold_upload(hold=True)
+            self.exchange.pause_upload(paused=True)
 
     def resume_writing(self) -> None:
-        """Carry on where `pause_writing` stopped."""
-        self.full = False
+        """Undo `pause_writing`."""
+        self.write_paused = False
         if self.exchange is not None:
-            self.exchange.hold_upload(hold=False)
+            self.exchange.pause_upload(paused=False)
 
-    # The exchange's side
+    # -- called by the exchange --------------------------------------------------------------------------------------
 
     def begin(self, exchange: Exchange) -> None:
-        """Belong to this exchange until its answer is complete."""
+        """Serve this exchange until its response is complete."""
         self.exchange = exchange
         self._framing = None
-        self._held = bytearray()
+        self._head = bytearray()
         self._interims = 0
-        self.heard = self.by_line = False
+        self.received = False
+        self.by_line = False
 
     @property
-    def joint(self) -> ChunkBoundary | None:
-        """Where the part of a chunked answer ends that has come; None where nothing could follow."""
+    def chunk_boundary(self) -> ChunkBoundary | None:
+        """Where the received part of a chunked body ends; None where nothing could be inserted."""
         framing = self._framing
-        return framing.joint if type(framing) is Chunked else None
+        return framing.boundary if type(framing) is ChunkedFraming else None
 
     @property
     def until_close(self) -> bool:
-        """The answer that is being read has no other end than the connection's."""
-        return isinstance(self._framing, UntilClose)
+        """Whether the current response ends with the connection."""
+        return isinstance(self._framing, CloseFraming)
 
     def pause(self) -> None:
-        """Read no more for now."""
+        """Stop reading."""
         if not self._paused and not self.transport.is_closing():
             self._paused = True
             self.transport.pause_reading()
@@ -175,81 +180,86 @@ class UpstreamConnection(asyncio.Protocol):
                 self.transport.resume_reading()
 
     def send(self, head: bytes, body: bytes) -> None:
-        """Send a request."""
-        hub = self._hub
-        if len(body) <= _PIECE_BYTES:
-            hub.post(self.transport, head + body if body else head)
+        """Send a request, or a piece of its body."""
+        server = self._server
+        if len(body) <= _JOINED_BYTES:
+            server.queue_write(self.transport, head + body if body else head)
         else:
-            hub.post(self.transport, head)
-            hub.post(self.transport, body)
-        if not hub.answering:
-            hub.send()
+            server.queue_write(self.transport, head)
+            server.queue_write(self.transport, body)
+        if not server.batching:
+            server.flush_writes()
 
     def finish(self) -> None:
-        """The exchange is over: wait for another one, or close."""
+        """The exchange is complete: return to the pool, or close."""
         self.exchange = None
         self.resume()
-        if self.reusable and not self._is_dirty():
+        if self.reusable and not self._has_leftovers():
             self._pool.give_back(self)
         else:
             self.discard()
 
-    def spare(self) -> None:
-        """Nobody needs it now that it is there: wait for the next exchange."""
+    def release_unused(self) -> None:
+        """The exchange ended while the connection was being made: keep it for the next one."""
         self.reusable = True
         self.finish()
 
-    def _is_dirty(self) -> bool:
-        """Whether something is left that the next exchange would trip over: of the request, or behind the answer."""
+    def _has_leftovers(self) -> bool:
+        """Return whether unsent or unread bytes would disturb the next exchange."""
         transport = self.transport
-        return transport.is_closing() or self._unread > 0 or self.full or transport.get_write_buffer_size() > 0
+        return (
+            transport.is_closing()
+            or self._queued_reads > 0
+            or self.write_paused
+            or transport.get_write_buffer_size() > 0
+        )
 
     def discard(self) -> None:
-        """Close without regard to what is under way."""
+        """Close at once."""
         self.exchange = None
         self._pool.live.discard(self)
-        self._hub.send()
-        if self.full:
-            reset(self.transport)  # a close would wait behind what the upstream does not read
+        self._server.flush_writes()
+        if self.write_paused:
+            reset(self.transport)  # a regular close would wait for an upstream that does not read
         else:
             self.transport.abort()
 
-    # The hub's side
+    # -- called by the server ----------------------------------------------------------------------------------------
 
-    def take(self, data: bytes) -> None:
-        """Use what came."""
-        self._unread -= 1
+    def process(self, data: bytes) -> None:
+        """Process received bytes."""
+        self._queued_reads -= 1
         exchange = self.exchange
         if exchange is None:
-            return  # it is over, and so is this connection
-        self.heard = True
+            return  # the exchange has ended, and this connection was closed
+        self.received = True
         try:
             if self._framing is None:
-                data = self._take_head(exchange, data)
+                data = self._read_head(exchange, data)
             framing = self._framing
-            if framing is None or self.exchange is not exchange:  # which may have seen that it does not want this one
+            if framing is None or self.exchange is not exchange:  # the exchange may have discarded this connection
                 return
             if self.by_line:
-                self._take_lines(exchange, framing, data)
+                self._read_lines(exchange, framing, data)
             else:
-                self._take_body(exchange, framing, data)
+                self._read_body(exchange, framing, data)
         except UpstreamError as error:
             self.discard()
-            exchange.upstream_lost(str(error), nonsense=True)
+            exchange.upstream_lost(str(error), invalid=True)
 
-    def _take_head(self, exchange: Exchange, data: bytes | bytearray) -> bytes:
-        """Read heads until the final one, and return what follows it."""
+    def _read_head(self, exchange: Exchange, data: bytes | bytearray) -> bytes:
+        """Read heads up to the final one, and return what follows it."""
         scanned = 0
-        if self._held:
-            scanned = max(0, len(self._held) - 3)
-            self._held += data  # grows in place: many small pieces must not be copied each time
-            data = self._held
+        if self._head:
+            scanned = max(0, len(self._head) - 3)
+            self._head += data  # grows in place, so that many small reads are not copied each time
+            data = self._head
         while True:
             end = data.find(b"\r\n\r\n", scanned) + 4
             bare = BARE_LF.search(data, scanned) if end == 3 else None
             scanned = 0
             if end == 3:
-                self._held = bytearray(data) if isinstance(data, bytes) else data
+                self._head = bytearray(data) if isinstance(data, bytes) else data
                 if bare or len(data) > HEAD_BYTES or not b"HTTP/1."[: len(data)] == data[:7]:
                     raise UpstreamError("sent something that is no HTTP/1.1")
                 return b""
@@ -260,23 +270,23 @@ class UpstreamConnection(asyncio.Protocol):
             self._interims += 1
             if head.status == 101 or self._interims > _INTERIM_MAX:
                 raise UpstreamError("changed the protocol, or sends provisional answers without end")
-        self._held = bytearray()
+        self._head = bytearray()
         self._framing = framing_for(head.length)
-        self.reusable = head.keeps
-        exchange.answer_begins(head)
+        self.reusable = head.keep_alive
+        exchange.response_head(head)
         return data
 
-    def _take_body(self, exchange: Exchange, framing: Framing, data: bytes) -> None:
+    def _read_body(self, exchange: Exchange, framing: Framing, data: bytes) -> None:
         used = framing.feed(data) if data else 0
         if framing.done:
             if used < len(data):
                 self.reusable = False
                 data = data[:used]
             self._framing = None
-        exchange.answer_goes_on(data, framing.content, done=framing.done)
+        exchange.response_body(data, framing.content, done=framing.done)
 
-    def _take_lines(self, exchange: Exchange, framing: Framing, data: bytes) -> None:
-        """Take the body line by line, for as long as the exchange wants it."""
+    def _read_lines(self, exchange: Exchange, framing: Framing, data: bytes) -> None:
+        """Pass on the body line by line, until the exchange ends it."""
         rest = len(data)
         for line in data.splitlines(keepends=True):
             rest -= len(line)
@@ -284,19 +294,19 @@ class UpstreamConnection(asyncio.Protocol):
             if framing.done:
                 self.reusable = self.reusable and used == len(line) and not rest
                 self._framing = None
-            exchange.answer_goes_on(line[:used], framing.content, done=framing.done)
+            exchange.response_body(line[:used], framing.content, done=framing.done)
             if self._framing is None or self.exchange is not exchange:
                 return
 
     def abort(self) -> None:
-        """A fault of ours while using what came."""
+        """Processing failed with an exception of ours: close."""
         exchange = self.exchange
         self.discard()
         if exchange is not None:
             exchange.upstream_lost("sent what made us fail")
 
 
-_IDLE_MAX: Final = 256  # connections kept without work, for each upstream
+_IDLE_MAX: Final = 256  # idle connections for each upstream
 _RESET: Final = "closed the connection while it was made"
 _NO_WAY: Final = "cannot be reached: there is no way to its address from here"
 _CAUSES: Final = {
@@ -318,39 +328,39 @@ _DEFAULTS: Final = Proxy()
 
 @dataclass(frozen=True, slots=True)
 class UpstreamTimeouts:
-    """How long an upstream may take, in seconds."""
+    """Time limits of an upstream, in seconds."""
 
     connect_s: float = _DEFAULTS.connect_seconds
-    answer_s: float = _DEFAULTS.answer_seconds  # until its answer begins, and between two pieces of it
-    idle_s: float = _DEFAULTS.idle_seconds  # how long a connection is kept without work; 0: `idle_for` decides
+    answer_s: float = _DEFAULTS.answer_seconds  # until the response begins, and between two pieces of it
+    idle_s: float = _DEFAULTS.idle_seconds  # how long an idle connection is kept; 0: depends on TLS
 
     def idle_for(self, *, tls: bool) -> float:
-        """Return how long a connection is kept."""
+        """Return how long an idle connection is kept."""
         return self.idle_s or (HTTPS_IDLE_S if tls else HTTP_IDLE_S)
 
 
 class UpstreamPool:
     """The connections to one upstream."""
 
-    __slots__ = ("_idle", "_idle_s", "_ssl", "heads", "hub", "live", "opened", "times", "upstream")
+    __slots__ = ("_idle", "_idle_s", "_ssl", "heads", "live", "opened", "server", "timeouts", "upstream")
 
     def __init__(
         self,
         upstream: Upstream,
-        hub: LoopTurn,
-        times: UpstreamTimeouts,
+        server: ServerCore,
+        timeouts: UpstreamTimeouts,
         tls: ssl.SSLContext | None,
         heads: ResponseHeadParser,
     ) -> None:
         self.upstream = upstream
-        self.times = times
+        self.timeouts = timeouts
         self.heads = heads
-        self.opened = 0  # connections made since the start
+        self.opened = 0  # connections since the start
         self.live: set[UpstreamConnection] = set()
-        self.hub = hub
+        self.server = server
         self._ssl = tls if upstream.tls else None
-        self._idle: list[UpstreamConnection] = []  # the latest last: it is the surest to be alive
-        self._idle_s = times.idle_for(tls=upstream.tls)
+        self._idle: list[UpstreamConnection] = []  # the most recently used last: it is the least likely to be closed
+        self._idle_s = timeouts.idle_for(tls=upstream.tls)
 
     def take(self) -> UpstreamConnection | None:
         """Return an idle connection, or None."""
@@ -362,11 +372,11 @@ class UpstreamPool:
         return None
 
     async def connect(self) -> UpstreamConnection:
-        """Make a connection. Raises `OSError` (of `ssl` too)."""
+        """Open a connection. Raises `OSError`, which includes TLS errors."""
         upstream = self.upstream
         name = upstream.host if self._ssl is not None else None
-        _, connection = await self.hub.loop.create_connection(
-            lambda: UpstreamConnection(self.hub, self),
+        _, connection = await self.server.loop.create_connection(
+            lambda: UpstreamConnection(self.server, self),
             upstream.host,
             upstream.port,
             ssl=self._ssl,
@@ -377,33 +387,33 @@ class UpstreamPool:
 
     def give_back(self, connection: UpstreamConnection) -> None:
         """Keep a connection for the next request."""
-        if len(self._idle) >= _IDLE_MAX or self.hub.draining:
+        if len(self._idle) >= _IDLE_MAX or self.server.draining:
             connection.discard()
         else:
-            connection.since = self.hub.tick
+            connection.idle_since = self.server.tick
             self._idle.append(connection)
 
     def sweep(self) -> None:
-        """Close what was idle for too long; called once a second."""
-        oldest = self.hub.tick - self._idle_s
-        while self._idle and self._idle[0].since <= oldest:
+        """Close connections that were idle for too long; called once a second."""
+        oldest = self.server.tick - self._idle_s
+        while self._idle and self._idle[0].idle_since <= oldest:
             self._idle.pop(0).discard()
 
-    def forget(self, connection: UpstreamConnection) -> None:
-        """A connection is gone."""
+    def remove(self, connection: UpstreamConnection) -> None:
+        """Drop a closed connection."""
         self.live.discard(connection)
         if connection in self._idle:
             self._idle.remove(connection)
 
     def close(self) -> None:
-        """End everything."""
+        """Close all connections."""
         for connection in tuple(self.live):
             connection.discard()
         self._idle.clear()
 
 
-def unreachable(error: BaseException) -> str:
-    """Say what kind of failure it was that there is no connection, without what the system says about addresses."""
+def connect_error(error: BaseException) -> str:
+    """Describe why connecting failed, without the addresses that the system's message may contain."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"has a certificate that is not trusted: {error.verify_message}"
     if isinstance(error, ssl.SSLError):
@@ -416,7 +426,7 @@ def unreachable(error: BaseException) -> str:
 
 
 def _errno(error: BaseException) -> int:
-    """Return the system's number for it. A host with several addresses fails with all of their numbers in one text."""
+    """Return the error number. For a host with several addresses, asyncio puts those of all attempts into one text."""
     if isinstance(error, OSError) and error.errno:
         return error.errno
     found = {int(number) for number in re.findall(r"\[Errno (\d+)\]", str(error))}
@@ -425,52 +435,37 @@ def _errno(error: BaseException) -> int:
 
 
 INTERVAL_S: Final = 10.0
-_KEYS_MAX: Final = 100  # more different ones are not told of: causes are few, but some are worded by a library
-
-
-@dataclass(slots=True)
-class _Told:
-    since: float
-    project: str
-    request_id: str
-    status: int
-    left_out: int = 0
+_CAUSES_MAX: Final = 100  # further causes are not reported: there are few, but a library words some of them
 
 
 class UpstreamFaults:
-    """One per process."""
+    """Publishes failures of upstreams. An outage fails all requests, so each cause is published once in ten seconds,
+    and the others are counted. One per process."""
 
-    __slots__ = ("_clock", "_publish", "_told")
+    __slots__ = ("_clock", "_publish", "_throttle")
 
     def __init__(self, publish: Publish, clock: Clock) -> None:
         self._publish = publish
         self._clock = clock
-        self._told: dict[tuple[str, str], _Told] = {}
+        self._throttle: Throttle[tuple[str, str], tuple[str, str, int]] = Throttle(INTERVAL_S, _CAUSES_MAX)
 
-    def note(self, call: Call, status: int, cause: str) -> None:
-        """Tell of a request that failed, or count it."""
+    def record(self, call: Call, status: int, cause: str) -> None:
+        """Publish a failed request, or count it."""
+        now = self._clock.now()
         key = call.upstream, cause
-        known = self._told.get(key)
-        if known is not None:
-            known.left_out += 1
-            known.project, known.request_id, known.status = call.identity.project, call.request_id, status
-        elif len(self._told) < _KEYS_MAX:
-            known = self._told[key] = _Told(self._clock.now(), call.identity.project, call.request_id, status)
-            self._tell(key, known, 0)
+        last = call.identity.project, call.request_id, status
+        if self._throttle.admit(key, last, now):
+            self._send(key, last, 0, now)
 
     def sweep(self) -> None:
-        """Tell what was left out in intervals that are over; called once a second."""
-        if not self._told:
-            return
+        """Publish what was counted in intervals that are over; called once a second."""
         now = self._clock.now()
-        for key, known in list(self._told.items()):
-            if not 0 <= now - known.since < INTERVAL_S:
-                del self._told[key]
-                if known.left_out:
-                    self._tell(key, known, known.left_out - 1)  # this event stands for one of them
+        for key, last, omitted in self._throttle.expired(now):
+            self._send(key, last, omitted, now)
 
-    def _tell(self, key: tuple[str, str], known: _Told, left_out: int) -> None:
-        data: dict[str, object] = {"upstream": key[0], "cause": key[1], "status": known.status}
-        if left_out:
-            data["left_out"] = left_out
-        self._publish(Event(UPSTREAM_FAILED, self._clock.now(), data, known.project, known.request_id))
+    def _send(self, key: tuple[str, str], last: tuple[str, str, int], omitted: int, now: float) -> None:
+        project, request_id, status = last
+        data: dict[str, object] = {"upstream": key[0], "cause": key[1], "status": status}
+        if omitted:
+            data["left_out"] = omitted
+        self._publish(Event(UPSTREAM_FAILED, now, data, project, request_id))

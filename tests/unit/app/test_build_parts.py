@@ -40,7 +40,7 @@ def test_processes_on_one_port_know_their_requests(tmp_path: Path) -> None:
             runtime = Runtime(settings(tmp_path))
             door = open_proxy(Server(runtime.handler), runtime.settings, runtime.admission, runtime.handler, mark)
             assert isinstance(door, ProxyHandler)
-            found.append(door._forwarding._hop)
+            found.append(door._rewriter._hop)
         return found
 
     assert asyncio.run(hops("m1", "m1")) == [b"m1", b"m1"]
@@ -55,7 +55,7 @@ def test_faults_of_upstreams_are_counted_out(tmp_path: Path) -> None:
         runtime = Runtime(settings(tmp_path))
         server, faults = Server(runtime.handler), UpstreamFaults(runtime.events, runtime.clock)
         open_proxy(server, runtime.settings, runtime.admission, runtime.handler, faults=faults)
-        return faults.sweep in server.sweeps
+        return faults.sweep in server.on_sweep
 
     assert asyncio.run(swept())
 

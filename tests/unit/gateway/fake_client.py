@@ -11,8 +11,8 @@ import h11
 from breakloop.clock import FakeClock
 from breakloop.gateway.connection import Connection
 from breakloop.gateway.http_request import Handler, Reply, Request, RequestLimits
-from breakloop.gateway.hub import Phase
 from breakloop.gateway.server import Server
+from breakloop.gateway.server_core import Phase
 
 
 class FakeTransport(asyncio.Transport):
@@ -131,7 +131,7 @@ class Client:
         for piece in pieces:
             if not self.transport.closed:
                 self.connection.data_received(piece)
-                self.server.answer()
+                self.server.process_reads()
         while self.phase() is Phase.QUEUED:
             self.loop.turn()
         return self.transport.sent

@@ -11,7 +11,7 @@ from typing import Any
 from breakloop.dialects.denial import VerdictHeaders
 from breakloop.gateway.admission import Admission
 from breakloop.gateway.decision import DecisionHandler
-from breakloop.gateway.forwarding import Forwarding, UpstreamRoutes
+from breakloop.gateway.forwarding import HeadRewriter, UpstreamRoutes
 from breakloop.gateway.http_request import RequestLimits
 from breakloop.gateway.http_response import ResponseHeadParser
 from breakloop.gateway.proxy import ProxyHandler
@@ -34,7 +34,7 @@ class FakeConnection(UpstreamConnection):
         """Deliver bytes, each as the transport would."""
         for piece in pieces:
             self.data_received(piece)
-            self._hub.answer()
+            self._server.process_reads()
 
     def ends(self) -> None:
         """Close properly."""
@@ -61,7 +61,7 @@ class FakePool(UpstreamPool):
             await asyncio.Event().wait()
         if self.refuses:
             raise self.refuses.pop(0)
-        connection = FakeConnection(self.hub, self)
+        connection = FakeConnection(self.server, self)
         connection.connection_made(FakeTransport(("192.0.2.99", 443)))
         self.made.append(connection)
         self.opened += 1
@@ -91,11 +91,11 @@ class Proxy(Client):
             upstream.name: FakePool(upstream, server, times or UpstreamTimeouts(), None, ResponseHeadParser())
             for upstream in named
         }
-        door.setdefault("forwarding", Forwarding("X-Breakloop-", "hop-token"))
-        self.door = ProxyHandler(judging, own, targets=UpstreamRoutes(named), pools=self.pools, **door)
+        door.setdefault("rewriter", HeadRewriter("X-Breakloop-", "hop-token"))
+        self.door = ProxyHandler(judging, own, routes=UpstreamRoutes(named), pools=self.pools, **door)
         server.handler = self.door
-        server.streams = self.door.streams
-        server.sweeps += [pool.sweep for pool in self.pools.values()]
+        server.streams_body = self.door.streams_body
+        server.on_sweep += [pool.sweep for pool in self.pools.values()]
         super().__init__(server=server, loop=loop)
 
     def send(self, *pieces: bytes) -> bytes:

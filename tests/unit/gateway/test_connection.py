@@ -11,7 +11,7 @@ import pytest
 from breakloop.errors import RequestError
 from breakloop.gateway.connection import Connection
 from breakloop.gateway.http_request import Reply, Request, RequestLimits
-from breakloop.gateway.hub import Phase
+from breakloop.gateway.server_core import Phase
 from tests.unit.gateway.fake_client import Client, FakeTransport, chunked, get, post, read_replies
 
 
@@ -145,7 +145,7 @@ def test_100_continue_is_sent_only_when_the_body_will_be_read() -> None:
 def test_pipelined_requests_are_answered_in_order_and_take_turns() -> None:
     """At most 16 of one connection before others get their turn; the rest waits as bytes (Y-2)."""
     with Client() as client:
-        client.connection.take(b"".join(get(f"/{n}") for n in range(50)))
+        client.connection.process(b"".join(get(f"/{n}") for n in range(50)))
         assert client.phase() is Phase.QUEUED
         assert len(client.seen) == 16
         client.loop.turn()
@@ -158,7 +158,7 @@ def test_pipelined_requests_are_answered_in_order_and_take_turns() -> None:
 def test_many_pipelined_requests_stop_reading() -> None:
     """One read can hold thousands of requests; reading pauses until they are worked off (Y-2)."""
     with Client() as client:
-        client.connection.take(get() * 6000)
+        client.connection.process(get() * 6000)
         assert not client.reading()
         client.send()
         assert client.reading()
@@ -294,8 +294,8 @@ def test_nothing_is_written_after_close() -> None:
         assert client.sent() == b""
     with Client() as client:
         client.transport.close()
-        client.connection.take(get())
-        client.connection.take(b"\x00")
+        client.connection.process(get())
+        client.connection.process(b"\x00")
         assert client.sent() == b""
 
 
@@ -370,13 +370,13 @@ def test_more_connections_than_the_cap_are_closed_at_once() -> None:
         second, transport = Connection(client.server), FakeTransport()
         second.connection_made(transport)
         assert transport.aborted
-        second.take(get())
+        second.process(get())
         second.connection_lost(None)
         assert (client.server.refused, client.server.connections, len(client.server.live)) == (1, 1, 1)
         client.connection.connection_lost(None)
         third, transport = Connection(client.server), FakeTransport(peer="")
         third.connection_made(transport)
-        third.take(get())
+        third.process(get())
         assert transport.sent.startswith(b"HTTP/1.1 200 ")
         assert client.seen[-1].peer == ""
         third.connection_lost(None)
@@ -402,8 +402,38 @@ def test_cut_sends_a_throttled_reply_at_once() -> None:
     with Client(fixed(Reply(200, delay_s=30.0))) as client:
         client.send(get())
         client.server.draining = True
-        client.connection.cut()
+        client.connection.stop()
         assert [status for status, _ in client.replies()] == [200]
         assert client.closed()
         client.loop.advance(60)
         assert client.transport.writes == 1
+
+
+def test_the_short_and_the_long_way_hand_out_the_same() -> None:
+    """One whole request in one segment is read without the buffer; in two, with it."""
+    whole, pieces = Client(), Client()
+    with whole, pieces:
+        stream = post(b"body", "X-A: b")
+        whole.send(stream)
+        pieces.send(stream[:9], stream[9:])
+        seen = [(r.method, r.target, r.headers, r.raw, r.body) for r in (whole.seen[0], pieces.seen[0])]
+        assert seen[0] == seen[1]
+        assert whole.sent() == pieces.sent()
+
+
+def test_a_body_that_passes_in_pieces_is_handed_out_with_its_head() -> None:
+    """The handler sees the request at once, and never its body (D-1)."""
+    with Client(limits=RequestLimits(body_bytes=10)) as client:
+        client.server.streams_body = lambda _request: False
+        client.connection = type(client.connection)(client.server)
+        client.connection.connection_made(client.transport)
+        client.send(get("/up", "Content-Length: 100", method="POST"))
+        assert [(request.streamed, request.body) for request in client.seen] == [(True, b"")]
+        assert client.phase() is Phase.LINGERING  # the handler answered without reading it
+
+
+def test_a_reply_goes_before_the_refusal_of_what_follows() -> None:
+    """Nothing overtakes."""
+    with Client(lambda _request: Reply(200, b"", b"first")) as client:
+        client.send(get("/a") + b"BAD LINE\r\n\r\n")
+        assert [status for status, _ in client.replies()] == [200, 400]

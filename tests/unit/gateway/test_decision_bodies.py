@@ -107,10 +107,10 @@ def test_a_false_field_hides_nothing(coding: str, reason: str) -> None:
 def test_the_limit_of_bodies_holds_for_what_comes_out() -> None:
     """Over it the body is not judged; the number is the door's, and `runtime` sets it (C-9, Y-2)."""
     here = world()
-    here.door._judging.body_bytes = len(BODY) - 1
+    here.door._admission.body_bytes = len(BODY) - 1
     assert here.ask(ask("gzip", gzip.compress(BODY)), 7).status == 200
     assert here.engine.tally.not_unpacked == {"too_large": 7}
-    here.door._judging.body_bytes = len(BODY)
+    here.door._admission.body_bytes = len(BODY)
     assert here.ask(ask("gzip", gzip.compress(BODY)), 6).status == 429
 
 

@@ -14,7 +14,7 @@ import grpc.aio
 import pytest
 
 from breakloop.errors import SettingsError
-from breakloop.gateway.envoy_grpc import SERVICE, EnvoyCheck, envoy_door
+from breakloop.gateway.envoy_grpc import SERVICE, EnvoyCheck, serve_envoy
 from breakloop.gateway.exchange import DeferredReply
 from breakloop.gateway.http_request import Handler, Reply, RequestLimits
 from tests.builders import World, bucket, bundle, exact, policy, world
@@ -29,7 +29,7 @@ def asked_of(here: World, *questions: bytes) -> list[Checked]:
     checking = EnvoyCheck(here.door.envoy, RequestLimits())
 
     async def ask() -> list[Checked]:
-        return [checked(await checking.answer(question) or b"") for question in questions]
+        return [checked(await checking.check(question) or b"") for question in questions]
 
     return asyncio.run(ask())
 
@@ -42,7 +42,7 @@ def over_grpc(
     async def run() -> None:
         options: dict[str, Any] = {"shared": False, "tls": None, **more}
         async with (
-            envoy_door(door, f"127.0.0.1:{port}", RequestLimits(), **options),
+            serve_envoy(door, f"127.0.0.1:{port}", RequestLimits(), **options),
             channel() if channel else grpc.aio.insecure_channel(f"127.0.0.1:{port}") as link,
         ):
             await test(link.unary_unary(f"/{SERVICE}/Check"))
@@ -177,18 +177,18 @@ def test_a_decision_that_has_to_be_waited_for() -> None:
         made.resolve(lambda: Reply(200))
         waiting = iter([made, pending, (left := DeferredReply())])
         checking = EnvoyCheck(lambda _request: next(waiting), RequestLimits())
-        assert checked(await checking.answer(check()) or b"").allowed
-        task = asyncio.create_task(checking.answer(check()))
+        assert checked(await checking.check(check()) or b"").allowed
+        task = asyncio.create_task(checking.check(check()))
         await asyncio.sleep(0)
         assert not task.done()
         pending.resolve(lambda: Reply(429, b"", b"{}"))
         assert checked(await task or b"").status == 429
-        task = asyncio.create_task(checking.answer(check()))
+        task = asyncio.create_task(checking.check(check()))
         await asyncio.sleep(0)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert left._left
+        assert left._cancelled
 
     asyncio.run(test())
 
@@ -198,7 +198,7 @@ def test_two_instances_do_not_share_a_port(free_port: Callable[[], int]) -> None
     here, port = world(bundle(policy("p"))), free_port()
 
     async def second(_ask: Ask) -> None:
-        async with envoy_door(here.door.envoy, f"127.0.0.1:{port}", RequestLimits(), shared=True, tls=None):
+        async with serve_envoy(here.door.envoy, f"127.0.0.1:{port}", RequestLimits(), shared=True, tls=None):
             pass
 
     with pytest.raises(SettingsError, match=f"cannot listen on 127.0.0.1:{port}"):
@@ -240,5 +240,5 @@ def test_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def _enter() -> None:
-    async with envoy_door(lambda _request: Reply(200), "127.0.0.1:1", RequestLimits(), shared=False, tls=None):
+    async with serve_envoy(lambda _request: Reply(200), "127.0.0.1:1", RequestLimits(), shared=False, tls=None):
         pass

@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from breakloop.gateway.hub import Phase
+from breakloop.gateway.server_core import Phase
 from tests.builders import bundle, chat_body, policy, tail, user
 from tests.unit.gateway.fake_client import get, post, read_replies
 from tests.unit.gateway.fake_upstream import Proxy, answer, chunks, ok
@@ -21,7 +21,7 @@ def test_a_request_goes_there_and_its_answer_comes_back() -> None:
         assert head.split(b"\r\n")[:2] == [b"POST /p HTTP/1.1", b"host: up.example:8000"]
         assert b"X-Unknown: 1" in head.split(b"\r\n")
         assert body == b"\x00\xffbody"
-        proxy.upstream().says(ok(b"\x01\xfe", "X-Other: 2", status="201 Made"))
+        proxy.upstream().says(ok(b"\x01\xfe", "X-Other: 2", status="201 MakeReply"))
         [(status, got, fields)] = read_replies(proxy.sent())
         assert (status, got, fields[b"x-other"]) == (201, b"\x01\xfe", b"2")
         assert fields[b"x-breakloop-request-id"].startswith(b"t-")

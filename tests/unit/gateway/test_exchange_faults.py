@@ -313,6 +313,6 @@ def test_the_end_of_the_grace_aborts_a_stream() -> None:
     with Proxy() as proxy:
         proxy.send(get("/a"))
         proxy.upstream().says(answer("Transfer-Encoding: chunked"), b"1\r\nx\r\n")
-        proxy.connection.cut()
+        proxy.connection.stop()
         assert proxy.transport.aborted
         assert proxy.upstream().wire.aborted

@@ -90,9 +90,9 @@ def test_a_fault_in_giving_up_takes_nobody_elses_request(monkeypatch: pytest.Mon
         proxy.upstream().data_received(ok())
         other.data_received(get("/livez"))
         try:
-            proxy.server.answer()
+            proxy.server.process_reads()
         except ValueError:
-            proxy.server.answer()
+            proxy.server.process_reads()
         assert transport.sent.startswith(b"HTTP/1.1 200 ")
         other.connection_lost(None)
 
@@ -157,7 +157,7 @@ def test_an_upload_that_fills_the_upstream_at_once_is_held(monkeypatch: pytest.M
     the client's connection to go on, which undoes that: the rest of the upload, of any size, is kept (D-1, Y-2)."""
 
     async def slow(pool: FakePool) -> UpstreamConnection:
-        made = FakeConnection(pool.hub, pool)
+        made = FakeConnection(pool.server, pool)
         made.connection_made(SlowWire(made))
         pool.made.append(made)
         return made
@@ -208,7 +208,7 @@ def test_bytes_that_came_before_a_request_are_not_its_answer() -> None:
         proxy.exchange()
         proxy.connection.data_received(get("/mine"))
         proxy.upstream().data_received(ok(b"not yours", status="408 Request Timeout"))
-        proxy.server.answer()
+        proxy.server.process_reads()
         proxy.loop.turn(3)
         assert b"not yours" not in proxy.sent()
 
@@ -221,7 +221,7 @@ def test_bytes_behind_an_answer_are_not_the_next_clients() -> None:
         proxy.upstream().data_received(answer("Content-Length: 60"))
         other.data_received(get("/b"))
         proxy.upstream().data_received(ok(b"the first one's"))
-        proxy.server.answer()
+        proxy.server.process_reads()
         proxy.loop.turn(3)
         assert b"the first one's" not in transport.sent
         other.connection_lost(None)
@@ -360,14 +360,14 @@ def test_bodies_under_way_count_as_room() -> None:
         clients = [another(proxy) for _ in range(3)]
         for connection, _ in clients:
             connection.data_received(post(body))
-            proxy.server.answer()
+            proxy.server.process_reads()
         assert [transport.sent[:12] for _, transport in clients] == [b"", b"", b"HTTP/1.1 503"]
         proxy.loop.turn(3)
         proxy.upstream(0).says(ok())
-        assert proxy.server.room.held == 100_000
+        assert proxy.server.body_memory.held == 100_000
         for connection, _ in clients:
             connection.connection_lost(None)
-        assert proxy.server.room.held == 0
+        assert proxy.server.body_memory.held == 0
 
 
 def test_a_head_byte_by_byte_costs_no_more_than_its_size() -> None:
@@ -377,10 +377,10 @@ def test_a_head_byte_by_byte_costs_no_more_than_its_size() -> None:
         proxy.send(get("/a"))
         held = proxy.upstream()
         held.says(head[:10])
-        kept = held._held
+        kept = held._head
         for at in range(10, len(head) - 1):
             held.says(head[at : at + 1])
-        assert held._held is kept  # one buffer, that grows
+        assert held._head is kept  # one buffer, that grows
         held.says(head[-1:])
         assert read_replies(proxy.sent())[0][0] == 200
 
@@ -417,6 +417,6 @@ def test_one_fault_in_the_sweep_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
         def fails() -> None:
             raise ValueError("a fault of ours")
 
-        proxy.server.sweeps[:] = [fails, lambda: swept.append(1)]
+        proxy.server.on_sweep[:] = [fails, lambda: swept.append(1)]
         proxy.server.sweep()
         assert (swept, proxy.server.handler_errors) == ([1], 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from breakloop.gateway.forwarding import Forwarding, UpstreamRoutes, key_field
+from breakloop.gateway.forwarding import HeadRewriter, UpstreamRoutes, key_field
 from breakloop.gateway.http_request import CHUNKED, HeadParser, Request, RequestLimits
 from breakloop.model.upstream import parse_upstream, upstreams
 
@@ -20,22 +20,22 @@ def request(*fields: str | bytes, line: str = "POST /x/y", peer: str = "192.0.2.
 
 
 def sent(
-    came: Request, forwarding: Forwarding | None = None, *, length: int = 0, **how: bool
+    came: Request, forwarding: HeadRewriter | None = None, *, length: int = 0, **how: bool
 ) -> tuple[bytes, list[bytes]]:
     """Return request line and field lines; made twice, the second time from remembered lines."""
     path, _, query = came.target.partition(b"?")
-    forwarding = forwarding or Forwarding("X-Breakloop-", TOKEN)
+    forwarding = forwarding or HeadRewriter("X-Breakloop-", TOKEN)
     destination = UpstreamRoutes(upstreams(UPSTREAMS)).find(path, {})
-    head = forwarding.head(came, destination, query, length, **how)
-    assert forwarding.head(came, destination, query, length, **how) == head
+    head = forwarding.rewrite(came, destination, query, length, **how)
+    assert forwarding.rewrite(came, destination, query, length, **how) == head
     assert head.endswith(b"\r\n\r\n")
     first, *lines = head[:-4].split(b"\r\n")
     return first, lines
 
 
-def fields(came: Request, forwarding: Forwarding | None = None, *, plain: bool = False) -> list[bytes]:
+def fields(came: Request, forwarding: HeadRewriter | None = None, *, decoded: bool = False) -> list[bytes]:
     """Return what is sent of the client's fields: without ours, Host and framing."""
-    _, lines = sent(came, forwarding, plain=plain)
+    _, lines = sent(came, forwarding, decoded=decoded)
     assert lines[0] == b"host: up.example:81"
     assert lines[-2:] == [b"content-length: 0", HOP]
     return lines[1:-2]
@@ -66,7 +66,7 @@ def test_a_head_that_began_with_an_empty_line_or_has_no_host() -> None:
     head = b"\r\nGET /v1/x HTTP/1.0\r\nA: b\r\n\r\n"
     came = HeadParser(RequestLimits()).parse(head, "")
     destination = UpstreamRoutes(upstreams([])).find(b"/v1/x", {})
-    made = Forwarding("X-Breakloop-", TOKEN).head(came, destination, b"", 0)
+    made = HeadRewriter("X-Breakloop-", TOKEN).rewrite(came, destination, b"", 0)
     assert made == b"GET /v1/x HTTP/1.1\r\nhost: api.openai.com\r\nA: b\r\n" + HOP + b"\r\n\r\n"
 
 
@@ -148,7 +148,7 @@ def test_fields_that_pass(field: str) -> None:
 
 def test_the_configured_prefix_is_ours_too() -> None:
     """And so is the default one (A-1, Y-3)."""
-    forwarding = Forwarding("X-Own-", TOKEN)
+    forwarding = HeadRewriter("X-Own-", TOKEN)
     assert fields(request("x_own-reason: x", "X-Breakloop-Reason: x", "X-Other: y"), forwarding) == [b"X-Other: y"]
 
 
@@ -230,14 +230,14 @@ def test_accept_encoding_is_what_we_can_read(offered: str, sent_on: str) -> None
 def test_a_rewritten_body_loses_what_was_said_of_its_bytes() -> None:
     """Steer unpacks the body; encoding and digests spoke of the old bytes (LD-5)."""
     came = request("Content-Encoding: zstd", "content_md5: x", "Digest: x", "Content-Digest: x", "Content-Type: a/b")
-    assert fields(came, plain=True) == [b"Content-Type: a/b"]
+    assert fields(came, decoded=True) == [b"Content-Type: a/b"]
     assert len(fields(came)) == 5
 
 
 def test_an_answer_that_will_be_rewritten_must_not_be_packed() -> None:
     """Whatever the client can unpack (D-1)."""
     came = request("Accept-Encoding: gzip, br", "accept_encoding: zstd", "Accept: */*")
-    _, lines = sent(came, wants_plain=True)
+    _, lines = sent(came, identity=True)
     assert lines[1:] == [b"Accept: */*", b"content-length: 0", HOP, b"accept-encoding: identity"]
 
 
@@ -258,20 +258,20 @@ def test_an_answer_that_will_be_rewritten_must_not_be_packed() -> None:
 )
 def test_a_request_that_came_through_is_recognised(lines: tuple[str, ...], came: bool) -> None:
     """By this proxy's own token, among those of others (LD-9)."""
-    assert Forwarding("X-Breakloop-", TOKEN).came_through(request(*lines)) is came
+    assert HeadRewriter("X-Breakloop-", TOKEN).came_through(request(*lines)) is came
 
 
 def test_what_is_forwarded_is_recognised_when_it_comes_back() -> None:
     """Over another breakloop with a prefix of its own, too (LD-9)."""
-    ours, other = Forwarding("X-Breakloop-", TOKEN), Forwarding("X-Own-", "other-token")
+    ours, other = HeadRewriter("X-Breakloop-", TOKEN), HeadRewriter("X-Own-", "other-token")
     destination = UpstreamRoutes(upstreams([])).find(b"/v1/x", {})
     came = request("A: b", line="GET /v1/x")
     for forwarding in (ours, other):
-        came = HeadParser(RequestLimits()).parse(forwarding.head(came, destination, b"", 0), "")
+        came = HeadParser(RequestLimits()).parse(forwarding.rewrite(came, destination, b"", 0), "")
     assert ours.came_through(came)
     assert other.came_through(came)
     assert came.headers["x-breakloop-hop"] == b"own-token, other-token"
-    assert not Forwarding("X-Breakloop-", "third").came_through(came)
+    assert not HeadRewriter("X-Breakloop-", "third").came_through(came)
 
 
 def test_made_up_tokens_do_not_grow() -> None:
@@ -287,7 +287,7 @@ def test_made_up_tokens_do_not_grow() -> None:
 
 def test_via() -> None:
     """A setting: who asked, by which host and scheme; the client's own Via stays in front of ours (D-1)."""
-    forwarding = Forwarding("X-Breakloop-", TOKEN, via=True, scheme="https")
+    forwarding = HeadRewriter("X-Breakloop-", TOKEN, via=True, scheme="https")
     came = request(
         "Via: 1.0 a",
         "X-Forwarded-For: 203.0.113.1",
@@ -309,7 +309,7 @@ def test_via() -> None:
 
 def test_via_of_a_trusted_proxy_and_of_a_socket() -> None:
     """A trusted proxy knows scheme and host better; a Unix socket has no address (C-4, D-1)."""
-    forwarding = Forwarding("X-Breakloop-", TOKEN, via=True, trusts=lambda peer: peer == "192.0.2.7")
+    forwarding = HeadRewriter("X-Breakloop-", TOKEN, via=True, trusts=lambda peer: peer == "192.0.2.7")
     named = ("X-Forwarded-Host: real.example", "X-Forwarded-Proto: https")
     assert sent(request(*named), forwarding)[1][-3:-1] == [
         b"X-Forwarded-Proto: https",
@@ -344,7 +344,7 @@ def test_each_dialect_has_its_key_field(upstream: str, path: str, field: bytes) 
 def test_our_key_replaces_every_key_of_the_client() -> None:
     """The client's credentials do not reach the upstream, wherever they stood; other upstreams get them as ever
     (Y-6)."""
-    forwarding = Forwarding("X-Breakloop-", TOKEN, keys={"x": b"sk-ours"})
+    forwarding = HeadRewriter("X-Breakloop-", TOKEN, keys={"x": b"sk-ours"})
     theirs = ["Authorization: Bearer t", "authorization: Basic t", "X_API_Key: t", "api-key: t", "X-Goog-Api-Key: t"]
     came = request("A: b", *theirs, "X-Breakloop-Key: t", "Cookie: c", line="POST /x/y?key=t&a=b&%6Bey=t&monkey=1&key")
     line, lines = sent(came, forwarding)
@@ -360,7 +360,7 @@ def test_our_key_replaces_every_key_of_the_client() -> None:
 
 def test_a_query_that_was_only_a_key() -> None:
     """No question mark is left over (Y-6)."""
-    forwarding = Forwarding("X-Breakloop-", TOKEN, keys={"x": b"sk-ours"})
+    forwarding = HeadRewriter("X-Breakloop-", TOKEN, keys={"x": b"sk-ours"})
     assert sent(request(line="GET /x/y?key=t"), forwarding)[0] == b"GET /base/y HTTP/1.1"
 
 
@@ -371,7 +371,7 @@ def test_the_cookie_of_our_debug_sessions_stays_here() -> None:
 
 
 @pytest.mark.parametrize("keys", [{}, {"x": b"provider"}])
-@pytest.mark.parametrize("how", [{}, {"plain": True}, {"wants_plain": True}])
+@pytest.mark.parametrize("how", [{}, {"decoded": True}, {"identity": True}])
 def test_lines_of_a_head_that_is_known_are_passed_on_as_before(keys: dict[str, bytes], how: dict[str, bool]) -> None:
     """Whatever was made of them for another upstream, or for another body (D-1)."""
     own = (
@@ -382,11 +382,11 @@ def test_lines_of_a_head_that_is_known_are_passed_on_as_before(keys: dict[str, b
         "A: 1",
     )
     head = b"\r\n".join((b"POST /x/y HTTP/1.1", b"Host: c", *map(str.encode, own), b"Content-Length: 5", b"", b""))
-    parser, forwarding = HeadParser(RequestLimits()), Forwarding("X-Breakloop-", TOKEN, keys=keys)
+    parser, forwarding = HeadParser(RequestLimits()), HeadRewriter("X-Breakloop-", TOKEN, keys=keys)
     came = [parser.parse(head, "192.0.2.7") for _ in range(3)]
-    assert came[0].like is None
-    assert came[2].like is not None
-    other = Forwarding("X-Breakloop-", "another", keys={} if keys else {"x": b"provider"})
+    assert came[0].template is None
+    assert came[2].template is not None
+    other = HeadRewriter("X-Breakloop-", "another", keys={} if keys else {"x": b"provider"})
     sent(came[2], other, length=5)  # remembers its own
     sent(came[2], forwarding, length=5)
     assert sent(came[2], forwarding, length=6, **how) == sent(came[0], forwarding, length=6, **how)

@@ -16,7 +16,7 @@ from breakloop.gateway.http_request import (
     HeadParser,
     Request,
     RequestLimits,
-    early_refusal,
+    early_error,
 )
 
 
@@ -26,7 +26,7 @@ def parse(head: bytes, limits: RequestLimits | None = None) -> Request:
     first = parser.parse(head, "192.0.2.7")
     assert parser.parse(head, "192.0.2.7") == first
     third = parser.parse(head, "192.0.2.7")
-    third.like = None
+    third.template = None
     assert third == first
     return first
 
@@ -251,7 +251,7 @@ def test_what_is_remembered_is_bounded() -> None:
 )
 def test_faults_of_an_unfinished_head(data: bytes, status: int | None) -> None:
     """Counted before parsing, and refused without waiting for the end that may never come (Y-2)."""
-    refusal = early_refusal(data, 0, len(data), 0, RequestLimits(head_bytes=80, request_line_bytes=30))
+    refusal = early_error(data, 0, len(data), 0, RequestLimits(head_bytes=80, request_line_bytes=30))
     assert (refusal.status if refusal else None) == status
 
 
@@ -263,17 +263,17 @@ def test_a_head_with_another_length_is_read_as_any_other() -> None:
     """Agents send the same head again and again, with a longer body each time (Y-3)."""
     parser = HeadParser(RequestLimits())
     for size in ("7", "8"):
-        assert parser.parse(sized(size), "").like is None  # met once, and kept the second time
+        assert parser.parse(sized(size), "").template is None  # met once, and kept the second time
     known = parser.parse(sized("0009", more="X-Later: 1\r\n"), "")
-    assert known.like is None
+    assert known.template is None
     known = parser.parse(sized("0009"), "192.0.2.9")
-    assert known.like is not None
+    assert known.template is not None
     fresh = HeadParser(RequestLimits()).parse(sized("0009"), "192.0.2.9")
     assert (known.length, known.headers["content-length"], known.raw) == (9, b"0009", sized("0009"))
     known.headers["x-key"] = b"mine"
     known.connection = CLOSE
     again = parser.parse(sized("0009"), "192.0.2.9")
-    assert msgspec.structs.replace(again, like=None) == fresh  # nothing that was done to the other one
+    assert msgspec.structs.replace(again, template=None) == fresh  # nothing that was done to the other one
 
 
 @pytest.mark.parametrize("size", ["-1", "+1", "1 2", "", "1" * 19, "0x1", "1,1", "\xb2"])
@@ -290,23 +290,23 @@ def test_a_known_head_does_not_make_a_length_of_what_is_none(size: str) -> None:
 @pytest.mark.parametrize("head", [sized("7", "X-Length"), b"\r\n" + sized("7"), sized("7", more="X-Length: 8\r\n")])
 def test_only_heads_whose_length_stands_last_of_its_kind_are_known(head: bytes) -> None:
     parser = HeadParser(RequestLimits())
-    assert [parser.parse(head, "").like for _ in range(3)] == [None] * 3
+    assert [parser.parse(head, "").template for _ in range(3)] == [None] * 3
 
 
 def test_heads_that_are_kept_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever sends something new each time fills nothing (Y-2)."""
     monkeypatch.setattr(HeadCache, "max_entries", 2)
-    monkeypatch.setattr(HeadCache, "max_met", 4)
+    monkeypatch.setattr(HeadCache, "max_seen", 4)
     likes, request = HeadCache(), HeadParser(RequestLimits()).parse(sized("7"), "")
     for number in range(9):
-        likes.met(b"%d" % number, request)
+        likes.add(b"%d" % number, request)
     assert len(likes) == 0
     for number in range(3):
         for _ in range(2):
-            likes.met(b"again %d" % number, request)
+            likes.add(b"again %d" % number, request)
     assert len(likes) <= 2
     for _ in range(3):
-        likes.met(b"x" * (HeadCache.max_key + 1), request)
+        likes.add(b"x" * (HeadCache.max_key + 1), request)
     assert len(likes) <= 2
 
 
@@ -324,6 +324,6 @@ def test_what_is_known_changes_nothing_but_the_cost(fields: list[str], size: int
     for length in ("1", "2"):
         parser.parse(sized(length, name, "".join(f"{field}\r\n" for field in fields)), "")
     known, fresh = parser.parse(head, "p"), HeadParser(RequestLimits()).parse(head, "p")
-    assert msgspec.structs.replace(known, like=None) == fresh
+    assert msgspec.structs.replace(known, template=None) == fresh
     assert list(known.headers) == list(fresh.headers)
-    assert (known.like is not None) is (name != "CONTENT-LENGTH")
+    assert (known.template is not None) is (name != "CONTENT-LENGTH")

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from breakloop.admin.auth import open_tokens
-from breakloop.gateway.hub import Phase
 from breakloop.gateway.proxy import ClientKeys
+from breakloop.gateway.server_core import Phase
 from tests.builders import CHAT, bundle, chat_body, exact, policy, tail, user
 from tests.unit.gateway.fake_client import Client, get, read_replies
 from tests.unit.gateway.fake_upstream import Proxy, answer, chunks, ok
@@ -112,7 +112,9 @@ def test_upstreams_are_named_by_the_path(target: str, sent: bytes, agent: str, u
             calls.append(call)
             return decide(call, *more)
 
-        proxy.door._judging.engine = type("Spy", (), {"decide": staticmethod(spy), "tally": proxy.world.engine.tally})()
+        proxy.door._admission.engine = type(
+            "Spy", (), {"decide": staticmethod(spy), "tally": proxy.world.engine.tally}
+        )()
         proxy.send(send(target, b"{}"))
         assert proxy.upstream(name=upstream).wire.sent.startswith(sent)
         assert (calls[0].path_agent, calls[0].upstream) == (agent, upstream)
@@ -161,7 +163,7 @@ def test_copies_of_our_fields_stay_here() -> None:
 def test_only_known_callers_are_let_through() -> None:
     """An error in the client's dialect for the others, and nothing reaches the upstream (Y-6)."""
     callers = ClientKeys([f"alice={sha256(b'alice-key').hexdigest()}"])
-    with Proxy(callers=callers) as proxy:
+    with Proxy(clients=callers) as proxy:
         proxy.send(send(CHAT, chat_body(user("x")), "Authorization: Bearer nobody"))
         status, content, fields = last(proxy)
         assert (status, content["detail"]["error"]) == (401, "unknown_caller")
@@ -277,7 +279,7 @@ def test_a_fault_of_ours_does_not_stop_traffic() -> None:
 
             settle = not_read = decide
 
-        proxy.door._judging.engine = Broken()  # type: ignore[assignment]
+        proxy.door._admission.engine = Broken()  # type: ignore[assignment]
         proxy.exchange(send(CHAT, chat_body(user("1"))), ok(b"{}", "Content-Type: application/json"))
         assert last_status(proxy) == 200
         assert engine.tally.faults == 2

@@ -40,7 +40,7 @@ class Service:
     def tell(self, request_id: str, told: Any = 200, method: str = "POST") -> Reply:
         body = {"status": told} if isinstance(told, int) else told
         raw = body if isinstance(body, bytes) else json.dumps(body).encode()
-        return self.results.take(request(f"/v1/decision/{request_id}/result", method=method, body=raw))
+        return self.results.handle(request(f"/v1/decision/{request_id}/result", method=method, body=raw))
 
 
 def service(*policies: Json, max_open: int = 100, **top: Any) -> Service:
@@ -137,7 +137,7 @@ def test_the_query_is_not_part_of_the_id() -> None:
     """As on the other paths (D-6)."""
     there = service()
     target = f"/v1/decision/{there.ask()}/result?x=/result"
-    assert there.results.take(request(target, body=b'{"status": 200}')).status == 204
+    assert there.results.handle(request(target, body=b'{"status": 200}')).status == 204
 
 
 def test_usage_is_counted() -> None:
@@ -157,7 +157,7 @@ def test_who_reports_may_sample() -> None:
     (D-6, LD-6)."""
     there = service()
     there.tell(there.ask(), 200)
-    assert there.results.reports(chat(headers=KEY))
+    assert there.results.is_reporter(chat(headers=KEY))
     there.here.clock.advance(60)
     sampled = [there.ask() for _ in range(17)]
     assert all(sampled)
@@ -173,7 +173,7 @@ def test_others_are_not_believed() -> None:
     there = service()
     there.tell(there.ask(), 200)
     other = chat(headers={"authorization": "Bearer sk-two"})
-    assert not there.results.reports(fresh(other))
+    assert not there.results.is_reporter(fresh(other))
     assert [bool(there.ask(other)) for _ in range(3)] == [True, True, False]
 
 
@@ -184,11 +184,11 @@ def test_belief_lasts_ten_minutes() -> None:
     there.tell(first)
     asked = chat(headers=KEY)
     there.here.clock.advance(599)
-    assert there.results.reports(asked)
+    assert there.results.is_reporter(asked)
     there.here.clock.advance(1)
-    assert not there.results.reports(asked)
+    assert not there.results.is_reporter(asked)
     there.tell(second)  # somebody else's
-    assert not there.results.reports(asked)
+    assert not there.results.is_reporter(asked)
 
 
 # -- what it keeps -----------------------------------------------------------------------------------------------------

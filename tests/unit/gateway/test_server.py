@@ -13,7 +13,6 @@ import pytest
 import uvloop
 
 from breakloop.clock import FakeClock
-from breakloop.gateway.connection import Connection
 from breakloop.gateway.http_request import Handler, Reply, Request, RequestLimits
 from breakloop.gateway.server import ListenError, Server
 from tests.unit.gateway.fake_client import FakeLoop, get, post, read_replies
@@ -87,7 +86,7 @@ def test_a_client_that_does_not_read_holds_no_more_than_the_buffers() -> None:
     async def steps(server: Server, port: int) -> None:
         reader, writer = await asyncio.open_connection(LOCAL, port)
         writer.write(get() * 2000)
-        await until(lambda: any(isinstance(one, Connection) and one._blocked for one in server.live))
+        await until(lambda: any(one._write_paused for one in server.live))
         assert server.requests < 2000
         writer.write(get("/", "Connection: close"))
         answer = await reader.read(-1)
@@ -238,13 +237,13 @@ def test_one_timer_sweeps_once_a_second() -> None:
     loop, clock = FakeLoop(), FakeClock()
     server = Server(echo, clock=clock, loop=loop)
     loop.run_until_complete(server.start(LOCAL))
-    date = server.lines[200]
+    date = server.status_lines[200]
     assert server.tick == 0
     for second in range(1, 4):
         clock.advance(1)
         loop.advance(1.01)
         assert server.tick == second
-    assert server.lines[200] != date
+    assert server.status_lines[200] != date
     loop.run_until_complete(server.stop(0))
     loop.advance(5)
     assert server.tick == 3

@@ -8,8 +8,9 @@ import zlib
 
 import pytest
 
+from breakloop.dialects.reader import PassingAnswer
 from breakloop.gateway.http_response import ResponseHead
-from breakloop.gateway.stream_guard import AnswerTap, reading_for
+from breakloop.gateway.stream_guard import read_response
 from breakloop.model.call import Answer, Chat
 
 BODY = json.dumps(
@@ -34,7 +35,7 @@ def head(**fields: str) -> ResponseHead:
 def read(body: bytes, *, step: int, **fields: str) -> tuple[Answer, list[str]]:
     """Read a body in pieces; returns the answer and why reading was given up."""
     why: list[str] = []
-    reading = reading_for(chat("openai_chat"), head(**fields), why.append)
+    reading = read_response(chat("openai_chat"), head(**fields), why.append)
     assert reading is not None
     for at in range(0, len(body), step):
         reading.feed([body[at : at + step]])
@@ -63,13 +64,13 @@ def test_what_cannot_be_unpacked_is_given_up_once() -> None:
 def test_a_coding_nobody_knows_is_not_read() -> None:
     why: list[str] = []
     fields = head(content_type="application/json", content_encoding="rot13")
-    assert reading_for(chat("openai_chat"), fields, why.append) is None
+    assert read_response(chat("openai_chat"), fields, why.append) is None
     assert len(why) == 1
 
 
 @pytest.mark.parametrize(("dialect", "kind"), [("", "application/json"), ("openai_chat", "text/html")])
 def test_nothing_to_read(dialect: str, kind: str) -> None:
-    assert reading_for(chat(dialect), head(content_type=kind), lambda _why: None) is None
+    assert read_response(chat(dialect), head(content_type=kind), lambda _why: None) is None
 
 
 class Broken:
@@ -88,7 +89,7 @@ class Broken:
 @pytest.mark.parametrize("piece", [b"bad", b"good"])
 def test_a_mistake_of_a_reader_is_the_end_of_reading_only(piece: bytes) -> None:
     why: list[str] = []
-    reading = AnswerTap(Broken(), None, why.append)
+    reading = PassingAnswer(Broken(), None, why.append)
     reading.feed([piece])
     reading.feed([piece])
     assert reading.answer(200, complete=False) == Answer(200, complete=False)
@@ -96,7 +97,7 @@ def test_a_mistake_of_a_reader_is_the_end_of_reading_only(piece: bytes) -> None:
 
 
 def test_a_stream_without_a_type_is_read_as_what_was_asked_for() -> None:
-    reading = reading_for(chat("openai_chat", stream=True), head(), lambda _why: None)
+    reading = read_response(chat("openai_chat", stream=True), head(), lambda _why: None)
     assert reading is not None
     reading.feed([b'data: {"choices":[{"index":0,"delta":{"content":"hello"}}]}\n\ndata: [DONE]\n\n'])
     assert reading.answer(200, complete=True).text == "hello"

@@ -28,7 +28,7 @@ def test_a_connection_with_something_left_is_not_clean() -> None:
             if spoil == "unsent":
                 setattr(upstream.wire, "get_write_buffer_size", lambda: 7)  # noqa: B010
             elif spoil == "unread":
-                upstream._unread += 1
+                upstream._queued_reads += 1
             else:
                 upstream.wire.closed = True
             upstream.says(ok())

@@ -13,7 +13,7 @@ from breakloop.gateway import upstream as pools
 from breakloop.gateway.http_request import Reply
 from breakloop.gateway.http_response import ResponseHeadParser
 from breakloop.gateway.server import Server
-from breakloop.gateway.upstream import UpstreamPool, UpstreamTimeouts, unreachable
+from breakloop.gateway.upstream import UpstreamPool, UpstreamTimeouts, connect_error
 from breakloop.model.upstream import parse_upstream
 from tests.unit.gateway.fake_client import FakeTransport, get
 from tests.unit.gateway.fake_upstream import FakeConnection, Proxy
@@ -96,13 +96,13 @@ def test_nothing_is_kept_while_the_server_stops() -> None:
 )  # fmt: skip
 def test_why_there_is_no_connection(error: OSError, said: str) -> None:
     """What the system says about addresses is not for clients (Y-1)."""
-    assert unreachable(error) == said
+    assert connect_error(error) == said
 
 
 def test_a_certificate_that_is_not_trusted_is_named() -> None:
     error = ssl.SSLCertVerificationError(1, "x")
     error.verify_message = "self-signed certificate"
-    assert unreachable(error) == "has a certificate that is not trusted: self-signed certificate"
+    assert connect_error(error) == "has a certificate that is not trusted: self-signed certificate"
 
 
 def test_a_real_connection_is_made_and_counted() -> None:

@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 import uvloop
 
-from breakloop.gateway.upstream import has_left, reset
+from breakloop.gateway.upstream import peer_closed, reset
 from tests.unit.gateway.fake_client import FakeTransport
 
 
@@ -63,7 +63,7 @@ def test_whoever_leaves_is_seen_without_reading(run: object) -> None:
         made, client, listener = await pair()
         made.transport.pause_reading()
         client.send(b"unread")
-        assert not has_left(made.transport)
+        assert not peer_closed(made.transport)
         client.close()
         await asyncio.wait_for(_until_left(made.transport), 5)
         made.transport.abort()
@@ -81,12 +81,12 @@ def _read_all(client: socket.socket) -> None:
 
 
 async def _until_left(transport: asyncio.Transport) -> None:
-    while not has_left(transport):  # noqa: ASYNC110 - nobody tells: that is the point
+    while not peer_closed(transport):  # noqa: ASYNC110 - nobody tells: that is the point
         await asyncio.sleep(0)
 
 
 def test_a_transport_without_a_socket() -> None:
     transport = FakeTransport()
-    assert not has_left(transport)
+    assert not peer_closed(transport)
     reset(transport)
     assert transport.aborted

@@ -96,7 +96,7 @@ def test_the_same_answer_as_the_gateways(data: Json, path: str, body: bytes) -> 
     verdict = [here.engine.decide(one) for one in own][-1]
     decision = [guard.judge(fresh(asked)) for _ in own][-1]
     assert not decision.allowed
-    reply = judging.denied_to_client(own[-1], verdict)
+    reply = judging.client_denial(own[-1], verdict)
     status, fields, content = denied(decision)
     assert (status, content) == (reply.status, reply.body)
     sent = {**dict(field_pairs(reply.head)), "Content-Length": str(len(content))}

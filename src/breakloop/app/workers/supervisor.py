@@ -431,8 +431,8 @@ def _supervisor(basis: ChildConfig) -> Supervisor:
         basis.workers, start, SystemClock(), LogEvents(), grace_s=basis.settings.shutdown_grace_seconds
     )
     for slot in supervisor.workers:
-        shares.absent(slot.number - 1)
-    supervisor.on_death = lambda slot: shares.absent(slot.number - 1) if slot.role == WORKER else None
+        shares.remove(slot.number - 1)
+    supervisor.on_death = lambda slot: shares.remove(slot.number - 1) if slot.role == WORKER else None
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, supervisor.stop)

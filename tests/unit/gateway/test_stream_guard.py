@@ -9,19 +9,12 @@ from typing import Any
 
 import pytest
 
-from breakloop.dialects.reader import StreamReader
+from breakloop.dialects.reader import PassingAnswer, StreamReader
 from breakloop.dialects.stream_watch import ListeningReader
 from breakloop.engine.engine import Engine
 from breakloop.gateway.http_response import ResponseHead
-from breakloop.gateway.hub import Phase
-from breakloop.gateway.stream_guard import (
-    ANSWERS_MAX,
-    AnswerTap,
-    GuardedTap,
-    StreamRepetition,
-    StreamWatch,
-    guarded_reading,
-)
+from breakloop.gateway.server_core import Phase
+from breakloop.gateway.stream_guard import MAX_PROBED_CHOICES, GuardedAnswer, RepetitionWatch, read_response
 from breakloop.model.call import Answer, CallDecision, Chat
 from tests.unit.gateway.fake_client import read_replies
 from tests.unit.gateway.fake_upstream import FakeConnection, Proxy, answer, chunks
@@ -57,9 +50,9 @@ def test_a_guarded_stream_has_one_reader(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(StreamReader, "__init__", counted)
     head = ResponseHead(200, b"HTTP/1.1 200 OK\r\n", b"", {"content-type": b"text/event-stream"}, -1, b"", True)
-    watch = StreamWatch(lambda *_: None, lambda *_: None, guards=1)
-    reading = guarded_reading(Chat("openai_chat", "m", (), 1, stream=True), head, lambda _why: None, watch)
-    assert isinstance(reading, GuardedTap)
+    asked_for = Chat("openai_chat", "m", (), 1, stream=True)
+    reading = read_response(asked_for, head, lambda _why: None, lambda _can_cut: RepetitionWatch(lambda *_: None))
+    assert isinstance(reading, GuardedAnswer)
     assert len(made) == 1
 
 
@@ -134,8 +127,8 @@ def test_what_comes_after_the_cut_reaches_nobody(proxy: Proxy) -> None:
     """Bytes that were on their way already (LD-8)."""
     before = streams(proxy, *LOOP)
     upstream = proxy.upstream()
-    upstream._unread += 1
-    upstream.take(chunked(chat("more")))
+    upstream._queued_reads += 1
+    upstream.process(chunked(chat("more")))
     upstream.goes()
     assert proxy.sent() == before
 
@@ -212,9 +205,8 @@ def test_which_answers_are_watched(dialect: str, kind: bytes, guarded: bool) -> 
     """Event streams of dialects that have an end (LD-8)."""
     head = ResponseHead(200, b"", b"", {"content-type": kind} if kind else {}, -1, b"", True)
     asked_for = Chat(dialect, "m", (), 1, stream=True)
-    watch = StreamWatch(lambda *_: None, lambda *_: None, guards=1)
-    reading = guarded_reading(asked_for, head, lambda _why: None, watch)
-    assert isinstance(reading, GuardedTap) is guarded
+    reading = read_response(asked_for, head, lambda _why: None, lambda _can_cut: RepetitionWatch(lambda *_: None))
+    assert isinstance(reading, GuardedAnswer) is guarded
     assert reading is not None
 
 
@@ -439,7 +431,7 @@ def test_several_answers_that_all_repeat_themselves(proxy: Proxy) -> None:
 
 def test_more_answers_than_anybody_looks_at(proxy: Proxy) -> None:
     """What is kept is bounded, and what is not looked at is not cut (Y-2)."""
-    crowd = [chat(UNIT, index) for _ in range(LOOPED) for index in range(ANSWERS_MAX + 1)]
+    crowd = [chat(UNIT, index) for _ in range(LOOPED) for index in range(MAX_PROBED_CHOICES + 1)]
     assert streams(proxy, *crowd, DONE).endswith(chunked(DONE))
     assert told(proxy) == []
 
@@ -471,9 +463,8 @@ def test_a_fault_in_telling_of_it_is_counted(proxy: Proxy, monkeypatch: pytest.M
     assert proxy.world.engine.tally.faults == 1
 
 
-def test_what_is_only_read_has_no_end() -> None:
-    """The rest of the gateway cannot cut what is not guarded."""
-    reading = AnswerTap(ListeningReader("openai_chat", StreamRepetition()), None, lambda _why: None)
+def test_a_response_that_is_only_read_is_never_cut() -> None:
+    watch = RepetitionWatch(lambda *_: None)
+    reading = PassingAnswer(ListeningReader("openai_chat", watch), None, lambda _why: None)
     assert not reading.feed(LOOP)
-    assert reading.end(0, None) == b""
-    assert issubclass(GuardedTap, AnswerTap)
+    assert watch.found

@@ -26,31 +26,31 @@ def shares() -> ConnectionCounts:
     made = ConnectionCounts(memory, 3)
     os.close(memory)
     for index in range(3):
-        made.absent(index)
+        made.remove(index)
     return made
 
 
 def test_who_has_no_more_than_the_others_may_take_one(shares: ConnectionCounts) -> None:
     """An eighth more than the least is fair; whoever is absent does not count (S-5)."""
-    shares.has(0, 0)
-    assert shares.allows(0)
-    assert not shares.allows(1)
-    shares.has(0, 16)
-    assert shares.allows(18)
-    assert not shares.allows(19)
-    shares.has(1, 2)
-    assert not shares.allows(3)
-    shares.absent(1)
-    assert shares.allows(18)
-    assert shares.shown() == [16, None, None]
+    shares.set(0, 0)
+    assert shares.may_accept(0)
+    assert not shares.may_accept(1)
+    shares.set(0, 16)
+    assert shares.may_accept(18)
+    assert not shares.may_accept(19)
+    shares.set(1, 2)
+    assert not shares.may_accept(3)
+    shares.remove(1)
+    assert shares.may_accept(18)
+    assert shares.snapshot() == [16, None, None]
 
 
 def test_many_that_come_and_go_need_speed(shares: ConnectionCounts) -> None:
     """Whoever has taken thousands within a second does not wait for the others at each (S-5)."""
-    shares.has(0, 0)
-    assert not shares.allows(1, recent=15)
-    assert shares.allows(1, recent=16)
-    assert shares.allows(8, recent=2000)
+    shares.set(0, 0)
+    assert not shares.may_accept(1, recent=15)
+    assert shares.may_accept(1, recent=16)
+    assert shares.may_accept(8, recent=2000)
 
 
 def test_all_processes_see_the_same() -> None:
@@ -59,9 +59,9 @@ def test_all_processes_see_the_same() -> None:
     os.ftruncate(memory, 8)
     one, other = ConnectionCounts(memory, 2), ConnectionCounts(memory, 2)
     os.close(memory)
-    one.has(0, 5)
-    other.absent(1)
-    assert one.shown() == other.shown() == [5, None]
+    one.set(0, 5)
+    other.remove(1)
+    assert one.snapshot() == other.snapshot() == [5, None]
 
 
 def answering(name: str) -> Callable[[Request], Reply]:
@@ -82,7 +82,7 @@ def run(shares: ConnectionCounts, steps: Callable[[list[Server], int], Awaitable
             finally:
                 for server in servers:
                     await server.stop(0)
-        assert shares.shown() == [None] * 3
+        assert shares.snapshot() == [None] * 3
 
     uvloop.run(main())
 
@@ -111,11 +111,11 @@ def test_connections_are_shared_evenly(shares: ConnectionCounts, together: bool)
             opened = [await connect(port) for _ in range(16)]
         counts = [sum(who == name for who, _ in opened) for name in (b"a", b"b")]
         assert max(counts) <= 10
-        assert shares.shown()[:2] == counts
+        assert shares.snapshot()[:2] == counts
         for who, writer in opened:
             if who == b"a":
                 writer.close()
-        await until(lambda: shares.shown()[0] == 0)
+        await until(lambda: shares.snapshot()[0] == 0)
         more = [await connect(port) for _ in range(4)]
         assert [who for who, _ in more].count(b"a") >= 3
         for _, writer in (*opened, *more):
@@ -128,14 +128,14 @@ def test_who_hangs_holds_up_nobody(shares: ConnectionCounts) -> None:
     """Somebody with fewer connections who does not take any is waited for, but only a moment, and ever less (S-5)."""
 
     async def steps(servers: list[Server], port: int) -> None:
-        shares.has(2, 0)  # takes none
+        shares.set(2, 0)  # takes none
         loop = asyncio.get_running_loop()
         began = loop.time()
         opened = [await connect(port) for _ in range(40)]
         assert loop.time() - began < 2.0
         for _, writer in opened:
             writer.close()
-        shares.absent(2)
+        shares.remove(2)
 
     run(shares, steps)
 
@@ -145,7 +145,7 @@ def test_who_stops_leaves_the_rest_to_the_others(shares: ConnectionCounts) -> No
 
     async def steps(servers: list[Server], port: int) -> None:
         await servers[0].stop(0)
-        assert shares.shown()[:2] == [None, 0]
+        assert shares.snapshot()[:2] == [None, 0]
         opened = [await connect(port) for _ in range(3)]
         assert [who for who, _ in opened] == [b"b"] * 3
         for _, writer in opened:
@@ -174,7 +174,7 @@ def test_encrypted_connections(shares: ConnectionCounts, tmp_path: Path) -> None
                 with suppress(OSError):
                     await reader.read()
                 writer.close()
-                await asyncio.wait_for(until(lambda: shares.shown()[0] == 0), 10)
+                await asyncio.wait_for(until(lambda: shares.snapshot()[0] == 0), 10)
                 reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=theirs)
                 writer.write(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
                 assert (await reader.read()).endswith(b"\r\n\r\na")
@@ -187,7 +187,7 @@ def test_encrypted_connections(shares: ConnectionCounts, tmp_path: Path) -> None
 
 def test_without_descriptors_it_rests(shares: ConnectionCounts, monkeypatch: pytest.MonkeyPatch) -> None:
     """Connections wait, and nothing spins or breaks (S-5)."""
-    monkeypatch.setattr(sharing, "_NONE_LEFT_S", 0.01)
+    monkeypatch.setattr(sharing, "_NO_DESCRIPTORS_S", 0.01)
 
     class Poor:
         """A socket whose system has no descriptors for a while."""
@@ -207,7 +207,7 @@ def test_without_descriptors_it_rests(shares: ConnectionCounts, monkeypatch: pyt
 
     async def steps(servers: list[Server], port: int) -> None:
         await servers[1].stop(0)
-        (turns,) = servers[0]._turns
+        (turns,) = servers[0]._acceptors
         poor = Poor(turns._sock, 3)
         turns._sock = poor  # type: ignore[assignment]
         _, writer = await connect(port)

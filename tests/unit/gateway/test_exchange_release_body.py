@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from breakloop.gateway.exchange import KEPT_BYTES, forget_body
+from breakloop.gateway.exchange import KEPT_BYTES, release_body
 from breakloop.gateway.http_request import Request
 from breakloop.model.call import Call, Chat, Message
 
@@ -21,7 +21,7 @@ def test_only_a_long_one_is_forgotten(size: int, kept: bool) -> None:
     call.parsed.chat = Chat("openai_chat", "m", (Message("user", "x" * size),), 1)
     parsed: Any = body
     call.parsed.body = parsed
-    forget_body(request, call)
+    release_body(request, call)
     assert (request.body == body, call.body == body, call.parsed.body is parsed) == (kept, kept, kept)
     assert (call.parsed.chat.model, bool(call.parsed.chat.tail)) == ("m", kept)
 
@@ -30,6 +30,6 @@ def test_the_id_of_a_call_of_a_tool_stays() -> None:
     """An error in its stead has to carry it (A-1)."""
     body = json.dumps({"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": "x" * KEPT_BYTES}).encode()
     call = Call("POST", "/mcp", body=body)
-    forget_body(Request("POST", b"/mcp", {}, body=body), call)
+    release_body(Request("POST", b"/mcp", {}, body=body), call)
     assert json.loads(call.body)["id"] == 7
     assert len(call.body) < 200

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from breakloop.gateway.connection import Connection
-from breakloop.gateway.hub import Phase
+from breakloop.gateway.server_core import Phase
 from tests.unit.gateway.fake_client import Client, FakeTransport, get, post
 
 
@@ -47,7 +47,7 @@ def test_what_arrives_in_one_turn_is_answered_together() -> None:
 def test_a_burst_is_bounded() -> None:
     """Nobody waits for more than so many others."""
     with Client() as client:
-        client.server.burst = 2
+        client.server.max_batched_writes = 2
         transports = [FakeTransport() for _ in range(5)]
         seen_at_write: list[int] = []
         for transport in transports:
@@ -55,7 +55,7 @@ def test_a_burst_is_bounded() -> None:
             connection.connection_made(transport)
             transport.on_write = lambda: seen_at_write.append(len(client.seen))
             connection.data_received(get())
-        client.server.answer()
+        client.server.process_reads()
         assert seen_at_write == [2, 2, 4, 4, 5]
 
 
@@ -63,7 +63,7 @@ def test_a_long_piece_is_used_at_once() -> None:
     """What is kept for a turn of the loop stays small, and in order (Y-2)."""
     with Client() as client:
         client.connection.data_received(get("/first"))
-        client.connection.data_received(post(b"x" * client.server.large))
+        client.connection.data_received(post(b"x" * client.server.large_read))
         assert [request.target for request in client.seen] == [b"/first", b"/p"]
 
 
@@ -72,7 +72,7 @@ def test_a_refusal_does_not_overtake_an_answer() -> None:
     with Client() as client:
         client.connection.data_received(get("/good"))
         client.connection.data_received(b"BAD\r\n\r\n")
-        client.server.answer()
+        client.server.process_reads()
         assert [status for status, _ in client.replies()] == [200, 400]
 
 
@@ -90,11 +90,11 @@ def test_a_broken_connection_does_not_cost_the_others_their_answers() -> None:
         broken = Connection(client.server)
         transport = FakeTransport()
         broken.connection_made(transport)
-        broken._incoming = None  # type: ignore[assignment]
+        broken._reader = None  # type: ignore[assignment]
         broken.phase = Phase.HEAD
         broken.data_received(b"x")
         client.connection.data_received(get())
-        client.server.answer()
+        client.server.process_reads()
         assert transport.aborted
         assert [status for status, _ in client.replies()] == [200]
         assert client.server.handler_errors == 1
@@ -113,10 +113,10 @@ def test_a_write_that_fails_does_not_cost_the_others_their_answers() -> None:
         transport.on_write = fail
         broken.data_received(get())
         client.connection.data_received(get())
-        client.server.answer()
+        client.server.process_reads()
         assert transport.aborted
         assert [status for status, _ in client.replies()] == [200]
-        assert not client.server.answering
+        assert not client.server.batching
 
 
 def test_what_was_read_is_answered_before_the_server_stops() -> None:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import pytest
 
 from breakloop.errors import RequestError
-from breakloop.gateway.http_request import HeadParser, RequestLimits
-from breakloop.gateway.hub import BodyMemory, IncomingBody
+from breakloop.gateway.http_request import BodyMemory, HeadParser, RequestLimits, RequestReader
 from tests.unit.gateway.fake_client import chunked, get, post
 
 
-def incoming(limits: RequestLimits | None = None) -> IncomingBody:
+def incoming(limits: RequestLimits | None = None) -> RequestReader:
     limits = limits or RequestLimits()
-    return IncomingBody(HeadParser(limits), limits, BodyMemory(limits))
+    return RequestReader(HeadParser(limits), limits, BodyMemory(limits))
 
 
 def test_requests_come_out_in_order_and_one_at_a_time() -> None:
@@ -89,7 +88,7 @@ def test_all_bodies_together_have_a_bound() -> None:
     """Many half-sent bodies cannot take more than so much; room comes back when one is done or given up (Y-2)."""
     limits = RequestLimits(all_bodies_bytes=100)
     room = BodyMemory(limits)
-    first, second = (IncomingBody(HeadParser(limits), limits, room) for _ in range(2))
+    first, second = (RequestReader(HeadParser(limits), limits, room) for _ in range(2))
     first.push(post(b"x" * 80)[:-10])
     assert first.next("") is None
     assert room.held == 70

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from breakloop.errors import UpstreamError
 from breakloop.gateway.http_request import CHUNKED
-from breakloop.gateway.http_response import BODY_UNTIL_CLOSE, ChunkBoundary, Chunked, framing_for
+from breakloop.gateway.http_response import BODY_UNTIL_CLOSE, ChunkBoundary, ChunkedFraming, framing_for
 
 STREAM = b"5\r\nhello\r\n6;ext=1\r\n world\r\n00a\r\n0123456789\r\n0\r\nX-Trailer: t\r\n\r\n"
 CONTENT = b"hello world0123456789"
@@ -102,7 +102,7 @@ def test_until_close() -> None:
 
 def test_content_is_not_copied_where_it_need_not_be() -> None:
     """The middle of a large chunk is handed on as the very object that was received."""
-    framing = Chunked()
+    framing = ChunkedFraming()
     framing.feed(b"100000\r\n")
     piece = b"x" * 1000
     framing.feed(piece)
@@ -128,7 +128,7 @@ def test_content_is_not_copied_where_it_need_not_be() -> None:
 @pytest.mark.parametrize("whole", [True, False])
 def test_where_other_content_could_follow(fed: bytes, joint: ChunkBoundary | None, whole: bool) -> None:
     """After any byte it is known what has to be written first, and what the running chunk still needs (LD-8)."""
-    framing = Chunked()
+    framing = ChunkedFraming()
     for piece in [fed] if whole else [fed[at : at + 1] for at in range(len(fed))]:
         framing.feed(piece)
-    assert framing.joint == joint
+    assert framing.boundary == joint

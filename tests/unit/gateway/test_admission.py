@@ -29,8 +29,8 @@ def test_gateways_get_the_status_and_mcp_clients_a_result() -> None:
     asked = [call("/mcp", "POST", body=body) for _ in range(2)]
     verdict = [here.engine.decide(one) for one in asked][-1]
     judge = judging(here)
-    gateway = judge.denied(request(), asked[-1], verdict)
-    client = judge.denied_to_client(asked[-1], verdict)
+    gateway = judge.gateway_denial(request(), asked[-1], verdict)
+    client = judge.client_denial(asked[-1], verdict)
     assert (gateway.status, json.loads(gateway.body)["error"]["code"]) == (429, -32000)
     assert (client.status, json.loads(client.body)["result"]["isError"]) == (200, True)
     assert client.head == gateway.head

@@ -22,7 +22,7 @@ def test_end_to_end_fields_pass_as_they_are() -> None:
     """Unknown fields, repeated ones and their spelling belong to the client (D-1)."""
     head = parse(b"HTTP/1.1 200 OK", b"X-Odd_Name:  v ", b"set-cookie: a", b"Set-Cookie: b", b"Content-Length: 3")
     assert head.lines == b"X-Odd_Name:  v \r\nset-cookie: a\r\nSet-Cookie: b\r\n"
-    assert (head.status, head.line, head.length, head.keeps) == (200, b"HTTP/1.1 200 OK\r\n", 3, True)
+    assert (head.status, head.line, head.length, head.keep_alive) == (200, b"HTTP/1.1 200 OK\r\n", 3, True)
     assert head.headers == {"content-length": b"3"}
 
 
@@ -32,7 +32,7 @@ def test_hop_by_hop_fields_stay_here() -> None:
     values = {"Connection": "x-private, close", "Transfer-Encoding": "chunked"}
     lines = [f"{name}: {values.get(name, 'v')}".encode() for name in names]
     head = parse(b"HTTP/1.1 200 OK", *lines, b"X-Private: 1", b"X-Public: 2")
-    assert (head.lines, head.keeps) == (b"X-Public: 2\r\n", False)
+    assert (head.lines, head.keep_alive) == (b"X-Public: 2\r\n", False)
 
 
 def test_connection_cannot_take_what_the_client_needs() -> None:
@@ -58,7 +58,7 @@ def test_connection_cannot_take_what_the_client_needs() -> None:
 )
 def test_where_the_body_ends(lines: list[bytes], method: str, length: int, keeps: bool, announced: bytes) -> None:
     head = parse(*lines, method=method)
-    assert (head.length, head.keeps, head.announced) == (length, keeps, announced)
+    assert (head.length, head.keep_alive, head.announced) == (length, keeps, announced)
 
 
 def test_a_reason_phrase_may_be_missing() -> None:

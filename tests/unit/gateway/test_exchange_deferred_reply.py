@@ -10,7 +10,7 @@ import pytest
 from breakloop.errors import RequestError
 from breakloop.gateway.admission import DebugSessions
 from breakloop.gateway.exchange import DeferredReply
-from breakloop.gateway.hub import Phase
+from breakloop.gateway.server_core import Phase
 from breakloop.model.call import CLIENT_LEFT, Answer, Call
 from breakloop.model.verdict import Verdict
 from tests.builders import World, about, bundle, exact, header, policy, world
@@ -40,12 +40,12 @@ class Held:
 def proxy() -> Iterator[Proxy]:
     with Proxy(bundle(policy("p", loop=exact(2)))) as made:
         remote: Any = Held(made.world)
-        made.door._judging.remote = remote
+        made.door._admission.remote = remote
         yield made
 
 
 def held(proxy: Proxy) -> Held:
-    remote: Any = proxy.door._judging.remote
+    remote: Any = proxy.door._admission.remote
     assert isinstance(remote, Held)
     return remote
 
@@ -146,7 +146,7 @@ def test_the_decision_service_waits_too() -> None:
     """For nginx the status travels in a header field then as ever (D-3)."""
     here = world(bundle(policy("p", loop=exact(2))))
     remote: Any = Held(here)
-    here.door._judging.remote = remote
+    here.door._admission.remote = remote
     replies: list[Any] = []
     for _ in range(2):
         asked = about("/x")
@@ -163,8 +163,8 @@ def test_a_debug_session_sees_what_it_sees_without(monkeypatch: pytest.MonkeyPat
     """With the time that the decision took (A-6)."""
     here = world(bundle(policy("p", loop=exact(2))))
     door = here.make_door(debug_secret="a secret for debugging")
-    judging = door._judging
-    monkeypatch.setattr(DebugSessions, "holds", lambda _self, _request: True)
+    judging = door._admission
+    monkeypatch.setattr(DebugSessions, "is_active", lambda _self, _request: True)
     remote: Any = Held(here)
     judging.remote = remote
     pending = door(about("/x"))
