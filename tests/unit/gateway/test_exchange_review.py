@@ -68,7 +68,7 @@ def test_a_fault_in_an_error_reply_leaves_nobody_waiting(monkeypatch: pytest.Mon
     with Proxy() as proxy:
         logged: list[Any] = []
         proxy.loop.set_exception_handler(lambda _, context: logged.append(context))
-        monkeypatch.setattr(type(proxy.door), "failed", fails)
+        monkeypatch.setattr(type(proxy.door), "error_reply", fails)
         proxy.pools["up"].refuses.append(ConnectionRefusedError())
         proxy.send(get("/a"))
         assert proxy.sent().startswith(b"HTTP/1.1 50") or proxy.closed()
@@ -85,8 +85,8 @@ def test_a_fault_in_giving_up_takes_nobody_elses_request(monkeypatch: pytest.Mon
     with Proxy() as proxy:
         other, transport = another(proxy)
         proxy.send(get("/a"))
-        monkeypatch.setattr(type(proxy.door), "reading", fails)
-        monkeypatch.setattr(type(proxy.door), "failed", fails)
+        monkeypatch.setattr(type(proxy.door), "read_response", fails)
+        monkeypatch.setattr(type(proxy.door), "error_reply", fails)
         proxy.upstream().data_received(ok())
         other.data_received(get("/livez"))
         try:
