@@ -1,17 +1,56 @@
-"""`import breakloop` is cheap, and each part of the library loads what it needs and nothing that it does not."""
+"""The public surface: which names there are, that `import breakloop` is cheap, and that each part of the library loads
+what it needs and nothing else."""
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 import pytest
 
 from tests.e2e.served import SRC
 
 pytestmark = pytest.mark.e2e
+
+PACKAGE = SRC / "breakloop"
+# Every public module and its public names. Nothing else may be imported by programs.
+PUBLIC = {
+    "breakloop": {
+        "BreakloopError", "BundleError", "Decision", "DeniedError", "Guard", "LoopDetectedError", "Problem", "RequestError",
+        "Run", "SettingsError", "StateError", "__version__", "agent",
+    },
+    "breakloop.anthropic": {"Anthropic", "AsyncAnthropic", "DeniedError", "LoopDetectedError"},
+    "breakloop.exceptions": {"DeniedError", "LoopDetectedError"},
+    "breakloop.openai": {"AsyncOpenAI", "DeniedError", "LoopDetectedError", "OpenAI"},
+    "breakloop.integrations.asgi": {"GuardASGIMiddleware"},
+    "breakloop.integrations.claude_agent": {"ClaudeHooks", "breakloop_hooks"},
+    "breakloop.integrations.crewai": {"GuardCrewHooks"},
+    "breakloop.integrations.httpx": {"AsyncGuardTransport", "GuardTransport"},
+    "breakloop.integrations.httpx2": {"AsyncGuardTransport", "GuardTransport"},
+    "breakloop.integrations.langchain": {"GuardAgentMiddleware"},
+    "breakloop.integrations.litellm": {"BreakloopGuardrail"},
+    "breakloop.integrations.mcp": {"GuardMCPMiddleware"},
+    "breakloop.integrations.openai_agents": {"GuardRunHooks"},
+}  # fmt: skip
+# Public members of the classes that programs hold.
+MEMBERS = {
+    "Guard": {
+        "acheck", "aenforce", "areport", "astep", "async_wait", "check", "close", "enforce", "faults", "llm", "report", "run",
+        "step", "tool", "wait",
+    },
+    "Run": {
+        "aafter_tool", "abefore_tool", "add_answer", "after_tool", "agent", "astep", "before_tool", "begin", "session", "step",
+    },
+    "Decision": {
+        "allowed", "cooldown_seconds", "degraded", "delay_seconds", "error", "evidence", "fingerprint", "hit_count", "is_loop",
+        "kind", "message", "note", "notice", "policy", "reason", "request_id", "retry_after", "status", "warning",
+    },
+}  # fmt: skip
 
 OPTIONAL = {
     "agents", "anthropic", "click", "cryptography", "genai_prices", "hiredis", "httptools", "httpx", "httpx2", "jwt",
@@ -43,6 +82,83 @@ def loaded(code: str) -> set[str]:
     return set(json.loads(done.stdout))
 
 
+def module_name(path: Path) -> str:
+    parts = path.relative_to(SRC).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def declared_names(path: Path) -> set[str] | None:
+    """The `__all__` of a module, without importing it; None if it has none."""
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Assign) and [getattr(one, "id", "") for one in node.targets] == ["__all__"]:
+            return set(ast.literal_eval(node.value))
+    return None
+
+
+def test_public_names() -> None:
+    """A module is public if it has `__all__`. `breakloop.testing` has a list of its own (P-1)."""
+    files = [*PACKAGE.glob("*.py"), *PACKAGE.glob("integrations/*.py"), *PACKAGE.glob("sdk/*.py")]
+    found = {module_name(path): declared_names(path) for path in files}
+    assert {name: names for name, names in found.items() if names is not None} == PUBLIC
+    assert declared_names(PACKAGE / "testing" / "__init__.py")
+
+
+@pytest.mark.parametrize("name", sorted(MEMBERS))
+def test_public_members(name: str) -> None:
+    """What programs can call; everything else begins with an underscore (P-1)."""
+    import breakloop
+
+    assert {member for member in dir(getattr(breakloop, name)) if not member.startswith("_")} == MEMBERS[name]
+
+
+def test_the_pages_name_every_public_member() -> None:
+    """`Guard` and `Run` are described where programs look for them (P-1)."""
+    page = (SRC.parent / "docs" / "how-to" / "python-guard.md").read_text(encoding="utf-8")
+    assert [
+        one for name in ("Guard", "Run") for one in sorted(MEMBERS[name]) if not re.search(rf"\b{one}\b", page)
+    ] == []
+
+
+def test_public_classes_show_how_they_are_used() -> None:
+    """Each has a docstring (P-1)."""
+    for module, names in PUBLIC.items():
+        path = PACKAGE.joinpath(*module.split(".")[1:]).with_suffix(".py")
+        if path.is_file():
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+            defined = [node for node in tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef)]
+            assert [node.name for node in defined if node.name in names and not ast.get_docstring(node)] == [], module
+
+
+def imported_packages(path: Path) -> set[str]:
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names.add(node.module.partition(".")[0])
+    return names - set(sys.stdlib_module_names) - {"breakloop"}
+
+
+def test_a_framework_is_imported_in_its_own_module_only() -> None:
+    """What an integration or a drop-in client needs beyond the required dependencies, nothing else imports (P-1)."""
+    project = tomllib.loads((SRC.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    required = {re.split(r"[^\w-]", one)[0].replace("-", "_") for one in project["dependencies"]}
+    importers: dict[str, set[str]] = {}
+    for path in PACKAGE.rglob("*.py"):
+        for package in imported_packages(path) - required:
+            importers.setdefault(package, set()).add(module_name(path))
+    clients = {"breakloop.anthropic", "breakloop.openai"}
+    frameworks = {
+        name: modules
+        for name, modules in importers.items()
+        if modules & clients or any(one.startswith("breakloop.integrations.") for one in modules)
+    }
+    assert set(frameworks) >= {"agents", "crewai", "httpx", "httpx2", "langchain", "litellm", "openai"}
+    for name, modules in frameworks.items():
+        assert len(modules - clients) <= 1, (name, modules)
+        assert all(one.startswith("breakloop.integrations.") for one in modules - clients), (name, modules)
+
+
 def test_importing_it_brings_nothing_else() -> None:
     """None of the packages that it depends on, required or optional (P-1)."""
     assert loaded("import breakloop") & OPTIONAL == set()
@@ -60,6 +176,32 @@ def test_a_drop_in_client_brings_its_own_sdk_only() -> None:
     brought = loaded("import breakloop.openai")
     assert "openai" in brought
     assert brought & {"anthropic", "ruamel", "uvloop", "click"} == set()
+
+
+def modules_of(code: str) -> set[str]:
+    """Return all modules that a fresh interpreter has after this code."""
+    tell = "\nimport sys, json; print(json.dumps(sorted(sys.modules)))"
+    command = [sys.executable, "-I", "-c", f"import sys; sys.path.insert(0, {str(SRC)!r})\n{code}{tell}"]
+    return set(json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout))
+
+
+@pytest.mark.parametrize("backend", ["", "_local", "_gateway"])
+def test_a_hook_loads_no_engine(backend: str) -> None:
+    """It is a new process for each event, and the agent waits for it (P-3)."""
+    found = modules_of(f"import breakloop.cli.hook, breakloop.integrations.claude_code{backend}")
+    assert found & {"pydantic", "asyncio", "ruamel", "breakloop.sdk.local_backend", "breakloop.engine.engine"} == set()
+    assert {one for one in found if one.startswith("breakloop.policy.")} <= {
+        "breakloop.policy.paths",
+        "breakloop.policy.cache",
+    }
+    if backend != "_gateway":
+        assert "http.client" not in found
+
+
+def test_a_wrapped_mcp_server_starts_without_an_engine() -> None:
+    """A client may start ten of them; the engine is loaded with the first tool call (P-3)."""
+    found = modules_of("import breakloop.cli.mcp")
+    assert found & {"pydantic", "ruamel", "breakloop.sdk.local_backend", "breakloop.engine.engine"} == set()
 
 
 def test_importing_it_is_quick() -> None:

@@ -20,12 +20,12 @@ def blocks(page: str) -> list[str]:
     return re.findall(r"```python\n(.*?)```", (HOW_TO / f"{page}.md").read_text(encoding="utf-8"), re.DOTALL)
 
 
-@pytest.mark.parametrize("number", range(5))
+@pytest.mark.parametrize("number", range(6))
 def test_the_code_of_the_guards_page_runs(number: int, capsys: pytest.CaptureFixture[str]) -> None:
-    """Each block by itself, as somebody would paste it (D-4)."""
+    """Each block by itself, as a reader would paste it (D-4)."""
     names: dict[str, Any] = {}
     code = blocks("python-guard")
-    assert len(code) == 5
+    assert len(code) == 6
     exec(compile(code[number], f"block {number}", "exec"), names)
     assert names["guard"].faults == 0
     if number == 0:

@@ -1,5 +1,11 @@
-"""breakloop stops runaway AI agents before they burn money. This module holds the public names, and nothing else: those
-of the library are loaded when they are first used, so that importing it costs next to nothing."""
+"""breakloop stops runaway AI agents before they burn money.
+
+    from breakloop import Guard, LoopDetectedError
+    guard = Guard()
+
+Also public: `breakloop.openai`, `breakloop.anthropic`, `breakloop.exceptions`, `breakloop.testing` and
+`breakloop.integrations.<framework>`. Names of the library are loaded on first use, so importing this package is cheap.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +18,9 @@ from breakloop.errors import BreakloopError, BundleError, Problem, RequestError,
 if TYPE_CHECKING:
     from breakloop.exceptions import DeniedError, LoopDetectedError
     from breakloop.model.verdict import Decision
-    from breakloop.sdk.backend import agent
+    from breakloop.sdk.context import agent
     from breakloop.sdk.guard import Guard
+    from breakloop.sdk.run import Run
 
 
 __all__ = [
@@ -25,6 +32,7 @@ __all__ = [
     "LoopDetectedError",
     "Problem",
     "RequestError",
+    "Run",
     "SettingsError",
     "StateError",
     "__version__",
@@ -36,12 +44,12 @@ _LAZY = {
     "DeniedError": "breakloop.exceptions",
     "Guard": "breakloop.sdk.guard",
     "LoopDetectedError": "breakloop.exceptions",
-    "agent": "breakloop.sdk.backend",
+    "Run": "breakloop.sdk.run",
+    "agent": "breakloop.sdk.context",
 }
 
 
 def __getattr__(name: str) -> Any:
-    """Load a public name of the library when it is first used."""
     home = _LAZY.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

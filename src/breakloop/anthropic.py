@@ -1,7 +1,10 @@
-"""Drop-in clients of Anthropic's: `from breakloop.anthropic import Anthropic`. Made in `breakloop.anthropic`.
+"""Drop-in clients for Anthropic: they send requests through the gateway.
 
-Drop-in clients of Anthropic's (SPEC P-2): the real ones, pointed at the gateway. A denied loop is raised as an error
-that is both `breakloop.LoopDetectedError` and `anthropic.RateLimitError`, so that existing handlers keep working.
+    from breakloop.anthropic import Anthropic
+    client = Anthropic(agent="support-bot")
+
+The gateway is `BREAKLOOP_URL`, or the address of a local `breakloop serve`. A denial is raised as an error that is both
+`breakloop.DeniedError` and `anthropic.RateLimitError`, so that existing handlers keep working.
 """
 
 from __future__ import annotations
@@ -13,13 +16,15 @@ import httpx2
 
 from breakloop import exceptions
 from breakloop.model.verdict import Decision
-from breakloop.sdk import http
+from breakloop.sdk.clients import client_options, denial_in, with_agent_headers
+
+__all__ = ["Anthropic", "AsyncAnthropic", "DeniedError", "LoopDetectedError"]
 
 _PATH = ""
 
 
 class DeniedError(exceptions.DeniedError, anthropic.RateLimitError):
-    """A denial other than a loop's: a limit, a budget, a kill switch."""
+    """A denial that is not a loop: a limit, a budget, a kill switch."""
 
     def __init__(self, decision: Decision, text: str, response: httpx2.Response, body: object) -> None:
         anthropic.RateLimitError.__init__(self, text, response=response, body=body)
@@ -35,42 +40,41 @@ class LoopDetectedError(exceptions.LoopDetectedError, anthropic.RateLimitError):
 
 
 class Anthropic(anthropic.Anthropic):
-    """`anthropic.Anthropic` by way of the gateway. `agent` and `session` name who speaks, the rest is as it was."""
+    """`anthropic.Anthropic` through the gateway. `agent` and `session` name the caller; other options are the SDK's:
+
+    client = Anthropic(agent="support-bot", session=ticket_id)
+    client.messages.create(model="claude-sonnet-5", max_tokens=1024, messages=[...])
+    """
 
     def __init__(self, *, agent: str = "", session: str = "", **options: Any) -> None:
-        super().__init__(**http.options(options, _PATH, agent, session))
+        super().__init__(**client_options(options, _PATH, agent, session))
 
     @property
     def default_headers(self) -> dict[str, str | anthropic.Omit]:
-        """The client's own, and the names of the `with` block around."""
-        return http.named(super().default_headers)
+        return with_agent_headers(super().default_headers)
 
     def _make_status_error_from_response(self, response: httpx2.Response) -> anthropic.APIStatusError:
-        return _ours(super()._make_status_error_from_response(response), response)
+        return _with_denial(super()._make_status_error_from_response(response), response)
 
 
 class AsyncAnthropic(anthropic.AsyncAnthropic):
-    """`anthropic.AsyncAnthropic` by way of the gateway."""
+    """`anthropic.AsyncAnthropic` through the gateway. See `Anthropic`."""
 
     def __init__(self, *, agent: str = "", session: str = "", **options: Any) -> None:
-        super().__init__(**http.options(options, _PATH, agent, session))
+        super().__init__(**client_options(options, _PATH, agent, session))
 
     @property
     def default_headers(self) -> dict[str, str | anthropic.Omit]:
-        """The client's own, and the names of the `with` block around."""
-        return http.named(super().default_headers)
+        return with_agent_headers(super().default_headers)
 
     def _make_status_error_from_response(self, response: httpx2.Response) -> anthropic.APIStatusError:
-        return _ours(super()._make_status_error_from_response(response), response)
+        return _with_denial(super()._make_status_error_from_response(response), response)
 
 
-def _ours(error: anthropic.APIStatusError, response: httpx2.Response) -> anthropic.APIStatusError:
-    """The SDK's error, or where the gateway has denied, ours, which is one too."""
-    decision = http.denial_in(response) if isinstance(error, anthropic.RateLimitError) else None
+def _with_denial(error: anthropic.APIStatusError, response: httpx2.Response) -> anthropic.APIStatusError:
+    """Return the SDK's error, or ours if the gateway denied the request."""
+    decision = denial_in(response) if isinstance(error, anthropic.RateLimitError) else None
     if decision is None:
         return error
     kind = LoopDetectedError if decision.is_loop else DeniedError
     return kind(decision, str(error), response, error.body)
-
-
-__all__ = ["Anthropic", "AsyncAnthropic", "DeniedError", "LoopDetectedError"]

@@ -1,6 +1,11 @@
-"""What the library raises instead of a request or a step that was denied. Public, and light: it imports no SDK.
+"""The errors that the library raises for denials. Importing this module loads no SDK and no engine.
 
-`breakloop.openai` and `breakloop.anthropic` raise subclasses that are also that SDK's `RateLimitError`."""
+    from breakloop.exceptions import DeniedError, LoopDetectedError
+    try: search("refund policy")
+    except LoopDetectedError as stop: print(stop.kind, stop.evidence)
+
+`breakloop.openai` and `breakloop.anthropic` raise subclasses that are also the `RateLimitError` of that SDK.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +15,15 @@ from typing import Any
 from breakloop.errors import BreakloopError
 from breakloop.model.verdict import Decision
 
-__all__ = ["DeniedError", "LoopDetectedError", "error_for"]
+__all__ = ["DeniedError", "LoopDetectedError"]
 
 
 class DeniedError(BreakloopError):
-    """A denial. `reason` is from the closed list in the docs, `retry_after` seconds (None: waiting does not help)."""
+    """A denial. `reason` is from a closed list (docs/reference/reasons.md); `retry_after` is in seconds, or None if
+    waiting does not help."""
 
     def __init__(self, decision: Decision, text: str = "") -> None:
-        # Not `super()`: where an SDK's error stands behind us in the order of bases, it has been initialised by name.
+        # Not `super()`: a subclass has another SDK's error as a second base, and initialises that by name.
         Exception.__init__(self, text or f"{decision.message} ({decision.error})")
         self.decision = decision
         self.message: str = decision.message
@@ -25,13 +31,13 @@ class DeniedError(BreakloopError):
         self.retry_after = decision.retry_after
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Errors travel between processes; the request that is behind the decision, and an SDK's response, do not."""
+        """Pickle as one of the two classes here, without the request and without the response of an SDK."""
         kind = LoopDetectedError if isinstance(self, LoopDetectedError) else DeniedError
-        return kind, (replace(self.decision, call=None, verdict=None), str(self))
+        return kind, (replace(self.decision, _handle=None), str(self))
 
 
 class LoopDetectedError(DeniedError):
-    """An agent repeats itself, and is to stop or do something else. Sending the same again does not help."""
+    """The agent repeats itself. Sending the same again does not help; it has to stop or do something else."""
 
     def __init__(self, decision: Decision, text: str = "") -> None:
         DeniedError.__init__(self, decision, text)
@@ -43,5 +49,5 @@ class LoopDetectedError(DeniedError):
 
 
 def error_for(decision: Decision) -> DeniedError:
-    """Return the error that stands for a denial."""
+    """Return the error for a denial."""
     return LoopDetectedError(decision) if decision.is_loop else DeniedError(decision)

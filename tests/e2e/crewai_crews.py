@@ -30,7 +30,7 @@ SHADOW = {
 FEW = {"bundle_version": 1, "policies": [limit_policy(rate=0.001, burst=2)]}
 
 
-class Plain(OpenAICompletion):  # type: ignore[misc]  # of an environment that mypy does not see
+class Plain(OpenAICompletion):
     """A model that has no calls of tools, so that CrewAI reads them in its words."""
 
     def supports_function_calling(self) -> bool:

@@ -224,7 +224,7 @@ def test_a_remote_guard_checks_requests_and_settles(served: Served, caller: Call
             asked = []
             for _ in range(6):
                 asked.append(await guard.acheck(body, agent="looping"))
-                await guard.asettle(asked[-1])
+                await guard.areport(asked[-1])
             return [one.allowed for one in asked]
 
         assert asyncio.run(looping()) == [True] * 5 + [False]
@@ -236,5 +236,5 @@ def test_a_service_that_is_not_there_allows() -> None:
     with refusing() as url, Guard(url=url) as guard:
         decision = guard.check({"model": "m", "messages": []})
         assert (decision.allowed, decision.degraded, guard.faults) == (True, True, 1)
-        guard.settle(decision)
+        guard.report(decision)
         assert guard.faults == 1

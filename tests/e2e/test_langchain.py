@@ -150,7 +150,7 @@ def bodies(work: Callable[[ThreadedLLM], Any]) -> tuple[list[bytes], list[Any]]:
 def test_a_healthy_agent_is_untouched(http: httpx2.Client) -> None:
     """The same requests byte for byte, no more of them, and the same messages (P-3)."""
     plain = bodies(lambda llm: agent(llm, http).invoke(ASKED))
-    guarded = bodies(lambda llm: agent(llm, http, GuardAgentMiddleware(judge_tools=True)).invoke(ASKED))
+    guarded = bodies(lambda llm: agent(llm, http, GuardAgentMiddleware(check_tools=True)).invoke(ASKED))
     assert guarded == plain
     assert len(plain[0]) == len(HEALTHY)
 
@@ -234,7 +234,7 @@ def test_a_tool_is_switched_off(llm: ThreadedLLM, http: httpx2.Client) -> None:
     guard = Guard({"bundle_version": 1, "policies": [], "kill_switches": [switch]})
     answers: list[Answer] = [STUCK, say("I cannot search.")]
     llm.next(*answers)
-    state = agent(llm, http, GuardAgentMiddleware(guard, judge_tools=True)).invoke(ASKED)
+    state = agent(llm, http, GuardAgentMiddleware(guard, check_tools=True)).invoke(ASKED)
     assert "being mended" in results(state)[0]
     assert state["messages"][-1].text == "I cannot search."
 

@@ -135,7 +135,7 @@ def bodies(hooks: GuardRunHooks | None) -> list[bytes]:
 def test_a_healthy_agent_is_untouched() -> None:
     """The same requests byte for byte, and no more of them (P-3)."""
     plain = bodies(None)
-    assert bodies(GuardRunHooks(judge_tools=True)) == plain
+    assert bodies(GuardRunHooks(check_tools=True)) == plain
     assert len(plain) == len(HEALTHY)
 
 
@@ -203,7 +203,7 @@ def test_a_tool_is_switched_off(llm: ThreadedLLM) -> None:
     switch = {"scope_key": "tool:name", "scope_value": "search", "route": "/mcp", "reason": "being mended"}
     guard = Guard({"bundle_version": 1, "policies": [], "kill_switches": [switch]})
     llm.next(STUCK, say("I cannot search."))
-    assert asyncio.run(run(llm, GuardRunHooks(guard, judge_tools=True))) == "I cannot search."
+    assert asyncio.run(run(llm, GuardRunHooks(guard, check_tools=True))) == "I cannot search."
     assert "being mended" in llm.requests[1].body.decode()
 
 

@@ -11,12 +11,13 @@ from agents import Agent, Runner, function_tool
 from langchain.agents.middleware import AgentMiddleware, AgentState
 
 import breakloop
-from breakloop import Decision, DeniedError, Guard, LoopDetectedError
+from breakloop import Decision, DeniedError, Guard, LoopDetectedError, Run
 from breakloop.anthropic import Anthropic, AsyncAnthropic
 from breakloop.integrations.asgi import GuardASGIMiddleware
 from breakloop.integrations.httpx import AsyncGuardTransport, GuardTransport
 from breakloop.integrations.httpx2 import GuardTransport as GuardTransport2
 from breakloop.integrations.langchain import GuardAgentMiddleware as LangChainMiddleware
+from breakloop.integrations.mcp import GuardMCPMiddleware
 from breakloop.integrations.openai_agents import GuardRunHooks
 from breakloop.openai import AsyncOpenAI, OpenAI
 
@@ -47,6 +48,11 @@ def steps() -> None:
         assert_type(guard.enforce(decision), str)
         assert_type(decision.delay_seconds, float)
         assert_type(decision.retry_after, int | None)
+        assert_type(run, Run)
+        assert_type(run.before_tool("search", {"q": "x"}), Decision)
+        assert_type(run.after_tool("search", {"q": "x"}, "nothing"), Decision)
+    assert_type(guard.faults, int)
+    guard.report(guard.check({"model": "m", "messages": []}), text="hi", usage={"output_tokens": 3})
     assert_type(guard.step(calls=[("f", "{}")], results=[1], session="s"), Decision)
     assert_type(search("x", limit=2), str)
     assert_type(ask([{"role": "user", "content": "hi"}]), str)
@@ -55,6 +61,9 @@ def steps() -> None:
 async def async_steps() -> None:
     async with guard.run() as run:
         assert_type(await run.astep(text="hm"), Decision)
+        assert_type(await run.abefore_tool("search", {}), Decision)
+        assert_type(await run.aafter_tool("search", {}, "nothing"), Decision)
+    await guard.async_wait(await guard.acheck({"model": "m", "messages": []}))
     assert_type(await fetch("u"), bytes)
     assert_type(await guard.aenforce(await guard.acheck({"model": "m", "messages": []})), str)
 
@@ -90,9 +99,10 @@ async def app(scope: object, receive: object, send: object) -> None: ...
 
 
 _app = GuardASGIMiddleware(app, guard=guard)
+_mcp = GuardMCPMiddleware(guard)
 
 
-middleware = LangChainMiddleware(guard, agent="bot", on_block="raise")
+middleware = LangChainMiddleware(guard, agent="bot", on_block="raise", check_tools=True)
 taken_by_create_agent: list[AgentMiddleware[AgentState[Any], Any, Any]] = [middleware]
 
 

@@ -22,7 +22,7 @@ LOOP = Decision(
     cooldown_seconds=30,
     fingerprint="ab" * 16,
     evidence="same last messages",
-    call=object(),
+    _handle=object(),
 )
 
 
@@ -49,11 +49,11 @@ def test_other_denials_are_no_loops() -> None:
 def test_errors_travel_between_processes(decision: Decision) -> None:
     """Without the request that is behind them (P-1)."""
     error = error_for(decision)
-    arrived = copy.copy(error)  # by the same door as when it is sent
+    arrived = copy.copy(error)  # by the same way as when it is pickled
     assert type(arrived) is type(error)
     assert str(arrived) == str(error)
     assert arrived.decision == decision
-    assert arrived.decision.call is None
+    assert arrived.decision._handle is None
 
 
 def test_the_plain_error_is_not_an_sdks() -> None:

@@ -19,10 +19,9 @@ import click
 
 from breakloop.clock import Clock, SystemClock
 from breakloop.integrations import claude_code
-from breakloop.integrations import claude_code as hook_session
-from breakloop.integrations.claude_code import HookEvent, HookSession, Json
+from breakloop.integrations.claude_code import HookBackend, HookEvent, HookSession, Json
 from breakloop.model.verdict import Decision
-from breakloop.sdk.environment import data_dir, gateway_token, named_url, shared_secret
+from breakloop.sdk.context import configured_url, data_dir, gateway_token, shared_secret
 from breakloop.store.data_dir import DataDir
 
 FOLDER: Final = "hooks"
@@ -69,7 +68,7 @@ def command() -> None:
 @click.option("--shadow", is_flag=True, help="Change nothing; report what would have been done.")
 def claude(url: str, *, agent: str, sensitivity: str, stop_after: int, shadow: bool) -> None:
     """Handle one hook event of Claude Code, read as JSON from standard input."""
-    options = HookOptions(url or named_url(), agent, sensitivity, stop_after, shadow)
+    options = HookOptions(url or configured_url(), agent, sensitivity, stop_after, shadow)
     try:
         sent = json.loads(sys.stdin.buffer.read())
         answer = answered(sent, options, data_dir(), SystemClock())
@@ -85,7 +84,7 @@ def _why(error: Exception, url: str) -> str:
     if not url:
         return type(error).__name__
     parts = urlsplit(url)
-    why = import_module("breakloop.sdk.backend").cause(error)
+    why = import_module("breakloop.sdk.core").describe_fault(error)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}: {why}" if parts.netloc else why
 
 
@@ -94,41 +93,49 @@ def answered(sent: Mapping[str, Any], options: HookOptions, root: Path, clock: C
     event = claude_code.read(sent)
     folder = root / FOLDER
     if event.kind == claude_code.END:
-        hook_session.forget(folder, event.session, clock.now())
+        claude_code.delete_session(folder, event.session, clock.now())
     if event.kind not in claude_code.EVENTS or not event.session:
         return {}
     secret = shared_secret() or DataDir(root).kept_secret()
-    judge = None if event.kind == claude_code.BEFORE else _judge(options, secret)
-    with hook_session.opened(folder, event.owner, clock.now()) as session:
-        answer, decision = _answer(event, session, judge, options, (secret, clock.now()))
+    backend = None if event.kind == claude_code.BEFORE else _backend(options, secret)
+    with claude_code.open_session(folder, event.owner, clock.now()) as session:
+        answer, decision = _answer(event, session, backend, options, (secret, clock.now()))
     if options.shadow:
-        return claude_code.in_shadow(answer)
+        return claude_code.shadow_answer(answer)
     if decision.delay_seconds:
         time.sleep(min(decision.delay_seconds, _DELAY_MAX_S))  # noqa: TID251 - a throttle; the agent waits for us
     return answer
 
 
 def _answer(
-    event: HookEvent, session: HookSession, judge: Any, options: HookOptions, known: tuple[bytes, float]
+    event: HookEvent,
+    session: HookSession,
+    backend: HookBackend | None,
+    options: HookOptions,
+    known: tuple[bytes, float],
 ) -> tuple[Json, Decision]:
     secret, now = known
-    if event.kind == claude_code.PROMPT:
-        session.asked()
-        decision = judge.prompt(session, event, now)
-        return claude_code.prompted(decision), decision
-    arguments = claude_code.spelled(event.arguments)
-    call = hook_session.digest((event.tool, arguments), secret)
-    if event.kind == claude_code.BEFORE:
+    arguments = claude_code.canonical_arguments(event.arguments)
+    call = claude_code.call_digest((event.tool, arguments), secret)
+    if backend is None:
         decision = session.before(call, now)
-        return claude_code.before(decision, session.strikes, options.stop_after), decision
-    decision = judge.step(session, event, arguments, now)
+        return claude_code.before_answer(decision, session.strikes, options.stop_after), decision
+    if event.kind == claude_code.PROMPT:
+        session.unblock()
+        decision = backend.prompt(session, event, now)
+        return claude_code.prompt_answer(decision), decision
+    decision = backend.step(session, event, arguments, now)
     session.after(call, decision, now)
-    return claude_code.after(event.kind, decision, session.strikes, options.stop_after), decision
+    return claude_code.after_answer(event.kind, decision, session.strikes, options.stop_after), decision
 
 
-def _judge(options: HookOptions, secret: bytes) -> Any:
-    """Import the judge only when it is needed: an event before a tool call needs none."""
+def _backend(options: HookOptions, secret: bytes) -> HookBackend:
+    """Load one backend, and only when it is needed: `PreToolUse` needs neither."""
+    backend: HookBackend
     if options.url:
         module = import_module("breakloop.integrations.claude_code_gateway")
-        return module.GatewayHookJudge(options.url, gateway_token(), options.agent)
-    return import_module("breakloop.integrations.claude_code_local").LocalHookJudge(secret, options.sensitivity)
+        backend = module.GatewayHookBackend(options.url, gateway_token(), options.agent)
+    else:
+        module = import_module("breakloop.integrations.claude_code_local")
+        backend = module.LocalHookBackend(secret, options.sensitivity)
+    return backend

@@ -10,9 +10,9 @@ import click
 
 from breakloop.cli.main import USAGE
 from breakloop.errors import BreakloopError
-from breakloop.integrations.mcp_stdio import NotStartedError, Relay, StdioConversation
-from breakloop.sdk.backend import STEPS_ONLY
-from breakloop.sdk.environment import gateway_token, named_url
+from breakloop.integrations.mcp_stdio import NotStartedError, Relay, StdioGuard
+from breakloop.sdk.context import configured_url, gateway_token
+from breakloop.sdk.requests import STEPS_ONLY
 from breakloop.sdk.run import Run
 
 
@@ -26,18 +26,15 @@ from breakloop.sdk.run import Run
 @click.option("--shadow", is_flag=True, help="Change nothing; print to standard error what would have been denied.")
 def command(server: tuple[str, ...], *, policy: str | None, url: str, agent: str, shadow: bool) -> None:
     """Run an MCP server (stdio) behind loop protection. Its standard error and its exit code are passed on."""
-    asked = "" if policy else url or named_url()
+    asked = "" if policy else url or configured_url()
 
     @cache
     def run() -> Run:
         """Create the guard when the first tool is called: a client that starts ten servers does not wait for ten
         engines.
         """
-        guard = import_module("breakloop.sdk.guard").Guard(
-            policy or (None if asked else STEPS_ONLY), url=asked, token=gateway_token()
-        )
-        made = guard.run(agent)
-        assert isinstance(made, Run)  # noqa: S101 - so that types are known
+        given = policy or (None if asked else STEPS_ONLY)
+        made: Run = import_module("breakloop.sdk.guard").Guard(given, url=asked, token=gateway_token()).run(agent)
         return made
 
     if policy or asked:
@@ -46,9 +43,9 @@ def command(server: tuple[str, ...], *, policy: str | None, url: str, agent: str
         except BreakloopError as error:
             click.echo(f"breakloop: {error}", err=True)
             click.get_current_context().exit(USAGE)
-    says = StdioConversation(run, shadow=_told if shadow else None)
+    guard = StdioGuard(run, shadow=_told if shadow else None)
     try:
-        code = Relay(server, says, _Faults()).run(sys.stdin.fileno(), sys.stdout.fileno())
+        code = Relay(server, guard, _Faults()).run(sys.stdin.fileno(), sys.stdout.fileno())
     except NotStartedError as error:
         click.echo(f"breakloop: {error}", err=True)
         code = error.code

@@ -1,12 +1,8 @@
-"""Claude Code's hooks as data: what an event says, and what is answered to it, in the JSON that Claude Code documents.
+"""Claude Code's hooks: the events that it sends, the answers that it takes (both as in its documentation), and the
+session file in which `breakloop hook` keeps what it needs from one event to the next. Internal.
 
-Pure, and light to import. Who judges is left to others: `claude_agent` inside of a program, `hook_session` for a
-command that is started anew for every event.
-
-What a hook remembers of a session between two calls of the command: calls that are blocked, cooldowns, the window of
-the detector. One small file a session, locked while it is open; no text of a prompt or a result is ever in it.
-
-Judging is `hook_judge`'s. A file that cannot be read counts as new.
+Light to import, because `breakloop hook` is a new process for each event. Deciding is left to a `HookBackend`
+(`claude_code_local`, `claude_code_gateway`) or, inside a program, to `claude_agent`.
 """
 
 from __future__ import annotations
@@ -20,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 from breakloop.model.call import ToolFailedError, marked
 from breakloop.model.verdict import Decision
@@ -33,20 +29,20 @@ FAILED: Final = "PostToolUseFailure"
 END: Final = "SessionEnd"
 EVENTS: Final = (PROMPT, BEFORE, AFTER, FAILED)
 
-STOP_AFTER: Final = 3  # blocks in a row, until the run is ended
+STOP_AFTER: Final = 3  # blocks in a row that end a run
 
-# What a tool's answer holds that is another each time, and says nothing.
+# Fields of a tool's response that differ each time and mean nothing.
 _VOLATILE: Final = re.compile(r"duration|elapsed|timestamp|Ms$|_ms$").search
 
 Json = dict[str, Any]
 
 
 class HookEvent(NamedTuple):
-    """One event, as far as it matters here."""
+    """The fields of an event that matter here."""
 
     kind: str
     session: str
-    agent: str = ""  # of a sub-agent, by its id
+    agent: str = ""  # the id of a sub-agent
     tool: str = ""
     arguments: Any = None
     call_id: str = ""
@@ -55,23 +51,30 @@ class HookEvent(NamedTuple):
     prompt: str = ""
 
     @property
-    def made(self) -> tuple[str, Any]:
-        """The call."""
-        return self.tool, self.arguments
-
-    @property
     def owner(self) -> str:
-        """Whose steps these are: the session, and within it the sub-agent."""
+        """The session and, within it, the sub-agent that the step belongs to."""
         return f"{self.session}:{self.agent}" if self.agent else self.session
 
     @property
     def outcome(self) -> str | ToolFailedError:
-        """What the call returned, in the form in which steps are told."""
+        """The result of the call, as `Run.step` takes it."""
         return ToolFailedError(self.result) if self.failed else self.result
 
 
+class HookBackend(Protocol):
+    """Decides about events."""
+
+    def step(self, session: HookSession, event: HookEvent, arguments: str, now: float) -> Decision:
+        """Decide about a call that was made, with its result."""
+        ...
+
+    def prompt(self, session: HookSession, event: HookEvent, now: float) -> Decision:
+        """Decide about what a person wrote."""
+        ...
+
+
 def read(sent: Mapping[str, Any]) -> HookEvent:
-    """Return an event; what is missing, or is not what it should be, is empty."""
+    """Return an event. Fields that are missing or of another type are empty."""
     kind = _text(sent, "hook_event_name")
     failed = kind == FAILED
     return HookEvent(
@@ -81,24 +84,24 @@ def read(sent: Mapping[str, Any]) -> HookEvent:
         _text(sent, "tool_name"),
         sent.get("tool_input"),
         _text(sent, "tool_use_id"),
-        _text(sent, "error") if failed else shown(sent.get("tool_response")) if kind == AFTER else "",
+        _text(sent, "error") if failed else response_text(sent.get("tool_response")) if kind == AFTER else "",
         failed,
         _text(sent, "prompt"),
     )
 
 
-def shown(response: Any) -> str:
-    """Return what a tool answered as one text, about as the model reads it."""
+def response_text(response: Any) -> str:
+    """Return the response of a tool as one text, about as the model reads it."""
     if isinstance(response, str):
         return response
     if isinstance(response, dict):
         if isinstance(response.get("stdout"), str):
-            said = [
+            parts = [
                 response["stdout"],
                 _text(response, "stderr"),
                 "(interrupted)" if response.get("interrupted") else "",
             ]
-            return "\n".join(filter(None, said))
+            return "\n".join(filter(None, parts))
         if isinstance(response.get("content"), list):
             response = response["content"]
     if isinstance(response, list) and all(isinstance(block, dict) for block in response):
@@ -106,13 +109,12 @@ def shown(response: Any) -> str:
     return _json(response)
 
 
-def spelled(arguments: Any) -> str:
-    """Return a call's arguments in one spelling."""
+def canonical_arguments(arguments: Any) -> str:
     return arguments if isinstance(arguments, str) else _json(arguments, steady=False)
 
 
-def before(decision: Decision, strikes: int, stop_after: int = STOP_AFTER) -> Json:
-    """Return the answer to `PreToolUse`: a blocked call is denied with its reason, which the model reads."""
+def before_answer(decision: Decision, strikes: int, stop_after: int = STOP_AFTER) -> Json:
+    """Return the answer to `PreToolUse`: a blocked call is denied, and the model reads why."""
     if decision.allowed:
         return {}
     denied = {
@@ -123,36 +125,36 @@ def before(decision: Decision, strikes: int, stop_after: int = STOP_AFTER) -> Js
     return {**_stopped(decision, strikes, stop_after), "hookSpecificOutput": denied}
 
 
-def after(kind: str, decision: Decision, strikes: int, stop_after: int = STOP_AFTER) -> Json:
-    """Return the answer to `PostToolUse` and its like: the tool has run; the model is told what it repeats."""
+def after_answer(kind: str, decision: Decision, strikes: int, stop_after: int = STOP_AFTER) -> Json:
+    """Return the answer to `PostToolUse` or `PostToolUseFailure`: the model reads what it repeats."""
     if decision.allowed and not decision.notice:
         return {}
-    told = {"hookEventName": kind, "additionalContext": marked(decision.notice)}
+    context = {"hookEventName": kind, "additionalContext": marked(decision.notice)}
     stopped = {} if decision.allowed else _stopped(decision, strikes, stop_after)
-    return {**stopped, "hookSpecificOutput": told}
+    return {**stopped, "hookSpecificOutput": context}
 
 
-def prompted(decision: Decision) -> Json:
-    """Return the answer to `UserPromptSubmit`: people may repeat themselves, but not go on where they are held."""
+def prompt_answer(decision: Decision) -> Json:
+    """Return the answer to `UserPromptSubmit`: a person may repeat a prompt, but not continue a run that is held."""
     if decision.allowed or decision.is_loop:
         return {}
     return {"decision": "block", "reason": decision.notice}
 
 
-def in_shadow(answer: Json) -> Json:
-    """Return an answer that changes nothing, and tells the person (not the model) what would have been said."""
+def shadow_answer(answer: Json) -> Json:
+    """Return an answer that changes nothing, and shows the user, not the model, what would have been answered."""
     if not answer:
         return {}
     inner = answer.get("hookSpecificOutput", {})
-    said = inner.get("permissionDecisionReason") or inner.get("additionalContext") or answer.get("reason", "")
+    text = inner.get("permissionDecisionReason") or inner.get("additionalContext") or answer.get("reason", "")
     does = (
         "stop" if "continue" in answer else "block" if "permissionDecision" in inner or "decision" in answer else "tell"
     )
-    return {"systemMessage": f"breakloop (shadow) would {does}: {said}"}
+    return {"systemMessage": f"breakloop (shadow) would {does}: {text}"}
 
 
 def _stopped(decision: Decision, strikes: int, stop_after: int) -> Json:
-    """A model that goes on all the same is stopped; so is at once whoever is denied for another reason than a loop."""
+    """End the run after too many blocks in a row, or at once if the denial is not for a loop."""
     if decision.is_loop and (not stop_after or strikes < stop_after):
         return {}
     return {"continue": False, "stopReason": f"breakloop stopped this run. {decision.notice}"}
@@ -179,28 +181,33 @@ def _steady(value: Any) -> Any:
 
 
 VERSION: Final = 1
-KEPT_S: Final = 24 * 3600.0  # files that nobody has touched for so long are deleted
-_HELD_MAX: Final = 64
-_HOLD_S: Final = 30.0  # where a denial does not say how long
+KEPT_S: Final = 24 * 3600.0  # older files are deleted
+_BLOCKED_MAX: Final = 64
+_BLOCK_S: Final = 30.0  # if the denial has no time
 _LOCK_TRIES: Final = 100
 _LOCK_WAIT_S: Final = 0.01
 _SUFFIX: Final = ".session"
 
 
 class HookSession:
-    """One session, as it is remembered."""
+    """What is kept of a session between two events: the detector's window, blocked calls and cooldowns. No text of a
+    prompt or a result is in it.
+
+    Unlike a `Run`, a hook cannot check a call again before it is made, so a block lasts until its time is over.
+    """
 
     def __init__(self, fields: dict[str, Any], window: bytes) -> None:
         self.window = window
         self.steps = int(fields.get("steps", 0))
         self.size = int(fields.get("size", 0))
         self.strikes = int(fields.get("strikes", 0))  # blocks in a row
-        # A call's digest -> its denial, and until when; a loop -> until, seconds, whether it has passed since.
+        # By digest of the call: its denial, and until when it is blocked.
         self.held = {name: {**one, "until": float(one["until"])} for name, one in fields.get("held", {}).items()}
+        # By loop: the end and the length of its cooldown, and whether it has passed once since.
         self.cooling = {name: [float(part) for part in one] for name, one in fields.get("cooling", {}).items()}
 
     def before(self, call: str, now: float) -> Decision:
-        """Return what is decided about a call that is about to be made: denied where it is blocked."""
+        """Decide about a call that is about to be made: denied if it is blocked."""
         held = self.held.get(call)
         if held is None:
             return Decision()
@@ -213,13 +220,13 @@ class HookSession:
         return Decision(**{**denial, "allowed": False, "cooldown_seconds": max(1, round(left_s))})
 
     def after(self, call: str, decision: Decision, now: float) -> None:
-        """Take note of what was decided about a call that has been made: blocked, it is not made again."""
+        """Record the decision about a call that was made; a denial blocks it."""
         if decision.allowed:
             if not decision.notice:
                 self.strikes = 0
             return
         self.strikes += 1
-        wait_s = decision.cooldown_seconds or decision.retry_after or _HOLD_S
+        wait_s = decision.cooldown_seconds or decision.retry_after or _BLOCK_S
         self.held[call] = {
             "until": now + wait_s,
             "reason": decision.reason,
@@ -231,28 +238,28 @@ class HookSession:
             "evidence": decision.evidence,
         }
 
-    def asked(self) -> None:
-        """A person has said something: whatever was blocked may be tried again."""
+    def unblock(self) -> None:
+        """Let every call be tried again, because a person has replied."""
         self.strikes = 0
         self.held.clear()
 
     def cooldown(self, loop: str, spec: FingerprintSpec, now: float) -> float:
-        """Return how long a loop stays blocked that is seen again; 0: this time it passes, for once."""
+        """Return how long a detected loop stays blocked. 0: it passes once, because its cooldown is over."""
         until, before_s, passed = self.cooling.get(loop, (0.0, 0.0, 0.0))
         if now < until:
             return until - now
-        is_remembered = until and now < until + spec.cooldown_max_s
-        if is_remembered and not passed:
+        is_recent = until and now < until + spec.cooldown_max_s
+        if is_recent and not passed:
             self.cooling[loop] = [until, before_s, 1.0]
             return 0.0
-        cooldown_s = spec.next_cooldown_s(before_s if is_remembered else None)
+        cooldown_s = spec.next_cooldown_s(before_s if is_recent else None)
         self.cooling[loop] = [now + cooldown_s, cooldown_s, 0.0]
         return cooldown_s
 
     def dump(self, now: float) -> bytes:
-        """Return it as a file has it: a line of JSON, then the window."""
-        held = dict(sorted(self.held.items(), key=lambda one: -one[1]["until"])[:_HELD_MAX])
-        cooling = dict(sorted(self.cooling.items(), key=lambda one: -one[1][0])[:_HELD_MAX])
+        """Return the content of the session file: a line of JSON, then the window."""
+        held = dict(sorted(self.held.items(), key=lambda one: -one[1]["until"])[:_BLOCKED_MAX])
+        cooling = dict(sorted(self.cooling.items(), key=lambda one: -one[1][0])[:_BLOCKED_MAX])
         fields = {
             "v": VERSION,
             "steps": self.steps,
@@ -265,26 +272,26 @@ class HookSession:
 
 
 def load(data: bytes) -> HookSession:
-    """Return the session in a file; a new one where it cannot be read."""
+    """Return the session in a file; a new one if the file cannot be read."""
     line, _, window = data.partition(b"\n")
     try:
         fields = json.loads(line) if line else {}
         if isinstance(fields, dict) and fields.get("v") == VERSION:
             return HookSession(fields, window)
     except (AttributeError, KeyError, TypeError, ValueError):
-        pass  # half a file, or somebody else's
+        pass  # a truncated or foreign file
     return HookSession({}, b"")
 
 
-def digest(call: tuple[str, str], secret: bytes) -> str:
-    """Return what stands for a call (its name, and its arguments in one spelling) in a file."""
-    matter = "\0".join(call).encode("utf-8", "surrogatepass")
-    return blake2b(matter, digest_size=16, key=secret[:64]).hexdigest()
+def call_digest(call: tuple[str, str], secret: bytes) -> str:
+    """Return the keyed digest by which the session file knows a call (name and canonical arguments)."""
+    content = "\0".join(call).encode("utf-8", "surrogatepass")
+    return blake2b(content, digest_size=16, key=secret[:64]).hexdigest()
 
 
 @contextmanager
-def opened(folder: Path, owner: str, now: float) -> Iterator[HookSession]:
-    """Open the session of an owner for reading and writing, and for nobody else meanwhile. Raises OSError."""
+def open_session(folder: Path, owner: str, now: float) -> Iterator[HookSession]:
+    """Open the session of an owner and lock it until the block ends. Raises OSError."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor = os.open(_file(folder, owner), os.O_RDWR | os.O_CREAT, 0o600)
     with os.fdopen(descriptor, "r+b", buffering=0) as file:
@@ -297,8 +304,8 @@ def opened(folder: Path, owner: str, now: float) -> Iterator[HookSession]:
         file.write(data)
 
 
-def forget(folder: Path, owner: str, now: float) -> None:
-    """Drop a session that has ended, and those that were left behind."""
+def delete_session(folder: Path, owner: str, now: float) -> None:
+    """Delete a session that has ended, and files that were left behind."""
     _file(folder, owner).unlink(missing_ok=True)
     for file in folder.glob(f"*{_SUFFIX}"):
         with suppress(OSError):
@@ -312,12 +319,12 @@ def _file(folder: Path, owner: str) -> Path:
 
 
 def _lock(descriptor: int) -> None:
-    """Wait for another hook of the same session, but not for ever: tools that run side by side end side by side."""
+    """Wait for another hook of the same session, for a second at most: tools that run in parallel end in parallel."""
     for _ in range(_LOCK_TRIES):
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            time.sleep(_LOCK_WAIT_S)  # noqa: TID251 - a process of its own, with nothing else to do
+            time.sleep(_LOCK_WAIT_S)  # noqa: TID251 - a process that has nothing else to do
         else:
             return
     raise TimeoutError("another hook holds the session")

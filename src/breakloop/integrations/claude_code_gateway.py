@@ -1,5 +1,5 @@
-"""Judges the steps that a hook tells by asking the gateway: each is a request of its own, with no more than the step in
-it, because the gateway remembers the session. The other judge is `hook_judge`, which needs nobody."""
+"""Decides about Claude Code's events by asking a gateway. Each event is a request with one step in it, because the
+gateway keeps the window of the session. Internal: used by `breakloop hook --url`."""
 
 from __future__ import annotations
 
@@ -7,37 +7,35 @@ from typing import Final
 
 from breakloop.integrations.claude_code import HookEvent, HookSession
 from breakloop.model.verdict import Decision
-from breakloop.sdk.backend import AgentContext, chat_call
+from breakloop.sdk.context import AgentContext
 from breakloop.sdk.remote_backend import RemoteBackend
-from breakloop.sdk.run import Transcript
+from breakloop.sdk.requests import Transcript, chat_call
 
-TIMEOUT_S: Final = 1.0  # everybody waits for a hook
+TIMEOUT_S: Final = 1.0  # the agent waits for the hook
 _MODEL: Final = "claude-code"
 
 
-class GatewayHookJudge:
+class GatewayHookBackend:
     """A decision service. Raises what `RemoteBackend` raises."""
 
     def __init__(self, url: str, token: str, agent: str) -> None:
-        self._door = RemoteBackend(url, token, TIMEOUT_S)
+        self._backend = RemoteBackend(url, token, TIMEOUT_S)
         self._agent = agent
 
-    def step(self, session: HookSession, event: HookEvent, arguments: str, now: float) -> Decision:  # noqa: ARG002 - `Judge`
-        """Ask about a call with what it returned."""
-        body = _begun(event).add([(event.tool, arguments)], [event.outcome], "", "")
-        return self._asked(event, body)
+    def step(self, session: HookSession, event: HookEvent, arguments: str, now: float) -> Decision:  # noqa: ARG002
+        return self._decide(event, _transcript(event).add([(event.tool, arguments)], [event.outcome], "", ""))
 
-    def prompt(self, session: HookSession, event: HookEvent, now: float) -> Decision:  # noqa: ARG002 - `Judge`
-        """Ask about what a person said."""
-        return self._asked(event, _begun(event).add([], [], "", event.prompt))
+    def prompt(self, session: HookSession, event: HookEvent, now: float) -> Decision:  # noqa: ARG002
+        return self._decide(event, _transcript(event).add([], [], "", event.prompt))
 
-    def _asked(self, event: HookEvent, body: bytes) -> Decision:
+    def _decide(self, event: HookEvent, body: bytes) -> Decision:
         try:
-            return self._door.decide(chat_call(body, AgentContext(self._agent, event.owner)))
+            return self._backend.decide(chat_call(body, AgentContext(self._agent, event.owner)))
         finally:
-            self._door.close()
+            self._backend.close()
 
 
-def _begun(event: HookEvent) -> Transcript:
-    """A conversation that opens with its session's name, lest two sessions that do the same be taken for one."""
+def _transcript(event: HookEvent) -> Transcript:
+    """Return a conversation that opens with the name of its session, so that two sessions with the same steps are not
+    taken for one."""
     return Transcript(_MODEL, f"Session {event.owner}")

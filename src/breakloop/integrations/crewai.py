@@ -1,8 +1,11 @@
-"""Hooks for CrewAI: `with GuardCrewHooks(): crew.kickoff()`. A tool's call with its result is a step, as in `tools`; a
-model call that no tool's call came before is judged by itself. So each model call is judged once.
+"""Hooks for CrewAI:
 
-warned   the note for the model stands at the end of the tool's result
-blocked  the crew stops with CrewAI's `HookAborted`, which is a `LoopDetectedError` too
+    from breakloop.integrations.crewai import GuardCrewHooks
+    with GuardCrewHooks(): crew.kickoff()
+
+Each tool call with its result is a step. A model call that follows no tool call is checked by itself, so each model
+call is checked once. A warning is added to the result of the tool. A denial stops the crew with CrewAI's `HookAborted`,
+which is a `breakloop.LoopDetectedError` too.
 """
 
 from __future__ import annotations
@@ -17,16 +20,19 @@ from crewai import hooks as crewai_hooks
 from breakloop import exceptions
 from breakloop.model.call import marked
 from breakloop.model.verdict import Decision
-from breakloop.sdk.backend import STEPS_ONLY, arguments_text
+from breakloop.sdk.context import AgentContext
 from breakloop.sdk.guard import Guard
-from breakloop.sdk.run import Made, Run, result_text
+from breakloop.sdk.requests import ToolInvocation, arguments_text
+from breakloop.sdk.run import Run
+from breakloop.sdk.toolkit import steps_guard, toolkit_of
 
-_KEPT_MAX: Final = 1000
+__all__ = ["GuardCrewHooks"]
+
+_TASKS_MAX: Final = 1000
 _SOURCE: Final = "breakloop"
 
 
-# CrewAI logs what a hook raises and goes on, unless it is a `HookAborted`. Programs catch `breakloop.DeniedError` and
-# `breakloop.LoopDetectedError`, which these are.
+# CrewAI logs the errors of hooks and goes on, except for `HookAborted`. Programs catch the breakloop base classes.
 class _DeniedError(exceptions.DeniedError, crewai_hooks.HookAborted):
     def __init__(self, decision: Decision) -> None:
         crewai_hooks.HookAborted.__init__(self, decision.message, _SOURCE)
@@ -40,21 +46,25 @@ class _LoopDetectedError(exceptions.LoopDetectedError, crewai_hooks.HookAborted)
 
 
 class GuardCrewHooks:
-    """Guards every crew and agent of the process while it is installed: by `with`, or by `install` and `remove`.
+    """Guards every crew and agent of the process, inside a `with` block or between `install()` and `remove()`:
 
-    `on_block="return"` does not stop the crew: the model reads as the tool's result why it is blocked, and the call is
-    not carried out again.
+        with GuardCrewHooks(on_block="return"):
+            crew.kickoff()
+
+    With `on_block="return"` the crew is not stopped: the model reads why its call is blocked as the result of the tool,
+    and the call is not made again.
     """
 
     def __init__(self, guard: Guard | None = None, *, on_block: Literal["raise", "return"] = "raise") -> None:
         if on_block not in {"raise", "return"}:
-            raise ValueError('on_block is "raise" or "return"')
-        self.guard = guard or Guard(STEPS_ONLY)
+            raise ValueError('on_block must be "raise" or "return"')
+        self.guard = guard or steps_guard()
+        self._toolkit = toolkit_of(self.guard)
         self._returns = on_block == "return"
         self._installed = 0
         self._lock = threading.Lock()
-        self._doing: OrderedDict[tuple[str, str], _AgentTask] = OrderedDict()
-        self._used: OrderedDict[int, tuple[int, int]] = OrderedDict()  # tokens by model object, as far as they are told
+        self._tasks: OrderedDict[tuple[str, str], _AgentTask] = OrderedDict()
+        self._used: OrderedDict[int, tuple[int, int]] = OrderedDict()  # tokens already reported, by model object
         self._registered = (
             (crewai_hooks.register_before_llm_call_hook, crewai_hooks.unregister_before_llm_call_hook, self.before_llm),
             (crewai_hooks.register_after_llm_call_hook, crewai_hooks.unregister_after_llm_call_hook, self.after_llm),
@@ -73,7 +83,7 @@ class GuardCrewHooks:
         self.remove()
 
     def install(self) -> Self:
-        """Guard what is started from now on."""
+        """Guard what is started after this call."""
         with self._lock:
             self._installed += 1
             if self._installed == 1:
@@ -82,7 +92,7 @@ class GuardCrewHooks:
         return self
 
     def remove(self) -> None:
-        """Stop guarding, once this was called as often as `install`. Agents may have kept the hooks; they are idle."""
+        """Stop guarding, after as many calls as of `install`. Agents may keep the hooks, which then do nothing."""
         with self._lock:
             self._installed -= 1
             if self._installed < 0:
@@ -91,100 +101,96 @@ class GuardCrewHooks:
                 for _, unregister, hook in self._registered:
                     unregister(hook)
 
-    # -- what CrewAI calls
+    # -- called by CrewAI
 
     def before_llm(self, context: Any) -> None:
-        """Judge a model call, unless the results that it is about were judged already."""
-        self._safely(self._before_llm, context)
+        self._run_hook(self._before_llm, context)
 
     def after_llm(self, context: Any) -> None:
-        """Take note of what the model said, in words: calls of tools are told with their results."""
-        self._safely(self._after_llm, context)
+        self._run_hook(self._after_llm, context)
 
     def before_tool(self, context: Any) -> bool | None:
-        """Do not carry out a call that is blocked."""
-        return False if self._safely(self._before_tool, context) else None
+        return False if self._run_hook(self._before_tool, context) else None
 
     def after_tool(self, context: Any) -> str | None:
-        """Judge a call of a tool with its result; the text replaces that."""
-        told: str | None = self._safely(self._after_tool, context)
-        return told
+        replacement: str | None = self._run_hook(self._after_tool, context)
+        return replacement
 
-    def _safely(self, hook: Callable[[Any], Any], context: Any) -> Any:
+    def _run_hook(self, hook: Callable[[Any], Any], context: Any) -> Any:
         if not self._installed:
             return None
-        with self.guard.fail_open():
+        with self._toolkit.fail_open():
             return hook(context)
         return None
 
     def _before_llm(self, context: Any) -> None:
-        if context.executor is None:  # asked outside of an agent's loop
-            asked = {"model": _model(context.llm), "messages": list(context.messages)}
-            decision = self.guard.check(asked, agent=_role(context.agent))
-            self.guard.settle(decision)
+        """Check a model call, unless the results that it is about were checked already."""
+        if context.executor is None:  # outside an agent's loop
+            request = {"model": _model(context.llm), "messages": list(context.messages)}
+            decision = self.guard.check(request, agent=_role(context.agent))
+            self._toolkit.settle(decision)
         else:
-            doing = self._of(context, begins=_opening(context.messages))
-            if doing.judged:  # with the results that the model is to read now
-                doing.judged = False
+            task = self._task(context, begins=_opening(context.messages))
+            if task.is_checked:  # with the results that the model reads now
+                task.is_checked = False
                 return
-            decision = doing.step_in_words(context.messages, self._usage(context.llm))
-        self._enforce(decision)
+            decision = task.check_text(context.messages, self._usage(context.llm))
+        self._raise_denial(decision)
+        self.guard.wait(decision)
         if decision.notice:
             _append(context.messages, marked(decision.notice))
 
     def _after_llm(self, context: Any) -> None:
+        """Record the text of the model. Its tool calls are recorded with their results."""
         if context.executor is not None:
-            self._of(context).run.answered(str(context.response or ""), self._usage(context.llm))
+            self._task(context).run.add_answer(str(context.response or ""), self._usage(context.llm))
 
     def _before_tool(self, context: Any) -> bool:
-        doing, made = self._of(context), _made(context)
-        before = doing.run.held(made)
-        if before is None:
-            return False
-        doing.asked[_key(made)] = decision = doing.run.step([made], [before])
+        """Tell whether the call is blocked."""
+        task, call = self._task(context), _tool_call(context)
+        decision = task.run.before_tool(*call)
+        if not decision.allowed:
+            task.denied[arguments_text(call)] = decision
         return not decision.allowed
 
     def _after_tool(self, context: Any) -> str | None:
-        doing, made = self._of(context), _made(context)
-        doing.judged = True
-        decision = doing.asked.pop(_key(made), None)
-        if decision is not None and not decision.allowed:
-            return decision.notice
+        """Check a tool call with its result; the text that is returned replaces the result. CrewAI calls this for a
+        call that `before_tool` blocked, too."""
+        task, call = self._task(context), _tool_call(context)
+        task.is_checked = True
         result = context.tool_result or ""
-        if decision is None or result_text(result) != doing.run.held(made):
+        decision = task.denied.pop(arguments_text(call), None)
+        if decision is None:
             usage = self._usage(getattr(context.agent, "llm", None))
-            decision = doing.run.step([made], [result], usage=usage)
-        doing.run.release(made)
+            decision = task.run.after_tool(*call, result, usage)
         if not decision.allowed and self._returns:
-            doing.run.hold(made, result_text(result))
             return decision.notice
-        self._enforce(decision)
+        self._raise_denial(decision)
         return f"{result}\n\n{marked(decision.notice)}" if decision.notice else None
 
-    def _enforce(self, decision: Decision) -> None:
+    def _raise_denial(self, decision: Decision) -> None:
         if not decision.allowed:
             raise _LoopDetectedError(decision) if decision.is_loop else _DeniedError(decision)
-        self.guard.wait(decision)
 
-    # -- whose call it is
+    # -- agents and tasks
 
-    def _of(self, context: Any, *, begins: list[Any] | None = None) -> _AgentTask:
-        """An agent's work on a task; begun anew where its conversation is."""
+    def _task(self, context: Any, *, begins: list[Any] | None = None) -> _AgentTask:
+        """Return the agent's work on a task. A new conversation (`begins`) starts a new run."""
         agent, task = context.agent, context.task
         key = (str(getattr(agent, "id", id(agent))), str(getattr(task, "id", "")))
         with self._lock:
-            doing = self._doing.get(key)
-            if doing is None or begins is not None:
+            found = self._tasks.get(key)
+            if found is None or begins is not None:
                 model, opening = _model(getattr(agent, "llm", None)), _text(begins[-1]) if begins else ""
-                doing = _AgentTask(self.guard.run(_role(agent), model=model, task=opening))
-                self._doing[key] = doing
-            self._doing.move_to_end(key)
-            if len(self._doing) > _KEPT_MAX:
-                self._doing.popitem(last=False)
-        return doing
+                run = self._toolkit.new_run(AgentContext(_role(agent)), model=model, task=opening)
+                found = self._tasks[key] = _AgentTask(run)
+            self._tasks.move_to_end(key)
+            if len(self._tasks) > _TASKS_MAX:
+                self._tasks.popitem(last=False)
+        return found
 
     def _usage(self, llm: Any) -> Mapping[str, int]:
-        """Tokens that this model object has used since it was asked last, whoever had it do so: none is told twice."""
+        """Return the tokens that a model object has used since the last call of this method."""
         summary = getattr(llm, "get_token_usage_summary", None)
         if not callable(summary):
             return {}
@@ -193,40 +199,40 @@ class GuardCrewHooks:
         with self._lock:
             before = self._used.get(id(llm), now)
             self._used[id(llm)] = now
-            if len(self._used) > _KEPT_MAX:
+            if len(self._used) > _TASKS_MAX:
                 self._used.popitem(last=False)
         return {"input_tokens": max(now[0] - before[0], 0), "output_tokens": max(now[1] - before[1], 0)}
 
 
 class _AgentTask:
-    """An agent's work on a task."""
+    """The work of an agent on a task."""
 
-    __slots__ = ("asked", "begun", "judged", "run")
+    __slots__ = ("denied", "has_begun", "is_checked", "run")
 
     def __init__(self, run: Run) -> None:
         self.run = run
-        self.begun = False
-        self.judged = False  # what the model is asked about next
-        self.asked: dict[tuple[str, str], Decision] = {}  # about calls that were blocked, and are made again
+        self.has_begun = False
+        self.is_checked = False  # the next model call, with the results that it is about
+        self.denied: dict[str, Decision] = {}  # between the hooks before and after a tool call
 
-    def step_in_words(self, messages: list[Any], usage: Mapping[str, int]) -> Decision:
-        """A model call after words instead of a tool's result: the first one, or one that somebody asked back for."""
-        if not self.begun:
-            self.begun = True
+    def check_text(self, messages: list[Any], usage: Mapping[str, int]) -> Decision:
+        """Check a model call that follows a text instead of a tool result: the first one, or one after a reply."""
+        if not self.has_begun:
+            self.has_begun = True
             return self.run.begin()
-        after = [index for index, one in enumerate(messages) if one.get("role") == "assistant"]
-        said = _text(messages[after[-1]]) if after else ""
-        back = messages[after[-1] + 1 :] if after else messages[-1:]
-        return self.run.step(text=said, user="\n".join(map(_text, back)), usage=usage)
+        answers = [index for index, one in enumerate(messages) if one.get("role") == "assistant"]
+        text = _text(messages[answers[-1]]) if answers else ""
+        replies = messages[answers[-1] + 1 :] if answers else messages[-1:]
+        return self.run.step(text=text, user="\n".join(map(_text, replies)), usage=usage)
 
 
 def _opening(messages: list[Any]) -> list[Any] | None:
-    """The messages where they are a conversation's beginning: nothing in them is the model's."""
+    """Return the messages if they begin a conversation: none of them is the model's."""
     return messages if messages and all(one.get("role") in {"system", "user"} for one in messages) else None
 
 
 def _append(messages: list[Any], note: str) -> None:
-    """Put a note at the end of the conversation, into a text of the user's where that ends it."""
+    """Add a note to the end of the conversation; to its last message if that is a text of the user."""
     last = messages[-1] if messages else {}
     if last.get("role") == "user" and isinstance(last.get("content"), str):
         messages[-1] = {**last, "content": f"{last['content']}\n\n{note}"}
@@ -234,12 +240,8 @@ def _append(messages: list[Any], note: str) -> None:
         messages.append({"role": "user", "content": note})
 
 
-def _made(context: Any) -> Made:
+def _tool_call(context: Any) -> ToolInvocation:
     return str(context.tool_name), dict(context.tool_input or {})
-
-
-def _key(made: Made) -> tuple[str, str]:
-    return made[0], arguments_text(made[1])
 
 
 def _text(message: Any) -> str:

@@ -1,5 +1,11 @@
-"""Transports for httpx: LLM requests of a client are judged in process, wherever they go. A denial comes back as the
-answer that a gateway would give. `transport2` is the same for httpx2, which the SDKs of OpenAI and Anthropic use."""
+"""Transports for httpx:
+
+    from breakloop.integrations.httpx import GuardTransport
+    client = httpx.Client(transport=GuardTransport())
+
+LLM requests of the client are checked in process, wherever they go. A denial is the response that a gateway would send.
+`breakloop.integrations.httpx2` is the same for httpx2, which the SDKs of OpenAI and Anthropic use.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +15,9 @@ import httpx
 
 from breakloop.sdk import http
 from breakloop.sdk.guard import Guard
+from breakloop.sdk.toolkit import toolkit_of
+
+__all__ = ["AsyncGuardTransport", "GuardTransport"]
 
 
 class _Stream(http.TappedStream, httpx.SyncByteStream):
@@ -19,40 +28,37 @@ class _AsyncStream(http.AsyncTappedStream, httpx.AsyncByteStream):
     pass
 
 
-_KINDS: Final = http.HttpxClasses(httpx.Response, httpx.SyncByteStream, _Stream)
-_ASYNC_KINDS: Final = http.HttpxClasses(httpx.Response, httpx.AsyncByteStream, _AsyncStream)
+_CLASSES: Final = http.HttpxClasses(httpx.Response, httpx.SyncByteStream, _Stream)
+_ASYNC_CLASSES: Final = http.HttpxClasses(httpx.Response, httpx.AsyncByteStream, _AsyncStream)
 
 
 class GuardTransport(httpx.BaseTransport):
-    """Judges what passes through `transport`: `httpx.Client(transport=GuardTransport())`."""
+    """Checks the requests that pass through `transport`: `httpx.Client(transport=GuardTransport())`."""
 
     def __init__(self, transport: httpx.BaseTransport | None = None, *, guard: Guard | None = None) -> None:
         self._transport = transport or httpx.HTTPTransport()
         self.guard = guard or Guard()
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
-        """Judge a request; answer it in the server's stead, or send it on."""
-        answer: httpx.Response = http.send_guarded(self.guard, request, self._transport.handle_request, _KINDS)
-        return answer
+        send = self._transport.handle_request
+        response: httpx.Response = http.send_guarded(toolkit_of(self.guard), request, send, _CLASSES)
+        return response
 
     def close(self) -> None:
-        """Close the transport behind it."""
         self._transport.close()
 
 
 class AsyncGuardTransport(httpx.AsyncBaseTransport):
-    """The same for `httpx.AsyncClient`."""
+    """The same for `httpx.AsyncClient`: `httpx.AsyncClient(transport=AsyncGuardTransport())`."""
 
     def __init__(self, transport: httpx.AsyncBaseTransport | None = None, *, guard: Guard | None = None) -> None:
         self._transport = transport or httpx.AsyncHTTPTransport()
         self.guard = guard or Guard()
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Judge a request; answer it in the server's stead, or send it on."""
         send = self._transport.handle_async_request
-        answer: httpx.Response = await http.asend_guarded(self.guard, request, send, _ASYNC_KINDS)
-        return answer
+        response: httpx.Response = await http.asend_guarded(toolkit_of(self.guard), request, send, _ASYNC_CLASSES)
+        return response
 
     async def aclose(self) -> None:
-        """Close the transport behind it."""
         await self._transport.aclose()

@@ -1,8 +1,12 @@
-"""OpenAI Agents SDK (SPEC P-3): run hooks that judge each request to the model and stop the run, and tool guardrails
-that let the model recover first.
+"""OpenAI Agents SDK: run hooks that check each model call and stop the run, and tool guardrails that first let the
+model recover.
 
-A round of tools is judged when the last of its results is there, so that the note can stand in that result; a request
-whose round was judged is not judged again. What no guardrail saw (handoffs, hosted tools) is judged with the request.
+    from breakloop.integrations.openai_agents import GuardRunHooks
+    result = await Runner.run(agent, "...", hooks=GuardRunHooks())
+
+The tool calls of one answer are checked when the last of their results is there, so that a notice can be added to that
+result; the model call that follows is not checked again. Calls that no guardrail sees, such as handoffs and hosted
+tools, are checked with the next model call.
 """
 
 from __future__ import annotations
@@ -32,28 +36,23 @@ from agents import (
 from breakloop import exceptions
 from breakloop.model.call import NO_ANSWER, Answer, marked
 from breakloop.model.verdict import Decision
-from breakloop.sdk.backend import (
-    STEPS_ONLY,
-    AgentContext,
-    answer_of,
-    arguments_text,
-    chat_call,
-    current,
-    facts,
-    tool_call,
-)
+from breakloop.sdk.context import AgentContext, current_agent
 from breakloop.sdk.guard import Guard
+from breakloop.sdk.requests import arguments_text, chat_call, denial_details, make_answer, tool_call
 from breakloop.sdk.run import Run
+from breakloop.sdk.toolkit import steps_guard, toolkit_of
+
+__all__ = ["GuardRunHooks"]
 
 _PATH: Final = "/v1/responses"
-_RUNS_KEPT: Final = 256
+_RUNS_MAX: Final = 256
 _CALL: Final = "function_call"
 
 Item = Mapping[str, Any]
 
 
-# The SDK adds `run_data` only to an `AgentsException`, and turns any other error of an agent that is a tool into a
-# `UserError`. Programs catch `breakloop.DeniedError` and `breakloop.LoopDetectedError`, which these are.
+# The SDK adds `run_data` only to an `AgentsException`, and turns any other error of an agent that is used as a tool
+# into a `UserError`. Programs catch the breakloop base classes.
 class _DeniedError(exceptions.DeniedError, AgentsException):
     def __init__(self, decision: Decision, text: str = "") -> None:
         AgentsException.__init__(self)
@@ -67,192 +66,200 @@ class _LoopDetectedError(exceptions.LoopDetectedError, AgentsException):
 
 
 class _RunState:
-    """What is known of a run: its names, the request under way, and the round of tool calls that follows from it."""
+    """A run: the model call in progress, and the tool calls of its answer."""
 
-    def __init__(self, names: AgentContext, usage: object) -> None:
-        self.names = names
-        self.usage = usage  # by which the run is known; kept, so that nobody else gets its id
-        self.decision: Decision | None = None  # of the request under way, or of the next where a round was judged
-        self.alone: Run | None = None  # of tools that nobody announced: no hooks there, or an agent that is a tool
-        self.asked: dict[str, Decision] = {}  # about tool calls, before they were made
-        self.forget()
+    def __init__(self, context: AgentContext, usage: object) -> None:
+        self.context = context
+        self.usage = usage  # identifies the run; kept so that its id is not used again
+        self.decision: Decision | None = None  # of the model call in progress, or of the next if that is checked
+        self.unannounced: Run | None = None  # for tool calls of no known answer: no hooks, or an agent used as a tool
+        self.checked_tools: dict[str, Decision] = {}  # decisions before the tool calls, by their ids
+        self.clear()
 
-    def forget(self) -> None:
-        """Let go of what was said."""
+    def clear(self) -> None:
         self.head: dict[str, Any] = {}
-        self.items: list[Item] = []  # of the last request, and what the model answered
-        self.waiting: dict[str, Item | None] = {}  # tool calls of that answer, and their results
-        self.is_judged = False
+        self.items: list[Item] = []  # of the last request, and of the model's answer
+        self.results: dict[str, Item | None] = {}  # of the tool calls in that answer, by their ids
+        self.is_checked = False
 
-    def begin(self, head: dict[str, Any], items: list[Item]) -> None:
-        """A request goes out."""
-        self.forget()
+    def start(self, head: dict[str, Any], items: list[Item]) -> None:
+        """Record a request to the model."""
+        self.clear()
         self.head, self.items = head, items
 
-    def called(self, made: list[Item]) -> None:
-        """The model has answered."""
-        self.items = [*self.items, *made]
-        self.waiting = {str(item.get("call_id")): None for item in made if item.get("type") == _CALL}
+    def add_answer(self, items: list[Item]) -> None:
+        self.items = [*self.items, *items]
+        self.results = {str(item.get("call_id")): None for item in items if item.get("type") == _CALL}
 
     def body(self, items: list[Item]) -> bytes:
-        """The request to the model as its API has it."""
+        """Return the request to the model as its API takes it."""
         return arguments_text({**self.head, "input": items}).encode("utf-8", "replace")
 
-    def whole(self, items: list[Item]) -> list[Item]:
-        """A request's input with the calls that its results belong to, where the server keeps the conversation."""
+    def with_calls(self, items: list[Item]) -> list[Item]:
+        """Return the input of a request, with the calls that its results belong to. They are missing if the server
+        keeps the conversation."""
         there = {item.get("call_id") for item in items if item.get("type") == _CALL}
         results = {item.get("call_id") for item in items if item.get("type") == f"{_CALL}_output"} - there
         return [*(item for item in self.items if item.get("type") == _CALL and item["call_id"] in results), *items]
 
 
 class GuardRunHooks(RunHooks[Any]):
-    """`Runner.run(agent, "...", hooks=GuardRunHooks())`. A run is one conversation, unless `session` names it; its
-    agent is the one that it begins with. `tools` gives tools their guardrails, by which the model is told;
-    `judge_tools` asks before each call, too, so that kill switches and limits on `tool:name` hold before it is made."""
+    """Checks a run of agents, and its tools:
+
+        hooks = GuardRunHooks()
+        agent = Agent(name="support", tools=hooks.tools(search, read))
+        result = await Runner.run(agent, "...", hooks=hooks)
+
+    A run is one conversation, unless `session` names it; its agent is the one that it begins with. With `check_tools`,
+    each tool call is checked before it is made, so that kill switches and limits on `tool:name` apply to it.
+    """
 
     def __init__(
-        self, guard: Guard | None = None, *, agent: str = "", session: str = "", judge_tools: bool = False
+        self, guard: Guard | None = None, *, agent: str = "", session: str = "", check_tools: bool = False
     ) -> None:
-        self.guard = guard or Guard(STEPS_ONLY)
+        self.guard = guard or steps_guard()
+        self._toolkit = toolkit_of(self.guard)
+        self._io = self._toolkit.asynchronous
         self._own = AgentContext(agent, session)
-        self._judges_tools = judge_tools
+        self._check_tools = check_tools
         self._runs: OrderedDict[int, _RunState] = OrderedDict()
         self.tool_input: ToolInputGuardrail[Any] = ToolInputGuardrail(self._before_tool, "breakloop")
         self.tool_output: ToolOutputGuardrail[Any] = ToolOutputGuardrail(self._after_tool, "breakloop")
 
     def tools(self, *tools: Tool) -> list[Tool]:
-        """Return copies of function tools with guardrails: `Agent(tools=hooks.tools(search, read))`."""
+        """Return copies of function tools with guardrails, by which the model reads notices."""
         return [self._guarded(tool) if isinstance(tool, FunctionTool) else tool for tool in tools]
 
-    # -- the model
+    # -- model calls
 
     async def on_llm_start(
         self, context: RunContextWrapper[Any], agent: Agent[Any], system_prompt: str | None, input_items: Any
     ) -> None:
-        """Judge a request, or take what was decided when its tools were through; raises for a denial."""
-        known = self._known(context, agent)
-        last, known.decision = known.decision, None
-        if last is not None and not known.is_judged:  # nothing came back: a try that failed
-            await self.guard.asettle(last, Answer(NO_ANSWER))
+        """Check a request, or use the decision that was made with the results of its tools. Raises for a denial."""
+        state = self._state(context, agent)
+        last, state.decision = state.decision, None
+        if last is not None and not state.is_checked:  # no answer came: a failed try
+            await self._io.settle(last, Answer(NO_ANSWER))
             last = None
-        try:
-            items = known.whole(list(input_items))
-            known.begin({"model": _model(agent), "instructions": system_prompt or ""}, items)
-            call = chat_call(known.body(items), known.names, _PATH)
-        except Exception as error:  # noqa: BLE001 - the outermost edge: a fault of ours must not stop an agent
-            self.guard.fault(error)
+        call = None
+        with self._toolkit.fail_open():
+            items = state.with_calls(list(input_items))
+            state.start({"model": _model(agent), "instructions": system_prompt or ""}, items)
+            call = chat_call(state.body(items), state.context, _PATH)
+        if call is None:
             return
-        decision = last or await self.guard.ajudge(call)
+        decision = last or await self._io.decide(call)
         if not decision.allowed:
-            known.forget()
+            state.clear()
             raise (_LoopDetectedError if decision.is_loop else _DeniedError)(decision)
-        await self.guard.await_(decision)
-        known.decision = decision
+        await self._io.wait(decision)
+        state.decision = decision
 
     async def on_llm_end(self, context: RunContextWrapper[Any], agent: Agent[Any], response: ModelResponse) -> None:
-        """Tell how it was answered, and wait for the tools that the model wants."""
-        known = self._known(context, agent)
-        decision, known.decision = known.decision, None
-        answer = answer_of()
-        with self.guard.fail_open():
-            made: list[Any] = response.to_input_items()
-            known.called(made)
-            answer = _answer(made, response)
+        state = self._state(context, agent)
+        decision, state.decision = state.decision, None
+        answer = make_answer()
+        with self._toolkit.fail_open():
+            items: list[Any] = response.to_input_items()
+            state.add_answer(items)
+            answer = _answer(items, response)
         if decision is not None:
-            await self.guard.asettle(decision, answer)
+            await self._io.settle(decision, answer)
 
     async def on_agent_end(self, context: RunContextWrapper[Any], agent: Any, output: Any) -> None:  # noqa: ARG002
-        """Let go of what was said. Names stay: an agent that is a tool ends while its run goes on."""
-        known = self._known(context, agent)
-        decision, known.decision = known.decision, None
-        known.forget()
-        if decision is not None:  # made for a request that is not sent: a tool's result was the answer
-            await self.guard.asettle(decision, answer_of())
+        """Clear the conversation. Its names stay: an agent that is used as a tool ends while its run goes on."""
+        state = self._state(context, agent)
+        decision, state.decision = state.decision, None
+        state.clear()
+        if decision is not None:  # for a request that is not sent: the result of a tool was the final output
+            await self._io.settle(decision, make_answer())
 
     # -- tools
 
     async def _before_tool(self, data: ToolInputGuardrailData) -> ToolGuardrailFunctionOutput:
         context = data.context
-        known = self._known(context, data.agent)
-        decision = await self.guard.ajudge(tool_call(context.tool_name, context.tool_arguments, known.names))
+        state = self._state(context, data.agent)
+        decision = await self._io.decide(tool_call(context.tool_name, context.tool_arguments, state.context))
         if not decision.allowed:
-            return ToolGuardrailFunctionOutput.reject_content(decision.notice, facts(decision))
-        await self.guard.await_(decision)
-        known.asked[context.tool_call_id] = decision
+            return ToolGuardrailFunctionOutput.reject_content(decision.notice, denial_details(decision))
+        await self._io.wait(decision)
+        state.checked_tools[context.tool_call_id] = decision
         return ToolGuardrailFunctionOutput.allow()
 
     async def _after_tool(self, data: ToolOutputGuardrailData) -> ToolGuardrailFunctionOutput:
-        """Judge a round with its last result. What follows from a denial is `on_llm_start`'s, which raises it."""
-        known = self._known(data.context, data.agent)
-        try:
+        """Check the tool calls of an answer with the last result. `on_llm_start` raises if they are denied."""
+        state = self._state(data.context, data.agent)
+        result = None
+        with self._toolkit.fail_open():
             result = _result(data)
-        except Exception as error:  # noqa: BLE001 - as in `on_llm_start`
-            self.guard.fault(error)
+        if result is None:
             return ToolGuardrailFunctionOutput.allow()
-        said = result["output"]
-        asked = known.asked.pop(data.context.tool_call_id, None)
-        if asked is not None:
-            await self.guard.asettle(asked, answer_of(text=arguments_text(said)))
-        if data.context.tool_call_id not in known.waiting:
-            return await self._alone(known, data, said)
-        known.waiting[data.context.tool_call_id] = result
-        results = [one for one in known.waiting.values() if one is not None]
-        if len(results) < len(known.waiting):
+        output = result["output"]
+        before = state.checked_tools.pop(data.context.tool_call_id, None)
+        if before is not None:
+            await self._io.settle(before, make_answer(text=arguments_text(output)))
+        if data.context.tool_call_id not in state.results:
+            return await self._check_unannounced(state, data, output)
+        state.results[data.context.tool_call_id] = result
+        results = [one for one in state.results.values() if one is not None]
+        if len(results) < len(state.results):
             return ToolGuardrailFunctionOutput.allow()
-        known.is_judged = True
-        call = chat_call(known.body([*known.items, *results]), known.names, _PATH)
-        known.decision = await self.guard.ajudge(call)
-        return _told(known.decision if known.decision.allowed else Decision(), said)
+        state.is_checked = True
+        call = chat_call(state.body([*state.items, *results]), state.context, _PATH)
+        state.decision = await self._io.decide(call)
+        return _with_note(state.decision if state.decision.allowed else Decision(), output)
 
-    async def _alone(self, known: _RunState, data: ToolOutputGuardrailData, said: Any) -> ToolGuardrailFunctionOutput:
-        """Judge one call as a step by itself. No hook is there to raise, so it trips the guardrail's wire."""
-        if known.alone is None:
-            known.alone = self.guard.run(known.names.agent, f"{known.names.session}/alone")
-        made = (data.context.tool_name, data.context.tool_arguments)
-        decision = await known.alone.astep([made], [said])
+    async def _check_unannounced(
+        self, state: _RunState, data: ToolOutputGuardrailData, output: Any
+    ) -> ToolGuardrailFunctionOutput:
+        """Check one call as a step by itself. No hook can raise for it, so a denial trips the guardrail."""
+        if state.unannounced is None:
+            session = f"{state.context.session}/alone"
+            state.unannounced = self._toolkit.new_run(state.context._replace(session=session))
+        decision = await state.unannounced.aafter_tool(data.context.tool_name, data.context.tool_arguments, output)
         if not decision.allowed:
-            return ToolGuardrailFunctionOutput.raise_exception(facts(decision))
-        await self.guard.await_(decision)
-        return _told(decision, said)
+            return ToolGuardrailFunctionOutput.raise_exception(denial_details(decision))
+        return _with_note(decision, output)
 
     def _guarded(self, tool: FunctionTool) -> FunctionTool:
-        made = copy.copy(tool)
-        made.tool_output_guardrails = [*(tool.tool_output_guardrails or ()), self.tool_output]
-        if self._judges_tools:
-            made.tool_input_guardrails = [*(tool.tool_input_guardrails or ()), self.tool_input]
-        return made
+        guarded = copy.copy(tool)
+        guarded.tool_output_guardrails = [*(tool.tool_output_guardrails or ()), self.tool_output]
+        if self._check_tools:
+            guarded.tool_input_guardrails = [*(tool.tool_input_guardrails or ()), self.tool_input]
+        return guarded
 
-    def _known(self, context: RunContextWrapper[Any], agent: Any) -> _RunState:
-        """The run that a context belongs to: all of a run's contexts share one count of tokens."""
+    def _state(self, context: RunContextWrapper[Any], agent: Any) -> _RunState:
+        """Return the run that a context belongs to: all contexts of a run share one usage object."""
         key = id(context.usage)
-        known = self._runs.get(key)
-        if known is None:
-            names = self._own.over(current())
-            names = names.over(AgentContext(str(getattr(agent, "name", "")), f"run-{secrets.token_hex(6)}"))
-            known = self._runs[key] = _RunState(names, context.usage)
-            if len(self._runs) > _RUNS_KEPT:
+        found = self._runs.get(key)
+        if found is None:
+            framework = AgentContext(str(getattr(agent, "name", "")), f"run-{secrets.token_hex(6)}")
+            names = self._own.with_defaults(current_agent()).with_defaults(framework)
+            found = self._runs[key] = _RunState(names, context.usage)
+            if len(self._runs) > _RUNS_MAX:
                 self._runs.popitem(last=False)
-        return known
+        return found
 
 
-def _told(decision: Decision, said: Any) -> ToolGuardrailFunctionOutput:
-    """A tool's result with the note behind it, where it is a text; else as it is."""
-    if not decision.notice or not isinstance(said, str):
+def _with_note(decision: Decision, output: Any) -> ToolGuardrailFunctionOutput:
+    """Return the result of a tool with the notice after it, if the result is a text."""
+    if not decision.notice or not isinstance(output, str):
         return ToolGuardrailFunctionOutput.allow()
-    return ToolGuardrailFunctionOutput.reject_content(f"{said}\n\n{marked(decision.notice)}", facts(decision))
+    text = f"{output}\n\n{marked(decision.notice)}"
+    return ToolGuardrailFunctionOutput.reject_content(text, denial_details(decision))
 
 
 def _result(data: ToolOutputGuardrailData) -> Item:
-    """A tool's result as the model will read it."""
+    """Return the result of a tool as the model will read it."""
     made = data.context.tool_call
     if made is None:
         return {"type": f"{_CALL}_output", "call_id": data.context.tool_call_id, "output": data.output}
     return dict(ItemHelpers.tool_call_output_item(made, data.output))
 
 
-def _answer(made: list[Any], response: ModelResponse) -> Answer:
-    calls = [(item["name"], item["arguments"]) for item in made if item.get("type") == _CALL]
-    parts = [part for item in made if item.get("type") == "message" for part in item.get("content") or ()]
+def _answer(items: list[Any], response: ModelResponse) -> Answer:
+    calls = [(item["name"], item["arguments"]) for item in items if item.get("type") == _CALL]
+    parts = [part for item in items if item.get("type") == "message" for part in item.get("content") or ()]
     used = response.usage
     usage = {
         "input_tokens": used.input_tokens,
@@ -260,7 +267,7 @@ def _answer(made: list[Any], response: ModelResponse) -> Answer:
         "cached_tokens": used.input_tokens_details.cached_tokens or 0,
         "reasoning_tokens": used.output_tokens_details.reasoning_tokens or 0,
     }
-    return answer_of(200, "\n".join(part.get("text") or "" for part in parts), calls, usage)
+    return make_answer(200, "\n".join(part.get("text") or "" for part in parts), calls, usage)
 
 
 def _model(agent: Any) -> str:

@@ -10,7 +10,7 @@ generated from this table, and the engine refuses to be written with a reason th
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,11 +255,7 @@ class Decision:
     policy: str = ""
     request_id: str = ""
     degraded: bool = False  # made without its state, or allowed because of a fault of ours
-    # What the doors need again when the answer is there; nobody else's business.
-    call: Any = field(default=None, repr=False, compare=False)
-    verdict: Any = field(default=None, repr=False, compare=False)
-    body: bytes = field(default=b"", repr=False, compare=False)
-    fields: tuple[tuple[str, str], ...] = field(default=(), repr=False, compare=False)  # header fields of a denial
+    _handle: object = field(default=None, repr=False, compare=False)  # what the library needs to settle it
 
     @property
     def is_loop(self) -> bool:

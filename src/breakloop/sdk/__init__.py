@@ -1,2 +1,4 @@
-"""The library: `Guard` in process or against a decision service, drop-in clients, transports, middleware. One file an
-integration; what a framework brings is imported only there."""
+"""The implementation of the Python library. Nothing here is public.
+
+Programs import `breakloop`, `breakloop.openai`, `breakloop.anthropic`, `breakloop.testing` and
+`breakloop.integrations.<framework>`. Modules and names of this package may change in any release."""

@@ -1,65 +1,43 @@
-"""`Guard` (SPEC D-4, P-1): the library's one entrance. Decides in this process, or asks a decision service; sync and
-async faces over one core. A fault of ours allows, is counted, and logged (`fault_log`)."""
+"""`Guard`: the library's entry point. Decides in this process or asks a decision service; if that fails, it allows."""
 
 from __future__ import annotations
 
-import asyncio
-import json
-import secrets
-import threading
-import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextvars import ContextVar, Token
-from typing import Any, Final, Literal, ParamSpec, Protocol, Self, TypeVar, overload
+from typing import Any, Literal, ParamSpec, Protocol, Self, TypeVar, overload
 
 from breakloop.clock import Clock
 from breakloop.errors import SettingsError
 from breakloop.exceptions import error_for
-from breakloop.model.call import Answer, Call
+from breakloop.model.call import Call
 from breakloop.model.verdict import Decision
-from breakloop.sdk import backend, decorators
-from breakloop.sdk.backend import AgentContext, FailOpen, FaultLog, current
-from breakloop.sdk.environment import shared_secret
+from breakloop.sdk.context import AgentContext, shared_secret
+from breakloop.sdk.core import IO, Backend, run_blocking
+from breakloop.sdk.decorators import guard_llm, guard_tool
 from breakloop.sdk.local_backend import MEMORY, LocalBackend, Policy
 from breakloop.sdk.remote_backend import RemoteBackend
-from breakloop.sdk.run import Made, Run
-
-_RUNS_KEPT: Final = 1000
-_DONE: Final = Answer(200, complete=True)
+from breakloop.sdk.requests import CHAT_PATH, ToolInvocation, json_body, make_answer, request_call
+from breakloop.sdk.run import Run
+from breakloop.sdk.toolkit import Toolkit
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
 class ToolDecorator(Protocol):
-    """A decorator that leaves the signature of a function as it is."""
+    """A decorator that keeps the signature of a function."""
 
-    def __call__(self, function: Callable[P, R], /) -> Callable[P, R]:
-        """Return the function, guarded."""
-        ...
-
-
-class Backend(Protocol):
-    """Where it is decided."""
-
-    blocking: bool  # it waits for a network
-
-    def decide(self, call: Call) -> Decision:
-        """Judge a call."""
-        ...
-
-    def settle(self, decision: Decision, answer: Answer) -> None:
-        """Take note of how an allowed call was answered."""
-        ...
-
-    def close(self) -> None:
-        """Let go."""
-        ...
+    def __call__(self, function: Callable[P, R], /) -> Callable[P, R]: ...
 
 
 class Guard:
-    """Judges LLM requests and the steps of agents. May be used from several threads and tasks at once."""
+    """Checks LLM requests and the steps of agents. Thread-safe, and usable from any number of tasks:
+
+        guard = Guard()  # built-in protection; or Guard("policy.yaml"), or Guard(url="http://127.0.0.1:8787")
+        search = guard.tool(search)
+
+    An error of breakloop, or a decision service that cannot be reached, never stops the program: the decision is
+    `allowed` and `degraded`, and `faults` counts it. Methods that begin with `a` are for use on an event loop.
+    """
 
     def __init__(
         self,
@@ -69,19 +47,14 @@ class Guard:
         token: str = "",
         state: str = MEMORY,
         clock: Clock | None = None,
-        door: Backend | None = None,
+        _backend: Backend | None = None,
     ) -> None:
         if url and (policy is not None or state != MEMORY):
-            raise SettingsError("url: the service has policy and state of its own; give either url= or policy=")
-        self._door: Backend = door or (
+            raise SettingsError("url: the service has its own policy and state; pass either url= or policy=")
+        backend = _backend or (
             RemoteBackend(url, token) if url else LocalBackend(policy, state, clock, shared_secret())
         )
-        self._fault_log = FaultLog(getattr(self._door, "where", ""), clock)
-        self.faults = 0  # decisions that failed for a mistake of ours or a service that is not there, and were allowed
-        self._own_session = f"guard-{secrets.token_hex(6)}"
-        self._runs: OrderedDict[AgentContext, Run] = OrderedDict()
-        self._lock = threading.Lock()
-        self._current: ContextVar[Run | None] = ContextVar("breakloop_run", default=None)
+        self._toolkit = Toolkit(backend, clock)
 
     def __enter__(self) -> Self:
         return self
@@ -90,8 +63,13 @@ class Guard:
         self.close()
 
     def close(self) -> None:
-        """Let go of what is open."""
-        self._door.close()
+        """Close connections and write the log lines that were held back."""
+        self._toolkit.backend.close()
+
+    @property
+    def faults(self) -> int:
+        """The number of decisions that failed and were therefore allowed."""
+        return self._toolkit.faults
 
     # -- requests
 
@@ -99,50 +77,25 @@ class Guard:
         self,
         body: Mapping[str, Any] | bytes,
         *,
-        path: str = backend.CHAT_PATH,
+        path: str = CHAT_PATH,
         headers: Mapping[str, str] | None = None,
         agent: str = "",
         session: str = "",
     ) -> Decision:
-        """Decide about an LLM request before it is sent; nothing is raised. Body and path are the provider's."""
-        return self.judge(_call(body, path, headers, AgentContext(agent, session)))
+        """Decide about an LLM request before it is sent. Body and path are those of the provider's API."""
+        return self._toolkit.decide(_call(body, path, headers, AgentContext(agent, session)))
 
     async def acheck(
         self,
         body: Mapping[str, Any] | bytes,
         *,
-        path: str = backend.CHAT_PATH,
+        path: str = CHAT_PATH,
         headers: Mapping[str, str] | None = None,
         agent: str = "",
         session: str = "",
     ) -> Decision:
-        """The same, without blocking the event loop."""
-        return await self.ajudge(_call(body, path, headers, AgentContext(agent, session)))
-
-    def judge(self, call: Call) -> Decision:
-        """Decide about a call that is made already: what integrations ask."""
-        try:
-            return self._door.decide(call)
-        except Exception as error:  # noqa: BLE001 - the outermost edge: a fault of ours must not stop an agent
-            return self.fault(error, call)
-
-    async def ajudge(self, call: Call) -> Decision:
-        """The same, without blocking the event loop."""
-        return await asyncio.to_thread(self.judge, call) if self._door.blocking else self.judge(call)
-
-    def settle(self, decision: Decision, answer: Answer = _DONE) -> None:
-        """Tell how an allowed request was answered; `breakloop.sdk.backend.answer_of` makes answers of plain values."""
-        if not decision.allowed or not decision.request_id:
-            return
-        with self.fail_open():
-            self._door.settle(decision, answer)
-
-    async def asettle(self, decision: Decision, answer: Answer = _DONE) -> None:
-        """The same, without blocking the event loop."""
-        if self._door.blocking:
-            await asyncio.to_thread(self.settle, decision, answer)
-        else:
-            self.settle(decision, answer)
+        """Like `check`, on an event loop."""
+        return await self._toolkit.asynchronous.decide(_call(body, path, headers, AgentContext(agent, session)))
 
     def report(
         self,
@@ -150,46 +103,50 @@ class Guard:
         *,
         status: int = 200,
         text: str = "",
-        calls: Iterable[Made] = (),
+        calls: Iterable[ToolInvocation] = (),
         usage: Mapping[str, int] | None = None,
     ) -> None:
-        """Settle in plain values: what the model said and called, and its tokens (`input_tokens`, `output_tokens`)."""
-        self.settle(decision, backend.answer_of(status, text, calls, usage))
+        """Report the answer to a request that was checked: what the model wrote and called, and its tokens
+        (`input_tokens`, `output_tokens`)."""
+        self._toolkit.settle(decision, make_answer(status, text, calls, usage))
+
+    async def areport(
+        self,
+        decision: Decision,
+        *,
+        status: int = 200,
+        text: str = "",
+        calls: Iterable[ToolInvocation] = (),
+        usage: Mapping[str, int] | None = None,
+    ) -> None:
+        """Like `report`, on an event loop."""
+        await self._toolkit.asynchronous.settle(decision, make_answer(status, text, calls, usage))
 
     def wait(self, decision: Decision) -> None:
-        """Sleep as long as a throttle says."""
-        if decision.delay_seconds:
-            time.sleep(decision.delay_seconds)  # noqa: TID251 - whoever calls this has asked to be held up
+        """Sleep for the delay of a throttle."""
+        run_blocking(self._toolkit.blocking.wait(decision))
 
-    async def await_(self, decision: Decision) -> None:
-        """The same, without blocking the event loop."""
-        if decision.delay_seconds:
-            await asyncio.sleep(decision.delay_seconds)
+    async def async_wait(self, decision: Decision) -> None:
+        """Like `wait`, on an event loop."""
+        await self._toolkit.asynchronous.wait(decision)
 
     def enforce(self, decision: Decision) -> str:
-        """Raise for a denial and sleep for a throttle; returns what the model should be told, or ""."""
-        if not decision.allowed:
-            raise error_for(decision)
-        self.wait(decision)
-        return decision.notice
+        """Raise `DeniedError` for a denial and sleep for a throttle. Returns the notice for the model, or ""."""
+        return run_blocking(_enforce(self._toolkit.blocking, decision))
 
     async def aenforce(self, decision: Decision) -> str:
-        """The same, without blocking the event loop."""
-        if not decision.allowed:
-            raise error_for(decision)
-        await self.await_(decision)
-        return decision.notice
+        """Like `enforce`, on an event loop."""
+        return await _enforce(self._toolkit.asynchronous, decision)
 
-    # -- custom loops
+    # -- agents
 
     def run(self, agent: str = "", session: str = "", *, model: str = "", task: str = "") -> Run:
-        """Return a new run; without a session, one of its own. `with guard.run(agent="x") as run: run.step(...)`."""
-        names = AgentContext(agent, session).over(current())
-        return Run(self, names._replace(session=names.session or f"run-{secrets.token_hex(6)}"), model=model, task=task)
+        """Return a new run. Without a session, it is a session of its own."""
+        return self._toolkit.new_run(AgentContext(agent, session), model=model, task=task)
 
     def step(
         self,
-        calls: Sequence[Made] = (),
+        calls: Sequence[ToolInvocation] = (),
         results: Sequence[Any] = (),
         *,
         text: str = "",
@@ -198,12 +155,13 @@ class Guard:
         agent: str = "",
         model: str = "",
     ) -> Decision:
-        """Tell a step of the run that this is in, or of a session: see `Run.step`."""
-        return self.run_of(agent, session, model).step(calls, results, text=text, user=user)
+        """Report a step of the enclosing run, or of a session. See `Run.step`."""
+        run = self._toolkit.run_for(AgentContext(agent, session), model=model)
+        return run.step(calls, results, text=text, user=user)
 
     async def astep(
         self,
-        calls: Sequence[Made] = (),
+        calls: Sequence[ToolInvocation] = (),
         results: Sequence[Any] = (),
         *,
         text: str = "",
@@ -212,33 +170,9 @@ class Guard:
         agent: str = "",
         model: str = "",
     ) -> Decision:
-        """The same, without blocking the event loop."""
-        return await self.run_of(agent, session, model).astep(calls, results, text=text, user=user)
-
-    def run_of(self, agent: str = "", session: str = "", model: str = "") -> Run:
-        """Return the run that is under way here, or the one of a session; the last thousand are kept."""
-        run = self._current.get()
-        if run is not None and not session and agent in {"", run.agent}:
-            return run
-        names = AgentContext(agent, session).over(current())
-        names = names._replace(session=names.session or self._own_session)
-        with self._lock:
-            found = self._runs.get(names)
-            if found is None:
-                found = self._runs[names] = Run(self, names, model=model)
-                if len(self._runs) > _RUNS_KEPT:
-                    self._runs.popitem(last=False)
-            else:
-                self._runs.move_to_end(names)
-        return found
-
-    def enter(self, run: Run) -> Token[Run | None]:
-        """Make it the run that is under way here: what `with run:` does."""
-        return self._current.set(run)
-
-    def leave(self, token: Token[Run | None]) -> None:
-        """Go back to the run before."""
-        self._current.reset(token)
+        """Like `step`, on an event loop."""
+        run = self._toolkit.run_for(AgentContext(agent, session), model=model)
+        return await run.astep(calls, results, text=text, user=user)
 
     @overload
     def tool(self, function: Callable[P, R], /) -> Callable[P, R]: ...
@@ -256,40 +190,29 @@ class Guard:
         name: str = "",
         on_block: Literal["raise", "return"] = "raise",
     ) -> Any:
-        """Decorate a tool, sync or async: each call with its result is a step.."""
+        """Decorate a tool, sync or async. Each call with its result is a step of the enclosing run.
+
+        A warning is added to the result if that is a text. A blocked call raises `LoopDetectedError`, or returns the
+        notice with `on_block="return"`; while it is blocked, the tool does not run.
+        """
         if function is None:
-            return lambda given: decorators.guard_tool(self, given, name, on_block)
-        return decorators.guard_tool(self, function, name, on_block)
+            return lambda given: guard_tool(self._toolkit, given, name, on_block)
+        return guard_tool(self._toolkit, function, name, on_block)
 
     def llm(self, function: Callable[P, R]) -> Callable[P, R]:
-        """Decorate what asks the model, sync or async: each request is judged before.."""
-        return decorators.guard_llm(self, function)
-
-    def fail_open(self) -> FailOpen:
-        """Return a context manager in which an error of ours becomes a fault; the program goes on after the block."""
-        return FailOpen(self.fault)
-
-    def fault(self, error: Exception, call: Call | None = None) -> Decision:
-        """Count a mistake of ours, log it (once a minute), allow. What was asked about is never logged (SPEC Y-1)."""
-        self.faults += 1
-        self._fault_log.tell(error)
-        return Decision(degraded=True, call=call)
+        """Decorate a function, sync or async, that sends `messages` (or the first text argument) to a model. Each
+        request is checked before it is sent; a denial raises, a throttle waits."""
+        return guard_llm(self._toolkit, function)
 
 
-def _call(body: Mapping[str, Any] | bytes, path: str, headers: Mapping[str, str] | None, names: AgentContext) -> Call:
-    sent = body if isinstance(body, bytes) else _written(body)
-    named = {**(headers or {}), **names.headers()}
-    return backend.request_call("POST", path, {"content-type": "application/json", **named}, sent, host="localhost")
+async def _enforce(io: IO, decision: Decision) -> str:
+    if not decision.allowed:
+        raise error_for(decision)
+    await io.wait(decision)
+    return decision.notice
 
 
-def _written(body: Mapping[str, Any]) -> bytes:
-    try:
-        return json.dumps(dict(body), default=_plain).encode()
-    except (TypeError, ValueError, RecursionError):  # what could not be sent either is judged by its head
-        return b""
-
-
-def _plain(value: Any) -> Any:
-    """Objects of an SDK among plain messages."""
-    dump = getattr(value, "model_dump", None)
-    return dump(exclude_none=True) if callable(dump) else repr(value)
+def _call(body: Mapping[str, Any] | bytes, path: str, headers: Mapping[str, str] | None, context: AgentContext) -> Call:
+    sent = body if isinstance(body, bytes) else json_body(body)
+    named = {**(headers or {}), **context.headers()}
+    return request_call("POST", path, {"content-type": "application/json", **named}, sent, host="localhost")

@@ -1,5 +1,5 @@
-"""Decides in this process: an engine, descriptors and a memory store, made out of a bundle. No server, no settings
-file; state that several processes share is a server's business (`remote`)."""
+"""Decides in this process, with an engine and a memory store. To share state between processes, run a decision service
+and use `RemoteBackend`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import logging
 import secrets
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cache
 from os import PathLike
@@ -20,14 +20,14 @@ from breakloop.dialects.encoding import unpack
 from breakloop.engine.engine import Engine
 from breakloop.errors import BundleError, SettingsError
 from breakloop.model.call import Answer, Call
-from breakloop.model.verdict import Decision
+from breakloop.model.verdict import Decision, Verdict
 from breakloop.observe.log import INTERVAL_S, LogEvents
 from breakloop.policy.compile import compile_bundle
 from breakloop.policy.compile_detectors import BuiltinLoopGuard
 from breakloop.policy.descriptors import ContextSettings, Descriptors
 from breakloop.policy.load import LoadedBundle, load_bundle, load_text
 from breakloop.pricing.prices import GenaiTable, Prices
-from breakloop.sdk import backend
+from breakloop.sdk.requests import BODY_MAX_BYTES, DecisionHandle, handle_of
 from breakloop.store.memory import MemoryStore
 
 Policy = str | PathLike[str] | Mapping[str, Any] | None
@@ -36,13 +36,15 @@ MEMORY: Final = "memory://"
 
 
 class LocalBackend:
-    """One engine for all threads of a process. A decision takes some 50 us, so they wait for each other."""
+    """One engine for all threads of a process, behind a lock: a decision takes about 50 us."""
 
     blocking = False
 
     def __init__(self, policy: Policy, state: str, clock: Clock | None, secret: bytes) -> None:
         if state != MEMORY:
-            why = "a Guard keeps it in this process (memory://); to share it, run `breakloop serve` and give url="
+            why = (
+                "a Guard keeps its state in this process (memory://); to share it, run `breakloop serve` and pass url="
+            )
             raise SettingsError(f"state: {why}")
         self._clock = clock or SystemClock()
         key = secret or secrets.token_bytes(32)
@@ -51,7 +53,7 @@ class LocalBackend:
         self._headers = VerdictHeaders(PREFIX, key)
         self._events = LogEvents()
         self._flushed_at = self._clock.now()
-        prices = cache(lambda: Prices(GenaiTable(), clock=self._clock))  # read when a budget asks for them first
+        prices = cache(lambda: Prices(GenaiTable(), clock=self._clock))  # read when a budget first needs them
         self.engine = Engine(MemoryStore(), self._clock, descriptors, publish=self._events, prices=prices)
         bundle, digest = (loaded.bundle, loaded.digest) if loaded else (None, "builtin")
         self.engine.set_bundle(compile_bundle(bundle, digest, descriptors, key, BuiltinLoopGuard()))
@@ -59,12 +61,11 @@ class LocalBackend:
         self._prefix = secrets.token_hex(4)
         self._number = 0
         library = logging.getLogger("breakloop")
-        if not library.handlers:  # a library is silent until somebody configures logging
+        if not library.handlers:  # a library is silent until the program configures logging
             library.addHandler(logging.NullHandler())
 
     def decide(self, call: Call) -> Decision:
-        """Judge a call and count it."""
-        why = unpack(call, backend.BODY_MAX_BYTES) if "content-encoding" in call.headers else ""
+        why = unpack(call, BODY_MAX_BYTES) if "content-encoding" in call.headers else ""
         with self._lock:
             self._number += 1
             call.request_id = f"{self._prefix}-{self._number:x}"
@@ -76,17 +77,18 @@ class LocalBackend:
                 self._flushed_at = now
                 self._events.flush(now)
             if verdict.allowed:
-                return backend.from_verdict(verdict, call)
+                return _decision(verdict, call)
             head = self._headers.denied(verdict, call.request_id, self._descriptors.caller(call))
-        return backend.from_verdict(verdict, call, field_pairs(head))
+        return _decision(verdict, call, field_pairs(head))
 
     def settle(self, decision: Decision, answer: Answer) -> None:
-        """Take note of how an allowed call was answered."""
-        with self._lock:
-            self.engine.settle(decision.call, answer)
+        call = handle_of(decision).call
+        if call is not None:
+            with self._lock:
+                self.engine.settle(call, answer)
 
     def close(self) -> None:
-        """Tell what was left out of the log."""
+        """Write the log lines that were held back."""
         self._events.flush(self._clock.now(), everything=True)
 
 
@@ -96,6 +98,30 @@ def _loaded(policy: Policy, now: float) -> LoadedBundle | None:
     if isinstance(policy, Mapping):
         try:
             return load_text(json.dumps(policy, default=str).encode(), "policy.json", now=now)
-        except BundleError as error:  # it has no file, and no lines
+        except BundleError as error:  # there is no file, and no lines
             raise BundleError([replace(one, file="policy", line=0, column=0) for one in error.problems]) from None
     return load_bundle(Path(policy), now=now)
+
+
+def _decision(verdict: Verdict, call: Call, headers: Iterable[tuple[str, str]] = ()) -> Decision:
+    """Return a verdict as a decision. `headers` are the header fields of a denial."""
+    loop = verdict.loop
+    return Decision(
+        allowed=verdict.allowed,
+        reason=verdict.reason,
+        status=verdict.status,
+        message=verdict.message,
+        retry_after=None if verdict.allowed else verdict.retry_after_s,
+        delay_seconds=verdict.delay_ms / 1000,
+        warning=verdict.warning,
+        note=verdict.note,
+        kind=loop.kind if loop else "",
+        hit_count=loop.hit_count if loop else 0,
+        cooldown_seconds=loop.cooldown_s if loop else 0,
+        fingerprint=loop.fingerprint if loop else "",
+        evidence=loop.evidence if loop else "",
+        policy=verdict.policy,
+        request_id=call.request_id,
+        degraded=verdict.degraded,
+        _handle=DecisionHandle(call, verdict, headers=tuple(headers)),
+    )

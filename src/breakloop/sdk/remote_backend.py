@@ -1,30 +1,42 @@
-"""Asks a decision service (`breakloop serve`) instead of deciding here: `/v1/decision` before, `/{id}/result` after.
-Standard library only, a few idle connections. What goes wrong is raised; that it allows is `guard`'s rule."""
+"""Asks a decision service (`breakloop serve`): `/v1/decision` before a request, `/v1/decision/{id}/result` after it.
+
+Standard library only. Errors are raised; that a failed question allows the request is decided by `core`. Also reads
+decisions out of HTTP responses of a gateway, which the drop-in clients need.
+"""
 
 from __future__ import annotations
 
 import http.client
 import json
+import re
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from breakloop.errors import SettingsError
 from breakloop.model.call import CREDENTIAL_HEADERS, Answer, Call
-from breakloop.model.verdict import Decision
-from breakloop.sdk import backend
+from breakloop.model.verdict import LOOP, LOOP_ERROR, Decision
+from breakloop.sdk.context import AGENT_HEADER
+from breakloop.sdk.requests import BODY_MAX_BYTES, DecisionHandle
 
 TIMEOUT_S: Final = 2.0
 _IDLE_MAX: Final = 32
-# The service would hold a throttled answer back; we return the delay instead (SPEC D-4).
+# The service would hold a throttled answer back; with `wait=client` it returns the delay instead.
 _DECISION: Final = "/v1/decision?wait=client"
-_OWN: Final = frozenset(
+_CONNECTION_HEADERS: Final = frozenset(
     ("host", "content-length", "transfer-encoding", "connection", "expect", "accept", "upgrade", "te")
 )
+_PREFIX: Final = "x-breakloop-"
+_DENIAL_HEADERS: Final = ("retry-after", "x-should-retry")
+_REQUEST_ID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]+")
+
+
+class UnreadableAnswerError(Exception):
+    """A response that is no decision. The message describes it without quoting it."""
 
 
 class RemoteBackend:
-    """A decision service at a URL."""
+    """A decision service at a URL. `where` is that URL without its password."""
 
     blocking = True
 
@@ -35,9 +47,9 @@ class RemoteBackend:
         except ValueError:
             usable = False
         if not usable:
-            raise SettingsError("url: is no URL of a decision service; write for example http://127.0.0.1:8787")
-        self.where = f"{at.scheme}://{at.netloc.rpartition('@')[2]}{at.path}"  # for people: without anybody's password
-        self._kind = http.client.HTTPSConnection if at.scheme == "https" else http.client.HTTPConnection
+            raise SettingsError("url: is not the URL of a decision service; use for example http://127.0.0.1:8787")
+        self.where = f"{at.scheme}://{at.netloc.rpartition('@')[2]}{at.path}"
+        self._connection_class = http.client.HTTPSConnection if at.scheme == "https" else http.client.HTTPConnection
         self._host, self._port = at.hostname or "", at.port
         self._base = at.path.rstrip("/")
         self._token = token
@@ -45,70 +57,166 @@ class RemoteBackend:
         self._idle: list[http.client.HTTPConnection] = []
 
     def decide(self, call: Call) -> Decision:
-        """Ask about a call. Raises OSError, HTTPException or AnswerError."""
-        headers = {name: value.decode("latin-1") for name, value in call.headers.items() if name not in _OWN}
+        """Ask about a call. Raises OSError, HTTPException or UnreadableAnswerError."""
+        headers = {
+            name: value.decode("latin-1") for name, value in call.headers.items() if name not in _CONNECTION_HEADERS
+        }
         target = call.path + (f"?{call.query}" if call.query else "")
         headers |= {"X-Original-Method": call.method, "X-Original-URI": target, "Accept": "application/json"}
         if call.host:
             headers["X-Original-Host"] = call.host
         if call.path_agent:
-            headers["X-Agent-Id"] = call.path_agent
+            headers[AGENT_HEADER] = call.path_agent
         if self._token:
             headers["X-Breakloop-Key"] = self._token
             if not any(name in headers for name in CREDENTIAL_HEADERS):
                 headers["Authorization"] = f"Bearer {self._token}"
-        status, fields, body = self._ask(_DECISION, headers, call.body)
-        decision = backend.from_answer(status, fields, body, call)
+        status, fields, body = self._post(_DECISION, headers, call.body)
+        decision = decision_from_response(status, fields, body, call)
         call.request_id = decision.request_id
         return decision
 
     def settle(self, decision: Decision, answer: Answer) -> None:
-        """Report how it ended. That nobody waits for it is no fault."""
-        told: dict[str, object] = {"status": answer.status, "text": answer.text}
+        """Report the result. A service that no longer knows the request answers 404, which is no error."""
+        result: dict[str, object] = {"status": answer.status, "text": answer.text}
         if answer.calls:
-            told["tool_calls"] = [{"name": made.name, "arguments": made.arguments} for made in answer.calls]
+            result["tool_calls"] = [{"name": made.name, "arguments": made.arguments} for made in answer.calls]
         if answer.usage is not None:
-            told["usage"] = answer.usage._asdict()
+            result["usage"] = answer.usage._asdict()
         headers = {"Content-Type": "application/json"}
         if self._token:
             headers["X-Breakloop-Key"] = self._token
-        body = json.dumps(told).encode()
-        status, _, _ = self._ask(f"/v1/decision/{decision.request_id}/result", headers, body)
+        body = json.dumps(result).encode()
+        status, _, _ = self._post(f"/v1/decision/{decision.request_id}/result", headers, body)
         if status not in {204, 404}:
-            raise backend.UnreadableAnswerError(f"a result was answered with status {status}")
+            raise UnreadableAnswerError(f"a result was answered with status {status}")
 
     def close(self) -> None:
-        """Close the connections that are idle."""
+        """Close the idle connections."""
         while self._idle:
             self._idle.pop().close()
 
-    def _ask(self, path: str, headers: Mapping[str, str], body: bytes) -> tuple[int, Mapping[str, str], bytes]:
-        """POST once; once more where a connection that had been idle turns out to be closed."""
+    def _post(self, path: str, headers: Mapping[str, str], body: bytes) -> tuple[int, Mapping[str, str], bytes]:
+        """POST once, and once more if an idle connection turns out to be closed."""
         try:
             connection = self._idle.pop()
         except IndexError:
-            return self._post(self._connection(), path, headers, body)
+            return self._post_on(self._connect(), path, headers, body)
         try:
-            return self._post(connection, path, headers, body)
+            return self._post_on(connection, path, headers, body)
         except (ConnectionError, http.client.BadStatusLine):
-            return self._post(self._connection(), path, headers, body)
+            return self._post_on(self._connect(), path, headers, body)
 
-    def _post(
+    def _post_on(
         self, connection: http.client.HTTPConnection, path: str, headers: Mapping[str, str], body: bytes
     ) -> tuple[int, Mapping[str, str], bytes]:
         try:
             connection.request("POST", self._base + path, body, dict(headers))
-            answer = connection.getresponse()
-            content = answer.read(backend.BODY_MAX_BYTES)
-            fields = {name.lower(): value for name, value in answer.getheaders()}
+            response = connection.getresponse()
+            content = response.read(BODY_MAX_BYTES)
+            fields = {name.lower(): value for name, value in response.getheaders()}
         except BaseException:
             connection.close()
             raise
-        if answer.isclosed() and len(self._idle) < _IDLE_MAX:
-            self._idle.append(connection)  # a list's append and pop are safe among threads
+        if response.isclosed() and len(self._idle) < _IDLE_MAX:
+            self._idle.append(connection)  # append and pop of a list are thread-safe
         else:
             connection.close()
-        return answer.status, fields, content
+        return response.status, fields, content
 
-    def _connection(self) -> http.client.HTTPConnection:
-        return self._kind(self._host, self._port, timeout=self._timeout_s)
+    def _connect(self) -> http.client.HTTPConnection:
+        return self._connection_class(self._host, self._port, timeout=self._timeout_s)
+
+
+def decision_from_response(status: int, headers: Mapping[str, str], body: bytes, call: Call | None = None) -> Decision:
+    """Return the decision in a response of the decision service, or in a denial of the gateway.
+
+    Header names are in lower case and may begin with any `header_prefix`. Raises `UnreadableAnswerError` if the
+    response is no decision.
+    """
+    get = headers.get
+    detail = denial_detail(body)
+    prefix = _denial_prefix(headers, detail)
+    if not prefix:
+        prefix = _allowed_prefix(headers, body) if status == 200 else ""
+        if not prefix:
+            raise UnreadableAnswerError(f"no decision, but status {status}")
+        return Decision(
+            delay_seconds=(_number(get(prefix + "loop-delay")) or 0) / 1000,
+            warning=get(prefix + "warning", ""),
+            note=get(prefix + "note", ""),
+            hit_count=_number(get(prefix + "loop-count")) or 0,
+            request_id=headers[prefix + "request-id"],
+            _handle=DecisionHandle(call),
+        )
+    shown = tuple((name, value) for name, value in headers.items() if _is_for_client(name, prefix))
+    return Decision(
+        allowed=False,
+        reason=headers[prefix + "reason"],
+        status=status,
+        message=_text(detail, "message") or "Denied.",
+        retry_after=_number(get("retry-after")),
+        kind=_text(detail, "kind"),
+        hit_count=_count(detail, "hit_count"),
+        cooldown_seconds=_count(detail, "cooldown_seconds"),
+        fingerprint=_text(detail, "fingerprint"),
+        evidence=_text(detail, "evidence"),
+        request_id=get(prefix + "request-id", ""),
+        _handle=DecisionHandle(call, body=body, headers=shown),
+    )
+
+
+def denial_detail(body: bytes) -> Mapping[str, Any]:
+    """Return the `detail` object of a denial's body; empty if there is none."""
+    try:
+        content = json.loads(body)
+    except (ValueError, RecursionError):
+        return {}
+    detail = content.get("detail") if isinstance(content, dict) else None
+    return detail if isinstance(detail, dict) else {}
+
+
+def _is_for_client(name: str, prefix: str) -> bool:
+    """Tell whether to pass a header field of a service's denial on to the program's own client."""
+    return name in {prefix + "reason", prefix + "request-id", *_DENIAL_HEADERS} or name.startswith("ratelimit")
+
+
+def _denial_prefix(headers: Mapping[str, str], detail: Mapping[str, Any]) -> str:
+    """Return the prefix of our header fields in a denial; "" if the response is none.
+
+    A server with another `header_prefix` does not announce it. Its denials have what no other server sends: a reason,
+    a request id with the same prefix, and a body whose `detail.error` is that reason.
+    """
+    if headers.get(_PREFIX + "reason"):
+        return _PREFIX
+    for name, reason in headers.items():
+        prefix = name.removesuffix("reason")
+        if not reason or not name.endswith("-reason") or prefix + "request-id" not in headers:
+            continue
+        if detail.get("error") == (LOOP_ERROR if reason == LOOP else reason):
+            return prefix
+    return ""
+
+
+def _allowed_prefix(headers: Mapping[str, str], body: bytes) -> str:
+    """Return the prefix in a decision that allows: it has no body, and a request id in a server's format."""
+    if headers.get(_PREFIX + "request-id"):
+        return _PREFIX
+    for name, value in headers.items():
+        if not body and name.endswith("-request-id") and _REQUEST_ID.fullmatch(value):
+            return name.removesuffix("request-id")
+    return ""
+
+
+def _text(detail: Mapping[str, Any], name: str) -> str:
+    value = detail.get(name)
+    return value if isinstance(value, str) else ""
+
+
+def _count(detail: Mapping[str, Any], name: str) -> int:
+    value = detail.get(name)
+    return value if isinstance(value, int) and not isinstance(value, bool) else 0
+
+
+def _number(value: str | None) -> int | None:
+    return int(value) if value is not None and value.isascii() and value.isdigit() else None

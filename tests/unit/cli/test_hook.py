@@ -14,7 +14,7 @@ import pytest
 from breakloop.cli.hook import FOLDER, HookOptions, answered
 from breakloop.cli.main import OK, USAGE, run
 from breakloop.clock import FakeClock
-from breakloop.integrations.claude_code_gateway import GatewayHookJudge
+from breakloop.integrations.claude_code_gateway import GatewayHookBackend
 from breakloop.model.verdict import Decision
 from breakloop.testing import StandInLLM, ThreadedLLM, body
 
@@ -130,7 +130,7 @@ def test_a_throttle_is_waited_for(tmp_path: Path, clock: FakeClock, monkeypatch:
     """But not for longer than a hook may take (LD-5)."""
     waits: list[float] = []
     monkeypatch.setattr("breakloop.cli.hook.time.sleep", waits.append)
-    monkeypatch.setattr(GatewayHookJudge, "step", lambda *_: Decision(delay_seconds=30.0))
+    monkeypatch.setattr(GatewayHookBackend, "step", lambda *_: Decision(delay_seconds=30.0))
     Claude(tmp_path, clock, HookOptions(url="http://127.0.0.1:9")).call()
     assert waits == [5.0]
 
@@ -189,7 +189,7 @@ def test_a_gateway_that_is_not_there_is_named(
     failed = "breakloop: the hook failed; the call is allowed: "
     assert capsys.readouterr().err == f"{failed}http://127.0.0.1:9: ConnectionRefusedError: Connection refused\n"
     assert typed(event, monkeypatch, "--url", "foo") == OK
-    assert capsys.readouterr().err.startswith(f"{failed}url: is no URL of a decision service")
+    assert capsys.readouterr().err.startswith(f"{failed}url: is not the URL of a decision service")
 
 
 def test_a_directory_that_cannot_be_written(

@@ -12,6 +12,7 @@ from breakloop import Guard
 from breakloop.clock import FakeClock
 from breakloop.integrations.asgi import App, GuardASGIMiddleware, Receive, Scope, Send
 from breakloop.model.call import Answer
+from breakloop.sdk.toolkit import toolkit_of
 from tests.builders import bundle, chat_body, exact, policy, user
 
 BODY = chat_body(user("again"))
@@ -45,13 +46,14 @@ class Called:
 
 def settled(guard: Guard) -> list[Answer]:
     answers: list[Answer] = []
-    settle = guard._door.settle
+    backend = toolkit_of(guard).backend
+    settle = backend.settle
 
     def heard(decision: Any, answer: Answer) -> None:
         answers.append(answer)
         settle(decision, answer)
 
-    guard._door.settle = heard  # type: ignore[method-assign]
+    backend.settle = heard  # type: ignore[method-assign]
     return answers
 
 

@@ -14,8 +14,8 @@ import pytest
 from breakloop import Guard
 from breakloop.clock import FakeClock
 from breakloop.model.verdict import Decision
-from breakloop.sdk.backend import STEPS_ONLY
-from tests.unit.sdk.doors import DENIED, NOTE, WARNED, BrokenDoor, TellingDoor
+from breakloop.sdk.requests import STEPS_ONLY
+from tests.unit.sdk.backends import DENIED, NOTE, WARNED, FailingBackend, ScriptedBackend
 
 STOPPED = Decision(allowed=False, reason="kill_switch", status=403, message="Stopped.")
 
@@ -85,8 +85,8 @@ def test_sessions_and_sub_agents_are_told_apart(clock: FakeClock) -> None:
 
 def test_a_step_that_nobody_minds_ends_the_row() -> None:
     """Only blocks in a row stop a run; a warned step is no block, and does not end the row either (P-3)."""
-    door = TellingDoor(DENIED, Decision(), DENIED, WARNED, DENIED, DENIED)
-    agent = Agent(Guard(door=door))
+    backend = ScriptedBackend(DENIED, Decision(), DENIED, WARNED, DENIED, DENIED)
+    agent = Agent(Guard(_backend=backend))
     told = [agent.tell("PostToolUse", tool_response=str(n)) for n in range(6)]
     assert [one.get("continue") for one in told] == [None] * 5 + [False]
     assert told[3]["hookSpecificOutput"]["additionalContext"] == NOTE
@@ -94,29 +94,29 @@ def test_a_step_that_nobody_minds_ends_the_row() -> None:
 
 def test_a_person_ends_the_row() -> None:
     """Whoever says something new gives the model another chance (P-3)."""
-    door = TellingDoor(DENIED, DENIED, Decision(), DENIED)
-    agent = Agent(Guard(door=door))
+    backend = ScriptedBackend(DENIED, DENIED, Decision(), DENIED)
+    agent = Agent(Guard(_backend=backend))
     agent.tell("PostToolUse", tool_response="1")
     agent.tell("PostToolUse", tool_response="2")
     assert agent.tell("UserPromptSubmit", prompt="Try the other one.") == {}
     assert "continue" not in agent.tell("PostToolUse", tool_response="3")
-    assert door.bodies[2]["messages"][-1]["content"] == "Try the other one."
+    assert backend.bodies[2]["messages"][-1]["content"] == "Try the other one."
 
 
 def test_what_is_no_loop_stops_at_once() -> None:
     """An agent that an operator has stopped (K-2)."""
-    agent = Agent(Guard(door=TellingDoor(STOPPED, STOPPED)), agent="a")
+    agent = Agent(Guard(_backend=ScriptedBackend(STOPPED, STOPPED)), agent="a")
     assert agent.tell("PostToolUse", tool_response="x")["continue"] is False
     assert agent.tell("UserPromptSubmit", prompt="Go on.")["decision"] == "block"
 
 
 def test_names_and_failures() -> None:
     """The agent as it is named, the session as Claude Code names it; a failed tool is told as one (C-3)."""
-    door = TellingDoor()
-    agent = Agent(Guard(door=door), agent="reviewer")
+    backend = ScriptedBackend()
+    agent = Agent(Guard(_backend=backend), agent="reviewer")
     agent.tell("PostToolUseFailure", error="Exit code 1", agent_id="sub")
-    assert door.named() == ("reviewer", "s:sub")
-    assert door.bodies[0]["messages"][-1]["content"] == "Error: ToolFailedError: Exit code 1"
+    assert backend.named() == ("reviewer", "s:sub")
+    assert backend.bodies[0]["messages"][-1]["content"] == "Error: ToolFailedError: Exit code 1"
 
 
 def test_hooks_of_ones_own_come_first() -> None:
@@ -124,15 +124,15 @@ def test_hooks_of_ones_own_come_first() -> None:
     from breakloop.integrations.claude_agent import breakloop_hooks
 
     mine: dict[str, list[Any]] = {"PreToolUse": [HookMatcher("Bash", ["mine"])], "Stop": [HookMatcher()]}
-    made = breakloop_hooks(Guard(door=TellingDoor()), hooks=mine)
+    made = breakloop_hooks(Guard(_backend=ScriptedBackend()), hooks=mine)
     assert made["PreToolUse"][0].hooks == ["mine"]
     assert [len(made[event]) for event in ("PreToolUse", "PostToolUse", "Stop")] == [2, 1, 1]
     assert len(mine["PreToolUse"]) == 1
 
 
 def test_a_fault_of_ours_changes_nothing() -> None:
-    """Neither of the door nor of what is read (S-3)."""
-    guard = Guard(door=BrokenDoor())
+    """Neither of the backend nor of what is read (S-3)."""
+    guard = Guard(_backend=FailingBackend())
     agent = Agent(guard)
     assert agent.call() == {}
     assert guard.faults == 1

@@ -10,7 +10,7 @@ import pytest
 from breakloop.integrations import claude_code
 from breakloop.integrations.claude_code import AFTER, BEFORE, FAILED, PROMPT, read
 from breakloop.model.verdict import Decision
-from tests.unit.sdk.doors import DENIED, NOTE, WARNED
+from tests.unit.sdk.backends import DENIED, NOTE, WARNED
 
 KILLED = Decision(allowed=False, reason="kill_switch", status=403, message="Stopped by an operator.")
 
@@ -22,7 +22,13 @@ def event(kind: str, **fields: Any) -> dict[str, Any]:
 def test_events() -> None:
     """What Claude Code sends, for the main agent and a sub-agent (P-3)."""
     seen = read(event(AFTER, tool_name="Bash", tool_input={"command": "ls"}, tool_response={"stdout": "a"}))
-    assert (seen.kind, seen.owner, seen.made, seen.outcome) == (AFTER, "s-1", ("Bash", {"command": "ls"}), "a")
+    assert (seen.kind, seen.owner, seen.tool, seen.arguments, seen.outcome) == (
+        AFTER,
+        "s-1",
+        "Bash",
+        {"command": "ls"},
+        "a",
+    )
     failed = read(event(FAILED, agent_id="a-7", tool_name="Read", tool_input={}, error="No such file."))
     assert (failed.owner, failed.failed, str(failed.outcome)) == ("s-1:a-7", True, "No such file.")
     assert read(event(PROMPT, prompt="Go on.")).prompt == "Go on."
@@ -49,27 +55,27 @@ def test_events_that_are_none(sent: dict[str, Any]) -> None:
 )
 def test_what_a_tool_answered(response: object, text: str) -> None:
     """The same answer is the same text, however long it took (LD-4)."""
-    assert claude_code.shown(response) == text
+    assert claude_code.response_text(response) == text
 
 
 def test_a_healthy_agent_is_untouched() -> None:
     """No answer at all (P-3)."""
-    assert claude_code.before(Decision(), 0) == {}
-    assert claude_code.after(AFTER, Decision(), 0) == {}
-    assert claude_code.prompted(Decision()) == {}
+    assert claude_code.before_answer(Decision(), 0) == {}
+    assert claude_code.after_answer(AFTER, Decision(), 0) == {}
+    assert claude_code.prompt_answer(Decision()) == {}
 
 
 def test_a_note_for_the_model() -> None:
     """As context behind the result (LD-5)."""
     for kind in (AFTER, FAILED):
-        assert claude_code.after(kind, WARNED, 0) == {
+        assert claude_code.after_answer(kind, WARNED, 0) == {
             "hookSpecificOutput": {"hookEventName": kind, "additionalContext": NOTE}
         }
 
 
 def test_a_blocked_call_is_denied() -> None:
     """With the reason, which the model reads (P-3)."""
-    assert claude_code.before(DENIED, 1) == {
+    assert claude_code.before_answer(DENIED, 1) == {
         "hookSpecificOutput": {
             "hookEventName": BEFORE,
             "permissionDecision": "deny",
@@ -82,8 +88,8 @@ def test_a_blocked_call_is_denied() -> None:
 def test_a_model_that_goes_on_is_stopped(strikes: int, stop_after: int, stops: bool) -> None:
     """After so many blocks in a row the run ends, before a call and behind one (P-3)."""
     for answer in (
-        claude_code.before(DENIED, strikes, stop_after),
-        claude_code.after(AFTER, DENIED, strikes, stop_after),
+        claude_code.before_answer(DENIED, strikes, stop_after),
+        claude_code.after_answer(AFTER, DENIED, strikes, stop_after),
     ):
         assert (answer.get("continue") is False) is stops
         assert ("stopReason" in answer) is stops
@@ -91,37 +97,41 @@ def test_a_model_that_goes_on_is_stopped(strikes: int, stop_after: int, stops: b
 
 def test_what_is_no_loop_stops_at_once() -> None:
     """Nothing that the model does would help (K-2)."""
-    assert claude_code.after(AFTER, KILLED, 1)["continue"] is False
-    assert claude_code.before(KILLED, 1)["continue"] is False
-    assert claude_code.prompted(KILLED) == {"decision": "block", "reason": "Stopped by an operator. (kill_switch)"}
+    assert claude_code.after_answer(AFTER, KILLED, 1)["continue"] is False
+    assert claude_code.before_answer(KILLED, 1)["continue"] is False
+    assert claude_code.prompt_answer(KILLED) == {"decision": "block", "reason": "Stopped by an operator. (kill_switch)"}
 
 
 def test_people_may_repeat_themselves() -> None:
     """A prompt is never blocked as a loop (LD-4)."""
-    assert claude_code.prompted(DENIED) == {}
-    assert claude_code.prompted(WARNED) == {}
+    assert claude_code.prompt_answer(DENIED) == {}
+    assert claude_code.prompt_answer(WARNED) == {}
 
 
 @pytest.mark.parametrize(
     ("answer", "does"),
     [
-        (claude_code.after(AFTER, WARNED, 0), "tell"),
-        (claude_code.before(DENIED, 1), "block"),
-        (claude_code.before(DENIED, 3), "stop"),
-        (claude_code.prompted(KILLED), "block"),
+        (claude_code.after_answer(AFTER, WARNED, 0), "tell"),
+        (claude_code.before_answer(DENIED, 1), "block"),
+        (claude_code.before_answer(DENIED, 3), "stop"),
+        (claude_code.prompt_answer(KILLED), "block"),
     ],
 )
 def test_in_shadow_only_the_person_is_told(answer: dict[str, Any], does: str) -> None:
     """What would have been done, and nothing that Claude Code would act on (E-6)."""
-    told = claude_code.in_shadow(answer)
+    told = claude_code.shadow_answer(answer)
     assert list(told) == ["systemMessage"]
     assert told["systemMessage"].startswith(f"breakloop (shadow) would {does}: ")
     assert len(told["systemMessage"]) > 40
-    assert claude_code.in_shadow({}) == {}
+    assert claude_code.shadow_answer({}) == {}
 
 
 def test_arguments_have_one_spelling() -> None:
     """The order of fields is none of the call's (LD-4)."""
-    assert claude_code.spelled({"b": 1, "a": 2}) == claude_code.spelled({"a": 2, "b": 1}) == '{"a":2,"b":1}'
-    assert claude_code.spelled("as it is") == "as it is"
-    assert json.loads(claude_code.spelled({"timeoutMs": 5})) == {"timeoutMs": 5}
+    assert (
+        claude_code.canonical_arguments({"b": 1, "a": 2})
+        == claude_code.canonical_arguments({"a": 2, "b": 1})
+        == '{"a":2,"b":1}'
+    )
+    assert claude_code.canonical_arguments("as it is") == "as it is"
+    assert json.loads(claude_code.canonical_arguments({"timeoutMs": 5})) == {"timeoutMs": 5}

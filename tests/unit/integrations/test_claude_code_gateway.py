@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from breakloop.integrations.claude_code import AFTER, FAILED, PROMPT, HookEvent, HookSession, spelled
-from breakloop.integrations.claude_code_gateway import GatewayHookJudge
-from breakloop.sdk.backend import UnreadableAnswerError
+from breakloop.integrations.claude_code import AFTER, FAILED, PROMPT, HookEvent, HookSession, canonical_arguments
+from breakloop.integrations.claude_code_gateway import GatewayHookBackend
+from breakloop.sdk.remote_backend import UnreadableAnswerError
 from breakloop.testing import StandInLLM, ThreadedLLM, body
 
 ALLOWED = body(b"").with_headers(("X-Breakloop-Request-Id", "r-1"))
@@ -22,16 +22,16 @@ def service() -> Iterator[ThreadedLLM]:
 
 
 @pytest.fixture
-def judge(service: ThreadedLLM) -> GatewayHookJudge:
-    return GatewayHookJudge(service.url, "sk-own", "claude-code")
+def judge(service: ThreadedLLM) -> GatewayHookBackend:
+    return GatewayHookBackend(service.url, "sk-own", "claude-code")
 
 
-def test_a_step_is_asked_about(judge: GatewayHookJudge, service: ThreadedLLM) -> None:
+def test_a_step_is_asked_about(judge: GatewayHookBackend, service: ThreadedLLM) -> None:
     """Call and result as a chat request of agent and session, and nothing of earlier ones (D-3)."""
     service.next(ALLOWED, ALLOWED)
-    assert judge.step(HookSession({}, b""), EVENT, spelled(EVENT.arguments), 0.0).allowed
+    assert judge.step(HookSession({}, b""), EVENT, canonical_arguments(EVENT.arguments), 0.0).allowed
     failed = EVENT._replace(kind=FAILED, failed=True, result="denied")
-    judge.step(HookSession({}, b""), failed, spelled(EVENT.arguments), 0.0)
+    judge.step(HookSession({}, b""), failed, canonical_arguments(EVENT.arguments), 0.0)
     first, second = (seen.json()["messages"] for seen in service.requests)
     assert [message["role"] for message in first] == ["user", "assistant", "tool"]
     assert first[1]["tool_calls"][0]["function"] == {"name": "Bash", "arguments": '{"command":"ls"}'}
@@ -42,7 +42,7 @@ def test_a_step_is_asked_about(judge: GatewayHookJudge, service: ThreadedLLM) ->
     service.wait_until(lambda: service.llm.open == 0)
 
 
-def test_two_sessions_that_do_the_same_are_two(judge: GatewayHookJudge, service: ThreadedLLM) -> None:
+def test_two_sessions_that_do_the_same_are_two(judge: GatewayHookBackend, service: ThreadedLLM) -> None:
     """`tail` counts caller and agent, and the two would look alike (LD-6)."""
     service.next(ALLOWED, ALLOWED)
     for session in ("one", "two"):
@@ -51,14 +51,14 @@ def test_two_sessions_that_do_the_same_are_two(judge: GatewayHookJudge, service:
     assert first != second
 
 
-def test_a_prompt_is_asked_about(judge: GatewayHookJudge, service: ThreadedLLM) -> None:
+def test_a_prompt_is_asked_about(judge: GatewayHookBackend, service: ThreadedLLM) -> None:
     """As what a person said (D-3)."""
     service.next(ALLOWED)
     assert judge.prompt(HookSession({}, b""), HookEvent(PROMPT, "s-1", prompt="Go on."), 0.0).allowed
     assert service.requests[0].json()["messages"][-1] == {"role": "user", "content": "Go on."}
 
 
-def test_a_service_that_is_none(judge: GatewayHookJudge, service: ThreadedLLM) -> None:
+def test_a_service_that_is_none(judge: GatewayHookBackend, service: ThreadedLLM) -> None:
     """Whoever asks lets it pass then."""
     service.next(body(b"hello"))
     with pytest.raises(UnreadableAnswerError):

@@ -16,9 +16,9 @@ import pytest
 from breakloop import DeniedError, Guard, LoopDetectedError
 from breakloop.clock import FakeClock
 from breakloop.model.verdict import Decision
-from breakloop.sdk.backend import STEPS_ONLY
-from breakloop.sdk.backend import agent as named
-from tests.unit.sdk.doors import TellingDoor
+from breakloop.sdk.context import agent as named
+from breakloop.sdk.requests import STEPS_ONLY
+from tests.unit.sdk.backends import ScriptedBackend
 
 KINDS = ("before_llm_call", "after_llm_call", "before_tool_call", "after_tool_call")
 AGENT = SimpleNamespace(id="a1", role=" Support ", llm=None)
@@ -107,25 +107,25 @@ def test_a_loop_is_told_then_stopped(crewai: Any, registry: dict[str, list[Any]]
 
 def test_each_model_call_is_judged_once(crewai: Any, registry: dict[str, list[Any]]) -> None:
     """The first by its opening, one after a tool with its result, one after words with these (P-3)."""
-    door = TellingDoor()
+    backend = ScriptedBackend()
     crew = Crew(registry)
     llm = SimpleNamespace(model="gpt-5", get_token_usage_summary=None)
-    with crewai.GuardCrewHooks(Guard(door=door)):
+    with crewai.GuardCrewHooks(Guard(_backend=backend)):
         crew.model(llm=llm)
-        assert len(door.calls) == 1
+        assert len(backend.calls) == 1
         crew.tool()
-        assert len(door.calls) == 2
+        assert len(backend.calls) == 2
         crew.model("It is 30 days.")
-        assert len(door.calls) == 2
+        assert len(backend.calls) == 2
         crew.messages += [{"role": "assistant", "content": "It is 30 days."}, {"role": "user", "content": "Sure?"}]
         crew.model()
-        assert len(door.calls) == 3
-    assert [len(json.loads(call.body)["messages"]) for call in door.calls] == [1, 3, 5]
-    assert b"It is 30 days." in door.calls[2].body
-    assert b"Sure?" in door.calls[2].body
-    assert {call.headers["x-agent-id"] for call in door.calls} == {b"Support"}
-    assert len({call.headers["x-agent-session"] for call in door.calls}) == 1
-    assert [(one.text, [made.name for made in one.calls]) for one in door.answers] == [
+        assert len(backend.calls) == 3
+    assert [len(json.loads(call.body)["messages"]) for call in backend.calls] == [1, 3, 5]
+    assert b"It is 30 days." in backend.calls[2].body
+    assert b"Sure?" in backend.calls[2].body
+    assert {call.headers["x-agent-id"] for call in backend.calls} == {b"Support"}
+    assert len({call.headers["x-agent-session"] for call in backend.calls}) == 1
+    assert [(one.text, [made.name for made in one.calls]) for one in backend.answers] == [
         ("", ["search"]),
         ("It is 30 days.", []),
     ]
@@ -169,7 +169,7 @@ def test_a_block_may_be_a_result(crewai: Any, registry: dict[str, list[Any]], cl
         assert crew.tool("found", query="y") == "found"
         clock.advance(10_000)
         assert crew.tool("something new") == "something new"
-        assert [doing.run.held(("search", {"q": "x"})) for doing in hooks._doing.values()] == [None]
+        assert [task.run._blocked.result_of(("search", {"q": "x"})) for task in hooks._tasks.values()] == [None]
     with pytest.raises(ValueError, match="on_block"):
         crewai.GuardCrewHooks(on_block="shout")
 
@@ -178,7 +178,7 @@ def test_limits_are_denials(crewai: Any, registry: dict[str, list[Any]]) -> None
     """Before the model is asked, or after a tool (P-3)."""
     denied = Decision(allowed=False, reason="budget_exceeded", status=429, message="Spent.")
     for first in (Crew(registry).model, Crew(registry).tool):
-        with crewai.GuardCrewHooks(Guard(door=TellingDoor(denied))), pytest.raises(HookAborted) as caught:
+        with crewai.GuardCrewHooks(Guard(_backend=ScriptedBackend(denied))), pytest.raises(HookAborted) as caught:
             first()
         error: Any = caught.value
         assert (error.reason, error.source) == ("budget_exceeded", "breakloop")
@@ -188,15 +188,15 @@ def test_limits_are_denials(crewai: Any, registry: dict[str, list[Any]]) -> None
 
 def test_a_new_conversation_is_a_new_run(crewai: Any, registry: dict[str, list[Any]]) -> None:
     """A crew that is started again begins anew; tasks and agents are told apart; a name from outside holds (LD-4)."""
-    door = TellingDoor()
+    backend = ScriptedBackend()
     other = SimpleNamespace(id="a2", role="Sales", llm=None)
-    with crewai.GuardCrewHooks(Guard(door=door)):
+    with crewai.GuardCrewHooks(Guard(_backend=backend)):
         for crew in (Crew(registry), Crew(registry), Crew(registry, agent=other), Crew(registry, task=None)):
             crew.model()
             crew.tool()
         with named(session="ticket-7"):
             Crew(registry).model()
-    sessions = [call.headers["x-agent-session"].decode() for call in door.calls]
+    sessions = [call.headers["x-agent-session"].decode() for call in backend.calls]
     assert len(set(sessions)) == 5
     assert [sessions.count(one) for one in sessions] == [2] * 8 + [1]
     assert sessions[-1] == "ticket-7"
@@ -220,17 +220,17 @@ def test_tokens_are_told_once(crewai: Any, registry: dict[str, list[Any]]) -> No
     """What a model object has used since it was asked last, though several agents share it (D-6)."""
     used = SimpleNamespace(prompt_tokens=100, completion_tokens=10)
     llm = SimpleNamespace(model="gpt-5", get_token_usage_summary=lambda: used)
-    door = TellingDoor()
+    backend = ScriptedBackend()
     crew = Crew(registry, agent=SimpleNamespace(id="a1", role="R", llm=llm))
-    with crewai.GuardCrewHooks(Guard(door=door)):
+    with crewai.GuardCrewHooks(Guard(_backend=backend)):
         crew.model(llm=llm)
         used.prompt_tokens, used.completion_tokens = 130, 12
         crew.tool()
         used.prompt_tokens, used.completion_tokens = 135, 13
         crew.model("Done.", llm=llm)
-    told = [(one.usage.input_tokens, one.usage.output_tokens) if one.usage else None for one in door.answers]
+    told = [(one.usage.input_tokens, one.usage.output_tokens) if one.usage else None for one in backend.answers]
     assert told[-1] == (35, 3)
-    assert b'"model":"gpt-5"' in door.calls[0].body
+    assert b'"model":"gpt-5"' in backend.calls[0].body
 
 
 def test_faults_stop_nobody(crewai: Any, registry: dict[str, list[Any]]) -> None:
@@ -243,7 +243,7 @@ def test_faults_stop_nobody(crewai: Any, registry: dict[str, list[Any]]) -> None
 
 def test_installed_once_and_gone_again(crewai: Any, registry: dict[str, list[Any]]) -> None:
     """Hooks are global in CrewAI: nothing stays behind, and what agents have kept of them is idle."""
-    hooks = crewai.GuardCrewHooks(Guard(door=TellingDoor()))
+    hooks = crewai.GuardCrewHooks(Guard(_backend=ScriptedBackend()))
     with hooks:
         kept = registry["after_tool_call"][0]
         with hooks:
@@ -259,10 +259,10 @@ def test_installed_once_and_gone_again(crewai: Any, registry: dict[str, list[Any
 
 def test_what_is_remembered_is_bounded(crewai: Any) -> None:
     """What is remembered is bounded (Y-2)."""
-    hooks = crewai.GuardCrewHooks(Guard(door=TellingDoor()))
+    hooks = crewai.GuardCrewHooks(Guard(_backend=ScriptedBackend()))
     used = SimpleNamespace(prompt_tokens=1, completion_tokens=1)
     models = [SimpleNamespace(get_token_usage_summary=lambda: used) for _ in range(1005)]
     for number, llm in enumerate(models):
-        hooks._of(SimpleNamespace(agent=AGENT, task=SimpleNamespace(id=number)))
+        hooks._task(SimpleNamespace(agent=AGENT, task=SimpleNamespace(id=number)))
         hooks._usage(llm)
-    assert (len(hooks._doing), len(hooks._used)) == (1000, 1000)
+    assert (len(hooks._tasks), len(hooks._used)) == (1000, 1000)

@@ -29,8 +29,8 @@ from breakloop import Guard, LoopDetectedError
 from breakloop.integrations.langchain import GuardAgentMiddleware
 from breakloop.model.call import NO_ANSWER, Usage
 from breakloop.model.call import ToolCall as Called
-from breakloop.sdk.backend import current
-from tests.unit.sdk.doors import DENIED, NOTE, WARNED, BrokenDoor, TellingDoor
+from breakloop.sdk.context import current_agent
+from tests.unit.sdk.backends import DENIED, NOTE, WARNED, FailingBackend, ScriptedBackend
 
 MODEL = FakeListChatModel(responses=["unused"])
 BLOCKED = "Blocked: the same again. (recursive_loop_detected)"
@@ -97,7 +97,7 @@ both = pytest.mark.parametrize("is_async", [False, True])
 
 def test_a_request_is_asked_about_in_the_words_of_a_chat_api() -> None:
     """The whole conversation; calls by name, arguments and id; an error says that it is one (P-3, C-8)."""
-    door = TellingDoor()
+    backend = ScriptedBackend()
     messages = [
         *history()[:2],
         ToolMessage("not there", tool_call_id="c1", status="error"),
@@ -105,10 +105,10 @@ def test_a_request_is_asked_about_in_the_words_of_a_chat_api() -> None:
     ]
     asked = request(messages, system_message=SystemMessage("Help."), tools=[search, {"name": "raw"}])
     object.__setattr__(asked, "model", Named())
-    ask(GuardAgentMiddleware(Guard(door=door), agent="bot"), asked, is_async=False)
-    assert (door.calls[0].method, door.calls[0].path) == ("POST", "/v1/chat/completions")
+    ask(GuardAgentMiddleware(Guard(_backend=backend), agent="bot"), asked, is_async=False)
+    assert (backend.calls[0].method, backend.calls[0].path) == ("POST", "/v1/chat/completions")
     function = {"name": "search", "arguments": '{"query":"x"}'}
-    assert door.bodies == [
+    assert backend.bodies == [
         {
             "model": "gpt-5",
             "messages": [
@@ -125,27 +125,27 @@ def test_a_request_is_asked_about_in_the_words_of_a_chat_api() -> None:
             "tools": [{"type": "function", "function": {"name": name}} for name in ("search", "raw")],
         }
     ]
-    assert door.named() == ("bot", "first")
+    assert backend.named() == ("bot", "first")
 
 
 def test_a_tool_without_a_name_may_be_any() -> None:
     """What the provider brings itself is not listed, so nothing is `unknown_tool` (LD-4)."""
-    door = TellingDoor()
-    ask(GuardAgentMiddleware(Guard(door=door)), request(tools=[search, {"type": "web_search"}]), is_async=False)
-    assert "tools" not in door.bodies[0]
+    backend = ScriptedBackend()
+    ask(GuardAgentMiddleware(Guard(_backend=backend)), request(tools=[search, {"type": "web_search"}]), is_async=False)
+    assert "tools" not in backend.bodies[0]
 
 
 @both
 def test_a_healthy_request_goes_out_as_it_is(*, is_async: bool) -> None:
     """The very request, and the very answer; settled with what the model said, called and used (P-3)."""
-    door, asked = TellingDoor(), request()
+    backend, asked = ScriptedBackend(), request()
     said = AIMessage("I look again.", tool_calls=[called(2)], usage_metadata=USED)
-    reply, sent = ask(GuardAgentMiddleware(Guard(door=door)), asked, is_async=is_async, said=said)
+    reply, sent = ask(GuardAgentMiddleware(Guard(_backend=backend)), asked, is_async=is_async, said=said)
     assert sent == [asked]
     assert sent[0] is asked
     assert isinstance(reply, ModelResponse)
     assert reply.result[0] is said
-    answer = door.answers[0]
+    answer = backend.answers[0]
     assert (answer.status, answer.text, answer.calls) == (200, "I look again.", (Called("search", '{"query":"x"}'),))
     assert answer.usage == Usage(20, 3, 8, 0, 1)
 
@@ -154,7 +154,7 @@ def test_a_healthy_request_goes_out_as_it_is(*, is_async: bool) -> None:
 def test_the_note_stands_in_the_tools_result_and_stays_there(*, is_async: bool) -> None:
     """Read now, and in the conversation from now on; the messages before are the very same (LD-5)."""
     asked = request()
-    reply, sent = ask(GuardAgentMiddleware(Guard(door=TellingDoor(WARNED))), asked, is_async=is_async)
+    reply, sent = ask(GuardAgentMiddleware(Guard(_backend=ScriptedBackend(WARNED))), asked, is_async=is_async)
     assert sent[0].messages[:2] == asked.messages[:2]
     assert sent[0].messages[2].content == f"no results\n\n{NOTE}"
     assert asked.messages[2].content == "no results"
@@ -178,7 +178,7 @@ def test_the_note_stands_in_the_tools_result_and_stays_there(*, is_async: bool) 
 def test_where_else_a_note_goes(last: AnyMessage, noted: Any) -> None:
     """After a person's words for this request only; never into the model's own (LD-5)."""
     reply, sent = ask(
-        GuardAgentMiddleware(Guard(door=TellingDoor(WARNED))), request([*history(), last]), is_async=False
+        GuardAgentMiddleware(Guard(_backend=ScriptedBackend(WARNED))), request([*history(), last]), is_async=False
     )
     assert sent[0].messages[-1].content == noted
     assert isinstance(reply, ModelResponse)
@@ -188,16 +188,16 @@ def test_a_result_that_another_middleware_made_is_not_written_back() -> None:
     """What is not in the state is not ours to put there (P-3)."""
     asked = request()
     other = asked.override(messages=[*asked.messages[:-1], ToolMessage("short", tool_call_id="c1", id="else")])
-    reply, _ = ask(GuardAgentMiddleware(Guard(door=TellingDoor(WARNED))), other, is_async=False)
+    reply, _ = ask(GuardAgentMiddleware(Guard(_backend=ScriptedBackend(WARNED))), other, is_async=False)
     assert isinstance(reply, ModelResponse)
 
 
 @both
 def test_a_denial_is_the_last_message(*, is_async: bool) -> None:
     """No tool is called in it, so the agent ends; programs find the facts beside it (P-3)."""
-    door = TellingDoor(DENIED)
-    reply, sent = ask(GuardAgentMiddleware(Guard(door=door)), request(), is_async=is_async)
-    assert (sent, door.answers) == ([], [])
+    backend = ScriptedBackend(DENIED)
+    reply, sent = ask(GuardAgentMiddleware(Guard(_backend=backend)), request(), is_async=is_async)
+    assert (sent, backend.answers) == ([], [])
     assert isinstance(reply, AIMessage)
     assert (reply.content, reply.tool_calls) == (BLOCKED, [])
     told = reply.response_metadata["breakloop"]
@@ -207,7 +207,7 @@ def test_a_denial_is_the_last_message(*, is_async: bool) -> None:
 @both
 def test_a_denial_is_raised_if_wished(*, is_async: bool) -> None:
     """A denial is raised if wished (P-1, P-3)."""
-    guarded = GuardAgentMiddleware(Guard(door=TellingDoor(DENIED)), on_block="raise")
+    guarded = GuardAgentMiddleware(Guard(_backend=ScriptedBackend(DENIED)), on_block="raise")
     with pytest.raises(LoopDetectedError) as caught:
         ask(guarded, request(), is_async=is_async)
     assert caught.value.kind == "repeat"
@@ -218,22 +218,22 @@ def test_a_denial_is_raised_if_wished(*, is_async: bool) -> None:
 @both
 def test_a_model_that_fails_is_settled_as_failed(*, is_async: bool) -> None:
     """A try that failed is no step (LD-6)."""
-    door = TellingDoor()
+    backend = ScriptedBackend()
     with pytest.raises(TimeoutError):
-        ask(GuardAgentMiddleware(Guard(door=door)), request(), is_async=is_async, said=TimeoutError())
-    assert [answer.status for answer in door.answers] == [NO_ANSWER]
+        ask(GuardAgentMiddleware(Guard(_backend=backend)), request(), is_async=is_async, said=TimeoutError())
+    assert [answer.status for answer in backend.answers] == [NO_ANSWER]
 
 
 def test_a_fault_of_ours_is_not_the_agents(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither in deciding nor in reading what is asked (LD-7)."""
-    guard = Guard(door=BrokenDoor())
+    guard = Guard(_backend=FailingBackend())
     reply, sent = ask(GuardAgentMiddleware(guard), request(), is_async=False)
     assert (reply.result[0].content, len(sent), guard.faults) == ("done", 1, 1)
-    monkeypatch.setattr("breakloop.integrations.langchain._written", lambda _: 1 / 0)
-    door = TellingDoor(DENIED)
-    guard = Guard(door=door)
+    monkeypatch.setattr("breakloop.integrations.langchain._chat_message", lambda _: 1 / 0)
+    backend = ScriptedBackend(DENIED)
+    guard = Guard(_backend=backend)
     reply, sent = ask(GuardAgentMiddleware(guard), request(), is_async=False)
-    assert (reply.result[0].content, len(sent), guard.faults, door.calls) == ("done", 1, 1, [])
+    assert (reply.result[0].content, len(sent), guard.faults, backend.calls) == ("done", 1, 1, [])
     assert GuardAgentMiddleware(guard).node(lambda _: {"messages": ["said"]})({"messages": history()}) == {
         "messages": ["said"]
     }
@@ -241,12 +241,12 @@ def test_a_fault_of_ours_is_not_the_agents(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_names_of_the_block_around_go_before_the_frameworks() -> None:
     """And what the middleware was given before both (C-7)."""
-    door = TellingDoor()
+    backend = ScriptedBackend()
     with breakloop.agent("outer", session="s-1"):
-        ask(GuardAgentMiddleware(Guard(door=door)), request(), is_async=False)
-        ask(GuardAgentMiddleware(Guard(door=door), agent="own"), request(), is_async=False)
-    ask(GuardAgentMiddleware(Guard(door=door)), request([HumanMessage("no id")]), is_async=False)
-    assert [door.named(number) for number in range(3)] == [("outer", "s-1"), ("own", "s-1"), ("", "")]
+        ask(GuardAgentMiddleware(Guard(_backend=backend)), request(), is_async=False)
+        ask(GuardAgentMiddleware(Guard(_backend=backend), agent="own"), request(), is_async=False)
+    ask(GuardAgentMiddleware(Guard(_backend=backend)), request([HumanMessage("no id")]), is_async=False)
+    assert [backend.named(number) for number in range(3)] == [("outer", "s-1"), ("own", "s-1"), ("", "")]
 
 
 # -- tools
@@ -257,7 +257,7 @@ def use(guarded: GuardAgentMiddleware, *, is_async: bool, ran: Any = None) -> tu
     seen: list[str] = []
 
     def run(_: ToolCallRequest) -> Any:
-        seen.append(current().session)
+        seen.append(current_agent().session)
         if isinstance(ran, Exception):
             raise ran
         return ran or ToolMessage("no results", tool_call_id="c1")
@@ -273,30 +273,30 @@ def use(guarded: GuardAgentMiddleware, *, is_async: bool, ran: Any = None) -> tu
 @both
 def test_what_a_tool_does_belongs_to_the_conversation(*, is_async: bool) -> None:
     """And nobody is asked about the call itself (P-3)."""
-    door, made = TellingDoor(DENIED), ToolMessage("x", tool_call_id="c1")
-    ran, seen = use(GuardAgentMiddleware(Guard(door=door)), is_async=is_async, ran=made)
+    backend, made = ScriptedBackend(DENIED), ToolMessage("x", tool_call_id="c1")
+    ran, seen = use(GuardAgentMiddleware(Guard(_backend=backend)), is_async=is_async, ran=made)
     assert ran is made
-    assert (seen, door.calls) == (["first"], [])
+    assert (seen, backend.calls) == (["first"], [])
 
 
 @both
 def test_tools_are_judged_before_if_wished(*, is_async: bool) -> None:
     """As an MCP server's would be, in a session of their own; a denial is the tool's result (K-2, P-3)."""
-    door = TellingDoor()
-    guarded = GuardAgentMiddleware(Guard(door=door), judge_tools=True)
+    backend = ScriptedBackend()
+    guarded = GuardAgentMiddleware(Guard(_backend=backend), check_tools=True)
     ran, seen = use(guarded, is_async=is_async)
-    assert (ran.content, seen, door.named()) == ("no results", ["first"], ("", "first/tools"))
-    assert (door.bodies[0]["method"], door.bodies[0]["params"]) == (
+    assert (ran.content, seen, backend.named()) == ("no results", ["first"], ("", "first/tools"))
+    assert (backend.bodies[0]["method"], backend.bodies[0]["params"]) == (
         "tools/call",
         {"name": "search", "arguments": {"query": "x"}},
     )
-    assert [answer.text for answer in door.answers] == ["no results"]
-    door.decisions.append(DENIED)
+    assert [answer.text for answer in backend.answers] == ["no results"]
+    backend.decisions.append(DENIED)
     ran, seen = use(guarded, is_async=is_async)
     assert (ran.content, ran.status, ran.tool_call_id, ran.name, seen) == (BLOCKED, "error", "c1", "search", [])
     with pytest.raises(LookupError):
         use(guarded, is_async=is_async, ran=LookupError("gone"))
-    assert door.answers[-1].text == "Error: LookupError: gone"
+    assert backend.answers[-1].text == "Error: LookupError: gone"
     command: Command[Any] = Command(update={})
     assert use(guarded, is_async=is_async, ran=command)[0] is command
 
@@ -305,7 +305,7 @@ def test_a_kill_switch_for_a_tool() -> None:
     """`tool:name`, before it runs (K-2)."""
     switch = {"scope_key": "tool:name", "scope_value": "search", "reason": "being mended"}
     guarded = GuardAgentMiddleware(
-        Guard({"bundle_version": 1, "policies": [], "kill_switches": [switch]}), judge_tools=True
+        Guard({"bundle_version": 1, "policies": [], "kill_switches": [switch]}), check_tools=True
     )
     ran, seen = use(guarded, is_async=False)
     assert (ran.status, seen) == ("error", [])
@@ -330,8 +330,8 @@ def graph(node: Any) -> Any:
 @both
 def test_a_node_that_asks_the_model(*, is_async: bool) -> None:
     """Told what the model should read, for this once; settled with what it returns; config is passed on (P-3)."""
-    door = TellingDoor(WARNED)
-    guarded, seen = GuardAgentMiddleware(Guard(door=door), agent="bot"), []
+    backend = ScriptedBackend(WARNED)
+    guarded, seen = GuardAgentMiddleware(Guard(_backend=backend), agent="bot"), []
 
     def answer(state: State, config: RunnableConfig) -> dict[str, Any]:
         seen.append((state["messages"][-1].content, config["configurable"]["thread_id"]))
@@ -345,8 +345,8 @@ def test_a_node_that_asks_the_model(*, is_async: bool) -> None:
     state = asyncio.run(made.ainvoke(given, config)) if is_async else made.invoke(given, config)
     assert seen == [(f"no results\n\n{NOTE}", "t-9")]
     assert [message.content for message in state["messages"]] == ["find it", "I look.", "no results", "done"]
-    assert (door.named(), door.bodies[0]["model"]) == (("bot", "t-9"), "gpt-5")
-    assert [(answer.text, answer.usage) for answer in door.answers] == [("done", Usage(20, 3, 8, 0, 1))]
+    assert (backend.named(), backend.bodies[0]["model"]) == (("bot", "t-9"), "gpt-5")
+    assert [(answer.text, answer.usage) for answer in backend.answers] == [("done", Usage(20, 3, 8, 0, 1))]
 
 
 @both
@@ -357,11 +357,11 @@ def test_a_node_is_stopped(*, is_async: bool) -> None:
         raise AssertionError
 
     node: Any = later if is_async else lambda _: 1 / 0
-    guarded = GuardAgentMiddleware(Guard(door=TellingDoor(DENIED)))
+    guarded = GuardAgentMiddleware(Guard(_backend=ScriptedBackend(DENIED)))
     made = graph(guarded.node(node))
     state = asyncio.run(made.ainvoke({"messages": history()})) if is_async else made.invoke({"messages": history()})
     assert (state["messages"][-1].content, len(state["messages"])) == (BLOCKED, 4)
-    raising = GuardAgentMiddleware(Guard(door=TellingDoor(DENIED)), on_block="raise").node(node)
+    raising = GuardAgentMiddleware(Guard(_backend=ScriptedBackend(DENIED)), on_block="raise").node(node)
     with pytest.raises(LoopDetectedError):
         asyncio.run(raising({"messages": []})) if is_async else raising({"messages": []})
 
@@ -377,25 +377,25 @@ def test_a_node_is_stopped(*, is_async: bool) -> None:
 )
 def test_what_a_node_may_return(said: Any) -> None:
     """All forms that LangGraph knows; the conversation may have another name, and hold plain values (P-3)."""
-    door = TellingDoor(WARNED)
+    backend = ScriptedBackend(WARNED)
 
     def answer(_: Any) -> Any:
         return said
 
-    node = GuardAgentMiddleware(Guard(door=door)).node(answer, key="talk")
+    node = GuardAgentMiddleware(Guard(_backend=backend)).node(answer, key="talk")
     assert node({"talk": [("user", "hello"), {"role": "assistant", "content": "hi"}]}) is said
-    assert [message["role"] for message in door.bodies[0]["messages"]] == ["user", "assistant"]
-    assert door.answers[0].text == "done"
+    assert [message["role"] for message in backend.bodies[0]["messages"]] == ["user", "assistant"]
+    assert backend.answers[0].text == "done"
 
 
 def test_a_node_that_fails_and_one_that_says_nothing() -> None:
     """A state that is no mapping gets no note, and is judged all the same (LD-6)."""
-    door = TellingDoor(WARNED)
-    guarded = GuardAgentMiddleware(Guard(door=door))
+    backend = ScriptedBackend(WARNED)
+    guarded = GuardAgentMiddleware(Guard(_backend=backend))
     assert guarded.node(lambda state: {"other": len(state.messages)})(type("S", (), {"messages": history()})()) == {
         "other": 3
     }
-    assert (door.answers[0].status, door.answers[0].text) == (200, "")
+    assert (backend.answers[0].status, backend.answers[0].text) == (200, "")
     with pytest.raises(ZeroDivisionError):
         guarded.node(lambda _: 1 / 0)({"messages": history()})
-    assert door.answers[1].status == NO_ANSWER
+    assert backend.answers[1].status == NO_ANSWER

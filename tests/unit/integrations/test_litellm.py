@@ -18,7 +18,7 @@ from breakloop.clock import FakeClock
 from breakloop.model.verdict import Decision
 from breakloop.testing import StandInLLM, body
 from tests.builders import bundle, policy
-from tests.unit.sdk.doors import TellingDoor
+from tests.unit.sdk.backends import ScriptedBackend
 
 CALLER = SimpleNamespace(api_key="hash-of-a-key")
 STEER = {
@@ -109,13 +109,13 @@ def failed(guardrail: Any, number: int, error: Exception) -> None:
 
 def test_what_is_judged_is_the_clients_request(litellm: Any) -> None:
     """Its path, its conversation and its agent, under LiteLLM's name for the key; no secret beside it (P-3, Y-1)."""
-    door = TellingDoor()
-    guardrail = litellm.BreakloopGuardrail(guard=Guard(door=door), guardrail_name="loops", event_hook="pre_call")
+    backend = ScriptedBackend()
+    guardrail = litellm.BreakloopGuardrail(guard=Guard(_backend=backend), guardrail_name="loops", event_hook="pre_call")
     data = request()
     before = json.dumps(data)
     assert judged(guardrail, data) is None
     assert json.dumps(data) == before
-    call = door.calls[0]
+    call = backend.calls[0]
     assert (call.method, call.path, call.headers["authorization"]) == (
         "POST",
         "/v1/chat/completions",
@@ -140,16 +140,23 @@ def test_what_is_judged_is_the_clients_request(litellm: Any) -> None:
 )
 def test_sessions_are_the_clients(litellm: Any, told: dict[str, Any], session: str | None) -> None:
     """One that LiteLLM made up for this request alone is none (LD-4)."""
-    door = TellingDoor()
-    judged(litellm.BreakloopGuardrail(guard=Guard(door=door)), {**request(), **told})
-    assert json.loads(door.calls[0].body).get("litellm_session_id") == session
+    backend = ScriptedBackend()
+    judged(litellm.BreakloopGuardrail(guard=Guard(_backend=backend)), {**request(), **told})
+    assert json.loads(backend.calls[0].body).get("litellm_session_id") == session
 
 
 def test_other_routes_are_judged_by_their_head(litellm: Any) -> None:
     """Limits and kill switches hold for images and the like, whose bodies nobody reads."""
-    door = TellingDoor()
-    judged(litellm.BreakloopGuardrail(guard=Guard(door=door)), request(path="/v1/images/generations", prompt="a cat"))
-    assert (door.calls[0].path, door.calls[0].body, door.calls[0].body_unseen) == ("/v1/images/generations", b"", True)
+    backend = ScriptedBackend()
+    judged(
+        litellm.BreakloopGuardrail(guard=Guard(_backend=backend)),
+        request(path="/v1/images/generations", prompt="a cat"),
+    )
+    assert (backend.calls[0].path, backend.calls[0].body, backend.calls[0].body_unseen) == (
+        "/v1/images/generations",
+        b"",
+        True,
+    )
 
 
 def test_a_loop_is_litellms_own_error(litellm: Any, clock: FakeClock) -> None:
@@ -177,7 +184,7 @@ def test_a_loop_is_litellms_own_error(litellm: Any, clock: FakeClock) -> None:
 def test_a_loop_may_be_an_answer(litellm: Any) -> None:
     """`on_block: answer`; and only that or `error` (P-3)."""
     denied = Decision(allowed=False, reason="loop_detected", status=429, message="Blocked.")
-    guardrail = litellm.BreakloopGuardrail(guard=Guard(door=TellingDoor(denied)), on_block="answer")
+    guardrail = litellm.BreakloopGuardrail(guard=Guard(_backend=ScriptedBackend(denied)), on_block="answer")
     with pytest.raises(InsteadError) as caught:
         judged(guardrail, request())
     assert caught.value.args[0] == "Blocked. (recursive_loop_detected)"
@@ -190,7 +197,7 @@ def test_other_denials_have_their_own_status(litellm: Any) -> None:
     """A kill switch is no rate limit (A-1)."""
     denied = Decision(allowed=False, reason="kill_switch", status=403, message="Stopped.", request_id="r1")
     with pytest.raises(ProxyException) as caught:
-        judged(litellm.BreakloopGuardrail(guard=Guard(door=TellingDoor(denied))), request())
+        judged(litellm.BreakloopGuardrail(guard=Guard(_backend=ScriptedBackend(denied))), request())
     assert (caught.value.fields["code"], caught.value.fields["type"]) == (403, "permission_error")
     assert caught.value.fields["headers"]["X-Breakloop-Request-Id"] == "r1"
 
@@ -231,7 +238,7 @@ def test_a_note_stands_in_the_conversation(litellm: Any, clock: FakeClock, path:
 def test_a_note_without_a_place_is_told_to_the_client(litellm: Any) -> None:
     """A warning changes nothing; a note that cannot be placed stands in the header, in ASCII (LD-5)."""
     noted = Decision(warning="loop_detected", note="Änder was.", hit_count=0, request_id="")
-    guardrail = litellm.BreakloopGuardrail(guard=Guard(door=TellingDoor(noted)))
+    guardrail = litellm.BreakloopGuardrail(guard=Guard(_backend=ScriptedBackend(noted)))
     data = request()
     assert judged(guardrail, data) is None
     assert headers(guardrail, data) == {"X-Breakloop-Warning": "loop_detected", "X-Breakloop-Note": "?nder was."}
@@ -239,21 +246,21 @@ def test_a_note_without_a_place_is_told_to_the_client(litellm: Any) -> None:
 
 def test_a_request_is_known_again_by_when_it_came(litellm: Any) -> None:
     """LiteLLM gives it another id where it translates it; without a time, its id has to do (D-6)."""
-    door = TellingDoor()
-    guardrail = litellm.BreakloopGuardrail(guard=Guard(door=door))
+    backend = ScriptedBackend()
+    guardrail = litellm.BreakloopGuardrail(guard=Guard(_backend=backend))
     data = request(1)
     data["proxy_server_request"]["arrival_time"] = 12.5
     judged(guardrail, data)
     inside = {"litellm_call_id": "another", "litellm_params": {"proxy_server_request": {"arrival_time": 12.5}}}
     asyncio.run(guardrail.async_log_success_event(inside, "hi", 0, 1))
-    assert [answer.text for answer in door.answers] == ["hi"]
+    assert [answer.text for answer in backend.answers] == ["hi"]
     assert not guardrail._open
 
 
 def test_what_was_said_and_what_failed_is_settled(litellm: Any) -> None:
     """Once each; what nobody asked about is left alone (D-6)."""
-    door = TellingDoor()
-    guardrail = litellm.BreakloopGuardrail(guard=Guard(door=door))
+    backend = ScriptedBackend()
+    guardrail = litellm.BreakloopGuardrail(guard=Guard(_backend=backend))
     for number in range(4):
         judged(guardrail, request(number))
     used = {"prompt_tokens": 3, "completion_tokens": 2}
@@ -265,15 +272,15 @@ def test_what_was_said_and_what_failed_is_settled(litellm: Any) -> None:
     failed(guardrail, 1, error)
     failed(guardrail, 2, RuntimeError("gone"))
     failed(guardrail, 99, error)
-    assert [(answer.status, answer.text) for answer in door.answers] == [(200, "hi"), (503, ""), (0, "")]
-    assert door.answers[0].usage is not None
-    assert (door.answers[0].usage.input_tokens, door.answers[0].usage.output_tokens) == (3, 2)
+    assert [(answer.status, answer.text) for answer in backend.answers] == [(200, "hi"), (503, ""), (0, "")]
+    assert backend.answers[0].usage is not None
+    assert (backend.answers[0].usage.input_tokens, backend.answers[0].usage.output_tokens) == (3, 2)
 
 
 def test_a_mistake_of_ours_stops_nobody(litellm: Any) -> None:
     """A request that cannot be read passes, an answer that cannot be read has been one; both are counted (D-4)."""
-    door = TellingDoor()
-    guardrail = litellm.BreakloopGuardrail(guard=Guard(door=door))
+    backend = ScriptedBackend()
+    guardrail = litellm.BreakloopGuardrail(guard=Guard(_backend=backend))
     assert judged(guardrail, {"proxy_server_request": 7}) is None
     assert guardrail.guard.faults == 1
 
@@ -283,7 +290,7 @@ def test_a_mistake_of_ours_stops_nobody(litellm: Any) -> None:
     judged(guardrail, request(1))
     succeeded(guardrail, 1, SimpleNamespace(model_dump=broken))
     assert guardrail.guard.faults == 2
-    assert [answer.status for answer in door.answers] == [200]
+    assert [answer.status for answer in backend.answers] == [200]
 
 
 def test_a_throttle_waits(litellm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -295,7 +302,8 @@ def test_a_throttle_waits(litellm: Any, monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr(asyncio, "sleep", sleep)
     assert (
-        judged(litellm.BreakloopGuardrail(guard=Guard(door=TellingDoor(Decision(delay_seconds=2)))), request()) is None
+        judged(litellm.BreakloopGuardrail(guard=Guard(_backend=ScriptedBackend(Decision(delay_seconds=2)))), request())
+        is None
     )
     assert waited == [2]
 
@@ -303,14 +311,14 @@ def test_a_throttle_waits(litellm: Any, monkeypatch: pytest.MonkeyPatch) -> None
 def test_where_it_is_decided(litellm: Any, tmp_path: Any) -> None:
     """A file of a policy, or a service under LiteLLM's own names for an address and a key (D-4)."""
     (tmp_path / "policy.json").write_text(json.dumps(bundle(policy("p"))))
-    assert litellm.BreakloopGuardrail(policy=str(tmp_path / "policy.json")).guard._door.engine is not None
-    door = litellm.BreakloopGuardrail(api_base="http://127.0.0.1:1", api_key="k").guard._door
-    assert (door._host, door._port, door._token) == ("127.0.0.1", 1, "k")
+    assert litellm.BreakloopGuardrail(policy=str(tmp_path / "policy.json")).guard._toolkit.backend.engine is not None
+    backend = litellm.BreakloopGuardrail(api_base="http://127.0.0.1:1", api_key="k").guard._toolkit.backend
+    assert (backend._host, backend._port, backend._token) == ("127.0.0.1", 1, "k")
 
 
 def test_requests_that_never_end_are_forgotten(litellm: Any) -> None:
     """Memory is bounded (Y-2)."""
-    guardrail = litellm.BreakloopGuardrail(guard=Guard(door=TellingDoor()))
+    guardrail = litellm.BreakloopGuardrail(guard=Guard(_backend=ScriptedBackend()))
     for number in range(4100):
         litellm._keep(guardrail._open, f"c{number}", Decision())
     assert len(guardrail._open) == 4096

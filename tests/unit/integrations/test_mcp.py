@@ -12,8 +12,8 @@ import pytest
 from breakloop import Guard
 from breakloop.clock import FakeClock
 from breakloop.integrations.mcp import GuardMCPMiddleware
-from breakloop.sdk.backend import STEPS_ONLY
-from tests.unit.sdk.doors import DENIED, NOTE, WARNED, BrokenDoor, TellingDoor
+from breakloop.sdk.requests import STEPS_ONLY
+from tests.unit.sdk.backends import DENIED, NOTE, WARNED, FailingBackend, ScriptedBackend
 
 RESULT = {"content": [{"type": "text", "text": "nothing"}], "isError": False}
 
@@ -64,17 +64,17 @@ def test_a_loop_is_warned_then_refused(clock: FakeClock) -> None:
 
 def test_a_healthy_call_is_the_same_object() -> None:
     """What a handler returned is what is sent; other messages are not even looked at (P-3)."""
-    door = TellingDoor()
-    server = Server(Guard(door=door))
+    backend = ScriptedBackend()
+    server = Server(Guard(_backend=backend))
     assert server.call(ctx(q="x")) is RESULT
     assert server.call(ctx("tools/list")) is RESULT
-    assert len(door.calls) == 1
+    assert len(backend.calls) == 1
 
 
 def test_results_that_are_objects() -> None:
     """Of the package's own classes, which get a note as they would go over the wire (P-3)."""
     result = SimpleNamespace(model_dump=lambda **_: RESULT)
-    server = Server(Guard(door=TellingDoor(WARNED)), lambda: result)
+    server = Server(Guard(_backend=ScriptedBackend(WARNED)), lambda: result)
     assert server.call(ctx())["content"][-1] == {"type": "text", "text": NOTE}
     assert server.call(ctx()) is result
 
@@ -82,9 +82,9 @@ def test_results_that_are_objects() -> None:
 @pytest.mark.parametrize("result", [None, {"resultType": "input_required"}, {"task": {"taskId": "t"}}])
 def test_what_is_no_result_yet(result: Any) -> None:
     """It passes, and is no step."""
-    door = TellingDoor(DENIED)
-    assert Server(Guard(door=door), lambda: result).call(ctx()) is result
-    assert door.calls == []
+    backend = ScriptedBackend(DENIED)
+    assert Server(Guard(_backend=backend), lambda: result).call(ctx()) is result
+    assert backend.calls == []
 
 
 def test_an_error_of_the_handler_goes_on() -> None:
@@ -93,19 +93,19 @@ def test_an_error_of_the_handler_goes_on() -> None:
     def fail() -> Any:
         raise ValueError("out of order")
 
-    door = TellingDoor(DENIED, DENIED)
-    server = Server(Guard(door=door), fail)
+    backend = ScriptedBackend(DENIED, DENIED)
+    server = Server(Guard(_backend=backend), fail)
     with pytest.raises(ValueError, match="out of order"):
         server.call(ctx())
-    assert door.bodies[0]["messages"][-1]["content"] == "Error: ValueError: out of order"
+    assert backend.bodies[0]["messages"][-1]["content"] == "Error: ValueError: out of order"
     assert server.call(ctx())["isError"] is True
     assert server.ran == 1
 
 
 def test_sessions() -> None:
     """Over stdio one; over HTTP by the protocol's session, else our field, else the key, else the address (C-3)."""
-    door = TellingDoor()
-    server = Server(Guard(door=door))
+    backend = ScriptedBackend()
+    server = Server(Guard(_backend=backend))
     requests = [
         None,
         http(mcp_session_id="m-1", authorization="k"),
@@ -117,7 +117,7 @@ def test_sessions() -> None:
     ]
     for request in requests:
         server.call(ctx(request=request))
-    names = [door.named(number) for number in range(len(requests))]
+    names = [backend.named(number) for number in range(len(requests))]
     assert len({session for _, session in names}) == len(requests)
     assert [agent for agent, _ in names] == ["", "", "", "nightly", "", "", ""]
     assert "canary" not in str(names)
@@ -125,7 +125,7 @@ def test_sessions() -> None:
 
 def test_a_fault_of_ours_costs_nothing() -> None:
     """Neither a call nor its result, wherever it happens (S-3)."""
-    guard = Guard(door=BrokenDoor())
+    guard = Guard(_backend=FailingBackend())
     assert Server(guard).call(ctx()) is RESULT
     assert guard.faults == 1
     broken = ctx()

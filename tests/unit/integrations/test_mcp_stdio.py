@@ -9,10 +9,10 @@ import pytest
 
 from breakloop import Guard
 from breakloop.clock import FakeClock
-from breakloop.integrations.mcp_stdio import RelayedMessage, StdioConversation
-from breakloop.sdk.backend import BODY_MAX_BYTES, STEPS_ONLY
+from breakloop.integrations.mcp_stdio import RelayedMessage, StdioGuard
+from breakloop.sdk.requests import BODY_MAX_BYTES, STEPS_ONLY
 from breakloop.sdk.run import Run
-from tests.unit.sdk.doors import DENIED, WARNED, TellingDoor
+from tests.unit.sdk.backends import DENIED, WARNED, ScriptedBackend
 
 
 def call(number: Any = 1, name: str = "find", **arguments: Any) -> bytes:
@@ -25,30 +25,30 @@ def result(number: Any = 1, text: str = "nothing") -> bytes:
     return json.dumps({"result": {"content": content}, "id": number, "jsonrpc": "2.0"}).encode() + b"\r\n"
 
 
-def between(*decisions: Any) -> tuple[StdioConversation, TellingDoor]:
-    door = TellingDoor(*decisions)
-    run = Guard(door=door).run("a")
-    return StdioConversation(lambda: run), door
+def between(*decisions: Any) -> tuple[StdioGuard, ScriptedBackend]:
+    backend = ScriptedBackend(*decisions)
+    run = Guard(_backend=backend).run("a")
+    return StdioGuard(lambda: run), backend
 
 
 def test_a_loop_is_warned_then_refused(clock: FakeClock) -> None:
     """A note behind the result; then the server hears nothing of the call, and the client gets its answer
     (P-3, A-3)."""
     run = Guard(STEPS_ONLY, clock=clock).run()
-    talk = StdioConversation(lambda: run)
+    talk = StdioGuard(lambda: run)
     said: list[dict[str, Any]] = []
     for number in range(5):
-        assert talk.from_client(call(number, q="x")) == RelayedMessage(on=call(number, q="x"))
+        assert talk.from_client(call(number, q="x")) == RelayedMessage(to_server=call(number, q="x"))
         said.append(json.loads(talk.from_server(result(number))))
     assert [len(one["result"]["content"]) for one in said] == [1, 1, 2, 2, 2]
     refused = talk.from_client(call("six", q="x"))
-    assert refused.on == b""
-    answer = json.loads(refused.back)
+    assert refused.to_server == b""
+    answer = json.loads(refused.to_client)
     assert (answer["jsonrpc"], answer["id"], answer["result"]["isError"]) == ("2.0", "six", True)
     assert "recursive_loop_detected" in answer["result"]["content"][0]["text"]
-    assert refused.back.endswith(b"\n")
-    assert refused.back.count(b"\n") == 1
-    assert talk.from_client(call(7, q="y")).on
+    assert refused.to_client.endswith(b"\n")
+    assert refused.to_client.count(b"\n") == 1
+    assert talk.from_client(call(7, q="y")).to_server
 
 
 @pytest.mark.parametrize(
@@ -67,9 +67,9 @@ def test_a_loop_is_warned_then_refused(clock: FakeClock) -> None:
 )
 def test_what_is_no_call_passes(line: bytes) -> None:
     """Byte for byte, unjudged (P-3)."""
-    talk, door = between(DENIED)
-    assert talk.from_client(line) == RelayedMessage(on=line)
-    assert door.calls == []
+    talk, backend = between(DENIED)
+    assert talk.from_client(line) == RelayedMessage(to_server=line)
+    assert backend.calls == []
 
 
 @pytest.mark.parametrize(
@@ -86,19 +86,19 @@ def test_what_is_no_call_passes(line: bytes) -> None:
 )
 def test_what_is_no_answer_to_a_call_passes(line: bytes) -> None:
     """Requests of the server's, which count their own ids, and notifications; the call waits on (P-3)."""
-    talk, door = between(WARNED)
+    talk, backend = between(WARNED)
     talk.from_client(call())
     assert talk.from_server(line) == line
-    assert door.calls == []
+    assert backend.calls == []
     assert talk.from_server(result()) != result()
 
 
 def test_a_healthy_result_is_the_same_bytes() -> None:
     """Blanks, order and line end included (P-3)."""
-    talk, door = between()
+    talk, backend = between()
     talk.from_client(call(q="ü"))
     assert talk.from_server(result(text="ü")) == result(text="ü")
-    assert len(door.calls) == 1
+    assert len(backend.calls) == 1
     assert talk.from_server(result()) == result()
 
 
@@ -111,44 +111,44 @@ def test_an_escaped_slash_is_the_same_method() -> None:
 
 def test_errors_of_the_protocol() -> None:
     """A result that failed; it passes as it is (LD-4)."""
-    talk, door = between(WARNED)
+    talk, backend = between(WARNED)
     talk.from_client(call())
     line = b'{"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"no such tool"}}\n'
     assert talk.from_server(line) == line
-    assert door.bodies[0]["messages"][-1]["content"] == "Error: ToolFailedError: -32602: no such tool"
+    assert backend.bodies[0]["messages"][-1]["content"] == "Error: ToolFailedError: -32602: no such tool"
 
 
 def test_a_question_on_the_way_is_no_result() -> None:
     """Nothing is judged until the result is there (P-3)."""
-    talk, door = between(WARNED)
+    talk, backend = between(WARNED)
     talk.from_client(call())
     line = b'{"jsonrpc":"2.0","id":1,"result":{"resultType":"input_required","inputRequests":{}}}\n'
     assert talk.from_server(line) == line
-    assert door.calls == []
+    assert backend.calls == []
 
 
 def test_a_cancelled_call_is_no_step() -> None:
     """Its result, should one come, is nobody's (P-3)."""
-    talk, door = between(WARNED)
+    talk, backend = between(WARNED)
     talk.from_client(call(4))
     cancel = b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":4}}\n'
-    assert talk.from_client(cancel) == RelayedMessage(on=cancel)
+    assert talk.from_client(cancel) == RelayedMessage(to_server=cancel)
     assert talk.from_server(result(4)) == result(4)
-    assert door.calls == []
+    assert backend.calls == []
     odd = cancel.replace(b'{"requestId":4}', b"[]")
     talk.from_client(call(5))
-    assert talk.from_client(odd) == RelayedMessage(on=odd)
+    assert talk.from_client(odd) == RelayedMessage(to_server=odd)
 
 
 def test_what_is_too_large_is_not_read() -> None:
     """A call or a result of more than ten megabytes passes (P-3)."""
-    talk, door = between(WARNED)
+    talk, backend = between(WARNED)
     large = call(q="x" * BODY_MAX_BYTES)
-    assert talk.from_client(large).on is large
+    assert talk.from_client(large).to_server is large
     talk.from_client(call(2))
     answer = result(2, "x" * BODY_MAX_BYTES)
     assert talk.from_server(answer) is answer
-    assert door.calls == []
+    assert backend.calls == []
 
 
 def test_calls_that_are_never_answered_are_forgotten() -> None:
@@ -156,16 +156,16 @@ def test_calls_that_are_never_answered_are_forgotten() -> None:
     talk, _ = between()
     for number in range(1100):
         talk.from_client(call(number))
-    assert len(talk._waiting) == 1000
+    assert len(talk._open) == 1000
 
 
 def test_in_shadow_nothing_changes(clock: FakeClock) -> None:
     """What would have been said is told elsewhere (E-6)."""
     told: list[str] = []
     run: Run = Guard(STEPS_ONLY, clock=clock).run()
-    talk = StdioConversation(lambda: run, shadow=told.append)
+    talk = StdioGuard(lambda: run, shadow=told.append)
     for number in range(8):
-        assert talk.from_client(call(number)).on == call(number)
+        assert talk.from_client(call(number)).to_server == call(number)
         assert talk.from_server(result(number)) == result(number)
     assert told[0].startswith("You repeat yourself")
     assert told[-1].startswith("Blocked")
@@ -176,10 +176,10 @@ def test_the_engine_is_made_when_a_tool_is_called() -> None:
     made: list[Run] = []
 
     def run() -> Run:
-        made.append(Guard(door=TellingDoor()).run())
+        made.append(Guard(_backend=ScriptedBackend()).run())
         return made[-1]
 
-    talk = StdioConversation(run)
+    talk = StdioGuard(run)
     talk.from_client(b'{"jsonrpc":"2.0","id":0,"method":"initialize"}\n')
     talk.from_server(b'{"jsonrpc":"2.0","id":0,"result":{}}\n')
     assert made == []

@@ -9,27 +9,36 @@ from contextlib import suppress
 
 import pytest
 
-from breakloop.integrations.mcp_stdio import LineReader, NotStartedError, Relay, RelayedMessage
+from breakloop import Run
+from breakloop.integrations.mcp_stdio import LineReader, NotStartedError, Relay, RelayedMessage, StdioGuard
 
 ECHO = "import sys\nfor line in sys.stdin.buffer:\n    sys.stdout.buffer.write(line); sys.stdout.buffer.flush()"
 
 
-class Silent:
+def no_run() -> Run:
+    raise AssertionError("no line is a tool call")
+
+
+class Silent(StdioGuard):
     """Passes everything on, and remembers it."""
 
     def __init__(self) -> None:
+        super().__init__(no_run)
         self.heard: list[bytes] = []
 
     def from_client(self, line: bytes) -> RelayedMessage:
         self.heard.append(line)
-        return RelayedMessage(back=b"refused\n") if line == b"refuse\n" else RelayedMessage(on=line)
+        return RelayedMessage(to_client=b"refused\n") if line == b"refuse\n" else RelayedMessage(to_server=line)
 
     def from_server(self, line: bytes) -> bytes:
         return line.upper()
 
 
-class Broken:
+class Broken(StdioGuard):
     """Fails at every line."""
+
+    def __init__(self) -> None:
+        super().__init__(no_run)
 
     def from_client(self, line: bytes) -> RelayedMessage:
         raise RuntimeError("canary")
@@ -189,7 +198,7 @@ def test_a_server_that_cannot_be_started(command: str, code: int) -> None:
 def test_a_signal_that_comes_too_early_is_not_lost() -> None:
     """The server gets it as soon as it is there (P-3)."""
     relay = Relay([sys.executable, "-c", "import time; time.sleep(60)"], Silent(), print)
-    relay._pass_on(15, None)
+    relay._forward_signal(15, None)
     client = Client()
     assert client.run(relay) == 143
     os.close(client.inn)

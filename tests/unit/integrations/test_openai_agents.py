@@ -33,7 +33,7 @@ from breakloop.integrations.openai_agents import GuardRunHooks
 from breakloop.model.call import NO_ANSWER, ToolCall
 from breakloop.model.call import Usage as Used
 from breakloop.model.verdict import Decision
-from tests.unit.sdk.doors import DENIED, NOTE, WARNED, BrokenDoor, TellingDoor
+from tests.unit.sdk.backends import DENIED, NOTE, WARNED, FailingBackend, ScriptedBackend
 
 T = TypeVar("T")
 AGENT = Agent[Any](name="support", model="gpt-5")
@@ -103,14 +103,14 @@ def do(work: Awaitable[T]) -> T:
     return asyncio.run(waiting())
 
 
-def started(door: TellingDoor, **options: Any) -> Run:
-    return Run(GuardRunHooks(Guard(door=door), **options))
+def started(backend: ScriptedBackend, **options: Any) -> Run:
+    return Run(GuardRunHooks(Guard(_backend=backend), **options))
 
 
 def test_a_request_is_asked_about_as_its_api_has_it() -> None:
     """Instructions and input; the run is the session, its first agent the agent; then how it ended (P-3, C-7, C-8)."""
-    door = TellingDoor()
-    run = started(door)
+    backend = ScriptedBackend()
+    run = started(backend)
 
     async def work() -> None:
         await run.ask()
@@ -118,34 +118,34 @@ def test_a_request_is_asked_about_as_its_api_has_it() -> None:
         await run.hooks.on_llm_start(run.context, Agent[Any](name="other"), None, run.items)
 
     do(work())
-    assert door.calls[0].path == "/v1/responses"
-    assert door.bodies[0] == {"model": "gpt-5", "instructions": "Help.", "input": [USER]}
-    assert door.bodies[1]["model"] == "unknown"
-    assert [item["type"] for item in door.bodies[1]["input"][1:]] == ["message", "function_call"]
-    agent, session = door.named(0)
-    assert (agent, session.startswith("run-"), door.named(1)) == ("support", True, (agent, session))
-    answer = door.answers[0]
+    assert backend.calls[0].path == "/v1/responses"
+    assert backend.bodies[0] == {"model": "gpt-5", "instructions": "Help.", "input": [USER]}
+    assert backend.bodies[1]["model"] == "unknown"
+    assert [item["type"] for item in backend.bodies[1]["input"][1:]] == ["message", "function_call"]
+    agent, session = backend.named(0)
+    assert (agent, session.startswith("run-"), backend.named(1)) == ("support", True, (agent, session))
+    answer = backend.answers[0]
     assert (answer.status, answer.text, answer.calls) == (200, "I look.", (ToolCall("search", '{"query":"x"}'),))
     assert answer.usage == Used(20, 3, 8, 0, 1)
     other = Run(run.hooks)
     do(other.ask())
     assert other.hooks is run.hooks
-    assert door.named()[1] != session
+    assert backend.named()[1] != session
 
 
 def test_names() -> None:
     """Given ones first, then those of the block around (C-7)."""
-    door = TellingDoor()
+    backend = ScriptedBackend()
     with breakloop.agent("outer", session="s-1"):
-        do(started(door).ask())
-        do(started(door, agent="own", session="t-2").ask())
-    assert [door.named(0), door.named(1)] == [("outer", "s-1"), ("own", "t-2")]
+        do(started(backend).ask())
+        do(started(backend, agent="own", session="t-2").ask())
+    assert [backend.named(0), backend.named(1)] == [("outer", "s-1"), ("own", "t-2")]
 
 
 def test_a_round_is_judged_once_with_its_last_result() -> None:
     """Calls at once are one step; the note stands in the result that came last; nothing is asked twice (P-3, C16)."""
-    door = TellingDoor(Decision(request_id="r"), WARNED)
-    run = started(door)
+    backend = ScriptedBackend(Decision(request_id="r"), WARNED)
+    run = started(backend)
     one, two = made(1, "a"), made(2, "b")
 
     async def work() -> list[str]:
@@ -158,17 +158,17 @@ def test_a_round_is_judged_once_with_its_last_result() -> None:
         return [each.behavior["type"] for each in told]
 
     assert do(work()) == ["allow", "reject_content"]
-    assert len(door.calls) == 2
-    items = door.bodies[1]["input"]
+    assert len(backend.calls) == 2
+    items = backend.bodies[1]["input"]
     assert [item.get("call_id") for item in items] == [None, "c1", "c2", "c1", "c2"]
     assert [item["output"] for item in items[3:]] == ["no results", "nothing"]
     assert run.items[4]["output"] == f"no results\n\n{NOTE}"
-    assert [answer.text for answer in door.answers] == ["", "done"]
+    assert [answer.text for answer in backend.answers] == ["", "done"]
 
 
 def test_a_denied_round_stops_the_next_request() -> None:
     """The result stays as it is; the error is the SDK's and ours, and travels (P-3)."""
-    run = started(TellingDoor(Decision(request_id="r"), DENIED))
+    run = started(ScriptedBackend(Decision(request_id="r"), DENIED))
 
     async def work() -> ToolGuardrailFunctionOutput:
         await run.ask()
@@ -184,13 +184,13 @@ def test_a_denied_round_stops_the_next_request() -> None:
     assert isinstance(copy.copy(caught.value), breakloop.LoopDetectedError)
     limit = Decision(allowed=False, reason="rate_limited", status=429, message="Too many.")
     with pytest.raises(breakloop.DeniedError, match="Too many"):
-        do(started(TellingDoor(limit)).ask())
+        do(started(ScriptedBackend(limit)).ask())
 
 
 def test_what_no_guardrail_saw_is_judged_with_the_request() -> None:
     """A handoff beside a tool, or tools without guardrails (P-3)."""
-    door = TellingDoor()
-    run = started(door)
+    backend = ScriptedBackend()
+    run = started(backend)
     handoff = ResponseFunctionToolCall(type="function_call", name="transfer", arguments="{}", call_id="h")
 
     async def work() -> None:
@@ -200,14 +200,14 @@ def test_what_no_guardrail_saw_is_judged_with_the_request() -> None:
         await run.ask({"type": "function_call_output", "call_id": "h", "output": "ok"})
 
     do(work())
-    assert len(door.calls) == 2
-    assert len(door.bodies[1]["input"]) == 5
+    assert len(backend.calls) == 2
+    assert len(backend.bodies[1]["input"]) == 5
 
 
 def test_a_conversation_that_the_server_keeps() -> None:
     """Where only results are sent, they are judged with the calls that they belong to (D-6)."""
-    door = TellingDoor()
-    run = started(door)
+    backend = ScriptedBackend()
+    run = started(backend)
 
     async def work() -> None:
         await run.ask()
@@ -216,14 +216,14 @@ def test_a_conversation_that_the_server_keeps() -> None:
         await run.ask()
 
     do(work())
-    assert [item["type"] for item in door.bodies[1]["input"]] == ["function_call", "function_call_output"]
-    assert door.bodies[1]["input"][0]["name"] == "search"
+    assert [item["type"] for item in backend.bodies[1]["input"]] == ["function_call", "function_call_output"]
+    assert backend.bodies[1]["input"][0]["name"] == "search"
 
 
 def test_a_request_that_was_never_answered() -> None:
     """The next one settles it as failed. One that a tool's result made unnecessary is settled as done (LD-6)."""
-    door = TellingDoor()
-    run = started(door)
+    backend = ScriptedBackend()
+    run = started(backend)
 
     async def work() -> None:
         await run.ask()
@@ -234,14 +234,14 @@ def test_a_request_that_was_never_answered() -> None:
         await run.end()
 
     do(work())
-    assert [answer.status for answer in door.answers] == [NO_ANSWER, 200, 200]
+    assert [answer.status for answer in backend.answers] == [NO_ANSWER, 200, 200]
 
 
 def test_other_results_than_texts_stay_as_they_are() -> None:
     """An image is not replaced by a note; what the SDK would write as a text is one (P-3)."""
 
     async def work(output: Any) -> tuple[str, Any]:
-        run = started(TellingDoor(Decision(request_id="r"), WARNED))
+        run = started(ScriptedBackend(Decision(request_id="r"), WARNED))
         await run.ask()
         await run.answer(made())
         told = await run.ran(made(), output)
@@ -254,39 +254,39 @@ def test_other_results_than_texts_stay_as_they_are() -> None:
 
 def test_guardrails_without_hooks() -> None:
     """Each call is a step by itself; a denial trips the wire, and tells why (P-3)."""
-    door = TellingDoor(WARNED, DENIED)
-    run = started(door)
+    backend = ScriptedBackend(WARNED, DENIED)
+    run = started(backend)
     told = [do(run.ran(made(1))), do(run.ran(made(2)))]
     assert [each.behavior["type"] for each in told] == ["reject_content", "raise_exception"]
     assert told[1].output_info["kind"] == "repeat"
-    assert door.named()[1].endswith("/alone")
-    assert door.bodies[1]["messages"][-1]["content"] == "no results"
+    assert backend.named()[1].endswith("/alone")
+    assert backend.bodies[1]["messages"][-1]["content"] == "no results"
 
 
 def test_tools_are_judged_before_if_wished() -> None:
     """As an MCP server's would be; a denial is what the model reads instead of a result (K-2)."""
-    door = TellingDoor()
-    run = started(door, session="s", judge_tools=True)
+    backend = ScriptedBackend()
+    run = started(backend, session="s", check_tools=True)
     data = ToolInputGuardrailData(run.tool(made()), AGENT)
     assert do(run.hooks.tool_input.run(data)).behavior["type"] == "allow"
-    assert door.bodies[0]["params"] == {"name": "search", "arguments": '{"query":"x"}'}
-    assert door.named() == ("support", "s/tools")
+    assert backend.bodies[0]["params"] == {"name": "search", "arguments": '{"query":"x"}'}
+    assert backend.named() == ("support", "s/tools")
     do(run.ran(made()))
-    assert [answer.text for answer in door.answers[:1]] == ["no results"]
-    door.decisions.append(DENIED)
+    assert [answer.text for answer in backend.answers[:1]] == ["no results"]
+    backend.decisions.append(DENIED)
     told = do(run.hooks.tool_input.run(data))
     assert told.behavior == {"type": "reject_content", "message": BLOCKED}
 
 
-@pytest.mark.parametrize("judge_tools", [False, True])
-def test_tools_get_their_guardrails(*, judge_tools: bool) -> None:
+@pytest.mark.parametrize("check_tools", [False, True])
+def test_tools_get_their_guardrails(*, check_tools: bool) -> None:
     """Copies; what is no function tool stays as it is (P-3)."""
-    hooks, hosted = GuardRunHooks(judge_tools=judge_tools), WebSearchTool()
+    hooks, hosted = GuardRunHooks(check_tools=check_tools), WebSearchTool()
     guarded, same = hooks.tools(search, hosted)
     assert same is hosted
     assert isinstance(guarded, FunctionTool)
     assert guarded.tool_output_guardrails == [hooks.tool_output]
-    assert guarded.tool_input_guardrails == ([hooks.tool_input] if judge_tools else None)
+    assert guarded.tool_input_guardrails == ([hooks.tool_input] if check_tools else None)
     assert search.tool_output_guardrails is None
     again = hooks.tools(guarded)[0]
     assert isinstance(again, FunctionTool)
@@ -304,12 +304,12 @@ def test_faults_of_ours_are_not_the_agents(monkeypatch: pytest.MonkeyPatch) -> N
         await run.answer(made())
         return await run.ran(made())
 
-    run = started(BrokenDoor())
+    run = started(FailingBackend())
     assert do(work(run)).behavior["type"] == "allow"
     assert run.hooks.guard.faults == 2
     for name, faults in (("chat_call", 1), ("_answer", 1), ("_result", 1)):
         with monkeypatch.context() as patched:
-            run = started(TellingDoor())
+            run = started(ScriptedBackend())
             if name == "chat_call":
                 patched.setattr("breakloop.integrations.openai_agents._model", broken)
             else:
@@ -320,7 +320,7 @@ def test_faults_of_ours_are_not_the_agents(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_what_is_kept_is_bounded() -> None:
     """Of the last runs only, and of those that ended, nothing that was said (Y-2)."""
-    hooks = GuardRunHooks(Guard(door=TellingDoor()))
+    hooks = GuardRunHooks(Guard(_backend=ScriptedBackend()))
 
     async def work() -> None:
         for _ in range(300):
@@ -331,4 +331,4 @@ def test_what_is_kept_is_bounded() -> None:
 
     do(work())
     assert len(hooks._runs) == 256
-    assert {(len(known.items), len(known.waiting)) for known in hooks._runs.values()} == {(0, 0)}
+    assert {(len(known.items), len(known.results)) for known in hooks._runs.values()} == {(0, 0)}

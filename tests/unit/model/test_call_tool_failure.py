@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from breakloop.model.call import ToolFailedError
-from breakloop.sdk.run import result_text
+from breakloop.sdk.requests import result_text
 
 
 def test_a_failure_is_told_from_the_same_words() -> None:

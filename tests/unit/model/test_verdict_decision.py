@@ -40,4 +40,4 @@ def test_only_a_denied_loop_is_one() -> None:
 
 def test_content_is_not_shown() -> None:
     """What was asked about stays out of logs that print a decision (Y-1)."""
-    assert "canary" not in repr(Decision(call="canary", verdict="canary", body=b"canary"))
+    assert "canary" not in repr(Decision(_handle="canary"))

@@ -15,6 +15,9 @@ from breakloop import DeniedError, Guard, LoopDetectedError, SettingsError
 from breakloop.clock import FakeClock
 from breakloop.model.call import Answer, Call
 from breakloop.model.verdict import Decision
+from breakloop.sdk.context import AgentContext
+from breakloop.sdk.run import Run
+from breakloop.sdk.toolkit import toolkit_of
 from tests.builders import bundle, exact, policy
 
 BODY = {"model": "m", "messages": [{"role": "user", "content": "again"}]}
@@ -40,6 +43,10 @@ def throttling(clock: FakeClock) -> Guard:
     return Guard(bundle(policy("p", loop=block)), clock=clock)
 
 
+def run_of(guard: Guard, agent: str = "", session: str = "") -> Run:
+    return toolkit_of(guard).run_for(AgentContext(agent, session))
+
+
 def test_a_request_that_comes_again_is_a_loop(clock: FakeClock) -> None:
     """Five pass, the sixth raises with everything that is known; others are not touched (D-4, P-1)."""
     guard = Guard(clock=clock)
@@ -62,7 +69,7 @@ def test_async_is_the_same(clock: FakeClock) -> None:
         for _ in range(5):
             decision = await guard.acheck(BODY)
             await guard.aenforce(decision)
-            await guard.asettle(decision)
+            await guard.areport(decision)
         with pytest.raises(LoopDetectedError):
             await guard.aenforce(await guard.acheck(BODY))
 
@@ -93,32 +100,32 @@ def test_a_throttle_is_a_delay(clock: FakeClock, monkeypatch: pytest.MonkeyPatch
         slept.append(seconds)
 
     monkeypatch.setattr(asyncio, "sleep", asleep)
-    guard.settle(guard.check(BODY))
+    guard.report(guard.check(BODY))
     decision = guard.check(BODY)
     assert (decision.allowed, decision.delay_seconds) == (True, 0.2)
     assert slept == []
     assert guard.enforce(decision).startswith("You repeat yourself")
     asyncio.run(guard.aenforce(decision))
     guard.wait(Decision())
-    asyncio.run(guard.await_(Decision()))
+    asyncio.run(guard.async_wait(Decision()))
     assert slept == [0.2, 0.2]
 
 
 def test_a_note_to_steer(clock: FakeClock) -> None:
     """What the model should be told (LD-5)."""
     guard = Guard(bundle(policy("p", loop=exact(2, action="steer"))), clock=clock)
-    guard.settle(guard.check(BODY))
+    guard.report(guard.check(BODY))
     assert guard.check(BODY).note.startswith("You have sent the same request 2 times")
 
 
 def test_a_fault_of_ours_allows(caplog: pytest.LogCaptureFixture) -> None:
     """Counted each time, logged once, without what it was about (LD-7, Y-1)."""
     caplog.set_level(logging.INFO, "breakloop")
-    guard = Guard(door=Broken())
+    guard = Guard(_backend=Broken())
     for _ in range(3):
         decision = guard.check(BODY)
         assert (decision.allowed, decision.degraded) == (True, True)
-    guard.settle(Decision(request_id="r"))
+    guard.report(Decision(request_id="r"))
     assert asyncio.run(guard.acheck(BODY)).allowed
     assert guard.step([("f", {})], ["x"]).allowed
     assert guard.faults == 6
@@ -134,7 +141,7 @@ def test_a_service_that_is_not_there_is_named(caplog: pytest.LogCaptureFixture, 
         assert guard.check(BODY).allowed
     told = vars(caplog.records[0])["fields"]
     assert told["url"] == f"http://127.0.0.1:{port}"
-    assert told["error"].startswith("ConnectionRefusedError: Connection refused; allowed")
+    assert told["error"].startswith("ConnectionRefusedError: Connection refused; the request was allowed")
     with pytest.raises(SettingsError, match="http://127"):
         Guard(url="foo")
 
@@ -148,8 +155,8 @@ def test_calls_that_are_none_are_said_so(calls: Any, clock: FakeClock) -> None:
 
 def test_denials_are_not_settled() -> None:
     """Nothing was sent, so nothing was answered (D-6)."""
-    guard = Guard(door=Broken())
-    guard.settle(Decision(allowed=False, request_id="r"))
+    guard = Guard(_backend=Broken())
+    guard.report(Decision(allowed=False, request_id="r"))
     assert guard.faults == 0
 
 
@@ -164,17 +171,17 @@ def test_either_a_policy_or_a_service() -> None:
 def test_steps_belong_to_the_run_around_or_to_a_session(clock: FakeClock) -> None:
     """`guard.step` inside of `with guard.run()`, by a session's name, or by the guard itself (D-4)."""
     guard = Guard(clock=clock)
-    assert guard.run_of() is guard.run_of()
-    assert guard.run_of(session="s") is guard.run_of(session="s") is not guard.run_of(session="t")
+    assert run_of(guard) is run_of(guard)
+    assert run_of(guard, session="s") is run_of(guard, session="s") is not run_of(guard, session="t")
     with guard.run(agent="a") as run:
-        assert guard.run_of() is guard.run_of("a") is run
-        assert guard.run_of(session="s") is not run
+        assert run_of(guard) is run_of(guard, "a") is run
+        assert run_of(guard, session="s") is not run
         with guard.run() as inner:
-            assert guard.run_of() is inner
-        assert guard.run_of() is run
-    assert guard.run_of() is not run
+            assert run_of(guard) is inner
+        assert run_of(guard) is run
+    assert run_of(guard) is not run
     with breakloop.agent("z", session="zz"):
-        assert guard.run_of().names == ("z", "zz")
+        assert (run_of(guard).agent, run_of(guard).session) == ("z", "zz")
         assert guard.run().session == "zz"
     assert guard.run().session != guard.run().session
 
@@ -198,10 +205,10 @@ def test_steps_of_two_sessions_do_not_mix(clock: FakeClock) -> None:
 def test_runs_that_are_kept_are_bounded(clock: FakeClock) -> None:
     """The oldest go (Y-2)."""
     guard = Guard(clock=clock)
-    first = guard.run_of(session="0")
+    first = run_of(guard, session="0")
     for number in range(1, 1001):
-        guard.run_of(session=str(number))
-    assert guard.run_of(session="0") is not first
+        run_of(guard, session=str(number))
+    assert run_of(guard, session="0") is not first
 
 
 def test_objects_of_an_sdk_among_messages(clock: FakeClock) -> None:
@@ -213,5 +220,5 @@ def test_objects_of_an_sdk_among_messages(clock: FakeClock) -> None:
 
     guard = Guard(clock=clock)
     for _ in range(5):
-        guard.settle(guard.check({"model": "m", "messages": [*BODY["messages"], Message(), object]}))
+        guard.report(guard.check({"model": "m", "messages": [*BODY["messages"], Message(), object]}))
     assert guard.faults == 0

@@ -13,8 +13,8 @@ from breakloop.clock import FakeClock
 from breakloop.errors import BundleError, SettingsError
 from breakloop.model.call import Answer, Usage
 from breakloop.model.verdict import Verdict
-from breakloop.sdk.backend import request_call
 from breakloop.sdk.local_backend import MEMORY, LocalBackend, Policy
+from breakloop.sdk.requests import request_call
 from tests.builders import bucket, bundle, chat_body, policy, user
 
 BODY = chat_body(user("again"))

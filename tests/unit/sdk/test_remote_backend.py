@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from breakloop.errors import SettingsError
-from breakloop.sdk.backend import UnreadableAnswerError, answer_of, request_call
-from breakloop.sdk.remote_backend import RemoteBackend
+from breakloop.sdk.remote_backend import RemoteBackend, UnreadableAnswerError
+from breakloop.sdk.requests import make_answer, request_call
 from breakloop.testing import Answer, SeenRequest, StandInLLM, ThreadedLLM, body, cut, raw
 
 ALLOWED = body(b"").with_headers(("X-Breakloop-Request-Id", "r-1"))
@@ -81,15 +81,15 @@ def test_results_are_reported(door: RemoteBackend, service: ThreadedLLM) -> None
     service.next(ALLOWED)
     decision = door.decide(request_call("POST", "/v1/x"))
     service.next(body(b"", status=204), body(b"{}", status=404), body(b"{}", status=400))
-    door.settle(decision, answer_of(200, "hi", [("f", {"a": 1})], {"input_tokens": 7}))
+    door.settle(decision, make_answer(200, "hi", [("f", {"a": 1})], {"input_tokens": 7}))
     seen = service.requests[-1]
     told = json.loads(seen.body)
     assert seen.path == "/base/v1/decision/r-1/result"
     assert (told["status"], told["text"], told["usage"]["input_tokens"]) == (200, "hi", 7)
     assert told["tool_calls"] == [{"name": "f", "arguments": '{"a":1}'}]
-    door.settle(decision, answer_of(503))
+    door.settle(decision, make_answer(503))
     with pytest.raises(UnreadableAnswerError):
-        door.settle(decision, answer_of(200))
+        door.settle(decision, make_answer(200))
 
 
 @pytest.mark.parametrize("answer", [body(b"hello"), cut("start"), raw(b"nonsense\r\n\r\n")])

@@ -9,13 +9,13 @@ from breakloop.clock import FakeClock
 from breakloop.model.call import Answer, Call
 from breakloop.model.verdict import Decision
 from breakloop.sdk.guard import Guard
-from breakloop.sdk.run import Run
+from breakloop.sdk.requests import DecisionHandle
 
 SAME = ([("search", {"q": "x"})], ["nothing found"])
 
 
 class Recorder:
-    """A door that allows, and remembers."""
+    """A backend that allows, and records."""
 
     blocking = False
 
@@ -25,7 +25,7 @@ class Recorder:
 
     def decide(self, call: Call) -> Decision:
         self.calls.append(call)
-        return Decision(request_id=str(len(self.calls)), call=call)
+        return Decision(request_id=str(len(self.calls)), _handle=DecisionHandle(call))
 
     def settle(self, decision: Decision, answer: Answer) -> None:
         self.settled.append((decision.request_id, answer))
@@ -79,44 +79,31 @@ def test_text_without_calls_counts_too(clock: FakeClock) -> None:
 
 def test_the_next_step_settles_the_last(clock: FakeClock) -> None:
     """What the model did was the answer to what went before; the end settles what is left (D-6)."""
-    door = Recorder()
-    with Guard(door=door).run(agent="a", session="s", model="m") as run:
+    backend = Recorder()
+    with Guard(_backend=backend).run(agent="a", session="s", model="m") as run:
         run.step([("f", {})], ["x"], text="one", usage={"output_tokens": 9})
-        assert door.settled == []
+        assert backend.settled == []
         run.step([("g", {})], ["y"], text="two", usage={"output_tokens": 4})
-    (first, answer), (second, last) = door.settled
+    (first, answer), (second, last) = backend.settled
     assert (first, answer.text, answer.calls[0].name) == ("1", "two", "g")
     assert answer.usage is not None
     assert answer.usage.output_tokens == 9
     assert (second, last.status, last.failed) == ("2", 200, False)
     assert last.usage is not None
     assert last.usage.output_tokens == 4
-    assert (door.calls[0].headers["x-agent-id"], door.calls[0].headers["x-agent-session"]) == (b"a", b"s")
+    assert (backend.calls[0].headers["x-agent-id"], backend.calls[0].headers["x-agent-session"]) == (b"a", b"s")
 
 
 def test_async_runs_settle_their_end() -> None:
     """Async runs settle their end (D-6)."""
-    door = Recorder()
+    backend = Recorder()
 
     async def one() -> None:
-        async with Guard(door=door).run() as run:
+        async with Guard(_backend=backend).run() as run:
             await run.astep(*SAME)
 
     asyncio.run(one())
-    assert [number for number, _ in door.settled] == ["1"]
-
-
-def test_blocked_calls_are_remembered_and_bounded() -> None:
-    """The same name and arguments, in any order of keys (Y-2)."""
-    run: Run = Guard(door=Recorder()).run()
-    run.hold(("f", {"a": 1, "b": 2}), "x")
-    assert run.held(("f", {"b": 2, "a": 1})) == "x"
-    assert run.held(("f", {"a": 1})) is None
-    run.release(("f", {"a": 1, "b": 2}))
-    assert run.held(("f", {"a": 1, "b": 2})) is None
-    for number in range(100):
-        run.hold(("f", number), "x")
-    assert (run.held(("f", 0)), run.held(("f", 99))) == (None, "x")
+    assert [number for number, _ in backend.settled] == ["1"]
 
 
 def test_steps_alone_by_a_policy(clock: FakeClock) -> None:
@@ -139,24 +126,24 @@ def test_steps_alone_by_a_policy(clock: FakeClock) -> None:
 
 def test_a_run_is_judged_before_the_model_has_done_anything() -> None:
     """By what it opens with; what the model says then is the answer to it (D-4)."""
-    door = Recorder()
-    run = Guard(door=door).run(agent="a", model="m", task="Do it.")
+    backend = Recorder()
+    run = Guard(_backend=backend).run(agent="a", model="m", task="Do it.")
     run.begin()
-    assert json.loads(door.calls[0].body) == {"model": "m", "messages": [{"role": "user", "content": "Do it."}]}
+    assert json.loads(backend.calls[0].body) == {"model": "m", "messages": [{"role": "user", "content": "Do it."}]}
     run.step(*SAME)
-    assert [(name, [made.name for made in answer.calls]) for name, answer in door.settled] == [("1", ["search"])]
+    assert [(name, [made.name for made in answer.calls]) for name, answer in backend.settled] == [("1", ["search"])]
 
 
 def test_an_answer_may_be_told_by_itself() -> None:
     """The last one has no step after it. Its tokens are added to those of the step before; told twice, it counts once
     (D-6)."""
-    door = Recorder()
-    run = Guard(door=door).run(agent="a")
-    run.answered("too early")
+    backend = Recorder()
+    run = Guard(_backend=backend).run(agent="a")
+    run.add_answer("too early")
     run.step(*SAME, usage={"input_tokens": 5})
-    run.answered("Done.", usage={"input_tokens": 7, "output_tokens": 2})
-    run.answered("Done.")
-    assert [(name, answer.text) for name, answer in door.settled] == [("1", "Done.")]
-    usage = door.settled[0][1].usage
+    run.add_answer("Done.", usage={"input_tokens": 7, "output_tokens": 2})
+    run.add_answer("Done.")
+    assert [(name, answer.text) for name, answer in backend.settled] == [("1", "Done.")]
+    usage = backend.settled[0][1].usage
     assert usage is not None
     assert (usage.input_tokens, usage.output_tokens) == (12, 2)

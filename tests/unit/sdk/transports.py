@@ -14,6 +14,7 @@ import pytest
 from breakloop.clock import FakeClock
 from breakloop.model.call import CLIENT_LEFT, NO_ANSWER, Answer
 from breakloop.sdk.guard import Guard
+from breakloop.sdk.toolkit import toolkit_of
 from tests.builders import bundle, exact, policy
 
 URL = "https://api.openai.com/v1/chat/completions"
@@ -31,13 +32,14 @@ class Suite:
     def guard(self, clock: FakeClock, given: Any = None) -> Guard:
         guard = Guard(given, clock=clock)
         self.settled: list[Answer] = []
-        settle = guard._door.settle
+        backend = toolkit_of(guard).backend
+        settle = backend.settle
 
         def heard(decision: Any, answer: Answer) -> None:
             self.settled.append(answer)
             settle(decision, answer)
 
-        guard._door.settle = heard  # type: ignore[method-assign]
+        backend.settle = heard  # type: ignore[method-assign]
         return guard
 
     def client(self, guard: Guard, handle: Any = None) -> Any:

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import asyncio
 
-from breakloop.sdk.backend import AgentContext, agent, current
+from breakloop.sdk.context import AgentContext, agent, current_agent
 
 
 def test_blocks_nest_and_end() -> None:
     """The inner one goes before, and what it leaves open is the outer one's (C-7)."""
-    assert current() == AgentContext()
+    assert current_agent() == AgentContext()
     with agent("a", session="s"):
         with agent("b"):
-            assert current() == AgentContext("b", "s")
+            assert current_agent() == AgentContext("b", "s")
         with agent(session="t"):
-            assert current() == AgentContext("a", "t")
-        assert current() == AgentContext("a", "s")
-    assert current() == AgentContext()
+            assert current_agent() == AgentContext("a", "t")
+        assert current_agent() == AgentContext("a", "s")
+    assert current_agent() == AgentContext()
 
 
 def test_tasks_have_their_own() -> None:
@@ -25,7 +25,7 @@ def test_tasks_have_their_own() -> None:
     async def one(name: str, gate: asyncio.Barrier) -> str:
         with agent(name):
             await gate.wait()
-            return current().agent
+            return current_agent().agent
 
     async def both() -> tuple[str, str]:
         gate = asyncio.Barrier(2)

@@ -5,24 +5,24 @@ from __future__ import annotations
 import httpx2
 import pytest
 
-from breakloop.sdk.backend import agent
-from breakloop.sdk.http import denial_in, named, options
+from breakloop.sdk.clients import client_options, denial_in, with_agent_headers
+from breakloop.sdk.context import agent
 
 
 def test_options_point_at_the_gateway(monkeypatch: pytest.MonkeyPatch) -> None:
     """Unless somebody says otherwise; header fields that are given go before names (P-2)."""
     monkeypatch.setenv("BREAKLOOP_URL", "http://gate:1/")
-    assert options({}, "/v1", "", "") == {"base_url": "http://gate:1/v1"}
-    assert options({"base_url": "http://own"}, "/v1", "", "")["base_url"] == "http://own"
-    made = options({"default_headers": {"X-Agent-Id": "mine", "X": "y"}}, "", "a", "s")
+    assert client_options({}, "/v1", "", "") == {"base_url": "http://gate:1/v1"}
+    assert client_options({"base_url": "http://own"}, "/v1", "", "")["base_url"] == "http://own"
+    made = client_options({"default_headers": {"X-Agent-Id": "mine", "X": "y"}}, "", "a", "s")
     assert made["default_headers"] == {"X-Agent-Id": "mine", "X-Agent-Session": "s", "X": "y"}
 
 
 def test_names_of_the_block_around() -> None:
     """Where the client has none of its own (C-7)."""
     with agent("a", session="s"):
-        assert named({"X-Agent-Id": "own"}) == {"X-Agent-Id": "own", "X-Agent-Session": "s"}
-    assert named({}) == {}
+        assert with_agent_headers({"X-Agent-Id": "own"}) == {"X-Agent-Id": "own", "X-Agent-Session": "s"}
+    assert with_agent_headers({}) == {}
 
 
 def test_which_errors_are_denials() -> None:

@@ -14,9 +14,9 @@ import pytest
 from breakloop.clock import FakeClock
 from breakloop.errors import SettingsError
 from breakloop.exceptions import error_for
-from breakloop.sdk.backend import FaultLog, UnreadableAnswerError, cause
-from breakloop.sdk.guard import Guard
-from tests.unit.sdk.doors import DENIED, TellingDoor
+from breakloop.sdk.core import Core, FaultLog, describe_fault
+from breakloop.sdk.remote_backend import UnreadableAnswerError
+from tests.unit.sdk.backends import DENIED, ScriptedBackend
 
 REFUSED = ConnectionRefusedError(111, "Connection refused")
 
@@ -30,19 +30,19 @@ def test_once_a_minute_with_where_and_why(caplog: pytest.LogCaptureFixture, cloc
     caplog.set_level(logging.INFO, "breakloop")
     faults = FaultLog("http://127.0.0.1:9", clock)
     for _ in range(4):
-        faults.tell(REFUSED)
-    error = "ConnectionRefusedError: Connection refused; allowed, and so is what follows"
+        faults.write(REFUSED)
+    error = "ConnectionRefusedError: Connection refused; the request was allowed"
     assert fields(caplog) == [{"error": error, "url": "http://127.0.0.1:9"}]
     clock.advance(60)
-    faults.tell(REFUSED)
+    faults.write(REFUSED)
     assert fields(caplog)[1:] == [{"error": error, "url": "http://127.0.0.1:9", "left_out": 3}]
     assert caplog.messages == ["guard.fault"] * 2
 
 
 def test_without_a_service_there_is_no_url(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "breakloop")
-    FaultLog().tell(RuntimeError("canary"))
-    assert fields(caplog) == [{"error": "RuntimeError; allowed, and so is what follows"}]
+    FaultLog().write(RuntimeError("canary"))
+    assert fields(caplog) == [{"error": "RuntimeError; the request was allowed"}]
 
 
 @pytest.mark.parametrize(
@@ -60,25 +60,25 @@ def test_without_a_service_there_is_no_url(caplog: pytest.LogCaptureFixture) -> 
 )  # fmt: skip
 def test_causes(error: Exception, said: str) -> None:
     """Nothing of what was asked about, or answered, is in it (Y-1)."""
-    assert cause(error) == said
+    assert describe_fault(error) == said
 
 
 def test_a_certificate_is_named() -> None:
     error = ssl.SSLCertVerificationError(1, "canary")
     error.verify_message = "self-signed certificate"
-    assert cause(error) == "SSLCertVerificationError: self-signed certificate"
+    assert describe_fault(error) == "SSLCertVerificationError: self-signed certificate"
 
 
 def test_faults_pass_and_denials_do_not() -> None:
     """An error of ours is counted and the program goes on; a denial, an interrupt and the end of a task are none
     (D-4)."""
-    guard = Guard(door=TellingDoor())
-    with guard.fail_open():
+    core = Core(ScriptedBackend())
+    with core.fail_open():
         raise RuntimeError("canary")
-    assert guard.faults == 1
+    assert core.faults == 1
     for error in (error_for(DENIED), KeyboardInterrupt(), asyncio.CancelledError()):
-        with pytest.raises(type(error)), guard.fail_open():
+        with pytest.raises(type(error)), core.fail_open():
             raise error
-    with guard.fail_open():
+    with core.fail_open():
         pass
-    assert guard.faults == 1
+    assert core.faults == 1

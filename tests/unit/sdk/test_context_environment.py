@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from breakloop.config.loader import load_settings
-from breakloop.sdk.environment import data_dir, gateway_token, gateway_url, named_url, shared_secret
+from breakloop.sdk.context import configured_url, data_dir, gateway_token, gateway_url, shared_secret
 
 
 @pytest.mark.parametrize(
@@ -40,10 +40,10 @@ def test_a_gateway_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hooks decide by themselves where none is (P-3)."""
     monkeypatch.delenv("BREAKLOOP_URL", raising=False)
     monkeypatch.delenv("BREAKLOOP_TOKEN", raising=False)
-    assert (named_url(), gateway_token()) == ("", "")
+    assert (configured_url(), gateway_token()) == ("", "")
     monkeypatch.setenv("BREAKLOOP_URL", " http://10.0.0.1:9/ ")
     monkeypatch.setenv("BREAKLOOP_TOKEN", "sk-own")
-    assert (named_url(), gateway_token()) == ("http://10.0.0.1:9", "sk-own")
+    assert (configured_url(), gateway_token()) == ("http://10.0.0.1:9", "sk-own")
 
 
 @pytest.mark.parametrize(

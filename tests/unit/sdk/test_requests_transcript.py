@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from breakloop.sdk.run import RESULT_MAX_CHARS, Transcript, check_calls, result_text
+from breakloop.sdk.requests import RESULT_MAX_CHARS, Transcript, check_calls, result_text
 
 
 def added(transcript: Transcript, *calls: tuple[str, Any], results: list[Any], text: str = "", user: str = "") -> Any:

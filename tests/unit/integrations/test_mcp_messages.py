@@ -8,7 +8,7 @@ import pytest
 
 from breakloop.integrations import mcp
 from breakloop.model.call import ToolFailedError
-from tests.unit.sdk.doors import DENIED
+from tests.unit.sdk.backends import DENIED
 
 TEXT = [{"type": "text", "text": "found"}]
 
@@ -26,19 +26,19 @@ TEXT = [{"type": "text", "text": "found"}]
 )
 def test_calls(params: Any, made: Any) -> None:
     """Name and arguments; what goes on with an earlier call is none of its own (LD-4)."""
-    assert mcp.made_of(params) == made
+    assert mcp.read_call(params) == made
 
 
 def test_results() -> None:
     """The text, else what is structured; media by type and size; errors are told as such (LD-4)."""
-    assert mcp.outcome({"content": TEXT}) == "found"
-    assert mcp.outcome({"content": [], "structuredContent": {"n": 1}}) == '{"n":1}'
+    assert mcp.read_result({"content": TEXT}) == "found"
+    assert mcp.read_result({"content": [], "structuredContent": {"n": 1}}) == '{"n":1}'
     image = {"type": "image", "data": "A" * 4000, "mimeType": "image/png"}
-    assert mcp.outcome({"content": [*TEXT, image]}) == "found\n<image:~2^11>"
-    failed = mcp.outcome({"content": TEXT, "isError": True})
+    assert mcp.read_result({"content": [*TEXT, image]}) == "found\n<image:~2^11>"
+    failed = mcp.read_result({"content": TEXT, "isError": True})
     assert isinstance(failed, ToolFailedError)
     assert str(failed) == "found"
-    assert str(mcp.failure({"code": -32602, "message": "no such tool"})) == "-32602: no such tool"
+    assert str(mcp.read_error({"code": -32602, "message": "no such tool"})) == "-32602: no such tool"
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_what_is_a_result(result: Any, final: bool) -> None:
 def test_a_note_stands_behind_the_result() -> None:
     """Nothing else of it changes, and the one that was given stays as it is (LD-5)."""
     result = {"content": TEXT, "structuredContent": {"n": 1}, "isError": False, "_meta": {"a": 1}}
-    noted = mcp.noted(result, "Change course.")
+    noted = mcp.with_note(result, "Change course.")
     assert noted == {
         **result,
         "content": [*TEXT, {"type": "text", "text": "[breakloop] Change course. [/breakloop]"}],
@@ -69,7 +69,7 @@ def test_a_note_stands_behind_the_result() -> None:
 
 def test_a_refusal_is_a_tools_error() -> None:
     """Which the model reads; the rest for programs (A-3)."""
-    refused = mcp.refused(DENIED)
+    refused = mcp.denied_result(DENIED)
     assert refused["isError"] is True
     assert refused["content"] == [{"type": "text", "text": "Blocked: the same again. (recursive_loop_detected)"}]
     detail = refused["_meta"]["breakloop/detail"]

@@ -1,4 +1,4 @@
-"""A door that decides what it is told to, and remembers what it was asked: for tests of integrations."""
+"""Backends for tests of the library and of integrations: one is scripted and records calls and answers, one fails."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 from breakloop.model.call import Answer, Call
 from breakloop.model.verdict import LOOP, Decision
+from breakloop.sdk.requests import DecisionHandle
 
 DENIED = Decision(
     allowed=False, reason=LOOP, status=429, message="Blocked: the same again.", kind="repeat", hit_count=5
@@ -15,8 +16,8 @@ WARNED = Decision(warning=LOOP, hit_count=3, evidence="the same 3 times", reques
 NOTE = "[breakloop] You repeat yourself: the same 3 times. Change course, or finish with what you have. [/breakloop]"
 
 
-class TellingDoor:
-    """Decides what `decisions` says, one after the other; then allows."""
+class ScriptedBackend:
+    """Returns `decisions` one after the other, and then allows."""
 
     def __init__(self, *decisions: Decision, blocking: bool = False) -> None:
         self.blocking = blocking
@@ -35,7 +36,7 @@ class TellingDoor:
 
     def decide(self, call: Call) -> Decision:
         self.calls.append(call)
-        return self.decisions.pop(0) if self.decisions else Decision(request_id="r", call=call)
+        return self.decisions.pop(0) if self.decisions else Decision(request_id="r", _handle=DecisionHandle(call))
 
     def settle(self, decision: Decision, answer: Answer) -> None:
         self.answers.append(answer)
@@ -44,8 +45,6 @@ class TellingDoor:
         pass
 
 
-class BrokenDoor(TellingDoor):
-    """Fails."""
-
+class FailingBackend(ScriptedBackend):
     def decide(self, call: Call) -> Decision:
         raise RuntimeError("canary")

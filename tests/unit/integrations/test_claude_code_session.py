@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from breakloop.integrations import claude_code
-from breakloop.integrations.claude_code import HookSession, load, opened
+from breakloop.integrations.claude_code import HookSession, load, open_session
 from breakloop.model.verdict import Decision
 from breakloop.store.memory import MemoryFingerprints
 from breakloop.store.ops import CountFingerprint, blocked_at_once
 from tests.stores import NO_OWNER
-from tests.unit.sdk.doors import DENIED, WARNED
+from tests.unit.sdk.backends import DENIED, WARNED
 
 NOW = 1_000_000.0
 BLOCKED = replace(DENIED, cooldown_seconds=30, evidence="`Bash` returned the same 3 bytes 5 times in a row")
@@ -28,17 +28,17 @@ def new() -> HookSession:
 
 def test_a_blocked_call_stays_blocked(tmp_path: Path) -> None:
     """Until its cooldown is over; in another process, too (LD-4)."""
-    with opened(tmp_path / "hooks", "s", NOW) as session:
+    with open_session(tmp_path / "hooks", "s", NOW) as session:
         assert session.before("call", NOW).allowed
         session.after("call", BLOCKED, NOW)
-    with opened(tmp_path / "hooks", "s", NOW) as session:
+    with open_session(tmp_path / "hooks", "s", NOW) as session:
         denied = session.before("call", NOW + 10)
         assert (denied.allowed, denied.is_loop, denied.cooldown_seconds) == (False, True, 20)
         assert (denied.message, denied.kind, denied.evidence) == (BLOCKED.message, "repeat", BLOCKED.evidence)
         assert session.before("other", NOW + 10).allowed
         assert session.before("call", NOW + 30).allowed
         assert session.held == {}
-    with opened(tmp_path / "hooks", "another", NOW) as session:
+    with open_session(tmp_path / "hooks", "another", NOW) as session:
         assert session.before("call", NOW).allowed
 
 
@@ -58,7 +58,7 @@ def test_a_person_frees_everything() -> None:
     """Fresh user text passes at once (LD-4)."""
     session = new()
     session.after("call", BLOCKED, NOW)
-    session.asked()
+    session.unblock()
     assert session.before("call", NOW).allowed
     assert session.strikes == 0
 
@@ -85,8 +85,8 @@ def test_cooldowns_grow() -> None:
 
 def test_nothing_that_was_said_is_kept(tmp_path: Path) -> None:
     """A call is a digest, keyed; the file is for its owner only (Y-1)."""
-    name = claude_code.digest(("Bash", '{"command":"echo canary"}'), b"key")
-    with opened(tmp_path / "hooks", "canary-session", NOW) as session:
+    name = claude_code.call_digest(("Bash", '{"command":"echo canary"}'), b"key")
+    with open_session(tmp_path / "hooks", "canary-session", NOW) as session:
         session.after(name, BLOCKED, NOW)
         session.window = b"\x00\n\xffwindow"
     (file,) = (tmp_path / "hooks").iterdir()
@@ -95,7 +95,7 @@ def test_nothing_that_was_said_is_kept(tmp_path: Path) -> None:
     assert file.stat().st_mode & 0o777 == 0o600
     assert file.parent.stat().st_mode & 0o777 == 0o700
     assert load(file.read_bytes()).window == b"\x00\n\xffwindow"
-    assert name != claude_code.digest(("Bash", '{"command":"echo canary"}'), b"other key")
+    assert name != claude_code.call_digest(("Bash", '{"command":"echo canary"}'), b"other key")
 
 
 @pytest.mark.parametrize(
@@ -145,25 +145,25 @@ def test_it_stays_small() -> None:
 def test_what_was_left_behind_is_deleted(tmp_path: Path) -> None:
     """At the end of a session, its file and those that are a day old."""
     for owner in ("ended", "old", "live"):
-        with opened(tmp_path, owner, NOW):
+        with open_session(tmp_path, owner, NOW):
             pass
     (tmp_path / "not-ours").write_text("x")
     for file in tmp_path.iterdir():
         os.utime(file, (NOW, NOW))
     os.utime(claude_code._file(tmp_path, "live"), (NOW + 10, NOW + 10))
-    claude_code.forget(tmp_path, "ended", NOW + claude_code.KEPT_S + 5)
+    claude_code.delete_session(tmp_path, "ended", NOW + claude_code.KEPT_S + 5)
     assert {file.name for file in tmp_path.iterdir()} == {"not-ours", claude_code._file(tmp_path, "live").name}
-    claude_code.forget(tmp_path / "nowhere", "x", NOW)
+    claude_code.delete_session(tmp_path / "nowhere", "x", NOW)
 
 
 def test_one_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tools that run side by side: who waits too long gives up, and says so."""
     waits: list[float] = []
     monkeypatch.setattr("breakloop.integrations.claude_code.time.sleep", waits.append)
-    with opened(tmp_path, "s", NOW):
+    with open_session(tmp_path, "s", NOW):
         pass
     with claude_code._file(tmp_path, "s").open("r+b") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
-        with pytest.raises(TimeoutError), opened(tmp_path, "s", NOW):
+        with pytest.raises(TimeoutError), open_session(tmp_path, "s", NOW):
             pass
     assert sum(waits) == pytest.approx(1)

@@ -12,19 +12,18 @@ from breakloop.clock import FakeClock
 from breakloop.dialects.registry import head_of
 from breakloop.model.call import ToolCall, Usage
 from breakloop.model.verdict import LoopFinding, Verdict
-from breakloop.sdk.backend import (
+from breakloop.sdk.context import AgentContext, agent
+from breakloop.sdk.local_backend import _decision
+from breakloop.sdk.remote_backend import UnreadableAnswerError, decision_from_response
+from breakloop.sdk.requests import (
     BODY_MAX_BYTES,
     STEPS_ONLY,
-    AgentContext,
-    UnreadableAnswerError,
-    agent,
-    answer_of,
     arguments_text,
     chat_call,
-    facts,
-    from_answer,
-    from_verdict,
+    denial_details,
+    handle_of,
     is_readable,
+    make_answer,
     request_call,
     tool_call,
 )
@@ -97,11 +96,11 @@ def test_a_verdict_becomes_a_decision() -> None:
     """A throttle is a delay, a denial has its loop (D-4)."""
     verdict = Verdict()
     verdict.delay_ms, verdict.warning, verdict.note, verdict.loop = 1500, "loop_detected", "Stop.", LOOP
-    allowed = from_verdict(verdict, call())
+    allowed = _decision(verdict, call())
     assert (allowed.allowed, allowed.delay_seconds, allowed.note, allowed.retry_after) == (True, 1.5, "Stop.", None)
     denied = Verdict(allowed=False, reason="loop_detected", status=429, message="Blocked.", policy="p")
     denied.loop, denied.retry_after_s = LOOP, 30
-    decision = from_verdict(denied, call())
+    decision = _decision(denied, call())
     assert (decision.is_loop, decision.kind, decision.hit_count, decision.fingerprint) == (True, "tail", 6, "ab")
     assert (decision.cooldown_seconds, decision.evidence, decision.retry_after, decision.policy) == (
         30,
@@ -120,7 +119,7 @@ def test_an_answer_of_the_service_becomes_a_decision() -> None:
         "x-breakloop-loop-delay": "400",
         "x-breakloop-note": "Stop.",
     }
-    decision = from_answer(200, fields, b"")
+    decision = decision_from_response(200, fields, b"")
     assert (decision.allowed, decision.request_id, decision.hit_count) == (True, "r-1", 4)
     assert (decision.delay_seconds, decision.note) == (0.4, "Stop.")
 
@@ -130,7 +129,7 @@ def test_a_denial_of_the_service_becomes_a_decision() -> None:
     told = {"error": "recursive_loop_detected", "message": "Blocked.", "hit_count": 6, "cooldown_seconds": 30}
     body = json.dumps({"detail": {**told, "kind": "tail", "fingerprint": "ab", "evidence": 7}}).encode()
     fields = {"x-breakloop-reason": "loop_detected", "x-breakloop-request-id": "r", "retry-after": "30"}
-    decision = from_answer(429, fields, body)
+    decision = decision_from_response(429, fields, body)
     assert decision.is_loop
     assert (decision.message, decision.hit_count, decision.cooldown_seconds, decision.kind) == (
         "Blocked.",
@@ -138,19 +137,19 @@ def test_a_denial_of_the_service_becomes_a_decision() -> None:
         30,
         "tail",
     )
-    assert (decision.retry_after, decision.evidence, decision.body) == (30, "", body)
-    assert from_answer(429, fields, b"[" * 10_000).message == "Denied."
+    assert (decision.retry_after, decision.evidence, handle_of(decision).body) == (30, "", body)
+    assert decision_from_response(429, fields, b"[" * 10_000).message == "Denied."
 
 
 def test_answers_of_a_server_with_another_prefix() -> None:
     """A client has no setting for it, and needs none (A-1)."""
     fields = {"cf-request-id": "1f", "x-own-request-id": "0a1b2c3d-7", "x-own-warning": "loop_detected"}
-    allowed = from_answer(200, {**fields, "x-own-loop-count": "4", "x-own-note": "Stop."}, b"")
+    allowed = decision_from_response(200, {**fields, "x-own-loop-count": "4", "x-own-note": "Stop."}, b"")
     assert (allowed.request_id, allowed.warning, allowed.hit_count) == ("0a1b2c3d-7", "loop_detected", 4)
     assert allowed.note == "Stop."
     for reason, error in (("kill_switch", "kill_switch"), ("loop_detected", "recursive_loop_detected")):
         body = json.dumps({"detail": {"error": error, "message": "No."}}).encode()
-        denied = from_answer(429, {"x-own-request-id": "0a1b2c3d-7", "x-own-reason": reason}, body)
+        denied = decision_from_response(429, {"x-own-request-id": "0a1b2c3d-7", "x-own-reason": reason}, body)
         assert (denied.allowed, denied.reason, denied.request_id) == (False, reason, "0a1b2c3d-7")
 
 
@@ -166,14 +165,14 @@ def test_answers_of_a_server_with_another_prefix() -> None:
 def test_answers_of_other_servers_are_no_decisions(status: int, fields: dict[str, str], body: bytes) -> None:
     """Fields that only look like ours are not taken for them (D-4)."""
     with pytest.raises(UnreadableAnswerError):
-        from_answer(status, fields, body)
+        decision_from_response(status, fields, body)
 
 
 @pytest.mark.parametrize(("status", "fields"), [(200, {}), (502, {"x-breakloop-request-id": "r"}), (404, {})])
 def test_what_is_no_decision_is_refused(status: int, fields: dict[str, str]) -> None:
     """Somebody else answers at that address; the guard allows then (D-4)."""
     with pytest.raises(UnreadableAnswerError):
-        from_answer(status, fields, b"")
+        decision_from_response(status, fields, b"")
 
 
 class Odd:
@@ -196,10 +195,10 @@ def test_arguments_of_any_kind() -> None:
 
 def test_answers_in_plain_values() -> None:
     """Text, calls, tokens; names that are none of ours are left out (D-6)."""
-    answer = answer_of(200, "hi", [("f", {"b": 1, "a": 2}), ("g", "raw")], {"input_tokens": 3, "odd": 1})
+    answer = make_answer(200, "hi", [("f", {"b": 1, "a": 2}), ("g", "raw")], {"input_tokens": 3, "odd": 1})
     assert answer.calls == (ToolCall("f", '{"a":2,"b":1}'), ToolCall("g", "raw"))
     assert (answer.text, answer.usage, answer.complete) == ("hi", Usage(input_tokens=3), True)
-    assert answer_of(0).failed
+    assert make_answer(0).failed
 
 
 def test_a_tool_call_is_judged_as_an_mcp_clients() -> None:
@@ -217,7 +216,7 @@ def test_the_facts_of_a_denial() -> None:
     """Plain values, and none of what was asked about (P-1)."""
     verdict = Verdict(allowed=False, reason="loop_detected", status=429, message="Blocked.")
     verdict.loop = LOOP
-    told = facts(from_verdict(verdict, call(body=BODY)))
+    told = denial_details(_decision(verdict, call(body=BODY)))
     assert (told["error"], told["kind"], told["hit_count"], told["cooldown_seconds"]) == (
         "recursive_loop_detected",
         "tail",

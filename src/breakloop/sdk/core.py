@@ -1,0 +1,219 @@
+"""`Core`: asks a backend, counts and logs what fails, and lets the program go on. The same procedure runs blocking or
+on an event loop: it is written once as a coroutine over `IO`, and `run_blocking` drives it where nothing may suspend.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import logging
+import socket
+import ssl
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
+
+from breakloop.clock import Clock, SystemClock
+from breakloop.errors import SettingsError
+from breakloop.exceptions import DeniedError
+from breakloop.model.call import Answer, Call
+from breakloop.model.verdict import Decision
+from breakloop.observe.log import log
+from breakloop.sdk.remote_backend import UnreadableAnswerError
+from breakloop.sdk.requests import DecisionHandle
+
+ANSWERED: Final = Answer(200, complete=True)
+LOG_INTERVAL_S: Final = 60.0
+
+T = TypeVar("T")
+
+
+class Backend(Protocol):
+    """Decides: in this process (`LocalBackend`) or by a decision service (`RemoteBackend`)."""
+
+    blocking: bool  # waits for a network
+
+    def decide(self, call: Call) -> Decision: ...
+
+    def settle(self, decision: Decision, answer: Answer) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Outcome(NamedTuple):
+    """How a function of the program ended. A value, because a coroutine cannot pass on a `StopIteration`."""
+
+    value: Any = None
+    error: BaseException | None = None
+
+    def result(self) -> Any:
+        """Return the value or raise the error."""
+        if self.error is not None:
+            raise self.error
+        return self.value
+
+
+class IO(Protocol):
+    """What a procedure may wait for."""
+
+    async def decide(self, call: Call) -> Decision: ...
+
+    async def settle(self, decision: Decision, answer: Answer = ANSWERED) -> None: ...
+
+    async def wait(self, decision: Decision) -> None:
+        """Sleep for the delay of a throttle."""
+        ...
+
+    async def invoke(self, function: Callable[[], Any]) -> Outcome:
+        """Call a function of the program; on an event loop, await what it returns."""
+        ...
+
+
+class Core:
+    """Asks a backend and fails open: an error of the backend, or of breakloop itself, allows the call. `blocking` and
+    `asynchronous` are its two `IO`s."""
+
+    def __init__(self, backend: Backend, clock: Clock | None = None) -> None:
+        self.backend = backend
+        self.faults = 0
+        self.blocking: IO = _BlockingIO(self)
+        self.asynchronous: IO = _AsyncIO(self)
+        self._fault_log = FaultLog(getattr(backend, "where", ""), clock)
+
+    def decide(self, call: Call) -> Decision:
+        try:
+            return self.backend.decide(call)
+        except Exception as error:  # noqa: BLE001 - the outermost edge: our fault must not stop an agent
+            return self.fault(error, call)
+
+    def settle(self, decision: Decision, answer: Answer = ANSWERED) -> None:
+        """Record the answer to an allowed request."""
+        if decision.allowed and decision.request_id:
+            with self.fail_open():
+                self.backend.settle(decision, answer)
+
+    def fail_open(self) -> FailOpen:
+        """Return a context manager that turns an error of breakloop into a counted fault."""
+        return FailOpen(self.fault)
+
+    def fault(self, error: Exception, call: Call | None = None) -> Decision:
+        """Count and log a fault, and allow the call. The log never holds what was asked about."""
+        self.faults += 1
+        self._fault_log.write(error)
+        return Decision(degraded=True, _handle=DecisionHandle(call))
+
+
+class _BlockingIO:
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    async def decide(self, call: Call) -> Decision:
+        return self._core.decide(call)
+
+    async def settle(self, decision: Decision, answer: Answer = ANSWERED) -> None:
+        self._core.settle(decision, answer)
+
+    async def wait(self, decision: Decision) -> None:
+        if decision.delay_seconds:
+            time.sleep(decision.delay_seconds)  # noqa: TID251, ASYNC251 - driven by `run_blocking`
+
+    async def invoke(self, function: Callable[[], Any]) -> Outcome:
+        try:
+            return Outcome(function())
+        except BaseException as error:  # noqa: BLE001 - `Outcome.result` raises it
+            return Outcome(error=error)
+
+
+class _AsyncIO:
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    async def decide(self, call: Call) -> Decision:
+        if self._core.backend.blocking:
+            return await asyncio.to_thread(self._core.decide, call)
+        return self._core.decide(call)
+
+    async def settle(self, decision: Decision, answer: Answer = ANSWERED) -> None:
+        if self._core.backend.blocking:
+            await asyncio.to_thread(self._core.settle, decision, answer)
+        else:
+            self._core.settle(decision, answer)
+
+    async def wait(self, decision: Decision) -> None:
+        if decision.delay_seconds:
+            await asyncio.sleep(decision.delay_seconds)
+
+    async def invoke(self, function: Callable[[], Any]) -> Outcome:
+        try:
+            return Outcome(await function())
+        except BaseException as error:  # noqa: BLE001 - `Outcome.result` raises it
+            return Outcome(error=error)
+
+
+def run_blocking(procedure: Coroutine[Any, Any, T]) -> T:
+    """Run a procedure over `Core.blocking`, which never suspends, without an event loop."""
+    try:
+        procedure.send(None)
+    except StopIteration as done:
+        value: T = done.value
+        return value
+    raise RuntimeError("the procedure waited for an event loop")
+
+
+class FailOpen:
+    """`with core.fail_open():` around breakloop's own code in the program's path. An error in the block is counted and
+    logged, and the program goes on after the block. A denial is not a fault and passes."""
+
+    __slots__ = ("_fault",)
+
+    def __init__(self, fault: Callable[[Exception], object]) -> None:
+        self._fault = fault
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> bool:
+        if not isinstance(error, Exception) or isinstance(error, DeniedError):
+            return False
+        self._fault(error)
+        return True
+
+
+class FaultLog:
+    """Logs the first fault of a `Guard`, and then one a minute with the number of those between. `where` is the URL of
+    the decision service; "" if the guard decides itself."""
+
+    def __init__(self, where: str = "", clock: Clock | None = None) -> None:
+        self._where = where
+        self._clock = clock or SystemClock()
+        self._logged_at = -LOG_INTERVAL_S
+        self._left_out = 0
+
+    def write(self, error: Exception) -> None:
+        now = self._clock.now()
+        if 0 <= now - self._logged_at < LOG_INTERVAL_S:
+            self._left_out += 1
+            return
+        more: dict[str, object] = {"url": self._where} if self._where else {}
+        if self._left_out:
+            more["left_out"] = self._left_out
+        self._logged_at, self._left_out = now, 0
+        log(logging.ERROR, "guard.fault", {"error": f"{describe_fault(error)}; the request was allowed", **more})
+
+
+def describe_fault(error: Exception) -> str:
+    """Return why a decision failed. An unknown error may quote the request, so only its type is named."""
+    kind = type(error).__name__
+    if isinstance(error, UnreadableAnswerError):
+        return f"{error} (is that the traffic port of breakloop?)"
+    if isinstance(error, SettingsError):
+        return str(error)
+    if isinstance(error, TimeoutError):
+        return f"{kind}: no answer in time"
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"{kind}: {error.verify_message}"
+    if isinstance(error, socket.gaierror):
+        return f"{kind}: the host name cannot be resolved"
+    if isinstance(error, ConnectionError) and not isinstance(error, http.client.HTTPException) and error.strerror:
+        return f"{kind}: {error.strerror}"
+    return kind
