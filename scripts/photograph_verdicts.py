@@ -28,8 +28,8 @@ from breakloop.app.build import price_list
 from breakloop.cli.test import OFFLINE_SECRET
 from breakloop.clock import FakeClock
 from breakloop.config.settings import Settings
+from breakloop.dialects import registry
 from breakloop.dialects.denial import VerdictHeaders
-from breakloop.dialects.steer import append
 from breakloop.engine.engine import Engine
 from breakloop.engine.remote import RemoteEngine, SharedResponseChains, StoreHealth
 from breakloop.gateway.admission import Admission
@@ -211,7 +211,9 @@ class Recorded(Engine):
         if verdict.allowed:
             head = judging.headers.allowed(verdict, call.request_id)
             chat = call.parsed.chat
-            steered = append(chat.dialect, call.body, verdict.note) if verdict.note and isinstance(chat, Chat) else None
+            steered = None
+            if verdict.note and isinstance(chat, Chat):
+                steered = registry.DIALECTS[chat.dialect].append_note(call.body, verdict.note)
             told = {"headers": head.decode("latin-1").splitlines()}
             return told if steered is None else {**told, "steered": digest(steered)}
         shown: Json = {}

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from breakloop.dialects import registry
 from breakloop.model.call import Call, Chat
 from tests.builders import bundle, call, policy, tail, world
+from tests.unit.dialects.parsing import read_chat, read_opening
 
 Json = dict[str, Any]
 # A step of an agent: what it was told, or (tool, arguments, what came back).
@@ -40,7 +41,7 @@ class Sample:
 
     def read(self, body: Json | bytes, tail: int = 3) -> Chat:
         raw = body if isinstance(body, bytes) else json.dumps(body).encode()
-        chat = registry.read_chat("POST", self.path, raw, tail)
+        chat = read_chat("POST", self.path, raw, tail)
         assert chat is not None
         return chat
 
@@ -148,7 +149,7 @@ talks = pytest.mark.parametrize("sample", [one for one in SAMPLES if one.is_talk
 def test_dialect_model_and_provider(sample: Sample) -> None:
     """A request is known by its address (MCP by its body), and says which model it is for (C-6, C-8)."""
     chat = sample.read(sample.body("hi"))
-    assert (chat.dialect, registry.provider(chat.dialect)) == (sample.name, sample.provider)
+    assert (chat.dialect, registry.DIALECTS[chat.dialect].provider) == (sample.name, sample.provider)
     assert chat.model == ("" if sample.name == "mcp" else "m-1")
     assert chat.fallback == ""
     descriptors = world().descriptors
@@ -181,7 +182,7 @@ def test_stream_flag_and_token_limit(sample: Sample) -> None:
     assert chat.stream is False
     if sample.in_path:
         path = sample.path.replace(":generate", ":streamGenerate")
-        streamed = registry.read_chat("POST", path, json.dumps(body).encode(), 3)
+        streamed = read_chat("POST", path, json.dumps(body).encode(), 3)
         assert streamed is not None
         assert (streamed.stream, streamed.model) == (True, "m-1")
     elif sample.name not in {"mcp", "openai_embeddings"}:
@@ -260,10 +261,10 @@ def test_a_wrong_type_in_one_field_blinds_nobody(sample: Sample) -> None:
 @pytest.mark.parametrize("raw", [b"", b"x", b"7", b'{"a":' * 100_000, b'{"jsonrpc":"2.0","params":' + b"[" * 100_000])
 def test_what_is_no_request_is_plain_http(sample: Sample, raw: bytes) -> None:
     """The last step; deep nesting does not crash (C-9)."""
-    assert registry.read_chat("POST", sample.path, raw, 3) is None
-    assert registry.opening("POST", sample.path, raw) == ""
+    assert read_chat("POST", sample.path, raw, 3) is None
+    assert read_opening("POST", sample.path, raw) == ""
     body = json.dumps(sample.body("hi")).encode()
-    assert registry.read_chat("GET", sample.path, body, 3) is None
+    assert read_chat("GET", sample.path, body, 3) is None
 
 
 @talks
@@ -271,7 +272,7 @@ def test_the_opening_names_a_conversation(sample: Sample) -> None:
     """The same at every later turn; another for another first message (C-7)."""
 
     def opening(*steps: Step, **more: Any) -> str:
-        return registry.opening("POST", sample.path, json.dumps(sample.body(*steps, **more)).encode())
+        return read_opening("POST", sample.path, json.dumps(sample.body(*steps, **more)).encode())
 
     assert opening("plan a trip") == opening("plan a trip", SEARCH, "go on", ids=50) != ""
     assert opening("plan a trip") != opening("plan a meal")
@@ -399,17 +400,17 @@ def test_any_json_anywhere_does_no_harm(sample: Sample, data: st.DataObject, fie
     body = {**sample.body("hi", SEARCH), **fields}
     body = data.draw(st.sampled_from([body, [body], fields]))
     raw = json.dumps(body).encode()
-    chat = registry.read_chat("POST", sample.path, raw, 3)
+    chat = read_chat("POST", sample.path, raw, 3)
     if chat is not None:
         chat.model.encode()
         for message in chat.tail:
             "".join([message.role, message.text, *(made.name + made.arguments for made in message.calls)]).encode()
-    registry.opening("POST", sample.path, raw).encode()
+    read_opening("POST", sample.path, raw).encode()
 
 
 @every
 @given(st.binary())
 def test_any_bytes_do_no_harm(sample: Sample, raw: bytes) -> None:
     """Garbage is plain HTTP (C-9)."""
-    registry.read_chat("POST", sample.path, raw, 3)
-    registry.opening("POST", sample.path, raw)
+    read_chat("POST", sample.path, raw, 3)
+    read_opening("POST", sample.path, raw)

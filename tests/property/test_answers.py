@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from breakloop.dialects.answers import SseParser
 from breakloop.dialects.reader import reader
 from breakloop.model.call import Answer
-from tests.unit.wire.recorded.everything import EVERYTHING
-from tests.unit.wire.recorded.reading import read, started
-from tests.unit.wire.recorded.shape import JSON, SSE, Recorded, dump
+from tests.unit.dialects.recorded.everything import EVERYTHING
+from tests.unit.dialects.recorded.reading import read, started
+from tests.unit.dialects.recorded.shape import JSON, SSE, Recorded, dump
 
 EACH = pytest.mark.parametrize("recorded", EVERYTHING.values(), ids=EVERYTHING)
 DIALECTS = sorted({recorded.dialect for recorded in EVERYTHING.values()})

@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from breakloop.detect.steps import StepEvaluation, StepsDetector, StepsSettings
-from breakloop.dialects import registry
 from breakloop.model.call import Result, Step, ToolCall
 from breakloop.testing.factories import Conversation, mcp_call
+from tests.unit.dialects.parsing import newest_step
 
 Json = dict[str, Any]
 Turn = tuple[int, int, int]  # which call, which result, what is said
@@ -91,7 +91,7 @@ def written(body: Json, spelling: Spelling, number: int) -> bytes:
 def judged(dialect: str, requests: list[bytes]) -> list[StepEvaluation]:
     window, found = b"", []
     for number, body in enumerate(requests):
-        step = registry.newest_step(dialect, body)
+        step = newest_step(dialect, body)
         assert step is not None
         found.append(DETECTOR.judge(window, step, 1000.0 + number))
         window = found[-1].window

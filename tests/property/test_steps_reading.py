@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from breakloop.dialects import text_actions
-from breakloop.dialects.registry import newest_step
-from breakloop.dialects.steps import TEXT_MAX, own, result_error
+from breakloop.dialects.steps import TEXT_MAX, result_error, without_additions
 from breakloop.model.call import Step
+from tests.unit.dialects.parsing import newest_step
 
 FIELDS = {
     "openai_chat": "messages",
@@ -120,7 +120,7 @@ def test_the_history_changes_nothing(dialect: str, texts: list[str]) -> None:
     assert whole is not None
     assert last is not None
     assert whole._replace(size=0, messages=0) == last._replace(size=0, messages=0)
-    assert [result.text for result in whole.results] == [own(texts[-1])]
+    assert [result.text for result in whole.results] == [without_additions(texts[-1])]
     assert (whole.calls[0].name, whole.calls[0].arguments) == ("f", f'{{"n":{len(texts) - 1}}}')
     assert whole.call_ids == (f"c{len(texts) - 1}",)
     assert whole.messages == len(turns)

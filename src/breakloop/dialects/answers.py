@@ -1,36 +1,51 @@
-"""What has been read of one answer so far, within bounds of memory (SPEC Y-2), and the `Answer` made of it at the end.
+"""Reading one answer within bounded memory: the builder that dialects subclass, and the parser of Server-Sent Events.
 
-A dialect is a subclass that says where its fields are; splitting bytes into events and bodies is `answer`'s business.
+`AnswerBuilder` collects texts, calls and token counts and makes the `Answer` of them. A dialect's subclass knows where
+its fields are. If the builder has a listener, it reports each piece as it comes.
 
-Server-Sent Events, split as they pass: bytes in, the `data` of complete events out. However the bytes are cut into
-pieces, the events are the same. What an event says is the dialects' business; event names are not kept, because every
-dialect that has them repeats them inside its JSON.
+`SseParser` splits a byte stream into the `data` of complete events. The events are the same, however the bytes are cut
+into pieces. Event names are dropped, because every dialect that has them repeats them inside its JSON.
+
+`StreamState` keeps what a dialect needs to end a stream early (`Dialect.end_stream`).
 """
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, Protocol
 
 import xxhash
 
-from breakloop.dialects.base import arguments, count, load
+from breakloop.dialects.content import arguments, count, load
 from breakloop.model.call import Answer, ToolCall, Usage
 
 TEXT_MAX_CHARS: Final = 64 * 1024
 CALLS_MAX: Final = 1000
 TEXTS_MAX: Final = 1000
-ARGUMENTS_MAX_CHARS: Final = 256 * 1024  # of all calls; what follows stands as one digest a call
+ARGUMENTS_MAX_CHARS: Final = 256 * 1024  # of all calls; the rest is represented by one digest a call
 _WORD_MAX: Final = 200
 _PIECES_MAX: Final = 256
-_TOKENS_MAX: Final = 10**12  # nobody sold so many at once: a number like that is no number of tokens
+_TOKENS_MAX: Final = 10**12  # a larger number cannot be a number of tokens
 DONE: Final = b"[DONE]"
-_new: Final = tuple.__new__  # makes a named tuple in half the time that its name takes
+_new: Final = tuple.__new__  # creates a named tuple in half the time of calling its class
+
+
+class StreamListener(Protocol):
+    """Follows a stream while it is read. `choice` is the number of an answer in the stream, `part` of a text in it."""
+
+    def on_text(self, choice: int, part: int, piece: str) -> None: ...
+
+    def on_reasoning(self, choice: int, part: int, piece: str) -> None: ...
+
+    def on_arguments(self, choice: int, piece: str) -> None: ...
+
+    def on_finish(self, choice: int) -> None: ...
 
 
 class TextPieces:
-    """A text that comes in pieces of some characters, which would take ten times its memory if all were kept."""
+    """A text that comes in small pieces. They are joined in blocks: single pieces would take ten times the memory."""
 
     __slots__ = ("_blocks", "_pieces")
 
@@ -39,7 +54,6 @@ class TextPieces:
         self._pieces: list[str] = []
 
     def add(self, piece: str) -> None:
-        """Take the next piece."""
         pieces = self._pieces
         pieces.append(piece)
         if len(pieces) == _PIECES_MAX:
@@ -47,12 +61,11 @@ class TextPieces:
             pieces.clear()
 
     def text(self) -> str:
-        """Return all of it."""
         return "".join(self._blocks + self._pieces)
 
 
 class PartialCall:
-    """A call that the model is making: its arguments come in pieces, or as a value all at once."""
+    """A call that is being read. Its arguments come in pieces, or at once as a value."""
 
     __slots__ = ("_over", "_pieces", "_spelled", "call_id", "name")
 
@@ -60,43 +73,42 @@ class PartialCall:
         self.name = name
         self.call_id = call_id
         self._pieces = TextPieces()
-        self._spelled = False  # what is there came as a value
-        self._over: Any = None  # digest of what there was no room for
+        self._spelled = False  # the arguments came as a value
+        self._over: Any = None  # digest of what exceeded the bound
 
     def add(self, piece: str, room: int) -> None:
-        """Take the next piece, of which `room` characters may be kept. Pieces replace a value."""
+        """Add a piece, of which at most `room` characters are kept. Pieces replace a value."""
         if self._spelled:
             self._pieces, self._spelled = TextPieces(), False
         self._put(piece, room)
 
-    def set(self, value: object, room: int) -> int:
-        """Take arguments as a value, instead of any pieces; return how much room that took."""
-        said = arguments(value)
+    def set(self, spelled: str, room: int) -> int:
+        """Replace the arguments by the spelling of a value; return how many characters are kept."""
         self._pieces, self._spelled, self._over = TextPieces(), True, None
-        self._put(said, room)
-        return min(len(said), room)
+        self._put(spelled, room)
+        return min(len(spelled), room)
 
-    def _put(self, said: str, room: int) -> None:
-        if len(said) <= room:
-            self._pieces.add(said)
+    def _put(self, piece: str, room: int) -> None:
+        if len(piece) <= room:
+            self._pieces.add(piece)
             return
-        self._pieces.add(said[:room])
+        self._pieces.add(piece[:room])
         if self._over is None:
             self._over = xxhash.xxh3_64()
-        self._over.update(said[room:].encode("utf-8", "surrogatepass"))
+        self._over.update(piece[room:].encode("utf-8", "surrogatepass"))
 
-    def made(self) -> ToolCall:
-        """Return the call as it stands, its arguments in one spelling where they are whole."""
-        said = self._pieces.text()
+    def build(self) -> ToolCall:
+        """Return the call, its arguments in one spelling if they are complete JSON."""
+        given = self._pieces.text()
         if self._over is not None:
-            said = f"{said}<more:{self._over.hexdigest()}>"
+            given = f"{given}<more:{self._over.hexdigest()}>"
         elif not self._spelled:
-            said = arguments(said)
-        return ToolCall(joined(self.name), joined(said))
+            given = arguments(given)
+        return ToolCall(joined(self.name), joined(given))
 
 
 class AnswerBuilder(ABC):
-    """One answer being read. Texts and calls are kept by number, and stand in the order of their numbers at the end."""
+    """One answer being read. Texts and calls are kept by number and ordered by it at the end."""
 
     __slots__ = (
         "_arguments_room",
@@ -108,19 +120,25 @@ class AnswerBuilder(ABC):
         "ended",
         "error",
         "finish",
-        "gave_up",
+        "has_spoken",
+        "listener",
         "model",
         "response_id",
+        "unreadable",
         "usage",
     )
 
-    USAGE: str = "usage"  # where the dialect keeps its count of tokens
-    FAILS: bool = True  # an error inside the answer means that it did not come to its proper end
+    USAGE: str = "usage"  # the field that holds the dialect's token counts
+    FAILS: bool = True  # an error inside the answer means that the answer is not complete
+    SINGLE: bool = False  # a stream is one answer, whose texts follow each other; else each number is an answer
+    VALUES_ONCE: bool = False  # arguments that come as a value are not repeated later in the stream
 
-    def __init__(self) -> None:
+    def __init__(self, listener: StreamListener | None = None) -> None:
+        self.listener = listener
+        self.has_spoken = False  # set by each piece of text that the listener gets, reset by the stream reader
         self._texts: dict[int, TextPieces] = {}
-        self._text: int | None = None  # the number of the one that `_write` continues
-        self._write: Callable[[str], object] = _nowhere
+        self._text: int | None = None  # the number of the text that `_write` continues
+        self._write: Callable[[str], object] = _discard
         self._room = TEXT_MAX_CHARS
         self._calls: dict[int, PartialCall] = {}
         self._arguments_room = ARGUMENTS_MAX_CHARS
@@ -129,41 +147,44 @@ class AnswerBuilder(ABC):
         self.response_id = ""
         self.finish = ""
         self.error = ""
-        self.ended = False  # the dialect's own end mark has come
-        self.gave_up = 0  # events or bodies that could not be read
+        self.ended = False  # the dialect's end mark has come
+        self.unreadable = 0  # events that could not be read
 
     @abstractmethod
-    def event(self, payload: bytes) -> None:
-        """Read one event of a stream. Raises nothing but `ValueError` and `RecursionError`."""
+    def read_event(self, payload: bytes) -> None:
+        """Read one event of a stream. May raise `ValueError` and `RecursionError`, nothing else."""
 
     @abstractmethod
-    def whole(self, fields: dict[str, Any]) -> None:
-        """Read an answer that came in one piece, or one event that had to be decoded tolerantly."""
+    def read_fields(self, fields: dict[str, Any]) -> None:
+        """Read an answer that came as one body, or one event that had to be decoded leniently."""
 
     @abstractmethod
-    def tokens(self, fields: dict[str, Any]) -> Usage | None:
-        """Read the dialect's count of tokens; None where there is none."""
+    def read_usage(self, fields: dict[str, Any]) -> Usage | None:
+        """Read the dialect's token counts; None if there are none."""
 
-    def body(self, body: bytes) -> bool:
-        """Read a body that came in one piece; return whether it could be decoded."""
+    def read_body(self, body: bytes) -> bool:
+        """Read an answer that came as one body; return whether it could be decoded."""
         fields = load(body)
         if isinstance(fields, dict):
-            self.whole(fields)
+            self.read_fields(fields)
         return fields is not None
 
-    def tolerantly(self, payload: bytes) -> None:
+    def read_leniently(self, payload: bytes) -> None:
         """Read an event that is not as expected: the end mark, odd types, or no JSON at all."""
         if payload.startswith(DONE):
             self.ended = True
             return
         fields = load(payload)
         if isinstance(fields, dict):
-            self.whole(fields)
+            self.read_fields(fields)
         else:
-            self.gave_up += 1
+            self.unreadable += 1
 
-    def say(self, number: int, piece: str) -> None:
+    def add_text(self, number: int, piece: str) -> None:
         """Add to the text of this number: a choice, a block or an item."""
+        if self.listener is not None:  # before it is kept, because what is kept is bounded
+            self.has_spoken = True
+            self.report_text(self.listener, number, piece)
         room, size = self._room, len(piece)
         self._room = room - size  # below zero: how much was not kept
         if size > room:
@@ -181,55 +202,87 @@ class AnswerBuilder(ABC):
         self._text = number
         self._write = text.add
 
-    def said(self, number: int) -> bool:
-        """Say whether there is a text of this number."""
+    def report_text(self, listener: StreamListener, number: int, piece: str) -> None:
+        """Report a piece of text by its answer and part. Override this if numbers mean anything else."""
+        if self.SINGLE:
+            listener.on_text(0, number, piece)
+        else:
+            listener.on_text(number, 0, piece)
+
+    def add_reasoning(self, number: int, piece: str) -> None:
+        """Report a piece of reasoning. It is not part of the answer."""
+        listener = self.listener
+        if listener is not None:
+            if self.SINGLE:
+                listener.on_reasoning(0, number, piece)
+            else:
+                listener.on_reasoning(number, 0, piece)
+
+    def has_text(self, number: int) -> bool:
         return number in self._texts
 
+    def current_text(self) -> str:
+        """Return the text that was last added to."""
+        text = None if self._text is None else self._texts.get(self._text)
+        return "" if text is None else text.text()
+
     def call(self, number: int) -> PartialCall | None:
-        """Return the call of this number, if it is being made."""
         return self._calls.get(number)
 
-    def begin(self, number: int, name: str, call_id: str = "") -> PartialCall:
-        """Begin a call, in place of any other of this number. Of too many, the last are not kept."""
+    def start_call(self, number: int, name: str, call_id: str = "") -> PartialCall:
+        """Start a call and replace any other of this number. Calls beyond `CALLS_MAX` are not kept."""
         call = PartialCall(name, call_id)
         if len(self._calls) < CALLS_MAX or number in self._calls:
             self._calls[number] = call
         return call
 
-    def argue(self, call: PartialCall, piece: str) -> None:
-        """Add to the arguments of a call."""
+    def add_arguments(self, call: PartialCall, piece: str, choice: int = 0) -> None:
+        """Add a piece to the arguments of a call."""
+        if self.listener is not None:
+            self.listener.on_arguments(choice, piece)
         room = self._arguments_room
         call.add(piece, room)
         self._arguments_room = max(0, room - len(piece))
 
-    def settle(self, call: PartialCall, value: object) -> None:
-        """Give a call its arguments as a value."""
-        self._arguments_room -= call.set(value, self._arguments_room)
+    def set_arguments(self, call: PartialCall, value: object, choice: int = 0) -> None:
+        """Set the arguments of a call as a value."""
+        spelled = arguments(value)
+        if self.VALUES_ONCE and value is not None and self.listener is not None:
+            self.listener.on_arguments(choice, spelled)
+        self._arguments_room -= call.set(spelled, self._arguments_room)
 
-    def fail(self, *words: object) -> None:
-        """Note an error by the first word that names it; messages are not kept, for they may quote the prompt."""
-        for candidate in words:
+    def finish_choice(self, index: int, reason: object) -> None:
+        """Note why an answer ended, if there is a reason. That of the first one counts."""
+        if reason:
+            if self.listener is not None:
+                self.listener.on_finish(index)
+            if index == 0 or not self.finish:
+                self.finish = word(reason)
+
+    def set_error(self, *names: object) -> None:
+        """Note an error by the first valid name. Messages are not kept, because they may quote the prompt."""
+        for candidate in names:
             name = str(candidate) if isinstance(candidate, int) else candidate
             if isinstance(name, str) and name and len(name) <= 64 and name.isprintable() and " " not in name:
                 self.error = name
                 return
         self.error = "error"
 
-    def forget(self) -> None:
-        """Drop texts and calls, because the whole of them follows."""
+    def clear(self) -> None:
+        """Drop texts and calls, because the complete answer follows."""
         self._texts.clear()
         self._calls.clear()
         self._text = None
         self._room, self._arguments_room = TEXT_MAX_CHARS, ARGUMENTS_MAX_CHARS
 
     def is_complete(self, *, closed: bool) -> bool:
-        """Say whether a stream came to its proper end; `closed` is whether the connection says so."""
+        """Return whether a stream came to its proper end; `closed`: by HTTP, all of it was received."""
         if self.error and self.FAILS:
             return False
         return self.ended or (closed and bool(self.finish))
 
-    def answer(self, status: int, *, complete: bool) -> Answer:
-        """Return what was read."""
+    def build(self, status: int, *, complete: bool) -> Answer:
+        """Return the answer as far as it was read."""
         texts = [text for number in sorted(self._texts) if (text := self._texts[number].text())]
         calls, names = self._calls, (self.model, self.response_id, self.finish)
         if not "".join(names).isascii():
@@ -239,8 +292,8 @@ class AnswerBuilder(ABC):
             (
                 status,
                 joined(texts[0] if len(texts) == 1 else "\n".join(texts)),
-                tuple([calls[number].made() for number in sorted(calls)]) if calls else (),
-                None if self.usage is None else self.tokens(self.usage),
+                tuple([calls[number].build() for number in sorted(calls)]) if calls else (),
+                None if self.usage is None else self.read_usage(self.usage),
                 *names,
                 self.error,
                 complete,
@@ -250,22 +303,22 @@ class AnswerBuilder(ABC):
 
 
 def word(value: object) -> str:
-    """Return a name, an id or a reason; "" for anything that is none."""
+    """Return a name, an id or a reason; "" for anything that is not a string."""
     return value[:_WORD_MAX] if isinstance(value, str) else ""
 
 
-def number(value: object, other: int = 0) -> int:
-    """Return a position; `other` for anything that is none."""
-    return value if isinstance(value, int) else other
+def number(value: object, default: int = 0) -> int:
+    """Return a position; `default` for anything that is not a number."""
+    return value if isinstance(value, int) else default
 
 
 def tokens(fields: object, *names: str) -> int:
-    """Return the first of these counts that there is; 0 where there is none."""
+    """Return the first of these token counts that is present; 0 if none is."""
     if not isinstance(fields, dict):
         return 0
     for name in names:
         found = fields.get(name)
-        if type(found) is not int:  # nearly always it is
+        if type(found) is not int:
             found = count(found)
         if found is not None:
             return found if 0 <= found <= _TOKENS_MAX else 0
@@ -273,7 +326,7 @@ def tokens(fields: object, *names: str) -> int:
 
 
 def joined(value: str) -> str:
-    """Join halves of characters that came in two pieces, and replace those whose other half never came."""
+    """Join surrogate pairs that came in two pieces, and replace lone surrogates."""
     if value.isascii():
         return value
     try:
@@ -283,37 +336,37 @@ def joined(value: str) -> str:
     return value
 
 
-def _nowhere(_piece: str) -> None:
-    """Where texts go before the first has its number."""
+def _discard(_piece: str) -> None:
+    """Takes the place of `TextPieces.add` before the first text."""
 
 
-# An event that is longer (SPEC Y-2) is passed over and counted. Images travel in events of some megabytes.
+# A longer event is skipped and counted. Images come in events of several megabytes.
 EVENT_MAX_BYTES: Final = 4 * 1024 * 1024
-_LF: Final = 10  # as numbers, because looking for one of these in bytes is three times as quick
+_LF: Final = 10  # as numbers, because searching bytes for a number is three times as fast
 _CR: Final = 13
 _BOM: Final = b"\xef\xbb\xbf"
 _COMMENT: Final = b":"
 
 
 class SseParser:
-    """Splits one stream. Holds at most one unfinished event, and of that no more than `max_bytes`."""
+    """Splits one stream. Buffers at most one incomplete event of up to `max_bytes`."""
 
     __slots__ = ("_after_cr", "_between", "_lines", "_max_bytes", "_partial", "_raw", "_size", "_skipping", "skipped")
 
     def __init__(self, max_bytes: int = EVENT_MAX_BYTES) -> None:
         self._max_bytes = max_bytes
-        self._between = True  # nothing is held: the next byte begins an event
-        self._partial = bytearray()  # a line without its end
-        self._lines: list[bytes] = []  # data of the event that is not at its end
-        self._size = 0  # of these, with their field names
-        self._raw = False  # this event is a JSON object without any field name
+        self._between = True  # nothing is buffered: the next byte begins an event
+        self._partial = bytearray()  # an incomplete line
+        self._lines: list[bytes] = []  # data lines of the incomplete event
+        self._size = 0  # of these lines, with their field names
+        self._raw = False  # this event is a JSON object without a field name
         self._skipping = False  # this event is too long
         self._after_cr = False  # the next line feed belongs to the line end before it
         self.skipped = 0
 
     def feed(self, data: bytes) -> Sequence[bytes]:
-        """Take the next bytes; return the data of the events that they complete."""
-        # Nearly every piece is one event: a line of data, and the event's name before it in some dialects.
+        """Parse the next bytes; return the data of the events that they complete."""
+        # Nearly every piece is one event: a data line, in some dialects after the name of the event.
         if self._between and data.endswith(b"\n\n") and _CR not in data and len(data) <= self._max_bytes:
             start = 0 if data.startswith(b"data: ") else data.find(b"\n") + 1 if data.startswith(b"event: ") else -1
             if start == 0 or (start > 0 and data.startswith(b"data: ", start)):
@@ -323,7 +376,7 @@ class SseParser:
         return self._split(data)
 
     def finish(self) -> Sequence[bytes]:
-        """Return the event that lacks nothing but the empty line at its end, if there is one."""
+        """Return the last event if only the empty line at its end is missing."""
         return self._split(b"\n\n")
 
     def _split(self, data: bytes) -> Sequence[bytes]:
@@ -343,7 +396,7 @@ class SseParser:
             partial += data
         if len(partial) > self._max_bytes:
             self._skip()
-            partial[:] = _COMMENT  # so that the rest of this line is taken for nothing else
+            partial[:] = _COMMENT  # so that the rest of this line is ignored
         self._between = not (partial or self._size or self._skipping or self._after_cr)
         return found
 
@@ -358,7 +411,7 @@ class SseParser:
         return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n") if _CR in data else data
 
     def _sort(self, lines: list[bytes], found: list[bytes]) -> None:
-        """Take complete lines one by one: an empty one ends an event."""
+        """Process complete lines. An empty line ends an event."""
         for line in lines:
             if not line:
                 if self._size or self._skipping:
@@ -376,7 +429,7 @@ class SseParser:
         if line.startswith(b"data:"):
             self._keep(line)
         elif self._raw or (line.startswith(b"{") and not self._size):
-            # Servers that fail in the middle of a stream forget that it is one.
+            # Servers that fail in the middle of a stream may send a plain JSON object.
             self._raw = True
             self._keep(line)
 
@@ -405,3 +458,58 @@ class SseParser:
             self._skipping = True
             self.skipped += 1
         self._lines.clear()
+
+
+ITEMS_MAX_BYTES: Final = 1024 * 1024
+_PING_MAX_BYTES: Final = 20
+
+Json = dict[str, Any]
+
+
+class StreamState:
+    """The events of a stream that ending it may need: the first, the last, and those that contain `mark`."""
+
+    __slots__ = ("_mark", "_room", "first", "items", "last")
+
+    def __init__(self, mark: bytes = b"") -> None:
+        self._mark = mark
+        self._room = ITEMS_MAX_BYTES
+        self.first = b""
+        self.last = b""
+        self.items: list[bytes] = []
+
+    def note(self, payload: bytes) -> None:
+        """Take the data of the next event."""
+        if not self.first:
+            self.first = payload
+        if self._mark and self._mark in payload and len(payload) <= self._room:
+            self._room -= len(payload)
+            self.items.append(payload)
+        if len(payload) > _PING_MAX_BYTES or b"ping" not in payload:  # a ping is empty and may come at any time
+            self.last = payload
+
+
+class StreamEnd(NamedTuple):
+    """What a dialect needs to end a stream that is cut."""
+
+    state: StreamState
+    text: str  # of the part that is cut: OpenAI Responses repeats it
+    usage: Usage | None  # as counted so far
+    choices: Sequence[int] = (0,)  # the answers that are still open
+    chars: int = 0  # length of all text and reasoning
+
+
+def event_fields(payload: bytes) -> Json:
+    """Return the fields of an event; {} for the end mark and for anything that is not a JSON object."""
+    found = None if not payload or payload.startswith(DONE) else load(payload)
+    return found if isinstance(found, dict) else {}
+
+
+def sse_event(fields: Json) -> bytes:
+    """Return an event without a name."""
+    return b"data: " + json.dumps(fields, separators=(",", ":")).encode("ascii") + b"\n\n"
+
+
+def named_event(fields: Json) -> bytes:
+    """Return an event named by its `type`."""
+    return b"event: " + str(fields["type"]).encode("ascii", "replace") + b"\n" + sse_event(fields)

@@ -1,14 +1,8 @@
-"""Reads Anthropic Messages requests into a `Chat`: calls are `tool_use` blocks, results are text of the user's turn.
+"""Anthropic Messages. Calls are `tool_use` blocks; results are `tool_result` blocks in the user's turn, with the flag
+`is_error`. Tools that run at Anthropic have their results in the same message as the call.
 
-A result that is an error says so in its text. Thinking, ids and cache marks never enter.
-
-Reads the newest step of an Anthropic Messages request: the `tool_use` blocks of the last message of the assistant,
-the `tool_result` blocks behind it (`is_error` is their flag), and what the user says beside them. Thinking never
-enters; tools that run at Anthropic have their results in the same message as the call.
-
-Reads Anthropic Messages answers, streamed or whole: texts and calls are blocks, thinking is passed over.
-
-Counts come twice in a stream, at its beginning and at its end, and the later ones are totals, not additions.
+Reasoning, ids and cache marks never become part of a message. A stream sends token counts at its beginning and at its
+end; the later ones are totals.
 """
 
 from __future__ import annotations
@@ -17,37 +11,60 @@ from typing import Any, Final
 
 import msgspec
 
-from breakloop.dialects.answers import AnswerBuilder, number, tokens, word
-from breakloop.dialects.base import (
+from breakloop.dialects import denial
+from breakloop.dialects.answers import (
+    AnswerBuilder,
+    StreamEnd,
+    StreamListener,
+    event_fields,
+    named_event,
+    number,
+    tokens,
+    word,
+)
+from breakloop.dialects.base import BodyFields, Dialect, NamedTool, item_at
+from breakloop.dialects.content import (
     ITEMS_MAX,
-    NULL,
-    BodyFields,
-    BodyModel,
-    ConversationReader,
-    NamedTool,
-    ParsedBody,
     arguments,
     as_list,
     content,
     count,
-    is_silent,
-    item_at,
+    decode,
+    is_reasoning,
     more,
-    named_tools,
     part,
     text,
     truth,
 )
-from breakloop.dialects.steps import StepBuilder, is_prefill, read_step, result
-from breakloop.model.call import Message, Step, ToolCall, Usage
+from breakloop.dialects.session_ids import NULL, BodyModel
+from breakloop.dialects.steer import JsonBody
+from breakloop.dialects.steps import StepBuilder, result
+from breakloop.model.call import CHARS_A_TOKEN, Call, Message, ToolCall, Usage
+from breakloop.model.verdict import Verdict
 
-DIALECT: Final = "anthropic_messages"
+NAME: Final = "anthropic_messages"
 ERROR: Final = "<error>"
-CALLS: Final = frozenset(("tool_use", "server_tool_use", "mcp_tool_use"))
+_ASSISTANT: Final = "assistant"
+_CALLS: Final = frozenset(("tool_use", "server_tool_use", "mcp_tool_use"))
+_SERVER_CALLS: Final = frozenset(("server_tool_use", "mcp_tool_use"))
+_BLOCK_OPEN: Final = frozenset(("content_block_start", "content_block_delta"))
+_CACHE_COUNTS: Final = frozenset(("cache_read_input_tokens", "cache_creation_input_tokens"))
+_ERROR_TYPES: Final = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    402: "billing_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    500: "api_error",
+    504: "timeout_error",
+    529: "overloaded_error",
+}
 
 
 class MessagesBody(BodyModel, gc=False, kw_only=True):
-    """What is read of a request."""
+    """The fields of a request that are read."""
 
     messages: list[msgspec.Raw]
     model: str
@@ -60,40 +77,99 @@ class MessagesBody(BodyModel, gc=False, kw_only=True):
 _decode_body = msgspec.json.Decoder(MessagesBody).decode
 
 
-def _typed(body: bytes) -> BodyFields:
-    fields = _decode_body(body)
-    return BodyFields(fields.model, fields.messages, fields.stream or False, fields.max_tokens, fields.system, fields)
+class Anthropic(Dialect):
+    name = NAME
+    provider = "anthropic"
+    path_endings = ("/messages", "/messages/")
+    answer_field = "content"
+    ends_streams = True
+
+    def read_fields(self, body: bytes) -> BodyFields:
+        fields = _decode_body(body)
+        stream = fields.stream or False
+        return BodyFields(fields.model, fields.messages, stream, fields.max_tokens, fields.system, fields)
+
+    def read_fields_leniently(self, fields: dict[str, Any]) -> BodyFields | None:
+        get = fields.get
+        model, messages = get("model"), get("messages")
+        if model is None or messages is None:  # paths of other APIs end in /messages too
+            return None
+        items, stream, limit = as_list(messages), truth(get("stream")), count(get("max_tokens"))
+        return BodyFields(text(model), items, stream, limit, get("system"), fields)
+
+    def flatten(self, item: Any) -> Message:
+        if not isinstance(item, dict):
+            return Message("", text(item))
+        said = item.get("content")
+        role = text(item.get("role"))
+        return _flatten_blocks(role, said) if isinstance(said, list) else Message(role, text(said))
+
+    def collect_step(self, parts: BodyFields) -> StepBuilder:
+        found = StepBuilder()
+        items = parts.items
+        for back in range(1, min(len(items), ITEMS_MAX) + 1):
+            item = item_at(items, -back)
+            if not isinstance(item, dict):
+                found.users.append(("", item))
+            elif item.get("role") != _ASSISTANT:
+                _add_input(found, item)
+            elif back > 1 or not _is_prefill(item, items, found):
+                _add_answer(found, item.get("content"))
+                break
+        return found
+
+    def insert_note(self, json: JsonBody, note: str) -> bytes | None:
+        items, last = json.items_at(json.fields["messages"])
+        message = json.fields_at(last)
+        # A system message may end the conversation too; one of the assistant is a prefill.
+        if json.value(message, "role") not in ("user", "system") or _server_tool_runs(items):
+            return None
+        # After tool results, as the API requires. A message of its own would be a second one of the user.
+        return json.with_content(message["content"], {"type": "text", "text": note}, note)
+
+    def answer_builder(self, listener: StreamListener | None = None) -> AnswerBuilder:
+        return AnthropicAnswer(listener)
+
+    def owns_usage(self, fields: dict[str, Any]) -> bool:
+        return "prompt_tokens" not in fields and not _CACHE_COUNTS.isdisjoint(fields)
+
+    def end_stream(self, end: StreamEnd) -> bytes:
+        last = event_fields(end.state.last)
+        kind = word(last.get("type"))
+        if not last or kind in {"message_stop", "error"}:
+            return b""
+        events = b""
+        if kind in _BLOCK_OPEN:
+            events = named_event({"type": "content_block_stop", "index": number(last.get("index"))})
+        if kind != "message_delta":
+            # SDKs require a count, and so far the stream has counted the prompt only.
+            output_tokens = max(0 if end.usage is None else end.usage.output_tokens, end.chars // CHARS_A_TOKEN)
+            delta = {"stop_reason": "max_tokens", "stop_sequence": None}
+            events += named_event({"type": "message_delta", "delta": delta, "usage": {"output_tokens": output_tokens}})
+        return events + named_event({"type": "message_stop"})
+
+    def error_fields(self, verdict: Verdict, call: Call) -> dict[str, object]:
+        error: dict[str, object] = {
+            "type": denial.error_type(_ERROR_TYPES, verdict.status),
+            "message": denial.message(verdict),
+            "details": {"error_code": denial.error_code(verdict)},
+        }
+        fields: dict[str, object] = {"type": "error", "error": error}
+        return fields | {"request_id": call.request_id} if call.request_id else fields
 
 
-def _tolerant(fields: dict[str, Any]) -> BodyFields | None:
-    get = fields.get
-    model, messages = get("model"), get("messages")
-    if model is None or messages is None:  # many an API has a path that ends in /messages
-        return None
-    items, stream, limit = as_list(messages), truth(get("stream")), count(get("max_tokens"))
-    return BodyFields(text(model), items, stream, limit, get("system"), fields)
-
-
-def _flatten(item: Any) -> Message:
-    if not isinstance(item, dict):
-        return Message("", text(item))
-    said = item.get("content")
-    role = text(item.get("role"))
-    return _blocks(role, said) if isinstance(said, list) else Message(role, text(said))
-
-
-def _blocks(role: str, blocks: list[Any]) -> Message:
+def _flatten_blocks(role: str, blocks: list[Any]) -> Message:
     texts: list[str] = []
     calls: list[ToolCall] = []
     for block in blocks[:ITEMS_MAX]:
         kind = block.get("type") if isinstance(block, dict) else None
         if not isinstance(kind, str):
             texts.append(part(block))
-        elif kind in CALLS:
+        elif kind in _CALLS:
             calls.append(ToolCall(text(block.get("name")), arguments(block.get("input"))))
         elif kind.endswith("tool_result"):
             texts.append(_result_text(block))
-        elif not is_silent(block):
+        elif not is_reasoning(block):
             texts.append(part(block))
     if len(blocks) > ITEMS_MAX:
         texts.append(more(blocks))
@@ -102,87 +178,49 @@ def _blocks(role: str, blocks: list[Any]) -> Message:
 
 def _result_text(block: dict[str, Any]) -> str:
     said = content(block.get("content"))
-    if truth(block.get("is_error")):
-        return f"{ERROR} {said}"
-    return said
-
-
-_conversation = ConversationReader(DIALECT, _typed, _tolerant, _flatten)
-take: Final = _conversation.take
-read: Final = _conversation.read
-opening: Final = _conversation.opening
-
-
-_ASSISTANT: Final = "assistant"
-
-
-def of(taken: ParsedBody) -> Step | None:
-    """Return the newest step of a request; None where nothing can be read."""
-    return read_step(taken, _gather, _tools)
-
-
-def _tools(fields: MessagesBody | dict[str, Any]) -> list[str]:
-    """Return the names of the tools that are declared."""
-    if isinstance(fields, dict):
-        return named_tools(fields)
-    return [tool.name for tool in fields.tools[:ITEMS_MAX] if tool.name] if fields.tools else []
-
-
-def _gather(items: list[Any], _lead: int) -> StepBuilder:
-    found = StepBuilder()
-    for back in range(1, min(len(items), ITEMS_MAX) + 1):
-        item = item_at(items, -back)
-        if not isinstance(item, dict):
-            found.users.append(("", item))
-        elif item.get("role") != _ASSISTANT:
-            _incoming(found, item)
-        elif back > 1 or not _is_prefill(item, items, found):
-            _answer(found, item.get("content"))
-            break
-    return found
+    return f"{ERROR} {said}" if truth(block.get("is_error")) else said
 
 
 def _is_prefill(item: dict[str, Any], items: list[Any], found: StepBuilder) -> bool:
-    def answer_before() -> bool:
-        before = item_at(items, -2) if len(items) > 1 else None
-        return isinstance(before, dict) and before.get("role") == _ASSISTANT
-
     said = item.get("content")
     if isinstance(said, list) and len(said) == 1 and isinstance(said[0], dict) and said[0].get("type") == "text":
         said = said[0].get("text")
-    return is_prefill(said, found, answer_before)
+    if not found.is_prefill(said):
+        return False
+    before = item_at(items, -2) if len(items) > 1 else None
+    return not (isinstance(before, dict) and before.get("role") == _ASSISTANT)
 
 
-def _incoming(found: StepBuilder, item: dict[str, Any]) -> None:
+def _add_input(found: StepBuilder, item: dict[str, Any]) -> None:
     role, said = text(item.get("role")), item.get("content")
     if not isinstance(said, list):
         found.users.append((role, said))
         return
-    beside: list[Any] = []
+    others: list[Any] = []
     for block in reversed(said[:ITEMS_MAX]):
         if _is_result(block):
             _add_result(found, block)
         else:
-            beside.append(block)
-    if beside:
-        found.users.append((role, beside[::-1]))
+            others.append(block)
+    if others:
+        found.users.append((role, others[::-1]))
 
 
-def _answer(found: StepBuilder, said: object) -> None:
+def _add_answer(found: StepBuilder, said: object) -> None:
     found.answered = True
     if not isinstance(said, list):
-        found.said.append(text(said))
+        found.texts.append(text(said))
         return
     if len(said) > ITEMS_MAX:
-        found.said.append(more(said))
+        found.texts.append(more(said))
     for block in reversed(said[:ITEMS_MAX]):
         kind = block.get("type") if isinstance(block, dict) else None
-        if isinstance(kind, str) and kind in CALLS:
-            found.called(block.get("name"), block.get("input"), block.get("id"))
+        if isinstance(kind, str) and kind in _CALLS:
+            found.add_call(block.get("name"), block.get("input"), block.get("id"))
         elif _is_result(block):
             _add_result(found, block)
-        elif not is_silent(block):
-            found.said.append(part(block))
+        elif not is_reasoning(block):
+            found.texts.append(part(block))
 
 
 def _is_result(block: object) -> bool:
@@ -192,24 +230,35 @@ def _is_result(block: object) -> bool:
 
 def _add_result(found: StepBuilder, block: dict[str, Any]) -> None:
     said, failed = block.get("content"), truth(block.get("is_error"))
-    if isinstance(said, dict):  # of a tool that runs at Anthropic: an object of its own kind, and errors are one
+    if isinstance(said, dict):  # of a tool that runs at Anthropic: an object, also for errors
         failed = failed or text(said.get("type")).endswith("_error") or said.get("return_code") not in (None, 0)
     found.results.append(result(said, block.get("tool_use_id"), failed=failed))
 
 
-_CALLS: Final = frozenset(("tool_use", "server_tool_use", "mcp_tool_use"))
+def _server_tool_runs(items: list[msgspec.Raw]) -> bool:
+    """Return whether a tool that runs at Anthropic has no result yet. The client's results must come alone then."""
+    for item in reversed(items[-4:-1]):
+        message = decode(item)
+        if isinstance(message, dict) and message.get("role") == _ASSISTANT:
+            said = message.get("content")
+            blocks = [block for block in said if isinstance(block, dict)] if isinstance(said, list) else []
+            done = [block.get("tool_use_id") for block in blocks if str(block.get("type")).endswith("tool_result")]
+            return any(block.get("id") not in done for block in blocks if str(block.get("type")) in _SERVER_CALLS)
+    return False
 
-_SILENT: Final = frozenset(("ping", "content_block_stop"))
+
+_EMPTY_EVENTS: Final = frozenset(("ping", "content_block_stop"))
 
 
 class _Delta(msgspec.Struct, gc=False):
     type: str = ""
     text: str | None = None
     partial_json: str | None = None
+    thinking: str | None = None
 
 
 class _Event(msgspec.Struct, gc=False):
-    """What is read of a piece of a block; all other events are rare, and read as plain values."""
+    """A piece of a block; all other events are rare, and read as plain values."""
 
     type: str
     delta: _Delta | None = None
@@ -220,57 +269,60 @@ _decode_event: Final = msgspec.json.Decoder(_Event).decode
 
 
 class AnthropicAnswer(AnswerBuilder):
-    """One answer. Texts and calls are numbered as their blocks are."""
+    """Texts and calls are numbered like their blocks."""
 
     __slots__ = ()
 
-    def event(self, payload: bytes) -> None:
-        """Read one event."""
+    SINGLE = True
+
+    def read_event(self, payload: bytes) -> None:
         try:
             event = _decode_event(payload)
         except ValueError:
-            self.tolerantly(payload)
+            self.read_leniently(payload)
             return
         delta = event.delta
         if event.type != "content_block_delta" or delta is None:
-            if event.type not in _SILENT:
-                self.tolerantly(payload)
+            if event.type not in _EMPTY_EVENTS:
+                self.read_leniently(payload)
         elif delta.type == "text_delta":
             if delta.text:
-                self.say(event.index, delta.text)
-        elif delta.type == "input_json_delta" and delta.partial_json:
-            self._argued(event.index, delta.partial_json)
+                self.add_text(event.index, delta.text)
+        elif delta.type == "input_json_delta":
+            if delta.partial_json:
+                self._continue_call(event.index, delta.partial_json)
+        elif delta.thinking and delta.type == "thinking_delta":
+            self.add_reasoning(event.index, delta.thinking)
 
-    def whole(self, fields: dict[str, Any]) -> None:
-        """Read a whole answer, or an event that is no ordinary piece of a block."""
+    def read_fields(self, fields: dict[str, Any]) -> None:
         get = fields.get
         kind, error = get("type"), get("error")
         if kind == "error" or (isinstance(error, dict) and error):
-            self.fail(error.get("type") if isinstance(error, dict) else None)
+            self.set_error(error.get("type") if isinstance(error, dict) else None)
         elif kind == "message_start":
             message = get("message")
             if isinstance(message, dict):
-                self._message(message)
+                self._read_message(message)
         elif kind == "content_block_start":
-            self._block(number(get("index")), get("content_block"))
+            self._read_block(number(get("index")), get("content_block"))
         elif kind == "content_block_delta":
-            self._odd_delta(number(get("index")), get("delta"))
+            self._read_odd_delta(number(get("index")), get("delta"))
         elif kind == "message_delta":
             delta = get("delta")
             if isinstance(delta, dict):
                 self.finish = word(delta.get("stop_reason")) or self.finish
-            self._counted(get("usage"))
+            self._update_usage(get("usage"))
         elif kind == "message_stop":
             self.ended = True
         elif kind == "message" or "content" in fields:
-            self._message(fields)
+            self._read_message(fields)
 
-    def tokens(self, fields: dict[str, Any]) -> Usage | None:
-        """Read Anthropic's count, in which the parts of the prompt that were cached are not among the others."""
+    def read_usage(self, fields: dict[str, Any]) -> Usage | None:
+        """Cached parts of the prompt are not included in `input_tokens`."""
         if "input_tokens" not in fields and "output_tokens" not in fields:
             return None
         rounds = [fields]
-        # A compaction on the way is a request of its own to the model, and in no total.
+        # A compaction on the way is a separate request to the model, and not included in the totals.
         rounds += [
             item
             for item in as_list(fields.get("iterations"))
@@ -286,40 +338,40 @@ class AnthropicAnswer(AnswerBuilder):
             tokens(fields.get("output_tokens_details"), "thinking_tokens"),
         )
 
-    def _message(self, message: dict[str, Any]) -> None:
+    def _read_message(self, message: dict[str, Any]) -> None:
         get = message.get
         self.response_id, self.model = word(get("id")), word(get("model"))
         self.finish = word(get("stop_reason"))
-        self._counted(get("usage"))
+        self._update_usage(get("usage"))
         for index, block in enumerate(as_list(get("content"))):
-            self._block(index, block)
+            self._read_block(index, block)
 
-    def _block(self, index: int, block: object) -> None:
+    def _read_block(self, index: int, block: object) -> None:
         if not isinstance(block, dict):
             return
         kind = block.get("type")
         if kind == "text":
-            self.say(index, text(block.get("text")))
-        elif kind == "fallback":  # another model goes on from here
+            self.add_text(index, text(block.get("text")))
+        elif kind == "fallback":  # another model continues from here
             served = block.get("to")
             self.model = word(served.get("model")) if isinstance(served, dict) else self.model
         elif isinstance(kind, str) and kind in _CALLS:
-            call = self.begin(index, word(block.get("name")), word(block.get("id")))
-            self.settle(call, block.get("input"))
+            call = self.start_call(index, word(block.get("name")), word(block.get("id")))
+            self.set_arguments(call, block.get("input"))
 
-    def _odd_delta(self, index: int, delta: object) -> None:
+    def _read_odd_delta(self, index: int, delta: object) -> None:
         if isinstance(delta, dict):
             if delta.get("type") == "text_delta":
-                self.say(index, text(delta.get("text")))
+                self.add_text(index, text(delta.get("text")))
             elif delta.get("type") == "input_json_delta":
-                self._argued(index, text(delta.get("partial_json")))
+                self._continue_call(index, text(delta.get("partial_json")))
 
-    def _argued(self, index: int, piece: str) -> None:
+    def _continue_call(self, index: int, piece: str) -> None:
         call = self.call(index)
         if call is not None:
-            self.argue(call, piece)
+            self.add_arguments(call, piece)
 
-    def _counted(self, usage: object) -> None:
+    def _update_usage(self, usage: object) -> None:
         if isinstance(usage, dict):
             given = {name: value for name, value in usage.items() if value is not None}
             self.usage = given if self.usage is None else self.usage | given

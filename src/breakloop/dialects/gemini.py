@@ -1,37 +1,41 @@
-"""Reads Gemini `generateContent` requests, Vertex AI's too, into a `Chat`. Model and streaming stand in the path.
+"""Gemini `generateContent`, also of Vertex AI. Model and streaming are given in the path.
 
-Protobuf's JSON takes both `inlineData` and `inline_data`, and clients send a mixture, so both are read.
+Protobuf's JSON accepts both `inlineData` and `inline_data`, and clients mix them, so both are read. Calls are
+`functionCall` parts, results `functionResponse` parts; a field named `error` is their flag. Consecutive contents of the
+model are one answer, because clients keep a stream in pieces.
 
-Reads the newest step of a Gemini `generateContent` request: the `functionCall` parts of the model's last contents,
-and the `functionResponse` parts behind them, where a field named `error` is the flag. Contents of the model that stand
-one behind the other are one answer: clients keep a stream as they got it.
-
-Reads Gemini `generateContent` answers, Vertex AI's too: whole, as events, or as one array that comes in pieces.
-
-Every piece has the same shape. Thoughts are passed over; there is no end mark, so a reason to finish has to do.
+An answer comes as one body, as events, or as one array that arrives in pieces; every piece has the same shape. There is
+no end mark: a finish reason ends a stream.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from typing import Any, Final
 
 import msgspec
 
-from breakloop.dialects.answers import ARGUMENTS_MAX_CHARS, AnswerBuilder, PartialCall, number, tokens, word
-from breakloop.dialects.base import (
+from breakloop.dialects import denial
+from breakloop.dialects.answers import (
+    ARGUMENTS_MAX_CHARS,
+    AnswerBuilder,
+    PartialCall,
+    StreamEnd,
+    StreamListener,
+    event_fields,
+    number,
+    sse_event,
+    tokens,
+    word,
+)
+from breakloop.dialects.base import BodyFields, Dialect, NamedTool, ParsedBody, item_at
+from breakloop.dialects.content import (
     ITEMS_MAX,
-    NULL,
-    BodyFields,
-    BodyModel,
-    ConversationReader,
-    NamedTool,
-    ParsedBody,
     arguments,
     as_list,
     at_least_one,
     count,
-    item_at,
     load,
     media,
     more,
@@ -39,13 +43,36 @@ from breakloop.dialects.base import (
     truth,
     without_ids,
 )
-from breakloop.dialects.steps import StepBuilder, read_step, result, sized
-from breakloop.model.call import Answer, Chat, Message, Step, ToolCall, Usage
+from breakloop.dialects.prompt import ABSENT, PromptTexts
+from breakloop.dialects.session_ids import NULL, BodyModel
+from breakloop.dialects.steer import JsonBody
+from breakloop.dialects.steps import StepBuilder, media_class, result
+from breakloop.model.call import Answer, Call, Message, ToolCall, Usage
+from breakloop.model.verdict import Verdict
 
-DIALECT: Final = "gemini"
-STREAM: Final = ":streamGenerateContent"
-# Beside the content of a part: signatures of thoughts are as good as ids.
+_STREAM: Final = ":streamGenerateContent"
+_MODEL: Final = "model"
+_CODE: Final = "code_execution"
+_CODE_DONE: Final = ("OUTCOME_OK", "OUTCOME_UNSPECIFIED", "", None)
+# Marks of a part next to its content: signatures of thoughts change like ids.
 _MARKS: Final = frozenset(("thought", "thoughtSignature", "thought_signature", "partMetadata", "part_metadata"))
+# A response is an object. If it has only one of these fields, that field holds the returned value.
+_OUTPUTS: Final = frozenset(("output", "result", "error", "content", "response"))
+_MEDIA_TYPES: Final = frozenset(("image", "audio", "video"))
+_ENVELOPE: Final = ("usageMetadata", "modelVersion", "responseId")
+_FUNCTION_RESPONSE: Final = re.compile(rb'"function(?:R|_r)esponse"[ \t\n\r]*:').search
+_RPC: Final = "type.googleapis.com/google.rpc."
+_ERROR_STATUSES: Final = {
+    400: "FAILED_PRECONDITION",  # and not INVALID_ARGUMENT: the request itself is valid
+    401: "UNAUTHENTICATED",
+    403: "PERMISSION_DENIED",
+    404: "NOT_FOUND",
+    409: "ABORTED",
+    429: "RESOURCE_EXHAUSTED",
+    500: "INTERNAL",
+    503: "UNAVAILABLE",
+    504: "DEADLINE_EXCEEDED",
+}
 
 
 class _Config(msgspec.Struct, gc=False):
@@ -56,14 +83,14 @@ class _Config(msgspec.Struct, gc=False):
 
 
 class GeminiTool(msgspec.Struct, gc=False):
-    """Tools that are declared."""
+    """Declared tools."""
 
     functionDeclarations: list[NamedTool] | None = None  # noqa: N815 - as it is sent
     function_declarations: list[NamedTool] | None = None
 
 
 class GeminiBody(BodyModel, gc=False, kw_only=True):
-    """What is read of a request."""
+    """The fields of a request that are read."""
 
     contents: list[msgspec.Raw]
     tools: list[GeminiTool] | None = None
@@ -73,28 +100,158 @@ class GeminiBody(BodyModel, gc=False, kw_only=True):
     system_instruction: msgspec.Raw = NULL
 
 
-_decode_body = msgspec.json.Decoder(GeminiBody).decode
+class _PromptPart(msgspec.Struct, gc=False):
+    text: str | None = None
+    thought: bool | None = None
+    functionCall: msgspec.Raw = ABSENT  # noqa: N815 - as it is sent
+    functionResponse: msgspec.Raw = ABSENT  # noqa: N815
+    inlineData: msgspec.Raw = ABSENT  # noqa: N815
+    fileData: msgspec.Raw = ABSENT  # noqa: N815
+    function_call: msgspec.Raw = ABSENT
+    function_response: msgspec.Raw = ABSENT
+    inline_data: msgspec.Raw = ABSENT
+    file_data: msgspec.Raw = ABSENT
 
 
-def _typed(body: bytes) -> BodyFields:
-    fields = _decode_body(body)
-    config = fields.generationConfig or fields.generation_config
-    limit, answers = None, 1
-    if config is not None:
-        limit = config.max_output_tokens if config.maxOutputTokens is None else config.maxOutputTokens
-        answers = at_least_one(config.candidate_count if config.candidateCount is None else config.candidateCount)
-    system = fields.system_instruction if fields.systemInstruction is NULL else fields.systemInstruction
-    return BodyFields("", fields.contents, max_tokens=limit, system=system, fields=fields, answers=answers)
+class _PromptContent(msgspec.Struct, gc=False):
+    parts: list[_PromptPart] | None = None
 
 
-def _read_leniently(fields: dict[str, Any]) -> BodyFields:
-    config = _either(fields, "generationConfig", "generation_config")
-    asked = config if isinstance(config, dict) else {}
-    limit = count(_either(asked, "maxOutputTokens", "max_output_tokens"))
-    answers = at_least_one(_either(asked, "candidateCount", "candidate_count"))
-    system = _either(fields, "systemInstruction", "system_instruction")
-    items = as_list(fields.get("contents"))
-    return BodyFields("", items, max_tokens=limit, system=system, fields=fields, answers=answers)
+class _Prompt(msgspec.Struct, gc=False):
+    contents: list[_PromptContent] | None = None
+    systemInstruction: _PromptContent | None = None  # noqa: N815 - as it is sent
+    system_instruction: _PromptContent | None = None
+    tools: msgspec.Raw = ABSENT
+
+
+_decode_body: Final = msgspec.json.Decoder(GeminiBody).decode
+_decode_prompt: Final = msgspec.json.Decoder(_Prompt).decode
+
+
+class Gemini(Dialect):
+    name = "gemini"
+    provider = "gemini"
+    operation = "generate_content"
+    path_endings = (":generateContent", _STREAM)
+    model_in_path = True
+    answer_field = "candidates"
+    ends_streams = True
+
+    def read_fields(self, body: bytes) -> BodyFields:
+        fields = _decode_body(body)
+        config = fields.generationConfig or fields.generation_config
+        limit, answers = None, 1
+        if config is not None:
+            limit = config.max_output_tokens if config.maxOutputTokens is None else config.maxOutputTokens
+            answers = at_least_one(config.candidate_count if config.candidateCount is None else config.candidateCount)
+        system = fields.system_instruction if fields.systemInstruction is NULL else fields.systemInstruction
+        return BodyFields("", fields.contents, max_tokens=limit, system=system, fields=fields, answers=answers)
+
+    def read_fields_leniently(self, fields: dict[str, Any]) -> BodyFields:
+        config = _either(fields, "generationConfig", "generation_config")
+        asked = config if isinstance(config, dict) else {}
+        limit = count(_either(asked, "maxOutputTokens", "max_output_tokens"))
+        answers = at_least_one(_either(asked, "candidateCount", "candidate_count"))
+        system = _either(fields, "systemInstruction", "system_instruction")
+        items = as_list(fields.get("contents"))
+        return BodyFields("", items, max_tokens=limit, system=system, fields=fields, answers=answers)
+
+    def read_path(self, path: str) -> tuple[str, bool]:
+        model, _, _ = path.rpartition("/")[2].partition(":")
+        return model, path.endswith(_STREAM)
+
+    def flatten(self, item: Any) -> Message:
+        if not isinstance(item, dict):
+            return Message("user", text(item))
+        parts = as_list(item.get("parts"))
+        texts: list[str] = []
+        calls: list[ToolCall] = []
+        for part in parts[:ITEMS_MAX]:
+            call = (part.get("functionCall") or part.get("function_call")) if isinstance(part, dict) else None
+            if isinstance(call, dict):
+                calls.append(ToolCall(text(call.get("name")), arguments(call.get("args"))))
+            else:
+                said = _part_text(part)
+                if said is not None:
+                    texts.append(said)
+        if len(parts) > ITEMS_MAX:
+            texts.append(more(parts))
+        return Message(text(item.get("role")) or "user", "\n".join(texts), tuple(calls))
+
+    def collect_step(self, parts: BodyFields) -> StepBuilder:
+        found = StepBuilder(separator="")  # pieces of a stream are joined as they were cut
+        items = parts.items
+        for at in range(len(items) - 1, max(-1, len(items) - ITEMS_MAX - 1), -1):
+            item = item_at(items, at)
+            if isinstance(item, dict) and item.get("role") == _MODEL:
+                _add_answer(found, as_list(item.get("parts")))
+            elif found.answered:
+                break
+            elif isinstance(item, dict):
+                _add_input(found, as_list(item.get("parts")))
+            else:
+                found.users.append(("user", item))
+        return found
+
+    def tool_names(self, fields: GeminiBody | dict[str, Any]) -> list[str]:
+        if isinstance(fields, dict):
+            return _tool_names_leniently(fields)
+        names: list[str] = []
+        for tool in (fields.tools or ())[:ITEMS_MAX]:
+            declared = (tool.functionDeclarations or tool.function_declarations or ())[:ITEMS_MAX]
+            names.extend([one.name for one in declared if one.name])
+        return names[:ITEMS_MAX]
+
+    def add_prompt_texts(self, texts: PromptTexts, parsed: ParsedBody) -> None:
+        body = _decode_prompt(parsed.body)
+        for one in (*(body.contents or ()), body.systemInstruction, body.system_instruction):
+            if one is not None:
+                _add_prompt_parts(texts, one)
+        if body.tools is not ABSENT:
+            texts.raws.append(body.tools)
+
+    def insert_note(self, json: JsonBody, note: str) -> bytes | None:
+        contents = json.fields["contents"]
+        _, last = json.items_at(contents)
+        content = json.fields_at(last)
+        if json.value(content, "role") not in (None, "user", "function"):
+            return None
+        parts, part = content["parts"], {"text": note}
+        json.items_at(parts)  # raises ValueError if there are none
+        if not _FUNCTION_RESPONSE(json.body, *parts):
+            return json.with_item(parts, part)
+        # Function responses must not be mixed with other parts.
+        return json.with_item(contents, {"role": "user", "parts": [part]})
+
+    def answer_builder(self, listener: StreamListener | None = None) -> AnswerBuilder:
+        return GeminiAnswer(listener)
+
+    def owns_usage(self, fields: dict[str, Any]) -> bool:
+        return any(name.endswith("TokenCount") for name in fields)
+
+    def end_stream(self, end: StreamEnd) -> bytes:
+        last = event_fields(end.state.last)
+        if not last or not end.choices:
+            return b""  # there is no end mark
+        content = {"parts": [{"text": ""}], "role": _MODEL}
+        ended = [{"content": content, "finishReason": "MAX_TOKENS", "index": index} for index in end.choices]
+        return sse_event({"candidates": ended} | {name: last[name] for name in _ENVELOPE if name in last})
+
+    def error_fields(self, verdict: Verdict, call: Call) -> dict[str, object]:  # noqa: ARG002
+        code = denial.error_code(verdict)
+        # google.rpc.ErrorInfo requires its reason in capitals; the metadata has ours.
+        details: list[dict[str, object]] = [
+            {"@type": _RPC + "ErrorInfo", "reason": code.upper(), "domain": "breakloop", "metadata": {"error": code}}
+        ]
+        if verdict.retry_after_s is not None and not verdict.never:
+            details.append({"@type": _RPC + "RetryInfo", "retryDelay": f"{verdict.retry_after_s}s"})
+        error: dict[str, object] = {
+            "code": verdict.status,
+            "message": denial.message(verdict),
+            "status": denial.error_type(_ERROR_STATUSES, verdict.status),
+            "details": details,
+        }
+        return {"error": error}
 
 
 def _either(fields: dict[str, Any], name: str, other: str) -> Any:
@@ -102,92 +259,37 @@ def _either(fields: dict[str, Any], name: str, other: str) -> Any:
     return fields.get(other) if value is None else value
 
 
-def _flatten(item: Any) -> Message:
-    if not isinstance(item, dict):
-        return Message("user", text(item))
-    parts = as_list(item.get("parts"))
-    texts: list[str] = []
-    calls: list[ToolCall] = []
-    for part in parts[:ITEMS_MAX]:
-        call = (part.get("functionCall") or part.get("function_call")) if isinstance(part, dict) else None
-        if isinstance(call, dict):
-            calls.append(ToolCall(text(call.get("name")), arguments(call.get("args"))))
-        else:
-            said = _said(part)
-            if said is not None:
-                texts.append(said)
-    if len(parts) > ITEMS_MAX:
-        texts.append(more(parts))
-    return Message(text(item.get("role")) or "user", "\n".join(texts), tuple(calls))
+def _is_thought(part: dict[str, Any]) -> bool:
+    return "thought" in part and truth(part["thought"])
 
 
-def _said(part: Any) -> str | None:
+def _part_text(part: Any) -> str | None:
     """Return the text of a part; None for a thought."""
     if not isinstance(part, dict):
         return text(part)
-    if "thought" in part and truth(part["thought"]):
+    if _is_thought(part):
         return None
     if "text" in part:
         return text(part["text"])
-    result = part.get("functionResponse") or part.get("function_response")
-    if not isinstance(result, dict):
-        return _media(part)
-    said, beside = arguments(result.get("response")), result.get("parts")
-    return said if beside is None else "\n".join([said, *(_media(item) for item in as_list(beside))])
+    returned = part.get("functionResponse") or part.get("function_response")
+    if not isinstance(returned, dict):
+        return _media_text(part)
+    said, parts = arguments(returned.get("response")), returned.get("parts")
+    return said if parts is None else "\n".join([said, *(_media_text(item) for item in as_list(parts))])
 
 
-def _media(part: object) -> str:
+def _media_text(part: object) -> str:
     if not isinstance(part, dict):
         return text(part)
-    said = {
+    fields = {
         key: without_ids(value) if isinstance(value, dict) else value
         for key, value in part.items()
         if key not in _MARKS
     }
-    return media(min(said), said) if said else ""
+    return media(min(fields), fields) if fields else ""
 
 
-def _in_path(path: str) -> tuple[str, bool]:
-    model, _, _ = path.rpartition("/")[2].partition(":")
-    return model, path.endswith(STREAM)
-
-
-def read(body: bytes, tail: int, path: str = "") -> Chat | None:
-    """Read a request body with its last `tail` messages, or return None when it is not a JSON object."""
-    taken = _conversation.take(body, path)
-    return None if taken is None else taken.chat(tail)
-
-
-_conversation = ConversationReader(DIALECT, _typed, _read_leniently, _flatten, in_path=_in_path)
-take: Final = _conversation.take
-opening: Final = _conversation.opening
-
-
-_MODEL: Final = "model"
-_CODE: Final = "code_execution"
-_CODE_DONE: Final = ("OUTCOME_OK", "OUTCOME_UNSPECIFIED", "", None)
-# A response is an object; where it has one of these alone, that is what was returned.
-_OUTPUTS: Final = frozenset(("output", "result", "error", "content", "response"))
-_KINDS: Final = frozenset(("image", "audio", "video"))
-
-
-def of(taken: ParsedBody) -> Step | None:
-    """Return the newest step of a request; None where nothing can be read."""
-    return read_step(taken, _gather, _tools)
-
-
-def _tools(fields: GeminiBody | dict[str, Any]) -> list[str]:
-    """Return the names of the tools that are declared."""
-    if isinstance(fields, dict):
-        return _tools_leniently(fields)
-    names: list[str] = []
-    for tool in (fields.tools or ())[:ITEMS_MAX]:
-        declared = (tool.functionDeclarations or tool.function_declarations or ())[:ITEMS_MAX]
-        names.extend([one.name for one in declared if one.name])
-    return names[:ITEMS_MAX]
-
-
-def _tools_leniently(fields: dict[str, Any]) -> list[str]:
+def _tool_names_leniently(fields: dict[str, Any]) -> list[str]:
     names: list[str] = []
     for tool in as_list(fields.get("tools"))[:ITEMS_MAX]:
         declared = _either(tool, "functionDeclarations", "function_declarations") if isinstance(tool, dict) else None
@@ -195,90 +297,92 @@ def _tools_leniently(fields: dict[str, Any]) -> list[str]:
     return list(filter(None, names[:ITEMS_MAX]))
 
 
-def _gather(items: list[Any], _lead: int) -> StepBuilder:
-    found = StepBuilder(joint="")  # a stream's pieces stand as they were cut
-    for at in range(len(items) - 1, max(-1, len(items) - ITEMS_MAX - 1), -1):
-        item = item_at(items, at)
-        if isinstance(item, dict) and item.get("role") == _MODEL:
-            _answer(found, as_list(item.get("parts")))
-        elif found.answered:
-            break
-        elif isinstance(item, dict):
-            _incoming(found, as_list(item.get("parts")))
-        else:
-            found.users.append(("user", item))
-    return found
-
-
-def _answer(found: StepBuilder, parts: list[Any]) -> None:
+def _add_answer(found: StepBuilder, parts: list[Any]) -> None:
     found.answered = True
     if len(parts) > ITEMS_MAX:
-        found.said.append(more(parts))
+        found.texts.append(more(parts))
     for part in reversed(parts[:ITEMS_MAX]):
         if not isinstance(part, dict):
-            found.said.append(text(part))
-        elif not ("thought" in part and truth(part["thought"])):
-            _answer_part(found, part)
+            found.texts.append(text(part))
+        elif not _is_thought(part):
+            _add_answer_part(found, part)
 
 
-def _answer_part(found: StepBuilder, part: dict[str, Any]) -> None:
+def _add_answer_part(found: StepBuilder, part: dict[str, Any]) -> None:
     call = _either(part, "functionCall", "function_call")
     code = _either(part, "executableCode", "executable_code")
     ran = _either(part, "codeExecutionResult", "code_execution_result")
     if isinstance(call, dict):
-        found.called(call.get("name"), call.get("args"), call.get("id"))
+        found.add_call(call.get("name"), call.get("args"), call.get("id"))
     elif isinstance(code, dict):
-        found.call(_CODE, text(code.get("code")), code.get("id"))
+        found.add_raw_call(_CODE, text(code.get("code")), code.get("id"))
     elif isinstance(ran, dict):
         found.results.append(result(ran.get("output"), ran.get("id"), failed=ran.get("outcome") not in _CODE_DONE))
     elif "text" in part:
-        found.said.append(text(part["text"]))
+        found.texts.append(text(part["text"]))
 
 
-def _incoming(found: StepBuilder, parts: list[Any]) -> None:
-    beside: list[Any] = []
+def _add_input(found: StepBuilder, parts: list[Any]) -> None:
+    others: list[Any] = []
     for part in reversed(parts[:ITEMS_MAX]):
-        answered = _either(part, "functionResponse", "function_response") if isinstance(part, dict) else None
-        if isinstance(answered, dict):
-            _result(found, answered)
+        returned = _either(part, "functionResponse", "function_response") if isinstance(part, dict) else None
+        if isinstance(returned, dict):
+            _add_result(found, returned)
         else:
-            beside.append(_shown(part))
-    if beside:
-        found.users.append(("user", beside[::-1]))
+            others.append(_common_part(part))
+    if others:
+        found.users.append(("user", others[::-1]))
 
 
-def _result(found: StepBuilder, answered: dict[str, Any]) -> None:
-    said, failed = answered.get("response"), False
+def _add_result(found: StepBuilder, returned: dict[str, Any]) -> None:
+    said, failed = returned.get("response"), False
     if isinstance(said, dict):
         failed = bool(said.get("error"))
         if len(said) == 1 and not _OUTPUTS.isdisjoint(said):
             (said,) = said.values()
-    one = result(said if isinstance(said, str) else arguments(said), answered.get("id"), failed=failed)
-    parts = answered.get("parts")
+    one = result(said if isinstance(said, str) else arguments(said), returned.get("id"), failed=failed)
+    parts = returned.get("parts")
     if parts is not None:
-        media = [sized(*_kind(part)) for part in as_list(parts)[:ITEMS_MAX]]
+        media = [media_class(*_typed_media(part)) for part in as_list(parts)[:ITEMS_MAX]]
         one = one._replace(media=one.media + tuple(media))
     found.results.append(one)
 
 
-def _shown(part: object) -> object:
-    """Return a part of a user's as the other dialects have it: a text, or a medium with its type."""
+def _common_part(part: object) -> object:
+    """Return a part of the user in the shape of the other dialects: a text, or a medium with its type."""
     if not isinstance(part, dict):
         return part
     if "text" in part:
         return {"type": "text", "text": text(part["text"])}
-    kind, value = _kind(part)
+    kind, value = _typed_media(part)
     return {"type": kind, "data": value}
 
 
-def _kind(part: object) -> tuple[str, object]:
+def _typed_media(part: object) -> tuple[str, object]:
     if isinstance(part, dict):
         for value in part.values():
             mime = _either(value, "mimeType", "mime_type") if isinstance(value, dict) else None
             if isinstance(mime, str):
                 kind = mime.partition("/")[0]
-                return (kind if kind in _KINDS else "file"), value
+                return (kind if kind in _MEDIA_TYPES else "file"), value
     return "file", part
+
+
+def _add_prompt_parts(texts: PromptTexts, content: _PromptContent) -> None:
+    for part in content.parts or ():
+        if part.text is not None:
+            if not part.thought:
+                texts.texts.append(part.text)
+        elif part.functionCall is not ABSENT:
+            texts.raws.append(part.functionCall)
+        elif part.functionResponse is not ABSENT:
+            texts.raws.append(part.functionResponse)
+        elif part.function_call is not ABSENT:
+            texts.raws.append(part.function_call)
+        elif part.function_response is not ABSENT:
+            texts.raws.append(part.function_response)
+        elif any(raw is not ABSENT for raw in (part.inlineData, part.fileData, part.inline_data, part.file_data)):
+            texts.media += 1
 
 
 _ROOT: Final = "$."
@@ -303,7 +407,7 @@ class _Candidate(msgspec.Struct, gc=False):
 
 
 class _Piece(msgspec.Struct, gc=False):
-    """What is read of an ordinary piece; any other is read tolerantly."""
+    """An ordinary piece; any other is read leniently."""
 
     candidates: list[_Candidate]
     usageMetadata: dict[str, Any] | None = None  # noqa: N815
@@ -315,63 +419,65 @@ _decode_piece: Final = msgspec.json.Decoder(_Piece).decode
 
 
 class GeminiAnswer(AnswerBuilder):
-    """One answer. Texts are numbered as the candidates are, calls as they come."""
+    """Texts are numbered like the candidates, calls in order. Calls of all candidates count for the first."""
 
     __slots__ = ("_partial", "_values", "_values_room")
 
     USAGE = "usageMetadata"
+    VALUES_ONCE = True
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._partial: PartialCall | None = None  # a call that goes on in the next piece
+    def __init__(self, listener: StreamListener | None = None) -> None:
+        super().__init__(listener)
+        self._partial: PartialCall | None = None  # a call that continues in the next piece
         self._values: dict[str, Any] = {}  # its arguments so far
         self._values_room = ARGUMENTS_MAX_CHARS
 
-    def event(self, payload: bytes) -> None:
-        """Read one piece."""
+    def read_event(self, payload: bytes) -> None:
         try:
             piece = _decode_piece(payload)
         except ValueError:
-            self.tolerantly(payload)
+            self.read_leniently(payload)
             return
         for candidate in piece.candidates:
-            said = candidate.content
-            if said is not None and said.parts is not None:
-                for part in said.parts:
-                    if part.text and not part.thought:
-                        self.say(candidate.index, part.text)
+            content = candidate.content
+            if content is not None and content.parts is not None:
+                for part in content.parts:
+                    if part.text:
+                        if part.thought:
+                            self.add_reasoning(candidate.index, part.text)
+                        else:
+                            self.add_text(candidate.index, part.text)
                     if part.functionCall is not None or part.toolCall is not None:
-                        self._called(part.functionCall, part.toolCall)
+                        self._add_call(part.functionCall, part.toolCall)
             if candidate.finishReason:
-                self._finished(candidate.index, candidate.finishReason)
-        self._noted(piece.usageMetadata, piece.modelVersion, piece.responseId)
+                self.finish_choice(candidate.index, candidate.finishReason)
+        self._read_metadata(piece.usageMetadata, piece.modelVersion, piece.responseId)
 
-    def body(self, body: bytes) -> bool:
-        """Read one object, or an array of pieces; of an array that breaks off, the pieces that are whole."""
+    def read_body(self, body: bytes) -> bool:
+        """Read one object, or an array of pieces; of a truncated array, the complete pieces."""
         found = load(body)
-        pieces = as_list(found) if found is not None else _whole_pieces(body)
+        pieces = as_list(found) if found is not None else _complete_pieces(body)
         for piece in pieces:
             if isinstance(piece, dict):
-                self.whole(piece)
+                self.read_fields(piece)
         return found is not None
 
-    def whole(self, fields: dict[str, Any]) -> None:
-        """Read a piece as plain values."""
+    def read_fields(self, fields: dict[str, Any]) -> None:
         get = fields.get
         error, feedback = get("error"), get("promptFeedback")
         if isinstance(error, dict) and error:
-            self.fail(error.get("status"), error.get("code"))
+            self.set_error(error.get("status"), error.get("code"))
         elif error:
-            self.fail()
+            self.set_error()
         if isinstance(feedback, dict):
-            self._finished(0, feedback.get("blockReason"))
-        for place, candidate in enumerate(as_list(get("candidates"))):
+            self.finish_choice(0, feedback.get("blockReason"))
+        for position, candidate in enumerate(as_list(get("candidates"))):
             if isinstance(candidate, dict):
-                self._candidate(number(candidate.get("index"), place), candidate)
-        self._noted(get("usageMetadata"), get("modelVersion"), get("responseId"))
+                self._read_candidate(number(candidate.get("index"), position), candidate)
+        self._read_metadata(get("usageMetadata"), get("modelVersion"), get("responseId"))
 
-    def tokens(self, fields: dict[str, Any]) -> Usage | None:
-        """Read Gemini's count: thoughts stand beside the candidates, tools' results beside the prompt, caches in it."""
+    def read_usage(self, fields: dict[str, Any]) -> Usage | None:
+        """Thoughts are not included in the candidates, tool results not in the prompt; cached tokens are."""
         if not any(name.endswith("TokenCount") for name in fields):
             return None
         thoughts = tokens(fields, "thoughtsTokenCount")
@@ -383,21 +489,23 @@ class GeminiAnswer(AnswerBuilder):
             thoughts,
         )
 
-    def answer(self, status: int, *, complete: bool) -> Answer:
-        """Return what was read, a call that broke off too."""
-        self._settled()
-        return super().answer(status, complete=complete)
+    def build(self, status: int, *, complete: bool) -> Answer:
+        self._complete_call()  # also one that was cut off
+        return super().build(status, complete=complete)
 
-    def _candidate(self, index: int, candidate: dict[str, Any]) -> None:
-        said = candidate.get("content")
-        for part in as_list(said.get("parts")) if isinstance(said, dict) else ():
+    def _read_candidate(self, index: int, candidate: dict[str, Any]) -> None:
+        content = candidate.get("content")
+        for part in as_list(content.get("parts")) if isinstance(content, dict) else ():
             if isinstance(part, dict):
+                said = text(part.get("text"))
                 if not truth(part.get("thought")):
-                    self.say(index, text(part.get("text")))
-                self._called(part.get("functionCall"), part.get("toolCall"))
-        self._finished(index, candidate.get("finishReason"))
+                    self.add_text(index, said)
+                elif said:
+                    self.add_reasoning(index, said)
+                self._add_call(part.get("functionCall"), part.get("toolCall"))
+        self.finish_choice(index, candidate.get("finishReason"))
 
-    def _noted(self, usage: object, model: object, response_id: object) -> None:
+    def _read_metadata(self, usage: object, model: object, response_id: object) -> None:
         if isinstance(usage, dict):
             self.usage = usage
         if not self.model:
@@ -405,30 +513,26 @@ class GeminiAnswer(AnswerBuilder):
         if not self.response_id:
             self.response_id = word(response_id)
 
-    def _finished(self, index: int, reason: object) -> None:
-        if reason and (index == 0 or not self.finish):
-            self.finish = word(reason)
-
-    def _called(self, function: object, tool: object) -> None:
+    def _add_call(self, function: object, tool: object) -> None:
         if isinstance(function, dict):
             if self._partial is not None or "partialArgs" in function or truth(function.get("willContinue")):
-                self._continued(function)
+                self._continue_call(function)
             else:
-                self.settle(self.begin(len(self._calls), word(function.get("name"))), function.get("args"))
-        if isinstance(tool, dict):  # one that runs at Google's
-            self.settle(self.begin(len(self._calls), word(tool.get("toolType"))), tool.get("args"))
+                self.set_arguments(self.start_call(len(self._calls), word(function.get("name"))), function.get("args"))
+        if isinstance(tool, dict):  # one that runs at Google
+            self.set_arguments(self.start_call(len(self._calls), word(tool.get("toolType"))), tool.get("args"))
 
-    def _continued(self, function: dict[str, Any]) -> None:
-        """Vertex AI can send arguments as they are written: values by their paths, texts in pieces."""
+    def _continue_call(self, function: dict[str, Any]) -> None:
+        """Vertex AI can send arguments as they are generated: values by path, strings in pieces."""
         if self._partial is None:
-            self._partial = self.begin(len(self._calls), word(function.get("name")))
+            self._partial = self.start_call(len(self._calls), word(function.get("name")))
         for item in as_list(function.get("partialArgs")):
             if isinstance(item, dict):
-                self._value(item)
+                self._add_value(item)
         if not truth(function.get("willContinue")):
-            self._settled()
+            self._complete_call()
 
-    def _value(self, item: dict[str, Any]) -> None:
+    def _add_value(self, item: dict[str, Any]) -> None:
         path = word(item.get("jsonPath")).removeprefix(_ROOT)
         value = next((item[name] for name in _VALUES if name in item), None)
         self._values_room -= len(path) + (len(value) if isinstance(value, str) else 1)
@@ -436,22 +540,22 @@ class GeminiAnswer(AnswerBuilder):
             before = self._values.get(path)
             self._values[path] = before + value if isinstance(before, str) and isinstance(value, str) else value
 
-    def _settled(self) -> None:
+    def _complete_call(self) -> None:
         if self._partial is not None:
-            self.settle(self._partial, self._values)
+            self.set_arguments(self._partial, self._values)
             self._partial, self._values = None, {}
 
 
-def _whole_pieces(body: bytes) -> list[Any]:
-    """Return the objects of an array up to where it breaks off."""
-    said = body.decode("utf-8", "replace").lstrip("\ufeff \t\r\n[")
+def _complete_pieces(body: bytes) -> list[Any]:
+    """Return the objects of an array up to where it is truncated."""
+    rest = body.decode("utf-8", "replace").lstrip("\ufeff \t\r\n[")
     decode = json.JSONDecoder().raw_decode
     found: list[Any] = []
-    while said.startswith("{"):
+    while rest.startswith("{"):
         try:
-            piece, end = decode(said)
+            piece, end = decode(rest)
         except (ValueError, RecursionError):
             break
         found.append(piece)
-        said = said[end:].lstrip(", \t\r\n")
+        rest = rest[end:].lstrip(", \t\r\n")
     return found

@@ -1,18 +1,12 @@
-"""Reads MCP `tools/call` requests (JSON-RPC 2.0) into a `Chat` of one message that holds the calls.
+"""MCP `tools/call` requests (JSON-RPC 2.0), recognised by their body on any path. Other methods are plain HTTP.
 
-A batch is one request, so all its calls stand in that message. `id`, `_meta`, task and state tokens are not identity;
-every other method is plain HTTP.
+A batch is one request, and all its calls are one message. `id`, `_meta`, task and state tokens are not part of it.
 
-Reads an MCP `tools/call` request as a step: calls whose results go to the client and are not seen here.
+As a step, a request has calls whose results go to the client. The JSON-RPC ids together with the calls identify the
+step: a client numbers its requests, so the same call with a new id was made again; every connection starts to count
+again, so the same id with another call is a new step too. Only if both are equal was a request sent twice.
 
-What tells one step from the next are the JSON-RPC ids together with what is called: a client counts its requests, so
-the same call with a new id is made again, and is a step; but every connection begins to count anew, so the same id with
-another call is a step too. Only where both are the same has a request been sent twice. Neither ids nor `_meta` are part
-of what was asked.
-
-Reads MCP answers to `tools/call`: one JSON-RPC response, a batch of them, or events with notices in between.
-
-A tool's error is an answer like any other, for the model to read; so is one of the protocol. Only HTTP's are failures.
+An error of a tool or of the protocol is an answer like any other, for the model to read. Only HTTP errors are failures.
 """
 
 from __future__ import annotations
@@ -22,123 +16,152 @@ from typing import Any, Final
 import msgspec
 import xxhash
 
-from breakloop.dialects.answers import AnswerBuilder, word
-from breakloop.dialects.base import (
-    ITEMS_MAX,
-    arguments,
-    as_list,
-    clean,
-    clean_message,
-    content,
-    load,
-    more,
-    text,
-    truth,
-)
-from breakloop.dialects.steps import bounded, own
-from breakloop.model.call import UNREAD, Chat, Message, Step, ToolCall, Usage
+from breakloop.dialects import denial, session_ids
+from breakloop.dialects.answers import AnswerBuilder, StreamListener, word
+from breakloop.dialects.base import BodyFields, Dialect, ParsedBody
+from breakloop.dialects.content import ITEMS_MAX, arguments, as_list, clean, content, load, more, text, truth
+from breakloop.dialects.session_ids import BodyIds
+from breakloop.dialects.steps import bounded, without_additions
+from breakloop.model.call import Call, Message, Step, ToolCall, Usage
+from breakloop.model.verdict import Verdict
 
-DIALECT: Final = "mcp"
+NAME: Final = "mcp"
 TOOLS_CALL: Final = "tools/call"
+TOOL_ERROR: Final = "tool_error"
 _MARK: Final = b"jsonrpc"
 _MARK_WITHIN_BYTES: Final = 256
+_DENIED: Final = -32000  # JSON-RPC leaves -32000 to -32099 to servers
+_DETAIL_META: Final = "breakloop/detail"
+
+RpcId = str | int | None
 
 
 class McpRequest(msgspec.Struct, gc=False):
-    """One message of JSON-RPC, as far as it is read."""
+    """One JSON-RPC message."""
 
     jsonrpc: str
-    method: str = ""  # an answer of the client has none
+    method: str = ""  # a response of the client has none
     id: Any = None
     params: Any = None
 
 
-_decode_body = msgspec.json.Decoder(McpRequest | list[McpRequest]).decode
+class _RpcId(msgspec.Struct):
+    id: RpcId = None
 
 
-class McpBody:
-    """One body, taken apart: all its requests, and those among them that call a tool."""
+_decode_body: Final = msgspec.json.Decoder(McpRequest | list[McpRequest]).decode
+_decode_id: Final = msgspec.json.Decoder(_RpcId).decode
 
-    __slots__ = ("_said", "asked", "body", "requests", "tolerant")
 
-    dialect: Final = DIALECT
+class ToolRequests:
+    """The requests of one body that call a tool. They are flattened once."""
 
-    def __init__(self, body: bytes, requests: list[McpRequest], asked: list[McpRequest], *, tolerant: bool) -> None:
-        self.body = body
+    __slots__ = ("_message", "requests")
+
+    def __init__(self, requests: list[McpRequest]) -> None:
         self.requests = requests
-        self.asked = asked
-        self.tolerant = tolerant  # texts may hold lone surrogates then
-        self._said: Message | None = None
+        self._message: Message | None = None
 
-    def chat(self, tail: int) -> Chat | None:
-        """Return the calls as the only message; None where they cannot be read after all."""
-        said = self._said
-        if said is None:
-            try:
-                said = _message([request.params for request in self.asked])
-            except RecursionError:
-                return None
-            if self.tolerant:
-                said = clean_message(said)
-            self._said = said
-        return Chat(DIALECT, "", (said,) if tail > 0 else (), 1, fallback="tolerant" if self.tolerant else "")
-
-    def head(self) -> Chat:
-        """Return the same without what is called."""
-        return Chat(DIALECT, "", UNREAD, 1, fallback="tolerant" if self.tolerant else "")
-
-    def opening(self) -> str:
-        """Return "": a tool call does not say which conversation it belongs to."""
-        return ""
-
-    def system(self) -> str:
-        """Return "", likewise."""
-        return ""
+    def message(self) -> Message:
+        if self._message is None:
+            self._message = _message([request.params for request in self.requests])
+        return self._message
 
 
-def is_likely(body: bytes) -> bool:
-    """Say whether a body looks like JSON-RPC, without decoding it: some clients write the mark first, others last."""
-    found = body.find(_MARK, 0, _MARK_WITHIN_BYTES)
-    return found >= 0 or body.find(_MARK, -_MARK_WITHIN_BYTES) >= 0
+class Mcp(Dialect):
+    name = NAME
+    provider = "mcp"
+    operation = "execute_tool"
+    any_path = True
+    is_llm = False
 
+    def is_likely(self, body: bytes) -> bool:
+        """Search for `jsonrpc`: some clients write it first, others last."""
+        found = body.find(_MARK, 0, _MARK_WITHIN_BYTES)
+        return found >= 0 or body.find(_MARK, -_MARK_WITHIN_BYTES) >= 0
 
-def take(body: bytes) -> McpBody | None:
-    """Take a request body apart, or return None when no tool is called in it."""
-    tolerant = False
-    try:
+    def read_fields(self, body: bytes) -> BodyFields | None:
+        found = _decode_body(body)
+        return _fields(found if isinstance(found, list) else [found])
+
+    def load_fields(self, body: bytes) -> BodyFields | None:
+        sent = [item for item in as_list(load(body)) if isinstance(item, dict) and "jsonrpc" in item]
+        return _fields([McpRequest("", text(item.get("method")), item.get("id"), item.get("params")) for item in sent])
+
+    def read_fields_leniently(self, fields: dict[str, Any]) -> BodyFields | None:
+        raise NotImplementedError  # `load_fields` also reads batches
+
+    def flatten(self, item: ToolRequests) -> Message:
+        return item.message()
+
+    def newest_step(self, parsed: ParsedBody) -> Step | None:
+        chat = parsed.chat(1)
+        if chat is None:
+            return None
+        message = chat.tail[0]
+        calls = tuple([ToolCall(call.name, bounded(call.arguments)) for call in message.calls[:ITEMS_MAX]])
+        users = (without_additions(message.text),) if message.text else ()
         try:
-            found = _decode_body(body)
-            requests = found if isinstance(found, list) else [found]
-        except ValueError:
-            requests, tolerant = _tolerant(body), True
-    except RecursionError:
+            ids = _step_ids(parsed.parts.items[0].requests, message.calls)
+        except RecursionError:
+            ids = ()
+        return Step("", calls, ids, (), users, (), chat.message_count, len(parsed.body))
+
+    def session_ids(self, parsed: ParsedBody) -> BodyIds:
+        """Return the ids in the first `_meta`; all requests of a batch belong to one client."""
+        for request in parsed.parts.fields:
+            meta = request.params.get("_meta") if isinstance(request.params, dict) else None
+            if meta and isinstance(meta, dict):
+                return session_ids.find_in_meta(meta)
+        return session_ids.NONE
+
+    def answer_builder(self, listener: StreamListener | None = None) -> AnswerBuilder:
+        return McpAnswer(listener)
+
+    def denial(self, verdict: Verdict, call: Call) -> tuple[int, bytes]:
+        """Return a tool result with an error: the model reads that, but not a protocol error or an HTTP status."""
+        result = {
+            "resultType": "complete",  # required since 2026-07-28; older versions allow further fields
+            "content": [{"type": "text", "text": denial.message(verdict)}],
+            "isError": True,
+            "_meta": {_DETAIL_META: denial.detail(verdict)},
+        }
+        return 200, denial.dump({"jsonrpc": "2.0", "id": rpc_id(call.body), "result": result})
+
+    def error_fields(self, verdict: Verdict, call: Call) -> dict[str, object]:
+        data = denial.detail(verdict)
+        del data["message"]  # given already, and nginx has little room for a body in a header field
+        error: dict[str, object] = {"code": _DENIED, "message": denial.message(verdict), "data": data}
+        return {"jsonrpc": "2.0", "id": rpc_id(call.body), "error": error}
+
+
+MCP: Final = Mcp()
+
+
+def rpc_id(body: bytes) -> RpcId:
+    """Return the id of a JSON-RPC request; None if it has none that a response could carry."""
+    try:
+        return _decode_id(body).id
+    except (ValueError, RecursionError):
         return None
-    asked = [request for request in requests if request.method == TOOLS_CALL]
-    return McpBody(body, requests, asked, tolerant=tolerant) if asked else None
 
 
-def read_chat(body: bytes, tail: int) -> Chat | None:
-    """Read a request body, or return None when no tool is called in it."""
-    taken = take(body)
-    return None if taken is None else taken.chat(tail)
+def rpc_stub(body: bytes) -> bytes:
+    """Return the part of a JSON-RPC request that an error response needs; b"" for anything else."""
+    return denial.dump({"jsonrpc": "2.0", "id": rpc_id(body)}) if MCP.is_likely(body) else b""
 
 
-def opening(_body: bytes) -> str:
-    """Return "": a tool call does not say which conversation it belongs to."""
-    return ""
+def _fields(requests: list[McpRequest]) -> BodyFields | None:
+    tool_requests = [request for request in requests if request.method == TOOLS_CALL]
+    return BodyFields("", [ToolRequests(tool_requests)], fields=requests) if tool_requests else None
 
 
-def _tolerant(body: bytes) -> list[McpRequest]:
-    sent = [item for item in as_list(load(body)) if isinstance(item, dict) and "jsonrpc" in item]
-    return [McpRequest("", text(item.get("method")), item.get("id"), item.get("params")) for item in sent]
-
-
-def _message(asked: list[Any]) -> Message:
-    calls = [_call(params) for params in asked[:ITEMS_MAX]]
-    if len(asked) > ITEMS_MAX:
-        calls.append(ToolCall("", more(asked)))
-    # What the user was asked for and answered: the same call again with it is another request.
-    texts = [text(params.get("inputResponses")) for params in asked[:ITEMS_MAX] if isinstance(params, dict)]
+def _message(params: list[Any]) -> Message:
+    calls = [_call(one) for one in params[:ITEMS_MAX]]
+    if len(params) > ITEMS_MAX:
+        calls.append(ToolCall("", more(params)))
+    # The user's answers to questions of the tool: the same call with other answers is another request.
+    texts = [text(one.get("inputResponses")) for one in params[:ITEMS_MAX] if isinstance(one, dict)]
     return Message(TOOLS_CALL, "\n".join(filter(None, texts)), tuple(calls))
 
 
@@ -148,29 +171,8 @@ def _call(params: object) -> ToolCall:
     return ToolCall(text(params.get("name")), arguments(params.get("arguments")))
 
 
-def of(taken: McpBody) -> Step | None:
-    """Return the calls of a request as a step; None where they cannot be read."""
-    chat = taken.chat(1)
-    if chat is None:
-        return None
-    asked = chat.tail[0]
-    calls = tuple([ToolCall(call.name, bounded(call.arguments)) for call in asked.calls[:ITEMS_MAX]])
-    users = (own(asked.text),) if asked.text else ()
-    try:
-        ids = _ids(taken, asked.calls)
-    except RecursionError:
-        ids = ()
-    return Step("", calls, ids, (), users, (), chat.message_count, len(taken.body))
-
-
-def read_step(body: bytes) -> Step | None:
-    """Read the calls of a request, or return None where no tool is called in it."""
-    taken = take(body)
-    return None if taken is None else of(taken)
-
-
-def _ids(taken: McpBody, calls: tuple[ToolCall, ...]) -> tuple[str, ...]:
-    ids = [clean(text(request.id)) for request in taken.asked[:ITEMS_MAX]]
+def _step_ids(requests: list[McpRequest], calls: tuple[ToolCall, ...]) -> tuple[str, ...]:
+    ids = [clean(text(request.id)) for request in requests[:ITEMS_MAX]]
     if not any(ids):
         return ()
     return tuple([f"{sent}:{_digest(call)}" for sent, call in zip(ids, calls, strict=False)])
@@ -180,53 +182,47 @@ def _digest(call: ToolCall) -> str:
     return xxhash.xxh3_64_hexdigest(f"{call.name}\0{call.arguments}".encode("utf-8", "replace"))
 
 
-TOOL_ERROR = "tool_error"
-
-
 class McpAnswer(AnswerBuilder):
-    """One answer. Texts are numbered as the responses come."""
+    """One JSON-RPC response, a batch of them, or events with notifications in between. Texts are numbered in order."""
 
     __slots__ = ()
 
     FAILS = False
 
-    def event(self, payload: bytes) -> None:
-        """Read one message."""
-        if not self.body(payload):
-            self.gave_up += 1
+    def read_event(self, payload: bytes) -> None:
+        if not self.read_body(payload):
+            self.unreadable += 1
 
-    def body(self, body: bytes) -> bool:
-        """Read one message or a batch of them."""
+    def read_body(self, body: bytes) -> bool:
         found = load(body)
         for message in as_list(found):
             if isinstance(message, dict):
-                self.whole(message)
+                self.read_fields(message)
         return found is not None
 
-    def whole(self, fields: dict[str, Any]) -> None:
-        """Read one message; what the server asks for or tells on the way is passed over."""
+    def read_fields(self, fields: dict[str, Any]) -> None:
+        """Read one message; requests and notifications of the server are ignored."""
         get = fields.get
         result, error = get("result"), get("error")
         if "method" in fields or (result is None and error is None):
             return
         self.ended = True
         if isinstance(error, dict):
-            self.fail(error.get("code"))
+            self.set_error(error.get("code"))
         elif error is not None:
-            self.fail()
+            self.set_error()
         if isinstance(result, dict):
-            self._result(result)
+            self._read_result(result)
 
-    def tokens(self, fields: dict[str, Any]) -> Usage | None:  # noqa: ARG002 - there is nothing to look at
-        """Return None: tools count no tokens."""
+    def read_usage(self, fields: dict[str, Any]) -> Usage | None:  # noqa: ARG002
         return None
 
-    def _result(self, result: dict[str, Any]) -> None:
+    def _read_result(self, result: dict[str, Any]) -> None:
         get = result.get
         said = content(get("content"))
         if not said:
             said = arguments(get("structuredContent"))
-        self.say(len(self._texts), said)
+        self.add_text(len(self._texts), said)
         self.finish = word(get("resultType"))
         if truth(get("isError")):
-            self.fail(TOOL_ERROR)
+            self.set_error(TOOL_ERROR)

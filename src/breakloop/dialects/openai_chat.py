@@ -1,13 +1,8 @@
-"""Reads OpenAI Chat Completions requests (Azure's and OpenRouter's too) into a `Chat`.
+"""OpenAI Chat Completions, and the many APIs that are compatible with it (Azure, OpenRouter and others).
 
-Ids never enter, because a retry carries new ones; neither do cache marks that gateways pass on.
-
-Reads the newest step of an OpenAI Chat Completions request: the last message of the assistant, and behind it the
-messages of tools and of the user. There is no error flag here; what a result says of itself is `result_forms`' part.
-
-Reads OpenAI Chat Completions answers (Azure's, OpenRouter's and all the other compatible ones), streamed or whole.
-
-An ordinary piece of text costs one typed decoding; whatever is rare or odd goes through `whole`, as plain values.
+Ids and cache marks never become part of a message, because a retry carries new ones. Results have no error flag, so
+their own text decides (`steps.result_error`). An ordinary event of a stream costs one typed decoding; rare and odd ones
+are read as plain values.
 """
 
 from __future__ import annotations
@@ -16,46 +11,70 @@ from typing import Any, Final
 
 import msgspec
 
-from breakloop.dialects.answers import AnswerBuilder, PartialCall, number, tokens, word
-from breakloop.dialects.base import (
+from breakloop.dialects import denial, usage_request
+from breakloop.dialects.answers import (
+    AnswerBuilder,
+    Json,
+    PartialCall,
+    StreamEnd,
+    StreamListener,
+    event_fields,
+    number,
+    sse_event,
+    tokens,
+    word,
+)
+from breakloop.dialects.base import BodyFields, Dialect, NamedTool, item_at
+from breakloop.dialects.content import (
     ITEMS_MAX,
-    BodyFields,
-    BodyModel,
-    ConversationReader,
-    NamedTool,
-    ParsedBody,
     arguments,
     as_list,
     at_least_one,
     content,
     count,
-    item_at,
     load,
     more,
     text,
     truth,
     without_ids,
 )
-from breakloop.dialects.steps import StepBuilder, is_prefill, read_step, result
-from breakloop.model.call import Message, Step, ToolCall, Usage
+from breakloop.dialects.session_ids import BodyModel
+from breakloop.dialects.steer import JsonBody
+from breakloop.dialects.steps import StepBuilder, result
+from breakloop.model.call import Call, Message, ToolCall, Usage
+from breakloop.model.verdict import Verdict
 
-DIALECT: Final = "openai_chat"
+NAME: Final = "openai_chat"
+_ASSISTANT: Final = "assistant"
 _RESULTS: Final = frozenset(("tool", "function"))
 _OBJECTS: Final = frozenset((dict,))
 _SMALL: Final = 4096  # bytes
-_new: Final = tuple.__new__  # makes a named tuple in half the time that its name takes, for the common case
-_BESIDE: Final = frozenset(("refusal", "tool_calls", "function_call"))
+_new: Final = tuple.__new__  # creates a named tuple in half the time of calling its class
+_RARE_FIELDS: Final = frozenset(("refusal", "tool_calls", "function_call"))
+# Mistral, Codestral, Devstral, Mixtral and others: their API rejects a message of the user after one of a tool.
+_NO_USER_AFTER_TOOL: Final = "tral"
+_ERROR_TYPES: Final = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    402: "insufficient_quota",
+    403: "permission_error",
+    404: "not_found_error",
+    429: "rate_limit_error",
+    500: "server_error",
+}
+_ENVELOPE: Final = ("id", "object", "created", "model", "service_tier", "system_fingerprint")
+_DONE_EVENT: Final = b"data: [DONE]\n\n"
 
 
 class ChatTool(msgspec.Struct, gc=False):
-    """A tool that is declared."""
+    """A declared tool."""
 
     function: NamedTool | None = None
     custom: NamedTool | None = None
 
 
 class ChatBody(BodyModel, gc=False, kw_only=True):
-    """What is read of a request."""
+    """The fields of a request that are read."""
 
     messages: list[msgspec.Raw]
     tools: list[ChatTool] | None = None
@@ -75,42 +94,174 @@ _decode_body = msgspec.json.Decoder(ChatBody).decode
 _decode_small = msgspec.json.Decoder(_SmallBody).decode
 
 
-def _typed(body: bytes) -> BodyFields:
-    fields = _decode_body(body) if len(body) > _SMALL else _small(body)
-    limit, answers = fields.max_completion_tokens, fields.n
-    return BodyFields(
-        fields.model or "",
-        fields.messages,
-        fields.stream or False,
-        fields.max_tokens if limit is None else limit,
-        None,
-        fields,
-        0,
-        1 if answers is None else at_least_one(answers),
-    )
+class OpenAI(Dialect):
+    """What all dialects of OpenAI share."""
+
+    provider = "openai"
+
+    def error_fields(self, verdict: Verdict, call: Call) -> dict[str, object]:  # noqa: ARG002
+        error: dict[str, object] = {
+            "message": denial.message(verdict),
+            "type": denial.error_type(_ERROR_TYPES, verdict.status),
+            "param": None,
+            "code": denial.error_code(verdict),
+        }
+        return {"error": error}
 
 
-def _small(body: bytes) -> ChatBody:
-    """Decode a small body with all its messages, which takes half the time of one after the other. What is odd in it is
-    left undecoded, for those who come across it."""
+class OpenAIChat(OpenAI):
+    name = NAME
+    path_endings = ("/chat/completions", "/chat/completions/")
+    answer_field = "choices"
+    ends_streams = True
+
+    def read_fields(self, body: bytes) -> BodyFields:
+        fields = _decode_body(body) if len(body) > _SMALL else _decode_whole_body(body)
+        limit, answers = fields.max_completion_tokens, fields.n
+        return BodyFields(
+            fields.model or "",
+            fields.messages,
+            fields.stream or False,
+            fields.max_tokens if limit is None else limit,
+            None,
+            fields,
+            0,
+            1 if answers is None else at_least_one(answers),
+        )
+
+    def read_fields_leniently(self, fields: dict[str, Any]) -> BodyFields:
+        get = fields.get
+        limit = get("max_completion_tokens")
+        return BodyFields(
+            text(get("model")),
+            as_list(get("messages")),
+            truth(get("stream")),
+            count(get("max_tokens") if limit is None else limit),
+            fields=fields,
+            answers=at_least_one(get("n")),
+        )
+
+    def flatten(self, item: Any) -> Message:
+        return _flatten(item)
+
+    def newest_messages(self, parts: BodyFields, tail: int) -> list[Message]:
+        """Return the last messages. The results of parallel calls count as one, as they do in the other dialects.
+
+        Otherwise the last three messages after a round of three calls would be results only, and rounds of different
+        calls that all return "ok" would look like a loop.
+        """
+        found: list[Message] = []
+        results: list[Message] = []
+        items = parts.items
+        at = len(items)
+        while at and len(found) < tail:
+            at -= 1
+            item = items[at]
+            message = _flatten(item if type(item) is dict else item_at(items, at))
+            if message[0] in _RESULTS and len(results) < ITEMS_MAX:
+                results.append(message)
+                continue
+            if results:
+                found.append(results[0] if len(results) == 1 else _join_results(results))
+                results = []
+                if len(found) >= tail:
+                    break
+            if message[2]:  # `collect_step` uses the spelling of the arguments again
+                if parts.flattened is None:
+                    parts.flattened = {at: message}
+                else:
+                    parts.flattened[at] = message
+            found.append(message)
+        if results and len(found) < tail:
+            found.append(_join_results(results))
+        found.reverse()
+        return found
+
+    def collect_step(self, parts: BodyFields) -> StepBuilder:
+        found = StepBuilder()
+        items = parts.items
+        size = len(items)
+        for at in range(size - 1, max(0, size - ITEMS_MAX) - 1, -1):
+            item = items[at]
+            if type(item) is not dict:
+                item = item_at(items, at)
+            if not isinstance(item, dict):
+                found.users.append(("", item))
+                continue
+            role = item.get("role")
+            if role == _ASSISTANT:
+                if at == size - 1 and _is_prefill(item, items, found):
+                    continue
+                _add_answer(found, item, parts.flattened.get(at) if parts.flattened else None)
+                break
+            if type(role) is str and role in _RESULTS:
+                found.results.append(result(item.get("content"), item.get("tool_call_id")))
+            else:
+                found.users.append((text(role), item.get("content")))
+        return found
+
+    def tool_names(self, fields: ChatBody | dict[str, Any]) -> list[str]:
+        if isinstance(fields, dict):
+            return _tool_names_leniently(fields)
+        names: list[str] = []
+        for tool in (fields.tools or ())[:ITEMS_MAX]:
+            named = tool.function or tool.custom
+            if named is not None and named.name:
+                names.append(named.name)
+        if fields.functions:
+            names.extend([named.name for named in fields.functions[:ITEMS_MAX] if named.name])
+        return names
+
+    def insert_note(self, json: JsonBody, note: str) -> bytes | None:
+        messages = json.fields["messages"]
+        _, last = json.items_at(messages)
+        message = json.fields_at(last)
+        role = json.value(message, "role")
+        if role == _ASSISTANT or not isinstance(role, str):  # calls that wait for results, or a prefill
+            return None
+        strict = role in _RESULTS and _NO_USER_AFTER_TOOL in str(json.value(json.fields, "model")).lower()
+        if role == "user" or strict:
+            return json.with_content(message["content"], {"type": "text", "text": note}, note)
+        return json.with_item(messages, {"role": "user", "content": note})
+
+    def request_usage(self, body: bytes) -> bytes | None:
+        return usage_request.request_usage(body)
+
+    def answer_builder(self, listener: StreamListener | None = None) -> AnswerBuilder:
+        return ChatAnswer(listener)
+
+    def end_stream(self, end: StreamEnd) -> bytes:
+        return end_openai_stream(end, {"delta": {}, "logprobs": None, "finish_reason": "length"})
+
+
+def end_openai_stream(end: StreamEnd, finished: Json) -> bytes:
+    """Return a last chunk whose choices are `finished`, the token counts if the client asked for them, and `[DONE]`."""
+    last = event_fields(end.state.last)
+    if not last:
+        return b""
+    envelope: Json = {name: last[name] for name in _ENVELOPE if name in last}
+    events = b""
+    if end.choices:
+        events = sse_event({**envelope, "choices": [{"index": index, **finished} for index in end.choices]})
+        usage = end.usage
+        if usage is not None and "usage" in last:
+            counts = {
+                "prompt_tokens": usage.input_tokens,
+                "completion_tokens": usage.output_tokens,
+                "total_tokens": usage.input_tokens + usage.output_tokens,
+            }
+            events += sse_event({**envelope, "choices": [], "usage": counts})
+    return events + _DONE_EVENT
+
+
+def _decode_whole_body(body: bytes) -> ChatBody:
+    """Decode a small body with all its messages, which takes half the time of decoding them one by one. If a message is
+    odd, all are left undecoded, so that its reader notices."""
     try:
         fields = _decode_small(body)
     except (ValueError, RecursionError):
         return _decode_body(body)
     return fields if _OBJECTS.issuperset(map(type, fields.messages)) else _decode_body(body)
-
-
-def _read_leniently(fields: dict[str, Any]) -> BodyFields:
-    get = fields.get
-    limit = get("max_completion_tokens")
-    return BodyFields(
-        text(get("model")),
-        as_list(get("messages")),
-        truth(get("stream")),
-        count(get("max_tokens") if limit is None else limit),
-        fields=fields,
-        answers=at_least_one(get("n")),
-    )
 
 
 def _flatten(item: Any) -> Message:
@@ -122,17 +273,17 @@ def _flatten(item: Any) -> Message:
         role = text(role)
     if type(said) is not str:
         said = "" if said is None else content(said)
-    if _BESIDE.isdisjoint(item):  # as most messages
+    if _RARE_FIELDS.isdisjoint(item):
         return _new(Message, (role, said, ()))
     refusal, calls, legacy = get("refusal"), get("tool_calls"), get("function_call")
     if refusal:
         said = f"{said}\n{text(refusal)}" if said else text(refusal)
-    return _new(Message, (role, said, _calls(calls, legacy) if calls or legacy else ()))
+    return _new(Message, (role, said, _flatten_calls(calls, legacy) if calls or legacy else ()))
 
 
-def _calls(calls: object, legacy: object) -> tuple[ToolCall, ...]:
+def _flatten_calls(calls: object, legacy: object) -> tuple[ToolCall, ...]:
     made = calls if type(calls) is list else as_list(calls)
-    if len(made) == 1 and not legacy:  # as most
+    if len(made) == 1 and not legacy:
         return (_tool_call(made[0]),)
     found = [_tool_call(item) for item in (made if len(made) <= ITEMS_MAX else made[:ITEMS_MAX])]
     if len(made) > ITEMS_MAX:
@@ -147,125 +298,40 @@ def _tool_call(item: object) -> ToolCall:
         return ToolCall("", text(item))
     function = item.get("function")
     if isinstance(function, dict):
-        name, given = function.get("name"), function.get("arguments")
-        if type(given) is str:  # spelled once for all who read it: see `step_parts.Gathered.called`
-            given = function["arguments"] = (given, arguments(given))
-        spelled = given[1] if type(given) is tuple else arguments(given)
-        return _new(ToolCall, (name if type(name) is str else text(name), spelled))
+        name = function.get("name")
+        return _new(ToolCall, (name if type(name) is str else text(name), arguments(function.get("arguments"))))
     custom = item.get("custom")
     if isinstance(custom, dict):
         return ToolCall(text(custom.get("name")), text(custom.get("input")))
     return ToolCall("", text(without_ids(item)))
 
 
-def _newest(items: list[Any], tail: int) -> list[Message]:
-    """Return the last messages, where the results of parallel calls count as one, as they do in the other dialects.
-
-    Else the last three messages after a round of three calls would be results alone, and rounds of different calls
-    that all return "ok" would be taken for a loop.
-    """
-    found: list[Message] = []
-    results: list[Message] = []
-    at = len(items)
-    while at and len(found) < tail:
-        at -= 1
-        item = items[at]
-        message = _flatten(item if type(item) is dict else item_at(items, at))
-        if message[0] in _RESULTS and len(results) < ITEMS_MAX:
-            results.append(message)
-            continue
-        if results:
-            found.append(results[0] if len(results) == 1 else _together(results))
-            results = []
-            if len(found) >= tail:
-                break
-        found.append(message)
-    if results and len(found) < tail:
-        found.append(_together(results))
-    found.reverse()
-    return found
-
-
-def _together(results: list[Message]) -> Message:
+def _join_results(results: list[Message]) -> Message:
     if len(results) == 1:
         return results[0]
     return Message(results[0].role, "\n<result>\n".join([result.text for result in reversed(results)]))
 
 
-_conversation = ConversationReader(DIALECT, _typed, _read_leniently, _flatten, _newest)
-take: Final = _conversation.take
-read: Final = _conversation.read
-opening: Final = _conversation.opening
-
-
-_ASSISTANT: Final = "assistant"
-
-
-def of(taken: ParsedBody) -> Step | None:
-    """Return the newest step of a request; None where nothing can be read."""
-    return read_step(taken, _gather, _tools)
-
-
-def _tools(fields: ChatBody | dict[str, Any]) -> list[str]:
-    """Return the names of the tools that are declared."""
-    if isinstance(fields, dict):
-        return _tools_leniently(fields)
-    names: list[str] = []
-    for tool in (fields.tools or ())[:ITEMS_MAX]:
-        named = tool.function or tool.custom
-        if named is not None and named.name:
-            names.append(named.name)
-    if fields.functions:
-        names.extend([named.name for named in fields.functions[:ITEMS_MAX] if named.name])
-    return names
-
-
-def _tools_leniently(fields: dict[str, Any]) -> list[str]:
+def _tool_names_leniently(fields: dict[str, Any]) -> list[str]:
     tools = [tool for tool in as_list(fields.get("tools"))[:ITEMS_MAX] if isinstance(tool, dict)]
     declared = [tool.get("function") or tool.get("custom") for tool in tools]
     declared += as_list(fields.get("functions"))[:ITEMS_MAX]
     return [name for named in declared if isinstance(named, dict) and (name := text(named.get("name")))]
 
 
-def _gather(items: list[Any], _lead: int) -> StepBuilder:
-    found = StepBuilder()
-    for back in range(1, min(len(items), ITEMS_MAX) + 1):
-        item = items[-back]
-        if type(item) is not dict:
-            item = item_at(items, -back)
-        if not isinstance(item, dict):
-            found.users.append(("", item))
-            continue
-        role = item.get("role")
-        if role == _ASSISTANT:
-            if back == 1 and _is_prefill(item, items, found):
-                continue
-            _answer(found, item)
-            break
-        if type(role) is str and role in _RESULTS:
-            found.results.append(result(item.get("content"), item.get("tool_call_id")))
-        else:
-            found.users.append((text(role), item.get("content")))
-    return found
-
-
 def _is_prefill(item: dict[str, Any], items: list[Any], found: StepBuilder) -> bool:
-    if item.get("tool_calls") or item.get("function_call"):
+    if item.get("tool_calls") or item.get("function_call") or not found.is_prefill(item.get("content")):
         return False
-
-    def answer_before() -> bool:
-        before = item_at(items, -2) if len(items) > 1 else None
-        return isinstance(before, dict) and before.get("role") == _ASSISTANT
-
-    return is_prefill(item.get("content"), found, answer_before)
+    before = item_at(items, -2) if len(items) > 1 else None
+    return not (isinstance(before, dict) and before.get("role") == _ASSISTANT)
 
 
-def _answer(found: StepBuilder, item: dict[str, Any]) -> None:
+def _add_answer(found: StepBuilder, item: dict[str, Any], flattened: Message | None) -> None:
     get = item.get
     found.answered = True
     refusal, said = get("refusal"), get("content")
     if refusal is not None or said is not None:
-        found.said = [one for one in (text(refusal), content(said)) if one]
+        found.texts = [one for one in (text(refusal), content(said)) if one]
     made = get("tool_calls")
     if type(made) is not list:
         made = as_list(made)
@@ -273,25 +339,25 @@ def _answer(found: StepBuilder, item: dict[str, Any]) -> None:
     if legacy:
         made = [*made, {"function": legacy}]
     if len(made) > ITEMS_MAX:
-        found.call("", more(made), "")
+        found.add_raw_call("", more(made), "")
         made = made[:ITEMS_MAX]
-    for call in reversed(made):
-        _add_call(found, call)
+    for at in range(len(made) - 1, -1, -1):
+        _add_call(found, made[at], None if flattened is None else flattened.calls[at].arguments)
 
 
-def _add_call(found: StepBuilder, call: object) -> None:
+def _add_call(found: StepBuilder, call: object, spelled: str | None) -> None:
     if not isinstance(call, dict):
-        found.call("", text(call), "")
+        found.add_raw_call("", text(call), "")
         return
     function, call_id = call.get("function"), call.get("id")
     if isinstance(function, dict):
-        found.called(function.get("name"), function.get("arguments"), call_id)
+        found.add_call(function.get("name"), function.get("arguments"), call_id, spelled)
         return
     custom = call.get("custom")
     if isinstance(custom, dict):
-        found.call(custom.get("name"), text(custom.get("input")), call_id)
+        found.add_raw_call(custom.get("name"), text(custom.get("input")), call_id)
     else:
-        found.call("", text(without_ids(call)), call_id)
+        found.add_raw_call("", text(without_ids(call)), call_id)
 
 
 _CHOICE: Final = 1 << 20  # calls are numbered within their choice
@@ -310,6 +376,8 @@ class _Delta(msgspec.Struct, gc=False):
     tool_calls: Any = None
     function_call: Any = None
     audio: Any = None
+    reasoning_content: Any = None  # DeepSeek, and most servers of open models
+    reasoning: Any = None  # OpenRouter, Groq
 
 
 class _Choice(msgspec.Struct, gc=False):
@@ -319,7 +387,7 @@ class _Choice(msgspec.Struct, gc=False):
 
 
 class _Chunk(msgspec.Struct, gc=False):
-    """What is read of an ordinary chunk; any other is read tolerantly. Thinking has fields of its own, not here."""
+    """An ordinary chunk; any other is read leniently."""
 
     choices: list[_Choice]
     id: str | None = None
@@ -332,7 +400,7 @@ class _Chunk(msgspec.Struct, gc=False):
 class _Message(msgspec.Struct, gc=False):
     content: str | None = None
     refusal: str | None = None
-    tool_calls: msgspec.Raw = _NONE  # read as the rest of an odd answer is: numbers may be of any size
+    tool_calls: msgspec.Raw = _NONE  # read as in an odd answer: numbers may be of any size
     function_call: Any = None
     audio: Any = None
 
@@ -341,9 +409,7 @@ class _Message(msgspec.Struct, gc=False):
         return self.function_call is not None or self.audio is not None
 
 
-class _Made(msgspec.Struct, gc=False):
-    """A choice of an ordinary answer in one piece."""
-
+class _WholeChoice(msgspec.Struct, gc=False):
     message: _Message
     index: int | None = None
     finish_reason: str | None = None
@@ -352,9 +418,9 @@ class _Made(msgspec.Struct, gc=False):
 
 
 class _Whole(msgspec.Struct, gc=False):
-    """What is read of an ordinary answer in one piece; any other is read tolerantly."""
+    """An ordinary answer in one body; any other is read leniently."""
 
-    choices: list[_Made]
+    choices: list[_WholeChoice]
     id: str | None = None
     model: str | None = None
     usage: dict[str, Any] | None = None
@@ -368,87 +434,91 @@ _decode_whole: Final = msgspec.json.Decoder(_Whole).decode
 
 
 class ChatAnswer(AnswerBuilder):
-    """One answer. Texts are numbered 2n for choice n, and 2n + 1 for what it refuses."""
+    """Texts are numbered 2n for choice n, and 2n + 1 for its refusal."""
 
     __slots__ = ("_last", "_slots")
 
-    def __init__(self) -> None:
-        super().__init__()
+    VALUES_ONCE = True
+
+    def __init__(self, listener: StreamListener | None = None) -> None:
+        super().__init__(listener)
         self._slots: dict[tuple[int, int], PartialCall] = {}  # by choice and index
         self._last: PartialCall | None = None
 
-    def event(self, payload: bytes) -> None:
-        """Read one chunk."""
+    def read_event(self, payload: bytes) -> None:
         try:
             chunk = _decode_chunk(payload)
         except ValueError:
-            self.tolerantly(payload)
+            self.read_leniently(payload)
             return
         if chunk.error is not None:
-            self.tolerantly(payload)
+            self.read_leniently(payload)
             return
         for choice in chunk.choices:
             delta = choice.delta
             if delta is not None:
                 if delta.content:
-                    self.say(choice.index * 2, delta.content)
+                    self.add_text(choice.index * 2, delta.content)
+                elif self.listener is not None:
+                    self._add_reasoning(choice.index, delta.reasoning_content, delta.reasoning)
                 if delta.tool_calls is not None:
-                    self._calls_of(choice.index, delta.tool_calls)
+                    self._add_calls(choice.index, delta.tool_calls)
                 if delta.refusal is not None or delta.function_call is not None or delta.audio is not None:
-                    self._rare(choice.index, delta.refusal, delta.function_call, delta.audio)
+                    self._add_rare(choice.index, delta.refusal, delta.function_call, delta.audio)
             if choice.finish_reason:
-                self._finished(choice.index, choice.finish_reason)
+                self.finish_choice(choice.index, choice.finish_reason)
         if chunk.usage is not None or chunk.x_groq is not None:
-            self._counted(chunk.usage, chunk.x_groq)
+            self._set_usage(chunk.usage, chunk.x_groq)
         if not self.model:
             self.model, self.response_id = word(chunk.model), word(chunk.id)
 
-    def body(self, body: bytes) -> bool:
-        """Read an answer in one piece: in half the time where it is an ordinary one."""
+    def read_body(self, body: bytes) -> bool:
+        """An ordinary answer takes half the time of an odd one."""
         try:
             whole = _decode_whole(body)
         except (ValueError, RecursionError):
-            return super().body(body)
+            return super().read_body(body)
         if whole.error is not None or whole.object == _ERROR or whole.x_groq is not None:
-            return super().body(body)
-        for made in whole.choices:
-            if made.error is not None or made.object == _ERROR or made.message.is_odd:
-                return super().body(body)
+            return super().read_body(body)
+        for choice in whole.choices:
+            if choice.error is not None or choice.object == _ERROR or choice.message.is_odd:
+                return super().read_body(body)
         self.model, self.response_id = word(whole.model), word(whole.id)
         self.usage = whole.usage
-        for place, made in enumerate(whole.choices):
-            said, index = made.message, place if made.index is None else made.index
-            if said.content:
-                self.say(index * 2, said.content)
-            if said.tool_calls is not _NONE:
-                self._calls_of(index, load(bytes(said.tool_calls)))
-            if said.refusal:
-                self.say(index * 2 + 1, said.refusal)
-            self._finished(index, made.finish_reason)
+        for position, choice in enumerate(whole.choices):
+            message, index = choice.message, position if choice.index is None else choice.index
+            if message.content:
+                self.add_text(index * 2, message.content)
+            if message.tool_calls is not _NONE:
+                self._add_calls(index, load(bytes(message.tool_calls)))
+            if message.refusal:
+                self.add_text(index * 2 + 1, message.refusal)
+            self.finish_choice(index, choice.finish_reason)
         return True
 
-    def whole(self, fields: dict[str, Any]) -> None:
-        """Read a whole answer or an odd chunk."""
+    def read_fields(self, fields: dict[str, Any]) -> None:
         get = fields.get
-        failed_of(self, fields)
+        read_error(self, fields)
         self.model, self.response_id = word(get("model")) or self.model, word(get("id")) or self.response_id
-        self._counted(get("usage"), get("x_groq"))
-        for place, choice in enumerate(as_list(get("choices"))):
+        self._set_usage(get("usage"), get("x_groq"))
+        for position, choice in enumerate(as_list(get("choices"))):
             if isinstance(choice, dict):
-                self._choice(number(choice.get("index"), place), choice)
+                self._read_choice(number(choice.get("index"), position), choice)
 
-    def tokens(self, fields: dict[str, Any]) -> Usage | None:
-        """Read OpenAI's count."""
-        return openai_tokens(fields)
+    def read_usage(self, fields: dict[str, Any]) -> Usage | None:
+        return openai_usage(fields)
 
-    def _counted(self, usage: object, groq: object) -> None:
+    def report_text(self, listener: StreamListener, number: int, piece: str) -> None:
+        listener.on_text(number >> 1, number & 1, piece)
+
+    def _set_usage(self, usage: object, groq: object) -> None:
         if usage is None and isinstance(groq, dict):
             usage = groq.get("usage")
         if isinstance(usage, dict):
             self.usage = usage
 
-    def _choice(self, index: int, choice: dict[str, Any]) -> None:
-        failed_of(self, choice)
+    def _read_choice(self, index: int, choice: dict[str, Any]) -> None:
+        read_error(self, choice)
         message = choice.get("message")
         if message is None:
             message = choice.get("delta")
@@ -456,24 +526,27 @@ class ChatAnswer(AnswerBuilder):
             get = message.get
             said = get("content")
             if said:
-                self.say(index * 2, content(said))
-            self._calls_of(index, get("tool_calls"))
-            self._rare(index, get("refusal"), get("function_call"), get("audio"))
-        self._finished(index, choice.get("finish_reason"))
+                self.add_text(index * 2, content(said))
+            else:
+                self._add_reasoning(index, get("reasoning_content"), get("reasoning"))
+            self._add_calls(index, get("tool_calls"))
+            self._add_rare(index, get("refusal"), get("function_call"), get("audio"))
+        self.finish_choice(index, choice.get("finish_reason"))
 
-    def _finished(self, index: int, reason: object) -> None:
-        if reason and (index == 0 or not self.finish):
-            self.finish = word(reason)
+    def _add_reasoning(self, index: int, piece: object, other: object) -> None:
+        piece = piece or other  # some servers send the same piece in both fields
+        if isinstance(piece, str) and piece:
+            self.add_reasoning(index, piece)
 
-    def _rare(self, index: int, refusal: object, function: object, audio: object) -> None:
+    def _add_rare(self, index: int, refusal: object, function: object, audio: object) -> None:
         if refusal:
-            self.say(index * 2 + 1, text(refusal))
+            self.add_text(index * 2 + 1, text(refusal))
         if isinstance(audio, dict):
-            self.say(index * 2, word(audio.get("transcript")))
-        if isinstance(function, dict):  # how calls were made before there were tools
-            self._calls_of(index, [{"index": -1, "function": function}])
+            self.add_text(index * 2, word(audio.get("transcript")))
+        if isinstance(function, dict):  # a legacy call
+            self._add_calls(index, [{"index": -1, "function": function}])
 
-    def _calls_of(self, choice: int, items: object) -> None:
+    def _add_calls(self, choice: int, items: object) -> None:
         for item in as_list(items):
             if not isinstance(item, dict):
                 continue
@@ -485,35 +558,36 @@ class ChatAnswer(AnswerBuilder):
             call = self._slot(choice, item.get("index"), word(item.get("id")))
             if not call.name:
                 call.name = word(made.get("name"))
-            said = made.get("arguments")
-            if said is None:
-                said = made.get("input")
-            if isinstance(said, str):
-                self.argue(call, said)
-            elif said is not None:
-                self.settle(call, said)
+            given = made.get("arguments")
+            if given is None:
+                given = made.get("input")
+            if isinstance(given, str):
+                self.add_arguments(call, given, choice)
+            elif given is not None:
+                self.set_arguments(call, given, choice)
 
     def _slot(self, choice: int, index: object, call_id: str) -> PartialCall:
-        """Find the call that a piece belongs to. Some servers number all calls 0, or none, but ids are their own."""
-        place = index if isinstance(index, int) else -2
-        call = self._last if place == -2 else self._slots.get((choice, place))
+        """Find the call that a piece belongs to. Some servers number all calls 0, or none, but their ids differ."""
+        position = index if isinstance(index, int) else -2
+        call = self._last if position == -2 else self._slots.get((choice, position))
         if call is not None and (not call_id or not call.call_id or call_id == call.call_id):
             return call
-        call = self._last = self._slots[choice, place] = self.begin(choice * _CHOICE + len(self._calls), "", call_id)
+        call = self.start_call(choice * _CHOICE + len(self._calls), "", call_id)
+        self._last = self._slots[choice, position] = call
         return call
 
 
-def failed_of(gathered: AnswerBuilder, fields: dict[str, Any]) -> None:
-    """Note the error of an answer, a chunk or a choice in one of OpenAI's shapes, if there is one."""
+def read_error(builder: AnswerBuilder, fields: dict[str, Any]) -> None:
+    """Note the error of an answer, a chunk or a choice, if it has one in one of OpenAI's shapes."""
     error = fields.get("error")
     if isinstance(error, dict) and error:
-        gathered.fail(error.get("code"), error.get("type"))
+        builder.set_error(error.get("code"), error.get("type"))
     elif error or fields.get("object") == "error":
-        gathered.fail(fields.get("code"), fields.get("type"))
+        builder.set_error(fields.get("code"), fields.get("type"))
 
 
-def openai_tokens(fields: dict[str, Any]) -> Usage | None:
-    """Read a count of tokens by OpenAI's names, the older and the newer ones."""
+def openai_usage(fields: dict[str, Any]) -> Usage | None:
+    """Read token counts by OpenAI's names, the older and the newer ones."""
     if _COUNTS.isdisjoint(fields):
         return None
     sent = tokens(fields, "prompt_tokens", "input_tokens")
@@ -523,7 +597,7 @@ def openai_tokens(fields: dict[str, Any]) -> Usage | None:
     given = fields.get("prompt_tokens_details") or fields.get("input_tokens_details")
     made = fields.get("completion_tokens_details") or fields.get("output_tokens_details")
     reasoning = tokens(made, "reasoning_tokens") or tokens(fields, "reasoning_tokens")
-    # xAI counts reasoning beside the completion and not within it, which only the total tells.
+    # xAI counts reasoning in addition to the completion, which only the total shows.
     if reasoning and tokens(fields, "total_tokens") == sent + received + reasoning:
         received += reasoning
     return Usage(

@@ -1,10 +1,6 @@
-"""Reads OpenAI's older Completions requests into a `Chat` of one message: the prompt, and the suffix to fill up to.
+"""OpenAI's older Completions, whose conversation is one prompt, and Embeddings, of whose answers only counts matter.
 
-Reads answers of OpenAI's older Completions, streamed or whole, and of Embeddings, of which only the count matters.
-
-Counting, and the shapes of errors, are those of `openai_chat_answer`.
-
-Reads OpenAI Embeddings requests into a `Chat` of one message. Nothing is streamed or generated, so no limits.
+Token counts and errors are those of Chat Completions.
 """
 
 from __future__ import annotations
@@ -13,26 +9,20 @@ from typing import Any, Final
 
 import msgspec
 
-from breakloop.dialects.answers import AnswerBuilder, number, word
-from breakloop.dialects.base import (
-    BodyFields,
-    BodyModel,
-    ConversationReader,
-    as_list,
-    at_least_one,
-    count,
-    prompts,
-    text,
-    truth,
-)
-from breakloop.dialects.openai_chat import failed_of, openai_tokens
-from breakloop.model.call import Message, Usage
-
-COMPLETIONS: Final = "openai_completions"
+from breakloop.dialects import usage_request
+from breakloop.dialects.answers import AnswerBuilder, StreamEnd, StreamListener, number, word
+from breakloop.dialects.base import BodyFields, ParsedBody
+from breakloop.dialects.content import as_list, at_least_one, count, prompt_text, text, truth
+from breakloop.dialects.openai_chat import OpenAI, end_openai_stream, openai_usage, read_error
+from breakloop.dialects.prompt import PromptTexts
+from breakloop.dialects.session_ids import BodyModel
+from breakloop.dialects.steer import JsonBody
+from breakloop.dialects.steps import without_additions
+from breakloop.model.call import Message, Step, Usage
 
 
 class CompletionsBody(BodyModel, gc=False, kw_only=True):
-    """What is read of a request."""
+    """The fields of a completion request that are read."""
 
     model: str
     prompt: str | list[str | int | list[int]]
@@ -43,49 +33,113 @@ class CompletionsBody(BodyModel, gc=False, kw_only=True):
     best_of: int | None = None
 
 
-_completions_decode_body = msgspec.json.Decoder(CompletionsBody).decode
+class EmbeddingsBody(BodyModel, gc=False, kw_only=True):
+    """The fields of an embedding request that are read."""
+
+    model: str
+    input: str | list[str | int | list[int]]
 
 
-def _completions_typed(body: bytes) -> BodyFields:
-    fields = _completions_decode_body(body)
-    said = _said(fields.prompt, fields.suffix)
-    answers = _answers(fields.prompt, fields.n, fields.best_of)
-    return BodyFields(fields.model, [said], fields.stream or False, fields.max_tokens, fields=fields, answers=answers)
+_decode_completions: Final = msgspec.json.Decoder(CompletionsBody).decode
+_decode_embeddings: Final = msgspec.json.Decoder(EmbeddingsBody).decode
 
 
-def _completions_leniently(fields: dict[str, Any]) -> BodyFields | None:
-    get = fields.get
-    model, prompt = get("model"), get("prompt")
-    if model is None or prompt is None:
-        return None
-    said, stream, limit = _said(prompt, get("suffix")), truth(get("stream")), count(get("max_tokens"))
-    return BodyFields(
-        text(model), [said], stream, limit, fields=fields, answers=_answers(prompt, get("n"), get("best_of"))
-    )
+class OpenAICompletions(OpenAI):
+    name = "openai_completions"
+    operation = "text_completion"
+    path_endings = ("/completions", "/completions/")
+    ends_streams = True
+
+    def read_fields(self, body: bytes) -> BodyFields:
+        fields = _decode_completions(body)
+        prompt = _prompt(fields.prompt, fields.suffix)
+        answers = _answers(fields.prompt, fields.n, fields.best_of)
+        stream = fields.stream or False
+        return BodyFields(fields.model, [prompt], stream, fields.max_tokens, fields=fields, answers=answers)
+
+    def read_fields_leniently(self, fields: dict[str, Any]) -> BodyFields | None:
+        get = fields.get
+        model, prompt = get("model"), get("prompt")
+        if model is None or prompt is None:
+            return None
+        return BodyFields(
+            text(model),
+            [_prompt(prompt, get("suffix"))],
+            truth(get("stream")),
+            count(get("max_tokens")),
+            fields=fields,
+            answers=_answers(prompt, get("n"), get("best_of")),
+        )
+
+    def flatten(self, item: str) -> Message:
+        return Message("prompt", item)
+
+    def newest_step(self, parsed: ParsedBody) -> Step | None:
+        """A prompt has no history: the step holds the prompt and nothing that was done."""
+        chat = parsed.chat(1)
+        if chat is None:
+            return None
+        users = tuple([without_additions(message.text) for message in chat.tail if message.text])
+        return Step("", (), (), (), users, (), chat.message_count, len(parsed.body))
+
+    def add_prompt_texts(self, texts: PromptTexts, parsed: ParsedBody) -> None:
+        _add_plain(texts, parsed, "prompt", "suffix")
+
+    def insert_note(self, json: JsonBody, note: str) -> bytes | None:
+        prompt = json.fields["prompt"]
+        if json.first_char(prompt) != '"' or json.value(json.fields, "suffix"):  # a batch, token ids, or a gap to fill
+            return None
+        return json.with_text(prompt, note)
+
+    def request_usage(self, body: bytes) -> bytes | None:
+        return usage_request.request_usage(body)
+
+    def answer_builder(self, listener: StreamListener | None = None) -> AnswerBuilder:
+        return CompletionsAnswer(listener)
+
+    def end_stream(self, end: StreamEnd) -> bytes:
+        return end_openai_stream(end, {"text": "", "logprobs": None, "finish_reason": "length"})
+
+
+class OpenAIEmbeddings(OpenAI):
+    name = "openai_embeddings"
+    operation = "embeddings"
+    path_endings = ("/embeddings", "/embeddings/")
+
+    def read_fields(self, body: bytes) -> BodyFields:
+        fields = _decode_embeddings(body)
+        return BodyFields(fields.model, [prompt_text(fields.input)], fields=fields)
+
+    def read_fields_leniently(self, fields: dict[str, Any]) -> BodyFields | None:
+        model, given = fields.get("model"), fields.get("input")
+        return None if model is None or given is None else BodyFields(text(model), [prompt_text(given)], fields=fields)
+
+    def flatten(self, item: str) -> Message:
+        return Message("input", item)
+
+    def add_prompt_texts(self, texts: PromptTexts, parsed: ParsedBody) -> None:
+        _add_plain(texts, parsed, "input")
+
+    def answer_builder(self, listener: StreamListener | None = None) -> AnswerBuilder:
+        return EmbeddingsAnswer(listener)
 
 
 def _answers(prompt: object, n: object, best_of: object) -> int:
-    """How many are written: of each prompt in a batch as many as are asked for, or as the best is chosen from."""
+    """Return how many answers are generated: for each prompt of a batch, `n` or `best_of`."""
     each = max(at_least_one(n), at_least_one(best_of))
-    if not isinstance(prompt, list) or not prompt or isinstance(prompt[0], int):  # a text, or its tokens
+    if not isinstance(prompt, list) or not prompt or isinstance(prompt[0], int):  # one text, or its token ids
         return each
     return each * len(prompt)
 
 
-def _said(prompt: object, suffix: object) -> str:
-    return f"{prompts(prompt)}\n<suffix> {text(suffix)}" if suffix else prompts(prompt)
+def _prompt(prompt: object, suffix: object) -> str:
+    return f"{prompt_text(prompt)}\n<suffix> {text(suffix)}" if suffix else prompt_text(prompt)
 
 
-def _completions_flatten(said: str) -> Message:
-    return Message("prompt", said)
-
-
-_completions_conversation = ConversationReader(
-    COMPLETIONS, _completions_typed, _completions_leniently, _completions_flatten
-)
-take_completions: Final = _completions_conversation.take
-read_completions: Final = _completions_conversation.read
-opening_completions: Final = _completions_conversation.opening
+def _add_plain(texts: PromptTexts, parsed: ParsedBody, *names: str) -> None:
+    fields = parsed.parts.fields
+    for name in names:
+        texts.add_plain(fields.get(name) if isinstance(fields, dict) else getattr(fields, name))
 
 
 class _Choice(msgspec.Struct, gc=False):
@@ -95,7 +149,7 @@ class _Choice(msgspec.Struct, gc=False):
 
 
 class _Chunk(msgspec.Struct, gc=False):
-    """What is read of an ordinary chunk; any other is read tolerantly."""
+    """An ordinary chunk; any other is read leniently."""
 
     choices: list[_Choice]
     id: str | None = None
@@ -105,7 +159,7 @@ class _Chunk(msgspec.Struct, gc=False):
 
 
 class _Vectors(msgspec.Struct, gc=False):
-    """Of an answer with vectors, which make megabytes, all that is not a vector."""
+    """An answer with embeddings, without the vectors, which take megabytes."""
 
     model: str | None = None
     usage: dict[str, Any] | None = None
@@ -117,96 +171,55 @@ _decode_vectors: Final = msgspec.json.Decoder(_Vectors).decode
 
 
 class CompletionsAnswer(AnswerBuilder):
-    """One answer. Texts are numbered as the choices are."""
+    """Texts are numbered like the choices."""
 
     __slots__ = ()
 
-    def event(self, payload: bytes) -> None:
-        """Read one chunk."""
+    def read_event(self, payload: bytes) -> None:
         try:
             chunk = _decode_chunk(payload)
         except ValueError:
-            self.tolerantly(payload)
+            self.read_leniently(payload)
             return
         if chunk.error is not None:
-            self.tolerantly(payload)
+            self.read_leniently(payload)
             return
         for choice in chunk.choices:
             if choice.text:
-                self.say(choice.index, choice.text)
+                self.add_text(choice.index, choice.text)
             if choice.finish_reason:
-                self._finished(choice.index, choice.finish_reason)
+                self.finish_choice(choice.index, choice.finish_reason)
         if chunk.usage is not None:
             self.usage = chunk.usage
         if not self.model:
             self.model, self.response_id = word(chunk.model), word(chunk.id)
 
-    def whole(self, fields: dict[str, Any]) -> None:
-        """Read a whole answer or an odd chunk."""
+    def read_fields(self, fields: dict[str, Any]) -> None:
         get = fields.get
-        failed_of(self, fields)
+        read_error(self, fields)
         self.model, self.response_id = word(get("model")) or self.model, word(get("id")) or self.response_id
         usage = get("usage")
         if isinstance(usage, dict):
             self.usage = usage
-        for place, choice in enumerate(as_list(get("choices"))):
+        for position, choice in enumerate(as_list(get("choices"))):
             if isinstance(choice, dict):
-                index = number(choice.get("index"), place)
-                self.say(index, text(choice.get("text")))
-                self._finished(index, choice.get("finish_reason"))
+                index = number(choice.get("index"), position)
+                self.add_text(index, text(choice.get("text")))
+                self.finish_choice(index, choice.get("finish_reason"))
 
-    def tokens(self, fields: dict[str, Any]) -> Usage | None:
-        """Read OpenAI's count."""
-        return openai_tokens(fields)
-
-    def _finished(self, index: int, reason: object) -> None:
-        if reason and (index == 0 or not self.finish):
-            self.finish = word(reason)
+    def read_usage(self, fields: dict[str, Any]) -> Usage | None:
+        return openai_usage(fields)
 
 
 class EmbeddingsAnswer(CompletionsAnswer):
-    """One answer: nothing is said in it."""
+    """An answer without text."""
 
     __slots__ = ()
 
-    def body(self, body: bytes) -> bool:
-        """Read the count and pass over the vectors."""
+    def read_body(self, body: bytes) -> bool:
         try:
             found = _decode_vectors(body)
         except ValueError:
-            return super().body(body)
-        self.whole({"model": found.model, "usage": found.usage, "error": found.error})
+            return super().read_body(body)
+        self.read_fields({"model": found.model, "usage": found.usage, "error": found.error})
         return True
-
-
-EMBEDDINGS: Final = "openai_embeddings"
-
-
-class EmbeddingsBody(BodyModel, gc=False, kw_only=True):
-    """What is read of a request."""
-
-    model: str
-    input: str | list[str | int | list[int]]
-
-
-_embeddings_decode_body = msgspec.json.Decoder(EmbeddingsBody).decode
-
-
-def _embeddings_typed(body: bytes) -> BodyFields:
-    fields = _embeddings_decode_body(body)
-    return BodyFields(fields.model, [prompts(fields.input)], fields=fields)
-
-
-def _embeddings_leniently(fields: dict[str, Any]) -> BodyFields | None:
-    model, said = fields.get("model"), fields.get("input")
-    return None if model is None or said is None else BodyFields(text(model), [prompts(said)], fields=fields)
-
-
-def _embeddings_flatten(said: str) -> Message:
-    return Message("input", said)
-
-
-_embeddings_conversation = ConversationReader(EMBEDDINGS, _embeddings_typed, _embeddings_leniently, _embeddings_flatten)
-take_embeddings: Final = _embeddings_conversation.take
-read_embeddings: Final = _embeddings_conversation.read
-opening_embeddings: Final = _embeddings_conversation.opening

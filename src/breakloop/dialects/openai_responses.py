@@ -1,15 +1,11 @@
-"""Reads OpenAI Responses requests into a `Chat`. Items are gathered into turns as the other dialects have them: what
-the model says and the calls beside it are one message, and so are the results that come back together.
+"""OpenAI Responses. Items are grouped into turns like those of the other dialects: the text of the model and its calls
+are one message, and so are results that come back together.
 
-Ids do not enter, with one exception, see `_unseen`. Chains of `previous_response_id` are the session's business.
+With `previous_response_id` the conversation is stored at OpenAI and only new results and texts are sent. Ids are not
+part of a message, except those of calls that the request does not contain (`_unseen_calls`).
 
-Reads the newest step of an OpenAI Responses request. What the model says, its reasoning and its calls are items one
-behind the other, and together one answer; results are items too. With `previous_response_id` the answer is kept at
-OpenAI, and only results and texts are seen: which call a result answers says its id.
-
-Reads OpenAI Responses answers, streamed or whole: what messages say, and calls of all kinds; reasoning is passed
-over. A stream repeats at its end all that it said; that is believed where it is there, because not every server that
-speaks this dialect sends all the pieces, and others leave the output out at the end.
+A stream repeats its whole output at the end. That is used if it is there: some servers do not send all pieces, others
+leave the output out at the end.
 """
 
 from __future__ import annotations
@@ -18,44 +14,49 @@ from typing import Any, Final
 
 import msgspec
 
-from breakloop.dialects.answers import AnswerBuilder, number, word
-from breakloop.dialects.base import (
+from breakloop.dialects.answers import (
+    AnswerBuilder,
+    Json,
+    StreamEnd,
+    StreamListener,
+    event_fields,
+    named_event,
+    number,
+    word,
+)
+from breakloop.dialects.base import BodyFields, NamedTool, item_at
+from breakloop.dialects.content import (
     ITEMS_MAX,
-    NULL,
-    BodyFields,
-    BodyModel,
-    ConversationReader,
-    NamedTool,
-    ParsedBody,
     arguments,
     as_list,
     content,
     count,
     decode,
-    item_at,
     media,
     more,
-    named_tools,
     part,
     text,
     truth,
 )
-from breakloop.dialects.openai_chat import failed_of, openai_tokens
-from breakloop.dialects.steps import StepBuilder, read_step, result
-from breakloop.model.call import Message, Step, ToolCall, Usage
+from breakloop.dialects.openai_chat import OpenAI, openai_usage, read_error
+from breakloop.dialects.session_ids import NULL, BodyModel
+from breakloop.dialects.steer import JsonBody
+from breakloop.dialects.steps import StepBuilder, result
+from breakloop.model.call import Message, ToolCall, Usage
 
-DIALECT: Final = "openai_responses"
+NAME: Final = "openai_responses"
 _ASSISTANT: Final = "assistant"
 _RESULT: Final = "tool"
-_GATHERED: Final = frozenset((_ASSISTANT, _RESULT))
+_GROUPED: Final = frozenset((_ASSISTANT, _RESULT))
 _FAILED: Final = frozenset(("failed", "incomplete"))
-# Where the various kinds of calls and results keep what they say, in the order of looking.
-ARGUMENTS: Final = ("arguments", "input", "action", "operation", "code", "queries")
-OUTPUTS: Final = ("output", "result", "results", "outputs", "error")
+_ANSWER_ITEMS: Final = frozenset(("reasoning", "item_reference", "mcp_approval_request"))
+# The fields in which calls and results of the various types keep their content, in order of precedence.
+_ARGUMENTS: Final = ("arguments", "input", "action", "operation", "code", "queries")
+_OUTPUTS: Final = ("output", "result", "results", "outputs", "error")
 
 
 class ResponsesBody(BodyModel, gc=False, kw_only=True):
-    """What is read of a request."""
+    """The fields of a request that are read."""
 
     input: str | list[msgspec.Raw]
     model: str
@@ -69,45 +70,140 @@ class ResponsesBody(BodyModel, gc=False, kw_only=True):
 _decode_body = msgspec.json.Decoder(ResponsesBody).decode
 
 
-def _typed(body: bytes) -> BodyFields:
-    fields = _decode_body(body)
-    said, template = fields.input, fields.prompt
-    lead = _template(decode(template)) if template is not NULL else []
-    items = [_user(said)] if isinstance(said, str) else said
-    if lead:
-        items = lead + items
-    limit = fields.max_output_tokens
-    return BodyFields(fields.model, items, fields.stream or False, limit, fields.instructions, fields, len(lead))
+class OpenAIResponses(OpenAI):
+    name = NAME
+    path_endings = ("/responses", "/responses/")
+    links_responses = True
+    answer_field = "output"
+    ends_streams = True
+    kept_events = b'"response.output_item.done"'
+
+    def read_fields(self, body: bytes) -> BodyFields:
+        fields = _decode_body(body)
+        given, template = fields.input, fields.prompt
+        lead = _template(decode(template)) if template is not NULL else []
+        items = [_user(given)] if isinstance(given, str) else given
+        if lead:
+            items = lead + items
+        limit = fields.max_output_tokens
+        return BodyFields(fields.model, items, fields.stream or False, limit, fields.instructions, fields, len(lead))
+
+    def read_fields_leniently(self, fields: dict[str, Any]) -> BodyFields | None:
+        get = fields.get
+        model, given, template = get("model"), get("input"), get("prompt")
+        if template is None and (model is None or given is None):  # paths of other APIs end in /responses too
+            return None
+        lead = _template(template)
+        items = lead + ([_user(given)] if isinstance(given, str) else as_list(given))
+        stream, limit = truth(get("stream")), count(get("max_output_tokens"))
+        before = 0 if given is None else len(lead)  # without other input, the stored prompt is the conversation
+        return BodyFields(text(model), items, stream, limit, get("instructions"), fields, before)
+
+    def flatten(self, item: Any) -> Message | None:
+        role = _role(item)
+        return None if role is None else _message(role, item)
+
+    def newest_messages(self, parts: BodyFields, tail: int) -> list[Message]:
+        """Walk back from the end until `tail` messages are complete; only items on the way are decoded."""
+        items = parts.items
+        groups: list[tuple[str, list[Any]]] = []  # newest first, also within a group
+        reached_start = True
+        for at in range(len(items) - 1, -1, -1) if tail > 0 else ():
+            item = item_at(items, at)
+            role = _role(item)
+            if role is None:
+                continue
+            if groups and groups[-1][0] == role and role in _GROUPED:
+                groups[-1][1].append(item)
+            elif len(groups) == tail:
+                reached_start = False
+                break
+            else:
+                groups.append((role, [item]))
+        groups.reverse()
+        calls = {text(item.get("call_id")) for role, group in groups if role == _ASSISTANT for item in group}
+        return [
+            # The calls of the first group's results may come just before it, where they were not read.
+            _message(role, group[0])
+            if role != _RESULT and len(group) == 1
+            else _join(role, group[::-1], calls if reached_start or index else None)
+            for index, (role, group) in enumerate(groups)
+        ]
+
+    def collect_step(self, parts: BodyFields) -> StepBuilder:
+        found = StepBuilder()
+        items = parts.items
+        for at in range(len(items) - 1, max(parts.lead - 1, len(items) - ITEMS_MAX - 1), -1):
+            item = item_at(items, at)
+            if isinstance(item, dict) and _add_answer(found, item):
+                found.answered = True
+            elif found.answered:
+                break
+            elif not isinstance(item, dict):
+                found.users.append(("", item))
+            else:
+                _add_input(found, item)
+        return found
+
+    def insert_note(self, json: JsonBody, note: str) -> bytes | None:
+        given = json.fields["input"]
+        if json.first_char(given) == '"':
+            return json.with_text(given, note)
+        _, last = json.items_at(given)
+        item = json.fields_at(last)
+        kind, role = json.value(item, "type"), json.value(item, "role")
+        note_part = {"type": "input_text", "text": note}
+        if kind in (None, "message"):
+            if role == "user":
+                return json.with_content(item["content"], note_part, note)
+            may_follow = isinstance(role, str) and role != _ASSISTANT
+        else:  # after results only: a call waits for its result, and other types are not known
+            is_result = isinstance(kind, str) and (kind.endswith("_output") or kind == "mcp_approval_response")
+            caller = json.value(item, "caller")  # a program that is still running at OpenAI
+            may_follow = is_result and (not isinstance(caller, dict) or caller.get("type") == "direct")
+        if not may_follow:
+            return None
+        return json.with_item(given, {"type": "message", "role": "user", "content": [note_part]})
+
+    def answer_builder(self, listener: StreamListener | None = None) -> AnswerBuilder:
+        return ResponsesAnswer(listener)
+
+    def end_stream(self, end: StreamEnd) -> bytes:
+        last = event_fields(end.state.last)
+        kind = word(last.get("type"))
+        if not last or kind in _OVER:
+            return b""
+        items = [item for payload in end.state.items if isinstance(item := event_fields(payload).get("item"), dict)]
+        closing = _close_part(last, kind, end.text)
+        if closing:
+            items.append(closing[-1]["item"])
+        begun = event_fields(end.state.first).get("response")
+        response = {
+            **_RESPONSE,
+            **(begun if isinstance(begun, dict) else {}),
+            "status": "incomplete",
+            "incomplete_details": {"reason": "max_output_tokens"},
+            "output": items,
+            "usage": None if end.usage is None else _usage(end.usage),
+        }
+        sequence = number(last.get("sequence_number"))
+        events = [*closing, {"type": "response.incomplete", "response": response}]
+        return b"".join(
+            [named_event(event | {"sequence_number": sequence + 1 + at}) for at, event in enumerate(events)]
+        )
 
 
-def _tolerant(fields: dict[str, Any]) -> BodyFields | None:
-    get = fields.get
-    model, said, template = get("model"), get("input"), get("prompt")
-    if template is None and (model is None or said is None):  # many an API has a path that ends in /responses
-        return None
-    lead = _template(template)
-    items = lead + ([_user(said)] if isinstance(said, str) else as_list(said))
-    stream, limit = truth(get("stream")), count(get("max_output_tokens"))
-    # With no other input, a stored prompt is the conversation.
-    return BodyFields(text(model), items, stream, limit, get("instructions"), fields, 0 if said is None else len(lead))
-
-
-def _user(said: str) -> dict[str, Any]:
-    return {"role": "user", "content": said}
+def _user(given: str) -> dict[str, Any]:
+    return {"role": "user", "content": given}
 
 
 def _template(template: object) -> list[Any]:
-    # A stored prompt and its variables: with no other input, these are all that tells two requests apart.
+    # A stored prompt and its variables: without other input, only these distinguish two requests.
     return [] if template is None else [{"role": "prompt", "content": text(template)}]
 
 
-def _flatten(item: Any) -> Message | None:
-    role = _role(item)
-    return None if role is None else _message(role, item)
-
-
 def _role(item: Any) -> str | None:
-    """Return who speaks; None for the model's reasoning, which is left out."""
+    """Return the role of an item; None for reasoning, which is left out."""
     if not isinstance(item, dict):
         return ""
     kind = item.get("type")
@@ -138,22 +234,22 @@ def _message(role: str, item: Any) -> Message:
     if kind == "item_reference":
         return Message(role, f"<{kind}>")
     if kind.endswith("_output"):
-        return Message(role, _said(item))
+        return Message(role, _output(item))
     if kind.endswith("_call"):
         name = text(get("name")) or kind.removesuffix("_call")
-        return Message(role, _said(item), (ToolCall(name, arguments(first(item, ARGUMENTS))),))
+        return Message(role, _output(item), (ToolCall(name, arguments(_first(item, _ARGUMENTS))),))
     return Message(role, media(kind, item))
 
 
-def _said(item: dict[str, Any]) -> str:
-    value = first(item, OUTPUTS)
+def _output(item: dict[str, Any]) -> str:
+    value = _first(item, _OUTPUTS)
     said = part(value) if isinstance(value, dict) and "type" in value else content(value)
     status = item.get("status")
     return f"<{status}> {said}" if isinstance(status, str) and status in _FAILED else said
 
 
-def first(item: dict[str, Any], names: tuple[str, ...]) -> object:
-    """Return what the first of these fields says that says anything."""
+def _first(item: dict[str, Any], names: tuple[str, ...]) -> object:
+    """Return the value of the first of these fields that is not None."""
     for name in names:
         value = item.get(name)
         if value is not None:
@@ -161,35 +257,8 @@ def first(item: dict[str, Any], names: tuple[str, ...]) -> object:
     return None
 
 
-def _newest(items: list[Any], tail: int) -> list[Message]:
-    """Walk back from the end until `tail` messages are complete; only what is passed on the way is decoded."""
-    groups: list[tuple[str, list[Any]]] = []  # newest first, and within a group too
-    begins = True
-    for at in range(len(items) - 1, -1, -1) if tail > 0 else ():
-        item = item_at(items, at)
-        role = _role(item)
-        if role is None:
-            continue
-        if groups and groups[-1][0] == role and role in _GATHERED:
-            groups[-1][1].append(item)
-        elif len(groups) == tail:
-            begins = False
-            break
-        else:
-            groups.append((role, [item]))
-    groups.reverse()
-    calls = {text(item.get("call_id")) for role, group in groups if role == _ASSISTANT for item in group}
-    return [
-        # The calls that the first group answers may stand just before it, where nobody looked.
-        _message(role, group[0])
-        if role != _RESULT and len(group) == 1
-        else _joined(role, group[::-1], calls if begins or index else None)
-        for index, (role, group) in enumerate(groups)
-    ]
-
-
-def _joined(role: str, group: list[Any], calls: set[str] | None) -> Message:
-    unseen = _unseen(group, calls) if role == _RESULT and calls is not None else []
+def _join(role: str, group: list[Any], calls: set[str] | None) -> Message:
+    unseen = _unseen_calls(group, calls) if role == _RESULT and calls is not None else []
     if len(group) == 1 and not unseen:
         return _message(role, group[0])
     found = [_message(role, item) for item in group[:ITEMS_MAX]]
@@ -199,128 +268,105 @@ def _joined(role: str, group: list[Any], calls: set[str] | None) -> Message:
     return Message(role, "\n".join(texts + unseen), tuple([call for message in found for call in message.calls]))
 
 
-def _unseen(group: list[Any], calls: set[str]) -> list[str]:
-    """Name the calls that are kept at OpenAI (`previous_response_id`, references) and only answered here.
+def _unseen_calls(group: list[Any], calls: set[str]) -> list[str]:
+    """Return marks for calls that are stored at OpenAI (`previous_response_id`, references) and only answered here.
 
-    Six results that say "done" may answer six different calls, which is work and no loop. Where the call cannot be
-    seen, its id stands for it: a retry of the same request has the same one.
+    Six results "done" may answer six different calls, which is work and not a loop. The id represents a call that
+    cannot be seen: a retry of the same request has the same one.
     """
     ids = [text(item.get("call_id")) for item in group[:ITEMS_MAX]]
     return [f"<call {call_id}>" for call_id in ids if call_id and call_id not in calls]
 
 
-_conversation = ConversationReader(DIALECT, _typed, _tolerant, _flatten, _newest)
-take: Final = _conversation.take
-read: Final = _conversation.read
-opening: Final = _conversation.opening
-
-
-_SILENT_ANSWER: Final = frozenset(("reasoning", "item_reference", "mcp_approval_request"))
-
-
-def of(taken: ParsedBody) -> Step | None:
-    """Return the newest step of a request; None where nothing can be read."""
-    return read_step(taken, _gather, _tools)
-
-
-def _tools(fields: ResponsesBody | dict[str, Any]) -> list[str]:
-    """Return the names of the tools that are declared."""
-    if isinstance(fields, dict):
-        return named_tools(fields)
-    return [tool.name for tool in fields.tools[:ITEMS_MAX] if tool.name] if fields.tools else []
-
-
-def _gather(items: list[Any], lead: int) -> StepBuilder:
-    found = StepBuilder()
-    for at in range(len(items) - 1, max(lead - 1, len(items) - ITEMS_MAX - 1), -1):
-        item = item_at(items, at)
-        answers = isinstance(item, dict) and _answer(found, item)
-        if answers:
-            found.answered = True
-        elif found.answered:
-            break
-        elif not isinstance(item, dict):
-            found.users.append(("", item))
-        else:
-            _incoming(found, item)
-    return found
-
-
-def _answer(found: StepBuilder, item: dict[str, Any]) -> bool:
-    """Take an item that belongs to the model's answer, or say that it does not."""
+def _add_answer(found: StepBuilder, item: dict[str, Any]) -> bool:
+    """Add an item of the model's answer; return whether it is one."""
     get = item.get
     kind = get("type")
     if kind == "function_call":
-        found.called(get("name"), get("arguments"), get("call_id"))
+        found.add_call(get("name"), get("arguments"), get("call_id"))
         return True
     if not isinstance(kind, str) or kind == "message":
-        if get("role") != "assistant":
+        if get("role") != _ASSISTANT:
             return False
-        found.said.append(content(get("content")))
+        found.texts.append(content(get("content")))
         return True
     if kind.endswith("_call"):
         call_id = get("call_id") or get("id")
-        found.called(get("name") or kind.removesuffix("_call"), first(item, ARGUMENTS), call_id)
-        if first(item, OUTPUTS) is not None:  # one that ran at OpenAI
-            _result(found, item, call_id)
+        found.add_call(get("name") or kind.removesuffix("_call"), _first(item, _ARGUMENTS), call_id)
+        if _first(item, _OUTPUTS) is not None:  # a tool that ran at OpenAI
+            _add_result(found, item, call_id)
         return True
-    return kind in _SILENT_ANSWER
+    return kind in _ANSWER_ITEMS
 
 
-def _incoming(found: StepBuilder, item: dict[str, Any]) -> None:
+def _add_input(found: StepBuilder, item: dict[str, Any]) -> None:
     kind = item.get("type")
     if not isinstance(kind, str) or kind == "message":
         found.users.append((text(item.get("role")), item.get("content")))
     elif kind.endswith("_output"):
-        _result(found, item, item.get("call_id"))
-    # Approvals, lists of tools and compactions are neither results nor anybody's words.
+        _add_result(found, item, item.get("call_id"))
+    # Approvals, lists of tools and compactions are neither results nor texts.
 
 
-def _result(found: StepBuilder, item: dict[str, Any], call_id: object) -> None:
+def _add_result(found: StepBuilder, item: dict[str, Any], call_id: object) -> None:
     status = item.get("status")
     failed = (isinstance(status, str) and status in _FAILED) or item.get("error") is not None
-    said = first(item, OUTPUTS)
-    if isinstance(said, list) and said and isinstance(said[0], dict) and "outcome" in said[0]:
-        failed = failed or any(_is_bad(one) for one in said[:ITEMS_MAX])
-        said = "\n".join([_streams(one) for one in said[:ITEMS_MAX]])
-    found.results.append(result(said, call_id, failed=failed))
+    output = _first(item, _OUTPUTS)
+    if isinstance(output, list) and output and isinstance(output[0], dict) and "outcome" in output[0]:
+        failed = failed or any(_has_failed(one) for one in output[:ITEMS_MAX])
+        output = "\n".join([_command_output(one) for one in output[:ITEMS_MAX]])
+    found.results.append(result(output, call_id, failed=failed))
 
 
-def _is_bad(ran: object) -> bool:
-    """Say whether a command of the shell tool ended other than with 0."""
-    outcome = ran.get("outcome") if isinstance(ran, dict) else None
+def _has_failed(command: object) -> bool:
+    """Return whether a command of the shell tool has an exit code other than 0."""
+    outcome = command.get("outcome") if isinstance(command, dict) else None
     return isinstance(outcome, dict) and outcome.get("exit_code") != 0
 
 
-def _streams(ran: object) -> str:
-    if not isinstance(ran, dict):
-        return text(ran)
-    return "\n".join(filter(None, (text(ran.get("stdout")), text(ran.get("stderr")))))
+def _command_output(command: object) -> str:
+    if not isinstance(command, dict):
+        return text(command)
+    return "\n".join(filter(None, (text(command.get("stdout")), text(command.get("stderr")))))
 
 
-_PARTS: Final = 1000  # texts are numbered by their item, and within it by their part
-# Where the various kinds of calls keep what they say, in the order of looking.
-_ARGUMENTS: Final = (*ARGUMENTS, "actions")
+_PARTS: Final = 1000  # texts are numbered by item, and within it by part
+_ANSWER_ARGUMENTS: Final = (*_ARGUMENTS, "actions")
 _OPENING: Final = b'{"type":"'
 _TEXT: Final = b"response.output_text.delta"
-_SAID: Final = frozenset((_TEXT, b"response.refusal.delta", b"response.audio.transcript.delta"))
-_ARGUED: Final = frozenset(
+_TEXT_PIECES: Final = frozenset((_TEXT, b"response.refusal.delta", b"response.audio.transcript.delta"))
+_ARGUMENT_PIECES: Final = frozenset(
     (
         b"response.function_call_arguments.delta",
         b"response.mcp_call_arguments.delta",
         b"response.custom_tool_call_input.delta",
     )
 )
+_REASONING_PIECES: Final = frozenset((b"response.reasoning_text.delta", b"response.reasoning_summary_text.delta"))
 _ENDS: Final = frozenset((b"response.completed", b"response.incomplete", b"response.failed", b"response.cancelled"))
 _OTHERS: Final = frozenset((b"response.created", b"response.output_item.added", b"response.output_item.done", b"error"))
-_PIECES: Final = _SAID | _ARGUED
+_PIECES: Final = _TEXT_PIECES | _ARGUMENT_PIECES
 _READ: Final = _PIECES | _ENDS | _OTHERS
+_OVER: Final = frozenset(
+    ("response.completed", "response.incomplete", "response.failed", "response.cancelled", "error")
+)
+# The fields that every response has, for streams that did not begin with one.
+_RESPONSE: Final[Json] = {
+    "id": "",
+    "object": "response",
+    "created_at": 0,
+    "model": "",
+    "parallel_tool_calls": True,
+    "tool_choice": "auto",
+    "tools": [],
+}
 
 
 class _Piece(msgspec.Struct, gc=False):
     delta: str
     output_index: int = 0
     content_index: int = 0
+    summary_index: int = 0
 
 
 class _Kind(msgspec.Struct, gc=False):
@@ -332,105 +378,142 @@ _decode_kind: Final = msgspec.json.Decoder(_Kind).decode
 
 
 class ResponsesAnswer(AnswerBuilder):
-    """One answer. Calls are numbered as the items are, and texts by item and part."""
+    """Calls are numbered like the items, texts by item and part."""
 
     __slots__ = ()
 
-    def event(self, payload: bytes) -> None:
-        """Read one event. Of fifty kinds a dozen say something, and the others need not be decoded."""
+    SINGLE = True
+
+    def read_event(self, payload: bytes) -> None:
+        """Read one event. Of fifty types only a dozen are decoded."""
         if payload.startswith(_OPENING):
             kind = payload[9 : payload.find(b'"', 9)]
         else:
             try:
                 kind = _decode_kind(payload).type.encode("utf-8", "replace")
             except ValueError:
-                self.tolerantly(payload)
+                self.read_leniently(payload)
                 return
         if kind not in _READ:
+            if self.listener is not None and kind in _REASONING_PIECES:
+                self._read_reasoning(payload)
             return
         if kind not in _PIECES:
-            self.tolerantly(payload)
+            self.read_leniently(payload)
             return
         try:
             piece = _decode_piece(payload)
         except ValueError:
-            self.tolerantly(payload)
+            self.read_leniently(payload)
             return
-        if kind in _SAID:
-            self.say(piece.output_index * _PARTS + piece.content_index, piece.delta)
+        if kind in _TEXT_PIECES:
+            self.add_text(piece.output_index * _PARTS + piece.content_index, piece.delta)
         else:
-            self._argued(piece.output_index, piece.delta)
+            self._continue_call(piece.output_index, piece.delta)
 
-    def whole(self, fields: dict[str, Any]) -> None:
-        """Read a whole answer, or an event that is no ordinary piece."""
+    def read_fields(self, fields: dict[str, Any]) -> None:
         get = fields.get
         kind = get("type")
         name = kind.encode("utf-8", "replace") if isinstance(kind, str) else b""
         if name == b"error":
-            failed_of(self, fields if get("error") else {"error": fields})
+            read_error(self, fields if get("error") else {"error": fields})
         elif name in _ENDS or name == b"response.created":
-            self._response(get("response"), final=name in _ENDS)
-            failed_of(self, fields)
+            self._read_response(get("response"), final=name in _ENDS)
+            read_error(self, fields)
             self._end(name)
         elif name.startswith(b"response.output_item."):
-            self._item(number(get("output_index")), get("item"))
+            self._read_item(number(get("output_index")), get("item"))
         elif name in _PIECES:
-            self._odd_piece(name, fields)
+            self._read_odd_piece(name, fields)
         else:
-            self._response(fields, final=True)
+            self._read_response(fields, final=True)
 
-    def tokens(self, fields: dict[str, Any]) -> Usage | None:
-        """Read OpenAI's count."""
-        return openai_tokens(fields)
+    def read_usage(self, fields: dict[str, Any]) -> Usage | None:
+        return openai_usage(fields)
+
+    def _read_reasoning(self, payload: bytes) -> None:
+        try:
+            piece = _decode_piece(payload)
+        except ValueError:
+            return
+        if piece.delta:
+            self.add_reasoning(piece.output_index * _PARTS + piece.content_index + piece.summary_index, piece.delta)
 
     def _end(self, name: bytes) -> None:
         if name == b"response.failed" and not self.error:
-            self.fail()
+            self.set_error()
         self.ended = name != b"response.created"
 
-    def _response(self, response: object, *, final: bool) -> None:
+    def _read_response(self, response: object, *, final: bool) -> None:
         if not isinstance(response, dict):
             return
         get = response.get
         self.model, self.response_id = word(get("model")) or self.model, word(get("id")) or self.response_id
         if not final:
             return
-        failed_of(self, response)
-        why, usage, output = get("incomplete_details"), get("usage"), as_list(get("output"))
-        self.finish = (word(why.get("reason")) if isinstance(why, dict) else "") or word(get("status"))
+        read_error(self, response)
+        details, usage, output = get("incomplete_details"), get("usage"), as_list(get("output"))
+        self.finish = (word(details.get("reason")) if isinstance(details, dict) else "") or word(get("status"))
         if isinstance(usage, dict):
             self.usage = usage
         if output:
-            self.forget()
+            self.clear()
         for index, item in enumerate(output):
-            self._item(index, item)
+            self._read_item(index, item)
 
-    def _item(self, index: int, item: object) -> None:
+    def _read_item(self, index: int, item: object) -> None:
         if not isinstance(item, dict):
             return
         get = item.get
         kind = word(get("type"))
         if kind == "message":
-            self._message(index, get("content"))
+            self._read_message(index, get("content"))
         elif kind.endswith("_call") or kind == "mcp_approval_request":
-            call = self.begin(index, word(get("name")) or kind.removesuffix("_call"), word(get("call_id")))
-            self.settle(call, first(item, _ARGUMENTS))
+            call = self.start_call(index, word(get("name")) or kind.removesuffix("_call"), word(get("call_id")))
+            self.set_arguments(call, _first(item, _ANSWER_ARGUMENTS))
 
-    def _message(self, index: int, parts: object) -> None:
-        for place, item in enumerate(as_list(parts)[:_PARTS]):
-            if not self.said(index * _PARTS + place):  # by its pieces
-                self.say(index * _PARTS + place, content([item]))
+    def _read_message(self, index: int, parts: object) -> None:
+        for position, item in enumerate(as_list(parts)[:_PARTS]):
+            if not self.has_text(index * _PARTS + position):  # not read from its pieces
+                self.add_text(index * _PARTS + position, content([item]))
 
-    def _odd_piece(self, name: bytes, fields: dict[str, Any]) -> None:
+    def _read_odd_piece(self, name: bytes, fields: dict[str, Any]) -> None:
         piece, index = fields.get("delta"), number(fields.get("output_index"))
         if not isinstance(piece, str):
-            self.gave_up += 1
-        elif name in _SAID:
-            self.say(index * _PARTS + number(fields.get("content_index")), piece)
+            self.unreadable += 1
+        elif name in _TEXT_PIECES:
+            self.add_text(index * _PARTS + number(fields.get("content_index")), piece)
         else:
-            self._argued(index, piece)
+            self._continue_call(index, piece)
 
-    def _argued(self, index: int, piece: str) -> None:
+    def _continue_call(self, index: int, piece: str) -> None:
         call = self.call(index)
         if call is not None:
-            self.argue(call, piece)
+            self.add_arguments(call, piece)
+
+
+def _close_part(last: Json, kind: str, said: str) -> list[Json]:
+    """Return the events that close the part of a message to which the last event belongs, and the message."""
+    refused = kind == "response.refusal.delta"
+    if not refused and kind != "response.output_text.delta":
+        return []
+    fields: Json = {"refusal": said} if refused else {"text": said, "logprobs": []}
+    closed: Json = {"type": "refusal", **fields} if refused else {"type": "output_text", "annotations": [], **fields}
+    item_id, item_at = word(last.get("item_id")), {"output_index": number(last.get("output_index"))}
+    part_at = {"item_id": item_id, **item_at, "content_index": number(last.get("content_index"))}
+    item = {"id": item_id, "type": "message", "status": "incomplete", "role": "assistant", "content": [closed]}
+    return [
+        {"type": kind.removesuffix("delta") + "done", **part_at, **fields},
+        {"type": "response.content_part.done", **part_at, "part": closed},
+        {"type": "response.output_item.done", **item_at, "item": item},
+    ]
+
+
+def _usage(usage: Usage) -> Json:
+    return {
+        "input_tokens": usage.input_tokens,
+        "input_tokens_details": {"cached_tokens": usage.cached_tokens, "cache_write_tokens": usage.cache_write_tokens},
+        "output_tokens": usage.output_tokens,
+        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+        "total_tokens": usage.input_tokens + usage.output_tokens,
+    }

@@ -1,27 +1,29 @@
-"""How much a request says to the model (`model.prompt`). What it says is found by `prompt_texts`; what a token is, is
-`pricing`'s business.
+"""The texts of a request that the model reads: messages, system prompt, calls, results and declared tools, without the
+JSON around them. Token estimates are made from them (`pricing`).
 
-All that a request says to the model, text by text (SPEC L-3): messages, system prompt, calls, results and declared
-tools, without the JSON around them. One typed pass over a body that is as expected; any other is gone through value by
-value. How long that is, is `prompt`'s question.
+A body of the expected shape is read in one typed pass. Any other is searched value by value.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
-from breakloop.dialects import gemini, openai_legacy
-from breakloop.dialects.base import ParsedBody, json_text, load
+from breakloop.dialects.content import json_text, load
 from breakloop.model.call import Call, Prompt, PromptSize, chars_of
 
+if TYPE_CHECKING:
+    from breakloop.dialects.base import ParsedBody
+
 Raw = msgspec.Raw
-_ABSENT: Final = Raw(b"")
-# Where what is said stands at the top of a body, in all dialects; and where tools are declared.
-_SAID: Final = ("messages", "contents", "input", "system", "instructions", "systemInstruction", "system_instruction")
-_DECLARED: Final = ("tools", "functions")
+ABSENT: Final = Raw(b"")
+# The top-level fields that hold texts, in all dialects, and those that declare tools.
+_TEXT_FIELDS: Final = (
+    "messages", "contents", "input", "system", "instructions", "systemInstruction", "system_instruction",
+)  # fmt: skip
+_TOOL_FIELDS: Final = ("tools", "functions")
 _MEDIA: Final = frozenset(
     (
         "audio", "computer_screenshot", "container_upload", "document", "file", "image", "image_url", "input_audio",
@@ -29,8 +31,8 @@ _MEDIA: Final = frozenset(
     )
 )  # fmt: skip
 _GEMINI_MEDIA: Final = ("inlineData", "inline_data", "fileData", "file_data")
-# What is no text to the model: names of kinds, ids, and thoughts, which are dropped or not counted by most APIs.
-_NOT_SAID: Final = frozenset(
+# Not text for the model: type names, ids, and reasoning, which most APIs drop or do not count.
+_NOT_TEXT: Final = frozenset(
     (
         "cache_control", "call_id", "encrypted_content", "id", "role", "signature", "status", "thinking", "thought",
         "thoughtSignature", "thought_signature", "tool_call_id", "tool_use_id", "type",
@@ -45,7 +47,7 @@ class _Part(msgspec.Struct, gc=False):
     text: str | None = None
     content: str | list[_Part] | None = None
     name: str | None = None
-    input: Raw = _ABSENT
+    input: Raw = ABSENT
     refusal: str | None = None
 
 
@@ -61,7 +63,7 @@ class _Call(msgspec.Struct, gc=False):
 
 
 class _Item(msgspec.Struct, gc=False):
-    """A message, or another item of Responses."""
+    """A message, or another item of OpenAI Responses."""
 
     content: str | list[_Part] | None = None
     tool_calls: list[_Call] | None = None
@@ -75,126 +77,106 @@ class _Item(msgspec.Struct, gc=False):
 
 
 class _Body(msgspec.Struct, gc=False):
-    """What is read of all dialects but Gemini."""
+    """The text fields of OpenAI and Anthropic, which most other APIs imitate."""
 
     messages: list[_Item] | None = None
     input: str | list[_Item] | None = None
     system: str | list[_Part] | None = None
     instructions: str | None = None
-    tools: Raw = _ABSENT
-    functions: Raw = _ABSENT
-
-
-class _GeminiPart(msgspec.Struct, gc=False):
-    """A part as Gemini has it, in both spellings."""
-
-    text: str | None = None
-    thought: bool | None = None
-    functionCall: Raw = _ABSENT  # noqa: N815 - as it is sent
-    functionResponse: Raw = _ABSENT  # noqa: N815
-    inlineData: Raw = _ABSENT  # noqa: N815
-    fileData: Raw = _ABSENT  # noqa: N815
-    function_call: Raw = _ABSENT
-    function_response: Raw = _ABSENT
-    inline_data: Raw = _ABSENT
-    file_data: Raw = _ABSENT
-
-
-class _GeminiContent(msgspec.Struct, gc=False):
-    parts: list[_GeminiPart] | None = None
-
-
-class _GeminiBody(msgspec.Struct, gc=False):
-    contents: list[_GeminiContent] | None = None
-    systemInstruction: _GeminiContent | None = None  # noqa: N815 - as it is sent
-    system_instruction: _GeminiContent | None = None
-    tools: Raw = _ABSENT
+    tools: Raw = ABSENT
+    functions: Raw = ABSENT
 
 
 _decode_body: Final = msgspec.json.Decoder(_Body).decode
-_decode_gemini: Final = msgspec.json.Decoder(_GeminiBody).decode
 
 
 class PromptTexts:
-    """What was found in one body."""
+    """The texts found in one body."""
 
     __slots__ = ("media", "raws", "texts", "tokens")
 
     def __init__(self) -> None:
         self.texts: list[str] = []
-        self.raws: list[Raw | bytes] = []  # arguments that are no text but a value, declarations: as they were sent
+        self.raws: list[Raw | bytes] = []  # arguments that are JSON values, and declarations: as they were sent
         self.media = 0
-        self.tokens = 0
+        self.tokens = 0  # prompts sent as token ids
 
-    def body(self, body: _Body) -> None:
-        """Go through a body that is as expected."""
-        if body.messages is not None:
-            self.items(body.messages)
-        said = body.input
-        if said is not None:
-            if type(said) is list:
-                self.items(said)
+    def add_body(self, body: bytes) -> None:
+        """Add the texts of a body in the shape of OpenAI or Anthropic. Raises ValueError for any other shape."""
+        fields = _decode_body(body)
+        if fields.messages is not None:
+            self._add_items(fields.messages)
+        given = fields.input
+        if given is not None:
+            if type(given) is list:
+                self._add_items(given)
             else:
-                self.text(said)
-        if body.system is not None:
-            self.text(body.system)
-        if body.instructions is not None:
-            self.texts.append(body.instructions)
-        if body.tools is not _ABSENT:
-            self.raws.append(body.tools)
-        if body.functions is not _ABSENT:
-            self.raws.append(body.functions)
+                self._add_content(given)
+        if fields.system is not None:
+            self._add_content(fields.system)
+        if fields.instructions is not None:
+            self.texts.append(fields.instructions)
+        if fields.tools is not ABSENT:
+            self.raws.append(fields.tools)
+        if fields.functions is not ABSENT:
+            self.raws.append(fields.functions)
 
-    def items(self, items: Iterable[_Item]) -> None:
-        """Go through messages."""
+    def add_plain(self, prompt: object) -> None:
+        """Add the prompt of a completion or the input of an embedding: one text, several, or token ids."""
+        if isinstance(prompt, list):
+            for item in prompt:
+                self.add_plain(item)
+        elif isinstance(prompt, int):
+            self.tokens += 1
+        elif isinstance(prompt, str):
+            self.texts.append(prompt)
+
+    def _add_items(self, items: Iterable[_Item]) -> None:
         add = self.texts.append
         for item in items:
             content = item.content
             if type(content) is str:
                 add(content)
             elif type(content) is list:
-                self.parts(content)
+                self._add_parts(content)
             if item.tool_calls is not None:
                 for call in item.tool_calls:
-                    self.function(call.function or call.custom)
+                    self._add_function(call.function or call.custom)
             if item.type is not None or item.function_call is not None or item.refusal is not None:
-                self.other(item)
+                self._add_rare_fields(item)
 
-    def text(self, said: Any) -> None:
-        """Take a text, or the parts of a content."""
-        if type(said) is str:
-            self.texts.append(said)
+    def _add_content(self, content: Any) -> None:
+        if type(content) is str:
+            self.texts.append(content)
         else:
-            self.parts(said)
+            self._add_parts(content)
 
-    def function(self, made: _Function | None) -> None:
-        """A call with its arguments."""
-        if made is not None:
+    def _add_function(self, function: _Function | None) -> None:
+        if function is not None:
             add = self.texts.append
-            if made.name is not None:
-                add(made.name)
-            if made.arguments is not None:
-                add(made.arguments)
-            if made.input is not None:
-                add(made.input)
+            if function.name is not None:
+                add(function.name)
+            if function.arguments is not None:
+                add(function.arguments)
+            if function.input is not None:
+                add(function.input)
 
-    def other(self, item: _Item) -> None:
-        """What few messages have: the calls of old, refusals; and calls and results of Responses."""
+    def _add_rare_fields(self, item: _Item) -> None:
+        """Legacy function calls and refusals; calls and results of OpenAI Responses."""
         add = self.texts.append
         if item.name is not None:
             add(item.name)
         if item.arguments is not None:
             add(item.arguments)
         if item.output is not None:
-            self.text(item.output)
+            self._add_content(item.output)
         if item.input is not None:
             add(item.input)
         if item.refusal is not None:
             add(item.refusal)
-        self.function(item.function_call)
+        self._add_function(item.function_call)
 
-    def parts(self, parts: Iterable[_Part]) -> None:
-        """Go through the parts of a content."""
+    def _add_parts(self, parts: Iterable[_Part]) -> None:
         add = self.texts.append
         for part in parts:
             if part.type in _MEDIA:
@@ -203,149 +185,97 @@ class PromptTexts:
                 add(part.text)
             else:
                 if part.content is not None:
-                    self.text(part.content)
+                    self._add_content(part.content)
                 if part.name is not None:
                     add(part.name)
-                if part.input is not _ABSENT:
+                if part.input is not ABSENT:
                     self.raws.append(part.input)
                 if part.refusal is not None:
                     add(part.refusal)
 
-    def gemini(self, body: _GeminiBody) -> None:
-        """Go through a body of Gemini's that is as expected."""
-        for content in body.contents or ():
-            self.gemini_parts(content)
-        for system in (body.systemInstruction, body.system_instruction):
-            if system is not None:
-                self.gemini_parts(system)
-        if body.tools is not _ABSENT:
-            self.raws.append(body.tools)
-
-    def gemini_parts(self, content: _GeminiContent) -> None:
-        """Go through the parts of one turn."""
-        for part in content.parts or ():
-            if part.text is not None:
-                if not part.thought:
-                    self.texts.append(part.text)
-            elif part.functionCall is not _ABSENT:
-                self.raws.append(part.functionCall)
-            elif part.functionResponse is not _ABSENT:
-                self.raws.append(part.functionResponse)
-            elif part.function_call is not _ABSENT:
-                self.raws.append(part.function_call)
-            elif part.function_response is not _ABSENT:
-                self.raws.append(part.function_response)
-            elif any(raw is not _ABSENT for raw in (part.inlineData, part.fileData, part.inline_data, part.file_data)):
-                self.media += 1
-
-    def anything(self, value: object) -> None:
-        """Go through a value of which nothing is known."""
+    def _add_value(self, value: object) -> None:
+        """Add the texts in a value of unknown shape."""
         if isinstance(value, str):
             self.texts.append(value)
         elif isinstance(value, list):
             for item in value:
-                self.anything(item)
+                self._add_value(item)
         elif isinstance(value, dict):
             kind = value.get("type")
             if (isinstance(kind, str) and kind in _MEDIA) or any(name in value for name in _GEMINI_MEDIA):
                 self.media += 1
             else:
                 for name, inner in value.items():
-                    if name not in _NOT_SAID:
-                        self.anything(inner)
+                    if name not in _NOT_TEXT:
+                        self._add_value(inner)
 
-    def plain(self, prompt: object) -> None:
-        """Take a prompt of Completions or an input of Embeddings: a text, several, or tokens."""
-        if isinstance(prompt, list):
-            for item in prompt:
-                self.plain(item)
-        elif isinstance(prompt, int):
-            self.tokens += 1
-        elif isinstance(prompt, str):
-            self.texts.append(prompt)
+    def add_fields(self, fields: dict[str, Any]) -> None:
+        """Add the texts of a body that had to be decoded leniently."""
+        for name in _TEXT_FIELDS:
+            self._add_value(fields.get(name))
+        self.raws += [json_text(fields[name]) for name in _TOOL_FIELDS if fields.get(name) is not None]
 
 
-_PLAIN: Final = {openai_legacy.COMPLETIONS: ("prompt", "suffix"), openai_legacy.EMBEDDINGS: ("input",)}
-
-
-def texts_of(taken: ParsedBody | None) -> PromptTexts | None:
-    """Find what is said; None where it cannot be read."""
-    if taken is None:
-        return None
-    found = PromptTexts()
+def texts_of(parsed: ParsedBody) -> PromptTexts | None:
+    """Return the texts of a request; None if it cannot be read."""
     try:
-        plain = _PLAIN.get(taken.dialect)
-        if plain is not None:
-            fields = taken.parts.fields
-            for name in plain:
-                found.plain(fields.get(name) if isinstance(fields, dict) else getattr(fields, name))
-            return found
         try:
-            if taken.dialect == gemini.DIALECT:
-                found.gemini(_decode_gemini(taken.body))
-            else:
-                found.body(_decode_body(taken.body))
+            found = PromptTexts()
+            parsed.dialect.add_prompt_texts(found, parsed)
         except ValueError:
-            return _tolerantly(taken.body)
+            fields = load(parsed.body)
+            if not isinstance(fields, dict):
+                return None
+            found = PromptTexts()
+            found.add_fields(fields)
     except RecursionError:
         return None
     return found
 
 
-def _tolerantly(body: bytes) -> PromptTexts | None:
-    fields = load(body)
-    if not isinstance(fields, dict):
-        return None
-    found = PromptTexts()
-    for name in _SAID:
-        found.anything(fields.get(name))
-    found.raws += [json_text(fields[name]) for name in _DECLARED if fields.get(name) is not None]
-    return found
-
-
 class RequestPrompt:
-    """What one request says. Measured when asked for the first time."""
+    """The prompt of one request. Its size is computed once, on first use."""
 
-    __slots__ = ("_read", "_size", "_taken", "body_bytes")
+    __slots__ = ("_measured", "_parsed", "_size", "body_bytes")
 
-    def __init__(self, taken: object, body_bytes: int) -> None:
-        self._taken = taken if isinstance(taken, ParsedBody) else None
+    def __init__(self, parsed: ParsedBody | None, body_bytes: int) -> None:
+        self._parsed = parsed if parsed is not None and parsed.dialect.is_llm else None
         self.body_bytes = body_bytes
-        self._read = False
+        self._measured = False
         self._size: PromptSize | None = None
 
     @property
     def size(self) -> PromptSize | None:
-        """How much it says; None where that cannot be read."""
-        if not self._read:
-            self._read = True
-            said = texts_of(self._taken)
-            self._size = None if said is None else _size(said)
+        """The size of the prompt; None if it cannot be read."""
+        if not self._measured:
+            self._measured = True
+            found = None if self._parsed is None else texts_of(self._parsed)
+            self._size = None if found is None else _size(found)
         return self._size
 
     def texts(self) -> list[str]:
-        """Return all that is said."""
-        said = texts_of(self._taken)
-        return [] if said is None else said.texts + [bytes(raw).decode("utf-8", "replace") for raw in said.raws]
+        """Return all texts, values as JSON."""
+        found = None if self._parsed is None else texts_of(self._parsed)
+        return [] if found is None else found.texts + [bytes(raw).decode("utf-8", "replace") for raw in found.raws]
 
 
 def prompt_of(call: Call) -> Prompt:
-    """Return what a call says; its chat has been read before. A body that passes in pieces counts by its length."""
+    """Return the prompt of a call whose chat has been read. A body that is streamed through counts by its length."""
     known = call.parsed.prompt
     if known is None:
         size = len(call.body)
         if call.body_unseen:
             length = call.headers.get("content-length", b"")
             size = int(length) if length.isdigit() and len(length) < 16 else size
-        known = call.parsed.prompt = RequestPrompt(call.parsed.body, size)
+        parsed = cast("ParsedBody | None", call.parsed.body)  # the registry made it
+        known = call.parsed.prompt = RequestPrompt(parsed, size)
     return known
 
 
-def _size(said: PromptTexts) -> PromptSize:
-    """Add it up."""
-    texts = said.texts
+def _size(found: PromptTexts) -> PromptSize:
+    texts = found.texts
     chars = sum(map(len, texts)) if all(map(str.isascii, texts)) else sum(map(chars_of, texts))
-    for raw in said.raws:
+    for raw in found.raws:
         sent = bytes(raw)
         chars += len(sent) if sent.isascii() else chars_of(sent.decode("utf-8", "replace"))
-    return PromptSize(chars, said.media, said.tokens)
+    return PromptSize(chars, found.media, found.tokens)

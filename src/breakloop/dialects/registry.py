@@ -1,139 +1,100 @@
-"""Which dialect a request speaks: by the end of its path first, else MCP by its body; anything else is plain HTTP.
-
-What a dialect's fields mean is its own file's business.
-
-Reads the newest step of a request (SPEC LD-4): the last answer of the model and everything behind it, whichever
-dialect it is written in. Work is in proportion to that tail; the conversation before it is passed over undecoded.
-
-What a step means, and whether it was seen before, is left to `detect.steps`.
-"""
+"""The table of dialects, and how a request finds its own: by the end of its path, else by its body."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Iterable, Mapping
+from typing import Any
 
-from breakloop.dialects import anthropic, base, gemini, mcp, openai_chat, openai_legacy, openai_responses
-from breakloop.dialects import gemini as gemini_steps
-from breakloop.dialects import mcp as mcp_steps
-from breakloop.dialects import openai_chat as openai_chat_steps
-from breakloop.dialects import openai_responses as openai_responses_steps
-from breakloop.dialects.steps import own
-from breakloop.model.call import Call, Chat, Step
-
-Taken = base.ParsedBody | mcp.McpBody
-Take = Callable[[bytes, str], base.ParsedBody | None]
-
-_CHAT: Final = "/chat/completions"
-_BY_ENDING: Final[dict[str, tuple[Take, str]]] = {
-    _CHAT: (openai_chat.take, openai_chat.DIALECT),
-    "/completions": (openai_legacy.take_completions, openai_legacy.COMPLETIONS),
-    "/responses": (openai_responses.take, openai_responses.DIALECT),
-    "/embeddings": (openai_legacy.take_embeddings, openai_legacy.EMBEDDINGS),
-    "/messages": (anthropic.take, anthropic.DIALECT),
-}
-_OF_GEMINI: Final = (gemini.take, gemini.DIALECT)
-_GEMINI: Final = (":generateContent", gemini.STREAM)
-_ENDINGS: Final = (
-    "/completions",
-    "/responses",
-    "/messages",
-    "/embeddings",
-    *_GEMINI,
-    "/completions/",
-    "/responses/",
-    "/messages/",
-    "/embeddings/",
-)
+from breakloop.dialects import denial
+from breakloop.dialects.anthropic import Anthropic
+from breakloop.dialects.base import Dialect, ParsedBody
+from breakloop.dialects.gemini import Gemini
+from breakloop.dialects.mcp import MCP
+from breakloop.dialects.openai_chat import OpenAIChat
+from breakloop.dialects.openai_legacy import OpenAICompletions, OpenAIEmbeddings
+from breakloop.dialects.openai_responses import OpenAIResponses
+from breakloop.model.call import Call, Chat
+from breakloop.model.verdict import Verdict
 
 
-def take(method: str, path: str, body: bytes) -> Taken | None:
-    """Take an LLM or MCP request apart, once for all that is asked of it; None is plain HTTP. The path comes without a
-    query.
-    """
+class Dialects(dict[str, Dialect]):
+    """Dialects by name. Of two whose path endings match, the first is used."""
+
+    def __init__(self, dialects: Iterable[Dialect]) -> None:
+        super().__init__({dialect.name: dialect for dialect in dialects})
+        self._endings = tuple(ending for dialect in self.values() for ending in dialect.path_endings)
+        self._any_path = [dialect for dialect in self.values() if dialect.any_path]
+
+    def of_path(self, path: str) -> Dialect | None:
+        """Return the dialect of a path, given without its query."""
+        if path.endswith(self._endings):  # one test for all, because most paths match none
+            for dialect in self.values():
+                if path.endswith(dialect.path_endings):
+                    return dialect
+        return None
+
+    def of_body(self, body: bytes) -> Dialect | None:
+        """Return the dialect that a body on any path may be of."""
+        for dialect in self._any_path:
+            if dialect.is_likely(body):
+                return dialect
+        return None
+
+    def of_answer(self, fields: Mapping[str, Any]) -> Dialect | None:
+        """Return the dialect that a decoded answer of unknown origin is of."""
+        return next((one for one in self.values() if one.answer_field and one.answer_field in fields), None)
+
+    def of_usage(self, fields: dict[str, Any]) -> Dialect | None:
+        """Return the dialect whose own names token counts of unknown origin have."""
+        return next((one for one in self.values() if one.owns_usage(fields)), None)
+
+
+DIALECTS = Dialects((
+    OpenAIChat(),
+    OpenAICompletions(),
+    OpenAIResponses(),
+    OpenAIEmbeddings(),
+    Anthropic(),
+    Gemini(),
+    MCP,
+))  # fmt: skip
+
+
+def parse(method: str, path: str, body: bytes) -> ParsedBody | None:
+    """Parse an LLM or MCP request; None for plain HTTP. The path comes without a query."""
     if method != "POST" or not body:
         return None
-    taken: Taken | None = None
-    if path.endswith(_CHAT):  # as most do
-        taken = openai_chat.take(body, path)
-    elif path.endswith(_ENDINGS):
-        taken = _by_ending(path)[0](body, path)
-    if taken is not None:
-        return taken
-    # Also after a path of another dialect: MCP servers of old take their messages at /messages.
-    return mcp.take(body) if mcp.is_likely(body) else None
-
-
-def read_chat(method: str, path: str, body: bytes, tail: int) -> Chat | None:
-    """Read an LLM or MCP request with its last `tail` messages; None is plain HTTP."""
-    taken = take(method, path, body)
-    return None if taken is None else taken.chat(tail)
+    dialect = DIALECTS.of_path(path)
+    parsed = None if dialect is None else dialect.parse(body, path)
+    if parsed is not None:
+        return parsed
+    # Also on a path of another dialect: older MCP servers accept their messages at /messages.
+    dialect = DIALECTS.of_body(body)
+    return None if dialect is None else dialect.parse(body, path)
 
 
 def head_of(call: Call) -> Chat | None:
-    """Return what an LLM or MCP request asks for, without its messages; None for anything else."""
-    parsed = call.parsed
-    if parsed.chat is None:
-        taken = take(call.method, call.path, call.body)
-        parsed.chat = (taken.head() if taken else None) or False
-    return parsed.chat or None
-
-
-def opening(method: str, path: str, body: bytes) -> str:
-    """Return the texts that name a conversation: the system prompt up to the first message of the user; else ""."""
-    taken = take(method, path, body)
-    return "" if taken is None else taken.opening()
+    """Return the chat of a call without its messages; None for plain HTTP."""
+    known = call.parsed
+    if known.chat is None:
+        parsed = parse(call.method, call.path, call.body)
+        known.chat = False if parsed is None else parsed.head()
+    return known.chat or None
 
 
 def of_path(path: str) -> str:
-    """Return the dialect that a path alone speaks for, or ""."""
-    return _by_ending(path)[1] if path.endswith(_ENDINGS) else ""
+    """Return the name of a path's dialect, or ""."""
+    dialect = DIALECTS.of_path(path)
+    return "" if dialect is None else dialect.name
 
 
-def provider(dialect: str) -> str:
-    """Return whose dialect it is: the part before the first underscore."""
-    return dialect.partition("_")[0]
+def denial_for(verdict: Verdict, call: Call, dialect: str) -> tuple[int, bytes]:
+    """Return status and body of a denial for the client itself. `dialect` may be "", see `error_body`."""
+    found = DIALECTS.get(dialect)
+    return (verdict.status, error_body(verdict, call, "")) if found is None else found.denial(verdict, call)
 
 
-def _by_ending(path: str) -> tuple[Take, str]:
-    if path.endswith(_GEMINI):
-        return _OF_GEMINI
-    path = path.removesuffix("/")
-    return _BY_ENDING[_CHAT if path.endswith(_CHAT) else path[path.rfind("/") :]]
-
-
-def of(taken: Taken) -> Step | None:
-    """Return the newest step of a request; None where its dialect has none, or nothing can be read. Never raises."""
-    if isinstance(taken, mcp.McpBody):
-        return mcp_steps.of(taken)
-    known = _READERS.get(taken.dialect)
-    return None if known is None else known[1](taken)
-
-
-def newest_step(dialect: str, body: bytes) -> Step | None:
-    """Read the newest step of a body that is written in `dialect`, or return None. Never raises."""
-    if dialect == mcp.DIALECT:
-        return mcp_steps.read_step(body)
-    known = _READERS.get(dialect)
-    taken = None if known is None else known[0](body)
-    return None if taken is None else of(taken)
-
-
-def _completions(taken: base.ParsedBody) -> Step | None:
-    """A prompt without a conversation: what is asked, and nothing that was done."""
-    chat = taken.chat(1)
-    if chat is None:
-        return None
-    asked = tuple([own(message.text) for message in chat.tail if message.text])
-    return Step("", (), (), (), asked, (), chat.message_count, len(taken.body))
-
-
-_Take = Callable[[bytes], base.ParsedBody | None]
-_Of = Callable[[base.ParsedBody], Step | None]
-_READERS: Final[dict[str, tuple[_Take, _Of]]] = {
-    openai_chat.DIALECT: (openai_chat.take, openai_chat_steps.of),
-    openai_responses.DIALECT: (openai_responses.take, openai_responses_steps.of),
-    openai_legacy.COMPLETIONS: (openai_legacy.take_completions, _completions),
-    anthropic.DIALECT: (anthropic.take, anthropic.of),
-    gemini.DIALECT: (gemini.take, gemini_steps.of),
-}
+def error_body(verdict: Verdict, call: Call, dialect: str) -> bytes:
+    """Return an error body in the client's dialect; if that is unknown (""), in the one that the request looks like."""
+    found = DIALECTS.get(dialect) or DIALECTS.of_body(call.body) or DIALECTS.of_path(call.path)
+    return denial.dump({"detail": denial.detail(verdict)}) if found is None else found.error_body(verdict, call)

@@ -1,7 +1,7 @@
-"""Finds the ids by which clients already name a conversation inside a request body (SPEC C-7), and nothing else of it.
+"""The ids inside a request body by which clients name a conversation or session.
 
-Names of users (`user`, `safety_identifier`, a plain `metadata.user_id`) are never one. Header fields, and which id wins
-over which, are `policy.identity`'s and `policy.descriptors`' business.
+User names (`user`, `safety_identifier`, a plain `metadata.user_id`) are never taken for one. `policy.identity` reads
+headers and decides which id takes precedence.
 """
 
 from __future__ import annotations
@@ -13,67 +13,94 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from breakloop.dialects import mcp
-from breakloop.dialects.base import NULL, BodyModel, Raw, clean, decode, load
-from breakloop.dialects.registry import Taken
+from breakloop.dialects.content import clean, decode, load
+
+Raw = msgspec.Raw
+NULL: Final = Raw(b"null")
+
+
+class BodyModel(msgspec.Struct, gc=False, kw_only=True):
+    """The fields of any request body that may hold an id. They stay undecoded, so that a wrong type in one does not
+    hide the others.
+
+    Each dialect's own body model adds the fields that it reads. A value of another type in those makes the decoder
+    raise, and the body is read leniently.
+    """
+
+    conversation: Raw = NULL
+    conversation_id: Raw = NULL
+    thread_id: Raw = NULL
+    litellm_session_id: Raw = NULL
+    session_id: Raw = NULL
+    sessionId: Raw = NULL  # noqa: N815 - as it is sent
+    langfuse_session_id: Raw = NULL
+    litellm_trace_id: Raw = NULL
+    litellm_metadata: Raw = NULL
+    metadata: Raw = NULL
+    previous_response_id: Raw = NULL
+    prompt_cache_key: Raw = NULL
+    user: Raw = NULL
+    safety_identifier: Raw = NULL
 
 
 class BodyIds(NamedTuple):
-    """What a body says about its conversation; "" is: nothing."""
+    """The ids found in a body; "" where there is none."""
 
-    session: str = ""  # names the conversation or session outright
+    session: str = ""  # names the conversation or session itself
     previous: str = ""  # the response that this request continues (`previous_response_id`)
-    cache_key: str = ""  # a `prompt_cache_key` that is as good as an id
+    cache_key: str = ""  # a `prompt_cache_key` that is as specific as an id
     trace: str = ""  # a trace: may cover one request or many
 
 
 NONE: Final = BodyIds()
 
-# Beside the messages and inside `metadata`; the one that names a single conversation before the wider one.
+# Next to the messages and inside `metadata`; ids of a single conversation before wider ones.
 _SESSIONS: Final = dict.fromkeys((
-    "conversation_id",  # LangSmith, and many a chat front end
+    "conversation_id",  # LangSmith, and many chat front ends
     "thread_id",  # LangSmith, LangGraph
     "litellm_session_id",  # LiteLLM, Cline
     "session_id",  # OpenRouter, LiteLLM, OpenHands
     "sessionId",  # Qwen Code
     "langfuse_session_id",  # Langfuse
 ))  # fmt: skip
-# In an MCP request's `_meta`: Goose's, then ChatGPT's.
-_MCP_SESSIONS: Final = dict.fromkeys(("agent-session-id", "openai/session"))
+_META_SESSIONS: Final = dict.fromkeys(("agent-session-id", "openai/session"))  # MCP's `_meta`: Goose, ChatGPT
 _TRACES: Final = dict.fromkeys(("litellm_trace_id", "trace_id"))
 _CLAUDE_CODE: Final = "_session_"
-# A cache key may as well name a prompt, or all that a user does: only a UUID is taken for a conversation's id.
+# A cache key may also name a prompt, or everything a user does. Only a UUID is taken for the id of a conversation.
 _UUID: Final = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}").fullmatch
-_NOT_IDS: Final = frozenset(("null", "undefined", "none"))  # what a program writes when it has no id
+_NOT_IDS: Final = frozenset(("null", "undefined", "none"))  # what programs write if they have no id
 _TRACEPARENT: Final = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}").match
-_VALUE_MAX_BYTES: Final = 64 * 1024  # no id is looked for in anything larger
+_VALUE_MAX_BYTES: Final = 64 * 1024  # a larger value is not searched for ids
 
 
-Get = Callable[[str], Any]
 _FIELDS: Final = BodyModel.__struct_fields__
 _values: Final = attrgetter(*_FIELDS)
-_NOTHING: Final = _values(BodyModel())
-_NO_META: Final[dict[str, Any]] = {}
+_NO_VALUES: Final = _values(BodyModel())
 _decode_body = msgspec.json.Decoder(BodyModel).decode
 
 
-def of(taken: Taken) -> BodyIds:
-    """Return the ids in a body that was taken apart; never raises."""
+def find(body: bytes) -> BodyIds:
+    """Return the ids in the body of any LLM request. Never raises."""
     try:
-        return _in_meta(_meta(taken)) if isinstance(taken, mcp.McpBody) else _in_fields(taken.parts.fields)
+        return find_in(_fields(body))
     except RecursionError:
         return NONE
 
 
-def find(dialect: str, body: bytes) -> BodyIds:
-    """Return the ids in a body that was read as `dialect`; never raises."""
-    if dialect == mcp.DIALECT:
-        taken = mcp.take(body)
-        return NONE if taken is None else of(taken)
-    try:
-        return _in_fields(_fields(body))
-    except RecursionError:
+def find_in(fields: BodyModel | dict[str, Any]) -> BodyIds:
+    """Return the ids in the fields of a parsed body."""
+    if isinstance(fields, dict):
+        return _find(fields)
+    values = _values(fields)
+    if values == _NO_VALUES:
         return NONE
+    return _find({name: _value(raw) for name, raw in zip(_FIELDS, values, strict=True) if raw is not NULL})
+
+
+def find_in_meta(meta: dict[str, Any]) -> BodyIds:
+    """Return the ids in the `_meta` of an MCP request."""
+    sent = meta.get("traceparent")
+    return BodyIds(_first(meta, _META_SESSIONS), trace=trace_of(sent) if isinstance(sent, str) else "")
 
 
 def trace_of(traceparent: str) -> str:
@@ -85,21 +112,12 @@ def trace_of(traceparent: str) -> str:
 def _fields(body: bytes) -> BodyModel | dict[str, Any]:
     try:
         return _decode_body(body)
-    except ValueError:  # BOM, lone surrogates, NaN; or no JSON at all
+    except ValueError:  # BOM, lone surrogates, NaN; or not JSON at all
         loaded = load(body)
         return loaded if isinstance(loaded, dict) else {}
 
 
-def _in_fields(fields: BodyModel | dict[str, Any]) -> BodyIds:
-    if isinstance(fields, dict):
-        return _among(fields)
-    values = _values(fields)
-    if values == _NOTHING:
-        return NONE
-    return _among({name: _value(raw) for name, raw in zip(_FIELDS, values, strict=True) if raw is not NULL})
-
-
-def _among(fields: dict[str, Any]) -> BodyIds:
+def _find(fields: dict[str, Any]) -> BodyIds:
     get = fields.get
     metadata = get("metadata")
     inner = metadata if isinstance(metadata, dict) else {}
@@ -117,12 +135,12 @@ def _among(fields: dict[str, Any]) -> BodyIds:
 
 
 def _conversation(value: object) -> str:
-    """OpenAI's Responses take the id of a conversation, or an object that holds it."""
+    """OpenAI Responses accept the id of a conversation, or an object that holds it."""
     return _id(value.get("id") if isinstance(value, dict) else value)
 
 
 def _claude_code(value: object) -> str:
-    """Return the session in Claude Code's `user_id`: first it ended in `_session_<id>`, now it is JSON in a string."""
+    """Return the session in Claude Code's `user_id`: older versions end in `_session_<id>`, newer ones send JSON."""
     if isinstance(value, str):
         if value.startswith("user_"):
             return _id(value.rpartition(_CLAUDE_CODE)[2]) if _CLAUDE_CODE in value else ""
@@ -132,24 +150,10 @@ def _claude_code(value: object) -> str:
     return _id(value.get("session_id")) if isinstance(value, dict) else ""
 
 
-def _cache_key(get: Get) -> str:
+def _cache_key(get: Callable[[str], Any]) -> str:
     sent = get("prompt_cache_key")
     key = "" if sent is None else _id(sent)
     return key if key and _UUID(key) and key not in (_id(get("user")), _id(get("safety_identifier"))) else ""
-
-
-def _meta(taken: mcp.McpBody) -> dict[str, Any]:
-    """Return the `_meta` of the first request that has one; of a batch, all belong to one client."""
-    for request in taken.requests:
-        meta = request.params.get("_meta") if isinstance(request.params, dict) else None
-        if meta and isinstance(meta, dict):
-            return meta
-    return _NO_META
-
-
-def _in_meta(meta: dict[str, Any]) -> BodyIds:
-    sent = meta.get("traceparent")
-    return BodyIds(_first(meta, _MCP_SESSIONS), trace=trace_of(sent) if isinstance(sent, str) else "")
 
 
 def _first(fields: dict[str, Any], names: dict[str, None]) -> str:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import orjson
 
-from breakloop.dialects.base import arguments, json_text
+from breakloop.dialects.content import arguments, json_text
 from breakloop.model.call import ToolCall
 
 _SHELL: Final = "bash"

@@ -1,8 +1,8 @@
-"""Asks OpenAI's APIs for the count of tokens at the end of a stream whose client did not ask, and takes it out of the
-stream again, so that the client sees what it would have seen (SPEC D-1, L-3). The other APIs always send one.
+"""Requesting token counts in OpenAI streams whose client did not, and removing them from the answer again, so that the
+client gets what it would have got. Other APIs always send counts.
 
-When to ask is a policy's business, which answers can be rewritten the gateway's. Every byte that is not about the count
-stays as it is, in the request and in the answer; where that cannot be had, nothing is changed.
+Every byte that does not concern the counts stays as it is, in the request and in the answer. If that is impossible,
+nothing is changed.
 """
 
 from __future__ import annotations
@@ -12,13 +12,11 @@ from typing import Any, Final
 
 import msgspec
 
-from breakloop.dialects import openai_chat, openai_legacy
-from breakloop.dialects.base import decode
+from breakloop.dialects.content import decode
 
-HELD_MAX_BYTES: Final = 256 * 1024  # of an event that is not at its end; a longer one passes as it is
-_DIALECTS: Final = frozenset((openai_chat.DIALECT, openai_legacy.COMPLETIONS))
+HELD_MAX_BYTES: Final = 256 * 1024  # of an incomplete event; a longer one passes unchanged
 _WHITE: Final = b" \t\n\r"
-_BAD: Final = (ValueError, RecursionError)  # broken JSON, a type that is not expected, nesting without end
+_BAD: Final = (ValueError, RecursionError)  # broken JSON, an unexpected type, unlimited nesting
 
 Raw = msgspec.Raw
 _ABSENT: Final = Raw(b"")
@@ -38,51 +36,49 @@ class _Body(msgspec.Struct, gc=False):
 _decode_body: Final = msgspec.json.Decoder(_Body).decode
 
 
-def ask(dialect: str, body: bytes) -> bytes | None:
-    """Return the body with the question in it; None where it need not be asked, or cannot."""
-    if dialect not in _DIALECTS:
-        return None
+def request_usage(body: bytes) -> bytes | None:
+    """Return the body with `include_usage` set; None if that is unnecessary or impossible."""
     try:
         fields = _decode_body(body)
         if not fields.stream:
             return None
         if fields.stream_options is not _ABSENT:
-            return _among_others(body, bytes(fields.stream_options))
+            return _with_options(body, bytes(fields.stream_options))
     except _BAD:
         return None
     end = len(body.rstrip(_WHITE)) - 1
     return b"".join((memoryview(body)[:end], b',"stream_options":{', _MEMBER, b"}", memoryview(body)[end:]))
 
 
-def _among_others(body: bytes, options: bytes) -> bytes | None:
-    """Put it into the options that the client has set."""
-    places = list(_OPTIONS(body))
-    asking = _asking(options)
-    # Quotes inside a text are escaped, so each of these is the name of a field; but of which object?
-    if asking is None or len(places) != 1 or not body.startswith(options, places[0].end()):
+def _with_options(body: bytes, options: bytes) -> bytes | None:
+    """Add the member to the options that the client has set."""
+    found = list(_OPTIONS(body))
+    changed = _with_usage(options)
+    # Quotes inside a text are escaped, so each match is the name of a field, but maybe of another object.
+    if changed is None or len(found) != 1 or not body.startswith(options, found[0].end()):
         return None
-    at = places[0].end()
-    return b"".join((memoryview(body)[:at], asking, memoryview(body)[at + len(options) :]))
+    at = found[0].end()
+    return b"".join((memoryview(body)[:at], changed, memoryview(body)[at + len(options) :]))
 
 
-def _asking(options: bytes) -> bytes | None:
-    """Return options that ask; None where these do already, or are none."""
-    said: Any = decode(options)
-    if said is None:
+def _with_usage(options: bytes) -> bytes | None:
+    """Return options that request counts; None if these do already, or are no options."""
+    value: Any = decode(options)
+    if value is None:
         return b"{%b}" % _MEMBER
-    if not isinstance(said, dict):
+    if not isinstance(value, dict):
         return None
-    if "include_usage" not in said:
-        return b"{%b%b%b" % (_MEMBER, b"," if said else b"", options[1:])
+    if "include_usage" not in value:
+        return b"{%b%b%b" % (_MEMBER, b"," if value else b"", options[1:])
     flags = list(_FLAG(options))
-    if said["include_usage"] or len(flags) != 1:
+    if value["include_usage"] or len(flags) != 1:
         return None
     return b"%btrue%b" % (options[: flags[0].start(1)], options[flags[0].end(1) :])
 
 
 # -- in the answer
 
-# Two ends of a line, of which each is CR LF, LF or CR. The last one may be half of a CR LF.
+# Two line ends, each CR LF, LF or CR. The last one may be the first half of a CR LF.
 _EVENT_END: Final = re.compile(rb"(?:\r\n|\n|\r(?!\n))(?:\r\n?|\n)").search
 _DATA: Final = re.compile(rb"(?:\A(?:\xef\xbb\xbf)?|[\r\n])data:([^\r\n]*)").findall
 _NAME: Final = b'"usage"'
@@ -90,7 +86,7 @@ _CR: Final = 13
 _NULL: Final = re.compile(
     rb'(?<![ \t])[ \t]*+,[ \t]*+"usage"[ \t]*+:[ \t]*+null|"usage"[ \t]*+:[ \t]*+null[ \t]*+,[ \t]*+'
 )
-# As OpenAI writes it: at the end of a chunk, or before the padding there. What closes after it is the chunk itself.
+# As OpenAI writes it: at the end of a chunk, or before the padding there. The brace after it closes the chunk.
 _NULL_LAST: Final = re.compile(
     rb'"usage"[ \t]*:[ \t]*null(?=(?:[ \t]*,[ \t]*"obfuscation"[ \t]*:[ \t]*"[^"\\]*")?[ \t]*\}[\r\n]+\Z)'
 ).match
@@ -106,17 +102,17 @@ _decode_chunk: Final = msgspec.json.Decoder(_Chunk).decode
 
 
 class UsageStrip:
-    """Takes out of one stream what the question brought into it. Holds back at most one event that has no end yet."""
+    """Removes the requested counts from one stream. Holds back at most one incomplete event."""
 
     __slots__ = ("_after_cr", "_held", "_passing")
 
     def __init__(self) -> None:
         self._held = bytearray()
-        self._passing = False  # the event that is coming is too long to be held
-        self._after_cr: bytes | None = None  # what becomes of a line feed that belongs to the CR before it
+        self._passing = False  # the current event is too long to be held back
+        self._after_cr: bytes | None = None  # replaces a line feed that belongs to the CR before it
 
     def feed(self, piece: bytes) -> bytes:
-        """Take the next bytes of the stream; return those that pass on now."""
+        """Take the next bytes of the stream; return those to pass on now."""
         if self._after_cr is not None and piece:
             line_feed, self._after_cr = self._after_cr, None
             if piece.startswith(b"\n"):
@@ -124,7 +120,7 @@ class UsageStrip:
         return self._take(piece)
 
     def finish(self) -> bytes:
-        """Return what is held when nothing follows: half an event, as it came."""
+        """Return the incomplete event at the end of the stream, unchanged."""
         held, self._held = bytes(self._held), bytearray()
         return held
 
@@ -152,25 +148,25 @@ class UsageStrip:
             del held[:at]
         if self._passing or len(held) > HELD_MAX_BYTES:
             self._passing = True
-            passed.append(bytes(held[:-3]))  # these may be the beginning of its end
+            passed.append(bytes(held[:-3]))  # the last bytes may be the beginning of its end
             del held[:-3]
         return passed[0] if len(passed) == 1 else b"".join(passed)
 
 
 def _end(data: bytes | bytearray, scan: int) -> int:
-    """Return where the next event ends; 0 where it does not yet."""
+    """Return where the next event ends; 0 if it is incomplete."""
     found = _EVENT_END(data, scan)
     return 0 if found is None else found.end()
 
 
 def _end_of_line_feeds(data: bytes | bytearray, scan: int) -> int:
-    """Return the same, many times as fast, for bytes that brought no CR: an end that has one was found before."""
+    """Like `_end`, many times as fast, for new bytes without a CR. An end with a CR was found before."""
     found = data.find(b"\n\n", scan)
     return 0 if found < 0 else found + 2
 
 
 def without_usage(event: bytes) -> bytes:
-    """Return an event as it would have come without the question: nothing, where it is the count itself."""
+    """Return an event as it would be without requested counts: b"" for the event of the counts itself."""
     at = event.rfind(_NAME)
     if at < 0:
         return event

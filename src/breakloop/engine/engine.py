@@ -18,7 +18,7 @@ from typing import Final
 
 from breakloop.clock import Clock
 from breakloop.detect.steps.block import CUTS
-from breakloop.dialects import mcp
+from breakloop.dialects import registry
 from breakloop.engine.activity import ActivityRecorder, Mark
 from breakloop.engine.breakers import Breakers, BreakerState
 from breakloop.engine.decision_state import DecisionState, PendingResult, Settlement, Ticket, pending_result, state_of
@@ -327,7 +327,7 @@ class Engine:
         """Tell whether the same call has another result than the last time. Of an MCP call only the answer shows it:
         polling that sees something new is progress, and as free as a try that failed."""
         chat = call.parsed.chat
-        if not isinstance(chat, Chat) or chat.dialect != mcp.DIALECT or not answer.text:
+        if not isinstance(chat, Chat) or registry.DIALECTS[chat.dialect].is_llm or not answer.text:
             return False
         before, result = self._results.get(key), hash(answer.text)
         self._results.put(key, result)

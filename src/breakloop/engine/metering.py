@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from breakloop.clock import Clock
-from breakloop.dialects import mcp, registry
+from breakloop.dialects import registry
 from breakloop.dialects.prompt import prompt_of
 from breakloop.engine.decision_state import state_of
 from breakloop.limits.base import NOTHING, Estimate
@@ -107,7 +107,7 @@ class Meter:
     def cost_microusd(self, call: Call, usage: Usage) -> int:
         """Return what so many tokens of a call cost; nothing where no price is known."""
         chat = call.parsed.chat
-        price = self._price(call, chat) if isinstance(chat, Chat) and chat.dialect != mcp.DIALECT else None
+        price = self._price(call, chat) if isinstance(chat, Chat) and registry.DIALECTS[chat.dialect].is_llm else None
         return 0 if price is None else Prices.cost_microusd(price, usage)
 
     def capped(self, call: Call, cap: CompletionCap, action: str) -> None:
@@ -121,12 +121,12 @@ class Meter:
     def _llm(self, call: Call) -> Chat | None:
         """Return what an LLM call says; a call of a tool costs no tokens."""
         chat = self._descriptors.head(call)
-        return None if chat is None or chat.dialect == mcp.DIALECT else chat
+        return chat if chat is not None and registry.DIALECTS[chat.dialect].is_llm else None
 
     def _price(self, call: Call, chat: Chat) -> Price | None:
         if self._prices is None:
             return None
-        price = self._prices().find(call.upstream or registry.provider(chat.dialect), chat.model)
+        price = self._prices().find(call.upstream or registry.DIALECTS[chat.dialect].provider, chat.model)
         if price is None and chat.model not in self._told and len(self._told) < _TOLD_MAX:
             self._told.add(chat.model)
             data: dict[str, object] = {"model": chat.model[:200], "upstream": call.upstream}

@@ -13,7 +13,7 @@ from hashlib import sha256
 from time import perf_counter_ns
 
 from breakloop.clock import Clock
-from breakloop.dialects import denial
+from breakloop.dialects import denial, registry
 from breakloop.dialects.denial import VerdictHeaders
 from breakloop.dialects.encoding import unpack
 from breakloop.engine.engine import Engine
@@ -226,12 +226,12 @@ class Admission:
 
     def client_denial(self, call: Call, verdict: Verdict) -> Reply:
         """Return a denial for the client. An MCP client gets a tool error, because the model does not see statuses."""
-        status, body = denial.for_client(verdict, call, self.dialect(call))
+        status, body = registry.denial_for(verdict, call, self.dialect(call))
         return Reply(status, self._denial_head(call, verdict) + JSON, body, 0.0)
 
     def error_body(self, call: Call, verdict: Verdict) -> bytes:
         """Return an error in the format of the client's dialect."""
-        return denial.for_call(verdict, call, self.dialect(call))
+        return registry.error_body(verdict, call, self.dialect(call))
 
     def dialect(self, call: Call) -> str:
         """Return the dialect of a call, or "" for plain HTTP."""

@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
-from breakloop.dialects.denial import rpc_stub
+from breakloop.dialects import registry
+from breakloop.dialects.mcp import rpc_stub
 from breakloop.dialects.reader import PassingAnswer
-from breakloop.dialects.usage_request import UsageStrip, ask
+from breakloop.dialects.usage_request import UsageStrip
 from breakloop.gateway.http_request import CLOSE, Reply, Request
 from breakloop.gateway.http_response import (
     BODY_UNTIL_CLOSE,
@@ -74,7 +75,7 @@ class UsageInjector:
         chat = call.parsed.chat
         if not isinstance(chat, Chat) or not chat.stream or request.streamed or self._rejected.get(_key(call, chat)):
             return None
-        body = ask(chat.dialect, request.body if steered else call.body)
+        body = registry.DIALECTS[chat.dialect].request_usage(request.body if steered else call.body)
         if body is not None:
             self._tally.asked_usage += 1
         return body

@@ -14,7 +14,7 @@ from time import perf_counter_ns
 from typing import Any, Final
 from urllib.parse import unquote_to_bytes
 
-from breakloop.dialects import steer
+from breakloop.dialects import registry
 from breakloop.dialects.reader import PassingAnswer
 from breakloop.engine.fold import denial
 from breakloop.gateway.admission import JSON, Admission
@@ -214,7 +214,7 @@ class ProxyHandler:
         chat = call.parsed.chat
         if not isinstance(chat, Chat) or request.streamed:
             return False
-        body = steer.append(chat.dialect, call.body, verdict.note)
+        body = registry.DIALECTS[chat.dialect].append_note(call.body, verdict.note)
         if body is None:
             return False
         request.body = body

@@ -10,11 +10,9 @@ from collections import deque
 from typing import Any, Final
 
 from breakloop.clock import Clock
-from breakloop.dialects import base
+from breakloop.dialects import content, registry
 from breakloop.dialects.answers import CALLS_MAX, TEXT_MAX_CHARS, tokens
-from breakloop.dialects.anthropic import AnthropicAnswer
-from breakloop.dialects.gemini import GeminiAnswer
-from breakloop.dialects.openai_chat import openai_tokens
+from breakloop.dialects.openai_chat import openai_usage
 from breakloop.engine.decision_state import PendingResult
 from breakloop.engine.engine import Engine
 from breakloop.errors import RequestError
@@ -124,7 +122,7 @@ def read_report(request: Request) -> Answer:
         raise RequestError(413, f"a result has at most {BODY_MAX_BYTES} bytes: send a digest instead of a long text")
     if request.headers.get("content-encoding", b"identity").lower() != b"identity":
         raise _wrong("Content-Encoding", "send the result plain")
-    report = base.load(request.body)
+    report = content.load(request.body)
     if not isinstance(report, dict):
         raise RequestError(400, 'the body must be a JSON object such as {"status": 200}')
     status = _status(report)
@@ -146,7 +144,7 @@ def _status(report: dict[str, Any]) -> int:
     remedy = "send the HTTP status of the answer as a number, or 0 where none came (refused, cut short, too late)"
     if report.get("status") is None:
         raise _wrong("status", f"is missing; {remedy}")
-    status = base.count(report["status"])
+    status = content.count(report["status"])
     if status is None or not (status == NO_ANSWER or 100 <= status <= 999):
         raise _wrong("status", f"is no status; {remedy}")
     return status
@@ -158,12 +156,12 @@ def _text(report: dict[str, Any]) -> str:
     if text is not None:
         if not isinstance(text, str):
             raise _wrong("text", "send what the model said as a string, or leave it out")
-        return base.clean(text[:TEXT_MAX_CHARS])
+        return content.clean(text[:TEXT_MAX_CHARS])
     if digest is None:
         return ""
     if not isinstance(digest, str) or len(digest) > _DIGEST_MAX:
         raise _wrong("digest", f"send a string of at most {_DIGEST_MAX} characters, the same for the same answer")
-    return base.clean(f"{_DIGEST}{digest}>") if digest else ""
+    return content.clean(f"{_DIGEST}{digest}>") if digest else ""
 
 
 def _calls(calls: Any) -> tuple[ToolCall, ...]:
@@ -183,7 +181,7 @@ def _call(item: Any, field: str) -> ToolCall:
     if not isinstance(name, str) or not name:
         raise _wrong(f"{field}.name", "send the name of the tool as a string")
     given = next((made[key] for key in ("arguments", "input", "args") if key in made), None)
-    return ToolCall(base.clean(name), base.clean(base.arguments(given)))
+    return ToolCall(content.clean(name), content.clean(content.arguments(given)))
 
 
 def _usage(usage: Any) -> Usage | None:
@@ -194,11 +192,10 @@ def _usage(usage: Any) -> Usage | None:
     for name, value in usage.items():
         if name.endswith("_details") and value is not None:
             _check_tokens(value, f"usage.{name}")
-    if any(name.endswith("TokenCount") for name in usage):
-        return GeminiAnswer().tokens(usage)
-    if "prompt_tokens" not in usage and ("cache_read_input_tokens" in usage or "cache_creation_input_tokens" in usage):
-        return AnthropicAnswer().tokens(usage)
-    found = openai_tokens(usage)
+    dialect = registry.DIALECTS.of_usage(usage)
+    if dialect is not None:
+        return dialect.answer_builder().read_usage(usage)
+    found = openai_usage(usage)
     if found is None:
         return None
     return found._replace(cache_write_tokens=found.cache_write_tokens or tokens(usage, "cache_write_tokens"))
@@ -211,6 +208,6 @@ def _check_tokens(counts: Any, field: str) -> None:
     for name, value in counts.items():
         if not name.endswith(("_tokens", "TokenCount")) or value is None:
             continue
-        number = base.count(value)
+        number = content.count(value)
         if number is None or number < 0:
             raise _wrong(f"{field}.{name}"[:_NAME_SHOWN], "send a whole number of tokens, 0 or more")

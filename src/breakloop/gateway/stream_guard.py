@@ -2,7 +2,7 @@
 
 Nothing is held back: what has arrived is passed on, and what follows the cut is not. A response that cannot be read is
 counted and passes unread. What a repetition is, `detect.stream` defines; how a dialect ends a stream,
-`dialects.stream_watch`; whether a response is watched at all, the engine decides.
+`Dialect.end_stream`; whether a response is watched at all, the engine decides.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Final
 
 from breakloop.detect.steps.block import CUTS
 from breakloop.detect.stream import StreamProbe
+from breakloop.dialects import registry
 from breakloop.dialects.encoding import EncodingError, Unpacker
-from breakloop.dialects.reader import STREAM, GiveUp, PassingAnswer, form_of, reader_of, unpacker
-from breakloop.dialects.stream_watch import ListeningReader, can_end
+from breakloop.dialects.reader import STREAM, GiveUp, ListeningReader, PassingAnswer, form_of, reader_of, unpacker
 from breakloop.gateway.http_response import ChunkBoundary, ResponseHead, can_append, final_bytes
 from breakloop.model.call import CHARS_A_TOKEN, Answer, Chat, CompletionCap, chars_of
 
@@ -68,7 +68,6 @@ class CapReached(StreamFinding):
 class RepetitionWatch(StreamFinding):
     """Finds out whether all open choices of a stream repeat themselves, in their text or in their reasoning."""
 
-    counts_arguments = False  # of tool calls: they repeat for good reasons
     reasoning_chars = 0  # only caps need it
     __slots__ = ("_chars", "_open", "_reasoning", "_report", "_texts", "found", "probe")
 
@@ -103,7 +102,7 @@ class RepetitionWatch(StreamFinding):
             if self.probe is not None:
                 self._report(action, self.probe.period, self.probe.times)
 
-    def said(self, choice: int, part: int, piece: str) -> None:
+    def on_text(self, choice: int, part: int, piece: str) -> None:
         """Examine the next piece of a text."""
         text = self._texts.get(choice)
         if text is None or text[0] != part:
@@ -111,7 +110,7 @@ class RepetitionWatch(StreamFinding):
         if text[1].feed(piece):
             self._repeats(choice, text[1])
 
-    def thought(self, choice: int, part: int, piece: str) -> None:
+    def on_reasoning(self, choice: int, part: int, piece: str) -> None:
         """Examine the next piece of reasoning, apart from the text."""
         text = self._reasoning.get(choice)
         if text is None or text[0] != part:
@@ -119,10 +118,10 @@ class RepetitionWatch(StreamFinding):
         if text[1].feed(piece):
             self._repeats(choice, text[1])
 
-    def argued(self, choice: int, piece: str) -> None:
-        """Ignore arguments of tool calls."""
+    def on_arguments(self, choice: int, piece: str) -> None:
+        """Ignore arguments of tool calls: they repeat for good reasons."""
 
-    def ended(self, choice: int) -> None:
+    def on_finish(self, choice: int) -> None:
         """A choice is complete. The others may all be repeating themselves."""
         self._open.pop(choice, None)
         self.found = bool(self._open) and all(self._open.values())
@@ -147,7 +146,6 @@ class RepetitionWatch(StreamFinding):
 class CompletionWatch:
     """Counts text, reasoning and arguments of tool calls against caps. Passes them to a `RepetitionWatch`, if any."""
 
-    counts_arguments = True
     __slots__ = ("_next_chars", "_open", "_pending", "_reached", "_repetition", "chars", "reasoning_chars")
 
     def __init__(self, caps: Iterable[CapReached], repetition: RepetitionWatch | None = None) -> None:
@@ -173,29 +171,29 @@ class CompletionWatch:
         """Return the reasons to cut the stream."""
         return self._reached if self._repetition is None else [*self._reached, *self._repetition.findings()]
 
-    def said(self, choice: int, part: int, piece: str) -> None:
+    def on_text(self, choice: int, part: int, piece: str) -> None:
         """Count text."""
         self._count(choice, piece)
         if self._repetition is not None:
-            self._repetition.said(choice, part, piece)
+            self._repetition.on_text(choice, part, piece)
 
-    def thought(self, choice: int, part: int, piece: str) -> None:
+    def on_reasoning(self, choice: int, part: int, piece: str) -> None:
         """Count reasoning, which is billed like text."""
         before = self.chars
         self._count(choice, piece)
         self.reasoning_chars += self.chars - before
         if self._repetition is not None:
-            self._repetition.thought(choice, part, piece)
+            self._repetition.on_reasoning(choice, part, piece)
 
-    def argued(self, choice: int, piece: str) -> None:
+    def on_arguments(self, choice: int, piece: str) -> None:
         """Count the arguments of a tool call."""
         self._count(choice, piece)
 
-    def ended(self, choice: int) -> None:
+    def on_finish(self, choice: int) -> None:
         """A choice is complete."""
         self._open.discard(choice)
         if self._repetition is not None:
-            self._repetition.ended(choice)
+            self._repetition.on_finish(choice)
 
     def _count(self, choice: int, piece: str) -> None:
         self.chars += len(piece) if piece.isascii() else chars_of(piece)
@@ -243,7 +241,7 @@ class GuardedAnswer(PassingAnswer):
 
     def __init__(self, dialect: str, unpacker: Unpacker | None, give_up: GiveUp, watch: StreamWatch) -> None:
         self._watch = watch
-        self._stream = ListeningReader(dialect, watch, calls=watch.counts_arguments)
+        self._stream = ListeningReader(dialect, watch)
         super().__init__(self._stream, unpacker, give_up)
         self._tail = b""  # at least the last three bytes of the content
 
@@ -317,6 +315,6 @@ def read_response(
     except EncodingError as error:
         give_up(error.reason)
         return None
-    if watch is not None and form == STREAM and can_end(chat.dialect):
+    if watch is not None and form == STREAM and registry.DIALECTS[chat.dialect].ends_streams:
         return GuardedAnswer(chat.dialect, decoder, give_up, watch(decoder is None and head.length < 0))
     return PassingAnswer(reader_of(chat.dialect, form), decoder, give_up)

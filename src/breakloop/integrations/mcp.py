@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
-from breakloop.dialects.steps import seen
+from breakloop.dialects.steps import text_and_media
 from breakloop.model.call import ToolFailedError, marked
 from breakloop.model.verdict import Decision
 from breakloop.sdk.context import AGENT_HEADER, SESSION_HEADER, AgentContext
@@ -56,7 +56,7 @@ def is_final(result: Any) -> TypeGuard[Mapping[str, Any]]:
 
 def read_result(result: Mapping[str, Any]) -> str | ToolFailedError:
     """Return the result of a tool, as `Run.after_tool` takes it."""
-    said, media = seen(result.get("content") or [])
+    said, media = text_and_media(result.get("content") or [])
     text = "\n".join(filter(None, (said, *[f"<{one}>" for one in media])))
     if not text and result.get("structuredContent") is not None:
         text = arguments_text(result["structuredContent"])

@@ -24,7 +24,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from breakloop._version import __version__
 from breakloop.clock import Clock
-from breakloop.dialects import mcp, registry
+from breakloop.dialects import registry
 from breakloop.model.call import CLIENT_LEFT, NO_ANSWER, Answer, Call, Chat
 from breakloop.model.verdict import Verdict
 from breakloop.policy.descriptors import Descriptors
@@ -39,15 +39,6 @@ _OTHER: Final = "_OTHER"
 _TEXT_MAX: Final = 200
 _MODELS_MAX: Final = 50
 
-_OPERATIONS: Final = {
-    "openai_chat": "chat",
-    "openai_responses": "chat",
-    "anthropic_messages": "chat",
-    "openai_completions": "text_completion",
-    "openai_embeddings": "embeddings",
-    "gemini": "generate_content",
-    mcp.DIALECT: "execute_tool",
-}
 # Names of upstreams that people give -> the conventions' names. Others are known by the dialect they speak.
 _PROVIDERS: Final = {
     "openai": "openai",
@@ -90,12 +81,13 @@ def call_attributes(call: Call, chat: Chat | None, agent: str, tools: Sequence[s
         found["breakloop.upstream"] = call.upstream
     if chat is None:
         return found
-    found[OPERATION] = _OPERATIONS.get(chat.dialect, "chat")
+    dialect = registry.DIALECTS[chat.dialect]
+    found[OPERATION] = dialect.operation
     if tools:
         found[TOOL] = tools[0][:_TEXT_MAX]
-    if chat.dialect == mcp.DIALECT:
+    if not dialect.is_llm:
         return found
-    found[PROVIDER] = _PROVIDERS.get(call.upstream) or _by_dialect(chat.dialect)
+    found[PROVIDER] = _PROVIDERS.get(call.upstream) or _PROVIDERS.get(dialect.provider, dialect.provider)
     if chat.model:
         found[MODEL] = chat.model[:_TEXT_MAX]
     if chat.max_tokens is not None:
@@ -105,11 +97,6 @@ def call_attributes(call: Call, chat: Chat | None, agent: str, tools: Sequence[s
     if chat.stream:
         found["gen_ai.request.stream"] = True
     return found
-
-
-def _by_dialect(dialect: str) -> str:
-    provider = registry.provider(dialect)
-    return _PROVIDERS.get(provider, provider)
 
 
 def verdict_attributes(verdict: Verdict) -> Attributes:
@@ -259,7 +246,7 @@ class Tracing:
         now_ns, who = self._now_ns(), self._descriptors
         took_ns = perf_counter_ns() - call.began_ns if call.began_ns else 0
         chat = who.head(call) if call.body else None
-        tools = who.tools(call) if chat is not None and chat.dialect == mcp.DIALECT else ()
+        tools = () if chat is None or registry.DIALECTS[chat.dialect].is_llm else who.tools(call)
         attributes = call_attributes(call, chat, who.agent(call), tools)
         span = self._tracer.start_span(
             span_name(attributes, call.method),

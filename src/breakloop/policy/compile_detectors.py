@@ -24,7 +24,7 @@ from breakloop.detect.steps import StepsDetector
 from breakloop.detect.steps.block import StepsBlock
 from breakloop.detect.steps.kinds import ABOUT, NEVER, NORMAL
 from breakloop.detect.unnamed_sessions import LaneTracker, UnnamedSessionsDetector
-from breakloop.dialects.base import canonical
+from breakloop.dialects.content import canonical
 from breakloop.model.call import TAIL_MESSAGES, Call
 from breakloop.policy.compiled import CompiledDetector
 from breakloop.policy.descriptors import Descriptors, query_for_fingerprint

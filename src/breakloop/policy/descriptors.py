@@ -22,6 +22,7 @@ import xxhash
 
 from breakloop.clock import Clock
 from breakloop.dialects import registry
+from breakloop.dialects.base import ParsedBody
 from breakloop.model.call import TAIL_MESSAGES, UNREAD, Answer, Call, Chat, Step
 from breakloop.policy import identity
 from breakloop.policy.cache import MemoDict
@@ -336,7 +337,7 @@ class Descriptors:
             known = parsed.chat = taken.head() if taken else False
         return known or None
 
-    def taken(self, call: Call) -> registry.Taken | None:
+    def taken(self, call: Call) -> ParsedBody | None:
         """Return the body of an LLM request taken apart, for all else that is read of it; None for anything else."""
         return call.parsed.body if self.chat(call) else None  # type: ignore[return-value]  # the registry made it
 
@@ -345,7 +346,7 @@ class Descriptors:
         known = call.parsed.step
         if known is None:
             taken = self.taken(call)
-            known = call.parsed.step = (registry.of(taken) if taken else None) or False
+            known = call.parsed.step = (taken.newest_step() if taken else None) or False
         return known or None
 
     def window(self, call: Call) -> str:
@@ -375,11 +376,11 @@ class Descriptors:
         digest = self.key_digest(call)
         return "key:" + digest if digest else "ip:" + self.client_ip(call)
 
-    def _take(self, call: Call) -> registry.Taken | None:
+    def _take(self, call: Call) -> ParsedBody | None:
         encoding = call.headers.get("content-encoding")
         if encoding and encoding.strip().lower() != _IDENTITY_ENCODING:
             return None
-        return registry.take(call.method, call.path, call.body)
+        return registry.parse(call.method, call.path, call.body)
 
     def _project_source(self, name: str) -> Getter | None:
         if not name:
@@ -398,7 +399,9 @@ class Descriptors:
             "caller:key": self.key_digest,
             "project:id": self.project,
             "llm:model": lambda call: chat.model or None if (chat := self.chat(call)) else None,
-            "llm:provider": lambda call: registry.provider(chat.dialect) if (chat := self.chat(call)) else None,
+            "llm:provider": lambda call: (
+                registry.DIALECTS[chat.dialect].provider if (chat := self.chat(call)) else None
+            ),
             "tool:name": self._last_tool,
             "upstream:name": lambda call: call.upstream or None,
         }

@@ -19,7 +19,8 @@ from hashlib import blake2b
 from typing import Final
 from urllib.parse import unquote
 
-from breakloop.dialects import openai_responses, registry, session_ids
+from breakloop.dialects import registry, session_ids
+from breakloop.dialects.base import ParsedBody
 from breakloop.dialects.session_ids import trace_of
 from breakloop.model.call import API_KEY_HEADERS, Answer, Call, Chat
 from breakloop.policy.cache import TwoGenerationCache
@@ -264,7 +265,7 @@ class SessionNames:
         digests: IdentityHasher,
         caller: Callable[[Call], str],
         agent: Callable[[Call], str],
-        taken: Callable[[Call], registry.Taken | None],
+        taken: Callable[[Call], ParsedBody | None],
     ) -> None:
         self._digests = digests
         self._caller = caller
@@ -279,8 +280,8 @@ class SessionNames:
         named = conversation_header(call) if in_headers else ""
         if named:
             return self._digests.bounded(named)
-        taken: registry.Taken | None = call.parsed.body if call.parsed.chat else self._taken(call)  # type: ignore[assignment]  # the registry made it
-        ids = session_ids.NONE if taken is None else session_ids.of(taken)
+        taken: ParsedBody | None = call.parsed.body if call.parsed.chat else self._taken(call)  # type: ignore[assignment]  # the registry made it
+        ids = session_ids.NONE if taken is None else taken.session_ids()
         trace = self.trace(call, ids.trace)
         named = ids.session or (session_header(call) if in_headers else "")
         if named:
@@ -301,11 +302,11 @@ class SessionNames:
     def unknown(self, call: Call) -> tuple[str, str] | None:
         """Return caller and id of the answer that a call goes on from, where only another instance can know it."""
         taken = self._taken(call)
-        if taken is None or taken.dialect != openai_responses.DIALECT:
+        if taken is None or not taken.dialect.links_responses:
             return None
         if may_name_session(call) and conversation_header(call):
             return None
-        previous = session_ids.of(taken).previous
+        previous = taken.session_ids().previous
         caller, named = self._caller(call), self._digests.bounded(previous) if previous else ""
         return None if not named or self.chains.knows(caller, named) else (caller, named)
 
@@ -327,7 +328,7 @@ class SessionNames:
     def answered(self, call: Call, answer: Answer) -> None:
         """Remember which session an answer belongs to: the next request may name nothing but this answer."""
         chat = call.parsed.chat
-        if isinstance(chat, Chat) and chat.dialect == openai_responses.DIALECT and answer.response_id:
+        if isinstance(chat, Chat) and answer.response_id and registry.DIALECTS[chat.dialect].links_responses:
             session = call.identity.session
             if session:  # where nothing goes by sessions, nobody has asked for it
                 self.chains.remember(self._caller(call), self._digests.bounded(answer.response_id), session)

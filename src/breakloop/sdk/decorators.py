@@ -6,9 +6,9 @@ import inspect
 import json
 from collections.abc import Callable, Mapping
 from functools import wraps
-from typing import Any, Final, NamedTuple, ParamSpec, TypeVar, cast
+from typing import Any, NamedTuple, ParamSpec, TypeVar, cast
 
-from breakloop.dialects import anthropic, gemini, openai_chat, openai_responses, steer
+from breakloop.dialects import openai_chat, registry
 from breakloop.dialects.reader import reader
 from breakloop.exceptions import DeniedError, error_for
 from breakloop.model.call import Answer, marked
@@ -20,14 +20,6 @@ from breakloop.sdk.toolkit import GuardedCall, Toolkit, failed_answer
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-# The field by which an answer of each API is recognised.
-_DIALECTS: Final = {
-    "choices": openai_chat.DIALECT,
-    "output": openai_responses.DIALECT,
-    "content": anthropic.DIALECT,
-    "candidates": gemini.DIALECT,
-}
 
 
 def is_async(function: Callable[..., Any]) -> bool:
@@ -145,8 +137,8 @@ def answer_in(result: Any) -> Answer:
     content = dump(mode="json") if callable(dump) else result
     if not isinstance(content, Mapping):
         return ANSWERED
-    dialect = next((dialect for field, dialect in _DIALECTS.items() if field in content), "")
-    reading = reader(dialect, b"application/json")
+    dialect = registry.DIALECTS.of_answer(content)
+    reading = None if dialect is None else reader(dialect.name, b"application/json")
     if reading is None:
         return ANSWERED
     try:
@@ -181,6 +173,6 @@ def _steer(request: _Request, decision: Decision) -> None:
     call, arguments = handle_of(decision).call, request.bound.arguments
     if not decision.note or call is None or not isinstance(arguments.get("messages"), list):
         return
-    body = steer.append(openai_chat.DIALECT, call.body, decision.note)
+    body = registry.DIALECTS[openai_chat.NAME].append_note(call.body, decision.note)
     if body is not None:
         arguments["messages"] = json.loads(body)["messages"]

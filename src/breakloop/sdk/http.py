@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
-from breakloop.dialects import denial, mcp, registry, steer
+from breakloop.dialects import denial, mcp, registry
 from breakloop.dialects.encoding import EncodingError
 from breakloop.dialects.reader import PassingAnswer, reader, unpacker
 from breakloop.model.call import CLIENT_LEFT, NO_ANSWER, Answer, Call
@@ -87,8 +87,8 @@ def denied_response(decision: Decision) -> DeniedResponse:
     verdict, call = handle.verdict or _verdict(decision), handle.call or Call("", "", request_id=decision.request_id)
     chat = registry.head_of(call)
     dialect = chat.dialect if chat is not None else ""
-    status, body = denial.for_client(verdict, call, dialect)
-    if handle.body and dialect != mcp.DIALECT:  # the service's own body has more of the verdict
+    status, body = registry.denial_for(verdict, call, dialect)
+    if handle.body and dialect != mcp.NAME:  # the service's own body has more of the verdict
         body = handle.body
     headers = handle.headers or denial.field_pairs(_HEADERS.denied(verdict, decision.request_id, ""))
     sized = ("Content-Type", "application/json"), ("Content-Length", str(len(body)))
@@ -180,7 +180,7 @@ def steered_body(decision: Decision) -> bytes | None:
     if not decision.note or call is None:
         return None
     chat = registry.head_of(call)
-    return steer.append(chat.dialect, call.body, decision.note) if chat is not None else None
+    return None if chat is None else registry.DIALECTS[chat.dialect].append_note(call.body, decision.note)
 
 
 def _with_note(request: Any, decision: Decision) -> Any:

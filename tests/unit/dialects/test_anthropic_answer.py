@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from breakloop.dialects import anthropic
 from breakloop.model.call import Answer, ToolCall, Usage
-from tests.unit.wire.recorded.anthropic import MESSAGES, block, delta, end, start
-from tests.unit.wire.recorded.reading import read, stream, whole
-from tests.unit.wire.recorded.shape import Recorded, dump
+from tests.unit.dialects import parsing
+from tests.unit.dialects.recorded.anthropic import MESSAGES, block, delta, end, start
+from tests.unit.dialects.recorded.reading import read, stream, whole
+from tests.unit.dialects.recorded.shape import Recorded, dump
 
 DIALECT = "anthropic_messages"
 
@@ -30,7 +30,7 @@ def test_as_the_next_request_repeats_it() -> None:
     ]
     answer = whole(DIALECT, {"type": "message", "content": content})
     body = {"model": "m", "messages": [{"role": "assistant", "content": content}]}
-    chat = anthropic.read(dump(body), 1)
+    chat = parsing.chat(DIALECT, dump(body), 1)
     assert chat is not None
     assert (answer.text, answer.calls) == (chat.tail[0].text, chat.tail[0].calls)
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any
 
 import pytest
 
-from breakloop.dialects.anthropic import opening, read
 from breakloop.model.call import Chat, Message, ToolCall
+from tests.unit.dialects import parsing
+
+read = partial(parsing.chat, "anthropic_messages")
+opening = partial(parsing.opening, "anthropic_messages")
 
 MARK = {"cache_control": {"type": "ephemeral"}}
 

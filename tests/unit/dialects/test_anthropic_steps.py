@@ -6,12 +6,11 @@ import json
 from functools import partial
 from typing import Any
 
-from breakloop.dialects import registry
-from breakloop.dialects.anthropic import DIALECT
-from breakloop.dialects.steer import append
 from breakloop.model.call import Result, Step, ToolCall
+from tests.unit.dialects.parsing import append_note as append
+from tests.unit.dialects.parsing import newest_step
 
-read = partial(registry.newest_step, DIALECT)
+read = partial(newest_step, "anthropic_messages")
 
 USER = {"role": "user", "content": "go"}
 

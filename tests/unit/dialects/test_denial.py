@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from breakloop.dialects import denial
+from breakloop.dialects import denial, registry
+from breakloop.dialects.mcp import rpc_id
+from breakloop.model.call import Call
 from breakloop.model.verdict import REASONS, LimitState, LoopFinding, Verdict
 
 LOOP = LoopFinding("tail", "ab" * 16, 6, 60, 30, "reject", fresh=True, message="Blocked: x.", evidence="6 times")
@@ -34,39 +36,43 @@ DETAIL = {
 }
 
 
+def body(verdict: Verdict, dialect: str = "", request_id: str = "", sent: bytes = b"") -> bytes:
+    return registry.error_body(verdict, Call("POST", "/", request_id=request_id, body=sent), dialect)
+
+
 def loads(body: bytes) -> Any:
     return json.loads(body)
 
 
 def test_a_loop_body() -> None:
     """Exactly these fields, in plain JSON (A-3)."""
-    assert loads(denial.body(looped())) == {"detail": DETAIL}
-    assert denial.body(looped()).startswith(b'{"detail":{"error":"recursive_loop_detected","message":')
+    assert loads(body(looped())) == {"detail": DETAIL}
+    assert body(looped()).startswith(b'{"detail":{"error":"recursive_loop_detected","message":')
 
 
-DIALECTS = ["openai", "openai_chat", "openai_responses", "anthropic_messages", "gemini", "mcp"]
+DIALECTS = ["openai_completions", "openai_chat", "openai_responses", "anthropic_messages", "gemini", "mcp"]
 TEXT = "Blocked: x. (recursive_loop_detected)"
 
 
-@pytest.mark.parametrize("dialect", ["openai", "openai_chat", "openai_responses", "openai_embeddings"])
+@pytest.mark.parametrize("dialect", ["openai_completions", "openai_chat", "openai_responses", "openai_embeddings"])
 def test_the_openai_error_stands_beside_it(dialect: str) -> None:
     """OpenAI shapes get their own error object too (A-3)."""
     error = {"message": TEXT, "type": "rate_limit_error", "param": None, "code": "recursive_loop_detected"}
-    assert loads(denial.body(looped(), dialect)) == {"detail": DETAIL, "error": error}
-    assert "error" not in loads(denial.body(looped(), "plain"))
+    assert loads(body(looped(), dialect)) == {"detail": DETAIL, "error": error}
+    assert "error" not in loads(body(looped(), ""))
 
 
 def test_the_anthropic_error() -> None:
     """`type: error` on top, the error beside `detail`, and the request's id as Anthropic writes it (A-3)."""
     details = {"error_code": "recursive_loop_detected"}  # what its SDK shows as `error_code`
     error = {"type": "rate_limit_error", "message": TEXT, "details": details}
-    assert loads(denial.body(looped(), "anthropic_messages", request_id="r-1")) == {
+    assert loads(body(looped(), "anthropic_messages", request_id="r-1")) == {
         "detail": DETAIL,
         "type": "error",
         "error": error,
         "request_id": "r-1",
     }
-    assert "request_id" not in loads(denial.body(looped(), "anthropic_messages"))
+    assert "request_id" not in loads(body(looped(), "anthropic_messages"))
 
 
 def test_the_gemini_error() -> None:
@@ -80,14 +86,14 @@ def test_the_gemini_error() -> None:
         "metadata": {"error": "recursive_loop_detected"},
     }
     error = {"code": 429, "message": TEXT, "status": "RESOURCE_EXHAUSTED", "details": [info]}
-    assert loads(denial.body(verdict, "gemini")) == {"detail": DETAIL, "error": error}
+    assert loads(body(verdict, "gemini")) == {"detail": DETAIL, "error": error}
 
 
 def test_gemini_is_told_when_a_retry_helps() -> None:
     """As google.rpc.RetryInfo, which its clients wait for (A-3)."""
     verdict = refused("token_bucket_exceeded")
     verdict.retry_after_s = 7
-    details = loads(denial.body(verdict, "gemini"))["error"]["details"]
+    details = loads(body(verdict, "gemini"))["error"]["details"]
     assert details[1:] == [{"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "7s"}]
 
 
@@ -95,19 +101,22 @@ def test_the_mcp_error() -> None:
     """A JSON-RPC error that answers the request's id; its data repeats all but the message (A-3)."""
     data = {name: value for name, value in DETAIL.items() if name != "message"}
     error = {"code": -32000, "message": TEXT, "data": data}
-    assert loads(denial.body(looped(), "mcp", rpc_id="a")) == {
+    assert loads(body(looped(), "mcp", sent=b'{"id":"a"}')) == {
         "detail": DETAIL,
         "jsonrpc": "2.0",
         "id": "a",
         "error": error,
     }
-    assert loads(denial.body(looped(), "mcp"))["id"] is None
+    assert loads(body(looped(), "mcp"))["id"] is None
 
 
 @pytest.mark.parametrize("request_id", [7, "a", None])
 def test_a_denied_tool_call_is_a_readable_tool_error(request_id: str | int | None) -> None:
     """200 with `isError`, so that the model reads the text (A-3)."""
-    assert loads(denial.mcp_tool_error(looped(), request_id)) == {
+    sent = json.dumps({"jsonrpc": "2.0", "id": request_id}).encode()
+    status, found = registry.denial_for(looped(), Call("POST", "/mcp", body=sent), "mcp")
+    assert status == 200
+    assert json.loads(found) == {
         "jsonrpc": "2.0",
         "id": request_id,
         "result": {
@@ -136,7 +145,7 @@ def test_a_denied_tool_call_is_a_readable_tool_error(request_id: str | int | Non
 )
 def test_ids_of_json_rpc_requests(sent: bytes, found: str | int | None) -> None:
     """Strings and whole numbers; what is no request has none (A-3)."""
-    assert denial.rpc_id(sent) == found
+    assert rpc_id(sent) == found
 
 
 @pytest.mark.parametrize(
@@ -156,34 +165,34 @@ def test_ids_of_json_rpc_requests(sent: bytes, found: str | int | None) -> None:
 def test_statuses_have_each_providers_name(status: int, openai: str, anthropic: str, gemini: str) -> None:
     """Whatever `deny_status` a policy sets; code that looks at the name does the right thing (A-4)."""
     verdict = refused(status=status)
-    assert loads(denial.body(verdict, "openai_chat"))["error"]["type"] == openai
-    assert loads(denial.body(verdict, "anthropic_messages"))["error"]["type"] == anthropic
-    error = loads(denial.body(verdict, "gemini"))["error"]
+    assert loads(body(verdict, "openai_chat"))["error"]["type"] == openai
+    assert loads(body(verdict, "anthropic_messages"))["error"]["type"] == anthropic
+    error = loads(body(verdict, "gemini"))["error"]
     assert (error["code"], error["status"]) == (status, gemini)
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_every_dialects_text_names_the_reason(dialect: str) -> None:
     """SDKs show the message and nothing else of the object; who reads a log has to find the reason there (A-3)."""
-    assert loads(denial.body(looped(), dialect))["error"]["message"] == TEXT
-    assert loads(denial.body(refused(), dialect))["error"]["message"] == "No. (kill_switch)"
+    assert loads(body(looped(), dialect))["error"]["message"] == TEXT
+    assert loads(body(refused(), dialect))["error"]["message"] == "No. (kill_switch)"
 
 
 @pytest.mark.parametrize("reason", sorted(set(REASONS) - {"loop_detected"}))
 def test_other_denials_have_the_same_shape(reason: str) -> None:
     """`error` is the reason (A-4)."""
-    assert loads(denial.body(refused(reason))) == {"detail": {"error": reason, "message": "No."}}
-    assert loads(denial.body(refused(reason), "openai"))["error"]["code"] == reason
+    assert loads(body(refused(reason))) == {"detail": {"error": reason, "message": "No."}}
+    assert loads(body(refused(reason), "openai_chat"))["error"]["code"] == reason
 
 
 @pytest.mark.parametrize("text", ["a\r\nb", "ü", "\x7f", '"', "\u2028", "\ud800", "\x00"])
 def test_bodies_are_one_line_of_ascii(text: str) -> None:
     """So that they can travel in a header field (D-3)."""
     verdict = refused(message=text)
-    for body in (*[denial.body(verdict, dialect) for dialect in DIALECTS], denial.problem(verdict)):
-        assert all(0x20 <= byte < 0x7F for byte in body)
+    for found in (*[body(verdict, dialect) for dialect in DIALECTS], denial.problem(verdict)):
+        assert all(0x20 <= byte < 0x7F for byte in found)
         assert text in str(
-            loads(body)["detail"] if isinstance(loads(body)["detail"], str) else loads(body)["detail"]["message"]
+            loads(found)["detail"] if isinstance(loads(found)["detail"], str) else loads(found)["detail"]["message"]
         )
 
 

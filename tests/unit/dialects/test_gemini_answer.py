@@ -6,9 +6,9 @@ import pytest
 
 from breakloop.dialects.answers import ARGUMENTS_MAX_CHARS
 from breakloop.model.call import Answer, ToolCall, Usage
-from tests.unit.wire.recorded.gemini import COUNT, GEMINI, PIECES, USAGE, array, call, piece, text
-from tests.unit.wire.recorded.reading import read, stream, whole
-from tests.unit.wire.recorded.shape import JSON, Recorded
+from tests.unit.dialects.recorded.gemini import COUNT, GEMINI, PIECES, USAGE, array, call, piece, text
+from tests.unit.dialects.recorded.reading import read, stream, whole
+from tests.unit.dialects.recorded.shape import JSON, Recorded
 
 DIALECT = "gemini"
 

@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
-from breakloop.dialects import registry
-from breakloop.dialects.gemini import DIALECT
-from breakloop.dialects.steer import append
 from breakloop.model.call import Result, Step, ToolCall
+from tests.unit.dialects.parsing import append_note as append
+from tests.unit.dialects.parsing import newest_step
 
-read = partial(registry.newest_step, DIALECT)
+read = partial(newest_step, "gemini")
 
 USER = {"role": "user", "parts": [{"text": "go"}]}
 

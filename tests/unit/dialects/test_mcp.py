@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any
 
 import pytest
 
-from breakloop.dialects.mcp import is_likely, opening, read_chat
+from breakloop.dialects.mcp import MCP
 from breakloop.model.call import Chat, Message, ToolCall
+from tests.unit.dialects import parsing
+
+read = partial(parsing.chat, "mcp")
+opening = partial(parsing.opening, "mcp")
 
 
 def request(method: str = "tools/call", number: int = 1, **params: Any) -> dict[str, Any]:
@@ -16,7 +21,7 @@ def request(method: str = "tools/call", number: int = 1, **params: Any) -> dict[
 
 
 def calls(value: Any) -> tuple[ToolCall, ...]:
-    chat = read_chat(json.dumps(value).encode(), 3)
+    chat = read(json.dumps(value).encode(), 3)
     assert chat is not None
     assert len(chat.tail) == 1
     return chat.tail[0].calls
@@ -25,15 +30,15 @@ def calls(value: Any) -> tuple[ToolCall, ...]:
 def test_a_tool_call() -> None:
     """Name and arguments; `id`, `_meta` and task are not identity (C-8)."""
     asked = request(name="search", arguments={"q": "x", "n": 1.0}, _meta={"progressToken": 4}, task={"ttl": 9})
-    chat = read_chat(json.dumps(asked).encode(), 3)
+    chat = read(json.dumps(asked).encode(), 3)
     assert chat == Chat("mcp", "", (Message("tools/call", "", (ToolCall("search", '{"n":1,"q":"x"}'),)),), 1)
-    assert chat == read_chat(json.dumps(request(number=7, name="search", arguments={"n": 1, "q": "x"})).encode(), 3)
+    assert chat == read(json.dumps(request(number=7, name="search", arguments={"n": 1, "q": "x"})).encode(), 3)
 
 
 def test_a_slash_may_be_escaped() -> None:
     """Some encoders write `tools\\/call` (C-8)."""
     raw = json.dumps(request(name="f")).replace("tools/call", r"tools\/call").encode()
-    assert read_chat(raw, 3) is not None
+    assert read(raw, 3) is not None
 
 
 def test_a_batch_is_one_request() -> None:
@@ -49,7 +54,7 @@ def test_answers_of_the_user_are_part_of_the_call() -> None:
     """The same call with what the user was asked for is another request; the state token is not identity (C-8)."""
 
     def text(**more: Any) -> str:
-        chat = read_chat(json.dumps(request(name="book", **more)).encode(), 3)
+        chat = read(json.dumps(request(name="book", **more)).encode(), 3)
         assert chat is not None
         return chat.tail[0].text
 
@@ -72,7 +77,7 @@ def test_answers_of_the_user_are_part_of_the_call() -> None:
 )
 def test_everything_else_is_plain_http(value: Any) -> None:
     """Other methods, answers, notifications, and what is no JSON-RPC (C-8)."""
-    assert read_chat(json.dumps(value).encode(), 3) is None
+    assert read(json.dumps(value).encode(), 3) is None
 
 
 @pytest.mark.parametrize(
@@ -93,13 +98,13 @@ def test_odd_bodies_are_read_tolerantly() -> None:
     """A version of another type, one item of a batch that is none (C-9)."""
     asked = {**request(name="f"), "jsonrpc": 2}
     for value in (asked, [asked, 7]):
-        chat = read_chat(json.dumps(value).encode(), 3)
+        chat = read(json.dumps(value).encode(), 3)
         assert chat is not None
         assert (chat.tail[0].calls, chat.fallback) == ((ToolCall("f", ""),), "tolerant")
 
 
 def test_no_messages_asked_for() -> None:
-    assert read_chat(json.dumps(request(name="f")).encode(), 0) == Chat("mcp", "", (), 1)
+    assert read(json.dumps(request(name="f")).encode(), 0) == Chat("mcp", "", (), 1)
 
 
 def test_the_mark_is_looked_for_at_both_ends() -> None:
@@ -108,10 +113,10 @@ def test_the_mark_is_looked_for_at_both_ends() -> None:
     padding = "x" * 10_000
     first = json.dumps(request(name=padding)).encode()
     last = json.dumps({"method": "tools/call", "params": {"name": padding}, "jsonrpc": "2.0", "id": 1}).encode()
-    assert is_likely(first)
-    assert is_likely(last)
-    assert not is_likely(json.dumps({"a": padding}).encode())
-    assert not is_likely(b"")
+    assert MCP.is_likely(first)
+    assert MCP.is_likely(last)
+    assert not MCP.is_likely(json.dumps({"a": padding}).encode())
+    assert not MCP.is_likely(b"")
 
 
 def test_no_opening() -> None:

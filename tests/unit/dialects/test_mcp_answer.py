@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from breakloop.model.call import Answer
-from tests.unit.wire.recorded.mcp import ASKED, MCP, TOLD, result
-from tests.unit.wire.recorded.reading import read, started, stream, whole
-from tests.unit.wire.recorded.shape import SSE, Recorded, events
+from tests.unit.dialects.recorded.mcp import ASKED, MCP, TOLD, result
+from tests.unit.dialects.recorded.reading import read, started, stream, whole
+from tests.unit.dialects.recorded.shape import SSE, Recorded, events
 
 
 @pytest.mark.parametrize("recorded", MCP.values(), ids=MCP)
@@ -62,4 +62,4 @@ def test_odd_types() -> None:
     assert stream("mcp", result(content="plain", isError="false")) == Answer(200, "plain", complete=True)
     reading = started("mcp", SSE)
     reading.feed(b"data: nothing\n\n")
-    assert reading.gave_up == 1
+    assert reading.unreadable == 1

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from breakloop.detect.steps import StepsDetector, StepsSettings
-from breakloop.dialects.mcp import read_step
 from breakloop.model.call import Step, ToolCall
+from tests.unit.dialects import parsing
 
 
 def asked(number: Any, name: str = "f", **more: Any) -> dict[str, Any]:
@@ -20,7 +20,7 @@ def asked(number: Any, name: str = "f", **more: Any) -> dict[str, Any]:
 
 
 def step(value: Any) -> Step:
-    found = read_step(json.dumps(value).encode())
+    found = parsing.newest_step("mcp", json.dumps(value).encode())
     assert found is not None
     return found
 
@@ -28,7 +28,7 @@ def step(value: Any) -> Step:
 def test_a_call_without_a_result() -> None:
     """The result goes to the client; the id says which request it is, and not what was asked (LD-4, C-8)."""
     sent = json.dumps(asked(7, _meta={"progressToken": 1})).encode()
-    found = read_step(sent)
+    found = parsing.newest_step("mcp", sent)
     assert found is not None
     assert found == Step("", (ToolCall("f", '{"a":2,"b":1}'),), found.call_ids, (), (), (), 1, len(sent))
     assert step(asked("x")).calls == step(asked(8)).calls
@@ -90,8 +90,8 @@ def test_what_the_user_was_asked_for() -> None:
 
 
 def test_other_methods() -> None:
-    assert read_step(b'{"jsonrpc": "2.0", "id": 1, "method": "tools/list"}') is None
-    assert read_step(b"no") is None
+    assert parsing.newest_step("mcp", b'{"jsonrpc": "2.0", "id": 1, "method": "tools/list"}') is None
+    assert parsing.newest_step("mcp", b"no") is None
 
 
 def test_odd_types() -> None:

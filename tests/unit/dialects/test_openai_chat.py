@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from breakloop.dialects.openai_chat import opening, read
 from breakloop.model.call import Chat, Message, ToolCall
+from tests.unit.dialects import parsing
+
+read = partial(parsing.chat, "openai_chat")
+opening = partial(parsing.opening, "openai_chat")
 
 
 def body(messages: Any, **more: Any) -> bytes:

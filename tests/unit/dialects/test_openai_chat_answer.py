@@ -8,12 +8,12 @@ from typing import Any
 import orjson
 import pytest
 
-from breakloop.dialects import openai_chat
-from breakloop.dialects.openai_chat import ChatAnswer, openai_tokens
+from breakloop.dialects.openai_chat import ChatAnswer, openai_usage
 from breakloop.model.call import ToolCall, Usage
-from tests.unit.wire.recorded.openai import CHAT, WHOLE, chunk, delta, tool
-from tests.unit.wire.recorded.reading import read, stream, whole
-from tests.unit.wire.recorded.shape import Recorded, dump
+from tests.unit.dialects import parsing
+from tests.unit.dialects.recorded.openai import CHAT, WHOLE, chunk, delta, tool
+from tests.unit.dialects.recorded.reading import read, stream, whole
+from tests.unit.dialects.recorded.shape import Recorded, dump
 
 CHATS = pytest.mark.parametrize("recorded", CHAT.values(), ids=CHAT)
 
@@ -28,7 +28,7 @@ def test_as_the_next_request_repeats_it() -> None:
     """What was said is spelled as it is when it comes back as a message of the history (C-8)."""
     message = {"role": "assistant", "content": "Hi", "tool_calls": [tool(None, '{"b": 1, "a": 2.0}', "f", "x")]}
     answer = whole("openai_chat", {"choices": [{"index": 0, "message": message}]})
-    chat = openai_chat.read(dump({"model": "m", "messages": [message]}), 1)
+    chat = parsing.chat("openai_chat", dump({"model": "m", "messages": [message]}), 1)
     assert chat is not None
     assert (answer.text, answer.calls) == (chat.tail[0].text, chat.tail[0].calls)
 
@@ -100,15 +100,15 @@ def test_usage_that_grows() -> None:
 )
 def test_counts(fields: dict[str, Any], expected: Usage | None) -> None:
     """By the names that the various servers have for the same (C-8)."""
-    assert openai_tokens(fields) == expected
+    assert openai_usage(fields) == expected
 
 
 def test_reasoning_beside_the_completion() -> None:
     """xAI's completion is without it, OpenAI's with it; the total tells which (C-8)."""
     count = {"prompt_tokens": 32, "completion_tokens": 9, "completion_tokens_details": {"reasoning_tokens": 94}}
-    assert openai_tokens(count | {"total_tokens": 135}) == Usage(32, 103, 0, 0, 94)
+    assert openai_usage(count | {"total_tokens": 135}) == Usage(32, 103, 0, 0, 94)
     count["completion_tokens"] = 103
-    assert openai_tokens(count | {"total_tokens": 135}) == Usage(32, 103, 0, 0, 94)
+    assert openai_usage(count | {"total_tokens": 135}) == Usage(32, 103, 0, 0, 94)
 
 
 def test_one_wrong_type_hides_nothing_else() -> None:
@@ -179,5 +179,5 @@ def test_ordinary_and_odd_answers_are_read_alike(message: dict[str, Any]) -> Non
     for choice in ({"message": message, "finish_reason": "stop"}, {"index": 3, "message": message}):
         sent = {**fields, "choices": [choice]}
         tolerant = ChatAnswer()
-        tolerant.whole(json.loads(json.dumps(sent), parse_int=orjson.loads))
-        assert whole("openai_chat", sent) == tolerant.answer(200, complete=True)
+        tolerant.read_fields(json.loads(json.dumps(sent), parse_int=orjson.loads))
+        assert whole("openai_chat", sent) == tolerant.build(200, complete=True)

@@ -7,11 +7,11 @@ from functools import partial
 from typing import Any
 
 from breakloop.dialects import registry
-from breakloop.dialects.openai_chat import DIALECT, take
-from breakloop.dialects.steer import append
 from breakloop.model.call import Result, Step, ToolCall
+from tests.unit.dialects.parsing import append_note as append
+from tests.unit.dialects.parsing import newest_step
 
-read = partial(registry.newest_step, DIALECT)
+read = partial(newest_step, "openai_chat")
 
 SYSTEM = {"role": "system", "content": "be kind"}
 USER = {"role": "user", "content": "go"}
@@ -192,10 +192,10 @@ def test_odd_types() -> None:
 def test_the_step_is_the_same_after_the_tail_was_read() -> None:
     """Arguments that the tail has spelled already are not spelled again, and are the same ones (LD-4)."""
     sent = body(SYSTEM, USER, called("1", "2"), returned("1"), returned("2"))
-    taken = take(sent)
+    taken = registry.DIALECTS["openai_chat"].parse(sent)
     assert taken is not None
     chat = taken.chat(3)
     assert chat is not None
-    assert registry.of(taken) == read(sent)
+    assert taken.newest_step() == read(sent)
     assert taken.chat(3) == chat
     assert [made.arguments for made in chat.tail[1].calls] == ['{"a":2,"b":1}'] * 2

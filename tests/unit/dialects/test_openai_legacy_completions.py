@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any
 
 import pytest
 
-from breakloop.dialects.openai_legacy import opening_completions, read_completions
 from breakloop.model.call import Chat, Message
+from tests.unit.dialects import parsing
+
+read = partial(parsing.chat, "openai_completions")
+opening = partial(parsing.opening, "openai_completions")
 
 
 def text(prompt: Any, **more: Any) -> str:
-    chat = read_completions(json.dumps({"model": "m", "prompt": prompt, **more}).encode(), 3)
+    chat = read(json.dumps({"model": "m", "prompt": prompt, **more}).encode(), 3)
     assert chat is not None
     (message,) = chat.tail
     assert message.role == "prompt"
@@ -22,7 +26,7 @@ def text(prompt: Any, **more: Any) -> str:
 def test_a_plain_request() -> None:
     """Prompt, model, stream and token limit (C-8)."""
     raw = b'{"model":"m","prompt":"once upon","stream":true,"max_tokens":5}'
-    assert read_completions(raw, 3) == Chat("openai_completions", "m", (Message("prompt", "once upon"),), 1, True, 5)
+    assert read(raw, 3) == Chat("openai_completions", "m", (Message("prompt", "once upon"),), 1, True, 5)
 
 
 def test_batches_and_tokens() -> None:
@@ -41,7 +45,7 @@ def test_the_suffix_counts() -> None:
 @pytest.mark.parametrize("value", [{}, {"model": "m"}, {"prompt": "x"}, {"model": "m", "messages": []}])
 def test_other_apis_have_completions_too(value: Any) -> None:
     """Without model and prompt it is plain HTTP (C-8)."""
-    assert read_completions(json.dumps(value).encode(), 3) is None
+    assert read(json.dumps(value).encode(), 3) is None
 
 
 def test_odd_types() -> None:
@@ -53,4 +57,4 @@ def test_odd_types() -> None:
 
 def test_no_opening() -> None:
     """A prompt is not the beginning of a conversation (C-7)."""
-    assert opening_completions(b'{"model":"m","prompt":"x"}') == ""
+    assert opening(b'{"model":"m","prompt":"x"}') == ""

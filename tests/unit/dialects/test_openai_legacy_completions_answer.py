@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from breakloop.model.call import Answer, Usage
-from tests.unit.wire.recorded.openai import COMPLETIONS, OLD
-from tests.unit.wire.recorded.reading import read, stream, whole
-from tests.unit.wire.recorded.shape import Recorded
+from tests.unit.dialects.recorded.openai import COMPLETIONS, OLD
+from tests.unit.dialects.recorded.reading import read, stream, whole
+from tests.unit.dialects.recorded.shape import Recorded
 
 
 @pytest.mark.parametrize("recorded", COMPLETIONS.values(), ids=COMPLETIONS)

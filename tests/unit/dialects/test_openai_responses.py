@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any
 
 import pytest
 
-from breakloop.dialects.openai_responses import opening, read
 from breakloop.model.call import Chat, Message, ToolCall
+from tests.unit.dialects import parsing
+
+read = partial(parsing.chat, "openai_responses")
+opening = partial(parsing.opening, "openai_responses")
 
 
 def body(said: Any, **more: Any) -> bytes:

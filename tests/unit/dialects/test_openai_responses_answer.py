@@ -9,8 +9,8 @@ import pytest
 from breakloop.dialects import openai_responses
 from breakloop.dialects.openai_responses import ResponsesAnswer
 from breakloop.model.call import ToolCall
-from tests.unit.wire.recorded.reading import read, started, stream, whole
-from tests.unit.wire.recorded.responses import (
+from tests.unit.dialects.recorded.reading import read, started, stream, whole
+from tests.unit.dialects.recorded.responses import (
     ARGUED,
     CUSTOM,
     FUNCTION,
@@ -23,7 +23,7 @@ from tests.unit.wire.recorded.responses import (
     response,
     text_piece,
 )
-from tests.unit.wire.recorded.shape import SSE, Recorded, dump, events
+from tests.unit.dialects.recorded.shape import SSE, Recorded, dump, events
 
 DIALECT = "openai_responses"
 
@@ -42,12 +42,12 @@ def test_events_that_say_nothing_are_not_decoded(monkeypatch: pytest.MonkeyPatch
 
     for name in ("_decode_piece", "_decode_kind"):
         monkeypatch.setattr(openai_responses, name, decode)
-    monkeypatch.setattr(ResponsesAnswer, "tolerantly", decode)
+    monkeypatch.setattr(ResponsesAnswer, "read_leniently", decode)
     answer = ResponsesAnswer()
     for kind in ("response.in_progress", "response.reasoning_text.delta", "response.output_text.done", "keepalive"):
-        answer.event(dump({"type": kind, "delta": "secrets", "text": "secrets"}))
+        answer.read_event(dump({"type": kind, "delta": "secrets", "text": "secrets"}))
     with pytest.raises(AssertionError, match="decoded"):
-        answer.event(dump(text_piece("x")))
+        answer.read_event(dump(text_piece("x")))
 
 
 def test_a_message_without_its_pieces() -> None:
@@ -124,7 +124,7 @@ def test_odd_types() -> None:
     assert stream(DIALECT, *odd).text == "Hi\n you"
     reading = started(DIALECT, SSE)
     reading.feed(events(odd[0], b"noise", b'{"delta": "no type"}'))
-    assert reading.gave_up == 2
+    assert reading.unreadable == 2
     call = [item("added", 0, begun(FUNCTION)), piece(ARGUED, 0, "{}") | {"content_index": "x"}, piece(ARGUED, 7, "x")]
     assert stream(DIALECT, *call).calls == (ToolCall("get_weather", "{}"),)
     answer = whole(DIALECT, response("completed", [5, MESSAGE | {"content": "Hi"}, {"type": None}], model=None))

@@ -6,12 +6,11 @@ import json
 from functools import partial
 from typing import Any
 
-from breakloop.dialects import registry
-from breakloop.dialects.openai_responses import DIALECT
-from breakloop.dialects.steer import append
 from breakloop.model.call import Result, Step, ToolCall
+from tests.unit.dialects.parsing import append_note as append
+from tests.unit.dialects.parsing import newest_step
 
-read = partial(registry.newest_step, DIALECT)
+read = partial(newest_step, "openai_responses")
 
 USER = {"role": "user", "content": [{"type": "input_text", "text": "go"}]}
 REASONING = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "x"}

@@ -19,7 +19,7 @@ TOOL = {"name": "read_file", "description": "Reads.", "parameters": {"type": "ob
 
 def prompt(body: Any, dialect: str = "openai_chat") -> RequestPrompt:
     sent = body if isinstance(body, bytes) else json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
-    return RequestPrompt(registry.take("POST", PATHS[dialect], sent), len(sent))
+    return RequestPrompt(registry.parse("POST", PATHS[dialect], sent), len(sent))
 
 
 def size(body: Any, dialect: str = "openai_chat") -> PromptSize | None:
@@ -180,7 +180,7 @@ def test_what_cannot_be_read_has_a_body_only() -> None:
     assert prompt(b"no json").size is None
     assert prompt(b"no json").body_bytes == 7
     call_of_tool = json.dumps(mcp_call("ls", {})).encode()
-    assert RequestPrompt(registry.take("POST", "/mcp", call_of_tool), len(call_of_tool)).size is None
+    assert RequestPrompt(registry.parse("POST", "/mcp", call_of_tool), len(call_of_tool)).size is None
     deep = b'{"messages":[{"content":' + b"[" * 400 + b'"x"' + b"]" * 400 + b"}]}"
     assert prompt(deep).texts() in ([], ["x"])
 
@@ -200,7 +200,7 @@ def test_texts_are_what_is_counted() -> None:
 def test_a_call_is_measured_once() -> None:
     """Whoever asks, and however many policies do (L-3)."""
     made = chat(user("abcdef"))
-    made.parsed.body = registry.take(made.method, made.path, made.body)
+    made.parsed.body = registry.parse(made.method, made.path, made.body)
     first = prompt_of(made)
     assert first is prompt_of(made)
     assert first.size == (6, 0, 0)

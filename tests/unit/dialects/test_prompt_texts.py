@@ -10,11 +10,11 @@ from breakloop.dialects import registry
 from breakloop.dialects.base import ParsedBody
 from breakloop.dialects.prompt import PromptTexts, texts_of
 from breakloop.testing import PATHS, Conversation
-from tests.unit.wire.recorded.shape import dump
+from tests.unit.dialects.recorded.shape import dump
 
 
 def found(body: Any, dialect: str) -> PromptTexts:
-    taken = registry.take("POST", PATHS[dialect], body if isinstance(body, bytes) else dump(body))
+    taken = registry.parse("POST", PATHS[dialect], body if isinstance(body, bytes) else dump(body))
     assert isinstance(taken, ParsedBody)
     texts = texts_of(taken)
     assert texts is not None
@@ -84,8 +84,3 @@ def test_an_odd_body_says_about_the_same(dialect: str) -> None:
     name = "contents" if dialect == "gemini" else "input" if dialect == "openai_responses" else "messages"
     odd = found(request | {name: [*request[name], 7]}, dialect)
     assert 0.7 * plain <= sum(map(len, said(odd))) <= 1.3 * plain
-
-
-def test_nothing_to_read() -> None:
-    """Then the length of the body counts (L-3)."""
-    assert texts_of(None) is None

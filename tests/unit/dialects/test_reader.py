@@ -6,10 +6,10 @@ import pytest
 
 from breakloop.dialects.reader import StreamReader, WholeAnswerReader, reader
 from breakloop.model.call import Answer, Usage
-from tests.unit.wire.recorded.everything import EVERYTHING
-from tests.unit.wire.recorded.openai import COUNT, TEXT, USAGE, WHOLE, chunk, delta
-from tests.unit.wire.recorded.reading import read, started
-from tests.unit.wire.recorded.shape import JSON, SSE, Recorded, dump, events
+from tests.unit.dialects.recorded.everything import EVERYTHING
+from tests.unit.dialects.recorded.openai import COUNT, TEXT, USAGE, WHOLE, chunk, delta
+from tests.unit.dialects.recorded.reading import read, started
+from tests.unit.dialects.recorded.shape import JSON, SSE, Recorded, dump, events
 
 DIALECTS = sorted({recorded.dialect for recorded in EVERYTHING.values()})
 EACH = pytest.mark.parametrize("dialect", DIALECTS)
@@ -64,7 +64,7 @@ def test_what_http_says_of_a_body(dialect: str) -> None:
         reading.feed(body)
         answer = reading.answer(200, complete=complete)
         assert answer == Answer(200, complete=expected)
-        assert reading.gave_up == (body == b'{"a')
+        assert reading.unreadable == (body == b'{"a')
 
 
 @EACH
@@ -86,7 +86,7 @@ def test_large_bodies() -> None:
             found.feed(body[start : start + size])
             assert len(found._body) <= 100_000
         assert found.answer(200, complete=True) == Answer(200, usage=USAGE, complete=True)
-        assert found.gave_up == 1
+        assert found.unreadable == 1
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_large_events() -> None:
     found = reader("openai_chat", SSE, max_bytes=1000)
     assert found is not None
     found.feed(events(chunk(delta(content="one")), chunk(delta(content="x" * 2000)), chunk(delta(content=" two"))))
-    assert (found.answer(200, complete=True).text, found.gave_up) == ("one two", 1)
+    assert (found.answer(200, complete=True).text, found.unreadable) == ("one two", 1)
 
 
 def test_broken_events_are_counted() -> None:
@@ -121,7 +121,7 @@ def test_broken_events_are_counted() -> None:
     for complete, expected in ((True, 2), (False, 1)):
         found = started("openai_chat", SSE)
         found.feed(b"data: {]\n\n" + events(chunk(delta(content="Hi"))) + b'data: {"id": "chat')
-        assert (found.answer(200, complete=complete).text, found.gave_up) == ("Hi", expected)
+        assert (found.answer(200, complete=complete).text, found.unreadable) == ("Hi", expected)
 
 
 @pytest.mark.parametrize("kind", [SSE, JSON])
@@ -132,7 +132,7 @@ def test_nesting_without_end(dialect: str, kind: bytes) -> None:
     for deep in (b'{"a":' * 100_000, b"[" * 100_000, b'{"type":"error","error":' * 2000 + b"1" + b"}" * 2000):
         reading.feed(b"data: " + deep + b"\n\n" if kind == SSE else deep)
     reading.answer(200, complete=True)
-    assert reading.gave_up >= 1
+    assert reading.unreadable >= 1
 
 
 def test_the_client_that_leaves_at_the_end() -> None:

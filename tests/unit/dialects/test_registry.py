@@ -6,7 +6,9 @@ import json
 
 import pytest
 
-from breakloop.dialects import registry, session_ids
+from breakloop.dialects import registry
+from tests.unit.dialects import parsing
+from tests.unit.dialects.parsing import newest_step, read_chat, read_opening
 
 BODY = json.dumps(
     {
@@ -49,9 +51,9 @@ RPC = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"f"}}'
 )
 def test_paths(path: str, expected: str | None) -> None:
     """OpenAI's, Azure's, OpenRouter's, Anthropic's, Gemini's and Vertex AI's paths (C-8, D-2)."""
-    chat = registry.read_chat("POST", path, BODY, 3)
+    chat = read_chat("POST", path, BODY, 3)
     assert (chat.dialect if chat else None) == expected
-    assert bool(registry.opening("POST", path, BODY)) is (
+    assert bool(read_opening("POST", path, BODY)) is (
         expected is not None and expected not in {"openai_completions", "openai_embeddings"}
     )
 
@@ -59,23 +61,23 @@ def test_paths(path: str, expected: str | None) -> None:
 @pytest.mark.parametrize("path", ["/mcp", "/", "/messages/", "/v1/responses"])
 def test_mcp_is_known_by_its_body(path: str) -> None:
     """Wherever it is sent, also to a path that another dialect uses (C-8)."""
-    chat = registry.read_chat("POST", path, RPC, 3)
+    chat = read_chat("POST", path, RPC, 3)
     assert chat is not None
     assert chat.dialect == "mcp"
-    assert registry.opening("POST", path, RPC) == ""
+    assert read_opening("POST", path, RPC) == ""
 
 
 def test_only_posts_with_a_body() -> None:
     """Anything else is plain HTTP (C-8)."""
     for method, path, body in (("GET", "/v1/messages", BODY), ("PUT", "/mcp", RPC), ("POST", "/v1/messages", b"")):
-        assert registry.read_chat(method, path, body, 3) is None
-        assert registry.opening(method, path, body) == ""
+        assert read_chat(method, path, body, 3) is None
+        assert read_opening(method, path, body) == ""
 
 
 def test_providers() -> None:
     """`llm:provider` is whose dialect it is (C-6)."""
     names = ("openai_chat", "openai_responses", "anthropic_messages", "gemini", "mcp")
-    assert [registry.provider(name) for name in names] == ["openai", "openai", "anthropic", "gemini", "mcp"]
+    assert [registry.DIALECTS[name].provider for name in names] == ["openai", "openai", "anthropic", "gemini", "mcp"]
 
 
 @pytest.mark.parametrize(
@@ -92,14 +94,14 @@ def test_providers() -> None:
 def test_all_is_read_from_a_body_that_was_taken_apart_once(path: str, body: bytes, said: str, opens: str) -> None:
     """Chat, step, opening and ids, in any order, as if each had been read by itself (Q-1, C-8)."""
     body = body[:-1] + b',"session_id":"s"}'
-    taken = registry.take("POST", path, body)
+    taken = registry.parse("POST", path, body)
     assert taken is not None
-    ids, step, opening, chat = session_ids.of(taken), registry.of(taken), taken.opening(), taken.chat(3)
+    ids, step, opening, chat = taken.session_ids(), taken.newest_step(), taken.opening(), taken.chat(3)
     assert chat is not None
     assert (chat.tail[-1].text, opening, chat.model) == (said, opens, "" if path == "/mcp" else "m")
-    assert chat == registry.read_chat("POST", path, body, 3)
+    assert chat == read_chat("POST", path, body, 3)
     assert step is not None
-    assert step == registry.newest_step(chat.dialect, body)
-    assert opening == registry.opening("POST", path, body)
-    assert ids == session_ids.find(chat.dialect, body)
+    assert step == newest_step(chat.dialect, body)
+    assert opening == read_opening("POST", path, body)
+    assert ids == parsing.session_ids(chat.dialect, body)
     assert ids.session == ("" if path == "/mcp" else "s")

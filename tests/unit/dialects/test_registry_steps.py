@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from breakloop.dialects import openai_chat
-from breakloop.dialects.registry import newest_step, of
+from breakloop.dialects import registry
+from tests.unit.dialects.parsing import newest_step
 
 BODIES = {
     "openai_chat": {"messages": [{"role": "user", "content": "go"}]},
@@ -30,12 +30,12 @@ def test_each_dialect(dialect: str) -> None:
 def test_odd_bodies_are_read_once_more_and_no_oftener() -> None:
     """What the chat had to be read tolerantly for, the step need not find out again (C-9, Q-1)."""
     sent = b'{"messages":[{"role":"assistant","content":"a"},"b"]}'
-    taken = openai_chat.take(sent)
+    taken = registry.DIALECTS["openai_chat"].parse(sent)
     assert taken is not None
     typed, chat, loose = taken.parts, taken.chat(1), taken.parts
     assert chat is not None
     assert (chat.fallback, typed is loose) == ("tolerant", False)
-    step = of(taken)
+    step = taken.newest_step()
     assert step is not None
     assert (step.said, step.users) == ("a", ("b",))
     assert taken.parts is loose
@@ -49,8 +49,7 @@ def test_mcp() -> None:
 
 
 def test_nothing_to_read() -> None:
-    """Plain HTTP, embeddings, and bodies that are none (C-9)."""
-    assert newest_step("", b"{}") is None
+    """Embeddings, and bodies that are none (C-9)."""
     assert newest_step("openai_embeddings", b'{"model": "m", "input": "go"}') is None
     for dialect in BODIES:
         assert newest_step(dialect, b"") is None

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from breakloop.dialects import registry, session_ids
-from breakloop.dialects.session_ids import NONE, BodyIds, find, of, trace_of
+from breakloop.dialects.session_ids import NONE, BodyIds, trace_of
+from tests.unit.dialects import parsing
 
 UUID = "0199ae1c-5f0e-7c32-9d0b-7e8a4c1f2b3d"
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
@@ -24,6 +25,10 @@ DIALECTS = (
     "mcp",
     "",
 )
+
+
+def find(dialect: str, body: bytes) -> BodyIds:
+    return parsing.session_ids(dialect, body) if dialect == "mcp" else session_ids.find(body)
 
 
 def ids(dialect: str = "openai_chat", **fields: Any) -> BodyIds:
@@ -174,13 +179,13 @@ def test_odd_bodies_are_read_all_the_same() -> None:
 def test_bodies_that_were_taken_apart(stream: object) -> None:
     """Nothing is decoded anew, however the body had to be read (C-7, Q-1)."""
     sent = {"model": "m", "messages": [], "metadata": {"thread_id": "t"}, "previous_response_id": 7, "stream": stream}
-    taken = registry.take("POST", "/v1/messages", json.dumps(sent).encode())
+    taken = registry.parse("POST", "/v1/messages", json.dumps(sent).encode())
     assert taken is not None
     taken.body = b""
-    assert of(taken) == BodyIds(session="t", previous="7")
-    bare = registry.take("POST", "/v1/messages", b'{"model":"m","messages":[]}')
+    assert taken.session_ids() == BodyIds(session="t", previous="7")
+    bare = registry.parse("POST", "/v1/messages", b'{"model":"m","messages":[]}')
     assert bare is not None
-    assert of(bare) == NONE
+    assert bare.session_ids() == NONE
 
 
 def test_an_id_is_not_looked_for_in_something_huge() -> None:
@@ -224,6 +229,6 @@ _NAMES = st.sampled_from(
 @given(st.sampled_from(DIALECTS), st.dictionaries(_NAMES, _JSON))
 def test_any_body_gives_texts(dialect: str, fields: dict[str, Any]) -> None:
     """Whatever the types are, the answer is four texts (C-9)."""
-    found = session_ids.find(dialect, json.dumps(fields).encode())
+    found = find(dialect, json.dumps(fields).encode())
     assert [type(value) for value in found] == [str] * 4
     "".join(found).encode()  # no lone surrogates

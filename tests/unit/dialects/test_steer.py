@@ -15,6 +15,7 @@ from pydantic import TypeAdapter
 
 from breakloop.dialects import steer
 from breakloop.model.call import MARK
+from tests.unit.dialects.parsing import append_note
 
 DIALECTS = ("openai_chat", "openai_responses", "openai_completions", "anthropic_messages", "gemini", "mcp", "")
 NOTE = 'You called "search" 5 times with the same arguments. Change course or finish. \u2192 \u00e9'
@@ -46,7 +47,7 @@ def user(content: Any) -> dict[str, Any]:
 
 
 def steered(dialect: str, body: dict[str, Any]) -> dict[str, Any] | None:
-    changed = steer.append(dialect, json.dumps(body).encode(), NOTE)
+    changed = append_note(dialect, json.dumps(body).encode(), NOTE)
     return None if changed is None else json.loads(changed)
 
 
@@ -232,9 +233,7 @@ def test_completions() -> None:
 @pytest.mark.parametrize("dialect", ["openai_embeddings", "mcp", "", "unknown"])
 def test_dialects_without_a_conversation(dialect: str) -> None:
     """There is nobody to tell (LD-5)."""
-    assert (
-        steer.append(dialect, b'{"model":"m","input":"go","messages":[{"role":"user","content":"go"}]}', NOTE) is None
-    )
+    assert append_note(dialect, b'{"model":"m","input":"go","messages":[{"role":"user","content":"go"}]}', NOTE) is None
 
 
 def test_the_sdks_know_what_is_appended() -> None:
@@ -269,14 +268,14 @@ def test_the_sdks_know_what_is_appended() -> None:
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_garbage_is_left_alone(dialect: str, body: bytes) -> None:
     """What is not understood to the last byte is not changed (LD-5)."""
-    assert steer.append(dialect, body, NOTE) is None
+    assert append_note(dialect, body, NOTE) is None
 
 
 def test_fields_that_stand_in_it_twice_are_not_mistaken() -> None:
     """Lengths that fit by chance are not enough: each value is compared with what stands there (LD-5)."""
     trap = b'{"a":1,"b":22,"a":{"filler":1,"seven77":2}}'
-    with pytest.raises(ValueError, match="not where it was expected"):
-        steer._Json(trap)
+    with pytest.raises(ValueError, match="not at the expected position"):
+        steer.JsonBody(trap)
 
 
 def test_notes_are_recognised_and_taken_off() -> None:
@@ -293,7 +292,7 @@ def test_any_note_can_be_taken_off_again(said: str, note: str) -> None:
     """Also one that holds the marks themselves, or lone surrogates, or is far too long (LD-5)."""
     for text in (note, note * 300, "\ud800", "[breakloop] [/breakloop]"):
         body = json.dumps({"prompt": said}).encode()
-        changed = steer.append("openai_completions", body, text)
+        changed = append_note("openai_completions", body, text)
         assert changed is not None
         assert len(changed) < len(body) + 6000
         assert steer.strip(json.loads(changed)["prompt"]) == said.rstrip("\n")

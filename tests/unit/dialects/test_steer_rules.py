@@ -10,8 +10,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from breakloop.dialects import registry, steer
+from breakloop.dialects import steer
 from breakloop.model.call import Chat
+from tests.unit.dialects.parsing import append_note, read_chat
 
 PATHS = {
     "openai_chat": "/v1/chat/completions",
@@ -113,7 +114,7 @@ def test_the_result_is_the_original_and_the_note(sent: tuple[str, dict[str, Any]
     """One insertion, everything before and after it byte for byte, and nothing but the note more (LD-5)."""
     dialect, body = sent
     raw = (white + json.dumps(body, **style) + white).encode("utf-8", "surrogatepass")
-    changed = steer.append(dialect, raw, NOTE)
+    changed = append_note(dialect, raw, NOTE)
     assert changed is not None
     assert without_note(dialect, json.loads(changed)) == body
     same = next((at for at, (old, new) in enumerate(zip(raw, changed, strict=False)) if old != new), len(raw))
@@ -125,7 +126,7 @@ def test_the_result_is_the_original_and_the_note(sent: tuple[str, dict[str, Any]
 def test_what_the_apis_insist_on_still_holds(sent: tuple[str, dict[str, Any]]) -> None:
     """Results directly follow their calls, alone where they have to be, and the user speaks last (LD-5)."""
     dialect, body = sent
-    changed = steer.append(dialect, json.dumps(body).encode(), NOTE)
+    changed = append_note(dialect, json.dumps(body).encode(), NOTE)
     assert changed is not None
     found = json.loads(changed)
     {"openai_chat": chat_rules, "anthropic_messages": anthropic_rules, "openai_responses": responses_rules}.get(
@@ -177,7 +178,7 @@ def gemini_rules(body: dict[str, Any]) -> None:
 
 
 def tail(dialect: str, body: bytes) -> Chat:
-    found = registry.read_chat("POST", PATHS[dialect], body, 50)
+    found = read_chat("POST", PATHS[dialect], body, 50)
     assert found is not None
     return found
 
@@ -187,7 +188,7 @@ def test_the_readers_read_what_was_steered(sent: tuple[str, dict[str, Any]]) -> 
     """The same conversation, with the note as the end of what the user says last (LD-5, C-8)."""
     dialect, body = sent
     raw = json.dumps(body).encode()
-    changed = steer.append(dialect, raw, NOTE)
+    changed = append_note(dialect, raw, NOTE)
     assert changed is not None
     before, after = tail(dialect, raw), tail(dialect, changed)
     assert after.dialect == dialect
@@ -206,7 +207,7 @@ def test_the_readers_read_what_was_steered(sent: tuple[str, dict[str, Any]]) -> 
 )
 def test_nothing_is_raised(dialect: str, body: bytes) -> None:
     """Bytes of any kind (LD-5)."""
-    steer.append(dialect, body, NOTE)
+    append_note(dialect, body, NOTE)
 
 
 @given(conversations(), st.data())
@@ -215,6 +216,6 @@ def test_a_damaged_body_is_changed_whole_or_not_at_all(sent: tuple[str, dict[str
     dialect, body = sent
     raw = json.dumps(body).encode()
     gone = data.draw(st.integers(0, len(raw) - 1))
-    changed = steer.append(dialect, raw[:gone] + raw[gone + 1 :], NOTE)
+    changed = append_note(dialect, raw[:gone] + raw[gone + 1 :], NOTE)
     if changed is not None:
         assert TEXT in json.dumps(json.loads(changed), ensure_ascii=False).replace('\\"', '"')

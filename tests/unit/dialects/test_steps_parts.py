@@ -6,7 +6,15 @@ import json
 
 import pytest
 
-from breakloop.dialects.steps import TEXT_MAX, StepBuilder, bounded, finished, own, result, seen, sized
+from breakloop.dialects.steps import (
+    TEXT_MAX,
+    StepBuilder,
+    bounded,
+    media_class,
+    result,
+    text_and_media,
+    without_additions,
+)
 from breakloop.model.call import Result, ToolCall
 
 NOTE = "[breakloop] You repeat yourself. [/breakloop]"
@@ -25,20 +33,20 @@ def test_long_texts_keep_both_ends() -> None:
 
 def test_notes_are_removed() -> None:
     """Our own notes never enter, wherever they stand (LD-4)."""
-    assert own(f"same\n\n{NOTE}") == "same"
-    assert own(NOTE) == ""
-    assert own(f"{NOTE} and on") == "and on"
-    assert own(f"one {NOTE}\ntwo {NOTE}") == "one\ntwo"
-    assert own("[breakloop] no end") == "[breakloop] no end"
-    assert own("[/breakloop] no beginning") == "[/breakloop] no beginning"
+    assert without_additions(f"same\n\n{NOTE}") == "same"
+    assert without_additions(NOTE) == ""
+    assert without_additions(f"{NOTE} and on") == "and on"
+    assert without_additions(f"one {NOTE}\ntwo {NOTE}") == "one\ntwo"
+    assert without_additions("[breakloop] no end") == "[breakloop] no end"
+    assert without_additions("[/breakloop] no beginning") == "[/breakloop] no beginning"
     far = "[breakloop]" + "x" * 5000 + "[/breakloop]"
-    assert own(far) == far
+    assert without_additions(far) == far
 
 
 def test_additions_of_harnesses_are_removed() -> None:
-    assert own("<system-reminder>\nlist\n</system-reminder>") == ""
-    assert own("same\n<environment_details>\n12:05\n</environment_details>") == "same"
-    assert own("a </system-reminder> b") == "a </system-reminder> b"
+    assert without_additions("<system-reminder>\nlist\n</system-reminder>") == ""
+    assert without_additions("same\n<environment_details>\n12:05\n</environment_details>") == "same"
+    assert without_additions("a </system-reminder> b") == "a </system-reminder> b"
 
 
 @pytest.mark.parametrize(
@@ -53,30 +61,33 @@ def test_additions_of_harnesses_are_removed() -> None:
 )
 def test_size_classes(kind: str, item: object, expected: str) -> None:
     """New bytes of about the same size are the same medium (C-8)."""
-    assert sized(kind, item) == expected
+    assert media_class(kind, item) == expected
 
 
 def test_contents() -> None:
     """Text and media of a result (C-8)."""
-    assert seen("text") == ("text", ())
-    assert seen(None) == ("", ())
-    assert seen({"b": 1, "a": 2}) == ('{"a":2,"b":1}', ())
-    assert seen({"type": "text", "text": "x"}) == ("x", ())
-    assert seen(["a", 7, {"type": "reasoning"}, {"type": "text", "text": ""}]) == ("a\n7", ())
-    assert seen([{"type": "resource", "resource": {"uri": "u", "text": "x"}}]) == ("x", ())
-    assert seen([{"type": "resource", "resource": {"uri": "u", "blob": "A" * 2_000}}]) == ("", ("file:~2^10",))
-    assert seen([{"type": "odd", "id": "1", "value": 2}]) == ('{"type":"odd","value":2}', ())
+    assert text_and_media("text") == ("text", ())
+    assert text_and_media(None) == ("", ())
+    assert text_and_media({"b": 1, "a": 2}) == ('{"a":2,"b":1}', ())
+    assert text_and_media({"type": "text", "text": "x"}) == ("x", ())
+    assert text_and_media(["a", 7, {"type": "reasoning"}, {"type": "text", "text": ""}]) == ("a\n7", ())
+    assert text_and_media([{"type": "resource", "resource": {"uri": "u", "text": "x"}}]) == ("x", ())
+    assert text_and_media([{"type": "resource", "resource": {"uri": "u", "blob": "A" * 2_000}}]) == (
+        "",
+        ("file:~2^10",),
+    )
+    assert text_and_media([{"type": "odd", "id": "1", "value": 2}]) == ('{"type":"odd","value":2}', ())
 
 
 def test_many_parts() -> None:
     """A hundred parts of a content are read one by one; the others still tell contents apart, media do not (Y-2)."""
     said = [{"type": "text", "text": f"line {at}"} for at in range(150)]
-    shown = seen(said)[0]
+    shown = text_and_media(said)[0]
     assert shown.startswith("line 0\nline 1\n")
     assert "\nline 99\n<more:50:" in shown
-    assert seen([*said[:-1], {"type": "text", "text": "other"}])[0] != shown == seen(said)[0]
-    assert seen(["a"] * 101)[0] != seen(["a"] * 100 + ["b"])[0]
-    media = [seen([*said, {"type": "image", "data": one}]) for one in "ab"]
+    assert text_and_media([*said[:-1], {"type": "text", "text": "other"}])[0] != shown == text_and_media(said)[0]
+    assert text_and_media(["a"] * 101)[0] != text_and_media(["a"] * 100 + ["b"])[0]
+    media = [text_and_media([*said, {"type": "image", "data": one}]) for one in "ab"]
     assert media[0] == media[1]
 
 
@@ -92,25 +103,25 @@ def gathered(*results: str, users: list[object] | None = None) -> StepBuilder:
 def test_all_results_are_bounded() -> None:
     """Of a thousand long results the newest are read, and the others still differ by a digest (Y-2)."""
     texts = [f"{at} " + "x" * 60_000 for at in range(100)]
-    first, *_, last = (one.text for one in finished(gathered(*texts), (), 0, 0).results)
+    first, *_, last = (one.text for one in gathered(*texts).build((), 0, 0).results)
     assert last == texts[-1]
     assert first.startswith("0 xxx")
     assert len(first) < 400
     other = [texts[0] + "y", *texts[1:]]
-    assert finished(gathered(*other), (), 0, 0).results[0].text != first
-    assert sum(len(one.text) for one in finished(gathered(*texts), (), 0, 0).results) < 600_000
-    assert [one.text for one in finished(gathered(*texts[:8]), (), 0, 0).results] == texts[:8]
+    assert gathered(*other).build((), 0, 0).results[0].text != first
+    assert sum(len(one.text) for one in gathered(*texts).build((), 0, 0).results) < 600_000
+    assert [one.text for one in gathered(*texts[:8]).build((), 0, 0).results] == texts[:8]
 
 
 def test_all_texts_of_the_user_are_bounded() -> None:
     """Texts as results; and of ten thousand parts not each is looked at (Y-2)."""
     texts: list[object] = [f"{at} " + "x" * 60_000 for at in range(100)]
-    users = finished(gathered(users=texts), (), 0, 0).users
+    users = gathered(users=texts).build((), 0, 0).users
     assert users[-1] == texts[-1]
     assert len(users[0]) < 400
     assert len(users) == 100
     parts: list[object] = [[{"type": "text", "text": f"{at}"}] * 900 for at in range(9)]
-    users = finished(gathered(users=parts), (), 0, 0).users
+    users = gathered(users=parts).build((), 0, 0).users
     assert users[-1].startswith("8\n8\n")
     assert users[0].startswith('[{"text":"0"')
 
@@ -119,8 +130,8 @@ def test_all_calls_are_bounded() -> None:
     """Arguments and names; spelling them anew ends before reading them does (Y-2)."""
     found = StepBuilder()
     for at in range(100):
-        found.called("n" * 5_000 + str(at), json.dumps({"b": "x" * 60_000, "a": at}), "")
-    calls = finished(found, (), 0, 0).calls[::-1]
+        found.add_call("n" * 5_000 + str(at), json.dumps({"b": "x" * 60_000, "a": at}), "")
+    calls = found.build((), 0, 0).calls[::-1]
     assert calls[0].arguments.startswith('{"a":0,')
     assert calls[5].arguments.startswith('{"b": "xxx')
     assert len(calls[5].arguments) > 60_000
@@ -133,20 +144,22 @@ def test_what_harnesses_add_to_long_texts() -> None:
     """At both ends of a text of any length it is removed (LD-4, Y-2)."""
     text = "".join(f"line {at}\n" for at in range(50_000))
     added = "<system-reminder>{}</system-reminder>"
-    assert own(added.format(1) + text + added.format(2)) == own(added.format(3) + text + added.format(4))
-    assert own(text) != own(text.replace("line 25000", "line x"))
+    assert without_additions(added.format(1) + text + added.format(2)) == without_additions(
+        added.format(3) + text + added.format(4)
+    )
+    assert without_additions(text) != without_additions(text.replace("line 25000", "line x"))
 
 
 def test_many_pictures_in_a_text() -> None:
     """A thousand are taken out (Y-2)."""
-    said, media = seen("data:image/png;base64,AAAA " * 1500)
+    said, media = text_and_media("data:image/png;base64,AAAA " * 1500)
     assert (len(media), said.count("data:")) == (1000, 500)
 
 
 def test_data_in_texts() -> None:
     """A picture that stands in a text counts by its size (C-8, LD-4)."""
     one, two = (f"shot: data:image/png;base64,{fill * 2_000} end" for fill in "AB")
-    assert seen(one) == seen(two) == ("shot:  end", ("image:~2^10",))
+    assert text_and_media(one) == text_and_media(two) == ("shot:  end", ("image:~2^10",))
 
 
 def test_results() -> None:
@@ -159,18 +172,18 @@ def test_native_results_are_not_moved() -> None:
     """Where results came, the words of the user stay theirs, even if the answer has code in it (LD-4)."""
     found = StepBuilder()
     found.answered = True
-    found.said = ["```bash\nls\n```"]
+    found.texts = ["```bash\nls\n```"]
     found.results = [Result("listed")]
     found.users = [("user", "thanks"), ("user", "")]
-    step = finished(found, (), 0, 5)
+    step = found.build((), 0, 5)
     assert (step.results, step.users, step.as_text) == ((Result("listed"),), ("thanks",), True)
 
 
 def test_arguments_that_were_spelled_before() -> None:
-    """A pair of text and spelling is taken as it is, unless there is too much to spell."""
+    """A known spelling is used, unless there is too much to spell."""
     found = StepBuilder()
-    found.called("f", ('{"b": 1, "a": 2}', '{"a":2,"b":1}'), "c")
+    found.add_call("f", '{"b": 1, "a": 2}', "c", '{"a":2,"b":1}')
     assert found.calls == [ToolCall("f", '{"a":2,"b":1}')]
     found._to_spell = 10
-    found.called("f", ('{"b": 1, "a": 2}', '{"a":2,"b":1}'), "c")
+    found.add_call("f", '{"b": 1, "a": 2}', "c", '{"a":2,"b":1}')
     assert found.calls[1] == ToolCall("f", '{"b": 1, "a": 2}')

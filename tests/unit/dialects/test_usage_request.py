@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from breakloop.dialects.usage_request import HELD_MAX_BYTES, UsageStrip, ask, without_usage
+from breakloop.dialects import registry
+from breakloop.dialects.usage_request import HELD_MAX_BYTES, UsageStrip, without_usage
 
 CHAT = "openai_chat"
 ASKS = b'"stream_options":{"include_usage":true}'
@@ -23,7 +24,7 @@ ASKS = b'"stream_options":{"include_usage":true}'
 def test_it_is_asked_behind_the_last_field(dialect: str) -> None:
     """Everything else keeps its bytes, white space too (D-1)."""
     body = b' { "stream" : true ,\n"model":"m", "messages":[{"role":"user","content":"}"}] \n}\r\n '
-    asking = ask(dialect, body)
+    asking = registry.DIALECTS[dialect].request_usage(body)
     assert asking == body.replace(b" \n}\r\n ", b' \n,"stream_options":{"include_usage":true}}\r\n ')
     assert json.loads(asking) == json.loads(body) | {"stream_options": {"include_usage": True}}
 
@@ -42,7 +43,7 @@ def test_it_is_asked_behind_the_last_field(dialect: str) -> None:
 def test_it_is_asked_among_other_options(options: bytes, expected: bytes) -> None:
     """A client that said no, or said something else (D-1)."""
     body = b'{"stream_options": %b,"stream":true,"messages":[{"role":"user","content":"\\"stream_options\\": {}"}]}'
-    asking = ask(CHAT, body % options)
+    asking = registry.DIALECTS[CHAT].request_usage(body % options)
     assert asking == body % expected
     assert json.loads(asking)["stream_options"]["include_usage"] is True
 
@@ -70,15 +71,13 @@ def test_it_is_asked_among_other_options(options: bytes, expected: bytes) -> Non
 )
 def test_it_is_not_asked(body: bytes) -> None:
     """No stream, asked already, or nothing that could be changed without doubt (D-1)."""
-    assert ask(CHAT, body) is None
+    assert registry.DIALECTS[CHAT].request_usage(body) is None
 
 
-@pytest.mark.parametrize(
-    "dialect", ["openai_responses", "anthropic_messages", "gemini", "openai_embeddings", "mcp", ""]
-)
+@pytest.mark.parametrize("dialect", ["openai_responses", "anthropic_messages", "gemini", "openai_embeddings", "mcp"])
 def test_the_others_need_not_be_asked(dialect: str) -> None:
     """Their streams carry a count anyway (D-1)."""
-    assert ask(dialect, b'{"stream":true}') is None
+    assert registry.DIALECTS[dialect].request_usage(b'{"stream":true}') is None
 
 
 # -- the answer

@@ -8,7 +8,7 @@ import pytest
 
 from breakloop.testing import PATHS
 from tests.builders import Json, bundle, call, policy, world
-from tests.unit.wire.recorded.shape import dump
+from tests.unit.dialects.recorded.shape import dump
 
 SAID = [{"role": "user", "content": "abcd"}]
 

@@ -9,9 +9,9 @@ from typing import Any
 
 from breakloop.dialects.answers import SseParser
 from tests.builders import bundle, chat_body, policy, tail, user
+from tests.unit.dialects.recorded.shape import events, named
 from tests.unit.gateway.fake_client import get
 from tests.unit.gateway.fake_upstream import answer
-from tests.unit.wire.recorded.shape import events, named
 
 UNIT = "I should check the configuration file again before I go on with the migration. "
 PROSE = "One thing after the other, number {}, and none of them twice over. "

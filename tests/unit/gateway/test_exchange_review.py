@@ -339,10 +339,10 @@ def test_a_stream_of_nonsense_is_not_read_for_long(line: bytes) -> None:
     stream = reader("openai_chat", b"text/event-stream")
     assert stream is not None
     stream.feed(line * 200)
-    given_up = stream.gave_up
+    given_up = stream.unreadable
     assert given_up < 150
     stream.feed(line * 200)
-    assert stream.gave_up == given_up
+    assert stream.unreadable == given_up
 
 
 def test_a_piece_that_no_network_brings_is_not_read() -> None:
@@ -350,7 +350,7 @@ def test_a_piece_that_no_network_brings_is_not_read() -> None:
     stream = reader("openai_chat", b"text/event-stream")
     assert stream is not None
     stream.feed(b'data: {"choices":[]}\n\n' * 60_000)
-    assert stream.gave_up == 1
+    assert stream.unreadable == 1
 
 
 def test_bodies_under_way_count_as_room() -> None:

@@ -12,10 +12,10 @@ import pytest
 from breakloop.gateway.server_core import Phase
 from breakloop.model.call import CLIENT_LEFT, Answer, CallDecision, Usage
 from tests.builders import bundle, chat_body, policy, tail, user
+from tests.unit.dialects.recorded.shape import dump, events
 from tests.unit.gateway.fake_client import get, read_replies
 from tests.unit.gateway.fake_upstream import Proxy, answer, chunks, ok
 from tests.unit.gateway.repeating import DONE, LOOP, POLICY, SSE, UNIT, chat, chunked, finished, payloads, said
-from tests.unit.wire.recorded.shape import dump, events
 
 ASKS = b'"stream_options":{"include_usage":true}'
 COUNT = {"prompt_tokens": 9, "completion_tokens": 3, "total_tokens": 12}

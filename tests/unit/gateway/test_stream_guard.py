@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from breakloop.dialects.reader import PassingAnswer, StreamReader
-from breakloop.dialects.stream_watch import ListeningReader
+from breakloop.dialects.reader import ListeningReader, PassingAnswer, StreamReader
 from breakloop.engine.engine import Engine
 from breakloop.gateway.http_response import ResponseHead
 from breakloop.gateway.server_core import Phase

@@ -17,10 +17,10 @@ from breakloop.engine.metering import Meter
 from breakloop.gateway.server_core import Phase
 from breakloop.model.call import Answer
 from tests.builders import Json, bundle, chat_body, policy, tail, user
+from tests.unit.dialects.recorded.shape import dump, named
 from tests.unit.gateway.fake_client import get, read_replies
 from tests.unit.gateway.fake_upstream import Proxy, answer
 from tests.unit.gateway.repeating import CHUNKED_HEAD, DONE, SSE, UNIT, UNTIL_CLOSE_HEAD, chat, chunked, payloads, said
-from tests.unit.wire.recorded.shape import dump, named
 
 TEN = "one thing after another, forty letters. "  # ten tokens
 assert len(TEN) == 40

@@ -76,7 +76,7 @@ def test_nothing_to_read(dialect: str, kind: str) -> None:
 class Broken:
     """A reader with a mistake in it."""
 
-    gave_up = 0
+    unreadable = 0
 
     def feed(self, content: bytes) -> None:
         if content == b"bad":

@@ -36,20 +36,20 @@ def test_a_token_is_four_characters(piece: str, fits: int) -> None:
     """Exactly as much passes; one piece more is too much (L-3)."""
     watch = CompletionWatch([capped(10)])
     for _ in range(fits):
-        watch.said(0, 0, piece)
+        watch.on_text(0, 0, piece)
     assert not watch.found
-    watch.said(0, 0, piece)
+    watch.on_text(0, 0, piece)
     assert watch.found
 
 
 def test_reasoning_and_arguments_count() -> None:
     """They are paid for like what is said (L-3)."""
     watch = CompletionWatch([capped(10)])
-    watch.said(0, 0, "x" * 10)
-    watch.thought(0, 1, "x" * 20)
-    watch.argued(0, "x" * 10)
+    watch.on_text(0, 0, "x" * 10)
+    watch.on_reasoning(0, 1, "x" * 20)
+    watch.on_arguments(0, "x" * 10)
     assert (watch.found, watch.chars, watch.reasoning_chars) == (False, 40, 20)
-    watch.argued(0, "x")
+    watch.on_arguments(0, "x")
     assert watch.found
 
 
@@ -57,10 +57,10 @@ def test_all_answers_together() -> None:
     """A request for three may have three times as much, whoever of them says it (L-3)."""
     watch = CompletionWatch([capped(10, answers=3)])
     for choice in (0, 1, 2):
-        watch.said(choice, 0, "x" * 40)
+        watch.on_text(choice, 0, "x" * 40)
     assert (watch.found, watch.open) == (False, [0, 1, 2])
-    watch.ended(1)
-    watch.said(2, 0, "x")
+    watch.on_finish(1)
+    watch.on_text(2, 0, "x")
     assert (watch.found, watch.open) == (True, [0, 2])
 
 
@@ -70,15 +70,15 @@ def test_several_caps() -> None:
     watch = CompletionWatch(
         [capped(20, reports=reports), capped(10, "cut", reports=reports), capped(30, reports=reports)]
     )
-    watch.said(0, 0, "x" * 41)
+    watch.on_text(0, 0, "x" * 41)
     (first,) = watch.findings()
     assert (first.action, first.reported) == ("cut", False)
     for _ in range(2):
         first.report("cut")
     assert (first.reported, reports) == (True, ["10 cut"])
-    watch.said(0, 0, "x" * 40)
+    watch.on_text(0, 0, "x" * 40)
     assert [one.action for one in watch.findings()] == ["cut", ""]
-    watch.said(0, 0, "x" * 4000)
+    watch.on_text(0, 0, "x" * 4000)
     assert len(watch.findings()) == 3
 
 
@@ -86,15 +86,15 @@ def test_a_watch_for_caps_passes_everything_on_to_that_for_repetitions() -> None
     """Both on one stream (LD-8, L-3)."""
     watch = CompletionWatch([capped(10_000)], RepetitionWatch(lambda *_: None))
     for _ in range(LOOPED):
-        watch.thought(0, 0, UNIT)
-        watch.argued(0, UNIT)
+        watch.on_reasoning(0, 0, UNIT)
+        watch.on_arguments(0, UNIT)
     found = [watch.found]
     (finding,) = watch.findings()
     assert isinstance(finding, RepetitionWatch)
-    watch.ended(0)
+    watch.on_finish(0)
     found.append(watch.found)
     for _ in range(LOOPED):
-        watch.said(1, 0, UNIT)
+        watch.on_text(1, 0, UNIT)
     assert [*found, watch.found] == [True, False, True]
 
 
@@ -102,7 +102,7 @@ def test_answers_without_end_are_not_all_kept() -> None:
     """An upstream may number them as it likes (Y-2)."""
     watch = CompletionWatch([])
     for choice in range(2 * MAX_OPEN_CHOICES):
-        watch.said(choice, 0, "x")
+        watch.on_text(choice, 0, "x")
     assert (len(watch.open), watch.chars, watch.found) == (MAX_OPEN_CHOICES, 2 * MAX_OPEN_CHOICES, False)
 
 
@@ -110,8 +110,8 @@ def test_only_some_choices_are_probed() -> None:
     """An upstream may number them as it likes (Y-2)."""
     watch = RepetitionWatch(lambda *_: None)
     for choice in range(5000):
-        watch.said(choice, 0, UNIT)
-        watch.thought(-choice, 0, UNIT)
+        watch.on_text(choice, 0, UNIT)
+        watch.on_reasoning(-choice, 0, UNIT)
     assert (len(watch.open), watch.found) == (1000, False)
     assert len(watch._texts) + len(watch._reasoning) == 2 * MAX_PROBED_CHOICES
 
@@ -120,12 +120,12 @@ def test_a_new_part_is_another_text() -> None:
     """What is said before and after a tool's call is not one text (LD-8)."""
     watch = RepetitionWatch(lambda *_: None)
     for part in range(LOOPED):
-        watch.said(0, part, UNIT)
+        watch.on_text(0, part, UNIT)
     assert (watch.found, watch.probe) == (False, None)
     for _ in range(LOOPED):
-        watch.said(0, LOOPED, UNIT)
+        watch.on_text(0, LOOPED, UNIT)
     assert (watch.found, watch.open) == (True, [0])
-    watch.ended(0)
+    watch.on_finish(0)
     assert (watch.found, watch.open) == (False, [])
 
 
@@ -133,8 +133,8 @@ def test_how_much_was_said_and_thought() -> None:
     """For a guess at the tokens, so it may lag behind by less than a look, for each text (LD-8)."""
     watch = RepetitionWatch(lambda *_: None)
     for number in range(40):
-        watch.said(0, 0, PROSE.format(number))
-        watch.thought(1, 0, PROSE.format(number))
-    watch.said(0, 1, PROSE * 10)
+        watch.on_text(0, 0, PROSE.format(number))
+        watch.on_reasoning(1, 0, PROSE.format(number))
+    watch.on_text(0, 1, PROSE * 10)
     length = 2 * sum(len(PROSE.format(number)) for number in range(40)) + 10 * len(PROSE)
     assert length - 2 * 256 < watch.chars <= length

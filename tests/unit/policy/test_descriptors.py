@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from breakloop.clock import FakeClock
 from breakloop.dialects import registry
+from breakloop.dialects.base import ParsedBody
 from breakloop.model.call import UNREAD, Call, CallDecision
 from breakloop.policy import descriptors
 from breakloop.policy.descriptors import ContextSettings, Descriptors, canonical_header, query_for_fingerprint
@@ -251,13 +252,13 @@ def test_answers_are_kept_on_the_call() -> None:
 def test_a_body_is_taken_apart_once_for_all_that_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Chat, step, session and lane read the same parts; nothing else is taken apart at all (Q-1)."""
     taken: list[str] = []
-    take = registry.take
+    parse = registry.parse
 
-    def counted(method: str, path: str, body: bytes) -> registry.Taken | None:
+    def counted(method: str, path: str, body: bytes) -> ParsedBody | None:
         taken.append(path)
-        return take(method, path, body)
+        return parse(method, path, body)
 
-    monkeypatch.setattr(registry, "take", counted)
+    monkeypatch.setattr(registry, "parse", counted)
     context, call, other = make(), chat_call(), plain()
     assert context.session(call).startswith("derived:")
     assert context.step(call) is not None

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from breakloop.clock import FakeClock
-from breakloop.dialects.registry import read_chat
 from breakloop.model.call import ToolCall
 from breakloop.policy.descriptors import ContextSettings, Descriptors
 from breakloop.policy.load import load_text
@@ -27,6 +26,7 @@ from breakloop.testing.factories import (
     tool_result,
 )
 from tests.builders import SECRET, compiled
+from tests.unit.dialects.parsing import read_chat
 
 TALK = ["openai_chat", "openai_responses", "anthropic_messages", "gemini"]
 REQUESTS = {

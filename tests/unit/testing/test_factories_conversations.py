@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from breakloop.dialects.registry import read_chat
 from breakloop.testing.factories import PATHS, Conversation, conversation
+from tests.unit.dialects.parsing import read_chat
 
 DIALECTS = ["openai_chat", "openai_responses", "anthropic_messages", "gemini"]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from breakloop.dialects.base import arguments, clean, text
+from breakloop.dialects.content import arguments, clean, text
 from breakloop.model.call import Answer, ToolCall, Usage
 from breakloop.replay.formats.base import count, seconds
 from breakloop.replay.formats.dialogue import ANTHROPIC, Dialogue

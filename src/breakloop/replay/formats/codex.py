@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from hashlib import blake2b
 from typing import Any, Final
 
-from breakloop.dialects.base import arguments, clean, content, json_text, text
+from breakloop.dialects.content import arguments, clean, content, json_text, text
 from breakloop.model.call import Answer, ToolCall, Usage
 from breakloop.replay.formats.base import count, mapping, seconds
 from breakloop.replay.formats.dialogue import RESPONSES_FORM, Dialogue

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from breakloop.dialects import anthropic
-from breakloop.dialects.base import json_text
+from breakloop.dialects.content import json_text
 from breakloop.model.call import Answer
 from breakloop.replay.sessions import RecordedBody, RecordedTurn
 
@@ -31,7 +31,7 @@ def path_of(body: Mapping[str, Any]) -> str:
     return RESPONSES_PATH if "input" in body else COMPLETIONS_PATH
 
 
-DIALECT: Final = anthropic.DIALECT
+DIALECT: Final = anthropic.NAME
 PATH: Final = "/v1/messages"
 _BLOCKS: Final = frozenset(("tool_use", "tool_result", "thinking", "redacted_thinking", "server_tool_use"))
 _LOOKED_AT: Final = 20  # number of messages at either end that are inspected

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import PurePath
 from typing import Any, Final, NamedTuple
 
-from breakloop.dialects.base import arguments, as_list, clean, content, text
+from breakloop.dialects.content import arguments, as_list, clean, content, text
 from breakloop.model.call import Answer, ToolCall, Usage
 from breakloop.replay.formats.base import count, decoded, first, mapping, seconds
 from breakloop.replay.formats.dialogue import ANTHROPIC, Dialogue

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from breakloop.dialects.base import arguments, as_list, content, text
+from breakloop.dialects.content import arguments, as_list, content, text
 from breakloop.model.call import Answer, ToolCall
 from breakloop.replay.formats.base import decoded, first, mapping, seconds
 from breakloop.replay.formats.requests import session_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from breakloop.dialects.base import arguments, as_list, clean, content, text
+from breakloop.dialects.content import arguments, as_list, clean, content, text
 from breakloop.model.call import Answer, ToolCall
 from breakloop.replay.sessions import Delta, RecordedSession, RecordedTurn, SessionLabel, SessionSlice
 

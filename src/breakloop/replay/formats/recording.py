@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import IO, Any, Final, Protocol
 
-from breakloop.dialects.base import load
+from breakloop.dialects.content import load
 from breakloop.errors import BreakloopError
 from breakloop.replay.formats import claude_code, codex, openhands, otel, own, requests, swe_agent
 from breakloop.replay.sessions import SessionSlice

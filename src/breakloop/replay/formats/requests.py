@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from breakloop.dialects import reader as answers
 from breakloop.dialects import registry, session_ids
-from breakloop.dialects.base import arguments, as_list, clean, content, json_text, text
+from breakloop.dialects.content import arguments, as_list, clean, content, json_text, text
 from breakloop.model.call import SECRET_HEADERS, Answer, ToolCall, Usage
 from breakloop.policy.descriptors import canonical_header
 from breakloop.policy.identity import CONVERSATION_HEADERS
@@ -92,12 +92,13 @@ def session_of(turn: RecordedTurn, name: str, session_id: str, trace: str = "") 
     path, body = turn.request
     if not session_id:
         header = next((turn.headers[one] for one in CONVERSATION_HEADERS if turn.headers.get(one)), b"")
-        session_id = header.decode("utf-8", "replace") or session_ids.find(registry.of_path(path), body).session
+        session_id = header.decode("utf-8", "replace") or session_ids.find(body).session
     if session_id:
         return RecordedSession(session_id, name, turn.agent)
     if trace:
         return RecordedSession(trace, name, turn.agent, named=False, lane=name)
-    opening = registry.opening("POST", path, body)
+    parsed = registry.parse("POST", path, body)
+    opening = "" if parsed is None else parsed.opening()
     digest = blake2b(f"{turn.agent}\0{opening}".encode("utf-8", "replace"), digest_size=6).hexdigest()
     return RecordedSession(f"opening:{digest}", name, turn.agent, named=False, lane=name)
 

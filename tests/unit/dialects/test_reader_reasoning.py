@@ -6,14 +6,30 @@ from typing import Any
 
 import pytest
 
-from breakloop.dialects.stream_watch import reader_of_thoughts
-from tests.unit.wire.recorded.shape import dump
+from breakloop.dialects.reader import ListeningReader
+from tests.unit.dialects.recorded.shape import events
+
+
+class Listener:
+    """Collects reasoning."""
+
+    def __init__(self) -> None:
+        self.pieces: list[tuple[int, str]] = []
+
+    def on_text(self, choice: int, part: int, piece: str) -> None: ...
+
+    def on_reasoning(self, choice: int, part: int, piece: str) -> None:
+        self.pieces.append((choice + part, piece))
+
+    def on_arguments(self, choice: int, piece: str) -> None: ...
+
+    def on_finish(self, choice: int) -> None: ...
 
 
 def read(dialect: str, payload: Any) -> list[tuple[int, str]]:
-    data = payload if isinstance(payload, bytes) else dump(payload)
-    mark, thoughts = reader_of_thoughts(dialect)
-    return list(thoughts(data)) if mark in data else []
+    listener = Listener()
+    ListeningReader(dialect, listener).feed(events(payload))
+    return listener.pieces
 
 
 def chat(index: int = 0, **delta: Any) -> dict[str, Any]:
@@ -67,7 +83,5 @@ def test_thoughts(dialect: str, payload: Any, expected: list[tuple[int, str]]) -
 )
 def test_what_cannot_be_read_is_nothing(dialect: str, rest: bytes) -> None:
     """Nothing that comes can make it fail (Y-2)."""
-    mark, thoughts = reader_of_thoughts(dialect)
-    assert list(thoughts(mark + rest)) == []
-    assert list(thoughts(rest + mark)) == []
-    assert list(thoughts(rest)) == []
+    for mark in (b"", b'"reasoning', b'"response.reasoning', b'"thinking_delta"', b'"thought"'):
+        assert read(dialect, mark + rest) == read(dialect, rest + mark) == []

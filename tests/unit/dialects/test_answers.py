@@ -25,25 +25,25 @@ from breakloop.model.call import Answer, ToolCall, Usage
 class Notes(AnswerBuilder):
     """The smallest dialect."""
 
-    def event(self, payload: bytes) -> None:
-        self.tolerantly(payload)
+    def read_event(self, payload: bytes) -> None:
+        self.read_leniently(payload)
 
-    def whole(self, fields: dict[str, Any]) -> None:
-        self.say(0, word(fields.get("say")))
+    def read_fields(self, fields: dict[str, Any]) -> None:
+        self.add_text(0, word(fields.get("say")))
 
-    def tokens(self, fields: dict[str, Any]) -> Usage | None:
+    def read_usage(self, fields: dict[str, Any]) -> Usage | None:
         return Usage(tokens(fields, "sent"))
 
 
 def read(notes: Notes, *, complete: bool = True) -> Answer:
-    return notes.answer(200, complete=complete)
+    return notes.build(200, complete=complete)
 
 
 def test_texts_stand_in_the_order_of_their_numbers() -> None:
     """Pieces of several texts may come in turns; texts that stayed empty leave no gap (C-8)."""
     notes = Notes()
     for index, piece in ((2, "c"), (0, "a"), (5, ""), (2, "C"), (0, "A")):
-        notes.say(index, piece)
+        notes.add_text(index, piece)
     assert read(notes).text == "aA\ncC"
 
 
@@ -51,12 +51,12 @@ def test_text_is_bounded() -> None:
     """The beginning is kept (Y-2)."""
     notes = Notes()
     for _ in range(10):
-        notes.say(0, "x" * (TEXT_MAX_CHARS // 8))
-        notes.say(1, "y")
+        notes.add_text(0, "x" * (TEXT_MAX_CHARS // 8))
+        notes.add_text(1, "y")
     assert read(notes).text == "x" * (TEXT_MAX_CHARS - 7) + "\n" + "y" * 7
     assert read(notes).unkept_chars == TEXT_MAX_CHARS // 4 + 10
     for index in range(TEXTS_MAX + 50):
-        notes.say(index, "")
+        notes.add_text(index, "")
     assert len(notes._texts) == TEXTS_MAX
 
 
@@ -66,10 +66,10 @@ def test_small_pieces_take_the_memory_of_their_text() -> None:
     notes = Notes()
     tracemalloc.start()
     try:
-        call = notes.begin(0, "f")
+        call = notes.start_call(0, "f")
         for piece in said:
-            notes.say(0, piece + ".")
-            notes.argue(call, piece + ",")
+            notes.add_text(0, piece + ".")
+            notes.add_arguments(call, piece + ",")
         assert tracemalloc.get_traced_memory()[0] < 120_000
     finally:
         tracemalloc.stop()
@@ -81,11 +81,11 @@ def test_calls_are_bounded() -> None:
     """In number; the first are kept (Y-2)."""
     notes = Notes()
     for index in range(CALLS_MAX + 50):
-        notes.argue(notes.begin(index, f"f{index}"), "{}")
+        notes.add_arguments(notes.start_call(index, f"f{index}"), "{}")
     calls = read(notes).calls
     assert len(calls) == CALLS_MAX
     assert calls[-1] == ToolCall(f"f{CALLS_MAX - 1}", "{}")
-    notes.begin(3, "another")
+    notes.start_call(3, "another")
     assert read(notes).calls[3].name == "another"
 
 
@@ -94,13 +94,13 @@ def test_arguments_are_bounded_and_still_told_apart() -> None:
 
     def made(end: str, *, whole: bool) -> ToolCall:
         notes = Notes()
-        call = notes.begin(0, "write")
+        call = notes.start_call(0, "write")
         content = "x" * ARGUMENTS_MAX_CHARS + end
         if whole:
-            notes.settle(call, {"content": content})
+            notes.set_arguments(call, {"content": content})
         else:
             for piece in ('{"content":"', content[:1000], content[1000:], '"}'):
-                notes.argue(call, piece)
+                notes.add_arguments(call, piece)
         return read(notes).calls[0]
 
     for whole in (True, False):
@@ -113,22 +113,22 @@ def test_arguments_have_one_spelling() -> None:
     """As in requests; what is not whole stands as it came (C-8)."""
     notes = Notes()
     for index, pieces in enumerate((['{"b": 1.0,', ' "a": []}'], ['{"b": '], ["ls -l"], [])):
-        call = notes.begin(index, "f")
+        call = notes.start_call(index, "f")
         for piece in pieces:
-            notes.argue(call, piece)
+            notes.add_arguments(call, piece)
     assert [call.arguments for call in read(notes).calls] == ['{"a":[],"b":1}', '{"b": ', "ls -l", ""]
 
 
 def test_pieces_replace_a_value_and_a_value_replaces_pieces() -> None:
     """Some streams begin a call with empty arguments, others repeat them as a whole at the end (C-8)."""
     call = PartialCall("f")
-    call.set({}, 100)
-    assert call.made() == ToolCall("f", "{}")
+    call.set("{}", 100)
+    assert call.build() == ToolCall("f", "{}")
     call.add('{"a":', 100)
     call.add(" 1}", 100)
-    assert call.made() == ToolCall("f", '{"a":1}')
-    call.set({"b": 2.0, "a": 1}, 100)
-    assert call.made() == ToolCall("f", '{"a":1,"b":2}')
+    assert call.build() == ToolCall("f", '{"a":1}')
+    call.set('{"a":1,"b":2}', 100)
+    assert call.build() == ToolCall("f", '{"a":1,"b":2}')
 
 
 def test_errors_are_words() -> None:
@@ -141,7 +141,7 @@ def test_errors_are_words() -> None:
         ((), "error"),
     ):
         notes = Notes()
-        notes.fail(*words)
+        notes.set_error(*words)
         assert read(notes).error == expected
 
 
@@ -149,12 +149,12 @@ def test_how_streams_end() -> None:
     """An end mark is an end; a reason to finish is one if the connection was closed properly; errors are none (D-1)."""
     assert not Notes().is_complete(closed=True)
     marked, finished = Notes(), Notes()
-    marked.event(b"[DONE]")
+    marked.read_event(b"[DONE]")
     finished.finish = "stop"
     assert marked.is_complete(closed=False)
     assert finished.is_complete(closed=True)
     assert not finished.is_complete(closed=False)
-    marked.fail("x")
+    marked.set_error("x")
     assert not marked.is_complete(closed=True)
 
 
@@ -162,17 +162,17 @@ def test_what_is_no_json_is_counted() -> None:
     """And what is JSON of another kind too; the rest is read (C-9)."""
     notes = Notes()
     for payload in (b"\xff", b"{", b"[1]", b'{"say":"hi"}', b'{"say":5}', b"\xef\xbb\xbf" + b'{"say":"!"}'):
-        notes.event(payload)
-    assert (notes.gave_up, read(notes).text) == (3, "hi!")
+        notes.read_event(payload)
+    assert (notes.unreadable, read(notes).text) == (3, "hi!")
 
 
 def test_forget() -> None:
     """What follows is the whole, with all its room (C-8)."""
     notes = Notes()
-    notes.say(0, "x" * TEXT_MAX_CHARS)
-    notes.argue(notes.begin(0, "f"), "y" * ARGUMENTS_MAX_CHARS)
-    notes.forget()
-    notes.say(0, "z")
+    notes.add_text(0, "x" * TEXT_MAX_CHARS)
+    notes.add_arguments(notes.start_call(0, "f"), "y" * ARGUMENTS_MAX_CHARS)
+    notes.clear()
+    notes.add_text(0, "z")
     assert (read(notes).text, read(notes).calls) == ("z", ())
     assert notes.call(0) is None
 
@@ -180,8 +180,8 @@ def test_forget() -> None:
 def test_halves_of_characters() -> None:
     """Servers that cut text by UTF-16 send two halves in two pieces; a half alone is replaced (C-9)."""
     notes = Notes()
-    notes.event(b'{"say":"\\ud83c"}')
-    notes.event(b'{"say":"\\udf0d!"}')
+    notes.read_event(b'{"say":"\\ud83c"}')
+    notes.read_event(b'{"say":"\\udf0d!"}')
     assert read(notes).text == "🌍!"
     assert joined("a\ud83c") == "a\ufffd"
     assert joined("ä🌍") == "ä🌍"

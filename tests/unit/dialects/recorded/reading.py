@@ -7,7 +7,7 @@ from typing import Any
 
 from breakloop.dialects.reader import AnswerReader, reader
 from breakloop.model.call import Answer
-from tests.unit.wire.recorded.shape import JSON, SSE, Recorded, dump, events
+from tests.unit.dialects.recorded.shape import JSON, SSE, Recorded, dump, events
 
 
 def started(dialect: str, content_type: bytes) -> AnswerReader:

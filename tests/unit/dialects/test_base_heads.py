@@ -10,7 +10,8 @@ import pytest
 from breakloop.dialects import registry
 from breakloop.model.call import UNREAD
 from breakloop.testing import PATHS, Conversation
-from tests.unit.wire.recorded.shape import dump
+from tests.unit.dialects.parsing import read_chat
+from tests.unit.dialects.recorded.shape import dump
 
 SAID = [{"role": "user", "content": "hi"}]
 CONTENTS = [{"parts": [{"text": "hi"}]}]
@@ -49,7 +50,7 @@ ODD = {"model": 7}  # sends the body to the tolerant step
 )
 def test_how_many_answers(dialect: str, body: dict[str, Any], answers: int) -> None:
     """Each may be as long as the request lets one be (L-3)."""
-    chat = registry.read_chat("POST", PATHS[dialect], dump(body), 3)
+    chat = read_chat("POST", PATHS[dialect], dump(body), 3)
     assert chat is not None
     assert chat.answers == answers
 
@@ -62,7 +63,7 @@ def test_a_head_is_the_same_without_messages(dialect: str, odd: bool) -> None:
     if odd:
         request["stream"] = "yes"
         request["user"] = "\ud800"
-    taken = registry.take("POST", PATHS[dialect], json.dumps(request).encode())
+    taken = registry.parse("POST", PATHS[dialect], json.dumps(request).encode())
     assert taken is not None
     chat, head = taken.chat(3), taken.head()
     assert chat is not None

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from breakloop.model.call import Answer, ToolCall, Usage
-from tests.unit.wire.recorded.shape import JSON, SSE, Recorded, dump, events
+from tests.unit.dialects.recorded.shape import JSON, SSE, Recorded, dump, events
 
 ID, MODEL = "mNl9aO_cGpGzkdUPw6G4oQE", "gemini-2.5-flash"
 COUNT = {

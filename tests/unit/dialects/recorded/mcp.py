@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from breakloop.model.call import Answer
-from tests.unit.wire.recorded.shape import JSON, SSE, Recorded, dump, events
+from tests.unit.dialects.recorded.shape import JSON, SSE, Recorded, dump, events
 
 TOLD = {"jsonrpc": "2.0", "method": "notifications/progress", "params": {"progressToken": 1, "progress": 0.5}}
 ASKED = {"jsonrpc": "2.0", "id": 1, "method": "sampling/createMessage", "params": {"messages": []}}

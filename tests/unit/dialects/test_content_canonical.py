@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from breakloop.dialects import base
-from breakloop.dialects.base import canonical
+from breakloop.dialects import content
+from breakloop.dialects.content import canonical
 
 _NUMBERS = st.integers() | st.floats(allow_nan=False, allow_infinity=False)
 _VALUES = st.recursive(
@@ -103,8 +103,8 @@ def test_large_bodies_are_not_taken_apart_value_by_value(monkeypatch: pytest.Mon
     def one_by_one(*_args: object) -> object:
         raise AssertionError("value by value")
 
-    monkeypatch.setattr(base, "_whole", one_by_one)
-    padding = b'"' + b"x" * base._ONE_BY_ONE_MAX_BYTES + b'"'
+    monkeypatch.setattr(content, "_integers", one_by_one)
+    padding = b'"' + b"x" * content._ONE_BY_ONE_MAX_BYTES + b'"'
     floats, swapped = b'{"a":1.0,"b":' + padding + b"}", b'{"b":' + padding + b', "a":1.0}'
     assert canonical(floats) == canonical(swapped) != canonical(floats.replace(b"1.0", b"2.0"))
     huge = b"[" + padding + b",%d]" % 2**80  # beyond 64 bits the decoder rounds: its neighbour is the same float

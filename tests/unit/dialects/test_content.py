@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from breakloop.dialects import base
+from breakloop.dialects import base, content
 from breakloop.model.call import Message, ToolCall
 
 
@@ -28,21 +28,21 @@ from breakloop.model.call import Message, ToolCall
 )
 def test_arguments_have_one_spelling(value: Any, expected: str) -> None:
     """Key order, white space, escapes and the spelling of numbers do not count; what is no JSON is kept (C-8)."""
-    assert base.arguments(value) == expected
+    assert content.arguments(value) == expected
 
 
 def test_media_without_ids_and_cache_marks() -> None:
     """A digest of what is shown, not of what it is called (C-8)."""
-    plain = base.media("image", {"data": "x"})
-    assert plain == base.media("image", {"data": "x", "id": "1", "cache_control": {"type": "ephemeral"}})
-    assert plain != base.media("image", {"data": "y"})
-    assert len(base.media("k" * 500, {})) < 100
+    plain = content.media("image", {"data": "x"})
+    assert plain == content.media("image", {"data": "x", "id": "1", "cache_control": {"type": "ephemeral"}})
+    assert plain != content.media("image", {"data": "y"})
+    assert len(content.media("k" * 500, {})) < 100
 
 
 def test_content_of_odd_parts() -> None:
     """Every value has a text; thinking has none (C-9)."""
     parts = ["a", 1, None, {"type": "thinking", "thinking": "hm"}, {"type": ["x"], "y": 1}]
-    lines = base.content(parts).split("\n")
+    lines = content.content(parts).split("\n")
     assert lines[:3] == ["a", "1", ""]
     assert lines[3].startswith('<["x"]:')
     assert len(lines) == 4
@@ -50,10 +50,10 @@ def test_content_of_odd_parts() -> None:
 
 def test_of_endless_lists_the_rest_stands_as_a_digest() -> None:
     """Three million parts hold nobody up, and still tell requests apart (Y-2)."""
-    many: list[Any] = ["a"] * base.ITEMS_MAX
-    assert "<more:" not in base.content(many)
-    assert base.content([*many, "x"]) != base.content([*many, "y"])
-    assert base.content([*many, *many]).count("\n") == base.ITEMS_MAX
+    many: list[Any] = ["a"] * content.ITEMS_MAX
+    assert "<more:" not in content.content(many)
+    assert content.content([*many, "x"]) != content.content([*many, "y"])
+    assert content.content([*many, *many]).count("\n") == content.ITEMS_MAX
 
 
 @pytest.mark.parametrize(
@@ -70,16 +70,16 @@ def test_of_endless_lists_the_rest_stands_as_a_digest() -> None:
 )
 def test_load(raw: bytes, expected: Any) -> None:
     """What the strict decoders refuse is read where it can be (C-9)."""
-    assert base.load(raw) == expected
+    assert content.load(raw) == expected
 
 
 def test_flags_and_counts() -> None:
     """Words and numbers for flags, whole floats for counts (C-9)."""
-    assert [base.truth(value) for value in (True, 1, "yes", "false", "0", 0, None)] == [True] * 3 + [False] * 4
-    assert [base.count(value) for value in (5, 5.0, 5.5, True, "5", None)] == [5, 5, None, None, None, None]
+    assert [content.truth(value) for value in (True, 1, "yes", "false", "0", 0, None)] == [True] * 3 + [False] * 4
+    assert [content.count(value) for value in (5, 5.0, 5.5, True, "5", None)] == [5, 5, None, None, None, None]
 
 
 def test_clean_messages_can_be_encoded() -> None:
     """Lone surrogates are replaced everywhere, other text is left alone (C-9)."""
     broken = Message("r\ud800", "t\ud800é", (ToolCall("n\ud800", "a\ud800"),))
-    assert base.clean_message(broken) == Message("r?", "t?é", (ToolCall("n?", "a?"),))
+    assert base._clean_message(broken) == Message("r?", "t?é", (ToolCall("n?", "a?"),))

@@ -7,13 +7,17 @@ from typing import Any
 
 import pytest
 
+from breakloop.dialects import registry
 from breakloop.dialects.answers import SseParser
-from breakloop.dialects.reader import reader
-from breakloop.dialects.stream_watch import ListeningReader, can_end
-from tests.unit.wire.recorded.everything import EVERYTHING
-from tests.unit.wire.recorded.shape import SSE, Recorded, events, named
+from breakloop.dialects.reader import ListeningReader, reader
+from tests.unit.dialects.recorded.everything import EVERYTHING
+from tests.unit.dialects.recorded.shape import SSE, Recorded, events, named
 
-STREAMS = {name: one for name, one in EVERYTHING.items() if one.content_type == SSE and can_end(one.dialect)}
+STREAMS = {
+    name: one
+    for name, one in EVERYTHING.items()
+    if one.content_type == SSE and registry.DIALECTS[one.dialect].ends_streams
+}
 
 
 class Notes:
@@ -25,22 +29,22 @@ class Notes:
         self.arguments: dict[int, str] = {}
         self.over: list[int] = []
 
-    def said(self, choice: int, part: int, piece: str) -> None:
+    def on_text(self, choice: int, part: int, piece: str) -> None:
         self.text[choice, part] = self.text.get((choice, part), "") + piece
 
-    def thought(self, choice: int, part: int, piece: str) -> None:
+    def on_reasoning(self, choice: int, part: int, piece: str) -> None:
         self.thoughts[choice, part] = self.thoughts.get((choice, part), "") + piece
 
-    def argued(self, choice: int, piece: str) -> None:
+    def on_arguments(self, choice: int, piece: str) -> None:
         self.arguments[choice] = self.arguments.get(choice, "") + piece
 
-    def ended(self, choice: int) -> None:
+    def on_finish(self, choice: int) -> None:
         self.over.append(choice)
 
 
-def hear(dialect: str, body: bytes, *, calls: bool = False) -> tuple[Notes, ListeningReader]:
+def hear(dialect: str, body: bytes) -> tuple[Notes, ListeningReader]:
     notes = Notes()
-    overheard = ListeningReader(dialect, notes, calls=calls)
+    overheard = ListeningReader(dialect, notes)
     overheard.feed(body)
     return notes, overheard
 
@@ -49,17 +53,16 @@ def told(ending: bytes) -> list[Any]:
     return ["[DONE]" if data == b"[DONE]" else json.loads(data) for data in SseParser().feed(ending)]
 
 
-@pytest.mark.parametrize("calls", [False, True])
 @pytest.mark.parametrize("name", STREAMS)
-def test_the_answer_is_the_same_as_without(name: str, calls: bool) -> None:
+def test_the_answer_is_the_same_as_without(name: str) -> None:
     """Listening changes nothing about what is read (LD-8)."""
     one: Recorded = STREAMS[name]
     alone = reader(one.dialect, one.content_type)
     assert alone is not None
     alone.feed(one.body)
-    _, overheard = hear(one.dialect, one.body, calls=calls)
+    _, overheard = hear(one.dialect, one.body)
     assert overheard.answer(200, complete=True) == alone.answer(200, complete=True)
-    assert overheard.gave_up == alone.gave_up
+    assert overheard.unreadable == alone.unreadable
 
 
 def chat(*choices: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -178,14 +181,13 @@ def test_what_is_not_read_on_is_not_ended() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name, one in STREAMS.items() if one.dialect != "openai_responses"])
-def test_arguments_are_told_to_who_asks(name: str) -> None:
-    """About as many characters as are read, each once, and nothing to others (L-3)."""
+def test_arguments_are_reported(name: str) -> None:
+    """About as many characters as are read, each once (L-3)."""
     one: Recorded = STREAMS[name]
-    notes, overheard = hear(one.dialect, one.body, calls=True)
+    notes, overheard = hear(one.dialect, one.body)
     made = sum(len(call.arguments) for call in overheard.answer(200, complete=True).calls)
     heard = sum(map(len, notes.arguments.values()))
     assert 0.6 * made - 2 <= heard <= 1.4 * made + 2
-    assert hear(one.dialect, one.body)[0].arguments == {}
 
 
 def test_arguments_that_come_twice() -> None:
@@ -196,7 +198,7 @@ def test_arguments_that_come_twice() -> None:
     sent += [more | {"delta": piece} for piece in ('{"a"', ":1}")]
     whole = item | {"arguments": '{"a":1}'}
     sent.append({"type": "response.output_item.done", "output_index": 0, "item": whole})
-    assert hear("openai_responses", named(*sent), calls=True)[0].arguments == {0: '{"a":1}'}
+    assert hear("openai_responses", named(*sent))[0].arguments == {0: '{"a":1}'}
 
 
 def test_whose_calls_they_are() -> None:
@@ -204,4 +206,4 @@ def test_whose_calls_they_are() -> None:
     pieces = [{"index": 0, "id": "c", "function": {"name": "ls", "arguments": part}} for part in ('{"a"', ":1}")]
     whole = {"index": 0, "id": "d", "function": {"name": "ls", "arguments": {"b": 2}}}
     sent = [chat(delta(0, tool_calls=[piece])) for piece in pieces] + [chat(delta(1, tool_calls=[whole]))]
-    assert hear("openai_chat", events(*sent), calls=True)[0].arguments == {0: '{"a":1}', 1: '{"b":2}'}
+    assert hear("openai_chat", events(*sent))[0].arguments == {0: '{"a":1}', 1: '{"b":2}'}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from breakloop.model.call import Answer, ToolCall, Usage
-from tests.unit.wire.recorded.shape import JSON, SSE, Recorded, dump, named
+from tests.unit.dialects.recorded.shape import JSON, SSE, Recorded, dump, named
 
 ID, MODEL = "msg_01XFDUDYJgAACzvnptvVoYEL", "claude-sonnet-4-5-20250929"
 WEATHER = ToolCall("get_weather", '{"location":"San Francisco, CA","unit":"c"}')

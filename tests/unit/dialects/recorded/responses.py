@@ -6,7 +6,7 @@ from itertools import count
 from typing import Any
 
 from breakloop.model.call import Answer, ToolCall, Usage
-from tests.unit.wire.recorded.shape import JSON, SSE, Recorded, dump, events, named
+from tests.unit.dialects.recorded.shape import JSON, SSE, Recorded, dump, events, named
 
 ID, MODEL = "resp_67c9fdcecf488190bdd9a0409de3a1ec07b8b0ad4e5eb654", "gpt-5-2025-08-07"
 WEATHER = ToolCall("get_weather", '{"city":"Paris","unit":"c"}')

@@ -8,45 +8,58 @@ from typing import Any
 import msgspec
 import pytest
 
-from breakloop.dialects.base import BodyFields, ConversationReader, item_at, value
-from breakloop.model.call import Message
+from breakloop.dialects.answers import AnswerBuilder, StreamListener
+from breakloop.dialects.base import BodyFields, Dialect, ParsedBody, item_at, value
+from breakloop.model.call import Chat, Message
 
 
 class Body(msgspec.Struct):
     says: list[msgspec.Raw]
 
 
-def typed(body: bytes) -> BodyFields:
-    return BodyFields("typed", msgspec.json.decode(body, type=Body).says, system="be kind")
+class MadeUp(Dialect):
+    """A dialect made up for these tests."""
+
+    name = "made_up"
+    provider = "nobody"
+
+    def read_fields(self, body: bytes) -> BodyFields:
+        return BodyFields("typed", msgspec.json.decode(body, type=Body).says, system="be kind")
+
+    def read_fields_leniently(self, fields: dict[str, Any]) -> BodyFields | None:
+        return BodyFields("tolerant\ud800", fields["says"]) if "says" in fields else None
+
+    def flatten(self, item: Any) -> Message | None:
+        return None if item == {} else Message(item.get("role", ""), item["text"])
+
+    def answer_builder(self, listener: StreamListener | None = None) -> AnswerBuilder:
+        raise NotImplementedError
 
 
-def tolerant(fields: dict[str, Any]) -> BodyFields | None:
-    return BodyFields("tolerant\ud800", fields["says"]) if "says" in fields else None
+made_up = MadeUp()
 
 
-def flatten(item: Any) -> Message | None:
-    return None if item == {} else Message(item.get("role", ""), item["text"])
-
-
-made_up = ConversationReader("made_up", typed, tolerant, flatten)
+def read(body: bytes, tail: int) -> Chat | None:
+    parsed = made_up.parse(body)
+    return None if parsed is None else parsed.chat(tail)
 
 
 def test_typed_then_tolerant_then_none() -> None:
     """Each step where the one before it failed, and the result says so (C-9)."""
     raw = b'{"says":[{"text":"a"},{},{"text":"b"}]}'
-    first, second = made_up.read(raw, 2), made_up.read(b"\xef\xbb\xbf" + raw, 2)
+    first, second = read(raw, 2), read(b"\xef\xbb\xbf" + raw, 2)
     assert first is not None
     assert second is not None
     assert (first.model, first.fallback, first.message_count) == ("typed", "", 3)
     assert (second.model, second.fallback, second.message_count) == ("tolerant?", "tolerant", 3)
     assert first.tail == second.tail == (Message("", "b"),)
-    assert made_up.read(b'{"other":1}', 2) is None
-    assert made_up.read(b"[]", 2) is None
+    assert read(b'{"other":1}', 2) is None
+    assert read(b"[]", 2) is None
 
 
 def test_only_the_newest_are_decoded() -> None:
     """Nobody looks at what stands before them (LD-2)."""
-    chat = made_up.read(b'{"says":[{"no text":1},{"text":"b"}]}', 1)
+    chat = read(b'{"says":[{"no text":1},{"text":"b"}]}', 1)
     assert chat is not None
     assert (chat.tail, chat.fallback) == ((Message("", "b"),), "")
 
@@ -56,7 +69,8 @@ def test_an_opening_is_looked_for_at_the_beginning() -> None:
 
     def opening(before: int) -> str:
         says = [{"role": "x", "text": "y"}] * before + [{"role": "user", "text": "u"}]
-        return made_up.opening(json.dumps({"says": says}).encode())
+        parsed = made_up.parse(json.dumps({"says": says}).encode())
+        return "" if parsed is None else parsed.opening()
 
     assert opening(1) == "system\nbe kind\nx\ny\nuser\nu"
     assert opening(99) != ""
@@ -67,7 +81,7 @@ def test_a_system_prompt_is_the_opening_without_the_user() -> None:
     """What stands outside the messages, and those before the user's; in every step of reading (LD-4)."""
 
     def system(*says: dict[str, str], mark: bytes = b"") -> str:
-        taken = made_up.take(mark + json.dumps({"says": says}).encode())
+        taken = made_up.parse(mark + json.dumps({"says": says}).encode())
         assert taken is not None
         return taken.system()
 
@@ -79,7 +93,7 @@ def test_a_system_prompt_is_the_opening_without_the_user() -> None:
 
 def test_a_body_is_taken_apart_once_for_all_that_is_asked() -> None:
     """And a message is decoded once, whoever asks for it (Q-1)."""
-    taken = made_up.take(b'{"says":[{"role":"user","text":"a"},{"text":"b"},{"text":"c"}]}')
+    taken = made_up.parse(b'{"says":[{"role":"user","text":"a"},{"text":"b"},{"text":"c"}]}')
     assert taken is not None
     items = taken.parts.items
     assert [type(item) for item in items] == [msgspec.Raw] * 3
@@ -88,7 +102,7 @@ def test_a_body_is_taken_apart_once_for_all_that_is_asked() -> None:
     newest = items[2]
     taken.opening()
     taken.chat(3)
-    assert taken.view(lambda parts: item_at(parts.items, -1)) is newest
+    assert taken.view(lambda parsed: item_at(parsed.parts.items, -1)) is newest
     assert taken.parts.items is items
 
 
@@ -103,13 +117,13 @@ def test_an_item_that_is_no_object_is_not_as_expected() -> None:
 
 def test_an_odd_message_loosens_the_parts_for_everybody() -> None:
     """Whoever meets it first; what was read before stays as it was (C-9)."""
-    taken = made_up.take(b'{"says":[7,{"role":"user","text":"a"},{"text":"b"}]}')
+    taken = made_up.parse(b'{"says":[7,{"role":"user","text":"a"},{"text":"b"}]}')
     assert taken is not None
     chat = taken.chat(2)
     assert chat is not None
     assert chat.fallback == ""
-    assert taken.view(lambda parts: (item_at(parts.items, 0), parts.model)) == (7, "tolerant\ud800")
-    assert taken.tolerant
+    assert taken.view(lambda parsed: (item_at(parsed.parts.items, 0), parsed.parts.model)) == (7, "tolerant\ud800")
+    assert taken.lenient
     loose = taken.chat(2)
     assert loose is not None
     assert loose == chat._replace(model="tolerant?", fallback="tolerant")
@@ -118,24 +132,34 @@ def test_an_odd_message_loosens_the_parts_for_everybody() -> None:
 def test_nothing_to_read_in_odd_parts() -> None:
     """None, not an error: where the tolerant step has no such body, and where nothing ends (C-9)."""
 
-    def refuse(_parts: BodyFields) -> str:
+    def refuse(_parsed: ParsedBody) -> str:
         raise ValueError("odd")
 
-    def nested(_parts: BodyFields) -> str:
+    def nested(_parsed: ParsedBody) -> str:
         raise RecursionError
 
-    strict = ConversationReader("strict", typed, lambda _fields: None, flatten)
-    taken = strict.take(b'{"says":[]}')
+    class Strict(MadeUp):
+        def read_fields_leniently(self, fields: dict[str, Any]) -> BodyFields | None:
+            return None
+
+    strict = Strict()
+    taken = strict.parse(b'{"says":[]}')
     assert taken is not None
     assert taken.view(refuse) is None
     assert taken.view(nested) is None
-    assert strict.take(b"[]") is None
+    assert strict.parse(b"[]") is None
 
 
 def test_model_and_stream_flag_may_stand_in_the_path() -> None:
     """Where they are no fields (C-8)."""
-    reader = ConversationReader("made_up", typed, tolerant, flatten, in_path=lambda path: (path[1:], True))
-    taken = reader.take(b'{"says":[]}', "/m")
+
+    class InPath(MadeUp):
+        model_in_path = True
+
+        def read_path(self, path: str) -> tuple[str, bool]:
+            return path[1:], True
+
+    taken = InPath().parse(b'{"says":[]}', "/m")
     assert taken is not None
     chat = taken.chat(1)
     assert chat is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import anthropic
@@ -13,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from openai.types.responses import ResponseIncompleteEvent
 
-from breakloop.dialects.answers import SseParser
+from breakloop.dialects import registry
+from breakloop.dialects.answers import ITEMS_MAX_BYTES, SseParser, StreamEnd, StreamState
 from breakloop.dialects.reader import reader
-from breakloop.dialects.stream_watch import ITEMS_MAX_BYTES, StreamState, can_end, final_event
 from breakloop.model.call import Usage
-from tests.unit.wire.recorded.shape import SSE, dump, events, named
+from tests.unit.dialects.recorded.shape import SSE, dump, events, named
 
 SAID = ("And so on, ", "and so on.")
 TEXT = "".join(SAID)
@@ -99,10 +100,16 @@ SENT: dict[str, list[dict[str, Any]]] = {
 
 
 def passed(*payloads: Any) -> StreamState:
-    kept = StreamState()
+    kept = StreamState(b'"response.output_item.done"')
     for payload in payloads:
         kept.note(payload if isinstance(payload, bytes) else dump(payload))
     return kept
+
+
+def final_event(
+    dialect: str, state: StreamState, text: str = "", *, usage: Usage | None = None, choices: Sequence[int] = (0,)
+) -> bytes:
+    return registry.DIALECTS[dialect].end_stream(StreamEnd(state, text, usage, choices, len(text)))
 
 
 def cut(dialect: str, usage: Usage | None = None) -> bytes:
@@ -133,7 +140,7 @@ def test_our_own_reader_sees_a_proper_end(dialect: str) -> None:
     assert reading is not None
     reading.feed(cut(dialect))
     answer = reading.answer(200, complete=True)
-    assert (answer.text, answer.complete, answer.error, reading.gave_up) == (TEXT, True, "", 0)
+    assert (answer.text, answer.complete, answer.error, reading.unreadable) == (TEXT, True, "", 0)
     assert answer.finish.lower() in {"length", "max_tokens", "max_output_tokens"}
 
 
@@ -241,7 +248,6 @@ def test_anthropic_needs_some_count() -> None:
         ("openai_responses", {"type": "response.output_text.done"}, ["response.incomplete"]),
         ("openai_responses", {"type": "response.completed", "response": {}}, []),
         ("mcp", {"jsonrpc": "2.0"}, []),
-        ("", {"a": 1}, []),
         ("openai_chat", b"", []),
         ("openai_chat", b"<html>", []),
         ("gemini", b"[1]", []),
@@ -273,14 +279,14 @@ def test_a_chunk_that_says_nothing_may_be_the_last() -> None:
 
 
 def test_which_dialects_can_be_ended() -> None:
-    assert [name for name in (*DIALECTS, "mcp", "openai_embeddings", "") if can_end(name)] == DIALECTS
+    assert {name for name, one in registry.DIALECTS.items() if one.ends_streams} == set(DIALECTS)
 
 
 def test_a_refusal_that_was_cut() -> None:
     """It is closed as what it is (LD-8)."""
-    last = {"type": "response.denial_reason.delta", **AT, "delta": "No.", "sequence_number": 7}
+    last = {"type": "response.refusal.delta", **AT, "delta": "No.", "sequence_number": 7}
     ending = told(final_event("openai_responses", passed(RESPONSE, last), "No."))
-    assert ending[0] == {"type": "response.denial_reason.done", **AT, "refusal": "No.", "sequence_number": 8}
+    assert ending[0] == {"type": "response.refusal.done", **AT, "refusal": "No.", "sequence_number": 8}
     assert ending[1]["part"] == {"type": "refusal", "refusal": "No."}
     assert ending[3]["response"]["output"] == [ending[2]["item"]]
     assert ending[3]["response"]["object"] == "response"  # although the stream did not begin with one

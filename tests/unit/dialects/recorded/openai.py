@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from breakloop.model.call import Answer, ToolCall, Usage
-from tests.unit.wire.recorded.shape import JSON, SSE, Recorded, dump, events
+from tests.unit.dialects.recorded.shape import JSON, SSE, Recorded, dump, events
 
 ID, MODEL = "chatcmpl-CKqkkN1J8zVYvQ2ZfXWmT4b6sQhLx", "gpt-4o-mini-2024-07-18"
 WEATHER = ToolCall("get_weather", '{"city":"Paris","unit":"c"}')

@@ -1,0 +1,246 @@
+"""JSON values and message contents as plain text: the helpers that all dialects share.
+
+`canonical` and `arguments` give equal JSON one spelling, so that exact fingerprints compare values and not formatting.
+`content` flattens a message content; media become `<type:digest>`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, Final
+
+import msgspec
+import orjson
+import xxhash
+
+# How orjson writes 1.0, and numbers from 1e16 on. Two searches with a literal prefix are faster than `in` on bytes.
+_WHOLE_FLOAT = re.compile(rb"\.0(?:[,\]}]|\Z)").search
+_LARGE_FLOAT = re.compile(rb"e\+\d").search
+_BOM = b"\xef\xbb\xbf"
+_DEPTH_MAX = 200
+# Visiting every value in Python costs 0.15 us a byte, so a larger body is compared as the fast decoder writes it, or
+# byte for byte. Identical requests are still recognised.
+_ONE_BY_ONE_MAX_BYTES = 256 * 1024
+_BAD_JSON = (ValueError, RecursionError)  # the decode errors of msgspec and orjson are ValueErrors
+
+# Parts of one content, and calls of one message, that are read one by one. The rest is represented by one digest, so
+# that a request with millions of parts stays cheap and still differs from others.
+ITEMS_MAX: Final = 1000
+_TEXT_PARTS: Final = frozenset(("text", "input_text", "output_text"))
+# Reasoning is worded differently each time, and its signatures and encrypted forms change like ids.
+_REASONING_PARTS: Final = frozenset(("thinking", "redacted_thinking", "reasoning"))
+# Cache marks move along a conversation, and a retry carries new ids: neither makes a content different.
+_NOT_IDENTITY: Final = frozenset(("id", "call_id", "tool_use_id", "cache_control"))
+_NESTING: Final = ("{", "[")
+_DIGITS_MAX: Final = 400
+_KIND_MAX: Final = 64
+# Characters of arguments that are rewritten in one spelling, and those whose numbers are normalised too. A request may
+# hold a thousand calls; longer arguments are compared as they were sent.
+_RESPELLED_MAX: Final = 64 * 1024
+_THOROUGH_MAX: Final = 1024
+
+decode: Final = msgspec.json.Decoder().decode
+"""Strict JSON decoder. Raises `ValueError`."""
+
+
+def canonical(body: bytes) -> bytes:
+    """Return compact JSON with sorted keys, or `body` unchanged if it is not JSON."""
+    if not body:
+        return body
+    if body.startswith(_BOM):
+        body = body[3:]
+    try:
+        value = orjson.loads(body)
+    except ValueError:
+        return _canonical_lenient(body)
+    try:
+        spelled = orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+    except TypeError:  # nested deeper than orjson writes
+        return body
+    if _WHOLE_FLOAT(spelled) or _LARGE_FLOAT(spelled):
+        return _with_canonical_numbers(body, spelled)
+    return spelled
+
+
+def _with_canonical_numbers(body: bytes, spelled: bytes) -> bytes:
+    """1, 1.0 and 1e0 are one number. orjson rounds integers over 64 bits, which would make two bodies equal."""
+    if len(body) > _ONE_BY_ONE_MAX_BYTES:
+        return body if _LARGE_FLOAT(spelled) else spelled
+    try:
+        value = _integers(msgspec.json.decode(body))
+    except _BAD_JSON:
+        return spelled
+    try:
+        return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+    except TypeError:  # an integer over 64 bits
+        return msgspec.json.encode(value, order="sorted")
+
+
+def _integers(value: object, depth: int = 0) -> object:
+    # Python's own recursion limit depends on the depth of the caller's stack; the result must not.
+    if depth > _DEPTH_MAX:
+        raise ValueError("nested too deep")
+    if isinstance(value, dict):
+        return {key: _integers(item, depth + 1) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_integers(item, depth + 1) for item in value]
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value
+
+
+def _canonical_lenient(body: bytes) -> bytes:
+    """The standard library reads lone surrogates and NaN; the fast decoders do not."""
+    if len(body) > _ONE_BY_ONE_MAX_BYTES:
+        return body
+    try:
+        return json.dumps(_integers(json.loads(body)), sort_keys=True, separators=(",", ":")).encode()
+    except _BAD_JSON:
+        return body
+
+
+def load(body: bytes) -> Any:
+    """Decode JSON that a strict decoder rejected (BOM, UTF-16, lone surrogates, NaN); None if it is not JSON."""
+    try:
+        return orjson.loads(body)
+    except ValueError:
+        try:
+            return json.loads(body.decode(json.detect_encoding(body), "replace"), parse_int=_integer)
+        except (ValueError, RecursionError):
+            return None
+
+
+def _integer(digits: str) -> int | float:
+    # int() rejects thousands of digits, and one absurd number must not hide the conversation.
+    return int(digits) if len(digits) <= _DIGITS_MAX else float(digits)
+
+
+def as_list(value: object) -> list[Any]:
+    """Return a list unchanged, [] for None, and anything else as the only item."""
+    if value is None:
+        return []
+    return value if isinstance(value, list) else [value]
+
+
+def truth(value: object) -> bool:
+    """Read a flag that may have been sent as a number or a string."""
+    return bool(value) and value not in ("false", "False", "0")
+
+
+def count(value: object) -> int | None:
+    """Read a whole number; None for anything else."""
+    if isinstance(value, float):
+        return int(value) if value.is_integer() else None
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def at_least_one(value: object) -> int:
+    """Read how many answers a request asks for; 1 if the field is missing or invalid."""
+    return max(1, count(value) or 1)
+
+
+def text(value: object) -> str:
+    """Return a string unchanged, "" for None, and anything else as JSON."""
+    if isinstance(value, str):
+        return value
+    return "" if value is None else json_text(value).decode()
+
+
+def json_text(value: object) -> bytes:
+    """Return a decoded value as compact JSON with sorted keys."""
+    try:
+        return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+    except TypeError:  # a lone surrogate, an integer over 64 bits, or nested too deep
+        return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+
+
+def clean(value: str) -> str:
+    """Replace lone surrogates, so that the text can be encoded."""
+    return value if value.isascii() else value.encode("utf-8", "replace").decode()
+
+
+def arguments(value: object) -> str:
+    """Return the arguments of a call in one spelling if they are JSON, given as a value or as text."""
+    if isinstance(value, str):
+        return _respelled(value) if value.startswith(_NESTING) or value.lstrip().startswith(_NESTING) else value
+    if value is None:
+        return ""
+    spelled = json_text(value)
+    return (canonical(spelled) if b".0" in spelled else spelled).decode()
+
+
+def _respelled(value: str) -> str:
+    if len(value) > _RESPELLED_MAX:
+        return value
+    long = len(value) > _THOROUGH_MAX
+    try:
+        spelled = orjson.dumps(orjson.loads(value), option=orjson.OPT_SORT_KEYS)
+        if long or (spelled.find(b".0") < 0 and spelled.find(b"e+") < 0):  # `in` takes twice as long
+            return spelled.decode()
+    except (ValueError, TypeError):  # not JSON, or deeper than orjson writes
+        if long:
+            return value
+    # Three times as slow: normalises numbers, and reads what the fast decoder rejects.
+    return canonical(value.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogatepass")
+
+
+def content(value: object) -> str:
+    """Return the text of a content: a string, or a list of parts joined by line breaks. Reasoning is left out."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list):
+        texts = [part(item) for item in value[:ITEMS_MAX] if not is_reasoning(item)]
+        if len(value) > ITEMS_MAX:
+            texts.append(more(value))
+        return "\n".join(texts)
+    return text(value)
+
+
+def more(items: list[Any]) -> str:
+    """Return the digest that represents the items beyond `ITEMS_MAX`."""
+    return f"<more:{xxhash.xxh3_64_hexdigest(json_text(items[ITEMS_MAX:]))}>"
+
+
+def prompt_text(value: object) -> str:
+    """Return the text of a prompt or of a batch of prompts; token ids as a digest."""
+    if not isinstance(value, list):
+        return text(value)
+    try:
+        return "\n".join(value)
+    except TypeError:
+        return f"<tokens:{xxhash.xxh3_64_hexdigest(json_text(value))}>"
+
+
+def is_reasoning(item: object) -> bool:
+    """Return whether a part holds the model's reasoning."""
+    if not isinstance(item, dict):
+        return False
+    kind = item.get("type")
+    return isinstance(kind, str) and kind in _REASONING_PARTS
+
+
+def part(item: object) -> str:
+    """Return the text of one part; media and unknown types as `<type:digest>`."""
+    if not isinstance(item, dict):
+        return text(item)
+    kind = item.get("type", "text")
+    if not isinstance(kind, str):
+        return media(text(kind), item)
+    if kind in _TEXT_PARTS and "text" in item:
+        return text(item["text"])
+    if kind == "refusal":
+        return text(item.get("refusal"))
+    return media(kind, item)
+
+
+def media(kind: str, item: dict[str, Any]) -> str:
+    """Return `<kind:digest>`: equal for equal bytes, whatever ids and cache marks come with them."""
+    if not _NOT_IDENTITY.isdisjoint(item):
+        item = without_ids(item)
+    return f"<{kind[:_KIND_MAX]}:{xxhash.xxh3_64_hexdigest(json_text(item))}>"
+
+
+def without_ids(item: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields except ids and cache marks."""
+    return {key: value for key, value in item.items() if key not in _NOT_IDENTITY}
