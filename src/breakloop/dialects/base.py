@@ -268,7 +268,7 @@ class ParsedBody:
     def _opening_texts(self) -> list[str]:
         known = self._opening
         if known is None:
-            known = self._opening = self.view(_up_to_user) or []
+            known = self._opening = (self.view(_up_to_user) if self.dialect.is_llm else None) or []
         return known
 
 

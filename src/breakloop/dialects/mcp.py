@@ -94,6 +94,9 @@ class Mcp(Dialect):
     def flatten(self, item: ToolRequests) -> Message:
         return item.message()
 
+    def newest_messages(self, parts: BodyFields, tail: int) -> list[Message]:
+        return [parts.items[0].message()] if tail > 0 else []
+
     def newest_step(self, parsed: ParsedBody) -> Step | None:
         chat = parsed.chat(1)
         if chat is None:

@@ -22,12 +22,13 @@ class Dialects(dict[str, Dialect]):
 
     def __init__(self, dialects: Iterable[Dialect]) -> None:
         super().__init__({dialect.name: dialect for dialect in dialects})
-        self._endings = tuple(ending for dialect in self.values() for ending in dialect.path_endings)
-        self._any_path = [dialect for dialect in self.values() if dialect.any_path]
+        # Of all dialects, because most paths match none.
+        self.endings = tuple(ending for dialect in self.values() for ending in dialect.path_endings)
+        self.any_path = [dialect for dialect in self.values() if dialect.any_path]
 
     def of_path(self, path: str) -> Dialect | None:
         """Return the dialect of a path, given without its query."""
-        if path.endswith(self._endings):  # one test for all, because most paths match none
+        if path.endswith(self.endings):
             for dialect in self.values():
                 if path.endswith(dialect.path_endings):
                     return dialect
@@ -35,7 +36,7 @@ class Dialects(dict[str, Dialect]):
 
     def of_body(self, body: bytes) -> Dialect | None:
         """Return the dialect that a body on any path may be of."""
-        for dialect in self._any_path:
+        for dialect in self.any_path:
             if dialect.is_likely(body):
                 return dialect
         return None
@@ -64,13 +65,17 @@ def parse(method: str, path: str, body: bytes) -> ParsedBody | None:
     """Parse an LLM or MCP request; None for plain HTTP. The path comes without a query."""
     if method != "POST" or not body:
         return None
-    dialect = DIALECTS.of_path(path)
-    parsed = None if dialect is None else dialect.parse(body, path)
-    if parsed is not None:
-        return parsed
+    dialects = DIALECTS
+    if path.endswith(dialects.endings):
+        dialect = dialects.of_path(path)
+        parsed = None if dialect is None else dialect.parse(body, path)
+        if parsed is not None:
+            return parsed
     # Also on a path of another dialect: older MCP servers accept their messages at /messages.
-    dialect = DIALECTS.of_body(body)
-    return None if dialect is None else dialect.parse(body, path)
+    for dialect in dialects.any_path:
+        if dialect.is_likely(body):
+            return dialect.parse(body, path)
+    return None
 
 
 def head_of(call: Call) -> Chat | None:

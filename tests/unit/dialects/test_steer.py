@@ -17,7 +17,7 @@ from breakloop.dialects import steer
 from breakloop.model.call import MARK
 from tests.unit.dialects.parsing import append_note
 
-DIALECTS = ("openai_chat", "openai_responses", "openai_completions", "anthropic_messages", "gemini", "mcp", "")
+DIALECTS = ("openai_chat", "openai_responses", "openai_completions", "anthropic_messages", "gemini", "mcp")
 NOTE = 'You called "search" 5 times with the same arguments. Change course or finish. \u2192 \u00e9'
 TEXT = f"[breakloop] {NOTE} [/breakloop]"
 INTO = f"\n\n{TEXT}"
@@ -230,7 +230,7 @@ def test_completions() -> None:
     assert steered("openai_completions", {"model": "m"}) is None
 
 
-@pytest.mark.parametrize("dialect", ["openai_embeddings", "mcp", "", "unknown"])
+@pytest.mark.parametrize("dialect", ["openai_embeddings", "mcp"])
 def test_dialects_without_a_conversation(dialect: str) -> None:
     """There is nobody to tell (LD-5)."""
     assert append_note(dialect, b'{"model":"m","input":"go","messages":[{"role":"user","content":"go"}]}', NOTE) is None
