@@ -75,9 +75,6 @@ class Chat(NamedTuple):
 class DialectBody(Protocol):
     """The body of an LLM or MCP request, parsed by its dialect."""
 
-    @property
-    def dialect(self) -> str: ...
-
     def head(self) -> Chat | None: ...
 
     def chat(self, tail: int) -> Chat | None: ...
