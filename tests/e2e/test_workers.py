@@ -248,7 +248,7 @@ def test_what_cannot_start_is_said(tmp_path: Path, redis_server: Server) -> None
     with fleet(tmp_path, redis_server.url, **tls) as started:
         assert started.process.wait(DEADLINE_S) == 1
         text = (tmp_path / "log.jsonl").read_text()
-        assert text.count("breakloop: tls: cert_file and key_file are no certificate") == 1
+        assert text.count("breakloop: tls: cert_file and key_file are not a certificate") == 1
 
 
 @pytest.fixture

@@ -1,13 +1,5 @@
-"""Makes the parts of a process out of its settings. Putting them together and running them is `runtime`'s.
-
-Makes the source of the bundle, and what verifies it, out of the settings (SPEC B-3, B-4), for the server and for
-commands alike. What is done with a source is `policy.source`'s.
-
-Puts the list of prices together as the settings say: single models first, then the price file, then the table that
-ships with the package (SPEC L-5).
-
-How the interpreter is set for a process that serves: when it collects garbage, and how often threads take turns.
-"""
+"""Builds the parts of a process from its settings: admission, proxy, TLS, bundle source, prices, and the tuning of the
+interpreter. Commands use them too. `runtime` puts them together."""
 
 from __future__ import annotations
 
@@ -59,19 +51,19 @@ if TYPE_CHECKING:
 
 
 def tracing(settings: Settings, descriptors: Descriptors, clock: Clock) -> Tracing | None:
-    """Return who traces calls, if somebody wants that. Raises `SettingsError`."""
+    """Return the OpenTelemetry tracing, if it is configured. Raises `SettingsError`."""
     if not settings.otel_endpoint:
         return None
     try:
         from breakloop.observe.tracing import open_tracing  # noqa: PLC0415 - its packages are an extra
     except ImportError as error:
-        why = f"otel_endpoint: needs a package that is not installed ({error.name}): pip install 'breakloop[otel]'"
-        raise SettingsError(why) from None
+        problem = f"otel_endpoint: the package {error.name} is not installed: pip install 'breakloop[otel]'"
+        raise SettingsError(problem) from None
     return open_tracing(settings.otel_endpoint, descriptors, clock)
 
 
 def answering(descriptors: Descriptors, traces: Tracing | None) -> Callable[[Call, Answer], None]:
-    """Return who hears of each answer."""
+    """Return the function that is called with each answer."""
     if traces is None:
         return descriptors.answered
 
@@ -108,17 +100,17 @@ def admission(
 def open_proxy(
     server: Server,
     settings: Settings,
-    judging: Admission,
+    admission: Admission,
     own: DecisionHandler,
     mark: str = "",
     faults: UpstreamFaults | None = None,
 ) -> ProxyHandler:
-    """Put the reverse proxy in front of what the server does already. `mark` is what processes on one port share;
-    `faults` is told of upstreams that fail."""
+    """Make the reverse proxy the server's handler; it passes requests for the decision service to `own`. Processes on
+    one port share `mark`, which marks forwarded requests. `faults` reports failing upstreams."""
     named = upstreams(settings.upstream)
     tls = upstream_tls(settings) if any(upstream.tls for upstream in named) else None
-    heads, times = ResponseHeadParser(), _times(settings)
-    pools = {upstream.name: UpstreamPool(upstream, server, times, tls, heads) for upstream in named}
+    heads, timeouts = ResponseHeadParser(), _timeouts(settings)
+    pools = {upstream.name: UpstreamPool(upstream, server, timeouts, tls, heads) for upstream in named}
     rewriter = HeadRewriter(
         settings.header_prefix,
         mark or secrets.token_hex(8),
@@ -128,20 +120,20 @@ def open_proxy(
         trusts=ClientIp(tuple(settings.trusted_proxies)).trusted,
     )
     clients = ClientKeys(settings.callers, settings.header_prefix) if settings.callers else None
-    door = ProxyHandler(
-        judging, own, routes=UpstreamRoutes(named), pools=pools, rewriter=rewriter, clients=clients, faults=faults
+    handler = ProxyHandler(
+        admission, own, routes=UpstreamRoutes(named), pools=pools, rewriter=rewriter, clients=clients, faults=faults
     )
-    server.handler = door
-    server.streams_body = door.streams_body
+    server.handler = handler
+    server.streams_body = handler.streams_body
     server.on_sweep += [pool.sweep for pool in pools.values()]
     server.on_sweep += [faults.sweep] if faults is not None else []
     server.on_stop += [pool.close for pool in pools.values()]
-    return door
+    return handler
 
 
-def envoy_grpc(settings: Settings, door: DecisionHandler, mark: str = "") -> AbstractAsyncContextManager[None]:
-    """Return what serves Envoy's gRPC questions while it is entered: nothing, where no port is set. Processes with a
-    mark share the port."""
+def envoy_grpc(settings: Settings, handler: DecisionHandler, mark: str = "") -> AbstractAsyncContextManager[None]:
+    """Return a context manager that serves Envoy's gRPC requests, if a port is configured. Processes with a mark share
+    the port."""
     if not settings.envoy_grpc_port:
         return nullcontext()
     from breakloop.gateway.envoy_grpc import serve_envoy  # noqa: PLC0415 - an extra
@@ -149,12 +141,12 @@ def envoy_grpc(settings: Settings, door: DecisionHandler, mark: str = "") -> Abs
     host, files = settings.host, settings.tls
     address = f"[{host}]:{settings.envoy_grpc_port}" if ":" in host else f"{host}:{settings.envoy_grpc_port}"
     tls = (Path(files.key_file).read_bytes(), Path(files.cert_file).read_bytes()) if files.cert_file else None
-    return serve_envoy(door.envoy, address, limits(settings), shared=bool(mark), tls=tls)
+    return serve_envoy(handler.envoy, address, limits(settings), shared=bool(mark), tls=tls)
 
 
 def check_ports(settings: Settings) -> None:
-    """Raise `SettingsError` where a port is taken: before state and history are opened, which may be those of the
-    instance that has it."""
+    """Raise `SettingsError` if a port is in use. Called before state and history are opened, because these may belong
+    to the instance that uses the port."""
     ports = [(settings.host, settings.port, "--port"), (settings.admin_host, settings.admin_port, "--admin-port")]
     for host, port, flag in [*ports, (settings.host, settings.envoy_grpc_port, "envoy_grpc_port")]:
         try:
@@ -164,51 +156,56 @@ def check_ports(settings: Settings) -> None:
             raise SettingsError(why_not(host, port, error).replace("--port", flag)) from None
 
 
-def _times(settings: Settings) -> UpstreamTimeouts:
-    own = settings.proxy
-    return UpstreamTimeouts(own.connect_seconds, own.answer_seconds, own.idle_seconds)
+def _timeouts(settings: Settings) -> UpstreamTimeouts:
+    proxy = settings.proxy
+    return UpstreamTimeouts(proxy.connect_seconds, proxy.answer_seconds, proxy.idle_seconds)
 
 
 def own_tls(settings: Settings) -> ssl.SSLContext | None:
-    """Return what the traffic port shows to clients, or None for plain HTTP (SPEC Y-6)."""
+    """Return the TLS context of the traffic port, or None for plain HTTP."""
     files = settings.tls
     if not files.cert_file:
         return None
-    made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    made.minimum_version = ssl.TLSVersion.TLSv1_2
-    made.set_alpn_protocols(["http/1.1"])
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1"])
     try:
-        made.load_cert_chain(files.cert_file, files.key_file)
+        context.load_cert_chain(files.cert_file, files.key_file)
     except ssl.SSLError:
-        raise SettingsError("tls: cert_file and key_file are no certificate and its key in PEM form") from None
+        raise SettingsError("tls: cert_file and key_file are not a certificate and its key in PEM format") from None
     except OSError as error:
         raise SettingsError(f"tls: {error.filename or files.cert_file}: cannot be read: {error.strerror}") from None
-    return made
+    return context
 
 
 def upstream_tls(settings: Settings) -> ssl.SSLContext:
-    """Return what upstreams have to show: a certificate of the system's authorities, or of the file in the settings."""
-    made = ssl.create_default_context()
-    made.set_alpn_protocols(["http/1.1"])
-    if settings.upstream_ca_file:
+    """Return the TLS context for upstreams."""
+    context = _client_tls(settings.upstream_ca_file, "upstream_ca_file")
+    context.set_alpn_protocols(["http/1.1"])
+    return context
+
+
+def _client_tls(ca_file: str, setting: str) -> ssl.SSLContext:
+    """Return a context that trusts the authorities of the system and of a file."""
+    context = ssl.create_default_context()
+    if ca_file:
         try:
-            made.load_verify_locations(settings.upstream_ca_file)
+            context.load_verify_locations(ca_file)
         except ssl.SSLError:
-            raise SettingsError("upstream_ca_file: holds no certificate in PEM form") from None
+            raise SettingsError(f"{setting}: contains no certificate in PEM format") from None
         except OSError as error:
-            why = f"{settings.upstream_ca_file}: cannot be read: {error.strerror}"
-            raise SettingsError(f"upstream_ca_file: {why}") from None
-    return made
+            raise SettingsError(f"{setting}: {ca_file}: cannot be read: {error.strerror}") from None
+    return context
 
 
 def loop_guard(settings: Settings) -> BuiltinLoopGuard:
-    """Return the numbers of the built-in block."""
+    """Return the configuration of the built-in loop protection."""
     guard = settings.loop_guard
     return BuiltinLoopGuard(guard.window_seconds, guard.max_hits, guard.cooldown_seconds)
 
 
 def context(settings: Settings, secret: bytes) -> ContextSettings:
-    """Return what descriptors need of the settings."""
+    """Return the settings of descriptors."""
     jwt = settings.jwt
     keys = None
     if jwt.secret.get_secret_value() or jwt.jwks_file or jwt.jwks_url:
@@ -233,22 +230,13 @@ def context(settings: Settings, secret: bytes) -> ContextSettings:
 
 
 def limits(settings: Settings) -> RequestLimits:
-    """Return the data plane's limits."""
-    own = settings.limits
-    return RequestLimits(
-        head_bytes=own.head_bytes,
-        fields=own.fields,
-        body_bytes=own.body_bytes,
-        connections=own.connections,
-        idle_s=own.idle_seconds,
-        head_s=own.head_seconds,
-        body_s=own.body_seconds,
-    )
+    """Return the limits of the traffic port. Fields have the same names, with `_s` for `_seconds`."""
+    return RequestLimits(**{name.replace("_seconds", "_s"): value for name, value in settings.limits})
 
 
-_URL_MOST_S: Final = 60.0  # how rarely a URL that fails is asked
-_REDIS_EVERY_S: Final = 0.5  # a push is in force within a second
-_REDIS_MOST_S: Final = 5.0
+_URL_POLL_MAX_S: Final = 60.0  # after failures
+_REDIS_POLL_S: Final = 0.5  # so that a pushed bundle is active within a second
+_REDIS_POLL_MAX_S: Final = 5.0
 
 
 def bundle_source(
@@ -259,7 +247,7 @@ def bundle_source(
     on_bundle: Callable[[LoadedBundle], None],
     publish: Publish,
 ) -> BundleSource | None:
-    """Return the source that a process watches, or None if none is set. Raises `SettingsError`."""
+    """Return the bundle source of a process, or None if none is configured. Raises `SettingsError`."""
     verifier = policy_verifier(settings)
     source = policy_source(settings, clock, signed=verifier is not None)
     if source is None:
@@ -276,26 +264,26 @@ def bundle_source(
 
 
 def policy_source(settings: Settings, clock: Clock, *, signed: bool) -> BundleOrigin | None:
-    """Return where the bundle comes from, or None if none is set. Connects to nothing yet; raises `SettingsError`."""
-    chance = secrets.SystemRandom().random
+    """Return the origin of the bundle, or None if none is configured. Does not connect yet. Raises `SettingsError`."""
+    random = secrets.SystemRandom().random
     if not settings.policy:
         return None
     if settings.policy == POLICY_REDIS:
-        return RedisOrigin(open_shelf(settings.state), PollBackoff(_REDIS_EVERY_S, _REDIS_MOST_S, chance))
+        return RedisOrigin(open_shelf(settings.state), PollBackoff(_REDIS_POLL_S, _REDIS_POLL_MAX_S, random))
     if "://" not in settings.policy:
         return FileOrigin(Path(settings.policy), signed=signed)
     given = settings.policy_token.get_secret_value()
     token = _secret(given, settings.policy_token_file, "policy_token_file").decode("utf-8", "replace")
     if not (token.isascii() and token.isprintable()) or " " in token:
-        raise SettingsError("policy_token: holds more than a token (a space, or several lines)")
+        raise SettingsError("policy_token: must contain only a token, without spaces or line breaks")
     get = HttpGet(clock, token=token, tls=policy_tls(settings))
     return HttpOrigin(
-        settings.policy, get, PollBackoff(settings.policy_poll_seconds, _URL_MOST_S, chance), signed=signed
+        settings.policy, get, PollBackoff(settings.policy_poll_seconds, _URL_POLL_MAX_S, random), signed=signed
     )
 
 
 def policy_verifier(settings: Settings) -> Verifier | None:
-    """Return what bundles have to be signed with, or None if they need not be. Raises `SettingsError`."""
+    """Return the verifier of bundle signatures, or None if none is configured. Raises `SettingsError`."""
     where = settings.policy_public_key_file
     keys = read_public_keys(_read(where, "policy_public_key_file"), f"policy_public_key_file: {where}") if where else ()
     given, file = settings.policy_hmac_secret.get_secret_value(), settings.policy_hmac_secret_file
@@ -306,28 +294,19 @@ def policy_verifier(settings: Settings) -> Verifier | None:
 
 
 def policy_tls(settings: Settings) -> ssl.SSLContext | None:
-    """Return what the server of a URL has to show, or None where there is no TLS."""
+    """Return the TLS context for the URL in `policy`, or None if it has no TLS."""
     if not settings.policy.startswith("https://"):
         return None
-    made = ssl.create_default_context()
-    if settings.policy_ca_file:
-        try:
-            made.load_verify_locations(settings.policy_ca_file)
-        except ssl.SSLError:
-            raise SettingsError("policy_ca_file: holds no certificate in PEM form") from None
-        except OSError as error:
-            why = f"{settings.policy_ca_file}: cannot be read: {error.strerror}"
-            raise SettingsError(f"policy_ca_file: {why}") from None
-    return made
+    return _client_tls(settings.policy_ca_file, "policy_ca_file")
 
 
 def _secret(given: str, file: str, name: str) -> bytes:
-    """Return a secret as it was given, or out of its file; empty without either."""
+    """Return a secret from its setting or from its file; empty if there is neither."""
     if given or not file:
         return given.encode()
     secret = _read(file, name).strip()
     if not secret:
-        raise SettingsError(f"{name}: {file}: is empty")
+        raise SettingsError(f"{name}: {file} is empty")
     return secret
 
 
@@ -344,32 +323,33 @@ def operations_wanted(settings: Settings) -> bool:
 
 
 class PriceList(NamedTuple):
-    """The prices, and which entries of the file were left out of them."""
+    """Prices, and the entries of the price file that could not be used."""
 
     prices: Prices
     problems: Sequence[Problem] = ()
 
 
 def price_list(settings: Settings, clock: Clock) -> PriceList:
-    """Return the prices that hold; raises SettingsError when there is a price file that cannot be read."""
-    said = settings.prices
+    """Return the prices: those of the settings, then those of the price file, then the table of the package. Raises
+    `SettingsError` if the price file cannot be read."""
+    config = settings.prices
     lists: list[ListedModel] = []
     problems: Sequence[Problem] = ()
-    if said.models:
-        lists.append(ListedModel({name: price(one) for name, one in said.models.items()}, "the settings"))
-    if said.file:
-        imported = read_litellm(Path(said.file), said.service_tier)
-        lists.append(ListedModel(imported.prices, said.file))
+    if config.models:
+        lists.append(ListedModel({name: price(one) for name, one in config.models.items()}, "the settings"))
+    if config.file:
+        imported = read_litellm(Path(config.file), config.service_tier)
+        lists.append(ListedModel(imported.prices, config.file))
         problems = imported.problems
-    assumed = price(said.assume) if said.unknown_model == "assume" else None
+    assumed = price(config.assume) if config.unknown_model == "assume" else None
     return PriceList(
-        Prices(GenaiTable(said.service_tier), lists, unknown=said.unknown_model, assumed=assumed, clock=clock),
+        Prices(GenaiTable(config.service_tier), lists, unknown=config.unknown_model, assumed=assumed, clock=clock),
         problems,
     )
 
 
 class LazyPrices:
-    """The list of a process. It is read when somebody needs it: most bundles do not."""
+    """Prices that are loaded at the first use: most bundles need none."""
 
     __slots__ = ("_clock", "_prices", "_settings")
 
@@ -379,7 +359,7 @@ class LazyPrices:
         self._prices: Prices | None = None
 
     def __call__(self) -> Prices:
-        """Return the list."""
+        """Return the prices. Problems of the price file are logged."""
         if self._prices is None:
             found = price_list(self._settings, self._clock)
             for problem in found.problems:
@@ -388,14 +368,14 @@ class LazyPrices:
         return self._prices
 
 
-# Requests leave no cycles behind (20,000 of them: none), so collections only cost; small ones pause for about 1 ms.
+# Requests leave no reference cycles (measured over 20,000), so collections are rare; a small one pauses for about 1 ms.
 GC_THRESHOLD: Final = (5_000, 10, 1_000)
-# A bundle that is read in a thread shares the interpreter; requests get their turn this often meanwhile.
+# A bundle is parsed in a thread; with this switch interval, requests are not delayed meanwhile.
 _SWITCH_S: Final = 0.0005
 
 
 def tune() -> None:
-    """Everything made so far lives as long as the process: the collector need not look at it again."""
+    """Tune the interpreter for serving. Objects created so far live as long as the process: freeze them."""
     sys.setswitchinterval(_SWITCH_S)
     gc.collect()
     gc.freeze()

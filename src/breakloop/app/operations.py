@@ -25,7 +25,7 @@ from breakloop.alerts.transport import DeliveryContext, tls_context
 from breakloop.app import build
 from breakloop.app.jobs import Job, aside
 from breakloop.clock import Clock
-from breakloop.config.loader import alert_secrets, shown_settings
+from breakloop.config.loader import alert_secrets, effective_settings
 from breakloop.config.settings import Settings
 from breakloop.config.validators import HISTORY_OFF, POLICY_REDIS
 from breakloop.engine.breakers import CLOSED, BreakerState
@@ -177,7 +177,7 @@ class Operations:
             hooks=self.alerts,
             project=self._settings.project,
             status=self.status,
-            settings=lambda: shown_settings(self._settings),
+            settings=lambda: effective_settings(self._settings),
             metrics=self.metrics.text,
             breakers=self.breakers,
             reset_breaker=self.reset_breaker,

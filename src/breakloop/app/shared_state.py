@@ -1,5 +1,5 @@
-"""State that several processes share through Redis: connections, store, orders, and the secret that all have to agree
-on. Only imported where the settings name a Redis, for the packages that it needs are an extra."""
+"""State that instances share through Redis: connections, store, orders, and the common secret. Imported only if the
+settings name a Redis, because its packages are an extra."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from breakloop.store.redis.url import parse_redis_url
 from breakloop.store.sqlite import Report
 
 _SECRET: Final = b"bl:secret"
-_LAST_S: Final = 1.0
+_CLOSE_S: Final = 1.0
 
 
 class SharedState:
-    """One process's way to the Redis of its settings."""
+    """The connections of one process to the Redis in its settings."""
 
     def __init__(self, url: str, clock: SharedClock, *, shard_by_agent: bool = False) -> None:
         loop = asyncio.get_running_loop()
@@ -47,7 +47,7 @@ class SharedState:
         self.remote: RemoteEngine | None = None
 
     async def open(self) -> str:
-        """Connect; return why that failed, or "". Either way it goes on trying by itself."""
+        """Connect. Returns the problem, or "". Reconnects in the background either way."""
         try:
             await self.nodes.start()
         except StateError as error:
@@ -55,18 +55,17 @@ class SharedState:
         return ""
 
     async def secret(self, own: str) -> str:
-        """Agree on the secret: the first that was put there holds for all. Without Redis it is one's own."""
-        offered = own or secrets.token_hex(32)
-        await command(self.nodes, b"SET", _SECRET, offered, b"NX")
-        agreed = await command(self.nodes, b"GET", _SECRET)
-        return agreed.decode() if isinstance(agreed, bytes) else own
+        """Return the common secret: the first that an instance wrote. Without Redis, return `own`."""
+        await command(self.nodes, b"SET", _SECRET, own or secrets.token_hex(32), b"NX")
+        common = await command(self.nodes, b"GET", _SECRET)
+        return common.decode() if isinstance(common, bytes) else own
 
     def join(
         self, engine: Engine, local: MemoryStore, fault: Fault, publish: Publish, sessions: SessionNames
     ) -> RemoteEngine:
-        """Decide with the shared store from now on, and with what is here where that fails (SPEC S-3)."""
+        """Let the engine decide with the shared store, and with the local one while it is unavailable (S-3)."""
 
-        def told(up: bool, why: str) -> None:  # noqa: FBT001 - as Health tells it
+        def changed(up: bool, why: str) -> None:  # noqa: FBT001 - called by StoreHealth
             name, word = (STORE_RECOVERED, "reason") if up else (STORE_DEGRADED, "error")
             publish(Event(name, self.clock.now(), {word: why}))
 
@@ -74,7 +73,7 @@ class SharedState:
         remote = RemoteEngine(
             engine,
             self.store,
-            StoreHealth(told),
+            StoreHealth(changed),
             budget_s=budget_s,
             fault=fault,
             remember=local.remember,
@@ -88,37 +87,39 @@ class SharedState:
         engine.quarantine.drop = remote.drop
         return remote
 
-    def book(self, local: FileOrderStore, report: Report) -> RedisOrderStore:
-        """Return the orders of all instances; `local` is what stands in for it."""
-        book = RedisOrderStore(local, self.nodes, self.clock, report)
-        book.listen(self.feed)
-        return book
+    def order_store(self, local: FileOrderStore, report: Report) -> RedisOrderStore:
+        """Return the orders of all instances; `local` is used while Redis is unavailable."""
+        orders = RedisOrderStore(local, self.nodes, self.clock, report)
+        orders.listen(self.feed)
+        return orders
 
     async def listen(self) -> None:
-        """Hear of what others order; where that fails, it goes on trying by itself."""
+        """Subscribe to the orders of other instances. Retries in the background if that fails."""
         try:
             await self.feed.start()
         except StateError:
-            return  # told by `open` already: it is the same server
+            return  # `open` has reported it: it is the same server
 
     async def breakers(self, bundle: CompiledBundle | None) -> list[BreakerState]:
         """Return the breakers that instances share, open ones first. Raises `StateError`."""
-        kept = [one for prefix in breakers.prefixes(bundle) for one in await self._kept(prefix, breakers.LISTED_MAX)]
-        return breakers.states(bundle, kept, self.clock.now())[: breakers.LISTED_MAX]
+        most = breakers.LISTED_MAX
+        found = [one for prefix in breakers.prefixes(bundle) for one in await self._stored_breakers(prefix, most)]
+        return breakers.states(bundle, found, self.clock.now())[:most]
 
     async def reset_breaker(
         self, bundle: CompiledBundle | None, policy: str, key: str, publish: Publish
     ) -> BreakerState | None:
-        """Close one at once, for all instances; return what it was, None if it was not open. Raises `StateError`."""
+        """Close a breaker for all instances. Returns its state before, or None if it was not open. Raises
+        `StateError`."""
         now = self.clock.now()
-        found = breakers.find(bundle, await self._kept(key, 1), policy, key, now)
+        found = breakers.find(bundle, await self._stored_breakers(key, 1), policy, key, now)
         if found is not None:
-            self.store.drop((key,), _unheard)
+            self.store.drop((key,), _ignore)
             publish(breakers.closed(found, now))
         return found
 
     async def counters(self, prefix: str, most: int) -> list[Mapping[str, Any]]:
-        """Return the keys that begin so, and for how long each is kept. Raises `StateError`."""
+        """Return the keys that start with `prefix`, and when each expires. Raises `StateError`."""
         future: asyncio.Future[list[bytes] | StateError] = asyncio.get_running_loop().create_future()
         FoundKeys(self.nodes, prefix, most, future.set_result).scan()
         answer = await future
@@ -131,7 +132,7 @@ class SharedState:
             found.append({"key": plain_key(key), "kind": "redis", "expires_at": ends, "value": []})
         return found
 
-    async def _kept(self, prefix: str, most: int) -> list[StoredBreaker]:
+    async def _stored_breakers(self, prefix: str, most: int) -> list[StoredBreaker]:
         future: asyncio.Future[list[StoredBreaker] | StateError] = asyncio.get_running_loop().create_future()
         self.store.breakers(prefix, most, future.set_result)
         answer = await future
@@ -140,20 +141,20 @@ class SharedState:
         return answer
 
     async def close(self) -> None:
-        """Let what was sent arrive (SPEC S-6), and let go."""
+        """Wait until Redis has processed what was sent, and close the connections."""
         if self.remote is not None:
             if self.remote.health.up:
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(_LAST_S):
-                        await command(self.nodes, b"PING")  # answers come in order: this is the last
+                    async with asyncio.timeout(_CLOSE_S):
+                        await command(self.nodes, b"PING")  # replies arrive in order: this is the last one
             self.remote.close()
         await self.feed.close()
         await self.nodes.close()
 
-    def _changed(self, up: bool, why: str) -> None:  # noqa: FBT001 - as Nodes tell it
+    def _changed(self, up: bool, why: str) -> None:  # noqa: FBT001 - called by the nodes
         if not up and self.remote is not None:
             self.remote.failed(why)
 
 
-def _unheard(_error: StateError | None) -> None:
-    """Whoever asked has his answer already."""
+def _ignore(_error: StateError | None) -> None:
+    """Ignore the result: the caller has been answered."""

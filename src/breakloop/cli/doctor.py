@@ -19,7 +19,7 @@ from breakloop.app.build import context, loop_guard, policy_source, policy_verif
 from breakloop.cli.doctor_network import DoctorFinding, examine_proxy, examine_redis, is_loopback
 from breakloop.cli.serve import settings_options
 from breakloop.clock import Clock, SystemClock
-from breakloop.config.loader import LoadedSettings, effective, load_settings
+from breakloop.config.loader import LoadedSettings, effective_settings, load_settings
 from breakloop.config.settings import Settings
 from breakloop.errors import BundleError, SettingsError
 from breakloop.policy.compile import compile_bundle
@@ -312,7 +312,7 @@ def _content(loaded: LoadedSettings | None, diagnosis: Diagnosis) -> dict[str, o
         "version": __version__,
         "ok": not _problems(diagnosis),
         "settings_file": loaded.file if loaded else "",
-        "settings": [asdict(one) for one in effective(loaded)] if loaded else [],
+        "settings": [one._asdict() for one in effective_settings(loaded.settings)] if loaded else [],
         "bundle": {"version": bundle.bundle.bundle_version, "digest": bundle.digest} if bundle else None,
         "findings": [asdict(finding) for finding in diagnosis.findings],
     }
@@ -337,7 +337,7 @@ def _print(loaded: LoadedSettings | None, diagnosis: Diagnosis) -> None:
 
 
 def _print_settings(loaded: LoadedSettings) -> None:
-    rows = effective(loaded)
+    rows = effective_settings(loaded.settings)
     click.echo(click.style(f"Settings{f' (file: {loaded.file})' if loaded.file else ''}", bold=True))
     name_width = max(len(row.name) for row in rows)
     value_width = min(40, max(len(row.value) for row in rows))

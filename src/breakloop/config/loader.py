@@ -1,15 +1,10 @@
-"""Settings of a process (SPEC T-1): flags over `BREAKLOOP_*` over breakloop.yaml over defaults, each with its origin.
-The only reader of the environment. The fields are in `settings_fields`; what they are used for is `runtime`'s.
+"""Loads the settings of a process: flags over environment variables over breakloop.yaml over defaults.
 
-A field inside a block has its names joined: `jwt.secret` is BREAKLOOP_JWT_SECRET (BREAKLOOP_JWT__SECRET works too).
-Lists are separated by commas there. An empty variable is no variable. Paths in breakloop.yaml start where it lies.
-
-Values of settings as text: read out of a variable by the type of its field, shown to people with secrets masked, and
-what is said of one that is of the wrong kind. Which sources there are is `settings`' business.
-
-Reads the secrets that settings name: provider keys (`upstream_keys`, SPEC Y-6), and those of alert targets. What
-such an entry may look like is `settings_checks`' and `settings_alerts`' business. A secret is never part of a
-message.
+Every value keeps its origin: `breakloop doctor` shows it, and error messages name the line, variable or flag. The
+variable of a field in a block has both names joined: `jwt.secret` is BREAKLOOP_JWT_SECRET (or BREAKLOOP_JWT__SECRET).
+Lists in variables are separated by commas. An empty variable counts as not set. Paths in breakloop.yaml are relative
+to that file. No other module reads the environment. Secrets that settings refer to (`env:VARIABLE`, `file:/PATH`) are
+read here too, and never appear in messages.
 """
 
 from __future__ import annotations
@@ -20,7 +15,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal, get_args, get_origin
+from typing import Any, Final, Literal, NamedTuple, get_args, get_origin
 
 from pydantic import SecretStr, ValidationError
 from pydantic.fields import FieldInfo
@@ -33,7 +28,7 @@ from breakloop.policy.diagnostics import did_you_mean, nearest
 from breakloop.policy.documents import DocumentPlaces, path_text, read_yaml
 from breakloop.policy.schema.types import Model
 
-Name = tuple[str, ...]  # ("jwt", "secret")
+Name = tuple[str, ...]  # such as ("jwt", "secret")
 
 KINDS: Final = {
     "int_type": "must be a whole number",
@@ -54,7 +49,7 @@ _USER_INFO: Final = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 
 
 def fields_of(model: type[Model], above: Name = ()) -> Iterator[tuple[Name, FieldInfo]]:
-    """Every single setting; a block is not one, its fields are."""
+    """Yield every setting with its name; for a block, its fields."""
     for name, field in model.model_fields.items():
         if isinstance(field.annotation, type) and issubclass(field.annotation, Model):
             yield from fields_of(field.annotation, (*above, name))
@@ -63,7 +58,7 @@ def fields_of(model: type[Model], above: Name = ()) -> Iterator[tuple[Name, Fiel
 
 
 def blocks_of(field: FieldInfo) -> list[type[Model]]:
-    """Return the blocks that a list or a map is made of, each kind of them."""
+    """Return the models of the items of a list or a map."""
     found, waiting = [], list(get_args(field.annotation)[-1:]) if get_origin(field.annotation) in (list, dict) else []
     while waiting:
         kind = waiting.pop()
@@ -75,7 +70,7 @@ def blocks_of(field: FieldInfo) -> list[type[Model]]:
 
 
 def shown(value: Any) -> str:
-    """Return a value for people; of a map its names."""
+    """Format a value for display: secrets masked, of a map only the names."""
     if isinstance(value, SecretStr):
         return "********" if value.get_secret_value() else "-"
     if isinstance(value, bool):
@@ -88,21 +83,28 @@ def shown(value: Any) -> str:
     return _USER_INFO.sub("***", str(text)) or "-"
 
 
-def shown_settings(settings: Model) -> list[tuple[str, str, str]]:
-    """Return every setting with its value for people, and where it came from."""
-    origins: dict[str, str] = getattr(settings, "origins", {})
-    found: list[tuple[str, str, str]] = []
-    for name, _ in fields_of(type(settings)):
+class EffectiveSetting(NamedTuple):
+    """One setting as `breakloop doctor` and the dashboard show it, with secrets masked."""
+
+    name: str
+    value: str
+    origin: str
+
+
+def effective_settings(settings: Settings) -> list[EffectiveSetting]:
+    """Return every setting with its value and origin, in the order of the fields."""
+    found: list[EffectiveSetting] = []
+    for name, _ in fields_of(Settings):
         value: Any = settings
         for step in name:
             value = getattr(value, step)
         dotted = ".".join(name)
-        found.append((dotted, shown(value), origins.get(dotted, "default")))
+        found.append(EffectiveSetting(dotted, shown(value), settings.origins.get(dotted, "default")))
     return found
 
 
 def parse(text: str, field: FieldInfo) -> Any:
-    """Read a variable's text as the field's type; what does not fit stays text, and validation says so."""
+    """Convert the text of a variable to the type of the field. Text that does not fit is left to validation."""
     kind = field.annotation
     if get_origin(kind) is list and not blocks_of(field):
         return [part.strip() for part in text.split(",") if part.strip()]
@@ -118,93 +120,83 @@ def parse(text: str, field: FieldInfo) -> Any:
 
 
 def read_keys(entries: Sequence[str], env: Mapping[str, str]) -> dict[str, bytes]:
-    """Return the keys by name of their upstream; raises `SettingsError` for one that is not there or cannot be sent."""
+    """Return the API keys by name of the upstream. Raises `SettingsError` if one is missing or not a valid header."""
     keys = {}
     for entry in entries:
-        name, _, source = entry.partition("=")
-        kind, _, place = source.partition(":")
-        key = (env.get(place, "") if kind == "env" else _read(f"upstream_keys: {name}", place)).strip()
-        where = f"environment variable {place}" if kind == "env" else place
-        if not key:
-            raise SettingsError(f"upstream_keys: {name}: {where} is {'not set' if kind == 'env' else 'empty'}")
-        if not (key.isascii() and key.isprintable() and " " not in key):
-            raise SettingsError(f"upstream_keys: {name}: {where} holds more than a key (a space, or several lines)")
-        keys[name] = key.encode("ascii")
+        name, _, reference = entry.partition("=")
+        keys[name] = _read_secret(f"upstream_keys: {name}", reference, env, spaces=False).encode("ascii")
     return keys
 
 
 def read_references(named: Iterable[tuple[str, str]], env: Mapping[str, str]) -> dict[str, str]:
-    """Return secrets by how they are named (`env:VARIABLE`, `file:/PATH`); `named` has the setting of each. Raises
-    `SettingsError` for one that is not there, or is more than a line of ASCII."""
-    found = {}
-    for setting, reference in named:
-        kind, _, place = reference.partition(":")
-        text = (env.get(place, "") if kind == "env" else _read(setting, place)).strip()
-        where = f"environment variable {place}" if kind == "env" else place
-        if not text:
-            raise SettingsError(f"{setting}: {where} is {'not set' if kind == 'env' else 'empty'}")
-        if not (text.isascii() and text.isprintable()):
-            raise SettingsError(f"{setting}: {where} holds more than a secret (several lines, or signs beyond ASCII)")
-        found[reference] = text
-    return found
+    """Return secrets by their reference (`env:VARIABLE`, `file:/PATH`). `named` yields setting and reference. Raises
+    `SettingsError` if a secret is missing or is not one line of ASCII."""
+    return {reference: _read_secret(setting, reference, env, spaces=True) for setting, reference in named}
+
+
+def _read_secret(setting: str, reference: str, env: Mapping[str, str], *, spaces: bool) -> str:
+    kind, _, name = reference.partition(":")
+    text = (env.get(name, "") if kind == "env" else _read(setting, name)).strip()
+    where = f"environment variable {name}" if kind == "env" else name
+    if not text:
+        raise SettingsError(f"{setting}: {where} is {'not set' if kind == 'env' else 'empty'}")
+    if not (text.isascii() and text.isprintable()) or (" " in text and not spaces):
+        allowed = "one line of ASCII characters" if spaces else "only a key, without spaces or line breaks"
+        raise SettingsError(f"{setting}: {where} must contain {allowed}")
+    return text
 
 
 def _read(setting: str, file: str) -> str:
     try:
         return Path(file).read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not text"
+        why = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise SettingsError(f"{setting}: {file} cannot be read: {why}") from None
 
 
 FILE = "breakloop.yaml"
 _PREFIX = "BREAKLOOP_"
 _ORIGINS = "_origins"
-_LOOP_GUARD = "LOOP_GUARD_"  # these three names are older than ours, and work without the prefix
-_OTEL = "OTEL_EXPORTER_OTLP_ENDPOINT"  # every program that sends there knows it
-_ELSEWHERE = frozenset({"BREAKLOOP_CONFIG", "BREAKLOOP_URL"})  # no fields: which file to read; where clients connect
+_LOOP_GUARD = "LOOP_GUARD_"  # these three variables also work without the prefix
+_OTEL = "OTEL_EXPORTER_OTLP_ENDPOINT"  # the standard variable of OpenTelemetry
+_ELSEWHERE = frozenset({"BREAKLOOP_CONFIG", "BREAKLOOP_URL"})  # not settings: the settings file, the URL for clients
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedSettings:
-    """Settings, and where each came from: dotted name -> `flag --port`, `environment ...`, `file:line`, `default`."""
+    """Settings, the warnings about them, and the settings file, if there is one."""
 
     settings: Settings
-    origins: Mapping[str, str]
     warnings: tuple[str, ...] = ()
     file: str = ""
 
-
-@dataclass(frozen=True, slots=True)
-class EffectiveSetting:
-    """One setting as `doctor` shows it; secrets are masked."""
-
-    name: str
-    value: str
-    origin: str
+    @property
+    def origins(self) -> Mapping[str, str]:
+        """Origins by dotted name: `flag --port`, `environment ...`, `file:line` or `default`."""
+        return self.settings.origins
 
 
 def load_settings(
     flags: Mapping[str, object] | None = None, *, env: Mapping[str, str] | None = None, directory: Path | None = None
 ) -> LoadedSettings:
-    """Put the settings together; `flags` are by field name, None or empty ones were not given. Raises SettingsError."""
+    """Load the settings. Flags that are None or an empty tuple were not given. Raises `SettingsError`."""
     sources = _Sources(os.environ if env is None else env, directory or Path())
     sources.read_file((flags or {}).get("config"))
     sources.read_environment()
     for name, value in (flags or {}).items():
         if name != "config" and value is not None and value != ():
             plain = list(value) if isinstance(value, tuple) else value
-            sources.give((name,), plain, "flag --" + name.replace("_", "-"))
+            sources.set((name,), plain, "flag --" + name.replace("_", "-"))
     return sources.settings()
 
 
 def provider_keys(settings: Settings, env: Mapping[str, str] | None = None) -> dict[str, bytes]:
-    """Read the provider keys that the settings name, by name of their upstream. Raises SettingsError."""
+    """Read the API keys of `upstream_keys`, by name of the upstream. Raises `SettingsError`."""
     return read_keys(settings.upstream_keys, os.environ if env is None else env)
 
 
 def alert_secrets(settings: Settings, env: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Read the secrets that alert targets name, by how they are named there. Raises SettingsError."""
+    """Read the secrets of alert targets, by their reference. Raises `SettingsError`."""
     return read_references(secret_references(settings.alert_targets), os.environ if env is None else env)
 
 
@@ -214,10 +206,7 @@ def settings_json_schema() -> dict[str, Any]:
 
 
 def settings_text(settings: Settings, secret: str = "") -> str:
-    """Return settings for `settings_from_text` of a process of the same fleet: one of several, so `workers` is 1.
-
-    Secrets are in it; `secret` is the fleet's, where it was not set.
-    """
+    """Serialise settings, including secrets, for a worker, whose `workers` is 1. `secret` is used if none is set."""
     values = settings.model_dump(exclude_unset=True) | {"workers": 1, _ORIGINS: settings.origins}
     if secret:
         values["secret"] = secret
@@ -225,7 +214,7 @@ def settings_text(settings: Settings, secret: str = "") -> str:
 
 
 def settings_from_text(text: str) -> Settings:
-    """Read back what `settings_text` wrote."""
+    """Deserialise `settings_text`."""
     values = json.loads(text)
     origins = values.pop(_ORIGINS)
     settings = Settings.model_validate(values)
@@ -234,12 +223,11 @@ def settings_from_text(text: str) -> Settings:
 
 
 def _plain(value: object) -> str:
-    """An amount is a text there, exactly."""
     return value.get_secret_value() if isinstance(value, SecretStr) else str(value)
 
 
 def environment_names() -> dict[str, list[str]]:
-    """Return the variables of every setting by its dotted name; where there are two, the first one wins."""
+    """Return the variables of every setting, by its dotted name. The first one takes precedence."""
     names: dict[str, list[str]] = {}
     for name, _ in fields_of(Settings):
         names[".".join(name)] = [_PREFIX + "_".join(name).upper()]
@@ -248,19 +236,8 @@ def environment_names() -> dict[str, list[str]]:
     return names
 
 
-def effective(loaded: LoadedSettings) -> list[EffectiveSetting]:
-    """List every setting with its value and origin, in the order of the fields."""
-    found: list[EffectiveSetting] = []
-    for name, _ in fields_of(Settings):
-        value: Any = loaded.settings
-        for step in name:
-            value = getattr(value, step)
-        found.append(EffectiveSetting(".".join(name), shown(value), loaded.origins[".".join(name)]))
-    return found
-
-
 class _Sources:
-    """Gathers raw values from the lowest source to the highest; a later one replaces an earlier one."""
+    """Collects raw values from the lowest source to the highest; a later value replaces an earlier one."""
 
     def __init__(self, env: Mapping[str, str], directory: Path) -> None:
         self._env = env
@@ -274,9 +251,9 @@ class _Sources:
         self._from_file: set[Name] = set()
         self._default_data_dir()
         if env.get(_OTEL):
-            self.give(("otel_endpoint",), env[_OTEL], f"environment {_OTEL}")
+            self.set(("otel_endpoint",), env[_OTEL], f"environment {_OTEL}")
 
-    def give(self, name: Name, value: object, origin: str) -> None:
+    def set(self, name: Name, value: object, origin: str) -> None:
         """Set one value."""
         block = self._raw
         for step in name[:-1]:
@@ -289,31 +266,31 @@ class _Sources:
         self._from_file.discard(name)
 
     def _default_data_dir(self) -> None:
-        """A service manager's directory, else the user's; here, for somebody without a home."""
+        """The directory of the service manager, else that of the user, else one in the working directory."""
         env = self._env
         if env.get("STATE_DIRECTORY"):
-            self.give(("data_dir",), env["STATE_DIRECTORY"].split(":")[0], "environment STATE_DIRECTORY")
+            self.set(("data_dir",), env["STATE_DIRECTORY"].split(":")[0], "environment STATE_DIRECTORY")
         elif env.get("XDG_DATA_HOME"):
-            self.give(("data_dir",), str(Path(env["XDG_DATA_HOME"], "breakloop")), "default")
+            self.set(("data_dir",), str(Path(env["XDG_DATA_HOME"], "breakloop")), "default")
         elif env.get("HOME"):
-            self.give(("data_dir",), str(Path(env["HOME"], ".local", "share", "breakloop")), "default")
+            self.set(("data_dir",), str(Path(env["HOME"], ".local", "share", "breakloop")), "default")
         else:
-            self.give(("data_dir",), str(self._directory / ".breakloop"), "default")
+            self.set(("data_dir",), str(self._directory / ".breakloop"), "default")
 
     # -- breakloop.yaml --------------------------------------------------------------------------------------------
 
     def read_file(self, named: object) -> None:
-        """Take the file that a flag or BREAKLOOP_CONFIG names, else ./breakloop.yaml if it is there."""
+        """Read the file of the flag or of BREAKLOOP_CONFIG, else ./breakloop.yaml if it exists."""
         name = str(named or self._env.get("BREAKLOOP_CONFIG") or "")
         path = self._directory / (name or FILE)
         try:
             text = path.read_text("utf-8")
         except FileNotFoundError:
             if name:
-                raise SettingsError(f"{name}: there is no such file") from None
+                raise SettingsError(f"{name}: no such file") from None
             return
         except (OSError, UnicodeDecodeError) as error:
-            why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+            why = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
             raise SettingsError(f"{name or FILE}: cannot be read: {why}") from None
         self._file = name or FILE
         try:
@@ -324,30 +301,30 @@ class _Sources:
             raise SettingsError(str(error)) from None
         if data is not None and not isinstance(data, dict):
             raise SettingsError(str(Problem(self._file, 1, 1, "", "must be a map", "write port: 8787")))
-        self._take_map(data or {}, (), path.parent)
+        self._read_map(data or {}, (), path.parent)
 
-    def _take_map(self, data: Mapping[str, Any], above: Name, folder: Path) -> None:
+    def _read_map(self, data: Mapping[str, Any], above: Name, folder: Path) -> None:
         for key, value in data.items():
             name = (*above, key)
             if isinstance(value, dict) and any(field[:-1][: len(name)] == name for field in self._fields):
-                self._take_map(value, name, folder)
+                self._read_map(value, name, folder)
             elif value is not None:
                 field = self._fields.get(name)
                 relative = field is not None and RELATIVE in field.metadata and isinstance(value, str) and value
                 elsewhere = relative and ("://" in value or (name == ("policy",) and value == POLICY_REDIS))
                 given = str(folder / value) if relative and not elsewhere else value
-                assert self._places is not None  # noqa: S101 - a map was read, so its places are known
-                self.give(name, given, f"{self._file}:{self._places.locate(name, key=True).line}")
+                assert self._places is not None  # noqa: S101 - the document was parsed
+                self.set(name, given, f"{self._file}:{self._places.locate(name, key=True).line}")
                 self._from_file.add(name)
 
     # -- the environment -------------------------------------------------------------------------------------------
 
     def read_environment(self) -> None:
-        """Take every variable that names a setting; say which others look as if they should."""
+        """Read the variables of all settings, and warn about unknown ones with our prefix."""
         known = {_PREFIX + "_".join(name).upper(): name for name in self._fields}
         for name in self._fields:
             if name[0] == "loop_guard":
-                self._take_variable(_LOOP_GUARD + name[1].upper(), name)
+                self._read_variable(_LOOP_GUARD + name[1].upper(), name)
         for variable in sorted(self._env):
             if not variable.startswith(_PREFIX) or variable in _ELSEWHERE:
                 continue
@@ -355,33 +332,32 @@ class _Sources:
             if setting is None:
                 meant = nearest(variable.removeprefix(_PREFIX).lower(), ("_".join(name) for name in self._fields))
                 hint = f"; did you mean {_PREFIX}{meant.upper()}?" if meant else ""
-                self._warnings.append(f"environment {variable} is no setting{hint}")
+                self._warnings.append(f"environment {variable} is not a setting{hint}")
             else:
-                self._take_variable(variable, setting)
+                self._read_variable(variable, setting)
 
-    def _take_variable(self, variable: str, name: Name) -> None:
+    def _read_variable(self, variable: str, name: Name) -> None:
         text = self._env.get(variable, "").strip()
         if text:
-            self.give(name, parse(text, self._fields[name]), f"environment {variable}")
+            self.set(name, parse(text, self._fields[name]), f"environment {variable}")
 
     # -- the result ------------------------------------------------------------------------------------------------
 
     def settings(self) -> LoadedSettings:
-        """Validate what was gathered."""
+        """Validate the collected values. Raises `SettingsError` with one line for each problem."""
         try:
             settings = Settings.model_validate(self._raw)
         except ValidationError as error:
             problems = sorted({self._explain(dict(found)) for found in error.errors(include_url=False)})
             raise SettingsError("\n".join(line for _, line in problems)) from None
-        origins = {".".join(name): self._origins.get(name, "default") for name in self._fields}
-        settings.origins.update(origins)
-        return LoadedSettings(settings, origins, tuple(self._warnings), self._file)
+        settings.origins.update({".".join(name): self._origins.get(name, "default") for name in self._fields})
+        return LoadedSettings(settings, tuple(self._warnings), self._file)
 
     def _explain(self, found: dict[str, Any]) -> tuple[int, str]:
-        """Return one problem as a line, with the line of the file it is in to sort by."""
+        """Return the message of one problem, and its line in the file, for sorting."""
         at: tuple[str | int, ...] = found["loc"]
         name = tuple(step for step in at if isinstance(step, str))
-        message, hint = self._words(found, name)
+        message, hint = self._message(found, name)
         given = self._given(name)
         if given in self._from_file and self._places is not None:
             unknown = found["type"] == "extra_forbidden"
@@ -392,25 +368,25 @@ class _Sources:
         return 0, f"{where}: {message}" + (f" ({hint})" if hint else "")
 
     def _given(self, name: Name) -> Name:
-        """What was given as one value: the setting itself, or the map that it stands in."""
+        """Return the setting or block that was given as one value."""
         heads = (name[:length] for length in range(len(name), 0, -1))
         return next((head for head in heads if head in self._origins), name)
 
-    def _words(self, found: dict[str, Any], name: Name) -> tuple[str, str]:
+    def _message(self, found: dict[str, Any], name: Name) -> tuple[str, str]:
         kind, context = found["type"], found.get("ctx", {})
         if kind == "breakloop":
             return context["message"], context["hint"]
         if kind == "extra_forbidden":
-            return "is no setting" + did_you_mean(name[-1], sorted(self._siblings(name))), ""
+            return "is not a setting" + did_you_mean(name[-1], sorted(self._siblings(name))), ""
         message = KINDS.get(kind) or str(found["msg"]).replace("Input should", "must")
         field = self._fields.get(name)
         if field is None or field.annotation is SecretStr or UNSAID in field.metadata:
-            return message, ""  # a value that is a secret, or stands where one may be meant, is not repeated
+            return message, ""  # do not repeat a value that may be a secret
         return f"{message}, got {found['input']!r:.80}", ""
 
     def _siblings(self, name: Name) -> Iterable[str]:
-        """The names that may stand where this one does."""
-        for around in (self._fields.get(name[:-2]), self._fields.get(name[:-1])):  # a map of blocks; a list of them
+        """Return the valid names in the same place."""
+        for around in (self._fields.get(name[:-2]), self._fields.get(name[:-1])):  # a map of blocks, a list of blocks
             if around is not None and blocks_of(around):
                 return {field for block in blocks_of(around) for field in block.model_fields}
         return {field[: len(name)][-1] for field in self._fields if field[: len(name) - 1] == name[:-1]}

@@ -1,22 +1,14 @@
-"""Every setting of a process: name, type, default, and a sentence about it (SPEC T-1, T-2). What a value may be is
-`settings_checks`', where values come from `settings`', what they are used for `runtime`'s.
+"""Every setting of a process: name, type, default and description, and the checks that involve several settings.
 
-What settings may not say together: each alone is right, so `settings_checks` cannot see it. Everything that is wrong
-is told at once.
-
-Alert rules and their targets as settings say them (SPEC G-4). Secrets are named, never written: `env:VARIABLE` or
-`file:/PATH`. Where these blocks stand is `settings_fields`' business; `alerts.configured` makes rules and targets of
-them.
-
-What a model costs, as settings say it: US dollars for a million tokens. Where these blocks stand is
-`settings_fields`' business; the list of prices is put together in `price_list`.
+`docs/reference/settings.md` is generated from these models. Checks of single values are in `config.validators`; where
+the values come from is in `config.loader`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from decimal import Decimal
-from typing import Annotated, Any, Final, Literal, Protocol, Self
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -36,72 +28,25 @@ from breakloop.policy.schema.types import CountInt, Model, PositiveInt, SchemaFa
 from breakloop.pricing.prices import Price, from_dollars
 from breakloop.store.ops import COOLDOWN_S
 
-
-class CrossChecked(Protocol):
-    """The settings that are looked at."""
-
-    upstream: list[str]
-    upstream_keys: list[str]
-    workers: int
-    state: str
-    mode: Any  # one of a few words
-    envoy_grpc_port: int
-    policy: str
-
-
-def faults(settings: CrossChecked) -> list[SchemaFault]:
-    """Return what does not go together, in the order of the settings."""
-    return [*_policy(settings), *_keys(settings), *_workers(settings), *_envoy(settings)]
-
-
-def _policy(settings: CrossChecked) -> Iterator[SchemaFault]:
-    if settings.policy == validators.POLICY_REDIS and _in_memory(settings):
-        hint = "set state to the URL of that Redis; a file of this name is ./redis"
-        yield SchemaFault(("policy",), "is to come from Redis, and state names none", hint)
-
-
-def _keys(settings: CrossChecked) -> Iterator[SchemaFault]:
-    known = {*BUILTIN, *(value.partition("=")[0] for value in settings.upstream)}
-    for at, value in enumerate(settings.upstream_keys):
-        if value.partition("=")[0] not in known:
-            yield SchemaFault(("upstream_keys", at), "names no upstream", f"known are {', '.join(sorted(known))}")
-
-
-def _workers(settings: CrossChecked) -> Iterator[SchemaFault]:
-    if settings.workers > 1 and _in_memory(settings):
-        message = f"{settings.workers} processes cannot share the state of memory://, so each would count for itself"
-        yield SchemaFault(("workers",), message, "set state to the URL of a Redis, or workers to 1")
-
-
-def _envoy(settings: CrossChecked) -> Iterator[SchemaFault]:
-    if settings.envoy_grpc_port and settings.mode == "proxy":
-        hint = "set mode to decision or all, or envoy_grpc_port to 0"
-        yield SchemaFault(("envoy_grpc_port",), "is the decision service's, and mode is proxy", hint)
-
-
-def _in_memory(settings: CrossChecked) -> bool:
-    return settings.state.startswith("memory:")
-
-
 Dollars = Annotated[Decimal, BeforeValidator(validators.dollars), WithJsonSchema({"type": "number", "minimum": 0})]
 
-_CACHED = "Input read from the provider's cache; as other input if it is not set."
-_CACHE_WRITE = "Input written to the provider's cache; as other input if it is not set."
-_REASONING = "Output that is reasoning; as other output if it is not set."
+_CACHED = "Input read from the provider's cache. Default: the price of input."
+_CACHE_WRITE = "Input written to the provider's cache. Default: the price of input."
+_REASONING = "Reasoning output. Default: the price of output."
 
 
 class ModelPrice(Model):
-    """What one model costs, in US dollars for a million tokens."""
+    """The price of one model, in US dollars per million tokens."""
 
     input_usd_per_million: Dollars = Field(description="Input.")
-    output_usd_per_million: Dollars = Field(description="Output; 0 for models that only embed.")
+    output_usd_per_million: Dollars = Field(description="Output; 0 for embedding models.")
     cached_usd_per_million: Dollars | None = Field(default=None, description=_CACHED)
     cache_write_usd_per_million: Dollars | None = Field(default=None, description=_CACHE_WRITE)
     reasoning_usd_per_million: Dollars | None = Field(default=None, description=_REASONING)
 
 
 class AssumedPrice(Model):
-    """What an unknown model is assumed to cost, in US dollars for a million tokens."""
+    """The assumed price of unknown models, in US dollars per million tokens."""
 
     input_usd_per_million: Dollars | None = Field(default=None, description="Input.")
     output_usd_per_million: Dollars | None = Field(default=None, description="Output.")
@@ -110,70 +55,79 @@ class AssumedPrice(Model):
     reasoning_usd_per_million: Dollars | None = Field(default=None, description=_REASONING)
 
 
-def price(said: ModelPrice | AssumedPrice) -> Price:
-    """Return it as it is counted with."""
+def price(given: ModelPrice | AssumedPrice) -> Price:
+    """Convert a price of the settings to integer micro-dollars."""
     return Price(
-        from_dollars(said.input_usd_per_million or Decimal(0)),
-        from_dollars(said.output_usd_per_million or Decimal(0)),
-        _kept(said.cached_usd_per_million),
-        _kept(said.cache_write_usd_per_million),
-        _kept(said.reasoning_usd_per_million),
+        from_dollars(given.input_usd_per_million or Decimal(0)),
+        from_dollars(given.output_usd_per_million or Decimal(0)),
+        _optional(given.cached_usd_per_million),
+        _optional(given.cache_write_usd_per_million),
+        _optional(given.reasoning_usd_per_million),
     )
 
 
-def _kept(usd_per_million: Decimal | None) -> int | None:
+def _optional(usd_per_million: Decimal | None) -> int | None:
     return None if usd_per_million is None else from_dollars(usd_per_million)
 
 
-RELATIVE = "path"  # marks fields that are taken relative to the settings file
-UNSAID = "unsaid"  # marks fields whose wrong values are not repeated: somebody may have put a key there
+RELATIVE = "path"  # marks paths that are relative to the settings file
+UNSAID = "unsaid"  # marks fields whose invalid values are not repeated in messages: they may contain a secret
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 FilePath = Annotated[str, RELATIVE]
 Seconds = Annotated[float, Field(ge=0, le=86_400)]
-SomeSeconds = Annotated[float, Field(gt=0, le=86_400)]
+PositiveSeconds = Annotated[float, Field(gt=0, le=86_400)]
 PollSeconds = Annotated[float, Field(ge=0.1, le=300)]
 
 
 class Jwt(Model):
-    """How bearer tokens are verified; with none of secret, jwks_file and jwks_url they are decoded, not verified."""
+    """Verification of bearer tokens. Without secret, jwks_file and jwks_url, tokens are decoded but not verified."""
 
-    secret: SecretStr = Field(default=SecretStr(""), description="Shared secret of HMAC-signed tokens.")
-    jwks_file: FilePath = Field(default="", description="File with a JSON Web Key Set.")
+    secret: SecretStr = Field(default=SecretStr(""), description="Shared secret for HMAC-signed tokens.")
+    jwks_file: FilePath = Field(default="", description="File with a JSON Web Key Set (JWKS).")
     jwks_url: str = Field(default="", description="URL of a JSON Web Key Set, fetched at start and every 5 minutes.")
-    audience: str = Field(default="", description="The `aud` that a token must have, if any.")
-    issuer: str = Field(default="", description="The `iss` that a token must have, if any.")
-    leeway_seconds: Seconds = Field(default=0.0, description="How far clocks may differ.")
-    algorithms: list[str] = Field(default=[], description="Allowed algorithms; empty: those that fit each key.")
+    audience: str = Field(default="", description="Required `aud` claim; empty: not checked.")
+    issuer: str = Field(default="", description="Required `iss` claim; empty: not checked.")
+    leeway_seconds: Seconds = Field(default=0.0, description="Allowed clock difference.")
+    algorithms: list[str] = Field(
+        default=[], description="Allowed signature algorithms; empty: those that fit each key."
+    )
 
 
 class LoopGuard(Model):
     """The built-in loop protection."""
 
     window_seconds: PositiveInt = Field(default=60, description="Length of the sliding window.")
-    max_hits: CountInt = Field(default=5, description="How many alike pass in it; 0 switches the protection off.")
-    cooldown_seconds: CountInt = Field(default=COOLDOWN_S, description="How long a loop is blocked, the first time.")
+    max_hits: CountInt = Field(
+        default=5, description="Number of identical requests that are allowed in the window; 0 disables the protection."
+    )
+    cooldown_seconds: CountInt = Field(
+        default=COOLDOWN_S, description="How long a loop is denied after its first detection."
+    )
 
 
 class Limits(Model):
-    """What one client may cost breakloop."""
+    """Limits of the traffic port."""
 
-    head_bytes: PositiveInt = Field(default=64 * 1024, description="Largest request head.")
-    fields: PositiveInt = Field(default=200, description="Most header fields.")
+    head_bytes: PositiveInt = Field(default=64 * 1024, description="Maximum size of a request head.")
+    fields: PositiveInt = Field(default=200, description="Maximum number of header fields.")
     body_bytes: PositiveInt = Field(
-        default=10 * 1024 * 1024, description="Largest body that is judged; the proxy lets larger ones pass unjudged."
+        default=10 * 1024 * 1024,
+        description="Maximum size of an inspected body; the proxy forwards larger ones without inspection.",
     )
-    connections: PositiveInt = Field(default=10_000, description="Most open connections.")
-    idle_seconds: PositiveInt = Field(default=75, description="How long a connection may wait for its next request.")
-    head_seconds: PositiveInt = Field(default=10, description="How long a request head may take.")
-    body_seconds: PositiveInt = Field(default=60, description="How long a body may take without progress.")
+    connections: PositiveInt = Field(default=10_000, description="Maximum number of open client connections.")
+    idle_seconds: PositiveInt = Field(default=75, description="How long a connection may be idle between requests.")
+    head_seconds: PositiveInt = Field(default=10, description="How long a client may take to send a request head.")
+    body_seconds: PositiveInt = Field(default=60, description="How long a client may pause while sending a body.")
 
 
 class Tls(Model):
-    """TLS of the traffic port; with neither file it speaks plain HTTP."""
+    """TLS of the traffic port. Without the two files, it serves plain HTTP."""
 
-    cert_file: FilePath = Field(default="", description="Certificate chain, PEM.")
-    key_file: FilePath = Field(default="", description="Its private key, PEM, without a passphrase.")
+    cert_file: FilePath = Field(default="", description="Certificate chain in PEM format.")
+    key_file: FilePath = Field(
+        default="", description="Private key of the certificate in PEM format, without a passphrase."
+    )
 
     @model_validator(mode="after")
     def _both(self) -> Self:
@@ -183,78 +137,84 @@ class Tls(Model):
         return self
 
 
-# How long an unused connection to an upstream is kept when the setting leaves it open. Less than servers keep it:
-# uvicorn and Node close after 5 s; public APIs, where a TLS handshake costs more, and the load balancers in front of
-# them keep connections for 60 s or longer.
+# Default idle time of connections to upstreams. It has to be shorter than the server's: uvicorn and Node close after
+# 5 s; public APIs, where a TLS handshake costs more, and their load balancers close after 60 s or later.
 HTTP_IDLE_S: Final = 4.0
 HTTPS_IDLE_S: Final = 45.0
 
 
 class Proxy(Model):
-    """How long the proxy waits for upstreams."""
+    """Timeouts of the proxy towards upstreams."""
 
-    connect_seconds: SomeSeconds = Field(default=10.0, description="To connect, with TLS. Then 504.")
-    answer_seconds: SomeSeconds = Field(
+    connect_seconds: PositiveSeconds = Field(
+        default=10.0, description="Timeout for connecting, including the TLS handshake; then the status is 504."
+    )
+    answer_seconds: PositiveSeconds = Field(
         default=600.0,
-        description="For the head of an answer (then 504), and between two pieces of it (then it is cut).",
+        description="Timeout for the response head (then the status is 504), and between two chunks of the response "
+        "(then it is cut).",
     )
     idle_seconds: Seconds = Field(
         default=0.0,
-        description="How long an unused connection is kept for the next request; it should be less than the upstream "
-        f"keeps it. 0 is automatic: {HTTP_IDLE_S:g} for http, {HTTPS_IDLE_S:g} for https.",
+        description="How long an idle connection is kept for the next request; it should be shorter than the idle "
+        f"timeout of the upstream. 0 is automatic: {HTTP_IDLE_S:g} for http, {HTTPS_IDLE_S:g} for https.",
     )
 
 
 class Prices(Model):
-    """What models cost. The package has a table of prices; what is said here comes before it."""
+    """Prices of models. They take precedence over the price table of the package."""
 
     file: FilePath = Field(
-        default="", description="Price file of LiteLLM's form (`model_prices_and_context_window.json`)."
+        default="", description="Price file in the format of LiteLLM (`model_prices_and_context_window.json`)."
     )
     models: dict[Text, ModelPrice] = Field(
         default={},
-        description="Prices by name of the model, or `provider/model`; they come before those of the file. As a "
-        "variable: JSON.",
+        description="Prices by `model` or `provider/model`. They take precedence over the price file. In a variable, "
+        "as JSON.",
     )
     service_tier: Literal["standard", "batch", "flex", "priority"] = Field(
         default="standard",
-        description="Which of a provider's prices hold for the traffic here; models without such a price have the "
-        "standard one.",
+        description="Which of the provider's prices apply; models without a price for this tier have the standard "
+        "price.",
     )
     unknown_model: Literal["warn", "deny", "assume"] = Field(
         default="warn",
-        description="A model without a price counts nothing and is warned of (`warn`), is denied where money is "
-        "limited (`deny`), or costs what `assume` says (`assume`).",
+        description="Requests for a model without a price: count as free, with a warning (`warn`); are denied by rules "
+        "that limit money (`deny`); or have the price in `assume` (`assume`).",
     )
-    assume: AssumedPrice = Field(default=AssumedPrice(), description="What an unknown model is assumed to cost.")
+    assume: AssumedPrice = Field(
+        default=AssumedPrice(), description="Price of unknown models, with `unknown_model: assume`."
+    )
 
     @model_validator(mode="after")
-    def _something_is_assumed(self) -> Self:
+    def _has_assumed_price(self) -> Self:
         if self.unknown_model == "assume":
             needed = ("input_usd_per_million", "output_usd_per_million")
             missing = [f"prices.assume.{name}" for name in needed if getattr(self.assume, name) is None]
-            faults = [SchemaFault(("unknown_model",), "does not say what to assume", f"set {' and '.join(missing)}")]
+            faults = [SchemaFault(("unknown_model",), "needs an assumed price", f"set {' and '.join(missing)}")]
             refuse(faults if missing else [])
         return self
 
 
 class Settings(Model):
-    """Everything that can be set for a process."""
+    """All settings of a process."""
 
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)
 
     @property
     def origins(self) -> dict[str, str]:
-        """Where each setting came from, by its dotted name; kept up by whoever reads settings."""
+        """Origin of each value, by the dotted name of the setting; filled by `config.loader`."""
         return self._origins
 
-    host: str = Field(default="127.0.0.1", min_length=1, description="Address to listen on.")
-    port: Port = Field(default=8787, description="Port of the traffic; 0 picks a free one.")
-    admin_host: str = Field(default="127.0.0.1", min_length=1, description="Address that the admin plane listens on.")
-    admin_port: Port = Field(default=8788, description="Port of the admin plane; 0 is off.")
+    host: str = Field(default="127.0.0.1", min_length=1, description="Address of the traffic port.")
+    port: Port = Field(default=8787, description="Traffic port; 0 selects a free port.")
+    admin_host: str = Field(default="127.0.0.1", min_length=1, description="Address of the admin port.")
+    admin_port: Port = Field(
+        default=8788, description="Port of the admin plane (API, dashboard, metrics); 0 disables it."
+    )
     admin_token: SecretStr = Field(
         default=SecretStr(""),
-        description="The operator's token of the admin plane; without it one is made on first start and shown once.",
+        description="Operator token of the admin plane. If empty, one is generated at the first start and shown once.",
     )
     admin_tokens: Annotated[
         list[Annotated[str, AfterValidator(validators.admin_token)]],
@@ -262,21 +222,25 @@ class Settings(Model):
         UNSAID,
     ] = Field(
         default=[],
-        description="Further tokens of the admin plane, as NAME:ROLE:SHA256 in hex; ROLE is `viewer` or `operator`.",
+        description="Further tokens of the admin plane, as NAME:ROLE:SHA256 with the SHA-256 of the token in hex. "
+        "ROLE is `viewer` or `operator`.",
     )
     admin_hosts: list[str] = Field(
-        default=[], description="Further names that the admin plane may be called by, as behind a reverse proxy."
+        default=[],
+        description="Further host names under which the admin plane may be requested, for example behind a reverse "
+        "proxy.",
     )
     history: Annotated[str, UNSAID] = Field(
         default="",
-        description="Where the past is kept: a file, `postgresql://user:password@host/database`, or `off`; else a file "
-        "in data_dir, where the admin plane is on.",
+        description="Database of the history: a file, `postgresql://user:password@host/database`, or `off`. If empty, "
+        "a file in data_dir if the admin plane is enabled.",
     )
-    history_days: PositiveInt = Field(default=30, description="For how many days.")
-    history_events: PositiveInt = Field(default=1_000_000, description="How many events at the most.")
+    history_days: PositiveInt = Field(default=30, description="How many days the history is kept.")
+    history_events: PositiveInt = Field(default=1_000_000, description="Maximum number of events in the history.")
     envoy_grpc_port: Port = Field(
         default=0,
-        description="Port on which Envoy may ask over gRPC (`ext_authz`); 0 is off. Needs the extra `envoy`.",
+        description="Port for Envoy's external authorization over gRPC (`ext_authz`); 0 disables it. Needs the extra "
+        "`envoy`.",
     )
     upstream: Annotated[
         list[Annotated[str, AfterValidator(validators.upstream)]],
@@ -284,8 +248,8 @@ class Settings(Model):
         UNSAID,
     ] = Field(
         default=[],
-        description="Upstreams as NAME=URL; the first is the default. `openai` (the default if none is given), "
-        "`anthropic` and `gemini` are there unless replaced.",
+        description="Upstreams as NAME=URL; the first is the default. `openai` (the default if the list is empty), "
+        "`anthropic` and `gemini` are built in and can be replaced.",
     )
     upstream_keys: Annotated[
         list[Annotated[str, AfterValidator(validators.upstream_key)]],
@@ -293,117 +257,167 @@ class Settings(Model):
         UNSAID,
     ] = Field(
         default=[],
-        description="Provider keys that breakloop sends instead of the client's, as NAME=env:VARIABLE or "
-        "NAME=file:/PATH by name of the upstream.",
+        description="API keys that breakloop sends instead of the client's, as NAME=env:VARIABLE or NAME=file:/PATH. "
+        "NAME is the name of an upstream.",
     )
     upstream_ca_file: FilePath = Field(
-        default="", description="Certificates, PEM, that upstreams may be signed by, beside those of the system."
+        default="", description="Additional CA certificates for upstreams, in PEM format."
     )
     callers: Annotated[
         list[Annotated[str, AfterValidator(validators.caller)]], AfterValidator(validators.keys_once), UNSAID
     ] = Field(
         default=[],
-        description="Clients that may use the traffic port, as NAME=SHA256 of their key in hex "
-        '(`printf %s "$KEY" | sha256sum`); empty: everybody who reaches it.',
+        description="Clients that may use the traffic port, as NAME=SHA256 with the SHA-256 of their key in hex "
+        '(`printf %s "$KEY" | sha256sum`). If empty, no key is required.',
     )
     via: bool = Field(
-        default=False, description="Add Via and X-Forwarded-* towards upstreams; public LLM APIs need neither."
+        default=False, description="Add Via and X-Forwarded-* to forwarded requests; public LLM APIs need neither."
     )
     tls: Tls = Field(default=Tls(), description="TLS of the traffic port.")
-    proxy: Proxy = Field(default=Proxy(), description="How long upstreams are waited for.")
+    proxy: Proxy = Field(default=Proxy(), description="Timeouts towards upstreams.")
     policy: Annotated[FilePath, AfterValidator(validators.policy)] = Field(
         default="",
-        description="Policy bundle: a file, a directory of files, an HTTP(S) URL, or `redis` for what was pushed to "
-        "the Redis in `state`. Without it, loop protection only.",
+        description="Source of the policy bundle: a file, a directory, an HTTP(S) URL, or `redis` for the bundle that "
+        "was pushed to the Redis in `state`. If empty, only the built-in loop protection is active.",
     )
     policy_poll_seconds: PollSeconds = Field(
-        default=5.0, description="How often a URL is asked whether its bundle changed; files are looked at more often."
+        default=5.0, description="How often the URL of a bundle is polled; files are checked more often."
     )
-    policy_token: SecretStr = Field(default=SecretStr(""), description="Bearer token that the policy's URL asks for.")
-    policy_token_file: FilePath = Field(default="", description="File that holds the token.")
+    policy_token: SecretStr = Field(default=SecretStr(""), description="Bearer token for the URL in `policy`.")
+    policy_token_file: FilePath = Field(default="", description="File that contains this token.")
     policy_ca_file: FilePath = Field(
         default="",
-        description="Certificates, PEM, that the policy's URL may be signed by, beside those of the system.",
+        description="Additional CA certificates for the URL in `policy`, in PEM format.",
     )
     policy_public_key_file: FilePath = Field(
         default="",
-        description="Public keys of Ed25519, PEM or base64: only a bundle that is signed with one of them is taken.",
+        description="File with Ed25519 public keys, PEM or base64. If set, a bundle must be signed with one of them.",
     )
     policy_hmac_secret: SecretStr = Field(
-        default=SecretStr(""), description="Shared secret: only a bundle that is signed with it is taken."
+        default=SecretStr(""), description="Shared secret. If set, a bundle must be signed with it."
     )
-    policy_hmac_secret_file: FilePath = Field(default="", description="File that holds that secret.")
+    policy_hmac_secret_file: FilePath = Field(default="", description="File that contains this secret.")
     state: Annotated[str, AfterValidator(validators.state), UNSAID] = Field(
         default="memory://",
-        description="Where counters live: `memory://`, kept in data_dir; or a Redis or Valkey that instances share: "
-        "`redis://`, `rediss://` (TLS), `redis+cluster://`, `redis+sentinel://`.",
+        description="The store: `memory://`, saved to data_dir; or a Redis or Valkey that instances share: `redis://`, "
+        "`rediss://` (TLS), `redis+cluster://`, `redis+sentinel://`.",
     )
     data_dir: FilePath = Field(
         default="",
-        description="Where the secret and the last good bundle are kept: `$STATE_DIRECTORY` (systemd sets it), "
-        "else `$XDG_DATA_HOME/breakloop`, else `~/.local/share/breakloop`, else `.breakloop`.",
+        description="Directory for the state, the secret, the history and the last valid bundle. Default: "
+        "`$STATE_DIRECTORY` (set by systemd), else `$XDG_DATA_HOME/breakloop`, else `~/.local/share/breakloop`, else "
+        "`.breakloop`.",
     )
-    workers: PositiveInt = Field(default=1, description="Processes on the port; more than one share a Redis (`state`).")
+    workers: PositiveInt = Field(
+        default=1, description="Number of worker processes; more than one need a Redis (`state`)."
+    )
     mode: Literal["all", "proxy", "decision"] = Field(
-        default="all", description="Which doors are open: `proxy`, `decision`, or `all`."
+        default="all",
+        description="What the traffic port serves: the reverse proxy (`proxy`), the decision service (`decision`), or "
+        "`all`.",
     )
-    strict: bool = Field(default=False, description="Exit when there is no valid bundle at start, instead of 503s.")
-    secret: SecretStr = Field(default=SecretStr(""), description="Key of fingerprints; a fleet shares one.")
-    secret_file: FilePath = Field(default="", description="File that holds the secret.")
-    debug_secret: SecretStr = Field(default=SecretStr(""), description="Opens debug sessions; without it, none.")
+    strict: bool = Field(
+        default=False, description="Exit if there is no valid bundle at start, instead of responding with 503."
+    )
+    secret: SecretStr = Field(
+        default=SecretStr(""),
+        description="Key of fingerprints and digests; the same for all instances. If empty, one is generated.",
+    )
+    secret_file: FilePath = Field(default="", description="File that contains this secret.")
+    debug_secret: SecretStr = Field(
+        default=SecretStr(""), description="Key that enables debug sessions; if empty, they are disabled."
+    )
     header_prefix: Annotated[str, AfterValidator(validators.header_prefix)] = Field(
-        default="X-Breakloop-", description="How the names of our header fields begin."
+        default="X-Breakloop-", description="Prefix of the header fields that breakloop reads and adds."
     )
     trusted_proxies: list[Annotated[str, AfterValidator(validators.proxy_network)]] = Field(
         default=["127.0.0.0/8", "::1"],
-        description="Peers whose X-Forwarded-For and geo headers are believed. Loopback, because the gateway that asks "
-        "is usually there; empty if clients connect directly.",
+        description="Peers whose X-Forwarded-For and geo headers are trusted. The default is for a gateway on the same "
+        "host; set it to an empty list if clients connect directly.",
     )
-    project: str = Field(default="default", min_length=1, description="Name of the project.")
+    project: str = Field(
+        default="default", min_length=1, description="Default project: the namespace of counters, agents and holds."
+    )
     project_descriptor: Annotated[str, AfterValidator(validators.descriptor)] = Field(
-        default="", description="Descriptor that names a request's project, such as `header:x-project`."
+        default="", description="Descriptor whose value is the project of a request, such as `header:x-project`."
     )
     shard_by: Literal["project", "agent"] = Field(
         default="project",
-        description="What lies together in one slot of a Redis Cluster: all of a `project`; or all of an `agent`, and "
-        "apart from it what agents of the project share. The same for all instances.",
+        description="How keys are distributed over the slots of a Redis Cluster: a slot for each `project`; or a slot "
+        "for each `agent`, and one for what the agents of a project share. Must be the same for all instances.",
     )
-    jwt: Jwt = Field(default=Jwt(), description="How bearer tokens are verified.")
-    geo_file: FilePath = Field(default="", description="MaxMind-format file for ip:country, ip:asn and so on.")
+    jwt: Jwt = Field(default=Jwt(), description="Verification of bearer tokens.")
+    geo_file: FilePath = Field(
+        default="", description="Database in MaxMind format for `ip:country`, `ip:asn` and the other `ip:` descriptors."
+    )
     loop_guard: LoopGuard = Field(
-        default=LoopGuard(), description="Numbers of the built-in loop protection; LOOP_GUARD_* too."
+        default=LoopGuard(), description="Built-in loop protection. The variables LOOP_GUARD_* also set it."
     )
-    log_level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="Least level logged.")
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="Minimum level of log lines."
+    )
     log_format: Literal["auto", "json", "text"] = Field(
-        default="auto", description="`json` lines, `text`, or `auto`: text on a terminal."
+        default="auto", description="Format of log lines: `json`, `text`, or `auto` (text on a terminal, else JSON)."
     )
     otel_endpoint: str = Field(
         default="",
-        description="Collector that traces and metrics are sent to, by OTLP over HTTP, as `http://127.0.0.1:4318`; "
-        "`OTEL_EXPORTER_OTLP_ENDPOINT` too. Needs the extra `otel`; empty: none.",
+        description="OTLP/HTTP endpoint for traces and metrics, such as `http://127.0.0.1:4318`; "
+        "`OTEL_EXPORTER_OTLP_ENDPOINT` also sets it. If empty, nothing is exported. Needs the extra `otel`.",
     )
-    limits: Limits = Field(default=Limits(), description="What one client may cost.")
-    prices: Prices = Field(default=Prices(), description="What models cost.")
+    limits: Limits = Field(default=Limits(), description="Limits for clients.")
+    prices: Prices = Field(default=Prices(), description="Prices of models.")
     alerts: list[AlertRule] = Field(
         default=[],
-        description="Alert rules: which events are sent to which targets, and how often. As a variable: JSON.",
+        description="Alert rules: which events are sent to which targets, and how often. In a variable, as JSON.",
     )
     alert_targets: Annotated[AlertTargets, UNSAID] = Field(
-        default={}, description="Targets of alert rules, by name. As a variable: JSON."
+        default={}, description="Targets of alert rules, by name. In a variable, as JSON."
     )
     alert_ca_file: FilePath = Field(
         default="",
-        description="Certificates, PEM, that targets of alerts may be signed by, beside those of the system.",
+        description="Additional CA certificates for alert targets, in PEM format.",
     )
-    memory_max_entries: PositiveInt = Field(default=1_000_000, description="Most entries of each table of memory://.")
-    shutdown_grace_seconds: Seconds = Field(default=10.0, description="How long running requests may take to finish.")
+    memory_max_entries: PositiveInt = Field(
+        default=1_000_000, description="Maximum number of entries in each table of `memory://`."
+    )
+    shutdown_grace_seconds: Seconds = Field(default=10.0, description="How long a shutdown waits for running requests.")
 
     @model_validator(mode="after")
-    def _alerts_have_targets(self) -> Self:
+    def _consistent(self) -> Self:
         check_rules(self.alerts, self.alert_targets)
+        refuse(inconsistencies(self))
         return self
 
-    @model_validator(mode="after")
-    def _goes_together(self) -> Self:
-        refuse(faults(self))
-        return self
+
+def inconsistencies(settings: Settings) -> list[SchemaFault]:
+    """Return the settings that contradict each other, in the order of the settings."""
+    return [*_policy(settings), *_keys(settings), *_workers(settings), *_envoy(settings)]
+
+
+def _policy(settings: Settings) -> Iterator[SchemaFault]:
+    if settings.policy == validators.POLICY_REDIS and _in_memory(settings):
+        hint = "set state to the URL of the Redis; for a file with this name, write ./redis"
+        yield SchemaFault(("policy",), "is redis, but state is not the URL of a Redis", hint)
+
+
+def _keys(settings: Settings) -> Iterator[SchemaFault]:
+    known = {*BUILTIN, *(value.partition("=")[0] for value in settings.upstream)}
+    for at, value in enumerate(settings.upstream_keys):
+        if value.partition("=")[0] not in known:
+            yield SchemaFault(("upstream_keys", at), "unknown upstream", f"known: {', '.join(sorted(known))}")
+
+
+def _workers(settings: Settings) -> Iterator[SchemaFault]:
+    if settings.workers > 1 and _in_memory(settings):
+        message = f"{settings.workers} processes cannot share the state of memory://: each would count for itself"
+        yield SchemaFault(("workers",), message, "set state to the URL of a Redis, or workers to 1")
+
+
+def _envoy(settings: Settings) -> Iterator[SchemaFault]:
+    if settings.envoy_grpc_port and settings.mode == "proxy":
+        hint = "set mode to decision or all, or envoy_grpc_port to 0"
+        yield SchemaFault(("envoy_grpc_port",), "needs the decision service, but mode is proxy", hint)
+
+
+def _in_memory(settings: Settings) -> bool:
+    return settings.state.startswith("memory:")

@@ -1,5 +1,4 @@
-"""What the value of a single setting may be (SPEC T-1, T-2): each check returns the value, or says what is wrong with
-it and what to write instead. The fields that they belong to are in `settings_fields`."""
+"""Checks of single settings. Each returns the value, or raises an error with a message and a hint."""
 
 from __future__ import annotations
 
@@ -19,13 +18,13 @@ from breakloop.store.redis.url import is_redis_url, parse_redis_url
 
 HISTORY_OFF: Final = "off"
 ADMIN_ROLES: Final = ("viewer", "operator")
-POLICY_REDIS: Final = "redis"  # the bundle is where the state is
+POLICY_REDIS: Final = "redis"  # the bundle is in the Redis of `state`
 _POLICY_HINT: Final = "write a path, https://HOST/PATH, or redis"
-_HASH: Final = 'take the first word of: printf %s "$KEY" | sha256sum'
-_DOLLARS_HINT: Final = "US dollars for a million tokens, such as 2.50"
-_DEAREST_USD: Final = 1_000_000
+_HASH: Final = 'use the first word of: printf %s "$KEY" | sha256sum'
+_DOLLARS_HINT: Final = "US dollars per million tokens, such as 2.50"
+_USD_MAX: Final = 1_000_000
 _NO_KEY: Final = sha256(b"").hexdigest()
-# Fields that others send or read. If one of them began with our prefix, it would be taken for ours and not forwarded.
+# Header fields of others. If one of them started with our prefix, it would not be forwarded.
 _FIELDS_OF_OTHERS: Final = (
     "accept-encoding",
     "anthropic-version",
@@ -42,27 +41,27 @@ _FIELDS_OF_OTHERS: Final = (
 
 
 def policy(value: str) -> str:
-    """A bundle comes from a path, from an HTTP(S) URL, or from the Redis that the state is in."""
+    """A path, an HTTP(S) URL, or `redis`."""
     if "://" not in value:
         return value
     try:
         url = urlsplit(value)
         usable = bool(url.hostname) and url.port != 0
     except ValueError:
-        raise fault("is no URL", _POLICY_HINT) from None
+        raise fault("is not a URL", _POLICY_HINT) from None
     if url.scheme not in {"http", "https"} or not usable or url.fragment or not re.fullmatch(r"[!-~]+", value):
-        raise fault("is no URL that a bundle can be fetched from", _POLICY_HINT)
+        raise fault("is not a URL of a bundle", _POLICY_HINT)
     if url.username is not None or url.password is not None:
-        raise fault("has a credential in it", "take it out of the URL and set policy_token")
+        raise fault("contains credentials", "remove them from the URL and set policy_token")
     return value
 
 
 def state(value: str) -> str:
-    """Counters live in this process, or in a Redis that several share."""
+    """`memory://` or the URL of a Redis."""
     if value == "memory://":
         return value
     if not is_redis_url(value):
-        raise fault("is no place for state", "write memory://, or the URL of a Redis: redis://HOST:6379/0")
+        raise fault("is not a store", "write memory://, or the URL of a Redis: redis://HOST:6379/0")
     try:
         parse_redis_url(value)
     except SettingsError as error:
@@ -75,7 +74,7 @@ def proxy_network(value: str) -> str:
     try:
         ClientIp((value,))
     except SettingsError:
-        raise fault(f'"{value}" is neither an address nor a network', "write 10.0.0.0/8, 10.1.2.3 or unix") from None
+        raise fault(f'"{value}" is not an address or a network', "write 10.0.0.0/8, 10.1.2.3 or unix") from None
     return value
 
 
@@ -92,8 +91,8 @@ def upstream_key(value: str) -> str:
     """NAME=env:VARIABLE or NAME=file:/PATH, never the key itself."""
     if not re.fullmatch(r"[a-z0-9][a-z0-9-]*=(?:env:[A-Za-z_][A-Za-z0-9_]*|file:/.+)", value):
         raise fault(
-            "is not NAME=env:VARIABLE or NAME=file:/PATH",
-            "the key itself does not stand here: write openai=env:OPENAI_API_KEY",
+            "must be NAME=env:VARIABLE or NAME=file:/PATH",
+            "do not write the key itself; write openai=env:OPENAI_API_KEY",
         )
     return value
 
@@ -102,9 +101,9 @@ def caller(value: str) -> str:
     """NAME=SHA256, never the key itself."""
     match = re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}=([0-9A-Fa-f]{64})", value)
     if match is None:
-        raise fault("is not NAME=SHA256", _HASH)
+        raise fault("must be NAME=SHA256", _HASH)
     if match[1].lower() == _NO_KEY:
-        raise fault("is the SHA-256 of nothing: the variable was empty", _HASH)
+        raise fault("is the SHA-256 of an empty string: the variable was not set", _HASH)
     return value
 
 
@@ -112,31 +111,39 @@ def admin_token(value: str) -> str:
     """NAME:ROLE:SHA256, never the token itself."""
     match = re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}:(\w+):([0-9A-Fa-f]{64})", value)
     if match is None or match[1] not in ADMIN_ROLES:
-        raise fault(f"is not NAME:ROLE:SHA256 with the role {' or '.join(ADMIN_ROLES)}", _HASH)
+        raise fault(f"must be NAME:ROLE:SHA256 with the role {' or '.join(ADMIN_ROLES)}", _HASH)
     if match[2].lower() == _NO_KEY:
-        raise fault("is the SHA-256 of nothing: the variable was empty", _HASH)
+        raise fault("is the SHA-256 of an empty string: the variable was not set", _HASH)
     return value
 
 
 def admin_tokens_once(values: list[str]) -> list[str]:
-    """A token has one name, so that the audit log can tell who it was."""
+    """A token has one name, which the audit log shows."""
     digests = [value.rpartition(":")[2].lower() for value in values]
-    refuse([SchemaFault((at,), "has a token that another has", "each has its own") for at, _ in _repeated(digests)])
+    refuse(
+        [
+            SchemaFault((at,), "has the same token as another entry", "give each its own token")
+            for at, _ in _repeated(digests)
+        ]
+    )
     return values
 
 
 def names_once(values: list[str]) -> list[str]:
-    """No name comes twice in a list of NAME=..."""
+    """Names in a list of NAME=... are unique."""
     names = [value.partition("=")[0] for value in values]
-    refuse([SchemaFault((at,), f'"{name}" is named twice', "keep one") for at, name in _repeated(names)])
+    refuse([SchemaFault((at,), f'duplicate name "{name}"', "remove one") for at, name in _repeated(names)])
     return values
 
 
 def keys_once(values: list[str]) -> list[str]:
-    """A name may come twice, so that a client can change its key; a key belongs to one name."""
+    """A key belongs to one name. A name may have several keys, so that a client can rotate its key."""
     digests = [value.rpartition("=")[2].lower() for value in values]
     refuse(
-        [SchemaFault((at,), "has a key that another has", "each caller has its own") for at, _ in _repeated(digests)]
+        [
+            SchemaFault((at,), "has the same key as another entry", "give each caller its own key")
+            for at, _ in _repeated(digests)
+        ]
     )
     return values
 
@@ -146,17 +153,19 @@ def _repeated(values: list[str]) -> Iterator[tuple[int, str]]:
 
 
 def header_prefix(value: str) -> str:
-    """The beginning of a header name that nobody else uses."""
+    """A prefix of header names that no other software uses."""
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9-]*-", value):
-        raise fault("cannot begin a header name", "letters, digits and hyphens, with a hyphen at the end")
+        raise fault("is not a prefix of header names", "use letters, digits and hyphens, with a hyphen at the end")
     taken = next((name for name in _FIELDS_OF_OTHERS if name.startswith(value.lower())), "")
     if taken:
-        raise fault(f"begins {taken} too, which would then be taken for ours", "add a word of your own: X-Own-")
+        raise fault(
+            f"is also the prefix of {taken}, which would not be forwarded", "use a prefix of your own, such as X-Own-"
+        )
     return value
 
 
 def descriptor(value: str) -> str:
-    """The name of a descriptor, or nothing."""
+    """The name of a descriptor, or empty."""
     wrong = descriptors.fault(value) if value else None
     if wrong is not None:
         raise fault(*wrong)
@@ -164,15 +173,15 @@ def descriptor(value: str) -> str:
 
 
 def dollars(value: Any) -> Decimal:
-    """An amount, exact to a millionth. A number out of YAML is read as it was written there."""
+    """An amount with at most six decimal places. Numbers in YAML are read as they are written there."""
     if isinstance(value, bool) or not isinstance(value, int | float | str | Decimal):
         raise fault("must be a number", _DOLLARS_HINT)
     try:
         amount = Decimal(str(value).strip())
     except InvalidOperation:
         raise fault(f'must be a number, got "{value!s:.40}"', _DOLLARS_HINT) from None
-    if not amount.is_finite() or not 0 <= amount <= _DEAREST_USD:
-        raise fault(f"must be 0 to {_DEAREST_USD}, got {amount}", _DOLLARS_HINT)
+    if not amount.is_finite() or not 0 <= amount <= _USD_MAX:
+        raise fault(f"must be 0 to {_USD_MAX}, got {amount}", _DOLLARS_HINT)
     if amount != round(amount, 6):
-        raise fault(f"{amount} is finer than a millionth of a dollar", _DOLLARS_HINT)
+        raise fault(f"{amount} has more than six decimal places", _DOLLARS_HINT)
     return amount

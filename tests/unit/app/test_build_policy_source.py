@@ -45,7 +45,7 @@ def test_the_token_is_sent(tmp_path: Path) -> None:
             assert source is not None
             assert source.fetch(None) is not None
             assert server.field("Authorization") == "Bearer tok-1"
-    with pytest.raises(SettingsError, match="policy_token: holds more than a token") as caught:
+    with pytest.raises(SettingsError, match="policy_token: must contain only a token") as caught:
         policy_source(settings(policy="https://x/p", policy_token="tok one"), SystemClock(), signed=False)
     assert "tok one" not in str(caught.value)
 
@@ -65,9 +65,9 @@ def test_a_private_authority(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("policy_ca_file", "no pem", "policy_ca_file: holds no certificate in PEM form"),
+        ("policy_ca_file", "no pem", "policy_ca_file: contains no certificate in PEM format"),
         ("policy_ca_file", None, "policy_ca_file: .*: cannot be read: No such file"),
-        ("policy_token_file", "", "policy_token_file: .*: is empty"),
+        ("policy_token_file", "", "policy_token_file: .* is empty"),
         ("policy_token_file", None, "policy_token_file: .*: cannot be read: No such file"),
     ],
 )

@@ -45,7 +45,7 @@ def test_wrong_settings_are_a_problem(capsys: pytest.CaptureFixture[str]) -> Non
     Path("breakloop.yaml").write_text("prot: 1\nport: x\n")
     assert run(["doctor"]) == 1
     text = capsys.readouterr().out
-    assert 'x problem settings: breakloop.yaml:1:1: prot: is no setting; did you mean "port"?' in text
+    assert 'x problem settings: breakloop.yaml:1:1: prot: is not a setting; did you mean "port"?' in text
     assert text.endswith("2 problems, 0 warnings.\n")
 
 

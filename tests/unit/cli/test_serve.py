@@ -77,7 +77,7 @@ def test_misspelt_variable_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     monkeypatch.setenv("BREAKLOOP_PROT", "1")
     monkeypatch.setattr(serve, "start", lambda _loaded: 0)
     assert run(["serve"]) == 0
-    assert "warning: environment BREAKLOOP_PROT is no setting" in capsys.readouterr().err
+    assert "warning: environment BREAKLOOP_PROT is not a setting" in capsys.readouterr().err
 
 
 def test_it_says_it_is_ready_and_ends_with_0(

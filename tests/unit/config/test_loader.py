@@ -10,7 +10,7 @@ import pytest
 from breakloop.config.loader import (
     FILE,
     LoadedSettings,
-    effective,
+    effective_settings,
     environment_names,
     load_settings,
     provider_keys,
@@ -105,8 +105,8 @@ def test_unknown_variable_is_a_warning(tmp_path: Path) -> None:
     """A misspelt variable does not stop a start, but is said, with what was meant (T-1)."""
     env = {"BREAKLOOP_PROT": "1", "BREAKLOOP_URL": "x", "BREAKLOOP_ZZZ": "1", "OTHER": "1"}
     assert load(tmp_path, "", env).warnings == (
-        "environment BREAKLOOP_PROT is no setting; did you mean BREAKLOOP_PORT?",
-        "environment BREAKLOOP_ZZZ is no setting",
+        "environment BREAKLOOP_PROT is not a setting; did you mean BREAKLOOP_PORT?",
+        "environment BREAKLOOP_ZZZ is not a setting",
     )
 
 
@@ -115,9 +115,9 @@ def test_mistakes_in_the_file_are_located(tmp_path: Path) -> None:
     text = "port: abc\njwt:\n  secert: x\nlimits: 4\ntrusted_proxies: [::1, x]\nlog_level: loud\n"
     assert wrong(tmp_path, text) == [
         "breakloop.yaml:1:7: port: must be a whole number, got 'abc'",
-        'breakloop.yaml:3:3: jwt.secert: is no setting; did you mean "secret"?',
+        'breakloop.yaml:3:3: jwt.secert: is not a setting; did you mean "secret"?',
         "breakloop.yaml:4:9: limits: must be a map",
-        'breakloop.yaml:5:24: trusted_proxies: "x" is neither an address nor a network (write 10.0.0.0/8, 10.1.2.3 or unix)',
+        'breakloop.yaml:5:24: trusted_proxies: "x" is not an address or a network (write 10.0.0.0/8, 10.1.2.3 or unix)',
         "breakloop.yaml:6:12: log_level: must be 'debug', 'info', 'warning' or 'error', got 'loud'",
     ]
 
@@ -151,9 +151,9 @@ def test_a_policy_that_is_no_path_stays_what_it_is(tmp_path: Path) -> None:
     loaded = load(tmp_path, "policy: https://x/p.yaml\npolicy_token: canary-1\npolicy_token_file: token\n")
     assert loaded.settings.policy == "https://x/p.yaml"
     assert loaded.settings.policy_token_file == str(tmp_path / "token")
-    assert "canary-1" not in str(effective(loaded)) + repr(loaded.settings)
+    assert "canary-1" not in str(effective_settings(loaded.settings)) + repr(loaded.settings)
     (said,) = wrong(tmp_path, "policy: redis\n")
-    assert said.startswith("breakloop.yaml:1:9: policy: is to come from Redis, and state names none (set state to ")
+    assert said.startswith("breakloop.yaml:1:9: policy: is redis, but state is not the URL of a Redis (set state to ")
 
 
 def test_config_names_the_file(tmp_path: Path) -> None:
@@ -166,10 +166,10 @@ def test_config_names_the_file(tmp_path: Path) -> None:
     assert loaded.settings.secret_file == "/run/secret"
     assert loaded.origins["policy"] == "etc/own.yaml:1"
     assert load(tmp_path, "", {"BREAKLOOP_CONFIG": str(other)}).settings.policy.endswith("etc/bundle.yaml")
-    assert wrong(tmp_path, config="nothing.yaml") == ["nothing.yaml: there is no such file"]
+    assert wrong(tmp_path, config="nothing.yaml") == ["nothing.yaml: no such file"]
     assert wrong(tmp_path, config="etc") == ["etc: cannot be read: Is a directory"]
     other.write_bytes(b"\xff\xfe\xff")
-    assert wrong(tmp_path, config="etc/own.yaml") == ["etc/own.yaml: cannot be read: it is not UTF-8 text"]
+    assert wrong(tmp_path, config="etc/own.yaml") == ["etc/own.yaml: cannot be read: not UTF-8 text"]
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ def test_secrets_are_never_shown(tmp_path: Path) -> None:
     env = dict.fromkeys(("BREAKLOOP_SECRET", "BREAKLOOP_DEBUG_SECRET", "BREAKLOOP_ADMIN_TOKEN"), CANARY)
     loaded = load(tmp_path, f"jwt: {{secret: {CANARY}, jwks_url: 'https://{CANARY}:{CANARY}@keys.example'}}\n", env)
     assert loaded.settings.secret.get_secret_value() == CANARY
-    shown = {row.name: row.value for row in effective(loaded)}
+    shown = {row.name: row.value for row in effective_settings(loaded.settings)}
     assert CANARY not in str(shown)
     assert (shown["secret"], shown["jwt.jwks_url"]) == ("********", "https://***@keys.example")
     assert CANARY not in repr(loaded.settings).replace(f"https://{CANARY}:{CANARY}@", "")
@@ -240,8 +240,8 @@ def test_provider_keys_are_read_and_not_shown(tmp_path: Path) -> None:
     env = {"OPENAI_API_KEY": CANARY, "X": "k"}
     loaded = load(tmp_path, text, env)
     assert provider_keys(loaded.settings, env) == {"openai": CANARY.encode(), "x": b"k"}
-    assert CANARY not in str(effective(loaded)) + repr(loaded)
-    shown = {row.name: row.value for row in effective(loaded)}
+    assert CANARY not in str(effective_settings(loaded.settings)) + repr(loaded)
+    shown = {row.name: row.value for row in effective_settings(loaded.settings)}
     assert shown["upstream_keys"] == "openai=env:OPENAI_API_KEY, x=env:X"
     with pytest.raises(SettingsError, match="X is not set"):
         provider_keys(loaded.settings, {"OPENAI_API_KEY": CANARY})
@@ -260,14 +260,14 @@ def test_the_settings_of_the_how_to_hold(tmp_path: Path) -> None:
 def test_a_key_without_its_upstream_is_located(tmp_path: Path) -> None:
     """A key that would never be sent (Y-6, T-1)."""
     assert wrong(tmp_path, "upstream_keys: [openai=env:A,\n mine=env:B]\n") == [
-        "breakloop.yaml:2:2: upstream_keys: names no upstream (known are anthropic, gemini, openai)"
+        "breakloop.yaml:2:2: upstream_keys: unknown upstream (known: anthropic, gemini, openai)"
     ]
 
 
 def test_effective_lists_every_setting(tmp_path: Path) -> None:
     """`doctor` can show each value and its origin, plainly (T-1)."""
     loaded = load(tmp_path, "trusted_proxies: []\nstrict: true\n", {"BREAKLOOP_JWT_LEEWAY_SECONDS": "2"})
-    rows = {row.name: (row.value, row.origin) for row in effective(loaded)}
+    rows = {row.name: (row.value, row.origin) for row in effective_settings(loaded.settings)}
     assert rows.keys() == loaded.origins.keys()
     assert rows["trusted_proxies"] == ("-", "breakloop.yaml:1")
     assert rows["strict"] == ("true", "breakloop.yaml:2")
@@ -290,7 +290,7 @@ def test_the_variables_that_are_documented_are_read(tmp_path: Path) -> None:
     names = environment_names()
     assert names["jwt.secret"] == ["BREAKLOOP_JWT_SECRET"]
     assert names["loop_guard.max_hits"] == ["BREAKLOOP_LOOP_GUARD_MAX_HITS", "LOOP_GUARD_MAX_HITS"]
-    assert list(names) == [one.name for one in effective(load(tmp_path))]
+    assert list(names) == [one.name for one in effective_settings(load(tmp_path).settings)]
     found = load(tmp_path, env={"BREAKLOOP_LOOP_GUARD_MAX_HITS": "7", "LOOP_GUARD_MAX_HITS": "8"})
     assert found.settings.loop_guard.max_hits == 7
     everything = load(tmp_path, env={variables[0]: "" for variables in names.values()})

@@ -26,9 +26,9 @@ def test_from_environment_and_file(tmp_path: Path) -> None:
         (None, "environment variable KEY is not set"),
         ("", "environment variable KEY is not set"),
         ("  ", "environment variable KEY is not set"),
-        (f"{CANARY} {CANARY}", "holds more than a key"),
-        (f"{CANARY}\r\nX-Evil: 1", "holds more than a key"),
-        (f"{CANARY}ä", "holds more than a key"),
+        (f"{CANARY} {CANARY}", "must contain only a key"),
+        (f"{CANARY}\r\nX-Evil: 1", "must contain only a key"),
+        (f"{CANARY}ä", "must contain only a key"),
     ],
 )
 def test_a_variable_that_holds_no_key(text: str | None, said: str) -> None:
@@ -48,7 +48,7 @@ def test_a_file_that_holds_no_key(tmp_path: Path) -> None:
     for path, said in (
         (tmp_path / "none", "cannot be read: No such file or directory"),
         (tmp_path, "cannot be read: Is a directory"),
-        (binary, "cannot be read: it is not text"),
+        (binary, "cannot be read: not UTF-8 text"),
         (empty, "is empty"),
     ):
         with pytest.raises(SettingsError) as raised:
@@ -67,7 +67,7 @@ def test_other_secrets_are_named_by_their_reference(tmp_path: Path) -> None:
     for reference, said in (
         ("env:NONE", "is not set"),
         (f"file:{tmp_path}/none", "cannot be read"),
-        ("env:TWO", "holds more than a secret"),
+        ("env:TWO", "must contain one line of ASCII"),
     ):
         with pytest.raises(SettingsError, match=said) as raised:
             read_references([("a.b", reference)], {"TWO": f"{CANARY}\n{CANARY}"})

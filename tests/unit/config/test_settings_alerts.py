@@ -20,7 +20,7 @@ from breakloop.alerts.channels.webhook import WebhookAlerts
 from breakloop.config.loader import (
     alert_secrets,
     blocks_of,
-    effective,
+    effective_settings,
     load_settings,
     settings_from_text,
     settings_text,
@@ -80,7 +80,7 @@ def test_from_the_file(tmp_path: Path) -> None:
     mail = found.settings.alert_targets["mail"]
     assert isinstance(mail, EmailAlerts)
     assert (mail.security, mail.real_port) == ("starttls", 587)
-    shown = {one.name: one.value for one in effective(found)}
+    shown = {one.name: one.value for one in effective_settings(found.settings)}
     assert (shown["alerts"], shown["alert_targets"]) == ("loops, everything", "mail, hook")
 
 
@@ -108,11 +108,11 @@ def test_through_a_fleet(tmp_path: Path) -> None:
         ("targets: [mail]", "targets: [nobody]", "alerts.targets: is not a target in alert_targets (known are hook, mail)"),
         ("targets: [mail]", "targets: []", "alerts.targets"),
         ("name: everything", "name: loops", 'alerts.name: "loops" is used twice'),
-        ("recovery: true", "recovry: true", 'alerts.recovry: is no setting; did you mean "recovery"?'),
+        ("recovery: true", "recovry: true", 'alerts.recovry: is not a setting; did you mean "recovery"?'),
         ("cooldown_seconds: 60", "cooldown_seconds: -1", "alerts.cooldown_seconds"),
         ("type: email", "type: fax", "alert_targets.mail: must be a map with a known type (type is one of email, slack"),
         ("type: email\n", "kind: email\n", "alert_targets.mail: must be a map with a known type"),
-        ("host: mail.example.com", "hots: mail.example.com", 'alert_targets.mail.hots: is no setting; did you mean "host"?'),
+        ("host: mail.example.com", "hots: mail.example.com", 'alert_targets.mail.hots: is not a setting; did you mean "host"?'),
         ("to: [ada@example.com]", "to: []", "alert_targets.mail.to"),
         ("to: [ada@example.com]", 'to: ["ada@example.com\\nBcc: x@y"]', "alert_targets.mail.to: is not a mail address"),
         ("to: [ada@example.com]", "to: [nobody]", "alert_targets.mail.to: is not a mail address"),
@@ -201,6 +201,6 @@ def test_secrets_come_from_elsewhere(tmp_path: Path) -> None:
         SettingsError, match=r"alert_targets\.hook\.secret: environment variable HOOK_SECRET is not set"
     ):
         alert_secrets(settings, {"A": CANARY})
-    with pytest.raises(SettingsError, match="holds more than a secret") as raised:
+    with pytest.raises(SettingsError, match="must contain one line of ASCII") as raised:
         alert_secrets(settings, {"HOOK_SECRET": f"{CANARY}\nX: y", "A": "b"})
     assert CANARY not in str(raised.value)

@@ -1,4 +1,4 @@
-"""Prices in the settings: US dollars for a million tokens, kept exactly."""
+"""Prices in the settings: US dollars per million tokens, kept exactly."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from breakloop.config.loader import LoadedSettings, effective, load_settings, settings_json_schema
+from breakloop.config.loader import LoadedSettings, effective_settings, load_settings, settings_json_schema
 from breakloop.config.settings import AssumedPrice, ModelPrice, Settings, price
 from breakloop.errors import SettingsError
 from breakloop.pricing.prices import Price
@@ -51,19 +51,19 @@ def test_every_kind() -> None:
 
 
 MUSEUM = {
-    "a sign": ("input_usd_per_million: $2", 'm.input_usd_per_million: must be a number, got "$2" (US dollars for'),
-    "a list": ("input_usd_per_million: [2]", "m.input_usd_per_million: must be a number (US dollars for a million"),
+    "a sign": ("input_usd_per_million: $2", 'm.input_usd_per_million: must be a number, got "$2" (US dollars per'),
+    "a list": ("input_usd_per_million: [2]", "m.input_usd_per_million: must be a number (US dollars per million"),
     "truth": ("input_usd_per_million: true", "m.input_usd_per_million: must be a number (US dollars"),
     "negative": ("input_usd_per_million: -1", "m.input_usd_per_million: must be 0 to 1000000, got -1"),
     "too much": ("input_usd_per_million: 1e9", "m.input_usd_per_million: must be 0 to 1000000, got 1"),
     "no number": ("input_usd_per_million: 'nan'", "m.input_usd_per_million: must be"),
     "too fine": (
         "input_usd_per_million: 0.0000001",
-        "m.input_usd_per_million: 1E-7 is finer than a millionth of a dollar",
+        "m.input_usd_per_million: 1E-7 has more than six decimal places",
     ),
     "misspelt": (
         "input_usd_per_milion: 1",
-        'm.input_usd_per_milion: is no setting; did you mean "input_usd_per_million"?',
+        'm.input_usd_per_milion: is not a setting; did you mean "input_usd_per_million"?',
     ),
 }
 
@@ -91,12 +91,10 @@ def test_both_prices_are_needed(tmp_path: Path) -> None:
 def test_assuming_needs_a_price(tmp_path: Path) -> None:
     """`assume` without numbers would be free of charge (L-5)."""
     assert wrong(tmp_path, "prices:\n  unknown_model: assume\n  assume: {output_usd_per_million: 1}\n") == [
-        "breakloop.yaml:2:18: prices.unknown_model: does not say what to assume (set prices.assume.input_usd_per_million)"
+        "breakloop.yaml:2:18: prices.unknown_model: needs an assumed price (set prices.assume.input_usd_per_million)"
     ]
     (said,) = wrong(tmp_path, BREAKLOOP_PRICES_UNKNOWN_MODEL="assume")
-    assert said.startswith(
-        "environment BREAKLOOP_PRICES_UNKNOWN_MODEL: does not say what to assume (set prices.assume."
-    )
+    assert said.startswith("environment BREAKLOOP_PRICES_UNKNOWN_MODEL: needs an assumed price (set prices.assume.")
     assert said.endswith("input_usd_per_million and prices.assume.output_usd_per_million)")
     settings = load(
         tmp_path, "prices: {unknown_model: assume, assume: {input_usd_per_million: 3, output_usd_per_million: 15}}\n"
@@ -124,7 +122,7 @@ def test_variables(tmp_path: Path) -> None:
     assert price(said.assume) == Price(2_500_000, 10_000_000)
     assert {name: price(one) for name, one in said.models.items()} == {"b": Price(100_000, 0)}
     assert loaded.warnings == ()
-    shown = {row.name: (row.value, row.origin) for row in effective(loaded)}
+    shown = {row.name: (row.value, row.origin) for row in effective_settings(loaded.settings)}
     assert shown["prices.models"] == ("b", "environment BREAKLOOP_PRICES_MODELS")
     assert shown["prices.assume.cached_usd_per_million"] == ("-", "default")
     assert wrong(tmp_path, BREAKLOOP_PRICES_MODELS="{") == [
@@ -133,7 +131,7 @@ def test_variables(tmp_path: Path) -> None:
     models = '{"b": {"input_usd_per_million": -1, "output_usd_per_million": 0}}'
     (line,) = wrong(tmp_path, BREAKLOOP_PRICES_MODELS=models)
     assert line.startswith("environment BREAKLOOP_PRICES_MODELS: b.input_usd_per_million: must be 0 to 1000000, got -1")
-    assert line.endswith(" (US dollars for a million tokens, such as 2.50)")
+    assert line.endswith(" (US dollars per million tokens, such as 2.50)")
 
 
 def test_the_file_lies_beside_the_settings(tmp_path: Path) -> None:

@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from breakloop.config.settings import Settings, faults
+from breakloop.config.settings import Settings, inconsistencies
 from breakloop.policy.schema.types import SchemaFault
 
 FAULTS: dict[str, tuple[dict[str, Any], tuple[str | int, ...], str]] = {
-    "a policy in a Redis that is not named": ({"policy": "redis"}, ("policy",), "state names none"),
+    "a policy in a Redis that is not named": ({"policy": "redis"}, ("policy",), "state is not the URL of a Redis"),
     "workers that each count for themselves": ({"workers": 2}, ("workers",), "2 processes cannot share"),
     "a key of no upstream": (
         {"upstream_keys": ["openai=env:A", "mine=env:B"]},
         ("upstream_keys", 1),
-        "names no upstream",
+        "unknown upstream",
     ),
     "Envoy without a decision service": (
         {"envoy_grpc_port": 9, "mode": "proxy"},
@@ -42,12 +42,17 @@ def test_all_of_it_is_told_at_once() -> None:
     wrong = Settings.model_construct(
         policy="redis", workers=3, state="memory://", mode="proxy", envoy_grpc_port=1, upstream_keys=["x=y"]
     )
-    assert [fault.at[0] for fault in faults(wrong)] == ["policy", "upstream_keys", "workers", "envoy_grpc_port"]
-    assert all(isinstance(fault, SchemaFault) for fault in faults(wrong))
+    assert [fault.at[0] for fault in inconsistencies(wrong)] == [
+        "policy",
+        "upstream_keys",
+        "workers",
+        "envoy_grpc_port",
+    ]
+    assert all(isinstance(fault, SchemaFault) for fault in inconsistencies(wrong))
 
 
 def test_what_goes_together() -> None:
     """The same with a Redis, an upstream, a decision service (T-1)."""
     redis = {"state": "redis://127.0.0.1/", "policy": "redis", "workers": 2}
     proxy = {"upstream": ["mine=http://127.0.0.1:1"], "upstream_keys": ["mine=env:B"], "envoy_grpc_port": 9}
-    assert faults(Settings.model_validate(redis | proxy)) == []
+    assert inconsistencies(Settings.model_validate(redis | proxy)) == []

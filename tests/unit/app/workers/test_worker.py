@@ -272,7 +272,7 @@ def test_what_keeps_it_from_starting_is_said(tmp_path: Path) -> None:
         fleet = Fleeting(tmp_path, tls={"cert_file": file, "key_file": file})
         said = await fleet.next()
         assert said["is"] == "failed"
-        assert "no certificate" in said["why"]
+        assert "not a certificate" in said["why"]
         assert await fleet.exit_code() == 1
 
     run(steps)
