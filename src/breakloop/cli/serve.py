@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from breakloop._version import __version__
-from breakloop.app.workers.control import LOOPS_BUNDLE, LOOPS_OFF, NO_LOOPS, StartupSummary, started
+from breakloop.app.workers.control import LOOPS_BUNDLE, LOOPS_OFF, NO_LOOPS, StartupSummary, startup_summary
 from breakloop.config.loader import LoadedSettings, load_settings
 from breakloop.config.settings import Settings
 from breakloop.errors import BundleError, FleetError, SettingsError
@@ -121,7 +121,7 @@ def failed(error: Exception) -> int:
 
 
 def announce(runtime: Runtime) -> None:
-    seen = started(runtime.source, runtime.engine.bundle, runtime.url)
+    seen = startup_summary(runtime.source, runtime.engine.bundle, runtime.url)
     admin = runtime.operations
     if admin is not None:
         seen = replace(seen, admin_url=admin.admin_url, admin_token=admin.new_token)

@@ -11,7 +11,7 @@ import pytest
 
 from breakloop.admin.auth import FILE
 from breakloop.app.runtime import Runtime
-from breakloop.app.workers.control import StartupSummary, started
+from breakloop.app.workers.control import StartupSummary, startup_summary
 from breakloop.cli import serve
 from breakloop.cli.main import run
 from breakloop.config.loader import LoadedSettings
@@ -30,7 +30,7 @@ def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def summary(**values: object) -> list[str]:
     """What is said of a process with these settings."""
     runtime = running(**values)
-    return serve.summary(runtime.settings, started(runtime.source, runtime.engine.bundle, runtime.url))
+    return serve.summary(runtime.settings, startup_summary(runtime.source, runtime.engine.bundle, runtime.url))
 
 
 def running(**values: object) -> Runtime:

@@ -1,2 +1,2 @@
-"""Several processes on one port (SPEC S-5): a supervisor, workers that serve, and one control process for everything
-that is to happen once."""
+"""Several processes on one port: a supervisor, workers that serve traffic, and a control process for everything that
+happens once."""

@@ -71,7 +71,7 @@ class AdminRuntime(Runtime):
 
     def activity(self) -> Activity:
         """Return what agents did on all workers since the last call."""
-        return self._workers.did()
+        return self._workers.take_activity()
 
     def worker_metrics(self) -> MetricValues:
         """Return the totals of all workers, including those that have ended."""

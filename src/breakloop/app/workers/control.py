@@ -1,11 +1,6 @@
-"""The control process: what happens once for all workers. It watches the bundle's source and delivers what is valid,
-logs the events of all, and adds up what they count. Further duties are jobs (`_jobs`); a request is never
-among them.
-
-The workers as the control process knows them: what each is told, has acknowledged, has counted and lets know.
-
-What a person is told about an instance that has just started; how it is said is the command line's.
-"""
+"""The control process: what happens once for all workers. It watches the bundle source and delivers valid bundles, logs
+events, and adds up metrics and activity. With operations, it also runs the history, alerts and admin server
+(`workers.admin`). It handles no request."""
 
 from __future__ import annotations
 
@@ -13,7 +8,6 @@ import asyncio
 import logging
 import signal
 import socket
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -22,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from breakloop.app import build
 from breakloop.app.build import bundle_source
-from breakloop.app.jobs import aside, forever
+from breakloop.app.jobs import Job, aside, forever
 from breakloop.app.state import open_state
 from breakloop.app.workers.ipc import (
     ActivityReport,
@@ -33,7 +27,7 @@ from breakloop.app.workers.ipc import (
     EventBatch,
     Message,
     MetricsReport,
-    Say,
+    PipeMessage,
     SupervisorPipe,
     WorkerCount,
     open_channel,
@@ -57,7 +51,7 @@ if TYPE_CHECKING:
 
 
 class WorkerEntry:
-    """One worker."""
+    """A connected worker."""
 
     __slots__ = ("applied", "channel", "dropped", "number", "pid", "sent")
 
@@ -65,53 +59,53 @@ class WorkerEntry:
         self.number = number
         self.pid = pid
         self.channel: Channel | None = None
-        self.sent: tuple[BundleText | None, int] = (None, 0)  # what it was told last: policy, number of workers
+        self.sent: tuple[BundleText | None, int] = (None, 0)  # the last delivered bundle and number of workers
         self.applied = 0
         self.dropped = 0
 
 
 class WorkerRegistry:
-    """All of them. `policy` is what each has or gets as soon as there is room on its channel."""
+    """The connected workers. `bundle` is delivered to each as soon as its channel has room."""
 
     def __init__(self, publish: Publish) -> None:
         self._publish = publish
-        self._members: list[WorkerEntry] = []
+        self._entries: list[WorkerEntry] = []
         self._opening: set[asyncio.Task[None]] = set()
         self._empty = asyncio.Event()
         self._empty.set()
         self._state: tuple[object, ...] = ()
-        self._dropped = 0  # events that workers had no room for, and nobody was told of yet
-        self._dropped_told_at = 0.0
-        self.policy: BundleText | None = None
+        self._dropped = 0  # events that workers dropped, not logged yet
+        self._dropped_logged_at = 0.0
+        self.bundle: BundleText | None = None
         self.totals = WorkerTotals()
-        self._did = Activity()
+        self._activity = Activity()
 
     def __len__(self) -> int:
-        return len(self._members)
+        return len(self._entries)
 
     @property
     def applied(self) -> list[int]:
-        """The number of the policy that each has in force."""
-        return [member.applied for member in self._members]
+        """The number of the bundle that is active in each worker."""
+        return [entry.applied for entry in self._entries]
 
     def join(self, number: int, pid: int, end: socket.socket) -> None:
-        """A worker has come; `end` leads to it."""
-        member = WorkerEntry(number, pid)
-        self._members.append(member)
+        """Connect a worker; `end` is our end of its channel."""
+        entry = WorkerEntry(number, pid)
+        self._entries.append(entry)
         self._empty.clear()
-        task = asyncio.get_running_loop().create_task(self._open(member, end))
+        task = asyncio.get_running_loop().create_task(self._open(entry, end))
         self._opening.add(task)
         task.add_done_callback(self._opening.discard)
 
     def deliver(self, source: BundleSource) -> None:
-        """Tell everybody what is in force, and how its source is, if that has changed."""
+        """Send the active bundle and the state of its source to all workers, if it changed."""
         state = (source.loaded, source.rejected, source.problems)
         if state == self._state:
             return
         self._state = state
         loaded = source.current
-        self.policy = BundleText(
-            number=self.policy.number + 1 if self.policy else 1,
+        self.bundle = BundleText(
+            number=self.bundle.number + 1 if self.bundle else 1,
             name=source.name,
             origin=source.origin,
             rejected=source.rejected,
@@ -119,89 +113,89 @@ class WorkerRegistry:
             digest=loaded.digest if loaded else "",
             text=bundle_text(loaded) if loaded else None,
         )
-        self._tell_all()
+        self._update_all()
 
     def flush(self, now: float, *, everything: bool = False) -> None:
-        """Tell of events that got lost, at most once an interval; called every second, and at the end."""
-        if self._dropped and (everything or now - self._dropped_told_at >= INTERVAL_S):
+        """Log how many events were dropped, at most once an interval. Called every second, and at the end."""
+        if self._dropped and (everything or now - self._dropped_logged_at >= INTERVAL_S):
             log(logging.WARNING, "events.dropped", {"dropped": self._dropped})
-            self._dropped, self._dropped_told_at = 0, now
+            self._dropped, self._dropped_logged_at = 0, now
 
     async def all_gone(self, timeout_s: float) -> None:
-        """Wait until the last one has told everything and left."""
+        """Wait until the last worker has sent everything and disconnected."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self._empty.wait(), timeout_s)
 
-    async def _open(self, member: WorkerEntry, end: socket.socket) -> None:
-        channel = Channel(partial(self._received, member), partial(self._left, member), partial(self._tell, member))
+    async def _open(self, entry: WorkerEntry, end: socket.socket) -> None:
+        channel = Channel(partial(self._received, entry), partial(self._left, entry), partial(self._update, entry))
         try:
             await open_channel(end, channel)
         except OSError:
-            self._left(member)
+            self._left(entry)
             return
-        member.channel = channel
-        self._tell_all()
+        entry.channel = channel
+        self._update_all()
 
-    def _left(self, member: WorkerEntry) -> None:
-        if member in self._members:
-            self._members.remove(member)
-            self.totals.end(member.pid)
-            self._tell_all()
-        if not self._members:
+    def _left(self, entry: WorkerEntry) -> None:
+        if entry in self._entries:
+            self._entries.remove(entry)
+            self.totals.end(entry.pid)
+            self._update_all()
+        if not self._entries:
             self._empty.set()
 
-    def _tell_all(self) -> None:
-        for member in self._members:
-            self._tell(member)
+    def _update_all(self) -> None:
+        for entry in self._entries:
+            self._update(entry)
 
-    def _tell(self, member: WorkerEntry) -> None:
-        """Bring a worker up to date; without room it is told when there is some."""
-        if member.channel is None:
+    def _update(self, entry: WorkerEntry) -> None:
+        """Send a worker what is new; if its channel is full, this is repeated when it has room."""
+        if entry.channel is None:
             return
-        policy, workers = member.sent
-        if self.policy is not policy and self.policy is not None and member.channel.send(self.policy):
-            policy = self.policy
-        if workers != len(self) and member.channel.send(WorkerCount(len(self))):
+        bundle, workers = entry.sent
+        if self.bundle is not bundle and self.bundle is not None and entry.channel.send(self.bundle):
+            bundle = self.bundle
+        if workers != len(self) and entry.channel.send(WorkerCount(len(self))):
             workers = len(self)
-        member.sent = (policy, workers)
+        entry.sent = (bundle, workers)
 
-    def _received(self, member: WorkerEntry, message: Message) -> None:
+    def _received(self, entry: WorkerEntry, message: Message) -> None:
         match message:
             case EventBatch():
                 for event in message.events:
                     self._publish(event)
-                self._dropped += message.dropped - member.dropped
-                member.dropped = message.dropped
+                self._dropped += message.dropped - entry.dropped
+                entry.dropped = message.dropped
             case ActivityReport():
-                self._add(message)
+                self._add_activity(message)
             case MetricsReport():
-                self.totals.update(member.pid, message.values)
+                self.totals.update(entry.pid, message.values)
             case BundleApplied():
-                self._note_applied(member, message)
+                self._note_applied(entry, message)
             case _:
                 pass
 
-    def did(self) -> Activity:
-        """Return what agents did since it was last asked, wherever their requests went."""
-        taken, self._did = self._did, Activity()
+    def take_activity(self) -> Activity:
+        """Return what agents did on all workers since the last call."""
+        taken, self._activity = self._activity, Activity()
         return taken
 
-    def _add(self, told: ActivityReport) -> None:
-        for who, use in told.agents:
-            add_use(self._did.agents.setdefault(who, AgentUse()), use)
-        for key, loop in told.loops:
-            add_use(self._did.loops.setdefault(key, LoopUse()), loop)
-        for key, count in told.shadow:
-            self._did.shadow[key] = self._did.shadow.get(key, 0) + count
+    def _add_activity(self, report: ActivityReport) -> None:
+        for who, use in report.agents:
+            add_use(self._activity.agents.setdefault(who, AgentUse()), use)
+        for key, loop in report.loops:
+            add_use(self._activity.loops.setdefault(key, LoopUse()), loop)
+        for key, count in report.shadow:
+            self._activity.shadow[key] = self._activity.shadow.get(key, 0) + count
 
-    def _note_applied(self, member: WorkerEntry, applied: BundleApplied) -> None:
-        member.applied = applied.number
+    def _note_applied(self, entry: WorkerEntry, applied: BundleApplied) -> None:
+        entry.applied = applied.number
         if applied.problem:
-            fields = {"worker": member.number, "problem": applied.problem, "meanwhile": "it goes on with the old one"}
+            fields = {"worker": entry.number, "problem": applied.problem, "meanwhile": "it goes on with the old one"}
             log(logging.ERROR, "bundle.not_applied", fields)
 
 
-NO_LOOPS: Final = "none"  # nothing is judged at all
+NO_LOOPS: Final = "none"  # there is no bundle
 LOOPS_OFF: Final = "off"
 LOOPS_BUILTIN: Final = "builtin"
 LOOPS_BUNDLE: Final = "bundle"
@@ -209,7 +203,8 @@ LOOPS_BUNDLE: Final = "bundle"
 
 @dataclass(frozen=True, slots=True)
 class StartupSummary:
-    """The bundle, and the loop protection. Without `source` none is set; without `origin` none is valid."""
+    """What `breakloop serve` prints when it is ready. Without `source`, no bundle is configured; without `origin`, none
+    is valid."""
 
     url: str = ""
     workers: int = 1
@@ -219,13 +214,13 @@ class StartupSummary:
     policies: int = 0
     problem: str = ""
     loops: str = NO_LOOPS
-    own_loops: int = 0  # policies whose own `loop_detection` holds instead
+    own_loops: int = 0  # policies with their own `loop_detection`
     admin_url: str = ""
-    admin_token: str = ""  # where it was made just now: to be shown once
+    admin_token: str = ""  # if it was just generated; shown once
 
 
-def started(source: BundleFeed | None, bundle: CompiledBundle | None, url: str = "") -> StartupSummary:
-    """Look at what is in force."""
+def startup_summary(source: BundleFeed | None, bundle: CompiledBundle | None, url: str = "") -> StartupSummary:
+    """Summarise the active bundle."""
     if source is None:
         return StartupSummary(url=url, loops=_loops(bundle))
     current, problem = source.current, str(source.problems[0]) if source.problems else ""
@@ -251,20 +246,18 @@ def _loops(bundle: CompiledBundle | None) -> str:
     return LOOPS_BUILTIN if bundle.default_loops[0].config.policy == "builtin" else LOOPS_BUNDLE
 
 
-_GOODBYE_S: Final = 2.0
-
-Job = tuple[str, Callable[[], Awaitable[None]]]
+_WORKERS_S: Final = 2.0  # how long a stop waits for the workers
 
 
 class Control:
-    """The control process, from its start to its exit code."""
+    """The control process."""
 
-    def __init__(self, handover: ChildConfig) -> None:
-        self.handover = handover
-        self.settings = settings = handover.settings
+    def __init__(self, config: ChildConfig) -> None:
+        self.config = config
+        self.settings = settings = config.settings
         self.clock = SystemClock()
         self.events: EventSink = LogEvents()
-        self.members = WorkerRegistry(self.publish)
+        self.workers = WorkerRegistry(self.publish)
         self.data = DataDir(Path(settings.data_dir))
         self._secret = self.data.secret(settings.secret.get_secret_value(), settings.secret_file)
         self._descriptors = Descriptors(build.context(settings, self._secret), self.clock)
@@ -274,25 +267,25 @@ class Control:
         self._loop = asyncio.get_running_loop()
         self._reload = asyncio.Event()
         self._stop = asyncio.Event()
-        self._patience_s = _GOODBYE_S
-        self._line = SupervisorPipe(socket.socket(fileno=handover.line), self._heard, self._orphaned)
+        self._workers_s = _WORKERS_S
+        self._pipe = SupervisorPipe(socket.socket(fileno=config.pipe), self._received_order, self._orphaned)
 
     async def run(self) -> int:
-        """Do everything that happens once, until the supervisor says stop or is gone and no worker is left."""
+        """Run until the supervisor stops it, or has died and no worker is left. Returns the exit code."""
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, signal.SIG_IGN)  # workers may still have something to tell; see `worker`
+            signal.signal(number, signal.SIG_IGN)  # the supervisor stops it, after the workers
         for warning in self.data.warnings:
             log(logging.WARNING, warning)
-        begun = asyncio.create_task(self._begin())
-        stopped = asyncio.create_task(self._stop.wait())  # a source that is slow does not hold up the end
-        await asyncio.wait((begun, stopped), return_when=asyncio.FIRST_COMPLETED)
-        if not begun.done():
-            begun.cancel()
+        started = asyncio.create_task(self._start())
+        stopped = asyncio.create_task(self._stop.wait())  # a slow bundle source must not delay a stop
+        await asyncio.wait((started, stopped), return_when=asyncio.FIRST_COMPLETED)
+        if not started.done():
+            started.cancel()
             return 0
         try:
-            begun.result()
+            started.result()
         except (SettingsError, BundleError) as error:
-            self._line.say({"is": "failed", "why": str(error)})
+            self._pipe.send({"is": "failed", "why": str(error)})
             return 1
         finally:
             stopped.cancel()
@@ -300,9 +293,9 @@ class Control:
 
     async def _work(self) -> int:
         tasks = [asyncio.create_task(forever(name, job)) for name, job in self._jobs()]
-        self._line.say({"is": "ready", "started": asdict(self._started())})
+        self._pipe.send({"is": "ready", "started": asdict(self._summary())})
         await self._stop.wait()
-        await self.members.all_gone(self._patience_s)
+        await self.workers.all_gone(self._workers_s)
         for task in tasks:
             task.cancel()
         self._flush(everything=True)
@@ -311,7 +304,7 @@ class Control:
         return 0
 
     def publish(self, event: Event) -> None:
-        """Tell everybody who listens. On the loop's thread only."""
+        """Publish an event. Call it on the thread of the loop only."""
         self.events(event)
 
     # -- the bundle --------------------------------------------------------------------------------------------------
@@ -321,11 +314,11 @@ class Control:
         return bundle_source(self.settings, self.clock, self.data.path, on_bundle=self._check, publish=publish)
 
     def _publish_soon(self, event: Event) -> None:
-        """The source runs in a thread."""
+        """Publish an event of the bundle source, which runs in a thread."""
         self._loop.call_soon_threadsafe(self.publish, event)
 
     def _check(self, loaded: LoadedBundle | None) -> None:
-        """Compile it: what cannot be compiled is refused here, and no worker hears of it."""
+        """Compile a bundle. One that does not compile is rejected here and not delivered."""
         bundle, digest = (loaded.bundle, loaded.digest) if loaded else (None, "builtin")
         guard = build.loop_guard(self.settings)
         self._compiled = compile_bundle(bundle, digest, self._descriptors, self._secret, guard)
@@ -345,66 +338,65 @@ class Control:
             await open_state(self.settings),
             data=self.data,
             source=self.source,
-            workers=self.members,
+            workers=self.workers,
             publish=self.publish,
         )
         self.events = LogAndBus(self.events, admin.operations.bus)
         await admin.open(self._compiled)
 
-    def _started(self) -> StartupSummary:
-        seen = started(self.source, self._compiled)
+    def _summary(self) -> StartupSummary:
+        seen = startup_summary(self.source, self._compiled)
         if self._admin is None:
             return seen
         operations = self._admin.operations
         return replace(seen, admin_url=operations.admin_url, admin_token=operations.new_token)
 
-    async def _begin(self) -> None:
+    async def _start(self) -> None:
         if self.source is None:
             self._check(None)
             await self._open_admin()
             return
         in_force = await aside(self.source.start)
-        self.members.deliver(self.source)
-        if not in_force and self.settings.strict and self.handover.first:
+        self.workers.deliver(self.source)
+        if not in_force and self.settings.strict and self.config.first:
             raise BundleError(self.source.problems)
         await self._open_admin()
 
     async def _watch(self) -> None:
-        """Look at the bundle's source, at once when somebody asks for it, and deliver what is new."""
+        """Poll the bundle source, or reload it when asked to, and deliver a new bundle."""
         assert self.source is not None  # noqa: S101 - only a job when there is one
         with suppress(TimeoutError):
             await asyncio.wait_for(self._reload.wait(), self.source.wait_s)
-        asked = self._reload.is_set()
+        reload = self._reload.is_set()
         self._reload.clear()
-        await aside(self.source.reload if asked else self.source.poll)
-        self.members.deliver(self.source)
+        await aside(self.source.reload if reload else self.source.poll)
+        self.workers.deliver(self.source)
 
     # -- jobs --------------------------------------------------------------------------------------------------------
 
     def _jobs(self) -> list[Job]:
-        """What goes on all the time. Whatever else is to happen once for all workers is added here."""
-        jobs: list[Job] = [("log", self._tell)]
+        jobs: list[Job] = [("log", self._flush_events)]
         if self.source is not None:
             jobs.append(("bundle", self._watch))
         if self._admin is not None:
             jobs += [*self._admin.state.jobs(), *self._admin.operations.jobs()]
         return jobs
 
-    async def _tell(self) -> None:
+    async def _flush_events(self) -> None:
         await asyncio.sleep(1.0)
         self._flush()
 
     def _flush(self, *, everything: bool = False) -> None:
         now = self.clock.now()
-        self.members.flush(now, everything=everything)
+        self.workers.flush(now, everything=everything)
         self.events.flush(now, everything=everything)
 
     # -- the supervisor ----------------------------------------------------------------------------------------------
 
-    def _heard(self, message: Say, sockets: list[socket.socket]) -> None:
+    def _received_order(self, message: PipeMessage, sockets: list[socket.socket]) -> None:
         match message.get("do"):
             case "channel":
-                self.members.join(message["worker"], message["pid"], sockets[0])
+                self.workers.join(message["worker"], message["pid"], sockets[0])
             case "event":
                 self.publish(Event(message["name"], message["at"], message["data"]))
             case "reload":
@@ -415,15 +407,15 @@ class Control:
                 pass
 
     def _orphaned(self) -> None:
-        """Without a supervisor the workers end, too; what they have to tell is waited for."""
-        self._patience_s = self.settings.shutdown_grace_seconds + _GOODBYE_S
+        """The supervisor has died: the workers stop too, so wait for their last messages."""
+        self._workers_s = self.settings.shutdown_grace_seconds + _WORKERS_S
         self._stop.set()
 
 
-def run(handover: ChildConfig) -> int:
-    """Be the control process; returns the exit code."""
-    return asyncio.run(_run(handover))
+def run(config: ChildConfig) -> int:
+    """Run the control process; returns the exit code."""
+    return asyncio.run(_run(config))
 
 
-async def _run(handover: ChildConfig) -> int:
-    return await Control(handover).run()
+async def _run(config: ChildConfig) -> int:
+    return await Control(config).run()

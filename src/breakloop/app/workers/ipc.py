@@ -1,13 +1,9 @@
-"""The line between the supervisor and each of its processes: short messages, and sockets that are handed over. Its end
-is how one learns that the other is gone, whatever it died of.
+"""How the processes of one instance talk to each other.
 
-Messages between a worker and the control process, over a pair of connected sockets. What finds no room is not sent:
-nobody ever waits for the other side. Which messages there are is `messages`' business.
-
-What workers and the control process tell each other. How it gets there is `channel`'s.
-
-What a new process gets from the supervisor: who it is and its settings, in memory that it inherits. Nothing of it
-stands on a command line or on a disk, because secrets are in it.
+`SupervisorPipe`: between the supervisor and each child, short messages with file descriptors; its end tells each side
+that the other has died. `Channel`: between the control process and each worker, framed messages over a socket pair; a
+message that does not fit the buffer is not sent, so that no process waits for another. `ChildConfig`: what a child gets
+at its start, in inherited memory, because it contains secrets that must not be on a command line or on a disk.
 """
 
 from __future__ import annotations
@@ -30,52 +26,53 @@ from breakloop.errors import Problem
 from breakloop.model.events import Activity, AgentUse, Event, LoopKey, LoopUse, Who
 from breakloop.observe.metrics import MetricValues
 
-_TEXT_MAX: Final = 32 * 1024  # of one value: a packet has to fit into the socket's buffer
+_TEXT_MAX: Final = 32 * 1024  # of one value: a packet has to fit into the buffer of the socket
 _PACKET_MAX: Final = 128 * 1024
 _FDS_MAX: Final = 4
 
-Say = dict[str, Any]
+PipeMessage = dict[str, Any]
 
 
 def pair() -> tuple[socket.socket, socket.socket]:
-    """Return the two ends of a line."""
+    """Return the two ends of a pipe."""
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 
 class SupervisorPipe:
-    """One end. `heard` gets each message with the sockets that came with it, `ended` is called once."""
+    """One end of a pipe. `received` is called with each message and its sockets, `ended` once, when the other end is
+    closed."""
 
     def __init__(
         self,
         end: socket.socket,
-        heard: Callable[[Say, list[socket.socket]], None],
+        received: Callable[[PipeMessage, list[socket.socket]], None],
         ended: Callable[[], None],
     ) -> None:
         self._end = end
-        self._heard = heard
+        self._on_message = received
         self._ended = ended
         self._loop = asyncio.get_running_loop()
         self._open = True
         end.setblocking(False)
         self._loop.add_reader(end.fileno(), self._read)
 
-    def say(self, message: Say, sockets: Sequence[socket.socket] = ()) -> bool:
-        """Send a message; tells whether it could be. Texts that are far too long are cut."""
+    def send(self, message: PipeMessage, sockets: Sequence[socket.socket] = ()) -> bool:
+        """Send a message; returns False if that failed. Long strings are truncated."""
         if not self._open:
             return False
         short = {name: value[:_TEXT_MAX] if isinstance(value, str) else value for name, value in message.items()}
         try:
             socket.send_fds(self._end, [json.dumps(short).encode()], [one.fileno() for one in sockets])
-        except OSError:  # full, or gone: that it is gone is told by reading
+        except OSError:  # the buffer is full, or the other end is closed, which `_read` notices
             return False
         return True
 
     def drain(self) -> None:
-        """Take what has come and was not looked at yet."""
+        """Read the messages that have arrived."""
         self._read()
 
     def close(self) -> None:
-        """End it from this side; nobody is told here."""
+        """Close this end, without calling `ended`."""
         if self._open:
             self._open = False
             self._loop.remove_reader(self._end.fileno())
@@ -99,15 +96,15 @@ class SupervisorPipe:
         for fd in fds:
             os.set_inheritable(fd, False)
         sockets = [socket.socket(fileno=fd) for fd in fds]
-        with suppress(ValueError):  # cut off: the packet was larger than any that is sent
-            message: Say = json.loads(data)
-            self._heard(message, sockets)
+        with suppress(ValueError):  # truncated: larger than any packet that we send
+            message: PipeMessage = json.loads(data)
+            self._on_message(message, sockets)
 
 
 class BundleText(msgspec.Struct, tag="policy", frozen=True):
-    """To a worker: the bundle in force, and how its source is. Without `text` there is none: keep what you have."""
+    """To a worker: the active bundle and the state of its source. Without `text`, the worker keeps its bundle."""
 
-    number: int  # counts what is put in force, so that it can be acknowledged
+    number: int  # counts the deliveries; `BundleApplied` refers to it
     name: str
     origin: str
     rejected: int
@@ -117,26 +114,26 @@ class BundleText(msgspec.Struct, tag="policy", frozen=True):
 
 
 class WorkerCount(msgspec.Struct, tag="fleet", frozen=True):
-    """To a worker: how many workers there are now."""
+    """To a worker: the number of workers."""
 
     workers: int
 
 
 class EventBatch(msgspec.Struct, tag="happened", frozen=True):
-    """From a worker: events in their order, and how many it had no room for since it began."""
+    """From a worker: events in order, and how many were dropped since its start."""
 
     events: list[Event]
     dropped: int = 0
 
 
 class MetricsReport(msgspec.Struct, tag="counted", frozen=True):
-    """From a worker: what it has to show as metrics, all of it, since it began."""
+    """From a worker: all its metrics, since its start."""
 
     values: MetricValues
 
 
 class ActivityReport(msgspec.Struct, tag="did", frozen=True):
-    """From a worker: what agents did since it last told."""
+    """From a worker: the activity of agents since the last report."""
 
     agents: list[tuple[Who, AgentUse]]
     loops: list[tuple[LoopKey, LoopUse]]
@@ -144,12 +141,12 @@ class ActivityReport(msgspec.Struct, tag="did", frozen=True):
 
     @classmethod
     def of(cls, activity: Activity) -> ActivityReport:
-        """Write it down."""
+        """Convert an activity to a message."""
         return cls(list(activity.agents.items()), list(activity.loops.items()), list(activity.shadow.items()))
 
 
 class BundleApplied(msgspec.Struct, tag="applied", frozen=True):
-    """From a worker: a policy is in force there, or cannot be."""
+    """From a worker: a bundle is active there, or could not be used."""
 
     number: int
     problem: str = ""
@@ -162,35 +159,35 @@ _decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(Message)
 
 
 def encode(message: Message) -> bytes:
-    """Return it as bytes."""
     return _encoder.encode(message)
 
 
 def decode(data: bytes | bytearray) -> Message:
-    """Read it back; raises `ValueError` for anything else."""
+    """Decode a message. Raises `ValueError`."""
     message: Message = _decoder.decode(data)
     return message
 
 
 _LENGTH_BYTES: Final = 4
 _FRAME_MAX: Final = 256 * 1024 * 1024
-_WAITING_MAX: Final = 1024 * 1024  # bytes that may wait for the other side to read
+_BUFFER_MAX: Final = 1024 * 1024  # bytes that the other side has not read yet
 
 _log = logging.getLogger("breakloop.app.workers")
 
 
 class Channel(asyncio.Protocol):
-    """One end. `received` gets each message, `ended` is called once, `roomy` when there is room again."""
+    """One end of a channel. `received` is called with each message, `ended` once, and `writable` when the buffer has
+    room again."""
 
     def __init__(
         self,
         received: Callable[[Message], None],
         ended: Callable[[], None],
-        roomy: Callable[[], None] | None = None,
+        writable: Callable[[], None] | None = None,
     ) -> None:
         self._received = received
         self._ended = ended
-        self._roomy = roomy
+        self._writable = writable
         self._buffer = bytearray()
         self._transport: asyncio.Transport | None = None
         self._full = False
@@ -198,11 +195,11 @@ class Channel(asyncio.Protocol):
 
     @property
     def has_room(self) -> bool:
-        """Tell whether something can be sent now."""
+        """True if a message can be sent now."""
         return self._transport is not None and not self._full and not self._transport.is_closing()
 
     def send(self, message: Message) -> bool:
-        """Send, if there is room; tells whether there was."""
+        """Send a message if the buffer has room; returns whether it was sent."""
         if self._transport is None or not self.has_room:
             return False
         data = encode(message)
@@ -210,13 +207,13 @@ class Channel(asyncio.Protocol):
         return True
 
     def close(self) -> None:
-        """End it, after what was sent."""
+        """Close the channel after the sent messages."""
         if self._transport is not None:
             self._transport.close()
 
     async def finish(self, timeout_s: float) -> None:
-        """End it when the other side has read everything: it closes then. Closing here at once would lose what it has
-        not read, if it writes something meanwhile."""
+        """Close the channel when the other side has read everything and closes its end. Closing at once would lose what
+        it has not read, if it writes meanwhile."""
         if self._transport is None:
             return
         if not self._transport.is_closing():
@@ -225,38 +222,33 @@ class Channel(asyncio.Protocol):
             await asyncio.wait_for(self._gone.wait(), timeout_s)
         self.close()
 
-    # -- what the transport says -----------------------------------------------------------------------------------
+    # -- asyncio.Protocol ------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """It can be used."""
         self._transport = cast("asyncio.Transport", transport)
-        self._transport.set_write_buffer_limits(high=_WAITING_MAX)
+        self._transport.set_write_buffer_limits(high=_BUFFER_MAX)
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the protocol's
-        """The other end is gone."""
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - of the protocol
         self._transport = None
         self._gone.set()
         self._ended()
 
     def pause_writing(self) -> None:
-        """The other side does not read."""
         self._full = True
 
     def resume_writing(self) -> None:
-        """It reads again."""
         self._full = False
-        if self._roomy is not None:
-            self._roomy()
+        if self._writable is not None:
+            self._writable()
 
     def data_received(self, data: bytes) -> None:
-        """Take messages out of bytes."""
         buffer = self._buffer
         buffer += data
         begin = 0
         while len(buffer) - begin >= _LENGTH_BYTES:
             length = int.from_bytes(buffer[begin : begin + _LENGTH_BYTES], "big")
             if length > _FRAME_MAX:
-                self._refuse("a message is too long")
+                self._abort("a message is too long")
                 return
             end = begin + _LENGTH_BYTES + length
             if len(buffer) < end:
@@ -269,12 +261,11 @@ class Channel(asyncio.Protocol):
         try:
             message = decode(data)
         except ValueError:
-            self._refuse("a message cannot be read")
+            self._abort("a message cannot be decoded")
             return
         self._received(message)
 
-    def _refuse(self, why: str) -> None:
-        """The other end is of another kind than this one: better none than a wrong one."""
+    def _abort(self, why: str) -> None:
         _log.error("a channel is closed: %s", why)
         self._buffer.clear()
         if self._transport is not None:
@@ -282,7 +273,7 @@ class Channel(asyncio.Protocol):
 
 
 async def open_channel(end: socket.socket, channel: Channel) -> None:
-    """Connect a channel to its end of a pair."""
+    """Connect a channel to one end of a socket pair."""
     end.setblocking(False)
     await asyncio.get_running_loop().create_unix_connection(lambda: channel, sock=end)
 
@@ -293,32 +284,32 @@ WORKER: Final = "worker"
 
 @dataclass(frozen=True, slots=True)
 class ChildConfig:
-    """Who a process is, and what it needs."""
+    """The role and configuration of a child process."""
 
     role: str
     number: int
     workers: int
     settings: Settings
-    secret: str = ""  # the fleet's, where the settings name none
-    line: int = -1  # descriptors that it inherits
+    secret: str = ""  # common to all processes, if the settings have none
+    pipe: int = -1  # inherited descriptors
     listeners: tuple[int, ...] = ()
-    shares: int = -1
-    mark: str = ""  # by which a request that came through this instance is known
-    first: bool = True  # not in place of one that died
+    connection_counts: int = -1
+    mark: str = ""  # marks requests that this instance forwarded
+    first: bool = True  # False: it replaces a process that ended
 
 
-def write(handover: ChildConfig) -> int:
-    """Return a descriptor of what `read` reads."""
-    plain = {field.name: getattr(handover, field.name) for field in fields(handover)}
-    plain |= {"settings": settings_text(handover.settings, handover.secret), "secret": ""}
-    fd = os.memfd_create("breakloop-handover")
+def write_config(config: ChildConfig) -> int:
+    """Write a configuration to anonymous memory; returns its descriptor."""
+    plain = {field.name: getattr(config, field.name) for field in fields(config)}
+    plain |= {"settings": settings_text(config.settings, config.secret), "secret": ""}
+    fd = os.memfd_create("breakloop-child")
     with os.fdopen(os.dup(fd), "wb") as file:
         file.write(json.dumps(plain).encode())
     return fd
 
 
-def read(fd: int) -> ChildConfig:
-    """Take it over, and close the descriptor."""
+def read_config(fd: int) -> ChildConfig:
+    """Read a configuration and close its descriptor."""
     with os.fdopen(fd, "rb") as file:
         file.seek(0)
         plain = json.loads(file.read())

@@ -1,16 +1,5 @@
-"""The supervisor (SPEC S-5, S-6): keeps the workers and the control process running, connects them with each other, and
-ends them in order. It holds the listening sockets and touches no request. How a process is started is `child`'s, and
-what stands around all this (sockets, settings, signals) `fleet`'s.
-
-Starting a process of the fleet: the same Python, executed anew, with a line to the supervisor, its settings in
-memory, and a session of its own, so that a terminal's Ctrl-C is the supervisor's business alone.
-
-When a process that died is started again: at once, unless it dies again and again; and when that is hopeless.
-Starting is `supervisor`'s.
-
-`breakloop serve` with several workers: binds the port, agrees on the secret, and runs the supervisor until a signal
-comes. What each process does is in `worker` and `control`.
-"""
+"""`breakloop serve` with several workers: binds the port, starts the control process and the workers, connects them,
+restarts those that die, and stops them in order. The supervisor holds the listening sockets and handles no request."""
 
 from __future__ import annotations
 
@@ -26,12 +15,12 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from breakloop.app.build import check_ports
 from breakloop.app.state import open_state
 from breakloop.app.workers.control import StartupSummary
-from breakloop.app.workers.ipc import CONTROL, WORKER, ChildConfig, Say, SupervisorPipe, pair, write
+from breakloop.app.workers.ipc import CONTROL, WORKER, ChildConfig, PipeMessage, SupervisorPipe, pair, write_config
 from breakloop.clock import Clock, SystemClock
 from breakloop.config.settings import Settings
 from breakloop.errors import FleetError, SettingsError
@@ -40,53 +29,52 @@ from breakloop.model.events import WORKER_DIED, WORKER_REPLACED, Event, Publish
 from breakloop.observe.log import LogEvents, Logging, log
 from breakloop.store.data_dir import DataDir
 
-Heard = Callable[[Say], None]
+Receive = Callable[[PipeMessage], None]
 
 
 class Child:
-    """One process that was started."""
+    """A child process."""
 
-    def __init__(self, process: asyncio.subprocess.Process, line: SupervisorPipe) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, pipe: SupervisorPipe) -> None:
         self._process = process
-        self._line = line
+        self._pipe = pipe
 
     @property
     def pid(self) -> int:
-        """Its process id."""
         return self._process.pid
 
-    def say(self, message: Say, sockets: Sequence[socket.socket] = ()) -> bool:
-        """Tell it something."""
-        return self._line.say(message, sockets)
+    def send(self, message: PipeMessage, sockets: Sequence[socket.socket] = ()) -> bool:
+        """Send it a message; returns False if that failed."""
+        return self._pipe.send(message, sockets)
 
     async def wait(self) -> int:
-        """Wait for its end, hear what it said last, and return its exit code; negative for a signal."""
+        """Wait for its exit, handle its last messages, and return the exit code; negative for a signal."""
         code = await self._process.wait()
-        self._line.drain()
-        self._line.close()
+        self._pipe.drain()
+        self._pipe.close()
         return code
 
     def kill(self) -> None:
-        """End it at once."""
+        """Kill it."""
         with suppress(ProcessLookupError):
             self._process.kill()
 
 
-async def launch(handover: ChildConfig, heard: Heard) -> Child:
-    """Start a process."""
+async def launch(config: ChildConfig, receive: Receive) -> Child:
+    """Start a child process: the same Python, in a session of its own, so that only the supervisor gets Ctrl-C."""
     ours, theirs = pair()
-    memory = write(replace(handover, line=theirs.fileno()))
-    inherited = [memory, theirs.fileno(), *handover.listeners]
-    if handover.shares >= 0:
-        inherited.append(handover.shares)
+    memory = write_config(replace(config, pipe=theirs.fileno()))
+    inherited = [memory, theirs.fileno(), *config.listeners]
+    if config.connection_counts >= 0:
+        inherited.append(config.connection_counts)
     try:
         process = await asyncio.create_subprocess_exec(
             sys.executable,
-            *(["-P"] if _is_safe() else []),
+            *(["-P"] if _has_safe_path() else []),
             "-m",
             "breakloop.app.workers",
-            handover.role,
-            str(handover.number),
+            config.role,
+            str(config.number),
             str(memory),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,
@@ -96,16 +84,16 @@ async def launch(handover: ChildConfig, heard: Heard) -> Child:
     finally:
         theirs.close()
         os.close(memory)
-    return Child(process, SupervisorPipe(ours, lambda message, _sockets: heard(message), lambda: None))
+    return Child(process, SupervisorPipe(ours, lambda message, _sockets: receive(message), lambda: None))
 
 
-def _is_safe() -> bool:
-    """Modules in the working directory are not looked for here, so they must not be there."""
+def _has_safe_path() -> bool:
+    """Return True if this process does not import from the working directory; then children must not either."""
     return bool(sys.flags.safe_path) or sys.path[:1] not in ([""], [str(Path.cwd())])
 
 
-def how(code: int) -> str:
-    """Return an exit code in words."""
+def describe_exit(code: int) -> str:
+    """Describe an exit code."""
     if code >= 0:
         return f"exit code {code}"
     try:
@@ -114,115 +102,94 @@ def how(code: int) -> str:
         return f"killed by signal {-code}"
 
 
-STEADY_S: Final = 10.0  # whoever lived so long was well
+STABLE_S: Final = 10.0  # a process that ran so long was healthy
 FIRST_DELAY_S: Final = 0.25
 DELAY_MAX_S: Final = 30.0
-HOPELESS: Final = 5  # starts in a row that came to nothing
+FAILED_STARTS_MAX: Final = 5  # in a row
 
 
 class RestartPolicy:
-    """The starts and deaths of one process. The first death in a while costs no time, the next ones ever more."""
+    """When one process is restarted: at once after the first exit in a while, then with growing delays."""
 
-    __slots__ = ("_in_vain", "_quick", "_since")
+    __slots__ = ("_early_exits", "_failed_starts", "_started_at")
 
     def __init__(self) -> None:
-        self._since = 0.0
-        self._quick = 0  # deaths in a row, each soon after its start
-        self._in_vain = 0  # of these: before it was ready
+        self._started_at = 0.0
+        self._early_exits = 0  # in a row, each soon after the start
+        self._failed_starts = 0  # of these: before it was ready
 
     @property
-    def hopeless(self) -> bool:
-        """Tell whether it does not even start."""
-        return self._in_vain >= HOPELESS
+    def gives_up(self) -> bool:
+        """True if the process repeatedly fails to start."""
+        return self._failed_starts >= FAILED_STARTS_MAX
 
     def started(self, now: float) -> None:
-        """It was started."""
-        self._since = now
+        self._started_at = now
 
     def ready(self) -> None:
-        """It serves."""
-        self._in_vain = 0
+        self._failed_starts = 0
 
-    def died(self, now: float, *, ready: bool) -> float:
-        """It is gone, and was ready or never came so far; returns how long to wait before the next start."""
-        if ready and now - self._since >= STEADY_S:
-            self._quick = 0
-        self._in_vain = 0 if ready else self._in_vain + 1
-        self._quick += 1
-        return 0.0 if self._quick == 1 else min(DELAY_MAX_S, FIRST_DELAY_S * 2.0 ** min(self._quick - 2, 20))
+    def exited(self, now: float, *, ready: bool) -> float:
+        """Return how long to wait before the next start. `ready`: the process had become ready."""
+        if ready and now - self._started_at >= STABLE_S:
+            self._early_exits = 0
+        self._failed_starts = 0 if ready else self._failed_starts + 1
+        self._early_exits += 1
+        return (
+            0.0 if self._early_exits == 1 else min(DELAY_MAX_S, FIRST_DELAY_S * 2.0 ** min(self._early_exits - 2, 20))
+        )
 
 
-_MARGIN_S: Final = 3.0  # beyond the grace, until a process that does not end is killed
+_MARGIN_S: Final = 3.0  # beyond the grace period, until a process is killed
 _HURRIED_S: Final = 2.0
 _CONTROL_S: Final = 5.0
 
 
-class ChildProcess(Protocol):
-    """What is needed of a process that was started."""
-
-    @property
-    def pid(self) -> int:
-        """Its process id."""
-        ...
-
-    def say(self, message: Say, sockets: Sequence[socket.socket] = ()) -> bool:
-        """Tell it something."""
-        ...
-
-    async def wait(self) -> int:
-        """Wait for its end; returns its exit code, negative for a signal."""
-        ...
-
-    def kill(self) -> None:
-        """End it at once."""
-        ...
-
-
 class WorkerSlot:
-    """The place of one process; who is in it changes."""
+    """The slot of one process, which is replaced when it exits."""
 
     def __init__(self, role: str, number: int) -> None:
         self.role = role
         self.number = number
-        self.process: ChildProcess | None = None
+        self.process: Child | None = None
         self.ready = False
         self.first = True
-        self.why = ""  # it cannot start
+        self.problem = ""  # why it could not start
         self.restarts = RestartPolicy()
 
     @property
     def title(self) -> str:
-        """What people call it."""
+        """The name in messages."""
         return f"worker {self.number}" if self.role == WORKER else CONTROL
 
 
-Launch = Callable[[WorkerSlot, Callable[[Say], None]], Awaitable[ChildProcess]]
+Launch = Callable[[WorkerSlot, Receive], Awaitable[Child]]
 Pause = Callable[[asyncio.Event, float], Awaitable[None]]
 
 
 async def until(event: asyncio.Event, timeout_s: float) -> None:
-    """Wait for an event, or until the time is over."""
+    """Wait for an event, or for the timeout."""
     with suppress(TimeoutError):
         await asyncio.wait_for(event.wait(), timeout_s)
 
 
 class Supervisor:
-    """Keeps one process in each of its slots. `log` hears of deaths while there is no control process to tell."""
+    """Keeps one process running in each slot. Events go to the control process, or to `log` while there is none."""
 
     def __init__(
         self, workers: int, launch: Launch, clock: Clock, log: Publish, *, grace_s: float, pause: Pause = until
     ) -> None:
         self.control = WorkerSlot(CONTROL, 0)
         self.workers = [WorkerSlot(WORKER, number) for number in range(1, workers + 1)]
-        self.on_death: Callable[[WorkerSlot], None] = lambda _slot: None
+        self.on_exit: Callable[[WorkerSlot], None] = lambda _slot: None
         self.on_stop: Callable[[], None] = lambda: None
-        self.started: dict[str, Any] = {}  # what the control process says about the bundle
+        self.started: dict[str, Any] = {}  # the summary of the control process
         self._launch = launch
         self._clock = clock
         self._log = log
         self._grace_s = grace_s
         self._pause = pause
-        self._begun = False
+        self._serving = False
         self._failure = ""
         self._codes: list[int] = []
         self._all_ready = asyncio.Event()
@@ -230,97 +197,97 @@ class Supervisor:
         self._hurry = asyncio.Event()
 
     async def run(self, ready: Callable[[], None]) -> int:
-        """Start everything, call `ready`, and keep it running until `stop`; returns the exit code. Raises `FleetError`
-        when a process cannot be started."""
-        control = asyncio.create_task(self._keep(self.control))
-        workers = [asyncio.create_task(self._keep(slot)) for slot in self.workers]
-        begun = asyncio.create_task(self._all_ready.wait())
+        """Start all processes, call `ready`, and keep them running until `stop`. Returns the exit code. Raises
+        `FleetError` if a process cannot be started."""
+        control = asyncio.create_task(self._run_slot(self.control))
+        workers = [asyncio.create_task(self._run_slot(slot)) for slot in self.workers]
+        all_ready = asyncio.create_task(self._all_ready.wait())
         stopped = asyncio.create_task(self._stop.wait())
         try:
-            await asyncio.wait((begun, stopped, control, *workers), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((all_ready, stopped, control, *workers), return_when=asyncio.FIRST_COMPLETED)
             if self._all_ready.is_set() and not self._stop.is_set():
-                self._begun = True
+                self._serving = True
                 ready()
                 await asyncio.wait((stopped, control, *workers), return_when=asyncio.FIRST_COMPLETED)
         finally:
-            begun.cancel()
+            all_ready.cancel()
             stopped.cancel()
-            in_time = await self._end(control, workers)
+            in_time = await self._shut_down(control, workers)
         for task in (control, *workers):
-            task.result()  # a mistake of ours is not kept quiet
+            task.result()  # raises programming errors
         if self._failure:
             raise FleetError(self._failure)
         return 0 if in_time and not any(self._codes) else 1
 
     def stop(self) -> None:
-        """End everything, in order; the second time at once."""
+        """Stop all processes gracefully; the second call stops them at once."""
         (self._hurry if self._stop.is_set() else self._stop).set()
 
     def reload(self) -> None:
-        """Let the bundle's source be looked at now."""
+        """Reload the bundle source."""
         if self.control.process is not None:
-            self.control.process.say({"do": "reload"})
+            self.control.process.send({"do": "reload"})
 
     # -- one slot ----------------------------------------------------------------------------------------------------
 
-    async def _keep(self, slot: WorkerSlot) -> None:
+    async def _run_slot(self, slot: WorkerSlot) -> None:
         while not self._stop.is_set():
-            slot.ready, slot.why = False, ""
+            slot.ready, slot.problem = False, ""
             slot.restarts.started(self._clock.now())
-            pid, code = await self._live(slot)
+            pid, code = await self._run_once(slot)
             if self._stop.is_set():
                 self._codes.append(code)
-            elif not self._begun:
-                self._fail(slot.why or f"{slot.title} ended while it started: {how(code)}")
+            elif not self._serving:
+                self._fail(slot.problem or f"{slot.title} exited while it started: {describe_exit(code)}")
             else:
-                await self._mourn(slot, pid, code)
+                await self._handle_exit(slot, pid, code)
             slot.first = False
 
-    async def _live(self, slot: WorkerSlot) -> tuple[int, int]:
-        """One life: start a process, and wait for its end; returns who it was, and its exit code."""
+    async def _run_once(self, slot: WorkerSlot) -> tuple[int, int]:
+        """Start a process and wait for its exit; returns its process id and exit code."""
         try:
-            process = slot.process = await self._launch(slot, partial(self._heard, slot))
-        except OSError as error:  # no memory, too many processes: that may pass
-            slot.why = f"{slot.title} cannot be started: {error.strerror}"
+            process = slot.process = await self._launch(slot, partial(self._received, slot))
+        except OSError as error:  # no memory, or too many processes: may be temporary
+            slot.problem = f"{slot.title} cannot be started: {error.strerror}"
             return 0, 1
         self._connect(slot)
-        if self._stop.is_set():  # it missed what the others were told
-            process.say({"do": "stop"})
+        if self._stop.is_set():  # the others have been told already
+            process.send({"do": "stop"})
         code = await process.wait()
         slot.process = None
-        self.on_death(slot)
+        self.on_exit(slot)
         return process.pid, code
 
-    async def _mourn(self, slot: WorkerSlot, pid: int, code: int) -> None:
-        """Tell of a death, and wait before the next start if it dies again and again."""
+    async def _handle_exit(self, slot: WorkerSlot, pid: int, code: int) -> None:
+        """Publish the exit, and wait before the next start if the process exits repeatedly."""
         now = self._clock.now()
-        wait_s = slot.restarts.died(now, ready=slot.ready)
+        wait_s = slot.restarts.exited(now, ready=slot.ready)
         slot.ready = False
-        if slot.restarts.hopeless and not any(worker.ready for worker in self.workers):
-            self._fail(slot.why or f"{slot.title} cannot be started: {how(code)}")
+        if slot.restarts.gives_up and not any(worker.ready for worker in self.workers):
+            self._fail(slot.problem or f"{slot.title} cannot be started: {describe_exit(code)}")
             return
         data: dict[str, object] = {
             "process": slot.title,
             "pid": pid,
-            "ended": how(code),
+            "ended": describe_exit(code),
             "restart_in_seconds": wait_s,
         }
-        if slot.why:
-            data["problem"] = slot.why
-        self._tell(Event(WORKER_DIED, now, data))
+        if slot.problem:
+            data["problem"] = slot.problem
+        self._publish(Event(WORKER_DIED, now, data))
         if wait_s:
             await self._pause(self._stop, wait_s)
 
-    def _heard(self, slot: WorkerSlot, message: Say) -> None:
+    def _received(self, slot: WorkerSlot, message: PipeMessage) -> None:
         if message.get("is") == "failed":
-            slot.why = str(message.get("why"))
+            slot.problem = str(message.get("why"))
         elif message.get("is") == "ready" and slot.process is not None:
             slot.ready = True
             slot.restarts.ready()
             self.started = message.get("started", self.started)
             if not slot.first:
                 data = {"process": slot.title, "pid": slot.process.pid}
-                self._tell(Event(WORKER_REPLACED, self._clock.now(), data))
+                self._publish(Event(WORKER_REPLACED, self._clock.now(), data))
             if all(one.ready for one in (self.control, *self.workers)):
                 self._all_ready.set()
 
@@ -328,43 +295,44 @@ class Supervisor:
         self._failure = self._failure or why
         self._stop.set()
 
-    def _tell(self, event: Event) -> None:
+    def _publish(self, event: Event) -> None:
         control = self.control.process
-        said = {"do": "event", "name": event.name, "at": event.at, "data": event.data}
-        if control is None or not self.control.ready or not control.say(said):
+        message = {"do": "event", "name": event.name, "at": event.at, "data": event.data}
+        if control is None or not self.control.ready or not control.send(message):
             self._log(event)
 
     def _connect(self, slot: WorkerSlot) -> None:
-        """Give the control process and a worker the two ends of a channel, as soon as both are there."""
+        """Connect the control process and each worker with a channel, once both are running."""
         control = self.control.process
         for worker in [slot] if slot.role == WORKER else self.workers:
             if control is not None and worker.process is not None:
                 one, other = socket.socketpair()
                 with one, other:
-                    control.say({"do": "channel", "worker": worker.number, "pid": worker.process.pid}, [one])
-                    worker.process.say({"do": "channel"}, [other])
+                    control.send({"do": "channel", "worker": worker.number, "pid": worker.process.pid}, [one])
+                    worker.process.send({"do": "channel"}, [other])
 
-    # -- the end -----------------------------------------------------------------------------------------------------
+    # -- shutdown ----------------------------------------------------------------------------------------------------
 
-    async def _end(self, control: asyncio.Task[None], workers: list[asyncio.Task[None]]) -> bool:
-        """Workers first, so that the control process hears everything; tells whether nobody had to be hurried."""
+    async def _shut_down(self, control: asyncio.Task[None], workers: list[asyncio.Task[None]]) -> bool:
+        """Stop the workers, then the control process, which receives their last messages. Returns False if the workers
+        did not exit in time."""
         self._stop.set()
         self.on_stop()
-        self._say(self.workers, "stop")
+        self._send_all(self.workers, "stop")
         hurried = asyncio.create_task(self._hurry.wait())
         all_ended = asyncio.gather(*workers, return_exceptions=True)
         await asyncio.wait((all_ended, hurried), timeout=self._grace_s + _MARGIN_S, return_when=asyncio.FIRST_COMPLETED)
         hurried.cancel()
         in_time = all_ended.done()
         await self._force(self.workers, workers, _HURRIED_S)
-        self._say([self.control], "stop")
+        self._send_all([self.control], "stop")
         await self._force([self.control], [control], _CONTROL_S if in_time else _HURRIED_S)
         return in_time
 
     async def _force(self, slots: list[WorkerSlot], tasks: list[asyncio.Task[None]], patience_s: float) -> None:
-        """Wait for processes to end: a little, and then without asking."""
+        """Wait for processes to exit, and kill those that do not."""
         if any(not task.done() for task in tasks):
-            self._say([slot for slot in slots if slot.role == WORKER], "hurry")
+            self._send_all([slot for slot in slots if slot.role == WORKER], "hurry")
             await asyncio.wait(tasks, timeout=patience_s)
         for slot in slots:
             if slot.process is not None:
@@ -372,14 +340,14 @@ class Supervisor:
         await asyncio.wait(tasks)
 
     @staticmethod
-    def _say(slots: list[WorkerSlot], what: str) -> None:
+    def _send_all(slots: list[WorkerSlot], command: str) -> None:
         for slot in slots:
             if slot.process is not None:
-                slot.process.say({"do": what})
+                slot.process.send({"do": command})
 
 
 def serve(settings: Settings, ready: Callable[[StartupSummary], None], logging_: Logging) -> int:
-    """Run a fleet until it is told to stop; returns the exit code."""
+    """Run all processes until a signal arrives; returns the exit code."""
     logging_.start()
     try:
         return asyncio.run(_serve(settings, ready))
@@ -394,7 +362,7 @@ async def _serve(settings: Settings, ready: Callable[[StartupSummary], None]) ->
             listeners = [stack.enter_context(one) for one in bind(settings.host, settings.port)]
         except OSError as error:
             raise SettingsError(why_not(settings.host, settings.port, error)) from None
-        memory = os.memfd_create("breakloop-shares")
+        memory = os.memfd_create("breakloop-connections")
         stack.callback(os.close, memory)
         os.ftruncate(memory, 4 * settings.workers)
         basis = ChildConfig(
@@ -402,9 +370,9 @@ async def _serve(settings: Settings, ready: Callable[[StartupSummary], None]) ->
             number=0,
             workers=settings.workers,
             settings=settings,
-            secret=await fleet_secret(settings),
+            secret=await common_secret(settings),
             listeners=tuple(one.fileno() for one in listeners),
-            shares=memory,
+            connection_counts=memory,
             mark=secrets.token_hex(8),
         )
         address = url(settings.host, listeners[0].getsockname()[1], tls=bool(settings.tls.cert_file))
@@ -416,23 +384,25 @@ async def _serve(settings: Settings, ready: Callable[[StartupSummary], None]) ->
 
 
 def _close(listeners: list[socket.socket]) -> None:
-    """From now on nobody is let in: connections must not wait in a queue that nobody looks at."""
+    """Close the listening sockets: connections must not wait in a queue that is no longer served."""
     for one in listeners:
         one.close()
 
 
 def _supervisor(basis: ChildConfig) -> Supervisor:
-    async def start(slot: WorkerSlot, heard: Callable[[Say], None]) -> Child:
-        mine = replace(basis, role=slot.role, number=slot.number, first=slot.first)
-        return await launch(mine if slot.role == WORKER else replace(mine, listeners=(), shares=-1), heard)
+    async def start(slot: WorkerSlot, receive: Receive) -> Child:
+        config = replace(basis, role=slot.role, number=slot.number, first=slot.first)
+        if slot.role == CONTROL:
+            config = replace(config, listeners=(), connection_counts=-1)
+        return await launch(config, receive)
 
-    shares = ConnectionCounts(basis.shares, basis.workers)
+    counts = ConnectionCounts(basis.connection_counts, basis.workers)
     supervisor = Supervisor(
         basis.workers, start, SystemClock(), LogEvents(), grace_s=basis.settings.shutdown_grace_seconds
     )
     for slot in supervisor.workers:
-        shares.remove(slot.number - 1)
-    supervisor.on_death = lambda slot: shares.remove(slot.number - 1) if slot.role == WORKER else None
+        counts.remove(slot.number - 1)
+    supervisor.on_exit = lambda slot: counts.remove(slot.number - 1) if slot.role == WORKER else None
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, supervisor.stop)
@@ -440,8 +410,8 @@ def _supervisor(basis: ChildConfig) -> Supervisor:
     return supervisor
 
 
-async def fleet_secret(settings: Settings) -> str:
-    """Return the secret that all processes use, or nothing where the settings name one."""
+async def common_secret(settings: Settings) -> str:
+    """Return the secret for all processes, or "" if the settings have one."""
     if settings.secret.get_secret_value() or settings.secret_file:
         return ""
     opened = await open_state(settings)
@@ -450,8 +420,8 @@ async def fleet_secret(settings: Settings) -> str:
     if opened.secret:
         return opened.secret
     data = DataDir(Path(settings.data_dir))
-    told = len(data.warnings)  # by the control process
+    logged = len(data.warnings)  # by the control process
     secret = data.kept_secret().decode()
-    for warning in data.warnings[told:]:
+    for warning in data.warnings[logged:]:
         log(logging.WARNING, warning)
     return secret

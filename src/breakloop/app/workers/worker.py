@@ -1,13 +1,6 @@
-"""A worker: a process that serves, as one alone would, but for what its fleet does once: it accepts from a socket that
-it shares, has its bundles delivered, sends its events, and ends when the supervisor says so or is gone.
-
-A worker's source of bundles: what the control process has fetched, verified and validated is delivered here, put in
-force, and acknowledged. Keeping a copy and telling about it are done there, once.
-
-What a worker has to tell the control process: events, gathered for a moment, and once a second what it has counted.
-Room is bounded and nobody waits: what finds none is counted and gone. `LogEvents` does the rest there, once for all.
-
-"""
+"""A worker: serves traffic like a single process, except for what happens once. It accepts connections from shared
+sockets, gets its bundles from the control process, sends its events, activity and metrics there, and stops when the
+supervisor stops it or dies."""
 
 from __future__ import annotations
 
@@ -35,7 +28,7 @@ from breakloop.app.workers.ipc import (
     EventBatch,
     Message,
     MetricsReport,
-    Say,
+    PipeMessage,
     SupervisorPipe,
     WorkerCount,
     open_channel,
@@ -53,13 +46,14 @@ _NEVER_S: Final = 3600.0
 
 
 def bundle_text(loaded: LoadedBundle) -> bytes:
-    """Return a bundle as JSON: every worker reads it, and YAML takes ten times as long."""
+    """Serialise a bundle as JSON: every worker parses it, and YAML takes ten times as long."""
     plain = loaded.bundle.model_dump(mode="json", by_alias=True, exclude_unset=True)
     return json.dumps(plain, separators=(",", ":")).encode()
 
 
 class PushedBundleSource:
-    """Has the newest that was delivered. `use` puts a bundle in force, `acknowledge` is told; both in any thread."""
+    """The bundle source of a worker: what the control process delivered. `use` activates a bundle and `acknowledge`
+    confirms it; both may be called in any thread."""
 
     def __init__(self, acknowledge: Callable[[BundleApplied], None]) -> None:
         self._acknowledge = acknowledge
@@ -74,29 +68,29 @@ class PushedBundleSource:
 
     @property
     def name(self) -> str:
-        """Where the bundle comes from, as people know it."""
+        """Where the bundle comes from, for display."""
         return self._name
 
     @property
     def wait_s(self) -> float:
-        """Nothing is looked for: it comes."""
+        """Bundles are pushed, so there is nothing to poll."""
         return _NEVER_S
 
     def put(self, policy: BundleText) -> None:
-        """This was delivered; `reload` acts on it."""
+        """Store a delivery; `reload` activates it."""
         self._next = policy
 
     def start(self) -> bool:
-        """Put in force what was delivered so far; tells whether a bundle is in force."""
+        """Activate the last delivery; returns whether a bundle is active."""
         self.reload()
         return self.current is not None
 
     def poll(self) -> None:
-        """Act on what was delivered, if that was missed."""
+        """Activate the last delivery, if that was missed."""
         self.reload()
 
     def reload(self) -> None:
-        """Act on what was delivered."""
+        """Activate the last delivery."""
         policy, self._next = self._next, None
         if policy is None:
             return
@@ -104,7 +98,7 @@ class PushedBundleSource:
         if policy.text is not None:
             try:
                 self._take(policy, policy.text)
-            except Exception as error:  # noqa: BLE001 - the edge: whatever is wrong, the bundle in force stays so
+            except Exception as error:  # noqa: BLE001 - whatever is wrong, the active bundle stays
                 problem = f"{type(error).__name__}: {error}"
         self._name, self.problems, self.rejected = policy.name, policy.problems, policy.rejected
         self._acknowledge(BundleApplied(policy.number, problem))
@@ -118,119 +112,120 @@ class PushedBundleSource:
         self.origin = policy.origin
 
 
-ROOM: Final = 4096
-_AT_ONCE: Final = 256  # events in one message
-_GATHER_S: Final = 0.02
+EVENTS_MAX: Final = 4096  # waiting to be sent
+_BATCH: Final = 256  # events in one message
+_BATCH_S: Final = 0.02  # how long events are collected for one message
 
 
 class EventSender:
-    """An `EventSink` that sends. Events may come from any thread."""
+    """An `EventSink` that sends events to the control process, and once a second activity and metrics. It never waits:
+    events beyond the limit are dropped and counted. Thread-safe."""
 
     def __init__(self, send: Callable[[Message], bool]) -> None:
         self._send = send
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[Event] = deque()
-        self._armed = False
+        self._scheduled = False
         self.metrics: Callable[[], MetricValues] | None = None  # these two: if the control process has operations
         self.activity: Callable[[], Activity] | None = None
         self.dropped = 0
 
     def __call__(self, event: Event) -> None:
-        """Take note of an event."""
-        if len(self._waiting) >= ROOM:
+        """Queue an event."""
+        if len(self._waiting) >= EVENTS_MAX:
             self.dropped += 1
             return
         self._waiting.append(event)
-        if not self._armed:
-            self._armed = True
-            self._loop.call_soon_threadsafe(self._arm)
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon_threadsafe(self._schedule)
 
-    def flush(self, now: float, *, everything: bool = False) -> None:  # noqa: ARG002 - as `EventSink` says
-        """Send what waits, and what was counted."""
+    def flush(self, now: float, *, everything: bool = False) -> None:  # noqa: ARG002 - of `EventSink`
+        """Send the waiting events, metrics and activity."""
         self.send()
         if self.metrics is not None:
             self._send(MetricsReport(self.metrics()))
         if self.activity is not None:
-            did = self.activity()
-            if did.agents or did.shadow:
-                self._send(ActivityReport.of(did))
+            activity = self.activity()
+            if activity.agents or activity.shadow:
+                self._send(ActivityReport.of(activity))
 
     def send(self) -> None:
-        """Send what waits, as far as there is room for it."""
-        self._armed = False
+        """Send the waiting events, as far as the channel has room."""
+        self._scheduled = False
         waiting = self._waiting
         while waiting:
-            some = [waiting.popleft() for _ in range(min(len(waiting), _AT_ONCE))]
-            if not self._send(EventBatch(some, self.dropped)):
-                waiting.extendleft(reversed(some))  # the next event, or the next second, tries again
+            batch = [waiting.popleft() for _ in range(min(len(waiting), _BATCH))]
+            if not self._send(EventBatch(batch, self.dropped)):
+                waiting.extendleft(reversed(batch))  # retried with the next event, or in a second
                 return
 
-    def _arm(self) -> None:
-        self._loop.call_later(_GATHER_S, self.send)
+    def _schedule(self) -> None:
+        self._loop.call_later(_BATCH_S, self.send)
 
 
 _FLUSH_S: Final = 1.0
 
 
 class Worker:
-    """One worker process, from its start to its exit code."""
+    """One worker process."""
 
-    def __init__(self, handover: ChildConfig) -> None:
-        self.handover = handover
-        self.delivered = PushedBundleSource(self._acknowledge)
+    def __init__(self, config: ChildConfig) -> None:
+        self.config = config
+        self.source = PushedBundleSource(self._acknowledge)
         self.outbox = EventSender(self._send)
-        self.workers = handover.workers
+        self.workers = config.workers
         self._loop = asyncio.get_running_loop()
         self._runtime: WorkerRuntime | None = None
         self._channel: Channel | None = None
-        self._begun = asyncio.Event()  # there is a bundle, or it is known that there is none
+        self._bundle_known = asyncio.Event()  # a bundle was delivered, or there is none
         self._stopped = False
         self._tasks: set[asyncio.Task[None]] = set()
-        if not handover.settings.policy:
-            self._begun.set()
-        self._line = SupervisorPipe(socket.socket(fileno=handover.line), self._heard, self.stop)
+        if not config.settings.policy:
+            self._bundle_known.set()
+        self._pipe = SupervisorPipe(socket.socket(fileno=config.pipe), self._received_order, self.stop)
 
     async def run(self) -> int:
-        """Serve until it is told to stop."""
+        """Serve until the supervisor stops it. Returns the exit code."""
         self._take_signals()
         code = 1
         try:
-            await self._begun.wait()
+            await self._bundle_known.wait()
             if self._stopped:
                 return 0
-            self._runtime = WorkerRuntime(self, await open_state(self.handover.settings))
+            self._runtime = WorkerRuntime(self, await open_state(self.config.settings))
             code = await self._runtime.run(self._ready)
         except (SettingsError, BundleError) as error:
-            self._line.say({"is": "failed", "why": str(error)})
+            self._pipe.send({"is": "failed", "why": str(error)})
         finally:
-            await self._say_goodbye()
+            await self._disconnect()
         return code
 
     def stop(self) -> None:
-        """Finish what is under way and end; also when the supervisor is gone."""
+        """Finish the running requests and exit. Also called when the supervisor has died."""
         self._stopped = True
-        self._begun.set()
+        self._bundle_known.set()
         if self._runtime is not None:
             self._runtime.stop()
 
     def _ready(self, _url: str) -> None:
         tune()
-        self._line.say({"is": "ready"})
-        if self._stopped and self._runtime is not None:  # while it was being made
+        self._pipe.send({"is": "ready"})
+        if self._stopped and self._runtime is not None:  # while it was starting
             self._runtime.stop()
 
     def _take_signals(self) -> None:
-        """Who stops the fleet tells the supervisor. Service managers tell everybody, terminals send SIGINT around."""
+        """Stop on SIGTERM, which service managers send to all processes. The supervisor handles SIGINT and SIGHUP."""
         self._loop.add_signal_handler(signal.SIGTERM, self.stop)
         for number in (signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
 
     # -- the supervisor --------------------------------------------------------------------------------------------
 
-    def _heard(self, message: Say, sockets: list[socket.socket]) -> None:
+    def _received_order(self, message: PipeMessage, sockets: list[socket.socket]) -> None:
         match message.get("do"):
             case "channel":
-                self._keep(self._open(sockets[0]))
+                self._start_task(self._open(sockets[0]))
             case "stop":
                 self.stop()
             case "hurry":
@@ -240,7 +235,7 @@ class Worker:
             case _:
                 pass
 
-    def _keep(self, job: Coroutine[Any, Any, None]) -> None:
+    def _start_task(self, job: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(job)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -254,7 +249,7 @@ class Worker:
         channel = Channel(self._received, lambda: None, self.outbox.send)
         await open_channel(end, channel)
         self._channel = channel
-        self.outbox.flush(0.0)  # a new control process is to show at once what was counted under the old one
+        self.outbox.flush(0.0)  # a new control process needs the metrics at once
 
     def _send(self, message: Message) -> bool:
         return self._channel is not None and self._channel.send(message)
@@ -263,31 +258,31 @@ class Worker:
         if isinstance(message, WorkerCount):
             self.workers = message.workers
         elif isinstance(message, BundleText):
-            self.delivered.put(message)
-            self._begun.set()
+            self.source.put(message)
+            self._bundle_known.set()
             if self._runtime is not None:
                 self._runtime.reload()
 
     def _acknowledge(self, applied: BundleApplied) -> None:
         self._loop.call_soon_threadsafe(self._send, applied)
 
-    async def _say_goodbye(self) -> None:
-        """What is left to tell is told, if somebody listens."""
+    async def _disconnect(self) -> None:
+        """Send the last events and metrics, if the control process is connected."""
         self.outbox.flush(0.0, everything=True)
         channel = self._channel
         if channel is not None:
             await channel.finish(_FLUSH_S)
-        self._line.close()
+        self._pipe.close()
 
 
 class WorkerRuntime(Runtime):
-    """`Runtime` with the fleet's parts in place of its own."""
+    """A `Runtime` with the parts that workers share or get from the control process."""
 
     def __init__(self, worker: Worker, opened: StateConnection) -> None:
         self._worker = worker
-        self.mark = worker.handover.mark
+        self.mark = worker.config.mark
         self._label_limiter = LabelLimiter()
-        super().__init__(worker.handover.settings, opened=opened)
+        super().__init__(worker.config.settings, opened=opened)
 
     def make_events(self) -> EventSink:
         """Events go to the control process."""
@@ -307,45 +302,44 @@ class WorkerRuntime(Runtime):
         return self._label_limiter.limit(collect(sources))
 
     def make_data_dir(self) -> DataDir:
-        """Workers write the orders, a file made for several writers; the rest is for the control process, and so is
-        telling that the directory cannot be used."""
+        """Workers write the orders only, to a file made for several writers. The control process logs the warnings."""
         data = super().make_data_dir()
         data.warnings.clear()
         return data
 
     def make_source(self) -> BundleFeed | None:
-        """Bundles are delivered."""
+        """The control process delivers the bundles."""
         if not self.settings.policy:
             return None
-        self._worker.delivered.use = self.use
-        return self._worker.delivered
+        self._worker.source.use = self.use
+        return self._worker.source
 
     def take_signals(self) -> None:
-        """The worker has taken them already."""
+        """`Worker` handles signals."""
 
     async def listen(self, server: Server) -> int:
-        """Accept from the sockets of the supervisor."""
-        handover = self._worker.handover
-        shares = ConnectionCounts(handover.shares, handover.workers)
+        """Accept connections from the sockets of the supervisor."""
+        config = self._worker.config
+        counts = ConnectionCounts(config.connection_counts, config.workers)
         tls, port = build.own_tls(self.settings), 0
-        for fd in handover.listeners:
+        for fd in config.listeners:
             shared = socket.socket(fileno=fd)
             port = port or shared.getsockname()[1]
-            server.share(shared, shares, handover.number - 1, tls)
+            server.share(shared, counts, config.number - 1, tls)
         return port
 
     def readiness(self) -> tuple[int, dict[str, object]]:
-        """Which worker answers, and of how many."""
+        """Add the number of this worker, and the number of workers."""
         status, content = super().readiness()
         if status == 200:
-            content |= {"worker": self._worker.handover.number, "workers": self._worker.workers}
+            content |= {"worker": self._worker.config.number, "workers": self._worker.workers}
         return status, content
 
 
-def run(handover: ChildConfig) -> int:
-    """Be a worker; returns the exit code."""
-    return uvloop.run(_run(handover))
+def run(config: ChildConfig) -> int:
+    """Run a worker; returns the exit code."""
+    return uvloop.run(_run(config))
 
 
-async def _run(handover: ChildConfig) -> int:
-    return await Worker(handover).run()
+async def _run(config: ChildConfig) -> int:
+    return await Worker(config).run()

@@ -68,11 +68,11 @@ def test_what_workers_did_is_summed_once(tmp_path: Path) -> None:
     members = Chief(tmp_path).members
     hear(members, did(3, 10.0, "m-1"))
     hear(members, did(4, 9.0), pid=8)
-    taken = members.did()
+    taken = members.take_activity()
     assert taken.agents == {("p", "c", "a"): AgentUse(requests=7, denied=2, last_at=10.0, model="m-1")}
     assert taken.loops == {("p", "c", "a", "f"): LoopUse(stopped=4, stopped_microusd=100)}
     assert taken.shadow == {("p", "x", "r", "loop_detected"): 6}
-    assert members.did() == Activity()
+    assert members.take_activity() == Activity()
 
 
 def test_the_office_shows_all_workers(tmp_path: Path) -> None:

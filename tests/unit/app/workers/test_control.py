@@ -22,7 +22,7 @@ from breakloop.app.workers.ipc import (
     ChildConfig,
     EventBatch,
     Message,
-    Say,
+    PipeMessage,
     SupervisorPipe,
     open_channel,
     pair,
@@ -78,20 +78,20 @@ class Supervised:
             {"data_dir": str(tmp_path / "data"), "admin_port": 0, "secret": "s", **values}
         )
         ours, theirs = pair()
-        self.heard: asyncio.Queue[Say] = asyncio.Queue()
+        self.heard: asyncio.Queue[PipeMessage] = asyncio.Queue()
         self.line = SupervisorPipe(ours, lambda message, _sockets: self.heard.put_nowait(message), lambda: None)
-        self.control = Control(ChildConfig(CONTROL, 0, 2, settings, line=theirs.detach(), first=first))
+        self.control = Control(ChildConfig(CONTROL, 0, 2, settings, pipe=theirs.detach(), first=first))
         self.task = asyncio.create_task(self.control.run())
         self.got: asyncio.Queue[Message] = asyncio.Queue()
         self.channel = Channel(self.got.put_nowait, lambda: None)
 
-    async def next(self) -> Say:
+    async def next(self) -> PipeMessage:
         return await asyncio.wait_for(self.heard.get(), 5)
 
     async def join(self) -> None:
         one, other = socket.socketpair()
         with one:
-            self.line.say({"do": "channel", "worker": 1, "pid": 11}, [one])
+            self.line.send({"do": "channel", "worker": 1, "pid": 11}, [one])
         await open_channel(other, self.channel)
 
     async def policy(self) -> BundleText:
@@ -102,7 +102,7 @@ class Supervised:
 
     async def end(self) -> int:
         await self.channel.finish(5.0)
-        self.line.say({"do": "stop"})
+        self.line.send({"do": "stop"})
         code = await asyncio.wait_for(self.task, 5)
         self.line.close()
         return code
@@ -125,7 +125,7 @@ def test_it_delivers_the_bundle_and_its_changes(tmp_path: Path, log: Log) -> Non
         await here.join()
         assert json.loads((await here.policy()).text or b"")["bundle_version"] == 4
         file.write_text(BUNDLE.format(3))
-        here.line.say({"do": "reload"})
+        here.line.send({"do": "reload"})
         changed = await here.policy()
         assert json.loads(changed.text or b"")["bundle_version"] == 3
         assert changed.number == 2
@@ -145,7 +145,7 @@ def test_events_are_published_once(tmp_path: Path, log: Log) -> None:
         await here.join()
         event = Event("limit.exceeded", 5.0, {"policy": "p", "rule": "r", "reason": "x"})
         here.channel.send(EventBatch([event] * 5))
-        here.line.say({"do": "event", "name": "worker.died", "at": 1.0, "data": {"process": "worker 2"}})
+        here.line.send({"do": "event", "name": "worker.died", "at": 1.0, "data": {"process": "worker 2"}})
         assert await here.end() == 0
 
     run(steps)
@@ -187,7 +187,7 @@ def test_a_slow_source_does_not_hold_up_the_end(tmp_path: Path, log: Log, monkey
 
     async def steps() -> None:
         here = Supervised(tmp_path, policy="b.yaml")
-        here.line.say({"do": "stop"})
+        here.line.send({"do": "stop"})
         assert await asyncio.wait_for(here.task, 5) == 0
         here.line.close()
 

@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 
 from breakloop.app.runtime import Runtime
-from breakloop.app.workers.control import LOOPS_BUILTIN, LOOPS_BUNDLE, LOOPS_OFF, NO_LOOPS, StartupSummary, started
+from breakloop.app.workers.control import (
+    LOOPS_BUILTIN,
+    LOOPS_BUNDLE,
+    LOOPS_OFF,
+    NO_LOOPS,
+    StartupSummary,
+    startup_summary,
+)
 from breakloop.config.settings import Settings
 
 BUNDLE = "bundle_version: 4\npolicies: [{id: a, spec: {selector: {pathPrefix: /}}}]\n"
@@ -16,7 +23,7 @@ BUNDLE = "bundle_version: 4\npolicies: [{id: a, spec: {selector: {pathPrefix: /}
 def seen(tmp_path: Path, **values: object) -> StartupSummary:
     runtime = Runtime(Settings.model_validate({"data_dir": str(tmp_path / "data"), "admin_port": 0, **values}))
     runtime.load()
-    return started(runtime.source, runtime.engine.bundle, "http://x")
+    return startup_summary(runtime.source, runtime.engine.bundle, "http://x")
 
 
 def test_without_a_policy(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from breakloop.app.workers.ipc import WORKER, ChildConfig, read, write
+from breakloop.app.workers.ipc import WORKER, ChildConfig, read_config, write_config
 from breakloop.config.settings import Settings
 
 
@@ -25,8 +25,8 @@ def settings() -> Settings:
 
 def test_it_arrives_as_it_was_given() -> None:
     """Every setting, secrets and exact amounts too; a process of several is one process (S-5)."""
-    given = ChildConfig(WORKER, 2, 3, settings(), line=7, listeners=(8, 9), shares=10, mark="m", first=False)
-    found = read(write(given))
+    given = ChildConfig(WORKER, 2, 3, settings(), pipe=7, listeners=(8, 9), connection_counts=10, mark="m", first=False)
+    found = read_config(write_config(given))
     assert found.settings == settings().model_copy(update={"workers": 1})
     assert found.settings.jwt.secret.get_secret_value() == "sk-jwt"
     assert found == replace(given, settings=found.settings)
@@ -34,15 +34,15 @@ def test_it_arrives_as_it_was_given() -> None:
 
 def test_the_secret_of_the_fleet_becomes_a_setting() -> None:
     """All processes have the same, whoever made it (S-5)."""
-    found = read(write(ChildConfig(WORKER, 1, 2, settings(), secret="shared")))
+    found = read_config(write_config(ChildConfig(WORKER, 1, 2, settings(), secret="shared")))
     assert found.settings.secret.get_secret_value() == "shared"
 
 
 def test_nothing_is_left_on_a_disk() -> None:
     """It is in memory, and gone with its last descriptor (Y-1)."""
-    fd = write(ChildConfig(WORKER, 1, 2, settings()))
+    fd = write_config(ChildConfig(WORKER, 1, 2, settings()))
     assert "memfd:" in str(Path(f"/proc/self/fd/{fd}").readlink())
-    read(fd)
+    read_config(fd)
     try:
         os.fstat(fd)
     except OSError:

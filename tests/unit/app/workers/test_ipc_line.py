@@ -7,18 +7,18 @@ import os
 import socket
 from typing import Any
 
-from breakloop.app.workers.ipc import Say, SupervisorPipe, pair
+from breakloop.app.workers.ipc import PipeMessage, SupervisorPipe, pair
 
 
 class Ear:
     def __init__(self, end: socket.socket) -> None:
-        self.heard: asyncio.Queue[tuple[Say, list[socket.socket]]] = asyncio.Queue()
+        self.heard: asyncio.Queue[tuple[PipeMessage, list[socket.socket]]] = asyncio.Queue()
         self.ended = asyncio.Event()
         self.line = SupervisorPipe(
             end, lambda message, sockets: self.heard.put_nowait((message, sockets)), self.ended.set
         )
 
-    async def next(self) -> tuple[Say, list[socket.socket]]:
+    async def next(self) -> tuple[PipeMessage, list[socket.socket]]:
         return await asyncio.wait_for(self.heard.get(), 5)
 
 
@@ -41,8 +41,8 @@ def test_messages_and_sockets_are_handed_over() -> None:
     async def steps(one: Ear, other: Ear) -> None:
         left, right = socket.socketpair()
         with left:
-            assert one.line.say({"do": "channel", "worker": 1}, [right])
-            assert one.line.say({"do": "stop"})
+            assert one.line.send({"do": "channel", "worker": 1}, [right])
+            assert one.line.send({"do": "stop"})
             right.close()
             message, sockets = await other.next()
             assert message == {"do": "channel", "worker": 1}
@@ -59,12 +59,12 @@ def test_the_end_of_the_other_is_noticed_once() -> None:
     """That is how a process learns that its supervisor is gone (S-5)."""
 
     async def steps(one: Ear, other: Ear) -> None:
-        one.line.say({"is": "ready"})
+        one.line.send({"is": "ready"})
         one.line.close()
         assert (await other.next())[0] == {"is": "ready"}
         await asyncio.wait_for(other.ended.wait(), 5)
         assert not one.ended.is_set()
-        assert not other.line.say({"do": "stop"})
+        assert not other.line.send({"do": "stop"})
 
     run(steps)
 
@@ -73,7 +73,7 @@ def test_what_was_said_last_is_heard() -> None:
     """Of a process that is gone already (S-5)."""
 
     async def steps(one: Ear, other: Ear) -> None:
-        one.line.say({"is": "failed", "why": "because"})
+        one.line.send({"is": "failed", "why": "because"})
         other.line.drain()
         assert other.heard.get_nowait()[0] == {"is": "failed", "why": "because"}
 
@@ -84,13 +84,13 @@ def test_a_long_text_is_cut_and_a_full_line_says_so() -> None:
     """Whoever does not listen holds up nobody (S-5)."""
 
     async def steps(one: Ear, other: Ear) -> None:
-        assert one.line.say({"is": "failed", "why": "x" * 1_000_000})
+        assert one.line.send({"is": "failed", "why": "x" * 1_000_000})
         message, _ = await other.next()
         assert len(message["why"]) == 32 * 1024
         deaf = other.line
         asyncio.get_running_loop().remove_reader(deaf._end.fileno())
         said = 0
-        while one.line.say({"do": "reload"}):
+        while one.line.send({"do": "reload"}):
             said += 1
             assert said < 100_000
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from breakloop.app.workers.ipc import Say
+from breakloop.app.workers.ipc import PipeMessage
 from breakloop.app.workers.supervisor import Supervisor, WorkerSlot
 from breakloop.clock import FakeClock
 from breakloop.errors import FleetError
@@ -22,16 +22,16 @@ HURRY = {"do": "hurry"}
 class Played:
     """A process that does what the test says."""
 
-    def __init__(self, slot: WorkerSlot, pid: int, heard: Callable[[Say], None]) -> None:
+    def __init__(self, slot: WorkerSlot, pid: int, heard: Callable[[PipeMessage], None]) -> None:
         self.slot = slot
         self.pid = pid
         self.heard = heard
-        self.told: list[Say] = []
+        self.told: list[PipeMessage] = []
         self.killed = False
         self.code: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self.obeys = True
 
-    def say(self, message: Say, sockets: Sequence[socket.socket] = ()) -> bool:
+    def send(self, message: PipeMessage, sockets: Sequence[socket.socket] = ()) -> bool:
         self.told.append(message | ({"sockets": len(sockets)} if sockets else {}))
         if self.obeys and message == STOP:
             self.ends(0)
@@ -66,14 +66,14 @@ class Stage:
         self.supervisor = Supervisor(
             workers, self._launch, self.clock, self.logged.append, grace_s=grace_s, pause=self._pause
         )
-        self.supervisor.on_death = lambda slot: self.deaths.append(slot.title)
+        self.supervisor.on_exit = lambda slot: self.deaths.append(slot.title)
         self.supervisor.on_stop = self._stopped
         self.task = asyncio.create_task(self.supervisor.run(self.ready.set))
 
     def _stopped(self) -> None:
         self.stops += 1
 
-    async def _launch(self, slot: WorkerSlot, heard: Callable[[Say], None]) -> Played:
+    async def _launch(self, slot: WorkerSlot, heard: Callable[[PipeMessage], None]) -> Any:
         if self.cannot:
             self.cannot -= 1
             raise OSError(11, "Resource temporarily unavailable")
@@ -203,7 +203,8 @@ def test_a_dead_control_process_is_replaced_and_logged_here() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "message"), [("tls: no certificate", "tls: no certificate"), ("", "worker 1 ended while it started: exit")]
+    ("said", "message"),
+    [("tls: no certificate", "tls: no certificate"), ("", "worker 1 exited while it started: exit")],
 )
 def test_what_cannot_start_ends_the_start(said: str, message: str) -> None:
     """Exit 1 with its message, and nobody is left (S-5)."""

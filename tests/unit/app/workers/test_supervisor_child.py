@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from breakloop.app.workers import supervisor
-from breakloop.app.workers.ipc import CONTROL, ChildConfig, Say
+from breakloop.app.workers.ipc import CONTROL, ChildConfig, PipeMessage
 from breakloop.config.settings import Settings
 
 
@@ -19,16 +19,16 @@ from breakloop.config.settings import Settings
 )
 def test_how_it_ended(code: int, words: str) -> None:
     """In words that people know (S-5)."""
-    assert supervisor.how(code) == words
+    assert supervisor.describe_exit(code) == words
 
 
 def test_modules_are_not_looked_for_where_they_were_not(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """`-m` alone would put the working directory first (S-5)."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", ["/usr/bin", *sys.path])
-    assert supervisor._is_safe()
+    assert supervisor._has_safe_path()
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    assert not supervisor._is_safe()
+    assert not supervisor._has_safe_path()
 
 
 def command_line(pid: int) -> str:
@@ -42,7 +42,7 @@ def test_a_process_hears_and_is_heard(tmp_path: Path) -> None:
     settings = Settings.model_validate({"data_dir": str(tmp_path / "data"), "admin_port": 0, "secret": "sk-canary"})
 
     async def main() -> None:
-        heard: asyncio.Queue[Say] = asyncio.Queue()
+        heard: asyncio.Queue[PipeMessage] = asyncio.Queue()
         handover = ChildConfig(CONTROL, 0, 2, settings)
         one = await supervisor.launch(handover, heard.put_nowait)
         other = await supervisor.launch(handover, heard.put_nowait)
@@ -50,11 +50,11 @@ def test_a_process_hears_and_is_heard(tmp_path: Path) -> None:
         assert "breakloop.app.workers control 0 " in command_line(one.pid)
         for _ in range(2):
             assert (await asyncio.wait_for(heard.get(), 30))["is"] == "ready"
-        one.say({"do": "stop"})
+        one.send({"do": "stop"})
         assert await asyncio.wait_for(one.wait(), 10) == 0
         other.kill()
         assert await asyncio.wait_for(other.wait(), 10) == -9
-        assert not other.say({"do": "stop"})
+        assert not other.send({"do": "stop"})
         other.kill()
 
     asyncio.run(main())

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from breakloop.app.workers.supervisor import DELAY_MAX_S, HOPELESS, STEADY_S, RestartPolicy
+from breakloop.app.workers.supervisor import DELAY_MAX_S, FAILED_STARTS_MAX, STABLE_S, RestartPolicy
 
 
 def lives(restarts: RestartPolicy, seconds: float, *, ready: bool = True) -> float:
     restarts.started(100.0)
     if ready:
         restarts.ready()
-    return restarts.died(100.0 + seconds, ready=ready)
+    return restarts.exited(100.0 + seconds, ready=ready)
 
 
 def test_the_first_death_costs_no_time() -> None:
@@ -31,20 +31,20 @@ def test_a_life_of_some_length_makes_it_good() -> None:
     restarts = RestartPolicy()
     for _ in range(5):
         lives(restarts, 1.0)
-    assert lives(restarts, STEADY_S) == 0.0
+    assert lives(restarts, STABLE_S) == 0.0
     assert lives(restarts, 1.0) == 0.25
-    assert lives(restarts, STEADY_S, ready=False) == 0.5
+    assert lives(restarts, STABLE_S, ready=False) == 0.5
 
 
 def test_not_even_starting_is_hopeless() -> None:
     """A few starts in a row that come to nothing; one that succeeds gives hope (S-5)."""
     restarts = RestartPolicy()
-    for _ in range(HOPELESS - 1):
+    for _ in range(FAILED_STARTS_MAX - 1):
         lives(restarts, 1.0, ready=False)
-        assert not restarts.hopeless
+        assert not restarts.gives_up
     lives(restarts, 1.0)
-    for _ in range(HOPELESS - 1):
+    for _ in range(FAILED_STARTS_MAX - 1):
         lives(restarts, 1.0, ready=False)
-    assert not restarts.hopeless
+    assert not restarts.gives_up
     lives(restarts, 1.0, ready=False)
-    assert restarts.hopeless
+    assert restarts.gives_up

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from breakloop.app.workers.control import StartupSummary
-from breakloop.app.workers.supervisor import fleet_secret, serve
+from breakloop.app.workers.supervisor import common_secret, serve
 from breakloop.config.settings import Settings
 from breakloop.errors import FleetError, SettingsError
 from breakloop.observe.log import Logging
@@ -42,15 +42,15 @@ def test_the_admin_port_is_looked_at_too(tmp_path: Path) -> None:
 
 def test_all_have_one_secret(tmp_path: Path) -> None:
     """The one that is kept, made if need be; none of its own where the settings name one (S-5)."""
-    made = asyncio.run(fleet_secret(settings(tmp_path)))
+    made = asyncio.run(common_secret(settings(tmp_path)))
     assert (tmp_path / "data/secret").read_text().strip() == made
-    assert asyncio.run(fleet_secret(settings(tmp_path))) == made
-    assert asyncio.run(fleet_secret(settings(tmp_path, secret="given"))) == ""
+    assert asyncio.run(common_secret(settings(tmp_path))) == made
+    assert asyncio.run(common_secret(settings(tmp_path, secret="given"))) == ""
     (tmp_path / "file").write_text("x")
-    assert asyncio.run(fleet_secret(settings(tmp_path, secret_file=str(tmp_path / "file")))) == ""
+    assert asyncio.run(common_secret(settings(tmp_path, secret_file=str(tmp_path / "file")))) == ""
     (tmp_path / "blocked").write_text("a file where a directory should be")
     alone = settings(tmp_path, data_dir=str(tmp_path / "blocked"))
-    assert asyncio.run(fleet_secret(alone)) != asyncio.run(fleet_secret(alone))
+    assert asyncio.run(common_secret(alone)) != asyncio.run(common_secret(alone))
 
 
 @pytest.mark.e2e

@@ -27,7 +27,7 @@ from breakloop.app.workers.ipc import (
     EventBatch,
     Message,
     MetricsReport,
-    Say,
+    PipeMessage,
     SupervisorPipe,
     WorkerCount,
     open_channel,
@@ -73,13 +73,19 @@ class Fleeting:
         memory = os.memfd_create("shares")
         os.ftruncate(memory, 8)
         ours, theirs = pair()
-        self.heard: asyncio.Queue[Say] = asyncio.Queue()
+        self.heard: asyncio.Queue[PipeMessage] = asyncio.Queue()
         self.line = SupervisorPipe(ours, lambda message, _sockets: self.heard.put_nowait(message), lambda: None)
         self.got: list[Message] = []
         self.changed = asyncio.Event()
         self.channel = Channel(self._received, self.changed.set)
         handover = ChildConfig(
-            WORKER, 1, 2, settings, line=theirs.detach(), listeners=(os.dup(self.listener.fileno()),), shares=memory
+            WORKER,
+            1,
+            2,
+            settings,
+            pipe=theirs.detach(),
+            listeners=(os.dup(self.listener.fileno()),),
+            connection_counts=memory,
         )
         self.worker = Worker(handover)
         self.task = asyncio.create_task(self.worker.run())
@@ -92,7 +98,7 @@ class Fleeting:
     async def connect(self) -> None:
         one, other = socket.socketpair()
         with one:
-            self.line.say({"do": "channel"}, [one])
+            self.line.send({"do": "channel"}, [one])
         await open_channel(other, self.channel)
 
     async def until(self, condition: Callable[[], bool]) -> None:
@@ -101,7 +107,7 @@ class Fleeting:
                 self.changed.clear()
                 await self.changed.wait()
 
-    async def next(self) -> Say:
+    async def next(self) -> PipeMessage:
         return await asyncio.wait_for(self.heard.get(), 5)
 
     async def ask(self, path: str, body: str = "", **headers: str) -> tuple[int, dict[str, Any]]:
@@ -154,7 +160,7 @@ def test_it_serves_what_is_delivered(tmp_path: Path) -> None:
         await fleet.until(lambda: BundleApplied(2) in fleet.got)
         _, ready = await fleet.ask("/readyz")
         assert (ready["bundle_version"], ready["workers"]) == (5, 3)
-        fleet.line.say({"do": "stop"})
+        fleet.line.send({"do": "stop"})
         assert await fleet.exit_code() == 0
 
     run(steps)
@@ -173,7 +179,7 @@ def test_its_events_and_counts_arrive(tmp_path: Path) -> None:
             (await fleet.ask("/v1/decision", CHAT, **{"X-Original-URI": "/v1/chat/completions"}))[0] for _ in range(6)
         ]
         assert statuses == [200] * 5 + [429]
-        fleet.line.say({"do": "stop"})
+        fleet.line.send({"do": "stop"})
         assert await fleet.exit_code() == 0
         events = [event for message in fleet.got if isinstance(message, EventBatch) for event in message.events]
         assert [event.name for event in events] == ["loop.detected"]
@@ -202,7 +208,7 @@ def test_its_metrics_arrive_where_somebody_shows_them(tmp_path: Path) -> None:
         await fleet.until(lambda: len(shown(fleet)) > before)
         assert sum(shown(fleet)[-1].histograms["breakloop_overhead_seconds"]["decision",].counts) == 3
         await fleet.ask("/v1/decision", CHAT, **{"X-Original-URI": "/v1/chat"})
-        fleet.line.say({"do": "stop"})
+        fleet.line.send({"do": "stop"})
         assert await fleet.exit_code() == 0
         last = shown(fleet)[-1]
         assert sum(last.histograms["breakloop_overhead_seconds"]["decision",].counts) == 4
@@ -255,8 +261,8 @@ def test_hurry(tmp_path: Path) -> None:
         _, writer = await asyncio.open_connection("127.0.0.1", fleet.port)
         writer.write(b"POST /v1/decision HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n12")
         assert (await fleet.ask("/livez"))[0] == 200  # what came before this has been read
-        fleet.line.say({"do": "stop"})
-        fleet.line.say({"do": "hurry"})
+        fleet.line.send({"do": "stop"})
+        fleet.line.send({"do": "hurry"})
         assert await fleet.exit_code() == 1
         writer.close()
 
@@ -293,7 +299,7 @@ def test_a_new_control_process_takes_over(tmp_path: Path) -> None:
         await fleet.until(lambda: fleet.got.count(BundleApplied(1)) == 2)
         assert (await fleet.ask("/readyz"))[1]["bundle_version"] == 6
         assert not before.has_room
-        fleet.line.say({"do": "stop"})
+        fleet.line.send({"do": "stop"})
         assert await fleet.exit_code() == 0
 
     run(steps)

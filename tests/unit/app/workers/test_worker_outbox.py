@@ -8,7 +8,7 @@ from threading import Thread
 from typing import Any
 
 from breakloop.app.workers.ipc import ActivityReport, EventBatch, Message, MetricsReport
-from breakloop.app.workers.worker import ROOM, EventSender
+from breakloop.app.workers.worker import EVENTS_MAX, EventSender
 from breakloop.model.events import Activity, AgentUse, Event
 from breakloop.observe.metrics import MetricValues
 
@@ -69,13 +69,13 @@ def test_what_finds_no_room_is_counted() -> None:
 
     async def steps(wire: Wire, outbox: EventSender) -> None:
         wire.open = False
-        for number in range(ROOM + 7):
+        for number in range(EVENTS_MAX + 7):
             outbox(event(number))
         outbox.send()
         assert outbox.dropped == 7
         wire.open = True
         outbox.send()
-        assert wire.names == [str(number) for number in range(ROOM)]
+        assert wire.names == [str(number) for number in range(EVENTS_MAX)]
         assert max(len(message.events) for message in wire.sent if isinstance(message, EventBatch)) == 256
         last = wire.sent[-1]
         assert isinstance(last, EventBatch)

@@ -20,7 +20,7 @@ class FakeWorker:
 
     def __init__(self, folder: Path) -> None:
         settings = Settings.model_validate({"data_dir": str(folder), "secret": "s"})
-        self.handover = ChildConfig(WORKER, 1, 1, settings)
+        self.config = ChildConfig(WORKER, 1, 1, settings)
         self.outbox = EventSender(lambda _message: True)
 
 
