@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 from breakloop.admin.services import AdminServices
 from breakloop.clock import FakeClock
@@ -14,7 +14,7 @@ from breakloop.engine.breakers import BreakerState
 from breakloop.engine.engine import Engine
 from breakloop.engine.operator import Operator
 from breakloop.errors import BundleError, Problem
-from breakloop.history.api import EventFilter, IncidentFilter
+from breakloop.history.values import EventFilter, IncidentFilter
 from breakloop.model.events import Activity, Event
 from breakloop.model.records import CLEARED, OPEN, AgentRecord, AuditRecord, EventRecord, Incident, Point, TotalsRecord
 from breakloop.policy.descriptors import ContextSettings, Descriptors
@@ -95,7 +95,7 @@ class FakeHistory:
     def shadow(self, since: float, policy: str = "") -> list[tuple[str, str, str, int]]:
         return [row for row in self.shadow_rows if policy in {"", row[0]}]
 
-    def audited(self, who: str, role: str, action: str, target: str, detail: Mapping[str, Any], now: float) -> None:
+    def add_audit(self, who: str, role: str, action: str, target: str, detail: Mapping[str, Any], now: float) -> None:
         number = max((one.id for one in self.audit_rows), default=0) + 1
         self.audit_rows.insert(0, AuditRecord(number, now, who, role, action, target, dict(detail)))
 
@@ -332,10 +332,10 @@ def world(history: FakeHistory, bundles: FakeBundles, hooks: FakeHooks, *, break
         listeners.remove(queue)
 
     services = AdminServices(
-        clock=clock, history=history, operator=operator, bundles=bundles, hooks=hooks, project=PROJECT,
+        clock=clock, history=cast("Any", history), operator=operator, bundles=cast("Any", bundles), alerts=cast("Any", hooks), project=PROJECT,
         status=lambda: {"version": "0.1.0", "url": "http://127.0.0.1:8787", "uptime_seconds": 98_200.0, "state": "memory", "degraded": False, "workers": 1, "tally": {"allowed": 10}},
         settings=lambda: SETTINGS if history.agent_rows else SETTINGS[:2], metrics=lambda: b"breakloop_up 1\n", breakers=listed, reset_breaker=closed, snooze=snooze,
-        counters=counted, live=live, aside=_aside,
+        counters=counted, live=live, in_thread=_aside,
     )  # fmt: skip
     return World(clock, history, operator, bundles, hooks, services, published, snoozed, reset, listeners)
 

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from breakloop.clock import FakeClock
-from breakloop.history.api import History
-from breakloop.history.store import Retention, open_history
+from breakloop.history.store import History, Retention, open_history
 from breakloop.model.events import LOOP_DETECTED, Activity, AgentUse, Event, LoopUse
 from breakloop.store.sqlite import SqliteTrouble
 

@@ -16,7 +16,8 @@ import pytest
 
 from breakloop.clock import FakeClock
 from breakloop.history.agents import AGENT_FINE_S, COARSE_S, FINE_S
-from breakloop.history.api import EventFilter, History, IncidentFilter
+from breakloop.history.store import History
+from breakloop.history.values import EventFilter, IncidentFilter
 from breakloop.model.events import (
     LIMIT_EXCEEDED,
     LOOP_DETECTED,

@@ -13,7 +13,7 @@ from breakloop.admin.services import AdminServices
 from breakloop.engine.breakers import BreakerState
 from breakloop.engine.quarantine import Hold
 from breakloop.errors import BreakloopError
-from breakloop.history.api import IncidentFilter
+from breakloop.history.values import IncidentFilter
 from breakloop.model.records import STOPPED, is_blocked
 from breakloop.policy.diagnostics import nearest
 from breakloop.policy.orders import checked_agent
@@ -44,9 +44,9 @@ class Actions:
     async def seen(self, project: str, agent: str) -> tuple[bool, str]:
         """Tell whether an agent was ever seen, and if not, which known one may be meant, or ""."""
         history = self._services.history
-        if await self._services.aside(lambda: history.agent(project, agent)) is not None:
+        if await self._services.in_thread(lambda: history.agent(project, agent)) is not None:
             return True, ""
-        known = await self._services.aside(lambda: history.agents(project, "", _NAMES_MAX))
+        known = await self._services.in_thread(lambda: history.agents(project, "", _NAMES_MAX))
         return False, nearest(agent, [one.agent for one in known]) or ""
 
     async def release(
@@ -66,7 +66,7 @@ class Actions:
         """Return how many loops are being denied, whichever instance does it."""
         history, now = self._services.history, self._services.clock.now()
         wanted = IncidentFilter(state=STOPPED, project=project, agent=agent, shadow=False)
-        found = await self._services.aside(lambda: history.incidents(wanted))
+        found = await self._services.in_thread(lambda: history.incidents(wanted))
         return sum(caller in {"", one.caller} and is_blocked(one, now) for one in found)
 
     async def set_agent(self, project: str, agent: str, changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -74,9 +74,9 @@ class Actions:
         services, history = self._services, self._services.history
         if not agent.strip():
             raise ApiError(400, "must not be empty", field="agent")
-        known = await services.aside(lambda: history.agent(project, agent))
+        known = await services.in_thread(lambda: history.agent(project, agent))
         wanted = checked_agent({**(known.settings if known else {}), **changes})
-        await services.aside(lambda: history.set_agent(project, agent, wanted))
+        await services.in_thread(lambda: history.set_agent(project, agent, wanted))
         if services.agent_changed is not None:
             await services.agent_changed(project, agent, wanted)
         await self.audit("agent.settings", f"{project}/{agent}", changes)
@@ -147,16 +147,16 @@ class Actions:
         return made
 
     async def _bundle(self, work: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
-        made: Mapping[str, Any] = await self._services.aside(work)
+        made: Mapping[str, Any] = await self._services.in_thread(work)
         return made
 
     # -- webhooks ----------------------------------------------------------------------------------------------------
 
     async def add_webhook(self, url: str, events: Sequence[str], *, allow_private: bool) -> Mapping[str, Any]:
         """Send events there from now on; return id and secret. Raises `AlertError`."""
-        hooks = self._services.hooks
-        made: Mapping[str, Any] = await self._services.aside(
-            lambda: hooks.add_webhook(url, events, allow_private=allow_private)
+        alerts = self._services.alerts
+        made: Mapping[str, Any] = await self._services.in_thread(
+            lambda: alerts.add_webhook(url, events, allow_private=allow_private)
         )
         # Secrets may be a part of a URL's path or query, so only its host is kept.
         detail = {"host": _host(url), "events": list(events), "allow_private": allow_private}
@@ -165,32 +165,32 @@ class Actions:
 
     async def remove_webhook(self, webhook: str) -> None:
         """Send nothing there any more. Raises `ApiError` where there is none."""
-        if not await self._services.aside(lambda: self._services.hooks.remove_webhook(webhook)):
+        if not await self._services.in_thread(lambda: self._services.alerts.remove_webhook(webhook)):
             raise ApiError(404, "there is no such webhook")
         await self.audit("webhook.remove", webhook, {})
 
     async def rotate_webhook(self, webhook: str) -> Mapping[str, Any]:
         """Give it a new secret; return id and secret. Raises `ApiError` where there is none."""
         await self._known(webhook)
-        made: Mapping[str, Any] = await self._services.aside(lambda: self._services.hooks.rotate_webhook(webhook))
+        made: Mapping[str, Any] = await self._services.in_thread(lambda: self._services.alerts.rotate_webhook(webhook))
         await self.audit("webhook.rotate", webhook, {})
         return made
 
     async def send_again(self, delivery: str) -> None:
         """Try a delivery again that was given up. Raises `ApiError` where there is no such one."""
-        if not await self._services.aside(lambda: self._services.hooks.retry(delivery)):
+        if not await self._services.in_thread(lambda: self._services.alerts.retry(delivery)):
             raise ApiError(404, "there is no such delivery, or it was not given up")
         await self.audit("delivery.again", delivery, {})
 
     async def test_webhook(self, webhook: str) -> Mapping[str, Any]:
         """Send one event now; return what came of it. Raises `ApiError` where there is none."""
         await self._known(webhook)
-        made = await self._services.hooks.test(webhook)
+        made = await self._services.alerts.test(webhook)
         await self.audit("webhook.test", webhook, {})
         return made
 
     async def _known(self, webhook: str) -> None:
-        known = await self._services.aside(self._services.hooks.webhooks)
+        known = await self._services.in_thread(self._services.alerts.webhooks)
         if all(one.get("id") != webhook for one in known):
             raise ApiError(404, "there is no such webhook")
 
@@ -201,8 +201,8 @@ class Actions:
         who, history, now = self._who, self._services.history, self._services.clock.now()
         short = {name: value[:_DETAIL_MAX] if isinstance(value, str) else value for name, value in detail.items()}
         try:
-            await self._services.aside(
-                lambda: history.audited(who.name, who.role, action, target[:_DETAIL_MAX], short, now)
+            await self._services.in_thread(
+                lambda: history.add_audit(who.name, who.role, action, target[:_DETAIL_MAX], short, now)
             )
         except BreakloopError as error:
             message = f"it is done, but could not be written to the audit log: {error}"

@@ -174,7 +174,7 @@ class Operations:
             history=self.history,
             operator=self._runtime.operator,
             bundles=self._bundles(),
-            hooks=self.alerts,
+            alerts=self.alerts,
             project=self._settings.project,
             status=self.status,
             settings=lambda: effective_settings(self._settings),
@@ -184,7 +184,7 @@ class Operations:
             snooze=self._snooze,
             counters=self.counters,
             live=self.live.subscribe,
-            aside=aside,
+            in_thread=aside,
             agent_changed=self._agent_changed,
         )
 

@@ -1,1 +1,1 @@
-"""The past on disk: events, incidents, agents, and who did what."""
+"""The history database: events, incidents, agents, sums over time and the audit log, in SQLite or PostgreSQL."""

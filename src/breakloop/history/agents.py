@@ -1,9 +1,7 @@
-"""The register of agents (SPEC G-1): who was seen, what they used, what was set for them at run time.
+"""The agent registry, and sums over time.
 
-Sums over time, added up as they are written, so that no page ever looks at events: minutes of a project and five
-minutes of an agent for two days, hours of both for as long as anything is kept.
-
-Adding up: what one batch says of every agent. Pure; `agents` and `curves` add it to what they have.
+Sums are added up as they are written, so no page reads events: per minute for a project and per five minutes for an
+agent for two days, per hour for both as long as history is kept.
 """
 
 from __future__ import annotations
@@ -15,8 +13,8 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Row, ScalarSelect, Select, case, func, select
 
-from breakloop.history.api import data_json, from_json, moment, text
 from breakloop.history.schema import AGENT_POINTS, AGENTS, CALLERS, POINTS, adding, insert, upsert
+from breakloop.history.values import data_json, from_json, moment, text
 from breakloop.model.events import LOOP_DETECTED, Activity, Event
 from breakloop.model.records import AgentRecord, Point, TotalsRecord
 
@@ -25,7 +23,7 @@ Key = tuple[str, str]  # project, agent
 
 @dataclass(slots=True)
 class AgentSums:
-    """Of one agent, or of one project."""
+    """Sums of one agent or one project."""
 
     requests: int = 0
     denied: int = 0
@@ -40,7 +38,6 @@ class AgentSums:
     model: str = ""
 
     def add(self, other: AgentSums) -> None:
-        """Add another's."""
         self.requests += other.requests
         self.denied += other.denied
         self.failed += other.failed
@@ -54,13 +51,13 @@ class AgentSums:
 
 @dataclass(slots=True)
 class SumsBatch:
-    """All of it."""
+    """The sums of one batch of events and activity."""
 
     agents: dict[Key, AgentSums] = field(default_factory=dict)
     callers: dict[tuple[str, str, str], float] = field(default_factory=dict)  # project, agent, caller: last seen
 
     def of(self, project: str, agent: str) -> AgentSums:
-        """Return an agent's, new if need be."""
+        """Return the sums of an agent, which are created if needed."""
         key = text(project), text(agent)
         known = self.agents.get(key)
         if known is None:
@@ -68,7 +65,7 @@ class SumsBatch:
         return known
 
     def projects(self) -> dict[str, AgentSums]:
-        """Return the same by project."""
+        """Return the sums by project."""
         found: dict[str, AgentSums] = {}
         for (project, _), sums in self.agents.items():
             found.setdefault(project, AgentSums()).add(sums)
@@ -76,7 +73,7 @@ class SumsBatch:
 
 
 def summed(events: Iterable[Event], activity: Activity, now: float) -> SumsBatch:
-    """Add up a batch. A loop in shadow is not one that anybody felt."""
+    """Add up a batch. Loops in shadow mode are not counted."""
     batch = SumsBatch()
     for (project, caller, agent), use in activity.agents.items():
         sums = batch.of(project, agent)
@@ -107,7 +104,7 @@ FINE_S: Final = 60
 AGENT_FINE_S: Final = 300
 COARSE_S: Final = 3600
 FINE_KEPT_S: Final = 48 * 3600
-POINTS_MAX: Final = 5000  # of one curve
+POINTS_MAX: Final = 5000  # points of one curve
 STEP_MAX_S: Final = 366 * 86_400
 SUMS: Final = (
     "requests",
@@ -123,7 +120,7 @@ _DRAWN: Final = ("requests", "denied", "cost_microusd", "saved_microusd")
 
 
 def add_to_curves(connection: Connection, batch: SumsBatch, now: float) -> None:
-    """Add a batch to the intervals of now."""
+    """Add a batch to the current intervals."""
     projects = [
         {"span_s": span_s, "at": _start(now, span_s), "project": project, **_values(sums)}
         for project, sums in batch.projects().items()
@@ -141,7 +138,7 @@ def add_to_curves(connection: Connection, batch: SumsBatch, now: float) -> None:
 
 
 def find_totals(connection: Connection, since: float, project: str, now: float) -> TotalsRecord:
-    """Return sums from the interval of `since` on; agents and incidents are the caller's to fill in."""
+    """Return sums from the interval of `since` on. The caller fills in agents and incidents."""
     since = moment(since)
     span_s = FINE_S if since >= now - FINE_KEPT_S else COARSE_S
     columns = POINTS.c
@@ -154,7 +151,7 @@ def find_totals(connection: Connection, since: float, project: str, now: float) 
 
 
 class CurveRange:
-    """The intervals of a curve, and out of which kind of sums it is drawn."""
+    """The intervals of a curve, and the interval length of the stored sums it is read from."""
 
     def __init__(self, since: float, until: float, step_s: int, now: float) -> None:
         self.step_s = min(max(int(step_s), 1), STEP_MAX_S)
@@ -165,12 +162,12 @@ class CurveRange:
         self.coarse = self.step_s % COARSE_S == 0 or self.start < now - FINE_KEPT_S
 
     def index(self, at: int) -> int:
-        """Return in which interval a sum is shown: an hour that is wider than one, in the one where it begins."""
+        """Return the interval of a sum. A stored hour that is wider than an interval counts where it begins."""
         return max((at - self.start) // self.step_s, 0)
 
 
 def find_curve(connection: Connection, span: CurveRange, project: str, agent: str) -> list[Point]:
-    """Return every interval, also those without anything. Without a project: of all of them."""
+    """Return every interval, including empty ones. Without a project: of all projects."""
     sums = [[0, 0, 0, 0] for _ in range(span.count)]
     for found in _agent_sums(connection, span, project, agent) if agent else [_project_sums(span, project)]:
         for row in connection.execute(found):
@@ -188,7 +185,7 @@ def _project_sums(span: CurveRange, project: str) -> Select[Any]:
 
 
 def _agent_sums(connection: Connection, span: CurveRange, project: str, agent: str) -> Iterator[Select[Any]]:
-    """One project at a time: so each is a walk along the key."""
+    """One query per project, so that each one follows the primary key."""
     known = select(POINTS.c.project).where(POINTS.c.span_s == COARSE_S).distinct()
     columns, span_s = AGENT_POINTS.c, COARSE_S if span.coarse else AGENT_FINE_S
     for name in [text(project)] if project else connection.execute(known).scalars().all():
@@ -211,8 +208,8 @@ def _values(sums: AgentSums) -> dict[str, int]:
 
 DAY_S: Final = 86_400
 LIST_MAX: Final = 1000
-CALLERS_COUNTED: Final = 1000  # more are not counted
-_SEEN_AGAIN_S: Final = 3600.0  # a caller that was seen this hour is not written again
+CALLERS_COUNTED: Final = 1000  # further callers are not counted
+_SEEN_AGAIN_S: Final = 3600.0  # a caller that was seen within this hour is not written again
 _SUMS: Final = (
     "requests",
     "denied",
@@ -226,7 +223,7 @@ _SUMS: Final = (
 
 
 def add_to_agents(connection: Connection, batch: SumsBatch) -> None:
-    """Add a batch."""
+    """Add a batch to the registry."""
     rows = [
         {
             "project": project,
@@ -266,7 +263,7 @@ def _add_callers(connection: Connection, batch: SumsBatch) -> None:
 
 
 def set_agent(connection: Connection, project: str, agent: str, settings: Mapping[str, Any]) -> None:
-    """Keep what was set for an agent; one that was never seen is there from now on, with zeros."""
+    """Store the settings of an agent. An agent that was never seen is added with zeros."""
     row = {"project": text(project), "agent": text(agent), "first_at": 0.0, "last_at": 0.0, "model": ""}
     row |= {"settings": data_json(settings), **dict.fromkeys(_SUMS, 0)}
     new = insert(connection, AGENTS)
@@ -284,14 +281,13 @@ def find_agents(connection: Connection, project: str, find: str, most: int, now:
 
 
 def find_agent(connection: Connection, project: str, agent: str, now: float) -> AgentRecord | None:
-    """Return one."""
     found = _select(now).where(AGENTS.c.project == text(project), AGENTS.c.agent == text(agent))
     row = connection.execute(found).one_or_none()
     return None if row is None else _record(row)
 
 
 def count_agents(connection: Connection, since: float, project: str) -> int:
-    """Return how many were seen."""
+    """Return the number of agents."""
     found = select(func.count()).select_from(AGENTS).where(AGENTS.c.last_at >= moment(since))
     if project:
         found = found.where(AGENTS.c.project == text(project))
@@ -303,7 +299,7 @@ def _select(now: float) -> Select[Any]:
 
 
 def _today(now: float) -> ScalarSelect[Any]:
-    """What it cost since midnight, UTC."""
+    """Return the cost since midnight UTC."""
     points = AGENT_POINTS.c
     midnight = int(now // DAY_S) * DAY_S
     own = (points.project == AGENTS.c.project) & (points.agent == AGENTS.c.agent)

@@ -1,9 +1,8 @@
-"""Events as rows: written in one go, found again by walking an index from one end, never by counting or sorting what
-is there. A filter that several indexes could serve is put so that only the right one can.
+"""Events, the audit log, and the findings of policies in shadow mode.
 
-Who did what (SPEC K-3, X-2): written before it is acknowledged, and kept longer than everything else.
-
-What policies in shadow mode would have denied, added up by day (UTC). The events themselves are among the others.
+Queries for events walk one index from one end; they never count or sort. A filter that several indexes could serve
+is written so that only the right one matches. Audit entries are written before an action is acknowledged and are
+kept longer than everything else. Shadow findings are summed up per day (UTC).
 """
 
 from __future__ import annotations
@@ -15,20 +14,20 @@ from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Connection, Row, Select, func, insert, literal_column, select
 
-from breakloop.history.api import MOMENT_MAX, EventFilter, data_json, from_json, moment, text, whole
 from breakloop.history.schema import AUDIT, EVENTS, SHADOWS, adding
+from breakloop.history.values import MOMENT_MAX, EventFilter, data_json, from_json, moment, text, whole
 from breakloop.model.events import Event
 from breakloop.model.records import AuditRecord, EventRecord
 
 PAGE_MAX: Final = 1000
-_LATE_S: Final = 120.0  # an event may be written so much later than one that happened after it
+_LATE_S: Final = 120.0  # an event may be written this much later than one that happened after it
 _EMPTY: Final[ColumnElement[str]] = literal_column(
     "''"
 )  # as in the conditions of the indexes, which a parameter would not match
 
 
 def insert_events(connection: Connection, events: Sequence[Event], incidents: Iterable[str]) -> None:
-    """Write events, each with its incident."""
+    """Write events, each with the id of its incident."""
     rows = [
         {
             "name": text(event.name),
@@ -46,7 +45,7 @@ def insert_events(connection: Connection, events: Sequence[Event], incidents: It
 
 
 def find_events(connection: Connection, wanted: EventFilter) -> list[EventRecord]:
-    """Return one page."""
+    """Return one page of events."""
     most = min(max(wanted.most, 1), PAGE_MAX)
     onwards = wanted.after > 0
     within = _within(connection, wanted)
@@ -65,7 +64,7 @@ def first_id_since(connection: Connection, since: float) -> int | None:
 
 
 def _walks(connection: Connection, wanted: EventFilter) -> Iterator[list[ColumnElement[bool]]]:
-    """Yield conditions, each of which one index leads straight to, in the order of ids."""
+    """Yield conditions that one index serves in the order of ids."""
     columns = EVENTS.c
     names = [text(name) for name in wanted.names]
     project, agent, incident = text(wanted.project), text(wanted.agent), text(wanted.incident)
@@ -92,7 +91,7 @@ def _walks(connection: Connection, wanted: EventFilter) -> Iterator[list[ColumnE
 
 
 def _known_names(connection: Connection) -> list[str]:
-    """Return every name there is, by jumping from one to the next."""
+    """Return every event name, by jumping through the index from one to the next."""
     found: list[str] = []
     while True:
         after = select(func.min(EVENTS.c.name)).where(EVENTS.c.name > (found[-1] if found else ""))
@@ -103,7 +102,7 @@ def _known_names(connection: Connection) -> list[str]:
 
 
 def _within(connection: Connection, wanted: EventFilter) -> list[ColumnElement[bool]]:
-    """Bounds of time as bounds of ids, which every index has, and then exactly."""
+    """Limit times by ids, which every index contains, and then exactly."""
     columns, conditions = EVENTS.c, []
     since, until = moment(wanted.since), moment(wanted.until)
     if wanted.before > 0:
@@ -123,7 +122,7 @@ def _within(connection: Connection, wanted: EventFilter) -> list[ColumnElement[b
 
 
 def _plain(column: ColumnElement[str]) -> ColumnElement[str]:
-    """Return the same for the eye, but nothing that an index could be used for."""
+    """Return an equivalent expression that no index can serve."""
     return column.concat(_EMPTY)
 
 
@@ -139,13 +138,12 @@ def _record(row: Row[Any]) -> EventRecord:
 
 
 def add_audit(connection: Connection, record: AuditRecord) -> None:
-    """Write one; its id is the database's business."""
     row = {"at": moment(record.at), "who": text(record.who), "role": text(record.role), "action": text(record.action)}
     connection.execute(insert(AUDIT), row | {"target": text(record.target), "detail": data_json(record.detail)})
 
 
 def find_audit(connection: Connection, before: int, most: int) -> list[AuditRecord]:
-    """Return a page, newest first."""
+    """Return a page of the audit log, the newest first."""
     found = select(AUDIT).order_by(AUDIT.c.id.desc()).limit(min(max(most, 1), PAGE_MAX))
     if before > 0:
         found = found.where(AUDIT.c.id < whole(before))
@@ -159,7 +157,7 @@ DAY_S: Final = 86_400
 
 
 def add_shadows(connection: Connection, counts: Mapping[tuple[str, str, str, str], int], now: float) -> None:
-    """Add what was counted: by project, policy, rule and reason."""
+    """Add counts by project, policy, rule and reason."""
     day = int(now // DAY_S)
     rows = [
         {
@@ -177,7 +175,7 @@ def add_shadows(connection: Connection, counts: Mapping[tuple[str, str, str, str
 
 
 def find_shadows(connection: Connection, since: float, policy: str) -> list[tuple[str, str, str, int]]:
-    """Return policy, rule, reason and how often, from the day of `since` on; the most frequent first."""
+    """Return policy, rule, reason and count from the day of `since` on, the most frequent first."""
     columns = SHADOWS.c
     times = func.sum(columns.requests)
     found = select(columns.policy, columns.rule, columns.reason, times).where(

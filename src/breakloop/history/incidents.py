@@ -1,11 +1,9 @@
-"""Folding: events and sums of what happened, into incidents (SPEC G-3). Pure: what is known is handed in, what has
-changed is handed back; `incident_rows` reads and writes it.
+"""Folds events and activity into incidents.
 
-A loop that is seen again within 10 minutes is the same incident, also when its fingerprint changes. It is over when
-somebody says so, or after 10 quiet minutes; but not while its agent is blocked or held.
-
-Incidents as rows: those that a batch may change are read, folded by `incidents`, and written back; and the lists and
-the single one that people look at.
+A loop that is detected again within 10 minutes belongs to the same incident, even if its fingerprint changes. An
+incident ends when an event ends it, or after 10 minutes without events, but not while its agent is blocked or
+quarantined. `IncidentFolder` is pure; the functions below it read the affected incidents, fold a batch, and write
+them back.
 """
 
 from __future__ import annotations
@@ -19,8 +17,8 @@ from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Connection, Row, and_, func, or_, select, update
 
-from breakloop.history.api import MOMENT_MAX, IncidentFilter, data_json, from_json, moment, text, to_json, whole
 from breakloop.history.schema import INCIDENTS, PICTURES, replacing
+from breakloop.history.values import MOMENT_MAX, IncidentFilter, data_json, from_json, moment, text, to_json, whole
 from breakloop.model.events import (
     AGENT_KILLED,
     AGENT_RELEASED,
@@ -34,13 +32,13 @@ from breakloop.model.events import (
 from breakloop.model.records import CLEARED, OPEN, STOPPED, Incident, StepMark
 
 QUIET_S: Final = 600.0
-LATE_S: Final = 5.0  # events may be on their way so long; an incident is not ended before
-STRAGGLERS_S: Final = 60.0  # what is counted so late still goes to an incident that is over
+LATE_S: Final = 5.0  # events may take this long to arrive; an incident is not ended before
+STRAGGLERS_S: Final = 60.0  # activity this late still counts for an incident that is over
 STEPS_MAX: Final = 60
 EVIDENCE_MAX: Final = 2000
-_STOPS: Final = frozenset(("reject", "kill", "cut"))  # actions that stop a request, the others let it pass
+_STOPS: Final = frozenset(("reject", "kill", "cut"))  # these actions stop a request; the others let it pass
 _OF_LOOPS: Final = frozenset((LOOP_DETECTED, LOOP_CLEARED, AGENT_KILLED, AGENT_RELEASED))
-_DIGITS: Final = "0123456789abcdefghjkmnpqrstvwxyz"  # in the order of ASCII; none looks like another
+_DIGITS: Final = "0123456789abcdefghjkmnpqrstvwxyz"  # in ASCII order, without characters that look alike
 
 NewId = Callable[[float], str]
 _Who = tuple[str, str | None, str | None]  # project, caller, agent; None: any
@@ -48,7 +46,7 @@ _Who = tuple[str, str | None, str | None]  # project, caller, agent; None: any
 
 @dataclass(slots=True)
 class OpenIncident:
-    """An incident while it is folded. Names and meanings are those of `model.records.Incident`."""
+    """An incident while it is folded. The fields are those of `model.records.Incident`."""
 
     id: str
     project: str
@@ -65,7 +63,7 @@ class OpenIncident:
     action: str = ""
     evidence: str = ""
     ended_at: float | None = None
-    over_at: float = 0.0  # `ended_at`, or when it ends if nothing more happens
+    over_at: float = 0.0  # `ended_at`, or when the incident ends without further events
     held_until: float = 0.0
     detections: int = 0
     hit_count: int = 0
@@ -78,22 +76,21 @@ class OpenIncident:
     saved_microusd: int = 0
     steps_at: float = 0.0
     steps_count: int = 0
-    steps: Sequence[Sequence[Any]] | None = None  # a new picture; None: what is kept stays
+    steps: Sequence[Sequence[Any]] | None = None  # new steps; None: the stored ones stay
     score: Mapping[str, Any] | None = None
 
     def seen(self, at: float) -> None:
-        """Something of it happened: it goes on for a while."""
+        """Extend the incident: something happened in it."""
         self.last_at = max(self.last_at, at)
         self.over_at = max(self.last_at + max(QUIET_S, self.cooldown_seconds), self.held_until)
 
     def end(self, at: float) -> None:
-        """It is over."""
         self.state, self.held_until = CLEARED, 0.0
         self.ended_at = self.over_at = at
 
 
 class IncidentFolder:
-    """One batch. `cases` are those that `concerned` asks for: going on, or over since less than a minute."""
+    """Folds one batch. `cases` are the incidents that `concerned` selects: open, or over for less than a minute."""
 
     def __init__(self, cases: Iterable[OpenIncident], new_id: NewId) -> None:
         self._new_id = new_id
@@ -104,17 +101,17 @@ class IncidentFolder:
 
     @property
     def changed(self) -> list[OpenIncident]:
-        """Every incident that is new or not what it was."""
+        """The incidents that are new or changed."""
         return list(self._changed.values())
 
     def event(self, event: Event) -> str:
-        """Take an event in; return the id of its incident, or ""."""
+        """Fold an event; return the id of its incident, or ""."""
         if event.name not in _OF_LOOPS:
             return ""
         if event.name == LOOP_DETECTED:
             return self._detected(event)
         told_of = event.data.get("incident")
-        if told_of:  # by the history itself, which has ended it
+        if told_of:  # the history has ended the incident itself
             return text(told_of)
         found = sorted(self._meant(event), key=lambda case: case.last_at)
         for case in found:
@@ -126,7 +123,7 @@ class IncidentFolder:
         return found[-1].id if found else ""
 
     def used(self, key: LoopKey, use: LoopUse, at: float) -> None:
-        """Add what passed within a loop and what was stopped."""
+        """Add requests that passed and requests that were stopped within a loop."""
         case = self._loop_of(key)
         if case is None:
             return
@@ -138,7 +135,7 @@ class IncidentFolder:
         case.saved_tokens += use.stopped_tokens
         case.saved_microusd += use.stopped_microusd
         if case.ended_at is None:
-            if use.stopped and not case.shadow:  # whatever the last detection has said of it
+            if use.stopped and not case.shadow:  # whatever the last detection reported
                 case.state = STOPPED
             case.seen(at)
 
@@ -168,7 +165,7 @@ class IncidentFolder:
             self._known.setdefault(who, []).append(case)
 
     def _meant(self, event: Event) -> list[OpenIncident]:
-        """What a kill, a release or the end of a loop is about. What it leaves empty it does not ask for."""
+        """Return the incidents that a kill, a release or the end of a loop refers to. Empty fields match all."""
         data, cleared = event.data, event.name == LOOP_CLEARED
         caller, agent = text(data.get("caller")) or None, text(data.get("agent")) or None
         if caller is None and agent is None:
@@ -185,7 +182,7 @@ class IncidentFolder:
         ]
 
     def _loop_of(self, key: LoopKey) -> OpenIncident | None:
-        """The incident of a loop: best the one with this fingerprint, that goes on, that is enforced, the last one."""
+        """Return the incident of a loop. Preferred are: the same fingerprint, open, enforced, the latest."""
         project, caller, agent, fingerprint = map(text, key)
         found = [
             case
@@ -200,7 +197,7 @@ class IncidentFolder:
 
 
 def concerned(events: Iterable[Event], activity: Activity) -> tuple[set[str], set[str]]:
-    """Return the agents, and the callers without one, whose incidents a batch may change."""
+    """Return the agents, and the callers without an agent, whose incidents a batch may change."""
     agents = {text(agent) for _, _, agent, _ in activity.loops}
     callers = set()
     for event in events:
@@ -214,13 +211,13 @@ def concerned(events: Iterable[Event], activity: Activity) -> tuple[set[str], se
 
 
 def new_incident_id(at: float) -> str:
-    """Return an id that sorts by time and cannot be guessed: 7 digits for the second, 8 for chance."""
+    """Return an id that sorts by time and cannot be guessed: 7 digits for the second, 8 random ones."""
     number = (int(at) & 0x7FFFFFFFF) << 40 | secrets.randbits(40)
     return "".join(_DIGITS[number >> shift & 31] for shift in range(70, -1, -5))
 
 
 def _describe(case: OpenIncident, data: Mapping[str, Any]) -> None:
-    """Take over what a detection says; the last one describes the incident."""
+    """Copy the fields of a detection; the last one describes the incident."""
     case.detections += 1
     case.model = text(data.get("model")) or case.model
     case.fingerprint = text(data.get("fingerprint")) or case.fingerprint
@@ -237,7 +234,7 @@ def _describe(case: OpenIncident, data: Mapping[str, Any]) -> None:
 
 
 def _set_steps(case: OpenIncident, steps: object) -> None:
-    """Take the picture of the steps if it is newer or longer than what is known."""
+    """Take the steps of an event if they are newer or longer than the known ones."""
     if not isinstance(steps, Sequence) or isinstance(steps, str):
         return
     marks = [mark for mark in steps if _is_mark(mark)][-STEPS_MAX:]
@@ -249,7 +246,7 @@ def _set_steps(case: OpenIncident, steps: object) -> None:
 
 
 def _is_mark(mark: object) -> bool:
-    """Whether this is `at, tools, step, result, size, failed, verdict`."""
+    """Return whether this is `at, tools, step, result, size, failed, verdict`."""
     return (
         isinstance(mark, Sequence)
         and len(mark) == 7
@@ -274,7 +271,7 @@ _COLUMNS: Final = tuple(column.name for column in INCIDENTS.c)
 
 
 def fold_incidents(connection: Connection, events: Sequence[Event], activity: Activity, now: float) -> list[str]:
-    """Bring the incidents up to date; return for each event the id of its own, or ""."""
+    """Update the incidents; return the id of each event's incident, or ""."""
     agents, callers = concerned(events, activity)
     folding = IncidentFolder(_load(connection, agents, callers, now), new_incident_id)
     ids = [folding.event(event) for event in events]
@@ -286,7 +283,7 @@ def fold_incidents(connection: Connection, events: Sequence[Event], activity: Ac
 
 
 def end_quiet(connection: Connection, now: float) -> list[Event]:
-    """End what nothing more was heard of, and return that it is over. Of several processes, one is told."""
+    """End incidents without further events, and return the events to publish. Of several processes, one gets them."""
     columns = INCIDENTS.c
     over = and_(columns.ended_at.is_(None), columns.over_at <= now - LATE_S)
     ended = update(INCIDENTS).where(over).values(state=CLEARED, ended_at=columns.over_at, held_until=0.0)
@@ -294,7 +291,7 @@ def end_quiet(connection: Connection, now: float) -> list[Event]:
 
 
 def find_incidents(connection: Connection, wanted: IncidentFilter) -> list[Incident]:
-    """Return a page, the last seen first, without their steps."""
+    """Return a page of incidents without their steps, the last seen first."""
     most = min(max(wanted.most, 1), PAGE_MAX)
     columns = INCIDENTS.c
     found = select(INCIDENTS).where(*_conditions(wanted))
@@ -303,7 +300,7 @@ def find_incidents(connection: Connection, wanted: IncidentFilter) -> list[Incid
 
 
 def find_incident(connection: Connection, incident_id: str) -> Incident | None:
-    """Return one, with its steps and its score."""
+    """Return an incident with its steps and its score."""
     row = connection.execute(select(INCIDENTS).where(INCIDENTS.c.id == text(incident_id))).one_or_none()
     if row is None:
         return None
@@ -315,7 +312,7 @@ def find_incident(connection: Connection, incident_id: str) -> Incident | None:
 
 
 def count_live(connection: Connection, project: str) -> int:
-    """Return how many go on that somebody feels."""
+    """Return the number of open incidents that are not in shadow mode."""
     columns = INCIDENTS.c
     found = select(func.count()).select_from(INCIDENTS).where(columns.ended_at.is_(None), columns.shadow.is_(False))
     return int(connection.execute(found.where(columns.project == text(project)) if project else found).scalar_one())
@@ -354,7 +351,7 @@ def _row(case: OpenIncident) -> dict[str, Any]:
 
 
 def _steps_row(connection: Connection, case: OpenIncident) -> dict[str, Any]:
-    """Return the picture's row; what the batch does not bring stays as it is."""
+    """Return the row of the steps; fields that the batch does not change are kept."""
     known = None
     if case.detections > 1 and (case.steps is None or case.score is None):
         known = connection.execute(select(PICTURES).where(PICTURES.c.incident == case.id)).one_or_none()

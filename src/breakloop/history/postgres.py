@@ -1,6 +1,8 @@
-"""History in PostgreSQL, by URL: `postgresql://user:password@host/database`. The driver is an extra of the package.
-Several gateways may share a database: whoever writes holds a lock on it, so that ids grow with time and incidents are
-folded by one at a time."""
+"""PostgreSQL as the history database, by URL: `postgresql://user:password@host/database`.
+
+The driver is an extra of the package. Several gateways may share a database: a writer holds an advisory lock, so
+that ids grow with time and one process at a time folds incidents.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ _SCHEMES: Final = frozenset(("postgresql", "postgres", _DRIVER))
 _CONNECTIONS: Final = 4
 _CONNECT_S: Final = 5
 _OPTIONS: Final = "-c statement_timeout=15000 -c lock_timeout=5000 -c idle_in_transaction_session_timeout=60000"
-_LOCK: Final = text("SELECT pg_advisory_xact_lock(7094986412)")  # any number that nobody else thinks of
+_LOCK: Final = text("SELECT pg_advisory_xact_lock(7094986412)")  # an arbitrary number
 _WORDS_MAX: Final = 300
 
 
@@ -29,29 +31,28 @@ class PostgresBackend:
         self._url = _parsed(url)
         self._suspect = False
         try:
-            self._engine()  # reaches for nothing yet, but for its package
+            self._engine()  # imports the driver, but does not connect
         except ImportError as error:
             why = f"history: needs a package that is not installed ({error.name}): pip install 'breakloop[postgres]'"
             raise SettingsError(why) from None
 
     def engine(self) -> Engine:
-        """Return the way there."""
         self._suspect = False
         return self._engine()
 
     def begin(self, connection: Connection, *, durable: bool) -> None:
-        """Begin to write. What is not `durable` need not wait for the server's disk."""
+        """Begin a write transaction. If it is not `durable`, it does not wait for the server's disk."""
         connection.begin()
         if not durable:
             connection.exec_driver_sql("SET LOCAL synchronous_commit = off")
         connection.execute(_LOCK)
 
     def is_moved(self) -> bool:
-        """Whether it failed: who answers at the address next may be a copy that was put in its place."""
+        """Return whether it failed: the server that answers next may be a replica with another state."""
         return self._suspect
 
     def explain(self, error: Exception) -> str:
-        """Return the first line of what the server or the driver says; the others may quote data."""
+        """Return the first line of the error; the others may quote data."""
         if isinstance(error, PoolTimeoutError):
             return "all connections are in use"
         cause = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
@@ -59,16 +60,16 @@ class PostgresBackend:
         password = self._url.password
         return line.replace(str(password), "***") if password else line
 
-    def unfit(self, error: Exception) -> str:  # noqa: ARG002 - there is no file to set aside
-        """Nothing on a server is ours to move out of the way."""
+    def unfit(self, error: Exception) -> str:  # noqa: ARG002 - there is no file to rename
+        """Return "": nothing on a server is moved away."""
         return ""
 
     def set_aside(self, kind: str, wrong: str) -> bool:  # noqa: ARG002 - the same
-        """Never asked for."""
+        """Not called, because `unfit` returns ""."""
         return False
 
-    def failed(self, wrong: str) -> None:  # noqa: ARG002 - the caller counts, and tells
-        """Look at it again before it is used again."""
+    def failed(self, wrong: str) -> None:  # noqa: ARG002 - the caller reports it
+        """Check the schema before the database is used again."""
         self._suspect = True
 
     def works(self) -> None:
@@ -89,14 +90,14 @@ class PostgresBackend:
         )
 
     def _arguments(self) -> dict[str, object]:
-        """What the driver is told, unless the URL says otherwise."""
+        """Return the driver's arguments, unless the URL sets them."""
         wanted = {"connect_timeout": _CONNECT_S, "options": _OPTIONS, "application_name": "breakloop"}
-        ours: dict[str, object] = {"prepare_threshold": None}  # a pooler would lose what was prepared
+        ours: dict[str, object] = {"prepare_threshold": None}  # a connection pooler would lose prepared statements
         return ours | {name: value for name, value in wanted.items() if name not in self._url.query}
 
 
 def is_postgres(where: str) -> bool:
-    """Whether a setting names a PostgreSQL database."""
+    """Return whether a setting is the URL of a PostgreSQL database."""
     return where.partition(":")[0] in _SCHEMES
 
 

@@ -1,9 +1,8 @@
-"""The tables, as queries name them. How a database gets them is `migrations`' business; a test holds the two equal.
+"""Tables, migrations and upserts.
 
-How a database gets its tables: steps, forward only. Step N leads from version N to N + 1 and is never changed once
-it was released; the version is kept in the database. A database of a newer version is left alone.
-
-Statements that both databases know under different names: writing a row that may be there already.
+Migrations only go forward. Step N leads from version N to N + 1 and never changes after its release; the version is
+stored in the database. A database of a newer version is left alone. A test compares the tables with what the
+migrations create.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ INCIDENTS: Final = Table(
     Column("first_at", Double, nullable=False),
     Column("last_at", Double, nullable=False),
     Column("ended_at", Double),
-    Column("over_at", Double, nullable=False),  # `ended_at`, or when it ends if nothing more happens
+    Column("over_at", Double, nullable=False),  # `ended_at`, or when the incident ends without further events
     Column("held_until", Double, nullable=False),  # of the agent's quarantine
     Column("detections", BigInteger, nullable=False),
     Column("hit_count", BigInteger, nullable=False),
@@ -58,11 +57,11 @@ INCIDENTS: Final = Table(
     Column("saved_requests", BigInteger, nullable=False),
     Column("saved_tokens", BigInteger, nullable=False),
     Column("saved_microusd", BigInteger, nullable=False),
-    Column("steps_at", Double, nullable=False),  # when the last step of its picture was
+    Column("steps_at", Double, nullable=False),  # time of the last step
     Column("steps_count", BigInteger, nullable=False),
 )
 
-# Apart from the incidents, so that a list of them stays small to read.
+# Separate from the incidents, so that listing them reads little.
 PICTURES: Final = Table(
     "breakloop_pictures",
     METADATA,
@@ -105,7 +104,7 @@ def _sums() -> list[Column[int]]:
     return [Column(name, BigInteger, nullable=False) for name in (*names, "saved_requests", "saved_microusd")]
 
 
-# Sums of `span_s` seconds that begin at `at`.
+# Sums of `span_s` seconds from `at` on.
 POINTS: Final = Table(
     "breakloop_points",
     METADATA,
@@ -128,7 +127,7 @@ AGENT_POINTS: Final = Table(
 SHADOWS: Final = Table(
     "breakloop_shadows",
     METADATA,
-    Column("day", BigInteger, primary_key=True),  # since the epoch, UTC
+    Column("day", BigInteger, primary_key=True),  # days since 1970, UTC
     Column("project", Text, primary_key=True),
     Column("policy", Text, primary_key=True),
     Column("rule", Text, primary_key=True),
@@ -149,7 +148,7 @@ AUDIT: Final = Table(
 )
 
 
-# What the two databases call the same thing.
+# Column types and constraints that differ between the two databases.
 _WORDS: Final = {
     "sqlite": {"serial": "INTEGER PRIMARY KEY AUTOINCREMENT", "real": "REAL", "packed": " WITHOUT ROWID"},
     "postgresql": {
@@ -231,14 +230,14 @@ STEPS: Final = (_FIRST,)
 
 
 class NewerSchemaError(Exception):
-    """The database was written by a version that is newer than this one."""
+    """The database was written by a newer version of breakloop."""
 
     def __init__(self, found: int, own: int) -> None:
         super().__init__(f"written by a newer version (its form is {found}, known is {own})")
 
 
 def migrate(connection: Connection, steps: Sequence[str] = STEPS) -> None:
-    """Bring a database up to date, within the caller's transaction, which nobody else writes beside."""
+    """Run the missing steps, within the caller's exclusive transaction."""
     found = version(connection)
     if found > len(steps):
         raise NewerSchemaError(found, len(steps))
@@ -251,7 +250,7 @@ def migrate(connection: Connection, steps: Sequence[str] = STEPS) -> None:
 
 
 def version(connection: Connection) -> int:
-    """Return how many steps a database has behind it."""
+    """Return the number of steps that a database has completed."""
     if connection.dialect.name == "sqlite":
         return int(connection.exec_driver_sql("PRAGMA user_version").scalar_one())
     if connection.exec_driver_sql("SELECT to_regclass('breakloop_version')").scalar_one() is None:
@@ -272,18 +271,18 @@ Insert = sqlite.Insert | postgresql.Insert
 
 
 def insert(connection: Connection, table: Table) -> Insert:
-    """Return an INSERT of the connection's database."""
+    """Return an INSERT of the connection's dialect."""
     return sqlite.insert(table) if connection.dialect.name == "sqlite" else postgresql.insert(table)
 
 
 def replacing(connection: Connection, table: Table) -> Insert:
-    """Return a statement that puts a row in the place of the one with its key."""
+    """Return a statement that replaces the row with the same key."""
     new = insert(connection, table)
     return upsert(new, table, {column.name: new.excluded[column.name] for column in _others(table)})
 
 
 def adding(connection: Connection, table: Table, sums: Iterable[str]) -> Insert:
-    """Return a statement that adds a row's sums to those of the one with its key."""
+    """Return a statement that adds sums to the row with the same key."""
     new = insert(connection, table)
     return upsert(new, table, {name: table.c[name] + new.excluded[name] for name in sums})
 
@@ -293,5 +292,5 @@ def _others(table: Table) -> list[Column[Any]]:
 
 
 def upsert(new: Insert, table: Table, changes: Mapping[str, Any]) -> Insert:
-    """Return the INSERT that changes the row with its key instead, if there is one."""
+    """Return an INSERT that updates the row with the same key, if there is one."""
     return new.on_conflict_do_update(index_elements=list(table.primary_key.columns), set_=dict(changes))

@@ -1,8 +1,8 @@
-"""`open_history`: the past behind one interface (`api.History`), on SQLite or PostgreSQL. What belongs to one question
-is in the file of its name; here each gets its connection, and a write its one transaction.
+"""`History`: all reads and writes of the history database, each in one transaction, and its retention.
 
-What is dropped, and when: by age and by number of rows, a bounded number at a time, so that a writer never waits
-long. What is still going on is not dropped, and neither is what somebody has set for an agent.
+Every method may wait for a disk or a network: call them from threads. Retention deletes by age and by number of
+rows, a limited number at a time, so that a writer never waits long. Open incidents and the settings of agents are
+not deleted.
 """
 
 from __future__ import annotations
@@ -23,47 +23,47 @@ from breakloop.history import events as event_rows
 from breakloop.history import events as shadows
 from breakloop.history import incidents as incident_rows
 from breakloop.history.agents import COARSE_S, FINE_KEPT_S, summed
-from breakloop.history.api import EventFilter, History, IncidentFilter
 from breakloop.history.database import DatabaseBackend, HistoryDatabase, SqliteBackend
 from breakloop.history.events import first_id_since
 from breakloop.history.postgres import PostgresBackend, is_postgres
 from breakloop.history.schema import AGENT_POINTS, AGENTS, AUDIT, CALLERS, EVENTS, INCIDENTS, PICTURES, POINTS, SHADOWS
+from breakloop.history.values import EventFilter, IncidentFilter
 from breakloop.model.events import Activity, Event
 from breakloop.model.records import AgentRecord, AuditRecord, EventRecord, Incident, Point, TotalsRecord
 from breakloop.store.sqlite import Report
 
 DAY_S: Final = 86_400
-BATCH: Final = 5_000  # rows in one transaction
-ROUNDS: Final = 40  # transactions in one purge; what is left waits for the next
+BATCH: Final = 5_000  # rows per transaction
+ROUNDS: Final = 40  # transactions per purge; the rest waits for the next one
 AUDIT_DAYS: Final = 365
 AUDIT_MAX: Final = 100_000
 
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """How much is kept. Incidents, agents and their curves have bounds that follow from the number of events."""
+    """How much is kept. The limits of incidents, agents and curves follow from the number of events."""
 
     days: int = 30
     events: int = 1_000_000
 
     @property
     def incidents(self) -> int:
-        """How many incidents."""
+        """The number of incidents."""
         return max(self.events // 20, 100)
 
     @property
     def agents(self) -> int:
-        """How many agents."""
+        """The number of agents."""
         return max(self.events // 10, 100)
 
     @property
     def agent_points(self) -> int:
-        """How many intervals of single agents."""
+        """The number of intervals of single agents."""
         return max(self.events, 1000)
 
 
 def excess(connection: Connection, keep: Retention, now: float) -> Iterator[tuple[Table, ColumnElement[bool]]]:
-    """Yield which rows of which table may go: old ones, and those beyond the number. Looks at each when asked."""
+    """Yield tables and conditions of rows to delete: old ones, and those beyond the limits. Evaluated lazily."""
     oldest = now - keep.days * DAY_S
     yield EVENTS, EVENTS.c.id < max(_old_events(connection, oldest), _last_id(connection, EVENTS) - keep.events + 1)
     over = INCIDENTS.c.ended_at.is_not(None)
@@ -86,7 +86,7 @@ def excess(connection: Connection, keep: Retention, now: float) -> Iterator[tupl
 
 
 def drop(connection: Connection, table: Table, which: ColumnElement[bool]) -> int:
-    """Delete at most a batch; return how many."""
+    """Delete at most one batch; return how many rows."""
     keys = list(table.primary_key.columns)
     some: Select[tuple[object, ...]] = select(*keys).where(which).limit(BATCH)
     key = tuple_(*keys) if len(keys) > 1 else keys[0]
@@ -94,7 +94,7 @@ def drop(connection: Connection, table: Table, which: ColumnElement[bool]) -> in
 
 
 def _old_events(connection: Connection, oldest: float) -> int:
-    """The first event that is young enough; without one, all may go."""
+    """Return the id of the first event that is recent enough; without one, all events may go."""
     first = first_id_since(connection, oldest)
     return _last_id(connection, EVENTS) + 1 if first is None else first
 
@@ -104,8 +104,9 @@ def _last_id(connection: Connection, table: Table) -> int:
 
 
 def _beyond(connection: Connection, column: ColumnElement[float], most: int) -> float:
-    """Return the value of the last row that has a place among the `most` highest, or 0 if all have. Others with the
-    same value stay too."""
+    """Return the value of the last row among the `most` highest, or 0 if there are fewer. Rows with the same value
+    stay.
+    """
     found = select(column).order_by(column.desc()).offset(most - 1).limit(1)
     value = connection.execute(found).scalar_one_or_none()
     return 0.0 if value is None else float(value)
@@ -115,9 +116,12 @@ _SQLITE = "sqlite:///"
 
 
 def open_history(where: str | Path, *, retention: Retention, clock: Clock, report: Report) -> History:
-    """Return the history at a path or URL. Nothing is opened before the first call, so that nothing fails here but a
-    setting that cannot be right: `SettingsError`. `report` hears of a file that was set aside or cannot be used."""
-    return SqlHistory(HistoryDatabase(_place(where, report), clock), retention, clock)
+    """Return the history at a path or URL. Nothing is opened before the first call.
+
+    Raises `SettingsError` for a URL that cannot be used. `report` is called when a file was renamed or cannot be
+    used.
+    """
+    return History(HistoryDatabase(_place(where, report), clock), retention, clock)
 
 
 def _place(where: str | Path, report: Report) -> DatabaseBackend:
@@ -130,8 +134,8 @@ def _place(where: str | Path, report: Report) -> DatabaseBackend:
     return SqliteBackend(where, report)
 
 
-class SqlHistory:
-    """The past in a database."""
+class History:
+    """The history database. Methods raise `HistoryError`."""
 
     def __init__(self, database: HistoryDatabase, retention: Retention, clock: Clock) -> None:
         self._database = database
@@ -139,7 +143,7 @@ class SqlHistory:
         self._clock = clock
 
     def write(self, events: Sequence[Event], activity: Activity, now: float) -> None:
-        """Keep what happened, in one transaction."""
+        """Store events, and fold them into incidents, agents and curves, in one transaction."""
         batch = summed(events, activity, now)
         with self._database.writing() as connection:
             incidents = incident_rows.fold_incidents(connection, events, activity, now)
@@ -149,22 +153,21 @@ class SqlHistory:
             shadows.add_shadows(connection, activity.shadow, now)
 
     def end_quiet(self, now: float) -> list[Event]:
-        """End incidents that nothing more was heard of; return that they are over, to be published."""
+        """End incidents without further events; return the events to publish."""
         with self._database.writing() as connection:
             return incident_rows.end_quiet(connection, now)
 
     def events(self, wanted: EventFilter) -> list[EventRecord]:
-        """Return events."""
         with self._database.reading() as connection:
             return event_rows.find_events(connection, wanted)
 
     def incidents(self, wanted: IncidentFilter) -> list[Incident]:
-        """Return incidents, without their steps."""
+        """Return incidents without their steps."""
         with self._database.reading() as connection:
             return incident_rows.find_incidents(connection, wanted)
 
     def incident(self, incident_id: str) -> Incident | None:
-        """Return one, with its steps."""
+        """Return an incident with its steps."""
         with self._database.reading() as connection:
             return incident_rows.find_incident(connection, incident_id)
 
@@ -174,12 +177,11 @@ class SqlHistory:
             return agents.find_agents(connection, project, find, most, self._clock.now())
 
     def agent(self, project: str, agent: str) -> AgentRecord | None:
-        """Return one."""
         with self._database.reading() as connection:
             return agents.find_agent(connection, project, agent, self._clock.now())
 
     def set_agent(self, project: str, agent: str, settings: Mapping[str, Any]) -> None:
-        """Keep what was set for an agent; on disk when this returns."""
+        """Store the settings of an agent, also of one that was never seen; on disk when this returns."""
         with self._database.writing(durable=True) as connection:
             agents.set_agent(connection, project, agent, settings)
 
@@ -191,29 +193,28 @@ class SqlHistory:
             return replace(found, incidents_open=live, agents=agents.count_agents(connection, since, project))
 
     def curve(self, since: float, until: float, step_s: int, project: str = "", agent: str = "") -> list[Point]:
-        """Return sums for each interval."""
+        """Return sums for each interval, including empty ones."""
         span = curves.CurveRange(since, until, step_s, self._clock.now())
         with self._database.reading() as connection:
             return curves.find_curve(connection, span, project, agent)
 
     def shadow(self, since: float, policy: str = "") -> list[tuple[str, str, str, int]]:
-        """Return what policies in shadow mode would have denied."""
+        """Return what policies in shadow mode would have denied: policy, rule, reason, count."""
         with self._database.reading() as connection:
             return shadows.find_shadows(connection, since, policy)
 
-    def audited(self, who: str, role: str, action: str, target: str, detail: Mapping[str, Any], now: float) -> None:
-        """Keep that somebody did something; on disk when this returns."""
+    def add_audit(self, who: str, role: str, action: str, target: str, detail: Mapping[str, Any], now: float) -> None:
+        """Add an entry to the audit log; on disk when this returns."""
         with self._database.writing(durable=True) as connection:
             audit.add_audit(connection, AuditRecord(0, now, who, role, action, target, detail))
 
     def audit(self, before: int = 0, most: int = 100) -> list[AuditRecord]:
-        """Return who did what, newest first."""
+        """Return entries of the audit log, the newest first."""
         with self._database.reading() as connection:
             return audit.find_audit(connection, before, most)
 
     def purge(self, now: float) -> int:
-        """Drop what is too old or too much, in small transactions; return how many rows. It may take several calls
-        to drop a lot."""
+        """Delete rows that are too old or too many, in small transactions; return how many. May need several calls."""
         with self._database.reading() as connection:
             which = list(excess(connection, self._retention, now))
         dropped = rounds = 0
@@ -228,5 +229,4 @@ class SqlHistory:
         return dropped
 
     def close(self) -> None:
-        """Let go."""
         self._database.close()

@@ -58,6 +58,63 @@ class UnfitError(Exception):
         self.kind = kind
 
 
+class DatabaseFile:
+    """A database file on disk: created for its owner only, renamed when it cannot be used, problems reported once."""
+
+    def __init__(self, path: Path, report: Report) -> None:
+        self.path = path
+        self.problem = ""  # the last one that was reported; empty while the file works
+        self._report = report
+        self._identity: tuple[int, int] | None = None  # device and inode
+
+    def create(self) -> None:
+        """Create the file if there is none, with mode 0600: SQLite would make it readable for everyone."""
+        try:
+            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))
+        except (IsADirectoryError, PermissionError) as error:
+            self._identify()  # raises if the directory is the problem
+            raise UnfitError("unusable", error.strerror or str(error)) from None
+        self._identify()
+
+    def is_replaced(self) -> bool:
+        """Return whether another file, or none, is at the path since `create`."""
+        try:
+            status = self.path.stat()
+        except FileNotFoundError:
+            return True
+        return (status.st_dev, status.st_ino) != self._identity
+
+    def set_aside(self, kind: str, wrong: str) -> bool:
+        """Rename the file, unless another process already has; return whether a new one can be created."""
+        try:
+            if not self.is_replaced():
+                aside = _rename(self.path, kind)
+                self.note(wrong, f"set aside as {aside}, and a new one begun")
+        except OSError as failure:
+            self.report(wrong, f"it cannot be set aside ({failure.strerror}), so nothing is kept")
+            return False
+        return True
+
+    def report(self, wrong: str, done: str) -> None:
+        """Report a problem, or with an empty `wrong` its end. A problem that persists is reported once."""
+        changed, self.problem = wrong != self.problem, wrong
+        if changed:
+            self.note(wrong, done)
+
+    def works(self) -> None:
+        """Report the end of a problem, if there was one."""
+        if self.problem:
+            self.report("", "it is written again")
+
+    def note(self, wrong: str, done: str) -> None:
+        """Report an incident that is not a lasting problem."""
+        self._report(SqliteTrouble(str(self.path), wrong, done))
+
+    def _identify(self) -> None:
+        status = self.path.stat()
+        self._identity = status.st_dev, status.st_ino
+
+
 class SqliteFile:
     """One file. `made` counts how often it began empty: then its owner writes everything he has."""
 
@@ -66,13 +123,16 @@ class SqliteFile:
     ) -> None:
         self.path = path
         self.made = 0
-        self.trouble = ""
         self._schema = schema
-        self._report = report
+        self._file = DatabaseFile(path, report)
         self._busy_s = busy_s
         self._synchronous = synchronous
         self._connection: sqlite3.Connection | None = None
-        self._opened: tuple[int, int] | None = None  # device and inode
+
+    @property
+    def trouble(self) -> str:
+        """What is wrong with the file; empty while it works."""
+        return self._file.problem
 
     def run(self, work: Callable[[sqlite3.Connection], T], *, synced: bool = True) -> T:
         """Do `work` in one transaction, on disk when this returns. Raises `StateError`, after it was reported.
@@ -85,8 +145,7 @@ class SqliteFile:
             raise StateError(self._unfit(error)) from None
         except (sqlite3.Error, OSError) as error:
             raise StateError(self._failed(error)) from None
-        if self.trouble:
-            self._say("", "it is written again")
+        self._file.works()
         return result
 
     def close(self) -> None:
@@ -97,11 +156,9 @@ class SqliteFile:
                 connection.close()
 
     def _transaction(self, work: Callable[[sqlite3.Connection], T], synchronous: str = "") -> T:
-        if self._connection is not None and not self._in_place():
+        if self._connection is not None and self._file.is_replaced():
             self.close()
-            self._report(
-                SqliteTrouble(str(self.path), "removed or replaced while in use", "opened again, or made anew")
-            )
+            self._file.note("removed or replaced while in use", "opened again, or made anew")
         try:
             connection = self._connection or self._open()
         except UnfitError as error:
@@ -127,31 +184,12 @@ class SqliteFile:
                 connection.execute(f"PRAGMA synchronous = {self._synchronous}")
         return result
 
-    def _in_place(self) -> bool:
-        """Whether the file that is open is the one that a restart would find."""
-        try:
-            status = self.path.stat()
-        except FileNotFoundError:
-            return False
-        return (status.st_dev, status.st_ino) == self._opened
-
-    def _make(self) -> None:
-        """Make the file if there is none: SQLite would let everybody read it."""
-        try:
-            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))
-        except (IsADirectoryError, PermissionError) as error:
-            status = self.path.stat()  # without one the directory is at fault
-            self._opened = status.st_dev, status.st_ino
-            raise UnfitError("unusable", error.strerror or str(error)) from None
-
     def _open(self) -> sqlite3.Connection:
-        self._make()
+        self._file.create()
         connection = sqlite3.connect(
             self.path, timeout=self._busy_s, isolation_level=None, check_same_thread=False, cached_statements=16
         )
         try:
-            status = self.path.stat()
-            self._opened = status.st_dev, status.st_ino
             self._prepare(connection)
         except BaseException:
             connection.close()
@@ -197,30 +235,19 @@ class SqliteFile:
             wrong = in_words(error)
         if _code(error) not in _PASSING:
             self.close()
-        self._say(wrong, "nothing is kept until it can be written again")
+        self._file.report(wrong, "nothing is kept until it can be written again")
         return wrong
 
     def _unfit(self, error: UnfitError) -> str:
-        """Set the file aside, so that the next opening makes a new one; return what is wrong."""
+        """Set the file aside, so that the next opening creates a new one; return what is wrong."""
         self.close()
         wrong = f"{error.kind}: {error}"
-        try:
-            if self._in_place():  # else another process has set it aside already
-                aside = set_aside(self.path, error.kind)
-                self._report(SqliteTrouble(str(self.path), wrong, f"set aside as {aside}, and a new one begun"))
-        except OSError as failure:
-            self._say(wrong, f"it cannot be set aside ({failure.strerror}), so nothing is kept")
+        self._file.set_aside(error.kind, wrong)
         return wrong
 
-    def _say(self, wrong: str, done: str) -> None:
-        """Report what has changed: a failure that goes on is not news."""
-        changed, self.trouble = wrong != self.trouble, wrong
-        if changed:
-            self._report(SqliteTrouble(str(self.path), wrong, done))
 
-
-def set_aside(path: Path, kind: str) -> Path:
-    """Give a file and its companions another name, and return it. Raises `OSError`."""
+def _rename(path: Path, kind: str) -> Path:
+    """Rename a file and its companions; return the new path. Raises `OSError`."""
     names = [path.with_name(f"{path.name}.{kind}-{number}") for number in range(1, _ASIDE_MAX + 1)]
     free = [name for name in names if not name.exists()]
     if not free:

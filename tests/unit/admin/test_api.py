@@ -122,7 +122,7 @@ def test_what_cannot_be_written_down_is_not_acknowledged(
     def full_disk(*_: Any) -> None:
         raise HistoryError("the disk is full")
 
-    monkeypatch.setattr(world.history, "audited", full_disk)
+    monkeypatch.setattr(world.history, "add_audit", full_disk)
     answer = send(client(world), operation, world)
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "not_audited")
     assert "it is done" in answer.json()["error"]["message"]

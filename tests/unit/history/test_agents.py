@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from breakloop.clock import FakeClock
-from breakloop.history.api import History
+from breakloop.history.store import History
 from breakloop.model.events import Activity, AgentUse
 from breakloop.model.records import AgentRecord
 from tests.histories import NOTHING, detected, looped, used

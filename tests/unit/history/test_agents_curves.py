@@ -8,7 +8,7 @@ import pytest
 
 from breakloop.clock import FakeClock
 from breakloop.history.agents import POINTS_MAX, CurveRange
-from breakloop.history.api import History
+from breakloop.history.store import History
 from breakloop.model.events import Activity, AgentUse
 from breakloop.model.records import Point, TotalsRecord
 from tests.histories import detected, looped, used

@@ -10,8 +10,9 @@ from sqlalchemy.exc import OperationalError
 
 from breakloop.clock import FakeClock
 from breakloop.errors import HistoryError
-from breakloop.history.api import EventFilter, History
 from breakloop.history.database import HistoryDatabase
+from breakloop.history.store import History
+from breakloop.history.values import EventFilter
 from breakloop.model.events import Event
 from tests.histories import NOTHING, Past, told
 
@@ -172,7 +173,7 @@ def test_many_threads(past: Past) -> None:
             for index in range(10):
                 if number % 2:
                     history.write([told(f"t{number}", 1.0 + index)], NOTHING(), 1.0 + index)
-                    history.audited(f"w{number}", "operator", "a", "b", {}, 1.0)
+                    history.add_audit(f"w{number}", "operator", "a", "b", {}, 1.0)
                 else:
                     history.events(EventFilter())
                     history.totals(0.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 
 from breakloop.clock import FakeClock
-from breakloop.history.api import History
+from breakloop.history.store import History
 from breakloop.model.records import AuditRecord
 from tests.histories import Past
 
@@ -14,7 +14,9 @@ def test_audit(history: History, clock: FakeClock) -> None:
     """Newest first, page by page (K-3, X-2)."""
     now = clock.now()
     for index in range(5):
-        history.audited("alice", "operator", "agent.kill", f"bot{index}", {"reason": "ä\0", "n": [index]}, now + index)
+        history.add_audit(
+            "alice", "operator", "agent.kill", f"bot{index}", {"reason": "ä\0", "n": [index]}, now + index
+        )
     found = history.audit()
     assert found[0] == AuditRecord(5, now + 4, "alice", "operator", "agent.kill", "bot4", {"reason": "ä\0", "n": [4]})
     assert [record.id for record in found] == [5, 4, 3, 2, 1]
@@ -25,7 +27,7 @@ def test_audit(history: History, clock: FakeClock) -> None:
 def test_it_is_on_disk_before_it_is_acknowledged(sqlite_past: Past) -> None:
     """Another process sees it at once, and it is written through to the disk (K-3)."""
     history = sqlite_past.open()
-    history.audited("alice", "operator", "bundle.apply", "7", {}, sqlite_past.clock.now())
+    history.add_audit("alice", "operator", "bundle.apply", "7", {}, sqlite_past.clock.now())
     file = sqlite3.connect(sqlite_past.where)
     assert file.execute("SELECT who, action FROM breakloop_audit").fetchall() == [("alice", "bundle.apply")]
     file.close()

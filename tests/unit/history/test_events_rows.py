@@ -11,8 +11,8 @@ from sqlalchemy import event as sql_event
 
 from breakloop.clock import FakeClock
 from breakloop.history import events as event_rows
-from breakloop.history.api import EventFilter, History
-from breakloop.history.store import SqlHistory
+from breakloop.history.store import History
+from breakloop.history.values import EventFilter
 from breakloop.model.events import AGENT_KILLED, AGENT_RELEASED, LIMIT_EXCEEDED, LOOP_DETECTED, STORE_DEGRADED, Event
 from breakloop.model.records import EventRecord
 from tests.histories import NOTHING, Past, detected, told
@@ -141,7 +141,7 @@ def test_every_walk_follows_an_index(sqlite_past: Past, chosen: dict[str, Any], 
     """No filter sorts or reads the whole table, whatever is in it."""
     history = sqlite_past.open()
     fill(history, sqlite_past.clock)
-    assert isinstance(history, SqlHistory)
+    assert isinstance(history, History)
     asked: list[tuple[str, Any]] = []
     with history._database.reading() as connection:
         sql_event.listen(

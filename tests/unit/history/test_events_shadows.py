@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from breakloop.clock import FakeClock
-from breakloop.history.api import EventFilter, History
+from breakloop.history.store import History
+from breakloop.history.values import EventFilter
 from breakloop.model.events import SHADOW_WOULD_REJECT, Activity
 from tests.histories import told
 

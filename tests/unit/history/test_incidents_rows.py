@@ -6,7 +6,8 @@ import math
 from dataclasses import replace
 
 from breakloop.clock import FakeClock
-from breakloop.history.api import EventFilter, History, IncidentFilter
+from breakloop.history.store import History
+from breakloop.history.values import EventFilter, IncidentFilter
 from breakloop.model.events import AGENT_KILLED, AGENT_RELEASED, Activity, AgentUse, LoopUse
 from breakloop.model.records import CLEARED, OPEN, STOPPED, Incident, StepMark
 from tests.histories import NOTHING, Past, detected, looped, told

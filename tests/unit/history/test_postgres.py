@@ -9,8 +9,8 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from breakloop.clock import FakeClock
 from breakloop.errors import HistoryError, SettingsError
-from breakloop.history.api import EventFilter
 from breakloop.history.postgres import PostgresBackend, is_postgres
+from breakloop.history.values import EventFilter
 from tests.histories import NOTHING, Past, told
 from tests.postgres_servers import PASSWORD, PostgresServer
 
@@ -75,7 +75,7 @@ def test_settings_of_the_url_come_first() -> None:
 def test_a_server_that_goes_and_comes_back(own_postgres: PostgresServer, clock: FakeClock) -> None:
     """Orders that were acknowledged stay, failures are told, and nobody has to start anything again (G-2, K-3)."""
     history = Past(own_postgres.url, clock).open()
-    history.audited("alice", "operator", "before", "x", {}, 1.0)
+    history.add_audit("alice", "operator", "before", "x", {}, 1.0)
     own_postgres.stop()
     with pytest.raises(HistoryError) as caught:
         history.write([told("lost", 1.0)], NOTHING(), 1.0)

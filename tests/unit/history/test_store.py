@@ -12,8 +12,8 @@ import pytest
 
 from breakloop.clock import FakeClock
 from breakloop.errors import HistoryError, SettingsError
-from breakloop.history.api import EventFilter, History, IncidentFilter
-from breakloop.history.store import Retention, open_history
+from breakloop.history.store import History, Retention, open_history
+from breakloop.history.values import EventFilter, IncidentFilter
 from breakloop.model.events import Activity
 from breakloop.model.records import TotalsRecord
 from tests.histories import NOTHING, detected, told
@@ -53,7 +53,7 @@ def test_whatever_is_asked_is_answered(history: History, clock: FakeClock, numbe
         history.curve(since, until, count, odd, odd)
         history.curve(since, until, 60, agent="bot")
     assert history.shadow(number, odd) == []
-    history.audited(odd, odd, odd, odd, {odd: odd}, number)
+    history.add_audit(odd, odd, odd, odd, {odd: odd}, number)
     assert len(history.audit(count, count)) <= 1
 
 
@@ -87,6 +87,8 @@ def test_a_batch_is_all_or_nothing(history: History, clock: FakeClock) -> None:
 
 def test_traffic_does_not_load_it() -> None:
     """`import breakloop` and the gateway come without a database library."""
-    code = "import sys, breakloop, breakloop.gateway.server, breakloop.history.api; print('sqlalchemy' in sys.modules)"
+    code = (
+        "import sys, breakloop, breakloop.gateway.server, breakloop.history.values; print('sqlalchemy' in sys.modules)"
+    )
     done = run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

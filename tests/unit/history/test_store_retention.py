@@ -8,8 +8,8 @@ import pytest
 
 from breakloop.history import store
 from breakloop.history import store as retention
-from breakloop.history.api import EventFilter, History, IncidentFilter
-from breakloop.history.store import Retention
+from breakloop.history.store import History, Retention
+from breakloop.history.values import EventFilter, IncidentFilter
 from breakloop.model.events import AGENT_KILLED, Activity
 from tests.histories import NOTHING, Past, detected, told, used
 
@@ -85,7 +85,7 @@ def test_minutes_for_two_days_and_hours_for_the_rest(past: Past) -> None:
 
 def test_audit_is_kept_for_a_year(past: Past) -> None:
     history, now = past.open(days=1), past.clock.now()
-    history.audited("a", "operator", "x", "y", {}, now)
+    history.add_audit("a", "operator", "x", "y", {}, now)
     history.purge(now + 364 * DAY)
     assert len(history.audit()) == 1
     history.purge(now + 366 * DAY)

@@ -60,7 +60,7 @@ class ReleaseBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 async def agents(asked: OperationRequest) -> AgentsResponse:
     """Those that match, of one project or of all; then those that are held and were never seen."""
     query, history, stops = asked.query, asked.services.history, asked.services.operator.stops
-    found = await asked.services.aside(lambda: history.agents(query.project, query.find, query.most))
+    found = await asked.services.in_thread(lambda: history.agents(query.project, query.find, query.most))
     holds = _holds(asked)
     seen = [agent_view(one, _of(holds, one.project, one.agent), stops(one.agent)) for one in found]
     return AgentsResponse((seen + await _unseen(asked, holds))[: query.most])
@@ -69,7 +69,7 @@ async def agents(asked: OperationRequest) -> AgentsResponse:
 async def agent(asked: OperationRequest) -> AgentView:
     """One, also if it was never seen but is held."""
     name, project, history = asked.path["id"], asked.project, asked.services.history
-    found = await asked.services.aside(lambda: history.agent(project, name))
+    found = await asked.services.in_thread(lambda: history.agent(project, name))
     holds = _of(_holds(asked), project, name)
     if found is not None:
         return agent_view(found, holds, asked.services.operator.stops(name))
@@ -119,7 +119,7 @@ async def _unseen(asked: OperationRequest, holds: list[HoldView]) -> list[AgentV
     find = query.find.lower()
     held = {(one.project, one.agent) for one in holds if one.agent and one.binds != CALLER}
     wanted = sorted(who for who in held if query.project in {"", who[0]} and find in who[1].lower())
-    found = await asked.services.aside(lambda: [who for who in wanted if history.agent(*who) is None])
+    found = await asked.services.in_thread(lambda: [who for who in wanted if history.agent(*who) is None])
     return [AgentView(project=who[0], agent=who[1], holds=_of(holds, *who)) for who in found]
 
 

@@ -67,7 +67,7 @@ class RulesResponse(msgspec.Struct):
 
 async def webhooks(asked: OperationRequest) -> WebhooksResponse:
     """All of them, without secrets."""
-    return WebhooksResponse(plain(await asked.services.aside(asked.services.hooks.webhooks)))
+    return WebhooksResponse(plain(await asked.services.in_thread(asked.services.alerts.webhooks)))
 
 
 async def add(asked: OperationRequest) -> WebhookCreated:
@@ -102,13 +102,13 @@ async def again(asked: OperationRequest) -> DeliveryRetried:
 
 async def deliveries(asked: OperationRequest) -> DeliveriesResponse:
     """What became of what was sent."""
-    most, hooks = asked.query.most, asked.services.hooks
-    return DeliveriesResponse(plain(await asked.services.aside(lambda: hooks.deliveries(most))))
+    most, hooks = asked.query.most, asked.services.alerts
+    return DeliveriesResponse(plain(await asked.services.in_thread(lambda: hooks.deliveries(most))))
 
 
 async def rules(asked: OperationRequest) -> RulesResponse:
     """The alert rules of the settings."""
-    return RulesResponse(plain(await asked.services.aside(asked.services.hooks.rules)))
+    return RulesResponse(plain(await asked.services.in_thread(asked.services.alerts.rules)))
 
 
 OPERATIONS = (

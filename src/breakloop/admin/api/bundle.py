@@ -59,24 +59,24 @@ class BundleVersions(msgspec.Struct):
 
 async def bundle(asked: OperationRequest) -> Mapping[str, Any]:
     """The one in force."""
-    found: Mapping[str, Any] = await asked.services.aside(asked.services.bundles.current)
+    found: Mapping[str, Any] = await asked.services.in_thread(asked.services.bundles.current)
     return found
 
 
 async def policies(asked: OperationRequest) -> PoliciesResponse:
     """What it says, in words."""
-    return PoliciesResponse(plain(await asked.services.aside(asked.services.bundles.policies)))
+    return PoliciesResponse(plain(await asked.services.in_thread(asked.services.bundles.policies)))
 
 
 async def validate(asked: OperationRequest) -> ValidationResult:
     """What is wrong with another."""
-    found = await asked.services.aside(lambda: asked.services.bundles.validate(asked.body))
+    found = await asked.services.in_thread(lambda: asked.services.bundles.validate(asked.body))
     return ValidationResult(not found, plain(list(found)))
 
 
 async def diff(asked: OperationRequest) -> BundleDiff:
     """What another changes."""
-    return BundleDiff(await asked.services.aside(lambda: asked.services.bundles.diff(asked.body)))
+    return BundleDiff(await asked.services.in_thread(lambda: asked.services.bundles.diff(asked.body)))
 
 
 async def apply(asked: OperationRequest) -> Mapping[str, Any]:
@@ -91,7 +91,7 @@ async def rollback(asked: OperationRequest) -> Mapping[str, Any]:
 
 async def history(asked: OperationRequest) -> BundleVersions:
     """What was in force before."""
-    return BundleVersions(plain(await asked.services.aside(asked.services.bundles.earlier)))
+    return BundleVersions(plain(await asked.services.in_thread(asked.services.bundles.earlier)))
 
 
 async def promote(asked: OperationRequest) -> Mapping[str, Any]:

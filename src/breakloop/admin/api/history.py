@@ -29,7 +29,7 @@ from breakloop.admin.api.responses import (
 )
 from breakloop.admin.errors import ApiError
 from breakloop.admin.services import AdminServices
-from breakloop.history.api import EventFilter, IncidentFilter
+from breakloop.history.values import EventFilter, IncidentFilter
 from breakloop.model.records import EventRecord, Incident
 
 EVERY_S: Final = 0.5  # history is written once a second
@@ -76,7 +76,7 @@ async def _newest(services: AdminServices, wanted: EventFilter) -> int:
 
 
 async def _events(services: AdminServices, wanted: EventFilter) -> list[EventRecord]:
-    found: list[EventRecord] = await services.aside(lambda: services.history.events(wanted))
+    found: list[EventRecord] = await services.in_thread(lambda: services.history.events(wanted))
     return found
 
 
@@ -162,14 +162,14 @@ async def incidents(asked: OperationRequest) -> IncidentsResponse:
         before=_cursor(query.cursor),
         most=query.most,
     )
-    found: list[Incident] = await asked.services.aside(lambda: history.incidents(wanted))
+    found: list[Incident] = await asked.services.in_thread(lambda: history.incidents(wanted))
     return IncidentsResponse(found, repr(found[-1].last_at) if len(found) == query.most else None)
 
 
 async def incident(asked: OperationRequest) -> Incident:
     """One, with its steps."""
     wanted, history = asked.path["id"], asked.services.history
-    found: Incident | None = await asked.services.aside(lambda: history.incident(wanted))
+    found: Incident | None = await asked.services.in_thread(lambda: history.incident(wanted))
     if found is None:
         raise ApiError(404, "there is no such incident", code="unknown_incident")
     return found
@@ -180,7 +180,7 @@ async def events(asked: OperationRequest) -> EventsResponse | StreamingResponse:
     wanted = _wanted(asked.query)
     if asked.query.follow:
         return follow(asked.services, wanted, asked.request)
-    found = await asked.services.aside(lambda: asked.services.history.events(wanted))
+    found = await asked.services.in_thread(lambda: asked.services.history.events(wanted))
     return EventsResponse(found, found[-1].id if len(found) == wanted.most and not wanted.after else None)
 
 
@@ -201,14 +201,14 @@ def _wanted(query: Any) -> EventFilter:
 async def audit(asked: OperationRequest) -> AuditResponse:
     """Who did what, newest first."""
     query, history = asked.query, asked.services.history
-    found = await asked.services.aside(lambda: history.audit(query.before, query.most))
+    found = await asked.services.in_thread(lambda: history.audit(query.before, query.most))
     return AuditResponse(found, found[-1].id if len(found) == query.most else None)
 
 
 async def totals(asked: OperationRequest) -> OverviewResponse:
     """Sums until now."""
     since, history = _since(asked), asked.services.history
-    return OverviewResponse(since, await asked.services.aside(lambda: history.totals(since, asked.query.project)))
+    return OverviewResponse(since, await asked.services.in_thread(lambda: history.totals(since, asked.query.project)))
 
 
 async def curve(asked: OperationRequest) -> CurveResponse:
@@ -221,14 +221,16 @@ async def curve(asked: OperationRequest) -> CurveResponse:
         raise ApiError(
             400, f"gives more than {_POINTS_MAX} points: make it longer, or the span shorter", field="step_s"
         )
-    found = await asked.services.aside(lambda: history.curve(since, until, query.step_s, query.project, query.agent))
+    found = await asked.services.in_thread(
+        lambda: history.curve(since, until, query.step_s, query.project, query.agent)
+    )
     return CurveResponse(found)
 
 
 async def shadow(asked: OperationRequest) -> ShadowReport:
     """What policies in shadow mode would have denied."""
     since, history = _since(asked), asked.services.history
-    found = await asked.services.aside(lambda: history.shadow(since, asked.query.policy))
+    found = await asked.services.in_thread(lambda: history.shadow(since, asked.query.policy))
     return ShadowReport([ShadowCount(*row) for row in found])
 
 

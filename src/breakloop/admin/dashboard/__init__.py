@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from starlette.routing import BaseRoute
 
+from breakloop.admin.auth import SessionCookies
 from breakloop.admin.dashboard import actions
 from breakloop.admin.dashboard.actions import DashboardActions
 from breakloop.admin.dashboard.pages import (
@@ -16,7 +17,6 @@ from breakloop.admin.dashboard.pages import (
     IncidentsPages,
     LimitsPage,
     LiveUpdates,
-    LoginBackend,
     LoginPage,
     OverviewPage,
     PoliciesPage,
@@ -55,7 +55,7 @@ _ACTS = (
 )
 
 
-def dashboard_routes(services: AdminServices, door: LoginBackend) -> list[BaseRoute]:
+def dashboard_routes(services: AdminServices, sessions: SessionCookies) -> list[BaseRoute]:
     """Return the routes; `admin.guard` has found out who asks before any of them is reached, but for the login
     and static files."""
     pages = PageRenderer(services)
@@ -64,6 +64,6 @@ def dashboard_routes(services: AdminServices, door: LoginBackend) -> list[BaseRo
         found += part(pages).routes()
     return [
         *found,
-        *LoginPage(pages, door).routes(),
+        *LoginPage(pages, sessions).routes(),
         *DashboardActions(pages, [act(services) for act in _ACTS]).routes(),
     ]

@@ -225,7 +225,7 @@ class SettingsAction(DashboardAction):
     async def do(self, actions: Actions, form: Asked) -> ActionResult:
         """Keep them."""
         project, agent, history = form.get("project", ""), form.get("agent", ""), self._services.history
-        known = await self._services.aside(lambda: history.agent(project, agent))
+        known = await self._services.in_thread(lambda: history.agent(project, agent))
         await actions.set_agent(project, agent, views.changes(form, known.settings if known is not None else {}))
         return ActionResult(f"Settings of {agent} are saved.", agent_path(project, agent))
 

@@ -27,21 +27,21 @@ import asyncio
 import json
 import math
 from collections.abc import AsyncIterator, Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from breakloop.admin.auth import AdminIdentity
+from breakloop.admin.auth import AdminIdentity, SessionCookies
 from breakloop.admin.dashboard import timeline, views, words
 from breakloop.admin.dashboard.actions import OVERRIDES
 from breakloop.admin.dashboard.render import THEME_COOKIE, THEMES, PageRenderer, own_path, read_form
 from breakloop.admin.errors import ApiError
-from breakloop.admin.services import WebhookService
 from breakloop.detect.steps.kinds import ABOUT
 from breakloop.errors import StateError
-from breakloop.history.api import EventFilter, History, IncidentFilter
+from breakloop.history.store import History
+from breakloop.history.values import EventFilter, IncidentFilter
 from breakloop.model.events import SHADOW_WOULD_REJECT
 from breakloop.model.records import OPEN, STOPPED, is_blocked
 
@@ -390,9 +390,9 @@ class AlertsPage:
 
     async def page(self, request: Request) -> Response:
         """Show who is told of what."""
-        hooks: WebhookService = self._pages.services.hooks
-        webhooks, deliveries, rules = await self._pages.services.aside(
-            lambda: (hooks.webhooks(), hooks.deliveries(50), hooks.rules())
+        alerts = self._pages.services.alerts
+        webhooks, deliveries, rules = await self._pages.services.in_thread(
+            lambda: (alerts.webhooks(), alerts.deliveries(50), alerts.rules())
         )
         values: dict[str, Any] = {
             "webhooks": [views.filled(one, views.WEBHOOK) for one in webhooks],
@@ -501,24 +501,12 @@ _YEAR_S: Final = 365 * 86_400
 _WRONG: Final = "That is not a token of this server."
 
 
-class LoginBackend(Protocol):
-    """Lets people in and out: `admin.door`."""
-
-    def sign_in(self, request: Request, token: str, response: Response) -> bool:
-        """Begin a session on this response; False for a token that is not known."""
-        ...
-
-    def sign_out(self, request: Request, response: Response) -> None:
-        """End the session."""
-        ...
-
-
 class LoginPage:
     """The page before all others."""
 
-    def __init__(self, pages: PageRenderer, door: LoginBackend) -> None:
+    def __init__(self, pages: PageRenderer, sessions: SessionCookies) -> None:
         self._pages = pages
-        self._door = door
+        self._sessions = sessions
 
     def routes(self) -> list[Route]:
         """Return the routes."""
@@ -541,14 +529,14 @@ class LoginPage:
             return self._asked(request, fault.status, "", str(fault))
         going = own_path(form.get("next", ""))
         response = RedirectResponse(going, 303)
-        if not self._door.sign_in(request, form.get("token", "").strip(), response):
+        if not self._sessions.sign_in(request, form.get("token", "").strip(), response):
             return self._asked(request, 401, going, _WRONG)
         return response
 
     async def leave(self, request: Request, _who: AdminIdentity, _form: dict[str, str]) -> Response:
         """Let somebody out."""
         response = RedirectResponse("/login", 303)
-        self._door.sign_out(request, response)
+        self._sessions.sign_out(request, response)
         return response
 
     async def theme(self, _request: Request, _who: AdminIdentity, form: dict[str, str]) -> Response:

@@ -33,7 +33,7 @@ from breakloop.admin.dashboard import views, words
 from breakloop.admin.errors import ApiError, fault_of
 from breakloop.admin.services import AdminServices
 from breakloop.errors import BreakloopError
-from breakloop.history.api import History
+from breakloop.history.store import History
 
 FIELDS_MAX: Final = 100
 
@@ -198,7 +198,7 @@ class PageRenderer:
 
     async def past(self, ask: Callable[[History], Any]) -> Any:
         """Return what history says; asked in a thread, for it may wait for a disk."""
-        return await self.services.aside(lambda: ask(self.services.history))
+        return await self.services.in_thread(lambda: ask(self.services.history))
 
     def get(self, path: str, handler: Handler) -> Route:
         """Return the route of a page."""

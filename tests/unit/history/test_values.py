@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 import pytest
 
-from breakloop.history.api import MOMENT_MAX, TEXT_MAX, data_json, from_json, moment, text, to_json, whole
+from breakloop.history.values import MOMENT_MAX, TEXT_MAX, data_json, from_json, moment, text, to_json, whole
 
 
 class Secret:

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from breakloop.errors import HistoryError
-from breakloop.history.api import EventFilter, History
 from breakloop.history.database import APPLICATION_ID, SqliteBackend
 from breakloop.history.schema import STEPS
+from breakloop.history.store import History
+from breakloop.history.values import EventFilter
 from tests.histories import NOTHING, Past, told
 
 
@@ -26,7 +27,7 @@ def names(history: History) -> list[str]:
 def quick(past: Past) -> History:
     """One that does not wait for locks."""
     made = past.open()
-    made._database._place._busy_s = 0.01  # type: ignore[attr-defined]
+    made._database._backend._busy_s = 0.01  # type: ignore[attr-defined]
     return made
 
 
@@ -166,7 +167,7 @@ def test_a_file_that_was_replaced_is_left_for_the_new_one(sqlite_past: Past) -> 
 
 def test_who_writes_says_so_at_once(sqlite_past: Past) -> None:
     """Two processes that read first and then write would refuse each other."""
-    database = sqlite_past.open()._database  # type: ignore[attr-defined]
+    database = sqlite_past.open()._database
     other = sqlite3.connect(sqlite_past.where, timeout=0, isolation_level=None)
     with database.writing(), pytest.raises(sqlite3.OperationalError, match="locked"):
         other.execute("BEGIN IMMEDIATE")
@@ -197,7 +198,8 @@ def test_a_full_disk(sqlite_past: Past) -> None:
     """Nothing of the batch is there; what was there is, and can be read."""
     history = sqlite_past.open()
     write(history, "before")
-    pool = history._database._engine  # type: ignore[attr-defined]
+    pool = history._database._engine
+    assert pool is not None
     with pool.connect() as connection:
         pages = connection.exec_driver_sql("PRAGMA page_count").scalar_one()
         connection.exec_driver_sql(f"PRAGMA max_page_count = {pages}")

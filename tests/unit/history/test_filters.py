@@ -5,8 +5,8 @@ from __future__ import annotations
 import inspect
 import math
 
-from breakloop.history.api import EventFilter, History, IncidentFilter
-from breakloop.history.store import SqlHistory
+from breakloop.history.store import History
+from breakloop.history.values import EventFilter, IncidentFilter
 
 
 def test_filters_without_anything_are_a_first_page() -> None:
@@ -19,4 +19,4 @@ def test_the_store_has_the_shape_of_the_interface() -> None:
     asked = {name: value for name, value in vars(History).items() if inspect.isfunction(value) and name[0] != "_"}
     assert len(asked) == 15
     for name, value in asked.items():
-        assert inspect.signature(getattr(SqlHistory, name)) == inspect.signature(value), name
+        assert inspect.signature(getattr(History, name)) == inspect.signature(value), name
