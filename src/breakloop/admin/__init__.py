@@ -1,1 +1,1 @@
-"""The admin plane: API and dashboard, on a port of their own."""
+"""The admin API and the dashboard, on their own port."""

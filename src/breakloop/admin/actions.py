@@ -1,6 +1,8 @@
-"""What an operator can do through the API (SPEC K-3, X-1): carried out, written to the audit log before anybody is told
-that it is done, and, for orders, waited for until every instance has them (`shared`). Whether somebody may act is asked
-before: see `api`. The log names actions as the dashboard does."""
+"""The actions of operators, for the API and the dashboard.
+
+An action is written to the audit log before it is acknowledged. Orders also wait until every instance has them
+(`shared`). Callers check the role first.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +22,12 @@ from breakloop.policy.orders import checked_agent
 
 T = TypeVar("T")
 SNOOZE_MAX_S: Final = 30 * 86_400.0
-_NAMES_MAX: Final = 500  # known agents among which one is looked for that may be meant
-_DETAIL_MAX: Final = 300  # characters of a text that somebody typed
+_NAMES_MAX: Final = 500  # known agents that are searched for a similar name
+_DETAIL_MAX: Final = 300  # characters of a text in the audit log
 
 
 class Actions:
-    """The actions of one person."""
+    """The actions of one operator."""
 
     __slots__ = ("_services", "_who")
 
@@ -33,16 +35,14 @@ class Actions:
         self._services = services
         self._who = who
 
-    # -- agents ------------------------------------------------------------------------------------------------------
-
     async def kill(self, project: str, agent: str, reason: str, expires_at: float | None = None) -> tuple[Hold, bool]:
-        """Hold an agent by its name; tell whether every instance knows. Raises `OrderError`."""
+        """Quarantine an agent by its name; return the hold, and whether every instance has it. Raises `OrderError`."""
         hold = self._services.operator.kill(project, agent, reason, self._who.name, expires_at)
         detail = {"reason": reason, "expires_at": expires_at}
         return hold, await self._ordered("agent.kill", f"{project}/{agent}", detail)
 
     async def seen(self, project: str, agent: str) -> tuple[bool, str]:
-        """Tell whether an agent was ever seen, and if not, which known one may be meant, or ""."""
+        """Return whether an agent was ever seen, and if not, the known agent with the most similar name, or ""."""
         history = self._services.history
         if await self._services.in_thread(lambda: history.agent(project, agent)) is not None:
             return True, ""
@@ -52,25 +52,28 @@ class Actions:
     async def release(
         self, project: str, *, agent: str = "", caller: str = "", run: str = ""
     ) -> tuple[list[Hold], int, bool]:
-        """End the holds on an agent, a caller or a run, and forget the loops of an agent or a caller; return the holds,
-        and how many loops were blocked."""
+        """End the holds on an agent, a caller or a run, and clear the loops of an agent or a caller.
+
+        Returns the holds that ended, the number of loops that were blocked, and whether every instance has the
+        order.
+        """
         by, operator = self._who.name, self._services.operator
         seen = await self._blocked(project, agent, caller) if not run else 0
         ended = operator.release(project, agent=agent, caller=caller, run=run, by=by)
-        seen = 0 if ended else seen  # of a loop that was held, its hold tells
+        seen = 0 if ended else seen  # the loop of a hold is not counted again
         loops = operator.unblock(project, agent=agent, caller=caller, by=by, seen=seen) if not run else 0
         detail = {"agent": agent, "caller": caller, "run": run, "ended": len(ended), "loops": loops}
         return ended, loops, await self._ordered("agent.release", f"{project}/{agent or caller or run}", detail)
 
     async def _blocked(self, project: str, agent: str, caller: str) -> int:
-        """Return how many loops are being denied, whichever instance does it."""
+        """Return how many loops are being denied, on any instance."""
         history, now = self._services.history, self._services.clock.now()
         wanted = IncidentFilter(state=STOPPED, project=project, agent=agent, shadow=False)
         found = await self._services.in_thread(lambda: history.incidents(wanted))
         return sum(caller in {"", one.caller} and is_blocked(one, now) for one in found)
 
     async def set_agent(self, project: str, agent: str, changes: Mapping[str, Any]) -> dict[str, Any]:
-        """Change what is set for an agent at run time; None takes a setting away. Raises `OrderError`."""
+        """Change the run-time settings of an agent; None removes a setting. Raises `OrderError`."""
         services, history = self._services, self._services.history
         if not agent.strip():
             raise ApiError(400, "must not be empty", field="agent")
@@ -81,8 +84,6 @@ class Actions:
             await services.agent_changed(project, agent, wanted)
         await self.audit("agent.settings", f"{project}/{agent}", changes)
         return wanted
-
-    # -- orders ------------------------------------------------------------------------------------------------------
 
     async def set_switch(
         self, scope_key: str, scope_value: str, *, route: str = "", reason: str = "", expires_at: float | None = None
@@ -95,53 +96,51 @@ class Actions:
         return made, await self._ordered("switch.set", f"{scope_key}={scope_value}", detail)
 
     async def lift_switch(self, switch: str) -> bool:
-        """End a kill switch that was set at run time. Raises `ApiError` where there is none."""
+        """Lift a kill switch that was set at run time. Raises `ApiError` if there is none."""
         if not self._services.operator.lift_switch(switch, self._who.name):
             raise ApiError(404, "there is no such kill switch; those of the bundle end with it")
         return await self._ordered("switch.lift", switch, {})
 
     async def set_override(self, name: str, reason: str, expires_at: float | None) -> bool:
-        """Switch an override on for a while. Raises `OrderError`."""
+        """Activate an override until it expires. Raises `OrderError`."""
         self._services.operator.set_override(name, reason, expires_at, self._who.name)
         return await self._ordered("override.set", name, {"reason": reason, "expires_at": expires_at})
 
     async def lift_override(self, name: str) -> bool:
-        """End an override that was set at run time. Raises `ApiError` where there is none."""
+        """End an override that was set at run time. Raises `ApiError` if there is none."""
         if not self._services.operator.lift_override(name, self._who.name):
             raise ApiError(404, "there is no such override; those of the bundle end with it")
         return await self._ordered("override.lift", name, {})
 
     async def snooze(self, fingerprint: str, seconds: float) -> float:
-        """Judge a fingerprint no more for a while (SPEC LD-6); return until when."""
+        """Stop detecting a fingerprint for some time; return the end of it."""
         until = self._services.clock.now() + seconds
         await self._services.snooze(fingerprint, until, self._who.name)
         await self.audit("loop.snooze", fingerprint, {"seconds": seconds})
         return until
 
     async def reset_breaker(self, policy: str, key: str) -> BreakerState:
-        """Close a breaker at once; return what it was. Raises `ApiError` where it is not open."""
+        """Close a breaker; return its state before. Raises `ApiError` if it is not open."""
         found = await self._services.reset_breaker(policy, key)
         if found is None:
             raise ApiError(404, "there is no such breaker, or it is not open")
         await self.audit("breaker.reset", key, {"policy": policy})
         return found
 
-    # -- the bundle --------------------------------------------------------------------------------------------------
-
     async def apply(self, text: bytes, *, force: bool) -> Mapping[str, Any]:
-        """Put a bundle in force. Raises `BundleError`."""
+        """Activate a bundle. Raises `BundleError`."""
         made = await self._bundle(lambda: self._services.bundles.apply(text, force=force, by=self._who.name))
         await self.audit("bundle.apply", str(made.get("version", "")), _of(made) | {"force": force})
         return made
 
     async def rollback(self, version: int) -> Mapping[str, Any]:
-        """Put an earlier bundle in force again. Raises `BundleError`."""
+        """Activate an earlier bundle again. Raises `BundleError`."""
         made = await self._bundle(lambda: self._services.bundles.rollback(version, by=self._who.name))
         await self.audit("bundle.rollback", str(version), _of(made))
         return made
 
     async def promote(self, policy: str) -> Mapping[str, Any]:
-        """Turn a policy from shadow to enforce, in the bundle itself. Raises `BundleError`."""
+        """Change a policy from shadow to enforce mode, in the bundle itself. Raises `BundleError`."""
         made = await self._bundle(lambda: self._services.bundles.promote(policy, by=self._who.name))
         await self.audit("policy.promote", policy, _of(made))
         return made
@@ -150,40 +149,38 @@ class Actions:
         made: Mapping[str, Any] = await self._services.in_thread(work)
         return made
 
-    # -- webhooks ----------------------------------------------------------------------------------------------------
-
     async def add_webhook(self, url: str, events: Sequence[str], *, allow_private: bool) -> Mapping[str, Any]:
-        """Send events there from now on; return id and secret. Raises `AlertError`."""
+        """Register a webhook; return id and secret. Raises `AlertError`."""
         alerts = self._services.alerts
         made: Mapping[str, Any] = await self._services.in_thread(
             lambda: alerts.add_webhook(url, events, allow_private=allow_private)
         )
-        # Secrets may be a part of a URL's path or query, so only its host is kept.
+        # The path or query of a URL may contain a secret, so only the host is logged.
         detail = {"host": _host(url), "events": list(events), "allow_private": allow_private}
         await self.audit("webhook.add", str(made["id"]), detail)
         return made
 
     async def remove_webhook(self, webhook: str) -> None:
-        """Send nothing there any more. Raises `ApiError` where there is none."""
+        """Delete a webhook. Raises `ApiError` if there is none."""
         if not await self._services.in_thread(lambda: self._services.alerts.remove_webhook(webhook)):
             raise ApiError(404, "there is no such webhook")
         await self.audit("webhook.remove", webhook, {})
 
     async def rotate_webhook(self, webhook: str) -> Mapping[str, Any]:
-        """Give it a new secret; return id and secret. Raises `ApiError` where there is none."""
+        """Replace the secret of a webhook; return id and secret. Raises `ApiError` if there is none."""
         await self._known(webhook)
         made: Mapping[str, Any] = await self._services.in_thread(lambda: self._services.alerts.rotate_webhook(webhook))
         await self.audit("webhook.rotate", webhook, {})
         return made
 
     async def send_again(self, delivery: str) -> None:
-        """Try a delivery again that was given up. Raises `ApiError` where there is no such one."""
+        """Send a failed delivery again. Raises `ApiError` if there is none."""
         if not await self._services.in_thread(lambda: self._services.alerts.retry(delivery)):
             raise ApiError(404, "there is no such delivery, or it was not given up")
         await self.audit("delivery.again", delivery, {})
 
     async def test_webhook(self, webhook: str) -> Mapping[str, Any]:
-        """Send one event now; return what came of it. Raises `ApiError` where there is none."""
+        """Send a test event; return the outcome. Raises `ApiError` if there is no such webhook."""
         await self._known(webhook)
         made = await self._services.alerts.test(webhook)
         await self.audit("webhook.test", webhook, {})
@@ -194,10 +191,8 @@ class Actions:
         if all(one.get("id") != webhook for one in known):
             raise ApiError(404, "there is no such webhook")
 
-    # -- the audit log -----------------------------------------------------------------------------------------------
-
     async def audit(self, action: str, target: str, detail: Mapping[str, Any]) -> None:
-        """Write down what was done. Raises `ApiError` where that is not possible: what was done stays done."""
+        """Write an entry to the audit log. Raises `ApiError` if that fails; the action itself is not undone."""
         who, history, now = self._who, self._services.history, self._services.clock.now()
         short = {name: value[:_DETAIL_MAX] if isinstance(value, str) else value for name, value in detail.items()}
         try:

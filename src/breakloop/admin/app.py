@@ -1,12 +1,8 @@
-"""The admin plane as one ASGI application: shield around guard around routes. What is asked of it goes to `services`;
-serving it is `server`'s business.
+"""The admin application: security, authentication and routes as one ASGI application, and its server.
 
-Serves the admin plane with uvicorn, on the loop that is there already: no signal handlers, no loop, no log settings
-of its own. The process decides when it starts and ends.
-
-What surrounds every answer of the admin plane (SPEC Y-3): only known Host names, so that no other site's name leads
-a browser here; bodies of a bounded size; header fields that keep browsers strict; one shape for what goes wrong. Who
-may ask is `guard`'s business.
+Every response passes `SecurityMiddleware`: only known Host names, so that DNS rebinding does not work; bodies of
+limited size; strict header fields for browsers; one shape of errors. The server is uvicorn on the running event
+loop, without signal handlers and log settings of its own.
 """
 
 from __future__ import annotations
@@ -32,7 +28,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from breakloop.admin.api import api_routes, body_bounds
 from breakloop.admin.api.operations import BODY_MAX, BUNDLE_MAX
 from breakloop.admin.auth import METRICS, Auth, AuthMiddleware, SessionCookies
-from breakloop.admin.dashboard import dashboard_routes
+from breakloop.admin.dashboard import dashboard_routes, page_renderer
 from breakloop.admin.dashboard.render import PageRenderer
 from breakloop.admin.errors import CODES, ApiError, fault_of
 from breakloop.admin.services import AdminServices
@@ -56,7 +52,7 @@ HEADERS: Final = {
 
 
 class AllowedHosts:
-    """Which Host names are ours."""
+    """The accepted Host names."""
 
     __slots__ = ("_any_address", "_names")
 
@@ -65,7 +61,7 @@ class AllowedHosts:
         self._names = {name.lower().rstrip(".") for name in (listening, *more) if name} | _LOOPBACK_NAMES
 
     def known(self, host: str) -> bool:
-        """Tell whether a Host header names us. An address that somebody typed is no name that could be rebound."""
+        """Return whether a Host header is accepted. An IP address is not a name that could be rebound."""
         name = _without_port(host).lower().rstrip(".")
         if name in self._names or name.endswith(".localhost"):
             return True
@@ -87,17 +83,16 @@ def _small(_scope: Scope) -> int:
 
 
 class SecurityMiddleware:
-    """The outermost layer."""
+    """The outermost layer of the application."""
 
     def __init__(self, app: ASGIApp, hosts: AllowedHosts, body_max: Callable[[Scope], int] = _small) -> None:
-        """`body_max` returns how large the body of a request may be."""
+        """`body_max` returns the size limit of a request's body."""
         self._app = app
         self._hosts = hosts
         self._body_max = body_max
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let a request in, and nothing out without our header fields."""
-        if scope["type"] != "http":  # no websockets here; lifespan is nobody's
+        if scope["type"] != "http":  # neither websockets nor lifespan events are used
             return
         begun = False
 
@@ -114,7 +109,7 @@ class SecurityMiddleware:
         except ApiError as fault:
             if not begun:
                 await fault.response()(scope, receive, guarded)
-        except Exception:  # the edge: a mistake of ours is logged and answered, and ends nothing else
+        except Exception:  # an internal error is logged and answered; other requests go on
             logging.getLogger("breakloop").exception("admin request failed")
             if begun:
                 raise
@@ -156,30 +151,31 @@ THIS_PLANE: Final = {"X-Breakloop-Plane": "admin"}
 
 
 def admin_app(services: AdminServices, auth: Auth, *, host: str = "127.0.0.1", hosts: Collection[str] = ()) -> ASGIApp:
-    """Return the application. `host` is where it listens, `hosts` are further names it may be called by."""
+    """Return the application. `host` is the listening address, `hosts` are further accepted Host names."""
+    renderer = page_renderer(services)
     routes: list[BaseRoute] = [
         Route("/livez", livez, methods=["GET"]),
         Route(METRICS, _metrics(services), methods=["GET"]),
         *api_routes(services),
-        *dashboard_routes(services, SessionCookies(auth)),
+        *dashboard_routes(renderer, SessionCookies(auth)),
     ]
-    handlers = {HTTPException: _http_error(PageRenderer(services)), BreakloopError: _own_error}
+    handlers = {HTTPException: _http_error(renderer), BreakloopError: _own_error}
     inner = ExceptionMiddleware(_routed(Router(routes, redirect_slashes=False)), handlers)
     return SecurityMiddleware(AuthMiddleware(inner, auth), AllowedHosts(host, hosts), body_bounds())
 
 
 def _routed(router: Router) -> ASGIApp:
-    """Without Starlette's outermost layer, which would answer our mistakes in its own words; that is `shield`'s."""
+    """Omit Starlette's outermost layer, which would answer internal errors; `SecurityMiddleware` does that."""
 
     async def routed(scope: Scope, receive: Receive, send: Send) -> None:
-        scope["app"] = router  # what the router looks at to raise, instead of answering by itself
+        scope["app"] = router  # with this set, the router raises errors instead of answering them
         await router(scope, receive, send)
 
     return routed
 
 
 async def livez(_request: Request) -> Response:
-    """Say that the process is up, and which of its ports this is: who has a token asks here before showing it."""
+    """Liveness check. It also identifies the admin port, so that a client does not send its token to another port."""
     return Response("ok\n", media_type="text/plain", headers=THIS_PLANE)
 
 
@@ -192,7 +188,7 @@ def _metrics(services: AdminServices) -> Any:
 
 def _http_error(pages: PageRenderer) -> Any:
     async def http_error(request: Request, error: Exception) -> Response:
-        assert isinstance(error, HTTPException)  # noqa: S101 - it is registered for these
+        assert isinstance(error, HTTPException)  # noqa: S101 - the handler is registered for this type
         status = error.status_code if error.status_code in CODES else 400
         message = "there is nothing here" if status == 404 else error.detail
         if status == 404 and _wants_page(request):
@@ -203,23 +199,23 @@ def _http_error(pages: PageRenderer) -> Any:
 
 
 def _wants_page(request: Request) -> bool:
-    """Whether a person looks, who has signed in; programs get JSON."""
+    """Return whether a browser asks for a page; programs get JSON."""
     looks = request.method == "GET" and "text/html" in request.headers.get("accept", "")
     return looks and not request.url.path.startswith(("/api/", "/static/"))
 
 
 async def _own_error(_request: Request, error: Exception) -> Response:
-    assert isinstance(error, BreakloopError)  # noqa: S101 - it is registered for these
+    assert isinstance(error, BreakloopError)  # noqa: S101 - the handler is registered for this type
     return fault_of(error).response()
 
 
-_GRACE_S: Final = 1  # streams of events do not end by themselves
+_GRACE_S: Final = 1  # event streams do not end by themselves
 _CONNECTIONS_MAX: Final = 500
 _BACKLOG: Final = 128
 
 
 class _Quiet(uvicorn.Server):
-    """Leaves signals to the process, and says when it listens."""
+    """A server that leaves signals to the process and has an event for "listening"."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -227,17 +223,16 @@ class _Quiet(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Do nothing of the kind."""
+        """Install no handlers."""
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to accept."""
         await super().startup(sockets)
         self.listening.set()
 
 
 class AdminServer:
-    """One listening port."""
+    """The server of the admin port."""
 
     def __init__(self, app: ASGIApp, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
         self._app = app
@@ -248,15 +243,15 @@ class AdminServer:
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> int:
-        """Begin to accept; returns the port. Raises `OSError` where it cannot listen."""
+        """Start listening; return the port. Raises `OSError`."""
         sockets = _bound(self._host, self._port)
         config = uvicorn.Config(
             self._app,
-            http="h11",  # strict, and this plane is not in a hurry
+            http="h11",  # strict; speed does not matter here
             ws="none",
             lifespan="off",
             log_config=None,
-            log_level="critical",  # what goes wrong is logged by `shield`, without anybody's header fields
+            log_level="critical",  # `SecurityMiddleware` logs errors, without header fields of requests
             access_log=False,
             server_header=False,
             proxy_headers=False,
@@ -272,7 +267,7 @@ class AdminServer:
         return port
 
     async def stop(self) -> None:
-        """Stop accepting, and end what is under way after a moment."""
+        """Stop listening, and end open requests after a grace period."""
         if self._server is not None and self._task is not None:
             self._server.should_exit = True
             with suppress(asyncio.CancelledError):
@@ -281,7 +276,7 @@ class AdminServer:
 
 
 def _bound(host: str, port: int) -> list[socket.socket]:
-    """Listen on every address that the host has. Port 0 is the same free one on all of them."""
+    """Bind to every address of the host. With port 0 all of them get the same free port."""
     bound: list[socket.socket] = []
     try:
         for found in dict.fromkeys(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)):

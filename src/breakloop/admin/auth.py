@@ -1,22 +1,14 @@
-"""Who asks, and whether they may (SPEC X-1, Y-3): a bearer token, or a session's cookie. What comes with a cookie and
-changes something must show that it comes from our own pages. Everything behind `guard` has `identity(request)`; tokens
-are `tokens`' business, cookies `sessions`', forms and pages the dashboard's.
+"""Authentication of the admin port: bearer tokens and dashboard sessions.
 
-Lets people into the dashboard and out again (SPEC X-2, Y-3): a token for a cookie that scripts cannot read and other
-sites cannot use. The form is the dashboard's; who has waited before a token is looked at, `guard` knows.
+Tokens have a name and a role and are stored as SHA-256 digests only. The operator's own token is generated on first
+start, shown once, and stored hashed in the data directory; the setting `admin_token` replaces it.
 
-Sessions of the dashboard (SPEC Y-3): a signed cookie that names the token it was opened with, for twelve hours, and
-a second text against forged forms. Nothing is kept but which of them were closed. Setting the cookie is `login`'s.
+A session is a signed cookie that names its token, for twelve hours. Scripts cannot read it and other sites cannot
+send it. Requests with a cookie that change something also need a CSRF token. Nothing is stored but the sessions that
+were closed.
 
-Who may use the admin plane (SPEC X-1, Y-3): tokens by name and role, known by their SHA-256 only. The operator's own
-token is made on first start, shown once by whoever starts the process, and kept hashed in the data directory; a token
-in the settings takes its place. How a token is presented is `auth`'s business.
-
-Slows down whoever tries tokens (SPEC Y-3): after some wrong ones, a peer's further attempts are looked at one after
-the other, a few a second, right or wrong: else the quick answer would tell. What a right one is, is `tokens`'.
-
-Lets nobody pass whom `auth` does not know (SPEC X-1): everything behind it asks with an identity, but what is open
-to all. A browser that asks for a page is led to the login form, under the same status as everybody else.
+After several wrong tokens the attempts of a peer are checked one after the other, a few per second, whether they are
+right or wrong: otherwise a fast response would reveal the right one.
 """
 
 from __future__ import annotations
@@ -48,14 +40,14 @@ from breakloop.admin.services import OPERATOR, VIEWER
 from breakloop.clock import Clock
 
 ROLES: Final = (VIEWER, OPERATOR)
-OWN_NAME: Final = "operator"  # of the token that is made, or set as admin_token
+OWN_NAME: Final = "operator"  # name of the generated token, or of the one in admin_token
 FILE: Final = "admin-token.sha256"
 _PREFIX: Final = "bl_"
 
 
 @dataclass(frozen=True, slots=True)
 class AdminToken:
-    """One token; `digest` is its SHA-256."""
+    """An admin token; `digest` is its SHA-256."""
 
     name: str
     role: str
@@ -63,7 +55,7 @@ class AdminToken:
 
 
 class AdminTokens:
-    """The tokens that are valid in this process."""
+    """The valid tokens of this process."""
 
     __slots__ = ("_known",)
 
@@ -71,7 +63,7 @@ class AdminTokens:
         self._known = tuple(known)
 
     def find(self, presented: str) -> AdminToken | None:
-        """Return the token that was presented. Takes as long whichever it is, and if it is none."""
+        """Return the token that was presented, in constant time."""
         digest = sha256(presented.encode("utf-8", "surrogatepass")).digest()
         found = None
         for token in self._known:
@@ -80,17 +72,17 @@ class AdminTokens:
         return found
 
     def named(self, name: str, mark: str) -> AdminToken | None:
-        """Return the token of a session, if it still is the one that opened it."""
+        """Return the token of a session, if it was not replaced since."""
         return next((one for one in self._known if one.name == name and compare_digest(mark_of(one), mark)), None)
 
 
 def mark_of(token: AdminToken) -> str:
-    """Return what tells a token from its successor of the same name, without giving it away."""
+    """Return a short digest that distinguishes a token from its successor with the same name."""
     return sha256(b"breakloop session of\0" + token.digest).hexdigest()[:16]
 
 
 def parse_token(entry: str) -> AdminToken:
-    """Read `name:role:sha256`, as it stands in the setting `admin_tokens`. Raises `ValueError`."""
+    """Parse `name:role:sha256`, the form of the setting `admin_tokens`. Raises `ValueError`."""
     name, role, digest = entry.rsplit(":", 2)
     if not name or role not in ROLES:
         raise ValueError(entry)
@@ -101,7 +93,7 @@ def parse_token(entry: str) -> AdminToken:
 
 
 def open_tokens(data_dir: Path | None, given: str, more: Sequence[str] = ()) -> tuple[AdminTokens, str]:
-    """Return the valid tokens, and the operator's own in plain text where it was made just now: to be shown once.
+    """Return the valid tokens, and the operator's own token in plain text if it was generated now.
 
     `given` is the setting `admin_token`, `more` the setting `admin_tokens`.
     """
@@ -119,20 +111,20 @@ def _own(digest: bytes) -> AdminToken:
 
 
 def _kept(file: Path, digest: bytes) -> bytes:
-    """Return the digest that is kept, which is the given one where there was none. Of two that start, one wins."""
+    """Return the stored digest, which is the given one if there was none. Of two processes that start, one wins."""
     known = _read(file)
     if known is None:
         beside = file.with_name(f"{file.name}.{os.getpid()}.{secrets.token_hex(4)}")
-        with suppress(OSError):  # nothing can be kept there: it holds for this run
+        with suppress(OSError):  # it cannot be stored: the token is valid for this run
             descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             with os.fdopen(descriptor, "w", encoding="ascii") as made:
                 made.write(digest.hex() + "\n")
                 made.flush()
                 os.fsync(made.fileno())
-            if file.exists():  # damaged, or it would have been read
+            if file.exists():  # it is damaged, or it would have been read
                 beside.replace(file)
             else:
-                with suppress(FileExistsError):  # another process was quicker
+                with suppress(FileExistsError):  # another process was faster
                     os.link(beside, file)
         beside.unlink(missing_ok=True)
         known = _read(file)
@@ -149,7 +141,7 @@ def _read(file: Path) -> bytes | None:
 
 COOKIE: Final = "breakloop_session"
 CSRF_HEADER: Final = "x-csrf-token"
-CSRF_FIELD: Final = "csrf"  # of a form
+CSRF_FIELD: Final = "csrf"  # a form field
 LASTS_S: Final = 12 * 3600
 _CLOSED_MAX: Final = 10_000
 _MAC: Final = 32
@@ -164,7 +156,7 @@ class DashboardSession:
 
 
 class DashboardSessions:
-    """Opens, finds and closes sessions."""
+    """Creates, finds and closes sessions."""
 
     __slots__ = ("_clock", "_closed", "_key", "_tokens")
 
@@ -175,13 +167,13 @@ class DashboardSessions:
         self._closed: dict[str, float] = {}
 
     def open(self, token: AdminToken) -> str:
-        """Return the value of a new session's cookie."""
+        """Return the cookie of a new session."""
         expires = int(self._clock.now()) + LASTS_S
         said = f"{secrets.token_urlsafe(12)}.{expires}.{mark_of(token)}.{token.name}".encode()
         return urlsafe_b64encode(self._mac(said) + said).decode("ascii")
 
     def find(self, cookie: str) -> DashboardSession | None:
-        """Return the session that a cookie belongs to, while it is open and its token is valid."""
+        """Return the session of a cookie, while it is open and its token is valid."""
         said = self._verified(cookie)
         if said is None:
             return None
@@ -192,7 +184,7 @@ class DashboardSessions:
         return DashboardSession(token, self._mac(b"csrf\0" + said).hex())
 
     def close(self, cookie: str) -> None:
-        """Close a session before its time."""
+        """Close a session before it expires."""
         said = self._verified(cookie)
         if said is None:
             return
@@ -203,7 +195,7 @@ class DashboardSessions:
         self._closed[one] = float(expires)
 
     def _verified(self, cookie: str) -> bytes | None:
-        """Return what a cookie says, if it is one of ours."""
+        """Return the content of a cookie if its signature is valid."""
         try:
             raw = urlsafe_b64decode(cookie.encode("ascii"))
         except ValueError:
@@ -215,10 +207,10 @@ class DashboardSessions:
         return hmac.digest(self._key, said, "sha256")
 
 
-FREE: Final = 20  # wrong attempts that cost nothing
-FORGOTTEN_S: Final = 60.0  # so long after the last wrong one
+FREE: Final = 20  # wrong attempts without a delay
+FORGOTTEN_S: Final = 60.0  # after the last wrong attempt
 APART_S: Final = 0.2
-LONGEST_S: Final = 5.0  # nobody waits longer: then it is refused
+LONGEST_S: Final = 5.0  # longer waits are rejected
 _PEERS_MAX: Final = 10_000
 
 
@@ -226,11 +218,11 @@ _PEERS_MAX: Final = 10_000
 class _Peer:
     wrong: int = 0
     last_at: float = 0.0
-    free_at: float = 0.0  # when the next attempt is looked at
+    free_at: float = 0.0  # when the next attempt is checked
 
 
 class LoginThrottle:
-    """How long each peer waits."""
+    """Delays attempts of peers that sent wrong tokens."""
 
     __slots__ = ("_clock", "_peers")
 
@@ -239,7 +231,7 @@ class LoginThrottle:
         self._peers: OrderedDict[str, _Peer] = OrderedDict()
 
     def wait_s(self, peer: str) -> float | None:
-        """Return how long this attempt has to wait before it is looked at; None: too many wait already."""
+        """Return how long to delay this attempt; None: too many are waiting."""
         known, now = self._peers.get(peer), self._clock.now()
         if known is None or known.wrong < FREE or now - known.last_at >= FORGOTTEN_S:
             return 0.0
@@ -250,7 +242,7 @@ class LoginThrottle:
         return wait
 
     def wrong(self, peer: str) -> None:
-        """The attempt was wrong."""
+        """Record a wrong attempt."""
         now = self._clock.now()
         known = self._peers.get(peer)
         if known is None or now - known.last_at >= FORGOTTEN_S:
@@ -271,7 +263,7 @@ _FORWARDED: Final = ("forwarded", "x-forwarded-for", "x-real-ip")
 
 @dataclass(frozen=True, slots=True)
 class AdminIdentity:
-    """Who asks. `csrf` is what forms and scripts of a session send back; empty for a bearer token."""
+    """The identity behind a request. `csrf` is the CSRF token of a session; empty for a bearer token."""
 
     name: str
     role: str
@@ -279,12 +271,12 @@ class AdminIdentity:
 
     @property
     def may_act(self) -> bool:
-        """Whether it may change anything."""
+        """Whether the role may change anything."""
         return self.role == OPERATOR
 
 
 class Auth:
-    """Finds out who asks."""
+    """Identifies requests."""
 
     def __init__(
         self,
@@ -299,7 +291,7 @@ class Auth:
         self._sleep = sleep
 
     async def identify(self, request: Request) -> AdminIdentity:
-        """Return who asks; raises `ApiError` 401 where that is nobody, 403 where a form may be forged."""
+        """Return the identity. Raises `ApiError` 401 without a valid token, 403 for a request that may be forged."""
         header = request.headers.get("authorization")
         if header is not None:
             scheme, _, presented = header.partition(" ")
@@ -318,7 +310,7 @@ class Auth:
         return AdminIdentity(session.token.name, session.token.role, session.csrf)
 
     async def wait(self, who: str) -> None:
-        """Hold up whoever has tried many wrong tokens, before another is looked at."""
+        """Delay a peer that sent many wrong tokens. Raises `ApiError` 429."""
         wait_s = self._slow.wait_s(who)
         if wait_s is None:
             retry = {"Retry-After": str(math.ceil(LONGEST_S))}
@@ -327,7 +319,7 @@ class Auth:
             await self._sleep(wait_s)
 
     def known(self, presented: str, who: str) -> AdminToken | None:
-        """Return the token that somebody shows, or None, which is remembered of him."""
+        """Return the token that was presented, or None, which counts as a wrong attempt."""
         token = self._tokens.find(presented)
         if token is None:
             self._slow.wrong(who)
@@ -335,24 +327,24 @@ class Auth:
 
 
 def unauthenticated(message: str) -> ApiError:
-    """Return the answer to somebody who is nobody."""
+    """Return the error of a request without a valid token."""
     return ApiError(401, message, headers={"WWW-Authenticate": 'Bearer realm="breakloop"'})
 
 
 def identity(request: Request) -> AdminIdentity:
-    """Return who asks, behind the guard."""
+    """Return the identity that `AuthMiddleware` has set."""
     found = request.state.user
-    assert isinstance(found, AdminIdentity)  # noqa: S101 - the guard has put it there
+    assert isinstance(found, AdminIdentity)  # noqa: S101 - set by AuthMiddleware
     return found
 
 
 def peer(request: Request) -> str:
-    """Return the address that the request came from."""
+    """Return the address of the client."""
     return request.client.host if request.client else ""
 
 
 def is_local(request: Request) -> bool:
-    """Tell whether this machine asks for itself, not for somebody behind a proxy on it."""
+    """Return whether the request comes from this machine, and not through a proxy on it."""
     if any(name in request.headers for name in _FORWARDED):
         return False
     try:
@@ -362,7 +354,7 @@ def is_local(request: Request) -> bool:
 
 
 def check_own_site(request: Request) -> None:
-    """Raise `ApiError` for what another site's page sends: browsers say where a request comes from."""
+    """Raise `ApiError` for a request of another site's page, by the fields that browsers send."""
     site = request.headers.get("sec-fetch-site")
     origin = request.headers.get("origin")
     host = request.headers.get("host", "")
@@ -380,7 +372,7 @@ async def _check_csrf(request: Request, wanted: str) -> None:
 
 
 def is_form(request: Request) -> bool:
-    """Tell whether a page's form was sent."""
+    """Return whether the body is a URL-encoded form."""
     return request.headers.get("content-type", "").partition(";")[0].strip().lower() == _FORM
 
 
@@ -394,7 +386,7 @@ def form_field(body: bytes, name: str) -> str:
 
 
 class SessionCookies:
-    """What `dashboard.login.Door` asks for."""
+    """Begins and ends dashboard sessions."""
 
     __slots__ = ("_auth",)
 
@@ -402,7 +394,7 @@ class SessionCookies:
         self._auth = auth
 
     def sign_in(self, request: Request, token: str, response: Response) -> bool:
-        """Begin a session on this response; False for a token that is not known."""
+        """Set the cookie of a new session; return False for an unknown token."""
         found = self._auth.known(token, peer(request))
         if found is None:
             return False
@@ -410,7 +402,7 @@ class SessionCookies:
         return True
 
     def sign_out(self, request: Request, response: Response) -> None:
-        """End the session."""
+        """Close the session and delete its cookie."""
         self._auth.sessions.close(request.cookies.get(COOKIE, ""))
         _set(response, request, "", 0)
 
@@ -431,20 +423,19 @@ _LED: Final = (
 
 
 class AuthMiddleware:
-    """Stands before the routes."""
+    """Sets the identity of every request, except for public paths."""
 
     def __init__(self, app: ASGIApp, auth: Auth) -> None:
         self._app = app
         self._auth = auth
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Find out who asks, or answer 401."""
         request = Request(scope, receive)
         if is_open(request):
             await self._open(request, scope, receive, send)
             return
         if request.method not in SAFE_METHODS and is_form(request):
-            receive = _again(await request.body(), receive)  # it is read here and by the page
+            receive = _again(await request.body(), receive)  # the body is read here and by the page
         try:
             request.state.user = await self._auth.identify(request)
         except ApiError as fault:
@@ -453,7 +444,7 @@ class AuthMiddleware:
         await self._app(scope, receive, send)
 
     async def _open(self, request: Request, scope: Scope, receive: Receive, send: Send) -> None:
-        """A token that is shown in the form is an attempt like any other."""
+        """A token in the login form counts as an attempt like any other."""
         if request.method not in SAFE_METHODS:
             check_own_site(request)
             await self._auth.wait(peer(request))
@@ -461,11 +452,11 @@ class AuthMiddleware:
 
 
 def _refusal(request: Request, fault: ApiError) -> Response:
-    """A browser is led to the form, with the status that everybody gets."""
+    """Browsers are redirected to the login form, with the same status that other clients get."""
     browser = "text/html" in request.headers.get("accept", "") and not request.url.path.startswith("/api/")
     if fault.status != 401 or "authorization" in request.headers:
         return fault.response()
-    if "hx-request" in request.headers:  # a part of a page: the whole page has to go to the form
+    if "hx-request" in request.headers:  # a part of a page: the whole page must go to the login form
         fault.headers["HX-Redirect"] = "/login"
         return fault.response()
     if not browser or request.method not in SAFE_METHODS:
@@ -476,13 +467,13 @@ def _refusal(request: Request, fault: ApiError) -> Response:
 
 
 def is_open(request: Request) -> bool:
-    """Tell whether everybody may have this."""
+    """Return whether a path is public."""
     path = request.url.path
     return path in OPEN or path.startswith(STATIC) or (path == METRICS and is_local(request))
 
 
 def _again(body: bytes, receive: Receive) -> Receive:
-    """Return a `receive` that hands over a body that was read already."""
+    """Return a `receive` that replays a body."""
     handed = False
 
     async def replayed() -> Message:

@@ -1,15 +1,11 @@
-"""The bundle in force, for the process that watches its source (SPEC X-1): shown, compared, replaced, taken back. What
-is applied goes where the source is, so that a restart and every instance have it: a file is written, Redis is pushed
-to. A directory and a URL belong to somebody else, who is told what to do.
+"""The active bundle, for the process that watches its source: show, compare, replace and roll back.
 
-Bundles that were in force before (SPEC X-1): kept in the data directory, the newest hundred, so that one of them can
-be put in force again. What is in force now, and putting something in its place, is `bundles`' business.
+An applied bundle is written to its source, so that a restart and every instance have it: a file is written, Redis is
+pushed to. Directories and URLs are maintained elsewhere and are read-only here. The newest hundred bundles are kept
+in the data directory for rollbacks.
 
-A bundle's policies in words that a person understands (SPEC X-2): for whom, in which mode, which limits and loops.
-The numbers are the bundle's own; nothing is judged here.
-
-Small changes in a bundle's text that leave everything else as its author wrote it, comments and layout too: single
-values are replaced where they stand, in YAML and JSON alike. What comes out is read again, and must say what was meant.
+`promoted` replaces single values in the text of a bundle and leaves comments and layout unchanged. The result is
+parsed again and must be what was intended.
 """
 
 from __future__ import annotations
@@ -46,7 +42,7 @@ _ABOUT: Final = ".about.json"
 
 @dataclass(frozen=True, slots=True)
 class StoredBundle:
-    """One bundle: who put it in force and when. `sha256` is that of its text."""
+    """A bundle that was active: who applied it and when. `sha256` is that of its text."""
 
     version: int
     digest: str
@@ -56,7 +52,7 @@ class StoredBundle:
 
 
 class BundleHistory:
-    """The folder; without a data directory, nothing is kept."""
+    """The stored bundles. Without a data directory nothing is stored."""
 
     __slots__ = ("_folder",)
 
@@ -64,7 +60,7 @@ class BundleHistory:
         self._folder = None if data_dir is None else data_dir / _FOLDER
 
     def keep(self, text: bytes, version: int, digest: str, *, at: float, by: str) -> None:
-        """Keep a bundle. Where that is not possible it is not kept: the bundle itself matters more."""
+        """Store a bundle. Failures are ignored: the bundle itself matters more."""
         if self._folder is None:
             return
         about = StoredBundle(version, digest, at, by, sha256(text).hexdigest())
@@ -79,14 +75,14 @@ class BundleHistory:
                 gone.unlink(missing_ok=True)
 
     def all(self) -> list[StoredBundle]:
-        """Return what is kept, the last applied first."""
+        """Return the stored bundles, the last applied first."""
         if self._folder is None:
             return []
         found = [one for file in self._folder.glob(f"*{_ABOUT}") if (one := _read(file)) is not None]
         return sorted(found, key=lambda one: (one.applied_at, one.version), reverse=True)
 
     def text(self, version: int, but: str = "") -> bytes | None:
-        """Return the text of the last one with this version (`but` the one of this digest), if it is what was kept."""
+        """Return the text of the last bundle with this version (`but` not the one of this digest), if it is intact."""
         for one in self.all():
             if one.version == version and one.digest != but and self._folder is not None:
                 with suppress(OSError):
@@ -97,8 +93,8 @@ class BundleHistory:
 
 
 def write_whole(file: Path, content: bytes, *, mode: int | None = None) -> None:
-    """Write beside it, flush, rename: whoever reads sees the old file or the new one. Keeps who may read it."""
-    target = file.resolve()  # a link stays one
+    """Write a temporary file, sync and rename it, so readers see the old file or the new one. Keeps permissions."""
+    target = file.resolve()  # a symbolic link stays one
     if mode is None:
         mode = target.stat().st_mode & 0o777 if target.exists() else 0o644
     beside = target.with_name(f".{target.name}.{os.getpid()}.{secrets.token_hex(4)}")
@@ -144,7 +140,7 @@ def describe_policies(bundle: schema.Bundle) -> list[Mapping[str, Any]]:
 
 
 def selector(chosen: schema.Selector) -> str:
-    """Say which requests are meant."""
+    """Describe which requests a policy applies to."""
     methods = ", ".join(chosen.methods or ())
     path = chosen.path_exact or (f"{chosen.path_prefix}*" if chosen.path_prefix else "")
     hosts = " or ".join(chosen.hosts or ())
@@ -215,7 +211,7 @@ def _breaker(breaker: schema.CircuitBreaker) -> str:
 
 
 def describe_loop(block: AnyLoop) -> str:
-    """Say what a loop detector looks for and what it does."""
+    """Describe what a loop detector looks for and what it does."""
     if not block.enabled:
         return f"{block.similarity}: off"
     return f"{block.similarity}: {_what(block)}: {_does(block)}"
@@ -247,9 +243,9 @@ _TOKEN: Final = re.compile(r'"(?:[^"\\\n]|\\.)*"|\'(?:[^\'\n]|\'\')*\'|[^\s,\]}#
 
 
 def promoted(text: bytes, name: str, policy: str) -> bytes:
-    """Return a bundle in which a policy enforces that was in shadow mode, with the next version. Raises `BundleError`.
+    """Return the bundle with a policy changed from shadow to enforce, and the next version. Raises `BundleError`.
 
-    `name` stands in messages, and its ending may tell JSON from YAML.
+    `name` is shown in messages; its suffix may distinguish JSON from YAML.
     """
     data, _ = read_document(text, name)
     found = [(index, one) for index, one in enumerate(data["policies"]) if one["id"] == policy]
@@ -263,11 +259,11 @@ def promoted(text: bytes, name: str, policy: str) -> bytes:
 
 
 def replaced(text: bytes, name: str, values: Mapping[DocumentPath, str | int]) -> bytes:
-    """Return the text with single values replaced. Raises `BundleError` where that would change more, or less."""
+    """Return the text with single values replaced. Raises `BundleError` if that would change anything else."""
     data, places = read_document(text, name)
-    wanted = json.loads(json.dumps(data))  # a copy in which what is written once and used twice is two
+    wanted = json.loads(json.dumps(data))  # without shared parts: an alias in YAML is one object
     lines = text.decode("utf-8-sig").split("\n")
-    # From the end on: what stands before a place keeps its own.
+    # From the end, so that earlier positions stay valid.
     spots = sorted(((places.locate(path), path) for path in values), key=lambda spot: spot[0], reverse=True)
     for place, path in spots:
         _set(wanted, path, values[path])
@@ -318,8 +314,9 @@ _AWAY: Final = "the source of the bundle cannot be read now, so it cannot be cha
 
 @dataclass(frozen=True, slots=True)
 class BundleTarget:
-    """Where bundles come from and are kept: the setting `policy`, whether they have to be signed, what opens the Redis
-    that they are pushed to (for `policy: redis`), and the data directory."""
+    """Where bundles come from and are stored: the setting `policy`, whether they must be signed, how to open the Redis
+    they are pushed to (with `policy: redis`), and the data directory.
+    """
 
     policy: str = ""
     signed: bool = False
@@ -328,7 +325,7 @@ class BundleTarget:
 
 
 class BundleAdmin:
-    """What `services.Bundles` asks for, over one source. Everything here may take a moment: not for the loop."""
+    """Reads and replaces the bundle of one source. Every method may block."""
 
     def __init__(
         self,
@@ -339,7 +336,7 @@ class BundleAdmin:
         check: Callable[[LoadedBundle], None],
         guard: BuiltinLoopGuard,
     ) -> None:
-        """`check` compiles a bundle and raises `BundleError`; `guard` has the numbers of the built-in protection."""
+        """`check` compiles a bundle and raises `BundleError`; `guard` configures the built-in protection."""
         self._source = source
         self._clock = clock
         self._check = check
@@ -349,10 +346,8 @@ class BundleAdmin:
         self._shelf = place.shelf
         self._kept = BundleHistory(place.data_dir)
 
-    # -- what is in force --------------------------------------------------------------------------------------------
-
     def current(self) -> Mapping[str, Any]:
-        """Return version, digest, origin, loaded_at, text (as it was read), problems of the last refusal."""
+        """Return version, digest, origin, loaded_at, text (as it was read), problems of the last rejected bundle."""
         source = self._source
         if source is None:
             return {"version": 0, "digest": BUILTIN, "origin": BUILTIN, "loaded_at": 0.0, "text": "", "problems": []}
@@ -369,7 +364,7 @@ class BundleAdmin:
         }
 
     def policies(self) -> list[Mapping[str, Any]]:
-        """Return each policy in words, and what holds where none of them says otherwise."""
+        """Return each policy in words, and the built-in protection."""
         loaded = self._source.current if self._source is not None else None
         said = describe_policies(loaded.bundle) if loaded else []
         defaults = loaded.bundle.defaults if loaded else None
@@ -380,11 +375,9 @@ class BundleAdmin:
         return [*said, {**every, "selector": "LLM and MCP calls that no policy's loop detection covers"}]
 
     def earlier(self) -> list[Mapping[str, Any]]:
-        """Return what was in force before: version, digest, applied_at, by."""
+        """Return earlier bundles: version, digest, applied_at, by."""
         now = self._digest()
         return [_shown(one) for one in self._kept.all() if one.digest != now]
-
-    # -- another -----------------------------------------------------------------------------------------------------
 
     def validate(self, text: bytes) -> Sequence[Mapping[str, Any]]:
         """Return problems (line, column, path, message, hint); none: it is valid."""
@@ -395,15 +388,15 @@ class BundleAdmin:
         return []
 
     def diff(self, text: bytes) -> str:
-        """Return the difference to what is in force, unified."""
+        """Return a unified diff against the active bundle."""
         old, new = (one.decode("utf-8", "replace").splitlines(keepends=True) for one in (self._text(), text))
         return "".join(unified_diff(old, new, "in force", "yours"))
 
     def apply(self, text: bytes, *, force: bool, by: str = "") -> Mapping[str, Any]:
-        """Put it in force and keep it; raises `BundleError`."""
+        """Activate a bundle and write it to its source. Raises `BundleError`."""
         source = self._writable()
         loaded = self._loaded(text)
-        with source.turn:  # nobody looks at the source while it changes
+        with source.turn:  # the source is not polled while it changes
             before, old = source.current, self._text()
             if before is not None and not force:
                 self._refuse_lower(loaded, before)
@@ -421,7 +414,7 @@ class BundleAdmin:
         return self.current()
 
     def rollback(self, version: int, *, by: str = "") -> Mapping[str, Any]:
-        """Put an earlier one in force again, with the version it had."""
+        """Activate an earlier bundle again, with the version it had."""
         text = self._kept.text(version, but=self._digest())
         if text is None:
             known = ", ".join(sorted({str(one["version"]) for one in self.earlier()})) or "none"
@@ -429,17 +422,15 @@ class BundleAdmin:
         return self.apply(text, force=True, by=by)
 
     def promote(self, policy: str, *, by: str = "") -> Mapping[str, Any]:
-        """Turn a policy from shadow to enforce, in the bundle itself; raises `BundleError`."""
+        """Change a policy from shadow to enforce mode in the bundle. Raises `BundleError`."""
         source = self._writable()
         with source.turn:
             if source.accepted is None:
                 self._refuse(*_AWAY)
             return self.apply(promoted(self._text(), self._name(), policy), force=False, by=by)
 
-    # -- parts -------------------------------------------------------------------------------------------------------
-
     def _writable(self) -> BundleSource:
-        """Return the source, if it can be written to from here."""
+        """Return the source, if it can be written to."""
         source = self._source
         if source is None:
             self._refuse(*_NO_SOURCE)
@@ -479,7 +470,7 @@ class BundleAdmin:
             raise BundleError([problem])
 
     def _text(self) -> bytes:
-        """The bundle in force as it was read; as JSON where that is several files, or the last good copy."""
+        """Return the active bundle as it was read; as JSON if it is several files, or the last good copy."""
         source = self._source
         if source is None or source.current is None:
             return b""

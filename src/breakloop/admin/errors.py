@@ -1,5 +1,4 @@
-"""What is answered instead of what was asked for; one shape for every error: `{"error": {code, message, field?}}`.
-Errors of the parts below become such answers here; what is wrong with a request's fields is found in `operations`."""
+"""Errors of the admin API, all of the shape `{"error": {code, message, field?}}`."""
 
 from __future__ import annotations
 
@@ -46,13 +45,13 @@ class ErrorBody(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class ErrorResponse(msgspec.Struct):
-    """Every error has this shape."""
+    """The shape of every error."""
 
     error: ErrorBody
 
 
 class ApiError(BreakloopError):
-    """A request that is not carried out; `headers` go with the answer."""
+    """An error response; `headers` are added to it."""
 
     def __init__(
         self,
@@ -73,7 +72,6 @@ class ApiError(BreakloopError):
         self.headers = dict(headers or {})
 
     def response(self) -> JSONResponse:
-        """Return it as an answer."""
         error: dict[str, Any] = {"code": self.code, "message": self.message}
         if self.field:
             error["field"] = self.field
@@ -83,7 +81,7 @@ class ApiError(BreakloopError):
 
 
 def fault_of(error: BreakloopError) -> ApiError:
-    """Return how an error of a part below is answered."""
+    """Return the response for an error of another package."""
     match error:
         case ApiError():
             return error
@@ -104,7 +102,7 @@ def fault_of(error: BreakloopError) -> ApiError:
 
 
 def order_fault(error: OrderError) -> ApiError:
-    """An order says which of its fields is wrong, in front of a colon."""
+    """The message of an order error begins with the name of the field and a colon."""
     field, colon, _ = error.problems[0].partition(": ")
     named = field.partition(".")[0].partition("[")[0]
     return ApiError(400, str(error), field=field if colon and named.isidentifier() else "")

@@ -1,5 +1,7 @@
-"""The table of the API, and its routes: every operation is checked the same way (role, path, parameters, body) and
-answered as JSON, its errors in one shape. What an operation does stands in its `api_*` module."""
+"""The admin API: all operations and their routes.
+
+Every operation is checked in the same way (role, path, parameters, body) and answered as JSON.
+"""
 
 from __future__ import annotations
 
@@ -45,21 +47,19 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 class _AgentName(Convertor[str]):
-    """An agent's name may have anything in it: slashes, and ends of lines."""
+    """Matches any agent name, including slashes and line ends."""
 
     regex = r"[\s\S]*"
 
     def convert(self, value: str) -> str:
-        """Take it as it is."""
         return value
 
     def to_string(self, value: str) -> str:
-        """Give it as it is."""
         return value
 
 
 def api_routes(services: AdminServices) -> list[Route]:
-    """Return the routes of every operation, and of the document."""
+    """Return the routes of all operations and of the OpenAPI document."""
     by_path: dict[str, list[Operation]] = {}
     for one in OPERATIONS:
         by_path.setdefault(one.path, []).append(one)
@@ -74,9 +74,9 @@ def api_routes(services: AdminServices) -> list[Route]:
 
 
 def body_bounds(operations: Sequence[Operation] = OPERATIONS) -> Callable[[Scope], int]:
-    """Return what tells how large the body of a request may be: as its operation declares, else `BODY_MAX`.
+    """Return a function that returns the size limit of a request's body: that of its operation, else `BODY_MAX`.
 
-    It is needed before the request is routed, because a form is read to find out who sends it.
+    It is needed before routing, because authentication reads forms.
     """
     register_url_convertor("agent", _AgentName())
     by_path = {one.path: compile_path(_pattern(one.path))[0] for one in operations}
@@ -94,7 +94,7 @@ def body_bounds(operations: Sequence[Operation] = OPERATIONS) -> Callable[[Scope
 
 
 def _in_order(paths: Iterable[str]) -> list[str]:
-    """The longest first: an agent's name may have anything in it, "/kill" too."""
+    """The longest paths first: an agent's name may end with "/kill"."""
     return sorted(paths, key=lambda path: path.count("/"), reverse=True)
 
 
@@ -113,7 +113,7 @@ def _route(path: str, operations: list[Operation], services: AdminServices) -> R
 
 
 async def answer(operation: Operation, services: AdminServices, request: Request) -> Response:
-    """Check a request, carry it out, and answer."""
+    """Check a request, run its operation, and return the response."""
     try:
         who = identity(request)
         if operation.acts and not who.may_act:
@@ -133,10 +133,10 @@ async def answer(operation: Operation, services: AdminServices, request: Request
 
 
 def encoded(found: Any) -> bytes:
-    """Return an answer as JSON; what has no form there becomes text, what has no end null."""
+    """Return JSON. Types without a JSON form become text, infinite numbers null."""
     try:
         return msgspec.json.encode(found, enc_hook=_plain)
-    except UnicodeEncodeError:  # half a character, out of somebody's bytes
+    except UnicodeEncodeError:  # a lone surrogate
         return json.dumps(msgspec.to_builtins(found, enc_hook=_plain)).encode()
 
 

@@ -1,5 +1,4 @@
-"""Operations on agents (SPEC G-1, T-2): see them, set something for them, hold and release them. An agent's name may
-have anything in it, slashes too."""
+"""Operations on agents: list, change settings, quarantine and release. An agent's name may contain slashes."""
 
 from __future__ import annotations
 
@@ -39,18 +38,18 @@ class AgentsQuery(ProjectQuery, forbid_unknown_fields=True, kw_only=True):
 
 
 class KillBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Hold an agent by its name, whoever calls."""
+    """Quarantine an agent by its name, for all callers."""
 
     reason: Reason
     expires_at: Ends = None
 
 
 class EmptyBody(msgspec.Struct, forbid_unknown_fields=True):
-    """An order that needs no words."""
+    """An empty body."""
 
 
 class ReleaseBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Whose holds end; at least one of these."""
+    """Whose holds to end; at least one of these."""
 
     agent: Name = ""
     caller: Name = ""
@@ -58,7 +57,7 @@ class ReleaseBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 async def agents(asked: OperationRequest) -> AgentsResponse:
-    """Those that match, of one project or of all; then those that are held and were never seen."""
+    """Return the agents that match, of one project or of all; then those that are quarantined and were never seen."""
     query, history, stops = asked.query, asked.services.history, asked.services.operator.stops
     found = await asked.services.in_thread(lambda: history.agents(query.project, query.find, query.most))
     holds = _holds(asked)
@@ -67,7 +66,7 @@ async def agents(asked: OperationRequest) -> AgentsResponse:
 
 
 async def agent(asked: OperationRequest) -> AgentView:
-    """One, also if it was never seen but is held."""
+    """Return an agent, also one that is quarantined and was never seen."""
     name, project, history = asked.path["id"], asked.project, asked.services.history
     found = await asked.services.in_thread(lambda: history.agent(project, name))
     holds = _of(_holds(asked), project, name)
@@ -79,14 +78,12 @@ async def agent(asked: OperationRequest) -> AgentView:
 
 
 async def change(asked: OperationRequest) -> AgentSettings:
-    """Set what the body names; null takes a setting away."""
     name = asked.path["id"]
     settings = await asked.actions.set_agent(asked.project, name, asked.body)
     return AgentSettings(asked.project, name, settings)
 
 
 async def kill(asked: OperationRequest) -> KillResponse:
-    """Hold it by its name."""
     until = ends(asked.body.expires_at)
     name, actions = asked.path["id"], asked.actions
     hold, shared = await actions.kill(asked.project, name, asked.body.reason, until)
@@ -95,26 +92,23 @@ async def kill(asked: OperationRequest) -> KillResponse:
 
 
 async def release(asked: OperationRequest) -> ReleaseResponse:
-    """End every hold on it, and forget its loops."""
     ended, loops, shared = await asked.actions.release(asked.project, agent=_named(asked.path["id"]))
     return ReleaseResponse([hold_view(one) for one in ended], loops, shared)
 
 
 async def quarantine(asked: OperationRequest) -> HoldsResponse:
-    """Everybody who is held, in one project or in all."""
     wanted = asked.query.project
     return HoldsResponse([one for one in _holds(asked) if wanted in {"", one.project}])
 
 
 async def release_any(asked: OperationRequest) -> ReleaseResponse:
-    """End the holds on an agent, a caller or a run, and forget its loops."""
     body, release = asked.body, asked.actions.release
     ended, loops, shared = await release(asked.project, agent=body.agent, caller=body.caller, run=body.run)
     return ReleaseResponse([hold_view(one) for one in ended], loops, shared)
 
 
 async def _unseen(asked: OperationRequest, holds: list[HoldView]) -> list[AgentView]:
-    """Those that are held by their name, match, and were never seen: a name that was mistyped shows here."""
+    """Return agents that are quarantined by name and were never seen: a mistyped name shows up here."""
     query, history = asked.query, asked.services.history
     find = query.find.lower()
     held = {(one.project, one.agent) for one in holds if one.agent and one.binds != CALLER}

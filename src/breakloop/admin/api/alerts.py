@@ -1,4 +1,4 @@
-"""Operations on webhooks and alerts (SPEC G-4, T-2). A webhook's secret is shown once, when it is made."""
+"""Operations on webhooks, deliveries and alert rules. The secret of a webhook is shown once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from breakloop.admin.api.responses import plain
 
 
 class WebhookBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Where to, and which events."""
+    """Where to send, and which events."""
 
     url: Annotated[str, msgspec.Meta(pattern="^https?://", max_length=2048, description="http:// or https://")]
     events: Annotated[
@@ -35,26 +35,26 @@ class WebhooksResponse(msgspec.Struct):
 
 
 class WebhookCreated(msgspec.Struct):
-    """A webhook; its secret is shown this once."""
+    """A webhook; its secret is shown only once."""
 
     id: str
     secret: str
 
 
 class WebhookRemoved(msgspec.Struct):
-    """What is gone."""
+    """The webhook that was removed."""
 
     id: str
 
 
 class DeliveryRetried(msgspec.Struct):
-    """What is under way again."""
+    """The delivery that is sent again."""
 
     id: str
 
 
 class DeliveriesResponse(msgspec.Struct):
-    """What is under way, was delivered, or was given up."""
+    """Waiting, delivered and failed deliveries."""
 
     deliveries: list[dict[str, Any]]
 
@@ -66,48 +66,40 @@ class RulesResponse(msgspec.Struct):
 
 
 async def webhooks(asked: OperationRequest) -> WebhooksResponse:
-    """All of them, without secrets."""
     return WebhooksResponse(plain(await asked.services.in_thread(asked.services.alerts.webhooks)))
 
 
 async def add(asked: OperationRequest) -> WebhookCreated:
-    """Make one."""
     body = asked.body
     made = await asked.actions.add_webhook(body.url, body.events, allow_private=body.allow_private)
     return WebhookCreated(str(made["id"]), str(made["secret"]))
 
 
 async def remove(asked: OperationRequest) -> WebhookRemoved:
-    """Remove one."""
     await asked.actions.remove_webhook(asked.path["id"])
     return WebhookRemoved(asked.path["id"])
 
 
 async def test(asked: OperationRequest) -> Mapping[str, Any]:
-    """Send to one now."""
     return await asked.actions.test_webhook(asked.path["id"])
 
 
 async def rotate(asked: OperationRequest) -> WebhookCreated:
-    """Give one a new secret."""
     made = await asked.actions.rotate_webhook(asked.path["id"])
     return WebhookCreated(str(made["id"]), str(made["secret"]))
 
 
 async def again(asked: OperationRequest) -> DeliveryRetried:
-    """Try a delivery again."""
     await asked.actions.send_again(asked.path["id"])
     return DeliveryRetried(asked.path["id"])
 
 
 async def deliveries(asked: OperationRequest) -> DeliveriesResponse:
-    """What became of what was sent."""
     most, hooks = asked.query.most, asked.services.alerts
     return DeliveriesResponse(plain(await asked.services.in_thread(lambda: hooks.deliveries(most))))
 
 
 async def rules(asked: OperationRequest) -> RulesResponse:
-    """The alert rules of the settings."""
     return RulesResponse(plain(await asked.services.in_thread(asked.services.alerts.rules)))
 
 

@@ -1,5 +1,4 @@
-"""Operations on the policy bundle (SPEC X-1): see it, check another, put it in force, go back. Bodies are the bundle's
-own text, YAML or JSON, so that a file can be sent as it is."""
+"""Operations on the policy bundle: show, validate, apply, roll back. A body is a bundle in YAML or JSON."""
 
 from __future__ import annotations
 
@@ -15,13 +14,13 @@ Current = dict[str, Any]
 
 
 class ForceQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Whether a lower version is taken, too."""
+    """Whether a lower version is accepted."""
 
     force: Annotated[bool, msgspec.Meta(description="Take it though its version is lower.")] = False
 
 
 class RollbackBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Which one."""
+    """Which version."""
 
     version: Annotated[int, msgspec.Meta(ge=1, le=2**53)]
 
@@ -33,7 +32,7 @@ class PolicyBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class PoliciesResponse(msgspec.Struct):
-    """The policies in force, in words."""
+    """The active policies, in words."""
 
     policies: list[dict[str, Any]]
 
@@ -46,56 +45,48 @@ class ValidationResult(msgspec.Struct):
 
 
 class BundleDiff(msgspec.Struct):
-    """The difference to the bundle in force, unified; empty where there is none."""
+    """A unified diff against the active bundle; empty if they are equal."""
 
     diff: str
 
 
 class BundleVersions(msgspec.Struct):
-    """Bundles that were in force before, newest first."""
+    """Bundles that were active before, the newest first."""
 
     history: list[dict[str, Any]]
 
 
 async def bundle(asked: OperationRequest) -> Mapping[str, Any]:
-    """The one in force."""
     found: Mapping[str, Any] = await asked.services.in_thread(asked.services.bundles.current)
     return found
 
 
 async def policies(asked: OperationRequest) -> PoliciesResponse:
-    """What it says, in words."""
     return PoliciesResponse(plain(await asked.services.in_thread(asked.services.bundles.policies)))
 
 
 async def validate(asked: OperationRequest) -> ValidationResult:
-    """What is wrong with another."""
     found = await asked.services.in_thread(lambda: asked.services.bundles.validate(asked.body))
     return ValidationResult(not found, plain(list(found)))
 
 
 async def diff(asked: OperationRequest) -> BundleDiff:
-    """What another changes."""
     return BundleDiff(await asked.services.in_thread(lambda: asked.services.bundles.diff(asked.body)))
 
 
 async def apply(asked: OperationRequest) -> Mapping[str, Any]:
-    """Put another in force."""
     return await asked.actions.apply(asked.body, force=asked.query.force)
 
 
 async def rollback(asked: OperationRequest) -> Mapping[str, Any]:
-    """Put an earlier one in force again."""
     return await asked.actions.rollback(asked.body.version)
 
 
 async def history(asked: OperationRequest) -> BundleVersions:
-    """What was in force before."""
     return BundleVersions(plain(await asked.services.in_thread(asked.services.bundles.earlier)))
 
 
 async def promote(asked: OperationRequest) -> Mapping[str, Any]:
-    """Let a policy deny that has only counted so far."""
     return await asked.actions.promote(asked.body.policy)
 
 

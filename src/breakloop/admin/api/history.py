@@ -1,8 +1,7 @@
-"""Operations that look back (SPEC G-2, G-3, X-1): incidents, events and the audit log by page, sums and curves. Events
-as they happen are `follow`'s.
+"""Operations on the past: incidents, events, the audit log, sums and curves.
 
-Events as they happen, as `text/event-stream` (SPEC X-1): read from history behind the last one that was sent, so
-that each comes once, with its id, and a reader that was away goes on where it was (`Last-Event-ID`).
+Events can also be followed as `text/event-stream`. The stream reads the history behind the last event that was sent,
+so that each event arrives once, with its id, and a client that was disconnected can resume (`Last-Event-ID`).
 """
 
 from __future__ import annotations
@@ -32,13 +31,13 @@ from breakloop.admin.services import AdminServices
 from breakloop.history.values import EventFilter, IncidentFilter
 from breakloop.model.records import EventRecord, Incident
 
-EVERY_S: Final = 0.5  # history is written once a second
-QUIET_S: Final = 15.0  # so long after the last word, a comment keeps the connection open
+EVERY_S: Final = 0.5  # the history is written once a second
+QUIET_S: Final = 15.0  # of silence, before a comment keeps the connection open
 MOST: Final = 500
 
 
 def follow(services: AdminServices, wanted: EventFilter, request: Request) -> StreamingResponse:
-    """Return an answer that does not end: those behind `after`, or those from now on."""
+    """Return an endless response: the events behind `after`, or the new ones."""
     last = request.headers.get("last-event-id", "")
     if last.isdecimal() and len(last) < 17:
         wanted = replace(wanted, after=int(last))
@@ -50,13 +49,13 @@ def follow(services: AdminServices, wanted: EventFilter, request: Request) -> St
 async def stream(
     services: AdminServices, wanted: EventFilter, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
 ) -> AsyncIterator[bytes]:
-    """Yield what happens, for ever."""
+    """Yield events as they happen."""
     after = wanted.after or await _newest(services, wanted)
     quiet_s = 0.0
     yield b": breakloop events\n\n"
     while True:
         found = await _events(services, replace(wanted, after=after, before=0, most=MOST))
-        for one in sorted(found, key=lambda event: event.id):  # behind 0 they come newest first
+        for one in sorted(found, key=lambda event: event.id):  # behind 0 they would come newest first
             after = max(after, one.id)
             yield _lines(one)
         if len(found) == MOST:
@@ -69,7 +68,7 @@ async def stream(
 
 
 async def _newest(services: AdminServices, wanted: EventFilter) -> int:
-    """Return the id behind which everything is new. Behind 0 would be everything there ever was."""
+    """Return the id behind which all events are new; 0 would return all events."""
     newest = replace(wanted, names=(), project="", agent="", incident="", since=0.0, most=1, before=0, after=0)
     found = await _events(services, newest)
     return found[0].id if found else 0
@@ -104,7 +103,7 @@ class IncidentsQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class EventsQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Which events: newest first, unless `after` is given: then those behind this id, oldest first."""
+    """Which events: the newest first; with `after` those behind this id, the oldest first."""
 
     name: Annotated[list[Name], msgspec.Meta(max_length=50, description="Names of events; several may be given.")] = []
     project: Name = ""
@@ -126,7 +125,7 @@ class PageQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class SinceQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """From when on; a day without it."""
+    """Since when; the default is one day."""
 
     since: Moment | None = None
     project: Name = ""
@@ -143,14 +142,13 @@ class SpanQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class PolicyQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Since when, and of which policy."""
+    """Since when, and which policy."""
 
     since: Moment | None = None
     policy: Name = ""
 
 
 async def incidents(asked: OperationRequest) -> IncidentsResponse:
-    """A page of them."""
     query, history = asked.query, asked.services.history
     wanted = IncidentFilter(
         state=query.state,
@@ -167,7 +165,6 @@ async def incidents(asked: OperationRequest) -> IncidentsResponse:
 
 
 async def incident(asked: OperationRequest) -> Incident:
-    """One, with its steps."""
     wanted, history = asked.path["id"], asked.services.history
     found: Incident | None = await asked.services.in_thread(lambda: history.incident(wanted))
     if found is None:
@@ -176,7 +173,7 @@ async def incident(asked: OperationRequest) -> Incident:
 
 
 async def events(asked: OperationRequest) -> EventsResponse | StreamingResponse:
-    """A page of them, or all that come."""
+    """Return a page of events, or a stream."""
     wanted = _wanted(asked.query)
     if asked.query.follow:
         return follow(asked.services, wanted, asked.request)
@@ -199,20 +196,17 @@ def _wanted(query: Any) -> EventFilter:
 
 
 async def audit(asked: OperationRequest) -> AuditResponse:
-    """Who did what, newest first."""
     query, history = asked.query, asked.services.history
     found = await asked.services.in_thread(lambda: history.audit(query.before, query.most))
     return AuditResponse(found, found[-1].id if len(found) == query.most else None)
 
 
 async def totals(asked: OperationRequest) -> OverviewResponse:
-    """Sums until now."""
     since, history = _since(asked), asked.services.history
     return OverviewResponse(since, await asked.services.in_thread(lambda: history.totals(since, asked.query.project)))
 
 
 async def curve(asked: OperationRequest) -> CurveResponse:
-    """Sums for each interval."""
     query, since, history = asked.query, _since(asked), asked.services.history
     until = asked.services.clock.now() if query.until is None else query.until
     if not since < until:
@@ -228,7 +222,6 @@ async def curve(asked: OperationRequest) -> CurveResponse:
 
 
 async def shadow(asked: OperationRequest) -> ShadowReport:
-    """What policies in shadow mode would have denied."""
     since, history = _since(asked), asked.services.history
     found = await asked.services.in_thread(lambda: history.shadow(since, asked.query.policy))
     return ShadowReport([ShadowCount(*row) for row in found])

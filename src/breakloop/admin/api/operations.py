@@ -1,9 +1,7 @@
-"""One operation of the API: its place, who may use it, what it takes and what it answers. From this one description
-come the route (`api`), the check of every field (here) and the OpenAPI document (`openapi`), so that they cannot
-differ.
+"""The description of an API operation: route, role, parameters, body and response.
 
-The OpenAPI 3.1 document, made from the table of operations: from the same types that check what comes in and shape
-what goes out, and the bundle's own schema for an agent's settings.
+Routes, validation and the OpenAPI 3.1 document are all derived from it, so they cannot differ. See decision 13 for
+why this is not a framework.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ from breakloop.policy.schema.bundle import Agent
 
 BODY_MAX: Final = 64 * 1024
 BUNDLE_MAX: Final = 16 * 1024 * 1024
-_LAST: Final = 1e11  # beyond it no calendar goes
+_LAST: Final = 1e11  # the largest supported time
 _AT: Final = " - at `$"
 _NAMED: Final = re.compile(r"(missing required|contains unknown) field `(.*?)`")
 _WORDS: Final = {
@@ -42,20 +40,20 @@ _WORDS: Final = {
 
 
 class NoQuery(msgspec.Struct, forbid_unknown_fields=True):
-    """An operation without parameters."""
+    """No parameters."""
 
 
 class PlainText(msgspec.Struct):
-    """Stands for a body that is a bundle's text, YAML or JSON."""
+    """A body that is the text of a bundle, in YAML or JSON."""
 
 
 class AgentChanges(msgspec.Struct):
-    """Stands for a body that is an entry of the bundle's `agents`; checked by the bundle's own schema."""
+    """A body that is an entry of the bundle's `agents`; validated by the bundle's schema."""
 
 
 @dataclass(slots=True)
 class OperationRequest:
-    """A request that has passed every check: who asks for what."""
+    """A request that has passed all checks."""
 
     services: AdminServices
     identity: AdminIdentity
@@ -66,18 +64,18 @@ class OperationRequest:
 
     @property
     def actions(self) -> Actions:
-        """What whoever asks can do."""
+        """The actions of the operator who sent the request."""
         return Actions(self.services, self.identity)
 
     @property
     def project(self) -> str:
-        """The project that is meant."""
+        """The project of the request."""
         return self.query.project or self.services.project
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One method of one path, below /api/v1."""
+    """One method of one path below /api/v1."""
 
     method: str
     path: str
@@ -87,18 +85,18 @@ class Operation:
     answer: Any
     query: type[msgspec.Struct] = NoQuery
     body: type[msgspec.Struct] | None = None
-    acts: bool = False  # changes something: for operators only, and in the audit log
+    acts: bool = False  # changes something: operators only, and written to the audit log
     status: int = 200
-    errors: frozenset[int] = field(default_factory=frozenset)  # beside those that every operation may have
+    errors: frozenset[int] = field(default_factory=frozenset)  # in addition to those of every operation
 
     @property
     def role(self) -> str:
-        """The least role that may use it."""
+        """The required role."""
         return OPERATOR if self.acts else VIEWER
 
     @property
     def statuses(self) -> list[int]:
-        """Every status that it may answer with."""
+        """All statuses that it may answer with."""
         known = {self.status, 400, 401, 421, 429, 500, 503, *self.errors}
         if "{" in self.path:
             known.add(404)
@@ -110,11 +108,9 @@ class Operation:
 
     @property
     def body_max(self) -> int:
-        """The largest body that it takes."""
+        """The size limit of the body."""
         return BUNDLE_MAX if self.body is PlainText else BODY_MAX
 
-
-# -- fields ------------------------------------------------------------------------------------------------------------
 
 Name = Annotated[str, msgspec.Meta(max_length=256)]
 Moment = Annotated[float, msgspec.Meta(ge=0, le=_LAST, description="Seconds since 1970.")]
@@ -127,7 +123,7 @@ Ends = Annotated[
 
 
 def ends(given: float | str | None, name: str = "expires_at") -> float | None:
-    """Return a moment that was given as a number or as text."""
+    """Parse a time that is a number or a text. Raises `ApiError`."""
     if not isinstance(given, str):
         if given is not None and given > _LAST:
             raise ApiError(400, "is no time: seconds since 1970", field=name)
@@ -142,7 +138,7 @@ def ends(given: float | str | None, name: str = "expires_at") -> float | None:
 
 
 def read_query(operation: Operation, given: QueryParams) -> Any:
-    """Return the parameters of a request, each checked. Raises `ApiError`."""
+    """Return the validated parameters of a request. Raises `ApiError`."""
     hints = get_type_hints(operation.query)
     lists = {name for name, hint in hints.items() if get_origin(hint) is list}
     raw: dict[str, Any] = {}
@@ -154,13 +150,13 @@ def read_query(operation: Operation, given: QueryParams) -> Any:
     _printable(raw, "")
     found = _converted(raw, operation.query, strict=False)
     for name in raw:
-        if getattr(found, name) is None:  # msgspec reads the word null so; here a parameter is left out instead
+        if getattr(found, name) is None:  # msgspec reads the word null as None
             raise ApiError(400, "must not be null: leave it out", field=name)
     return found
 
 
 async def read_body(operation: Operation, request: Request) -> Any:
-    """Return the body of a request, checked. Raises `ApiError`."""
+    """Return the validated body of a request. Raises `ApiError`."""
     if operation.body is None:
         return None
     raw = await request.body()
@@ -190,7 +186,7 @@ def _converted(data: Any, kind: type[msgspec.Struct], *, strict: bool) -> Any:
 
 
 def _fault(message: str) -> ApiError:
-    """Put what msgspec found into plain words, with the name of the field."""
+    """Turn a message of msgspec into an error with the name of the field."""
     named = _NAMED.search(message)
     plain, at, place = message.rpartition(_AT)
     plain, inside = (plain, place.removesuffix("`").removeprefix(".")) if at else (message, "")
@@ -209,7 +205,7 @@ def _kinds(kinds: str) -> str:
 
 
 def _printable(value: Any, at: str) -> None:
-    """No NUL in any text: not every database can keep it."""
+    """Reject NUL characters: PostgreSQL cannot store them."""
     if isinstance(value, str):
         if "\0" in value:
             raise ApiError(400, "must not have a NUL character in it", field=at)
@@ -223,7 +219,7 @@ def _printable(value: Any, at: str) -> None:
 
 
 def checked_path(params: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the parts of a path, if they can be names at all."""
+    """Return the parameters of a path. Raises `ApiError`."""
     _printable(dict(params), "")
     return params
 
@@ -255,7 +251,7 @@ _DESCRIPTION: Final = (
 
 
 def document(operations: Sequence[Operation]) -> dict[str, Any]:
-    """Return the document."""
+    """Return the OpenAPI document."""
     schemas, components = _schemas(operations)
     paths: dict[str, dict[str, Any]] = {}
     for one in operations:
@@ -274,7 +270,7 @@ def document(operations: Sequence[Operation]) -> dict[str, Any]:
 
 
 def _schemas(operations: Sequence[Operation]) -> tuple[dict[Any, dict[str, Any]], dict[str, Any]]:
-    """Return the schema of each type by the type, and what they refer to by name."""
+    """Return the schemas by type, and the components they refer to by name."""
     types: dict[str, Any] = {repr(ErrorResponse): ErrorResponse}
     for one in operations:
         for kind in (one.answer, one.body, one.query):
@@ -285,7 +281,7 @@ def _schemas(operations: Sequence[Operation]) -> tuple[dict[Any, dict[str, Any]]
     components |= agent.pop("$defs", {})
     components["AgentChanges"] = _changes(agent)
     for kind in {repr(one.query): one.query for one in operations}.values():
-        components.pop(kind.__name__, None)  # parameters stand where they are used
+        components.pop(kind.__name__, None)  # parameters are listed in their operation
     by_type = dict(zip(types, made, strict=True))
     for kind in {repr(one.query): one.query for one in operations if one.query is not NoQuery}.values():
         by_type[repr(kind)] = msgspec.json.schema(kind)["$defs"][kind.__name__]
@@ -293,7 +289,7 @@ def _schemas(operations: Sequence[Operation]) -> tuple[dict[Any, dict[str, Any]]
 
 
 def _changes(agent: dict[str, Any]) -> dict[str, Any]:
-    """Each setting may be null, which takes it away."""
+    """Allow null for every setting, which removes it."""
     properties = {}
     for name, said in agent["properties"].items():
         kept = {key: said[key] for key in ("title", "description") if key in said}
@@ -341,7 +337,7 @@ def _query_parameters(one: Operation, schemas: dict[Any, dict[str, Any]]) -> lis
     made = []
     for name, said in schema["properties"].items():
         plain = {key: value for key, value in said.items() if key != "description"}
-        # A parameter that may be left out is not sent as null.
+        # A parameter that may be omitted is not sent as null.
         choices = [choice for choice in plain.get("anyOf", ()) if choice != {"type": "null"}]
         if choices:
             plain = {**choices[0]}

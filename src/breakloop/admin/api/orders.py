@@ -1,4 +1,4 @@
-"""Operations that give orders at run time (SPEC K-1, K-3, LD-6, CB-2): kill switches, overrides, snoozes, breakers."""
+"""Operations that give orders at run time: kill switches, overrides, snoozes and breakers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from breakloop.engine.breakers import BreakerState
 
 
 class SwitchBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Stop whoever has this value in this descriptor."""
+    """Deny all requests with this value in this descriptor."""
 
     scope_key: Annotated[str, msgspec.Meta(min_length=1, max_length=256, description="A descriptor, as `agent:id`.")]
     scope_value: Annotated[str, msgspec.Meta(min_length=1, max_length=1024, description="The value it must have.")]
@@ -36,7 +36,7 @@ class OverrideBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class SnoozeBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Which fingerprint is not judged, and for how long."""
+    """Which fingerprint is ignored, and for how long."""
 
     fingerprint: Annotated[
         str, msgspec.Meta(pattern="^[0-9a-f]{16,64}$", description="As denials and incidents show it.")
@@ -45,19 +45,17 @@ class SnoozeBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class ResetBreakerBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Which breaker, as the list names it."""
+    """Which breaker, as listed."""
 
     policy: Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
     key: Annotated[str, msgspec.Meta(min_length=1, max_length=2048)]
 
 
 async def switches(asked: OperationRequest) -> responses.SwitchesResponse:
-    """Those that were set at run time."""
     return responses.SwitchesResponse([switch_view(one) for one in asked.services.operator.switches()])
 
 
 async def set_switch(asked: OperationRequest) -> responses.SwitchResponse:
-    """Set one."""
     body = asked.body
     made, shared = await asked.actions.set_switch(
         body.scope_key, body.scope_value, route=body.route, reason=body.reason, expires_at=ends(body.expires_at)
@@ -66,39 +64,32 @@ async def set_switch(asked: OperationRequest) -> responses.SwitchResponse:
 
 
 async def lift_switch(asked: OperationRequest) -> responses.SharedOrder:
-    """Lift one."""
     return responses.SharedOrder(await asked.actions.lift_switch(asked.path["id"]))
 
 
 async def overrides(asked: OperationRequest) -> responses.OverridesResponse:
-    """Those that were set at run time."""
     return responses.OverridesResponse([override_view(one) for one in asked.services.operator.overrides()])
 
 
 async def set_override(asked: OperationRequest) -> responses.SharedOrder:
-    """Switch one on."""
     until = ends(asked.body.expires_at)
     return responses.SharedOrder(await asked.actions.set_override(asked.path["name"], asked.body.reason, until))
 
 
 async def lift_override(asked: OperationRequest) -> responses.SharedOrder:
-    """Switch one off."""
     return responses.SharedOrder(await asked.actions.lift_override(asked.path["name"]))
 
 
 async def snooze(asked: OperationRequest) -> responses.SnoozeResponse:
-    """Judge a loop no more for a while."""
     until = await asked.actions.snooze(asked.body.fingerprint, asked.body.seconds)
     return responses.SnoozeResponse(asked.body.fingerprint, until)
 
 
 async def breakers(asked: OperationRequest) -> responses.BreakersResponse:
-    """All that there are."""
     return responses.BreakersResponse(await asked.services.breakers())
 
 
 async def reset_breaker(asked: OperationRequest) -> BreakerState:
-    """Close one at once; the answer is what it was."""
     return await asked.actions.reset_breaker(asked.body.policy, asked.body.key)
 
 

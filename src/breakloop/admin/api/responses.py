@@ -1,5 +1,7 @@
-"""What the API answers with, as types: shapes that the OpenAPI document is made of. Records of the past are answered as
-they are (`model.records`); here is what has to be put together. Never-ending is null, not infinity."""
+"""The response types of the API, from which the OpenAPI document is derived.
+
+Records of the history are returned as they are (`model.records`). A time that never comes is null.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from breakloop.policy.matching import CompiledKillSwitch
 
 
 class HoldView(msgspec.Struct, kw_only=True):
-    """Somebody who is held."""
+    """A hold: an agent, a caller or a run in quarantine."""
 
     binds: str
     project: str
@@ -31,7 +33,7 @@ class HoldView(msgspec.Struct, kw_only=True):
 
 
 class AgentView(msgspec.Struct, kw_only=True):
-    """An agent, and what holds it now; `stopped_by` is the kill switch that denies all its requests."""
+    """An agent and its holds; `stopped_by` is the kill switch that denies all its requests."""
 
     project: str
     agent: str
@@ -59,7 +61,7 @@ class AgentsResponse(msgspec.Struct):
 
 
 class AgentSettings(msgspec.Struct):
-    """What is set for an agent at run time, after the change."""
+    """The run-time settings of an agent after the change."""
 
     project: str
     agent: str
@@ -69,11 +71,11 @@ class AgentSettings(msgspec.Struct):
 class SharedOrder(msgspec.Struct):
     """An order that was carried out."""
 
-    shared: bool  # every instance knows of it, and it is kept
+    shared: bool  # every instance has it, and it is stored
 
 
 class KillResponse(msgspec.Struct):
-    """An agent that is held. Where it was never seen, `did_you_mean` is a known one of a similar name."""
+    """An agent that is quarantined. If it was never seen, `did_you_mean` is a known agent with a similar name."""
 
     hold: HoldView
     shared: bool
@@ -82,7 +84,7 @@ class KillResponse(msgspec.Struct):
 
 
 class ReleaseResponse(msgspec.Struct):
-    """What is held no longer, and how many loops are blocked no longer."""
+    """The holds that ended, and how many loops are no longer blocked."""
 
     released: list[HoldView]
     loops: int
@@ -90,7 +92,7 @@ class ReleaseResponse(msgspec.Struct):
 
 
 class HoldsResponse(msgspec.Struct):
-    """Everybody who is held."""
+    """All holds."""
 
     holds: list[HoldView]
 
@@ -109,7 +111,7 @@ class SwitchView(msgspec.Struct, kw_only=True):
 
 
 class SwitchesResponse(msgspec.Struct):
-    """Kill switches that were set at run time; the bundle has its own."""
+    """Kill switches that were set at run time, without those of the bundle."""
 
     kill_switches: list[SwitchView]
 
@@ -132,13 +134,13 @@ class OverrideView(msgspec.Struct, kw_only=True):
 
 
 class OverridesResponse(msgspec.Struct):
-    """Overrides that were set at run time; the bundle has its own."""
+    """Overrides that were set at run time, without those of the bundle."""
 
     overrides: list[OverrideView]
 
 
 class SnoozeResponse(msgspec.Struct):
-    """A fingerprint that is not judged for a while."""
+    """A fingerprint that is ignored for some time."""
 
     fingerprint: str
     until: float
@@ -151,21 +153,21 @@ class BreakersResponse(msgspec.Struct):
 
 
 class IncidentsResponse(msgspec.Struct):
-    """A page of incidents; `next` is the `cursor` of the page behind it, null on the last one."""
+    """A page of incidents; `next` is the `cursor` of the next page, null on the last one."""
 
     incidents: list[Incident]
     next: str | None
 
 
 class EventsResponse(msgspec.Struct):
-    """A page of events; `next` is the `before` of the page behind it, null on the last one."""
+    """A page of events; `next` is the `before` of the next page, null on the last one."""
 
     events: list[EventRecord]
     next: int | None
 
 
 class AuditResponse(msgspec.Struct):
-    """A page of the audit log; `next` is the `before` of the page behind it, null on the last one."""
+    """A page of the audit log; `next` is the `before` of the next page, null on the last one."""
 
     audit: list[AuditRecord]
     next: int | None
@@ -185,7 +187,7 @@ class OverviewResponse(msgspec.Struct):
 
 
 class ShadowCount(msgspec.Struct):
-    """What a policy in shadow mode would have denied."""
+    """Requests that a policy in shadow mode would have denied."""
 
     policy: str
     rule: str
@@ -194,13 +196,12 @@ class ShadowCount(msgspec.Struct):
 
 
 class ShadowReport(msgspec.Struct):
-    """What policies in shadow mode would have denied."""
+    """Requests that policies in shadow mode would have denied."""
 
     shadow: list[ShadowCount]
 
 
 def hold_view(hold: Hold) -> HoldView:
-    """Return a hold as it is shown."""
     return HoldView(
         binds=hold.binds,
         project=hold.project,
@@ -215,24 +216,21 @@ def hold_view(hold: Hold) -> HoldView:
 
 
 def switch_view(switch: SwitchOrder) -> SwitchView:
-    """Return a kill switch as it is shown."""
     return SwitchView(**{**switch._asdict(), "expires_at": _end(switch.expires_at)})
 
 
 def override_view(override: OverrideOrder) -> OverrideView:
-    """Return an override as it is shown."""
     return OverrideView(**{**override._asdict(), "expires_at": _end(override.expires_at)})
 
 
 def agent_view(agent: AgentRecord, holds: list[HoldView], stops: CompiledKillSwitch | None) -> AgentView:
-    """Return an agent as it is shown."""
     seen = {name: getattr(agent, name) for name in AgentRecord.__dataclass_fields__}
     stopped_by = "" if stops is None else stops.name
     return AgentView(**{**seen, "settings": dict(agent.settings), "holds": holds, "stopped_by": stopped_by})
 
 
 def plain(rows: list[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return rows as JSON can have them."""
+    """Return rows as dictionaries."""
     return [dict(row) for row in rows]
 
 

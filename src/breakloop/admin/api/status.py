@@ -1,4 +1,4 @@
-"""Operations about the process itself (SPEC X-1): how it is, its settings, and what is counted under a key."""
+"""Operations about the process itself: its status, settings and counters."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class CounterQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class SettingView(msgspec.Struct):
-    """One setting; secrets are masked."""
+    """A setting; secrets are masked."""
 
     name: str
     value: str
@@ -28,30 +28,28 @@ class SettingView(msgspec.Struct):
 
 
 class SettingsResponse(msgspec.Struct):
-    """Every setting and where it came from."""
+    """All settings and where they come from."""
 
     settings: list[SettingView]
 
 
 class CountersResponse(msgspec.Struct):
-    """What is kept under keys that begin so."""
+    """Counters whose keys begin with a prefix."""
 
     counters: list[dict[str, Any]]
 
 
 async def status(asked: OperationRequest) -> Mapping[str, Any]:
-    """How it is, and who asks."""
+    """Return the status, and the identity of the client."""
     who = asked.identity
     return {**asked.services.status(), "you": {"name": who.name, "role": who.role}}
 
 
 async def settings(asked: OperationRequest) -> SettingsResponse:
-    """Every setting, secrets masked."""
     return SettingsResponse([SettingView(*one) for one in asked.services.settings()])
 
 
 async def counters(asked: OperationRequest) -> CountersResponse:
-    """What is kept under keys that begin so."""
     return CountersResponse(plain(await asked.services.counters(asked.query.key)))
 
 

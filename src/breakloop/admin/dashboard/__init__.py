@@ -1,42 +1,32 @@
-"""The dashboard: pages for people, rendered here, on the admin port.
+"""The dashboard: server-rendered pages on the admin port.
 
-`dashboard_routes`: all pages, parts and actions of the dashboard, for the admin app to serve behind its guard.
+A page is one class in `pages` and one row in `PAGES`; an action is one class in `actions` and one row in `ACTIONS`.
 """
 
 from __future__ import annotations
 
+from typing import Final
+
 from starlette.routing import BaseRoute
 
 from breakloop.admin.auth import SessionCookies
-from breakloop.admin.dashboard import actions
-from breakloop.admin.dashboard.actions import DashboardActions
-from breakloop.admin.dashboard.pages import (
-    AgentsPages,
-    AlertsPage,
-    EventsPage,
-    IncidentsPages,
-    LimitsPage,
-    LiveUpdates,
-    LoginPage,
-    OverviewPage,
-    PoliciesPage,
-    RecordsPages,
-)
+from breakloop.admin.dashboard import actions, pages
 from breakloop.admin.dashboard.render import STATIC, PageRenderer, mounted
 from breakloop.admin.services import AdminServices
 
-_PARTS = (
-    OverviewPage,
-    AgentsPages,
-    IncidentsPages,
-    PoliciesPage,
-    LimitsPage,
-    EventsPage,
-    AlertsPage,
-    RecordsPages,
-    LiveUpdates,
+# In the order of the navigation.
+PAGES: Final[tuple[type[pages.Page], ...]] = (
+    pages.OverviewPage,
+    pages.IncidentsPages,
+    pages.AgentsPages,
+    pages.PoliciesPage,
+    pages.LimitsPage,
+    pages.EventsPage,
+    pages.AlertsPage,
+    pages.RecordsPages,
+    pages.LiveUpdates,
 )
-_ACTS = (
+ACTIONS: Final[tuple[type[actions.DashboardAction], ...]] = (
     actions.KillAction,
     actions.ReleaseAction,
     actions.SettingsAction,
@@ -55,15 +45,16 @@ _ACTS = (
 )
 
 
-def dashboard_routes(services: AdminServices, sessions: SessionCookies) -> list[BaseRoute]:
-    """Return the routes; `admin.guard` has found out who asks before any of them is reached, but for the login
-    and static files."""
-    pages = PageRenderer(services)
-    found: list[BaseRoute] = [mounted(STATIC)]
-    for part in _PARTS:
-        found += part(pages).routes()
-    return [
-        *found,
-        *LoginPage(pages, sessions).routes(),
-        *DashboardActions(pages, [act(services) for act in _ACTS]).routes(),
-    ]
+def page_renderer(services: AdminServices) -> PageRenderer:
+    """Return a renderer with the navigation of all pages."""
+    return PageRenderer(services, [entry for page in PAGES for entry in page.nav])
+
+
+def dashboard_routes(renderer: PageRenderer, sessions: SessionCookies) -> list[BaseRoute]:
+    """Return all routes. Except for the login form and static files they need an authenticated request."""
+    routes: list[BaseRoute] = [mounted(STATIC)]
+    for page in PAGES:
+        routes += page(renderer).routes()
+    routes += pages.LoginPage(renderer, sessions).routes()
+    routes += actions.DashboardActions(renderer, [action(renderer.services) for action in ACTIONS]).routes()
+    return routes

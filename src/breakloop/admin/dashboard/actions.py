@@ -1,11 +1,7 @@
-"""Actions (SPEC X-2): each asks once, is done and audited by `admin.actions`, and only then acknowledged. `/ask/NAME`
-shows the question, as a page or inside a dialog; `/act/NAME` does it. What each asks and does stands in `act_*`.
+"""Actions of the dashboard. An action is one class here and one row in `dashboard.ACTIONS`.
 
-What an operator does with agents: hold one, let it go, set its limits, leave a loop of it alone for a while.
-
-What an operator does with limits and policies: close breakers, set kill switches and overrides, promote.
-
-What an operator does with webhooks: add, give a new secret, remove, send a test, send again.
+`/ask/NAME` shows the question, as a page or in a dialog; `/act/NAME` carries it out. `admin.actions` writes the
+audit log before an action is acknowledged.
 """
 
 from __future__ import annotations
@@ -35,7 +31,7 @@ SHARED_LATER: Final = " The shared store is away: other instances follow as soon
 
 @dataclass(frozen=True, slots=True)
 class FormInput:
-    """Something to be filled in before it is done. `choices`: value and what it is called."""
+    """A field to fill in. `choices` are values and labels."""
 
     name: str
     label: str
@@ -48,7 +44,7 @@ class FormInput:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked before something is done."""
+    """The question before an action."""
 
     title: str
     says: str
@@ -59,17 +55,17 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class ActionResult:
-    """What was done, for the person."""
+    """The outcome of an action, for the operator."""
 
     said: str
     back: str
     tone: str = "good"
-    shared: bool = True  # every instance knows
-    secret: str = ""  # shown once, and nowhere else
+    shared: bool = True  # every instance has it
+    secret: str = ""  # shown once
 
 
 class DashboardAction(ABC):
-    """One action. `carries`: the fields of the question that go on into the form."""
+    """One action. `carries` are the parameters of the question that the form sends on."""
 
     name: ClassVar[str]
     carries: ClassVar[tuple[str, ...]] = ()
@@ -79,14 +75,14 @@ class DashboardAction(ABC):
 
     @abstractmethod
     def question(self, asked: Asked) -> Question:
-        """Return what is asked."""
+        """Return the question."""
 
     @abstractmethod
     async def do(self, actions: Actions, form: Asked) -> ActionResult:
-        """Do it; raises `BreakloopError` where that is not possible."""
+        """Carry it out. Raises `BreakloopError`."""
 
     def ends_at(self, form: Asked) -> float | None:
-        """Return when an order ends; None for never. Raises `OrderError`."""
+        """Return when an order expires; None for never. Raises `OrderError`."""
         given = form.get("for", "")
         if not given:
             return None
@@ -96,41 +92,40 @@ class DashboardAction(ABC):
 
 
 class DashboardActions:
-    """The two doors of all actions."""
+    """The routes of all actions."""
 
-    def __init__(self, pages: PageRenderer, acts: Sequence[DashboardAction]) -> None:
-        self._pages = pages
-        self._acts = {act.name: act for act in acts}
+    def __init__(self, renderer: PageRenderer, actions: Sequence[DashboardAction]) -> None:
+        self._renderer = renderer
+        self._actions = {action.name: action for action in actions}
 
     def routes(self) -> list[Route]:
-        """Return the routes."""
-        return [self._pages.get("/ask/{name}", self.ask), self._pages.post("/act/{name}", self.act)]
+        return [self._renderer.get("/ask/{name}", self.ask), self._renderer.post("/act/{name}", self.act)]
 
     async def ask(self, request: Request) -> Response:
-        """Ask once: as a page, or the part of it that a dialog shows."""
+        """Show the question."""
         check_acts(identity(request))
-        act, asked = self._named(request), dict(request.query_params)
+        action, asked = self._named(request), dict(request.query_params)
         values: dict[str, Any] = {
-            "act": act.name,
-            "question": act.question(asked),
-            "carried": {name: asked.get(name, "") for name in act.carries},
+            "act": action.name,
+            "question": action.question(asked),
+            "carried": {name: asked.get(name, "") for name in action.carries},
             "back": own_path(asked.get("back", ""), ""),
         }
-        return await self._pages.show(request, "ask.html", **values)
+        return await self._renderer.show(request, "ask.html", **values)
 
     async def act(self, request: Request, who: AdminIdentity, form: dict[str, str]) -> Response:
-        """Do it, and go on."""
-        done = await self._named(request).do(Actions(self._pages.services, who), form)
+        """Carry out an action, and redirect."""
+        done = await self._named(request).do(Actions(self._renderer.services, who), form)
         if done.secret:
-            return await self._pages.show(request, "secret.html", said=done.said, secret=done.secret, back=done.back)
+            return await self._renderer.show(request, "secret.html", said=done.said, secret=done.secret, back=done.back)
         said = done.said if done.shared else done.said + SHARED_LATER
-        return self._pages.go(own_path(form.get("back", ""), done.back), said, done.tone)
+        return self._renderer.go(own_path(form.get("back", ""), done.back), said, done.tone)
 
     def _named(self, request: Request) -> DashboardAction:
-        act = self._acts.get(request.path_params["name"])
-        if act is None:
+        action = self._actions.get(request.path_params["name"])
+        if action is None:
             raise ApiError(404, "there is no such action")
-        return act
+        return action
 
 
 FOR: Final = (("", "until somebody releases it"), ("900", "15 minutes"), ("3600", "1 hour"), ("86400", "1 day"))
@@ -139,13 +134,12 @@ SNOOZE_S: Final = 3_600.0
 
 
 class KillAction(DashboardAction):
-    """Hold an agent by its name."""
+    """Quarantine an agent by its name."""
 
     name: ClassVar[str] = "agent.kill"
     carries: ClassVar[tuple[str, ...]] = ("project", "agent")
 
     def question(self, asked: Asked) -> Question:
-        """Return what is asked."""
         agent = words.shortened(asked.get("agent", ""), 60)
         says = "Every request of this agent is denied from now on, whoever sends it, on all instances."
         inputs = (
@@ -155,7 +149,6 @@ class KillAction(DashboardAction):
         return Question(f"Kill {agent}?", says, "Kill agent", danger=True, inputs=inputs)
 
     async def do(self, actions: Actions, form: Asked) -> ActionResult:
-        """Hold it."""
         project, agent = form.get("project", ""), form.get("agent", "")
         _, shared = await actions.kill(project, agent, form.get("reason", "").strip(), self.ends_at(form))
         seen, meant = await actions.seen(project, agent)
@@ -167,18 +160,16 @@ class KillAction(DashboardAction):
 
 
 class ReleaseAction(DashboardAction):
-    """Let an agent, a caller or a run go."""
+    """Release an agent, a caller or a run."""
 
     name: ClassVar[str] = "agent.release"
     carries: ClassVar[tuple[str, ...]] = ("project", "agent", "caller", "run")
 
     def question(self, asked: Asked) -> Question:
-        """Return what is asked."""
         says = "It may send requests again at once. What was counted against it is cleared, so it starts afresh."
         return Question(f"Release {words.shortened(_who(asked), 60)}?", says, "Release")
 
     async def do(self, actions: Actions, form: Asked) -> ActionResult:
-        """Let it go."""
         project, agent, who = form.get("project", ""), form.get("agent", ""), _who(form)
         caller, run = form.get("caller", ""), form.get("run", "")
         ended, loops, shared = await actions.release(project, agent=agent, caller=caller, run=run)
@@ -191,19 +182,17 @@ class ReleaseAction(DashboardAction):
 
 
 class SnoozeAction(DashboardAction):
-    """Leave a loop alone for an hour."""
+    """Ignore a loop for an hour."""
 
     name: ClassVar[str] = "loop.snooze"
     carries: ClassVar[tuple[str, ...]] = ("fingerprint", "agent")
 
     def question(self, asked: Asked) -> Question:
-        """Return what is asked."""
         whose = f" of {words.shortened(asked['agent'], 60)}" if asked.get("agent") else ""
         says = "For one hour this very loop is neither warned of nor denied, and costs what it costs. Others still are."
         return Question(f"Snooze this loop{whose} for 1 hour?", says, "Snooze 1 h")
 
     async def do(self, actions: Actions, form: Asked) -> ActionResult:
-        """Leave it alone."""
         fingerprint = form.get("fingerprint", "")
         if not fingerprint:
             raise OrderError(["fingerprint: must not be empty"])
@@ -212,18 +201,16 @@ class SnoozeAction(DashboardAction):
 
 
 class SettingsAction(DashboardAction):
-    """Set what an agent may do. The agent's page has the form; the question is whether it is meant."""
+    """Save the settings of an agent. Its page has the form, so the question only leads back."""
 
     name: ClassVar[str] = "agent.settings"
     carries: ClassVar[tuple[str, ...]] = ("project", "agent")
 
     def question(self, asked: Asked) -> Question:
-        """Return what is asked."""
         agent = words.shortened(asked.get("agent", ""), 60)
         return Question(f"Change the settings of {agent}", "The form is on the agent's page.", "Go back")
 
     async def do(self, actions: Actions, form: Asked) -> ActionResult:
-        """Keep them."""
         project, agent, history = form.get("project", ""), form.get("agent", ""), self._services.history
         known = await self._services.in_thread(lambda: history.agent(project, agent))
         await actions.set_agent(project, agent, views.changes(form, known.settings if known is not None else {}))
@@ -231,7 +218,7 @@ class SettingsAction(DashboardAction):
 
 
 def agent_path(project: str, agent: str) -> str:
-    """Return where the page of an agent is."""
+    """Return the path of an agent's page."""
     return "/agent?" + urlencode({"project": project, "name": agent})
 
 
@@ -250,29 +237,26 @@ _LIMITS_PAGE: Final = "/limits"
 
 
 class ResetBreakerAction(DashboardAction):
-    """Close a breaker at once."""
+    """Close a breaker."""
 
     name: ClassVar[str] = "breaker.reset"
     carries: ClassVar[tuple[str, ...]] = ("policy", "key")
 
     def question(self, asked: Asked) -> Question:
-        """Return what is asked."""
         says = f"Requests pass again at once, with nothing counted: {words.shortened(asked.get('key', ''), 120)}"
         return Question("Close this breaker?", says, "Close breaker")
 
     async def do(self, actions: Actions, form: Asked) -> ActionResult:
-        """Close it."""
         await actions.reset_breaker(form.get("policy", ""), form.get("key", ""))
         return ActionResult("The breaker is closed.", _LIMITS_PAGE)
 
 
 class SetSwitchAction(DashboardAction):
-    """Stop whoever has a value in a descriptor."""
+    """Set a kill switch."""
 
     name: ClassVar[str] = "switch.set"
 
     def question(self, asked: Asked) -> Question:
-        """Return what is asked."""
         key, value = asked.get("scope_key", "agent:id"), asked.get("scope_value", "")
         inputs = (
             FormInput("scope_key", "Descriptor", key, "Like agent:id or header:x-team.", required=True),
@@ -285,7 +269,6 @@ class SetSwitchAction(DashboardAction):
         return Question("Set a kill switch", says, "Set kill switch", danger=True, inputs=inputs)
 
     async def do(self, actions: Actions, form: Asked) -> ActionResult:
-        """Set it."""
         key, value, route, reason = (
             form.get(name, "").strip() for name in ("scope_key", "scope_value", "route", "reason")
         )
@@ -294,32 +277,29 @@ class SetSwitchAction(DashboardAction):
 
 
 class LiftSwitchAction(DashboardAction):
-    """End a kill switch."""
+    """Lift a kill switch."""
 
     name: ClassVar[str] = "switch.lift"
     carries: ClassVar[tuple[str, ...]] = ("id", "scope")
 
     def question(self, asked: Asked) -> Question:
-        """Return what is asked."""
         scope = words.shortened(asked.get("scope", ""), 80)
         title = f"Lift the kill switch on {scope}?" if scope else "Lift this kill switch?"
         return Question(title, "Whoever it stops may send requests again at once.", "Lift kill switch")
 
     async def do(self, actions: Actions, form: Asked) -> ActionResult:
-        """Lift it."""
         return ActionResult(
             "The kill switch is lifted.", _LIMITS_PAGE, shared=await actions.lift_switch(form.get("id", ""))
         )
 
 
 class SetOverrideAction(DashboardAction):
-    """Switch an override on for a while."""
+    """Activate an override until it expires."""
 
     name: ClassVar[str] = "override.set"
     carries: ClassVar[tuple[str, ...]] = ("override",)
 
     def question(self, asked: Asked) -> Question:
-        """Return what is asked."""
         name = asked.get("override", "")
         inputs = (
             FormInput("reason", "Why", required=True),
@@ -329,7 +309,6 @@ class SetOverrideAction(DashboardAction):
         return Question(title, OVERRIDES.get(name, ""), "Switch on", danger=True, inputs=inputs)
 
     async def do(self, actions: Actions, form: Asked) -> ActionResult:
-        """Switch it on."""
         name, reason = form.get("override", ""), form.get("reason", "").strip()
         return ActionResult(
             f"{name} is on.", _LIMITS_PAGE, "warn", shared=await actions.set_override(name, reason, self.ends_at(form))
@@ -343,30 +322,26 @@ class LiftOverrideAction(DashboardAction):
     carries: ClassVar[tuple[str, ...]] = ("override",)
 
     def question(self, asked: Asked) -> Question:
-        """Return what is asked."""
         name = words.shortened(asked.get("override", ""), 40)
         return Question(f"Switch {name} off?", "Policies and kill switches bind again at once.", "Switch off")
 
     async def do(self, actions: Actions, form: Asked) -> ActionResult:
-        """Switch it off."""
         name = form.get("override", "")
         return ActionResult(f"{name} is off.", _LIMITS_PAGE, shared=await actions.lift_override(name))
 
 
 class PromoteAction(DashboardAction):
-    """Turn a policy from shadow to enforce."""
+    """Change a policy from shadow to enforce mode."""
 
     name: ClassVar[str] = "policy.promote"
     carries: ClassVar[tuple[str, ...]] = ("policy",)
 
     def question(self, asked: Asked) -> Question:
-        """Return what is asked."""
         says = "What it would have blocked, it blocks from now on. The bundle is changed, so that it stays so."
         title = f"Enforce {words.shortened(asked.get('policy', ''), 60)}?"
         return Question(title, says, "Promote to enforce", danger=True)
 
     async def do(self, actions: Actions, form: Asked) -> ActionResult:
-        """Promote it."""
         policy = form.get("policy", "")
         await actions.promote(policy)
         return ActionResult(f"{policy} is enforced.", "/policies")
@@ -376,12 +351,11 @@ _ALERTS_PAGE: Final = "/alerts"
 
 
 class AddWebhookAction(DashboardAction):
-    """Send events to a URL from now on."""
+    """Register a webhook."""
 
     name: ClassVar[str] = "webhook.add"
 
     def question(self, asked: Asked) -> Question:
-        """Return what is asked."""
         inputs = (
             FormInput("url", "URL", asked.get("url", ""), "It gets a signed POST for each event.", required=True),
             FormInput(
@@ -392,7 +366,6 @@ class AddWebhookAction(DashboardAction):
         return Question("Add a webhook", "Its secret is shown once, on the next page.", "Add webhook", inputs=inputs)
 
     async def do(self, actions: Actions, form: Asked) -> ActionResult:
-        """Add it."""
         url, events = form.get("url", "").strip(), form.get("events", "").replace(",", " ").split()
         if not url.startswith(("http://", "https://")):
             raise OrderError(["url: must begin with http:// or https://"])
@@ -401,71 +374,63 @@ class AddWebhookAction(DashboardAction):
 
 
 class RemoveWebhookAction(DashboardAction):
-    """Send nothing there any more."""
+    """Remove a webhook."""
 
     name: ClassVar[str] = "webhook.remove"
     carries: ClassVar[tuple[str, ...]] = ("id",)
 
     def question(self, asked: Asked) -> Question:
-        """Return what is asked."""
         says = "Nothing is sent there any more; what is still under way is given up."
         return Question(f"Remove webhook {words.shortened(asked.get('id', ''), 40)}?", says, "Remove", danger=True)
 
     async def do(self, actions: Actions, form: Asked) -> ActionResult:
-        """Remove it."""
         given = form.get("id", "")
         await actions.remove_webhook(given)
         return ActionResult(f"Webhook {given} is removed.", _ALERTS_PAGE)
 
 
 class RotateSecretAction(DashboardAction):
-    """Give it a new secret."""
+    """Replace the secret of a webhook."""
 
     name: ClassVar[str] = "webhook.rotate"
     carries: ClassVar[tuple[str, ...]] = ("id",)
 
     def question(self, asked: Asked) -> Question:
-        """Return what is asked."""
         says = "The new secret is shown once, on the next page. For a day the old one signs beside it."
         return Question(f"New secret for {words.shortened(asked.get('id', ''), 40)}?", says, "Make a new secret")
 
     async def do(self, actions: Actions, form: Asked) -> ActionResult:
-        """Make one."""
         made = await actions.rotate_webhook(form.get("id", ""))
         return ActionResult(f"Webhook {made['id']} has a new secret.", _ALERTS_PAGE, secret=str(made["secret"]))
 
 
 class RetryDeliveryAction(DashboardAction):
-    """Send again what was given up."""
+    """Send a failed delivery again."""
 
     name: ClassVar[str] = "delivery.again"
     carries: ClassVar[tuple[str, ...]] = ("id",)
 
     def question(self, asked: Asked) -> Question:
-        """Return what is asked."""
         says = "It is sent under the same id, so that a receiver that has it already can tell."
         return Question(f"Send {words.shortened(asked.get('id', ''), 40)} again?", says, "Send again")
 
     async def do(self, actions: Actions, form: Asked) -> ActionResult:
-        """Send it."""
         given = form.get("id", "")
         await actions.send_again(given)
         return ActionResult(f"Delivery {given} is under way again.", _ALERTS_PAGE)
 
 
 class TestAlertAction(DashboardAction):
-    """Send one event now."""
+    """Send a test event."""
 
     name: ClassVar[str] = "webhook.test"
     carries: ClassVar[tuple[str, ...]] = ("id",)
 
     def question(self, asked: Asked) -> Question:
-        """Return what is asked."""
         says = "It gets a test event, signed like the real ones."
         return Question(f"Send a test to {words.shortened(asked.get('id', ''), 40)}?", says, "Send test")
 
     async def do(self, actions: Actions, form: Asked) -> ActionResult:
-        """Send it."""
         given = form.get("id", "")
         came = await actions.test_webhook(given)
         status, error = came.get("status"), came.get("error")

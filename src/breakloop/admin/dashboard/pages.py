@@ -1,24 +1,6 @@
-"""The overview: what was saved, what goes on, what needs a look. Its parts are asked for again as things happen.
+"""The pages of the dashboard. A page is one class here and one row in `dashboard.PAGES`.
 
-Agents: the list with a search, and the page of one with its incidents, curve, settings and buttons.
-
-Incidents: the list with filters, and the page of one with the picture of its steps, evidence, money and buttons.
-
-Policies: what is in force, in words, and what those in shadow mode would have blocked.
-
-Limits: breakers, kill switches and overrides, and a look at what is counted under a key.
-
-Events: what happened, with filters, page by page, and live.
-
-Alerts: webhooks, what became of their deliveries, and the rules of the settings.
-
-What there is to read, and nothing to press: the audit log, and the settings in force.
-
-Live updates: a stream of server-sent events that tells pages to look again. It says that something happened and
-what it is called, nothing more; what is shown comes from the pages' own parts, so that it is rendered in one way.
-
-Signing in and out, and the choice of light or dark. Tokens and sessions are the door's business, which paths are
-open to everybody the guard's.
+A class may serve a list, the page of one item, and parts of pages that are loaded again as events arrive.
 """
 
 from __future__ import annotations
@@ -26,8 +8,9 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Mapping
-from typing import Any, Final
+from typing import Any, ClassVar, Final, NamedTuple
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
@@ -45,39 +28,57 @@ from breakloop.history.values import EventFilter, IncidentFilter
 from breakloop.model.events import SHADOW_WOULD_REJECT
 from breakloop.model.records import OPEN, STOPPED, is_blocked
 
+
+class NavEntry(NamedTuple):
+    """An entry of the navigation."""
+
+    path: str
+    name: str
+    icon: str
+    key: str  # the keyboard shortcut is `g` and this key
+
+
+class Page(ABC):
+    """One or several related pages."""
+
+    nav: ClassVar[tuple[NavEntry, ...]] = ()
+
+    def __init__(self, renderer: PageRenderer) -> None:
+        self._renderer = renderer
+
+    @abstractmethod
+    def routes(self) -> list[Route]:
+        """Return the routes of its pages and parts."""
+
+
 INCIDENTS: Final = 6
 HELD: Final = 4
 
 
-class OverviewPage:
-    """The first page."""
+class OverviewPage(Page):
+    """Savings, current activity, and incidents that need attention."""
 
-    def __init__(self, pages: PageRenderer) -> None:
-        self._pages = pages
+    nav: ClassVar[tuple[NavEntry, ...]] = (NavEntry("/", "Overview", "overview", "o"),)
 
     def routes(self) -> list[Route]:
-        """Return the routes."""
         return [
-            self._pages.get("/", self.page),
-            self._pages.get("/parts/overview", self.part),
-            self._pages.get("/parts/curve", self.curve),
+            self._renderer.get("/", self.page),
+            self._renderer.get("/parts/overview", self.part),
+            self._renderer.get("/parts/curve", self.curve),
         ]
 
     async def page(self, request: Request) -> Response:
-        """Show everything."""
         values = await self._sums(request) | await self._points(request)
-        return await self._pages.show(request, "overview.html", **values)
+        return await self._renderer.show(request, "overview.html", **values)
 
     async def part(self, request: Request) -> Response:
-        """Show the numbers, incidents and agents again."""
-        return await self._pages.show(request, "parts/overview.html", **await self._sums(request))
+        return await self._renderer.show(request, "parts/overview.html", **await self._sums(request))
 
     async def curve(self, request: Request) -> Response:
-        """Show the numbers of the curve again."""
-        return await self._pages.show(request, "parts/curve.html", **await self._points(request))
+        return await self._renderer.show(request, "parts/curve.html", **await self._points(request))
 
     async def _sums(self, request: Request) -> dict[str, Any]:
-        now, span = self._pages.services.clock.now(), views.span(request.query_params.get("span", ""))
+        now, span = self._renderer.services.clock.now(), views.span(request.query_params.get("span", ""))
 
         def ask(history: History) -> dict[str, Any]:
             found = {one.id: one for one in history.incidents(IncidentFilter(most=INCIDENTS))}
@@ -90,19 +91,19 @@ class OverviewPage:
                 "dearest": views.dearest(history.agents()),
             }
 
-        holds = self._pages.services.operator.holds()
-        found: dict[str, Any] = await self._pages.past(ask)
+        holds = self._renderer.services.operator.holds()
+        found: dict[str, Any] = await self._renderer.past(ask)
         return found | {"span": span, "spans": views.SPANS, "held": len(holds), "holds": holds[-HELD:][::-1]}
 
     async def _points(self, request: Request) -> dict[str, Any]:
         span = views.span(request.query_params.get("span", ""))
-        return await points(self._pages, span)
+        return await points(self._renderer, span)
 
 
-async def points(pages: PageRenderer, span: views.CurveSpan, project: str = "", agent: str = "") -> dict[str, Any]:
-    """Return what the template of a curve needs."""
-    now = pages.services.clock.now()
-    found = await pages.past(lambda h: h.curve(span.since(now), now, span.step_s, project, agent))
+async def points(renderer: PageRenderer, span: views.CurveSpan, project: str = "", agent: str = "") -> dict[str, Any]:
+    """Return the variables of the chart template."""
+    now = renderer.services.clock.now()
+    found = await renderer.past(lambda h: h.curve(span.since(now), now, span.step_s, project, agent))
     return {
         "span": span,
         "spans": views.SPANS,
@@ -117,26 +118,23 @@ LISTED_MAX: Final = 200
 FIND_MAX: Final = 200
 
 
-class AgentsPages:
-    """The pages of agents."""
+class AgentsPages(Page):
+    """The list of agents, and the page of one agent."""
 
-    def __init__(self, pages: PageRenderer) -> None:
-        self._pages = pages
+    nav: ClassVar[tuple[NavEntry, ...]] = (NavEntry("/agents", "Agents", "agents", "a"),)
 
     def routes(self) -> list[Route]:
-        """Return the routes."""
         return [
-            self._pages.get("/agents", self.list),
-            self._pages.get("/agent", self.one),
-            self._pages.get("/parts/agent-curve", self.curve),
+            self._renderer.get("/agents", self.list),
+            self._renderer.get("/agent", self.one),
+            self._renderer.get("/parts/agent-curve", self.curve),
         ]
 
     async def list(self, request: Request) -> Response:
-        """Show the agents."""
-        asked, services = request.query_params, self._pages.services
+        asked, services = request.query_params, self._renderer.services
         find, state = asked.get("find", "")[:FIND_MAX].strip(), asked.get("state", "")
         state = state if state in views.AGENT_STATES else ""
-        seen = await self._pages.past(lambda h: h.agents(find=find, most=LISTED_MAX))
+        seen = await self._renderer.past(lambda h: h.agents(find=find, most=LISTED_MAX))
         holds = services.operator.holds()
         known = {(one.project, one.agent) for one in seen}
         others = [one for one in holds if not one.agent or one.run or (one.project, one.agent) not in known]
@@ -148,12 +146,11 @@ class AgentsPages:
             "others": [] if find or state else others,
             "full": len(seen) >= LISTED_MAX,
         }
-        return await self._pages.show(request, "agents.html", **values)
+        return await self._renderer.show(request, "agents.html", **values)
 
     async def one(self, request: Request) -> Response:
-        """Show one agent."""
-        project, name = _asked(request, self._pages.services.project)
-        services = self._pages.services
+        project, name = _asked(request, self._renderer.services.project)
+        services = self._renderer.services
 
         def ask(history: History) -> dict[str, Any]:
             return {
@@ -162,7 +159,7 @@ class AgentsPages:
                 "events": history.events(EventFilter(project=project, agent=name, most=15)),
             }
 
-        found = await self._pages.past(ask)
+        found = await self._renderer.past(ask)
         agent = found["agent"] or views.unseen(project, name)
         held = views.holds_of(agent, services.operator.holds())
         if found["agent"] is None and not held:
@@ -178,14 +175,15 @@ class AgentsPages:
             "state": views.state_of(agent, held, stops, now),
             "fields": views.fields(agent.settings),
         }
-        curve = await points(self._pages, span, project, name)
-        return await self._pages.show(request, "agent.html", **values, **curve)
+        curve = await points(self._renderer, span, project, name)
+        return await self._renderer.show(request, "agent.html", **values, **curve)
 
     async def curve(self, request: Request) -> Response:
-        """Show the numbers of an agent's curve again."""
-        project, name = _asked(request, self._pages.services.project)
+        project, name = _asked(request, self._renderer.services.project)
         span = views.span(request.query_params.get("span", ""))
-        return await self._pages.show(request, "parts/curve.html", **await points(self._pages, span, project, name))
+        return await self._renderer.show(
+            request, "parts/curve.html", **await points(self._renderer, span, project, name)
+        )
 
 
 def _asked(request: Request, project: str) -> tuple[str, str]:
@@ -196,27 +194,23 @@ INCIDENTS_LISTED: Final = 50
 KINDS: Final = ("exact", "tail", "simhash", "stream", *ABOUT)
 
 
-class IncidentsPages:
-    """The pages of incidents."""
+class IncidentsPages(Page):
+    """The list of incidents, and the page of one incident."""
 
-    def __init__(self, pages: PageRenderer) -> None:
-        self._pages = pages
+    nav: ClassVar[tuple[NavEntry, ...]] = (NavEntry("/incidents", "Incidents", "loop", "i"),)
 
     def routes(self) -> list[Route]:
-        """Return the routes."""
         return [
-            self._pages.get("/incidents", self.list),
-            self._pages.get("/parts/incidents", self.part),
-            self._pages.get("/incidents/{incident}", self.one),
+            self._renderer.get("/incidents", self.list),
+            self._renderer.get("/parts/incidents", self.part),
+            self._renderer.get("/incidents/{incident}", self.one),
         ]
 
     async def list(self, request: Request) -> Response:
-        """Show the incidents that are asked for."""
-        return await self._pages.show(request, "incidents.html", **await self._found(request))
+        return await self._renderer.show(request, "incidents.html", **await self._found(request))
 
     async def part(self, request: Request) -> Response:
-        """Show the list again."""
-        return await self._pages.show(request, "parts/incidents.html", **await self._found(request))
+        return await self._renderer.show(request, "parts/incidents.html", **await self._found(request))
 
     async def _found(self, request: Request) -> dict[str, Any]:
         asked = request.query_params
@@ -227,7 +221,7 @@ class IncidentsPages:
         wanted = IncidentFilter(
             state=state, agent=agent, kind=kind, shadow=shadow, before=before, most=INCIDENTS_LISTED
         )
-        found = await self._pages.past(lambda h: h.incidents(wanted))
+        found = await self._renderer.past(lambda h: h.incidents(wanted))
         chosen = {"state": state, "agent": agent, "kind": kind, "shadow": asked.get("shadow", "")}
         more = {**chosen, "before": repr(found[-1].last_at)} if len(found) == INCIDENTS_LISTED else None
         shown = found if state or math.isfinite(before) else views.first_open(found)
@@ -235,7 +229,6 @@ class IncidentsPages:
         return values | {"paged": math.isfinite(before), "filtered": any(chosen.values())}
 
     async def one(self, request: Request) -> Response:
-        """Show one incident."""
         name = request.path_params["incident"]
 
         def ask(history: History) -> dict[str, Any]:
@@ -243,7 +236,7 @@ class IncidentsPages:
             related = history.events(EventFilter(incident=name, most=50)) if incident is not None else []
             return {"incident": incident, "events": related}
 
-        found = await self._pages.past(ask)
+        found = await self._renderer.past(ask)
         incident = found["incident"]
         if incident is None:
             raise ApiError(404, "There is no such incident. It may be older than what is kept.")
@@ -251,12 +244,12 @@ class IncidentsPages:
             "picture": timeline.picture(incident.steps),
             "small": timeline.picture(incident.steps, columns=10),
             "score": views.score(incident.score),
-            "hold": views.held(incident, self._pages.services.operator.holds()),
-            "blocked": is_blocked(incident, self._pages.services.clock.now()),
+            "hold": views.held(incident, self._renderer.services.operator.holds()),
+            "blocked": is_blocked(incident, self._renderer.services.clock.now()),
             "means": views.state_means(incident),
             "lasted": words.lasted(incident.last_at - incident.first_at),
         }
-        return await self._pages.show(request, "incident.html", **values)
+        return await self._renderer.show(request, "incident.html", **values)
 
 
 def _number(text: str) -> float:
@@ -271,51 +264,46 @@ SHADOW_S: Final = 7 * 86_400
 SHADOW_EVENTS: Final = 200
 
 
-class PoliciesPage:
-    """The page of policies."""
+class PoliciesPage(Page):
+    """The active policies, and what those in shadow mode would have denied."""
 
-    def __init__(self, pages: PageRenderer) -> None:
-        self._pages = pages
+    nav: ClassVar[tuple[NavEntry, ...]] = (NavEntry("/policies", "Policies", "policy", "p"),)
 
     def routes(self) -> list[Route]:
-        """Return the routes."""
-        return [self._pages.get("/policies", self.page)]
+        return [self._renderer.get("/policies", self.page)]
 
     async def page(self, request: Request) -> Response:
-        """Show the policies of the bundle in force."""
-        services = self._pages.services
+        services = self._renderer.services
         since = services.clock.now() - SHADOW_S
 
         def ask(history: History) -> tuple[Any, Any]:
             wanted = EventFilter(names=(SHADOW_WOULD_REJECT,), since=since, most=SHADOW_EVENTS)
             return history.shadow(since), history.events(wanted)
 
-        counts, events = await self._pages.past(ask)
+        counts, events = await self._renderer.past(ask)
         values: dict[str, Any] = {
             "bundle": dict(services.bundles.current()),
             "earlier": services.bundles.earlier(),
             "policies": views.policies(services.bundles.policies(), counts, events),
             "overrides": services.operator.overrides(),
         }
-        return await self._pages.show(request, "policies.html", **values)
+        return await self._renderer.show(request, "policies.html", **values)
 
 
 PREFIX_MAX: Final = 300
 
 
-class LimitsPage:
-    """The page of limits."""
+class LimitsPage(Page):
+    """Breakers, kill switches, overrides, and counters by key."""
 
-    def __init__(self, pages: PageRenderer) -> None:
-        self._pages = pages
+    nav: ClassVar[tuple[NavEntry, ...]] = (NavEntry("/limits", "Limits", "limits", "l"),)
 
     def routes(self) -> list[Route]:
-        """Return the routes."""
-        return [self._pages.get("/limits", self.page)]
+        return [self._renderer.get("/limits", self.page)]
 
     async def page(self, request: Request) -> Response:
-        """Show what limits there are; a store that is away is said, and the rest is shown."""
-        services, prefix = self._pages.services, request.query_params.get("prefix", "")[:PREFIX_MAX].strip()
+        """Show the limits; if the store fails, its error and the rest of the page."""
+        services, prefix = self._renderer.services, request.query_params.get("prefix", "")[:PREFIX_MAX].strip()
         trouble, breakers, found = "", [], []
         try:
             breakers = await services.breakers()
@@ -333,29 +321,25 @@ class LimitsPage:
             "columns": columns,
             "rows": rows,
         }
-        return await self._pages.show(request, "limits.html", **values)
+        return await self._renderer.show(request, "limits.html", **values)
 
 
 EVENTS_LISTED: Final = 50
 
 
-class EventsPage:
-    """The page of events."""
+class EventsPage(Page):
+    """Events, with filters, page by page, and live."""
 
-    def __init__(self, pages: PageRenderer) -> None:
-        self._pages = pages
+    nav: ClassVar[tuple[NavEntry, ...]] = (NavEntry("/events", "Events", "events", "e"),)
 
     def routes(self) -> list[Route]:
-        """Return the routes."""
-        return [self._pages.get("/events", self.page), self._pages.get("/parts/events", self.part)]
+        return [self._renderer.get("/events", self.page), self._renderer.get("/parts/events", self.part)]
 
     async def page(self, request: Request) -> Response:
-        """Show the events that are asked for."""
-        return await self._pages.show(request, "events.html", **await self._found(request))
+        return await self._renderer.show(request, "events.html", **await self._found(request))
 
     async def part(self, request: Request) -> Response:
-        """Show the newest again."""
-        return await self._pages.show(request, "parts/events.html", **await self._found(request))
+        return await self._renderer.show(request, "parts/events.html", **await self._found(request))
 
     async def _found(self, request: Request) -> dict[str, Any]:
         asked = request.query_params
@@ -366,7 +350,7 @@ class EventsPage:
         wanted = EventFilter(
             names=names, agent=chosen["agent"], incident=chosen["incident"], before=before, most=EVENTS_LISTED
         )
-        found = await self._pages.past(lambda h: h.events(wanted))
+        found = await self._renderer.past(lambda h: h.events(wanted))
         more = {**chosen, "before": str(found[-1].id)} if len(found) == EVENTS_LISTED else None
         return {
             "events": found,
@@ -378,20 +362,17 @@ class EventsPage:
         }
 
 
-class AlertsPage:
-    """The page of alerts."""
+class AlertsPage(Page):
+    """Webhooks, their deliveries, and alert rules."""
 
-    def __init__(self, pages: PageRenderer) -> None:
-        self._pages = pages
+    nav: ClassVar[tuple[NavEntry, ...]] = (NavEntry("/alerts", "Alerts", "alerts", "t"),)
 
     def routes(self) -> list[Route]:
-        """Return the routes."""
-        return [self._pages.get("/alerts", self.page)]
+        return [self._renderer.get("/alerts", self.page)]
 
     async def page(self, request: Request) -> Response:
-        """Show who is told of what."""
-        alerts = self._pages.services.alerts
-        webhooks, deliveries, rules = await self._pages.services.in_thread(
+        alerts = self._renderer.services.alerts
+        webhooks, deliveries, rules = await self._renderer.services.in_thread(
             lambda: (alerts.webhooks(), alerts.deliveries(50), alerts.rules())
         )
         values: dict[str, Any] = {
@@ -400,63 +381,64 @@ class AlertsPage:
             "rules": [views.filled(one, views.RULE) for one in rules],
             "endings": views.endings(deliveries),
         }
-        return await self._pages.show(request, "alerts.html", **values)
+        return await self._renderer.show(request, "alerts.html", **values)
 
 
 RECORDS_LISTED: Final = 100
 
 
-class RecordsPages:
-    """The pages of the audit log and of settings."""
+class RecordsPages(Page):
+    """The audit log, and the settings."""
 
-    def __init__(self, pages: PageRenderer) -> None:
-        self._pages = pages
+    nav: ClassVar[tuple[NavEntry, ...]] = (
+        NavEntry("/audit", "Audit log", "audit", "u"),
+        NavEntry("/settings", "Settings", "settings", "s"),
+    )
 
     def routes(self) -> list[Route]:
-        """Return the routes."""
-        return [self._pages.get("/audit", self.audit), self._pages.get("/settings", self.settings)]
+        return [self._renderer.get("/audit", self.audit), self._renderer.get("/settings", self.settings)]
 
     async def audit(self, request: Request) -> Response:
-        """Show who did what."""
         given = request.query_params.get("before", "")
         before = int(given) if given.isdecimal() and len(given) < 19 else 0
-        found = await self._pages.past(lambda h: h.audit(before, RECORDS_LISTED))
+        found = await self._renderer.past(lambda h: h.audit(before, RECORDS_LISTED))
         more = {"before": str(found[-1].id)} if len(found) == RECORDS_LISTED else None
-        return await self._pages.show(request, "audit.html", entries=found, more=more, paged=bool(before))
+        return await self._renderer.show(request, "audit.html", entries=found, more=more, paged=bool(before))
 
     async def settings(self, request: Request) -> Response:
-        """Show each value and where it comes from; secrets are masked before they come here."""
-        return await self._pages.show(request, "settings.html", settings=list(self._pages.services.settings()))
+        """Show each setting and where it comes from. Secrets are already masked."""
+        return await self._renderer.show(request, "settings.html", settings=list(self._renderer.services.settings()))
 
 
-STILL_HERE_S: Final = 15.0  # how often a quiet stream says that it lives, and learns that nobody listens
+STILL_HERE_S: Final = 15.0  # a comment this often keeps the stream open, and detects that the client is gone
 LISTENERS_MAX: Final = 100
 _STILL_HERE: Final = b": still here\n\n"
 
 
-class LiveUpdates:
-    """The stream."""
+class LiveUpdates(Page):
+    """Live updates: server-sent events that make pages reload their parts.
 
-    def __init__(self, pages: PageRenderer, still_here_s: float = STILL_HERE_S) -> None:
-        self._pages = pages
+    A message contains only the name of an event; what is shown comes from the pages' own parts.
+    """
+
+    def __init__(self, renderer: PageRenderer, still_here_s: float = STILL_HERE_S) -> None:
+        super().__init__(renderer)
         self._still_here_s = still_here_s
         self._listeners = 0
 
     def routes(self) -> list[Route]:
-        """Return the routes."""
-        return [self._pages.get("/live", self.stream)]
+        return [self._renderer.get("/live", self.stream)]
 
     async def stream(self, _request: Request) -> Response:
-        """Tell whatever happens from now on."""
         if self._listeners >= LISTENERS_MAX:
             return Response("too many listeners", 503, headers={"retry-after": "30"})
         headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
         return StreamingResponse(self.lines(), headers=headers, media_type="text/event-stream")
 
     async def lines(self) -> AsyncIterator[bytes]:
-        """Yield the stream; ends with what it listens to."""
+        """Yield the stream."""
         self._listeners += 1
-        items = aiter(self._pages.services.live())
+        items = aiter(self._renderer.services.live())
         waiting: asyncio.Task[Mapping[str, Any]] | None = None
         try:
             yield b"retry: 3000\n\n"
@@ -477,7 +459,7 @@ class LiveUpdates:
 
 
 class _OverError(Exception):
-    """There is nothing more to listen to."""
+    """There are no further events."""
 
 
 async def _next(items: AsyncIterator[Mapping[str, Any]]) -> Mapping[str, Any]:
@@ -489,7 +471,7 @@ async def _next(items: AsyncIterator[Mapping[str, Any]]) -> Mapping[str, Any]:
 
 
 def message(item: Mapping[str, Any]) -> bytes:
-    """Return one message: something happened (an event, or events that are kept by now), or only sums."""
+    """Return a message: an event happened or was stored, or only sums changed."""
     event = item.get("event", item)
     name = event.get("name") if isinstance(event, Mapping) else None
     kind = "happened" if isinstance(name, str) or item.get("kept") else "sums"
@@ -501,28 +483,25 @@ _YEAR_S: Final = 365 * 86_400
 _WRONG: Final = "That is not a token of this server."
 
 
-class LoginPage:
-    """The page before all others."""
+class LoginPage(Page):
+    """The login form, logout, and the choice of a theme."""
 
-    def __init__(self, pages: PageRenderer, sessions: SessionCookies) -> None:
-        self._pages = pages
+    def __init__(self, renderer: PageRenderer, sessions: SessionCookies) -> None:
+        super().__init__(renderer)
         self._sessions = sessions
 
     def routes(self) -> list[Route]:
-        """Return the routes."""
         return [
             Route("/login", self.page, methods=["GET"]),
             Route("/login", self.enter, methods=["POST"]),
-            self._pages.post("/logout", self.leave, anybody=True),
-            self._pages.post("/theme", self.theme, anybody=True),
+            self._renderer.post("/logout", self.leave, anybody=True),
+            self._renderer.post("/theme", self.theme, anybody=True),
         ]
 
     async def page(self, request: Request) -> Response:
-        """Ask for the token."""
         return self._asked(request, 200, request.query_params.get("next", ""), "")
 
     async def enter(self, request: Request) -> Response:
-        """Let somebody in, or say why not."""
         try:
             form = await read_form(request)
         except ApiError as fault:
@@ -534,17 +513,15 @@ class LoginPage:
         return response
 
     async def leave(self, request: Request, _who: AdminIdentity, _form: dict[str, str]) -> Response:
-        """Let somebody out."""
         response = RedirectResponse("/login", 303)
         self._sessions.sign_out(request, response)
         return response
 
     async def theme(self, _request: Request, _who: AdminIdentity, form: dict[str, str]) -> Response:
-        """Keep what was chosen."""
         response = RedirectResponse(own_path(form.get("back", "")), 303)
         if form.get("theme") in THEMES:
             response.set_cookie(THEME_COOKIE, form["theme"], max_age=_YEAR_S, path="/", samesite="strict")
         return response
 
     def _asked(self, request: Request, status: int, going: str, wrong: str) -> Response:
-        return self._pages.bare(request, "login.html", status, after=own_path(going), wrong=wrong)
+        return self._renderer.bare(request, "login.html", status, after=own_path(going), wrong=wrong)

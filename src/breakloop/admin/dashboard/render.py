@@ -1,20 +1,13 @@
-"""`Pages`: what every page has in common. Renders templates for whoever looks, keeps actions for operators, and turns
-errors into pages. Who looks is known before (`admin.guard`), and header fields come after (`admin.shield`).
+"""Renders pages: templates, forms, flash messages, static files, and the routes of pages and actions.
 
-Forms as browsers send them: small, URL-encoded, every field once. Who sent it, and whether it is genuine, was asked
-before (`admin.auth`).
-
-What a page says once after an action: kept in a cookie over the redirect, shown, and forgotten.
-
-Files of the dashboard: style, scripts, vendored libraries. Each is asked for with a digest of its bytes, so that a
-browser may keep it for ever.
-
-The templates: everything is escaped, what is not there is an error, and words and files are at hand.
+Authentication runs before these routes and security headers are added after them. Templates escape everything, and
+an undefined variable is an error. Static files are requested with a digest of their content, so browsers cache them
+forever.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from hashlib import sha256
 from os import PathLike, stat_result
 from pathlib import Path
@@ -39,7 +32,7 @@ FIELDS_MAX: Final = 100
 
 
 async def read_form(request: Request) -> dict[str, str]:
-    """Return the fields; of one that was sent twice the last. Raises `ApiError`."""
+    """Return the fields of a URL-encoded form; of a repeated field the last value. Raises `ApiError`."""
     if not is_form(request):
         raise ApiError(415, "a form has to be URL-encoded")
     body = await request.body()
@@ -53,7 +46,7 @@ async def read_form(request: Request) -> dict[str, str]:
 
 
 def own_path(given: str, default: str = "/") -> str:
-    """Return a path on this server to go on to; `default` for whatever would lead elsewhere."""
+    """Return a path on this server to redirect to; `default` for anything that leads elsewhere."""
     if not given.startswith("/") or given.startswith(("//", "/\\")) or not given.isprintable() or " " in given:
         return default
     return given
@@ -65,20 +58,20 @@ TONES: Final = ("good", "warn", "bad")
 
 
 class FlashMessage(NamedTuple):
-    """A line at the top of the page."""
+    """A line at the top of the next page."""
 
     tone: str
     text: str
 
 
 def put(response: Response, text: str, tone: str = "good") -> None:
-    """Let the next page say this."""
+    """Set the flash message, in a cookie."""
     value = f"{tone}:{quote(text[:TEXT_MAX], safe='')}"
     response.set_cookie(COOKIE, value, max_age=30, path="/", httponly=True, samesite="strict")
 
 
 def read(request: Request) -> FlashMessage | None:
-    """Return what is to be said, if anything is."""
+    """Return the flash message, if there is one."""
     tone, _, text = request.cookies.get(COOKIE, "").partition(":")
     if tone not in TONES or not text:
         return None
@@ -86,7 +79,7 @@ def read(request: Request) -> FlashMessage | None:
 
 
 def clear(response: Response) -> None:
-    """It was said."""
+    """Delete the flash message's cookie."""
     response.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict")
 
 
@@ -94,24 +87,23 @@ FOR_EVER: Final = "public, max-age=31536000, immutable"
 
 
 class DashboardFiles(StaticFiles):
-    """Static files that a browser keeps."""
+    """Static files that browsers cache."""
 
     def file_response(
         self, full_path: str | PathLike[str], stat_result: stat_result, scope: Scope, status_code: int = 200
     ) -> Response:
-        """Return a file, or that it has not changed."""
         response = super().file_response(full_path, stat_result, scope, status_code)
         response.headers["cache-control"] = FOR_EVER
         return response
 
 
 def mounted(directory: str | PathLike[str]) -> Mount:
-    """Return the route of the files."""
+    """Return the route of the static files."""
     return Mount("/static", DashboardFiles(directory=directory), name="static")
 
 
 def digest(data: bytes) -> str:
-    """Return what tells one version of a file from another."""
+    """Return a digest that identifies the version of a file."""
     return sha256(data).hexdigest()[:12]
 
 
@@ -122,7 +114,7 @@ THEME_COOKIE: Final = "breakloop_theme"
 
 
 def environment() -> Environment:
-    """Return the templates."""
+    """Return the Jinja2 environment."""
     made = Environment(
         loader=FileSystemLoader(HERE / "templates"),
         autoescape=True,
@@ -158,7 +150,7 @@ def environment() -> Environment:
 
 
 def theme_of(request: Request) -> str:
-    """Return what was chosen: light, dark, or as the system is."""
+    """Return the chosen theme: light, dark, or auto."""
     chosen = request.cookies.get(THEME_COOKIE, "")
     return chosen if chosen in THEMES else THEMES[0]
 
@@ -167,18 +159,6 @@ def _quoted(text: object) -> str:
     return quote(str(text), safe="")
 
 
-# path, name, icon, the key that follows `g`
-NAV: Final = (
-    ("/", "Overview", "overview", "o"),
-    ("/incidents", "Incidents", "loop", "i"),
-    ("/agents", "Agents", "agents", "a"),
-    ("/policies", "Policies", "policy", "p"),
-    ("/limits", "Limits", "limits", "l"),
-    ("/events", "Events", "events", "e"),
-    ("/alerts", "Alerts", "alerts", "t"),
-    ("/audit", "Audit log", "audit", "u"),
-    ("/settings", "Settings", "settings", "s"),
-)
 _TITLES: Final = {
     403: "Only operators may do this",
     404: "There is nothing here",
@@ -190,18 +170,20 @@ ActHandler = Callable[[Request, AdminIdentity, dict[str, str]], Awaitable[Respon
 
 
 class PageRenderer:
-    """Renders pages for one set of services."""
+    """Renders the pages for one set of services."""
 
-    def __init__(self, services: AdminServices) -> None:
+    def __init__(self, services: AdminServices, nav: Sequence[tuple[str, str, str, str]] = ()) -> None:
+        """`nav` has the entries of the navigation: path, name, icon, key."""
         self.services = services
+        self._nav = nav
         self._templates = environment()
 
     async def past(self, ask: Callable[[History], Any]) -> Any:
-        """Return what history says; asked in a thread, for it may wait for a disk."""
+        """Query the history, in a thread."""
         return await self.services.in_thread(lambda: ask(self.services.history))
 
     def get(self, path: str, handler: Handler) -> Route:
-        """Return the route of a page."""
+        """Return the route of a page. Errors are shown as pages."""
 
         async def page(request: Request) -> Response:
             try:
@@ -212,7 +194,7 @@ class PageRenderer:
         return Route(path, page, methods=["GET"])
 
     def post(self, path: str, handler: ActHandler, *, anybody: bool = False) -> Route:
-        """Return the route of an action: for operators only, unless it is for `anybody`."""
+        """Return the route of an action: for operators only, or for `anybody` who is signed in."""
 
         async def action(request: Request) -> Response:
             who = identity(request)
@@ -226,7 +208,7 @@ class PageRenderer:
         return Route(path, action, methods=["POST"])
 
     async def show(self, request: Request, template: str, status: int = 200, **values: Any) -> Response:
-        """Return a page, or a part of one."""
+        """Render a page, or the part of it that htmx requests."""
         who, said = identity(request), read(request)
         part = request.headers.get("hx-request") == "true"
         shell = {
@@ -235,7 +217,7 @@ class PageRenderer:
             "csrf": who.csrf,
             "path": request.url.path,
             "here": here(request),
-            "nav": NAV,
+            "nav": self._nav,
             "theme": theme_of(request),
             "notice": said,
             "now": self.services.clock.now(),
@@ -249,28 +231,28 @@ class PageRenderer:
         return response
 
     def bare(self, request: Request, template: str, status: int, **values: Any) -> Response:
-        """Return a page for somebody who has not signed in: nothing of the server is on it."""
+        """Render a page without a session: it shows nothing about the server."""
         text = self._templates.get_template(template).render(values | {"theme": theme_of(request)})
         return HTMLResponse(text, status, headers={"cache-control": "no-store"})
 
     async def problem(self, request: Request, fault: ApiError) -> Response:
-        """Return a page that says what is wrong."""
+        """Render an error."""
         title = _TITLES.get(fault.status, "That could not be done")
         return await self.show(request, "problem.html", fault.status, title=title, text=str(fault))
 
     def go(self, path: str, said: str, tone: str = "good") -> Response:
-        """Go on to a page after an action, with a notice."""
+        """Redirect to a page after an action, with a flash message."""
         response = RedirectResponse(own_path(path), 303)
         put(response, said, tone)
         return response
 
 
 def check_acts(who: AdminIdentity) -> None:
-    """Raise `ApiError` for whoever may only look."""
+    """Raise `ApiError` unless the role is operator."""
     if not who.may_act:
         raise ApiError(403, "You are signed in as a viewer: you can look, but not act.")
 
 
 def here(request: Request) -> str:
-    """Return where a page is, to come back to."""
+    """Return path and query of a page, to return to."""
     return request.url.path + (f"?{request.url.query}" if request.url.query else "")

@@ -1,6 +1,8 @@
-"""The picture of an incident (SPEC X-2): one mark per step in the order of time, equal steps with the same letter and
-colour, the part that repeats bracketed, what was denied crossed out. Here is what is drawn where; templates/parts/
-timeline.html draws it."""
+"""The timeline of an incident: one mark per step, in order of time.
+
+Equal steps have the same letter and colour, the repeating part has a bracket, denied steps are crossed out. This
+module computes the layout; templates/parts/timeline.html draws it.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from breakloop.admin.dashboard import words
 from breakloop.model.records import StepMark
 
 COLOURS: Final = 8
-MARKS_MAX: Final = 240  # of one picture; older ones are told of, not drawn
+MARKS_MAX: Final = 240  # steps in one picture; the number of older ones is shown
 PERIOD_MAX: Final = 16
 _COLUMNS: Final = 30
 _STEP, _SIZE, _TOP, _ROW, _MARGIN = 30, 24, 26, 78, 6
@@ -29,12 +31,12 @@ _VERDICTS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class TimelineMark:
-    """One step, where it stands and what it says."""
+    """A step: its position and its text."""
 
     x: int
     y: int
     letter: str
-    colour: str  # "c0" to "c7", or "once" for a step that comes once
+    colour: str  # "c0" to "c7", or "once" for a step that occurs once
     verdict: str
     failed: bool
     title: str
@@ -42,7 +44,7 @@ class TimelineMark:
 
 @dataclass(frozen=True, slots=True)
 class TimelineBracket:
-    """Where the repeating part stands in one row."""
+    """The bracket of the repeating part in one row."""
 
     x: int
     y: int
@@ -52,7 +54,7 @@ class TimelineBracket:
 
 @dataclass(frozen=True, slots=True)
 class TimelineStep:
-    """A kind of step, for the key below the picture."""
+    """A kind of step, for the legend."""
 
     letter: str
     colour: str
@@ -77,9 +79,9 @@ class TimelinePicture:
 
 
 def repeating(steps: Sequence[str]) -> tuple[int, int, int]:
-    """Return where the longest repeating part begins and ends, and how many steps one round has; (0, 0, 0) for none.
+    """Return begin and end of the longest repeating part, and the number of steps per round; (0, 0, 0) for none.
 
-    A part repeats when each of its steps equals the one a round before; it has two rounds at least.
+    A part repeats if each step equals the one a round before; it has at least two rounds.
     """
     best = (0, 0, 0)
     for period in range(1, min(PERIOD_MAX, len(steps) // 2) + 1):
@@ -94,7 +96,7 @@ def repeating(steps: Sequence[str]) -> tuple[int, int, int]:
 
 
 def picture(steps: Sequence[StepMark], columns: int = _COLUMNS) -> TimelinePicture | None:
-    """Return the picture of these steps; None where there are none."""
+    """Return the picture of these steps; None if there are none."""
     if not steps:
         return None
     drawn = list(steps[-MARKS_MAX:])
@@ -116,7 +118,7 @@ def picture(steps: Sequence[StepMark], columns: int = _COLUMNS) -> TimelinePictu
 
 
 def _names(steps: Sequence[StepMark]) -> dict[str, tuple[str, str]]:
-    """A letter for each kind of step in the order of coming; a colour for those that come often."""
+    """Assign a letter to each kind of step in order of appearance, and colours to the frequent ones."""
     often = [step for step, times in Counter(one.step for one in steps).most_common(COLOURS) if times > 1]
     found: dict[str, tuple[str, str]] = {}
     for one in steps:
@@ -145,7 +147,7 @@ def _mark(at: int, one: StepMark, names: dict[str, tuple[str, str]], columns: in
 
 
 def _brackets(first: int, end: int, period: int, columns: int) -> list[TimelineBracket]:
-    """One bracket a row; the first one says what it is."""
+    """One bracket per row; the first one has a label."""
     found: list[TimelineBracket] = []
     for row in range(first // columns, (end + columns - 1) // columns if end else 0):
         begin, stop = max(first, row * columns), min(end, (row + 1) * columns)
@@ -163,7 +165,7 @@ def _rounds(first: int, end: int, period: int) -> str:
 
 
 def _labels(steps: Sequence[StepMark], columns: int) -> list[tuple[int, int, str, str]]:
-    """How long after the first step, at both ends of each row."""
+    """The time since the first step, at both ends of each row."""
     found = []
     for begin in range(0, len(steps), columns):
         last = min(begin + columns, len(steps)) - 1
@@ -186,7 +188,7 @@ def _key(steps: Sequence[StepMark], names: dict[str, tuple[str, str]]) -> tuple[
 
 
 def _said(steps: Sequence[StepMark], first: int, end: int, period: int) -> str:
-    """The picture in words, for whoever does not see it."""
+    """Describe the picture in words, for screen readers."""
     parts = [words.counted(len(steps), "step")]
     if end:
         parts.append(f"steps {first + 1} to {end} repeat: {_rounds(first, end, period)}")

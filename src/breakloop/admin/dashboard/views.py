@@ -1,19 +1,4 @@
-"""From records to what templates show: pure functions, without a server, a clock or a database.
-
-Agents as the dashboard shows them: what each does now, who holds it, and the form of its settings.
-
-Webhooks, deliveries and alert rules as the dashboard shows them.
-
-What a store keeps under a key, as a table: whatever fields there are, the key first.
-
-Curves of requests, denials and money: spans of time a person can choose, the numbers as the chart reads them, and
-the same as a table for whoever does not see it.
-
-Incidents as the dashboard shows them: which come first, what each says in a line, and what a score is made of.
-
-Policies as the dashboard shows them, each with what it would have blocked (SPEC X-2). What a bundle says comes in
-words already; a form that is not known is shown as it is rather than left out.
-"""
+"""Converts records into what templates show. Pure functions, without a server, a clock or a database."""
 
 from __future__ import annotations
 
@@ -32,7 +17,7 @@ from breakloop.policy.matching import CompiledKillSwitch
 
 RUNNING, HELD, KILL_SWITCH, INACTIVE, OFF = "running", "held", "kill switch", "inactive", "off"
 AGENT_STATES: Final = (RUNNING, HELD, KILL_SWITCH, INACTIVE, OFF)
-ACTIVE_S: Final = 900.0  # whoever was seen within this is running
+ACTIVE_S: Final = 900.0  # an agent that was seen within this time is running
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +31,7 @@ class AgentRow:
 
 @dataclass(frozen=True, slots=True)
 class AgentField:
-    """One field of the settings form."""
+    """A field of the settings form."""
 
     name: str
     label: str
@@ -71,17 +56,17 @@ FIELDS: Final = (
 
 
 def holds_of(agent: AgentRecord, holds: Iterable[Hold]) -> tuple[Hold, ...]:
-    """Return what holds this agent, itself or one of its runs."""
+    """Return the holds on an agent or one of its runs."""
     return tuple(one for one in holds if (one.project, one.agent) == (agent.project, agent.agent))
 
 
 def unseen(project: str, name: str) -> AgentRecord:
-    """Return an agent that was never seen, for one that is held all the same."""
+    """Return the record of an agent that was never seen but is quarantined."""
     return AgentRecord(project, name, 0, 0.0, 0.0, 0, 0, 0, 0, 0, 0, 0, 0, "")
 
 
 def state_of(agent: AgentRecord, holds: Sequence[Hold], stops: CompiledKillSwitch | None, now: float) -> str:
-    """Return what it does: held, stopped by a kill switch, switched off, running, or not seen for a while."""
+    """Return its state: quarantined, stopped by a kill switch, disabled, running, or not seen recently."""
     if any(one.binds != RUN for one in holds):
         return HELD
     if stops is not None:
@@ -98,7 +83,7 @@ def rows(
     now: float,
     state: str = "",
 ) -> list[AgentRow]:
-    """Return agents with their states, only those in `state` where it is given."""
+    """Return agents with their states, only those in `state` if it is given."""
     found = []
     for agent in agents:
         held = holds_of(agent, holds)
@@ -107,18 +92,18 @@ def rows(
 
 
 def dearest(agents: Iterable[AgentRecord], most: int = 5) -> list[tuple[AgentRecord, float]]:
-    """Return the agents that spent most today, each with its share of the highest."""
+    """Return the agents that cost most today, each with its share of the highest cost."""
     spent = sorted((one for one in agents if one.today_microusd), key=lambda one: -one.today_microusd)[:most]
     return [(one, one.today_microusd / spent[0].today_microusd) for one in spent]
 
 
 def ends(hold: Hold) -> float | None:
-    """Return when a hold ends by itself; None where only a person ends it."""
+    """Return when a hold expires; None if it must be released."""
     return None if math.isinf(hold.until) else hold.until
 
 
 def fields(settings: Mapping[str, Any]) -> list[AgentField]:
-    """Return the form, filled with what is set at run time."""
+    """Return the settings form, filled with the run-time settings."""
     limit = settings.get("rate_limit")
     given = dict(settings)
     if isinstance(limit, Mapping):
@@ -134,7 +119,7 @@ def _shown(field: AgentField, value: object) -> str:
 
 
 def changes(form: Mapping[str, str], kept: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a form changes; None takes a setting away, back to the bundle's. Raises `OrderError`."""
+    """Return the changes of a form; None removes a setting, so that the bundle applies. Raises `OrderError`."""
     made: dict[str, Any] = {}
     for one in FIELDS:
         text = form.get(one.name, "").strip()
@@ -173,12 +158,12 @@ RULE: Final = ("name", "type", "agent", "cooldown_seconds", "recovery", "targets
 
 
 def filled(given: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    """Return these fields; what is not there is None, so that a template may ask for it."""
+    """Return these fields of a row; missing ones are None, so that a template may use them."""
     return {name: given.get(name) for name in names}
 
 
 def tone(state: object) -> str:
-    """Return how a state is coloured."""
+    """Return the colour of a state."""
     return _TONES.get(str(state), "info")
 
 
@@ -202,7 +187,7 @@ ROWS_MAX: Final = 200
 
 
 def counters_table(found: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
-    """Return the names of the columns, and the rows."""
+    """Return the names of the columns, and the rows. The key comes first."""
     names = list(dict.fromkeys(["key", *(name for row in found for name in row)])) if found else []
     return [words.shortened(name.replace("_", " "), 40) for name in names], [
         [_cell(name, row.get(name)) for name in names] for row in found[:ROWS_MAX]
@@ -232,7 +217,7 @@ class CurveSpan:
     step_s: int
 
     def since(self, now: float) -> float:
-        """Return where it begins: on an interval's edge."""
+        """Return its begin, aligned to an interval."""
         return (now - self.length_s) // self.step_s * self.step_s
 
 
@@ -246,12 +231,12 @@ DAY: Final = SPANS[1]
 
 
 def span(name: str) -> CurveSpan:
-    """Return the span of this name; a day for any other."""
+    """Return the span of this name; a day by default."""
     return next((one for one in SPANS if one.name == name), DAY)
 
 
 def chart(points: Sequence[Point]) -> str:
-    """Return the numbers as JSON: times, requests that passed, denials, dollars spent and saved."""
+    """Return JSON: times, allowed requests, denials, dollars spent and saved."""
     columns: list[list[Any]] = [
         [one.at for one in points],
         [max(0, one.requests - one.denied) for one in points],
@@ -263,7 +248,7 @@ def chart(points: Sequence[Point]) -> str:
 
 
 def curve_table(points: Sequence[Point], rows: int = TABLE_ROWS) -> list[tuple[float, str, str, str, str]]:
-    """Return the same in at most `rows` rows, newest first: begin, requests, denied, spent, saved."""
+    """Return the same as a table of at most `rows` rows, the newest first: begin, requests, denied, spent, saved."""
     size = max(1, (len(points) + rows - 1) // rows)
     groups = [points[at : at + size] for at in range(0, len(points), size)]
     return [
@@ -279,7 +264,7 @@ def curve_table(points: Sequence[Point], rows: int = TABLE_ROWS) -> list[tuple[f
 
 
 def anything(points: Sequence[Point]) -> bool:
-    """Tell whether there is anything to draw."""
+    """Return whether there is anything to draw."""
     return any(one.requests or one.denied for one in points)
 
 
@@ -300,7 +285,7 @@ _SCORED: Final = (
 
 @dataclass(frozen=True, slots=True)
 class EvidencePart:
-    """One line of a score: how many, what each counts, what they add up to, and its share of the whole."""
+    """A line of a score: how many, the weight of each, the sum, and its share of the total."""
 
     name: str
     number: str
@@ -311,7 +296,7 @@ class EvidencePart:
 
 @dataclass(frozen=True, slots=True)
 class ShadowScore:
-    """What a score is made of."""
+    """The parts of a score."""
 
     parts: tuple[EvidencePart, ...]
     total: str
@@ -320,12 +305,12 @@ class ShadowScore:
 
 
 def first_open(incidents: Iterable[Incident]) -> list[Incident]:
-    """Return incidents with those that go on first, then the stopped ones, each the newest first."""
+    """Return incidents: open ones first, then the stopped ones, each the newest first."""
     return sorted(incidents, key=lambda one: (_RANK.get(one.state, 3), -one.last_at))
 
 
 def state_said(state: str) -> str:
-    """Return what a state is called."""
+    """Return the name of a state."""
     return _SAID.get(state, words.shortened(state, 20))
 
 
@@ -344,12 +329,12 @@ def _was(number: int) -> str:
 
 
 def held(incident: Incident, holds: Iterable[Hold]) -> Hold | None:
-    """Return what holds the agent of an incident, if anything does."""
+    """Return the hold on the agent of an incident, if there is one."""
     return next((one for one in holds if (one.project, one.agent) == (incident.project, incident.agent)), None)
 
 
 def score(given: Mapping[str, Any]) -> ShadowScore | None:
-    """Return what a `simhash` score is made of; None where an incident has none."""
+    """Return the parts of a `simhash` score; None if an incident has none."""
     total = _float(given.get("score"))
     if total is None:
         return None
@@ -374,7 +359,7 @@ def _said(value: float | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RuleView:
-    """One rule, in words."""
+    """A rule, in words."""
 
     name: str
     algorithm: str
@@ -384,7 +369,7 @@ class RuleView:
 
 @dataclass(frozen=True, slots=True)
 class WouldBlock:
-    """What a policy in shadow mode would have denied."""
+    """The denials of a policy in shadow mode."""
 
     total: int
     parts: tuple[tuple[str, str, str, int], ...]  # rule, reason, what the reason means, how often
@@ -393,7 +378,7 @@ class WouldBlock:
 
 @dataclass(frozen=True, slots=True)
 class PolicyView:
-    """One policy."""
+    """A policy."""
 
     id: str
     mode: str
@@ -404,7 +389,6 @@ class PolicyView:
 
     @property
     def in_shadow(self) -> bool:
-        """Whether it only watches."""
         return self.mode == "shadow"
 
 
@@ -465,7 +449,7 @@ def _loops(given: Any) -> tuple[str, ...]:
 
 
 def said(given: Any) -> str:
-    """Return a value of a bundle for people: words as they are, mappings as `name value, name value`."""
+    """Return a value of a bundle for people: text as it is, mappings as `name value, name value`."""
     if given is None or given in ("", {}, []):
         return ""
     if isinstance(given, Mapping):

@@ -1,5 +1,4 @@
-"""How the dashboard writes numbers, money and times, and what it calls states and kinds. Words of one page alone stand
-in that page's template."""
+"""Formats numbers, money and times for the dashboard, and names states, kinds and events."""
 
 from __future__ import annotations
 
@@ -12,9 +11,9 @@ from typing import Any, Final
 
 from breakloop.detect.steps.kinds import ABOUT
 
-# What shows nothing, and turns the text behind it around.
+# Invisible characters, and those that reverse the text behind them.
 _HIDDEN: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
-_DRAWN: Final = frozenset({"steps", "score"})  # of an event: its incident has a picture of them
+_DRAWN: Final = frozenset({"steps", "score"})  # of an event; its incident shows them as a picture
 SHOWN_MAX: Final = 160  # characters of a value in a table
 _OTHER_KINDS: Final = {
     "exact": "identical requests, one after the other",
@@ -50,7 +49,7 @@ _LARGE: Final = ((1_000_000_000, "B"), (1_000_000, "M"), (10_000, "k"))
 
 
 def money(microusd: int) -> str:
-    """Return dollars: cents as a rule, more digits for less than a cent."""
+    """Format US dollars: with cents, and with more digits below a cent."""
     dollars = microusd / 1_000_000
     if microusd and abs(dollars) < 0.01:
         return f"${dollars:.4f}"
@@ -58,12 +57,12 @@ def money(microusd: int) -> str:
 
 
 def count(number: int) -> str:
-    """Return a whole number with its thousands apart."""
+    """Format an integer with thousands separators."""
     return f"{number:,}"
 
 
 def short(number: int) -> str:
-    """Return a large number in three digits: `12.4k`, `9.10M`."""
+    """Format a large number in three digits: `12.4k`, `9.10M`."""
     for size, letter in _LARGE:
         if abs(number) >= size:
             value = number / (1_000 if letter == "k" else size)
@@ -78,12 +77,12 @@ def counted(number: int, noun: str, more: str = "") -> str:
 
 
 def amount(number: int, unit: str) -> str:
-    """Return a number of something: dollars with their sign."""
+    """Format a number of units; dollars with their sign."""
     return f"${number:,}" if unit in {"usd", "$"} else f"{number:,} {shortened(unit, 12)}"
 
 
 def lasted(seconds: float) -> str:
-    """Return a duration in its two largest units."""
+    """Format a duration in its two largest units."""
     if not math.isfinite(seconds):
         return "for ever"
     whole = max(0, round(seconds))
@@ -95,7 +94,7 @@ def lasted(seconds: float) -> str:
 
 
 def ago(at: float, now: float) -> str:
-    """Return how long ago something was, in one unit, or how long it is until then."""
+    """Format how long ago a time was, or how long it is until then, in one unit."""
     apart = now - at
     size, unit = next(((size, unit) for size, unit, _, _ in _UNITS if abs(apart) >= size), (1, "s"))
     if abs(apart) < 2:
@@ -105,7 +104,7 @@ def ago(at: float, now: float) -> str:
 
 
 def moment(at: float) -> str:
-    """Return a date and a time; a dash for a time that never comes."""
+    """Format a date and a time; a dash for a time that never comes."""
     try:
         return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     except (ValueError, OverflowError, OSError):
@@ -113,7 +112,7 @@ def moment(at: float) -> str:
 
 
 def stamp(at: float) -> str:
-    """Return a time as machines read it."""
+    """Format a time for machines."""
     try:
         return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds")
     except (ValueError, OverflowError, OSError):
@@ -121,7 +120,7 @@ def stamp(at: float) -> str:
 
 
 def shortened(text: object, most: int = SHOWN_MAX) -> str:
-    """Return a value for people: cut where it is very long, without characters that only do tricks."""
+    """Format a value: truncated if it is very long, without invisible characters."""
     if isinstance(text, Mapping | list | tuple):
         text = json.dumps(text, ensure_ascii=False, default=str)
     said = _HIDDEN.sub("\N{REPLACEMENT CHARACTER}", str(text))
@@ -129,18 +128,18 @@ def shortened(text: object, most: int = SHOWN_MAX) -> str:
 
 
 def kind_meaning(kind: str) -> str:
-    """Return what a kind of loop is, in a line; nothing for one that is not known."""
+    """Return what a kind of loop is, in a line; empty if it is unknown."""
     known = ABOUT.get(kind)
     return known.meaning if known is not None else _OTHER_KINDS.get(kind, "")
 
 
 def event_words(name: str) -> tuple[str, str]:
-    """Return what an event is called, and its tone: good, info, warn, bad or shadow."""
+    """Return the name of an event, and its tone: good, info, warn, bad or shadow."""
     return _EVENTS.get(name, (shortened(name, 60), "info"))
 
 
 def details(data: Mapping[str, Any], skip: tuple[str, ...] = ()) -> list[tuple[str, str]]:
-    """Return what an event or a record says, for a list of names and values, without what is empty."""
+    """Return the fields of an event or a record as names and values, without empty ones."""
     shown = [(key, value) for key, value in data.items() if key not in {*skip, *_DRAWN} and value not in (None, "", [])]
     return [(shortened(key.replace("_", " "), 40), _value(key, value)) for key, value in shown]
 
