@@ -170,7 +170,7 @@ def test_without_scripts(browser: Browser) -> None:
         seen.page.get_by_role("button", name="Kill").click()
         seen.page.fill("#ask-reason", "it spins")
         seen.page.get_by_role("button", name="Kill agent").click()
-        expect(seen.page.locator("#notice")).to_contain_text("planner is held.")
+        expect(seen.page.locator("#notice")).to_contain_text("planner is quarantined.")
         seen.page.get_by_role("button", name="Dark colours").click()
         expect(seen.page.locator("html")).to_have_attribute("data-theme", "dark")
         assert [one.why for one in stage.world.operator.holds() if one.agent == "planner"] == ["it spins"]

@@ -108,7 +108,7 @@ def test_the_incident_appears_and_its_agent_is_released(night: Night, browser: B
 
 
 def test_a_shadow_policy_is_promoted(night: Night, browser: Browser) -> None:
-    """What it would have blocked is shown, and from then on it is blocked (X-2, E-1)."""
+    """What it would have denied is shown, and from then on it is blocked (X-2, E-1)."""
 
     def asked() -> list[int]:
         return [night.served.decide("/trial")[0] for _ in range(4)]
@@ -119,7 +119,7 @@ def test_a_shadow_policy_is_promoted(night: Night, browser: Browser) -> None:
         eventually(lambda: bool(night.api("shadow")["shadow"]), "the shadow report")
         seen.open("/policies")
         card = seen.page.locator("section.policy", has_text="trial")
-        expect(card).to_contain_text("Would have blocked 3 requests")
+        expect(card).to_contain_text("Would have denied 3 requests")
         clean(seen)
         card.get_by_role("button", name="Promote to enforce").click()
         seen.page.locator("dialog[open]").get_by_role("button", name="Promote").click()

@@ -176,7 +176,7 @@ class Actions:
     async def send_again(self, delivery: str) -> None:
         """Send a failed delivery again. Raises `ApiError` if there is none."""
         if not await self._services.in_thread(lambda: self._services.alerts.retry(delivery)):
-            raise ApiError(404, "there is no such delivery, or it was not given up")
+            raise ApiError(404, "there is no such delivery, or it has not failed")
         await self.audit("delivery.again", delivery, {})
 
     async def test_webhook(self, webhook: str) -> Mapping[str, Any]:
@@ -200,7 +200,7 @@ class Actions:
                 lambda: history.add_audit(who.name, who.role, action, target[:_DETAIL_MAX], short, now)
             )
         except BreakloopError as error:
-            message = f"it is done, but could not be written to the audit log: {error}"
+            message = f"the action was carried out, but could not be written to the audit log: {error}"
             raise ApiError(503, message, code="not_audited") from None
 
     async def _ordered(self, action: str, target: str, detail: Mapping[str, Any]) -> bool:

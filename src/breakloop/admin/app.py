@@ -113,12 +113,12 @@ class SecurityMiddleware:
             logging.getLogger("breakloop").exception("admin request failed")
             if begun:
                 raise
-            await ApiError(500, "a mistake of ours; the log has it").response()(scope, receive, guarded)
+            await ApiError(500, "internal error; see the log").response()(scope, receive, guarded)
 
     def _check(self, scope: Scope) -> None:
         headers = Headers(scope=scope)
         if not self._hosts.known(headers.get("host", "")):
-            raise ApiError(421, "the Host header names somebody else (set admin_hosts to allow this name)")
+            raise ApiError(421, "the Host header is not accepted (set admin_hosts to allow this name)")
         length = headers.get("content-length", "0")
         if length.isdecimal() and int(length) > BUNDLE_MAX:
             raise ApiError(413, f"the body is larger than {BUNDLE_MAX} bytes")
@@ -190,9 +190,9 @@ def _http_error(pages: PageRenderer) -> Any:
     async def http_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)  # noqa: S101 - the handler is registered for this type
         status = error.status_code if error.status_code in CODES else 400
-        message = "there is nothing here" if status == 404 else error.detail
+        message = "not found" if status == 404 else error.detail
         if status == 404 and _wants_page(request):
-            return await pages.problem(request, ApiError(404, "The address may be mistyped, or the page is gone."))
+            return await pages.problem(request, ApiError(404, "The address is wrong, or the page no longer exists."))
         return ApiError(status, message, headers=error.headers).response()
 
     return http_error

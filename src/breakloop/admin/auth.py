@@ -314,7 +314,7 @@ class Auth:
         wait_s = self._slow.wait_s(who)
         if wait_s is None:
             retry = {"Retry-After": str(math.ceil(LONGEST_S))}
-            raise ApiError(429, "too many wrong tokens came from your address", headers=retry)
+            raise ApiError(429, "too many wrong tokens from your address", headers=retry)
         if wait_s:
             await self._sleep(wait_s)
 
@@ -360,7 +360,7 @@ def check_own_site(request: Request) -> None:
     host = request.headers.get("host", "")
     own = {None, f"http://{host}", f"https://{host}"}  # TLS may end at a proxy in front
     if (site is not None and site not in _OWN_SITES) or origin not in own:
-        raise ApiError(403, "this comes from another site", code="cross_site")
+        raise ApiError(403, "the request comes from another site", code="cross_site")
 
 
 async def _check_csrf(request: Request, wanted: str) -> None:

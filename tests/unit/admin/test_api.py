@@ -125,7 +125,7 @@ def test_what_cannot_be_written_down_is_not_acknowledged(
     monkeypatch.setattr(world.history, "add_audit", full_disk)
     answer = send(client(world), operation, world)
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "not_audited")
-    assert "it is done" in answer.json()["error"]["message"]
+    assert "the action was carried out" in answer.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("operation", [one for one in OPERATIONS if not one.acts], ids=named)
@@ -163,7 +163,7 @@ def test_errors_have_one_shape(
 
 def test_what_is_not_there_has_the_shape_too(world: World) -> None:
     made = client(world)
-    assert made.get("/api/v1/nope").json() == {"error": {"code": "not_found", "message": "there is nothing here"}}
+    assert made.get("/api/v1/nope").json() == {"error": {"code": "not_found", "message": "not found"}}
     wrong = made.delete("/api/v1/agents")
     assert (wrong.status_code, wrong.json()["error"]["code"]) == (405, "method_not_allowed")
     assert wrong.headers["allow"]

@@ -56,7 +56,7 @@ def test_an_unknown_page_leads_back(world: World) -> None:
     """A person gets a page, a program JSON (X-2)."""
     page = browser(world)[0].get("/agentz", headers={"accept": "text/html,*/*"})
     assert (page.status_code, page.headers["content-type"]) == (404, "text/html; charset=utf-8")
-    assert "There is nothing here" in page.text
+    assert "Page not found" in page.text
     assert 'href="/"' in page.text
     for path, accept in (("/agentz", "*/*"), ("/api/v1/agentz", "text/html"), ("/static/none.js", "text/html")):
         answer = browser(world)[0].get(path, headers={"accept": accept})

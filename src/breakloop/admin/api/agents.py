@@ -21,7 +21,7 @@ from breakloop.admin.api.responses import (
 from breakloop.admin.errors import ApiError
 from breakloop.engine.quarantine import CALLER
 
-Reason = Annotated[str, msgspec.Meta(min_length=1, max_length=256, description="Why, for people.")]
+Reason = Annotated[str, msgspec.Meta(min_length=1, max_length=256, description="Reason, shown to people.")]
 
 
 class ProjectQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -138,7 +138,7 @@ OPERATIONS = (
         "PATCH",
         "/agents/{id}",
         "setAgent",
-        "Set what the bundle's `agents` block can set; null takes a setting away",
+        "Change an agent's settings, as in the bundle's `agents`; null removes a setting",
         change,
         AgentSettings,
         ProjectQuery,
@@ -160,14 +160,14 @@ OPERATIONS = (
         "POST",
         "/agents/{id}/release",
         "releaseAgent",
-        "End every hold on an agent, and clear what was remembered against it",
+        "End all holds on an agent, and clear its loops",
         release,
         ReleaseResponse,
         ProjectQuery,
         EmptyBody,
         acts=True,
     ),
-    Operation("GET", "/quarantine", "listHolds", "List everybody who is held", quarantine, HoldsResponse, ProjectQuery),
+    Operation("GET", "/quarantine", "listHolds", "List all holds", quarantine, HoldsResponse, ProjectQuery),
     Operation(
         "POST",
         "/quarantine/release",

@@ -19,7 +19,9 @@ class WebhookBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         list[Annotated[str, msgspec.Meta(min_length=1, max_length=100)]],
         msgspec.Meta(max_length=100, description="Names of events, or `*`; empty: all of them."),
     ] = []
-    allow_private: Annotated[bool, msgspec.Meta(description="Also an address of this machine or network.")] = False
+    allow_private: Annotated[
+        bool, msgspec.Meta(description="Also allow addresses of this machine and of private networks.")
+    ] = False
 
 
 class LimitQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -109,7 +111,7 @@ OPERATIONS = (
         "POST",
         "/webhooks",
         "addWebhook",
-        "Send events to a URL; the secret is shown this once",
+        "Send events to a URL; the secret is shown only once",
         add,
         WebhookCreated,
         body=WebhookBody,
@@ -129,7 +131,7 @@ OPERATIONS = (
         "POST",
         "/webhooks/{id}/test",
         "testWebhook",
-        "Send one event to a webhook now",
+        "Send a test event to a webhook",
         test,
         dict[str, Any],
         acts=True,
@@ -138,7 +140,7 @@ OPERATIONS = (
         "POST",
         "/webhooks/{id}/rotate",
         "rotateWebhook",
-        "Give a webhook a new secret, shown this once; the old one signs beside it for a day",
+        "Give a webhook a new secret, shown only once; the old one signs beside it for a day",
         rotate,
         WebhookCreated,
         acts=True,
@@ -147,7 +149,7 @@ OPERATIONS = (
         "POST",
         "/deliveries/{id}/again",
         "sendAgain",
-        "Try a delivery again that was given up",
+        "Send a failed delivery again",
         again,
         DeliveryRetried,
         acts=True,
@@ -156,7 +158,7 @@ OPERATIONS = (
         "GET",
         "/deliveries",
         "listDeliveries",
-        "List what was sent and what became of it",
+        "List deliveries and their outcome",
         deliveries,
         DeliveriesResponse,
         LimitQuery,

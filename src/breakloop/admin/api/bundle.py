@@ -16,7 +16,7 @@ Current = dict[str, Any]
 class ForceQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Whether a lower version is accepted."""
 
-    force: Annotated[bool, msgspec.Meta(description="Take it though its version is lower.")] = False
+    force: Annotated[bool, msgspec.Meta(description="Accept a lower version.")] = False
 
 
 class RollbackBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -106,7 +106,7 @@ OPERATIONS = (
         "POST",
         "/bundle/apply",
         "applyBundle",
-        "Put a bundle in force",
+        "Apply a bundle",
         apply,
         Current,
         ForceQuery,
@@ -117,7 +117,7 @@ OPERATIONS = (
         "POST",
         "/bundle/rollback",
         "rollbackBundle",
-        "Put an earlier bundle in force again",
+        "Roll back to an earlier bundle",
         rollback,
         Current,
         body=RollbackBody,
@@ -127,7 +127,7 @@ OPERATIONS = (
         "POST",
         "/bundle/promote",
         "promotePolicy",
-        "Turn a policy from shadow to enforce",
+        "Change a policy from shadow to enforce mode",
         promote,
         Current,
         body=PolicyBody,

@@ -98,14 +98,14 @@ class IncidentsQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     kind: Name = ""
     policy: Name = ""
     shadow: bool | None = None
-    cursor: Annotated[str, msgspec.Meta(max_length=40, description="`next` of the page before.")] = ""
+    cursor: Annotated[str, msgspec.Meta(max_length=40, description="`next` of the previous page.")] = ""
     most: Most = 50
 
 
 class EventsQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Which events: the newest first; with `after` those behind this id, the oldest first."""
 
-    name: Annotated[list[Name], msgspec.Meta(max_length=50, description="Names of events; several may be given.")] = []
+    name: Annotated[list[Name], msgspec.Meta(max_length=50, description="Names of events; may be repeated.")] = []
     project: Name = ""
     agent: Name = ""
     incident: Name = ""
@@ -114,7 +114,7 @@ class EventsQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     before: Id = 0
     after: Id = 0
     most: Most = 50
-    follow: Annotated[bool, msgspec.Meta(description="Go on with what happens, as text/event-stream.")] = False
+    follow: Annotated[bool, msgspec.Meta(description="Stream events as they happen, as text/event-stream.")] = False
 
 
 class PageQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -240,7 +240,7 @@ def _cursor(given: str) -> float:
     except ValueError:
         found = math.nan
     if not math.isfinite(found):
-        raise ApiError(400, "is no `next` of a page", field="cursor")
+        raise ApiError(400, "is not the `next` of a page", field="cursor")
     return found
 
 

@@ -115,7 +115,7 @@ class Operation:
 Name = Annotated[str, msgspec.Meta(max_length=256)]
 Moment = Annotated[float, msgspec.Meta(ge=0, le=_LAST, description="Seconds since 1970.")]
 Id = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
-Most = Annotated[int, msgspec.Meta(ge=1, le=500, description="How many at most.")]
+Most = Annotated[int, msgspec.Meta(ge=1, le=500, description="Maximum number of results.")]
 Ends = Annotated[
     float | str | None,
     msgspec.Meta(description="When it ends: seconds since 1970, or a time like 2027-01-31T18:00:00Z; null for never."),
@@ -126,7 +126,7 @@ def ends(given: float | str | None, name: str = "expires_at") -> float | None:
     """Parse a time that is a number or a text. Raises `ApiError`."""
     if not isinstance(given, str):
         if given is not None and given > _LAST:
-            raise ApiError(400, "is no time: seconds since 1970", field=name)
+            raise ApiError(400, "must be seconds since 1970", field=name)
         return given
     try:
         found = datetime.fromisoformat(given)
@@ -168,7 +168,7 @@ async def read_body(operation: Operation, request: Request) -> Any:
     try:
         data = msgspec.json.decode(raw) if raw else {}
     except (msgspec.DecodeError, RecursionError) as error:
-        raise ApiError(400, f"the body is no JSON: {error}", code="bad_json") from None
+        raise ApiError(400, f"the body is not JSON: {error}", code="bad_json") from None
     if operation.body is AgentChanges:
         if not isinstance(data, dict):
             raise ApiError(400, "the body must be a map")
@@ -208,7 +208,7 @@ def _printable(value: Any, at: str) -> None:
     """Reject NUL characters: PostgreSQL cannot store them."""
     if isinstance(value, str):
         if "\0" in value:
-            raise ApiError(400, "must not have a NUL character in it", field=at)
+            raise ApiError(400, "must not contain a NUL character", field=at)
     elif isinstance(value, dict):
         for name, item in value.items():
             _printable(name, at)
@@ -227,26 +227,26 @@ def checked_path(params: Mapping[str, str]) -> Mapping[str, str]:
 PREFIX: Final = "/api/v1"
 _REFERENCE: Final = "#/components/schemas/{name}"
 _STATUSES: Final = {
-    200: "Done.",
-    201: "Made.",
-    400: "Something is wrong with what was sent; `field` says where.",
+    200: "Success.",
+    201: "Created.",
+    400: "The request is invalid; `field` names the place.",
     401: "There is no token, or it is not valid.",
-    403: "The role may not do this, or the request may be forged.",
-    404: "There is no such thing.",
-    405: "The path has other methods.",
-    409: "It cannot be done here as it is set up.",
+    403: "The role is not sufficient, or the request may be forged.",
+    404: "Not found.",
+    405: "The path has no such method.",
+    409: "Not possible with this configuration.",
     413: "The body is too large.",
-    415: "The body has another form than JSON.",
-    421: "The Host header names somebody else.",
-    429: "Too many wrong tokens came from this address.",
-    500: "A mistake of ours; the log has it.",
-    503: "What is needed for it cannot be reached, or the audit log cannot be written.",
+    415: "The body is not JSON.",
+    421: "The Host header is not accepted.",
+    429: "Too many wrong tokens from this address.",
+    500: "Internal error; see the log.",
+    503: "A dependency is unavailable, or the audit log cannot be written.",
 }
 _DESCRIPTION: Final = (
-    "See and steer a running breakloop. Send `Authorization: Bearer TOKEN`. Roles: `viewer` sees everything, "
-    "`operator` acts, too. Times are seconds since 1970, money is in millionths of a dollar. Every action is in the "
-    "audit log before it is answered. `shared: false` in an answer: it is in force here, and other instances get it "
-    "as soon as their store can be reached. Errors have one shape."
+    "Observe and control a running breakloop. Send `Authorization: Bearer TOKEN`. Roles: `viewer` sees everything, "
+    "`operator` also acts. Times are seconds since 1970, money is in millionths of a dollar. Every action is in the "
+    "audit log before it is answered. `shared: false` in a response: it is active here, and other instances get it "
+    "when their store is available. All errors have one shape."
 )
 
 

@@ -17,12 +17,14 @@ from breakloop.engine.breakers import BreakerState
 class SwitchBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Deny all requests with this value in this descriptor."""
 
-    scope_key: Annotated[str, msgspec.Meta(min_length=1, max_length=256, description="A descriptor, as `agent:id`.")]
+    scope_key: Annotated[
+        str, msgspec.Meta(min_length=1, max_length=256, description="A descriptor, such as `agent:id`.")
+    ]
     scope_value: Annotated[str, msgspec.Meta(min_length=1, max_length=1024, description="The value it must have.")]
     route: Annotated[
         str, msgspec.Meta(max_length=1024, description="A path, or the beginning of one with `*` at the end.")
     ] = ""
-    reason: Annotated[str, msgspec.Meta(max_length=256, description="Why, for people.")] = ""
+    reason: Annotated[str, msgspec.Meta(max_length=256, description="Reason, shown to people.")] = ""
     expires_at: Ends = None
 
 
@@ -39,7 +41,7 @@ class SnoozeBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Which fingerprint is ignored, and for how long."""
 
     fingerprint: Annotated[
-        str, msgspec.Meta(pattern="^[0-9a-f]{16,64}$", description="As denials and incidents show it.")
+        str, msgspec.Meta(pattern="^[0-9a-f]{16,64}$", description="As shown in denials and incidents.")
     ]
     seconds: Annotated[float, msgspec.Meta(gt=0, le=SNOOZE_MAX_S)]
 
@@ -106,7 +108,7 @@ OPERATIONS = (
         "POST",
         "/kill-switches",
         "setKillSwitch",
-        "Stop whoever has a value in a descriptor",
+        "Set a kill switch: deny requests with a value in a descriptor",
         set_switch,
         responses.SwitchResponse,
         body=SwitchBody,
@@ -129,7 +131,7 @@ OPERATIONS = (
         "PUT",
         "/overrides/{name}",
         "setOverride",
-        "Switch `global_shadow` or `kill_switch_override` on for a while",
+        "Activate `global_shadow` or `kill_switch_override` until it expires",
         set_override,
         responses.SharedOrder,
         body=OverrideBody,
@@ -139,7 +141,7 @@ OPERATIONS = (
         "DELETE",
         "/overrides/{name}",
         "liftOverride",
-        "Switch an override off",
+        "End an override",
         lift_override,
         responses.SharedOrder,
         acts=True,
@@ -148,7 +150,7 @@ OPERATIONS = (
         "POST",
         "/snooze",
         "snoozeLoop",
-        "Judge a fingerprint no more for a while",
+        "Ignore a fingerprint for some time",
         snooze,
         responses.SnoozeResponse,
         body=SnoozeBody,
@@ -166,7 +168,7 @@ OPERATIONS = (
         "POST",
         "/breakers/reset",
         "resetBreaker",
-        "Close a circuit breaker at once",
+        "Close a circuit breaker",
         reset_breaker,
         BreakerState,
         body=ResetBreakerBody,

@@ -15,7 +15,7 @@ class CounterQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Which counters."""
 
     key: Annotated[
-        str, msgspec.Meta(min_length=1, max_length=2048, description="How their keys begin, as `tb:default:`.")
+        str, msgspec.Meta(min_length=1, max_length=2048, description="Prefix of their keys, such as `tb:default:`.")
     ]
 
 

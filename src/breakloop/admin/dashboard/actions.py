@@ -26,7 +26,7 @@ from breakloop.errors import OrderError
 from breakloop.policy.orders import GLOBAL_SHADOW, KILL_SWITCH_OVERRIDE
 
 Asked = Mapping[str, str]
-SHARED_LATER: Final = " The shared store is away: other instances follow as soon as it is back."
+SHARED_LATER: Final = " The shared store is unavailable: other instances follow when it is back."
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +128,8 @@ class DashboardActions:
         return action
 
 
-FOR: Final = (("", "until somebody releases it"), ("900", "15 minutes"), ("3600", "1 hour"), ("86400", "1 day"))
-_NOTHING: Final = "was neither held nor known to be blocked; what its loops had counted is forgotten"
+FOR: Final = (("", "until it is released"), ("900", "15 minutes"), ("3600", "1 hour"), ("86400", "1 day"))
+_NOTHING: Final = "was neither quarantined nor blocked; the counts of its loops were cleared"
 SNOOZE_S: Final = 3_600.0
 
 
@@ -141,10 +141,10 @@ class KillAction(DashboardAction):
 
     def question(self, asked: Asked) -> Question:
         agent = words.shortened(asked.get("agent", ""), 60)
-        says = "Every request of this agent is denied from now on, whoever sends it, on all instances."
+        says = "From now on every request of this agent is denied, for all callers and on all instances."
         inputs = (
-            FormInput("reason", "Why", hint="The agent and the audit log are told.", required=True),
-            FormInput("for", "For how long", kind="choice", choices=FOR),
+            FormInput("reason", "Reason", hint="Shown to the agent and in the audit log.", required=True),
+            FormInput("for", "Duration", kind="choice", choices=FOR),
         )
         return Question(f"Kill {agent}?", says, "Kill agent", danger=True, inputs=inputs)
 
@@ -154,9 +154,9 @@ class KillAction(DashboardAction):
         seen, meant = await actions.seen(project, agent)
         if not seen:
             hint = f" Did you mean {words.shortened(meant, 60)}?" if meant else ""
-            said = f"{agent} is held, but no agent of this name was ever seen.{hint}"
+            said = f"{agent} is quarantined, but no agent of this name was ever seen.{hint}"
             return ActionResult(said, agent_path(project, agent), "warn", shared)
-        return ActionResult(f"{agent} is held.", agent_path(project, agent), shared=shared)
+        return ActionResult(f"{agent} is quarantined.", agent_path(project, agent), shared=shared)
 
 
 class ReleaseAction(DashboardAction):
@@ -166,7 +166,7 @@ class ReleaseAction(DashboardAction):
     carries: ClassVar[tuple[str, ...]] = ("project", "agent", "caller", "run")
 
     def question(self, asked: Asked) -> Question:
-        says = "It may send requests again at once. What was counted against it is cleared, so it starts afresh."
+        says = "It may send requests again immediately. Its counters are cleared."
         return Question(f"Release {words.shortened(_who(asked), 60)}?", says, "Release")
 
     async def do(self, actions: Actions, form: Asked) -> ActionResult:
@@ -175,9 +175,9 @@ class ReleaseAction(DashboardAction):
         ended, loops, shared = await actions.release(project, agent=agent, caller=caller, run=run)
         back = agent_path(project, agent) if agent else "/agents"
         if not ended and not loops:
-            return ActionResult(f"{who} {'was not held' if run else _NOTHING}.", back, "warn", shared)
+            return ActionResult(f"{who} {'was not quarantined' if run else _NOTHING}.", back, "warn", shared)
         done = [words.counted(len(ended), "hold") + " ended"] if ended else []
-        done += [words.counted(loops, "blocked loop") + " forgotten"] if loops else []
+        done += [words.counted(loops, "blocked loop") + " cleared"] if loops else []
         return ActionResult(f"{who} is released: {', '.join(done)}.", back, shared=shared)
 
 
@@ -189,7 +189,7 @@ class SnoozeAction(DashboardAction):
 
     def question(self, asked: Asked) -> Question:
         whose = f" of {words.shortened(asked['agent'], 60)}" if asked.get("agent") else ""
-        says = "For one hour this very loop is neither warned of nor denied, and costs what it costs. Others still are."
+        says = "For one hour this loop is neither reported nor denied. Other loops still are."
         return Question(f"Snooze this loop{whose} for 1 hour?", says, "Snooze 1 h")
 
     async def do(self, actions: Actions, form: Asked) -> ActionResult:
@@ -197,7 +197,7 @@ class SnoozeAction(DashboardAction):
         if not fingerprint:
             raise OrderError(["fingerprint: must not be empty"])
         await actions.snooze(fingerprint, SNOOZE_S)
-        return ActionResult("This loop is left alone for 1 hour.", "/incidents")
+        return ActionResult("This loop is ignored for 1 hour.", "/incidents")
 
 
 class SettingsAction(DashboardAction):
@@ -229,8 +229,8 @@ def _who(given: Asked) -> str:
 
 
 OVERRIDES: Final = {
-    GLOBAL_SHADOW: "Nothing is denied any more: every policy only watches.",
-    KILL_SWITCH_OVERRIDE: "Kill switches stop nobody any more.",
+    GLOBAL_SHADOW: "No request is denied: every policy runs in shadow mode.",
+    KILL_SWITCH_OVERRIDE: "Kill switches have no effect.",
 }
 _A_WHILE: Final = FOR[1:]
 _LIMITS_PAGE: Final = "/limits"
@@ -243,7 +243,8 @@ class ResetBreakerAction(DashboardAction):
     carries: ClassVar[tuple[str, ...]] = ("policy", "key")
 
     def question(self, asked: Asked) -> Question:
-        says = f"Requests pass again at once, with nothing counted: {words.shortened(asked.get('key', ''), 120)}"
+        key = words.shortened(asked.get("key", ""), 120)
+        says = f"Requests are allowed again immediately, and its counter is reset: {key}"
         return Question("Close this breaker?", says, "Close breaker")
 
     async def do(self, actions: Actions, form: Asked) -> ActionResult:
@@ -259,13 +260,13 @@ class SetSwitchAction(DashboardAction):
     def question(self, asked: Asked) -> Question:
         key, value = asked.get("scope_key", "agent:id"), asked.get("scope_value", "")
         inputs = (
-            FormInput("scope_key", "Descriptor", key, "Like agent:id or header:x-team.", required=True),
-            FormInput("scope_value", "Value", value, "Whoever has it is stopped.", required=True),
-            FormInput("route", "Only for paths like", "", "Empty: every path."),
-            FormInput("reason", "Why", "", "The client and the audit log are told.", required=True),
-            FormInput("for", "For how long", kind="choice", choices=(("", "until somebody lifts it"), *_A_WHILE)),
+            FormInput("scope_key", "Descriptor", key, "For example agent:id or header:x-team.", required=True),
+            FormInput("scope_value", "Value", value, "Requests with this value are denied.", required=True),
+            FormInput("route", "Path", "", "Empty: all paths. * at the end matches any suffix."),
+            FormInput("reason", "Reason", "", "Shown to the client and in the audit log.", required=True),
+            FormInput("for", "Duration", kind="choice", choices=(("", "until it is lifted"), *_A_WHILE)),
         )
-        says = "Every request that matches is denied, on all instances, within a second."
+        says = "All matching requests are denied, on all instances, within a second."
         return Question("Set a kill switch", says, "Set kill switch", danger=True, inputs=inputs)
 
     async def do(self, actions: Actions, form: Asked) -> ActionResult:
@@ -285,7 +286,7 @@ class LiftSwitchAction(DashboardAction):
     def question(self, asked: Asked) -> Question:
         scope = words.shortened(asked.get("scope", ""), 80)
         title = f"Lift the kill switch on {scope}?" if scope else "Lift this kill switch?"
-        return Question(title, "Whoever it stops may send requests again at once.", "Lift kill switch")
+        return Question(title, "The requests it matches are allowed again immediately.", "Lift kill switch")
 
     async def do(self, actions: Actions, form: Asked) -> ActionResult:
         return ActionResult(
@@ -302,8 +303,8 @@ class SetOverrideAction(DashboardAction):
     def question(self, asked: Asked) -> Question:
         name = asked.get("override", "")
         inputs = (
-            FormInput("reason", "Why", required=True),
-            FormInput("for", "For how long", kind="choice", choices=_A_WHILE),
+            FormInput("reason", "Reason", required=True),
+            FormInput("for", "Duration", kind="choice", choices=_A_WHILE),
         )
         title = f"Switch {words.shortened(name, 40)} on?"
         return Question(title, OVERRIDES.get(name, ""), "Switch on", danger=True, inputs=inputs)
@@ -323,7 +324,9 @@ class LiftOverrideAction(DashboardAction):
 
     def question(self, asked: Asked) -> Question:
         name = words.shortened(asked.get("override", ""), 40)
-        return Question(f"Switch {name} off?", "Policies and kill switches bind again at once.", "Switch off")
+        return Question(
+            f"Switch {name} off?", "Policies and kill switches take effect again immediately.", "Switch off"
+        )
 
     async def do(self, actions: Actions, form: Asked) -> ActionResult:
         name = form.get("override", "")
@@ -337,7 +340,7 @@ class PromoteAction(DashboardAction):
     carries: ClassVar[tuple[str, ...]] = ("policy",)
 
     def question(self, asked: Asked) -> Question:
-        says = "What it would have blocked, it blocks from now on. The bundle is changed, so that it stays so."
+        says = "From now on it denies what it would have denied. The bundle itself is changed."
         title = f"Enforce {words.shortened(asked.get('policy', ''), 60)}?"
         return Question(title, says, "Promote to enforce", danger=True)
 
@@ -357,11 +360,11 @@ class AddWebhookAction(DashboardAction):
 
     def question(self, asked: Asked) -> Question:
         inputs = (
-            FormInput("url", "URL", asked.get("url", ""), "It gets a signed POST for each event.", required=True),
+            FormInput("url", "URL", asked.get("url", ""), "Each event is sent as a signed POST.", required=True),
             FormInput(
                 "events", "Events", "loop.detected, agent.killed", "Names with commas between; empty: all events."
             ),
-            FormInput("allow_private", "The address may be a private one", kind="check"),
+            FormInput("allow_private", "Allow private addresses", kind="check"),
         )
         return Question("Add a webhook", "Its secret is shown once, on the next page.", "Add webhook", inputs=inputs)
 
@@ -380,7 +383,7 @@ class RemoveWebhookAction(DashboardAction):
     carries: ClassVar[tuple[str, ...]] = ("id",)
 
     def question(self, asked: Asked) -> Question:
-        says = "Nothing is sent there any more; what is still under way is given up."
+        says = "Nothing more is sent there; waiting deliveries are given up."
         return Question(f"Remove webhook {words.shortened(asked.get('id', ''), 40)}?", says, "Remove", danger=True)
 
     async def do(self, actions: Actions, form: Asked) -> ActionResult:
@@ -396,8 +399,8 @@ class RotateSecretAction(DashboardAction):
     carries: ClassVar[tuple[str, ...]] = ("id",)
 
     def question(self, asked: Asked) -> Question:
-        says = "The new secret is shown once, on the next page. For a day the old one signs beside it."
-        return Question(f"New secret for {words.shortened(asked.get('id', ''), 40)}?", says, "Make a new secret")
+        says = "The new secret is shown once, on the next page. The old one also signs for a day."
+        return Question(f"New secret for {words.shortened(asked.get('id', ''), 40)}?", says, "Create new secret")
 
     async def do(self, actions: Actions, form: Asked) -> ActionResult:
         made = await actions.rotate_webhook(form.get("id", ""))
@@ -411,13 +414,13 @@ class RetryDeliveryAction(DashboardAction):
     carries: ClassVar[tuple[str, ...]] = ("id",)
 
     def question(self, asked: Asked) -> Question:
-        says = "It is sent under the same id, so that a receiver that has it already can tell."
+        says = "It is sent with the same id, so that the receiver can detect a duplicate."
         return Question(f"Send {words.shortened(asked.get('id', ''), 40)} again?", says, "Send again")
 
     async def do(self, actions: Actions, form: Asked) -> ActionResult:
         given = form.get("id", "")
         await actions.send_again(given)
-        return ActionResult(f"Delivery {given} is under way again.", _ALERTS_PAGE)
+        return ActionResult(f"Delivery {given} is queued again.", _ALERTS_PAGE)
 
 
 class TestAlertAction(DashboardAction):
@@ -427,12 +430,12 @@ class TestAlertAction(DashboardAction):
     carries: ClassVar[tuple[str, ...]] = ("id",)
 
     def question(self, asked: Asked) -> Question:
-        says = "It gets a test event, signed like the real ones."
+        says = "Sends a test event, signed like the real ones."
         return Question(f"Send a test to {words.shortened(asked.get('id', ''), 40)}?", says, "Send test")
 
     async def do(self, actions: Actions, form: Asked) -> ActionResult:
         given = form.get("id", "")
         came = await actions.test_webhook(given)
         status, error = came.get("status"), came.get("error")
-        answered = f"it answered {status}" if status else words.shortened(error or "no answer came")
+        answered = f"it answered {status}" if status else words.shortened(error or "no response")
         return ActionResult(f"Test to {given}: {answered}.", _ALERTS_PAGE, "good" if came.get("delivered") else "bad")

@@ -52,7 +52,7 @@ class Page(ABC):
 
 
 INCIDENTS: Final = 6
-HELD: Final = 4
+HOLDS: Final = 4
 
 
 class OverviewPage(Page):
@@ -93,7 +93,7 @@ class OverviewPage(Page):
 
         holds = self._renderer.services.operator.holds()
         found: dict[str, Any] = await self._renderer.past(ask)
-        return found | {"span": span, "spans": views.SPANS, "held": len(holds), "holds": holds[-HELD:][::-1]}
+        return found | {"span": span, "spans": views.SPANS, "held": len(holds), "holds": holds[-HOLDS:][::-1]}
 
     async def _points(self, request: Request) -> dict[str, Any]:
         span = views.span(request.query_params.get("span", ""))
@@ -239,7 +239,7 @@ class IncidentsPages(Page):
         found = await self._renderer.past(ask)
         incident = found["incident"]
         if incident is None:
-            raise ApiError(404, "There is no such incident. It may be older than what is kept.")
+            raise ApiError(404, "There is no such incident. It may be older than the history.")
         values = found | {
             "picture": timeline.picture(incident.steps),
             "small": timeline.picture(incident.steps, columns=10),
@@ -480,7 +480,7 @@ def message(item: Mapping[str, Any]) -> bytes:
 
 
 _YEAR_S: Final = 365 * 86_400
-_WRONG: Final = "That is not a token of this server."
+_WRONG: Final = "This token is not valid."
 
 
 class LoginPage(Page):

@@ -34,14 +34,14 @@ FIELDS_MAX: Final = 100
 async def read_form(request: Request) -> dict[str, str]:
     """Return the fields of a URL-encoded form; of a repeated field the last value. Raises `ApiError`."""
     if not is_form(request):
-        raise ApiError(415, "a form has to be URL-encoded")
+        raise ApiError(415, "the form must be URL-encoded")
     body = await request.body()
     try:
         pairs = parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=FIELDS_MAX, errors="strict")
     except ValueError:
         raise ApiError(400, "the form cannot be read") from None
     if any("\0" in text for pair in pairs for text in pair):
-        raise ApiError(400, "the form has a NUL character in it")
+        raise ApiError(400, "the form contains a NUL character")
     return dict(pairs)
 
 
@@ -160,9 +160,9 @@ def _quoted(text: object) -> str:
 
 
 _TITLES: Final = {
-    403: "Only operators may do this",
-    404: "There is nothing here",
-    503: "This cannot be shown now",
+    403: "Operators only",
+    404: "Page not found",
+    503: "This is not available now",
 }
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -237,7 +237,7 @@ class PageRenderer:
 
     async def problem(self, request: Request, fault: ApiError) -> Response:
         """Render an error."""
-        title = _TITLES.get(fault.status, "That could not be done")
+        title = _TITLES.get(fault.status, "The action failed")
         return await self.show(request, "problem.html", fault.status, title=title, text=str(fault))
 
     def go(self, path: str, said: str, tone: str = "good") -> Response:
@@ -250,7 +250,7 @@ class PageRenderer:
 def check_acts(who: AdminIdentity) -> None:
     """Raise `ApiError` unless the role is operator."""
     if not who.may_act:
-        raise ApiError(403, "You are signed in as a viewer: you can look, but not act.")
+        raise ApiError(403, "You are signed in as a viewer. Actions need the role operator.")
 
 
 def here(request: Request) -> str:

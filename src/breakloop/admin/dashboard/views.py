@@ -15,8 +15,8 @@ from breakloop.model.records import CLEARED, OPEN, STOPPED, AgentRecord, EventRe
 from breakloop.model.verdict import REASONS
 from breakloop.policy.matching import CompiledKillSwitch
 
-RUNNING, HELD, KILL_SWITCH, INACTIVE, OFF = "running", "held", "kill switch", "inactive", "off"
-AGENT_STATES: Final = (RUNNING, HELD, KILL_SWITCH, INACTIVE, OFF)
+RUNNING, QUARANTINED, KILL_SWITCH, INACTIVE, OFF = "running", "quarantined", "kill switch", "inactive", "off"
+AGENT_STATES: Final = (RUNNING, QUARANTINED, KILL_SWITCH, INACTIVE, OFF)
 ACTIVE_S: Final = 900.0  # an agent that was seen within this time is running
 
 
@@ -43,14 +43,22 @@ class AgentField:
 
 FIELDS: Final = (
     AgentField("active", "May send requests", "Off: every request is denied.", "switch"),
-    AgentField("budget_usd_per_day", "Dollars a day", "Empty: no budget of its own.", "number"),
-    AgentField("allowed_hours", "Hours", "Like 08:00-18:00; empty: always.", "text"),
-    AgentField("timezone", "Time zone", "Of hours and budget, like Europe/Paris.", "text"),
-    AgentField("requests_per_minute", "Requests a minute", "Empty: no limit of its own.", "number", step="1"),
-    AgentField("max_steps_per_run", "Steps a run", "At the ceiling a person has to release it.", "number", step="1"),
-    AgentField("max_usd_per_run", "Dollars a run", "At the ceiling a person has to release it.", "number"),
+    AgentField("budget_usd_per_day", "US dollars per day", "Empty: no budget of its own.", "number"),
+    AgentField("allowed_hours", "Hours", "For example 08:00-18:00; empty: always.", "text"),
+    AgentField("timezone", "Time zone", "Of hours and budget, for example Europe/Paris.", "text"),
+    AgentField("requests_per_minute", "Requests per minute", "Empty: no limit of its own.", "number", step="1"),
     AgentField(
-        "kill_switch_enabled", "Hold it when its requests are alike", "Scores prompts, answers and calls.", "switch"
+        "max_steps_per_run",
+        "Steps per run",
+        "At the limit the run is stopped until it is released.",
+        "number",
+        step="1",
+    ),
+    AgentField(
+        "max_usd_per_run", "US dollars per run", "At the limit the run is stopped until it is released.", "number"
+    ),
+    AgentField(
+        "kill_switch_enabled", "Quarantine on similar requests", "Scores prompts, responses and tool calls.", "switch"
     ),
 )
 
@@ -68,7 +76,7 @@ def unseen(project: str, name: str) -> AgentRecord:
 def state_of(agent: AgentRecord, holds: Sequence[Hold], stops: CompiledKillSwitch | None, now: float) -> str:
     """Return its state: quarantined, stopped by a kill switch, disabled, running, or not seen recently."""
     if any(one.binds != RUN for one in holds):
-        return HELD
+        return QUARANTINED
     if stops is not None:
         return KILL_SWITCH
     if agent.settings.get("active") is False:
@@ -270,15 +278,15 @@ def anything(points: Sequence[Point]) -> bool:
 
 INCIDENT_STATES: Final = (OPEN, STOPPED, CLEARED)
 _RANK: Final = {OPEN: 0, STOPPED: 1, CLEARED: 2}
-_SAID: Final = {OPEN: "going on", STOPPED: "stopped", CLEARED: "over"}
+_STATE_NAMES: Final = {OPEN: "open", STOPPED: "stopped", CLEARED: "over"}
 _MEANS: Final = {
-    OPEN: "The agent repeats itself and was warned; its requests still pass.",
+    OPEN: "The agent repeats itself and was warned; its requests are still allowed.",
     STOPPED: "The agent repeats itself and its requests are denied.",
     CLEARED: "The loop is over.",
 }
 _SCORED: Final = (
     ("prompts", "prompt_weight", "Similar prompts"),
-    ("responses", "response_weight", "Similar answers"),
+    ("responses", "response_weight", "Similar responses"),
     ("tools", "tool_weight", "The same tool calls"),
 )
 
@@ -311,13 +319,13 @@ def first_open(incidents: Iterable[Incident]) -> list[Incident]:
 
 def state_said(state: str) -> str:
     """Return the name of a state."""
-    return _SAID.get(state, words.shortened(state, 20))
+    return _STATE_NAMES.get(state, words.shortened(state, 20))
 
 
 def state_means(incident: Incident) -> str:
     """Return what a state means for this incident, in a sentence."""
     if incident.shadow:
-        return "A policy in shadow mode saw it: nothing was done."
+        return "Detected by a policy in shadow mode: nothing was done."
     if incident.state == OPEN and incident.saved_requests:
         denied = words.counted(incident.saved_requests, "request")
         return f"The agent repeats itself and was warned; {denied} of it {_was(incident.saved_requests)} denied."

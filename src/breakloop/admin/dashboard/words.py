@@ -16,16 +16,16 @@ _HIDDEN: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u2
 _DRAWN: Final = frozenset({"steps", "score"})  # of an event; its incident shows them as a picture
 SHOWN_MAX: Final = 160  # characters of a value in a table
 _OTHER_KINDS: Final = {
-    "exact": "identical requests, one after the other",
-    "tail": "requests that keep ending in the same messages",
-    "simhash": "requests that are alike: similar prompts, similar answers, the same calls",
-    "stream": "one answer that repeats itself",
+    "exact": "identical consecutive requests",
+    "tail": "requests that end with the same messages",
+    "simhash": "similar prompts, similar responses and the same tool calls",
+    "stream": "a response that repeats itself",
     "steps": "steps without progress",
 }
 _EVENTS: Final = {
     "loop.detected": ("Loop detected", "warn"),
-    "loop.cleared": ("Loop is over", "good"),
-    "agent.killed": ("Agent held", "bad"),
+    "loop.cleared": ("Loop ended", "good"),
+    "agent.killed": ("Agent quarantined", "bad"),
     "agent.released": ("Agent released", "good"),
     "limit.exceeded": ("Limit exceeded", "warn"),
     "budget.threshold": ("Budget nearly used", "warn"),
@@ -34,11 +34,11 @@ _EVENTS: Final = {
     "kill_switch.changed": ("Kill switch changed", "info"),
     "override.changed": ("Override changed", "info"),
     "bundle.loaded": ("Bundle loaded", "info"),
-    "bundle.rejected": ("Bundle refused", "bad"),
+    "bundle.rejected": ("Bundle rejected", "bad"),
     "bundle.expired": ("Bundle expired", "bad"),
     "store.degraded": ("Store degraded", "bad"),
     "store.recovered": ("Store recovered", "good"),
-    "shadow.would_reject": ("Would have blocked", "shadow"),
+    "shadow.would_reject": ("Would have denied", "shadow"),
     "model.unknown": ("Unknown model", "info"),
     "worker.died": ("Worker died", "bad"),
     "worker.replaced": ("Worker replaced", "info"),

@@ -33,7 +33,7 @@ def test_release_agents_callers_and_runs() -> None:
     )
     assert [one.agent for one in world.operator.holds()] == ["scraper-7"]
     assert (
-        "planner was neither held nor known to be blocked"
+        "planner was neither quarantined nor blocked"
         in act(world, "agent.release", project=PROJECT, agent="planner")[2]
     )
     assert act(world, "agent.release", project=PROJECT)[0] == 400
@@ -78,7 +78,7 @@ def test_a_kill_of_nobody_says_so() -> None:
     """It is done, and a name that was mistyped does not look like success (G-1)."""
     world = full()
     said = act(world, "agent.kill", project=PROJECT, agent="plannr", reason="spins")[2]
-    assert "plannr is held, but no agent of this name was ever seen. Did you mean planner?" in said
+    assert "plannr is quarantined, but no agent of this name was ever seen. Did you mean planner?" in said
     assert "plannr" in {one.agent for one in world.operator.holds()}
     assert "ever seen" not in act(world, "agent.kill", project=PROJECT, agent="planner", reason="spins")[2]
 
@@ -91,7 +91,7 @@ def test_a_loop_that_is_blocked_is_released_from_its_incident() -> None:
     world.history.incident_rows[world.history.incident_rows.index(one)] = blocked
     assert "/ask/agent.release?" in browser(world)[0].get("/incidents/inc-7c1e").text
     said = act(world, "agent.release", project=PROJECT, agent="sql-helper")[2]
-    assert "sql-helper is released: 1 blocked loop forgotten." in said
+    assert "sql-helper is released: 1 blocked loop cleared." in said
     assert world.history.audit_rows[0].detail["loops"] == 1
     told = [event for event in world.published if event.name == "agent.released"]
     assert [(event.project, event.data["agent"]) for event in told] == [(PROJECT, "sql-helper")]

@@ -34,7 +34,7 @@ def test_a_new_secret_is_shown_once() -> None:
 
 def test_what_was_given_up_is_sent_again() -> None:
     world = full()
-    assert "Delivery msg_29 is under way again." in act(world, "delivery.again", id="msg_29")[2]
+    assert "Delivery msg_29 is queued again." in act(world, "delivery.again", id="msg_29")[2]
     assert world.hooks.sent[-1]["state"] == "pending"
     assert act(world, "delivery.again", id="msg_30")[0] == 404
 

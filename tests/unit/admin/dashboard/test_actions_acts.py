@@ -23,7 +23,7 @@ def test_done_audited_and_said() -> None:
         "/act/agent.kill", data={"csrf": csrf, "project": PROJECT, "agent": "planner", "reason": "spins"}
     )
     assert (answer.status_code, answer.headers["location"]) == (303, "/agent?project=default&name=planner")
-    assert "planner is held." in made.get("/agents").text
+    assert "planner is quarantined." in made.get("/agents").text
     assert 'id="notice"' not in made.get("/agents").text
     entry = world.history.audit_rows[0]
     assert (entry.who, entry.action, entry.target) == ("ada", "agent.kill", "default/planner")

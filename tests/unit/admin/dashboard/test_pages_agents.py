@@ -12,7 +12,7 @@ def test_search_and_state() -> None:
     made, _ = browser(full())
     assert "planner" not in made.get("/agents?find=crew").text
     assert "research-crew" in made.get("/agents?find=crew").text
-    held = made.get("/agents?state=held").text
+    held = made.get("/agents?state=quarantined").text
     assert "code-fixer" in held
     assert "planner" not in held
     assert "No agent matches" in made.get("/agents?find=nobody").text
@@ -34,7 +34,7 @@ def test_held_callers_and_runs_are_listed_too() -> None:
 def test_one_agent() -> None:
     """Its money, its loops, what holds it, and its settings."""
     text = browser(full())[0].get("/agent?project=default&name=code-fixer").text
-    for said in ("$31.42", "cycle loop (edit_file, run_tests, read_file)", "until somebody releases it", "/incidents/inc-7c20", 'action="/act/agent.settings"', "Release", "Kill"):  # fmt: skip
+    for said in ("$31.42", "cycle loop (edit_file, run_tests, read_file)", "until it is released", "/incidents/inc-7c20", 'action="/act/agent.settings"', "Release", "Kill"):  # fmt: skip
         assert said in text, said
 
 

@@ -48,8 +48,8 @@ def test_one_incident_tells_all() -> None:
         "steps 4 to 24 repeat",
         "/ask/agent.release?",
         "/ask/loop.snooze?fingerprint=3fd2a1907bc4e6d8",
-        "Agent held",
-        "until somebody releases it",
+        "Agent quarantined",
+        "until it is released",
     ):
         assert said in text, said
     assert text.count('class="cross"') == 6 * 2 + 1  # wide, narrow, and the key
@@ -65,6 +65,6 @@ def test_whoever_runs_can_be_killed() -> None:
 def test_the_score_is_taken_apart() -> None:
     text = browser(full())[0].get("/incidents/inc-7b90").text
     assert "How the score adds up" in text
-    assert "Similar answers" in text
+    assert "Similar responses" in text
     assert "<b>12.5</b>" in text
-    assert "No steps were kept" in text
+    assert "No steps: this kind" in text

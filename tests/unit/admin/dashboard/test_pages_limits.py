@@ -19,7 +19,7 @@ def test_counters_by_prefix() -> None:
     text = made.get("/limits?prefix=budget:").text
     assert "$802.00 of $1,000.00" in text
     assert "fair-use:per-agent" not in text
-    assert "Nothing is kept" in made.get("/limits?prefix=zzz").text
+    assert "No counters with such keys" in made.get("/limits?prefix=zzz").text
 
 
 def test_a_store_that_is_away() -> None:
@@ -32,5 +32,5 @@ def test_a_store_that_is_away() -> None:
     world.services.breakers = away  # type: ignore[assignment]
     answer = browser(world)[0].get("/limits?prefix=b")
     assert answer.status_code == 200
-    assert "The store cannot be asked: no connection" in answer.text
+    assert "The store is unavailable: no connection" in answer.text
     assert "drops tables" in answer.text

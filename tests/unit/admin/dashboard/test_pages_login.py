@@ -9,12 +9,12 @@ from tests.admin_world import full
 def test_in_and_out() -> None:
     """A token for a cookie; the page asked for comes next; signing out ends it."""
     made = client(full(), "")
-    page = made.get("/login?next=/agents%3Fstate%3Dheld")
-    assert 'name="next" value="/agents?state=held"' in page.text
+    page = made.get("/login?next=/agents%3Fstate%3Dquarantined")
+    assert 'name="next" value="/agents?state=quarantined"' in page.text
     assert "code-fixer" not in page.text
     assert "admin-token.sha256" in page.text  # how to get another token
-    entered = made.post("/login", data={"token": f" {OWN} ", "next": "/agents?state=held"})
-    assert (entered.status_code, entered.headers["location"]) == (303, "/agents?state=held")
+    entered = made.post("/login", data={"token": f" {OWN} ", "next": "/agents?state=quarantined"})
+    assert (entered.status_code, entered.headers["location"]) == (303, "/agents?state=quarantined")
     shown = made.get("/agents")
     assert shown.status_code == 200
     csrf = shown.text.partition('name="csrf" value="')[2].partition('"')[0]
@@ -26,7 +26,7 @@ def test_a_wrong_token() -> None:
     made = client(full(), "")
     answer = made.post("/login", data={"token": "guess", "next": "https://evil.example"})
     assert answer.status_code == 401
-    assert "not a token of this server" in answer.text
+    assert "This token is not valid" in answer.text
     assert 'role="alert"' in answer.text
     assert "guess" not in answer.text
     assert 'name="next" value="/"' in answer.text

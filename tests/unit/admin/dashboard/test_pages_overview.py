@@ -45,7 +45,7 @@ def test_the_curve_has_a_table() -> None:
 
 def test_held_ones_can_be_released_from_here() -> None:
     text = browser(full())[0].get("/").text
-    assert "Held now" in text
+    assert "Quarantined" in text
     assert "/ask/agent.release?project=default&amp;agent=scraper-7" in text
 
 

@@ -1,4 +1,4 @@
-"""Policies with what they would have blocked (X-2)."""
+"""Policies with what they would have denied (X-2)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def test_the_report_and_the_button() -> None:
     text = browser(full())[0].get("/policies").text
     assert ">12</b> requests" in text
     assert "Here they are" in text
-    assert text.count("Would have blocked</span>") == 12
+    assert text.count("Would have denied</span>") == 12
     assert text.count("/ask/policy.promote?policy=support-shadow") == 2  # the link, and for the dialog
     assert "policy.promote" not in browser(full(), LOOKS)[0].get("/policies").text
 
@@ -22,7 +22,7 @@ def test_overrides_and_refusals_are_said() -> None:
     world.bundles.current = lambda: {"version": 14, "problems": [{"message": "rules is empty", "line": 3}]}  # type: ignore[method-assign]
     text = browser(world)[0].get("/policies").text
     assert "global_shadow</b> is on: roll-out" in text
-    assert "refused: rules is empty" in text
+    assert "rejected: rules is empty" in text
 
 
 def test_none() -> None:

@@ -38,4 +38,4 @@ def test_a_degraded_store_is_on_every_page() -> None:
     world = full()
     status = world.services.status()
     world.services.status = lambda: {**status, "degraded": True}
-    assert "The shared store is away" in browser(world)[0].get("/settings").text
+    assert "The shared store is unavailable" in browser(world)[0].get("/settings").text

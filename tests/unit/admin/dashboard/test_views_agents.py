@@ -28,7 +28,7 @@ def hold(agent: str = ONE.agent, binds: str = AGENT, until: float = math.inf) ->
 
 def test_states() -> None:
     """Held before all, then switched off, then by when it was last seen."""
-    assert views.state_of(ONE, [hold()], SWITCH, NOW) == views.HELD
+    assert views.state_of(ONE, [hold()], SWITCH, NOW) == views.QUARANTINED
     assert views.state_of(ONE, [hold(binds=RUN)], None, NOW) == views.RUNNING
     assert views.state_of(replace(ONE, settings={"active": False}), [], None, NOW) == views.OFF
     assert views.state_of(ONE, [], None, NOW + views.ACTIVE_S + 60) == views.INACTIVE
@@ -40,7 +40,9 @@ def test_rows_know_their_holds() -> None:
     holds = [hold(), hold("other"), replace(hold(), project="elsewhere")]
     found = views.rows(admin_records.agents(), holds, free, NOW)
     assert [row.holds for row in found if row.agent.agent == ONE.agent] == [(holds[0],)]
-    assert [row.agent.agent for row in views.rows(admin_records.agents(), holds, free, NOW, views.HELD)] == [ONE.agent]
+    assert [row.agent.agent for row in views.rows(admin_records.agents(), holds, free, NOW, views.QUARANTINED)] == [
+        ONE.agent
+    ]
 
 
 def test_dearest() -> None:

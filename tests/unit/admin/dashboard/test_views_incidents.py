@@ -18,8 +18,8 @@ def test_open_ones_come_first() -> None:
 
 def test_states_in_words() -> None:
     first, second, *_, shadow, _last = admin_records.incidents()
-    assert [views.state_said(state) for state in views.INCIDENT_STATES] == ["going on", "stopped", "over"]
-    assert "still pass" in views.state_means(first)
+    assert [views.state_said(state) for state in views.INCIDENT_STATES] == ["open", "stopped", "over"]
+    assert "still allowed" in views.state_means(first)
     assert "denied" in views.state_means(second)
     contradictory = views.state_means(replace(first, saved_requests=3))
     assert contradictory == "The agent repeats itself and was warned; 3 requests of it were denied."
@@ -41,7 +41,7 @@ def test_a_score_adds_up() -> None:
     assert found is not None
     assert [(part.name, part.number, part.weight, part.points) for part in found.parts] == [
         ("Similar prompts", "5", "1", "5"),
-        ("Similar answers", "3", "2", "6"),
+        ("Similar responses", "3", "2", "6"),
         ("The same tool calls", "1", "1.5", "1.5"),
     ]
     assert (found.total, found.threshold, found.window) == ("12.5", "10", "19")

@@ -1,4 +1,4 @@
-"""Policies in words, with what those in shadow mode would have blocked (X-2)."""
+"""Policies in words, with what those in shadow mode would have denied (X-2)."""
 
 from __future__ import annotations
 
