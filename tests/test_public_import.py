@@ -27,7 +27,7 @@ PUBLIC = {
     "breakloop.anthropic": {"Anthropic", "AsyncAnthropic", "DeniedError", "LoopDetectedError"},
     "breakloop.exceptions": {"DeniedError", "LoopDetectedError"},
     "breakloop.openai": {"AsyncOpenAI", "DeniedError", "LoopDetectedError", "OpenAI"},
-    "breakloop.integrations.asgi": {"GuardASGIMiddleware"},
+    "breakloop.integrations.asgi": {"App", "GuardASGIMiddleware", "Message", "Receive", "Scope", "Send"},
     "breakloop.integrations.claude_agent": {"ClaudeHooks", "breakloop_hooks"},
     "breakloop.integrations.crewai": {"GuardCrewHooks"},
     "breakloop.integrations.httpx": {"AsyncGuardTransport", "GuardTransport"},

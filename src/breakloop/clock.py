@@ -1,4 +1,4 @@
-"""The only reader of time. Everything below gets `now` as an argument or a `Clock` through its constructor."""
+"""Clocks. Nothing else reads the time: other modules take `now` as an argument, or a `Clock` in their constructor."""
 
 from __future__ import annotations
 
@@ -6,19 +6,17 @@ import time
 from collections.abc import Hashable
 from typing import Final, Generic, Protocol, TypeVar
 
-_NOTICED_S: Final = 0.05  # clocks that differ less are the same
+_TOLERANCE_S: Final = 0.05  # smaller differences may be the time that the answer took
 
 
 class Clock(Protocol):
     """Seconds since the epoch, as a float."""
 
-    def now(self) -> float:
-        """Return the current time."""
-        ...
+    def now(self) -> float: ...
 
 
 class SystemClock:
-    """Wall clock that never runs backwards within one process: a step back holds still until time catches up."""
+    """The wall clock. It never runs backwards within one process: set back, it stands still until it catches up."""
 
     __slots__ = ("_last",)
 
@@ -26,7 +24,6 @@ class SystemClock:
         self._last = 0.0
 
     def now(self) -> float:
-        """Return the current time, never less than what was returned before."""
         now = time.time()
         if now < self._last:
             return self._last
@@ -35,7 +32,7 @@ class SystemClock:
 
 
 class SharedClock:
-    """Goes by the clock of a store that several processes share, as far as it is known. Never runs backwards."""
+    """Follows the clock of a store that several processes share. It never runs backwards."""
 
     __slots__ = ("_last", "_own", "offset_s")
 
@@ -45,22 +42,21 @@ class SharedClock:
         self.offset_s = 0.0
 
     def now(self) -> float:
-        """Return the store's time, never less than what was returned before."""
         now = self._own.now() + self.offset_s
         if now < self._last:
             return self._last
         self._last = now
         return now
 
-    def heard(self, at: float) -> None:
-        """It was `at` there a moment ago. What may be the way of the answer is left alone."""
+    def adjust(self, at: float) -> None:
+        """Correct the offset: the store's clock showed `at` a moment ago."""
         ahead_s = at - self._own.now() - self.offset_s
-        if abs(ahead_s) > _NOTICED_S:
+        if abs(ahead_s) > _TOLERANCE_S:
             self.offset_s += ahead_s
 
 
 class FakeClock:
-    """A clock that moves only when told; part of `breakloop.testing`."""
+    """A clock that moves only by `advance`; part of `breakloop.testing`."""
 
     __slots__ = ("_now",)
 
@@ -68,11 +64,10 @@ class FakeClock:
         self._now = start
 
     def now(self) -> float:
-        """Return the time it was set to."""
         return self._now
 
     def advance(self, seconds: float) -> None:
-        """Move by `seconds` (negative steps are allowed, to test that they do no harm)."""
+        """Move by `seconds`, which may be negative."""
         self._now += seconds
 
 

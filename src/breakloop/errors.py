@@ -1,16 +1,16 @@
-"""The error tree. A denial is a value (`model.verdict.Verdict`), never an exception, inside the engine.
+"""The errors that breakloop raises. A denial inside the engine is a value (`model.verdict.Verdict`), not an error.
 
 BreakloopError
-|-- BundleError        a policy bundle that was refused whole; carries every `Problem` found
-|   `-- UnreadableError  the system did not let us read it; the same bytes may be readable a moment later
-|-- SettingsError      a wrong setting, with the name of the setting and where it came from
-|-- StateError         the store could not do what it was asked; callers decide on local state or allow
-|-- OrderError         what an operator ordered cannot be carried out as it was given; says why, by field
-|-- HistoryError       the database of what happened cannot be read or written
-|-- AlertError         a target for alerts that is refused, or could not be reached
-|-- FleetError         processes that cannot be kept running; the message says which and why
-|-- RequestError       a request that cannot be judged as sent (bad path, bad framing); carries a status
-`-- UpstreamError      an upstream that cannot be reached or answers no HTTP; the client gets 502 or 504
+|-- BundleError          a bundle that was rejected as a whole; carries every `Problem`
+|   `-- UnreadableError  a bundle that could not be read; the next attempt may succeed
+|-- SettingsError        an invalid setting; the message names it and its source
+|-- StateError           the store failed; the caller decides on local state, or allows
+|-- OrderError           an operator's order that cannot be carried out; the problems name its fields
+|-- HistoryError         the history database cannot be read or written
+|-- AlertError           an alert target that is rejected or cannot be reached
+|-- FleetError           a process that cannot be kept running; the message names it
+|-- RequestError         a request that cannot be checked as it was sent (bad path, bad framing); carries a status
+`-- UpstreamError        an upstream that cannot be reached or sends invalid HTTP; the client gets 502 or 504
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from dataclasses import dataclass
 
 
 class BreakloopError(Exception):
-    """Every error that breakloop raises on purpose."""
+    """Base class of all errors that breakloop raises."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing wrong with a bundle or settings file, located so that a person can go there."""
+    """One mistake in a bundle or settings file, and where it is."""
 
     file: str
     line: int
@@ -34,14 +34,14 @@ class Problem:
     hint: str = ""
 
     def __str__(self) -> str:
-        """`file:line:column: path: message (hint)`, the form editors and terminals link; line 0: it is no file."""
+        """Return `file:line:column: path: message (hint)`, which editors and terminals link. Line 0 means no file."""
         where = f"{self.file}:{self.line}:{self.column}: " if self.line else f"{self.file}: "
         what = f"{self.path}: {self.message}" if self.path else self.message
         return where + what + (f" ({self.hint})" if self.hint else "")
 
 
 class BundleError(BreakloopError):
-    """A bundle that was refused; nothing of it was applied."""
+    """A bundle that was rejected; nothing of it was applied."""
 
     def __init__(self, problems: list[Problem]) -> None:
         super().__init__("\n".join(str(problem) for problem in problems))
@@ -53,15 +53,15 @@ class UnreadableError(BundleError):
 
 
 class SettingsError(BreakloopError):
-    """A setting with an unusable value."""
+    """A setting with an invalid value."""
 
 
 class StateError(BreakloopError):
-    """The store failed; nothing was charged as far as is known."""
+    """The store failed; as far as is known, nothing was charged."""
 
 
 class OrderError(BreakloopError):
-    """An operator's order that is refused; nothing has changed."""
+    """An operator's order that was rejected; nothing has changed."""
 
     def __init__(self, problems: list[str]) -> None:
         super().__init__("; ".join(problems))
@@ -69,19 +69,19 @@ class OrderError(BreakloopError):
 
 
 class HistoryError(BreakloopError):
-    """The database of what happened failed; traffic goes on without it."""
+    """The history database failed; traffic goes on without it."""
 
 
 class AlertError(BreakloopError):
-    """A target for alerts that cannot be used; the message says why."""
+    """An alert target that cannot be used."""
 
 
 class FleetError(BreakloopError):
-    """A process of several that cannot be started."""
+    """A process of an instance with several workers that cannot be started."""
 
 
 class RequestError(BreakloopError):
-    """A request that cannot be judged as it was sent."""
+    """A request that cannot be checked as it was sent. `status` is the HTTP status for the client."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -89,4 +89,4 @@ class RequestError(BreakloopError):
 
 
 class UpstreamError(BreakloopError):
-    """An upstream that failed; the message says how."""
+    """An upstream that failed."""

@@ -39,11 +39,11 @@ def test_a_shared_clock_goes_by_the_store() -> None:
     own = FakeClock(1000.0)
     clock = SharedClock(own)
     assert clock.now() == 1000.0
-    clock.heard(1000.04)
+    clock.adjust(1000.04)
     assert clock.now() == 1000.0
-    clock.heard(1010.0)
+    clock.adjust(1010.0)
     assert clock.now() == 1010.0
-    clock.heard(990.0)  # the store was replaced by one whose clock is behind
+    clock.adjust(990.0)  # the store was replaced by one whose clock is behind
     assert clock.now() == 1010.0
     own.advance(25.0)
     assert clock.now() == 1015.0

@@ -18,7 +18,7 @@ from breakloop.sdk.http import SettlingReader, denied_response, steered_body
 from breakloop.sdk.requests import BODY_MAX_BYTES, is_readable, request_call
 from breakloop.sdk.toolkit import toolkit_of
 
-__all__ = ["GuardASGIMiddleware"]
+__all__ = ["App", "GuardASGIMiddleware", "Message", "Receive", "Scope", "Send"]
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]

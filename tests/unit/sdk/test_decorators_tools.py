@@ -203,3 +203,17 @@ def test_a_wrong_option_is_said_at_once(guard: Guard) -> None:
     """A wrong option is said at once (T-1)."""
     with pytest.raises(ValueError, match="on_block"):
         guard.tool(on_block="stop")(print)  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("error", [StopIteration("over"), KeyboardInterrupt()])
+def test_errors_that_end_a_loop_or_a_program_pass_unchanged(guard: Guard, error: BaseException) -> None:
+    """Also `StopIteration`, which a coroutine could not raise (D-4)."""
+
+    @guard.tool
+    def next_page() -> str:
+        raise error
+
+    with pytest.raises(type(error)) as caught, guard.run():
+        next_page()
+    assert caught.value is error
+    assert guard.faults == 0
