@@ -21,7 +21,7 @@ from breakloop.engine.engine import Engine
 from breakloop.history.store import Retention, open_history
 from breakloop.model.call import Answer, Call, ToolCall, Usage
 from breakloop.model.events import Activity, Event
-from breakloop.observe.events import EventBus, EventDispatcher, shown
+from breakloop.observe.events import EventBus, EventDispatcher, event_json
 from breakloop.observe.log import LogEvents, Logging
 from breakloop.observe.metrics import EventCounters, MetricSources, collect
 from breakloop.observe.prometheus import PrometheusPage
@@ -149,7 +149,7 @@ def test_events_log_and_live(traffic: Traffic) -> None:
     """Events log and live (Y-1)."""
     assert "loop.detected" in traffic.log.getvalue()
     assert clean(traffic.log.getvalue())
-    assert clean(json.dumps([shown(event) for event in traffic.events], default=str))
+    assert clean(json.dumps([event_json(event) for event in traffic.events], default=str))
 
 
 def test_metrics(traffic: Traffic) -> None:

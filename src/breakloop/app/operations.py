@@ -146,7 +146,7 @@ class Operations:
         if events or activity.agents:
             await aside(lambda: self.history.write(events, activity, now))
             # Live pages got the events before they were written: tell them to read the history again.
-            self.live.tell({"sums": _sums(activity), "kept": len(events)})
+            self.live.send({"sums": _sums(activity), "kept": len(events)})
 
     async def _clear(self) -> None:
         """Publish `loop.cleared` for incidents that have been quiet: no request does when an agent just stops."""

@@ -1,1 +1,1 @@
-"""Settings, load_settings."""
+"""The settings of a process."""

@@ -1,1 +1,1 @@
-"""What can be seen from outside, off the path of a request: logs now; counters and traces come later."""
+"""Logs, events, metrics and traces. Nothing here waits on the request path."""

@@ -1,9 +1,7 @@
-"""The way of an event from where it happens to whoever wants to know (SPEC G-2): `Bus` takes it without waiting, `Fan`
-hands it on, off the path of requests. Room is bounded everywhere; what finds none is counted and gone. Dashboards
-listen through `live`.
+"""The way of events to their subscribers, outside the request path.
 
-What happens now, for those who look at it (SPEC X-2): each gets all of it from when he came. Whoever reads too
-slowly loses the oldest, and is told how much.
+`EventBus` queues events without waiting, `EventDispatcher` passes them to its listeners in batches, and `LiveEvents`
+streams them to dashboards. Every queue is bounded: events that do not fit are dropped and counted.
 """
 
 from __future__ import annotations
@@ -17,11 +15,11 @@ from weakref import WeakSet
 
 from breakloop.model.events import Event
 
-MOST: Final = 10_000
+QUEUE_MAX: Final = 10_000
 EVERY_S: Final = 0.1
 BATCH: Final = 1_000
-_TRIES: Final = 3  # of one batch, before it is given up
-_REST_S: Final = 1.0  # after a failure
+_TRIES: Final = 3  # of one batch, before it is dropped
+_RETRY_S: Final = 1.0  # after a failure
 
 Take = Callable[[Sequence[Event]], Awaitable[None] | None]
 Sleep = Callable[[float], Awaitable[None]]
@@ -29,11 +27,11 @@ Job = tuple[str, Callable[[], Awaitable[None]]]
 
 
 class EventBus:
-    """A `Publish`. Events may come from any thread; one consumer takes them."""
+    """A queue of events. Any thread may publish; one consumer takes them."""
 
     __slots__ = ("_append", "_most", "_waiting", "dropped", "passed")
 
-    def __init__(self, most: int = MOST) -> None:
+    def __init__(self, most: int = QUEUE_MAX) -> None:
         self._waiting: deque[Event] = deque()
         self._append = self._waiting.append
         self._most = most
@@ -41,7 +39,7 @@ class EventBus:
         self.passed = 0  # taken since the start
 
     def __call__(self, event: Event) -> None:
-        """Take note of an event, or count that there was no room for it."""
+        """Queue an event, or count it as dropped."""
         if len(self._waiting) < self._most:
             self._append(event)
         else:
@@ -51,25 +49,25 @@ class EventBus:
         return len(self._waiting)
 
     def take(self, most: int = BATCH) -> list[Event]:
-        """Return the oldest ones, and forget them."""
+        """Remove and return the oldest events."""
         waiting = self._waiting
         taken = [waiting.popleft() for _ in range(min(most, len(waiting)))]
         self.passed += len(taken)
         return taken
 
     def flush(self, now: float, *, everything: bool = False) -> None:
-        """Nothing is held back here; so that it can stand where others flush."""
+        """Do nothing: an `EventSink` can be flushed."""
 
 
 class EventListener:
-    """Somebody who is told. Too slow or failing, he loses events of his own, and nobody else does."""
+    """A subscriber. If it is slow or raises, only its own events are dropped."""
 
     __slots__ = (
         "_always",
         "_backlog",
+        "_delivering",
         "_every_s",
-        "_giving",
-        "_room",
+        "_queue_max",
         "_sleep",
         "_take",
         "_tries",
@@ -79,54 +77,54 @@ class EventListener:
     )
 
     def __init__(
-        self, name: str, take: Take, *, every_s: float, always: bool, room: int, sleep: Sleep = asyncio.sleep
+        self, name: str, take: Take, *, every_s: float, always: bool, queue_max: int, sleep: Sleep = asyncio.sleep
     ) -> None:
         self.name = name
         self._take = take
         self._every_s = every_s
         self._always = always
-        self._room = room
+        self._queue_max = queue_max
         self._sleep = sleep
         self._backlog: deque[Event] = deque()
         self._tries = 0
-        self._giving: asyncio.Task[bool] | None = None  # a batch that is under way
+        self._delivering: asyncio.Task[bool] | None = None  # the batch that is being delivered
         self.dropped = 0
-        self.failed = 0  # batches that were not taken at the first try
+        self.failed = 0  # batches that raised
 
     def put(self, events: Sequence[Event]) -> None:
-        """Keep events until his turn comes."""
-        fitting = max(0, self._room - len(self._backlog))
+        """Queue events until the next turn."""
+        fitting = max(0, self._queue_max - len(self._backlog))
         self._backlog.extend(events[:fitting])
         self.dropped += len(events) - min(len(events), fitting)
 
     async def turn(self) -> None:
-        """Wait for his time, and hand over what is there; to be run again and again."""
+        """Wait for the interval, and deliver the queued events. Run it in a loop."""
         await self._sleep(self._every_s)
-        await self.drain(_REST_S)
+        await self.drain(_RETRY_S)
 
-    async def drain(self, rest_s: float = 0.0) -> None:
-        """Hand over what is there, as far as it is taken; after a failure wait for `rest_s`."""
-        if self._giving is not None:  # whoever ran `turn` was cancelled meanwhile
-            await self._giving
+    async def drain(self, retry_s: float = 0.0) -> None:
+        """Deliver the queued events until one batch fails; then wait for `retry_s`."""
+        if self._delivering is not None:  # the task that ran `turn` was cancelled
+            await self._delivering
         due = self._always or bool(self._backlog)
         while due:
-            # What is being written goes on when a process ends, and is waited for by `EventDispatcher.finish`.
-            self._giving = asyncio.create_task(self._give(rest_s))
-            due = await asyncio.shield(self._giving) and bool(self._backlog)
-            self._giving = None
+            # A delivery continues when the job is cancelled at shutdown; `EventDispatcher.finish` waits for it.
+            self._delivering = asyncio.create_task(self._deliver(retry_s))
+            due = await asyncio.shield(self._delivering) and bool(self._backlog)
+            self._delivering = None
 
-    async def _give(self, rest_s: float) -> bool:
-        """Hand over one batch, and tell whether it was taken."""
+    async def _deliver(self, retry_s: float) -> bool:
+        """Deliver one batch; returns whether it was accepted."""
         backlog = self._backlog
         batch = [backlog.popleft() for _ in range(min(BATCH, len(backlog)))]
         try:
             waits = self._take(batch)
             if waits is not None:
                 await waits
-        except Exception:  # the edge of a listener: whatever it is, others go on
+        except Exception:  # other listeners must not be affected
             logging.getLogger("breakloop").exception("%s did not take %d events", self.name, len(batch))
             self._failed(batch)
-            await self._sleep(rest_s)
+            await self._sleep(retry_s)
             return False
         self._tries = 0
         return True
@@ -142,7 +140,7 @@ class EventListener:
 
 
 class EventDispatcher:
-    """Hands what the bus has to every listener."""
+    """Passes the events of the bus to every listener."""
 
     __slots__ = ("_bus", "_sleep", "listeners")
 
@@ -152,53 +150,54 @@ class EventDispatcher:
         self.listeners: list[EventListener] = []
 
     def add(
-        self, name: str, take: Take, *, every_s: float = EVERY_S, always: bool = False, room: int = MOST
+        self, name: str, take: Take, *, every_s: float = EVERY_S, always: bool = False, queue_max: int = QUEUE_MAX
     ) -> EventListener:
-        """Add a listener: told every `every_s`, of nothing too if `always`. What he returns is awaited."""
-        made = EventListener(name, take, every_s=every_s, always=always, room=room, sleep=self._sleep)
-        self.listeners.append(made)
-        return made
+        """Add a listener, called every `every_s` seconds; with `always`, also without events. An awaitable that it
+        returns is awaited."""
+        listener = EventListener(name, take, every_s=every_s, always=always, queue_max=queue_max, sleep=self._sleep)
+        self.listeners.append(listener)
+        return listener
 
     def jobs(self) -> list[Job]:
-        """Return what is to be run again and again, each by itself."""
+        """Return the background jobs."""
         return [("events", self.turn), *((f"events to {one.name}", one.turn) for one in self.listeners)]
 
     async def turn(self) -> None:
-        """Wait a little, and hand out what has happened meanwhile."""
+        """Wait for the interval, and queue new events at the listeners. Run it in a loop."""
         await self._sleep(EVERY_S)
-        self.hand_out()
+        self.distribute()
 
-    def hand_out(self) -> None:
-        """Hand out what has happened."""
+    def distribute(self) -> None:
+        """Queue new events at all listeners."""
         while events := self._bus.take(BATCH):
             for listener in self.listeners:
                 listener.put(events)
 
     async def finish(self) -> None:
-        """At the end, give everybody what is left, once."""
-        self.hand_out()
+        """Deliver the remaining events once, at shutdown."""
+        self.distribute()
         for listener in self.listeners:
             await listener.drain()
 
     def dropped(self) -> dict[str, int]:
-        """Return how many events were lost, and where."""
+        """Return how many events were dropped, by where."""
         return {"bus": self._bus.dropped} | {one.name: one.dropped for one in self.listeners}
 
 
-ROOM: Final = 500  # items that wait for one reader
+SUBSCRIPTION_MAX: Final = 500  # items that wait for one reader
 READERS_MAX: Final = 100
 
 Item = Mapping[str, Any]
 
 
 class Subscription:
-    """An endless `AsyncIterator`; whoever lets go of it does not read any more."""
+    """An `AsyncIterator` of live items, until it is closed. A reader unsubscribes by dropping it."""
 
-    __slots__ = ("__weakref__", "_closed", "_lost", "_news", "_room", "_waiting")
+    __slots__ = ("__weakref__", "_closed", "_lost", "_news", "_queue_max", "_waiting")
 
-    def __init__(self, room: int, *, closed: bool = False) -> None:
+    def __init__(self, queue_max: int, *, closed: bool = False) -> None:
         self._waiting: deque[Item] = deque()
-        self._room = room
+        self._queue_max = queue_max
         self._lost = 0
         self._closed = closed
         self._news = asyncio.Event()
@@ -218,64 +217,64 @@ class Subscription:
         return self._waiting.popleft()
 
     def put(self, item: Item) -> None:
-        """Keep an item until it is read; the oldest goes where there is no room."""
-        if len(self._waiting) >= self._room:
+        """Queue an item for the reader; drops the oldest if the queue is full."""
+        if len(self._waiting) >= self._queue_max:
             self._waiting.popleft()
             self._lost += 1
         self._waiting.append(item)
         self._news.set()
 
     def close(self) -> None:
-        """There is no more."""
+        """End the iteration after the queued items."""
         self._closed = True
         self._news.set()
 
 
 class LiveEvents:
-    """Everybody who reads."""
+    """The open subscriptions."""
 
-    __slots__ = ("_most", "_readers", "_room", "refused")
+    __slots__ = ("_most", "_queue_max", "_readers", "refused")
 
-    def __init__(self, most: int = READERS_MAX, room: int = ROOM) -> None:
+    def __init__(self, most: int = READERS_MAX, queue_max: int = SUBSCRIPTION_MAX) -> None:
         self._readers: WeakSet[Subscription] = WeakSet()
         self._most = most
-        self._room = room
+        self._queue_max = queue_max
         self.refused = 0
 
     def __len__(self) -> int:
         return len(self._readers)
 
     def subscribe(self) -> Subscription:
-        """Return what happens from now on: `{"event": {...}}`, `{"sums": {...}}`, `{"lost": how many}`.
+        """Subscribe to items from now on: `{"event": {...}}`, `{"sums": {...}}`, `{"lost": count}`.
 
-        Where too many read already it ends at once.
+        With too many readers, the subscription is closed at once.
         """
         if len(self._readers) >= self._most:
             self.refused += 1
-            return Subscription(self._room, closed=True)
-        made = Subscription(self._room)
-        self._readers.add(made)
-        return made
+            return Subscription(self._queue_max, closed=True)
+        subscription = Subscription(self._queue_max)
+        self._readers.add(subscription)
+        return subscription
 
     def take(self, events: Sequence[Event]) -> None:
-        """Tell events; a listener of `bus.Fan`."""
+        """Send events to all readers. A listener of `EventDispatcher`."""
         if self._readers:
             for event in events:
-                self.tell({"event": shown(event)})
+                self.send({"event": event_json(event)})
 
-    def tell(self, item: Item) -> None:
-        """Tell something."""
+    def send(self, item: Item) -> None:
+        """Send an item to all readers."""
         for reader in list(self._readers):
             reader.put(item)
 
     def close(self) -> None:
-        """End everybody's reading."""
+        """Close all subscriptions."""
         for reader in list(self._readers):
             reader.close()
 
 
-def shown(event: Event) -> dict[str, Any]:
-    """Return an event as JSON has it."""
+def event_json(event: Event) -> dict[str, Any]:
+    """Return an event as a JSON object."""
     return {
         "name": event.name,
         "at": event.at,

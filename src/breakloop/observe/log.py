@@ -1,7 +1,7 @@
-"""Log lines, as JSON or text, and `LogEvents`, which turns events into a bounded number of them.
+"""Log lines, as JSON or text, and `LogEvents`, which turns events into a bounded number of lines.
 
-Lines leave through a bounded queue and a thread, so a slow reader of the log never holds up a request; what finds no
-room is counted. Nothing of a request's content is ever logged (SPEC Y-1): events carry names, counts and digests.
+A thread writes the lines from a bounded queue, so that a slow reader of the log never delays a request; lines that do
+not fit are dropped and counted. The content of requests is never logged: events carry names, counts and digests.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _QUEUE_MAX: Final = 4096
 _FIELDS: Final = "fields"
 _STEPS: Final = "steps"  # of an event's data: for the timeline of an incident, too long for the log
 
-# What makes two events the same thing happening again. Others are told each time: they are rare.
+# The fields by which events are equal; equal events are logged once an interval. Other events are rare.
 _KEYS: Final[dict[str, tuple[str, ...]]] = {
     events.LOOP_DETECTED: ("policy", "kind", "fingerprint", "shadow"),
     events.BUDGET_THRESHOLD: ("key", "threshold_percent"),
@@ -53,14 +53,14 @@ _LEVELS: Final = {
 
 
 class _Formatter(logging.Formatter):
-    """What both forms share: time, level and fields of a record, and what stands in every line."""
+    """The common part of both formats: time, level, fields, and the fields of every line (`always`)."""
 
     def __init__(self, always: Mapping[str, object] | None = None) -> None:
         super().__init__()
         self._always = dict(always or {})
 
     def parts(self, record: logging.LogRecord) -> dict[str, object]:
-        """Return the line as names and values, in their order."""
+        """Return the fields of the line, in order."""
         time = datetime.fromtimestamp(record.created, tz=UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         found: dict[str, object] = {"time": time, "level": record.levelname.lower(), "message": record.getMessage()}
         found.update(getattr(record, _FIELDS, {}))
@@ -71,18 +71,16 @@ class _Formatter(logging.Formatter):
 
 
 class JsonLines(_Formatter):
-    """One JSON object a line."""
+    """One JSON object per line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line."""
         return json.dumps(self.parts(record), default=str)
 
 
 class TextLines(_Formatter):
-    """`time level message name=value ...`; whatever could break a line is written as JSON text."""
+    """`time level message name=value ...`; values with spaces, quotes or control characters are JSON strings."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line."""
         parts = self.parts(record)
         line = f"{parts.pop('time')} {parts.pop('level'):<7} {parts.pop('message')}"
         error = parts.pop("error", "")
@@ -95,30 +93,29 @@ def _plain(value: object) -> str:
     return text if text.isprintable() and " " not in text and '"' not in text and text else json.dumps(text)
 
 
-class _Queued(QueueHandler):
-    """Hands records to the writing thread; drops and counts what does not fit."""
+class _QueueHandler(QueueHandler):
+    """Queues records for the writing thread; drops and counts those that do not fit."""
 
     dropped = 0
 
     def enqueue(self, record: logging.LogRecord) -> None:
-        """Put a record into the queue without waiting."""
         try:
             self.queue.put_nowait(record)
         except Full:
             self.dropped += 1
 
     def prepare(self, record: logging.LogRecord) -> Any:
-        """Leave the record as it is: it stays in this process."""
+        """Leave the record unchanged: it stays in this process."""
         return record
 
 
 def lines_dropped() -> int:
-    """Return how many lines of this process found no room."""
-    return sum(one.dropped for one in logging.getLogger("breakloop").handlers if isinstance(one, _Queued))
+    """Return how many lines of this process were dropped."""
+    return sum(one.dropped for one in logging.getLogger("breakloop").handlers if isinstance(one, _QueueHandler))
 
 
 class Logging:
-    """The log of this process, from `start` to `stop`."""
+    """Writes the log of this process, from `start` to `stop`."""
 
     def __init__(
         self,
@@ -130,44 +127,41 @@ class Logging:
         as_text = form == "text" or (form == "auto" and stream.isatty())
         handler = logging.StreamHandler(stream)
         handler.setFormatter(TextLines(always) if as_text else JsonLines(always))
-        self._queued = _Queued(Queue(_QUEUE_MAX))
+        self._queued = _QueueHandler(Queue(_QUEUE_MAX))
         self._listener = QueueListener(self._queued.queue, handler)
         self._logger = logging.getLogger("breakloop")
         self._level = level.upper()
 
     @property
     def dropped(self) -> int:
-        """How many lines found no room."""
+        """Number of dropped lines."""
         return self._queued.dropped
 
     def start(self) -> None:
-        """Begin to write."""
         self._logger.setLevel(self._level)
         self._logger.propagate = False
         self._logger.addHandler(self._queued)
         self._listener.start()
 
     def stop(self) -> None:
-        """Write what is left and end."""
+        """Write the remaining lines and stop the thread."""
         self._logger.removeHandler(self._queued)
         self._logger.propagate = True
         self._listener.stop()
 
 
 def log(level: int, message: str, fields: Mapping[str, object] | None = None) -> None:
-    """Write a line with fields of its own."""
+    """Log a line with fields."""
     logging.getLogger("breakloop").log(level, message, extra={_FIELDS: dict(fields or {})})
 
 
 class EventSink(Protocol):
-    """Whoever is told of events."""
+    """A receiver of events."""
 
-    def __call__(self, event: Event) -> None:
-        """Take note of one."""
-        ...
+    def __call__(self, event: Event) -> None: ...
 
     def flush(self, now: float, *, everything: bool = False) -> None:
-        """Pass on what was held back; called every second, and at the end."""
+        """Pass on what was held back. Called every second; with `everything` at the end."""
         ...
 
 
@@ -179,17 +173,16 @@ class _Repeat:
 
 
 class LogEvents:
-    """A `Publish` that logs: each thing at most once an interval, with a count of what was left out."""
+    """An `EventSink` that logs equal events at most once an interval, with a count of those left out."""
 
-    __slots__ = ("_crowded", "_crowded_since", "_repeats")
+    __slots__ = ("_overflow", "_overflow_since", "_repeats")
 
     def __init__(self) -> None:
         self._repeats: dict[tuple[object, ...], _Repeat] = {}
-        self._crowded = 0
-        self._crowded_since = 0.0
+        self._overflow = 0
+        self._overflow_since = 0.0
 
     def __call__(self, event: Event) -> None:
-        """Log an event, or count it."""
         names = _KEYS.get(event.name)
         if names is None:
             _write(event, 0)
@@ -201,22 +194,22 @@ class LogEvents:
             repeat.last = event
             return
         if repeat is None and len(self._repeats) >= _KEYS_MAX:
-            self._crowded += 1
-            self._crowded_since = self._crowded_since or event.at
+            self._overflow += 1
+            self._overflow_since = self._overflow_since or event.at
             return
         _write(event, repeat.left_out if repeat else 0)
         self._repeats[key] = _Repeat(event.at, event)
 
     def flush(self, now: float, *, everything: bool = False) -> None:
-        """Tell what was left out in intervals that are over; call it every second or so, and at the end."""
+        """Log the events left out in intervals that are over."""
         for key, repeat in list(self._repeats.items()):
             if everything or now - repeat.since >= INTERVAL_S:
                 del self._repeats[key]
                 if repeat.left_out:
-                    _write(repeat.last, repeat.left_out - 1)  # this line stands for one of them
-        if self._crowded and (everything or now - self._crowded_since >= INTERVAL_S):
-            log(logging.WARNING, "events.left_out", {"left_out": self._crowded})
-            self._crowded, self._crowded_since = 0, 0.0
+                    _write(repeat.last, repeat.left_out - 1)  # this line is one of them
+        if self._overflow and (everything or now - self._overflow_since >= INTERVAL_S):
+            log(logging.WARNING, "events.left_out", {"left_out": self._overflow})
+            self._overflow, self._overflow_since = 0, 0.0
 
 
 class LogAndBus:

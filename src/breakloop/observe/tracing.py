@@ -1,9 +1,7 @@
-"""OpenTelemetry, an extra (SPEC G-5): a span for each call, continuing the client's trace, and the metrics of a client,
-all by the GenAI semantic conventions. Carries names, counts and verdicts, never what was said (SPEC Y-1). Spans and
-metrics leave in batches from threads of the SDK; what the names mean is `trace_names`'.
+"""OpenTelemetry (an extra): a span for each call, which continues the trace of the client, and client metrics.
 
-What spans and metrics of a trace are called, and what stands in them: the GenAI semantic conventions of
-OpenTelemetry, and `breakloop.*` beside them. Names, counts and verdicts only. Sending them is `tracing`'s.
+Names and attributes follow the GenAI semantic conventions, with `breakloop.*` for what they lack. Spans carry names,
+counts and verdicts, never the content of requests. Threads of the OpenTelemetry SDK export them in batches.
 """
 
 from __future__ import annotations
@@ -39,7 +37,7 @@ _OTHER: Final = "_OTHER"
 _TEXT_MAX: Final = 200
 _MODELS_MAX: Final = 50
 
-# Names of upstreams that people give -> the conventions' names. Others are known by the dialect they speak.
+# Common names of upstreams -> names of the conventions. Other upstreams get the provider of their dialect.
 _PROVIDERS: Final = {
     "openai": "openai",
     "anthropic": "anthropic",
@@ -69,7 +67,7 @@ def span_name(attributes: Mapping[str, Any], method: str) -> str:
 
 
 def call_attributes(call: Call, chat: Chat | None, agent: str, tools: Sequence[str] = ()) -> Attributes:
-    """Return what is known of a call before it is answered."""
+    """Return the attributes of a request."""
     found: Attributes = {
         "breakloop.request_id": call.request_id,
         "http.request.method": call.method,
@@ -100,7 +98,7 @@ def call_attributes(call: Call, chat: Chat | None, agent: str, tools: Sequence[s
 
 
 def verdict_attributes(verdict: Verdict) -> Attributes:
-    """Return what was decided."""
+    """Return the attributes of a verdict."""
     found: Attributes = {"breakloop.allowed": verdict.allowed, "breakloop.reason": verdict.reason}
     for name in ("policy", "rule", "warning"):
         value = getattr(verdict, name)
@@ -119,7 +117,7 @@ def verdict_attributes(verdict: Verdict) -> Attributes:
 
 
 def answer_attributes(answer: Answer) -> Attributes:
-    """Return what is known of an answer; nothing of what it says."""
+    """Return the attributes of an answer, without its content."""
     found: Attributes = {}
     if answer.status not in (NO_ANSWER, CLIENT_LEFT):
         found["http.response.status_code"] = answer.status
@@ -141,7 +139,7 @@ def answer_attributes(answer: Answer) -> Attributes:
 
 
 def failure(answer: Answer) -> str:
-    """Return in one word why an answer is none; "" where it is one. Never in the words of the upstream."""
+    """Return the cause of a failed answer in one word, or "". It never contains text of the upstream."""
     if answer.status == CLIENT_LEFT:
         return "client_left"
     if answer.status == NO_ANSWER:
@@ -152,7 +150,7 @@ def failure(answer: Answer) -> str:
 
 
 class SpanNames:
-    """The attributes of metrics: few, and with few values each."""
+    """The attributes of metrics, with a bounded number of values."""
 
     __slots__ = ("_models",)
 
@@ -160,7 +158,7 @@ class SpanNames:
         self._models: set[str] = set()
 
     def of(self, attributes: Mapping[str, Any]) -> dict[str, str]:
-        """Return those of a call; nothing for what no model does: tools and plain HTTP."""
+        """Return the attributes of a call to a model; empty for tools and plain HTTP."""
         if PROVIDER not in attributes:
             return {}
         found = {name: str(attributes[name]) for name in (OPERATION, PROVIDER)}
@@ -179,13 +177,13 @@ class SpanNames:
 _SCOPE: Final = "breakloop"
 _NS: Final = 1_000_000_000
 _FINISH_MS: Final = 3_000
-# As the conventions advise.
+# Bucket bounds that the conventions recommend.
 _TOKENS: Final = tuple(4**power for power in range(14))
 _SECONDS: Final = tuple(2**power / 100 for power in range(14))
 
 
 class _Open(NamedTuple):
-    """A call whose answer is waited for."""
+    """A call without an answer yet."""
 
     span: Span | None  # None: it has ended
     began_ns: int
@@ -193,7 +191,7 @@ class _Open(NamedTuple):
 
 
 class Tracing:
-    """A `Traces`. `processor` and `reader` take spans and metrics away."""
+    """Creates spans and metrics; `processor` and `reader` export them."""
 
     def __init__(
         self, descriptors: Descriptors, clock: Clock, processor: SpanProcessor, reader: MetricReader | None = None
@@ -223,21 +221,21 @@ class Tracing:
         self.faults = 0
 
     def decided(self, call: Call, verdict: Verdict) -> None:
-        """Begin the span of a call, and end it where no answer will be seen."""
+        """Start the span of a call, and end it if no answer will be seen."""
         try:
             self._decided(call, verdict)
-        except Exception:  # noqa: BLE001 - the outermost edge: tracing must not stop anybody's traffic
+        except Exception:  # noqa: BLE001 - tracing must not affect traffic
             self.faults += 1
 
     def answered(self, call: Call, answer: Answer) -> None:
-        """End the span of a call, and count what it used."""
+        """End the span of a call, and record its tokens."""
         try:
             self._answered(call, answer)
         except Exception:  # noqa: BLE001 - as in `decided`
             self.faults += 1
 
     def close(self) -> None:
-        """Send what is left, as far as somebody takes it."""
+        """Export what is left, within a time limit."""
         self._traces.force_flush(_FINISH_MS)
         self._traces.shutdown()
         self._metrics.shutdown(_FINISH_MS)
@@ -258,7 +256,7 @@ class Tracing:
         opened = call.span = _Open(span, now_ns - took_ns, attributes)
         if not verdict.allowed:
             self._end(call, opened, {"http.response.status_code": verdict.status}, verdict.reason)
-        elif not call.tracked:  # its answer may be told, but nobody knows when
+        elif not call.tracked:  # its answer may be reported later, or never
             span.end(now_ns)
             call.span = opened._replace(span=None)
 
@@ -295,7 +293,7 @@ class Tracing:
 
 
 def open_tracing(endpoint: str, descriptors: Descriptors, clock: Clock) -> Tracing:
-    """Send spans and metrics to a collector by OTLP over HTTP; OTEL_* variables say the rest."""
+    """Export to a collector by OTLP over HTTP. The OTEL_* variables configure the exporters further."""
     base = endpoint.rstrip("/")
     processor = BatchSpanProcessor(OTLPSpanExporter(f"{base}/v1/traces"))
     reader = PeriodicExportingMetricReader(OTLPMetricExporter(f"{base}/v1/metrics"))

@@ -82,7 +82,7 @@ def test_many_come_in_batches() -> None:
     listener = fan.add("one", one.take)
     for number in range(2 * BATCH + 5):
         bus(event(number))
-    fan.hand_out()
+    fan.distribute()
     asyncio.run(listener.turn())
     assert [len(batch) for batch in one.heard] == [BATCH, BATCH, 5]
 
@@ -126,7 +126,7 @@ def test_a_failing_listener_is_tried_again_and_then_loses(caplog: pytest.LogCapt
 
     async def round_of(number: int) -> None:
         bus(event(number))
-        fan.hand_out()
+        fan.distribute()
         for listener in listeners:
             await listener.turn()
 
@@ -152,7 +152,7 @@ def test_what_was_not_taken_comes_first_the_next_time(caplog: pytest.LogCaptureF
     listener = fan.add("failing", failing.take)
     for number in range(BATCH + 2):
         bus(event(number))
-    fan.hand_out()
+    fan.distribute()
 
     async def run() -> None:
         await listener.turn()
@@ -167,10 +167,10 @@ def test_a_backlog_is_bounded_and_keeps_the_oldest() -> None:
     """So that an incident keeps its beginning (G-2)."""
     bus, one = EventBus(), Somebody()
     fan = EventDispatcher(bus, sleep=at_once)
-    listener = fan.add("one", one.take, room=3)
+    listener = fan.add("one", one.take, queue_max=3)
     for number in range(5):
         bus(event(number))
-    fan.hand_out()
+    fan.distribute()
     asyncio.run(listener.turn())
     assert one.heard == [[0, 1, 2]]
     assert listener.dropped == 2
@@ -192,7 +192,7 @@ def test_what_is_being_written_when_a_process_ends_is_waited_for() -> None:
 
         listener = fan.add("history", write)
         bus(event(1))
-        fan.hand_out()
+        fan.distribute()
         job = asyncio.create_task(listener.turn())
         await asyncio.wait_for(begun.wait(), 5)
         bus(event(2))
@@ -218,17 +218,17 @@ def test_a_slow_listener_loses_its_own_events_only() -> None:
         begun.set()
         await asyncio.Event().wait()
 
-    slow = fan.add("slow", never, room=2)
+    slow = fan.add("slow", never, queue_max=2)
     listener = fan.add("well", well.take)
 
     async def run() -> None:
         bus(event(0))
-        fan.hand_out()
+        fan.distribute()
         task = asyncio.create_task(slow.turn())
         await asyncio.wait_for(begun.wait(), 5)
         for number in range(1, 6):
             bus(event(number))
-        fan.hand_out()
+        fan.distribute()
         await listener.turn()
         task.cancel()
 

@@ -7,7 +7,7 @@ import gc
 from typing import Any
 
 from breakloop.model.events import Event
-from breakloop.observe.events import LiveEvents, Subscription, shown
+from breakloop.observe.events import LiveEvents, Subscription, event_json
 
 LOOP = Event("loop.detected", 5.0, {"kind": "exact"}, "default", "r-1")
 
@@ -24,8 +24,8 @@ def test_readers_get_what_happens_from_when_they_came() -> None:
         early = live.subscribe()
         live.take([LOOP])
         late = live.subscribe()
-        live.tell({"sums": {"requests": 3}})
-        assert await read(early, 2) == [{"event": shown(LOOP)}, {"sums": {"requests": 3}}]
+        live.send({"sums": {"requests": 3}})
+        assert await read(early, 2) == [{"event": event_json(LOOP)}, {"sums": {"requests": 3}}]
         assert await read(late, 1) == [{"sums": {"requests": 3}}]
 
     asyncio.run(run())
@@ -39,7 +39,7 @@ def test_a_reader_waits_for_the_next() -> None:
         await asyncio.sleep(0)
         assert not waiting.done()
         live.take([LOOP])
-        assert await waiting == [{"event": shown(LOOP)}]
+        assert await waiting == [{"event": event_json(LOOP)}]
 
     asyncio.run(run())
 
@@ -48,12 +48,12 @@ def test_a_slow_reader_loses_the_oldest_and_is_told() -> None:
     """Bounded, whoever reads (X-2)."""
 
     async def run() -> None:
-        live = LiveEvents(room=2)
+        live = LiveEvents(queue_max=2)
         reader = live.subscribe()
         for number in range(5):
-            live.tell({"sums": number})
+            live.send({"sums": number})
         assert await read(reader, 3) == [{"lost": 3}, {"sums": 3}, {"sums": 4}]
-        live.tell({"sums": 5})
+        live.send({"sums": 5})
         assert await read(reader, 1) == [{"sums": 5}]
 
     asyncio.run(run())
@@ -77,7 +77,7 @@ def test_when_it_ends_what_was_told_is_still_read() -> None:
     async def run() -> None:
         live = LiveEvents()
         reader = live.subscribe()
-        live.tell({"sums": 1})
+        live.send({"sums": 1})
         live.close()
         assert [item async for item in reader] == [{"sums": 1}]
 
@@ -85,7 +85,7 @@ def test_when_it_ends_what_was_told_is_still_read() -> None:
 
 
 def test_an_event_as_it_is_shown() -> None:
-    assert shown(LOOP) == {
+    assert event_json(LOOP) == {
         "name": "loop.detected",
         "at": 5.0,
         "project": "default",
