@@ -175,17 +175,20 @@ def _chat(model: str, messages: Sequence[BaseMessage], tools: Sequence[Any], con
 
 def _chat_message(message: BaseMessage) -> dict[str, Any]:
     if isinstance(message, AIMessage):
-        said = message.content
-        made: dict[str, Any] = {"role": "assistant", "content": said if isinstance(said, str) else str(message.text)}
+        content = message.content
+        made: dict[str, Any] = {
+            "role": "assistant",
+            "content": content if isinstance(content, str) else str(message.text),
+        }
         calls = [*message.tool_calls, *message.invalid_tool_calls]
         if calls:
             made["tool_calls"] = [_chat_call(str(one["id"]), one["name"] or "", one["args"]) for one in calls]
         return made
     if isinstance(message, ToolMessage):
-        said = message.content
-        if message.status == "error" and isinstance(said, str) and not said.startswith("Error"):
-            said = f"Error: {said}"  # a chat API has no flag for it
-        return {"role": "tool", "tool_call_id": message.tool_call_id, "content": said}
+        content = message.content
+        if message.status == "error" and isinstance(content, str) and not content.startswith("Error"):
+            content = f"Error: {content}"  # a chat API has no flag for it
+        return {"role": "tool", "tool_call_id": message.tool_call_id, "content": content}
     return {"role": getattr(message, "role", "") or _ROLES.get(message.type, "user"), "content": message.content}
 
 
@@ -235,9 +238,9 @@ def _message_with_note(message: Any, decision: Decision) -> Any:
     note = marked(decision.notice)
     if not note or not isinstance(message, BaseMessage) or isinstance(message, AIMessage):
         return None
-    said = message.content
+    content = message.content
     text = {"type": "text", "text": note}
-    noted = (f"{said}\n\n{note}" if said else note) if isinstance(said, str) else [*said, text]
+    noted = (f"{content}\n\n{note}" if content else note) if isinstance(content, str) else [*content, text]
     return message.model_copy(update={"content": noted})
 
 

@@ -56,8 +56,8 @@ def is_final(result: Any) -> TypeGuard[Mapping[str, Any]]:
 
 def read_result(result: Mapping[str, Any]) -> str | ToolFailedError:
     """Return the result of a tool, as `Run.after_tool` takes it."""
-    said, media = text_and_media(result.get("content") or [])
-    text = "\n".join(filter(None, (said, *[f"<{one}>" for one in media])))
+    content, media = text_and_media(result.get("content") or [])
+    text = "\n".join(filter(None, (content, *[f"<{one}>" for one in media])))
     if not text and result.get("structuredContent") is not None:
         text = arguments_text(result["structuredContent"])
     return ToolFailedError(text) if result.get("isError") else text

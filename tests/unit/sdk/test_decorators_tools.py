@@ -59,7 +59,7 @@ def test_after_the_cooldown_it_may_run_once(guard: Guard, clock: FakeClock) -> N
 
 
 def test_async_tools(guard: Guard) -> None:
-    """The same in the other colour (D-4)."""
+    """The same on an event loop (D-4)."""
     ran = 0
 
     @guard.tool(name="look_up", on_block="return")

@@ -24,7 +24,7 @@ BODY = {"model": "m", "messages": [{"role": "user", "content": "again"}]}
 
 
 class Broken:
-    """A door that fails."""
+    """A backend that fails."""
 
     blocking = False
 
@@ -62,7 +62,7 @@ def test_a_request_that_comes_again_is_a_loop(clock: FakeClock) -> None:
 
 
 def test_async_is_the_same(clock: FakeClock) -> None:
-    """One core, two colours (D-4)."""
+    """One core for both (D-4)."""
     guard = Guard(clock=clock)
 
     async def ask() -> None:

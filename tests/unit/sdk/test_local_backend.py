@@ -21,7 +21,7 @@ BODY = chat_body(user("again"))
 LIMITED = bundle(policy("p", bucket(rate=1, burst=1)))
 
 
-def door(given: Policy = None, clock: FakeClock | None = None) -> LocalBackend:
+def backend(given: Policy = None, clock: FakeClock | None = None) -> LocalBackend:
     return LocalBackend(given, MEMORY, clock or FakeClock(), b"k" * 32)
 
 
@@ -33,13 +33,13 @@ def ask(here: LocalBackend, body: bytes = BODY, **headers: str) -> bool:
 def test_a_wrong_dict_names_no_file() -> None:
     """There is none, and there are no lines (B-2)."""
     with pytest.raises(BundleError) as raised:
-        door({"policies": []})
+        backend({"policies": []})
     assert str(raised.value) == "policy: bundle_version: is required"
 
 
 def test_without_a_policy_the_built_in_protection_holds() -> None:
     """Five alike, and no sixth (B-6)."""
-    here = door()
+    here = backend()
     for _ in range(5):
         decision = here.decide(request_call("POST", "/v1/chat/completions", (), BODY))
         assert decision.allowed
@@ -55,14 +55,14 @@ def test_a_policy_as_data_or_as_a_file(tmp_path: Path) -> None:
         "        - {name: r, limit_keys: [], algorithm: token_bucket, algorithm_config: {tokens_per_second: 1, burst: 1}}\n"
     )
     for given in (LIMITED, file, str(file)):
-        here = door(given)
+        here = backend(given)
         assert [ask(here, chat_body(user(text))) for text in "ab"] == [True, False]
 
 
 def test_a_wrong_policy_is_said_at_once() -> None:
     """The author's mistake does not fail open (B-2)."""
     with pytest.raises(BundleError, match="polices"):
-        door({"bundle_version": 1, "polices": []})
+        backend({"bundle_version": 1, "polices": []})
 
 
 def test_state_is_here_and_nowhere_else() -> None:
@@ -73,7 +73,7 @@ def test_state_is_here_and_nowhere_else() -> None:
 
 def test_failed_answers_do_not_count() -> None:
     """As through the gateway (LD-6)."""
-    here = door()
+    here = backend()
     for _ in range(9):
         decision = here.decide(request_call("POST", "/v1/chat/completions", (), BODY))
         assert decision.allowed
@@ -82,7 +82,7 @@ def test_failed_answers_do_not_count() -> None:
 
 def test_a_packed_body_is_judged_by_what_is_in_it() -> None:
     """A packed body is judged by what is in it (C-9)."""
-    here = door()
+    here = backend()
     allowed = []
     for level in (1, 2, 6, 9, 1, 9):
         packed = gzip.compress(BODY, level)
@@ -91,12 +91,12 @@ def test_a_packed_body_is_judged_by_what_is_in_it() -> None:
         if decision.allowed:
             here.settle(decision, Answer(200, complete=True))
     assert allowed == [True] * 5 + [False]
-    assert door().decide(request_call("POST", "/x", {"content-encoding": "gzip"}, b"no gzip")).allowed
+    assert backend().decide(request_call("POST", "/x", {"content-encoding": "gzip"}, b"no gzip")).allowed
 
 
 def test_threads_share_one_count() -> None:
     """Decisions from many threads are made one after the other (D-4)."""
-    here = door(bundle(policy("p", bucket(rate=0.001, burst=50))))
+    here = backend(bundle(policy("p", bucket(rate=0.001, burst=50))))
     allowed: list[bool] = []
 
     def worker(number: int) -> None:
@@ -112,7 +112,7 @@ def test_threads_share_one_count() -> None:
 
 def test_the_engine_is_asked_by_one_thread_at_a_time() -> None:
     """It was written for one (D-4)."""
-    here = door()
+    here = backend()
 
     class Engine:
         def decide(self, _call: object) -> Verdict:
@@ -139,7 +139,7 @@ def test_what_a_field_says_of_the_body_hides_nothing(
     headers: list[tuple[str, str]], packed: bytes, why: dict[str, int]
 ) -> None:
     """Repeated fields are one list, and plain JSON is read as it is; as at the gateway (C-9)."""
-    here = door()
+    here = backend()
     decisions = []
     for _ in range(7):
         decisions.append(here.decide(request_call("POST", "/v1/chat/completions", headers, packed)))
@@ -154,7 +154,7 @@ def test_events_are_logged_without_content(caplog: pytest.LogCaptureFixture) -> 
     """By the logger `breakloop`, silent unless somebody listens; what was left out is told later (G-2, Y-1)."""
     caplog.set_level(logging.INFO, "breakloop")
     clock = FakeClock()
-    here = door(bundle(policy("p", bucket(rate=0.001, burst=1))), clock)
+    here = backend(bundle(policy("p", bucket(rate=0.001, burst=1))), clock)
     for number in range(4):
         ask(here, chat_body(user(f"canary {number}")))
     clock.advance(11)
@@ -167,7 +167,7 @@ def test_events_are_logged_without_content(caplog: pytest.LogCaptureFixture) -> 
 
 def test_budgets_count_what_answers_used() -> None:
     """With the prices that ship with the package (L-3, L-5)."""
-    here = door(bundle(agents={"a": {"budget_usd_per_day": 0.5}}))
+    here = backend(bundle(agents={"a": {"budget_usd_per_day": 0.5}}))
     body = chat_body(user("hi"), model="gpt-4o", max_tokens=10)
 
     def spend(number: int) -> bool:

@@ -23,13 +23,13 @@ def service() -> Iterator[ThreadedLLM]:
 
 
 @pytest.fixture
-def door(service: ThreadedLLM) -> Iterator[RemoteBackend]:
+def backend(service: ThreadedLLM) -> Iterator[RemoteBackend]:
     made = RemoteBackend(service.url + "/base/", "sk-own", timeout_s=5)
     yield made
     made.close()
 
 
-def asked(door: RemoteBackend, service: ThreadedLLM, answer: Answer = ALLOWED, **headers: str) -> SeenRequest:
+def asked(backend: RemoteBackend, service: ThreadedLLM, answer: Answer = ALLOWED, **headers: str) -> SeenRequest:
     service.next(answer)
     call = request_call(
         "POST",
@@ -38,7 +38,7 @@ def asked(door: RemoteBackend, service: ThreadedLLM, answer: Answer = ALLOWED, *
         b"{}",
         host="api.example.com",
     )
-    decision = door.decide(call)
+    decision = backend.decide(call)
     assert decision.allowed
     seen = service.requests[-1]
     assert (seen.method, seen.path, seen.body) == ("POST", "/base/v1/decision", b"{}")
@@ -46,9 +46,9 @@ def asked(door: RemoteBackend, service: ThreadedLLM, answer: Answer = ALLOWED, *
     return seen
 
 
-def test_the_original_request_is_told(door: RemoteBackend, service: ThreadedLLM) -> None:
+def test_the_original_request_is_told(backend: RemoteBackend, service: ThreadedLLM) -> None:
     """By the header fields that the service reads; the client's own go along, but for the connection's (D-3)."""
-    sent = asked(door, service, x_team="red", connection="close", host="evil", authorization="Bearer sk-client")
+    sent = asked(backend, service, x_team="red", connection="close", host="evil", authorization="Bearer sk-client")
     assert (sent.header("x-original-method"), sent.header("x-original-uri")) == ("POST", "/v1/x?a=1")
     assert (sent.header("x-original-host"), sent.header("x-agent-id"), sent.header("x-team")) == (
         "api.example.com",
@@ -60,44 +60,44 @@ def test_the_original_request_is_told(door: RemoteBackend, service: ThreadedLLM)
     assert (sent.header("x-breakloop-key"), sent.header("authorization")) == ("sk-own", "Bearer sk-client")
 
 
-def test_the_token_stands_for_a_caller_without_a_key(door: RemoteBackend, service: ThreadedLLM) -> None:
+def test_the_token_stands_for_a_caller_without_a_key(backend: RemoteBackend, service: ThreadedLLM) -> None:
     """So that guards of one machine are told apart (C-7)."""
-    assert asked(door, service).header("authorization") == "Bearer sk-own"
-    assert asked(door, service, x_api_key="k").header("authorization") is None
+    assert asked(backend, service).header("authorization") == "Bearer sk-own"
+    assert asked(backend, service, x_api_key="k").header("authorization") is None
 
 
-def test_one_connection_is_used_again(door: RemoteBackend, service: ThreadedLLM) -> None:
+def test_one_connection_is_used_again(backend: RemoteBackend, service: ThreadedLLM) -> None:
     """And one that was closed meanwhile is replaced without a fault (D-4)."""
     for _ in range(3):
-        asked(door, service)
+        asked(backend, service)
     assert service.llm.opened == 1
-    asked(door, service, ALLOWED.sent(close=True))
-    asked(door, service)
+    asked(backend, service, ALLOWED.sent(close=True))
+    asked(backend, service)
     assert service.llm.opened == 2
 
 
-def test_results_are_reported(door: RemoteBackend, service: ThreadedLLM) -> None:
+def test_results_are_reported(backend: RemoteBackend, service: ThreadedLLM) -> None:
     """Status, text, calls and tokens; that nobody waits for it is no fault (D-6)."""
     service.next(ALLOWED)
-    decision = door.decide(request_call("POST", "/v1/x"))
+    decision = backend.decide(request_call("POST", "/v1/x"))
     service.next(body(b"", status=204), body(b"{}", status=404), body(b"{}", status=400))
-    door.settle(decision, make_answer(200, "hi", [("f", {"a": 1})], {"input_tokens": 7}))
+    backend.settle(decision, make_answer(200, "hi", [("f", {"a": 1})], {"input_tokens": 7}))
     seen = service.requests[-1]
     told = json.loads(seen.body)
     assert seen.path == "/base/v1/decision/r-1/result"
     assert (told["status"], told["text"], told["usage"]["input_tokens"]) == (200, "hi", 7)
     assert told["tool_calls"] == [{"name": "f", "arguments": '{"a":1}'}]
-    door.settle(decision, make_answer(503))
+    backend.settle(decision, make_answer(503))
     with pytest.raises(UnreadableAnswerError):
-        door.settle(decision, make_answer(200))
+        backend.settle(decision, make_answer(200))
 
 
 @pytest.mark.parametrize("answer", [body(b"hello"), cut("start"), raw(b"nonsense\r\n\r\n")])
-def test_faults_are_raised(door: RemoteBackend, service: ThreadedLLM, answer: Answer) -> None:
+def test_faults_are_raised(backend: RemoteBackend, service: ThreadedLLM, answer: Answer) -> None:
     """That they allow is the guard's rule (D-4)."""
     service.next(answer, answer)
     with pytest.raises((UnreadableAnswerError, OSError, http.client.HTTPException)):
-        door.decide(request_call("POST", "/v1/x"))
+        backend.decide(request_call("POST", "/v1/x"))
 
 
 @pytest.mark.parametrize("url", ["", "foo", "127.0.0.1:8787", "ftp://x", "http://", "http://x:99999", "http://x:0"])

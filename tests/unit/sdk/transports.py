@@ -133,7 +133,7 @@ class Suite:
         assert self.settled[0].text == "hi"
 
     def test_async_is_the_same(self, clock: FakeClock) -> None:
-        """In the other colour (P-3)."""
+        """In an event loop (P-3)."""
         guard = self.guard(clock)
         seen: list[Any] = []
 
@@ -166,7 +166,7 @@ class Suite:
         assert self.settled[5].status == NO_ANSWER
 
     def test_a_throttle_waits(self, clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Before the request goes out, in both colours (LD-5)."""
+        """Before the request goes out, blocking and on an event loop (LD-5)."""
         slept: list[tuple[str, float]] = []
 
         async def asleep(seconds: float) -> None:
