@@ -505,7 +505,7 @@ class Shared(Recorded):
             remember=self.memory.remember,
         )
         remote.chains = SharedResponseChains(descriptors.sessions, store)
-        self.quarantine.drop = remote.drop
+        self.quarantine.drop_with(remote.drop)
         return remote
 
     def decided(self, call: Call) -> Verdict:

@@ -15,7 +15,7 @@ from breakloop.testing import ThreadedLLM
 from tests.builders import chat_body
 from tests.e2e.served import KEY, Served, eventually, serving
 from tests.e2e.steady_load import Load, Saw, steady
-from tests.unit.engine.test_detector_windows import stuck
+from tests.unit.engine.test_procedure import stuck
 
 BUDGET_MS: Final = 50
 SLACK_MS: Final = 100  # for two processes that take turns on a core

@@ -14,7 +14,7 @@ from tests.builders import chat_body, user
 from tests.e2e.instances import Instances, instances
 from tests.e2e.served import serving
 from tests.redis_servers import Server
-from tests.unit.engine.test_detector_windows import stuck
+from tests.unit.engine.test_procedure import stuck
 
 pytestmark = pytest.mark.e2e
 

@@ -15,7 +15,7 @@ from tests.browser import Visit, chromium, visit
 from tests.builders import chat_body, user
 from tests.e2e.served import KEY, Served, eventually, serving
 from tests.redis_servers import free_port
-from tests.unit.engine.test_detector_windows import stuck
+from tests.unit.engine.test_procedure import stuck
 
 pytestmark = pytest.mark.e2e
 

@@ -12,7 +12,7 @@ import pytest
 from tests.builders import chat_body
 from tests.e2e.served import KEY, Served, serving
 from tests.redis_groups import Cluster
-from tests.unit.engine.test_detector_windows import stuck
+from tests.unit.engine.test_procedure import stuck
 
 pytestmark = pytest.mark.e2e
 

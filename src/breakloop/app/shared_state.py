@@ -84,7 +84,7 @@ class SharedState:
         self.nodes.on_change = self._changed
         if not self.nodes.up:
             remote.failed("not connected")
-        engine.quarantine.drop = remote.drop
+        engine.quarantine.drop_with(remote.drop)
         return remote
 
     def order_store(self, local: FileOrderStore, report: Report) -> RedisOrderStore:

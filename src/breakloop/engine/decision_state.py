@@ -28,7 +28,7 @@ class Settlement(Protocol):
         """Replace estimated charges by the actual use."""
         ...
 
-    def heard(self, call: Call, answer: Answer) -> None:
+    def answered(self, call: Call, answer: Answer) -> None:
         """Record the answer in the detection windows."""
         ...
 

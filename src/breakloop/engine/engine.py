@@ -1,20 +1,20 @@
-"""`Engine.decide`: a call goes in, a verdict comes out, with one commit of state (SPEC 6). `Engine.settle`: its answer.
+"""`Engine.decide`: a call goes in, a verdict comes out, with one commit of state. `Engine.settle`: its answer.
 
-plan    what to ask of the store (`planning`)
-commit  the store carries it out in one: counts always, limits all or none
-judge   results become a verdict; what a shadow policy found goes aside, as the last, separate step
-settle  the call has its answer: it is in flight no longer, and one that failed need not count (SPEC LD-6)
+plan          what the call needs from the store (`plan.py`)
+read windows  the state of detectors, which a decision updates (`procedure.py`)
+detect        each detector evaluates the call
+commit        the store runs all operations at once: counts always, limits all or none
+fold          the results become a verdict; findings of shadow policies are kept apart (`fold.py`)
+settle        the call has its answer: it is no longer in flight, and if it failed it need not count
 
-Where the state of a call is kept: in this process (`Local`), or beyond a connection (`remote`). A call is settled
-where it was decided, so that a charge is corrected in the store that has it (SPEC L-3, S-3).
-
-What is told of a streamed answer that repeats itself (SPEC LD-8), in the words of other loops.
+The state of a call is in this process (`LocalStore`) or in a shared store (`remote.py`). A call is settled where it was
+decided, so that a charge is adjusted in the store that has it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, assert_never
 
 from breakloop.clock import Clock
 from breakloop.detect.steps.block import CUTS
@@ -22,11 +22,11 @@ from breakloop.dialects import registry
 from breakloop.engine.activity import ActivityRecorder, Mark
 from breakloop.engine.breakers import Breakers, BreakerState
 from breakloop.engine.decision_state import DecisionState, PendingResult, Settlement, Ticket, pending_result, state_of
-from breakloop.engine.detector_windows import DetectorWindows, keys
 from breakloop.engine.fold import ResultFolder, denial, no_bundle
 from breakloop.engine.hold_rules import HoldRules
 from breakloop.engine.metering import Meter, adjustable_charges
 from breakloop.engine.plan import Plan, Planner
+from breakloop.engine.procedure import Commit, Decision, ReadWindows, Steps, record_answer, window_keys
 from breakloop.engine.quarantine import Quarantine
 from breakloop.errors import StateError
 from breakloop.limits.base import adjustments
@@ -56,31 +56,50 @@ from breakloop.store.ops import (
     Op,
     Settle,
     Store,
+    StoredWindow,
 )
 
 Failed = Callable[[Call, float, StateError], None]
 
 
+ReadWindow = Callable[[str, float], StoredWindow]  # key and time
+
+
 class LocalStore:
-    """A store in this process: everything is done when a function returns."""
+    """A store in this process: everything is done when a method returns."""
 
-    __slots__ = ("_clock", "_failed", "_tally", "store", "windows")
+    __slots__ = ("_clock", "_failed", "_read_window", "_tally", "store")
 
-    def __init__(self, store: Store, clock: Clock, tally: Tally, failed: Failed) -> None:
+    def __init__(
+        self, store: Store, clock: Clock, tally: Tally, failed: Failed, read_window: ReadWindow | None = None
+    ) -> None:
         self.store = store
-        self.windows = DetectorWindows(store)
         self._clock = clock
         self._tally = tally
         self._failed = failed
+        self._read_window = read_window or store.read_window
 
     def commit(self, call: Call, plan: Plan) -> tuple[list[Op], CommitResult]:
-        """Carry out a plan. Raises `StateError`."""
-        if plan.watched:
-            return self.windows.commit(call, plan.ops, plan.project, plan.now)
-        return plan.ops, self.store.commit(plan.ops, plan.now)
+        """Read windows, detect and commit. Raises `StateError`."""
+        if not plan.slots:  # nothing to read: the procedure would only commit
+            return plan.ops, self.store.commit(plan.ops, plan.now)
+        decision = Decision(call, plan)
+        self._run(decision.steps(), plan.now)
+        if decision.contended:
+            self._tally.conflicts += 1
+        return decision.ops, decision.result
+
+    def _run(self, steps: Steps, now: float) -> None:
+        """Drive a procedure to its end."""
+        for request in steps:
+            if type(request) is Commit:
+                request.result = self.store.commit(request.ops, now, request.writes)
+            elif type(request) is ReadWindows:
+                request.windows = [self._read_window(key, now) for key in request.keys]
+            else:
+                assert_never(request)
 
     def settle(self, call: Call, ops: Sequence[Settle], *, failed: bool) -> None:
-        """End what was in flight, and take back what does not count."""
         now = self._clock.now()
         try:
             self._tally.forgiven += self.store.settle(ops, now, failed=failed)
@@ -88,18 +107,17 @@ class LocalStore:
             self._failed(call, now, error)
 
     def correct(self, call: Call, ops: Sequence[AdjustCharge]) -> None:
-        """Charge what was really used."""
         now = self._clock.now()
         try:
             self.store.correct(ops, now)
         except StateError as error:
             self._failed(call, now, error)
 
-    def heard(self, call: Call, answer: Answer) -> None:
-        """Let detectors remember the answer."""
+    def answered(self, call: Call, answer: Answer) -> None:
         now = self._clock.now()
         try:
-            self.windows.heard(call, answer, now)
+            for key, slots in state_of(call).windows or ():
+                self._run(record_answer(key, slots, answer), now)
         except StateError as error:
             self._failed(call, now, error)
 
@@ -141,8 +159,8 @@ class Engine:
         "_bundle",
         "_clock",
         "_descriptors",
-        "_holder",
-        "_judge",
+        "_folder",
+        "_hold_rules",
         "_loaded",
         "_mark",
         "_orders",
@@ -173,11 +191,11 @@ class Engine:
         self._bundle: CompiledBundle | None = None
         self._loaded: CompiledBundle | None = None
         self._orders = NO_ORDERS
-        self._judge = ResultFolder(publish)
+        self._folder = ResultFolder(publish)
         self.tally = Tally()
         self.local = LocalStore(store, clock, self.tally, self.store_failed)
         self.quarantine = Quarantine(store.drop, publish)
-        self._holder = HoldRules(self.quarantine, descriptors)
+        self._hold_rules = HoldRules(self.quarantine, descriptors)
         self._breakers = Breakers(store, clock, publish)
         self.meter = Meter(descriptors, clock, publish, prices)
         self._planner = Planner(descriptors, self.quarantine, self.meter, self._missing)
@@ -212,8 +230,12 @@ class Engine:
         """Keep sums and steps from now on; whoever asks for it takes them away again and again."""
         if self.recorder is None:
             self.recorder = ActivityRecorder(self._descriptors, self.meter, self._publish)
-            self._judge = ResultFolder(self.recorder.tell)
+            self._folder = ResultFolder(self.recorder.tell)
         return self.recorder
+
+    def local_store(self, read_window: ReadWindow) -> LocalStore:
+        """Return the engine's own store with another way to read windows."""
+        return LocalStore(self.local.store, self._clock, self.tally, self.store_failed, read_window)
 
     def breakers(self) -> list[BreakerState]:
         """Return the circuit breakers of the policies in force, open ones first (SPEC CB-2)."""
@@ -224,25 +246,42 @@ class Engine:
         return self._breakers.reset(self._bundle, policy, key)
 
     def decide(self, call: Call) -> Verdict:
-        """Judge one call and change state accordingly.
+        """Decide one call with the state of this process.
 
-        Where its answer will be seen or may be reported later, `call.decision` keeps what `settle` needs.
+        If its answer will be seen or may be reported later, `call.decision` keeps what `settle` needs.
         """
         plan = self.plan(call)
-        return self.counted(call, plan, None) if isinstance(plan, Verdict) else self.decide_here(call, plan)
+        return self.count(call, plan, None) if isinstance(plan, Verdict) else self.decide_locally(call, plan)
 
-    def decide_here(self, call: Call, plan: Plan) -> Verdict:
-        """Judge a planned call with the state of this process."""
-        if not plan.ops:
-            return self.counted(call, Verdict(), plan)
+    def decide_locally(self, call: Call, plan: Plan, local: LocalStore | None = None) -> Verdict:
+        """Decide a planned call with a store of this process; by default the engine's own."""
+        if not plan.ops and not plan.slots:
+            return self.count(call, Verdict(), plan)
         try:
-            ops, done = self.local.commit(call, plan)
+            ops, done = (local or self.local).commit(call, plan)
         except StateError as error:
-            return self.counted(call, self._without_store(call, plan, error), plan)
-        return self.counted(call, self.judged(call, plan, ops, done), plan)
+            return self.count(call, self._without_store(call, plan, error), plan)
+        return self.count(call, self.fold(call, plan, ops, done), plan)
 
-    def counted(self, call: Call, verdict: Verdict, plan: Plan | None) -> Verdict:
-        """Count a verdict, the last step of each decision."""
+    def fold(self, call: Call, plan: Plan, ops: list[Op], done: CommitResult) -> Verdict:
+        """Return the verdict on a call whose operations were committed, in whichever store."""
+        if self.recorder is not None:
+            self._mark = self.recorder.begin(call, plan.now)
+        verdict = self._folder.verdict(call, ops, done, plan.now)
+        if done.denied_at >= 0:
+            self._hold_rules.denied(call, ops, done, verdict, plan.now)
+            if type(ops[done.denied_at]) is CountFingerprint:
+                self._hold_rules.blocked(call, ops, done, window_keys(call, plan))
+        if verdict.shadow:
+            self.tally.shadowed += 1
+        if verdict.allowed and plan.metered:
+            state_of(call).charges = adjustable_charges(ops, done)
+        if plan.counted and (call.tracked or call.reported) and verdict.allowed:
+            state_of(call).ticket = self._ticket(ops, done)
+        return verdict
+
+    def count(self, call: Call, verdict: Verdict, plan: Plan | None) -> Verdict:
+        """Count a verdict: the last step of each decision."""
         if plan is not None and verdict.allowed and not plan.policies:
             verdict.reason = ALLOWED_NO_POLICY
         counts = self.tally.allowed if verdict.allowed else self.tally.denied
@@ -250,23 +289,6 @@ class Engine:
         if self.recorder is not None:
             self.recorder.decided(call, verdict, self._mark, self._clock.now() if plan is None else plan.now)
             self._mark = None
-        return verdict
-
-    def judged(self, call: Call, plan: Plan, ops: list[Op], done: CommitResult) -> Verdict:
-        """Return the verdict on a call whose operations were committed, wherever that was."""
-        if self.recorder is not None:
-            self._mark = self.recorder.begin(call, plan.now)
-        verdict = self._judge.verdict(call, ops, done, plan.now)
-        if done.denied_at >= 0:
-            self._holder.denied(call, ops, done, verdict, plan.now)
-            if type(ops[done.denied_at]) is CountFingerprint:
-                self._holder.blocked(call, ops, done, keys(call, plan.ops, plan.project))
-        if verdict.shadow:
-            self.tally.shadowed += 1
-        if verdict.allowed and plan.metered:
-            state_of(call).charges = adjustable_charges(ops, done)
-        if plan.counted and (call.tracked or call.reported) and verdict.allowed:
-            state_of(call).ticket = self._ticket(ops, done)
         return verdict
 
     def _ticket(self, ops: list[Op], done: CommitResult) -> Ticket | None:
@@ -310,7 +332,7 @@ class Engine:
             if made:
                 settlement.correct(call, made)
         if state.windows is not None:
-            settlement.heard(call, answer)
+            settlement.answered(call, answer)
         if self.recorder is not None:
             self.recorder.answered(call, answer)
         self._answered(call, answer)

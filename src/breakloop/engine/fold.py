@@ -26,7 +26,6 @@ from breakloop.store.ops import (
     ENFORCED,
     BreakerResult,
     BudgetStage,
-    Charge,
     ChargeBudget,
     CheckBreaker,
     CommitResult,
@@ -61,28 +60,32 @@ class ResultFolder:
         """Return the verdict on a call whose operations were committed."""
         verdict = Verdict()
         tightest = _NOT_SHOWN
-        limiting: tuple[Charge, float] | None = None
+        limiting: Op | None = None  # the tightest limit
+        remaining: Result = None
         shadow: list[ShadowFinding] | None = None
         stages: list[_Stage] = []
         for op, result in zip(ops, done.results, strict=True):
-            if type(op) is TakeTokens or type(op) is ChargeBudget:
-                if not isinstance(result, int | float):
-                    continue  # skipped: its group had been denied
-                share = result / op.spec.burst if type(op) is TakeTokens else _share_left(op, int(result), stages)
-                if share >= 0.0:
-                    if op.group == ENFORCED and share < tightest:
-                        tightest = share
-                        limiting = (op, result)
-                    continue
-            elif not self._detected(call, op, result, verdict, now):
+            if type(op) is TakeTokens and type(result) is float:
+                share = result / op.spec.burst
+            elif type(op) is ChargeBudget and type(result) is int:
+                share = _share_left(op, result, stages)
+            elif type(op) is CountFingerprint and type(result) is FingerprintCount and not result[1]:
+                continue  # not tripped, as nearly all
+            elif self._detected(call, op, result, verdict, now):
+                share = -1.0
+            else:
                 continue
-            if op.group != ENFORCED:
+            if share >= 0.0:
+                if op.group == ENFORCED and share < tightest:
+                    tightest = share
+                    limiting, remaining = op, result
+            elif op.group != ENFORCED:
                 shadow = shadow or []
                 shadow.append(_shadow_finding(op))
         if done.denied_at >= 0:
             self._deny(call, ops[done.denied_at], done.results[done.denied_at], verdict, now)
-        elif limiting is not None:
-            _show_limit(*limiting, verdict, now)
+        else:
+            _show_limit(limiting, remaining, verdict, now)
         if shadow is not None:
             verdict.shadow = tuple(shadow)
             self._publish_shadow(call, verdict, now)
@@ -106,14 +109,7 @@ class ResultFolder:
                 verdict.warning = verdict.warning or stage.warning
                 verdict.delay_ms = min(max(verdict.delay_ms, stage.delay_ms), DELAY_MAX_MS)
 
-    def _detected(
-        self,
-        call: Call,
-        op: CountFingerprint | CheckBreaker | Observation | Deny,
-        result: Result,
-        verdict: Verdict,
-        now: float,
-    ) -> bool:
+    def _detected(self, call: Call, op: Op, result: Result, verdict: Verdict, now: float) -> bool:
         """Fold what is not a charge; return whether it found anything."""
         match op:
             case CountFingerprint():
@@ -128,6 +124,8 @@ class ResultFolder:
                 return True
             case Deny():
                 return True
+            case TakeTokens() | ChargeBudget():
+                return False  # skipped: its group had been denied
             case _:
                 assert_never(op)
 
@@ -227,14 +225,15 @@ def _share_left(op: ChargeBudget, used: int, stages: list[_Stage]) -> float:
     return (budget - used) / budget if limiter.renews else _NOT_SHOWN
 
 
-def _show_limit(op: Charge, result: float, verdict: Verdict, now: float) -> None:
+def _show_limit(op: Op | None, result: Result, verdict: Verdict, now: float) -> None:
     """Put the tightest limit into the verdict."""
-    rule = op.rule
-    verdict.policy, verdict.rule = rule.policy, rule.name
-    if type(op) is TakeTokens:
-        verdict.limit = op.limiter.describe_limit(rule.policy, op, result, now)
+    if type(op) is TakeTokens and type(result) is float:  # noqa: SIM114 - mypy needs one branch for each kind
+        limit = op.limiter.describe_limit(op.rule.policy, op, result, now)
+    elif type(op) is ChargeBudget and type(result) is int:
+        limit = op.limiter.describe_limit(op.rule.policy, op, result, now)
     else:
-        verdict.limit = op.limiter.describe_limit(rule.policy, op, int(result), now)
+        return
+    verdict.limit, verdict.policy, verdict.rule = limit, op.rule.policy, op.rule.name
 
 
 def _deny_loop(op: CountFingerprint, result: FingerprintCount, verdict: Verdict) -> None:

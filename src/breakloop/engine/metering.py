@@ -28,6 +28,7 @@ from breakloop.store.ops import (
 )
 
 DENY: Final = "deny"
+_CHARGES: Final = (TakeTokens, ChargeBudget)  # a union would be built anew for each call
 _TOLD_MAX: Final = 1000
 _ERROR_FROM: Final = 400
 
@@ -136,7 +137,7 @@ class Meter:
 
 def adjustable_charges(ops: Sequence[Op], done: CommitResult) -> list[Charge] | None:
     """Return the charges of an allowed call that its answer adjusts: those that were made and are estimates."""
-    found = [op for op in ops if isinstance(op, TakeTokens | ChargeBudget) and op.limiter.needs]
+    found = [op for op in ops if isinstance(op, _CHARGES) and op.limiter.needs]
     if [op for op in found if op.group != ENFORCED]:  # a shadow policy that would have denied has charged nothing
         denied = {op.group for op, result in zip(ops, done.results, strict=True) if denies(op, result)}
         found = [op for op in found if op.group not in denied]

@@ -6,7 +6,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from breakloop.detect.counting import is_snoozed
 from breakloop.detect.stateful import DetectorSlot
@@ -30,13 +29,20 @@ class Plan:
 
     bundle: CompiledBundle
     policies: list[CompiledPolicy]
-    ops: list[Any]  # `Op`, and `DetectorSlot` in the place of what only a window tells
+    ops: list[Op]
+    slots: list[tuple[int, DetectorSlot]]  # detectors that need a window: each finding goes in front of this operation
     now: float
-    project: str = ""  # as it stands in keys; what belongs to the agent alone is in `Identity.shard`
+    project: str = ""  # as keys hold it; `Identity.shard` has the part of the agent
     profile: CallerProfile | None = None
     counted: bool = False  # some of the operations are a detector's
-    watched: bool = False  # some of the operations depend on windows
     metered: bool = False  # some of the charges are estimates
+
+    def add(self, planned: Op | DetectorSlot) -> None:
+        """Append an operation or a detector."""
+        if isinstance(planned, DetectorSlot):
+            self.slots.append((len(self.ops), planned))
+        else:
+            self.ops.append(planned)
 
 
 class Planner:
@@ -68,7 +74,7 @@ class Planner:
         policies = bundle.routes.match(call.host, call.method, call.path) if bundle.policies else []
         if bundle.snoozed:
             decision.snoozed = bundle.snoozed
-        plan = Plan(bundle, policies, [], now, project, profile)
+        plan = Plan(bundle, policies, [], [], now, project, profile)
         if bundle.agents:
             agent = bundle.agents.find(self._descriptors.agent(call))
             if agent is not None:
@@ -82,22 +88,22 @@ class Planner:
             # Global shadow shows what would be enforced without it, so it does not change what is covered.
             loops_decided = loops_decided or (policy.decides_loops and not policy.shadow)
             if policy.loops:
-                self._look(policy.loops, call, plan, group)
+                self._plan_detectors(policy.loops, call, plan, group)
             self._plan_rules(policy, call, plan, group)
         if call.body and not loops_decided:
             # The protection of LLM calls is a policy of its own, after all others; global shadow binds it too.
             loops = bundle.project_loops.get(project_id, bundle.default_loops)
-            self._look(loops, call, plan, -1 if all_shadow else ENFORCED)
+            self._plan_detectors(loops, call, plan, -1 if all_shadow else ENFORCED)
         return plan
 
     def _plan_agent(self, agent: AgentTerms, call: Call, plan: Plan, group: int) -> None:
         """Add what holds for the agent itself, before all policies."""
-        self._look(agent.detectors, call, plan, group)
+        self._plan_detectors(agent.detectors, call, plan, group)
         for rule in agent.rules:
             plan.ops += rule.plan(call, plan.project, group, plan.now, self._meter, self._missing)
         if agent.run is not None:
-            plan.ops += agent.run.plan(call, group, self._meter)
-            plan.watched = True
+            for planned in agent.run.plan(call, group, self._meter):
+                plan.add(planned)
         if agent.metered:
             self._want_usage(call, plan)
 
@@ -114,18 +120,20 @@ class Planner:
             return None
         return held(hold, now)
 
-    def _look(self, detectors: Sequence[CompiledDetector], call: Call, plan: Plan, group: int) -> None:
+    def _plan_detectors(self, detectors: Sequence[CompiledDetector], call: Call, plan: Plan, group: int) -> None:
         # Sessions and fingerprints are an agent's own; a window that several agents share names its place itself.
-        shard, now, ops, snoozed = call.identity.shard, plan.now, plan.ops, call.decision.snoozed
+        shard, now, snoozed = call.identity.shard, plan.now, call.decision.snoozed
         for detector in detectors:
-            count = detector.plan(call, shard, group, now)
-            if count is not None:
-                if snoozed is not None and is_snoozed(count, snoozed, now):
-                    continue
-                ops.append(count)
-                plan.counted = True
-                if type(count) is DetectorSlot:
-                    plan.watched = True
+            planned = detector.plan(call, shard, group, now)
+            if planned is None:
+                continue
+            if isinstance(planned, DetectorSlot):
+                plan.slots.append((len(plan.ops), planned))
+            elif snoozed is not None and is_snoozed(planned, snoozed, now):
+                continue
+            else:
+                plan.ops.append(planned)
+            plan.counted = True
 
     def _plan_rules(self, policy: CompiledPolicy, call: Call, plan: Plan, group: int) -> None:
         """Add what the rules of a policy charge: as remembered, as far as it depends on nothing but the sender."""

@@ -58,12 +58,12 @@ class HoldStore(Protocol):
 
 
 class Quarantine:
-    """The holds that bind in this process. `drop` clears what a store remembers."""
+    """The holds of this process. A release clears the state that was counted against the sender."""
 
-    __slots__ = ("_blocked", "_foreign", "_holds", "_publish", "_recent", "drop", "register")
+    __slots__ = ("_blocked", "_drop_keys", "_foreign", "_holds", "_publish", "_recent", "register")
 
     def __init__(self, drop: Callable[[Sequence[str]], None], publish: Publish) -> None:
-        self.drop = drop
+        self._drop_keys = drop
         self.register: HoldStore | None = None
         self._publish = publish
         self._holds: dict[Key, Hold] = {}
@@ -72,8 +72,12 @@ class Quarantine:
         # By project, caller and agent: what is counted in loops that were denied here, and until when each blocks.
         self._blocked: dict[tuple[str, str, str], dict[str, float]] = {}
 
+    def drop_with(self, drop: Callable[[Sequence[str]], None]) -> None:
+        """Clear what was counted against a sender in another way: also in a shared store."""
+        self._drop_keys = drop
+
     def __bool__(self) -> bool:
-        """Whether anything is held, so that nobody looks in vain."""
+        """Whether anything is held."""
         return bool(self._holds)
 
     def __len__(self) -> int:
@@ -224,7 +228,7 @@ class Quarantine:
 
     def _drop(self, keys: Sequence[str], project: str, now: float) -> None:
         try:
-            self.drop(keys)
+            self._drop_keys(keys)
         except StateError as error:  # what was remembered against it runs out by itself
             self._publish(Event(STORE_DEGRADED, now, {"error": str(error)}, project))
 

@@ -1,19 +1,13 @@
-"""Decisions with a store beyond a connection (SPEC S-2, S-3). Whatever the store does, a decision is made within its
-time budget: the state of this process stands in, and the verdict says `degraded`. Nothing here waits or blocks; `then`
-is called when it is decided. What a single decision asks of the store is `deciding`'s.
+"""Decisions with a store behind a connection. Whatever the store does, a decision is made within its time budget: if
+the store fails or is late, the state of this process is used, and the verdict is marked `degraded`. Nothing here waits;
+`then` is called with the verdict.
 
-One decision on its way to a store beyond a connection (SPEC S-2): read windows unless there is a copy, judge, one
-commit; again where a window has moved on. When it has to be over, and what stands in for the store, is `remote`'s.
+`RemoteDecision` drives the decision procedure (`procedure.py`) with the replies of the store. `RemoteEngine` has the
+deadlines, the fallback and the probes. `StoreHealth` decides whether the store is used: one failure is enough to go on
+without it, some good probes in a row bring it back, and more of them after a relapse.
 
-Answers, as detectors remember them in windows of a store beyond a connection (SPEC S-2). Nobody waits for it: where
-it cannot be written, the answer is not remembered, and the next request is judged by what is known without it.
-
-Chains of answers (`previous_response_id`, SPEC C-7) that instances share: which conversation goes on is known
-wherever its next request arrives. One more round trip where the answer before passed elsewhere.
-
-Whether a shared store can be used now (SPEC S-3): one failure is enough to go on without it, some good answers in a
-row bring it back, and after a relapse it takes more of them, so that a store that flutters is not followed. Who
-probes, and what happens without the store, is `remote`'s.
+`SharedResponseChains`: the conversations that `previous_response_id` continues, shared by all instances. It costs one
+more round trip where another instance has seen the previous answer.
 """
 
 from __future__ import annotations
@@ -22,14 +16,13 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final, Protocol
+from typing import Final, assert_never
 
-from breakloop.detect.stateful import DetectorSlot
-from breakloop.engine.decision_state import Settlement, state_of
-from breakloop.engine.detector_windows import TRIES, RemoteWindowCache, hear, keys, look
+from breakloop.engine.decision_state import state_of
 from breakloop.engine.engine import Engine, unavailable
 from breakloop.engine.plan import Plan
-from breakloop.engine.sharded_windows import SharedWindowRead, is_far
+from breakloop.engine.procedure import Commit, Decision, ReadWindows, Steps, record_answer
+from breakloop.engine.window_cache import RemoteWindowCache
 from breakloop.errors import StateError
 from breakloop.model.call import Answer, Call
 from breakloop.model.verdict import Verdict
@@ -39,237 +32,125 @@ from breakloop.store.ops import (
     CommitResult,
     CountFingerprint,
     FingerprintCount,
-    Op,
     RemoteStore,
     Settle,
     StoredWindow,
-    WindowWrite,
     part,
 )
 
 
-class RemoteHost(Settlement, Protocol):
-    """What a decision needs of `remote.Remote`."""
+class _StoreRun:
+    """Drives a procedure with the replies of the store. Each reply resumes it, until `over` is set."""
 
-    engine: Engine
-    store: RemoteStore
-    windows: RemoteWindowCache
-    fault: Callable[[Exception], Verdict]
-    remember: Callable[[CountFingerprint, FingerprintCount, float], None]
-    heard_time: Callable[[float], None] | None
-    conflicts: int
+    __slots__ = ("_remote", "_steps", "heard", "over")
 
-    def failed(self, why: str) -> None:
-        """The store did not do what it was asked."""
-        ...
+    def __init__(self, remote: RemoteEngine, steps: Steps) -> None:
+        self._remote = remote
+        self._steps = steps
+        self.over = False
+        self.heard = False  # the store has replied, and was asked again
 
-    def without(self, call: Call, plan: Plan) -> Verdict:
-        """Decide with the state of this process."""
-        ...
+    def start(self) -> None:
+        self._guarded(self._advance)
+
+    def _advance(self) -> None:
+        """Run the procedure up to the next request that needs the store."""
+        windows, store = self._remote.windows, self._remote.store
+        while True:
+            request = next(self._steps, None)
+            match request:
+                case None:
+                    self._finished()
+                    return
+                case ReadWindows():
+                    missing = windows.missing(request.keys)
+                    if missing:
+                        store.read_windows(missing, partial(self._read, request, missing))
+                        return
+                    request.windows = [windows.get(key) for key in request.keys]
+                case Commit():
+                    windows.sent(request.writes)
+                    store.commit(request.ops, request.writes, partial(self._committed, request))
+                    return
+                case _:
+                    assert_never(request)
+
+    def _read(self, request: ReadWindows, missing: list[str], found: list[StoredWindow] | StateError) -> None:
+        if isinstance(found, StateError):
+            self._store_failed(found)
+            return
+        windows = self._remote.windows
+        for key, window in zip(missing, found, strict=True):
+            windows.put(key, window)
+        request.windows = [windows.get(key) for key in request.keys]
+        self._resume()
+
+    def _committed(self, request: Commit, done: CommitResult | StateError) -> None:
+        windows = self._remote.windows
+        if isinstance(done, StateError):
+            windows.lost(request.writes)
+            self._store_failed(done)
+            return
+        request.result = done
+        if done.conflict is not None:
+            windows.refused(request.writes, done.conflict)
+        self._resume()
+
+    def _resume(self) -> None:
+        self.heard = True
+        if not self.over:
+            self._guarded(self._advance)
+
+    def _guarded(self, step: Callable[[], None]) -> None:
+        try:
+            step()
+        except Exception as error:  # noqa: BLE001 - an outermost edge: the same reply is read for other calls, too
+            self._fault(error)
+
+    def _finished(self) -> None:
+        """The procedure has ended."""
+
+    def _store_failed(self, error: StateError) -> None:
+        self._remote.failed(str(error))
+
+    def _fault(self, error: Exception) -> None:
+        self._remote.fault(error)
 
 
-class RemoteDecision:
+class RemoteDecision(_StoreRun):
     """One decision on its way."""
 
-    __slots__ = (
-        "_call", "_far", "_ops", "_plan", "_planned", "_remote", "_then", "_tries", "_writes",
-        "deadline", "heard", "over",
-    )  # fmt: skip
+    __slots__ = ("_call", "_decision", "_plan", "_then", "deadline")
 
     def __init__(
-        self, remote: RemoteHost, call: Call, plan: Plan, then: Callable[[Verdict], None], deadline: float
+        self, remote: RemoteEngine, call: Call, plan: Plan, then: Callable[[Verdict], None], deadline: float
     ) -> None:
-        self._remote = remote
+        self._decision = Decision(call, plan, shared=True)
+        super().__init__(remote, self._decision.steps())
         self._call = call
         self._plan = plan
         self._then = then
         self.deadline = deadline
-        self.over = False
-        self.heard = False  # the store has answered, and was asked something else
-        self._tries = 0
-        self._planned = plan.ops  # without what is known already of windows that lie elsewhere
-        self._far: SharedWindowRead | None = None
-        self._ops: list[Op] = plan.ops
-        self._writes: list[WindowWrite] = []
 
-    def start(self) -> None:
-        """Read what there is no copy of, then judge."""
-        plan, remote = self._plan, self._remote
-        try:
-            if not plan.watched:
-                remote.store.commit(self._ops, (), self._committed)
-            elif self._call.identity.shard != plan.project and any(is_far(self._call, op) for op in plan.ops):
-                self._far = SharedWindowRead(remote, self._call, plan, self._looked_afar, self._go_on)
-                self._far.start()
-            else:
-                self._begin()
-        except Exception as error:  # noqa: BLE001 - an outermost edge: this may run where a store's answer came in
-            self._end(remote.fault(error))
+    def _finished(self) -> None:
+        self._end(self._remote.fold(self._call, self._plan, self._decision))
 
-    def _begin(self) -> None:
-        remote = self._remote
-        missing = remote.windows.missing(keys(self._call, self._planned, self._plan.project))
-        if missing:
-            remote.store.read_windows(missing, partial(self._read, missing))
-        else:
-            self._look()
-
-    def _looked_afar(self, error: StateError | None) -> None:
-        if error is not None:
-            self._lost(error)
-        elif not self.over and self._far is not None:
-            self._planned = self._far.ops
-            self._begin()
-
-    def _read(self, missing: list[str], windows: list[StoredWindow] | StateError) -> None:
-        if isinstance(windows, StateError):
-            self._lost(windows)
-            return
-        for key, window in zip(missing, windows, strict=True):
-            self._remote.windows.put(key, window)
-        self._go_on(self._look)
-
-    def _look(self) -> None:
-        plan, remote = self._plan, self._remote
-        self._ops, self._writes = look(
-            self._call, self._planned, plan.project, plan.now, remote.windows.get, copies=True
-        )
-        if self._tries > TRIES:
-            remote.conflicts += 1
-            self._writes = []
-        remote.windows.sent(self._writes)
-        remote.store.commit(self._ops, self._writes, self._committed)
-
-    def _committed(self, done: CommitResult | StateError) -> None:
-        remote = self._remote
-        if isinstance(done, StateError):
-            remote.windows.lost(self._writes)
-            self._lost(done)
-        elif done.conflict is not None:
-            remote.windows.refused(self._writes, done.conflict)
-            self._tries += 1
-            self._go_on(self._look)
-        elif not self.over:
-            self._guarded(partial(self._judge, done))
-
-    def _judge(self, done: CommitResult) -> None:
-        remote, engine, plan = self._remote, self._remote.engine, self._plan
-        state_of(self._call).settlement = remote
-        if self._far is not None:
-            for at, op in enumerate(self._ops):
-                if id(op) in self._far.known:
-                    self._ops[at], done.results[at] = self._far.known[id(op)]
-        if remote.heard_time is not None:
-            remote.heard_time(done.at)
-        verdict = engine.judged(self._call, plan, self._ops, done)
-        if done.denied_at >= 0:
-            op, result = self._ops[done.denied_at], done.results[done.denied_at]
-            if (
-                type(op) is CountFingerprint and type(result) is FingerprintCount
-            ):  # what is blocked stays so when the store goes
-                remote.remember(op, result, plan.now)
-        self._end(engine.counted(self._call, verdict, plan))
-
-    def _lost(self, error: StateError) -> None:
-        self._remote.failed(str(error))
+    def _store_failed(self, error: StateError) -> None:
+        super()._store_failed(error)
         self.give_up()
+
+    def _fault(self, error: Exception) -> None:
+        self._end(self._remote.fault(error))
 
     def give_up(self) -> None:
         """Decide without the store."""
         if not self.over:
             self._guarded(lambda: self._end(self._remote.without(self._call, self._plan)))
 
-    def _go_on(self, step: Callable[[], None]) -> None:
-        self.heard = True
-        if not self.over:
-            self._guarded(step)
-
-    def _guarded(self, step: Callable[[], None]) -> None:
-        try:
-            step()
-        except Exception as error:  # noqa: BLE001 - an outermost edge: the store's answer is read for others, too
-            self._end(self._remote.fault(error))
-
     def _end(self, verdict: Verdict) -> None:
         if not self.over:
             self.over = True
             self._then(verdict)
-
-
-class RemoteFeedback:
-    """Writes answers into windows."""
-
-    __slots__ = ("failed", "fault", "store", "windows")
-
-    def __init__(
-        self,
-        store: RemoteStore,
-        windows: RemoteWindowCache,
-        failed: Callable[[str], None],
-        fault: Callable[[Exception], object],
-    ) -> None:
-        self.store = store
-        self.windows = windows
-        self.failed = failed  # of the store
-        self.fault = fault  # of ours
-
-    def heard(self, call: Call, answer: Answer) -> None:
-        """Let every detector that wants it remember how a call was answered."""
-        for key, watches in state_of(call).windows or ():
-            _FeedbackWrite(self, key, watches, answer).start()
-
-
-class _FeedbackWrite:
-    """One answer on its way into one window."""
-
-    __slots__ = ("_answer", "_key", "_owner", "_tries", "_watches", "_write")
-
-    def __init__(self, owner: RemoteFeedback, key: str, watches: Sequence[DetectorSlot], answer: Answer) -> None:
-        self._owner = owner
-        self._key = key
-        self._watches = watches
-        self._answer = answer
-        self._tries = 0
-        self._write: WindowWrite | None = None
-
-    def start(self) -> None:
-        """Take note in the copy that there is, else in what the store has."""
-        windows = self._owner.windows
-        if windows.missing((self._key,)):
-            self._owner.store.read_windows((self._key,), self._read)
-        else:
-            self._commit()
-
-    def _read(self, windows: list[StoredWindow] | StateError) -> None:
-        if isinstance(windows, StateError):
-            self._owner.failed(str(windows))
-            return
-        self._owner.windows.put(self._key, windows[0])
-        self._commit()
-
-    def _commit(self) -> None:
-        owner = self._owner
-        try:
-            self._write = hear(self._key, owner.windows.get(self._key), self._watches, self._answer)
-        except Exception as error:  # noqa: BLE001 - an outermost edge, as in `_Deciding`
-            owner.fault(error)
-            return
-        if self._write is not None:
-            owner.windows.sent((self._write,))
-            owner.store.commit((), (self._write,), self._committed)
-
-    def _committed(self, done: CommitResult | StateError) -> None:
-        owner, write = self._owner, self._write
-        if write is None:
-            return
-        if isinstance(done, StateError):
-            owner.windows.lost((write,))
-            owner.failed(str(done))
-        elif done.conflict is not None:
-            owner.windows.refused((write,), done.conflict)
-            self._tries += 1
-            if self._tries < TRIES:
-                self._commit()
 
 
 TTL_S: Final = 3600.0
@@ -407,19 +288,17 @@ class RemoteEngine:
         self.health = health
         self.budget_s = budget_s
         self.windows = RemoteWindowCache()
-        self.fault = fault  # of ours: counts it, and returns what the client gets
-        self.remember = remember  # keeps here what the store has found tripped
-        self.heard_time = heard_time  # told the store's time with each commit
+        self.fault = fault  # handles an exception: counts it, and returns the verdict
+        self._remember = remember  # blocks in this process what the store has found tripped
+        self._heard_time = heard_time  # called with the time of the store, with each commit
         self.chains: SharedResponseChains | None = None
-        self._hearer = RemoteFeedback(store, self.windows, self.failed, fault)
-        self.conflicts = 0
+        self._fallback = engine.local_store(self._read_window)
         self.degraded = 0  # decisions made without the store
         self._waiting: deque[RemoteDecision | ChainLookup] = deque()  # nearly in the order of their deadlines
         self._timer: asyncio.TimerHandle | None = None
         self._probing: asyncio.TimerHandle | None = None
         self._closed = False
         self._loop = asyncio.get_running_loop()
-        engine.local.windows.read = self._read_here
 
     # -- decisions ---------------------------------------------------------------------------------------------------
 
@@ -444,9 +323,9 @@ class RemoteEngine:
         engine = self.engine
         plan = engine.plan(call)
         if isinstance(plan, Verdict):
-            then(engine.counted(call, plan, None))
-        elif not plan.ops:
-            then(engine.counted(call, Verdict(), plan))
+            then(engine.count(call, plan, None))
+        elif not plan.ops and not plan.slots:
+            then(engine.count(call, Verdict(), plan))
         elif not self.health.up:
             then(self.without(call, plan))
         else:
@@ -459,16 +338,35 @@ class RemoteEngine:
         if self._timer is None:
             self._timer = self._loop.call_at(one.deadline, self._sweep)
 
+    def fold(self, call: Call, plan: Plan, decision: Decision) -> Verdict:
+        """Return the verdict on a call that the store has committed."""
+        engine, ops, done = self.engine, decision.ops, decision.result
+        state_of(call).settlement = self
+        if decision.contended:
+            engine.tally.conflicts += 1
+        if self._heard_time is not None:
+            self._heard_time(done.at)
+        verdict = engine.fold(call, plan, ops, done)
+        if done.denied_at >= 0:
+            op, result = ops[done.denied_at], done.results[done.denied_at]
+            if isinstance(op, CountFingerprint) and isinstance(result, FingerprintCount):
+                self._remember(op, result, plan.now)  # it stays blocked if the store fails
+        return engine.count(call, verdict, plan)
+
     def without(self, call: Call, plan: Plan) -> Verdict:
-        """Decide with the state of this process (SPEC S-3)."""
+        """Decide with the state of this process."""
         self.degraded += 1
         denied = unavailable(plan)
-        verdict = self.engine.decide_here(call, plan) if denied is None else self.engine.counted(call, denied, plan)
+        if denied is not None:
+            verdict = self.engine.count(call, denied, plan)
+        else:
+            state_of(call).settlement = self._fallback
+            verdict = self.engine.decide_locally(call, plan, self._fallback)
         verdict.degraded = True
         return verdict
 
-    def _read_here(self, key: str, now: float) -> StoredWindow:
-        """What detectors remember goes on from the last copy when the store is gone."""
+    def _read_window(self, key: str, now: float) -> StoredWindow:
+        """Without the store, detectors go on from the last copy."""
         window = self.engine.local.store.read_window(key, now)
         return window if window.version else StoredWindow(0, self.windows.get(key).data)
 
@@ -550,7 +448,7 @@ class RemoteEngine:
         if error is not None:
             self.failed(str(error))
 
-    def heard(self, call: Call, answer: Answer) -> None:
-        """Let detectors remember the answer."""
+    def answered(self, call: Call, answer: Answer) -> None:
         if self.health.up:
-            self._hearer.heard(call, answer)
+            for key, slots in state_of(call).windows or ():
+                _StoreRun(self, record_answer(key, slots, answer)).start()

@@ -27,6 +27,7 @@ class Tally:
     not_read: dict[str, int] = field(default_factory=dict)  # why -> answers that passed unread
     unjudged: int = 0  # requests whose body was too large to be judged
     store_errors: int = 0
+    conflicts: int = 0  # decisions whose windows changed too often, and were not written
     steered: int = 0  # requests that carried a note for the model
     asked_usage: int = 0  # streams whose count of tokens we asked for, and took out again
     refused_usage: int = 0  # of these: sent again without the question, because the upstream does not know it

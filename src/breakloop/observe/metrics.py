@@ -212,7 +212,7 @@ def _histogram(histogram: Histogram, powers: tuple[int, int]) -> HistogramData:
 
 
 def _conflicts(p: MetricSources) -> int:
-    return p.engine.local.windows.conflicts + (0 if p.remote is None else p.remote.conflicts)
+    return p.engine.tally.conflicts
 
 
 def _spend(label: Callable[[str, AgentUse], str]) -> SumActivity:

@@ -21,7 +21,7 @@ from breakloop.limits.circuit_breaker import CircuitBreakerLimiter
 from breakloop.model.call import Answer, Call, CompletionCap
 from breakloop.model.verdict import Verdict
 from breakloop.pricing.tokens import Estimator
-from breakloop.store.ops import ENFORCED, ChargeBudget, CommitResult, Deny, Op, RuleRef, TakeTokens, joined, part, plain
+from breakloop.store.ops import ENFORCED, Charge, ChargeBudget, CommitResult, Deny, Op, RuleRef, joined, part, plain
 
 Getter = Callable[[Call], str | None]
 Match = tuple[tuple[Getter, str], ...]
@@ -198,7 +198,7 @@ class BreakerRule:
 
     def plan(self, call: Call, project: str, charges: Iterable[Op], group: int, meter: MeterPort) -> Op | None:
         """Return what it counts, or None where the first rule charges nothing."""
-        own = [op for op in charges if isinstance(op, TakeTokens | ChargeBudget) and op.rule is self._rule]
+        own = [op for op in charges if isinstance(op, Charge) and op.rule is self._rule]
         if not own:
             return None
         if self._by_money is None:

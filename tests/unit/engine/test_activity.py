@@ -10,7 +10,7 @@ from breakloop.model.call import Answer, Call, Usage
 from breakloop.model.events import AgentUse
 from breakloop.pricing.prices import Prices
 from tests.builders import Json, World, bundle, call, chat, exact, policy, world
-from tests.unit.engine.test_detector_windows import stuck
+from tests.unit.engine.test_procedure import stuck
 
 STEPS: Json = {"similarity": "steps"}
 MODEL = "gpt-4.1"

@@ -189,7 +189,7 @@ def test_a_release_after_a_restart_clears_what_was_remembered(tmp_path: Path) ->
     after = Here(tmp_path)
     [hold] = after.operator.holds()
     dropped: list[str] = []
-    after.world.engine.quarantine.drop = dropped.extend
+    after.world.engine.quarantine.drop_with(dropped.extend)
     after.operator.release("default", agent="a", by="ann")
     assert dropped == list(hold.clears)
     assert dropped

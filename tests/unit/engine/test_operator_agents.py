@@ -11,7 +11,7 @@ from breakloop.errors import OrderError
 from breakloop.model.verdict import Verdict
 from breakloop.store.orders import FileOrderStore
 from tests.builders import Json, World, bundle, call, chat, exact, policy, tail, world
-from tests.unit.engine.test_detector_windows import stuck
+from tests.unit.engine.test_procedure import stuck
 
 RULES = bundle(
     policy("p", loop=[tail(max_hits=2), {"similarity": "steps"}]),

@@ -76,7 +76,7 @@ def test_another_instance_forgets_what_it_denied() -> None:
         for each in (one, two):
             each.book.listen(each.nodes)  # type: ignore[arg-type]
             each.engine.local = each.engine.local.__class__(store, each.clock, each.engine.tally, print)
-            each.engine.quarantine.drop = store.drop
+            each.engine.quarantine.drop_with(store.drop)
             each.engine.set_bundle(compiled(BLOCKING, each.engine._descriptors))
             await each.tick(2)
         assert [one.reason() for _ in range(8)][-1] == two.reason() == "loop_detected"

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 
-from breakloop.detect.stateful import DetectorSlot
 from breakloop.engine.plan import Plan
 from breakloop.engine.quarantine import AGENT, Hold
 from breakloop.model.verdict import Verdict
 from breakloop.policy.descriptors import ContextSettings
-from breakloop.store.ops import CountFingerprint, TakeTokens
+from breakloop.store.ops import Charge, CountFingerprint, Keyed, TakeTokens
 from tests.builders import SECRET, World, bucket, bundle, chat, policy, tail, user, world
 
 
@@ -19,16 +18,17 @@ def test_operations_stand_in_the_order_of_evaluation() -> None:
     here = world(bundle(first, policy("b", bucket()), agents={"*": {"max_steps_per_run": 5}}))
     plan = here.engine.plan(chat())
     assert isinstance(plan, Plan)
-    assert [type(op) for op in plan.ops] == [DetectorSlot, CountFingerprint, DetectorSlot, TakeTokens, TakeTokens]
+    assert [type(op) for op in plan.ops] == [CountFingerprint, TakeTokens, TakeTokens]
+    assert [position for position, _ in plan.slots] == [0, 1]  # before the count, and before the first charge
     assert [one.id for one in plan.policies] == ["a", "b"]
-    assert (plan.counted, plan.watched) == (True, True)
+    assert (plan.counted, len(plan.slots)) == (True, 2)
 
 
 def test_where_nothing_is_remembered_nothing_is_watched() -> None:
     here = world(bundle(policy("a", bucket(), loop=tail())))
     plan = here.engine.plan(chat())
     assert isinstance(plan, Plan)
-    assert (plan.counted, plan.watched) == (True, False)
+    assert (plan.counted, plan.slots) == (True, [])
     plain = world(bundle(policy("a", bucket()))).engine.plan(chat())
     assert isinstance(plain, Plan)
     assert not plain.counted
@@ -63,7 +63,7 @@ TOKENS = {
 def ops_of(here: World, text: str = "hi", **more: str) -> list[tuple[str, float]]:
     plan = here.engine.plan(chat(user(text), headers={"authorization": "Bearer k", "x-team": "red", **more}))
     assert isinstance(plan, Plan)
-    return [(op.key.rpartition("p:")[2], op.cost) for op in plan.ops]
+    return [(op.key.rpartition("p:")[2], op.cost) for op in plan.ops if isinstance(op, Charge)]
 
 
 def test_what_is_remembered_of_a_sender_is_charged_as_it_is_now() -> None:
@@ -99,7 +99,7 @@ def test_what_belongs_to_an_agent_is_kept_in_its_own_place() -> None:
     def places(settings: ContextSettings | None = None) -> list[str]:
         plan = world(rules, settings=settings).engine.plan(chat(headers=headers))
         assert isinstance(plan, Plan)
-        return [":".join(op.key.split(":")[:3]) for op in plan.ops]
+        return [":".join(op.key.split(":")[:3]) for op in plan.ops if isinstance(op, Keyed)]
 
     agents, project = "default|a%3Ab", "default"
     assert places(ContextSettings(secret=SECRET, shard_by_agent=True)) == [

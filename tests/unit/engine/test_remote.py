@@ -14,7 +14,7 @@ from breakloop.store.memory import MemoryStore
 from breakloop.store.ops import StoredWindow, WindowWrite
 from tests.builders import Json, bucket, bundle, call, chat, exact, policy, tail, world
 from tests.fake_remote import RemoteWorld, run
-from tests.unit.engine.test_detector_windows import stuck
+from tests.unit.engine.test_procedure import stuck
 
 STEPS: Json = {"similarity": "steps"}
 LIMITED = bundle(policy("p", bucket(rate=1, burst=2)))
@@ -138,7 +138,7 @@ def test_a_window_that_keeps_moving_is_given_up_after_three_tries() -> None:
         there.store.deliver()
         assert [verdict.allowed for verdict in asked] == [True]
         assert there.store.asked == {"read": 1, "commit": 6}  # the first request's, four that conflict, one without
-        assert there.remote.conflicts == 1
+        assert there.here.engine.tally.conflicts == 1
         assert memory.read_window(key, now).version == int(now * 1000) + 5
 
     run(test)
@@ -260,7 +260,7 @@ def test_a_fault_of_ours_allows(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(Engine, "judged", broken)
+    monkeypatch.setattr(Engine, "fold", broken)
 
     def test() -> None:
         there = RemoteWorld(bundle(policy("p", loop=STEPS)))

@@ -92,7 +92,6 @@ class FakeHealth:
 
 class FakeRemote:
     health = FakeHealth()
-    conflicts = 4
     degraded = 22
 
 
@@ -100,6 +99,7 @@ def full() -> MetricSources:
     made = world(bundle(policy("p", loop=exact())))
     made.decide(chat(user("hello")))
     tally = made.engine.tally
+    tally.conflicts = 4
     for counts in (tally.missing, tally.not_unpacked, tally.not_read):
         counts["x"] = 1
     made.engine.meter.errors.note("simple_word", 90, 100)

@@ -14,7 +14,7 @@ from breakloop.policy.load import load_text
 from breakloop.pricing.prices import ListedModel, Price, Prices
 from breakloop.replay.explain import Explainer, ExplainStep, RecordingEngine, hidden
 from breakloop.store.memory import MemoryStore
-from tests.unit.engine.test_detector_windows import stuck
+from tests.unit.engine.test_procedure import stuck
 
 EXACT = {"enabled": True, "window_seconds": 45, "threshold_identical_requests": 2}
 CHAT = json.dumps({"model": "m", "messages": [{"role": "user", "content": "hi"}]}).encode()

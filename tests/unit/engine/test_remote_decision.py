@@ -7,7 +7,7 @@ from breakloop.model.call import Answer
 from breakloop.policy.descriptors import ContextSettings
 from tests.builders import SECRET, Json, bucket, bundle, chat, exact, policy, tail, world
 from tests.fake_remote import RemoteWorld, run
-from tests.unit.engine.test_detector_windows import stuck
+from tests.unit.engine.test_procedure import stuck
 from tests.unit.engine.test_remote import STEPS, outcome, session_key, turn
 
 BY_AGENT = ContextSettings(secret=SECRET, shard_by_agent=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from breakloop.engine.plan import Plan
-from breakloop.engine.sharded_windows import is_far
+from breakloop.engine.procedure import find_windows
 from breakloop.errors import StateError
 from breakloop.model.call import Call
 from breakloop.policy.descriptors import ContextSettings
@@ -92,7 +92,7 @@ def test_one_that_moves_on_is_judged_again_and_counted_once() -> None:
         assert other.decide(helper(1)).warning
         verdict = there.decide(helper(2))  # its copy of the caller's window is old
         assert (verdict.allowed, verdict.reason) == (False, "loop_detected")
-        assert there.remote.conflicts == 0
+        assert there.here.engine.tally.conflicts == 0
         assert places(there) == [["default"], ["default|agent-0"]] + [["default"]] * 2 + [["default|agent-2"]]
         assert there.store.asked == {"read": 3, "commit": 5}
 
@@ -113,7 +113,7 @@ def test_one_that_keeps_moving_is_given_up() -> None:
 
         there.store.before_commit = moved
         assert there.decide(helper(0)).allowed
-        assert there.remote.conflicts == 1
+        assert there.here.engine.tally.conflicts == 1
         assert [keys for _, keys in there.store.committed][4:5] == [[]]
 
     run(test)
@@ -185,8 +185,9 @@ def test_which_are_far() -> None:
     asked = helper(1)
     plan = here.engine.plan(asked)
     assert isinstance(plan, Plan)
-    assert [is_far(asked, op) for op in plan.ops] == [False, True, False, False]
+    assert [target.of_caller for target in find_windows(asked, plan)] == [True, False]
+    assert len(plan.slots) == 3
     plain = call("/x")
     again = here.engine.plan(plain)
     assert isinstance(again, Plan)
-    assert not any(is_far(plain, op) for op in again.ops)
+    assert not any(target.of_caller for target in find_windows(plain, again))

@@ -26,7 +26,7 @@ def test_every_failure_is_told() -> None:
     state_of(asked).windows = [("win:a", [])]
     local.settle(asked, SETTLE, failed=True)
     local.correct(asked, CORRECT)
-    local.heard(asked, Answer(200))
+    local.answered(asked, Answer(200))
     assert told == [(asked, clock.now(), "the store is gone")] * 3
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from breakloop.engine.decision_state import state_of
 from breakloop.model.call import Answer, Call
@@ -133,5 +132,4 @@ def test_a_session_that_moves_on_is_judged_again() -> None:
         here = world(bundle(policy("p", loop=STEPS)), store=Contended(rivals))
         asked: Call = chat(*stuck(1), headers={"authorization": "Bearer k"})
         assert here.engine.decide(asked).allowed
-        windows: Any = here.engine.local.windows
-        assert windows.conflicts == conflicts
+        assert here.engine.tally.conflicts == conflicts
