@@ -20,11 +20,10 @@ from bench import traffic
 from bench.report import Options, Report, Target, spread
 from breakloop.app.build import GC_THRESHOLD
 from breakloop.clock import SystemClock
-from breakloop.detect.counting import CountingDetector
+from breakloop.detect.counting import BuiltinLoopGuard, CountingDetector
 from breakloop.engine.engine import Engine
 from breakloop.model.call import Call
 from breakloop.policy.compile import compile_bundle
-from breakloop.policy.compile_detectors import BuiltinLoopGuard
 from breakloop.policy.descriptors import ContextSettings, Descriptors
 from breakloop.policy.schema.bundle import Bundle
 from breakloop.store.memory import MemoryStore

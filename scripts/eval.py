@@ -11,8 +11,8 @@ from pathlib import Path
 
 from breakloop.cli.test import OFFLINE_SECRET
 from breakloop.clock import FakeClock
+from breakloop.detect.counting import BuiltinLoopGuard
 from breakloop.policy.compile import compile_bundle
-from breakloop.policy.compile_detectors import BuiltinLoopGuard
 from breakloop.policy.descriptors import ContextSettings, Descriptors
 from breakloop.policy.load import load_text
 from breakloop.replay.formats.recording import Recording

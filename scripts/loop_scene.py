@@ -8,7 +8,8 @@ from hashlib import blake2b
 from itertools import count
 from typing import Any, Final, NamedTuple
 
-from breakloop.detect.steps import StepEvaluation, StepsDetector, StepsSettings
+from breakloop.detect.stateful import Evaluation
+from breakloop.detect.steps import StepEvaluator, StepsSettings
 from breakloop.detect.steps.kinds import LEVELS, NEVER, PRESETS, number
 from breakloop.detect.steps.window import load
 from breakloop.model.call import Result, Step, ToolCall
@@ -51,8 +52,8 @@ class Scene:
         self._messages = 1
         self._now = _START
         only = {name: (0.0 if name == kind else NEVER, NEVER, NEVER) for name in PRESETS["normal"]}
-        # The first detector decides; the second reports only this kind, from count 0 on, which gives the count.
-        self._detectors = [StepsDetector(settings, digest) for settings in (StepsSettings(), StepsSettings(only))]
+        # The first evaluator decides; the second reports only this kind, from count 0 on, which gives the count.
+        self._evaluators = [StepEvaluator(settings, digest) for settings in (StepsSettings(), StepsSettings(only))]
         self._windows = [b"", b""]
         self._last = Step("", (), (), (), (), (), 0, 0)
 
@@ -94,13 +95,13 @@ class Scene:
     def _judge(self, step: Step, did: str, back: str) -> None:
         self._last = step
         self._now += self.every_s
-        found: list[StepEvaluation] = []
-        for at, detector in enumerate(self._detectors):
-            found.append(detector.judge(self._windows[at], step, self._now))
+        found: list[Evaluation] = []
+        for at, evaluator in enumerate(self._evaluators):
+            found.append(evaluator.evaluate(self._windows[at], step, self._now))
             self._windows[at] = found[at].window
         judged, counted = found
         window = load(counted.window)
-        hits = window.storm if self.kind == "storm" else window.count if counted.level else 0.0
+        hits = window.storm if self.kind == "storm" else window.hits if counted.level else 0.0
         self.add(did, back, number(hits) if hits else "", judged.level, judged.evidence)
         if judged.level and judged.kind != self.kind:
             raise AssertionError(f"{self.kind}: turn {len(self.rows)} is {judged.kind} ({judged.evidence})")

@@ -3,8 +3,11 @@ agent that is detected. `loop_kinds` renders the page and fails if the detector 
 
 from __future__ import annotations
 
-from breakloop.detect.spawn import RunStart, SpawnTracker
+from breakloop.clock import FakeClock
+from breakloop.detect.counting import DetectorConfig
+from breakloop.detect.spawn import RunStart, SpawnDetector
 from breakloop.detect.stream import StreamProbe
+from breakloop.policy.descriptors import ContextSettings, Descriptors
 from scripts.loop_scene import Scene, digest
 
 _PLACES = ("attic", "cellar", "garden", "harbour", "kitchen", "library", "museum", "office", "station", "tower")
@@ -171,14 +174,16 @@ def thrash(scene: Scene) -> None:
 def spawn(scene: Scene) -> None:
     """Agents start agents for the same task, or pass it back and forth. Children with different tasks are teamwork, and
     many children with one task at the same time are samples."""
-    detector, window, parent = SpawnTracker(digest), b"", "lead"
+    config = DetectorConfig("steps", "docs", 0, ("warn", "reject", "reject"), 429)
+    detector = SpawnDetector(config, Descriptors(ContextSettings(secret=b"the docs"), FakeClock()), digest)
+    window, parent = b"", "lead"
     for turn in range(8):
         name = f"helper-{turn + 1}"
-        begin = RunStart(name, parent, "", name, "Find out why the nightly build fails, and fix it.")
-        judged = detector.judge(window, begin, 1000.0 + 3 * turn)
-        window, parent = judged.window, name
-        did = f"`{begin.parent}` starts `{name}`"
-        scene.add(did, "with the same task", str(turn + 1), judged.level, judged.evidence)
+        start = RunStart(name, parent, "", name, "Find out why the nightly build fails, and fix it.")
+        evaluation = detector.evaluate_start(window, start, 1000.0 + 3 * turn)
+        window, parent = evaluation.window, name
+        did = f"`{start.parent}` starts `{name}`"
+        scene.add(did, "with the same task", str(turn + 1), evaluation.level, evaluation.evidence)
 
 
 def stream(scene: Scene) -> None:

@@ -28,7 +28,7 @@ import breakloop.openai
 import breakloop.testing
 from breakloop.cli.main import cli, run
 from breakloop.clock import FakeClock
-from breakloop.detect.steps.kinds import KIND_IDS, KINDS
+from breakloop.detect.steps.kinds import KINDS
 from breakloop.model.events import (
     AGENT_KILLED,
     AGENT_RELEASED,
@@ -111,8 +111,8 @@ def photograph_surface(out: Path, corpus: Sequence[Path]) -> None:
     _schemas(out)
     write_lines(out / "reasons.txt", _reasons())
     write_lines(out / "events.txt", EVENTS)
-    write_lines(out / "kinds.txt", [f"{number} {kind}" for kind, number in KIND_IDS.items()])
-    write_lines(out / "kinds-in-order-of-trust.txt", KINDS)
+    write_lines(out / "kinds.txt", ["0 ", *[f"{kind.id} {kind.name}" for kind in KINDS]])
+    write_lines(out / "kinds-in-order-of-trust.txt", ["", *[kind.name for kind in KINDS]])
     write_lines(out / "metrics.txt", _metrics())
     write_lines(out / "public-names.txt", _public())
     write_lines(out / "diagnostics.txt", _diagnostics())

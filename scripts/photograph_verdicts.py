@@ -28,6 +28,7 @@ from breakloop.app.build import price_list
 from breakloop.cli.test import OFFLINE_SECRET
 from breakloop.clock import FakeClock
 from breakloop.config.settings import Settings
+from breakloop.detect.counting import BuiltinLoopGuard
 from breakloop.dialects import registry
 from breakloop.dialects.denial import VerdictHeaders
 from breakloop.engine.engine import Engine
@@ -38,7 +39,6 @@ from breakloop.model.call import Answer, Call, Chat, ToolCall, Usage
 from breakloop.model.events import Activity, Event
 from breakloop.model.verdict import Verdict
 from breakloop.policy.compile import compile_bundle
-from breakloop.policy.compile_detectors import BuiltinLoopGuard
 from breakloop.policy.compiled import CompiledBundle
 from breakloop.policy.descriptors import ContextSettings, Descriptors
 from breakloop.policy.load import load_text

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from breakloop.clock import FakeClock
+from breakloop.detect.counting import BuiltinLoopGuard
 from breakloop.dialects.denial import VerdictHeaders
 from breakloop.engine.engine import Engine
 from breakloop.errors import StateError
@@ -20,7 +21,6 @@ from breakloop.model.call import Call, CallDecision
 from breakloop.model.events import Event
 from breakloop.model.verdict import Verdict
 from breakloop.policy.compile import compile_bundle
-from breakloop.policy.compile_detectors import BuiltinLoopGuard
 from breakloop.policy.compiled import CompiledBundle
 from breakloop.policy.descriptors import ContextSettings, Descriptors
 from breakloop.policy.load import load_text

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from breakloop.detect.steps.kinds import ABOUT, NORMAL, PRESETS, SETTABLE, number
+from breakloop.detect.steps.kinds import BY_NAME, NORMAL, PRESETS, number
 from scripts.loop_kinds import SCENES, played, thresholds, timelines
 from scripts.loop_scene import Row, Scene, table
 
@@ -16,7 +16,7 @@ NEVER_BLOCKED = {"near", "thrash"}
 
 def test_every_kind_has_its_timeline() -> None:
     """No kind without one, and none that there is not (LD-4, LD-8)."""
-    assert set(SCENES) == {*ABOUT, "stream"}
+    assert set(SCENES) == {*BY_NAME, "stream"}
     page = timelines()
     assert re.findall(r"^## (\w+)$", page, re.MULTILINE) == list(SCENES)
 
@@ -57,6 +57,6 @@ def test_rows_that_only_go_on_are_left_out() -> None:
 def test_the_reference_has_every_threshold() -> None:
     """Sensitivities expand to thresholds that can be seen (LD-4)."""
     page = thresholds()
-    for kind in SETTABLE:
+    for kind in BY_NAME:
         cells = " | ".join(", ".join(number(one) for one in preset[kind]) for preset in PRESETS.values())
         assert re.search(rf"^\| \[`{kind}`\]\(\S+#{kind}\) \| .* \| {re.escape(cells)} \|$", page, re.MULTILINE), kind

@@ -13,7 +13,8 @@ from itertools import count
 
 import pytest
 
-from breakloop.detect.steps import StepEvaluation, StepsDetector, StepsSettings
+from breakloop.detect.stateful import Evaluation
+from breakloop.detect.steps import StepEvaluator, StepsSettings
 from breakloop.model.call import Result, Step, ToolCall
 
 NOTHING, NOTICE, BLOCK, STOP = range(4)
@@ -29,17 +30,17 @@ class Session:
     """One session, one step after the other; remembers what was judged."""
 
     def __init__(self, every_s: float = 1.0) -> None:
-        self.detector = StepsDetector(StepsSettings(), digest)
+        self.detector = StepEvaluator(StepsSettings(), digest)
         self.window = b""
         self.now = 1_000_000.0
         self.every_s = every_s
         self.ids = count()
         self.messages = 1
-        self.seen: list[StepEvaluation] = []
+        self.seen: list[Evaluation] = []
 
-    def judge(self, step: Step) -> StepEvaluation:
+    def judge(self, step: Step) -> Evaluation:
         self.now += self.every_s
-        judged = self.detector.judge(self.window, step, self.now)
+        judged = self.detector.evaluate(self.window, step, self.now)
         self.window = judged.window
         assert len(judged.window) <= 6 * 1024
         self.seen.append(judged)
@@ -47,7 +48,7 @@ class Session:
 
     def calls(
         self, *made: tuple[str, str, str | Result], said: str = "", size: int = 0, tools: tuple[str, ...] = ()
-    ) -> StepEvaluation:
+    ) -> Evaluation:
         ids = tuple(f"call_{next(self.ids):08}" for _ in made)
         self.messages += 1 + len(made)
         results = tuple(
@@ -57,10 +58,10 @@ class Session:
         calls = tuple(ToolCall(name, arguments) for name, arguments, _ in made)
         return self.judge(Step(said, calls, ids, results, (), tools, self.messages, size))
 
-    def call(self, arguments: str, result: str | Result = RESULT, name: str = "look") -> StepEvaluation:
+    def call(self, arguments: str, result: str | Result = RESULT, name: str = "look") -> Evaluation:
         return self.calls((name, arguments, result))
 
-    def text(self, said: str, *users: str) -> StepEvaluation:
+    def text(self, said: str, *users: str) -> Evaluation:
         self.messages += 1 + len(users)
         return self.judge(Step(said, (), (), (), users, (), self.messages, 0))
 

@@ -8,11 +8,13 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import astuple
 
-from breakloop.detect.steps import StepEvaluation, StepsDetector, StepsSettings
+from breakloop.detect.stateful import Evaluation
+from breakloop.detect.steps import StepEvaluator, StepsSettings
 from breakloop.model.call import Result, Step, ToolCall
 
-DETECTOR = StepsDetector(StepsSettings(), lambda data: blake2b(data, digest_size=8, key=b"test").digest())
+DETECTOR = StepEvaluator(StepsSettings(), lambda data: blake2b(data, digest_size=8, key=b"test").digest())
 
 ARGUMENTS: list[dict[str, Any]] = [
     {"path": "a", "page": 1},
@@ -52,17 +54,17 @@ def spelled(value: dict[str, Any], spelling: str) -> str:
     return spelling + json.dumps(turned, separators=(f",{spelling}", f"{spelling}:"), indent=2) + spelling
 
 
-def judged(steps: list[Step]) -> list[StepEvaluation]:
+def judged(steps: list[Step]) -> list[Evaluation]:
     window, found = b"", []
     for number, one in enumerate(steps):
-        found.append(DETECTOR.judge(window, one, 1000.0 + number))
+        found.append(DETECTOR.evaluate(window, one, 1000.0 + number))
         window = found[-1].window
         assert len(window) <= 6 * 1024
     return found
 
 
 def verdicts(steps: list[Step]) -> list[tuple[object, ...]]:
-    return [one[1:] for one in judged(steps)]
+    return [astuple(one)[1:] for one in judged(steps)]
 
 
 @given(histories, st.sampled_from(["toolu_", "call-x-", "f47ac10b"]))
@@ -108,9 +110,9 @@ def test_a_retry_changes_nothing_that_follows(history: list[Choice]) -> None:
     window = b""
     found = []
     for number, one in enumerate(steps):
-        judgement = DETECTOR.judge(window, one, 1000.0 + number)
-        found.append(judgement[1:])
-        window = DETECTOR.judge(judgement.window, one, 1000.0 + number).window
+        judgement = DETECTOR.evaluate(window, one, 1000.0 + number)
+        found.append(astuple(judgement)[1:])
+        window = DETECTOR.evaluate(judgement.window, one, 1000.0 + number).window
     assert found == verdicts(steps)
 
 

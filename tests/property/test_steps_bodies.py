@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import astuple
 
-from breakloop.detect.steps import StepEvaluation, StepsDetector, StepsSettings
+from breakloop.detect.stateful import Evaluation
+from breakloop.detect.steps import StepEvaluator, StepsSettings
 from breakloop.model.call import Result, Step, ToolCall
 from breakloop.testing.factories import Conversation, mcp_call
 from tests.unit.dialects.parsing import newest_step
@@ -53,7 +55,7 @@ def digest(data: bytes) -> bytes:
     return blake2b(data, digest_size=8, key=b"test").digest()
 
 
-DETECTOR = StepsDetector(StepsSettings(), digest)
+DETECTOR = StepEvaluator(StepsSettings(), digest)
 
 
 def bodies(dialect: str, history: list[Turn]) -> list[Json]:
@@ -88,18 +90,18 @@ def written(body: Json, spelling: Spelling, number: int) -> bytes:
     return IDS.sub(lambda found: f'"{begin}{int(found[1][5:]) * 7919}"', text).encode()
 
 
-def judged(dialect: str, requests: list[bytes]) -> list[StepEvaluation]:
+def judged(dialect: str, requests: list[bytes]) -> list[Evaluation]:
     window, found = b"", []
     for number, body in enumerate(requests):
         step = newest_step(dialect, body)
         assert step is not None
-        found.append(DETECTOR.judge(window, step, 1000.0 + number))
+        found.append(DETECTOR.evaluate(window, step, 1000.0 + number))
         window = found[-1].window
     return found
 
 
 def verdicts(dialect: str, requests: list[bytes]) -> list[tuple[Any, ...]]:
-    return [one[1:] for one in judged(dialect, requests)]
+    return [astuple(one)[1:] for one in judged(dialect, requests)]
 
 
 @EACH
@@ -190,10 +192,10 @@ def test_a_window_is_never_larger_than_it_may_be(wild: list[Step], again: int) -
     """Whatever comes, and however often; and it can be read again (Q-3)."""
     window = b""
     for number, step in enumerate(wild * again):
-        found = DETECTOR.judge(window, step._replace(messages=(step.messages + number) % 2**31), 1000.0 + number)
+        found = DETECTOR.evaluate(window, step._replace(messages=(step.messages + number) % 2**31), 1000.0 + number)
         assert len(found.window) <= 6 * 1024
         assert len(found.evidence) <= 200
-        assert DETECTOR.judge(found.window, step, 1000.0 + number) == DETECTOR.judge(
+        assert DETECTOR.evaluate(found.window, step, 1000.0 + number) == DETECTOR.evaluate(
             found.window, step, 1000.0 + number
         )
         window = found.window
@@ -208,7 +210,7 @@ def test_cost_does_not_depend_on_the_history() -> None:
         work.append(len(data))
         return digest(data)
 
-    detector = StepsDetector(StepsSettings(), counted)
+    detector = StepEvaluator(StepsSettings(), counted)
     probe = Step("I look.", (ToolCall("look", '{"n": "probe"}'),), ("call_probe_1",), (Result(FRESH, call_id="call_probe_1"),), (), (), 9, 9)  # fmt: skip
     window, sizes, costs = b"", [], []
     for number in range(2001):
@@ -217,10 +219,10 @@ def test_cost_does_not_depend_on_the_history() -> None:
         step = Step(
             "", (ToolCall("look", f'{{"n": {number}}}'),), (key,), (Result(text, call_id=key),), (), (), number, 9
         )
-        window = detector.judge(window, step, 1000.0 + number).window
+        window = detector.evaluate(window, step, 1000.0 + number).window
         if number in (50, 200, 1000, 2000):
             work.clear()
-            sizes.append(len(detector.judge(window, probe, 1001.0 + number).window))
+            sizes.append(len(detector.evaluate(window, probe, 1001.0 + number).window))
             costs.append(list(work))
     assert len(set(sizes)) == 1
     assert costs[0] == costs[1] == costs[2] == costs[3]

@@ -17,6 +17,7 @@ from breakloop.clock import Clock
 from breakloop.config.loader import provider_keys
 from breakloop.config.settings import Settings, price
 from breakloop.config.validators import HISTORY_OFF, POLICY_REDIS
+from breakloop.detect.counting import BuiltinLoopGuard
 from breakloop.dialects.denial import VerdictHeaders
 from breakloop.engine.engine import Engine
 from breakloop.errors import Problem, SettingsError
@@ -33,7 +34,6 @@ from breakloop.model.events import Publish
 from breakloop.model.upstream import upstreams
 from breakloop.observe.log import log
 from breakloop.policy.client import ClientIp
-from breakloop.policy.compile_detectors import BuiltinLoopGuard
 from breakloop.policy.descriptors import ContextSettings, Descriptors
 from breakloop.policy.files import BundleOrigin, FileOrigin
 from breakloop.policy.jwt import JwtKeys

@@ -11,9 +11,10 @@ import click
 from breakloop.app.build import loop_guard
 from breakloop.cli.output import config_option, json_option, print_json, settings_of
 from breakloop.config.loader import LoadedSettings, settings_json_schema
-from breakloop.detect.steps.kinds import ABOUT, LEVELS, PRESETS, SETTABLE, number, said
+from breakloop.detect.counting import BuiltinLoopGuard
+from breakloop.detect.steps.kinds import BY_NAME, LEVELS, PRESETS, as_json, number
 from breakloop.detect.steps.kinds import presets as preset_thresholds
-from breakloop.policy.compile_detectors import BuiltinLoopGuard, builtin_blocks
+from breakloop.policy.compile_detectors import builtin_blocks
 from breakloop.policy.schema.bundle import bundle_json_schema
 from breakloop.policy.schema.loops import AnyLoop, StepsLoop
 
@@ -65,7 +66,7 @@ def _shown(block: AnyLoop) -> Block:
     if not isinstance(block, StepsLoop):
         return {**shown, "action": block.action_for("block")}
     if block.thresholds:
-        shown["thresholds"] = {kind: said(levels) for kind, levels in block.thresholds.items()}
+        shown["thresholds"] = {kind: as_json(levels) for kind, levels in block.thresholds.items()}
     return {**shown, "ladder": {name: block.action_for(name) for name in LEVELS}}
 
 
@@ -108,7 +109,7 @@ def _flow(value: object) -> str:
 
 
 def _presets() -> dict[str, object]:
-    kinds = {kind: {"meaning": ABOUT[kind].meaning, "counts": ABOUT[kind].counted} for kind in SETTABLE}
+    kinds = {kind: {"meaning": BY_NAME[kind].meaning, "counts": BY_NAME[kind].counted} for kind in BY_NAME}
     return {"levels": list(LEVELS), "kinds": kinds, "presets": preset_thresholds()}
 
 
@@ -119,7 +120,7 @@ def _preset_lines() -> Iterator[str]:
     yield "Counts at which a kind of loop is notice, block, stop. Single ones are changed with `thresholds` in a block."
     yield ""
     yield row("kind", *PRESETS, "counts")
-    for kind in SETTABLE:
+    for kind in BY_NAME:
         levels = [", ".join(number(one) for one in thresholds[kind]) for thresholds in PRESETS.values()]
-        yield row(kind, *levels, ABOUT[kind].counted)
-        yield row("", ABOUT[kind].meaning)
+        yield row(kind, *levels, BY_NAME[kind].counted)
+        yield row("", BY_NAME[kind].meaning)

@@ -23,10 +23,10 @@ from pydantic import (
 from breakloop.alerts.channels import AlertTargets
 from breakloop.alerts.rules import AlertRule, check_rules
 from breakloop.config import validators
+from breakloop.detect.counting import BuiltinLoopGuard
 from breakloop.model.upstream import BUILTIN
 from breakloop.policy.schema.types import CountInt, Model, PositiveInt, SchemaFault, Text, fault, refuse
 from breakloop.pricing.prices import Price, from_dollars
-from breakloop.store.ops import COOLDOWN_S
 
 Dollars = Annotated[Decimal, BeforeValidator(validators.dollars), WithJsonSchema({"type": "number", "minimum": 0})]
 
@@ -94,15 +94,19 @@ class Jwt(Model):
     )
 
 
+_GUARD: Final = BuiltinLoopGuard()
+
+
 class LoopGuard(Model):
     """The built-in loop protection."""
 
-    window_seconds: PositiveInt = Field(default=60, description="Length of the sliding window.")
+    window_seconds: PositiveInt = Field(default=_GUARD.window_seconds, description="Length of the sliding window.")
     max_hits: CountInt = Field(
-        default=5, description="Number of identical requests that are allowed in the window; 0 disables the protection."
+        default=_GUARD.max_hits,
+        description="Number of identical requests that are allowed in the window; 0 disables the protection.",
     )
     cooldown_seconds: CountInt = Field(
-        default=COOLDOWN_S, description="How long a loop is denied after its first detection."
+        default=_GUARD.cooldown_seconds, description="How long a loop is denied after its first detection."
     )
 
 

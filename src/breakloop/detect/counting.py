@@ -1,68 +1,97 @@
-"""One compiled `loop_detection` block: counts a fingerprint, and says what follows when it comes too often.
-
-Allow lists of a loop detector (SPEC LD-6): what is never judged, or only until a time (a snooze).
-
-Loops that a person lets go on for a while (SPEC LD-6): by the fingerprint that the denial and the event name.
-"""
+"""What every detector has (its configuration, how it reads a call, allow lists and snoozes), and the detectors that
+only count a fingerprint: `similarity: exact` and `tail`."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final, Protocol
 
-from breakloop.model.call import Call
+from breakloop.model.call import TAIL_MESSAGES, Call, Step
 from breakloop.model.verdict import LoopFinding
-from breakloop.store.ops import CountFingerprint, FingerprintCount, FingerprintSpec, part
+from breakloop.store.ops import (
+    COOLDOWN_S,
+    CountFingerprint,
+    FingerprintCount,
+    FingerprintSpec,
+    blocked_at_once,
+    part,
+)
 
-Entries = Mapping[str, float]  # value -> when it expires, as a time; infinity for never
+Entries = Mapping[str, float]  # value -> when it expires; infinity for never
 
 
 def route_matches(route: str, path: str) -> bool:
-    """Tell whether `path` is `route`, or begins with it where it ends in `*`."""
+    """Tell whether `path` equals `route`, or starts with it if `route` ends in `*`."""
     if route.endswith("*"):
         return path.startswith(route[:-1])
     return path == route
 
 
+class CallReader(Protocol):
+    """How detectors read a call. `policy.descriptors.Descriptors` is one."""
+
+    def caller(self, call: Call) -> str: ...
+
+    def agent(self, call: Call) -> str: ...
+
+    def tools(self, call: Call, messages: int = TAIL_MESSAGES) -> tuple[str, ...]:
+        """Return the names of the tools that the last messages call."""
+        ...
+
+    def step(self, call: Call) -> Step | None:
+        """Return the newest step of an LLM request, or None for other requests."""
+        ...
+
+    def session(self, call: Call) -> str: ...
+
+    def window(self, call: Call) -> str:
+        """Return caller and session, or "" without a session."""
+        ...
+
+    def derived(self, call: Call) -> bool:
+        """Tell whether the client gave the session no name, so that it is derived from how the conversation opens."""
+        ...
+
+    def lane(self, call: Call) -> str:
+        """Return model and system prompt."""
+        ...
+
+    def parent(self, call: Call) -> str:
+        """Return the session or agent that started this one, or ""."""
+        ...
+
+    def trace(self, call: Call) -> str: ...
+
+
 @dataclass(frozen=True, slots=True)
 class AllowList:
-    """Whose repeats are fine. `tools` allows a call only if every tool its tail names is listed."""
+    """Whose repeats are allowed. `tools` allows a call only if it lists every tool that the last messages call."""
 
     routes: Entries
     agents: Entries
     callers: Entries
     tools: Entries
     fingerprints: Entries
+    tool_messages: int = TAIL_MESSAGES  # in how many of the last messages tools are looked for
 
-    @property
-    def says_anything(self) -> bool:
-        """Tell whether there is any entry, so that an empty list costs nothing per request."""
+    def __bool__(self) -> bool:
         return bool(self.routes or self.agents or self.callers or self.tools or self.fingerprints)
 
-    def covers(self, call: Call, fingerprint: str, who: DetectorIdentity, now: float) -> bool:
-        """Tell whether this call is not to be judged now."""
+    def covers(self, call: Call, fingerprint: str, read: CallReader, now: float) -> bool:
+        """Tell whether this call is exempt now."""
         if self.fingerprints.get(fingerprint, 0.0) > now:
             return True
-        if self.agents and self.agents.get(who.agent(call), 0.0) > now:
+        if self.agents and self.agents.get(read.agent(call), 0.0) > now:
             return True
-        if self.callers and self.callers.get(who.caller(call), 0.0) > now:
+        if self.callers and self.callers.get(read.caller(call), 0.0) > now:
             return True
         if self.tools:
-            names = who.tools(call)
+            names = read.tools(call, self.tool_messages)
             if names and all(self.tools.get(name, 0.0) > now for name in names):
                 return True
         return any(expires > now and route_matches(route, call.path) for route, expires in self.routes.items())
-
-
-@dataclass(frozen=True, slots=True)
-class DetectorIdentity:
-    """How to read who sent a call; the readers come from `policy.descriptors`."""
-
-    caller: Callable[[Call], str]
-    agent: Callable[[Call], str]
-    tools: Callable[[Call], tuple[str, ...]]
 
 
 EXPECT_REPEATS_HEADER = "x-breakloop-expect-repeats"
@@ -74,68 +103,86 @@ _COMPARED: Final = "Identical are its last messages; what stands before them may
 
 
 @dataclass(frozen=True, slots=True)
+class BuiltinLoopGuard:
+    """The numbers of the built-in block (`LOOP_GUARD_*`). `max_hits` 0 turns it off."""
+
+    window_seconds: int = 60
+    max_hits: int = 5
+    cooldown_seconds: int = COOLDOWN_S
+
+
+_COOLDOWN: Final = blocked_at_once()
+
+
+@dataclass(frozen=True, slots=True)
 class DetectorConfig:
-    """The fixed part of a detector: whose it is and what it does."""
+    """What a policy sets for a detector, whatever it detects."""
 
     kind: str  # the block's `similarity`
     policy: str
-    index: int  # which block of the policy, because two may count the same fingerprint differently
-    action: str
+    index: int  # of the block in its policy: two blocks may count the same fingerprint differently
+    actions: tuple[str, str, str]  # of notice, block and stop
     status: int
-    expect_repeats: frozenset[str]  # callers whose `X-Breakloop-Expect-Repeats` is believed
-    allow: AllowList | None
-    quarantine_s: int = 0  # how long `kill` holds an agent; 0: until a person releases it
-    setting: str = ""  # where it stands, if not among a policy's blocks
-    key_prefix: str = ""  # in keys, in front of the policy: `|` for the default blocks, which no policy's name can be
+    expect_repeats: frozenset[str] = frozenset()  # callers whose `X-Breakloop-Expect-Repeats` is accepted
+    allow: AllowList | None = None
+    cooldown: FingerprintSpec = _COOLDOWN  # of the loops that a stateful detector denies
+    quarantine_s: int = 0  # how long `kill` holds an agent; 0: until an operator releases it
+    setting: str = ""  # the setting it comes from, if that is not a `loop_detection` block
+    key_prefix: str = ""  # in keys, before the policy: `|` for default blocks, which no policy's name can contain
+
+    @property
+    def action(self) -> str:
+        """The action of a block, which is what counting detectors apply."""
+        return self.actions[1]
 
     @property
     def rule(self) -> str:
-        """Where it stands, as verdicts and records name it."""
+        """The detector's name in verdicts and records."""
         return self.setting or f"loop_detection[{self.index}]"
 
 
-def announced(call: Call, config: DetectorConfig, who: DetectorIdentity) -> int:
-    """Return how many repeats a caller that the policy names has announced (SPEC LD-6); -1 for none."""
+def announced(call: Call, config: DetectorConfig, read: CallReader) -> int:
+    """Return how many repeats a caller listed in `expect_repeats` has announced; -1 for none (LD-6)."""
     value = call.headers.get(EXPECT_REPEATS_HEADER) if config.expect_repeats else None
-    if value is None or not value.isdigit() or who.caller(call) not in config.expect_repeats:
+    if value is None or not value.isdigit() or read.caller(call) not in config.expect_repeats:
         return -1
     return min(int(value[:8]), EXPECT_REPEATS_MAX)
 
 
-def often(spec: FingerprintSpec, result: FingerprintCount, unit: str = "seconds") -> str:
-    """Say how often it came and in which time, as far as the count tells: when the first one came it does not."""
+def frequency(spec: FingerprintSpec, result: FingerprintCount, unit: str = "seconds") -> str:
+    """Return how often and in which time it was sent, as far as the count shows: it has no time of the first one."""
     times, window = f"{result.hits} times", f"{math.ceil(spec.window_s)} {unit}"
-    if spec.cooldown_s and not result.fresh:  # it is counted on, past the window
+    if spec.cooldown_s and not result.fresh:  # blocked requests are counted too, beyond the window
         return f"{times}, also while it was blocked"
     return f"{times} in {window}" if spec.sliding else f"{times}, never more than {window} apart"
 
 
 class CountingDetector:
-    """Plans one `CountFingerprint` a call; `found` turns its result into what the client is told."""
+    """Plans one `CountFingerprint` for each call; `finding` describes its result."""
 
-    __slots__ = ("_fingerprint", "_key", "_who", "config", "spec")
+    __slots__ = ("_fingerprint", "_key", "_read", "config", "spec")
 
     def __init__(
         self,
         config: DetectorConfig,
         spec: FingerprintSpec,
         fingerprint: Callable[[Call], str | None],
-        who: DetectorIdentity,
+        read: CallReader,
     ) -> None:
         self.config = config
         self.spec = spec
         self._fingerprint = fingerprint
-        self._who = who
+        self._read = read
         family = "ld" if config.kind == "exact" else "cnt"
         self._key = (f"{family}:", f":{config.key_prefix}{part(config.policy)}:{config.index}:")
 
     def plan(self, call: Call, project: str, group: int, now: float) -> CountFingerprint | None:
-        """Return the count to make, or None when this detector has nothing to say about the call."""
+        """Return the count, or None if the call has no fingerprint or is on the allow list."""
         fingerprint = self._fingerprint(call)
         if fingerprint is None:
             return None
         config = self.config
-        if config.allow is not None and config.allow.covers(call, fingerprint, self._who, now):
+        if config.allow is not None and config.allow.covers(call, fingerprint, self._read, now):
             return None
         limit = self._expected(call) if config.expect_repeats else -1
         family, middle = self._key
@@ -143,7 +190,7 @@ class CountingDetector:
         return CountFingerprint(self.spec, key, self, group, limit, call.tracked)
 
     def finding(self, op: CountFingerprint, result: FingerprintCount) -> LoopFinding:
-        """Return what a tripped count means."""
+        """Return a tripped count as verdicts and events describe it."""
         config = self.config
         exact = config.kind == "exact"
         what = "identical request" if exact else "same last messages"
@@ -156,40 +203,41 @@ class CountingDetector:
             action=config.action,
             fresh=result.fresh,
             message=self._message(result),
-            evidence=f"{what} sent {often(self.spec, result, 'seconds' if exact else 's')}",
+            evidence=f"{what} sent {frequency(self.spec, result, 'seconds' if exact else 's')}",
         )
 
     def _message(self, result: FingerprintCount) -> str:
-        # The first sentence is what people look for; what "identical" means is said where it is not the whole request.
+        # People search for the first sentence, so it is the same for both kinds.
         compared = "" if self.config.kind == "exact" else _COMPARED
         return (
-            f"Blocked: identical request sent {often(self.spec, result)}. This usually indicates an agent retry loop, "
-            f"infinite recursion, or misconfigured automation. {compared}Do not send it again: change the request, "
-            f"work with the answers you have, or stop. It stays blocked for {math.ceil(result.wait_s)} seconds."
+            f"Blocked: identical request sent {frequency(self.spec, result)}. This usually indicates an agent retry "
+            f"loop, infinite recursion, or misconfigured automation. {compared}Do not send it again: change the "
+            "request, work with the answers you have, or stop. "
+            f"It stays blocked for {math.ceil(result.wait_s)} seconds."
         )
 
-    window_keys: tuple[str, ...] = ()  # beyond the count itself
+    window_keys: tuple[str, ...] = ()  # besides the key of the count
 
     def sender(self, call: Call) -> tuple[str, str]:
-        """Return caller and agent as events name them, and as allow lists want them."""
-        return self._who.caller(call), self._who.agent(call)
+        """Return caller and agent as events and allow lists name them."""
+        return self._read.caller(call), self._read.agent(call)
 
     def note(self, loop: LoopFinding) -> str:
-        """Return the sentence for a model that is steered and not stopped."""
+        """Return the sentence that is added to the conversation of a model that is steered."""
         return (
             f"You have sent the same request {loop.hit_count} times without progress. "
             "Change course, use what you already have, or finish."
         )
 
     def delay_ms(self, count: int) -> int:
-        """Return how long a throttled request waits: 100 ms a repeat, at most 30 s."""
+        """Return how long a throttled request waits: 100 ms for each repeat, at most 30 s."""
         return min(count * DELAY_STEP_MS, DELAY_MAX_MS)
 
     def _expected(self, call: Call) -> int:
-        expected = announced(call, self.config, self._who)
+        expected = announced(call, self.config, self._read)
         return expected if expected < 0 else max(self.spec.limit, expected)
 
 
-def is_snoozed(op: Any, snoozed: Mapping[str, float], now: float) -> bool:
-    """Tell whether an operation counts a fingerprint that may repeat now; it is the last part of its key."""
+def is_snoozed(op: object, snoozed: Mapping[str, float], now: float) -> bool:
+    """Tell whether an operator has snoozed the fingerprint that an operation counts: the last part of its key."""
     return type(op) is CountFingerprint and snoozed.get(op.key.rpartition(":")[2], 0.0) > now

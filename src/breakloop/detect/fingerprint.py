@@ -1,11 +1,8 @@
-"""Keyed 128-bit fingerprints (SPEC 7): they tell equal requests apart from different ones, and reveal nothing.
+"""Keyed 128-bit fingerprints of requests: whole (`similarity: exact`), or of the last messages (`similarity: tail`).
 
-Large texts are first reduced by xxh3 (0.4 us for 20 KB, blake2b needs 29), then the short rest is hashed with the
-key. Somebody who makes xxh3 collide makes only requests of his own look equal: caller and agent stand outside it.
-
-`similarity: exact` (SPEC LD-1): the same method, path, query, body, caller, agent and descriptors.
-
-`similarity: tail` (SPEC LD-2): the same caller, agent, model and last messages, however long the history grows.
+They show whether requests are equal, and reveal nothing else. Large texts are first reduced by xxh3 (0.4 us for 20 KB;
+blake2b needs 29), and the rest is hashed with the key. A client that makes xxh3 collide only makes its own requests
+look equal, because caller and agent are not hashed with xxh3.
 """
 
 from __future__ import annotations
@@ -22,16 +19,16 @@ _SEPARATOR = "\x00"
 
 
 def packed(parts: list[str]) -> bytes:
-    """Return `parts` as bytes that no other list gives, whatever their texts hold. UTF-8 has no bytes fe and ff."""
-    if parts and _SEPARATOR not in "".join(parts):  # in a third of the time that counting takes
+    """Return `parts` as bytes, different for different lists. UTF-8 has no bytes fe and ff."""
+    if parts and _SEPARATOR not in "".join(parts):  # a third of the time of length prefixes
         return _SEPARATOR.join(parts).encode("utf-8", "surrogatepass")
-    # A part holds the separator: length prefixes keep ("a\0b", "c") and ("a", "b\0c") apart.
+    # A part contains the separator: length prefixes keep ("a\0b", "c") and ("a", "b\0c") apart.
     text = "".join(f"{len(part)}{_SEPARATOR}{part}" for part in parts)
     return b"\xff" + text.encode("utf-8", "surrogatepass")
 
 
 class Fingerprinter:
-    """Makes fingerprints with one secret; a fleet that shares the secret agrees on them."""
+    """Computes fingerprints with one secret; instances that share it compute the same ones."""
 
     __slots__ = ("_keyed", "_step")
 
@@ -39,35 +36,35 @@ class Fingerprinter:
         self._keyed = blake2b(digest_size=16, key=secret[:64], person=b"breakloop-fp")
         self._step = blake2b(digest_size=8, key=secret[:64], person=b"breakloop-step").copy
 
-    def short(self, matter: bytes) -> bytes:
-        """Return the 8 bytes that stand for something in a session's window."""
+    def short(self, content: bytes) -> bytes:
+        """Return the 8-byte digest that windows contain."""
         state = self._step()
-        state.update(matter)
+        state.update(content)
         return state.digest()
 
-    def digest(self, parts: list[str], matter: bytes = b"") -> str:
-        """Return 32 hex digits for `parts` in their order and `matter`, which may be large."""
-        return ended(self.begun(parts), matter)
+    def digest(self, parts: list[str], content: bytes = b"") -> str:
+        """Return 32 hex digits for `parts` in their order and `content`, which may be large."""
+        return finish(self.start(parts), content)
 
-    def begun(self, parts: list[str]) -> blake2b:
-        """Return how the digests of these parts begin, for whoever makes many of them; `ended` takes a copy of it."""
+    def start(self, parts: list[str]) -> blake2b:
+        """Return the state after these parts, to compute several digests from copies of it (`finish`)."""
         state = self._keyed.copy()
         state.update(packed(parts))
         return state
 
 
-def ended(begun: blake2b, matter: bytes) -> str:
-    """Return the digest of what was begun, and `matter`. Whoever keeps the beginning hands over a copy."""
-    if matter:
-        begun.update(b"\xfe" + xxhash.xxh3_128_digest(matter))  # no text holds the byte fe, see `packed`
-    return begun.hexdigest()
+def finish(state: blake2b, content: bytes) -> str:
+    """Return the digest of a state and `content`. Changes the state: pass a copy if you need it again."""
+    if content:
+        state.update(b"\xfe" + xxhash.xxh3_128_digest(content))  # no text contains the byte fe, see `packed`
+    return state.hexdigest()
 
 
 Text = Callable[[Call], str]
 
 
 class ExactFingerprint:
-    """Reads what identifies a call whole. Equal JSON bodies are equal whatever their key order or white space."""
+    """Fingerprint of a whole request. JSON bodies are equal whatever their key order or white space."""
 
     __slots__ = ("_body", "_fingerprinter", "_identity", "_query")
 
@@ -85,28 +82,26 @@ class ExactFingerprint:
         self._body = body
 
     def __call__(self, call: Call) -> str | None:
-        """Return the fingerprint, or None when the request has a body that was not shown to us.
-
-        Without its body every POST to one path looks the same, and healthy agents would be stopped.
-        """
+        """Return the fingerprint, or None if the gateway did not forward the body: without it, all POSTs to one path
+        look the same, and healthy agents would be stopped."""
         if call.body_unseen:
             return None
         parts = [self._identity(call), call.method, call.path, self._query(call) if call.query else ""]
         return self._fingerprinter.digest(parts, self._body(call.body) if call.body else b"")
 
 
-# For ASCII: white space as a space, capitals as small letters; everything else as it is.
+# ASCII white space as a space, capitals as small letters, everything else unchanged.
 _FOLDED_ASCII: Final = bytes(32 if chr(code).isspace() else ord(chr(code).lower()) for code in range(128)) + bytes(128)
 
 
-_SHORT: Final = 256  # characters; taking so few apart at every word costs less than any way around it
-_RUNS: Final = 32  # of white space; with fewer a text is taken apart there and not at every word, in half the time
+_SHORT: Final = 256  # characters; splitting so few at every word is fastest
+_RUNS: Final = 32  # of white space; a text with fewer is split at these and not at every word, in half the time
 
 
-# Characters of one request that are folded; what follows tells requests apart as it was sent.
+# Characters of one request that are folded; the rest is compared as it was sent.
 _FOLDED_MAX: Final = 512 * 1024
 _SENDERS_MAX: Final = 1024
-_MODEL_MAX: Final = 256  # characters of a name that is kept
+_MODEL_MAX: Final = 256  # characters of a name that is cached
 
 
 def folded(text: str) -> str:
@@ -123,9 +118,9 @@ def folded(text: str) -> str:
 
 
 class TailFingerprint:
-    """Reads the last messages of an LLM request: role, text, tool calls and results, never their ids."""
+    """Fingerprint of the last messages of an LLM request: role, text, tool calls and results, never their ids."""
 
-    __slots__ = ("_agent", "_begun", "_caller", "_chat", "_fingerprinter", "_messages")
+    __slots__ = ("_agent", "_caller", "_chat", "_fingerprinter", "_messages", "_states")
 
     def __init__(
         self,
@@ -141,39 +136,39 @@ class TailFingerprint:
         self._agent = agent
         self._chat = chat
         self._messages = messages
-        self._begun: dict[tuple[str, str, str], blake2b] = {}
+        self._states: dict[tuple[str, str, str], blake2b] = {}
 
     def __call__(self, call: Call) -> str | None:
-        """Return the fingerprint, or None when this is no LLM request (or its body was not shown to us)."""
+        """Return the fingerprint, or None if this is not an LLM request or its body was not forwarded."""
         chat = self._chat(call)
         if chat is None:
             return None
-        matter: list[str] = []
+        content: list[str] = []
         left = _FOLDED_MAX
         tail = chat.tail
         first = max(0, len(tail) - self._messages)
-        if first and tail[first - 1].calls:  # a result is told from others by its call: "ok" comes back from many
+        if first and tail[first - 1].calls:  # a result is identified by its call: many calls return "ok"
             first -= 1
         for role, text, calls in tail[first:]:
             left -= len(text)
-            said = folded(text) if left >= 0 and text else text
-            # The number is there so that calls and further messages are not confused.
+            folded_text = folded(text) if left >= 0 and text else text
+            # The number separates calls from further messages.
             if not calls:
-                matter += (role, said, "0")
+                content += (role, folded_text, "0")
                 continue
-            matter += (role, said, str(len(calls)))
+            content += (role, folded_text, str(len(calls)))
             for name, arguments in calls:
                 left -= len(arguments)
-                matter += (name, folded(arguments) if left >= 0 else arguments)
+                content += (name, folded(arguments) if left >= 0 else arguments)
         sender = (call.identity.caller or self._caller(call), call.identity.agent or self._agent(call), chat.model)
-        begun = self._begun.get(sender) or self._begin(sender)
-        return ended(begun.copy(), packed(matter))
+        state = self._states.get(sender) or self._start(sender)
+        return finish(state.copy(), packed(content))
 
-    def _begin(self, sender: tuple[str, str, str]) -> blake2b:
-        """Hash who sends, which is the same in thousands of requests. Bounded: names of models come from clients."""
-        begun = self._fingerprinter.begun([*sender])
+    def _start(self, sender: tuple[str, str, str]) -> blake2b:
+        """Hash the sender, which is the same in thousands of requests. Bounded: names of models come from clients."""
+        state = self._fingerprinter.start([*sender])
         if len(sender[2]) <= _MODEL_MAX:
-            if len(self._begun) >= _SENDERS_MAX:
-                self._begun.clear()
-            self._begun[sender] = begun
-        return begun
+            if len(self._states) >= _SENDERS_MAX:
+                self._states.clear()
+            self._states[sender] = state
+        return state

@@ -1,27 +1,23 @@
-"""What blocks with a memory have in common: whose window they keep, whom they leave alone, and what follows from what
-they find. What they look for is each one's own.
+"""Detectors that keep state between requests: their base class, the result of one evaluation, and what follows from it.
 
-`Seen`: a loop that a detector with a memory saw in one call, and what is to be done about it. Stands as the owner of
-its operation, as `LoopDetector` does for the detectors that count.
-
-Detectors that remember: each keeps a section of somebody's window (a session's, an agent's, a caller's), looks at a
-call with it, and says what follows. Reading and writing windows is `windows`' work, packing them `sections`'.
-
-The parts of one session window: each detector keeps its own, under a tag of eight bytes. A window is one value in
-the store, because one commit changes all of it or nothing (SPEC E-5).
+The state of a session, an agent or a caller is a *window*: one value in the store, so that one commit changes all of
+it or nothing. Each detector has a section of the window, under a tag of eight bytes. The engine plans (`plan`), reads
+the windows that the detectors own (`owner`), calls `evaluate`, and commits the new sections with the operations that
+follow (`operation`). Where an answer can change the state (`awaits_answer`), the engine calls `answered` with it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from hashlib import blake2b
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Final
 
-from breakloop.detect.counting import DELAY_MAX_MS, DELAY_STEP_MS, DetectorConfig, DetectorIdentity
+import msgspec
+
+from breakloop.detect.counting import DELAY_MAX_MS, DELAY_STEP_MS, CallReader, DetectorConfig
 from breakloop.model.call import Answer, Call, Step
 from breakloop.model.verdict import LoopFinding
-from breakloop.store.ops import ENFORCED, CountFingerprint, FingerprintCount, FingerprintSpec, Observation, Op, part
+from breakloop.store.ops import ENFORCED, CountFingerprint, FingerprintCount, Observation, Op, joined, part
 
 TAG_BYTES: Final = 8
 _SIZE_BYTES: Final = 2
@@ -30,8 +26,8 @@ SECTION_MAX: Final = 2 ** (8 * _SIZE_BYTES) - 1
 
 
 def unpack_sections(data: bytes) -> dict[bytes, bytes]:
-    """Return the sections by tag; what cannot be read counts as new."""
-    if int.from_bytes(data[TAG_BYTES:_HEAD]) == len(data) - _HEAD > 0:  # only one, as nearly always
+    """Return the sections of a window by tag; none if the data cannot be read, so that detection starts afresh."""
+    if int.from_bytes(data[TAG_BYTES:_HEAD]) == len(data) - _HEAD > 0:  # one section, the usual case
         return {data[:TAG_BYTES]: data[_HEAD:]}
     sections: dict[bytes, bytes] = {}
     at = 0
@@ -46,7 +42,7 @@ def unpack_sections(data: bytes) -> dict[bytes, bytes]:
 
 
 def pack_sections(sections: dict[bytes, bytes]) -> bytes:
-    """Return the sections as one value; one that is too long is left out, which makes it new the next time."""
+    """Return the sections as one value. A section that is empty or too long is dropped."""
     pieces: list[bytes] = []
     for tag, content in sections.items():
         size = len(content)
@@ -55,73 +51,44 @@ def pack_sections(sections: dict[bytes, bytes]) -> bytes:
     return b"".join(pieces)
 
 
-CALLER_OWNER: Final = "c:"  # how an owner begins that may have several agents: a caller
+CALLER_OWNER: Final = "c:"  # prefix of an owner that can have several agents: a caller
 
 
-class WindowDetector(Protocol):
-    """A detector with a memory."""
-
-    config: DetectorConfig
-    tags: tuple[bytes, bytes]  # of its section: enforced, and in shadow
-
-    def owner(self, call: Call) -> str:
-        """Return whose window it is, as keys hold it; "" where it has nothing to say about the call."""
-        ...
-
-    def evaluate(self, call: Call, window: bytes, now: float) -> Evaluation | None:
-        """Judge the call with what is window_keys (b"": nothing yet); None to leave all as it is."""
-        ...
-
-    def operation(self, call: Call, looked: Any, project: str, group: int) -> Op | None:
-        """Return what is to be done about it, or None."""
-        ...
-
-    def awaits_answer(self, call: Call, looked: Any) -> bool:
-        """Tell whether the answer to this call can change what is window_keys."""
-        ...
-
-    def answered(self, window: bytes, answer: Answer) -> bytes:
-        """Return the memory after the answer to a call that was looked at; the same object where nothing changes."""
-        ...
+def session_owner(read: CallReader, call: Call) -> str:
+    """Return the owner of a session's window; "" if the call has no session."""
+    session = read.window(call)
+    return f"s:{part(session)}" if session else ""
 
 
-class Evaluation(Protocol):
-    """What a look came to: the section to keep, the same object where nothing changes, and whatever was found."""
-
-    @property
-    def window(self) -> bytes:
-        """The memory after the call."""
-        ...
+def agent_owner(read: CallReader, call: Call) -> str:
+    """Return the owner of the window of one caller and agent."""
+    return f"a:{joined([read.caller(call), read.agent(call)])}"
 
 
-class DetectorSlot:
-    """Stands among the operations where a finding may follow; no store ever sees it."""
-
-    __slots__ = ("detector", "group")
-
-    def __init__(self, detector: WindowDetector, group: int) -> None:
-        self.detector = detector
-        self.group = group
+def caller_owner(read: CallReader, call: Call) -> str:
+    """Return the owner of the window of one caller."""
+    return f"{CALLER_OWNER}{part(read.caller(call))}"
 
 
 def window_shard(owner: str, shard: str, project: str) -> str:
-    """Return where the window of an owner is kept, as keys hold it: what several agents share is in the project's."""
+    """Return the project part of a window's key. Windows that several agents share are not kept by shard."""
     return shard if shard is project or not owner.startswith(CALLER_OWNER) else project
 
 
 def window_key(owner: str) -> str:
-    """Return the key of somebody's window, project included; the end tells it from keys that begin alike."""
+    """Return the key of a window; `owner` includes the project. The colon at the end separates owners with a common
+    prefix."""
     return f"win:{owner}:"
 
 
-def section_tags(config: DetectorConfig, what: str = "") -> tuple[bytes, bytes]:
-    """Return the names of a detector's section; what a shadow policy remembers stands apart."""
-    name = f"{what}{block_key(config)}"
+def section_tags(config: DetectorConfig, section: str = "") -> tuple[bytes, bytes]:
+    """Return the tags of a detector's section: enforced, and in shadow."""
+    name = f"{section}{block_key(config)}"
     return _tag(name), _tag(f"shadow:{name}")
 
 
 def block_key(config: DetectorConfig) -> str:
-    """Return which block of which policy this is, as keys hold it."""
+    """Return the part of a key that identifies a block: its policy and its index."""
     return f"{config.key_prefix}{part(config.policy)}:{config.index}"
 
 
@@ -129,78 +96,52 @@ def _tag(name: str) -> bytes:
     return blake2b(name.encode("utf-8", "replace"), digest_size=TAG_BYTES).digest()
 
 
-NOTICE, BLOCK, STOP = 1, 2, 3
+NOTHING, NOTICE, BLOCK, STOP = 0, 1, 2, 3  # levels, persisted in every window: never renumber them
+RUN_IDLE_S: Final = 600.0  # a run of an agent ends after this much inactivity
 DENYING: Final = frozenset({"reject", "kill"})
 
 
-class DetectorFinding(Protocol):
-    """What a detector found."""
+class Evaluation(msgspec.Struct, frozen=True, gc=False):
+    """What a detector found in one call, and its section of the window after the call."""
 
-    @property
-    def window(self) -> bytes:
-        """The memory after the call; the same object where nothing changes."""
-        ...
-
-    @property
-    def level(self) -> int:
-        """0 nothing, 1 notice, 2 block, 3 stop."""
-        ...
-
-    @property
-    def kind(self) -> str:
-        """What kind of loop it is."""
-        ...
-
-    @property
-    def evidence(self) -> str:
-        """What was seen, in numbers and names of tools."""
-        ...
-
-    @property
-    def identity(self) -> str:
-        """Tells this loop from others: 16 hex digits."""
-        ...
-
-    @property
-    def fresh(self) -> bool:
-        """Whether it was not told before."""
-        ...
+    window: bytes  # the object that was passed in, if nothing changed
+    level: int = NOTHING
+    kind: str = ""
+    evidence: str = ""  # tool names, counts and sizes; never what was asked or answered
+    identity: str = ""  # of the loop: 16 hex digits
+    fresh: bool = False  # not reported before at this level, nor at half the count
+    hits: float = 0.0  # 0: the detector does not count
+    ambiguous: bool = False  # unnamed conversations overlap, so the counts may belong to several of them
 
 
 class Detection:
-    """One loop in one call."""
+    """A loop that a stateful detector found in one call, with its action: the `owner` of an operation."""
 
-    __slots__ = ("action", "config", "evaluation", "evidence", "kind", "owner", "who")
+    __slots__ = ("_read", "action", "config", "evaluation", "evidence", "kind", "owner")
 
     def __init__(
-        self,
-        config: DetectorConfig,
-        action: str,
-        finding: DetectorFinding,
-        who: DetectorIdentity,
-        owner: str = "",
-        aside: str = "",
+        self, config: DetectorConfig, action: str, evaluation: Evaluation, read: CallReader, owner: str, remark: str
     ) -> None:
         self.config = config
         self.action = action
-        self.evaluation = finding
-        self.kind = finding.kind
-        self.evidence = f"{finding.evidence}; {aside}" if aside else finding.evidence
-        self.who = who
-        self.owner = owner  # whose loop it is, project included
+        self.evaluation = evaluation
+        self.kind = evaluation.kind
+        self.evidence = f"{evaluation.evidence}; {remark}" if remark else evaluation.evidence
+        self.owner = owner  # of the window, project included
+        self._read = read
 
     @property
     def window_keys(self) -> tuple[str, ...]:
-        """Keys of what is window_keys against whoever loops, beside its count."""
+        """Keys to clear when an operator releases the agent, besides the key of the count."""
         return (window_key(self.owner),)
 
     @property
     def hits(self) -> int:
-        """How far the loop has come, as a whole number; 1 where its detector does not count."""
-        return max(1, int(getattr(self.evaluation, "hits", 1)))
+        """The count as a whole number; 1 if the detector does not count."""
+        return max(1, int(self.evaluation.hits))
 
     def finding(self, _op: Op, result: FingerprintCount) -> LoopFinding:
-        """Return what it means."""
+        """Return the loop as verdicts and events describe it."""
         wait_s = math.ceil(result.wait_s)
         return LoopFinding(
             kind=self.kind,
@@ -218,7 +159,7 @@ class Detection:
         )
 
     def note(self, _loop: LoopFinding) -> str:
-        """Return the sentence for a model that is steered and not stopped."""
+        """Return the sentence that is added to the conversation of a model that is steered."""
         return f"You repeat yourself: {self.evidence}. Change course, or finish with what you have."
 
     def delay_ms(self, count: int) -> int:
@@ -227,95 +168,76 @@ class Detection:
 
     def sender(self, call: Call) -> tuple[str, str]:
         """Return caller and agent as events name them."""
-        return self.who.caller(call), self.who.agent(call)
+        return self._read.caller(call), self._read.agent(call)
 
 
-class SeverityActions:
-    """What a block does at each level, and how long what it blocks stays blocked."""
+class DetectorSlot:
+    """Marks the position of a detector among the planned operations; the engine replaces it with what the detector
+    found. Stores never see it."""
 
-    __slots__ = ("_actions", "_config", "_key", "_spec", "_who")
+    __slots__ = ("detector", "group")
 
-    def __init__(
-        self, config: DetectorConfig, actions: tuple[str, str, str], spec: FingerprintSpec, who: DetectorIdentity
-    ) -> None:
-        self._config = config
-        self._actions = actions  # of notice, block and stop
-        self._spec = spec
-        self._who = who
-        self._key = f":{block_key(config)}:"
-
-    def operation(
-        self, finding: DetectorFinding, level: int, owner: str, group: int, aside: str = ""
-    ) -> CountFingerprint | Observation | None:
-        """Return what follows: a block that cools down, or a mere note. `aside` goes to its evidence.
-
-        `owner` is whose loop it is, project included: nobody cools down for somebody else's.
-        """
-        if level < NOTICE:
-            return None
-        action = self._actions[min(level, STOP) - 1]
-        seen = Detection(self._config, action, finding, self._who, owner, aside)
-        if action not in DENYING:
-            return Observation(seen, group)
-        shadow = "shadow:" if group else ""
-        return CountFingerprint(self._spec, f"{shadow}cnt:{owner}{self._key}{finding.identity}", seen, group)
-
-
-class CallReaders(NamedTuple):
-    """How a block reads a call."""
-
-    step: Callable[[Call], Step | None]
-    owner: Callable[[Call], str]  # whose window; "" where the block has nothing to say
-    who: DetectorIdentity
+    def __init__(self, detector: StatefulDetector, group: int) -> None:
+        self.detector = detector
+        self.group = group
 
 
 class StatefulDetector:
-    """A `WindowDetector` without eyes: `look` is for those who inherit."""
+    """Base class. A subclass implements `owner` and `evaluate`."""
 
-    __slots__ = ("_ladder", "_reads", "_watch", "config", "tags")
+    __slots__ = ("_cooldown_key", "_read", "_slot", "config", "tags")
 
-    def __init__(self, config: DetectorConfig, ladder: SeverityActions, reads: CallReaders, what: str = "") -> None:
+    def __init__(self, config: DetectorConfig, read: CallReader, section: str = "") -> None:
         self.config = config
-        self.tags = section_tags(config, what)
-        self._ladder = ladder
-        self._reads = reads
-        self._watch = DetectorSlot(self, ENFORCED)  # the same for every call
+        self.tags = section_tags(config, section)
+        self._read = read
+        self._slot = DetectorSlot(self, ENFORCED)  # the same for every call
+        self._cooldown_key = f":{block_key(config)}:"
 
     def plan(self, _call: Call, _project: str, group: int, _now: float) -> DetectorSlot | None:
-        """Return what stands in the place of a finding until the window is read."""
-        return DetectorSlot(self, group) if group else self._watch
+        """Return the slot for this call."""
+        return DetectorSlot(self, group) if group else self._slot
 
     def owner(self, call: Call) -> str:
-        """Return whose window it is."""
-        return self._reads.owner(call)
-
-    def evaluate(self, _call: Call, _window: bytes, _now: float) -> DetectorFinding | None:
-        """Judge the call with what is window_keys."""
+        """Return the owner of the window, without the project; "" if the detector does not apply to the call."""
         raise NotImplementedError
 
-    def awaits_answer(self, _call: Call, _looked: Any) -> bool:
-        """Tell whether the answer to a call can change what is window_keys."""
+    def evaluate(self, call: Call, window: bytes, now: float) -> Evaluation | None:
+        """Evaluate a call against the section (b"" if it is new); None to leave everything unchanged."""
+        raise NotImplementedError
+
+    def operation(self, call: Call, evaluation: Evaluation, project: str, group: int) -> Op | None:
+        """Return the operation that an evaluation leads to, if any."""
+        return self._act(call, evaluation, evaluation.level, project, group) if evaluation.level else None
+
+    def awaits_answer(self, _call: Call, _evaluation: Evaluation) -> bool:
+        """Tell whether the answer to this call can change the section."""
         return False
 
     def answered(self, window: bytes, _answer: Answer) -> bytes:
-        """Return the memory after an answer: the same, where `hears` does not say otherwise."""
+        """Return the section after the answer to an evaluated call; the same object if nothing changed."""
         return window
 
-    def operation(self, call: Call, looked: DetectorFinding, project: str, group: int) -> Op | None:
-        """Return what is to be done about it."""
-        return self.follow(call, looked, looked.level, project, group) if looked.level else None
-
-    def follow(
-        self, call: Call, looked: DetectorFinding, level: int, project: str, group: int, aside: str = ""
+    def _act(
+        self, call: Call, evaluation: Evaluation, level: int, project: str, group: int, remark: str = ""
     ) -> Op | None:
-        """Return what follows from a finding of this level."""
-        return self._ladder.operation(looked, level, f"{project}:{self.owner(call)}", group, aside)
+        """Return the operation for a level: a denial with a cooldown, or an observation. The owner is in the key of the
+        cooldown, so it blocks no one else. `remark` is appended to the evidence."""
+        config = self.config
+        action = config.actions[min(level, STOP) - 1]
+        owner = f"{project}:{self.owner(call)}"
+        detection = Detection(config, action, evaluation, self._read, owner, remark)
+        if action not in DENYING:
+            return Observation(detection, group)
+        shadow = "shadow:" if group else ""
+        key = f"{shadow}cnt:{owner}{self._cooldown_key}{evaluation.identity}"
+        return CountFingerprint(config.cooldown, key, detection, group)
 
-    def newest(self, call: Call, now: float) -> Step | None:
-        """Return the call's newest step; None when it has none, or is none of this block's business."""
-        step = self._reads.step(call)
+    def _step(self, call: Call, now: float) -> Step | None:
+        """Return the call's newest step; None if it has none or is on the allow list."""
+        step = self._read.step(call)
         return None if step is None or self._is_allowed(call, now) else step
 
     def _is_allowed(self, call: Call, now: float) -> bool:
         allow = self.config.allow
-        return allow is not None and allow.covers(call, "", self._reads.who, now)
+        return allow is not None and allow.covers(call, "", self._read, now)

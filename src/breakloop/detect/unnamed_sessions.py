@@ -1,209 +1,175 @@
-"""What is remembered of one caller and agent whose sessions have no name (SPEC C-7, DETECTION): whether such sessions
-run side by side, and prompts that are wrapped anew each time, which begin a session each. Sessions themselves are
-judged by `steps`; that of a crowded caller nothing is blocked is left to whoever asks. One packed section:
+"""Sessions that the client gave no name, by caller and agent: whether such sessions run side by side, and prompts that
+wrap the previous prompt and begin a new session each time (kind `nested`).
 
-    head 11 · ring of sessions 16 x 17 · lanes (a model and a system prompt each) 16 x 49, all newest first: 1,067 bytes
+Part of a `similarity: steps` block. It runs before the detector of steps, which only gives notice of what it would
+block while unnamed sessions overlap. The section of the agent's window, 1,067 bytes at most, newest entries first:
 
-The part of a `similarity: steps` block that looks beyond one session: conversations that the client did not name
-(SPEC C-7), judged by caller and agent. What is remembered of them is `detect.lanes`' matter.
+    head 11 · sessions 16 x 17 · series of prompts, one for each model and system prompt, 16 x 49
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import Final
 
-from breakloop.detect.counting import DetectorConfig
-from breakloop.detect.stateful import CallReaders, SeverityActions, StatefulDetector
+from breakloop.detect.counting import CallReader, DetectorConfig
+from breakloop.detect.stateful import NOTHING, RUN_IDLE_S, Evaluation, StatefulDetector, agent_owner
 from breakloop.detect.steps import texts
-from breakloop.detect.steps.detector import RUN_IDLE_S, weight_of
+from breakloop.detect.steps.evaluator import weight_of
+from breakloop.detect.steps.findings import times
 from breakloop.detect.steps.fingerprints import NONE, Digest, StepFingerprinter
-from breakloop.detect.steps.kinds import NOTHING, level, times
+from breakloop.detect.steps.kinds import level
 from breakloop.detect.steps.window import COUNT_MAX
 from breakloop.model.call import Call, Step
 
 KIND: Final = "nested"
-OVERLAP_S: Final = 600.0  # so long a caller counts as crowded, and so long a session is remembered
-RING: Final = 16  # sessions: of so many side by side, one comes again before it is forgotten
-LANES: Final = 16
+OVERLAP_S: Final = 600.0  # how long after an overlap sessions count as overlapping, and how long a session is kept
+SESSIONS: Final = 16  # of so many side by side, each comes again before it is dropped
+SERIES: Final = 16
 
 _VERSION: Final = 2
-_HEAD: Final = Struct("<BdBB")  # version, when sessions overlapped last, how many sessions and lanes follow
-_SESSION: Final = Struct("<8sdB")  # digest, when it was seen last, whether it came again after another
-_LANE: Final = Struct("<8s8s8s8sIeedB")
+_HEAD: Final = Struct("<BdBB")  # version, time of the last overlap, number of sessions and of series that follow
+_SESSION: Final = Struct("<8sdB")  # digest, time of its last request, whether it came again after another session
+_SERIES: Final = Struct("<8s8s8s8sIeedB")
 _NEVER: Final = -math.inf
-_SEEN_S: Final = 30.0  # a time is not written anew sooner
-_NOTED_S: Final = 60.0  # nor is an overlap
+_SEEN_S: Final = 30.0  # the time of a session is updated after this many seconds
+_NOTED_S: Final = 60.0  # and the time of an overlap
 
 
-class LaneEvaluation(NamedTuple):
-    """What a step means; `window` is the object that was handed in where there is nothing new to remember."""
+class PromptSeries:
+    """The last prompt of one model and system prompt, in the attributes that `texts.nested` uses, and its loop."""
 
-    window: bytes
-    level: int  # 0 nothing, 1 notice, 2 block, 3 stop
-    kind: str = ""
-    evidence: str = ""
-    identity: str = ""  # of the loop, 16 hex digits
-    fresh: bool = False  # not told before at this level, nor at half the count
-    crowded: bool = False  # two sessions without a name overlapped lately
-
-
-class ConversationLane:
-    """The last prompt of one lane, under the names by which `texts.nested` goes, and how far the loop has come."""
-
-    __slots__ = ("added", "identity", "last_at", "level", "nested", "prompt", "prompt_size", "told", "told_level")
+    __slots__ = (
+        "added", "identity", "last_at", "level", "nested", "prompt", "prompt_size", "reported_hits", "reported_level",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.prompt = self.added = self.identity = NONE
         self.prompt_size = 0
-        self.nested = self.told = 0.0  # the count, and at which count it was told last
+        self.nested = self.reported_hits = 0.0  # the count now, and when it was last reported
         self.last_at = _NEVER
-        self.level = self.told_level = NOTHING
+        self.level = self.reported_level = NOTHING
 
     def pack(self, key: bytes) -> bytes:
-        """Return the lane as the window keeps it."""
-        levels = self.level << 4 | self.told_level
+        levels = self.level << 4 | self.reported_level
         digests = (key, self.prompt, self.added, self.identity)
-        return _LANE.pack(*digests, self.prompt_size, self.nested, self.told, self.last_at, levels)
-
-
-def looks(step: Step) -> bool:
-    """Tell whether `judge` looks at the lane: where nothing was called. Of any other step it need not be known."""
-    return not (step.calls or step.results) and bool(step.users)
-
-
-class LaneTracker:
-    """Judges steps of sessions without a name. One for many callers: all that is remembered is in the windows."""
-
-    __slots__ = ("_printer", "_thresholds")
-
-    def __init__(self, thresholds: tuple[float, float, float], digest: Digest) -> None:
-        self._thresholds = {KIND: thresholds}
-        self._printer = StepFingerprinter(digest)
-
-    def judge(self, window: bytes, session: str, lane: str, step: Step, now: float) -> LaneEvaluation:
-        """Judge a request's newest step; `window` is b"" for a caller and agent that are new."""
-        overlap_at, ring, lanes = _load(window)
-        key = self._printer.plain(session.encode("utf-8", "surrogatepass"))
-        newer_at, newer_ring = _met(overlap_at, ring, key, now)
-        judged, newer_lanes = self._nested(lanes, lane, step, now) if looks(step) else (_NOT_JUDGED, lanes)
-        if newer_ring is not ring or newer_lanes is not lanes:  # an overlap moves the ring
-            sizes = len(newer_ring) // _SESSION.size, len(newer_lanes) // _LANE.size
-            window = b"".join((_HEAD.pack(_VERSION, newer_at, *sizes), newer_ring, newer_lanes))
-        return judged._replace(window=window, crowded=abs(now - newer_at) < OVERLAP_S)
-
-    def _nested(self, lanes: bytes, name: str, step: Step, now: float) -> tuple[LaneEvaluation, bytes]:
-        """Judge a prompt by the one before it in its lane; also return the lanes as they are after it."""
-        key = self._printer.plain(name.encode("utf-8", "surrogatepass"))
-        at, lane = _find(lanes, key, now)
-        before, gap_s, begins = lane.prompt, now - lane.last_at, not lane.nested
-        found = list(texts.nested(lane, step, self._printer, weight_of(gap_s)))
-        fresh = False
-        if found:
-            if begins:
-                lane.identity, lane.told, lane.told_level = self._printer.of(b"loop", key, before), 0.0, NOTHING
-            lane.level = level(self._thresholds, found[0])
-            fresh = bool(lane.level) and (lane.level > lane.told_level or lane.nested >= 2 * lane.told)
-            if fresh:
-                lane.told, lane.told_level = lane.nested, lane.level
-        elif lane.prompt != before:
-            lane.level = NOTHING
-        elif gap_s < _SEEN_S:  # the same prompt again stands as it stood
-            return _judged(lane, fresh=False), lanes
-        lane.last_at = now
-        kept = lanes[:at] + lanes[at + _LANE.size :]
-        return _judged(lane, fresh=fresh), lane.pack(key) + kept[: (LANES - 1) * _LANE.size]
-
-
-_NOT_JUDGED: Final = LaneEvaluation(b"", NOTHING)
-
-
-def _judged(lane: ConversationLane, *, fresh: bool) -> LaneEvaluation:
-    if not lane.level:
-        return _NOT_JUDGED
-    evidence = f"each prompt holds the one before it, {times(lane.nested)}"
-    return LaneEvaluation(b"", lane.level, KIND, evidence, lane.identity.hex(), fresh)
-
-
-def _met(overlap_at: float, ring: bytes, key: bytes, now: float) -> tuple[float, bytes]:
-    """Return when sessions overlapped last, and the ring with this one in it: the same object where that will do.
-
-    Two overlap when each comes again after the other (A, B, A, B). A single call in between is no second session: a
-    title that is asked for, a text that a tool has summed up.
-    """
-    size = _SESSION.size
-    if ring[:8] == key:
-        _, before, returned = _SESSION.unpack_from(ring)
-        return overlap_at, ring if abs(now - before) < _SEEN_S else _SESSION.pack(key, now, returned) + ring[size:]
-    at = next((at for at in range(size, len(ring), size) if ring[at : at + 8] == key), -1)
-    if at < 0:
-        return overlap_at, (_SESSION.pack(key, now, 0) + ring)[: RING * size]
-    lately = abs(now - _SESSION.unpack_from(ring, at)[1]) < OVERLAP_S
-    if lately and any(returned for _, _, returned in _SESSION.iter_unpack(ring[:at])):
-        if abs(now - overlap_at) < _NOTED_S:
-            return overlap_at, ring
-        overlap_at = now
-    return overlap_at, _SESSION.pack(key, now, lately) + ring[:at] + ring[at + size :]
-
-
-def _find(lanes: bytes, key: bytes, now: float) -> tuple[int, ConversationLane]:
-    """Return where a lane stands, and what is known of it; a new one where that is nothing, or too old."""
-    lane = ConversationLane()
-    at = next((at for at in range(0, len(lanes), _LANE.size) if lanes[at : at + 8] == key), len(lanes))
-    if at < len(lanes):
-        _, prompt, added, identity, size, nested, told, last_at, levels = _LANE.unpack_from(lanes, at)
-        if abs(now - last_at) < RUN_IDLE_S and 0 <= nested <= COUNT_MAX and 0 <= told <= COUNT_MAX:
-            lane.prompt, lane.added, lane.identity = prompt, added, identity
-            lane.prompt_size, lane.last_at = size, last_at
-            lane.nested, lane.told = nested, told
-            lane.level, lane.told_level = levels >> 4 & 3, levels & 3
-    return at, lane
-
-
-def _load(window: bytes) -> tuple[float, bytes, bytes]:
-    """Return when sessions overlapped last, the ring, and the lanes; nothing of a window that cannot be read."""
-    if len(window) < _HEAD.size or window[0] != _VERSION:
-        return _NEVER, b"", b""
-    _, overlap_at, sessions, lanes = _HEAD.unpack_from(window)
-    start = _HEAD.size + sessions * _SESSION.size
-    if sessions > RING or lanes > LANES or len(window) != start + lanes * _LANE.size:
-        return _NEVER, b"", b""
-    return overlap_at, window[_HEAD.size : start], window[start:]
+        return _SERIES.pack(*digests, self.prompt_size, self.nested, self.reported_hits, self.last_at, levels)
 
 
 class UnnamedSessionsDetector(StatefulDetector):
-    """Says of a call whether its session is one of a crowd, and finds prompts that wrap the one before."""
+    """Evaluates the steps of sessions without a name."""
 
-    __slots__ = ("_detector", "_lane", "_session")
+    __slots__ = ("_fingerprints", "_thresholds")
 
     def __init__(
-        self,
-        config: DetectorConfig,
-        ladder: SeverityActions,
-        reads: CallReaders,
-        detector: LaneTracker,
-        *,
-        session: Callable[[Call], str],
-        lane: Callable[[Call], str],
+        self, config: DetectorConfig, read: CallReader, digest: Digest, thresholds: tuple[float, float, float]
     ) -> None:
-        super().__init__(config, ladder, reads, "lanes:")
-        self._detector = detector
-        self._session = session
-        self._lane = lane
+        super().__init__(config, read, "lanes:")
+        self._thresholds = {KIND: thresholds}
+        self._fingerprints = StepFingerprinter(digest)
 
     def owner(self, call: Call) -> str:
-        """Return caller and agent, where that can matter: ids of calls tell conversations apart by themselves."""
-        step = call.parsed.step or self._reads.step(call)
-        return "" if step is None or step.call_ids else self._reads.owner(call)
+        """Return caller and agent; "" if the session has a name, or if ids of calls distinguish conversations."""
+        read = self._read
+        step = call.parsed.step or read.step(call)
+        return "" if step is None or step.call_ids or not read.derived(call) else agent_owner(read, call)
 
-    def evaluate(self, call: Call, window: bytes, now: float) -> LaneEvaluation | None:
-        """Judge the call; where tools are at work, only whether there is a crowd is of interest."""
-        step = self.newest(call, now)
+    def evaluate(self, call: Call, window: bytes, now: float) -> Evaluation | None:
+        """Evaluate the call, and set `call.decision.crowded`."""
+        step = self._step(call, now)
         if step is None:
             return None
-        lane = "" if step.calls or step.results else self._lane(call)
-        judged = self._detector.judge(window, self._session(call), lane, step, now)
-        call.decision.crowded = judged.crowded
-        return judged
+        system = "" if step.calls or step.results else self._read.lane(call)  # reading a system prompt takes time
+        evaluation = self.evaluate_step(window, self._read.session(call), system, step, now)
+        call.decision.crowded = evaluation.ambiguous
+        return evaluation
+
+    def evaluate_step(self, window: bytes, session: str, system: str, step: Step, now: float) -> Evaluation:
+        """Evaluate a request's newest step; `system` is model and system prompt."""
+        overlap_at, sessions, series = _load(window)
+        key = self._fingerprints.plain(session.encode("utf-8", "surrogatepass"))
+        newer_at, newer_sessions = _add_session(overlap_at, sessions, key, now)
+        newer_series, one, fresh = series, None, False
+        if not (step.calls or step.results) and step.users:
+            one, fresh, newer_series = self._nested(series, system, step, now)
+        if newer_sessions is not sessions or newer_series is not series:  # an overlap changes the sessions too
+            sizes = len(newer_sessions) // _SESSION.size, len(newer_series) // _SERIES.size
+            window = b"".join((_HEAD.pack(_VERSION, newer_at, *sizes), newer_sessions, newer_series))
+        overlap = abs(now - newer_at) < OVERLAP_S
+        if one is None or not one.level:
+            return Evaluation(window, ambiguous=overlap)
+        evidence = f"each prompt holds the one before it, {times(one.nested)}"
+        return Evaluation(window, one.level, KIND, evidence, one.identity.hex(), fresh, ambiguous=overlap)
+
+    def _nested(self, series: bytes, name: str, step: Step, now: float) -> tuple[PromptSeries, bool, bytes]:
+        """Compare a prompt with the previous one of its series. Return the series, whether its loop is to be reported,
+        and all series after the step."""
+        key = self._fingerprints.plain(name.encode("utf-8", "surrogatepass"))
+        at, one = _find(series, key, now)
+        before, gap_s, begins = one.prompt, now - one.last_at, not one.nested
+        found = texts.nested(one, step, self._fingerprints, weight_of(gap_s))
+        fresh = False
+        if found:
+            if begins:
+                one.identity = self._fingerprints.of(b"loop", key, before)
+                one.reported_hits, one.reported_level = 0.0, NOTHING
+            one.level = level(self._thresholds, found[0])
+            fresh = bool(one.level) and (one.level > one.reported_level or one.nested >= 2 * one.reported_hits)
+            if fresh:
+                one.reported_hits, one.reported_level = one.nested, one.level
+        elif one.prompt != before:
+            one.level = NOTHING
+        elif gap_s < _SEEN_S:  # the same prompt again: nothing changes
+            return one, False, series
+        one.last_at = now
+        kept = series[:at] + series[at + _SERIES.size :]
+        return one, fresh, one.pack(key) + kept[: (SERIES - 1) * _SERIES.size]
+
+
+def _add_session(overlap_at: float, sessions: bytes, key: bytes, now: float) -> tuple[float, bytes]:
+    """Return the time of the last overlap, and the sessions with this one; the same objects if nothing changed.
+
+    Two sessions overlap when each comes again after the other (A, B, A, B). A single call in between is not a second
+    session: a client asks for a title, or a tool has a text summarised.
+    """
+    size = _SESSION.size
+    if sessions[:8] == key:
+        _, before, returned = _SESSION.unpack_from(sessions)
+        return overlap_at, sessions if abs(now - before) < _SEEN_S else _SESSION.pack(key, now, returned) + sessions[
+            size:
+        ]
+    at = next((at for at in range(size, len(sessions), size) if sessions[at : at + 8] == key), -1)
+    if at < 0:
+        return overlap_at, (_SESSION.pack(key, now, 0) + sessions)[: SESSIONS * size]
+    lately = abs(now - _SESSION.unpack_from(sessions, at)[1]) < OVERLAP_S
+    if lately and any(returned for _, _, returned in _SESSION.iter_unpack(sessions[:at])):
+        if abs(now - overlap_at) < _NOTED_S:
+            return overlap_at, sessions
+        overlap_at = now
+    return overlap_at, _SESSION.pack(key, now, lately) + sessions[:at] + sessions[at + size :]
+
+
+def _find(series: bytes, key: bytes, now: float) -> tuple[int, PromptSeries]:
+    """Return the position of a series and the series itself; a new one if it is missing or too old."""
+    one = PromptSeries()
+    at = next((at for at in range(0, len(series), _SERIES.size) if series[at : at + 8] == key), len(series))
+    if at < len(series):
+        _, prompt, added, identity, size, nested, reported_hits, last_at, levels = _SERIES.unpack_from(series, at)
+        if abs(now - last_at) < RUN_IDLE_S and 0 <= nested <= COUNT_MAX and 0 <= reported_hits <= COUNT_MAX:
+            one.prompt, one.added, one.identity = prompt, added, identity
+            one.prompt_size, one.last_at = size, last_at
+            one.nested, one.reported_hits = nested, reported_hits
+            one.level, one.reported_level = levels >> 4 & 3, levels & 3
+    return at, one
+
+
+def _load(window: bytes) -> tuple[float, bytes, bytes]:
+    """Return the time of the last overlap, the sessions, and the series; nothing if the data cannot be read."""
+    if len(window) < _HEAD.size or window[0] != _VERSION:
+        return _NEVER, b"", b""
+    _, overlap_at, session_count, series_count = _HEAD.unpack_from(window)
+    start = _HEAD.size + session_count * _SESSION.size
+    if session_count > SESSIONS or series_count > SERIES or len(window) != start + series_count * _SERIES.size:
+        return _NEVER, b"", b""
+    return overlap_at, window[_HEAD.size : start], window[start:]

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, assert_never
 
 from breakloop.clock import Clock
-from breakloop.detect.steps.block import CUTS
+from breakloop.detect.steps.detector import CUT_STREAM
 from breakloop.dialects import registry
 from breakloop.engine.activity import ActivityRecorder, Mark
 from breakloop.engine.breakers import Breakers, BreakerState
@@ -139,7 +139,7 @@ def repeated_event(call: Call, who: Descriptors, action: str, chars: int, times:
         "action": action,
         "policy": "",
         "evidence": f"the same {chars} characters {times} times in one answer",
-        "shadow": call.decision.guards_stream != CUTS,
+        "shadow": call.decision.guards_stream != CUT_STREAM,
     }
     return Event(LOOP_DETECTED, now, data, call.identity.project, call.request_id)
 
@@ -374,7 +374,7 @@ class Engine:
 
     def repeated(self, call: Call, action: str, chars: int, times: int) -> None:
         """Count and tell that a streamed answer repeats itself (SPEC LD-8), and what was done: "cut", or "warn"."""
-        shadow = call.decision.guards_stream != CUTS
+        shadow = call.decision.guards_stream != CUT_STREAM
         if action == "cut" and not shadow:
             self.tally.cut += 1
         self._publish(repeated_event(call, self._descriptors, action, chars, times, self._clock.now()))

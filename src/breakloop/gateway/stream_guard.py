@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from breakloop.detect.steps.block import CUTS
+from breakloop.detect.steps.detector import CUT_STREAM
 from breakloop.detect.stream import StreamProbe
 from breakloop.dialects import registry
 from breakloop.dialects.encoding import EncodingError, Unpacker
@@ -222,7 +222,7 @@ def watch_stream(
     capped: ReportCap,
 ) -> StreamWatch:
     """Return the watch for a stream. `guards` is `Call.guards_stream`; without `can_cut` findings are only reported."""
-    repetition = RepetitionWatch(repeated, _action(guards == CUTS, can_cut)) if guards else None
+    repetition = RepetitionWatch(repeated, _action(guards == CUT_STREAM, can_cut)) if guards else None
     if repetition is not None and not caps:
         return repetition
     return CompletionWatch([CapReached(cap, choices, capped, _action(cap.cuts, can_cut)) for cap in caps], repetition)

@@ -10,8 +10,10 @@ import math
 from typing import Final
 
 from breakloop.detect.fingerprint import Fingerprinter
-from breakloop.detect.steps.detector import StepsDetector
-from breakloop.detect.steps.kinds import BLOCK, STOP, StepsSettings, ToolOptions
+from breakloop.detect.stateful import BLOCK, STOP
+from breakloop.detect.steps.evaluator import StepEvaluator
+from breakloop.detect.steps.fingerprints import ToolOptions
+from breakloop.detect.steps.kinds import StepsSettings
 from breakloop.dialects.steps import bounded
 from breakloop.integrations.claude_code import HookEvent, HookSession
 from breakloop.model.call import Result, Step, ToolCall
@@ -29,7 +31,7 @@ class LocalHookBackend:
 
     def __init__(self, secret: bytes, sensitivity: str = "normal") -> None:
         settings = StepsSettings.preset(sensitivity, tools=dict.fromkeys(_POLLED, ToolOptions(poll=True)))
-        self._detector = StepsDetector(settings, Fingerprinter(secret).short)
+        self._evaluator = StepEvaluator(settings, Fingerprinter(secret).short)
 
     def step(self, session: HookSession, event: HookEvent, arguments: str, now: float) -> Decision:
         calls = (ToolCall(event.tool, bounded(arguments)),)
@@ -45,7 +47,7 @@ class LocalHookBackend:
         session.steps += 1
         session.size += step.size
         grown = step._replace(messages=session.steps * 2, size=session.size)
-        found = self._detector.judge(session.window, grown, now)
+        found = self._evaluator.evaluate(session.window, grown, now)
         session.window = found.window
         if not found.level:
             return Decision()

@@ -12,15 +12,24 @@ from functools import partial
 from typing import Any, Final
 from zoneinfo import ZoneInfo
 
-from breakloop.detect.counting import DetectorConfig
+from breakloop.detect.counting import BuiltinLoopGuard, DetectorConfig
 from breakloop.detect.fingerprint import Fingerprinter
+from breakloop.detect.run_steps import RunStepsLimit
+from breakloop.detect.stateful import session_owner
 from breakloop.limits.base import COST, MICROUSD, TOKENS, Limiter, LocalDay, Period
 from breakloop.limits.budget import SETTING, CostBudget
 from breakloop.limits.circuit_breaker import CircuitBreakerLimiter
 from breakloop.limits.llm_tokens import LlmTokens, TokenCeilings
 from breakloop.limits.token_bucket import TokenBucket
 from breakloop.model.call import SECRET_HEADERS, Call, CompletionCap
-from breakloop.policy.compile_detectors import BuiltinLoopGuard, DetectorCompiler, WindowDetectorCompiler, expiry
+from breakloop.policy.compile_detectors import (
+    DetectorContext,
+    default_detectors,
+    expiry,
+    policy_detectors,
+    project_detectors,
+    simhash_detector,
+)
 from breakloop.policy.compiled import (
     ActiveHours,
     AgentTerms,
@@ -31,7 +40,7 @@ from breakloop.policy.compiled import (
 )
 from breakloop.policy.descriptors import Descriptors
 from breakloop.policy.matching import CompiledKillSwitch, CompiledSelector, KillSwitches, Routes
-from breakloop.policy.rules import AGENT, BreakerRule, CompiledRule, FallbackRule, Getter, Match
+from breakloop.policy.rules import AGENT, BreakerRule, CompiledRule, FallbackRule, Getter, Match, RunRule
 from breakloop.policy.schema import bundle
 from breakloop.policy.schema import bundle as schema
 from breakloop.policy.schema.limits import CostBasedConfig, LlmTokensConfig, TokenBucketConfig
@@ -52,17 +61,17 @@ class AgentBudget(CostBudget):
     reason = "agent_budget_exceeded"
 
 
-def agent_terms(
-    agents: Mapping[str, bundle.Agent], make: WindowDetectorCompiler, agent_of: Getter
-) -> Iterator[AgentTerms]:
+def agent_terms(agents: Mapping[str, bundle.Agent], context: DetectorContext, agent_of: Getter) -> Iterator[AgentTerms]:
     """Yield what is said of each agent or pattern."""
     for index, (pattern, agent) in enumerate(agents.items()):
         presence = ActiveHours(active=agent.active, hours=agent.hours, zone=agent.timezone)
         rules = tuple(_rules(agent, pattern, agent_of))
         run = None
         if agent.max_usd_per_run is not None:
-            run = make.run_money(pattern, agent.max_usd_per_run, _config("run", index, SETTING))
-        yield AgentTerms(pattern, tuple(_detectors(agent, index, make)), presence, rules, run)
+            config, words = _config("run", index, SETTING), estimator("simple_word")
+            owner = partial(session_owner, context.read)
+            run = RunRule(pattern, agent.max_usd_per_run, config, owner=owner, estimator=words)
+        yield AgentTerms(pattern, tuple(_detectors(agent, index, context)), presence, rules, run)
 
 
 def _rules(agent: bundle.Agent, pattern: str, agent_of: Getter) -> Iterator[CompiledRule]:
@@ -85,21 +94,19 @@ def _rule(name: str, limiter: Limiter, agent_of: Getter) -> CompiledRule:
     return CompiledRule(name, AGENTS, match=(), keys=keys, limiter=limiter, rejects_missing=False, status=_STATUS)
 
 
-def _detectors(agent: bundle.Agent, index: int, make: WindowDetectorCompiler) -> Iterator[CompiledDetector]:
+def _detectors(agent: bundle.Agent, index: int, context: DetectorContext) -> Iterator[CompiledDetector]:
     if agent.max_steps_per_run is not None:
-        yield make.ceiling(_config("run", index, "max_steps_per_run"), agent.max_steps_per_run)
+        yield RunStepsLimit(_config("run", index, "max_steps_per_run"), context.read, agent.max_steps_per_run)
     if agent.kill_switch_enabled:
-        weights = Weights()
+        config = _config("simhash", index, "kill_switch", ("warn", "kill", "kill"))
         window, threshold = agent.kill_switch_window_size, agent.kill_switch_threshold
-        yield make.score(
-            _config("simhash", index, "kill_switch", "kill"), ("warn", "kill", "kill"), window, threshold, weights
-        )
+        yield simhash_detector(context, config, window, threshold, Weights())
 
 
-def _config(kind: str, index: int, setting: str, action: str = "reject") -> DetectorConfig:
-    return DetectorConfig(
-        kind, AGENTS, index, action, _STATUS, expect_repeats=frozenset(), allow=None, setting=setting, key_prefix="|"
-    )
+def _config(
+    kind: str, index: int, setting: str, actions: tuple[str, str, str] = ("reject", "reject", "reject")
+) -> DetectorConfig:
+    return DetectorConfig(kind, AGENTS, index, actions, _STATUS, setting=setting, key_prefix="|")
 
 
 _UNITS = {"usage:usd": MICROUSD, "usage:tokens": TOKENS}
@@ -192,8 +199,8 @@ def compile_bundle(
         version = bundle.bundle_version
     maker = _Maker(descriptors, Fingerprinter(secret))
     policies = tuple(maker.policy(index, policy) for index, policy in enumerate(bundle.policies))
-    default_loops = maker.loops.of_defaults(bundle.defaults, guard)
-    project_loops = maker.loops.of_projects(bundle, guard)
+    default_loops = default_detectors(maker.detectors, bundle.defaults, guard)
+    project_loops = project_detectors(maker.detectors, bundle, guard)
     return CompiledBundle(
         version=version,
         digest=digest,
@@ -206,7 +213,7 @@ def compile_bundle(
         expires=expiry(bundle.expires_at),
         default_loops=default_loops,
         project_loops=project_loops,
-        tail_messages=maker.loops.tail_messages,
+        tail_messages=maker.detectors.tail_messages,
         agents=maker.agents(bundle.agents),
         agents_with=partial(_agents_with, maker, bundle.agents),
     )
@@ -233,12 +240,12 @@ class _Maker:
     def __init__(self, descriptors: Descriptors, fingerprinter: Fingerprinter) -> None:
         self._descriptors = descriptors
         self._fingerprinter = fingerprinter
-        self.loops = DetectorCompiler(descriptors, fingerprinter)
+        self.detectors = DetectorContext(descriptors, fingerprinter)
         self._limiters = LimiterCompiler(descriptors)
         self.used: set[str] = set()  # every descriptor that a policy names
 
     def agents(self, said: Mapping[str, schema.Agent]) -> CompiledAgents:
-        return CompiledAgents(agent_terms(said, self.loops.watchers, self._descriptors.agent))
+        return CompiledAgents(agent_terms(said, self.detectors, self._descriptors.agent))
 
     def policy(self, index: int, policy: schema.Policy) -> CompiledPolicy:
         spec = policy.spec
@@ -255,7 +262,7 @@ class _Maker:
             index=index,
             selector=_selector(spec.selector),
             shadow=spec.mode == "shadow",
-            loops=self.loops.of_policy(policy, names),
+            loops=policy_detectors(self.detectors, policy, names),
             decides_loops=bool(spec.loops),
             rules=rules,
             fallback=fallback,

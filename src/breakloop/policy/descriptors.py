@@ -354,10 +354,10 @@ class Descriptors:
         session = call.identity.session or self.session(call)
         return f"{call.identity.caller or self.caller(call)}|{session}" if session else ""
 
-    def tools(self, call: Call) -> tuple[str, ...]:
+    def tools(self, call: Call, messages: int = TAIL_MESSAGES) -> tuple[str, ...]:
         """Return the names of the tools that the last messages call, in order."""
         chat = self.chat(call)
-        return tuple([made.name for message in chat.tail[-TAIL_MESSAGES:] for made in message.calls]) if chat else ()
+        return tuple([made.name for message in chat.tail[-messages:] for made in message.calls]) if chat else ()
 
     def key_digest(self, call: Call) -> str | None:
         """Return the digest that stands for the API key, or None without one."""

@@ -10,15 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from struct import Struct
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 from breakloop.detect.counting import DetectorConfig
-from breakloop.detect.stateful import DetectorSlot, section_tags
-from breakloop.detect.steps.detector import RUN_IDLE_S
+from breakloop.detect.stateful import RUN_IDLE_S, DetectorSlot, Evaluation, StatefulDetector, section_tags
 from breakloop.limits.base import NOTHING, Estimate, LimitDenial, Limiter
 from breakloop.limits.budget import SETTING, RunBudget, RunPaid
 from breakloop.limits.circuit_breaker import CircuitBreakerLimiter
-from breakloop.model.call import Answer, Call, CompletionCap
+from breakloop.model.call import Call, CompletionCap
 from breakloop.model.verdict import Verdict
 from breakloop.pricing.tokens import Estimator
 from breakloop.store.ops import ENFORCED, Charge, ChargeBudget, CommitResult, Deny, Op, RuleRef, joined, part, plain
@@ -213,14 +212,6 @@ _SECTION: Final = Struct("<Bdd")
 _VERSION: Final = 1
 
 
-class RunChargeStarted(NamedTuple):
-    """The run that a call belongs to."""
-
-    window: bytes
-    start: float
-    now: float
-
-
 class RunCharge:
     """Owns the account of what a run has really cost."""
 
@@ -284,46 +275,38 @@ class RunRule:
         return why, (op.key, *[one.key for one, _ in own])
 
 
-class _Charge:
+class _Charge(StatefulDetector):
     """One charge of one call, while the window is read that says which run it is."""
 
-    __slots__ = ("_cost", "_payer", "_rule", "config", "tags")
+    __slots__ = ("_cost", "_payer", "_rule")
 
     def __init__(self, rule: RunRule, payer: RunRule | RunCharge, cost: int) -> None:
         self._rule = rule
         self._payer = payer
         self._cost = cost
-        self.tags = rule.tags
-        self.config = rule.config
+        self.tags, self.config = rule.tags, rule.config
 
     def owner(self, call: Call) -> str:
         """Return the session, which is the run; "" where a call has none, and then nothing is charged."""
         return self._rule.owner(call)
 
-    def evaluate(self, _call: Call, window: bytes, now: float) -> RunChargeStarted:
+    def evaluate(self, _call: Call, window: bytes, now: float) -> Evaluation:
         """Go on with the run, or begin one."""
         start, last = _read(window)
         if not start or now - last >= RUN_IDLE_S:
             start = now
         elif last == now:
-            return RunChargeStarted(window, start, now)
-        return RunChargeStarted(_SECTION.pack(_VERSION, start, now), start, now)
+            return Evaluation(window)
+        return Evaluation(_SECTION.pack(_VERSION, start, now))
 
-    def operation(self, call: Call, looked: RunChargeStarted, project: str, group: int) -> Op:
+    def operation(self, call: Call, evaluation: Evaluation, project: str, group: int) -> Op:
         """Return the charge."""
         payer = self._payer
-        key = self._rule.key(project, self.owner(call), looked.start, group)
+        start, now = _read(evaluation.window)
+        key = self._rule.key(project, self.owner(call), start, group)
         if payer is not self._rule:
             key += ":paid"
-        return payer.limiter.plan(key, self._cost, payer, group, looked.now)
-
-    def awaits_answer(self, _call: Call, _looked: RunChargeStarted) -> bool:
-        """Return False: answers correct the accounts."""
-        return False
-
-    def answered(self, window: bytes, _answer: Answer) -> bytes:
-        """Return what was there."""
-        return window
+        return payer.limiter.plan(key, self._cost, payer, group, now)
 
 
 def _read(window: bytes) -> tuple[float, float]:

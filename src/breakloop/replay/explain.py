@@ -285,12 +285,12 @@ class PartExplainer:
         return ExplainStep(stage, name, "pass", f"{config.kind}: nothing in its memory repeats itself")
 
     def _detector(self, detector: CompiledDetector, stage: str) -> ExplainStep:
-        if isinstance(detector, StatefulDetector):
-            return self._remembering(detector, stage)
         if isinstance(detector, RunStepsLimit):
             op, _ = self._done.get(id(detector), (None, None))
             outcome = "pass" if op is None else self._marked("deny", op)
             return ExplainStep(stage, "", outcome, f"at most {detector.why}")
+        if isinstance(detector, StatefulDetector):
+            return self._remembering(detector, stage)
         assert isinstance(detector, CountingDetector)  # noqa: S101 - there are no others
         config = detector.config
         name = f"{config.policy}/{config.rule}"

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from breakloop.clock import Clock, SystemClock
+from breakloop.detect.counting import BuiltinLoopGuard
 from breakloop.dialects.denial import PREFIX, VerdictHeaders, field_pairs
 from breakloop.dialects.encoding import unpack
 from breakloop.engine.engine import Engine
@@ -23,7 +24,6 @@ from breakloop.model.call import Answer, Call
 from breakloop.model.verdict import Decision, Verdict
 from breakloop.observe.log import INTERVAL_S, LogEvents
 from breakloop.policy.compile import compile_bundle
-from breakloop.policy.compile_detectors import BuiltinLoopGuard
 from breakloop.policy.descriptors import ContextSettings, Descriptors
 from breakloop.policy.load import LoadedBundle, load_bundle, load_text
 from breakloop.pricing.prices import GenaiTable, Prices

@@ -12,9 +12,9 @@ import pytest
 
 from breakloop.admin.bundles import BundleAdmin, BundleTarget
 from breakloop.clock import FakeClock
+from breakloop.detect.counting import BuiltinLoopGuard
 from breakloop.errors import BundleError, Problem, StateError
 from breakloop.model.events import Event
-from breakloop.policy.compile_detectors import BuiltinLoopGuard
 from breakloop.policy.files import BundleBytes, BundleDocument, BundleOrigin, FileOrigin, Stamp
 from breakloop.policy.load import LoadedBundle, load_fetched
 from breakloop.policy.remote_sources import PollBackoff, RedisOrigin

@@ -14,11 +14,10 @@ from breakloop.cli.schema import builtin_block
 from breakloop.cli.test import OFFLINE_SECRET
 from breakloop.clock import FakeClock
 from breakloop.config.loader import settings_json_schema
-from breakloop.detect.counting import CountingDetector
-from breakloop.detect.steps.kinds import LEVELS, SETTABLE
+from breakloop.detect.counting import BuiltinLoopGuard, CountingDetector
+from breakloop.detect.steps.kinds import BY_NAME, LEVELS
 from breakloop.model.call import Call
 from breakloop.policy.compile import compile_bundle
-from breakloop.policy.compile_detectors import BuiltinLoopGuard
 from breakloop.policy.compiled import CompiledBundle
 from breakloop.policy.descriptors import ContextSettings, Descriptors
 from breakloop.policy.load import load_text
@@ -140,7 +139,7 @@ def test_the_presets_as_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["schema", "--presets"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[2].split() == ["kind", "relaxed", "normal", "strict", "counts"]
-    assert [line.split()[0] for line in lines[3::2]] == list(SETTABLE)
+    assert [line.split()[0] for line in lines[3::2]] == list(BY_NAME)
     (repeat,) = [line for line in lines if line.startswith("repeat ")]
     assert re.split(r" {2,}", repeat) == ["repeat", "4, 7.5, 12", "3, 5, 8", "2, 4, 6", "times"]
     (near,) = [line for line in lines if line.startswith("near ")]
@@ -152,7 +151,7 @@ def test_the_presets_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     """Each preset can be put into a bundle as it is printed (LD-4, X-3)."""
     assert run(["schema", "--presets", "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
-    assert list(said["kinds"]) == list(SETTABLE)
+    assert list(said["kinds"]) == list(BY_NAME)
     assert said["levels"] == list(LEVELS)
     for name, thresholds in said["presets"].items():
         spelled = StepsLoop.model_validate({"similarity": "steps", "thresholds": thresholds})

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from breakloop.detect.counting import AllowList, DetectorIdentity, route_matches
+from breakloop.detect.counting import AllowList, route_matches
 from tests.builders import call
+from tests.unit.detect.reading import Reader
 
-WHO = DetectorIdentity(lambda _: "me", lambda _: "bot", lambda call: tuple(call.query.split(",")) if call.query else ())
+WHO = Reader(caller_id="me", agent_id="bot")
 NOBODY: dict[str, Any] = {"routes": {}, "agents": {}, "callers": {}, "tools": {}, "fingerprints": {}}
 
 
@@ -44,10 +45,10 @@ def test_tools_need_all_of_them() -> None:
 
 def test_an_empty_list_says_nothing() -> None:
     """So that it costs nothing per request (LD-6)."""
-    assert not AllowList(**NOBODY).says_anything
+    assert not AllowList(**NOBODY)
     assert not covers()
     for kind in NOBODY:
-        assert AllowList(**{**NOBODY, kind: {"a": 1.0}}).says_anything
+        assert AllowList(**{**NOBODY, kind: {"a": 1.0}})
 
 
 @pytest.mark.parametrize(

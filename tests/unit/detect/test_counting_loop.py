@@ -6,13 +6,14 @@ import math
 
 import pytest
 
-from breakloop.detect.counting import AllowList, CountingDetector, DetectorConfig, DetectorIdentity
+from breakloop.detect.counting import AllowList, CountingDetector, DetectorConfig
 from breakloop.model.call import Call
 from breakloop.store.ops import CountFingerprint, FingerprintCount, FingerprintSpec
 from tests.builders import call
+from tests.unit.detect.reading import Reader
 
 PRINT = "0123456789abcdef" * 2
-WHO = DetectorIdentity(lambda _: "me", lambda _: "bot", lambda _: ())
+WHO = Reader(caller_id="me", agent_id="bot")
 TAIL = FingerprintSpec(60.0, 5, sliding=True, cooldown_s=30.0)
 
 
@@ -24,7 +25,7 @@ def detector(
     fingerprint: str | None = PRINT,
     spec: FingerprintSpec = TAIL,
 ) -> CountingDetector:
-    config = DetectorConfig(kind, policy, 1, "reject", 429, expect_repeats, allow)
+    config = DetectorConfig(kind, policy, 1, ("warn", "reject", "reject"), 429, expect_repeats, allow)
     return CountingDetector(config, spec, lambda _: fingerprint, WHO)
 
 

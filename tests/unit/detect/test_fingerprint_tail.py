@@ -133,4 +133,4 @@ def test_who_sends_is_hashed_once_and_the_fingerprint_is_the_same(monkeypatch: p
     for name, kept in (("m", 1), ("m", 1), ("n", 2), ("o", 1), ("x" * 300, 1), ("m", 2)):
         model[0] = name
         assert made(call()) == maker.digest(["c", "a", name], packed(["user", "a", "0"]))
-        assert len(made._begun) == kept
+        assert len(made._states) == kept

@@ -9,13 +9,12 @@ from breakloop.model.call import Answer, Step
 from breakloop.model.verdict import Verdict
 from breakloop.store.ops import Deny
 from tests.builders import call
-
-STEP = Step("", (), (), (), ("hello",), (), 1, 10)
+from tests.unit.detect.reading import STEP, Reader
 
 
 def ceiling(max_steps: int = 3, *, step: Step | None = STEP) -> RunStepsLimit:
-    config = DetectorConfig("run", "agents", 0, "reject", 429, frozenset(), None, setting="max_steps_per_run")
-    return RunStepsLimit(config, max_steps, step=lambda _: step, owner=lambda _: "s:me")
+    config = DetectorConfig("run", "agents", 0, ("reject", "reject", "reject"), 429, setting="max_steps_per_run")
+    return RunStepsLimit(config, Reader(step), max_steps)
 
 
 def counted(made: RunStepsLimit, window: bytes, at: float) -> tuple[bytes, bool]:

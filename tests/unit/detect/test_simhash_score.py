@@ -9,8 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from breakloop.detect import simhash
-from breakloop.detect.simhash import TEXT_MAX_CHARS, SimhashScore, SimhashScorer, new_prompt
+from breakloop.detect.counting import DetectorConfig
+from breakloop.detect.simhash import TEXT_MAX_CHARS, SimhashDetector, SimhashScore, new_prompt
+from breakloop.detect.stateful import Detection
 from breakloop.model.call import Answer, Result, Step, ToolCall
+from breakloop.store.ops import CountFingerprint
+from tests.builders import call
+from tests.unit.detect.reading import CONFIG, Reader, allowing
 
 PROMPT = "Please fix the failing test in the parser, and tell me when all of it passes."
 SEARCH = ToolCall("search", '{"q":"x"}')
@@ -26,12 +31,12 @@ def other(number: int) -> str:
 class Agent:
     """Sends requests one after the other."""
 
-    def __init__(self, detector: SimhashScorer | None = None) -> None:
-        self.detector = detector or SimhashScorer()
+    def __init__(self, detector: SimhashDetector | None = None) -> None:
+        self.detector = detector or SimhashDetector(CONFIG, Reader())
         self.window = b""
 
     def ask(self, prompt: str, calls: Sequence[ToolCall] = (), *, tracked: bool = False) -> SimhashScore:
-        found = self.detector.judge(self.window, prompt, calls, tracked=tracked)
+        found = self.detector.score(self.window, prompt, calls, tracked=tracked)
         self.window = found.window
         return found
 
@@ -95,14 +100,14 @@ def test_similar_is_less_than_three_bits_apart(monkeypatch: pytest.MonkeyPatch) 
 
 def test_weights_and_threshold_can_be_set() -> None:
     """Weights settable; a score that equals the threshold does not trip (LD-3)."""
-    agent = Agent(SimhashScorer(threshold_score=3, prompt_weight=0.5, response_weight=1, tool_weight=0.25))
+    agent = Agent(SimhashDetector(CONFIG, Reader(), threshold=3, weights=(0.5, 1, 0.25)))
     scores = []
     for _ in range(4):
         scores.append(agent.ask(PROMPT, [SEARCH]).score)
         agent.hear("Well.")
     assert scores == [0, 0.75, 2.5, 4.25]
-    assert not Agent(SimhashScorer(threshold_score=1)).ask(PROMPT).tripped
-    agent = Agent(SimhashScorer(threshold_score=1))
+    assert not Agent(SimhashDetector(CONFIG, Reader(), threshold=1)).ask(PROMPT).tripped
+    agent = Agent(SimhashDetector(CONFIG, Reader(), threshold=1))
     assert [agent.ask(PROMPT).tripped for _ in range(3)] == [False, False, True]
 
 
@@ -111,7 +116,7 @@ def test_the_window_counts_requests() -> None:
     agent = Agent()
     assert [agent.ask(PROMPT) for _ in range(30)][-1].prompts == 19
     assert len(agent.window) == 1 + 20 * 25
-    agent = Agent(SimhashScorer(window_requests=5, threshold_score=3))
+    agent = Agent(SimhashDetector(CONFIG, Reader(), window_requests=5, threshold=3))
     assert [agent.ask(PROMPT).prompts for _ in range(7)] == [0, 1, 2, 3, 4, 4, 4]
     for number in range(4):
         assert agent.ask(other(number)).prompts == 0
@@ -198,8 +203,8 @@ def test_calls_are_compared_as_rounds() -> None:
 
 def test_answers_are_text_and_calls() -> None:
     """Never their envelope or ids (LD-3)."""
-    detector = SimhashScorer()
-    window = detector.judge(b"", PROMPT, ()).window
+    detector = SimhashDetector(CONFIG, Reader())
+    window = detector.score(b"", PROMPT, ()).window
     one = detector.answered(window, Answer(200, "Well.", (SEARCH,), model="a", response_id="x", complete=True))
     same = detector.answered(window, Answer(201, "well. ", (SEARCH,), model="b", response_id="y"))
     assert one == same != window
@@ -218,7 +223,7 @@ def test_an_answer_belongs_to_the_newest_request_without_one() -> None:
     agent.hear("Same.")
     assert agent.window == full
     assert agent.ask(PROMPT).responses == 1
-    assert SimhashScorer().answered(b"", Answer(200, "x")) == b""
+    assert SimhashDetector(CONFIG, Reader()).answered(b"", Answer(200, "x")) == b""
 
 
 @pytest.mark.parametrize("status", [429, 500, 503, 0])
@@ -252,30 +257,30 @@ def test_what_is_denied_goes_on_being_denied() -> None:
 
 def test_an_answer_that_is_awaited_comes_first() -> None:
     """And not to a later request that was denied (LD-3)."""
-    detector = SimhashScorer(threshold_score=0)
-    first = detector.judge(b"", PROMPT, ()).window
-    second = detector.judge(first, other(1), (), tracked=True).window
-    third = detector.judge(second, PROMPT, (), tracked=True)
+    detector = SimhashDetector(CONFIG, Reader(), threshold=0)
+    first = detector.score(b"", PROMPT, ()).window
+    second = detector.score(first, other(1), (), tracked=True).window
+    third = detector.score(second, PROMPT, (), tracked=True)
     assert third.tripped
     assert detector.answered(third.window, Answer(500)) == first + third.window[-25:]
 
 
 def test_what_cannot_be_read_is_new() -> None:
     """A window of another kind, of another version or cut short (LD-3)."""
-    detector = SimhashScorer()
-    window = detector.judge(b"", PROMPT, ()).window
+    detector = SimhashDetector(CONFIG, Reader())
+    window = detector.score(b"", PROMPT, ()).window
     for broken in (b"", window[:-1], b"\x01" + window[1:], b"{}", b"\xa1x"):
-        assert detector.judge(broken, PROMPT, ()) == SimhashScore(window, 0, False, 0, 0, 0)
+        assert detector.score(broken, PROMPT, ()) == SimhashScore(window, 0, False, 0, 0, 0)
         assert len(detector.answered(broken, Answer(200, "x"))) <= len(window)
-    assert detector.judge(window, PROMPT, ()).prompts == 1
+    assert detector.score(window, PROMPT, ()).prompts == 1
 
 
 @given(st.binary(max_size=200), st.text(), st.text())
 def test_whatever_comes(window: bytes, prompt: str, text: str) -> None:
     """No window, prompt or answer makes it fail or grow (Y-2)."""
-    detector = SimhashScorer()
+    detector = SimhashDetector(CONFIG, Reader())
     for start in (window, b"\xa1" + window[: len(window) // 25 * 25]):
-        kept = detector.judge(start, prompt, [ToolCall(text, prompt)]).window
+        kept = detector.score(start, prompt, [ToolCall(text, prompt)]).window
         assert len(detector.answered(kept, Answer(200, text))) <= 1 + 20 * 25
 
 
@@ -287,7 +292,7 @@ def test_the_identity_of_a_loop() -> None:
     assert len(set(names[11:])) == 1
     assert len(names[11]) == 16
     assert int(names[11], 16)
-    keyed = Agent(SimhashScorer(seed=7))
+    keyed = Agent(SimhashDetector(CONFIG, Reader(), seed=7))
     assert [keyed.ask(PROMPT).identity for _ in range(12)][-1] != names[11]
     assert not set(PROMPT.split()) & set(agent.ask(PROMPT).evidence.split()) - {"the", "of"}
 
@@ -319,3 +324,35 @@ def test_what_is_new_in_a_request() -> None:
     assert new_prompt(step(results=results)) == "one\nimage/png:4\ntwo"
     assert new_prompt(step(results=results, users=("Go on.",))) == "one\nimage/png:4\ntwo\nGo on."
     assert new_prompt(step()) == ""
+
+
+STEP = Step("", (), (), (), ("Convert this page to JSON, please, and nothing else at all.",), (), 1, 10)
+KILLS = DetectorConfig("simhash", "p", 0, ("warn", "kill", "kill"), 429)
+
+
+def block(step: Step | None = STEP, config: DetectorConfig = KILLS) -> SimhashDetector:
+    return SimhashDetector(config, Reader(step))
+
+
+def test_similar_prompts_and_answers_add_up() -> None:
+    """Five earlier prompts alike and four answers alike: 1 x 5 + 2 x 4 = 13 > 10 (LD-3)."""
+    made, window, found = block(), b"", []
+    for _ in range(6):
+        scored = made.evaluate(call(), window, 7.0)
+        assert scored is not None
+        found.append(scored)
+        window = made.answered(scored.window, Answer(200, "I am sorry, I cannot do that for you.", complete=True))
+    assert [one.level for one in found] == [0, 0, 0, 0, 0, 2]
+    scored = found[-1]
+    assert made.owner(call()) == "a:caller|agent"
+    assert (scored.kind, len(scored.identity)) == ("simhash", 16)
+    assert scored.evidence.startswith("score 13 is over 10: of the last 5 requests 5 had a similar prompt")
+    op = made.operation(call(), scored, "project", 0)
+    assert isinstance(op, CountFingerprint)
+    assert isinstance(op.owner, Detection)
+    assert op.owner.action == "kill"
+
+
+def test_calls_without_a_step_and_allowed_ones_are_left_alone() -> None:
+    assert block(None).evaluate(call(), b"", 7.0) is None
+    assert block(config=allowing(KILLS)).evaluate(call(), b"", 7.0) is None

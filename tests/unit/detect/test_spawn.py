@@ -7,45 +7,45 @@ from hashlib import blake2b
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from breakloop.detect.spawn import SAMPLES, SPAWNED, RunStart, SpawnTracker, task_of
-from breakloop.detect.steps import StepEvaluation
+from breakloop.detect.spawn import SAMPLES, SPAWNED, RunStart, SpawnDetector, task_of
+from breakloop.detect.stateful import Evaluation
+from breakloop.model.call import Step, ToolCall
+from tests.builders import call
+from tests.unit.detect.reading import CONFIG, Reader, digest
 
 TASK = "Find out why the nightly build fails, and repair it."
 NOTHING, NOTICE, BLOCK = range(3)
 SIZE_MAX = 3 * 1024
 
 
-def digest(data: bytes) -> bytes:
-    return blake2b(data, digest_size=8, key=b"test").digest()
-
-
-DETECTOR = SpawnTracker(digest)
+DETECTOR = SpawnDetector(CONFIG, Reader(), digest)
 
 
 class Caller:
     """One caller's memory, and a clock."""
 
-    def __init__(self, detector: SpawnTracker = DETECTOR) -> None:
+    def __init__(self, detector: SpawnDetector = DETECTOR) -> None:
         self.detector = detector
         self.window = b""
         self.now = 1_800_000_000.0
 
     def begin(
         self, session: str, parent: str = "", task: str = TASK, *, agent: str = "a", root: str = "", after: float = 5.0
-    ) -> StepEvaluation:
+    ) -> Evaluation:
         self.now += after
-        judged = self.detector.judge(self.window, RunStart(session, parent, root, agent, task), self.now)
+        judged = self.detector.evaluate_start(self.window, RunStart(session, parent, root, agent, task), self.now)
         self.window = judged.window
         assert len(self.window) <= SIZE_MAX
         return judged
 
-    def line(self, length: int, task: str = TASK, after: float = 5.0) -> list[StepEvaluation]:
+    def line(self, length: int, task: str = TASK, after: float = 5.0) -> list[Evaluation]:
         """Each starts the next; the first was started by one that nobody saw begin."""
         return [self.begin(f"s{at + 1}", f"s{at}", task, after=after) for at in range(length)]
 
 
-def levels(judged: list[StepEvaluation]) -> list[int]:
+def levels(judged: list[Evaluation]) -> list[int]:
     return [one.level for one in judged]
 
 
@@ -135,7 +135,7 @@ def test_a_session_that_names_itself_its_parent() -> None:
 
 def test_agents_that_go_by_their_names_have_older_parents() -> None:
     """Of two with one name, the parent is the last that had begun by then (LD-4)."""
-    caller = Caller(SpawnTracker(digest, depth=(2, 8)))
+    caller = Caller(SpawnDetector(CONFIG, Reader(), digest, depth=(2, 8)))
     tasks = [TASK, "Check this, and say what is wrong.", "Then write it anew from the start.", TASK]
     found = []
     for at, task in enumerate(tasks):
@@ -232,13 +232,15 @@ def test_agents_whose_task_stands_in_their_system_prompt() -> None:
         window = b""
         for at in range(4):
             begin = RunStart(f"s{at}", "boss", "", "a", words, systems.format(at=at))
-            judged = DETECTOR.judge(window, begin, 1e9 + 5 * at)
+            judged = DETECTOR.evaluate_start(window, begin, 1e9 + 5 * at)
             window = judged.window
             assert judged.level == (expected if at == 3 else NOTHING)
     window, found = b"", []
     for at in range(4):  # handed down it is the same task, whoever gets it
         found.append(
-            DETECTOR.judge(window, RunStart(f"s{at + 1}", f"s{at}", "", "a", TASK, f"You are number {at}."), 1e9)
+            DETECTOR.evaluate_start(
+                window, RunStart(f"s{at + 1}", f"s{at}", "", "a", TASK, f"You are number {at}."), 1e9
+            )
         )
         window = found[-1].window
     assert levels(found)[-1] == NOTICE
@@ -271,7 +273,7 @@ def test_the_same_request_again_starts_nobody() -> None:
     before = caller.window
     for _ in range(5):
         again = caller.begin("s4", "s3", after=1.0)
-        assert again == found[-1]._replace(fresh=False)
+        assert again == replace(found[-1], fresh=False)
         assert again.window is before
     assert caller.begin("s5", "s4").evidence == "the same task was handed on 5 times, 5 deep"
 
@@ -295,7 +297,7 @@ def test_a_retry_is_a_sign_of_life() -> None:
 
 def test_a_loop_is_told_again_at_twice_the_count() -> None:
     """And another loop is told for itself (LD-4)."""
-    caller = Caller(SpawnTracker(digest, depth=(2, 100), same_task=(99, 100)))
+    caller = Caller(SpawnDetector(CONFIG, Reader(), digest, depth=(2, 100), same_task=(99, 100)))
     fresh = [one.fresh for one in caller.line(9)]
     assert [at + 1 for at, one in enumerate(fresh) if one] == [2, 4, 8]
     others = [caller.begin(f"t{at + 1}", f"t{at}") for at in range(3)]
@@ -323,8 +325,13 @@ def test_memory_of_another_version_is_not_read() -> None:
 
 def test_thresholds() -> None:
     """Each of the two counts has its own (LD-4)."""
-    assert levels(Caller(SpawnTracker(digest, depth=(2, 3), same_task=(99, 99))).line(4)) == [0, 1, 2, 2]
-    siblings = Caller(SpawnTracker(digest, depth=(99, 99), same_task=(2, 3)))
+    assert levels(Caller(SpawnDetector(CONFIG, Reader(), digest, depth=(2, 3), same_task=(99, 99))).line(4)) == [
+        0,
+        1,
+        2,
+        2,
+    ]
+    siblings = Caller(SpawnDetector(CONFIG, Reader(), digest, depth=(99, 99), same_task=(2, 3)))
     assert levels([siblings.begin(f"s{at}", "boss") for at in range(4)]) == [0, 1, 2, 2]
 
 
@@ -334,12 +341,12 @@ def test_memory_is_bounded_and_holds_no_words() -> None:
     for at in range(300):
         caller.begin(f"session-{at}", "planner", f"Task number {at} of the many.", agent="worker", after=0.1)
     assert len(caller.window) == 2 + SPAWNED * 47
-    assert caller.begin(f"session-{300 - SPAWNED}", "planner", "Task number 236 of the many.", agent="worker")
+    caller.begin(f"session-{300 - SPAWNED}", "planner", "Task number 236 of the many.", agent="worker")
     for word in (b"session", b"planner", b"worker", b"many"):
         assert word not in caller.window
-    other = SpawnTracker(lambda data: blake2b(data, digest_size=8, key=b"other").digest())
+    other = SpawnDetector(CONFIG, Reader(), lambda data: blake2b(data, digest_size=8, key=b"other").digest())
     begin = RunStart("s", "p", "", "a", TASK)
-    assert other.judge(b"", begin, 0.0).window != DETECTOR.judge(b"", begin, 0.0).window
+    assert other.evaluate_start(b"", begin, 0.0).window != DETECTOR.evaluate_start(b"", begin, 0.0).window
 
 
 NAMES = st.sampled_from(["", "a", "b", "c", "s1", "s2"])
@@ -352,9 +359,9 @@ BEGINS = st.builds(
 def test_any_window_can_be_read(garbage: bytes, begin: RunStart, now: float) -> None:
     """What cannot be read counts as new; judging twice gives the same (LD-4)."""
     for window in (garbage, b"\x01\x01" + garbage, b"\x01\x01" + garbage[: 11 + len(garbage[11:]) // 47 * 47]):
-        first = DETECTOR.judge(window, begin, now)
-        assert first == DETECTOR.judge(window, begin, now)
-        later = DETECTOR.judge(first.window, begin, now)
+        first = DETECTOR.evaluate_start(window, begin, now)
+        assert first == DETECTOR.evaluate_start(window, begin, now)
+        later = DETECTOR.evaluate_start(first.window, begin, now)
         assert (later.level, later.window) == (first.level, first.window)
 
 
@@ -364,8 +371,47 @@ def test_any_order_of_beginnings(begins: list[tuple[RunStart, float]]) -> None:
     window, now = b"", 1e9
     for begin, after in begins:
         now += after
-        judged = DETECTOR.judge(window, begin, now)
+        judged = DETECTOR.evaluate_start(window, begin, now)
         assert (judged.level > 0) == bool(judged.kind) == bool(judged.evidence) == bool(judged.identity)
         window = judged.window
         assert len(window) <= SIZE_MAX
-        assert DETECTOR.judge(window, begin, now) == judged._replace(fresh=False)
+        assert DETECTOR.evaluate_start(window, begin, now) == replace(judged, fresh=False)
+
+
+FIRST = Step("", (), (), (), ("Find the bug.", "<context>of the harness</context>"), (), 1, 10)
+UNDER_WAY = (FIRST._replace(said="I look."), FIRST._replace(calls=(ToolCall("look", "{}"),)))
+
+
+class Recording(SpawnDetector):
+    """Records what it would evaluate."""
+
+    def __init__(self, step: Step | None) -> None:
+        super().__init__(CONFIG, Reader(step, started_by="parent"), digest)
+        self.starts: list[RunStart] = []
+
+    def evaluate_start(self, window: bytes, start: RunStart, _now: float) -> Evaluation:
+        self.starts.append(start)
+        return Evaluation(window, 1, "spawn", "the same task 4 deep", "ab" * 8, True)
+
+
+def test_a_conversation_that_begins_is_evaluated_by_its_task() -> None:
+    detector = Recording(FIRST)
+    found = detector.evaluate(call(), b"", 7.0)
+    assert found is not None
+    assert found.level == 1
+    assert detector.starts == [RunStart("me", "parent", "", "agent", "Find the bug.", "model and prompt")]
+
+
+@pytest.mark.parametrize("step", [None, *UNDER_WAY, FIRST._replace(users=())])
+def test_a_conversation_that_is_under_way_is_not_evaluated(step: Step | None) -> None:
+    detector = Recording(step)
+    assert detector.evaluate(call(), b"", 7.0) is None
+    assert detector.starts == []
+
+
+def test_only_a_beginning_that_another_started_has_an_owner() -> None:
+    """No window is read for a conversation that is under way (Q-1)."""
+    assert Recording(FIRST).owner(call()) == "c:caller"
+    for step in (None, *UNDER_WAY):
+        assert Recording(step).owner(call()) == ""
+    assert SpawnDetector(CONFIG, Reader(FIRST), digest).owner(call()) == ""

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from breakloop.detect.steps import StepsDetector, StepsSettings
+from breakloop.detect.steps import StepEvaluator, StepsSettings
 from breakloop.model.call import Step, ToolCall
 from tests.unit.dialects import parsing
 
@@ -51,10 +51,10 @@ def test_a_batch() -> None:
 
 def judged(*requests: dict[str, Any]) -> list[tuple[str, int]]:
     """Return kind and level at each request, one second apart."""
-    detector = StepsDetector(StepsSettings.preset("normal"), lambda text: blake2b(text, digest_size=8).digest())
+    detector = StepEvaluator(StepsSettings.preset("normal"), lambda text: blake2b(text, digest_size=8).digest())
     window, found = b"", []
     for at, request in enumerate(requests):
-        verdict = detector.judge(window, step(request), 1000.0 + at)
+        verdict = detector.evaluate(window, step(request), 1000.0 + at)
         window = verdict.window
         found.append((verdict.kind, verdict.level))
     return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from breakloop.detect.counting import CountingDetector, DetectorConfig, DetectorIdentity
+from breakloop.detect.counting import CountingDetector, DetectorConfig
 from breakloop.engine.fold import ResultFolder
 from breakloop.limits.token_bucket import TokenBucket
 from breakloop.model.events import LIMIT_EXCEEDED, LOOP_DETECTED, SHADOW_WOULD_REJECT, Event
@@ -21,8 +21,9 @@ from breakloop.store.ops import (
     TakeTokens,
 )
 from tests.builders import call
+from tests.unit.detect.reading import Reader
 
-WHO = DetectorIdentity(lambda _: "me", lambda _: "bot", lambda _: ())
+WHO = Reader(caller_id="me", agent_id="bot")
 
 
 def rule(name: str = "r", burst: float = 10, policy: str = "p") -> CompiledRule:
@@ -38,7 +39,7 @@ def charge(owner: CompiledRule, group: int = 0, cost: float = 1.0) -> TakeTokens
 
 def repeat(action: str, group: int = 0, policy: str = "p") -> CountFingerprint:
     denies = action in {"reject", "kill"}
-    terms = DetectorConfig("exact", policy, 0, action, 429, frozenset(), None)
+    terms = DetectorConfig("exact", policy, 0, (action, action, action), 429)
     spec = FingerprintSpec(60.0, 2, denies=denies)
     return CountFingerprint(spec, "ld:" + "f" * 32, CountingDetector(terms, spec, lambda _: None, WHO), group)
 

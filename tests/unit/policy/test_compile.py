@@ -7,8 +7,8 @@ import math
 import pytest
 
 from breakloop.clock import FakeClock
+from breakloop.detect.counting import BuiltinLoopGuard
 from breakloop.policy.compile import compile_bundle
-from breakloop.policy.compile_detectors import BuiltinLoopGuard
 from breakloop.policy.descriptors import ContextSettings, Descriptors
 from tests.builders import (
     SECRET,

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from breakloop.detect.simhash import SimhashDetector
 from breakloop.detect.spawn import SpawnDetector
-from breakloop.detect.steps.block import StepsBlock
+from breakloop.detect.steps.detector import StepsDetector
 from breakloop.detect.unnamed_sessions import UnnamedSessionsDetector
-from breakloop.policy.compile_detectors import identity
 from tests.builders import Json, bundle, chat, policy, user, world
 
 
@@ -19,11 +18,11 @@ def test_steps_look_at_more_than_one_session() -> None:
     lanes, spawn, steps = detectors({"similarity": "steps"})
     assert isinstance(lanes, UnnamedSessionsDetector)
     assert isinstance(spawn, SpawnDetector)
-    assert isinstance(steps, StepsBlock)
+    assert isinstance(steps, StepsDetector)
     assert lanes.config is spawn.config is steps.config
     assert steps.guards_stream
     [*_, quiet] = detectors({"similarity": "steps", "stream_guard": False})
-    assert isinstance(quiet, StepsBlock)
+    assert isinstance(quiet, StepsDetector)
     assert not quiet.guards_stream
 
 
@@ -46,10 +45,9 @@ def test_thresholds_and_tools_of_a_block_hold() -> None:
     assert verdicts == [True, True, False, False]
 
 
-def test_who_reads_tools_from_the_last_messages() -> None:
+def test_tools_are_read_from_the_last_messages() -> None:
     here = world(bundle())
-    who = identity(here.descriptors)
     called = {"id": "1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
-    asked = chat(user("go"), {"role": "assistant", "content": None, "tool_calls": [called]})
-    assert who.tools(asked) == ("look",)
-    assert who.caller(asked) == here.descriptors.caller(asked)
+    asked = chat(user("go"), {"role": "assistant", "content": None, "tool_calls": [called]}, user("on"))
+    assert here.descriptors.tools(asked) == ("look",)
+    assert here.descriptors.tools(asked, 1) == ()

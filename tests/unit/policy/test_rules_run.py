@@ -11,7 +11,7 @@ from breakloop.pricing.tokens import Estimator, estimator
 from breakloop.store.ops import ChargeBudget, CommitResult, Deny, Op
 from tests.builders import START, call
 
-TERMS = DetectorConfig("run", "agents", 0, "reject", 429, frozenset(), None, setting="max_usd_per_run")
+TERMS = DetectorConfig("run", "agents", 0, ("reject", "reject", "reject"), 429, setting="max_usd_per_run")
 
 
 class Meter:
@@ -111,6 +111,7 @@ def test_others_paid_is_not_this_runs() -> None:
         for watch in made.plan(call(), group, Meter()):
             assert isinstance(watch, DetectorSlot)
             looked = watch.detector.evaluate(call(), b"", START)
+            assert looked is not None
             op = watch.detector.operation(call(), looked, "default", group)
             assert op is not None
             ops.append(op)

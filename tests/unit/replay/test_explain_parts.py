@@ -6,9 +6,9 @@ import json
 from typing import Any
 
 from breakloop.clock import FakeClock
+from breakloop.detect.counting import BuiltinLoopGuard
 from breakloop.model.call import Call
 from breakloop.policy.compile import compile_bundle
-from breakloop.policy.compile_detectors import BuiltinLoopGuard
 from breakloop.policy.descriptors import ContextSettings, Descriptors
 from breakloop.policy.load import load_text
 from breakloop.pricing.prices import ListedModel, Price, Prices

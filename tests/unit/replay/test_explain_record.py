@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 
 from breakloop.clock import FakeClock
+from breakloop.detect.counting import BuiltinLoopGuard
 from breakloop.engine.engine import Engine
 from breakloop.model.call import Answer, Call
 from breakloop.policy.compile import compile_bundle
-from breakloop.policy.compile_detectors import BuiltinLoopGuard
 from breakloop.policy.descriptors import ContextSettings, Descriptors
 from breakloop.policy.load import load_text
 from breakloop.replay.explain import RecordingEngine

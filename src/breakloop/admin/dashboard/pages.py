@@ -21,7 +21,7 @@ from breakloop.admin.dashboard import timeline, views, words
 from breakloop.admin.dashboard.actions import OVERRIDES
 from breakloop.admin.dashboard.render import THEME_COOKIE, THEMES, PageRenderer, own_path, read_form
 from breakloop.admin.errors import ApiError
-from breakloop.detect.steps.kinds import ABOUT
+from breakloop.detect.steps.kinds import BY_NAME
 from breakloop.errors import StateError
 from breakloop.history.store import History
 from breakloop.history.values import EventFilter, IncidentFilter
@@ -191,7 +191,7 @@ def _asked(request: Request, project: str) -> tuple[str, str]:
 
 
 INCIDENTS_LISTED: Final = 50
-KINDS: Final = ("exact", "tail", "simhash", "stream", *ABOUT)
+KINDS: Final = ("exact", "tail", "simhash", "stream", *BY_NAME)
 
 
 class IncidentsPages(Page):

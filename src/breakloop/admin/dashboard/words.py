@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from breakloop.detect.steps.kinds import ABOUT
+from breakloop.detect.steps.kinds import BY_NAME
 
 # Invisible characters, and those that reverse the text behind them.
 _HIDDEN: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
@@ -129,7 +129,7 @@ def shortened(text: object, most: int = SHOWN_MAX) -> str:
 
 def kind_meaning(kind: str) -> str:
     """Return what a kind of loop is, in a line; empty if it is unknown."""
-    known = ABOUT.get(kind)
+    known = BY_NAME.get(kind)
     return known.meaning if known is not None else _OTHER_KINDS.get(kind, "")
 
 

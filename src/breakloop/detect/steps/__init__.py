@@ -3,7 +3,8 @@ of fingerprints. Pure functions: reading steps is `wire`'s work, keeping windows
 
 from __future__ import annotations
 
-from breakloop.detect.steps.detector import RequestContext, StepEvaluation, StepsDetector
-from breakloop.detect.steps.kinds import PRESETS, StepsSettings, ToolOptions
+from breakloop.detect.steps.evaluator import RequestContext, StepEvaluator
+from breakloop.detect.steps.fingerprints import ToolOptions
+from breakloop.detect.steps.kinds import PRESETS, StepsSettings
 
-__all__ = ["PRESETS", "RequestContext", "StepEvaluation", "StepsDetector", "StepsSettings", "ToolOptions"]
+__all__ = ["PRESETS", "RequestContext", "StepEvaluator", "StepsSettings", "ToolOptions"]

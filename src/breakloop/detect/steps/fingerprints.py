@@ -1,9 +1,9 @@
-"""Fingerprints of a step, 8 bytes each (DETECTION): A and A' of its calls, R of what came back, K its class, E the
-masked error, T what the model said, U what the user did. Keyed digests; nothing of a text can be read from them.
+"""Fingerprints of a step: keyed digests of 8 bytes, from which no text can be read. In names and comments, A is a call
+with its arguments, A' the same with numbers masked (`loose_a`), R its result, E the masked error, K the class of the
+result.
 
-What a call does, as far as its name and arguments tell: whether it changes something. A guess that errs towards
-"it does": a change that is none spares a loop for a while, an overlooked one stops honest work. And what a policy says
-of tools by name.
+Whether a call changes something is guessed from its name and arguments. The guess errs towards a change: a change that
+is none hides a loop for a while, a missed one stops honest work.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import msgspec
 import orjson
 import xxhash
 
-from breakloop.detect.steps.kinds import ToolOptions
 from breakloop.detect.steps.masks import compact, folded, loose, own, shape, steady, words
 from breakloop.model.call import Result, Step, ToolCall
 
@@ -36,9 +35,9 @@ _SHELLS: Final = frozenset((
     "python", "code", "ipython", "repl", "interpreter", "console", "script",
 ))  # fmt: skip
 _WORDS: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+").findall
-# What a command line changes: a redirection, a line of code, a command. Each pattern begins with a character, or is
-# only tried where one of its words stands, because most commands just look. None may read on past where it could begin
-# again, or a line full of beginnings takes the square of its length.
+# What changes something in a command line: a redirection, a line of code, a command. Each pattern begins with a
+# character, or is only tried if one of its words occurs, because most commands only read. No pattern may read past the
+# point where it could begin again, or a line full of beginnings takes quadratic time.
 _REDIRECTION: Final = re.compile(rb">(?<![-=<>0-9&|]>)>?\s*(?!/dev/null|&|=)[\w./~$\"']").search
 _WRITING: Final = re.compile(rb"\.(?:write|write_text|to_csv|save)\(").search
 _OPENS_FOR_WRITING: Final = re.compile(rb"open\([^()\n]*['\"][wax]b?\+?['\"]").search
@@ -61,30 +60,38 @@ _NAMES_MAX: Final = 1000
 _NAME_MAX: Final = 200
 
 
+class ToolOptions(NamedTuple):
+    """What a policy sets for a tool."""
+
+    exempt: bool = False  # its calls are never counted
+    poll: bool = False  # meant to be called repeatedly: a repeat counts a quarter
+    include: frozenset[str] = frozenset()  # only these arguments distinguish calls; empty: all
+    exclude: frozenset[str] = frozenset()  # these do not
+
+
 class ToolTraits(NamedTuple):
-    """What is known of a tool by its name."""
+    """What is known about a tool."""
 
     name: str
     raw: bytes
-    key: bytes  # 4 bytes that stand for it
+    key: bytes  # 4 bytes
     manner: int
     options: ToolOptions
 
 
 class ToolTable:
-    """Tools by name, with what a policy says of them. Names come again in each step, so they are looked at once."""
+    """Tools by name, with their options. The same names occur in each step, so they are cached."""
 
     __slots__ = ("_exact", "_known", "_prefixes")
 
     def __init__(self, options: Mapping[str, ToolOptions]) -> None:
-        """Take options by name; a name that ends in `*` stands for all that begin so, the longest one first."""
+        """Take options by name. A name that ends in `*` is a prefix; the longest one that matches applies."""
         self._exact = {name: one for name, one in options.items() if not name.endswith("*")}
         patterns = sorted((name for name in options if name.endswith("*")), key=len, reverse=True)
         self._prefixes = [(name[:-1], options[name]) for name in patterns]
         self._known: dict[str, ToolTraits] = {}
 
     def of(self, name: str) -> ToolTraits:
-        """Return what is known of a tool."""
         known = self._known.get(name)
         if known is None:
             raw = name.encode("utf-8", "surrogatepass")
@@ -107,7 +114,7 @@ NO_OPTIONS: Final = ToolOptions()
 
 
 def manner(name: str) -> int:
-    """Return how a tool works by its name: it reads, it changes something, it runs commands or code, or who knows."""
+    """Return what a tool does, by its name: it reads, changes something, runs commands or code, or something else."""
     words = [word.lower() for word in _WORDS(name)]
     if not words:
         return OTHER
@@ -119,18 +126,18 @@ def manner(name: str) -> int:
 
 
 def changes(how: int, arguments: bytes) -> bool:
-    """Tell whether a call of a tool that works so is of the kind that changes something."""
+    """Tell whether a call changes something; `how` is the tool's `manner`."""
     if how == CHANGES:
         return _LOOKS(arguments, 0, _READ_MAX) is None
     if how != RUNS:
         return False
-    inner = _INNER(arguments, 0, _READ_MAX)  # a tool that calls others: what counts is which
+    inner = _INNER(arguments, 0, _READ_MAX)  # a tool that calls other tools
     if inner is not None:
         return changes(manner(inner[1].decode()), b"")
-    return _commanded(arguments[:_READ_MAX])
+    return _command_changes(arguments[:_READ_MAX])
 
 
-def _commanded(line: bytes) -> bool:
+def _command_changes(line: bytes) -> bool:
     if b"<<" in line or (b">" in line and _REDIRECTION(line)):
         return True
     if b"(" in line and (_WRITING(line) or _OPENS_FOR_WRITING(line)):
@@ -187,7 +194,7 @@ class IncomingStep(msgspec.Struct, gc=False):
 
 
 class CallResult(msgspec.Struct, gc=False):
-    """One call and what it returned."""
+    """One call and its result."""
 
     tool: ToolTraits
     a: bytes
@@ -196,27 +203,27 @@ class CallResult(msgspec.Struct, gc=False):
     e: bytes  # 4 bytes
     kind: int  # K
     failed: bool  # the result is bad
-    size: int  # of what came back, in bytes
+    size: int  # of the result, in bytes
     changes: bool
-    telling: bool  # what came back is no mere acknowledgement, nor of a call that changes something
+    telling: bool  # the result is informative, and the call changes nothing
 
 
 _NO_ERROR: Final = bytes(4)
 
 
 class StepFingerprints(msgspec.Struct, gc=False):
-    """A step's fingerprints."""
+    """The fingerprints of a step."""
 
     pairs: tuple[CallResult, ...]
-    round: bytes  # the step as a whole: the sorted set of (A, R), or T, R and U where no call is seen
-    said: bytes  # T; NONE where nothing was said
-    users: tuple[bytes, ...]  # U of each text
+    round: bytes  # the whole step: the sorted set of (A, R), or its texts and results if there are no calls
+    said: bytes  # the model's text; NONE without text
+    users: tuple[bytes, ...]  # each text of the user
     incoming: list[IncomingStep]  # each result, then each text of the user
-    words: list[int]  # of what was said
+    words: list[int]  # of the model's text
 
 
 class StepFingerprinter:
-    """Makes the fingerprints of one fleet: with the same digest function the same ones everywhere."""
+    """Computes fingerprints. Instances with the same digest function compute the same ones."""
 
     __slots__ = ("_digest", "_seed", "_tools", "seed")
 
@@ -224,19 +231,19 @@ class StepFingerprinter:
         self._digest = digest
         self._tools = ToolTable(tools or {})
         self._seed = int.from_bytes(digest(b"seed"), "little")
-        self.seed = self._seed & 0xFFFFFFFF  # of line and word digests
+        self.seed = self._seed & 0xFFFFFFFF  # for digests of lines and words
 
     def of(self, *parts: bytes) -> bytes:
         """Return the digest of short parts of fixed length or known order."""
         return self._digest(b"\x00".join(parts))
 
     def plain(self, plain: bytes) -> bytes:
-        """Return the digest of bytes whatever their length."""
+        """Return the digest of bytes of any length."""
         return self._digest(xxhash.xxh3_128_digest(plain, self._seed) if len(plain) > _SHORT else plain)
 
     def incoming(self, text: str, *, result: bool = False) -> IncomingStep:
-        """Return a text with what changes by itself taken out, and its digest. Of a short result nothing is taken out:
-        that a time, a length of time or an id is another one may be all that it says."""
+        """Return a text without what changes by itself, and its digest. A short result is not masked: its only content
+        may be a time, a duration or an id."""
         raw = text.encode("utf-8", "surrogatepass")
         kept = own(raw) if _BRACKET in raw else raw
         if not result or len(text) > INFORMATIVE:
@@ -272,7 +279,7 @@ class StepFingerprinter:
         name, given = call
         tool = self._tools.of(name)
         if step.as_text and not (_NAME_FORM(name) or name in step.tools):
-            tool = tool._replace(name="")  # words of the model, which are nobody's business
+            tool = tool._replace(name="")  # the model's words must not be in evidence
         arguments = canonical(given, tool.options)
         changing = tool.manner in _MAY_CHANGE and changes(tool.manner, arguments)
         begins, plain = tool.raw + b"\x00", folded(arguments)
@@ -286,7 +293,7 @@ class StepFingerprinter:
         if result.error:
             kind = bad(text)
             if kind == ERROR and step.tools and not step.as_text and tool.name not in step.tools:
-                kind = UNKNOWN  # some clients declare by turns what there is: only a failure tells
+                kind = UNKNOWN  # some clients declare their tools in turns: only a failure shows it
             e = self.plain(compact(shape(text[:_ERROR_READ])))[:4]
         elif not result.media and len(plain) <= _ACK_MAX:
             kind = good(text, plain)
@@ -297,7 +304,7 @@ class StepFingerprinter:
 
 
 def paired(step: Step) -> list[tuple[ToolCall, Result | None, int]]:
-    """Return the step's calls with their results and where these stand: by id where both have one, else by order."""
+    """Return the calls with their results and the indexes of these: by id if both have one, else by order."""
     results = step.results
     if len(step.calls) == len(results) == 1:  # as nearly always
         other = step.call_ids and results[0].call_id and results[0].call_id != step.call_ids[0]
@@ -312,14 +319,14 @@ def paired(step: Step) -> list[tuple[ToolCall, Result | None, int]]:
 
 
 def bad(text: bytes) -> int:
-    """Return the class of a bad result (K). That it is bad `wire` has read: by flag, status or form, not by words."""
+    """Return the class of an error (K). Dialects read that it is one: by flag, status or format, not by its words."""
     if _UNKNOWN_FORM(text, 0, _ERROR_LOOK):
         return UNKNOWN
     return RATE if _RATE_FORM(text, 0, _ERROR_LOOK) else ERROR
 
 
 def good(text: bytes, plain: bytes) -> int:
-    """Return the class of a result that is not bad (K)."""
+    """Return the class of a result that is not an error (K)."""
     if len(plain) > _ACK_MAX:
         return OK
     short = folded(text)
@@ -329,17 +336,17 @@ def good(text: bytes, plain: bytes) -> int:
 
 
 def is_answer_elsewhere(step: Step) -> bool:
-    """Tell whether results came, and the answer that asked for them is not in the request (`previous_response_id`)."""
+    """Tell whether there are results without the answer that asked for them (`previous_response_id`)."""
     return bool(step.results) and not (step.calls or step.said)
 
 
 def tells(result: IncomingStep, *, failed: bool) -> bool:
-    """Tell whether a result shows by itself that nothing was changed: for calls that are not seen."""
+    """Tell whether a result whose call is not known shows that nothing was changed."""
     return failed or (len(result.text) >= INFORMATIVE and not _ACK_FORM(result.text, 0, _ACK_LOOK))
 
 
 def canonical(arguments: str, options: ToolOptions = NO_OPTIONS) -> bytes:
-    """Return arguments in one spelling, without what does not tell calls apart; what is no JSON stays as it is."""
+    """Return arguments in canonical form, without what does not distinguish calls; unchanged if they are not JSON."""
     if arguments.startswith(_OPENS) or arguments.lstrip().startswith(_OPENS):
         try:
             value = orjson.loads(arguments)
@@ -352,7 +359,7 @@ def canonical(arguments: str, options: ToolOptions = NO_OPTIONS) -> bytes:
 
 
 def _chosen(value: dict[str, Any], options: ToolOptions) -> dict[str, Any]:
-    """Choose arguments as a policy says: what it names itself counts even where it would be volatile."""
+    """Select arguments by the policy's options. Arguments in `include` count even if they are volatile."""
     if options.include:
         return {key: _without(one) for key, one in value.items() if key in options.include - options.exclude}
     kept: dict[str, Any] = _without({key: one for key, one in value.items() if key not in options.exclude})

@@ -1,136 +1,182 @@
-"""What each kind of loop is, in one line: the one source for `breakloop schema --presets`, the reference page and the
-checks of a bundle. Thresholds are `ladder`'s matter, finding loops its neighbours'.
+"""The kinds of loops that `similarity: steps` detects: one row each, from which evaluation, thresholds, the checks of a
+bundle, `breakloop schema --presets` and the reference pages follow.
 
-From counts to levels: the thresholds of each kind at each sensitivity, which finding speaks for a step, the identity
-of a loop, and whether it is told afresh. What a level leads to (warn, reject, kill) is the policy's matter.
-
-`Finding`: one detector's claim about a step, before the ladder weighs it; and how tool names and counts are written
-in evidence. Evidence names tools, counts and sizes, never what was asked or answered (SPEC Y-1).
+To add a kind, write a function that counts a step and returns findings, and add a row to `KINDS`. If it needs a counter
+of its own, add a field to `SessionWindow`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 
-from breakloop.detect.steps.window import COUNT_MAX
+import msgspec
 
-_NAME_MAX = 48
+from breakloop.detect.stateful import BLOCK, NOTHING, NOTICE, STOP
+from breakloop.detect.steps import novelty, repeats, streaks, texts
+from breakloop.detect.steps.findings import Finding
+from breakloop.detect.steps.fingerprints import StepFingerprinter, StepFingerprints, ToolOptions
+from breakloop.detect.steps.novelty import Novelty
+from breakloop.detect.steps.window import COUNT_MAX, SessionWindow
+from breakloop.model.call import Step
 
-
-class Finding(NamedTuple):
-    """A loop of some kind, how far it has come, and what tells it from other loops."""
-
-    kind: str
-    hits: float  # how often, slow repeats weighing less
-    key: bytes  # what the loop's identity is made of
-    evidence: str
-
-
-def tool(name: str) -> str:
-    """Return a tool's name for a sentence: short, and without what could be taken for something else."""
-    if not name:
-        return "an action"
-    plain = name
-    if "`" in name or not name.isprintable():
-        plain = "".join(one for one in name if one.isprintable() and one != "`")
-    return f"`{plain[:_NAME_MAX] or '?'}`"
-
-
-def times(count: float) -> str:
-    """Return a count for a sentence; slow repeats count for less than one, hence the rounding."""
-    whole = max(1, int(count))
-    return "once" if whole == 1 else f"{whole} times"
-
-
-NOTHING, NOTICE, BLOCK, STOP = 0, 1, 2, 3  # persisted in every window: never renumber them
 NEVER: Final = float("inf")
 
-Thresholds = Mapping[str, tuple[float, float, float]]  # kind -> count at which it is notice, block, stop
+Levels = tuple[float, float, float]  # counts at which a kind is notice, block, stop
+Thresholds = Mapping[str, Levels]  # by kind
 
-# The numbers are persisted in every window. Never change or reuse one: a new kind gets the next free number.
-KIND_IDS: Final[Mapping[str, int]] = {
-    "": 0,
-    "repeat": 1,
-    "cycle": 2,
-    "failure": 3,
-    "unknown_tool": 4,
-    "interleaved": 5,
-    "stagnation": 6,
-    "nested": 7,
-    "continue": 8,
-    "rejected": 9,
-    "monologue": 10,
-    "storm": 11,
-    "cascade": 12,
-    "reword": 13,
-    "dry": 14,
-    "novelty": 15,
-    "near": 16,
-    "thrash": 17,
-    "spawn": 18,
+
+class StepState(msgspec.Struct, gc=False):
+    """One step during its evaluation."""
+
+    window: SessionWindow
+    step: Step
+    prints: StepFingerprints
+    fingerprinter: StepFingerprinter
+    novelty: Novelty
+    known_texts: int  # how many of the step's texts were in the previous step already
+    now: float
+    weight: float  # of a repeat: slow ones count less
+    tracked: bool  # `answered` will be called with the answer
+
+
+class LoopKind(NamedTuple):
+    """One kind of loop."""
+
+    id: int  # persisted in every window: never change or reuse one
+    name: str
+    meaning: str
+    counted: str  # what its thresholds are numbers of
+    normal: Levels
+    evaluate: Callable[[StepState], Sequence[Finding]] | None = None  # None: evaluated by another row or detector
+    of_calls: bool = True  # not evaluated for calls that are exempt
+    of_users: bool = False  # only evaluated for steps with text of the user
+    relaxed: Levels | None = None  # if not derived from `normal`
+    most: float = COUNT_MAX  # the highest count
+    stops: bool = True  # it has the level stop
+
+
+# In order of evaluation and of trust: if a step matches several kinds at the same level, the first one is reported.
+# `storm` depends on the counts of `cycle`, and `thrash` sets the size that the kinds before it compare with.
+KINDS: Final[tuple[LoopKind, ...]] = (
+    LoopKind(
+        1, "repeat", "the same call with the same result, one after the other", "times", (3, 5, 8),
+        lambda s: repeats.count_calls(s.window, s.prints, s.weight),  # and `failure` and `interleaved`
+    ),
+    LoopKind(
+        2, "cycle", "a round of 2 to 16 steps again and again", "laps", (3, 5, 8),
+        lambda s: repeats.cycle(s.window, s.step, s.prints, s.weight, s.tracked),
+    ),
+    LoopKind(3, "failure", "the same call, an error each time; a different error counts half", "errors", (2, 4, 7)),
+    LoopKind(
+        4, "unknown_tool", "calls of tools that there are not", "calls in a row", (2, 4, 8),
+        lambda s: streaks.unknown_tool(s.window, s.prints, s.weight),
+    ),
+    LoopKind(5, "interleaved", "the same call with the same result, other work between", "times", (4, 7, 12)),
+    LoopKind(
+        6, "stagnation", "one tool, new arguments, the same informative result", "results in a row", (5, 9, NEVER),
+        lambda s: streaks.stagnation(s.window, s.prints, s.novelty.news, s.weight),
+    ),
+    LoopKind(
+        7, "nested", "each prompt holds the one before it whole", "times", (3, 5, 8),
+        lambda s: texts.nested(s.window, s.step, s.fingerprinter, s.weight), of_calls=False, of_users=True,
+    ),
+    LoopKind(
+        8, "continue", 'the same "go on" of the user or the harness, and nothing called', "times", (3, 5, 8),
+        lambda s: texts.continued(s.window, s.prints, s.known_texts, s.novelty.worded, s.weight),
+        of_calls=False, of_users=True,
+    ),
+    LoopKind(
+        9, "rejected", "the same text of the user or the harness, whatever is done between", "times", (3, 5, 12),
+        lambda s: texts.rejected(s.window, s.step, s.prints, s.known_texts, s.novelty.worded, s.weight),
+        of_calls=False, of_users=True,
+    ),
+    LoopKind(
+        10, "monologue", "the same answer again, and nothing called", "times", (3, 5, 8),
+        lambda s: texts.monologue(s.window, s.step, s.prints, s.known_texts, s.weight), of_calls=False,
+    ),
+    LoopKind(
+        11, "storm", "the same request after it was answered", "more times in 60 s", (5, 10, 20),
+        lambda s: streaks.call_storm(s.window, s.prints, s.now),  # requests that are no step: `streaks.storm`
+    ),
+    LoopKind(
+        12, "cascade", "bad results, whatever the tool", "of the last 10", (5, 8, NEVER),
+        lambda s: streaks.cascade(s.window, s.prints), relaxed=(6, 10, NEVER), most=10,
+    ),
+    LoopKind(
+        13, "reword", "the same instruction in other words, while nothing new comes", "of the last 13 texts",
+        (4, 6, NEVER), lambda s: repeats.reword(s.window, s.step, s.prints), of_calls=False, most=13,
+    ),
+    LoopKind(
+        14, "dry", "turns since anything new came from outside; news halve the count", "turns", (5, 8, 16),
+        lambda s: novelty.findings(s.window, s.novelty),  # and `novelty`
+    ),
+    LoopKind(15, "novelty", "results that hold hardly a line not seen before", "results in a row", (8, 16, NEVER)),
+    LoopKind(
+        16, "near", "the same call but for its numbers, and nothing new from it", "calls in a row", (5, NEVER, NEVER),
+        lambda s: repeats.near(s.window, s.prints, s.novelty.dried, s.weight),
+    ),
+    LoopKind(
+        17, "thrash", "the context fills up again right after it was cut", "cuts, few steps apart", (3, NEVER, NEVER),
+        lambda s: streaks.thrash(s.window, s.step), of_calls=False,
+    ),
+    LoopKind(
+        18, "spawn", "agents start agents for the same task", "agents deep, or with the same task", (4, 8, NEVER),
+        stops=False,  # `detect.spawn`
+    ),
+)  # fmt: skip
+BY_NAME: Final[Mapping[str, LoopKind]] = {kind.name: kind for kind in KINDS}
+NAMES: Final[Mapping[int, str]] = {0: "", **{kind.id: kind.name for kind in KINDS}}
+# The functions to evaluate, by whether the calls of a step are exempt, and whether it has text of the user.
+EVALUATED: Final = {
+    (exempt, users): tuple(
+        kind.evaluate
+        for kind in KINDS
+        if kind.evaluate and not (exempt and kind.of_calls) and (users or not kind.of_users)
+    )
+    for exempt in (False, True)
+    for users in (False, True)
 }
-KIND_NAMES: Final[Mapping[int, str]] = {number: kind for kind, number in KIND_IDS.items()}
+_RANKS: Final[Mapping[str, int]] = {kind.name: rank for rank, kind in enumerate(KINDS)}
 
-# In order of trust: where two kinds give the same level, the earlier one names the loop.
-KINDS: Final = tuple(KIND_IDS)
+NORMAL: Final[Thresholds] = {kind.name: kind.normal for kind in KINDS}
 
-NORMAL: Final[Thresholds] = {
-    "repeat": (3, 5, 8),
-    "cycle": (3, 5, 8),
-    "failure": (2, 4, 7),
-    "unknown_tool": (2, 4, 8),
-    "interleaved": (4, 7, 12),
-    "stagnation": (5, 9, NEVER),
-    "nested": (3, 5, 8),
-    "continue": (3, 5, 8),
-    "rejected": (3, 5, 12),
-    "monologue": (3, 5, 8),
-    "storm": (5, 10, 20),
-    "cascade": (5, 8, NEVER),
-    "reword": (4, 6, NEVER),
-    "dry": (5, 8, 16),
-    "novelty": (8, 16, NEVER),
-    "near": (5, NEVER, NEVER),
-    "thrash": (3, NEVER, NEVER),
-    "spawn": (4, 8, NEVER),
+
+def _relaxed(kind: LoopKind) -> Levels:
+    notice, block, stop = kind.normal
+    return kind.relaxed or (notice + 1, block * 1.5, stop * 1.5)
+
+
+def _strict(kind: LoopKind) -> Levels:
+    notice, block, stop = kind.normal
+    return max(2, notice - 1), max(3, block - 1), max(4, stop - 2)
+
+
+PRESETS: Final[Mapping[str, Thresholds]] = {
+    "relaxed": {kind.name: _relaxed(kind) for kind in KINDS},
+    "normal": NORMAL,
+    "strict": {kind.name: _strict(kind) for kind in KINDS},
 }
-RELAXED: Final[Thresholds] = {
-    kind: (notice + 1, block * 1.5, stop * 1.5) for kind, (notice, block, stop) in NORMAL.items()
-} | {"cascade": (6, 10, NEVER)}  # it counts ten results
-STRICT: Final[Thresholds] = {
-    kind: (max(2, notice - 1), max(3, block - 1), max(4, stop - 2)) for kind, (notice, block, stop) in NORMAL.items()
-}
-PRESETS: Final[Mapping[str, Thresholds]] = {"relaxed": RELAXED, "normal": NORMAL, "strict": STRICT}
-
-
-class ToolOptions(NamedTuple):
-    """What a policy says of one tool."""
-
-    exempt: bool = False  # its calls are never counted
-    poll: bool = False  # made to be called again and again: a repeat weighs a quarter, however soon it comes
-    include: frozenset[str] = frozenset()  # of its arguments only these tell one call from another; empty: all
-    exclude: frozenset[str] = frozenset()  # these do not
 
 
 @dataclass(frozen=True, slots=True)
 class StepsSettings:
-    """What a policy can set: how early the detector speaks up, and what it knows of tools."""
+    """What a policy sets for the evaluation of steps."""
 
     thresholds: Thresholds = field(default_factory=lambda: NORMAL)
-    tools: Mapping[str, ToolOptions] = field(default_factory=dict)  # by name, or by how names begin ("job_*")
+    tools: Mapping[str, ToolOptions] = field(default_factory=dict)  # by name, or by prefix ("job_*")
 
     @classmethod
     def preset(
         cls, sensitivity: str, thresholds: Thresholds | None = None, tools: Mapping[str, ToolOptions] | None = None
     ) -> StepsSettings:
-        """Return the settings of a sensitivity (`relaxed`, `normal` or `strict`), some of its thresholds replaced."""
+        """Return the settings of a sensitivity (`relaxed`, `normal` or `strict`), with some thresholds replaced."""
         return cls({**PRESETS[sensitivity], **(thresholds or {})}, dict(tools or {}))
 
 
 class KindChoice(NamedTuple):
-    """The finding that speaks for a step, and its level."""
+    """The finding that is reported for a step, and its level."""
 
     level: int
     finding: Finding | None
@@ -140,7 +186,7 @@ NO_CHOICE: Final = KindChoice(NOTHING, None)
 
 
 def level(thresholds: Thresholds, finding: Finding) -> int:
-    """Return how serious a finding is."""
+    """Return the level that a finding has reached."""
     notice, block, stop = thresholds[finding.kind]
     hits = finding.hits
     if hits < notice:
@@ -149,17 +195,14 @@ def level(thresholds: Thresholds, finding: Finding) -> int:
 
 
 def choose(thresholds: Thresholds, findings: Sequence[Finding]) -> KindChoice:
-    """Return the most serious finding; of equals the one whose kind stands first in `KINDS`."""
+    """Return the finding with the highest level; of equals the one whose kind comes first in `KINDS`."""
     best = NO_CHOICE
     for finding in findings:
         now = level(thresholds, finding)
-        if now > best.level or (now and now == best.level and best.finding and _rank(finding) < _rank(best.finding)):
+        before = best.finding
+        if now > best.level or (now and now == best.level and before and _RANKS[finding.kind] < _RANKS[before.kind]):
             best = KindChoice(now, finding)
     return best
-
-
-def _rank(finding: Finding) -> int:
-    return KINDS.index(finding.kind)
 
 
 Level = Literal["notice", "block", "stop"]
@@ -167,48 +210,16 @@ Level = Literal["notice", "block", "stop"]
 LEVELS: Final[tuple[Level, ...]] = ("notice", "block", "stop")
 
 
-class LoopKind(NamedTuple):
-    """One kind of loop."""
-
-    meaning: str
-    counted: str  # what its thresholds are numbers of
-    most: float = COUNT_MAX  # no count is higher
-    stops: bool = True  # it knows the level stop
-
-
-ABOUT: Final[Mapping[str, LoopKind]] = {
-    "repeat": LoopKind("the same call with the same result, one after the other", "times"),
-    "cycle": LoopKind("a round of 2 to 16 steps again and again", "laps"),
-    "failure": LoopKind("the same call, an error each time; a different error counts half", "errors"),
-    "unknown_tool": LoopKind("calls of tools that there are not", "calls in a row"),
-    "interleaved": LoopKind("the same call with the same result, other work between", "times"),
-    "stagnation": LoopKind("one tool, new arguments, the same informative result", "results in a row"),
-    "nested": LoopKind("each prompt holds the one before it whole", "times"),
-    "continue": LoopKind('the same "go on" of the user or the harness, and nothing called', "times"),
-    "rejected": LoopKind("the same text of the user or the harness, whatever is done between", "times"),
-    "monologue": LoopKind("the same answer again, and nothing called", "times"),
-    "storm": LoopKind("the same request after it was answered", "more times in 60 s"),
-    "cascade": LoopKind("bad results, whatever the tool", "of the last 10", most=10),
-    "reword": LoopKind("the same instruction in other words, while nothing new comes", "of the last 13 texts", most=13),
-    "dry": LoopKind("turns since anything new came from outside; news halve the count", "turns"),
-    "novelty": LoopKind("results that hold hardly a line not seen before", "results in a row"),
-    "near": LoopKind("the same call but for its numbers, and nothing new from it", "calls in a row"),
-    "thrash": LoopKind("the context fills up again right after it was cut", "cuts, few steps apart"),
-    "spawn": LoopKind("agents start agents for the same task", "agents deep, or with the same task", stops=False),
-}
-SETTABLE: Final = tuple(kind for kind in KINDS if kind in PRESETS["normal"])  # in order of trust
-
-
 def number(value: float) -> str:
-    """Return a threshold for people; what is never reached is said in a word."""
+    """Return a threshold for people."""
     return "never" if value == NEVER else f"{value:g}"
 
 
-def said(levels: Iterable[float]) -> list[float | None]:
-    """Return thresholds as a bundle says them: None for a level that is never reached."""
+def as_json(levels: Iterable[float]) -> list[float | None]:
+    """Return thresholds as JSON has them: None for a level that is never reached."""
     return [None if one == NEVER else float(one) for one in levels]
 
 
 def presets() -> dict[str, dict[str, list[float | None]]]:
-    """Return the thresholds of each sensitivity by kind, as a bundle says them."""
-    return {name: {kind: said(levels[kind]) for kind in SETTABLE} for name, levels in PRESETS.items()}
+    """Return the thresholds of each sensitivity by kind, for JSON."""
+    return {name: {kind: as_json(levels) for kind, levels in preset.items()} for name, preset in PRESETS.items()}

@@ -1,6 +1,6 @@
-"""What is taken out of texts before they are compared: times, durations, ids and our own notes everywhere; paths,
-quotes and numbers only in errors. Texts are UTF-8 here. Each mask is looked for with a cheap test first, because most
-texts need none, and each pattern begins with a character or a class, because then its search runs at full speed."""
+"""What is removed from texts before they are compared: times, durations, ids and our own notes everywhere; paths,
+quotes and numbers only in errors. Texts are UTF-8 here. Each mask has a cheap test first, because most texts need none,
+and each pattern begins with a character or a class, because its search is fastest then."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _MARK: Final = MARK.encode()
 _END: Final = END.encode()
 _NOTE_MAX: Final = 1100
 _DIGITS: Final = b"0123456789"
-_ZERO, _HYPHEN = b"0-"  # as numbers they are looked for in a quarter of the time
+_ZERO, _HYPHEN = b"0-"  # searching for a number takes a quarter of the time
 _WHITE: Final = b" \t\n\r\x0b\x0c"
 _UUID_TEST: Final = re.compile(rb"-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-").search
 _UUID: Final = re.compile(rb"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\b").sub
-# A time of day, with its date or without; a length of time. What follows the first digit of each. Behind a comma there
-# are thousandths only where a log goes on behind them: in a table it is the next value.
+# A time of day, with or without a date, and a duration: what follows the first digit. Thousandths after a comma are
+# only recognised in a log line; in a table, a comma separates values.
 _CLOCK_FORM: Final = (
     rb"\d(?:\d\d-\d\d-\d\d[T ]\d\d)?:\d\d(?::\d\d(?:\.\d+|,\d{3}(?=[] |\t)]))?)?"
     rb"(?: ?[AP]M\b|Z\b|[+-]\d\d:?\d\d\b)?"
@@ -30,11 +30,11 @@ _CLOCK_TEST: Final = re.compile(rb":[0-9][0-9]").search
 _CLOCK: Final = re.compile(rb"[0-9]" + _CLOCK_FORM).sub
 _LENGTH: Final = re.compile(rb"[0-9]" + _LENGTH_FORM).sub
 _CLOCK_OR_LENGTH: Final = re.compile(rb"[0-9](?:" + _CLOCK_FORM + rb"|" + _LENGTH_FORM + rb")").sub
-# Without the characters that may stand between, a length of time is a digit and an "s". An address is "0x" anyway.
+# Without the characters in between, a duration is a digit and an "s". An address begins with "0x".
 _BETWEEN: Final = b" munilecod"
 _UNITS: Final = bytes(48 if code in _DIGITS else code if code in b"sx" else 46 for code in range(256))
 _EITHER: Final = bytes(48 if code in _DIGITS else 115 if code in b"sx" else 46 for code in range(256))
-# As expressions, because for a few letters in a longer text these take a third of the time of `in`.
+# Expressions: for a few letters in a longer text they take a third of the time of `in`.
 _EITHER_TEST: Final = re.compile(b"0s").search
 _PID: Final = re.compile(b"pid").search
 _PROCESS_NAME: Final = re.compile(b"process").search
@@ -47,14 +47,14 @@ _NUMBER: Final = re.compile(rb"[0-9][\w.,:/-]*").sub
 _QUOTED: Final = re.compile(rb"\"[^\"\n]*\"|'[^'\n]*'|`[^`\n]*`").sub
 _QUOTE: Final = b"\x01"
 _PLACES: Final = bytes.maketrans(b"/\\" + _DIGITS + b"#", b"#" * 12 + b"\x02")
-# ASCII: letters and digits as they are, everything else parts words; other bytes belong to words.
+# ASCII letters and digits and other bytes belong to words; everything else separates them.
 _APART: Final = bytes(code if code > 127 or chr(code).isalnum() else 32 for code in range(256))
 _WORD_MIN: Final = 4
 _LOOSE_MAX: Final = 2000
 
 
 def own(raw: bytes) -> bytes:
-    """Return a text without notes of ours, which never enter a fingerprint."""
+    """Return a text without our own notes, which are never part of a fingerprint."""
     if _MARK not in raw or _END not in raw:
         return raw
     *pieces, rest = raw.split(_END)
@@ -62,7 +62,7 @@ def own(raw: bytes) -> bytes:
 
 
 def _before_note(piece: bytes) -> bytes:
-    """Return what stands before the note that ends here; where none does, all of it, and its end."""
+    """Return the text before the note that ends here; all of it if there is no note."""
     at = piece.rfind(_MARK)
     return piece[:at] if at >= 0 and len(piece) - at - len(_MARK) <= _NOTE_MAX else piece + _END
 
@@ -91,22 +91,22 @@ def steady(raw: bytes) -> bytes:
 
 
 def compact(raw: bytes) -> bytes:
-    """Return a text without white space: how it is laid out is no matter."""
+    """Return a text without white space."""
     return raw.translate(None, _WHITE)
 
 
 def folded(raw: bytes) -> bytes:
-    """Return a text with white space folded, for short ones in which a space may be the matter."""
+    """Return a text with white space folded, for short texts in which a space may matter."""
     return b" ".join(raw.split())
 
 
 def lowered(raw: bytes) -> bytes:
-    """Return a text in lower case, whatever its letters."""
+    """Return a text in lower case, in any script."""
     return raw.decode("utf-8", "surrogatepass").lower().encode("utf-8", "surrogatepass")
 
 
 def loose(raw: bytes) -> bytes:
-    """Return a call's arguments with ids and digit-led tokens collapsed: for second-class comparisons only."""
+    """Return a call's arguments with ids and tokens that begin with a digit masked, for `near`."""
     if len(raw.translate(None, _DIGITS)) == len(raw):
         return raw
     if _HYPHEN in raw and _UUID_TEST(raw):
@@ -116,7 +116,7 @@ def loose(raw: bytes) -> bytes:
 
 
 def shape(raw: bytes) -> bytes:
-    """Return an error's or an empty result's text by its form: quotes, paths and numbers masked, lines kept."""
+    """Return the form of an error or an empty result: quotes, paths and numbers masked, lines kept."""
     lines = _QUOTED(_QUOTE, raw).translate(_PLACES).split(b"\n")
     return b"\n".join([b" ".join([b"#" if b"#" in one else one for one in line.split()]) for line in lines])
 

@@ -1,8 +1,8 @@
-"""`dry` and `novelty` (DETECTION): how long nothing new has come from outside. Own answers, copies of them between
-agents of one session and messages seen before are not news; lines are compared by digest.
+"""Kinds `dry` and `novelty`: how long nothing new has come from outside. The model's own answers, copies of them
+between agents of one session, and messages seen before are not new.
 
-Lines of texts, and how many of them are new (DETECTION: dry). Lines are compared by digest, whatever their case and
-white space; they weigh by length, so that a wrapper's short ones do not drown a result.
+Texts are compared line by line, by digest, whatever their case and white space. Lines are weighted by length, so that
+the short lines of a wrapper do not outweigh a result.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 from xxhash import xxh32_intdigest
 
+from breakloop.detect.steps.findings import Finding
 from breakloop.detect.steps.fingerprints import (
     ACK,
     EMPTY,
@@ -24,18 +25,17 @@ from breakloop.detect.steps.fingerprints import (
     is_answer_elsewhere,
     tells,
 )
-from breakloop.detect.steps.kinds import Finding
 from breakloop.detect.steps.masks import lowered, shape
 from breakloop.detect.steps.window import CAPACITY, COUNT_MAX, AgedFilter, SessionWindow
 from breakloop.model.call import Step
 
-NEW_SHARE: Final = 0.4  # of the lines: more is news
-_LONG: Final = 300  # longer lines are taken in pieces
-_MOST: Final = 256  # of one text: more would push everything else out of the filter
+NEW_SHARE: Final = 0.4  # of the lines; with more, a step is news
+_LONG: Final = 300  # longer lines are split
+_MOST: Final = 256  # lines of one text; more would push everything else out of the filter
 _WEIGHT_MAX: Final = 40
 _PLAIN_MAX: Final = 34  # about the same without white space
 _WEIGHTS: Final = bytes([min(size, _PLAIN_MAX) for size in range(256)])
-_UNCLEAR: Final = (0.25, 0.6)  # between these lines are weighed with their white space, which takes longer
+_UNCLEAR: Final = (0.25, 0.6)  # between these, white space is weighed too, which takes longer
 _WHITE: Final = b" \t\r\x0b\x0c"
 _LOWER: Final = bytes(range(128)).lower() + bytes(range(128, 256))
 _BLANKS: Final = bytes.maketrans(_WHITE, b" " * len(_WHITE))
@@ -43,17 +43,17 @@ _ENDS: Final = (b". ", b", ", b"; ", b"} ", b"] ", b") ")
 
 
 def share(known: AgedFilter, texts: Sequence[bytes], seed: int) -> float | None:
-    """Return the share of the texts' lines that are not known, and remember them; None where there are no lines."""
+    """Return the share of lines that are not known, and add them; None if there are no lines."""
     lines = _all(texts)
     if not lines:
         return None
-    once = [*dict.fromkeys(lines)]  # what stands in a text twice is not known for that
+    once = [*dict.fromkeys(lines)]  # a line that occurs twice in a text is not known for that
     if max(map(len, once)) > _LONG // 2:
         texts = [pieces(text) if max(map(len, plain(text)), default=0) > _LONG // 2 else text for text in texts]
         lines = _all(texts)
         once = [*dict.fromkeys(lines)]
-    looked_at = lines if known.count + len(lines) >= CAPACITY else once  # one may be forgotten between the two
-    new = [looked_at[at] for at in known.sift(list(map(xxh32_intdigest, looked_at, repeat(seed))))]
+    compared = lines if known.count + len(lines) >= CAPACITY else once  # the filter may age in between
+    new = [compared[at] for at in known.sift(list(map(xxh32_intdigest, compared, repeat(seed))))]
     if not new:
         return 0.0
     fresh = _weight(new)
@@ -71,15 +71,15 @@ def _all(texts: Sequence[bytes]) -> list[bytes]:
 
 
 def _weight(lines: Sequence[bytes]) -> int:
-    """Return what lines weigh: each as much as it is long, but none more than `_PLAIN_MAX`."""
+    """Return the weight of lines: the length of each, at most `_PLAIN_MAX`."""
     try:
-        return sum(bytes(map(len, lines)).translate(_WEIGHTS))  # a quarter of the time that a loop takes
-    except ValueError:  # one is longer than a byte tells
+        return sum(bytes(map(len, lines)).translate(_WEIGHTS))  # takes a quarter of the time of a loop
+    except ValueError:  # a line is longer than 255 bytes
         return sum([min(len(line), _PLAIN_MAX) for line in lines])
 
 
 def _weighed(texts: Sequence[bytes], lines: list[bytes], new: Sequence[bytes]) -> float:
-    """Return the share with the white space weighed."""
+    """Return the share of new lines with white space weighed."""
     weights = [min(len(line), _WEIGHT_MAX) for text in texts for line in bounded(folded(text))]
     first = dict(zip(reversed(lines), reversed(weights), strict=True))
     return sum([first[line] for line in new]) / sum(first.values())
@@ -92,17 +92,17 @@ def plain(text: bytes) -> list[bytes]:
 
 
 def folded(text: bytes) -> list[bytes]:
-    """Return a text's lines with their white space folded: as many as `plain` gives."""
+    """Return a text's lines with white space folded: as many as `plain` returns."""
     return list(filter(None, [b" ".join(line.split()) for line in text.split(b"\n")]))
 
 
 def bounded(lines: list[bytes]) -> list[bytes]:
-    """Return the first and the last lines of very many."""
+    """Return the first and the last lines if there are too many."""
     return lines if len(lines) <= _MOST else lines[: _MOST // 2] + lines[-_MOST // 2 :]
 
 
 def pieces(text: bytes) -> bytes:
-    """Return a text with its very long lines cut where a sentence or a field ends."""
+    """Return a text with its very long lines split where a sentence or a field ends."""
     lines = text.split(b"\n")
     for at, line in enumerate(lines):
         if len(line) > _LONG and (len(line.translate(None, _WHITE)) > _LONG or len(b" ".join(line.split())) > _LONG):
@@ -115,28 +115,28 @@ def pieces(text: bytes) -> bytes:
 
 NEW_WORDS: Final = 0.5
 WORDS_MIN: Final = 4
-_FLOW: Final = 0.25  # weight of the newest step in the moving average
-_FLOW_LOW: Final = 0.1
-_MOVED: Final = 0.75
+_NEWEST: Final = 0.25  # weight of the newest step in the moving average
+_LOW_NOVELTY: Final = 0.1
+_OTHER_RESULT: Final = 0.75
 _STALE_MAX: Final = 60_000
-_SECOND: Final = 0x5A5A5A5A
-_THIRD: Final = 0x33333333
+_ANSWER_MARK: Final = 0x5A5A5A5A
+_RESULT_MARK: Final = 0x33333333
 _new: Final = tuple.__new__  # makes a named tuple in half the time that its name takes
 _mark: Final = Struct("<I").unpack_from  # of a digest: its first four bytes
 
 
 class Novelty(NamedTuple):
-    """What a step brought."""
+    """What is new in a step."""
 
-    dried: bool  # it counted as a turn without news
+    dried: bool  # it counts as a turn without anything new
     news: bool
-    worded: bool  # the model itself wrote new matter
+    worded: bool  # the model itself wrote new content
 
 
-def look(
+def compare(
     window: SessionWindow, step: Step, prints: StepFingerprints, seed: int, weight: float, most: float = COUNT_MAX
 ) -> Novelty:
-    """Compare a step with what the session has seen, remember it, and move the counts, `dry` up to `most`."""
+    """Compare a step with the session, add it to the filters, and change the counts, `dry` up to `most`."""
     pairs = prints.pairs
     by_form = _by_form(pairs)
     share = _new_lines(window, prints, seed, by_form=by_form)
@@ -148,95 +148,95 @@ def look(
             wrote = True
     if wrote or (share is not None and share > NEW_SHARE):
         window.dry /= 2
-        window.new_at = window.steps
+        window.last_new_step = window.steps
         news, dried = True, False
     else:
         news = False
-        visible = bool(step.results or step.users or not step.calls)  # where nothing was called, nothing is hidden
+        visible = bool(step.results or step.users or not step.calls)  # without calls, nothing is hidden
         begins = not (step.said or step.calls or step.results)
         silent = bool(unseen) and all(pair.kind in (EMPTY, ACK) for pair in pairs)
         second = bool(pairs) and again and not third
-        moved = bool(pairs) and not (unseen or again or by_form)  # a known call, and another result
-        if moved:  # some progress, if little; what a filter takes for known by mistake must not add up over hours
-            window.dry *= _MOVED
-            window.stale //= 2
+        other_result = bool(pairs) and not (unseen or again or by_form)  # a known call with another result
+        if other_result:  # some progress; errors of the filters must not add up over hours
+            window.dry *= _OTHER_RESULT
+            window.stale_steps //= 2
         if not step.calls and is_answer_elsewhere(step):
-            dried = _answers(window, step, prints, again=again and not third, known=share is None)
+            dried = _is_dry_result(window, step, prints, again=again and not third, known=share is None)
         else:
-            dried = visible and not (begins or silent or fresh_words or second or moved)
+            dried = visible and not (begins or silent or fresh_words or second or other_result)
     if dried:
         if window.dry < 1:
-            window.dry_id = prints.round
+            window.dry_key = prints.round
         window.dry = min(window.dry + weight, most)
     if share is not None:
-        window.flow += _FLOW * (share - window.flow)
-        window.stale = min(window.stale + 1, _STALE_MAX) if window.flow < _FLOW_LOW else 0
+        window.line_novelty += _NEWEST * (share - window.line_novelty)
+        window.stale_steps = min(window.stale_steps + 1, _STALE_MAX) if window.line_novelty < _LOW_NOVELTY else 0
     else:
-        window.stale = 0
+        window.stale_steps = 0
     return _new(Novelty, (dried, news, fresh_words))
 
 
-def findings(window: SessionWindow, seen: Novelty) -> Sequence[Finding]:
-    """Return `dry` and `novelty`, where this step belongs to them."""
-    if not seen.dried:
+def findings(window: SessionWindow, new: Novelty) -> Sequence[Finding]:
+    """Return `dry` and `novelty` if the step counts as one of them."""
+    if not new.dried:
         return ()
-    ago = window.steps - window.new_at
-    found = Finding("dry", window.dry, b"dry" + window.dry_id, f"nothing new for {ago} turns")
-    if not window.stale:
+    ago = window.steps - window.last_new_step
+    found = Finding("dry", window.dry, b"dry" + window.dry_key, f"nothing new for {ago} turns")
+    if not window.stale_steps:
         return (found,)
-    evidence = f"{window.stale} results in a row with hardly a new line"
-    return found, Finding("novelty", window.stale, b"novelty" + window.dry_id, evidence)
+    evidence = f"{window.stale_steps} results in a row with hardly a new line"
+    return found, Finding("novelty", window.stale_steps, b"novelty" + window.dry_key, evidence)
 
 
 def marks(key: bytes) -> tuple[int, int]:
-    """Return the marks of an answer of the model: that it is known, and that it was an answer."""
+    """Return the marks of the model's answer: that it is known, and that it was an answer."""
     (mark,) = _mark(key)
-    return mark, mark ^ _SECOND
+    return mark, mark ^ _ANSWER_MARK
 
 
-def heard(key: bytes) -> tuple[int]:
-    """Return the mark of an answer that a call returned: not yet known to the model, which may be shown it later."""
-    return (_mark(key)[0] ^ _THIRD,)
+def result_marks(key: bytes) -> tuple[int]:
+    """Return the mark of an answer that is the result of a call: it is still new when the model gets it."""
+    return (_mark(key)[0] ^ _RESULT_MARK,)
 
 
 def is_answer(window: SessionWindow, key: bytes) -> bool:
-    """Tell whether a text was an answer of the model in its session."""
+    """Tell whether a text was an answer of the model in this session."""
     return window.marks.knows(marks(key)[1])
 
 
 def _new_lines(window: SessionWindow, prints: StepFingerprints, seed: int, *, by_form: bool) -> float | None:
-    """Return the share of new lines among those that came from outside; None where none came."""
+    """Return the share of new lines in results and texts of the user; None if there are none."""
     known = window.marks
     if prints.said != NONE:
         known.add(*marks(prints.said))
     texts: list[bytes] = []
     for one in prints.incoming:
-        if one.plain and known.learns(_mark(one.key)[0]):
-            texts.append(shape(one.text) if by_form else one.text)  # noqa: PERF401 - what is learnt is no mere filter
+        if one.plain and known.add_new(_mark(one.key)[0]):
+            texts.append(shape(one.text) if by_form else one.text)  # noqa: PERF401 - the condition changes the filter
     return share(window.lines, texts, seed) if texts else None
 
 
-def _answers(window: SessionWindow, step: Step, prints: StepFingerprints, *, again: bool, known: bool) -> bool:
-    """Tell whether results are dry whose calls are kept elsewhere (`previous_response_id`), so that nobody knows what
-    was asked: where all of them came before, oftener than once. What may have come of a change counts as one."""
+def _is_dry_result(window: SessionWindow, step: Step, prints: StepFingerprints, *, again: bool, known: bool) -> bool:
+    """Tell whether results without their calls (`previous_response_id`) are a turn without anything new: all of them
+    were seen more than once. Results that a change may have produced count as changes."""
     if not any(tells(one, failed=result.error) for one, result in zip(prints.incoming, step.results, strict=False)):
         window.dry /= 2
         return False
     if not known:
-        window.dry *= _MOVED
+        window.dry *= _OTHER_RESULT
     return known and not again
 
 
 def _by_form(pairs: Sequence[CallResult]) -> bool:
-    """Tell whether a step's results are compared by their form only: where one is bad or empty."""
+    """Tell whether results are compared by their form only, because one is an error or empty."""
     found = False
-    for pair in pairs:  # a generator would cost more
+    for pair in pairs:  # faster than a generator
         found = found or pair.failed or pair.kind == EMPTY
     return found
 
 
 def _calls(window: SessionWindow, prints: StepFingerprints) -> tuple[list[CallResult], bool, bool]:
-    """Return the calls not seen before, and whether the round was seen before: once, and more than once."""
+    """Return the calls not seen before, and whether the step was seen before: once, and more than once."""
     known = window.marks
     unseen: list[CallResult] = []
     own: list[int] = []

@@ -1,12 +1,14 @@
-"""`repeat`, `interleaved` and `failure` (DETECTION): what each call returned last, how often it returned the same, and
-how often it failed. A change that succeeded, or a person's word, begins a new epoch: what was counted before is void.
-Counts are those of the repeats; the first time is added, with the weight of the last, when they are weighed.
+"""Kinds that compare a step with earlier ones.
 
-`cycle`: the same steps in the same order again, with a period of 2 to 16 (DETECTION). One step again and again is
-`table`'s `repeat`; here a period of one is only kept so that it is not taken for a longer one.
+`repeat`, `interleaved`, `failure`: what each call returned last, how often it returned the same, and how often it
+failed. A change that succeeded, or new text of the user, begins a new epoch, which resets these counts. They are counts
+of repeats: the first time is added, with the weight of the last repeat, when they are compared with thresholds.
 
-`near` and `reword` (DETECTION): almost the same again. `near` compares arguments with their numbers masked and only
-gives notice; `reword` compares what the model wrote, by small samples of its words, and only while no news come.
+`cycle`: the same steps in the same order again, with a period of 2 to 16. A period of one is `repeat`; it is only
+tracked so that it is not taken for a longer one.
+
+`near`, `reword`: almost the same again. `near` compares arguments with their numbers masked. `reword` compares what the
+model wrote, by samples of its words, and only while nothing new arrives.
 """
 
 from __future__ import annotations
@@ -14,47 +16,55 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from breakloop.detect.steps.fingerprints import ACK, EMPTY, RUNS, UNSEEN, CallResult, StepFingerprints
-from breakloop.detect.steps.kinds import Finding, times, tool
+from breakloop.detect.steps.findings import Finding, times, tool_name
+from breakloop.detect.steps.fingerprints import (
+    ACK,
+    EMPTY,
+    RUNS,
+    UNSEEN,
+    CallResult,
+    StepFingerprints,
+    is_answer_elsewhere,
+)
 from breakloop.detect.steps.window import (
+    CALL,
+    CALLS,
     COUNT_MAX,
     COUNTS,
-    ENTRY,
     NONE,
     RING,
     SKETCH,
     SKETCH_ROW,
     SKETCHES,
-    TABLE,
     SessionWindow,
-    place,
+    find_row,
 )
 from breakloop.model.call import Step
 
 _NOT_FAILED: Final = -1.0
 _ONCE: Final = (0.0, 0.0, _NOT_FAILED)
-_ROW: Final = ENTRY.size
-_ROWS: Final = TABLE * _ROW
+_ROW: Final = CALL.size
+_ROWS: Final = CALLS * _ROW
 
 
 def count_calls(window: SessionWindow, prints: StepFingerprints, weight: float) -> Sequence[Finding]:
-    """Count a step's calls in, each once, and return what repeats itself."""
+    """Count a step's calls, each once."""
     pairs: Sequence[CallResult] = prints.pairs
     if len(pairs) > 1:
         pairs = list({pair.a + pair.r: pair for pair in pairs}.values())
     found: list[Finding] = []
-    rows = window.table
+    rows = window.calls
     for pair in pairs:
         if pair.kind == UNSEEN:
             continue
-        at = place(rows, pair.a, _ROW)
+        at = find_row(rows, pair.a, _ROW)
         if at < 0:
             failed = 0.0 if pair.failed else _NOT_FAILED
-            rows += ENTRY.pack(pair.a, pair.r, pair.e, 0.0, 0.0, failed, window.epoch, window.steps)
+            rows += CALL.pack(pair.a, pair.r, pair.e, 0.0, 0.0, failed, window.epoch, window.steps)
             continue
-        counts = _again(window, at, pair, weight)
-        del rows[at : at + _ROW]  # last in order: the one used longest ago stands first, and goes first
-        rows += ENTRY.pack(pair.a, pair.r, pair.e, *counts, window.epoch, window.steps)
+        counts = _count(window, at, pair, weight)
+        del rows[at : at + _ROW]  # moves to the end: the least recently used row is the first
+        rows += CALL.pack(pair.a, pair.r, pair.e, *counts, window.epoch, window.steps)
         if counts != _ONCE:
             found += _findings(window, counts, pair, weight)
     if len(rows) > _ROWS:
@@ -63,30 +73,30 @@ def count_calls(window: SessionWindow, prints: StepFingerprints, weight: float) 
 
 
 def is_new(window: SessionWindow, pair: CallResult) -> bool:
-    """Tell whether a call did not return that the last time."""
-    at = place(window.table, pair.a, _ROW)
-    return at < 0 or window.table[at + 8 : at + 16] != pair.r
+    """Tell whether a call returned something else the last time."""
+    at = find_row(window.calls, pair.a, _ROW)
+    return at < 0 or window.calls[at + 8 : at + 16] != pair.r
 
 
-def _again(window: SessionWindow, at: int, pair: CallResult, weight: float) -> tuple[float, float, float]:
-    """Return how often the call at this place returned the same in all, and in a row, and how often it failed."""
-    _, r, e, same, row, failed, epoch, last = ENTRY.unpack_from(window.table, at)
-    alike, between = r == pair.r, epoch != window.epoch
+def _count(window: SessionWindow, at: int, pair: CallResult, weight: float) -> tuple[float, float, float]:
+    """Return how often the call in this row returned the same in all, and in a row, and how often it failed."""
+    _, r, e, same, row, failed, epoch, last = CALL.unpack_from(window.calls, at)
+    alike, changed = r == pair.r, epoch != window.epoch
     if not pair.failed:
         failed = _NOT_FAILED
-    elif between or failed < 0:
+    elif changed or failed < 0:
         failed = 0.0
-    else:  # a different error is half a sign
-        failed = _more(failed, weight if pair.e == e else weight / 2)
-    row = _more(row, weight) if alike and last >= window.steps - 1 else 0.0
-    if not alike or between:
+    else:  # a different error counts half
+        failed = _add(failed, weight if pair.e == e else weight / 2)
+    row = _add(row, weight) if alike and last >= window.steps - 1 else 0.0
+    if not alike or changed:
         same = 0.0
     elif pair.kind not in (EMPTY, ACK):
-        same = _more(same, weight)
+        same = _add(same, weight)
     return same, row, failed
 
 
-def _more(count: float, weight: float) -> float:
+def _add(count: float, weight: float) -> float:
     return min(count + weight, COUNT_MAX)
 
 
@@ -98,12 +108,12 @@ def _findings(
     if not (same or row or failed > 0):
         return found
     key = pair.a + pair.r
-    name = tool(pair.tool.name)
+    name = tool_name(pair.tool.name)
     returned = f"{name} returned the same {pair.size} bytes"
     if row:
         found.append(Finding("repeat", row + weight, key, f"{returned} {times(row + weight)} in a row"))
     if same:
-        ago = window.steps - window.new_at
+        ago = window.steps - window.last_new_step
         evidence = f"{returned} {times(same + weight)}; last new result {ago} calls ago"
         found.append(Finding("interleaved", same + weight, key, evidence))
     if failed > 0:
@@ -116,20 +126,38 @@ _STEPS_MIN: Final = 6
 _NO_COUNTS: Final = bytes(COUNTS.size)
 
 
+def cycle(
+    window: SessionWindow,
+    step: Step,
+    prints: StepFingerprints,
+    weight: float,
+    tracked: bool,  # noqa: FBT001
+) -> Sequence[Finding]:
+    """Count the step as part of a cycle.
+
+    If results are not in requests (MCP), a cycle needs their answers: one that was never seen before ends it.
+    """
+    if not step.calls and is_answer_elsewhere(step):
+        add_unknown_step(window)
+        return ()
+    found = find_cycle(window, prints.round, weight)
+    return found if not found or not is_hidden(prints) or (tracked and window.last_answer != NONE) else ()
+
+
 def find_cycle(window: SessionWindow, round_: bytes, weight: float) -> Sequence[Finding]:
-    """Count the step in, and return the cycle it belongs to, if any."""
+    """Add a step to the ring, and return the cycle it belongs to, if any."""
     ring, at = window.ring, window.steps
     slot = at % RING * 8
-    if ring.find(round_) < 0:  # most steps are new ones; `in` takes twice the time
-        window.counts = _NO_COUNTS
+    if ring.find(round_) < 0:  # most steps are new; `in` takes twice the time
+        window.cycle_counts = _NO_COUNTS
         ring[slot : slot + 8] = round_
         return ()
-    counts = list(COUNTS.unpack(window.counts))
+    counts = list(COUNTS.unpack(window.cycle_counts))
     for period in range(1, RING + 1):
         before = (at - period) % RING * 8
         same = at >= period and ring[before : before + 8] == round_
         counts[period - 1] = min(counts[period - 1] + weight, COUNT_MAX) if same else 0.0
-    window.counts = COUNTS.pack(*counts)
+    window.cycle_counts = COUNTS.pack(*counts)
     ring[slot : slot + 8] = round_
     if counts[0]:
         return ()
@@ -142,78 +170,83 @@ def find_cycle(window: SessionWindow, round_: bytes, weight: float) -> Sequence[
     return ()
 
 
-def skipped(window: SessionWindow) -> None:
-    """Count a step in that is like no other: what was done in it is not known."""
+def add_unknown_step(window: SessionWindow) -> None:
+    """Add a step that equals no other to the ring: its calls are not known."""
     slot = window.steps % RING * 8
     window.ring[slot : slot + 8] = NONE
-    forget(window)
+    reset_cycles(window)
 
 
-def newest(window: SessionWindow) -> bytes:
-    """Return the last step."""
+def last_step(window: SessionWindow) -> bytes:
+    """Return the last step of the ring."""
     slot = (window.steps - 1) % RING * 8
     return bytes(window.ring[slot : slot + 8])
 
 
-def stood(window: SessionWindow) -> None:
-    """Count a step in that is the last one, seen once more."""
+def add_last_step(window: SessionWindow) -> None:
+    """Add the last step to the ring again, without counting it."""
     slot = window.steps % RING * 8
-    window.ring[slot : slot + 8] = newest(window)
+    window.ring[slot : slot + 8] = last_step(window)
 
 
 def rotation(window: SessionWindow, period: int) -> bytes:
-    """Return the last `period` steps in the rotation that comes first: one cycle has one identity from wherever."""
+    """Return the last `period` steps in the rotation that sorts first, so that a cycle has one identity."""
     ring, at = window.ring, window.steps
     last = [bytes(ring[one % RING * 8 : one % RING * 8 + 8]) for one in range(at - period + 1, at + 1)]
     return min(b"".join(last[start:] + last[:start]) for start in range(period))
 
 
-def repeated(window: SessionWindow) -> bool:
-    """Tell whether the step that was counted in last is the one before it again."""
-    return window.counts[:2] != _NO_COUNTS[:2]
+def is_repeated(window: SessionWindow) -> bool:
+    """Tell whether the last two steps of the ring are the same."""
+    return window.cycle_counts[:2] != _NO_COUNTS[:2]
 
 
-def forget(window: SessionWindow) -> None:
-    """Begin anew: a person has spoken."""
-    window.counts = _NO_COUNTS
+def reset_cycles(window: SessionWindow) -> None:
+    window.cycle_counts = _NO_COUNTS
+
+
+def is_hidden(prints: StepFingerprints) -> bool:
+    """Tell whether there are calls and none of their results is in the request."""
+    pairs = prints.pairs
+    return bool(pairs) and pairs[0].kind == UNSEEN and all(pair.kind == UNSEEN for pair in pairs)
 
 
 ALIKE: Final = 0.3
 DRY_MIN: Final = 4.0
 _NEAR_RUN: Final = 4
 _WORDS_MIN: Final = 4
-_NOBODY: Final = bytes(4)
+_NO_TOOL: Final = bytes(4)
 
 
 def near(window: SessionWindow, prints: StepFingerprints, dried: bool, weight: float) -> Sequence[Finding]:  # noqa: FBT001
-    """The same call but for its numbers, one after the other, and nothing new from it."""
+    """The same call except for its numbers, several times in a row, and nothing new from it."""
     if len(prints.pairs) != 1:
-        window.run, window.near_count = 0.0, 0.0
+        window.same_tool_run, window.near_count = 0.0, 0.0
         return ()
     pair = prints.pairs[0]
-    window.run = min(window.run + 1, COUNT_MAX) if pair.tool.key == window.near_tool else 1.0
-    if pair.loose_a != window.near:
+    window.same_tool_run = min(window.same_tool_run + 1, COUNT_MAX) if pair.tool.key == window.near_tool else 1.0
+    if pair.loose_a != window.near_call:
         window.near_count = 0.0
     elif dried:
         window.near_count = min(window.near_count + weight, COUNT_MAX)
     else:
         window.near_count /= 2
-    window.near_tool, window.near = pair.tool.key, pair.loose_a
-    if not (dried and window.near_count and window.run >= _NEAR_RUN):
+    window.near_tool, window.near_call = pair.tool.key, pair.loose_a
+    if not (dried and window.near_count and window.same_tool_run >= _NEAR_RUN):
         return ()
     count = window.near_count + weight
-    evidence = f"{tool(pair.tool.name)} called almost alike {times(count)}"
+    evidence = f"{tool_name(pair.tool.name)} called almost alike {times(count)}"
     return (Finding("near", count, b"near" + pair.loose_a, evidence),)
 
 
 def reword(window: SessionWindow, step: Step, prints: StepFingerprints) -> Sequence[Finding]:
-    """The same instruction in other words: how many of the last texts to one recipient are like this one."""
+    """The same instruction in other words: how many of the last texts to one recipient are similar."""
     if not step.said or (prints.pairs and not (step.as_text and prints.pairs[0].tool.manner != RUNS)):
         return ()
     words = sample(prints.words)
     if not words:
         return ()
-    to = prints.pairs[0].tool.key if prints.pairs else _NOBODY
+    to = prints.pairs[0].tool.key if prints.pairs else _NO_TOOL
     rows = window.sketches
     found: Sequence[Finding] = ()
     if window.dry >= DRY_MIN:
@@ -230,13 +263,13 @@ def reword(window: SessionWindow, step: Step, prints: StepFingerprints) -> Seque
 
 
 def sample(words: Iterable[int]) -> list[int]:
-    """Return a sample of a text's words: the smallest of their digests, 16 bits each."""
+    """Return a sample of a text's words: the smallest of their 16-bit digests."""
     found = {word & 0xFFFF for word in words}
     return sorted(found)[:SKETCH] if len(found) >= _WORDS_MIN else []
 
 
 def alike(one: Sequence[int], other: Sequence[int]) -> float:
-    """Return how alike two word sets are (shared words by all words), estimated from their samples."""
+    """Return the similarity of two word sets (shared words by all words), estimated from their samples."""
     both = sorted({*one, *other})[:SKETCH]
     shared = set(one) & set(other)
     return sum(1 for word in both if word in shared) / len(both) if both else 0.0

@@ -1,21 +1,21 @@
-"""Kinds that compare what was said (DETECTION): `monologue`, `nested`, `continue`, `rejected`. Each function counts a
-step in and returns what it finds. Texts that are only nearly the same are `similar`'s matter."""
+"""Kinds that compare texts: `monologue`, `nested`, `continue`, `rejected`. Each function counts a step and returns its
+findings. Similar texts are compared in `repeats.reword`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final, Protocol
 
 import xxhash
 
+from breakloop.detect.steps.findings import Finding, times
 from breakloop.detect.steps.fingerprints import NONE, RUNS, StepFingerprinter, StepFingerprints
-from breakloop.detect.steps.kinds import Finding, times
 from breakloop.detect.steps.masks import folded, own
 from breakloop.detect.steps.novelty import is_answer
-from breakloop.detect.steps.window import COUNT_MAX, TEXT, TEXTS, SessionWindow, place
+from breakloop.detect.steps.window import COUNT_MAX, TEXT, TEXTS, SessionWindow, find_row
 from breakloop.model.call import Step
 
-CHAPTER: Final = 100  # content words: who writes so many new ones was told to go on, not turned down
+CHAPTER: Final = 100  # content words
 _TEXT_MIN: Final = 20
 _REMINDER: Final = "<system-reminder"
 _TAIL_MAX: Final = 0xFFFF
@@ -23,132 +23,146 @@ _ROW: Final = TEXT.size
 
 
 class PromptState(Protocol):
-    """What `nested` remembers of the last prompt; a session's window does, and whatever else has these."""
+    """The last prompt, as `nested` needs it: of a session, or of a series of prompts (`detect.unnamed_sessions`)."""
 
     prompt: bytes
     prompt_size: int
-    added: bytes  # what it had more than the one before it; NONE: it did not hold it
+    added: bytes  # what it has more than the one before it; NONE: it does not contain it
     nested: float
 
 
-def growing(window: SessionWindow, prints: StepFingerprints) -> int:
-    """Return how many texts of the tail were in the last step's already: some harnesses do not hand the model's
-    answers back as its own, so that the tail behind the last one grows and grows."""
+def known_texts(window: SessionWindow, prints: StepFingerprints) -> int:
+    """Return how many of the user's texts were in the last step already. Some harnesses do not send answers back as the
+    model's, so that the texts after the last answer accumulate."""
     if not prints.users:
-        window.anchor, window.tail_count = NONE, 0
+        window.tail_anchor, window.tail_texts = NONE, 0
         return 0
     count, kept = len(prints.users), 0
     anchor = (int.from_bytes(prints.said, "little") ^ int.from_bytes(prints.users[0], "little")).to_bytes(8, "little")
-    if anchor == window.anchor != NONE and count > window.tail_count:
-        kept = window.tail_count
-    window.anchor, window.tail_count = anchor, min(count, _TAIL_MAX)
+    if anchor == window.tail_anchor != NONE and count > window.tail_texts:
+        kept = window.tail_texts
+    window.tail_anchor, window.tail_texts = anchor, min(count, _TAIL_MAX)
     return kept
 
 
 def monologue(
-    window: SessionWindow, step: Step, prints: StepFingerprints, kept: int, weight: float
+    window: SessionWindow, step: Step, prints: StepFingerprints, known: int, weight: float
 ) -> Sequence[Finding]:
-    """The same words again, and nothing called. In a conversation that has not grown they are not said again, but
-    shown again: examples before each item of a batch, or another question at the same place."""
-    if kept or (prints.said == window.said and step.messages <= window.messages):
+    """The same answer again, and nothing called. In a conversation that has not grown, it is only shown again: examples
+    before each item of a batch, or another question at the same position."""
+    if known or (prints.said == window.answer and step.messages <= window.messages):
         return ()
     if prints.pairs or prints.said == NONE:
         if prints.pairs:
-            window.said_count = 0.0
+            window.answer_count = 0.0
         return ()
-    if prints.said in (window.said, window.said_before):
-        window.said_count = min(window.said_count + weight, COUNT_MAX)
+    if prints.said in (window.answer, window.answer_before):
+        window.answer_count = min(window.answer_count + weight, COUNT_MAX)
     else:
-        window.said_count = 0.0
-    if prints.said != window.said:
-        window.said, window.said_before = prints.said, window.said
-    if not window.said_count:
+        window.answer_count = 0.0
+    if prints.said != window.answer:
+        window.answer, window.answer_before = prints.said, window.answer
+    if not window.answer_count:
         return ()
-    count = window.said_count + weight
+    count = window.answer_count + weight
     return (Finding("monologue", count, b"said" + prints.said, f"the same answer {times(count)}, and nothing called"),)
 
 
-def nested(window: PromptState, step: Step, printer: StepFingerprinter, weight: float) -> Iterator[Finding]:
-    """A prompt that holds the one before whole: "that was not valid, try again: ...".
+def nested(window: PromptState, step: Step, fingerprinter: StepFingerprinter, weight: float) -> Sequence[Finding]:
+    """A prompt that contains the previous one: "that was not valid, try again: ...".
 
-    A log or a conversation that a client sends in one message grows as well, at its end or at its beginning: so it
-    goes on only where the same is added as the last time. At the beginning the first time counts too.
+    A log or a conversation that is sent as one message grows too, at its end or at its beginning. So a prompt only
+    counts if the same was added the last time; at the beginning, the first time counts too.
     """
     if step.calls or not step.users:
-        return
+        return ()
     text = own(step.users[-1].encode("utf-8", "surrogatepass"))
-    now, size, holds = printer.plain(text), window.prompt_size, False
+    now, size, holds = fingerprinter.plain(text), window.prompt_size, False
     added = NONE
     if _TEXT_MIN <= size < len(text):
-        if printer.plain(text[-size:]) == window.prompt:
-            added = printer.plain(folded(text[:-size]))
+        if fingerprinter.plain(text[-size:]) == window.prompt:
+            added = fingerprinter.plain(folded(text[:-size]))
             holds = True
-        elif printer.plain(text[:size]) == window.prompt:
-            added = printer.plain(folded(text[size:]))
+        elif fingerprinter.plain(text[:size]) == window.prompt:
+            added = fingerprinter.plain(folded(text[size:]))
             holds = added == window.added
     if holds:
         window.nested = min(window.nested + weight, COUNT_MAX) if added == window.added else weight
-        yield Finding(
-            "nested", window.nested, b"nested", f"each prompt holds the one before it, {times(window.nested)}"
-        )
     elif now == window.prompt:
-        return
+        return ()
     else:
         window.nested = 0.0
     window.prompt_size, window.prompt, window.added = len(text), now, added
+    if not holds:
+        return ()
+    return (
+        Finding("nested", window.nested, b"nested", f"each prompt holds the one before it, {times(window.nested)}"),
+    )
 
 
 def continued(
     window: SessionWindow,
     prints: StepFingerprints,
-    kept: int,
+    known: int,
     worded: bool,  # noqa: FBT001
     weight: float,
 ) -> Sequence[Finding]:
-    """`continue`: the same prompt to go on again, and nothing called. A model that writes new matter (`worded`) does
-    go on: that counts for nothing."""
-    if prints.pairs or prints.said == NONE or len(prints.users) <= kept:
+    """`continue`: the same prompt to go on again, and nothing called. It does not count if the model writes new content
+    (`worded`)."""
+    if prints.pairs or prints.said == NONE or len(prints.users) <= known:
         return ()
     cue = prints.users[-1]
     if cue != window.cue:
-        window.cue, window.cues = cue, weight
+        window.cue, window.cue_count = cue, weight
     elif not worded:
-        window.cues = min(window.cues + weight, COUNT_MAX)
-    if worded or window.cues <= 1:
+        window.cue_count = min(window.cue_count + weight, COUNT_MAX)
+    if worded or window.cue_count <= 1:
         return ()
-    return (Finding("continue", window.cues, b"cue" + cue, f"told the same {times(window.cues)}, and nothing called"),)
+    return (
+        Finding(
+            "continue", window.cue_count, b"cue" + cue, f"told the same {times(window.cue_count)}, and nothing called"
+        ),
+    )
 
 
 def rejected(
-    window: SessionWindow, step: Step, prints: StepFingerprints, kept: int, weight: float
+    window: SessionWindow,
+    step: Step,
+    prints: StepFingerprints,
+    known: int,
+    worded: bool,  # noqa: FBT001
+    weight: float,
 ) -> Sequence[Finding]:
-    """The same text of the user or the harness again, whatever happens between."""
-    if not (step.said or step.calls):
+    """The same text of the user or the harness again, whatever happens in between. A model that writes a chapter of new
+    content (`worded`) was not rejected, but told to go on."""
+    if not prints.users or not (step.said or step.calls):
+        return ()
+    if worded and not prints.pairs and len(prints.words) >= CHAPTER:
         return ()
     found: list[Finding] = []
-    for user, text in dict(zip(prints.users[kept:], step.users[kept:], strict=True)).items():
+    for user, text in dict(zip(prints.users[known:], step.users[known:], strict=True)).items():
         if len(text) < _TEXT_MIN or is_answer(window, user):
             continue
         key = user
-        if prints.pairs:  # a reminder beside each result is no rejection; one that answers the same tool may be
+        if prints.pairs:  # a reminder beside each result is not a rejection
             tool = prints.pairs[-1].tool
             if text.startswith(_REMINDER) or tool.manner == RUNS:
                 continue
             key = xxhash.xxh3_64_digest(user + tool.raw)
-        count = _came(window, key, weight if not prints.pairs else 0.0)
+        count = _count_text(window, key, weight if not prints.pairs else 0.0)
         evidence = f"the same {len(text)} characters came back {times(count)}"
         found.append(Finding("rejected", count, b"text" + key, evidence))
     rows = window.texts
-    while len(rows) > TEXTS * _ROW:  # the rarest goes, of equals the one not seen for longest
+    while len(rows) > TEXTS * _ROW:  # drop the rarest text, of equals the least recent
         _, at = min((one[1:], number * _ROW) for number, one in enumerate(TEXT.iter_unpack(rows)))
         del rows[at : at + _ROW]
     return found
 
 
-def _came(window: SessionWindow, key: bytes, weight: float) -> float:
-    """Count a text in; without a weight once for as many steps in a row as it comes in."""
+def _count_text(window: SessionWindow, key: bytes, weight: float) -> float:
+    """Count a text. With weight 0, several steps in a row count once."""
     rows, count, last = window.texts, 0.0, 0
-    at = place(rows, key, _ROW)
+    at = find_row(rows, key, _ROW)
     if at >= 0:
         _, count, last = TEXT.unpack_from(rows, at)
         del rows[at : at + _ROW]

@@ -24,7 +24,8 @@ from pydantic import (
     model_validator,
 )
 
-from breakloop.detect.steps.kinds import ABOUT, LEVELS, NEVER, SETTABLE, StepsSettings, ToolOptions, number, said
+from breakloop.detect.steps.fingerprints import ToolOptions
+from breakloop.detect.steps.kinds import BY_NAME, LEVELS, NEVER, StepsSettings, as_json, number
 from breakloop.policy.diagnostics import describe, did_you_mean
 from breakloop.policy.schema.types import (
     LARGEST,
@@ -185,8 +186,8 @@ _ONE_LEVEL: dict[str, Any] = {"anyOf": [{"type": "number", "minimum": 1}, {"cons
 
 
 def _known_kind(value: str) -> str:
-    if value not in SETTABLE:
-        guess = did_you_mean(value, SETTABLE)
+    if value not in BY_NAME:
+        guess = did_you_mean(value, BY_NAME)
         raise fault(
             f'"{value}" is not a kind of loop{guess}', "" if guess else "`breakloop schema --presets` lists them"
         )
@@ -229,7 +230,7 @@ Kind = Annotated[str, AfterValidator(_known_kind)]
 Levels = Annotated[
     tuple[float, float, float],
     BeforeValidator(_levels),
-    PlainSerializer(said),  # as a bundle says it: JSON knows no endless numbers
+    PlainSerializer(as_json),  # as a bundle says it: JSON knows no endless numbers
     WithJsonSchema({"type": "array", "items": _ONE_LEVEL, "minItems": 3, "maxItems": 3}),
 ]
 ToolName = Annotated[str, AfterValidator(_tool)]
@@ -286,7 +287,7 @@ class StepsLoop(Cooldowns, LoopBase):
         default_factory=dict,
         description="Other thresholds for single kinds: `kind: [notice, block, stop]`, `never` where a level is not to "
         "be reached.",
-        json_schema_extra={"propertyNames": {"enum": list(SETTABLE)}},
+        json_schema_extra={"propertyNames": {"enum": list(BY_NAME)}},
     )
     tools: dict[ToolName, StepsTool] = Field(
         default_factory=dict, description="Options of single tools by name, or by the beginning of names with `*`."
@@ -308,7 +309,7 @@ class StepsLoop(Cooldowns, LoopBase):
 
 def _faults(kind: str, levels: tuple[float, float, float]) -> Iterator[SchemaFault]:
     """What can never be: a level below the one before it, or above what its kind counts to."""
-    most, stops = ABOUT[kind].most, ABOUT[kind].stops
+    most, stops = BY_NAME[kind].most, BY_NAME[kind].stops
     for at, (name, value) in enumerate(zip(LEVELS, levels, strict=True)):
         place = ("thresholds", kind, at)
         if at and value < levels[at - 1]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hashlib import blake2b
 
+from breakloop.detect.steps.findings import Finding
 from breakloop.detect.steps.fingerprints import StepFingerprinter, StepFingerprints
-from breakloop.detect.steps.kinds import Finding
 from breakloop.model.call import Result, Step, ToolCall
 
 LONG = "a result with several words in it, long enough to be of some interest, and then some more"

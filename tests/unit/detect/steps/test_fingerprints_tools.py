@@ -6,8 +6,17 @@ import time
 
 import pytest
 
-from breakloop.detect.steps.fingerprints import CHANGES, NO_OPTIONS, OTHER, READS, RUNS, ToolTable, changes, manner
-from breakloop.detect.steps.kinds import ToolOptions
+from breakloop.detect.steps.fingerprints import (
+    CHANGES,
+    NO_OPTIONS,
+    OTHER,
+    READS,
+    RUNS,
+    ToolOptions,
+    ToolTable,
+    changes,
+    manner,
+)
 
 
 @pytest.mark.parametrize(("name", "arguments"), [

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from breakloop.detect.steps import novelty
 from breakloop.detect.steps.novelty import Novelty
-from breakloop.detect.steps.window import SessionWindow
+from breakloop.detect.steps.window import SessionWindow, load
 from breakloop.model.call import Result, Step
 from tests.unit.detect.steps.stepping import LONG, PRINTER, called, hits, prints, spoken
 
 
 def take(window: SessionWindow, step: Step, weight: float = 1.0) -> Novelty:
-    look = novelty.look(window, step, prints(step), PRINTER.seed, weight)
+    look = novelty.compare(window, step, prints(step), PRINTER.seed, weight)
     window.steps += 1
     return look
 
 
 def test_new_lines_halve_and_old_ones_count() -> None:
     """Halve, do not reset; a second look at the same is legitimate, a third is not (LD-4)."""
-    window = SessionWindow()
+    window = load(b"")
     assert take(window, called()).news
     assert not take(window, called()).dried
     assert [take(window, called()).dried for _ in range(4)] == [True] * 4
@@ -28,14 +28,14 @@ def test_new_lines_halve_and_old_ones_count() -> None:
 
 def test_other_arguments_same_lines() -> None:
     """New arguments bring nothing when the lines are known (LD-4)."""
-    window = SessionWindow()
+    window = load(b"")
     take(window, called())
     assert [take(window, called(f'{{"q": {index}}}')).dried for index in range(3)] == [True] * 3
 
 
 def test_a_new_write_that_succeeds_is_news() -> None:
     """Progress is also what the agent changes; the same write again, or a failed one, is not (LD-4)."""
-    window = SessionWindow()
+    window = load(b"")
     take(window, called('{"n": 0}', "The file was written.", name="write_file"))
     assert take(window, called('{"n": 1}', "The file was written.", name="write_file")).news
     take(window, called('{"n": 1}', "The file was written.", name="write_file"))
@@ -46,7 +46,7 @@ def test_a_new_write_that_succeeds_is_news() -> None:
 
 def test_what_is_not_visible_is_unknown() -> None:
     """Calls without results, and unseen calls that return nothing, say nothing either way (LD-4)."""
-    window = SessionWindow()
+    window = load(b"")
     take(window, called())
     assert not take(window, called()._replace(results=())).dried
     assert not take(window, called('{"new": 1}', "")).dried
@@ -54,7 +54,7 @@ def test_what_is_not_visible_is_unknown() -> None:
 
 def test_new_words_of_the_model_hold_it() -> None:
     """While the model itself writes new matter the count stays (LD-4)."""
-    window = SessionWindow()
+    window = load(b"")
     take(window, spoken("", "Solve it, please."))
     assert not take(window, spoken("Consider prime factors above seventeen", "Solve it, please.")).dried
     assert take(window, spoken("Consider prime factors above seventeen again", "Solve it, please.")).dried
@@ -62,7 +62,7 @@ def test_new_words_of_the_model_hold_it() -> None:
 
 def test_chatter_without_any_tail_counts() -> None:
     """Where nothing was called, nothing is hidden (LD-4)."""
-    window = SessionWindow()
+    window = load(b"")
     take(window, spoken("Great work everyone, thank you"))
     assert take(window, spoken("Thank you everyone, great work")).dried
 
@@ -70,7 +70,7 @@ def test_chatter_without_any_tail_counts() -> None:
 def test_copies_of_answers_are_no_news() -> None:
     """What one agent said and another reads is known, if the answer was heard (LD-4)."""
     answer = "The population of the town is twelve thousand."
-    deaf, window = SessionWindow(), SessionWindow()
+    deaf, window = load(b""), load(b"")
     for mark in novelty.marks(PRINTER.incoming(answer).key):
         window.marks.add(mark)
     step = spoken("Please look it up again now", answer)
@@ -84,7 +84,7 @@ def test_copies_of_answers_are_no_news() -> None:
 
 def test_the_beginning_of_a_conversation_never_counts() -> None:
     """A batch with one long prompt and a short new item each is no loop (LD-4)."""
-    window = SessionWindow()
+    window = load(b"")
     prompt = "\n".join(f"rule {index}: classify with care" for index in range(30))
     assert not any(take(window, spoken("", f"{prompt}\nitem {index}")).dried for index in range(20))
     assert window.dry == 0
@@ -92,17 +92,17 @@ def test_the_beginning_of_a_conversation_never_counts() -> None:
 
 def test_errors_are_compared_by_form() -> None:
     """A result "not found: x", then "not found: y", is nothing new; the same words in a success would be (LD-4)."""
-    window = SessionWindow()
+    window = load(b"")
     take(window, called('{"f": 0}', "Error: no such file '/a/0.txt'", error=True))
     assert take(window, called('{"f": 1}', "Error: no such file '/a/1.txt'", error=True)).dried
-    window = SessionWindow()
+    window = load(b"")
     take(window, called('{"f": 0}', "/a/0.txt: 3 lines"))
     assert take(window, called('{"f": 1}', "/a/1.txt: 3 lines")).news
 
 
 def test_wrappers_do_not_drown_a_result() -> None:
     """Short lines around a result weigh little (LD-4)."""
-    window = SessionWindow()
+    window = load(b"")
     for index, line in enumerate(
         (
             "def first(self, name, value) -> None:",
@@ -116,7 +116,7 @@ def test_wrappers_do_not_drown_a_result() -> None:
 
 def test_slow_turns_count_less() -> None:
     """A turn a minute counts a quarter (LD-4)."""
-    window = SessionWindow()
+    window = load(b"")
     for _ in range(10):
         take(window, called(), 0.25)
     assert window.dry == 2
@@ -124,7 +124,7 @@ def test_slow_turns_count_less() -> None:
 
 def test_findings() -> None:
     """A step that is not dry belongs to no dry loop, whatever the count (LD-4)."""
-    window = SessionWindow()
+    window = load(b"")
     look = [take(window, called()) for _ in range(12)][-1]
     found = list(novelty.findings(window, look))
     assert hits(found, "dry") == 10
@@ -135,7 +135,7 @@ def test_findings() -> None:
 
 def test_novelty() -> None:
     """Results that are mostly known lines, though never the same as a whole (LD-4)."""
-    window = SessionWindow()
+    window = load(b"")
     lines = [f"{LONG} {chr(97 + index)}" for index in range(20)]
     looks = [take(window, called(f'{{"q": {index}}}', "\n".join(lines[index:] + lines[:index]))) for index in range(20)]
     assert hits(list(novelty.findings(window, looks[-1])), "novelty") >= 8
@@ -143,7 +143,7 @@ def test_novelty() -> None:
 
 def test_a_known_call_with_another_result_is_unknown() -> None:
     """Its lines are known, the result as a whole is not: neither news nor a dry turn (LD-4)."""
-    window = SessionWindow()
+    window = load(b"")
     for index, text in enumerate((f"{LONG}\nfirst line", "second line, and long")):
         take(window, called(f'{{"q": {index}}}', text))
     assert not take(window, called('{"q": 1}', f"{LONG}\nsecond line, and long")).dried
@@ -156,7 +156,7 @@ def results(*texts: str, error: bool = False) -> Step:
 
 def test_results_whose_calls_are_not_seen() -> None:
     """They are dry where all of them came before, oftener than once; what may be of a change counts as one (LD-4)."""
-    window = SessionWindow()
+    window = load(b"")
     assert take(window, results(LONG)).news
     assert [take(window, results(LONG)).dried for _ in range(4)] == [False, True, True, True]
     assert window.dry == 3
@@ -173,15 +173,15 @@ def test_results_whose_calls_are_not_seen() -> None:
 
 def test_it_goes_no_further_than_it_is_told() -> None:
     """What has lasted for hours is over as soon as what has lasted for minutes (LD-4)."""
-    window = SessionWindow()
+    window = load(b"")
     for _ in range(40):
-        novelty.look(window, called(), prints(called()), PRINTER.seed, 1.0, 12.0)
+        novelty.compare(window, called(), prints(called()), PRINTER.seed, 1.0, 12.0)
     assert window.dry == 12
 
 
 def test_new_words_of_the_model() -> None:
     """Whether the model wrote new matter is told, too (LD-4)."""
-    window = SessionWindow()
+    window = load(b"")
     said = "The harbour of Lisbon opens early"
     assert [take(window, spoken(said)).worded for _ in range(2)] == [True, False]
     assert not take(window, called()).worded
@@ -189,4 +189,4 @@ def test_new_words_of_the_model() -> None:
 
 def test_what_a_call_returned_is_not_yet_shown_to_the_model() -> None:
     """An answer of MCP is no answer of the model, whose copies would be no news (LD-4)."""
-    assert novelty.heard(b"12345678")[0] not in novelty.marks(b"12345678")
+    assert novelty.result_marks(b"12345678")[0] not in novelty.marks(b"12345678")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from breakloop.detect.steps import repeats
-from breakloop.detect.steps.window import RING, SessionWindow
+from breakloop.detect.steps.window import RING, SessionWindow, load
 from tests.unit.detect.steps.stepping import hits
 
 
@@ -17,35 +17,35 @@ def walk(window: SessionWindow, names: str, weight: float = 1.0) -> list[float]:
 
 def test_laps() -> None:
     """Laps are counted when they are complete (LD-4)."""
-    assert walk(SessionWindow(), "abababab") == [0, 0, 0, 0, 0, 3, 3, 4]
-    assert walk(SessionWindow(), "abcabcabc")[-1] == 3
+    assert walk(load(b""), "abababab") == [0, 0, 0, 0, 0, 3, 3, 4]
+    assert walk(load(b""), "abcabcabc")[-1] == 3
 
 
 def test_one_step_again_and_again_is_no_cycle() -> None:
     """The smallest period wins, and a period of one is a repeat (LD-4)."""
-    assert set(walk(SessionWindow(), "a" * 12)) == {0}
+    assert set(walk(load(b""), "a" * 12)) == {0}
 
 
 def test_another_step_breaks_it() -> None:
     """A step out of order ends a cycle (LD-4)."""
-    assert walk(SessionWindow(), "ababXabab")[4:] == [0, 0, 0, 0, 0]
+    assert walk(load(b""), "ababXabab")[4:] == [0, 0, 0, 0, 0]
 
 
 def test_slow_cycles_count_less() -> None:
     """Steps a minute apart count a quarter (LD-4)."""
-    assert max(walk(SessionWindow(), "ab" * 5, 0.25)) == 0
+    assert max(walk(load(b""), "ab" * 5, 0.25)) == 0
 
 
 def test_the_longest_period() -> None:
     """Up to sixteen steps (LD-4)."""
     names = "abcdefghijklmnop"
-    assert walk(SessionWindow(), names * 3)[-1] == 3
-    assert set(walk(SessionWindow(), (names + "q") * 3)) == {0}
+    assert walk(load(b""), names * 3)[-1] == 3
+    assert set(walk(load(b""), (names + "q") * 3)) == {0}
 
 
 def test_identity_is_the_same_from_each_rotation() -> None:
     """One cycle has one identity (LD-4)."""
-    window = SessionWindow()
+    window = load(b"")
     walk(window, "abcabcab")
     keys = {next(iter(repeats.find_cycle(window, name.encode() * 8, 1.0))).key for name in "c" if not walk(window, "")}
     window.steps += 1
@@ -55,22 +55,22 @@ def test_identity_is_the_same_from_each_rotation() -> None:
 
 def test_forget() -> None:
     """A person's word begins anew (LD-4)."""
-    window = SessionWindow()
+    window = load(b"")
     walk(window, "abababab")
-    repeats.forget(window)
-    assert window.counts == bytes(2 * RING)
-    assert not repeats.repeated(window)
+    repeats.reset_cycles(window)
+    assert window.cycle_counts == bytes(2 * RING)
+    assert not repeats.is_repeated(window)
     assert set(walk(window, "ab")) == {0}
 
 
 def test_a_step_of_which_nothing_is_known() -> None:
     """It ends a cycle, and is like no other (LD-4)."""
-    window = SessionWindow()
+    window = load(b"")
     walk(window, "ababababab")
-    repeats.skipped(window)
+    repeats.add_unknown_step(window)
     window.steps += 1
     assert walk(window, "ab") == [0, 0]
     for _ in range(20):
-        repeats.skipped(window)
+        repeats.add_unknown_step(window)
         window.steps += 1
     assert walk(window, "a") == [0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from breakloop.detect.steps import repeats
 from breakloop.detect.steps.repeats import alike, sample
-from breakloop.detect.steps.window import SKETCH_ROW, SKETCHES, SessionWindow
+from breakloop.detect.steps.window import SKETCH_ROW, SKETCHES, SessionWindow, load
 from breakloop.model.call import Step, ToolCall
 from tests.unit.detect.steps.stepping import called, hits, prints, spoken
 
@@ -20,7 +20,7 @@ def reword(window: SessionWindow, step: Step) -> float:
 
 def test_near() -> None:
     """One tool in a row, alike but for numbers, and only where nothing new comes (LD-4)."""
-    window = SessionWindow()
+    window = load(b"")
     found = [hits(repeats.near(window, prints(called(f'{{"page": {at}}}')), True, 1.0), "near") for at in range(5)]
     assert found == [0, 0, 0, 4, 5]
     assert hits(repeats.near(window, prints(called('{"page": 9}')), False, 1.0), "near") == 0
@@ -30,7 +30,7 @@ def test_near() -> None:
 
 def test_reword_only_while_dry() -> None:
     """Reworded instructions count once nothing new has come for four turns (LD-4)."""
-    window = SessionWindow()
+    window = load(b"")
     assert [reword(window, spoken(text)) for text in VARIANTS] == [0, 0, 0, 0]
     window.dry = 4
     assert [reword(window, spoken(text)) for text in VARIANTS] == [5, 6, 7, 8]
@@ -40,7 +40,7 @@ def test_reword_only_while_dry() -> None:
 
 def test_reword_leaves_tool_arguments_and_code_alone() -> None:
     """Near-same arguments are how honest work looks; instructions to a colleague are text (LD-4)."""
-    window = SessionWindow()
+    window = load(b"")
     window.dry = 8
     for text in VARIANTS:
         assert reword(window, called(said=text)) == 0
@@ -53,7 +53,7 @@ def test_reword_leaves_tool_arguments_and_code_alone() -> None:
 
 def test_only_the_last_texts_are_kept() -> None:
     """Constant memory (LD-4)."""
-    window = SessionWindow()
+    window = load(b"")
     for index in range(30):
         reword(window, spoken(f"entirely different subject number {index * 37} {'abcdefgh'[index % 8] * 6}"))
     assert len(window.sketches) == SKETCHES * SKETCH_ROW.size
@@ -70,7 +70,7 @@ def test_alike() -> None:
 
 def test_reword_looks_at_one_recipient() -> None:
     """The same words to somebody else are another matter (LD-4)."""
-    window = SessionWindow()
+    window = load(b"")
     window.dry = 8
     found = [
         reword(window, Step(VARIANTS[0], (ToolCall(f"ask_{who}", ""),), (), (), (), (), 1, 1, as_text=True))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from breakloop.detect.steps import repeats, streaks
-from breakloop.detect.steps.window import TOOL, TOOLS, SessionWindow
+from breakloop.detect.steps.window import TOOL, TOOLS, load
 from breakloop.model.call import Step
 from tests.unit.detect.steps.stepping import LONG, called, hits, prints
 
 
 def test_cascade() -> None:
     """Eight bad results of ten, whatever the tool, and only while nothing new comes (LD-4)."""
-    window = SessionWindow()
+    window = load(b"")
     bad, good = prints(called(text="boom", error=True)), prints(called())
     found = [hits(streaks.cascade(window, bad), "cascade") for _ in range(3)]
     assert found == [0, 0, 0]
@@ -22,7 +22,7 @@ def test_cascade() -> None:
 
 def test_unknown_tool() -> None:
     """Counted until a call succeeds (LD-4)."""
-    window = SessionWindow()
+    window = load(b"")
     missing = prints(called(error=True)._replace(tools=("other",)))
     assert [hits(streaks.unknown_tool(window, missing, 1.0), "unknown_tool") for _ in range(3)] == [1, 2, 3]
     list(streaks.unknown_tool(window, prints(called()), 1.0))
@@ -31,7 +31,7 @@ def test_unknown_tool() -> None:
 
 def test_stagnation() -> None:
     """The same informative result whatever the arguments; short ones, changes and news do not count (LD-4)."""
-    window = SessionWindow()
+    window = load(b"")
     found = [
         hits(streaks.stagnation(window, prints(called(f'{{"q": {at}}}')), False, 1.0), "stagnation") for at in range(3)
     ]
@@ -43,7 +43,7 @@ def test_stagnation() -> None:
 
 def test_stagnation_is_kept_per_tool_and_bounded() -> None:
     """Another tool between changes nothing; tools not used for long are forgotten (LD-4)."""
-    window = SessionWindow()
+    window = load(b"")
     for _ in range(2):
         list(streaks.stagnation(window, prints(called()), False, 1.0))
         list(streaks.stagnation(window, prints(called(name="find", text=LONG + " x")), False, 1.0))
@@ -56,25 +56,25 @@ def test_stagnation_is_kept_per_tool_and_bounded() -> None:
 
 def test_storm() -> None:
     """Repeats of one request in a minute; at once they count once (LD-4)."""
-    window = SessionWindow()
+    window = load(b"")
     window.last_at = window.storm_at = 100.0
     found = [hits(streaks.storm(window, 100.0 + at / 2, tracked=False), "storm") for at in range(1, 7)]
     assert found == [0, 1, 1, 2, 2, 3]
     assert hits(streaks.storm(window, 300.0, tracked=False), "storm") == 1
-    assert (window.storm, window.owed) == (1.0, 0)
+    assert (window.storm, window.pending_repeats) == (1.0, 0)
     assert hits(streaks.storm(window, 301.0, tracked=True), "storm") == 2
-    assert (window.storm, window.owed) == (1.0, 1)
+    assert (window.storm, window.pending_repeats) == (1.0, 1)
 
 
 def test_storm_of_calls_whose_results_are_not_seen() -> None:
     """The same call with nothing between, some ten in a minute or more; slowly, or at once, it is none (LD-4)."""
 
     def last(gap_s: float, step: Step, times: int = 12) -> float:
-        window, asked, now, found = SessionWindow(), prints(step), 100.0, 0.0
+        window, asked, now, found = load(b""), prints(step), 100.0, 0.0
         for _ in range(times):
             window.last_at, now = now, now + gap_s
             list(repeats.find_cycle(window, asked.round, 1.0))
-            found = hits(streaks.unseen(window, asked, now), "storm")
+            found = hits(streaks.call_storm(window, asked, now), "storm")
             window.steps += 1
         return found
 
@@ -85,13 +85,13 @@ def test_storm_of_calls_whose_results_are_not_seen() -> None:
 
 def test_thrash() -> None:
     """The context is cut again right after it filled; another conversation between is not that (LD-4)."""
-    window = SessionWindow()
+    window = load(b"")
     found = []
     for messages, size in ((80, 60_000), (5, 10_000), (7, 50_000), (5, 10_000), (7, 50_000), (5, 10_000)):
         found.append(hits(streaks.thrash(window, called()._replace(messages=messages, size=size)), "thrash"))
         window.steps += 1
     assert found == [0, 1, 0, 2, 0, 3]
-    window, found = SessionWindow(), []
+    window, found = load(b""), []
     for messages, size in ((80, 60_000), (5, 10_000), (82, 61_000), (7, 11_000), (84, 62_000), (9, 12_000)):
         found.append(hits(streaks.thrash(window, called()._replace(messages=messages, size=size)), "thrash"))
         window.steps += 1
@@ -100,10 +100,10 @@ def test_thrash() -> None:
 
 def test_a_change_eases_stagnation() -> None:
     """It halves what was counted (LD-4)."""
-    window = SessionWindow()
+    window = load(b"")
     for at in range(5):
         streaks.stagnation(window, prints(called(f'{{"q": {at}}}')), False, 1.0)
-    streaks.eased(window)
+    streaks.halve_stagnation(window)
     assert hits(streaks.stagnation(window, prints(called('{"q": 9}')), False, 1.0), "stagnation") == 4
 
 
@@ -114,7 +114,7 @@ def at_once(*steps: Step) -> Step:
 
 def test_a_round_of_calls_is_one_result_of_each_tool() -> None:
     """Whatever is asked at once is asked before anybody can learn from it (LD-4, C16)."""
-    window = SessionWindow()
+    window = load(b"")
     missing = prints(at_once(*[called(f'{{"q": {at}}}', error=True) for at in range(5)])._replace(tools=("other",)))
     assert [hits(streaks.unknown_tool(window, missing, 1.0), "unknown_tool") for _ in range(2)] == [1, 2]
     searches = prints(at_once(*[called(f'{{"q": {at}}}') for at in range(12)]))
@@ -126,7 +126,7 @@ def test_a_round_of_calls_is_one_result_of_each_tool() -> None:
 
 def test_a_round_of_which_some_go_well() -> None:
     """Another result beside the old one is progress, and so is a success beside failures (LD-4)."""
-    window = SessionWindow()
+    window = load(b"")
     list(streaks.stagnation(window, prints(called()), False, 1.0))
     both = prints(at_once(called('{"q": 1}'), called('{"q": 2}', LONG + " and news"), called('{"q": 3}')))
     assert [hits(streaks.stagnation(window, both, False, 1.0), "stagnation") for _ in range(3)] == [0, 0, 0]
@@ -139,7 +139,7 @@ def test_a_round_of_which_some_go_well() -> None:
 
 def test_the_size_of_a_request_without_its_history() -> None:
     """With `previous_response_id` it is that of the newest results, and says nothing of the context (LD-4)."""
-    window, found = SessionWindow(), []
+    window, found = load(b""), []
     for at in range(12):
         step = called()._replace(calls=(), size=60_000 if at % 2 else 1000)
         found.append(hits(streaks.thrash(window, step), "thrash"))
@@ -149,8 +149,8 @@ def test_the_size_of_a_request_without_its_history() -> None:
 
 def test_a_persons_word_bounds_stagnation() -> None:
     """What was counted for hours is not held against the next step (LD-4)."""
-    window = SessionWindow()
+    window = load(b"")
     for _ in range(50):
         streaks.stagnation(window, prints(called()), False, 1.0)
-    streaks.bounded(window, 4.5)
+    streaks.limit_stagnation(window, 4.5)
     assert hits(streaks.stagnation(window, prints(called()), False, 1.0), "stagnation") == 6.5

@@ -6,7 +6,7 @@ import pytest
 
 from breakloop.detect.steps import novelty, texts
 from breakloop.detect.steps.fingerprints import NONE
-from breakloop.detect.steps.window import TEXT, TEXTS, SessionWindow
+from breakloop.detect.steps.window import TEXT, TEXTS, SessionWindow, load
 from breakloop.model.call import Step
 from tests.unit.detect.steps.stepping import PRINTER, called, hits, prints, spoken
 
@@ -14,7 +14,7 @@ REFUSED = "Your patch is empty. Please provide one."
 
 
 def rejected(window: SessionWindow, step: Step, kept: int = 0) -> float:
-    found = hits(texts.rejected(window, step, prints(step), kept, 1.0), "rejected")
+    found = hits(texts.rejected(window, step, prints(step), kept, False, 1.0), "rejected")
     window.steps += 1
     return found
 
@@ -25,7 +25,7 @@ def monologue(window: SessionWindow, step: Step, kept: int = 0) -> float:
 
 def test_monologue() -> None:
     """The same words, one's own or in turns with another's; a call ends it (LD-4)."""
-    window = SessionWindow()
+    window = load(b"")
     assert [monologue(window, spoken(text)) for text in ("yes", "yes", "no", "yes", "no")] == [0, 2, 0, 2, 3]
     monologue(window, called())
     assert monologue(window, spoken("yes")) == 2
@@ -33,7 +33,7 @@ def test_monologue() -> None:
 
 def test_what_is_shown_again_is_not_said_again() -> None:
     """In a conversation that has not grown the last answer is the one that was there before (LD-4)."""
-    window, step = SessionWindow(), spoken("")
+    window, step = load(b""), spoken("")
     for text in ("first item", "second item", "third item"):
         step = spoken("delivery", text)
         assert monologue(window, step) == 0
@@ -43,19 +43,19 @@ def test_what_is_shown_again_is_not_said_again() -> None:
 
 def test_a_tail_that_grows_is_the_same_answer_shown_again() -> None:
     """Where a harness does not hand answers back as the model's own, nothing in the tail is said twice (LD-4)."""
-    window, made = SessionWindow(), prints(spoken(""))
+    window, made = load(b""), prints(spoken(""))
     for count in range(1, 8):
         step = spoken("The plan.", *(f"observation number {index}, long enough" for index in range(count)))
         made = prints(step)
-        kept = texts.growing(window, made)
+        kept = texts.known_texts(window, made)
         assert kept == count - 1
         assert monologue(window, step, kept) == 0
-        assert hits(texts.rejected(window, step, made, kept, 1.0), "rejected") <= 1
-    assert texts.growing(window, made) == 0
+        assert hits(texts.rejected(window, step, made, kept, False, 1.0), "rejected") <= 1
+    assert texts.known_texts(window, made) == 0
 
 
 def nested(*prompts: str) -> list[float]:
-    window = SessionWindow()
+    window = load(b"")
     return [hits(texts.nested(window, spoken("", text), PRINTER, 1.0), "nested") for text in prompts]
 
 
@@ -120,7 +120,7 @@ def test_nested_needs_little() -> None:
 
 def test_continued() -> None:
     """The same cue in a row, nothing called (LD-4)."""
-    window = SessionWindow()
+    window = load(b"")
     cues = ["continue", "continue", "continue", "go on", "continue"]
     found = [
         hits(texts.continued(window, prints(spoken(f"part {at}", cue)), 0, False, 1.0), "continue")
@@ -132,7 +132,7 @@ def test_continued() -> None:
 
 def test_who_writes_new_matter_goes_on() -> None:
     """The text "continue" is no loop while the model does; what counted before stays (LD-4)."""
-    window, step = SessionWindow(), prints(spoken("part", "continue"))
+    window, step = load(b""), prints(spoken("part", "continue"))
     worded = [False, False, True, True, True, False, False]
     found = [hits(texts.continued(window, step, 0, one, 1.0), "continue") for one in worded]
     assert found == [0, 2, 0, 0, 0, 3, 4]
@@ -140,7 +140,7 @@ def test_who_writes_new_matter_goes_on() -> None:
 
 def test_rejected_whatever_happens_between() -> None:
     """The same long text again; short ones, reminders beside each result and shells do not count (LD-4)."""
-    window = SessionWindow()
+    window = load(b"")
     assert [rejected(window, spoken(f"part {at}", REFUSED)) for at in range(3)] == [1, 2, 3]
     assert rejected(window, spoken("part", "go on")) == 0
     done = called(name="task_done")._replace(users=(REFUSED,))
@@ -156,7 +156,7 @@ def test_rejected_whatever_happens_between() -> None:
 
 def test_answers_of_the_session_are_not_rejections() -> None:
     """Agents that hand each other the same answer are judged by other kinds (LD-4)."""
-    window = SessionWindow()
+    window = load(b"")
     for mark in novelty.marks(PRINTER.incoming(REFUSED).key):
         window.marks.add(mark)
     assert rejected(window, spoken("part", REFUSED)) == 0
@@ -164,7 +164,7 @@ def test_answers_of_the_session_are_not_rejections() -> None:
 
 def test_texts_are_bounded() -> None:
     """The rarest goes first (LD-4)."""
-    window = SessionWindow()
+    window = load(b"")
     rejected(window, spoken("part 1", REFUSED))
     rejected(window, spoken("part 2", REFUSED))
     for index in range(TEXTS + 5):

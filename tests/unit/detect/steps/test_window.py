@@ -7,14 +7,14 @@ import pytest
 from breakloop.detect.steps import novelty
 from breakloop.detect.steps import window as module
 from breakloop.detect.steps.window import (
+    CALL,
+    CALLS,
     COUNT_MAX,
     COUNTS,
-    ENTRY,
     RING,
     SKETCH,
     SKETCH_ROW,
     SKETCHES,
-    TABLE,
     TEXT,
     TEXTS,
     TOOL,
@@ -23,30 +23,33 @@ from breakloop.detect.steps.window import (
     SessionWindow,
     UnpackedWindows,
     answered,
+    find_row,
     load,
-    place,
     readable,
 )
 
 FILTERS = ("lines", "marks", "words")
+FIELDS = SessionWindow.__slots__
+COUNTERS = {"answer_count", "cue_count", "near_count"}
 
 
 def filled() -> SessionWindow:
     """A window in which everything is as full and as large as it may be, and no two values are the same."""
-    window = SessionWindow()
-    lists = {"counts", "evidence", "ring", "sketches", "table", "tails", "texts", "tools", "_filters", *FILTERS}
-    for at, name in enumerate(sorted(set(SessionWindow.__slots__) - lists), start=1):
+    window = load(b"")
+    lists = {"cycle_counts", "evidence", "ring", "sketches", "calls", "tails", "texts", "tools", "filters", *FILTERS}
+    derived = {"version", "levels", *[name for name in FIELDS if name.endswith(("_rows", "_count"))]} - COUNTERS
+    for at, name in enumerate(sorted(set(FIELDS) - lists - derived), start=1):
         value = getattr(window, name)
         if isinstance(value, bytes):
             setattr(window, name, bytes([at]) * len(value))
         elif isinstance(value, float):
             setattr(window, name, at / 4)
         else:
-            setattr(window, name, at % 16 if name in {"level", "told_level"} else at)
-    window.counts = COUNTS.pack(*[COUNT_MAX - at for at in range(RING)])
+            setattr(window, name, at % 16 if name in {"level", "reported_level"} else at)
+    window.cycle_counts = COUNTS.pack(*[COUNT_MAX - at for at in range(RING)])
     window.ring, window.tails = bytearray(range(RING * 8)), bytearray(range(1, 1 + RING * 8))
-    for at in range(TABLE):
-        window.table += ENTRY.pack(bytes([at]) * 8, bytes([at + 1]) * 8, b"abcd", at, at + 0.25, -1.0, at, 9)
+    for at in range(CALLS):
+        window.calls += CALL.pack(bytes([at]) * 8, bytes([at + 1]) * 8, b"abcd", at, at + 0.25, -1.0, at, 9)
     for at in range(TEXTS):
         window.texts += TEXT.pack(bytes([at]) * 8, at + 0.5, at)
     for at in range(TOOLS):
@@ -64,7 +67,7 @@ def test_packed_and_unpacked() -> None:
     window = filled()
     packed = window.dump()
     again = load(packed)
-    for name in SessionWindow.__slots__:
+    for name in FIELDS:
         if name not in FILTERS:
             assert getattr(again, name) == getattr(window, name), name
     for name in FILTERS:
@@ -75,33 +78,33 @@ def test_packed_and_unpacked() -> None:
 
 def test_size_is_constant() -> None:
     """An empty window takes as much as a full one, but for the evidence; as much as the module says (LD-4)."""
-    empty, full = SessionWindow().dump(), filled()
+    empty, full = load(b"").dump(), filled()
     assert len(full.dump()) - len(full.evidence) == len(empty)
     assert f"{len(empty):,} in all" in (module.__doc__ or "")
 
 
-@pytest.mark.parametrize("data", [b"", b"\x01", b"\x01" * 5000, bytes([VERSION + 1]) + SessionWindow().dump()[1:],
-                                  SessionWindow().dump()[:-1], SessionWindow().dump() + bytes(201), b"x" * 6000])  # fmt: skip
+@pytest.mark.parametrize("data", [b"", b"\x01", b"\x01" * 5000, bytes([VERSION + 1]) + load(b"").dump()[1:],
+                                  load(b"").dump()[:-1], load(b"").dump() + bytes(201), b"x" * 6000])  # fmt: skip
 def test_foreign_windows_are_new(data: bytes) -> None:
     """An unreadable window, or another version's, counts as new (LD-4)."""
-    assert load(data).dump() == SessionWindow().dump()
+    assert load(data).dump() == load(b"").dump()
     assert not readable(data)
 
 
 def test_counts_out_of_range_do_not_break_it() -> None:
     """How many rows a list has is bounded, whatever a packed window says (LD-4)."""
-    packed = bytearray(SessionWindow().dump())
+    packed = bytearray(load(b"").dump())
     packed[4:8] = b"\xff" * 4
     again = load(bytes(packed))
     assert len(again.dump()) == len(packed)
-    assert (len(again.table), len(again.tools)) == (TABLE * ENTRY.size, TOOLS * TOOL.size)
+    assert (len(again.calls), len(again.tools)) == (CALLS * CALL.size, TOOLS * TOOL.size)
 
 
 def test_rows_are_found_by_where_they_begin() -> None:
     """The same bytes in the middle of another row are not a key (LD-4)."""
     rows = bytearray(b"abcdabcd" + b"xxabxxab" + b"abxxxxxx")
-    assert [place(rows, key, 8) for key in (b"ab", b"xxab", b"abxx", b"cd", b"nix")] == [0, 8, 16, -1, -1]
-    assert place(bytearray(), b"ab", 8) == -1
+    assert [find_row(rows, key, 8) for key in (b"ab", b"xxab", b"abxx", b"cd", b"nix")] == [0, 8, 16, -1, -1]
+    assert find_row(bytearray(), b"ab", 8) == -1
 
 
 def test_an_answer_changes_its_marks_and_nothing_else() -> None:
@@ -112,9 +115,9 @@ def test_an_answer_changes_its_marks_and_nothing_else() -> None:
     after = module.answered(before, b"answered", marks)
     for mark in marks:
         window.marks.add(mark)
-    window.owed -= 1
-    window.storm, window.heard = 0.0, b"answered"  # it waited for what its call returns, and that is new
-    window.counts = bytes(len(window.counts))
+    window.pending_repeats -= 1
+    window.storm, window.last_answer = 0.0, b"answered"  # it waited for what its call returns, and that is new
+    window.cycle_counts = bytes(len(window.cycle_counts))
     assert after == window.dump() != before
     full = load(before)
     full.marks.count = 510
@@ -125,13 +128,13 @@ def test_an_answer_changes_its_marks_and_nothing_else() -> None:
 
 def test_a_repeat_counts_when_it_is_answered() -> None:
     """A failure is forgiven so often, and what is denied is not answered at all (LD-4, C22)."""
-    window = SessionWindow()
-    window.owed, window.storm = 4, 2.0
+    window = load(b"")
+    window.pending_repeats, window.storm = 4, 2.0
     found = []
     packed = module.answered(window.dump(), module.NONE, ())
     for _ in range(3):
         packed = module.failed(packed, 2)
-        found.append((load(packed).owed, load(packed).storm, load(packed).forgiven))
+        found.append((load(packed).pending_repeats, load(packed).storm, load(packed).forgiven_repeats))
     assert found == [(2, 3.0, 1), (1, 3.0, 2), (0, 4.0, 2)]
     assert module.failed(packed, 2) is packed
     assert module.answered(packed, module.NONE, ()) is packed
@@ -139,49 +142,49 @@ def test_a_repeat_counts_when_it_is_answered() -> None:
 
 def test_another_result_of_a_call_is_progress() -> None:
     """Where only the answer tells what a call returned (MCP) (LD-4)."""
-    window = SessionWindow()
-    window.waits, window.storm, window.heard = 1, 7.0, b"the same"
+    window = load(b"")
+    window.awaits_result, window.storm, window.last_answer = 1, 7.0, b"the same"
     assert load(module.answered(window.dump(), b"the same", (1, 2))).storm == 7.0
     assert load(module.answered(window.dump(), b"another.", (1, 2))).storm == 0.0
-    window.waits = 0
+    window.awaits_result = 0
     assert load(module.answered(window.dump(), b"another.", (1, 2))).storm == 7.0
 
 
 def test_an_answer_that_never_came_ends_a_cycle() -> None:
     """Where only the answer tells what a call returned (MCP) (LD-4)."""
-    window = SessionWindow()
-    window.waits, window.counts = 1, b"\x01" * len(window.counts)
-    assert module.waits(window.dump())
+    window = load(b"")
+    window.awaits_result, window.cycle_counts = 1, b"\x01" * len(window.cycle_counts)
+    assert module.awaits_result(window.dump())
     first = module.answered(window.dump(), b"answer 1", (17,))
-    assert load(first).counts == bytes(len(window.counts))
+    assert load(first).cycle_counts == bytes(len(window.cycle_counts))
     again = load(first)
-    again.counts = window.counts
-    assert load(module.answered(again.dump(), b"answer 1", (17,))).counts == window.counts
+    again.cycle_counts = window.cycle_counts
+    assert load(module.answered(again.dump(), b"answer 1", (17,))).cycle_counts == window.cycle_counts
     silent = load(module.answered(again.dump(), module.NONE, ()))
-    assert (silent.counts, silent.heard) == (window.counts, module.NONE)
-    window.waits = 0
-    assert not module.waits(window.dump())
-    assert load(module.answered(window.dump(), b"answer 1", (17,))).counts == window.counts
+    assert (silent.cycle_counts, silent.last_answer) == (window.cycle_counts, module.NONE)
+    window.awaits_result = 0
+    assert not module.awaits_result(window.dump())
+    assert load(module.answered(window.dump(), b"answer 1", (17,))).cycle_counts == window.cycle_counts
 
 
 def test_windows_left_lately_are_not_unpacked_again() -> None:
     """What was kept comes back, its counts as exact as packed ones are; for any other bytes it is no use."""
     unpacked, window = UnpackedWindows(), filled()
-    window.flow, window.storm = 0.1, 0.3
+    window.line_novelty, window.storm = 0.1, 0.3
     packed = unpacked.keep(window)
     assert packed == window.dump()
     again = unpacked.take(bytes(bytearray(packed)))
     assert again is window
     other = load(packed)
-    for name in set(SessionWindow.__slots__) - {"_filters", *FILTERS}:
+    for name in set(FIELDS) - {"filters", *FILTERS}:
         assert getattr(again, name) == getattr(other, name), name
-    assert again.flow != 0.1
-    assert unpacked.take(packed) is not window, "it is somebody's now, who may change it"
+    assert again.line_novelty != 0.1
+    assert unpacked.take(packed).calls is not window.calls, "the caller may change it now"
     unpacked.keep(window)
     heard = answered(packed, b"12345678", (7,))
     assert heard != packed
     taken = unpacked.take(heard)
-    assert taken is not window
+    assert taken.calls is not window.calls
     assert taken.dump() == heard
 
 
@@ -193,7 +196,7 @@ def test_few_windows_are_kept() -> None:
     for number, window in enumerate(windows):
         window.tail = bytes([number]) * 8
         packed.append(unpacked.keep(window))
-    assert [unpacked.take(data) is window for data, window in zip(packed, windows, strict=True)] == [
+    assert [unpacked.take(data).calls is window.calls for data, window in zip(packed, windows, strict=True)] == [
         False,
         *[True] * UnpackedWindows.KEPT,
     ]

@@ -89,5 +89,5 @@ def test_learning_tells_what_was_new() -> None:
         known = other.knows(digest)
         if not known:
             other.add(digest)
-        assert one.learns(digest) is not known
+        assert one.add_new(digest) is not known
         assert one.count == other.count

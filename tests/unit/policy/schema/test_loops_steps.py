@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from breakloop.detect.steps import PRESETS, StepsDetector, StepsSettings, ToolOptions
-from breakloop.detect.steps.kinds import SETTABLE
+from breakloop.detect.steps import PRESETS, StepEvaluator, StepsSettings, ToolOptions
+from breakloop.detect.steps.kinds import BY_NAME
 from breakloop.model.call import Result, Step, ToolCall
 from breakloop.policy.schema.bundle import bundle_json_schema
 from breakloop.policy.schema.loops import StepsLoop
@@ -53,14 +53,14 @@ def test_the_thresholds_are_what_the_detector_goes_by() -> None:
     """The same steps, judged as the block says (LD-4)."""
 
     def levels(said: dict[str, Any]) -> list[int]:
-        detector = StepsDetector(block(thresholds=said).settings(), digest)
+        detector = StepEvaluator(block(thresholds=said).settings(), digest)
         window, found = b"", []
         for number in range(4):
             ids = (f"call_{number:08}",)
             step = Step(
                 "", (ToolCall("look", "{}"),), ids, (Result("the same words", call_id=ids[0]),), (), (), number, 1
             )
-            judged = detector.judge(window, step, 1000.0 + number)
+            judged = detector.evaluate(window, step, 1000.0 + number)
             window = judged.window
             found.append(judged.level)
         return found
@@ -151,7 +151,7 @@ def test_the_json_schema_knows_kinds_and_levels() -> None:
     """An editor offers the kinds, and three levels each (T-1)."""
     made = bundle_json_schema()["$defs"]
     thresholds = made["StepsLoop"]["properties"]["thresholds"]
-    assert thresholds["propertyNames"] == {"enum": list(SETTABLE)}
+    assert thresholds["propertyNames"] == {"enum": list(BY_NAME)}
     levels = thresholds["additionalProperties"]
     assert (levels["type"], levels["minItems"], levels["maxItems"]) == ("array", 3, 3)
     assert {"const": "never"} in levels["items"]["anyOf"]

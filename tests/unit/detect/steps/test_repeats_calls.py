@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from breakloop.detect.steps import repeats
-from breakloop.detect.steps.kinds import Finding
-from breakloop.detect.steps.window import ENTRY, TABLE, SessionWindow
+from breakloop.detect.steps.findings import Finding
+from breakloop.detect.steps.window import CALL, CALLS, SessionWindow, load
 from breakloop.model.call import Step
 from tests.unit.detect.steps.stepping import LONG, called, hits, prints
 
@@ -17,7 +17,7 @@ def take(window: SessionWindow, step: Step, weight: float = 1.0) -> list[Finding
 
 def test_repeat_counts_in_a_row() -> None:
     """The same call and result, step after step; another step between ends the row, not the count in all (LD-4)."""
-    window = SessionWindow()
+    window = load(b"")
     found = [take(window, called()) for _ in range(3)]
     assert [hits(one, "repeat") for one in found] == [0, 2, 3]
     take(window, called('{"b": 1}'))
@@ -28,7 +28,7 @@ def test_repeat_counts_in_a_row() -> None:
 
 def test_another_result_is_progress() -> None:
     """It zeroes the counts of its call (LD-4)."""
-    window, found = SessionWindow(), [Finding("", 0, b"", "")]
+    window, found = load(b""), [Finding("", 0, b"", "")]
     for text in (LONG, LONG, LONG + "!", LONG):
         found = take(window, called(text=text))
     assert found == []
@@ -36,7 +36,7 @@ def test_another_result_is_progress() -> None:
 
 def test_acknowledgements_do_not_count_with_other_work_between() -> None:
     """The result "ok" says nothing; step after step it is a repeat all the same (LD-4)."""
-    window = SessionWindow()
+    window = load(b"")
     for index in range(6):
         take(window, called(f'{{"b": {index}}}'))
         assert hits(take(window, called(text="ok")), "interleaved") == 0
@@ -45,7 +45,7 @@ def test_acknowledgements_do_not_count_with_other_work_between() -> None:
 
 def test_failure() -> None:
     """The same failure counts whole, a different one half; a success or a change in between ends it (LD-4)."""
-    window = SessionWindow()
+    window = load(b"")
     found = [hits(take(window, called(text=text, error=True)), "failure") for text in ("boom", "boom", "bang", "bang")]
     assert found == [0, 2, 2.5, 3.5]
     assert hits(take(window, called()), "failure") == 0
@@ -56,7 +56,7 @@ def test_failure() -> None:
 
 def test_a_new_epoch_voids_the_count() -> None:
     """The same result after a change is no repeat of the one before (LD-4)."""
-    window = SessionWindow()
+    window = load(b"")
     for _ in range(5):
         assert hits(take(window, called()), "interleaved") == 0
         window.epoch += 1
@@ -64,7 +64,7 @@ def test_a_new_epoch_voids_the_count() -> None:
 
 def test_slow_repeats_count_less() -> None:
     """Ten times a minute apart is 2.5 (LD-4)."""
-    window, found = SessionWindow(), list[Finding]()
+    window, found = load(b""), list[Finding]()
     take(window, called())
     for _ in range(9):
         found = take(window, called(), 0.25)
@@ -73,21 +73,21 @@ def test_slow_repeats_count_less() -> None:
 
 def test_the_table_is_bounded() -> None:
     """The call used longest ago goes first (LD-4)."""
-    window = SessionWindow()
+    window = load(b"")
     take(window, called())
-    for index in range(TABLE - 1):
+    for index in range(CALLS - 1):
         take(window, called(f'{{"b": {index}}}'))
     assert hits(take(window, called()), "interleaved") == 2
-    for index in range(TABLE):
+    for index in range(CALLS):
         take(window, called(f'{{"c": {index}}}'))
-    assert len(window.table) == TABLE * ENTRY.size
+    assert len(window.calls) == CALLS * CALL.size
     assert take(window, called()) == []
 
 
 def test_a_call_counts_once_in_a_step() -> None:
     """The same call twice in one round is no repeat (LD-4)."""
     window, double = (
-        SessionWindow(),
+        load(b""),
         called()._replace(calls=(called().calls[0],) * 2, results=(called().results[0],) * 2),
     )
     assert [hits(take(window, double), "repeat") for _ in range(3)] == [0, 2, 3]
@@ -95,7 +95,7 @@ def test_a_call_counts_once_in_a_step() -> None:
 
 def test_is_new() -> None:
     """Whether a call returns something else than the last time (LD-4)."""
-    window = SessionWindow()
+    window = load(b"")
     one, other = (prints(called(text=text)).pairs[0] for text in (LONG, LONG + "!"))
     assert repeats.is_new(window, one)
     take(window, called())

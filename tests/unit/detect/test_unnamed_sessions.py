@@ -9,10 +9,15 @@ from hashlib import blake2b
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
+from breakloop.detect.counting import DetectorConfig
+from breakloop.detect.stateful import Evaluation
 from breakloop.detect.steps import PRESETS
-from breakloop.detect.unnamed_sessions import LANES, LaneEvaluation, LaneTracker, looks
-from breakloop.model.call import Result, Step, ToolCall
+from breakloop.detect.unnamed_sessions import SERIES, UnnamedSessionsDetector
+from breakloop.model.call import Answer, Result, Step, ToolCall
+from tests.builders import call
+from tests.unit.detect.reading import CONFIG, Reader, allowing, digest
 
 PROMPT = "List the ten largest cities of Europe as JSON."
 AGAIN = "That was not valid JSON. Try again: "
@@ -21,11 +26,7 @@ SIZE_MAX = 1536
 CALL = ToolCall("look", "{}")
 
 
-def digest(data: bytes) -> bytes:
-    return blake2b(data, digest_size=8, key=b"test").digest()
-
-
-DETECTOR = LaneTracker(PRESETS["normal"]["nested"], digest)
+DETECTOR = UnnamedSessionsDetector(CONFIG, Reader(), digest, PRESETS["normal"]["nested"])
 
 
 def asked(text: str, said: str = "") -> Step:
@@ -43,23 +44,23 @@ class Sender:
         self.window = b""
         self.now = 1_800_000_000.0
 
-    def send(self, session: str, step: Step, lane: str = "gpt\0Be brief.", after: float = 2.0) -> LaneEvaluation:
+    def send(self, session: str, step: Step, lane: str = "gpt\0Be brief.", after: float = 2.0) -> Evaluation:
         self.now += after
-        judged = DETECTOR.judge(self.window, session, lane, step, self.now)
+        judged = DETECTOR.evaluate_step(self.window, session, lane, step, self.now)
         self.window = judged.window
         assert len(self.window) <= SIZE_MAX
         return judged
 
-    def work(self, session: str, after: float = 2.0) -> LaneEvaluation:
+    def work(self, session: str, after: float = 2.0) -> Evaluation:
         return self.send(session, called(), after=after)
 
-    def wrap(self, times: int, after: float = 2.0, lane: str = "gpt\0Be brief.") -> list[LaneEvaluation]:
+    def wrap(self, times: int, after: float = 2.0, lane: str = "gpt\0Be brief.") -> list[Evaluation]:
         """A plain client that puts the same words before its prompt again and again."""
         prompts = [AGAIN * at + PROMPT for at in range(times)]
         return [self.send(f"derived:{lane}{at}", asked(text), lane, after) for at, text in enumerate(prompts)]
 
 
-def levels(judged: list[LaneEvaluation]) -> list[int]:
+def levels(judged: list[Evaluation]) -> list[int]:
     return [one.level for one in judged]
 
 
@@ -71,7 +72,7 @@ def test_a_prompt_wrapped_anew_each_time() -> None:
     assert found[5].evidence == "each prompt holds the one before it, 5 times"
     assert len({one.identity for one in found[3:]}) == 1
     assert len(found[3].identity) == 16
-    assert not any(one.crowded for one in found)
+    assert not any(one.ambiguous for one in found)
 
 
 def test_a_loop_is_told_once_at_a_level_and_again_at_twice_the_count() -> None:
@@ -93,10 +94,10 @@ def test_a_prompt_that_grows_at_its_end() -> None:
 
 def test_thresholds() -> None:
     """Those of the policy (LD-4)."""
-    detector = LaneTracker((1, 2, 3), digest)
+    detector = UnnamedSessionsDetector(CONFIG, Reader(), digest, (1, 2, 3))
     window, found = b"", []
     for at in range(4):
-        judged = detector.judge(window, f"s{at}", "", asked(AGAIN * at + PROMPT), 100.0 + at)
+        judged = detector.evaluate_step(window, f"s{at}", "", asked(AGAIN * at + PROMPT), 100.0 + at)
         window = judged.window
         found.append(judged.level)
     assert found == [NOTHING, NOTICE, BLOCK, STOP]
@@ -122,7 +123,7 @@ def test_the_same_prompt_again_stands_as_it_stood() -> None:
     blocked = sender.wrap(6)[-1]
     for _ in range(5):
         again = sender.send("derived:gpt\0Be brief.5", asked(AGAIN * 5 + PROMPT))
-        assert again == blocked._replace(fresh=False)
+        assert again == replace(blocked, fresh=False)
         assert again.window is blocked.window
     assert sender.send("next", asked(AGAIN * 6 + PROMPT)).evidence.endswith("6 times")
     sender = Sender()
@@ -160,7 +161,7 @@ def test_the_lane_used_longest_ago_is_forgotten() -> None:
     sender.wrap(3, lane="kept")
     sender.wrap(3, lane="lost")
     sender.send("s", asked(AGAIN * 3 + PROMPT), "kept")
-    for at in range(LANES - 1):
+    for at in range(SERIES - 1):
         sender.send(f"t{at}", asked("Something else, and again something else."), f"other {at}")
     assert sender.send("u", asked(AGAIN * 4 + PROMPT), "kept").level == NOTICE
     assert sender.send("v", asked(AGAIN * 3 + PROMPT), "lost").level == NOTHING
@@ -175,31 +176,26 @@ def test_steps_with_calls_are_not_looked_at() -> None:
     sender.send("worker", called()._replace(users=("And please be quick about it.",)))
     sender.send("worker", called()._replace(calls=(), users=("Said beside a result of old.",)))
     assert sender.send("next", asked(AGAIN * 5 + PROMPT)).level == BLOCK
-    assert looks(asked(PROMPT))
-    assert looks(asked(PROMPT, "Here you are."))
-    assert not looks(called())
-    assert not looks(called()._replace(calls=(), users=("hi",)))
-    assert not looks(Step("said", (), (), (), (), (), 2, 10))
 
 
 def test_sessions_side_by_side() -> None:
     """A, B, A, B within ten minutes; ten minutes after the last time it is over (LD-4)."""
     sender = Sender()
-    assert [sender.work(one).crowded for one in "AABBAB"] == [False] * 5 + [True]
-    assert sender.work("B", after=599.0).crowded
-    assert not sender.work("B", after=1.0).crowded
+    assert [sender.work(one).ambiguous for one in "AABBAB"] == [False] * 5 + [True]
+    assert sender.work("B", after=599.0).ambiguous
+    assert not sender.work("B", after=1.0).ambiguous
 
 
 def test_calls_in_between_are_no_second_session() -> None:
     """An agent whose tools ask the model for something of their own, each time something else (LD-4)."""
     sender = Sender()
-    assert not any(sender.work("A" if at % 2 else f"summary {at}").crowded for at in range(40))
+    assert not any(sender.work("A" if at % 2 else f"summary {at}").ambiguous for at in range(40))
 
 
 def test_sessions_one_after_the_other() -> None:
     """A client whose every request begins a new one never overlaps (LD-4)."""
     sender = Sender()
-    assert not any(sender.work(f"s{at // 3}").crowded for at in range(300))
+    assert not any(sender.work(f"s{at // 3}").ambiguous for at in range(300))
 
 
 def test_a_session_that_comes_back_late() -> None:
@@ -207,16 +203,16 @@ def test_a_session_that_comes_back_late() -> None:
     sender = Sender()
     sender.work("A")
     sender.work("B", after=300.0)
-    assert not sender.work("A", after=300.0).crowded
-    assert not sender.work("B", after=299.0).crowded  # A did not come back in time
-    assert sender.work("A", after=299.0).crowded
+    assert not sender.work("A", after=300.0).ambiguous
+    assert not sender.work("B", after=299.0).ambiguous  # A did not come back in time
+    assert sender.work("A", after=299.0).ambiguous
 
 
 def test_many_sessions_in_turn() -> None:
     """A dozen at once are seen to overlap when the second comes again (LD-4)."""
     sender = Sender()
-    assert not any(sender.work(f"s{at}", after=0.1).crowded for at in range(13) for at in [at % 12])
-    assert all(sender.work(f"s{at}", after=0.1).crowded for at in range(1, 12))
+    assert not any(sender.work(f"s{at}", after=0.1).ambiguous for at in range(13) for at in [at % 12])
+    assert all(sender.work(f"s{at}", after=0.1).ambiguous for at in range(1, 12))
 
 
 def test_nothing_is_written_where_nothing_changed() -> None:
@@ -230,7 +226,7 @@ def test_nothing_is_written_where_nothing_changed() -> None:
     before = sender.work("B").window
     assert all(sender.work(one).window is before for one in "ABABABABABABA")
     assert [sender.work(one, after=30.0).window is before for one in "AB"] == [True, False]
-    assert sender.work("A").crowded
+    assert sender.work("A").ambiguous
 
 
 def test_memory_is_bounded_and_holds_no_words() -> None:
@@ -240,9 +236,13 @@ def test_memory_is_bounded_and_holds_no_words() -> None:
         sender.send(f"session {at}", asked(f"A prompt about something, number {at}."), f"model {at}\0system")
     assert 800 < len(sender.window) <= SIZE_MAX
     assert not any(word in sender.window for word in (b"session", b"prompt", b"model", b"system"))
-    other = LaneTracker((3, 5, 8), lambda data: blake2b(data, digest_size=8, key=b"other").digest())
+    other = UnnamedSessionsDetector(
+        CONFIG, Reader(), lambda data: blake2b(data, digest_size=8, key=b"other").digest(), (3, 5, 8)
+    )
     step = asked(PROMPT)
-    assert other.judge(b"", "s", "l", step, 1.0).window != DETECTOR.judge(b"", "s", "l", step, 1.0).window
+    assert (
+        other.evaluate_step(b"", "s", "l", step, 1.0).window != DETECTOR.evaluate_step(b"", "s", "l", step, 1.0).window
+    )
 
 
 TEXTS = st.sampled_from(["", "hi", PROMPT, AGAIN + PROMPT, AGAIN * 2 + PROMPT, f"{PROMPT} {PROMPT}", "\ud800" * 30])
@@ -255,10 +255,10 @@ def test_any_window_can_be_read(garbage: bytes, sessions: int, lanes: int, step:
     """What cannot be read counts as new; judging twice gives the same (LD-4)."""
     filled = (garbage * 40 or bytes(1067))[: 8 + sessions * 17 + lanes * 49]
     for window in (garbage, b"\x02" + filled[:8] + bytes((sessions, lanes)) + filled[8:]):
-        first = DETECTOR.judge(window, "a", "b", step, now)
-        assert first == DETECTOR.judge(window, "a", "b", step, now)
-        again = DETECTOR.judge(first.window, "a", "b", step, now)
-        assert (again.level, again.crowded) == (first.level, first.crowded)
+        first = DETECTOR.evaluate_step(window, "a", "b", step, now)
+        assert first == DETECTOR.evaluate_step(window, "a", "b", step, now)
+        again = DETECTOR.evaluate_step(first.window, "a", "b", step, now)
+        assert (again.level, again.ambiguous) == (first.level, first.ambiguous)
         assert again.window is first.window
 
 
@@ -268,9 +268,9 @@ def test_memory_that_is_cut_short_is_not_read(cut: int) -> None:
     sender = Sender()
     for session in "ABA":
         sender.send(session, asked(PROMPT))
-    assert sender.work("B").crowded
+    assert sender.work("B").ambiguous
     sender.window = sender.window[:-cut]
-    assert not sender.work("A").crowded
+    assert not sender.work("A").ambiguous
 
 
 def test_memory_of_another_version_is_not_read() -> None:
@@ -294,10 +294,10 @@ def test_counts_that_no_lane_has(count: float) -> None:
 @given(st.binary(min_size=49, max_size=49), STEPS, st.floats(0, 1e10))
 def test_any_lane_can_be_read(garbage: bytes, step: Step, now: float) -> None:
     """Counts that no lane ever has make it a new one (LD-4)."""
-    key = DETECTOR.judge(b"", "a", "b", asked(PROMPT), now).window[27:35]
+    key = DETECTOR.evaluate_step(b"", "a", "b", asked(PROMPT), now).window[27:35]
     window = b"\x01" + bytes(8) + b"\x00\x01" + key + garbage[8:]
-    judged = DETECTOR.judge(window, "a", "b", step, now)
-    assert judged == DETECTOR.judge(window, "a", "b", step, now)
+    judged = DETECTOR.evaluate_step(window, "a", "b", step, now)
+    assert judged == DETECTOR.evaluate_step(window, "a", "b", step, now)
 
 
 @given(st.lists(st.tuples(NAMES, NAMES, STEPS, st.floats(0, 700)), max_size=30))
@@ -306,10 +306,58 @@ def test_any_order_of_steps(sent: list[tuple[str, str, Step, float]]) -> None:
     window, now = b"", 1e9
     for session, lane, step, after in sent:
         now += after
-        judged = DETECTOR.judge(window, session, lane, step, now)
+        judged = DETECTOR.evaluate_step(window, session, lane, step, now)
         assert (judged.level > 0) == bool(judged.kind) == bool(judged.evidence) == bool(judged.identity)
         window = judged.window
         assert len(window) <= SIZE_MAX
-        again = DETECTOR.judge(window, session, lane, step, now)
-        assert again == judged._replace(fresh=False)
+        again = DETECTOR.evaluate_step(window, session, lane, step, now)
+        assert again == replace(judged, fresh=False)
         assert again.window is window
+
+
+PLAIN = Step("", (), (), (), ("hello",), (), 1, 10)
+ACTS = PLAIN._replace(calls=(ToolCall("look", "{}"),))
+
+
+class Recording(UnnamedSessionsDetector):
+    """Records what it would evaluate, and reports an overlap."""
+
+    def __init__(self, step: Step | None = PLAIN, config: DetectorConfig = CONFIG, *, unnamed: bool = True) -> None:
+        super().__init__(config, Reader(step, unnamed=unnamed), digest, (3, 5, 8))
+        self.asked: list[tuple[str, str]] = []
+
+    def evaluate_step(self, window: bytes, session: str, system: str, _step: Step, _now: float) -> Evaluation:
+        self.asked.append((session, system))
+        return Evaluation(window, ambiguous=True)
+
+
+def test_an_overlap_is_noted_in_the_call() -> None:
+    """Two derived sessions overlapped (LD-4)."""
+    sent, window, detector = call(), b"memory", Recording()
+    found = detector.evaluate(sent, window, 7.0)
+    assert found is not None
+    assert found.window is window
+    assert sent.decision.crowded
+    assert detector.asked == [("me", "model and prompt")]
+    assert detector.answered(window, Answer(200, "said")) is window
+
+
+def test_where_tools_are_called_the_system_prompt_is_not_read() -> None:
+    """Reading it takes time, and only prompts are compared."""
+    detector = Recording(ACTS)
+    detector.evaluate(call(), b"", 7.0)
+    assert detector.asked == [("me", "")]
+
+
+def test_others_are_left_alone() -> None:
+    for detector in (Recording(None), Recording(config=allowing(CONFIG))):
+        assert detector.evaluate(call(), b"", 7.0) is None
+        assert detector.asked == []
+
+
+def test_ids_of_calls_distinguish_conversations() -> None:
+    """If there are ids, or the session has a name, nothing is read or written (C-7, Q-1)."""
+    assert Recording(PLAIN).owner(call()) == Recording(ACTS).owner(call()) == "a:caller|agent"
+    assert Recording(ACTS._replace(call_ids=("call_1",))).owner(call()) == ""
+    assert Recording(None).owner(call()) == ""
+    assert Recording(unnamed=False).owner(call()) == ""

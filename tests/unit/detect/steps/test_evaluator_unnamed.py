@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from breakloop.detect.steps.detector import RequestContext, StepEvaluation, StepsDetector
+from breakloop.detect.stateful import Evaluation
+from breakloop.detect.steps.evaluator import RequestContext, StepEvaluator
 from breakloop.detect.steps.kinds import StepsSettings
 from breakloop.detect.steps.window import load
 from breakloop.model.call import Result, Step, ToolCall
@@ -14,7 +15,7 @@ from tests.unit.detect.steps.stepping import LONG, digest
 
 Make = Callable[[str, int], Step]
 
-DETECTOR = StepsDetector(StepsSettings(), digest)
+DETECTOR = StepEvaluator(StepsSettings(), digest)
 OPENING = Step("", (), (), (), ("Check the queue.",), (), 1, 100)
 
 
@@ -26,11 +27,11 @@ class Program:
         self.now = 1000.0
         self.unnamed = unnamed
 
-    def send(self, step: Step, *ids: str) -> StepEvaluation:
+    def send(self, step: Step, *ids: str) -> Evaluation:
         """Send a request whose history shows these call ids."""
         self.now += 1.0
         view = RequestContext(unnamed=self.unnamed, body=" ".join(ids).encode())
-        judged = DETECTOR.judge(self.window, step, self.now, view)
+        judged = DETECTOR.evaluate(self.window, step, self.now, view)
         self.window = judged.window
         return judged
 
@@ -61,7 +62,7 @@ def test_one_conversation_that_goes_on_is_judged_as_ever() -> None:
     program.send(OPENING)
     judged = [program.send(poll("a", number), *ids("a", number)) for number in range(6)]
     assert [one.level for one in judged] == [0, 0, 1, 1, 2, 2]
-    assert not any(one.mixed for one in judged)
+    assert not any(one.ambiguous for one in judged)
 
 
 def test_beginning_again_is_another_run() -> None:
@@ -104,7 +105,7 @@ def test_runs_side_by_side_are_not_added_up(make: Make, runs: int) -> None:
         for run in range(runs):
             step = make(str(run), number)._replace(results=(Result(f"{LONG} {number}"),))
             found.append(program.send(step, *ids(str(run), number)))
-    assert all(one.level < (3 if one.mixed else 2) for one in found)
+    assert all(one.level < (3 if one.ambiguous else 2) for one in found)
     assert runs > 8 or max(one.level for one in found) < 2
 
 
@@ -116,7 +117,7 @@ def test_runs_side_by_side_that_loop_are_stopped_in_the_end(make: Make) -> None:
     for number in range(20):
         found += [program.send(make(run, number), *ids(run, number)) for run in "abcde"]
     first = next(at for at, one in enumerate(found) if one.level == 2)
-    assert found[first].mixed
+    assert found[first].ambiguous
     assert 3 in [one.level for one in found[first:40]]
 
 
@@ -126,7 +127,7 @@ def test_a_client_that_shows_its_last_step_only() -> None:
     found = [program.send(poll("a", number)._replace(messages=3), f"call_a_{number:06}") for number in range(40)]
     assert [one.level for one in found[:8]] == [0] * 8
     assert found[-1].level == 3
-    assert found[-1].mixed
+    assert found[-1].ambiguous
 
 
 def test_a_client_that_draws_new_ids_for_each_request() -> None:
@@ -135,7 +136,7 @@ def test_a_client_that_draws_new_ids_for_each_request() -> None:
     program.send(OPENING)
     found = [program.send(poll("a", number), f"call_{number}_other") for number in range(6)]
     assert [one.level for one in found] == [0, 0, 1, 1, 2, 2]
-    assert not any(one.mixed for one in found)
+    assert not any(one.ambiguous for one in found)
 
 
 def test_requests_without_a_history() -> None:
@@ -143,10 +144,10 @@ def test_requests_without_a_history() -> None:
     program = Program()
     for number in range(6):
         program.send(poll("a", number)._replace(calls=(), call_ids=(), messages=3))
-    assert load(program.window).mixed_at == 0
+    assert load(program.window).ambiguous_at == 0
     for number in range(6):
         program.send(poll("a", number)._replace(results=(), messages=1))
-    assert load(program.window).mixed_at == 0
+    assert load(program.window).ambiguous_at == 0
 
 
 def test_ten_minutes_later_one_of_them_is_judged_again() -> None:
@@ -159,8 +160,8 @@ def test_ten_minutes_later_one_of_them_is_judged_again() -> None:
     for number in range(1, 60):
         program.now += 14.0
         found.append(program.send(poll("b", number), *ids("b", number)))
-    assert found[5].mixed
-    assert (found[-1].mixed, found[-1].level) == (False, 3)
+    assert found[5].ambiguous
+    assert (found[-1].ambiguous, found[-1].level) == (False, 3)
 
 
 def test_a_history_that_was_cut_is_no_other_conversation() -> None:
@@ -169,7 +170,7 @@ def test_a_history_that_was_cut_is_no_other_conversation() -> None:
     program.send(OPENING)
     program.send(poll("a", 0)._replace(size=60_000), *ids("a", 0))
     later = [program.send(poll("a", n)._replace(size=9000), *ids("a", n)[1:]) for n in range(1, 6)]
-    assert (later[-1].level, later[-1].mixed) == (2, False)
+    assert (later[-1].level, later[-1].ambiguous) == (2, False)
 
 
 def test_where_calls_have_no_ids_nothing_is_taken_for_another() -> None:
@@ -177,14 +178,14 @@ def test_where_calls_have_no_ids_nothing_is_taken_for_another() -> None:
     program = Program()
     program.send(OPENING)
     found = [program.send(poll("a", number)._replace(call_ids=())) for number in range(6)]
-    assert (found[-1].level, found[-1].mixed) == (2, False)
+    assert (found[-1].level, found[-1].ambiguous) == (2, False)
 
 
 def test_another_voice_reads_a_stuck_transcript() -> None:
     """A judge with a system prompt of its own is answered, while the agent stays blocked (C24)."""
-    window, view = b"", RequestContext(voice=lambda: "model\0You are an agent.")
+    window, view = b"", RequestContext(system=lambda: "model\0You are an agent.")
     for number in range(5):
-        window = DETECTOR.judge(window, poll("a", number), 1000.0 + number, view).window
+        window = DETECTOR.evaluate(window, poll("a", number), 1000.0 + number, view).window
     stuck = poll("a", 4)
-    assert DETECTOR.judge(window, stuck, 1006.0, view).level == 2
-    assert DETECTOR.judge(window, stuck, 1006.0, RequestContext(voice=lambda: "model\0You are a judge.")).level == 0
+    assert DETECTOR.evaluate(window, stuck, 1006.0, view).level == 2
+    assert DETECTOR.evaluate(window, stuck, 1006.0, RequestContext(system=lambda: "model\0You are a judge.")).level == 0
