@@ -1,1 +1,1 @@
-"""Bytes to model and back, one dialect a file. No I/O, and no opinion on what a request may do."""
+"""The formats of LLM APIs and MCP: requests and answers from bytes to model objects and back. No I/O, no decisions."""

@@ -1,7 +1,7 @@
-"""Compressed bodies, made plain for judging (SPEC C-9), whole or as they pass. The bytes forwarded are never these.
+"""Decompressing bodies for inspection, at once or as they pass. The original bytes are forwarded.
 
-Whoever sends a body chooses what it costs to unpack it, so output stops at a limit of size and of ratio. What stays
-packed, and how that is counted and told, is the door's business; what the plain bytes mean is the readers'.
+The sender decides how much a body expands, so output is limited in size and in ratio. A body that exceeds a limit stays
+compressed; callers count and report that.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from breakloop.model.call import Call
 
 CODINGS_MAX: Final = 3
 RATIO_MAX: Final = 200
-RATIO_FREE_BYTES: Final = 256 * 1024  # so much comes out of any body: repetitive chats shrink further than 200 times
-_MEMBERS_MAX: Final = 16  # of one gzip body; empty ones would cost time without ever reaching a limit of size
+RATIO_FREE_BYTES: Final = 256 * 1024  # allowed for any body: repetitive chats compress by more than 200
+_MEMBERS_MAX: Final = 16  # of one gzip body: empty ones cost time without reaching a limit of size
 _PIECE_BYTES: Final = 256 * 1024
-_ZSTD_WINDOW_BYTES: Final = 8 * 1024 * 1024  # RFC 9659: what a sender of this content coding may ask for
-# zstandard's reader ends a cut-off body without a word. A small frame behind it comes out only if all before it ended;
-# its checksum keeps a cut-off block from passing the frame off as its own content.
+_ZSTD_WINDOW_BYTES: Final = 8 * 1024 * 1024  # RFC 9659: the largest that this content coding allows
+# zstandard's reader does not report a truncated body. A small frame is appended, which is only read if everything
+# before it is complete. Its checksum prevents a truncated block from taking the frame for its own content.
 _ZSTD_MARK: Final = b"end of body"
 _ZSTD_END: Final = zstandard.ZstdCompressor(write_checksum=True).compress(_ZSTD_MARK)
 
@@ -36,7 +36,7 @@ BROKEN: Final = "broken"
 
 
 class EncodingError(Exception):
-    """The body stays as it is. `reason` is one of the words above, never a part of the body."""
+    """A body cannot be decompressed. `reason` is one of the constants above, never a part of the body."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -44,13 +44,13 @@ class EncodingError(Exception):
 
 
 class _PastLimitError(Exception):
-    """More would come out than may."""
+    """The output exceeds the limit."""
 
 
 def decoded(body: bytes, content_encoding: bytes, max_bytes: int, max_ratio: int = RATIO_MAX) -> bytes:
-    """Return the plain body; `EncodingError` where it cannot be had within the limits.
+    """Return the decompressed body. Raises `EncodingError` if that is impossible within the limits.
 
-    Decoders are stopped within a piece of the limit. For a moment the pieces and the whole are both in memory.
+    Decoders stop within one piece of the limit. Pieces and the whole are both in memory for a moment.
     """
     codings = _codings(content_encoding)
     by_ratio = max(RATIO_FREE_BYTES, len(body) * max_ratio)
@@ -64,8 +64,8 @@ def decoded(body: bytes, content_encoding: bytes, max_bytes: int, max_ratio: int
 
 
 def unpack(call: Call, max_bytes: int) -> str:
-    """Replace a compressed body of a call by its content. Return "", or why it could not be unpacked: then it is
-    judged as the bytes that it is. The header fields must include `content-encoding`."""
+    """Replace the compressed body of a call by its content. Return "", or the reason why it was left as it is. The
+    headers must include `content-encoding`."""
     if not call.body or call.body_unseen:
         return ""
     fields = [call.headers["content-encoding"]]
@@ -75,10 +75,10 @@ def unpack(call: Call, max_bytes: int) -> str:
         body = decoded(call.body, b",".join(fields), max_bytes)
     except EncodingError as error:
         why = error.reason
-        # JSON under a false field is read all the same: an upstream that ignores the field would read it too.
+        # JSON with a wrong field is still read: an upstream that ignores the field would read it too.
         if call.body.lstrip()[:1] not in _JSON_STARTS:
             return why
-    # The field described the packed bytes; readers that see it would not touch the plain ones.
+    # The field described the compressed bytes; readers would not touch the content if it remained.
     call.replace_body(body, {name: value for name, value in call.headers.items() if name != "content-encoding"})
     return why
 
@@ -111,13 +111,13 @@ def _deflate(body: bytes, limit: int) -> bytes:
 
 
 def _deflate_bits(body: bytes) -> int:
-    """Half of the world's "deflate" lacks the zlib header, which is told by its two bytes."""
+    """Many senders omit the zlib header, which is recognised by its two bytes."""
     wrapped = len(body) > 1 and body[0] & 0x0F == 8 and (body[0] << 8 | body[1]) % 31 == 0
     return zlib.MAX_WBITS if wrapped else -zlib.MAX_WBITS
 
 
 def _inflate(body: bytes, limit: int, window_bits: int) -> tuple[bytes, bytes]:
-    """Return the plain bytes and what follows their end."""
+    """Return the content and the bytes after its end."""
     unpacking = zlib.decompressobj(window_bits)
     try:
         plain = unpacking.decompress(body, limit + 1)
@@ -135,7 +135,7 @@ def _unbrotli(body: bytes, limit: int) -> bytes:
     pieces: list[bytes] = []
     size = 0
     try:
-        # Asked for all at once it would grow its buffer by doubling, far past the limit.
+        # Without a limit it would double its buffer until far beyond ours.
         piece = unpacking.process(body, output_buffer_limit=_PIECE_BYTES)
         while piece:
             pieces.append(piece)
@@ -174,23 +174,23 @@ _UNPACK: Final[dict[bytes, Callable[[bytes, int], bytes]]] = {
 
 
 class Unpacker:
-    """Unpacks a body as it passes. Whether its end has come is for HTTP to say: what was there can be read anyway."""
+    """Decompresses a body as it passes. A truncated body is not an error: HTTP framing detects that."""
 
-    __slots__ = ("_max_bytes", "_received", "_steps")
+    __slots__ = ("_decoders", "_max_bytes", "_received")
 
     def __init__(self, encoding: bytes, max_bytes: int) -> None:
-        self._steps: list[_Step] = [_STEPS[name]() for name in reversed(_codings(encoding))]
+        self._decoders: list[_Decoder] = [_DECODERS[name]() for name in reversed(_codings(encoding))]
         self._max_bytes = max_bytes
         self._received = 0
 
     def feed(self, packed: bytes) -> bytes:
-        """Return the plain bytes that these complete; `EncodingError` where that passes the limits or is broken."""
+        """Return the content that these bytes complete. Raises `EncodingError` if it exceeds a limit or is broken."""
         self._received += len(packed)
         by_ratio = max(RATIO_FREE_BYTES, self._received * RATIO_MAX)
         limit = min(self._max_bytes, by_ratio)
         try:
-            for step in self._steps:
-                packed = step.feed(packed, limit)
+            for decoder in self._decoders:
+                packed = decoder.feed(packed, limit)
         except _PastLimitError:
             raise EncodingError(TOO_LARGE if limit == self._max_bytes else RATIO) from None
         except (zlib.error, brotli.error, zstandard.ZstdError):
@@ -198,19 +198,19 @@ class Unpacker:
         return packed
 
 
-class _Step(Protocol):
-    """Undoes one coding; `limit` is for all that ever comes out."""
+class _Decoder(Protocol):
+    """Decodes one content coding. `limit` applies to the total output."""
 
     def feed(self, packed: bytes, limit: int) -> bytes: ...
 
 
-class _Inflating:
-    """gzip, whose bodies may have several members, and both kinds of deflate."""
+class _InflateDecoder:
+    """gzip, whose bodies may have several members, and deflate with and without a zlib header."""
 
     __slots__ = ("_bits", "_head", "_made", "_members", "_unpacking")
 
     def __init__(self, bits: int = 0) -> None:
-        self._bits = bits  # 0 until the first two bytes tell
+        self._bits = bits  # 0 until the first two bytes are known
         self._head = b""
         self._made = 0
         self._members = 0
@@ -244,7 +244,7 @@ class _Inflating:
         return self._unpacking
 
 
-class _Unbrotling:
+class _BrotliDecoder:
     __slots__ = ("_made", "_unpacking")
 
     def __init__(self) -> None:
@@ -267,7 +267,7 @@ class _Unbrotling:
 
 
 class _Sink:
-    """What zstandard writes to. Apart from `_Unzstding`, so that the two of them do not hold each other for ever."""
+    """The output of zstandard. Separate from `_ZstdDecoder` to avoid a reference cycle."""
 
     __slots__ = ("limit", "made", "pieces")
 
@@ -284,8 +284,8 @@ class _Sink:
         return len(piece)
 
 
-class _Unzstding:
-    """The only way into zstandard that gives out its bytes piece by piece is to be written to."""
+class _ZstdDecoder:
+    """Only zstandard's writer returns its output in pieces."""
 
     __slots__ = ("_sink", "_unpacking")
 
@@ -303,14 +303,14 @@ class _Unzstding:
         return plain
 
 
-def _gunzipping() -> _Step:
-    return _Inflating(zlib.MAX_WBITS | 16)
+def _gzip_decoder() -> _Decoder:
+    return _InflateDecoder(zlib.MAX_WBITS | 16)
 
 
-_STEPS: Final[dict[bytes, Callable[[], _Step]]] = {
-    b"gzip": _gunzipping,
-    b"x-gzip": _gunzipping,
-    b"deflate": _Inflating,
-    b"br": _Unbrotling,
-    b"zstd": _Unzstding,
+_DECODERS: Final[dict[bytes, Callable[[], _Decoder]]] = {
+    b"gzip": _gzip_decoder,
+    b"x-gzip": _gzip_decoder,
+    b"deflate": _InflateDecoder,
+    b"br": _BrotliDecoder,
+    b"zstd": _ZstdDecoder,
 }

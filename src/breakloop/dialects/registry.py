@@ -22,15 +22,16 @@ class Dialects(dict[str, Dialect]):
 
     def __init__(self, dialects: Iterable[Dialect]) -> None:
         super().__init__({dialect.name: dialect for dialect in dialects})
-        # Of all dialects, because most paths match none.
+        self.by_path = [(dialect.path_endings, dialect) for dialect in self.values() if dialect.path_endings]
+        # Of all dialects: one test is enough for most paths, which match none.
         self.endings = tuple(ending for dialect in self.values() for ending in dialect.path_endings)
         self.any_path = [dialect for dialect in self.values() if dialect.any_path]
 
     def of_path(self, path: str) -> Dialect | None:
         """Return the dialect of a path, given without its query."""
         if path.endswith(self.endings):
-            for dialect in self.values():
-                if path.endswith(dialect.path_endings):
+            for endings, dialect in self.by_path:
+                if path.endswith(endings):
                     return dialect
         return None
 
@@ -67,10 +68,12 @@ def parse(method: str, path: str, body: bytes) -> ParsedBody | None:
         return None
     dialects = DIALECTS
     if path.endswith(dialects.endings):
-        dialect = dialects.of_path(path)
-        parsed = None if dialect is None else dialect.parse(body, path)
-        if parsed is not None:
-            return parsed
+        for endings, dialect in dialects.by_path:
+            if path.endswith(endings):
+                parsed = dialect.parse(body, path)
+                if parsed is not None:
+                    return parsed
+                break
     # Also on a path of another dialect: older MCP servers accept their messages at /messages.
     for dialect in dialects.any_path:
         if dialect.is_likely(body):

@@ -259,7 +259,7 @@ class StepBuilder:
         self.add_raw_call(name, spelled, call_id)
 
     def is_prefill(self, value: object) -> bool:
-        """Return whether an answer that stands last may be a prefill, as far as its text tells."""
+        """Return whether the text of a last answer may be a prefill."""
         if self.results or self.users or not isinstance(value, str) or len(value) > _PREFILL_MAX:
             return False
         return text_actions.read(value) is None

@@ -1,8 +1,7 @@
-"""Reads an action that a model wrote as plain text, where it made no native call: code blocks that agents execute,
-ReAct lines, tool calls as XML or JSON (DETECTION: without them a quarter of the loops goes unseen).
+"""Actions that a model wrote as plain text instead of a native call: code blocks that agents execute, ReAct lines, tool
+calls as XML or JSON. Without them a quarter of all loops would be missed.
 
-One action an answer is read, the one that harnesses execute. What came of it, and whether it failed, stands in the
-message behind it: `step_parts` and `result_forms`.
+Of each answer one action is read, the one that harnesses execute. Its result is in the message after it (`steps`).
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from breakloop.model.call import ToolCall
 
 _SHELL: Final = "bash"
 _PYTHON: Final = "python"
-# Languages whose blocks are executed; others are shown to somebody.
+# Languages whose blocks are executed; others are only shown to the user.
 _EXECUTED: Final = {
     "bash": _SHELL,
     "sh": _SHELL,
@@ -36,11 +35,11 @@ _EXECUTED: Final = {
     "execute_ipython": _PYTHON,
 }
 _FENCE: Final = "```"
-# Possessive, `*+`: a line that does not end as it should is not tried again from each of its characters.
+# Possessive (`*+`), so that a line that does not match is not tried again from each of its characters.
 _OPENED: Final = r"^[ \t]*+(?:(?:Action|Code|Command)[ \t*]*+:[ \t*]*+)?```[ \t]*+"
 _CLOSED: Final = r"[^\n`]*+\n(.*?)(?:^[ \t]*```|```[ \t]*$|<end_code>|\Z)"
 _FENCED: Final = re.compile(_OPENED + r"([\w+.#-]*+)" + _CLOSED, re.MULTILINE | re.DOTALL)
-# With a language it is always the beginning of a block, even where another fence before it has no end.
+# A fence with a language always opens a block, even if an earlier fence was not closed.
 _TAGGED: Final = re.compile(_OPENED + r"([\w+.#-]++)" + _CLOSED, re.MULTILINE | re.DOTALL)
 _REACT: Final = re.compile(
     r"^[ \t*#]*Action[ \t*]*:([^\n]*)\n+(?:[ \t*#]*Action[ _]Input[ \t*]*:(?:\*\*)?(.*))?",
@@ -60,7 +59,8 @@ _PARAMETER: Final = re.compile(
 )
 _EXECUTE: Final = re.compile(r"<(execute_(?:bash|ipython|browse)|code(?=>\s*\n))>(.*?)(?:</\1>|\Z)", re.DOTALL)
 _EXECUTE_NAMES: Final = {"execute_bash": _SHELL, "execute_ipython": _PYTHON, "code": _PYTHON}
-# Named after the tool and last in the answer: <read_file><path>a.py</path></read_file>. One word alone may be HTML.
+# A tag named after the tool at the end of the answer: <read_file><path>a.py</path></read_file>. A name without `_` may
+# be HTML.
 _NAMED_TAG: Final = re.compile(r"</([a-z]+(?:_[a-z]+)+)>\s*\Z")
 _COMMAND: Final = re.compile(
     r"([a-z_][\w.-]{0,40}|[A-Z]\w{0,40}\.(?:py|sh|pl|rb|js)|\./[\w./-]{1,80}|/[\w./-]{1,80})(?:\s|\Z)"
@@ -75,10 +75,10 @@ _DEPTH_MAX: Final = 2
 
 
 def read(text: str, *, declared: bool = False) -> ToolCall | None:
-    """Return the action that an answer spells out, or None.
+    """Return the action in the text of an answer, or None.
 
-    Where the request declares tools, `declared`, code in an answer is shown to the user and not executed: then only
-    forms that can be nothing but a call are read.
+    If the request declares tools (`declared`), code in an answer is shown to the user and not executed. Then only forms
+    that cannot be anything but a call are read.
     """
     if "<" in text:
         action = _marked(text)
@@ -97,7 +97,7 @@ def read(text: str, *, declared: bool = False) -> ToolCall | None:
 
 
 def _marked(text: str) -> ToolCall | None:
-    """Read the forms between marks, which are calls and nothing else."""
+    """Read the forms with their own marks, which are always calls."""
     for mark, reader in _MARKED:
         if mark in text:
             action = reader(text)
@@ -137,7 +137,7 @@ def _with_parameters(found: list[tuple[str, str]]) -> ToolCall | None:
 
 
 def _executed(text: str) -> ToolCall | None:
-    """Read the last block between tags that say that it is executed."""
+    """Read the last block between tags that mark it for execution."""
     found = _EXECUTE.findall(text)
     if not found:
         return None
@@ -154,7 +154,7 @@ def _code(name: str, inside: str) -> ToolCall | None:
 
 
 def _react(text: str) -> ToolCall | None:
-    """Read `Action:` and `Action Input:`; the first of them, because it is the one that is executed."""
+    """Read the first `Action:` and `Action Input:`, because that is the one executed."""
     found = _REACT.search(text)
     if found is None:
         return None
@@ -166,7 +166,7 @@ def _react(text: str) -> ToolCall | None:
         given = (given[: observed.start()] if observed is not None else given).strip()
         named = _REACT_NAME(name)
         return None if named is None else ToolCall(named[1].strip(), arguments(_unfenced(given)))
-    if not name:  # a block follows, of JSON or of code
+    if not name:  # a block of JSON or code follows
         return None
     called = _REACT_CALL(name)
     return None if called is None else ToolCall(called[1], called[2].strip())
@@ -180,9 +180,9 @@ def _unfenced(given: str) -> str:
 
 
 def _fenced(text: str, *, declared: bool) -> ToolCall | None:
-    """Read the last code block that is executed, or that is a call as JSON; else a bare one at the very end.
+    """Read the last code block that is executed, or that is a call as JSON; else one without a language at the end.
 
-    Of several languages the shell's is meant: whoever runs commands quotes Python in the thoughts before.
+    Shell blocks take precedence: agents that run commands also quote Python in their reasoning.
     """
     last: ToolCall | None = None
     for language, block in reversed(_TAGGED.findall(text)):
@@ -208,7 +208,7 @@ def _bare(text: str, *, declared: bool) -> ToolCall | None:
 
 
 def _command(inside: str) -> ToolCall | None:
-    """Read a block without a language that ends the answer, as SWE-agent has its commands: named by the first word."""
+    """Read a block without a language at the end, as SWE-agent writes commands. The first word is the name."""
     found = _COMMAND.match(inside)
     if found is None or inside.count("\n") > _LINES_OF_ONE_COMMAND:
         return None

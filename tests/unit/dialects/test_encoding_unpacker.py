@@ -188,7 +188,7 @@ def test_nothing_stays_behind() -> None:
         """Something that can be watched."""
 
     witness = Witness()
-    unpacker._steps[0]._sink.pieces.append(witness)  # type: ignore[attr-defined]
+    unpacker._decoders[0]._sink.pieces.append(witness)  # type: ignore[attr-defined]
     watched = weakref.ref(witness)
     gc.disable()
     try:

@@ -1,13 +1,27 @@
-"""Answers as Anthropic gives them: Messages, the counting of tokens, and its errors."""
+"""Anthropic: Messages, token counting, models and errors."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from breakloop.testing.answer import Failure, ToolUse
-from breakloop.testing.providers.base import EVENTS, ProviderRequest, arguments, broken_off, dump, event, halves, tokens
+from breakloop.testing.http import SeenRequest
+from breakloop.testing.providers.base import (
+    EVENTS,
+    MODELS,
+    MODELS_CREATED,
+    Provider,
+    ProviderRequest,
+    arguments,
+    dump,
+    event,
+    fail_at,
+    halves,
+    tokens,
+)
 from breakloop.testing.sending import Rendered
 
 _FINISH: Final = {"stop": "end_turn", "length": "max_tokens", "tools": "tool_use", "filter": "refusal"}
@@ -25,43 +39,40 @@ _KINDS: Final = {
 Json = dict[str, Any]
 
 
-def error(failure: Failure, status: int, request_id: str) -> Json:
-    """Return the body of an error."""
+def error(failure: Failure, status: int, request_id: str = "") -> Json:
     kind = failure.kind or _KINDS.get(status, "api_error")
     return {"type": "error", "error": {"type": kind, "message": failure.message}, "request_id": request_id}
 
 
-def messages(asked: ProviderRequest) -> Rendered:
-    """Answer `/messages`."""
-    if asked.streamed:
-        events = broken_off(_events(asked), asked.answer.failure, _failed(asked))
+def messages(request: ProviderRequest) -> Rendered:
+    if request.streamed:
+        events = fail_at(_events(request), request.answer.failure, _error_event(request))
         return Rendered(events, EVENTS, streamed=True)
-    made = _message(asked, _content(asked), asked.finish(_FINISH), asked.usage.output_tokens)
+    made = _message(request, _content(request), request.finish(_FINISH), request.usage.output_tokens)
     return Rendered([dump(made)])
 
 
-def count_tokens(asked: ProviderRequest) -> Rendered:
-    """Answer `/messages/count_tokens`."""
-    used = asked.answer.usage.input_tokens if asked.answer.usage else tokens(len(asked.seen.body))
+def count_tokens(request: ProviderRequest) -> Rendered:
+    used = request.answer.usage.input_tokens if request.answer.usage else tokens(len(request.seen.body))
     return Rendered([dump({"input_tokens": used})])
 
 
-def _message(asked: ProviderRequest, content: list[Json], stop_reason: str | None, output_tokens: int) -> Json:
+def _message(request: ProviderRequest, content: list[Json], stop_reason: str | None, output_tokens: int) -> Json:
     return {
-        "id": asked.name("msg_"),
+        "id": request.name("msg_"),
         "type": "message",
         "role": "assistant",
-        "model": asked.model,
+        "model": request.model,
         "content": content,
         "stop_reason": stop_reason,
         "stop_sequence": None,
-        "usage": _usage(asked, output_tokens) | {"service_tier": "standard"},
+        "usage": _usage(request, output_tokens) | {"service_tier": "standard"},
     }
 
 
-def _usage(asked: ProviderRequest, output_tokens: int) -> Json:
-    """Here the tokens that were read from the cache, or written to it, are not part of the input."""
-    used = asked.usage
+def _usage(request: ProviderRequest, output_tokens: int) -> Json:
+    """Tokens read from or written to the cache are not included in the input."""
+    used = request.usage
     return {
         "input_tokens": max(used.input_tokens - used.cached_tokens - used.cache_write_tokens, 0),
         "cache_creation_input_tokens": used.cache_write_tokens,
@@ -70,15 +81,15 @@ def _usage(asked: ProviderRequest, output_tokens: int) -> Json:
     }
 
 
-def _content(asked: ProviderRequest) -> list[Json]:
-    text = asked.answer.text
-    blocks: list[Json] = [{"type": "text", "text": text}] if text or not asked.answer.tools else []
-    return blocks + [_tool(asked, index, _input(tool)) for index, tool in enumerate(asked.answer.tools)]
+def _content(request: ProviderRequest) -> list[Json]:
+    text = request.answer.text
+    blocks: list[Json] = [{"type": "text", "text": text}] if text or not request.answer.tools else []
+    return blocks + [_tool(request, index, _input(tool)) for index, tool in enumerate(request.answer.tools)]
 
 
-def _tool(asked: ProviderRequest, index: int, given: Json) -> Json:
-    name = asked.answer.tools[index].name
-    return {"type": "tool_use", "id": asked.tool_id(index, "toolu_"), "name": name, "input": given}
+def _tool(request: ProviderRequest, index: int, given: Json) -> Json:
+    name = request.answer.tools[index].name
+    return {"type": "tool_use", "id": request.tool_id(index, "toolu_"), "name": name, "input": given}
 
 
 def _input(tool: ToolUse) -> Json:
@@ -86,35 +97,59 @@ def _input(tool: ToolUse) -> Json:
     return found if isinstance(found, dict) else {}
 
 
-def _events(asked: ProviderRequest) -> Iterator[bytes]:
-    for content in _sequence(asked):
+def _events(request: ProviderRequest) -> Iterator[bytes]:
+    for content in _sequence(request):
         yield event(content, content["type"])
 
 
-def _sequence(asked: ProviderRequest) -> Iterator[Json]:
-    yield {"type": "message_start", "message": _message(asked, [], None, 1)}
+def _sequence(request: ProviderRequest) -> Iterator[Json]:
+    yield {"type": "message_start", "message": _message(request, [], None, 1)}
     index = 0
-    if asked.answer.text or not asked.answer.tools:
+    if request.answer.text or not request.answer.tools:
         yield {"type": "content_block_start", "index": index, "content_block": {"type": "text", "text": ""}}
         yield {"type": "ping"}
-        for text in asked.answer.chunks:
+        for text in request.answer.chunks:
             yield {"type": "content_block_delta", "index": index, "delta": {"type": "text_delta", "text": text}}
         yield {"type": "content_block_stop", "index": index}
         index += 1
-    for number, tool in enumerate(asked.answer.tools):
-        yield {"type": "content_block_start", "index": index, "content_block": _tool(asked, number, {})}
+    for number, tool in enumerate(request.answer.tools):
+        yield {"type": "content_block_start", "index": index, "content_block": _tool(request, number, {})}
         for part in ["", *halves(arguments(tool))]:
             delta = {"type": "input_json_delta", "partial_json": part}
             yield {"type": "content_block_delta", "index": index, "delta": delta}
         yield {"type": "content_block_stop", "index": index}
         index += 1
-    end: Json = {"stop_reason": asked.finish(_FINISH), "stop_sequence": None}
-    yield {"type": "message_delta", "delta": end, "usage": _usage(asked, asked.usage.output_tokens)}
+    end: Json = {"stop_reason": request.finish(_FINISH), "stop_sequence": None}
+    yield {"type": "message_delta", "delta": end, "usage": _usage(request, request.usage.output_tokens)}
     yield {"type": "message_stop"}
 
 
-def _failed(asked: ProviderRequest) -> bytes:
-    failure = asked.answer.failure
+def _error_event(request: ProviderRequest) -> bytes:
+    failure = request.answer.failure
     if failure is None:
         return b""
-    return event(error(failure, 529, asked.name("req_")), "error")
+    return event(error(failure, 529, request.name("req_")), "error")
+
+
+def _model(name: str) -> Json:
+    created = datetime.fromtimestamp(MODELS_CREATED, tz=UTC).isoformat().replace("+00:00", "Z")
+    return {"type": "model", "id": name, "display_name": name, "lifecycle": "active", "created_at": created}
+
+
+def _is_client(seen: SeenRequest) -> bool:
+    return seen.header("anthropic-version") is not None
+
+
+ANTHROPIC: Final = Provider(
+    endpoints={"/messages": messages, "/messages/count_tokens": count_tokens},
+    error=error,
+    model=_model,
+    models={
+        "data": [_model(name) for name in MODELS],
+        "has_more": False,
+        "first_id": MODELS[0],
+        "last_id": MODELS[-1],
+    },
+    is_client=_is_client,
+    request_id_header="request-id",
+)

@@ -1,15 +1,13 @@
-"""What the renderers of all dialects start from: the request, the answer it is to get, and numbers made from counters,
-so that the same traffic gets the same answers.
+"""What the providers of the stand-in LLM share: `Provider`, the request that one renders, and helpers.
 
-Answers beside the dialects: the list of models, in the words of whoever asks, and an echo for everything else.
+Ids and times come from counters, so that the same traffic gets the same answers.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 
 from breakloop.model.call import CHARS_A_TOKEN, Usage
@@ -23,7 +21,7 @@ T = TypeVar("T")
 
 
 def dump(content: object) -> bytes:
-    """Return JSON as providers write it: compact, UTF-8."""
+    """Return compact JSON in UTF-8, as providers write it."""
     return json.dumps(content, separators=(",", ":"), ensure_ascii=False).encode()
 
 
@@ -34,12 +32,12 @@ def event(content: object, name: str = "") -> bytes:
 
 
 def tokens(size: int) -> int:
-    """Return how many tokens a text of that size is taken for."""
+    """Return the estimated number of tokens of a text."""
     return -(-size // CHARS_A_TOKEN)
 
 
-def broken_off(events: Iterable[T], failure: Failure | None, last: T) -> Iterator[T]:
-    """Return a stream, with `last` instead of whatever comes after the chunk where it fails."""
+def fail_at(events: Iterable[T], failure: Failure | None, last: T) -> Iterator[T]:
+    """Yield events up to the one where the stream fails, then `last`; all events if it does not fail."""
     if failure is None or failure.at is None:
         yield from events
         return
@@ -52,7 +50,7 @@ def broken_off(events: Iterable[T], failure: Failure | None, last: T) -> Iterato
 
 @dataclass(frozen=True, slots=True)
 class ProviderRequest:
-    """One request and the answer it is to get."""
+    """One request and its scripted answer."""
 
     seen: SeenRequest
     fields: Mapping[str, Any]  # the body's JSON object
@@ -61,39 +59,39 @@ class ProviderRequest:
 
     @property
     def model(self) -> str:
-        """The model that was asked for."""
+        """The requested model."""
         model = self.fields.get("model")
         return model if isinstance(model, str) and model else "stand-in"
 
     @property
     def streamed(self) -> bool:
-        """Whether the answer comes as a stream."""
+        """Whether the answer is streamed: as scripted, else as requested."""
         return self.fields.get("stream") is True if self.answer.stream is None else self.answer.stream
 
     @property
     def usage(self) -> Usage:
-        """What was given, else the sizes of question and answer by the rule of thumb."""
+        """The scripted token counts, else estimates from the sizes of request and answer."""
         if self.answer.usage is not None:
             return self.answer.usage
         said = len(self.answer.text) + sum(len(tool.name) + len(arguments(tool)) for tool in self.answer.tools)
         return Usage(tokens(len(self.seen.body)), tokens(said))
 
     def name(self, prefix: str, index: int | None = None) -> str:
-        """Return an id, from the number of the request."""
+        """Return an id made from the number of the request."""
         return f"{prefix}{self.seen.number:08d}" + ("" if index is None else f"_{index}")
 
     def tool_id(self, index: int, prefix: str) -> str:
-        """Return the id of a tool call: its own, or one from the numbers of request and call."""
+        """Return the id of a tool call: as scripted, or made from the numbers of request and call."""
         return self.answer.tools[index].id or self.name(prefix, index)
 
     def finish(self, words: Mapping[str, str]) -> str:
-        """Return why the model stopped, in the dialect's word for "stop", "length", "filter" or "tools"."""
+        """Return the finish reason: the provider's word for "stop", "length", "filter" or "tools"."""
         kind = self.answer.finish or ("tools" if self.answer.tools else "stop")
         return words.get(kind, kind)
 
 
 def arguments(tool: ToolUse) -> str:
-    """Return a call's arguments as the JSON text that travels; what was given as text goes as it is, valid or not."""
+    """Return the arguments of a call as JSON text. Text is sent unchanged, valid or not."""
     if isinstance(tool.arguments, str):
         return tool.arguments
     return json.dumps(tool.arguments, separators=(",", ":"), ensure_ascii=False)
@@ -106,41 +104,32 @@ def halves(text: str) -> list[str]:
 
 
 MODELS: Final = ("stand-in", "stand-in-mini")
-_CREATED: Final = 1_800_000_000
+MODELS_CREATED: Final = 1_800_000_000
 
 Json = dict[str, Any]
 
 
+def _is_no_client(_seen: SeenRequest) -> bool:
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class Provider:
+    """One provider: its endpoints by the end of their path, and the shape of its errors and models."""
+
+    endpoints: Mapping[str, Callable[[ProviderRequest], Rendered]]
+    error: Callable[[Failure, int, str], Json]  # failure, status, request id
+    model: Callable[[str], Json]
+    models: Json  # the list of all models
+    is_client: Callable[[SeenRequest], bool] = _is_no_client  # whether a request for models comes from its SDK
+    request_id_header: str = ""
+
+    def endpoint(self, path: str) -> Callable[[ProviderRequest], Rendered] | None:
+        return next((render for ending, render in self.endpoints.items() if path.endswith(ending)), None)
+
+
 def echo(seen: SeenRequest, status: int = 200) -> Rendered:
-    """Tell what was asked. The body comes back as its digest only."""
+    """Return the request as JSON, its body as a digest."""
     headers = [[name.decode("latin-1"), value.decode("latin-1")] for name, value in seen.headers]
-    told = {"method": seen.method, "path": seen.path, "query": seen.query, "headers": headers}
-    return Rendered([dump(told | {"body_bytes": len(seen.body), "body_sha256": seen.digest})], status=status)
-
-
-def models(seen: SeenRequest) -> Rendered:
-    """Answer `/models` and `/models/<name>`; `anthropic-version` and Gemini's paths tell who asks."""
-    name = seen.path.rstrip("/").rpartition("/")[2]
-    if seen.header("anthropic-version") is not None:
-        listed = [_anthropic(model) for model in MODELS]
-        whole: Json = {"data": listed, "has_more": False, "first_id": MODELS[0], "last_id": MODELS[-1]}
-        return Rendered([dump(whole if name == "models" else _anthropic(name))])
-    if "/v1beta" in seen.path or seen.header("x-goog-api-key") is not None:
-        return Rendered([dump({"models": [_gemini(model) for model in MODELS]} if name == "models" else _gemini(name))])
-    whole = {"object": "list", "data": [_openai(model) for model in MODELS]}
-    return Rendered([dump(whole if name == "models" else _openai(name))])
-
-
-def _openai(name: str) -> Json:
-    return {"id": name, "object": "model", "created": _CREATED, "owned_by": "stand-in"}
-
-
-def _anthropic(name: str) -> Json:
-    made = {"type": "model", "id": name, "display_name": name, "lifecycle": "active"}
-    return made | {"created_at": datetime.fromtimestamp(_CREATED, tz=UTC).isoformat().replace("+00:00", "Z")}
-
-
-def _gemini(name: str) -> Json:
-    limits = {"inputTokenLimit": 1_048_576, "outputTokenLimit": 65_536}
-    methods = ["generateContent", "countTokens"]
-    return {"name": f"models/{name}", "displayName": name, "supportedGenerationMethods": methods, **limits}
+    content = {"method": seen.method, "path": seen.path, "query": seen.query, "headers": headers}
+    return Rendered([dump(content | {"body_bytes": len(seen.body), "body_sha256": seen.digest})], status=status)

@@ -1,5 +1,7 @@
-"""Answers as Gemini gives them: `generateContent`, streamed as events or as a JSON array, the counting of tokens, and
-its errors. The model stands in the path."""
+"""Gemini: `generateContent`, streamed as events or as a JSON array, token counting, models and errors.
+
+The path names the model.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,17 @@ from typing import Any, Final
 from urllib.parse import parse_qs
 
 from breakloop.testing.answer import Failure, ToolUse
-from breakloop.testing.providers.base import EVENTS, ProviderRequest, arguments, broken_off, dump, tokens
+from breakloop.testing.http import SeenRequest
+from breakloop.testing.providers.base import (
+    EVENTS,
+    MODELS,
+    Provider,
+    ProviderRequest,
+    arguments,
+    dump,
+    fail_at,
+    tokens,
+)
 from breakloop.testing.sending import Rendered
 
 JSON: Final = "application/json; charset=UTF-8"
@@ -28,25 +40,23 @@ _STATUSES: Final = {
 Json = dict[str, Any]
 
 
-def error(failure: Failure, status: int) -> Json:
-    """Return the body of an error."""
+def error(failure: Failure, status: int, _request_id: str = "") -> Json:
     name = failure.kind or _STATUSES.get(status, "INTERNAL")
     return {"error": {"code": status, "message": failure.message, "status": name}}
 
 
-def generate_content(asked: ProviderRequest) -> Rendered:
-    """Answer `:generateContent` and `:streamGenerateContent`."""
-    streamed = asked.seen.path.endswith(STREAM) if asked.answer.stream is None else asked.answer.stream
+def generate_content(request: ProviderRequest) -> Rendered:
+    """Render `:generateContent` and `:streamGenerateContent`."""
+    streamed = request.seen.path.endswith(STREAM) if request.answer.stream is None else request.answer.stream
     if not streamed:
-        return Rendered([dump(_response(asked, _parts(asked), last=True))], JSON)
-    if parse_qs(asked.seen.query).get("alt") == ["sse"]:
-        return Rendered((b"data: %b\r\n\r\n" % dump(one) for one in _responses(asked)), EVENTS, streamed=True)
-    return Rendered(_array(_responses(asked)), JSON, streamed=True)
+        return Rendered([dump(_response(request, _parts(request), last=True))], JSON)
+    if parse_qs(request.seen.query).get("alt") == ["sse"]:
+        return Rendered((b"data: %b\r\n\r\n" % dump(one) for one in _responses(request)), EVENTS, streamed=True)
+    return Rendered(_array(_responses(request)), JSON, streamed=True)
 
 
-def count_tokens(asked: ProviderRequest) -> Rendered:
-    """Answer `:countTokens`."""
-    used = asked.answer.usage.input_tokens if asked.answer.usage else tokens(len(asked.seen.body))
+def count_tokens(request: ProviderRequest) -> Rendered:
+    used = request.answer.usage.input_tokens if request.answer.usage else tokens(len(request.seen.body))
     return Rendered([dump({"totalTokens": used})], JSON)
 
 
@@ -56,26 +66,26 @@ def _array(responses: Iterator[Json]) -> Iterator[bytes]:
     yield b"\n]\n"
 
 
-def _responses(asked: ProviderRequest) -> Iterator[Json]:
-    failure = asked.answer.failure
-    return broken_off(_parts_of_stream(asked), failure, error(failure, 503) if failure else {})
+def _responses(request: ProviderRequest) -> Iterator[Json]:
+    failure = request.answer.failure
+    return fail_at(_parts_of_stream(request), failure, error(failure, 503) if failure else {})
 
 
-def _parts_of_stream(asked: ProviderRequest) -> Iterator[Json]:
-    pieces = [[{"text": text}] for text in asked.answer.chunks]
-    pieces += [[_call(asked, index)] for index in range(len(asked.answer.tools))]
+def _parts_of_stream(request: ProviderRequest) -> Iterator[Json]:
+    pieces = [[{"text": text}] for text in request.answer.chunks]
+    pieces += [[_call(request, index)] for index in range(len(request.answer.tools))]
     for number, parts in enumerate(pieces or [[{"text": ""}]]):
-        yield _response(asked, parts, last=number >= len(pieces) - 1)
+        yield _response(request, parts, last=number >= len(pieces) - 1)
 
 
-def _parts(asked: ProviderRequest) -> list[Json]:
-    text = asked.answer.text
-    parts: list[Json] = [{"text": text}] if text or not asked.answer.tools else []
-    return parts + [_call(asked, index) for index in range(len(asked.answer.tools))]
+def _parts(request: ProviderRequest) -> list[Json]:
+    text = request.answer.text
+    parts: list[Json] = [{"text": text}] if text or not request.answer.tools else []
+    return parts + [_call(request, index) for index in range(len(request.answer.tools))]
 
 
-def _call(asked: ProviderRequest, index: int) -> Json:
-    tool = asked.answer.tools[index]
+def _call(request: ProviderRequest, index: int) -> Json:
+    tool = request.answer.tools[index]
     call = {"name": tool.name, "args": _args(tool)}
     return {"functionCall": call | ({"id": tool.id} if tool.id else {})}
 
@@ -85,21 +95,21 @@ def _args(tool: ToolUse) -> Json:
     return found if isinstance(found, dict) else {}
 
 
-def _response(asked: ProviderRequest, parts: list[Json], *, last: bool) -> Json:
+def _response(request: ProviderRequest, parts: list[Json], *, last: bool) -> Json:
     candidate: Json = {"content": {"parts": parts, "role": "model"}, "index": 0}
     if last:
-        candidate["finishReason"] = asked.finish(_FINISH)
+        candidate["finishReason"] = request.finish(_FINISH)
     return {
         "candidates": [candidate],
-        "usageMetadata": _usage(asked, last=last),
-        "modelVersion": asked.seen.path.rpartition("/")[2].partition(":")[0],
-        "responseId": asked.name("standin-"),
+        "usageMetadata": _usage(request, last=last),
+        "modelVersion": request.seen.path.rpartition("/")[2].partition(":")[0],
+        "responseId": request.name("standin-"),
     }
 
 
-def _usage(asked: ProviderRequest, *, last: bool) -> Json:
-    """Thinking is counted beside the candidates; before the last part of a stream, only the prompt is known."""
-    used = asked.usage
+def _usage(request: ProviderRequest, *, last: bool) -> Json:
+    """Thoughts are not included in the candidates. Before its last part, a stream only counts the prompt."""
+    used = request.usage
     made: Json = {"promptTokenCount": used.input_tokens, "totalTokenCount": used.input_tokens}
     if last:
         made["candidatesTokenCount"] = used.output_tokens - used.reasoning_tokens
@@ -109,3 +119,22 @@ def _usage(asked: ProviderRequest, *, last: bool) -> Json:
     if last and used.reasoning_tokens:
         made["thoughtsTokenCount"] = used.reasoning_tokens
     return made
+
+
+def _model(name: str) -> Json:
+    limits = {"inputTokenLimit": 1_048_576, "outputTokenLimit": 65_536}
+    methods = ["generateContent", "countTokens"]
+    return {"name": f"models/{name}", "displayName": name, "supportedGenerationMethods": methods, **limits}
+
+
+def _is_client(seen: SeenRequest) -> bool:
+    return "/v1beta" in seen.path or seen.header("x-goog-api-key") is not None
+
+
+GEMINI: Final = Provider(
+    endpoints={":generateContent": generate_content, STREAM: generate_content, ":countTokens": count_tokens},
+    error=error,
+    model=_model,
+    models={"models": [_model(name) for name in MODELS]},
+    is_client=_is_client,
+)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from breakloop.model.call import Usage
 from breakloop.testing.answer import Answer, Failure, ToolUse, call_tool, say
-from breakloop.testing.providers.base import ProviderRequest, arguments, broken_off, dump, event, halves, tokens
+from breakloop.testing.providers.base import ProviderRequest, arguments, dump, event, fail_at, halves, tokens
 from tests.unit.testing.talking import asked, seen
 
 
@@ -55,7 +55,7 @@ def test_arguments_travel_as_text() -> None:
 
 
 def test_a_stream_can_break_off() -> None:
-    assert list(broken_off([1, 2, 3], None, 9)) == [1, 2, 3]
-    assert list(broken_off([1, 2, 3], Failure("x"), 9)) == [1, 2, 3]
-    assert list(broken_off([1, 2, 3], Failure("x", at=1), 9)) == [1, 9]
-    assert list(broken_off([1, 2, 3], Failure("x", at=8), 9)) == [1, 2, 3, 9]
+    assert list(fail_at([1, 2, 3], None, 9)) == [1, 2, 3]
+    assert list(fail_at([1, 2, 3], Failure("x"), 9)) == [1, 2, 3]
+    assert list(fail_at([1, 2, 3], Failure("x", at=1), 9)) == [1, 9]
+    assert list(fail_at([1, 2, 3], Failure("x", at=8), 9)) == [1, 2, 3, 9]
