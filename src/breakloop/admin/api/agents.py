@@ -56,64 +56,64 @@ class ReleaseBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     run: Name = ""
 
 
-async def agents(asked: OperationRequest) -> AgentsResponse:
+async def agents(request: OperationRequest) -> AgentsResponse:
     """Return the agents that match, of one project or of all; then those that are quarantined and were never seen."""
-    query, history, stops = asked.query, asked.services.history, asked.services.operator.stops
-    found = await asked.services.in_thread(lambda: history.agents(query.project, query.find, query.most))
-    holds = _holds(asked)
+    query, history, stops = request.query, request.services.history, request.services.operator.stops
+    found = await request.services.in_thread(lambda: history.agents(query.project, query.find, query.most))
+    holds = _holds(request)
     seen = [agent_view(one, _of(holds, one.project, one.agent), stops(one.agent)) for one in found]
-    return AgentsResponse((seen + await _unseen(asked, holds))[: query.most])
+    return AgentsResponse((seen + await _unseen(request, holds))[: query.most])
 
 
-async def agent(asked: OperationRequest) -> AgentView:
+async def agent(request: OperationRequest) -> AgentView:
     """Return an agent, also one that is quarantined and was never seen."""
-    name, project, history = asked.path["id"], asked.project, asked.services.history
-    found = await asked.services.in_thread(lambda: history.agent(project, name))
-    holds = _of(_holds(asked), project, name)
+    name, project, history = request.path["id"], request.project, request.services.history
+    found = await request.services.in_thread(lambda: history.agent(project, name))
+    holds = _of(_holds(request), project, name)
     if found is not None:
-        return agent_view(found, holds, asked.services.operator.stops(name))
+        return agent_view(found, holds, request.services.operator.stops(name))
     if not holds:
         raise ApiError(404, "there is no such agent in this project", code="unknown_agent")
     return AgentView(project=project, agent=name, holds=holds)
 
 
-async def change(asked: OperationRequest) -> AgentSettings:
-    name = asked.path["id"]
-    settings = await asked.actions.set_agent(asked.project, name, asked.body)
-    return AgentSettings(asked.project, name, settings)
+async def change(request: OperationRequest) -> AgentSettings:
+    name = request.path["id"]
+    settings = await request.actions.set_agent(request.project, name, request.body)
+    return AgentSettings(request.project, name, settings)
 
 
-async def kill(asked: OperationRequest) -> KillResponse:
-    until = ends(asked.body.expires_at)
-    name, actions = asked.path["id"], asked.actions
-    hold, shared = await actions.kill(asked.project, name, asked.body.reason, until)
-    seen, meant = await actions.seen(asked.project, name)
+async def kill(request: OperationRequest) -> KillResponse:
+    until = ends(request.body.expires_at)
+    name, actions = request.path["id"], request.actions
+    hold, shared = await actions.kill(request.project, name, request.body.reason, until)
+    seen, meant = await actions.seen(request.project, name)
     return KillResponse(hold_view(hold), shared, seen, meant)
 
 
-async def release(asked: OperationRequest) -> ReleaseResponse:
-    ended, loops, shared = await asked.actions.release(asked.project, agent=_named(asked.path["id"]))
+async def release(request: OperationRequest) -> ReleaseResponse:
+    ended, loops, shared = await request.actions.release(request.project, agent=_named(request.path["id"]))
     return ReleaseResponse([hold_view(one) for one in ended], loops, shared)
 
 
-async def quarantine(asked: OperationRequest) -> HoldsResponse:
-    wanted = asked.query.project
-    return HoldsResponse([one for one in _holds(asked) if wanted in {"", one.project}])
+async def quarantine(request: OperationRequest) -> HoldsResponse:
+    wanted = request.query.project
+    return HoldsResponse([one for one in _holds(request) if wanted in {"", one.project}])
 
 
-async def release_any(asked: OperationRequest) -> ReleaseResponse:
-    body, release = asked.body, asked.actions.release
-    ended, loops, shared = await release(asked.project, agent=body.agent, caller=body.caller, run=body.run)
+async def release_any(request: OperationRequest) -> ReleaseResponse:
+    body, release = request.body, request.actions.release
+    ended, loops, shared = await release(request.project, agent=body.agent, caller=body.caller, run=body.run)
     return ReleaseResponse([hold_view(one) for one in ended], loops, shared)
 
 
-async def _unseen(asked: OperationRequest, holds: list[HoldView]) -> list[AgentView]:
+async def _unseen(request: OperationRequest, holds: list[HoldView]) -> list[AgentView]:
     """Return agents that are quarantined by name and were never seen: a mistyped name shows up here."""
-    query, history = asked.query, asked.services.history
+    query, history = request.query, request.services.history
     find = query.find.lower()
     held = {(one.project, one.agent) for one in holds if one.agent and one.binds != CALLER}
     wanted = sorted(who for who in held if query.project in {"", who[0]} and find in who[1].lower())
-    found = await asked.services.in_thread(lambda: [who for who in wanted if history.agent(*who) is None])
+    found = await request.services.in_thread(lambda: [who for who in wanted if history.agent(*who) is None])
     return [AgentView(project=who[0], agent=who[1], holds=_of(holds, *who)) for who in found]
 
 
@@ -123,8 +123,8 @@ def _named(agent: str) -> str:
     return agent
 
 
-def _holds(asked: OperationRequest) -> list[HoldView]:
-    return [hold_view(hold) for hold in asked.services.operator.holds()]
+def _holds(request: OperationRequest) -> list[HoldView]:
+    return [hold_view(hold) for hold in request.services.operator.holds()]
 
 
 def _of(holds: list[HoldView], project: str, agent: str) -> list[HoldView]:

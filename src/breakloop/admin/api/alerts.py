@@ -67,42 +67,42 @@ class RulesResponse(msgspec.Struct):
     rules: list[dict[str, Any]]
 
 
-async def webhooks(asked: OperationRequest) -> WebhooksResponse:
-    return WebhooksResponse(plain(await asked.services.in_thread(asked.services.alerts.webhooks)))
+async def webhooks(request: OperationRequest) -> WebhooksResponse:
+    return WebhooksResponse(plain(await request.services.in_thread(request.services.alerts.webhooks)))
 
 
-async def add(asked: OperationRequest) -> WebhookCreated:
-    body = asked.body
-    made = await asked.actions.add_webhook(body.url, body.events, allow_private=body.allow_private)
+async def add(request: OperationRequest) -> WebhookCreated:
+    body = request.body
+    made = await request.actions.add_webhook(body.url, body.events, allow_private=body.allow_private)
     return WebhookCreated(str(made["id"]), str(made["secret"]))
 
 
-async def remove(asked: OperationRequest) -> WebhookRemoved:
-    await asked.actions.remove_webhook(asked.path["id"])
-    return WebhookRemoved(asked.path["id"])
+async def remove(request: OperationRequest) -> WebhookRemoved:
+    await request.actions.remove_webhook(request.path["id"])
+    return WebhookRemoved(request.path["id"])
 
 
-async def test(asked: OperationRequest) -> Mapping[str, Any]:
-    return await asked.actions.test_webhook(asked.path["id"])
+async def test(request: OperationRequest) -> Mapping[str, Any]:
+    return await request.actions.test_webhook(request.path["id"])
 
 
-async def rotate(asked: OperationRequest) -> WebhookCreated:
-    made = await asked.actions.rotate_webhook(asked.path["id"])
+async def rotate(request: OperationRequest) -> WebhookCreated:
+    made = await request.actions.rotate_webhook(request.path["id"])
     return WebhookCreated(str(made["id"]), str(made["secret"]))
 
 
-async def again(asked: OperationRequest) -> DeliveryRetried:
-    await asked.actions.send_again(asked.path["id"])
-    return DeliveryRetried(asked.path["id"])
+async def again(request: OperationRequest) -> DeliveryRetried:
+    await request.actions.send_again(request.path["id"])
+    return DeliveryRetried(request.path["id"])
 
 
-async def deliveries(asked: OperationRequest) -> DeliveriesResponse:
-    most, hooks = asked.query.most, asked.services.alerts
-    return DeliveriesResponse(plain(await asked.services.in_thread(lambda: hooks.deliveries(most))))
+async def deliveries(request: OperationRequest) -> DeliveriesResponse:
+    most, hooks = request.query.most, request.services.alerts
+    return DeliveriesResponse(plain(await request.services.in_thread(lambda: hooks.deliveries(most))))
 
 
-async def rules(asked: OperationRequest) -> RulesResponse:
-    return RulesResponse(plain(await asked.services.in_thread(asked.services.alerts.rules)))
+async def rules(request: OperationRequest) -> RulesResponse:
+    return RulesResponse(plain(await request.services.in_thread(request.services.alerts.rules)))
 
 
 OPERATIONS = (

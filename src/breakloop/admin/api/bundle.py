@@ -56,38 +56,38 @@ class BundleVersions(msgspec.Struct):
     history: list[dict[str, Any]]
 
 
-async def bundle(asked: OperationRequest) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = await asked.services.in_thread(asked.services.bundles.current)
+async def bundle(request: OperationRequest) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = await request.services.in_thread(request.services.bundles.current)
     return found
 
 
-async def policies(asked: OperationRequest) -> PoliciesResponse:
-    return PoliciesResponse(plain(await asked.services.in_thread(asked.services.bundles.policies)))
+async def policies(request: OperationRequest) -> PoliciesResponse:
+    return PoliciesResponse(plain(await request.services.in_thread(request.services.bundles.policies)))
 
 
-async def validate(asked: OperationRequest) -> ValidationResult:
-    found = await asked.services.in_thread(lambda: asked.services.bundles.validate(asked.body))
+async def validate(request: OperationRequest) -> ValidationResult:
+    found = await request.services.in_thread(lambda: request.services.bundles.validate(request.body))
     return ValidationResult(not found, plain(list(found)))
 
 
-async def diff(asked: OperationRequest) -> BundleDiff:
-    return BundleDiff(await asked.services.in_thread(lambda: asked.services.bundles.diff(asked.body)))
+async def diff(request: OperationRequest) -> BundleDiff:
+    return BundleDiff(await request.services.in_thread(lambda: request.services.bundles.diff(request.body)))
 
 
-async def apply(asked: OperationRequest) -> Mapping[str, Any]:
-    return await asked.actions.apply(asked.body, force=asked.query.force)
+async def apply(request: OperationRequest) -> Mapping[str, Any]:
+    return await request.actions.apply(request.body, force=request.query.force)
 
 
-async def rollback(asked: OperationRequest) -> Mapping[str, Any]:
-    return await asked.actions.rollback(asked.body.version)
+async def rollback(request: OperationRequest) -> Mapping[str, Any]:
+    return await request.actions.rollback(request.body.version)
 
 
-async def history(asked: OperationRequest) -> BundleVersions:
-    return BundleVersions(plain(await asked.services.in_thread(asked.services.bundles.earlier)))
+async def history(request: OperationRequest) -> BundleVersions:
+    return BundleVersions(plain(await request.services.in_thread(request.services.bundles.earlier)))
 
 
-async def promote(asked: OperationRequest) -> Mapping[str, Any]:
-    return await asked.actions.promote(asked.body.policy)
+async def promote(request: OperationRequest) -> Mapping[str, Any]:
+    return await request.actions.promote(request.body.policy)
 
 
 OPERATIONS = (

@@ -148,8 +148,8 @@ class PolicyQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     policy: Name = ""
 
 
-async def incidents(asked: OperationRequest) -> IncidentsResponse:
-    query, history = asked.query, asked.services.history
+async def incidents(request: OperationRequest) -> IncidentsResponse:
+    query, history = request.query, request.services.history
     wanted = IncidentFilter(
         state=query.state,
         project=query.project,
@@ -160,24 +160,24 @@ async def incidents(asked: OperationRequest) -> IncidentsResponse:
         before=_cursor(query.cursor),
         most=query.most,
     )
-    found: list[Incident] = await asked.services.in_thread(lambda: history.incidents(wanted))
+    found: list[Incident] = await request.services.in_thread(lambda: history.incidents(wanted))
     return IncidentsResponse(found, repr(found[-1].last_at) if len(found) == query.most else None)
 
 
-async def incident(asked: OperationRequest) -> Incident:
-    wanted, history = asked.path["id"], asked.services.history
-    found: Incident | None = await asked.services.in_thread(lambda: history.incident(wanted))
+async def incident(request: OperationRequest) -> Incident:
+    wanted, history = request.path["id"], request.services.history
+    found: Incident | None = await request.services.in_thread(lambda: history.incident(wanted))
     if found is None:
         raise ApiError(404, "there is no such incident", code="unknown_incident")
     return found
 
 
-async def events(asked: OperationRequest) -> EventsResponse | StreamingResponse:
+async def events(request: OperationRequest) -> EventsResponse | StreamingResponse:
     """Return a page of events, or a stream."""
-    wanted = _wanted(asked.query)
-    if asked.query.follow:
-        return follow(asked.services, wanted, asked.request)
-    found = await asked.services.in_thread(lambda: asked.services.history.events(wanted))
+    wanted = _wanted(request.query)
+    if request.query.follow:
+        return follow(request.services, wanted, request.http)
+    found = await request.services.in_thread(lambda: request.services.history.events(wanted))
     return EventsResponse(found, found[-1].id if len(found) == wanted.most and not wanted.after else None)
 
 
@@ -195,41 +195,43 @@ def _wanted(query: Any) -> EventFilter:
     )
 
 
-async def audit(asked: OperationRequest) -> AuditResponse:
-    query, history = asked.query, asked.services.history
-    found = await asked.services.in_thread(lambda: history.audit(query.before, query.most))
+async def audit(request: OperationRequest) -> AuditResponse:
+    query, history = request.query, request.services.history
+    found = await request.services.in_thread(lambda: history.audit(query.before, query.most))
     return AuditResponse(found, found[-1].id if len(found) == query.most else None)
 
 
-async def totals(asked: OperationRequest) -> OverviewResponse:
-    since, history = _since(asked), asked.services.history
-    return OverviewResponse(since, await asked.services.in_thread(lambda: history.totals(since, asked.query.project)))
+async def totals(request: OperationRequest) -> OverviewResponse:
+    since, history = _since(request), request.services.history
+    return OverviewResponse(
+        since, await request.services.in_thread(lambda: history.totals(since, request.query.project))
+    )
 
 
-async def curve(asked: OperationRequest) -> CurveResponse:
-    query, since, history = asked.query, _since(asked), asked.services.history
-    until = asked.services.clock.now() if query.until is None else query.until
+async def curve(request: OperationRequest) -> CurveResponse:
+    query, since, history = request.query, _since(request), request.services.history
+    until = request.services.clock.now() if query.until is None else query.until
     if not since < until:
         raise ApiError(400, "must be later than since", field="until")
     if (until - since) / query.step_s > _POINTS_MAX:
         raise ApiError(
             400, f"gives more than {_POINTS_MAX} points: make it longer, or the span shorter", field="step_s"
         )
-    found = await asked.services.in_thread(
+    found = await request.services.in_thread(
         lambda: history.curve(since, until, query.step_s, query.project, query.agent)
     )
     return CurveResponse(found)
 
 
-async def shadow(asked: OperationRequest) -> ShadowReport:
-    since, history = _since(asked), asked.services.history
-    found = await asked.services.in_thread(lambda: history.shadow(since, asked.query.policy))
+async def shadow(request: OperationRequest) -> ShadowReport:
+    since, history = _since(request), request.services.history
+    found = await request.services.in_thread(lambda: history.shadow(since, request.query.policy))
     return ShadowReport([ShadowCount(*row) for row in found])
 
 
-def _since(asked: OperationRequest) -> float:
-    given: float | None = asked.query.since
-    return asked.services.clock.now() - _DAY_S if given is None else given
+def _since(request: OperationRequest) -> float:
+    given: float | None = request.query.since
+    return request.services.clock.now() - _DAY_S if given is None else given
 
 
 def _cursor(given: str) -> float:

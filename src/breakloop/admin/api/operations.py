@@ -57,7 +57,7 @@ class OperationRequest:
 
     services: AdminServices
     identity: AdminIdentity
-    request: Request
+    http: Request
     path: Mapping[str, str]
     query: Any
     body: Any

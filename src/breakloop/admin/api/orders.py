@@ -53,46 +53,46 @@ class ResetBreakerBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True)
     key: Annotated[str, msgspec.Meta(min_length=1, max_length=2048)]
 
 
-async def switches(asked: OperationRequest) -> responses.SwitchesResponse:
-    return responses.SwitchesResponse([switch_view(one) for one in asked.services.operator.switches()])
+async def switches(request: OperationRequest) -> responses.SwitchesResponse:
+    return responses.SwitchesResponse([switch_view(one) for one in request.services.operator.switches()])
 
 
-async def set_switch(asked: OperationRequest) -> responses.SwitchResponse:
-    body = asked.body
-    made, shared = await asked.actions.set_switch(
+async def set_switch(request: OperationRequest) -> responses.SwitchResponse:
+    body = request.body
+    made, shared = await request.actions.set_switch(
         body.scope_key, body.scope_value, route=body.route, reason=body.reason, expires_at=ends(body.expires_at)
     )
     return responses.SwitchResponse(made, shared)
 
 
-async def lift_switch(asked: OperationRequest) -> responses.SharedOrder:
-    return responses.SharedOrder(await asked.actions.lift_switch(asked.path["id"]))
+async def lift_switch(request: OperationRequest) -> responses.SharedOrder:
+    return responses.SharedOrder(await request.actions.lift_switch(request.path["id"]))
 
 
-async def overrides(asked: OperationRequest) -> responses.OverridesResponse:
-    return responses.OverridesResponse([override_view(one) for one in asked.services.operator.overrides()])
+async def overrides(request: OperationRequest) -> responses.OverridesResponse:
+    return responses.OverridesResponse([override_view(one) for one in request.services.operator.overrides()])
 
 
-async def set_override(asked: OperationRequest) -> responses.SharedOrder:
-    until = ends(asked.body.expires_at)
-    return responses.SharedOrder(await asked.actions.set_override(asked.path["name"], asked.body.reason, until))
+async def set_override(request: OperationRequest) -> responses.SharedOrder:
+    until = ends(request.body.expires_at)
+    return responses.SharedOrder(await request.actions.set_override(request.path["name"], request.body.reason, until))
 
 
-async def lift_override(asked: OperationRequest) -> responses.SharedOrder:
-    return responses.SharedOrder(await asked.actions.lift_override(asked.path["name"]))
+async def lift_override(request: OperationRequest) -> responses.SharedOrder:
+    return responses.SharedOrder(await request.actions.lift_override(request.path["name"]))
 
 
-async def snooze(asked: OperationRequest) -> responses.SnoozeResponse:
-    until = await asked.actions.snooze(asked.body.fingerprint, asked.body.seconds)
-    return responses.SnoozeResponse(asked.body.fingerprint, until)
+async def snooze(request: OperationRequest) -> responses.SnoozeResponse:
+    until = await request.actions.snooze(request.body.fingerprint, request.body.seconds)
+    return responses.SnoozeResponse(request.body.fingerprint, until)
 
 
-async def breakers(asked: OperationRequest) -> responses.BreakersResponse:
-    return responses.BreakersResponse(await asked.services.breakers())
+async def breakers(request: OperationRequest) -> responses.BreakersResponse:
+    return responses.BreakersResponse(await request.services.breakers())
 
 
-async def reset_breaker(asked: OperationRequest) -> BreakerState:
-    return await asked.actions.reset_breaker(asked.body.policy, asked.body.key)
+async def reset_breaker(request: OperationRequest) -> BreakerState:
+    return await request.actions.reset_breaker(request.body.policy, request.body.key)
 
 
 OPERATIONS = (

@@ -39,18 +39,18 @@ class CountersResponse(msgspec.Struct):
     counters: list[dict[str, Any]]
 
 
-async def status(asked: OperationRequest) -> Mapping[str, Any]:
+async def status(request: OperationRequest) -> Mapping[str, Any]:
     """Return the status, and the identity of the client."""
-    who = asked.identity
-    return {**asked.services.status(), "you": {"name": who.name, "role": who.role}}
+    who = request.identity
+    return {**request.services.status(), "you": {"name": who.name, "role": who.role}}
 
 
-async def settings(asked: OperationRequest) -> SettingsResponse:
-    return SettingsResponse([SettingView(*one) for one in asked.services.settings()])
+async def settings(request: OperationRequest) -> SettingsResponse:
+    return SettingsResponse([SettingView(*one) for one in request.services.settings()])
 
 
-async def counters(asked: OperationRequest) -> CountersResponse:
-    return CountersResponse(plain(await asked.services.counters(asked.query.key)))
+async def counters(request: OperationRequest) -> CountersResponse:
+    return CountersResponse(plain(await request.services.counters(request.query.key)))
 
 
 OPERATIONS = (
