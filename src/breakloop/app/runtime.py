@@ -19,7 +19,7 @@ from breakloop.app.jobs import Job, aside, forever
 from breakloop.app.state import ProcessState, StateConnection, open_state
 from breakloop.clock import Clock, SystemClock
 from breakloop.config.settings import Settings
-from breakloop.engine.engine import Engine
+from breakloop.engine.build import BUILTIN, build_engine, compile_loaded
 from breakloop.errors import BundleError, SettingsError
 from breakloop.gateway.decision import DecisionHandler
 from breakloop.gateway.proxy import ProxyHandler
@@ -30,7 +30,6 @@ from breakloop.model.events import Activity
 from breakloop.observe.events import EventBus
 from breakloop.observe.log import EventSink, LogAndBus, LogEvents, Logging, log
 from breakloop.observe.metrics import MetricSources, MetricValues, UpstreamCounts
-from breakloop.policy.compile import compile_bundle
 from breakloop.policy.compiled import CompiledBundle
 from breakloop.policy.descriptors import Descriptors
 from breakloop.policy.load import LoadedBundle
@@ -41,7 +40,6 @@ if TYPE_CHECKING:
     from breakloop.app.operations import Operations
 
 
-BUILTIN: Final = "builtin"
 _KEYS_EVERY_S: Final = 300.0
 _FIRST_KEYS_S: Final = 3.0  # how long the start waits for token keys
 
@@ -67,10 +65,10 @@ class Runtime:
         self.tracing = build.tracing(settings, self.descriptors, self.clock)
         self.server: Server | None = None
         self.state = ProcessState(self.data.path, settings.memory_max_entries, self.clock, opened.shared)
-        self.engine = Engine(
-            self.state.store,
-            self.clock,
+        self.engine = build_engine(
             self.descriptors,
+            self.clock,
+            store=self.state.store,
             publish=self.events,
             answered=build.answering(self.descriptors, self.tracing),
             prices=self._prices,
@@ -218,8 +216,7 @@ class Runtime:
         self._compiled(loaded)
 
     def _compiled(self, loaded: LoadedBundle | None) -> CompiledBundle:
-        bundle, digest = (loaded.bundle, loaded.digest) if loaded else (None, BUILTIN)
-        return compile_bundle(bundle, digest, self.descriptors, self.secret, build.loop_guard(self.settings))
+        return compile_loaded(loaded, self.descriptors, self.secret, build.loop_guard(self.settings))
 
     # -- background jobs -------------------------------------------------------------------------------------------
 

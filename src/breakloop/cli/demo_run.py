@@ -16,12 +16,10 @@ from typing import Any, Final
 from breakloop.app import build
 from breakloop.clock import Clock, FakeClock
 from breakloop.config.settings import Settings
-from breakloop.engine.engine import Engine
+from breakloop.engine.build import build_engine, compile_loaded
 from breakloop.gateway.decision import DecisionHandler
 from breakloop.gateway.server import ListenError, Server
-from breakloop.policy.compile import compile_bundle
 from breakloop.policy.descriptors import Descriptors
-from breakloop.store.memory import MemoryStore
 from breakloop.testing import Answer, SeenRequest, StandInLLM, call_tool, say
 
 LOOPING: Final = "looping"
@@ -239,8 +237,8 @@ async def _gateway(llm_url: str, clock: Clock) -> AsyncIterator[int]:
     """Run what `breakloop serve` runs without a policy. No settings or files of the user are read."""
     settings = Settings(upstream=[f"{name}={llm_url}" for name in _UPSTREAMS])
     descriptors = Descriptors(build.context(settings, _SECRET), clock)
-    engine = Engine(MemoryStore(), clock, descriptors)
-    engine.set_bundle(compile_bundle(None, "builtin", descriptors, _SECRET, build.loop_guard(settings)))
+    bundle = compile_loaded(None, descriptors, _SECRET, build.loop_guard(settings))
+    engine = build_engine(descriptors, clock, bundle)
     judging = build.admission(settings, engine, descriptors, _SECRET, clock)
     door = DecisionHandler(judging, ready=lambda: (200, {"status": "ready"}))
     server = Server(door, build.limits(settings), clock=clock)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from breakloop.clock import FakeClock
+from breakloop.engine.build import build_engine
 from breakloop.engine.engine import Engine
 from breakloop.model.call import Call
 from breakloop.model.verdict import Verdict
@@ -49,9 +50,7 @@ class ReplaySetup:
     prices: Callable[[], Prices] | None = None  # prices for budgets; None: nothing has a cost
 
     def engine(self, clock: FakeClock) -> Engine:
-        engine = Engine(MemoryStore(_ENTRIES), clock, self.descriptors, prices=self.prices)
-        engine.set_bundle(self.bundle)
-        return engine
+        return build_engine(self.descriptors, clock, self.bundle, store=MemoryStore(_ENTRIES), prices=self.prices)
 
 
 @dataclass(slots=True)

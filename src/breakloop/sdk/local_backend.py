@@ -18,17 +18,15 @@ from breakloop.clock import Clock, SystemClock
 from breakloop.detect.counting import BuiltinLoopGuard
 from breakloop.dialects.denial import PREFIX, VerdictHeaders, field_pairs
 from breakloop.dialects.encoding import unpack
-from breakloop.engine.engine import Engine
+from breakloop.engine.build import build_engine, compile_loaded
 from breakloop.errors import BundleError, SettingsError
 from breakloop.model.call import Answer, Call
 from breakloop.model.verdict import Decision, Verdict
 from breakloop.observe.log import INTERVAL_S, LogEvents
-from breakloop.policy.compile import compile_bundle
 from breakloop.policy.descriptors import ContextSettings, Descriptors
 from breakloop.policy.load import LoadedBundle, load_bundle, load_text
 from breakloop.pricing.prices import GenaiTable, Prices
 from breakloop.sdk.requests import BODY_MAX_BYTES, DecisionHandle, handle_of
-from breakloop.store.memory import MemoryStore
 
 Policy = str | PathLike[str] | Mapping[str, Any] | None
 
@@ -54,9 +52,8 @@ class LocalBackend:
         self._events = LogEvents()
         self._flushed_at = self._clock.now()
         prices = cache(lambda: Prices(GenaiTable(), clock=self._clock))  # read when a budget first needs them
-        self.engine = Engine(MemoryStore(), self._clock, descriptors, publish=self._events, prices=prices)
-        bundle, digest = (loaded.bundle, loaded.digest) if loaded else (None, "builtin")
-        self.engine.set_bundle(compile_bundle(bundle, digest, descriptors, key, BuiltinLoopGuard()))
+        bundle = compile_loaded(loaded, descriptors, key, BuiltinLoopGuard())
+        self.engine = build_engine(descriptors, self._clock, bundle, publish=self._events, prices=prices)
         self._lock = threading.Lock()
         self._prefix = secrets.token_hex(4)
         self._number = 0

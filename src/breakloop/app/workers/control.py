@@ -34,11 +34,11 @@ from breakloop.app.workers.ipc import (
 )
 from breakloop.app.workers.worker import bundle_text
 from breakloop.clock import SystemClock
+from breakloop.engine.build import compile_loaded
 from breakloop.errors import BundleError, SettingsError
 from breakloop.model.events import Activity, AgentUse, Event, LoopUse, Publish, add_use
 from breakloop.observe.log import INTERVAL_S, EventSink, LogAndBus, LogEvents, log
 from breakloop.observe.metrics import WorkerTotals
-from breakloop.policy.compile import compile_bundle
 from breakloop.policy.compiled import CompiledBundle
 from breakloop.policy.descriptors import Descriptors
 from breakloop.policy.load import LoadedBundle
@@ -319,9 +319,7 @@ class Control:
 
     def _check(self, loaded: LoadedBundle | None) -> None:
         """Compile a bundle. One that does not compile is rejected here and not delivered."""
-        bundle, digest = (loaded.bundle, loaded.digest) if loaded else (None, "builtin")
-        guard = build.loop_guard(self.settings)
-        self._compiled = compile_bundle(bundle, digest, self._descriptors, self._secret, guard)
+        self._compiled = compile_loaded(loaded, self._descriptors, self._secret, build.loop_guard(self.settings))
         if self._admin is not None:
             self._loop.call_soon_threadsafe(self._admin.engine.set_bundle, self._compiled)
         for note in loaded.notes if loaded else ():
