@@ -99,7 +99,7 @@ def _punycode(host: str) -> str:
 
 
 class Selector(Model):
-    """Which requests a policy is for; without a path it is for every path."""
+    """The requests a policy applies to; without a path, every path."""
 
     path_exact: Annotated[str, AfterValidator(_path)] | None = Field(
         default=None, alias="pathExact", description="The whole path."
@@ -135,7 +135,7 @@ def _match(value: Any, handler: Any) -> dict[str, str]:
 
 
 class Rule(Model):
-    """A rule: which requests it counts together (`limit_keys`), which it is for (`match`), and how it limits them."""
+    """A limit: which requests share a counter (`limit_keys`), which it applies to (`match`), and its algorithm."""
 
     name: Text = Field(description="Name of the rule, unique in its policy.")
     limit_keys: Annotated[list[Descriptor], AfterValidator(_limit_keys)] = Field(
@@ -148,7 +148,7 @@ class Rule(Model):
         default="skip",
         description="What to do when a descriptor of `limit_keys` is missing: `skip` the rule or `reject`.",
     )
-    algorithm: Algorithm = Field(description="How it limits: `token_bucket`, `cost_based` or `token_bucket_llm`.")
+    algorithm: Algorithm = Field(description="The algorithm: `token_bucket`, `cost_based` or `token_bucket_llm`.")
 
     @property
     def config(self) -> RuleConfig:
@@ -200,7 +200,7 @@ class LlmTokensRule(Rule):
     """A rule with `algorithm: token_bucket_llm`."""
 
     algorithm: Literal["token_bucket_llm"] = Field(description="`token_bucket_llm`: tokens per minute and per day.")
-    algorithm_config: LlmTokensConfig = Field(description="Tokens per minute and day, and ceilings per request.")
+    algorithm_config: LlmTokensConfig = Field(description="Tokens per minute and day, and limits per request.")
 
     @property
     def config(self) -> LlmTokensConfig:
@@ -231,19 +231,20 @@ AnyRule = Annotated[
 
 
 class CircuitBreaker(Model):
-    """Stops everything of one key when it spends too fast."""
+    """Denies all requests of a key that spends too fast."""
 
     enabled: bool = Field(description="Whether the breaker is on.")
     spend_rate_threshold_per_minute: PositiveFloat = Field(
         default=0.0, description="Spend in a sliding minute that opens the breaker; required when enabled."
     )
     auto_reset_after_minutes: CountFloat = Field(
-        default=0.0, description="Minutes until a probe is let through; 0 = only an operator closes it."
+        default=0.0,
+        description="Minutes until a probe request is allowed; with 0, only an operator closes the breaker.",
     )
     alert: bool = Field(default=False, description="Whether opening it raises an alert.")
     action: Literal["reject"] = Field(default="reject", description="What an open breaker does; only `reject`.")
     spend_source: Literal["usage:usd"] | None = Field(
-        default=None, description="`usage:usd` for real spend; otherwise what the policy's first rule would charge."
+        default=None, description="`usage:usd` for actual spend; by default, what the policy's first rule charges."
     )
 
     @model_validator(mode="after")
@@ -286,18 +287,18 @@ def _timezone(value: str) -> str:
 
 
 class RateLimit(Model):
-    """A plain limit on an agent's requests."""
+    """A limit on the requests of an agent."""
 
     requests_per_minute: PositiveInt = Field(description="Requests per minute.")
-    burst: PositiveInt | None = Field(default=None, description="Requests at once; default `requests_per_minute`.")
+    burst: PositiveInt | None = Field(default=None, description="Size of a burst; default `requests_per_minute`.")
 
 
 class Agent(Model):
-    """Settings of one agent, or of all agents that a pattern names."""
+    """Settings of one agent, or of all agents that match a pattern."""
 
-    active: bool = Field(default=True, description="Whether the agent may send anything.")
+    active: bool = Field(default=True, description="Whether the agent may send requests.")
     budget_usd_per_day: PositiveFloat | None = Field(
-        default=None, description="Dollars a day, counted in its time zone."
+        default=None, description="Budget in dollars per day, in the agent's time zone."
     )
     allowed_hours: (
         Annotated[
@@ -306,21 +307,21 @@ class Agent(Model):
             Shorthand(_hour_pair, {"type": "array", "items": {"type": "integer"}, "minItems": 2, "maxItems": 2}),
         ]
         | None
-    ) = Field(default=None, description="When it may work: `08:00-18:00`, over midnight `22:00-06:00`, or `[8, 18]`.")
+    ) = Field(default=None, description="Working hours: `08:00-18:00`, over midnight `22:00-06:00`, or `[8, 18]`.")
     timezone: Annotated[str, AfterValidator(_timezone)] = Field(
         default="UTC", description="Time zone of hours and budget."
     )
-    rate_limit: RateLimit | None = Field(default=None, description="Limit on its requests.")
-    kill_switch_enabled: bool = Field(default=False, description="Whether similar requests in a row quarantine it.")
+    rate_limit: RateLimit | None = Field(default=None, description="Rate limit of its requests.")
+    kill_switch_enabled: bool = Field(default=False, description="Whether a run of similar requests quarantines it.")
     kill_switch_window_size: Annotated[int, Field(ge=2, le=1000)] = Field(
-        default=20, description="How many last requests are compared."
+        default=20, description="Number of recent requests to compare."
     )
     kill_switch_threshold: PositiveFloat = Field(default=10.0, description="The score above which it is quarantined.")
     max_steps_per_run: PositiveInt | None = Field(
-        default=None, description="Steps a run may have; only an operator resets it."
+        default=None, description="Maximum number of steps of a run; only an operator resets it."
     )
     max_usd_per_run: PositiveFloat | None = Field(
-        default=None, description="Dollars a run may cost; only an operator resets it."
+        default=None, description="Maximum cost of a run in dollars; only an operator resets it."
     )
 
     @property
@@ -344,11 +345,15 @@ class Agent(Model):
 
 
 class LoopGuard(Model):
-    """A project's values for the built-in `tail` detector; what is left out stays as it is."""
+    """Values of a project for the built-in `tail` detector; omitted fields keep their defaults."""
 
     window_seconds: PositiveInt | None = Field(default=None, description="Length of the sliding window.")
-    max_hits: CountInt | None = Field(default=None, description="How many in the window pass; 0 switches it off.")
-    cooldown_seconds: CountInt | None = Field(default=None, description="How long a detected fingerprint is blocked.")
+    max_hits: CountInt | None = Field(
+        default=None, description="Equal requests allowed within the window; 0 turns it off."
+    )
+    cooldown_seconds: CountInt | None = Field(
+        default=None, description="Seconds for which a detected fingerprint is blocked."
+    )
 
 
 class Project(Model):
@@ -365,30 +370,30 @@ def _fallback_name(value: Any) -> Any:
 
 
 class Spec(Model):
-    """What a policy does."""
+    """The content of a policy."""
 
-    selector: Selector = Field(description="Which requests it is for.")
+    selector: Selector = Field(description="The requests it applies to.")
     mode: Literal["enforce", "shadow"] = Field(
-        default="enforce", description="`enforce`, or `shadow` to count and log only, without changing an answer."
+        default="enforce", description="`enforce`, or `shadow` to count and log without affecting requests."
     )
     rules: list[AnyRule] = Field(default_factory=list, description="Limits, evaluated in this order.")
     fallback_limit: Annotated[AnyRule, BeforeValidator(_fallback_name)] | None = Field(
         default=None,
-        description="The limit for requests that no rule matches; written like a rule, its name may be left out.",
+        description="The limit of requests that no rule matches; written like a rule, the name is optional.",
     )
-    loop_detection: LoopBlocks | None = Field(default=None, description="One loop detector or a list of them.")
-    circuit_breaker: CircuitBreaker | None = Field(default=None, description="Stops what spends too fast.")
+    loop_detection: LoopBlocks | None = Field(default=None, description="One loop detector or a list.")
+    circuit_breaker: CircuitBreaker | None = Field(
+        default=None, description="Denies requests of a key that spends too fast."
+    )
     deny_status: Annotated[int, Field(ge=400, le=599)] = Field(
         default=429, description="HTTP status of this policy's denials."
     )
     on_large_body: Literal["pass", "reject"] = Field(
         default="pass",
-        description="What the proxy does with a body larger than `limits.body_bytes`: `pass` lets it through unjudged, "
+        description="What the proxy does with a body larger than `limits.body_bytes`: `pass` forwards it unchecked, "
         "`reject` answers 413.",
     )
-    on_store_error: Literal["allow", "deny"] = Field(
-        default="allow", description="What to do with a request when the store fails."
-    )
+    on_store_error: Literal["allow", "deny"] = Field(default="allow", description="The decision when the store fails.")
 
     @property
     def loops(self) -> tuple[AnyLoop, ...]:
@@ -405,22 +410,20 @@ class Spec(Model):
 
 
 class Policy(Model):
-    """One policy: for which requests, and what it does with them."""
+    """One policy: a selector, limits and detectors."""
 
     id: Text = Field(description="Name of the policy, unique in the bundle.")
-    spec: Spec = Field(description="What the policy does.")
+    spec: Spec = Field(description="The content of the policy.")
 
 
 class KillSwitch(Model):
-    """Stops everything of one caller, agent, header value and so on, before any policy is looked at."""
+    """Denies all requests of a caller, agent, header value or other descriptor, before any policy is evaluated."""
 
-    scope_key: Descriptor = Field(description="The descriptor to look at.")
+    scope_key: Descriptor = Field(description="The descriptor to compare.")
     scope_value: DescriptorValue = Field(description="The value it must have.")
-    route: Route | None = Field(default=None, description="A path, or the beginning of one with `*` at the end.")
-    reason: str | None = Field(default=None, description="Why, for people.")
-    expires_at: Timestamp | None = Field(
-        default=None, description="Until when it holds; without it, until it is removed."
-    )
+    route: Route | None = Field(default=None, description="A path, or a prefix that ends with `*`.")
+    reason: str | None = Field(default=None, description="The reason, shown to people.")
+    expires_at: Timestamp | None = Field(default=None, description="When it expires; by default, when it is removed.")
 
     @model_validator(mode="after")
     def _can_match(self) -> KillSwitch:
@@ -433,11 +436,11 @@ class KillSwitch(Model):
 class Override(Model):
     """A temporary override; an expired one is inactive, not an error."""
 
-    enabled: bool = Field(description="Whether it is on.")
+    enabled: bool = Field(description="Whether the override is on.")
     reason: Annotated[str, Field(max_length=256)] | None = Field(
-        default=None, description="Why, at most 256 characters; required when enabled."
+        default=None, description="The reason, at most 256 characters; required when enabled."
     )
-    expires_at: Timestamp | None = Field(default=None, description="Until when it holds; required when enabled.")
+    expires_at: Timestamp | None = Field(default=None, description="When it expires; required when enabled.")
 
     @model_validator(mode="after")
     def _accounted_for(self) -> Override:
@@ -460,10 +463,11 @@ DefaultLoops = Annotated[
 
 
 class Defaults(Model):
-    """What holds where no policy says otherwise."""
+    """Defaults for requests without a policy of their own."""
 
     loop_detection: DefaultLoops | None = Field(
-        default=None, description="Loop detectors for LLM and MCP calls that no policy's own covers; `off` for none."
+        default=None,
+        description="Loop detectors of LLM and MCP calls that no policy with loop detection covers; `off` for none.",
     )
 
     @property
@@ -474,24 +478,26 @@ class Defaults(Model):
 
 
 class Bundle(Model):
-    """A versioned set of policies, applied whole or not at all."""
+    """A versioned set of policies, applied as a whole or not at all."""
 
     schema_ref: str | None = Field(
-        default=None, alias="$schema", description="Where editors find the schema; not used."
+        default=None, alias="$schema", description="Location of the schema for editors; ignored."
     )
-    bundle_version: PositiveInt = Field(description="Version of the bundle; it must not go back.")
-    issued_at: Timestamp | None = Field(default=None, description="When the bundle was made.")
+    bundle_version: PositiveInt = Field(description="Version of the bundle; it must not decrease.")
+    issued_at: Timestamp | None = Field(default=None, description="When the bundle was issued.")
     expires_at: Timestamp | None = Field(
         default=None,
-        description="When the bundle should have been replaced; it goes on being enforced and an event says so.",
+        description="When the bundle should be replaced. After that it stays in force, and an event is published.",
     )
     policies: list[Policy] = Field(description="The policies, evaluated in this order.")
-    kill_switches: list[KillSwitch] = Field(default_factory=list, description="Stops, looked at before the policies.")
+    kill_switches: list[KillSwitch] = Field(
+        default_factory=list, description="Kill switches, evaluated before the policies."
+    )
     global_shadow: Override | None = Field(
         default=None, description="While active, every policy behaves as in shadow mode."
     )
     kill_switch_override: Override | None = Field(default=None, description="While active, kill switches are skipped.")
-    defaults: Defaults = Field(default_factory=Defaults, description="Settings where no policy says otherwise.")
+    defaults: Defaults = Field(default_factory=Defaults, description="Defaults where no policy applies.")
     agents: dict[Text, Agent] = Field(
         default_factory=dict, description="Settings by agent id, or by a pattern with `*`."
     )

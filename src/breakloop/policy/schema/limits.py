@@ -37,9 +37,9 @@ def _checked_source(value: str, words: tuple[str, ...]) -> str:
 
 
 class AlgorithmConfig(Model):
-    """What the three configurations share: they may repeat the rule's algorithm."""
+    """Fields of all algorithm configurations."""
 
-    algorithm: str | None = Field(default=None, description="Repeats the rule's `algorithm`; must be the same.")
+    algorithm: str | None = Field(default=None, description="Repeats the `algorithm` of the rule; must be equal.")
 
 
 def _rps_schema(schema: JsonDict) -> None:
@@ -56,14 +56,14 @@ def _rps_schema(schema: JsonDict) -> None:
 class TokenBucketConfig(AlgorithmConfig, json_schema_extra=_rps_schema):
     """`token_bucket`: a steady rate with bursts."""
 
-    tokens_per_second: PositiveFloat = Field(description="Tokens that flow back per second; `rps` is the same.")
+    tokens_per_second: PositiveFloat = Field(description="Tokens refilled per second; `rps` is an alias.")
     burst: PositiveFloat = Field(description="Size of the bucket, at least the rate.")
     cost_source: Annotated[str, AfterValidator(_cost_source)] = Field(
-        default="fixed", description="Where a request's cost comes from: `fixed`, `header:<name>` or `query:<name>`."
+        default="fixed", description="The source of a request's cost: `fixed`, `header:<name>` or `query:<name>`."
     )
-    fixed_cost: PositiveFloat = Field(default=1.0, description="Tokens a request takes when `cost_source` is `fixed`.")
+    fixed_cost: PositiveFloat = Field(default=1.0, description="Tokens per request if `cost_source` is `fixed`.")
     default_cost: PositiveFloat = Field(
-        default=1.0, description="Tokens taken when the header or parameter is missing or bad."
+        default=1.0, description="Tokens per request if the header or parameter is missing or invalid."
     )
 
     @model_validator(mode="before")
@@ -93,15 +93,13 @@ class TokenBucketConfig(AlgorithmConfig, json_schema_extra=_rps_schema):
 
 
 class Stage(Model):
-    """One stage of a budget: what happens from a share of it on."""
+    """One stage of a budget: the action above a share of it."""
 
     threshold_percent: Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)] = Field(
-        description="Share of the budget, in percent, from which on the stage applies."
+        description="Share of the budget, in percent, from which the stage applies."
     )
-    action: StageAction = Field(description="What the stage does: `warn`, `throttle` or `reject`.")
-    delay_ms: PositiveInt | None = Field(
-        default=None, description="Delay in milliseconds; for `throttle`, which needs it."
-    )
+    action: StageAction = Field(description="The action of the stage: `warn`, `throttle` or `reject`.")
+    delay_ms: PositiveInt | None = Field(default=None, description="Delay in milliseconds; required for `throttle`.")
 
     @model_validator(mode="after")
     def _delay(self) -> Stage:
@@ -121,14 +119,16 @@ class Stage(Model):
 class CostBasedConfig(AlgorithmConfig):
     """`cost_based`: a budget per calendar period, with stages."""
 
-    budget: PositiveFloat = Field(description="What may be spent per period, in the unit of `cost_key`.")
+    budget: PositiveFloat = Field(description="The budget per period, in the unit of `cost_key`.")
     period: Period = Field(description="Length of the period, aligned to UTC; `30d` is the calendar month.")
     cost_key: Annotated[str, AfterValidator(_cost_key)] = Field(
         default="fixed",
-        description="What a request costs: `fixed`, `header:<name>`, `query:<name>`, `usage:usd` or `usage:tokens`.",
+        description="The cost of a request: `fixed`, `header:<name>`, `query:<name>`, `usage:usd` or `usage:tokens`.",
     )
-    fixed_cost: PositiveFloat = Field(default=1.0, description="Cost of a request when `cost_key` is `fixed`.")
-    default_cost: PositiveFloat = Field(default=1.0, description="Cost when the header or parameter is missing or bad.")
+    fixed_cost: PositiveFloat = Field(default=1.0, description="Cost of a request if `cost_key` is `fixed`.")
+    default_cost: PositiveFloat = Field(
+        default=1.0, description="Cost if the header or parameter is missing or invalid."
+    )
     staged_actions: Annotated[list[Stage], Field(min_length=1)] = Field(
         description="Stages in any order; one must reject at 100."
     )
@@ -166,7 +166,7 @@ def _stage_faults(stages: list[Stage]) -> list[SchemaFault]:
 
 
 class TokenSource(Model):
-    """How the tokens of a request are estimated before the answer tells."""
+    """How tokens are estimated before the response reports them."""
 
     estimator: Literal["simple_word", "header_hint", "tokenizer"] = Field(
         default="simple_word",
@@ -177,21 +177,21 @@ class TokenSource(Model):
 class LlmTokensConfig(AlgorithmConfig):
     """`token_bucket_llm`: tokens per minute and per day, reserved before the call and settled after it."""
 
-    tokens_per_minute: PositiveInt = Field(description="Tokens that flow back per minute.")
+    tokens_per_minute: PositiveInt = Field(description="Tokens refilled per minute.")
     tokens_per_day: PositiveInt | None = Field(default=None, description="Tokens per UTC day.")
     burst_tokens: PositiveInt | None = Field(
         default=None, description="Size of the bucket; default `tokens_per_minute`."
     )
     max_tokens_per_request: PositiveInt | None = Field(
-        default=None, description="Most tokens, prompt and answer, per request."
+        default=None, description="Maximum tokens per request, prompt and response."
     )
-    max_prompt_tokens: PositiveInt | None = Field(default=None, description="Most tokens a prompt may have.")
-    max_completion_tokens: PositiveInt | None = Field(default=None, description="Most tokens reserved for an answer.")
+    max_prompt_tokens: PositiveInt | None = Field(default=None, description="Maximum tokens of a prompt.")
+    max_completion_tokens: PositiveInt | None = Field(default=None, description="Maximum tokens of a response.")
     default_max_completion: PositiveInt = Field(
-        default=1000, description="Tokens reserved for the answer when the request names no maximum."
+        default=1000, description="Tokens reserved for the response if the request sets no maximum."
     )
     enforce_mid_stream: bool = Field(
-        default=False, description="Ends a streamed answer that becomes longer than `max_completion_tokens`."
+        default=False, description="Whether a streamed response that exceeds `max_completion_tokens` is ended."
     )
     token_source: TokenSource = Field(default_factory=TokenSource, description="How tokens are estimated.")
 

@@ -51,11 +51,11 @@ _STRENGTH: dict[str, int] = {"warn": 0, "steer": 1, "throttle": 2, "reject": 3, 
 
 
 class ActionsBySeverity(Model):
-    """What is done by severity; a step that is left out does at least what the step before it does."""
+    """Actions by severity; an omitted severity takes at least the action of the one before it."""
 
-    notice: Action = Field(default="warn", description="What a first sign does.")
-    block: Action = Field(default="reject", description="What a recognised loop does.")
-    stop: Action = Field(default="reject", description="What a loop that goes on in spite of that does.")
+    notice: Action = Field(default="warn", description="Action on the first sign of a loop.")
+    block: Action = Field(default="reject", description="Action on a detected loop.")
+    stop: Action = Field(default="reject", description="Action on a loop that continues after a block.")
 
     @model_validator(mode="before")
     @classmethod
@@ -88,16 +88,16 @@ def _entry(value: Any) -> Any:
 
 
 class AllowEntry(Model):
-    """One entry of an allow list, for ever or until a time."""
+    """One entry of an allow list, permanent or until a time."""
 
-    value: Text = Field(description="What is allowed to repeat itself.")
-    expires_at: Timestamp | None = Field(default=None, description="Until when the entry holds; without it, for ever.")
+    value: Text = Field(description="The value that may repeat.")
+    expires_at: Timestamp | None = Field(default=None, description="When the entry expires; by default never.")
 
 
 class AllowRoute(AllowEntry):
-    """One allowed route, for ever or until a time."""
+    """One allowed route, permanent or until a time."""
 
-    value: Route = Field(description="A path, or the beginning of one with `*` at the end.")
+    value: Route = Field(description="A path, or a prefix that ends with `*`.")
 
 
 Entry = Annotated[AllowEntry, Shorthand(_entry, {"type": "string"})]
@@ -105,37 +105,35 @@ RouteEntry = Annotated[AllowRoute, Shorthand(_entry, {"type": "string"})]
 
 
 class Allow(Model):
-    """What this detector leaves alone."""
+    """What the detector ignores."""
 
     routes: list[RouteEntry] = Field(default_factory=list, description="Paths, exact or with `*` at the end.")
     agents: list[Entry] = Field(default_factory=list, description="Agents by id.")
-    callers: list[Entry] = Field(default_factory=list, description="Callers as events show them.")
+    callers: list[Entry] = Field(default_factory=list, description="Callers, as shown in events.")
     tools: list[Entry] = Field(default_factory=list, description="Tools by name.")
-    fingerprints: list[Entry] = Field(default_factory=list, description="Fingerprints as denials and events show them.")
+    fingerprints: list[Entry] = Field(default_factory=list, description="Fingerprints, as shown in denials and events.")
 
 
 class ExpectRepeats(Model):
-    """Who may announce repeats with the `X-Breakloop-Expect-Repeats` header."""
+    """Callers that may announce repeats with the `X-Breakloop-Expect-Repeats` header."""
 
     callers: Annotated[list[Text], Field(min_length=1)] = Field(description="Callers whose header is honoured.")
 
 
 class LoopBase(Model):
-    """What every loop detector has in common."""
+    """Fields of all loop detectors."""
 
     enabled: bool = Field(default=True, description="Whether the detector is on.")
     action: Action | None = Field(
         default=None,
-        description="What a loop does: `warn`, `steer`, `throttle`, `reject` or `kill`; a mere notice only warns.",
+        description="Action on a loop: `warn`, `steer`, `throttle`, `reject` or `kill`; a notice always only warns.",
     )
-    ladder: ActionsBySeverity | None = Field(
-        default=None, description="What is done by severity, instead of one `action`."
-    )
+    ladder: ActionsBySeverity | None = Field(default=None, description="Actions by severity, instead of one `action`.")
     quarantine_seconds: CountInt = Field(
-        default=0, description="How long `kill` quarantines the agent; 0 = until a person releases it."
+        default=0, description="Seconds for which `kill` quarantines the agent; 0: until a person releases it."
     )
-    allow: Allow = Field(default_factory=Allow, description="What this detector leaves alone, for ever or for a while.")
-    expect_repeats: ExpectRepeats | None = Field(default=None, description="Who may announce repeats beforehand.")
+    allow: Allow = Field(default_factory=Allow, description="What the detector ignores, permanently or until a time.")
+    expect_repeats: ExpectRepeats | None = Field(default=None, description="Callers that may announce repeats.")
 
     @property
     def default_action(self) -> Action:
@@ -160,11 +158,11 @@ class LoopBase(Model):
 
 
 class Cooldowns(Model):
-    """How long a detected loop is blocked, and how that grows (SPEC LD-2)."""
+    """How long a detected loop is blocked, and how this time grows."""
 
-    cooldown_seconds: CountInt = Field(default=COOLDOWN_S, description="How long a detected loop is blocked.")
+    cooldown_seconds: CountInt = Field(default=COOLDOWN_S, description="Seconds for which a detected loop is blocked.")
     cooldown_growth: Annotated[float, Field(ge=1, le=100, allow_inf_nan=False)] = Field(
-        default=COOLDOWN_GROWTH, description="Factor by which each further cooldown grows; 1 keeps it flat."
+        default=COOLDOWN_GROWTH, description="Factor by which each further cooldown grows; 1 keeps it constant."
     )
     cooldown_max_seconds: CountInt = Field(default=COOLDOWN_MAX_S, description="The longest cooldown.")
 
@@ -238,10 +236,10 @@ Arguments = Annotated[list[Text], AfterValidator(_arguments)]
 
 
 class LoopKey(Model):
-    """Which of a tool's arguments tell one call from another."""
+    """The arguments that distinguish calls of a tool."""
 
-    include: Arguments | None = Field(default=None, description="Only these arguments count.")
-    exclude: Arguments | None = Field(default=None, description="All arguments count but these.")
+    include: Arguments | None = Field(default=None, description="Compare only these arguments.")
+    exclude: Arguments | None = Field(default=None, description="Compare all arguments except these.")
 
     @model_validator(mode="after")
     def _one_of_them(self) -> LoopKey:
@@ -252,12 +250,12 @@ class LoopKey(Model):
 
 
 class StepsTool(Model):
-    """What the detector is to know of one tool."""
+    """Options of one tool."""
 
     exempt: bool = Field(default=False, description="Its calls are never counted.")
-    poll: bool = Field(default=False, description="It is made to be called again and again: a repeat weighs a quarter.")
+    poll: bool = Field(default=False, description="The tool is meant to be polled: a repeat counts a quarter.")
     loop_key: LoopKey | None = Field(
-        default=None, description="Which of its arguments tell one call from another, instead of all of them."
+        default=None, description="The arguments that distinguish its calls, instead of all."
     )
 
     @model_validator(mode="after")
@@ -275,25 +273,24 @@ class StepsTool(Model):
 
 
 class StepsLoop(Cooldowns, LoopBase):
-    """`similarity: steps`: what the agent did and what came back, sparing progress."""
+    """`similarity: steps`: repeated steps (calls and results) without progress."""
 
     similarity: Literal["steps"] = Field(description="`steps`: the same steps without progress.")
     sensitivity: Literal["relaxed", "normal", "strict"] = Field(
         default="normal",
-        description="How early it speaks up: `relaxed`, `normal` or `strict`; `breakloop schema --presets` prints the "
-        "thresholds of each.",
+        description="How early it detects loops: `relaxed`, `normal` or `strict`; `breakloop schema --presets` prints "
+        "the thresholds of each.",
     )
     thresholds: dict[Kind, Levels] = Field(
         default_factory=dict,
-        description="Other thresholds for single kinds: `kind: [notice, block, stop]`, `never` where a level is not to "
-        "be reached.",
+        description="Thresholds of single kinds: `kind: [notice, block, stop]`; `never` disables a level.",
         json_schema_extra={"propertyNames": {"enum": list(BY_NAME)}},
     )
     tools: dict[ToolName, StepsTool] = Field(
-        default_factory=dict, description="Options of single tools by name, or by the beginning of names with `*`."
+        default_factory=dict, description="Options of tools by name, or by a prefix that ends with `*`."
     )
     stream_guard: bool = Field(
-        default=True, description="Whether a streamed answer that repeats itself word for word is cut (the proxy)."
+        default=True, description="Whether the proxy cuts a streamed response that repeats itself word for word."
     )
 
     @model_validator(mode="after")
@@ -324,17 +321,17 @@ def _faults(kind: str, levels: tuple[float, float, float]) -> Iterator[SchemaFau
 
 
 class RepeatBase(LoopBase):
-    """What the detectors that count identical requests have in common (SPEC LD-6)."""
+    """Fields of the detectors that count identical requests."""
 
     concurrent_free: CountInt = Field(
         default=16,
-        description="How many identical requests join one that began less than a second ago and is not answered; "
-        "they count once. Where answers are seen or reported.",
+        description="Identical requests that join one that started less than a second ago and has no response yet; "
+        "they count once. Needs responses that pass through or are reported.",
     )
     retry_free: CountInt = Field(
         default=10,
-        description="How many requests a window do not count because the upstream answered 429, 5xx or not at all. "
-        "Where answers are seen or reported.",
+        description="Requests per window that do not count because the upstream returned 429, 5xx or nothing. "
+        "Needs responses that pass through or are reported.",
     )
 
 
@@ -345,11 +342,12 @@ class ExactLoop(RepeatBase):
     enabled: bool = Field(description="Whether the detector is on.")
     window_seconds: PositiveInt = Field(default=60, description="Length of the window; required when enabled.")
     threshold_identical_requests: Annotated[int, Field(ge=2, le=LARGEST)] = Field(
-        default=5, description="The how-manieth identical request trips, at least 2; required when enabled."
+        default=5,
+        description="The number of identical requests at which the detector trips (minimum 2); required when enabled.",
     )
     window: Literal["idle", "sliding"] = Field(
         default="idle",
-        description="`idle`: the count lives for the window after the last hit; `sliding`: a true window.",
+        description="`idle`: the count expires one window after the last hit; `sliding`: a sliding window.",
     )
 
     @model_validator(mode="after")
@@ -366,14 +364,16 @@ class TailLoop(Cooldowns, RepeatBase):
 
     similarity: Literal["tail"] = Field(description="`tail`: the same last messages again.")
     tail_messages: Annotated[int, Field(ge=1, le=20)] = Field(
-        default=3, description="How many last messages are compared."
+        default=3, description="Number of last messages to compare."
     )
-    max_hits: CountInt = Field(default=5, description="How many in the window pass; 0 switches the detector off.")
+    max_hits: CountInt = Field(
+        default=5, description="Equal requests allowed within the window; 0 turns the detector off."
+    )
     window_seconds: PositiveInt = Field(default=60, description="Length of the sliding window.")
 
 
 class Weights(Model):
-    """What each kind of similarity adds to the score."""
+    """Weight of each kind of similarity in the score."""
 
     prompt: CountFloat = Field(default=1.0, description="For each similar prompt.")
     response: CountFloat = Field(default=2.0, description="For each similar response.")
@@ -390,10 +390,10 @@ class SimhashLoop(LoopBase):
 
     similarity: Literal["simhash"] = Field(description="`simhash`: similar requests, scored.")
     window_requests: Annotated[int, Field(ge=2, le=1000)] = Field(
-        default=20, description="How many last requests are compared."
+        default=20, description="Number of recent requests to compare."
     )
-    threshold_score: PositiveFloat = Field(default=10.0, description="The score above which it trips.")
-    weights: Weights = Field(default_factory=Weights, description="What each kind of similarity adds.")
+    threshold_score: PositiveFloat = Field(default=10.0, description="The score above which the detector trips.")
+    weights: Weights = Field(default_factory=Weights, description="Weight of each kind of similarity.")
 
     @property
     def default_action(self) -> Action:
