@@ -10,14 +10,8 @@ from typing import Final, Protocol
 
 from breakloop.model.call import TAIL_MESSAGES, Call, Step
 from breakloop.model.verdict import LoopFinding
-from breakloop.store.ops import (
-    COOLDOWN_S,
-    CountFingerprint,
-    FingerprintCount,
-    FingerprintSpec,
-    blocked_at_once,
-    part,
-)
+from breakloop.store.keys import escape, fingerprint_of
+from breakloop.store.ops import COOLDOWN_S, CountFingerprint, FingerprintCount, FingerprintSpec, blocked_at_once
 
 Entries = Mapping[str, float]  # value -> when it expires; infinity for never
 
@@ -174,7 +168,7 @@ class CountingDetector:
         self._fingerprint = fingerprint
         self._read = read
         family = "ld" if config.kind == "exact" else "cnt"
-        self._key = (f"{family}:", f":{config.key_prefix}{part(config.policy)}:{config.index}:")
+        self._key = (f"{family}:", f":{config.key_prefix}{escape(config.policy)}:{config.index}:")
 
     def plan(self, call: Call, project: str, group: int, now: float) -> CountFingerprint | None:
         """Return the count, or None if the call has no fingerprint or is on the allow list."""
@@ -196,7 +190,7 @@ class CountingDetector:
         what = "identical request" if exact else "same last messages"
         return LoopFinding(
             kind=config.kind,
-            fingerprint=op.key[-32:],
+            fingerprint=fingerprint_of(op.key),
             hit_count=result.hits,
             window_s=math.ceil(self.spec.window_s),
             cooldown_s=math.ceil(result.wait_s),
@@ -240,4 +234,4 @@ class CountingDetector:
 
 def is_snoozed(op: object, snoozed: Mapping[str, float], now: float) -> bool:
     """Tell whether an operator has snoozed the fingerprint that an operation counts: the last part of its key."""
-    return type(op) is CountFingerprint and snoozed.get(op.key.rpartition(":")[2], 0.0) > now
+    return type(op) is CountFingerprint and snoozed.get(fingerprint_of(op.key), 0.0) > now

@@ -17,7 +17,8 @@ import msgspec
 from breakloop.detect.counting import DELAY_MAX_MS, DELAY_STEP_MS, CallReader, DetectorConfig
 from breakloop.model.call import Answer, Call, Step
 from breakloop.model.verdict import LoopFinding
-from breakloop.store.ops import ENFORCED, CountFingerprint, FingerprintCount, Observation, Op, joined, part
+from breakloop.store.keys import escape, join_values, prefix, window_key
+from breakloop.store.ops import ENFORCED, CountFingerprint, FingerprintCount, Observation, Op
 
 TAG_BYTES: Final = 8
 _SIZE_BYTES: Final = 2
@@ -57,28 +58,22 @@ CALLER_OWNER: Final = "c:"  # prefix of an owner that can have several agents: a
 def session_owner(read: CallReader, call: Call) -> str:
     """Return the owner of a session's window; "" if the call has no session."""
     session = read.window(call)
-    return f"s:{part(session)}" if session else ""
+    return f"s:{escape(session)}" if session else ""
 
 
 def agent_owner(read: CallReader, call: Call) -> str:
     """Return the owner of the window of one caller and agent."""
-    return f"a:{joined([read.caller(call), read.agent(call)])}"
+    return f"a:{join_values([read.caller(call), read.agent(call)])}"
 
 
 def caller_owner(read: CallReader, call: Call) -> str:
     """Return the owner of the window of one caller."""
-    return f"{CALLER_OWNER}{part(read.caller(call))}"
+    return f"{CALLER_OWNER}{escape(read.caller(call))}"
 
 
 def window_shard(owner: str, shard: str, project: str) -> str:
     """Return the project part of a window's key. Windows that several agents share are not kept by shard."""
     return shard if shard is project or not owner.startswith(CALLER_OWNER) else project
-
-
-def window_key(owner: str) -> str:
-    """Return the key of a window; `owner` includes the project. The colon at the end separates owners with a common
-    prefix."""
-    return f"win:{owner}:"
 
 
 def section_tags(config: DetectorConfig, section: str = "") -> tuple[bytes, bytes]:
@@ -89,7 +84,7 @@ def section_tags(config: DetectorConfig, section: str = "") -> tuple[bytes, byte
 
 def block_key(config: DetectorConfig) -> str:
     """Return the part of a key that identifies a block: its policy and its index."""
-    return f"{config.key_prefix}{part(config.policy)}:{config.index}"
+    return f"{config.key_prefix}{escape(config.policy)}:{config.index}"
 
 
 def _tag(name: str) -> bytes:
@@ -229,7 +224,7 @@ class StatefulDetector:
         detection = Detection(config, action, evaluation, self._read, owner, remark)
         if action not in DENYING:
             return Observation(detection, group)
-        shadow = "shadow:" if group else ""
+        shadow = prefix(group)
         key = f"{shadow}cnt:{owner}{self._cooldown_key}{evaluation.identity}"
         return CountFingerprint(config.cooldown, key, detection, group)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 import xxhash
 
@@ -16,6 +16,7 @@ from breakloop.model.events import LOOP_DETECTED, Activity, AgentUse, Event, Loo
 from breakloop.model.verdict import Verdict
 from breakloop.policy.cache import TwoGenerationCache
 from breakloop.policy.descriptors import Descriptors
+from breakloop.store.ops import ActualUse
 
 AGENTS_MOST: Final = 10_000  # in one interval; more are summed under `*`
 LOOPS_MOST: Final = 10_000
@@ -27,7 +28,7 @@ _NAME_SHOWN: Final = 60
 _COUNTED: Final = frozenset(("exact", "tail"))  # kinds whose count is that of requests, which passed before it tripped
 _ELSE: Final = "*"
 
-Mark = list[Any]  # at, tools, step, result, size, failed, verdict: as `StepMark`
+Mark = list[object]  # at, tools, step, result, size, failed, verdict: as `StepMark`
 
 
 class ActivityRecorder:
@@ -92,8 +93,8 @@ class ActivityRecorder:
             if key in self._activity.shadow or len(self._activity.shadow) < SHADOW_MOST:
                 self._activity.shadow[key] = self._activity.shadow.get(key, 0) + 1
 
-    def answered(self, call: Call, answer: Answer) -> None:
-        """Count an answer: tokens, and what they cost."""
+    def answered(self, call: Call, answer: Answer, used: ActualUse | None = None) -> None:
+        """Count an answer: tokens, and what they cost. `used` is what limits were charged, if it was computed."""
         who = self._who(call)
         use = self._use(who)
         if answer.failed:
@@ -101,7 +102,7 @@ class ActivityRecorder:
         usage = answer.usage
         if usage is None:
             return
-        cost = self._meter.cost_microusd(call, usage)
+        cost = self._meter.cost_microusd(call, usage) if used is None else used.microusd
         use.input_tokens += usage.input_tokens
         use.output_tokens += usage.output_tokens
         use.cost_microusd += cost

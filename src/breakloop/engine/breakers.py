@@ -14,12 +14,11 @@ from breakloop.clock import Clock
 from breakloop.model.events import BREAKER_CLOSED, Event, Publish
 from breakloop.policy.compiled import CompiledBundle
 from breakloop.policy.rules import BreakerRule
-from breakloop.store.ops import Store, StoredBreaker, plain
+from breakloop.store.keys import SHADOW, RuleKey, parse_rule_key, project_of
+from breakloop.store.ops import Store, StoredBreaker
 
 OPEN, HALF_OPEN, CLOSED = "open", "half-open", "closed"
 LISTED_MAX: Final = 1000
-_SHADOW: Final = "shadow:"
-_PARTS: Final = 5  # of a key: family, project, policy, rule, values
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,18 +68,17 @@ class Breakers:
 def prefixes(bundle: CompiledBundle | None) -> list[str]:
     """Return how the keys of a bundle's breakers begin."""
     families = sorted({rule.limiter.family for rule in _rules(bundle).values()})
-    return [f"{shadow}{family}:" for shadow in ("", _SHADOW) for family in families]
+    return [f"{shadow}{family}:" for shadow in ("", SHADOW) for family in families]
 
 
 def states(bundle: CompiledBundle | None, kept: Iterable[StoredBreaker], now: float) -> list[BreakerState]:
     """Return what a store keeps, as people see it, open ones first; without those of policies that are no more."""
     rules, found = _rules(bundle), []
     for one in kept:
-        shadow = one.key.startswith(_SHADOW)
-        parts = one.key.removeprefix(_SHADOW).split(":")
-        rule = rules.get(plain(parts[2])) if len(parts) == _PARTS else None
-        if rule is not None:
-            found.append(_state(rule, one, parts, now, shadow=shadow))
+        key = parse_rule_key(one.key)
+        rule = None if key is None else rules.get(key.policy)
+        if key is not None and rule is not None:
+            found.append(_state(rule, one, key, now))
     found.sort(key=lambda one: (one.state == CLOSED, one.shadow, one.policy, one.key))
     return found
 
@@ -109,21 +107,21 @@ def closed(found: BreakerState, now: float) -> Event:
     return Event(BREAKER_CLOSED, now, data, found.project)
 
 
-def _state(rule: BreakerRule, kept: StoredBreaker, parts: list[str], now: float, *, shadow: bool) -> BreakerState:
+def _state(rule: BreakerRule, kept: StoredBreaker, key: RuleKey, now: float) -> BreakerState:
     spec, since = rule.limiter.spec, kept.since
     resets = since + spec.reset_s if since is not None and spec.reset_s else None
     return BreakerState(
         policy=rule.policy,
         key=kept.key,
-        label=rule.label(parts[4]),
+        label=rule.label(key.values),
         state=CLOSED if since is None else OPEN if resets is None or now < resets else HALF_OPEN,
         rate=round(kept.rate),
         threshold=round(spec.threshold),
         unit=rule.limiter.unit.name,
-        project=plain(parts[1].partition("|")[0]),  # an agent's own names it, too
+        project=project_of(key.place),
         opened_at=since,
         resets_at=resets,
-        shadow=shadow,
+        shadow=key.shadow,
     )
 
 

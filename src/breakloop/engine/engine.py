@@ -326,6 +326,7 @@ class Engine:
             ended = ticket if free else [op for op in ticket if op.flight]
             if ended:
                 settlement.settle(call, ended, failed=free)
+        used = None
         if state.charges:
             used = self.meter.used(call, answer, state.prompt_tokens)
             made = adjustments(state.charges, used) if used is not None else []
@@ -334,7 +335,7 @@ class Engine:
         if state.windows is not None:
             settlement.answered(call, answer)
         if self.recorder is not None:
-            self.recorder.answered(call, answer)
+            self.recorder.answered(call, answer, used)
         self._answered(call, answer)
 
     def pending_result(self, call: Call) -> PendingResult | None:

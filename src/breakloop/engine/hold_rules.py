@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from typing import Final, assert_never
 
 from breakloop.detect.run_steps import RunStepsLimit
-from breakloop.detect.stateful import window_key
 from breakloop.engine.decision_state import state_of
 from breakloop.engine.quarantine import AGENT, RUN, Hold, Quarantine
 from breakloop.model.call import Call
 from breakloop.model.verdict import Verdict
 from breakloop.policy.descriptors import Descriptors
 from breakloop.policy.rules import RunRule
+from breakloop.store.keys import escape, window_key
 from breakloop.store.ops import (
     ENFORCED,
     ChargeBudget,
@@ -26,7 +26,6 @@ from breakloop.store.ops import (
     Observation,
     Op,
     TakeTokens,
-    part,
 )
 
 _RELEASE: Final = " A person has to release it."
@@ -75,7 +74,7 @@ class HoldRules:
 
     def _hold_run(self, call: Call, owner: str, why: str, accounts: tuple[str, ...], now: float) -> None:
         """Its window goes with the hold: whoever is released begins a new run, whichever ceiling it was."""
-        clears = (window_key(f"{call.identity.shard or part(call.identity.project)}:{owner}"), *accounts)
+        clears = (window_key(f"{call.identity.shard or escape(call.identity.project)}:{owner}"), *accounts)
         caller, agent, run = self._who.caller(call), self._who.agent(call), self._who.window(call)
         self._quarantine.hold(Hold(RUN, call.identity.project, caller, agent, now, math.inf, why, run, clears))
 

@@ -31,7 +31,7 @@ from breakloop.policy.orders import (
     checked_switch,
     checked_text,
 )
-from breakloop.store.ops import part
+from breakloop.store.keys import escape
 from breakloop.store.orders import AGENT, HOLD, LIFTED, OVERRIDE, SNOOZE, SWITCH, Order, OrderStore
 
 _TEXTS = ("binds", "project", "caller", "agent", "why", "run", "by")
@@ -68,7 +68,7 @@ class OverrideOrder(NamedTuple):
 
 def hold_key(hold: Hold) -> str:
     """Return the key of a hold's record."""
-    return ":".join(map(part, hold.key))
+    return ":".join(map(escape, hold.key))
 
 
 def hold_value(hold: Hold) -> dict[str, Any]:

@@ -27,12 +27,12 @@ from breakloop.detect.stateful import (
     DetectorSlot,
     pack_sections,
     unpack_sections,
-    window_key,
     window_shard,
 )
 from breakloop.engine.decision_state import state_of
 from breakloop.engine.plan import Plan
 from breakloop.model.call import Answer, Call
+from breakloop.store.keys import window_key
 from breakloop.store.ops import (
     DENIED_ELSEWHERE,
     ENFORCED,

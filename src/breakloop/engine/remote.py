@@ -27,6 +27,7 @@ from breakloop.errors import StateError
 from breakloop.model.call import Answer, Call
 from breakloop.model.verdict import Verdict
 from breakloop.policy.identity import SessionNames
+from breakloop.store.keys import chain_key
 from breakloop.store.ops import (
     AdjustCharge,
     CommitResult,
@@ -35,7 +36,6 @@ from breakloop.store.ops import (
     RemoteStore,
     Settle,
     StoredWindow,
-    part,
 )
 
 
@@ -215,8 +215,7 @@ class SharedResponseChains:
 
 def _key(unknown: Unknown) -> str:
     """Return where it is noted, whose session an answer belonged to."""
-    caller, answer = unknown
-    return f"chain:{part(caller)}:{part(answer)}"
+    return chain_key(*unknown)
 
 
 PROBE_S: Final = 0.1  # from one probe to the next

@@ -30,7 +30,7 @@ from breakloop.policy.client import HEADERS, ClientIp, Geo, UserAgents
 from breakloop.policy.diagnostics import did_you_mean
 from breakloop.policy.identity import SessionNames
 from breakloop.policy.jwt import NO_CLAIMS, JwtKeys, JwtReader, claim_text
-from breakloop.store.ops import part
+from breakloop.store.keys import escape
 
 FIXED: dict[str, tuple[str, ...]] = {
     "ip": ("address", "country", "asn", "type", "tor"),
@@ -207,9 +207,9 @@ class Descriptors:
         self._project_getter = self._project_source(settings.project_descriptor)
         self.project_is_steady = not settings.project_descriptor  # the same for everybody
         self.shard_by_agent = settings.shard_by_agent
-        self._key_parts = MemoDict(part)
+        self._key_parts = MemoDict(escape)
         fixed = self.project_is_steady and not settings.shard_by_agent
-        self._fixed_project = (settings.project, part(settings.project)) if fixed else None  # the same for all calls
+        self._fixed_project = (settings.project, escape(settings.project)) if fixed else None  # the same for all calls
 
     def getter(self, name: str) -> Getter:
         """Return the function that reads descriptor `name` from a call; ValueError for a name that is none."""

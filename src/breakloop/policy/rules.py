@@ -20,7 +20,8 @@ from breakloop.limits.circuit_breaker import CircuitBreakerLimiter
 from breakloop.model.call import Call, CompletionCap
 from breakloop.model.verdict import Verdict
 from breakloop.pricing.tokens import Estimator
-from breakloop.store.ops import ENFORCED, Charge, ChargeBudget, CommitResult, Deny, Op, RuleRef, joined, part, plain
+from breakloop.store.keys import escape, join_values, prefix, run_key, split_values
+from breakloop.store.ops import ENFORCED, Charge, ChargeBudget, CommitResult, Deny, Op, RuleRef
 
 Getter = Callable[[Call], str | None]
 Match = tuple[tuple[Getter, str], ...]
@@ -94,7 +95,7 @@ class CompiledRule:
         self.of_agent = any(name == AGENT for name, _ in keys)  # it counts each agent by itself
         self.estimator: Estimator | None = None  # set where the limiter needs to know what a call may use
         self.caps: tuple[CompletionCap, CompletionCap] | None = None  # of streams: enforced, and in shadow
-        self._key = f":{part(policy)}:{self.place}{part(name)}:"
+        self._key = f":{escape(policy)}:{self.place}{escape(name)}:"
 
     def applies(self, call: Call) -> bool:
         """Tell whether every `match` descriptor has its value."""
@@ -118,9 +119,9 @@ class CompiledRule:
                 missing(self.policy, self.name, name)
                 return None
             values.append(value)
-        rest = f":{self._place(call, project)}{self._key}{joined(values) if values else ''}"
-        shadow = "shadow:" if group else ""
-        return [f"{shadow}{family}{rest}" for family in self.limiter.families]
+        rest = f":{self._place(call, project)}{self._key}{join_values(values) if values else ''}"
+        begins = prefix(group)
+        return [f"{begins}{family}{rest}" for family in self.limiter.families]
 
     def charges(self, call: Call, keys: Sequence[str], group: int, now: float, meter: MeterPort) -> tuple[Op, ...]:
         """Return what a call is charged under these keys, or the refusal of one that can never pass."""
@@ -141,8 +142,8 @@ class CompiledRule:
         known = [value for value in values if value is not None]
         if len(known) < len(values):
             return None
-        place, values_told = self._place(call, project), joined(known) if known else ""
-        return f"{'shadow:' if group else ''}{family}:{place}{self._key}{values_told}"
+        place, values_told = self._place(call, project), join_values(known) if known else ""
+        return f"{prefix(group)}{family}:{place}{self._key}{values_told}"
 
     def _place(self, call: Call, project: str) -> str:
         return (call.identity.shard or project) if self.of_agent else project
@@ -193,7 +194,7 @@ class BreakerRule:
     def label(self, values: str) -> str:
         """Return whose breaker it is, for people: `values` as they stand in its key, each with its descriptor."""
         names = self._rule.key_names
-        return ", ".join(f"{name}={plain(value)}" for name, value in zip(names, values.split("|"), strict=False))
+        return ", ".join(f"{name}={value}" for name, value in zip(names, split_values(values), strict=False))
 
     def plan(self, call: Call, project: str, charges: Iterable[Op], group: int, meter: MeterPort) -> Op | None:
         """Return what it counts, or None where the first rule charges nothing."""
@@ -238,7 +239,7 @@ class RunRule:
         self.tags = section_tags(config, "run:usd:")
         self.owner = owner
         self._estimator = estimator
-        self._prefix = f":{part(self.policy)}:{part(self.name)}:"
+        self._prefix = f":{escape(self.policy)}:{escape(self.name)}:"
 
     def plan(self, call: Call, group: int, meter: MeterPort) -> tuple[DetectorSlot | Op, ...]:
         """Return what stands for the charges until the run is known; nothing for what is no LLM call."""
@@ -253,7 +254,7 @@ class RunRule:
 
     def key(self, project: str, owner: str, start: float, group: int) -> str:
         """Return the key of a run's account."""
-        return f"{'shadow:' if group else ''}run:{project}{self._prefix}{owner}:{round(start * 1e6)}"
+        return run_key(project, self._prefix, owner, start, group)
 
     def reached(self, ops: Sequence[Op], done: CommitResult) -> tuple[str, tuple[str, ...]] | None:
         """Return why a run that was denied is to be held, and the keys of its accounts.

@@ -31,6 +31,7 @@ from breakloop.policy.schema import bundle
 from breakloop.policy.schema import bundle as schema
 from breakloop.policy.schema.loops import AnyLoop
 from breakloop.pricing.prices import Prices
+from breakloop.store.keys import fingerprint_of
 from breakloop.store.ops import (
     ENFORCED,
     AdjustCharge,
@@ -297,7 +298,7 @@ class PartExplainer:
         op, result = self._done.get(id(detector), (None, None))
         if not isinstance(op, CountFingerprint) or not isinstance(result, FingerprintCount):
             return ExplainStep(stage, name, "skipped", f"{config.kind}, {self._why_not_counted(detector)}")
-        print_ = op.key[-32:]
+        print_ = fingerprint_of(op.key)
         data: dict[str, object] = {"kind": config.kind, "fingerprint": print_, "hits": result.hits, "passes": op.limit}
         data |= {"window_s": op.spec.window_s, "action": config.action, "tripped": result.tripped}
         data |= {"shadow": op.group != ENFORCED, "blocked_for_s": math.ceil(result.wait_s)}

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple, assert_never
 
 import msgspec
 
+from breakloop.store.keys import place_of, split_place
 from breakloop.store.ops import (
     AdjustCharge,
     BreakerResult,
@@ -75,18 +76,13 @@ def load_scripts() -> LuaScripts:
 
 def redis_key(key: str) -> bytes:
     """Return a key as Redis holds it. Its place is the hash tag, so that all of one place is in one slot."""
-    project = _project(key)[0]
+    project = place_of(key)
     if not project or "}" in project:
         project = _tag(project)
     try:
         return f"bl:{{{project}}}:{key}".encode()
     except UnicodeEncodeError:  # half a character, which JSON can name
         return f"bl:{{{project}}}:{key}".encode("utf-8", "surrogatepass")
-
-
-def place(key: str) -> str:
-    """Return what decides on the slot of a key: its project, or the part of it that belongs to one agent."""
-    return _project(key)[0]
 
 
 def plain_key(key: bytes) -> str:
@@ -96,23 +92,14 @@ def plain_key(key: bytes) -> str:
 
 def names_place(prefix: str) -> bool:
     """Tell whether all keys that begin with `prefix` are in one slot."""
-    return bool(_project(prefix)[1])
+    return bool(split_place(prefix)[1])
 
 
 def redis_pattern(prefix: str) -> bytes:
     """Return what `SCAN` finds the keys with that begin with `prefix`: of one project, or of all if it names none."""
-    project, whole = _project(prefix)
+    project, whole = split_place(prefix)
     tag = _plain(_tag(project)) if whole else "*"
     return f"bl:{{{tag}}}:{_plain(prefix)}*".encode("utf-8", "surrogatepass")
-
-
-def _project(key: str) -> tuple[str, str]:
-    """Return the project part of a key, and what ends it: nothing where it may be only the beginning of one."""
-    family, _, rest = key.partition(":")
-    if family == "shadow":
-        rest = rest.partition(":")[2]
-    project, end, _ = rest.partition(":")
-    return project, end
 
 
 def _tag(project: str) -> str:

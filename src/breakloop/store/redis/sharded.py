@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from breakloop.errors import StateError
+from breakloop.store.keys import AGENT_MARK, place_of
 from breakloop.store.ops import (
     DENIED_ELSEWHERE,
     ENFORCED,
@@ -27,10 +28,7 @@ from breakloop.store.ops import (
     WindowWrite,
     denies,
 )
-from breakloop.store.redis.scripts import place
 from breakloop.store.redis.store import RedisStore
-
-_OWN: Final = "|"  # between project and agent, in the place of what belongs to an agent
 
 _Then = Callable[[CommitResult | StateError], None]
 _Told = TypeVar("_Told", bound=Settle | AdjustCharge)
@@ -126,7 +124,7 @@ def arranged(ops: Sequence[Op], first: str) -> list[tuple[str, list[int]]]:
     for at, op in enumerate(ops):
         if not isinstance(op, Keyed):
             continue
-        where, group = place(op.key), op.group
+        where, group = place_of(op.key), op.group
         turn = latest.get(group, 0) if isinstance(op, CheckBreaker) else 0
         while turn < len(parts) and parts[turn][0] != where:
             turn += 1
@@ -149,9 +147,9 @@ class ShardedStore(RedisStore):
         Where a later script fails, what an earlier one has charged stays charged: who decides without the store then
         may let the call pass.
         """
-        places = {place(op.key): None for op in ops if isinstance(op, Keyed)}
-        own = next((one for one in places if _OWN in one), next(iter(places), ""))
-        first = place(windows[0].key) if windows else own
+        places = {place_of(op.key): None for op in ops if isinstance(op, Keyed)}
+        own = next((one for one in places if AGENT_MARK in one), next(iter(places), ""))
+        first = place_of(windows[0].key) if windows else own
         if not places.keys() - {first}:
             super().commit(ops, windows, then)
         else:
@@ -217,7 +215,7 @@ def _by_place(ops: Sequence[_Told]) -> list[Sequence[_Told]]:
     """Return the operations of each place; where there is nothing to do, that."""
     parts: dict[str, list[_Told]] = {}
     for op in ops:
-        parts.setdefault(place(op.key), []).append(op)
+        parts.setdefault(place_of(op.key), []).append(op)
     found: list[Sequence[_Told]] = [*parts.values()]
     return found or [ops]
 

@@ -1,0 +1,122 @@
+"""State keys: how they are built, and how they are taken apart.
+
+A key is a row of parts joined by `:`. Everything that a client can choose is escaped, so that ("a:b", "c") and
+("a", "b:c") are different keys and no client can name the key of another.
+
+    rule      [shadow:]FAMILY:PLACE:POLICY:RULE:VALUES[:PERIOD]   families tb, cb, tpm, tpd, brk
+    run       [shadow:]run:PLACE:POLICY:RULE:OWNER:START[:paid]
+    count     [shadow:]ld|cnt:PLACE:[OWNER:]BLOCK:FINGERPRINT     BLOCK is POLICY:INDEX, with `|` in front for defaults
+    window    win:PLACE:OWNER:
+    chain     chain:CALLER:ANSWER
+
+PLACE is the project, or `PROJECT|AGENT` where an agent has a part of its own (`shard_by: agent`). It decides on the
+slot of a Redis cluster. VALUES are those of the rule's `limit_keys`, joined by `|`.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from typing import Final, NamedTuple
+
+PART_MAX: Final = 256
+SHADOW: Final = "shadow:"
+AGENT_MARK: Final = "|"  # between project and agent, in the place of an agent
+_RULE_PARTS: Final = 5
+
+
+def escape(value: str) -> str:
+    """Return `value` with `%`, `:` and `|` written as percent escapes; of a long one, a digest.
+
+    A store is bounded by its number of entries, so that a client must not choose how large they are.
+    """
+    if len(value) > PART_MAX:
+        # No escaped value begins with `%~`.
+        return "%~" + blake2b(value.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+    if value.isalnum():
+        return value
+    return value.replace("%", "%25").replace(":", "%3A").replace("|", "%7C")
+
+
+def unescape(escaped: str) -> str:
+    """Return the value that was escaped; of a long one, the digest."""
+    return escaped.replace("%7C", "|").replace("%3A", ":").replace("%25", "%")
+
+
+def join_values(values: list[str]) -> str:
+    """Return several values as one part, in their order."""
+    if len(values) == 1:
+        return escape(values[0])
+    return "|".join([escape(value) for value in values])
+
+
+def split_values(values: str) -> list[str]:
+    """Return the values that `join_values` joined."""
+    return [unescape(value) for value in values.split("|")]
+
+
+# -- building ----------------------------------------------------------------------------------------------------------
+
+
+def prefix(group: int) -> str:
+    """Return how keys of a group begin: state of shadow policies is kept apart."""
+    return SHADOW if group else ""
+
+
+def window_key(owner: str) -> str:
+    """Return the key of a window; `owner` includes the place. The last `:` tells it from keys that begin alike."""
+    return f"win:{owner}:"
+
+
+def run_key(place: str, rule: str, owner: str, start: float, group: int) -> str:
+    """Return the key of the account of a run; `rule` is policy and rule, between colons."""
+    return f"{prefix(group)}run:{place}{rule}{owner}:{round(start * 1e6)}"
+
+
+def chain_key(caller: str, answer: str) -> str:
+    """Return the key of the session that an answer belongs to."""
+    return f"chain:{escape(caller)}:{escape(answer)}"
+
+
+# -- taking apart ------------------------------------------------------------------------------------------------------
+
+
+def fingerprint_of(key: str) -> str:
+    """Return the fingerprint that a count is for."""
+    return key.rpartition(":")[2]
+
+
+def place_of(key: str) -> str:
+    """Return the place of a key, also of one that is cut off."""
+    return split_place(key)[0]
+
+
+def split_place(key: str) -> tuple[str, str]:
+    """Return the place of a key and what ends it: nothing if the key may be cut off within its place."""
+    family, _, rest = key.partition(":")
+    if family == "shadow":
+        rest = rest.partition(":")[2]
+    place, end, _ = rest.partition(":")
+    return place, end
+
+
+def project_of(place: str) -> str:
+    """Return the project of a place, as its users write it."""
+    return unescape(place.partition(AGENT_MARK)[0])
+
+
+class RuleKey(NamedTuple):
+    """A key of a rule's counter, taken apart."""
+
+    shadow: bool
+    place: str
+    policy: str
+    values: str
+
+
+def parse_rule_key(key: str) -> RuleKey | None:
+    """Take apart the key of a rule's counter that has no period; None if it is not one."""
+    parts = key.removeprefix(SHADOW).split(":")
+    if len(parts) != _RULE_PARTS:
+        return None
+    _, place, policy, _, values = parts
+    return RuleKey(key.startswith(SHADOW), place, unescape(policy), values)
