@@ -16,8 +16,13 @@ bundle says 12.34, accounts and breakers hold units, messages use words.
 Budgets run in calendar periods, aligned to UTC: weeks begin on Monday, and `30d` is the calendar month. A period
 includes its first second and excludes its end.
 
-To add a limiter that uses existing operations: a schema class in `policy/schema/limits.py`, a file here, and a row in
-the table of `policy/compile.py`. See docs/contributing.
+To add a limiter that uses existing operations, edit six files: its configuration in `policy/schema/limits.py`, its rule
+in `policy/schema/bundle.py` (class, `Algorithm`, `AnyRule`), a file here, a branch in `LimiterCompiler.of`
+(`policy/compile.py`), its reason in `model/verdict.py`, and its description in `admin/bundles.py`.
+
+A new kind of operation needs eight more: `store/ops.py`, `store/memory.py`, `store/snapshot_file.py`,
+`store/redis/scripts.py` with `commit.lua`, `engine/fold.py`, `engine/hold_rules.py` and `replay/explain.py`. Once it is
+in the union `Op`, mypy reports those that do not handle it, except for Lua and the snapshot.
 """
 
 from __future__ import annotations
