@@ -1,1 +1,2 @@
-"""Loop detectors: what makes two requests the same (`exact`, `tail`), and what follows (`loop`)."""
+"""Loop detectors. `counting` has those that only count a fingerprint, `stateful` the base class of those that keep a
+window between requests."""

@@ -1,5 +1,5 @@
-"""`similarity: steps` (SPEC LD-4): loops as an agent's own history shows them, judged step by step over a small window
-of fingerprints. Pure functions: reading steps is `wire`'s work, keeping windows and acting on verdicts the engine's."""
+"""`similarity: steps`: loops in an agent's own history, evaluated step by step against a small window of fingerprints.
+Nothing here does I/O: dialects read the steps, and the engine stores windows and applies actions."""
 
 from __future__ import annotations
 
