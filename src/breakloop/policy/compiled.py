@@ -148,7 +148,7 @@ class CompiledAgents:
 
 @dataclass(frozen=True, slots=True)
 class CompiledBundle:
-    """Everything that a request is evaluated against. It is replaced as a whole, so a request sees exactly one bundle."""
+    """Everything that a request is evaluated against. Replaced as a whole, so that a request sees exactly one bundle."""
 
     version: int
     digest: str
@@ -193,7 +193,7 @@ def needs_body(bundle: CompiledBundle, host: str, method: str, path: str, conten
         loops_decided = loops_decided or (policy.decides_loops and not policy.shadow)
     if not BODY_DESCRIPTORS.isdisjoint(bundle.kill_switches.keys):
         return True
-    # The built-in protection recognizes LLM calls by their path or by a JSON body, whatever the content type is. The body
+    # The built-in protection recognizes LLM calls by path or by a JSON body, whatever the content type is. The body
     # is not needed only if it is clearly not text and the path is not that of an LLM API.
     has_loops = bool(bundle.default_loops or bundle.project_loops)
     return has_loops and not loops_decided and (says_tokens or not content_type.lower().startswith(_NO_TEXT))
