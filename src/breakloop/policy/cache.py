@@ -41,7 +41,7 @@ class MemoDict(dict[Key, V]):
 
 
 class TwoGenerationCache(Generic[K, V]):
-    """Holds the latest `limit` to `2 * limit` entries. The total length of keys is limited to about twice `size_limit`."""
+    """Holds the latest `limit` to `2 * limit` entries, and about twice `size_limit` in total length of keys at most."""
 
     __slots__ = ("_limit", "_old", "_size", "_size_limit", "_young")
 

@@ -148,7 +148,7 @@ class CompiledAgents:
 
 @dataclass(frozen=True, slots=True)
 class CompiledBundle:
-    """Everything that a request is evaluated against. Replaced as a whole, so that a request sees exactly one bundle."""
+    """Everything that a request is evaluated against. Replaced as a whole, so a request sees exactly one bundle."""
 
     version: int
     digest: str

@@ -62,7 +62,7 @@ class HttpGet:
         self._tls = tls
 
     def get(self, url: str, headers: Mapping[str, str], max_bytes: int) -> HttpResponse:
-        """Return the response after at most three redirects. Raises `FetchError`, also if the body exceeds `max_bytes`."""
+        """Return the response after at most three redirects. Raises `FetchError`, also for a body over `max_bytes`."""
         ends_at = self._clock.now() + _WHOLE_S
         first = at = urlsplit(url)
         for _ in range(_REDIRECTS_MAX + 1):
