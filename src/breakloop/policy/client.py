@@ -158,7 +158,7 @@ class Geo:
         self._seen: TwoGenerationCache[str, _Record] = TwoGenerationCache(4096)
 
     def value(self, what: str, call: Call, address: str) -> str | None:
-        """Return `what` ("country", "asn", "type" or "tor") for a request from `address`, or None if it is not known."""
+        """Return `what` ("country", "asn", "type" or "tor") for a request from `address`, or None if unknown."""
         raw = call.headers.get(HEADERS[what])
         if raw and self._client_ip.trusted(call.peer):
             stated = _normal(what, raw.decode("latin-1").strip())

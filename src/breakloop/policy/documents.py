@@ -266,7 +266,7 @@ def read_json(text: str, file: str) -> tuple[Any, JsonPlaces]:
 
 
 def _refuse_syntax(text: str, file: str) -> None:
-    """Report a syntax error further on in the text, if there is one: it takes precedence over what stopped the parser."""
+    """Report a syntax error further on in the text, if there is one: it is reported before other problems."""
     try:
         json.loads(text)
     except json.JSONDecodeError as error:
