@@ -1,1 +1,1 @@
-"""What an operator writes (the policy bundle) and what is made of it: schema, loading, descriptors, routes, compile."""
+"""The policy bundle that an operator writes: schema, loading, descriptors, matching and compilation."""

@@ -1,8 +1,11 @@
-"""Bounded memories of what was worked out lately. `Remembered` is for what follows from its key alone and comes again
-in every request (lines of heads, paths, hosts): a hit costs one lookup. `Recent` is for what is worked out elsewhere
-(digests of keys, verified tokens, trusted peers): two generations instead of a strict LRU, so that a hit in the young
-one is a single lookup, too. When it is full it becomes the old one and the older is forgotten, so at most twice the
-limit is held."""
+"""Bounded caches.
+
+`MemoDict` is for values that depend only on their key and recur in every request (header lines, paths, hosts): a hit
+costs one lookup. `TwoGenerationCache` is for values that are computed elsewhere (digests of keys, verified tokens,
+trusted peers). It uses two generations instead of a strict LRU, so that a hit in the young generation is a single
+lookup, too. When the young generation is full it becomes the old one and the previous old one is dropped, so at most
+twice the limit is held.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +18,14 @@ Key = TypeVar("Key", bound=str | bytes)
 
 
 class MemoDict(dict[Key, V]):
-    """Key -> what `work_out` makes of it.
+    """Maps a key to the result of `work_out`.
 
-    Short ones only, and all are forgotten when there are too many: no client can make this grow, or keep it full.
+    Only short keys are stored, and all entries are dropped when there are too many, so no client can make it grow
+    without bound or keep it full.
     """
 
     max_entries = 2048
-    max_key = 1024  # a bearer token fits
+    max_key = 1024  # long enough for a bearer token
 
     def __init__(self, work_out: Callable[[Key], V]) -> None:
         super().__init__()
@@ -37,7 +41,7 @@ class MemoDict(dict[Key, V]):
 
 
 class TwoGenerationCache(Generic[K, V]):
-    """Holds the latest `limit` to `2 * limit` entries, and `size_limit` to about twice that of key lengths."""
+    """Holds the latest `limit` to `2 * limit` entries, and about twice `size_limit` in total length of keys at most."""
 
     __slots__ = ("_limit", "_old", "_size", "_size_limit", "_young")
 
@@ -49,7 +53,7 @@ class TwoGenerationCache(Generic[K, V]):
         self._size = 0
 
     def get(self, key: K) -> V | None:
-        """Return what was put under `key`, or None; an entry of the old generation becomes young again."""
+        """Return the value of `key`, or None. An entry of the old generation moves to the young one."""
         value = self._young.get(key)
         if value is None and self._old:
             value = self._old.pop(key, None)
@@ -58,16 +62,14 @@ class TwoGenerationCache(Generic[K, V]):
         return value
 
     def put(self, key: K, value: V) -> None:
-        """Keep `value`."""
         if len(self._young) >= self._limit or self._size >= self._size_limit:
             self._old, self._young, self._size = self._young, {}, 0
         self._young[key] = value
         self._size += len(key)
 
     def clear(self) -> None:
-        """Forget everything."""
         self._young, self._old, self._size = {}, {}, 0
 
     def __len__(self) -> int:
-        """Return how many entries are held."""
+        """Return the number of entries."""
         return len(self._young) + len(self._old)

@@ -1,12 +1,9 @@
-"""Who is at the other end (SPEC C-4): the peer, or, behind trusted proxies, the last address that they did not write.
+"""What is known about the client's end of the connection: address, location and kind of user agent.
 
-Only addresses are worked out here; what they say about the caller is `policy.identity` and `policy.geo`.
-
-Where an address is (SPEC C-6): from header fields of a *trusted* proxy, else from a MaxMind-format file.
-
-The fields are X-Country-Code, X-ASN, X-ASN-Type and X-Tor-Exit. From any other peer they are ignored.
-
-Tells bots from their User-Agent (SPEC C-5). A declared name and no more: whoever lies is not found here.
+The address is that of the peer or, behind trusted proxies, the last one that was not added by them. The location
+comes from the header fields of a trusted proxy (X-Country-Code, X-ASN, X-ASN-Type and X-Tor-Exit; ignored from any
+other peer), or else from a MaxMind-format file. Bots are recognized by the name they declare in User-Agent, which is
+not verified.
 """
 
 from __future__ import annotations
@@ -20,13 +17,13 @@ from breakloop.errors import SettingsError
 from breakloop.model.call import Call
 from breakloop.policy.cache import TwoGenerationCache
 
-_HOPS_MAX = 64  # a chain longer than this is made up
-_ADDRESS_MAX = 100  # an IPv6 address with brackets, zone and port; whatever is longer is not worth remembering
+_HOPS_MAX = 64  # a longer chain is forged
+_ADDRESS_MAX = 100  # an IPv6 address with brackets, zone and port; longer values are not cached
 _UNIX = "unix"
 _FORWARDED_FOR = re.compile(r'(?:^|;)\s*for\s*=\s*(?:"([^"]*)"|([^;"\s]*))', re.IGNORECASE)
 _OUTSIDE_QUOTES = re.compile(r'(?:[^,"]|"(?:\\.|[^"\\])*"?)+')
 
-_Seen = tuple[str, bool]  # the address in its one spelling ("" if it is none), and whether it is trusted
+_Seen = tuple[str, bool]  # the normalized address ("" if invalid), and whether it is trusted
 
 
 class ClientIp:
@@ -40,11 +37,11 @@ class ClientIp:
         self._seen: TwoGenerationCache[str, _Seen] = TwoGenerationCache(4096)
 
     def trusted(self, peer: str) -> bool:
-        """Say whether `peer` is one of the trusted proxies."""
+        """Return whether `peer` is one of the trusted proxies."""
         return self._look_up(peer)[1]
 
     def find(self, call: Call) -> str:
-        """Return the client's address in its normal spelling, or the peer as given when it is not an address."""
+        """Return the client's address in normalized form, or the peer as given if it is not an address."""
         address, trusted = self._look_up(call.peer)
         if not trusted:
             return address or call.peer
@@ -76,7 +73,7 @@ class ClientIp:
 
 
 def parse_address(text: str) -> IPv4Address | IPv6Address | None:
-    """Read an address with or without port, brackets and zone; an IPv4-mapped IPv6 address becomes IPv4."""
+    """Parse an address with or without port, brackets and zone. An IPv4-mapped IPv6 address becomes IPv4."""
     text = text.strip()
     if text.startswith("["):
         text, bracket, rest = text[1:].partition("]")
@@ -104,7 +101,9 @@ def _network(entry: str) -> IPv4Network | IPv6Network:
 
 
 def _from_the_right(call: Call) -> Iterator[str]:
-    """Yield claimed hops, nearest first. X-Forwarded-For wins when both fields came: few proxies keep both honest."""
+    """Yield the claimed hops, nearest first. X-Forwarded-For takes precedence if both fields are present, because few
+    proxies maintain both.
+    """
     line = _joined(call, "x-forwarded-for")
     if line is not None:
         yield from reversed([entry.strip() for entry in line.rsplit(",", _HOPS_MAX)[-_HOPS_MAX:]])
@@ -129,7 +128,7 @@ def _joined(call: Call, name: str) -> str | None:
 HEADERS: Final = {"country": "x-country-code", "asn": "x-asn", "type": "x-asn-type", "tor": "x-tor-exit"}
 _YES: Final = frozenset(("1", "true", "yes"))
 _NO: Final = frozenset(("0", "false", "no"))
-# MaxMind's user types, in the words that X-ASN-Type uses.
+# MaxMind's user types, mapped to the values of X-ASN-Type.
 _TYPES: Final = {
     "business": "business",
     "cellular": "isp",
@@ -149,7 +148,7 @@ _NO_RECORD: Final[_Record] = {}
 
 
 class Geo:
-    """Answers `ip:country`, `ip:asn`, `ip:type` and `ip:tor`; a file that cannot be read is a `SettingsError`."""
+    """Reads `ip:country`, `ip:asn`, `ip:type` and `ip:tor`. Raises `SettingsError` for a file that cannot be read."""
 
     __slots__ = ("_client_ip", "_read", "_seen")
 
@@ -159,7 +158,7 @@ class Geo:
         self._seen: TwoGenerationCache[str, _Record] = TwoGenerationCache(4096)
 
     def value(self, what: str, call: Call, address: str) -> str | None:
-        """Return `what` ("country", "asn", "type", "tor") of a request whose client is at `address`; None = missing."""
+        """Return `what` ("country", "asn", "type" or "tor") for a request from `address`, or None if unknown."""
         raw = call.headers.get(HEADERS[what])
         if raw and self._client_ip.trusted(call.peer):
             stated = _normal(what, raw.decode("latin-1").strip())
@@ -217,7 +216,7 @@ def _from_record(what: str, record: _Record) -> str | None:
     if what == "type":
         kind = _TYPES.get(str(traits.get("user_type", "")))
         return kind or ("hosting" if traits.get("is_hosting_provider") else None)
-    # Files that know about Tor leave the field out for every other address they list.
+    # Files with Tor data omit the field for every other address that they list.
     if traits.get("is_tor_exit_node"):
         return "true"
     return "false" if record else None
@@ -228,7 +227,7 @@ def _inner(record: _Record, name: str) -> _Record:
     return value if isinstance(value, dict) else _NO_RECORD
 
 
-# Names as their operators publish them, lower case. The longest that occurs decides.
+# Names as published by their operators, in lower case. The longest one that occurs decides.
 _CATEGORIES: Final = {
     "ai_crawler": (
         "ai2bot", "amazonbot", "anthropic-ai", "bedrockbot", "bytespider", "ccbot", "claudebot", "claude-searchbot",
@@ -254,13 +253,13 @@ _CATEGORIES: Final = {
 }  # fmt: skip
 _NAMES: Final = {name: category for category, names in _CATEGORIES.items() for name in names}
 _KNOWN: Final = re.compile("|".join(re.escape(name) for name in sorted(_NAMES, key=len, reverse=True)))
-# Any other program that calls itself one; a word that merely ends so (the phone maker Cubot) is left alone.
+# Any other program that calls itself a bot, but not a word that merely ends so (the phone maker Cubot).
 _SELF_DECLARED: Final = re.compile(r"(?<!cu)bot(?![a-z])|crawler|spider|scraper")
 _LOOKED_AT_MAX: Final = 1024
 
 
 def classify(user_agent: str) -> str:
-    """Return the category of a User-Agent, or "" for one that names no bot."""
+    """Return the category of a User-Agent, or "" if it does not name a bot."""
     text = user_agent[:_LOOKED_AT_MAX].lower()
     found = _KNOWN.findall(text)
     if found:
@@ -269,7 +268,9 @@ def classify(user_agent: str) -> str:
 
 
 class UserAgents:
-    """Remembers what recent User-Agents were: the few clients of a gateway send the same ones all day."""
+    """Caches the categories of recent User-Agents, because the clients of a gateway send the same few values all the
+    time.
+    """
 
     __slots__ = ("_seen",)
 
@@ -277,7 +278,7 @@ class UserAgents:
         self._seen: TwoGenerationCache[bytes, str] = TwoGenerationCache(1024)
 
     def category(self, raw: bytes) -> str:
-        """Return the category of a raw header value, "" for none."""
+        """Return the category of a raw header value, or ""."""
         raw = raw[:_LOOKED_AT_MAX]
         category = self._seen.get(raw)
         if category is None:

@@ -1,8 +1,8 @@
-"""Schema -> `CompiledBundle`. Runs once per bundle, off the request path; what can be worked out early is.
+"""Compiles a validated bundle (`policy.schema`) to a `CompiledBundle`: policies, rules with their limiters, kill
+switches and the settings of agents.
 
-The bundle's `agents` -> what the engine holds them to (SPEC B-1, G-1). A part of `compile`.
-
-Rules of a bundle -> their limiters (SPEC L-1 to L-3). A part of `compile`.
+This runs once per bundle and off the request path. As much as possible is computed here, so that requests need not
+compute it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from breakloop.policy.schema.types import validate
 from breakloop.policy.senders import CallerProfiles, steady
 from breakloop.pricing.tokens import Estimator, estimator
 
-AGENTS: Final = "agents"  # what stands for a policy in verdicts and events
+AGENTS: Final = "agents"  # the policy name for agent settings in verdicts and events
 _STATUS: Final = 429
 
 
@@ -62,7 +62,7 @@ class AgentBudget(CostBudget):
 
 
 def agent_terms(agents: Mapping[str, bundle.Agent], context: DetectorContext, agent_of: Getter) -> Iterator[AgentTerms]:
-    """Yield what is said of each agent or pattern."""
+    """Yield the compiled settings of each agent or pattern."""
     for index, (pattern, agent) in enumerate(agents.items()):
         presence = ActiveHours(active=agent.active, hours=agent.hours, zone=agent.timezone)
         rules = tuple(_rules(agent, pattern, agent_of))
@@ -75,7 +75,7 @@ def agent_terms(agents: Mapping[str, bundle.Agent], context: DetectorContext, ag
 
 
 def _rules(agent: bundle.Agent, pattern: str, agent_of: Getter) -> Iterator[CompiledRule]:
-    """Each agent that a pattern names has a limit and a budget of its own."""
+    """Compile the rate limit and the daily budget of an agent. Each agent that a pattern matches has its own."""
     limit = agent.rate_limit
     if limit is not None:
         burst = limit.burst if limit.burst is not None else limit.requests_per_minute
@@ -113,14 +113,13 @@ _UNITS = {"usage:usd": MICROUSD, "usage:tokens": TOKENS}
 
 
 class LimiterCompiler:
-    """Makes limiters out of rules."""
+    """Creates the limiters of rules."""
 
     def __init__(self, descriptors: Descriptors) -> None:
         self._descriptors = descriptors
         self._estimators: dict[str, Estimator] = {}
 
     def of(self, rule: bundle.Rule) -> Limiter:
-        """Return the limiter of a rule."""
         config = rule.config
         if isinstance(config, TokenBucketConfig):
             return self._token_bucket(config)
@@ -129,11 +128,11 @@ class LimiterCompiler:
         return _llm_tokens(config)
 
     def estimator(self, rule: bundle.Rule) -> Estimator:
-        """Return what guesses the tokens of a prompt for a rule that needs it."""
+        """Return the estimator of prompt tokens for a rule that needs one."""
         config = rule.config
         named = config.token_source.estimator if isinstance(config, LlmTokensConfig) else "simple_word"
         if named not in self._estimators:
-            self._estimators[named] = estimator(named)  # one for all rules: what it found for one holds for the next
+            self._estimators[named] = estimator(named)  # shared, so that an estimate for one rule is reused by the next
         return self._estimators[named]
 
     def _token_bucket(self, config: TokenBucketConfig) -> TokenBucket:
@@ -161,13 +160,13 @@ class LimiterCompiler:
 
 
 def stream_caps(rule: bundle.Rule, policy: str) -> tuple[CompletionCap, CompletionCap] | None:
-    """Return the cap of streamed answers, enforced and in shadow, where a rule asks for one."""
+    """Return the caps on streamed responses, enforced and in shadow mode, if a rule sets one."""
     config = rule.config
     if not isinstance(config, LlmTokensConfig) or not config.enforce_mid_stream:
         return None
     tokens = config.max_completion_tokens
     if tokens is None:
-        return None  # which the schema refuses
+        return None  # the schema rejects this
     cap = CompletionCap(tokens, policy, rule.name, cuts=True)
     return cap, cap._replace(cuts=False)
 
@@ -188,9 +187,10 @@ SECRET_DESCRIPTORS = frozenset([*(f"header:{name}" for name in SECRET_HEADERS), 
 def compile_bundle(
     bundle: schema.Bundle | None, digest: str, descriptors: Descriptors, secret: bytes, guard: BuiltinLoopGuard
 ) -> CompiledBundle:
-    """Return the bundle ready for the engine. None stands for "no policy configured": the built-in protection only.
+    """Compile a bundle for the engine. None means that no policy is configured; then only the built-in protection
+    applies.
 
-    Changes nothing outside the bundle that it returns: a bundle may be compiled only to validate it.
+    Has no side effects, because a bundle may be compiled only to validate it.
     """
     if bundle is None:
         bundle = schema.Bundle(bundle_version=1, policies=[])
@@ -222,20 +222,22 @@ def compile_bundle(
 def _agents_with(
     maker: _Maker, said: Mapping[str, schema.Agent], given: Mapping[str, Mapping[str, Any]]
 ) -> CompiledAgents:
-    """Lay what was set for single agents over what the bundle says of them, or of the longest pattern that fits."""
+    """Merge settings made for single agents at run time into the bundle's settings for that agent, or for the longest
+    pattern that matches it.
+    """
     merged = dict(said)
     patterns = sorted((one for one in said if one.endswith("*")), key=len, reverse=True)
     for name, fields in given.items():
         base = name if name in said else next((one for one in patterns if name.startswith(one[:-1])), "")
         before = said[base].model_dump(exclude_unset=True) if base else {}
         made, _ = validate(schema.Agent, {**before, **fields})
-        if made is not None:  # else the two do not go together, and the bundle's holds
+        if made is not None:  # otherwise the two conflict, and the bundle's settings apply
             merged[name] = made
     return maker.agents(merged)
 
 
 class _Maker:
-    """Carries what every part of a bundle needs to be compiled."""
+    """Compiles the parts of a bundle and holds what they share."""
 
     def __init__(self, descriptors: Descriptors, fingerprinter: Fingerprinter) -> None:
         self._descriptors = descriptors
@@ -306,7 +308,9 @@ class _Maker:
         return BreakerRule(rules[0], made, estimator("simple_word") if by_money else None)
 
     def _shown(self, name: str) -> Getter:
-        """A descriptor as state keys and debug fields may hold it: of keys and tokens only a digest (SPEC Y-1)."""
+        """Return a getter whose values may appear in state keys and debug headers: keys and tokens are replaced by
+        digests.
+        """
         getter = self._descriptors.getter(name)
         if name not in SECRET_DESCRIPTORS:
             return getter
@@ -327,7 +331,7 @@ def _names_used(spec: schema.Spec) -> tuple[str, ...]:
 
 
 def _sources_used(spec: schema.Spec) -> tuple[str, ...]:
-    """Where rules read their costs from."""
+    """Return the descriptors that rules read their costs from."""
     configs = [rule.config for rule in (*spec.rules, spec.fallback_limit) if rule is not None]
     sources = [config.cost_source for config in configs if isinstance(config, TokenBucketConfig)]
     return tuple(source for source in sources if source != "fixed")

@@ -1,4 +1,4 @@
-"""Compiles `loop_detection` blocks, and the built-in protection of LLM calls, to detectors. A part of `compile`."""
+"""Compiles `loop_detection` blocks and the built-in protection of LLM calls to detectors. Used by `compile`."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ _DEFAULT_STATUS: Final = 429
 
 @dataclass(slots=True)
 class DetectorContext:
-    """What the detectors of one bundle share."""
+    """State shared by the detectors of one bundle."""
 
     read: Descriptors
     fingerprinter: Fingerprinter
     tail_messages: int = TAIL_MESSAGES  # how many of the last messages of a request the detectors read
-    identities: int = 0  # cached in `CallerProfile.identities`
+    identities: int = 0  # how many are cached in `CallerProfile.identities`
 
 
 def policy_detectors(
@@ -172,8 +172,9 @@ def _config(block: AnyLoop, policy: str, index: int, status: int, *, default: bo
 
 
 def _steps(context: DetectorContext, block: StepsLoop, config: DetectorConfig) -> list[CompiledDetector]:
-    """Compile a block of steps. The detector of a session's steps is the last one, because it depends on what the
-    detector of unnamed sessions sets."""
+    """Compile a block of steps. The detector of a session's steps comes last, because it depends on a value set by the
+    detector of unnamed sessions.
+    """
     settings, digest, read = block.settings(), context.fingerprinter.short, context.read
     notice, block_at, _ = settings.thresholds["spawn"]
     return [
@@ -236,7 +237,7 @@ def _identity(context: DetectorContext, names: tuple[str, ...]) -> Callable[[Cal
 
 
 def _tail(context: DetectorContext, messages: int) -> Callable[[Call], str | None]:
-    context.tail_messages = max(context.tail_messages, messages + 1)  # and a call before them
+    context.tail_messages = max(context.tail_messages, messages + 1)  # plus the call before them
     read = context.read
     return TailFingerprint(
         context.fingerprinter, caller=read.caller, agent=read.agent, chat=read.chat, messages=messages
@@ -246,7 +247,7 @@ def _tail(context: DetectorContext, messages: int) -> Callable[[Call], str | Non
 def _exact_spec(block: ExactLoop, action: str) -> FingerprintSpec:
     return FingerprintSpec(
         window_s=block.window_seconds,
-        limit=block.threshold_identical_requests - 1,  # the Nth request trips
+        limit=block.threshold_identical_requests - 1,  # the Nth request triggers it
         sliding=block.window == "sliding",
         denies=action in DENYING,
         concurrent_free=block.concurrent_free,
@@ -260,7 +261,7 @@ def _tail_spec(block: TailLoop, action: str) -> FingerprintSpec:
         limit=block.max_hits,
         sliding=True,
         denies=action in DENYING,
-        # A cooldown blocks; actions that do not block only count.
+        # Only actions that deny have a cooldown; other actions only count.
         cooldown_s=block.cooldown_seconds if action in DENYING else 0.0,
         growth=block.cooldown_growth,
         cooldown_max_s=block.cooldown_max_seconds,
@@ -285,5 +286,5 @@ def _allow_list(allow: Allow, tool_messages: int) -> AllowList | None:
 
 
 def expiry(moment: datetime | None) -> float:
-    """Return when something ends; infinity for never."""
+    """Return the time at which something expires, or infinity if it never does."""
     return math.inf if moment is None else moment.timestamp()

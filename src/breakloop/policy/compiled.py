@@ -1,10 +1,9 @@
-"""A bundle as the engine uses it: immutable, in evaluation order, every descriptor resolved to a function.
-`compile` makes it from the validated schema; nothing here reads YAML, time or the network. What a rule does is in
-`rules`.
+"""A compiled bundle, as the engine uses it: immutable, in evaluation order, with every descriptor resolved to a
+function.
 
-Whether an agent may work at all, and at this hour (SPEC B-1): `active`, `allowed_hours` in its time zone.
-
-Whether judging a request needs its body (SPEC D-1): one that nobody looks at can pass in pieces, however large.
+`compile` creates it from the validated schema. Nothing in this module reads YAML, the clock or the network. It also
+decides whether an agent may run at a given time, and whether evaluating a request needs its body: a body that is not
+needed can be streamed through, however large it is.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _DAY: Final = 24 * 60
 
 
 class NotNow(NamedTuple):
-    """Why an agent may not work now."""
+    """Why an agent may not run now."""
 
     reason: str
     message: str
@@ -38,17 +37,17 @@ class NotNow(NamedTuple):
 
 
 class ActiveHours:
-    """When one agent, or all that a pattern names, may work."""
+    """When an agent, or every agent that a pattern matches, may run."""
 
     __slots__ = ("_active", "_hours", "_zone")
 
     def __init__(self, *, active: bool = True, hours: tuple[int, int] | None = None, zone: str = "UTC") -> None:
         self._active = active
-        self._hours = hours  # minutes of the day; the end is the smaller one when it goes over midnight
+        self._hours = hours  # minutes of the day; the end is smaller than the start if the span crosses midnight
         self._zone = ZoneInfo(zone)
 
     def absent(self, now: float) -> NotNow | None:
-        """Return why it may not work now, or None."""
+        """Return why the agent may not run at `now`, or None if it may."""
         if not self._active:
             return NotNow("agent_inactive", "This agent is switched off in the bundle.", None)
         if self._hours is None:
@@ -65,65 +64,63 @@ class ActiveHours:
 
 
 class CompiledDetector(Protocol):
-    """A compiled loop detector: one that counts fingerprints, or one that remembers."""
+    """A compiled loop detector: either one that counts fingerprints or one that keeps a window."""
 
     config: DetectorConfig
 
     def plan(self, call: Call, project: str, group: int, now: float) -> CountFingerprint | DetectorSlot | None:
-        """Return what it needs from the store, or what stands for that until a window is read."""
+        """Return its store operation, or a slot for one that can only be built once its window has been read."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class CompiledPolicy:
-    """One policy, compiled."""
-
     id: str
     index: int
     selector: CompiledSelector
     shadow: bool
     loops: tuple[CompiledDetector, ...]
-    decides_loops: bool  # it has a `loop_detection` of its own, even a disabled one
+    decides_loops: bool  # it has its own `loop_detection`, even a disabled one
     rules: tuple[CompiledRule, ...]
     fallback: CompiledRule | None
     breaker: BreakerRule | None
     status: int
     denies_on_store_error: bool
     rejects_large_bodies: bool
-    descriptors: tuple[tuple[str, Getter], ...]  # all it names, for debug headers and `explain`
-    metered: bool  # some of its rules charge what an answer corrects
-    steady: bool  # whom its rules count depends on nothing but the sender (`policy.senders`)
+    descriptors: tuple[tuple[str, Getter], ...]  # all that it names, for debug headers and `explain`
+    metered: bool  # some of its rules make charges that are corrected after the response
+    steady: bool  # the keys of its rules depend only on the sender (`policy.senders`)
 
 
 class RunCharges(Protocol):
-    """The ceiling of what a run may cost (`policy.run_rule`)."""
+    """The limit on what a run may cost (`policy.rules.RunRule`)."""
 
     limiter: RunBudget
     name: str
 
     def plan(self, call: Call, group: int, meter: MeterPort) -> tuple[DetectorSlot | Op, ...]:
-        """Return what stands for its charges until a window is read."""
+        """Return slots for its charges, which can only be built once a window has been read."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class AgentTerms:
-    """What holds for one agent beside the policies."""
+    """The settings that apply to one agent in addition to the policies."""
 
-    pattern: str  # as the bundle names it
+    pattern: str  # as written in the bundle
     detectors: tuple[CompiledDetector, ...]
     presence: ActiveHours
     rules: tuple[CompiledRule, ...] = ()  # its rate limit and its daily budget
-    run: RunCharges | None = None  # what each of its runs may cost
+    run: RunCharges | None = None  # the limit on the cost of each of its runs
 
     @property
     def metered(self) -> bool:
-        """Whether it charges what an answer corrects."""
+        """Whether it makes charges that are corrected after the response."""
         return self.run is not None or any(rule.limiter.needs for rule in self.rules)
 
 
 class CompiledAgents:
-    """Settings by agent: by its name, else by the longest pattern that fits."""
+    """The settings of agents, found by the agent's name or else by the longest pattern that matches."""
 
     __slots__ = ("_named", "_prefixes")
 
@@ -138,11 +135,11 @@ class CompiledAgents:
 
     @property
     def metered(self) -> bool:
-        """Whether any of them charges what an answer corrects."""
+        """Whether any of them makes charges that are corrected after the response."""
         return any(one.metered for one in (*self._named.values(), *self._prefixes))
 
     def find(self, agent: str) -> AgentTerms | None:
-        """Return what is said of an agent, or None."""
+        """Return the settings of an agent, or None."""
         named = self._named.get(agent)
         if named is not None:
             return named
@@ -151,7 +148,7 @@ class CompiledAgents:
 
 @dataclass(frozen=True, slots=True)
 class CompiledBundle:
-    """Everything one request is judged by. Swapped whole: a request sees one bundle."""
+    """Everything that a request is evaluated against. Replaced as a whole, so a request sees exactly one bundle."""
 
     version: int
     digest: str
@@ -163,16 +160,16 @@ class CompiledBundle:
     kill_override_until: float
     expires: float
     default_loops: tuple[CompiledDetector, ...]
-    project_loops: dict[str, tuple[CompiledDetector, ...]]  # projects with a `loop_guard` of their own
-    tail_messages: int  # last messages of a request that its detectors read
+    project_loops: dict[str, tuple[CompiledDetector, ...]]  # projects with their own `loop_guard`
+    tail_messages: int  # how many of the last messages of a request the detectors read
     agents: CompiledAgents
     agents_with: Callable[
         [Mapping[str, Mapping[str, Any]]], CompiledAgents
-    ]  # and with what was set for some at run time
+    ]  # `agents` merged with settings made at run time
     snoozed: Mapping[str, float] = field(default_factory=dict)  # fingerprints that may repeat, and until when
 
     def stops(self, agent: str, now: float) -> CompiledKillSwitch | None:
-        """Return the kill switch that stops all requests of an agent, as far as its name tells."""
+        """Return the active kill switch that stops every request of this agent by its name, or None."""
         return None if self.kill_override_until > now else self.kill_switches.named("agent:id", agent, now)
 
 
@@ -181,8 +178,8 @@ BODY_DESCRIPTORS: Final = frozenset(("agent:session", "llm:model", "llm:provider
 
 
 def needs_body(bundle: CompiledBundle, host: str, method: str, path: str, content_type: bytes) -> bool:
-    """Tell whether anything in the bundle would look into the body of such a request."""
-    loops_decided, says_tokens = False, bool(of_path(path))  # what limits of tokens and money read is found by the path
+    """Return whether anything in the bundle would read the body of such a request."""
+    loops_decided, says_tokens = False, bool(of_path(path))  # token and cost limits recognize LLM calls by path
     if says_tokens and bundle.agents.metered:
         return True
     for policy in bundle.routes.match(host, method, path):
@@ -196,14 +193,14 @@ def needs_body(bundle: CompiledBundle, host: str, method: str, path: str, conten
         loops_decided = loops_decided or (policy.decides_loops and not policy.shadow)
     if not BODY_DESCRIPTORS.isdisjoint(bundle.kill_switches.keys):
         return True
-    # The protection of LLM calls finds them by their path, or in JSON, whatever the type says. Only what is clearly no
-    # text, and goes nowhere where LLMs answer, is none.
+    # The built-in protection recognizes LLM calls by path or by a JSON body, whatever the content type is. The body
+    # is not needed only if it is clearly not text and the path is not that of an LLM API.
     has_loops = bool(bundle.default_loops or bundle.project_loops)
     return has_loops and not loops_decided and (says_tokens or not content_type.lower().startswith(_NO_TEXT))
 
 
 def rejects_large(bundle: CompiledBundle | None, call: Call) -> bool:
-    """Tell whether a policy for this call does not want bodies to pass that are too large to be judged (SPEC Y-2)."""
+    """Return whether a policy for this call denies requests whose body is too large to be evaluated."""
     if bundle is None:
         return False
     return any(policy.rejects_large_bodies for policy in bundle.routes.match(call.host, call.method, call.path))

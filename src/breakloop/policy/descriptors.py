@@ -1,13 +1,9 @@
-"""The request context (SPEC C-6, C-7): names such as `header:x-team` or `agent:id`, turned once per bundle into getters
-that cost a lookup per request. What a request *is* gets worked out by the neighbours (`jwt`, `client_ip`, `identity`,
-`geo`, `user_agent`, `wire`); this file only puts names to it. Empty values are missing values.
+"""Request descriptors: names such as `header:x-team` or `agent:id`, and how their values are read from a request.
 
-Which descriptor names exist (SPEC C-6) and what is wrong with one that does not. Reading a descriptor's value from
-a request is `policy.descriptors`' work.
-
-The query of a request (SPEC C-1): parsed with repeated keys kept, and as fingerprints and logs may see it.
-
-`?key=` is an API key there, so it is left out of both; naming the caller by it is `policy.identity`.
+Names are validated here and resolved once per bundle to getter functions, so that reading a descriptor costs one
+lookup per request. The values come from `policy.jwt`, `policy.client`, `policy.identity` and the parsed body. An
+empty value counts as missing. The module also parses the query string; `?key=` holds an API key and is therefore
+left out of fingerprints and logs.
 """
 
 from __future__ import annotations
@@ -45,21 +41,21 @@ FIXED: dict[str, tuple[str, ...]] = {
 OPEN: dict[str, str] = {"jwt": "a claim", "header": "a header name", "query": "a query parameter"}
 
 _TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
-# Claims may be namespaced by a URL, which identity providers do; dots separate nested claims.
+# Identity providers may namespace claims by URL; dots separate nested claims.
 _CLAIM = re.compile(r"[A-Za-z0-9_@:/-]+(?:\.[A-Za-z0-9_@:/-]+)*")
 _QUERY = re.compile(r"[^\s&=#]+")
 _NAME_PATTERNS = {"jwt": _CLAIM, "header": _TOKEN, "query": _QUERY}
 
 
 def canonical(text: str) -> str:
-    """Return the one spelling of a valid descriptor: header names in lower case with `-`."""
+    """Return the canonical spelling of a valid descriptor: header names in lower case with `-`."""
     if text.startswith("header:"):
         return text.lower().replace("_", "-")
     return text
 
 
 def fault(text: str) -> tuple[str, str] | None:
-    """Return (message, hint) saying what is wrong with a descriptor, or None when it is fine."""
+    """Return (message, hint) for an invalid descriptor, or None if it is valid."""
     kind, colon, name = text.partition(":")
     if not colon:
         return _without_kind(text)
@@ -89,13 +85,13 @@ def _without_kind(text: str) -> tuple[str, str]:
 
 _FIELDS_MAX: Final = 1000
 _API_KEY: Final = "key"
-# Already as it would be spelled; each field has a name and a value.
+# Already in canonical form; each field has a name and a value.
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_.~-]+=[A-Za-z0-9_.~-]*(?:&[A-Za-z0-9_.~-]+=[A-Za-z0-9_.~-]*)*").fullmatch
 _SPELLED_ONE_WAY: Final = re.compile(r"[A-Za-z0-9_.~-]*+=?[A-Za-z0-9_.~-]*+").fullmatch
 
 
 def fields(call: Call) -> dict[str, list[str]]:
-    """Return the decoded query, each key with its values in order; kept on the call."""
+    """Return the decoded query: each key with its values in order. The result is cached on the call."""
     known = call.parsed.query
     if known is not None:
         return known
@@ -109,7 +105,9 @@ def fields(call: Call) -> dict[str, list[str]]:
 
 
 def query_for_fingerprint(call: Call) -> str:
-    """Return the query sorted by key in one spelling, values of a repeated key in order, without the API key."""
+    """Return the query in canonical form for fingerprints: sorted by key, the values of a repeated key in order,
+    without the API key.
+    """
     query = call.query
     if not query:
         return ""
@@ -119,7 +117,7 @@ def query_for_fingerprint(call: Call) -> str:
         if query.count("&") < _FIELDS_MAX:
             return "&".join(sorted(query.split("&"), key=_name))
     pieces = query.split("&", _FIELDS_MAX)
-    # What lies beyond the bound still tells requests apart, by digest: it may hold a secret.
+    # Fields beyond the limit still distinguish requests, but only by digest: they may contain a secret.
     rest = "&~" + _digest(pieces.pop()) if len(pieces) > _FIELDS_MAX else ""
     pairs = [_spelled(piece) for piece in pieces if piece]
     pairs.sort(key=_key)
@@ -160,24 +158,24 @@ _IDENTITY_ENCODING: Final = b"identity"
 
 @dataclass(frozen=True, slots=True)
 class ContextSettings:
-    """Plain values handed down from the settings."""
+    """The settings that descriptors depend on."""
 
     secret: bytes = b""
     trusted_proxies: tuple[str, ...] = ()
     project: str = "default"
     project_descriptor: str = ""
-    shard_by_agent: bool = False  # what belongs to an agent is a part of its own of the project
+    shard_by_agent: bool = False  # store the state of each agent in its own shard of the project
     jwt: JwtKeys | None = None
     geo_file: str = ""
 
 
 def canonical_header(name: str) -> str:
-    """Return the one spelling of a header name: lower case, with hyphens (SPEC C-2)."""
+    """Return the canonical spelling of a header name: lower case, with hyphens."""
     return name.strip().lower().replace("_", "-")
 
 
 class Descriptors:
-    """Everything that can be asked about a call; answers that cost something are kept on the call."""
+    """Reads the descriptors of a call. Values that are expensive to compute are cached on the call."""
 
     __slots__ = (
         "_addresses",
@@ -205,14 +203,14 @@ class Descriptors:
         self._fixed = self._fixed_getters()
         self._project = settings.project
         self._project_getter = self._project_source(settings.project_descriptor)
-        self.project_is_steady = not settings.project_descriptor  # the same for everybody
+        self.project_is_steady = not settings.project_descriptor  # the same for all callers
         self.shard_by_agent = settings.shard_by_agent
         self._key_parts = MemoDict(escape)
         fixed = self.project_is_steady and not settings.shard_by_agent
         self._fixed_project = (settings.project, escape(settings.project)) if fixed else None  # the same for all calls
 
     def getter(self, name: str) -> Getter:
-        """Return the function that reads descriptor `name` from a call; ValueError for a name that is none."""
+        """Return the function that reads descriptor `name` from a call. Raises `ValueError` for an invalid name."""
         if (wrong := fault(name)) is not None:
             raise ValueError(wrong[0])
         kind, _, rest = name.partition(":")
@@ -225,7 +223,7 @@ class Descriptors:
         return lambda call: claim_text(self.claims(call), rest)
 
     def caller(self, call: Call) -> str:
-        """Return who calls: `sub:` and a verified subject, `key:` and a digest, or `ip:` and an address."""
+        """Return the caller: `sub:` with a verified subject, `key:` with a digest, or `ip:` with an address."""
         known = call.identity.caller
         if known is None:
             sender = call.identity.profile
@@ -233,7 +231,7 @@ class Descriptors:
         return known
 
     def agent(self, call: Call) -> str:
-        """Return the agent named in the path or in X-Agent-Id, else the caller."""
+        """Return the agent from the path or from X-Agent-Id, or else the caller."""
         known = call.identity.agent
         if known is None:
             sender = call.identity.profile
@@ -241,15 +239,16 @@ class Descriptors:
         return known
 
     def project(self, call: Call) -> str:
-        """Return the project: what the descriptor named in the settings says, else the setting."""
+        """Return the project: the value of the descriptor named in the settings, or else the configured project."""
         if self._project_getter is None:
             return self._project
         named = self._project_getter(call)
         return self._digests.bounded(named) if named else self._project
 
     def assign_project(self, call: Call) -> tuple[str, str]:
-        """Set the project of a call, and the part of keys under which the state of its agent is kept; return the
-        project, by its name and as keys hold it."""
+        """Set the project of a call and the shard that holds the state of its agent. Returns the name of the project
+        and its escaped form for keys.
+        """
         identity = call.identity
         fixed = self._fixed_project
         if fixed is not None:
@@ -261,41 +260,42 @@ class Descriptors:
         return name, in_keys
 
     def session(self, call: Call) -> str:
-        """Return the client's own session id, else one derived from how its conversation opens; "" if neither is there.
+        """Return the session id sent by the client, or else one derived from the start of the conversation; "" if there
+        is neither.
 
-        Ids are as clients chose them: keep them together with the caller, who may have picked somebody else's.
+        Clients choose these ids freely, and a caller may send the id of another caller. Always combine a session id
+        with the caller.
         """
         known = call.identity.session
-        if known is None:  # kept, so that it stays the same until the call is answered
+        if known is None:  # cached, so that it stays the same until the response is recorded
             known = call.identity.session = self.sessions.find(call)
         return known
 
     def derived(self, call: Call) -> bool:
-        """Tell whether the session is named after how it opens, because the client gives it no name."""
+        """Return whether the session id was derived from the start of the conversation because the client sent none."""
         if call.identity.session is None:
             self.session(call)
         return call.identity.session_derived
 
     def lane(self, call: Call) -> str:
-        """Return what requests of one program have in common, whatever they are about: model and system prompt."""
+        """Return what the requests of one program have in common regardless of their topic: model and system prompt."""
         taken, chat = self.taken(call), self.chat(call)
         return f"{chat.model}\0{taken.system()}" if taken and chat else ""
 
     def parent(self, call: Call) -> str:
-        """Return the session or agent that started this call's, as the client names it; "" where it names none."""
+        """Return the id of the parent session or agent, as sent by the client; "" if it sent none."""
         return self._digests.bounded(identity.parent_header(call))
 
     def trace(self, call: Call) -> str:
-        """Return the trace that the call is part of, if an earlier call of the same caller was; else ""."""
-        self.session(call)  # looks into the body where that is needed
+        """Return the id of the call's trace if an earlier call of the same caller had the same one, or else ""."""
+        self.session(call)  # reads the body if necessary
         return self.sessions.trace(call)
 
     def answered(self, call: Call, answer: Answer) -> None:
-        """Remember which session an answer belongs to: the next request may name nothing but this answer."""
+        """Record the session of a response: the next request may refer to it by nothing but the response id."""
         self.sessions.answered(call, answer)
 
     def client_ip(self, call: Call) -> str:
-        """Return the client's address (SPEC C-4)."""
         known = call.identity.ip
         if known is None:
             sender = call.identity.profile
@@ -303,7 +303,7 @@ class Descriptors:
         return known
 
     def claims(self, call: Call) -> Mapping[str, object]:
-        """Return the token's claims; `call.identity.verified` says afterwards whether they were checked."""
+        """Return the claims of the token. Afterwards, `call.identity.verified` is whether the token was verified."""
         known = call.identity.claims
         if known is not None:
             return known
@@ -318,7 +318,7 @@ class Descriptors:
         return known
 
     def chat(self, call: Call) -> Chat | None:
-        """Return what an LLM request says, or None for anything else."""
+        """Return the parsed LLM request, or None for any other request."""
         parsed = call.parsed
         known = parsed.chat
         if known is None:
@@ -329,7 +329,7 @@ class Descriptors:
         return known or None
 
     def head(self, call: Call) -> Chat | None:
-        """Return the same for those who need none of its messages: they may be unread."""
+        """Return the same as `chat` for readers that do not need the messages, which may be left unparsed."""
         parsed = call.parsed
         known = parsed.chat
         if known is None:
@@ -338,11 +338,11 @@ class Descriptors:
         return known or None
 
     def taken(self, call: Call) -> ParsedBody | None:
-        """Return the body of an LLM request taken apart, for all else that is read of it; None for anything else."""
+        """Return the parsed body of an LLM request, or None for any other request."""
         return call.parsed.body if self.chat(call) else None  # type: ignore[return-value]  # the registry made it
 
     def step(self, call: Call) -> Step | None:
-        """Return the newest step of an LLM request, or None for anything else."""
+        """Return the newest step of an LLM request, or None for any other request."""
         known = call.parsed.step
         if known is None:
             taken = self.taken(call)
@@ -350,7 +350,7 @@ class Descriptors:
         return known or None
 
     def window(self, call: Call) -> str:
-        """Return whose session this is, as windows are kept by: the caller's own, or "" for a call that has none."""
+        """Return the owner of the call's windows: caller and session, or "" for a call without a session."""
         session = call.identity.session or self.session(call)
         return f"{call.identity.caller or self.caller(call)}|{session}" if session else ""
 
@@ -360,7 +360,7 @@ class Descriptors:
         return tuple([made.name for message in chat.tail[-messages:] for made in message.calls]) if chat else ()
 
     def key_digest(self, call: Call) -> str | None:
-        """Return the digest that stands for the API key, or None without one."""
+        """Return the digest of the API key, or None if the request has no key."""
         key = identity.api_key(call, _QUERY_KEY)
         return self._digests.of_key(key) if key else None
 

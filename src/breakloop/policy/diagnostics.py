@@ -1,10 +1,8 @@
-"""What the schema's checks found, in plain words with a hint: pydantic's list of errors -> `Finding`s. Nothing of its
-vocabulary reaches the reader. Places in the file are added later, by `policy.places`.
+"""Turns pydantic's validation errors into findings in plain words with hints; none of pydantic's terms reach the user.
+Locations in the file are added later (`policy.documents`).
 
-Which fields a block of the schema has, found by walking the models' types along a path; and where a field belongs
-that stands in the wrong block. Works on the types alone and so needs no pydantic.
-
-Did-you-mean: the known word nearest to what was typed.
+Hints come from the types of the schema: which fields a block has, which block a misplaced field belongs to, and
+which known word is nearest to a misspelled one.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ _CAMEL = re.compile("(?<=[a-z0-9])(?=[A-Z])")
 
 
 def nearest(typed: str, known: Iterable[str]) -> str | None:
-    """Return the known word that `typed` most likely stands for, also when only its first words were typed."""
+    """Return the known word that `typed` most likely means, even if only its first words were typed."""
     folded = _fold(typed)
     scored = [(_score(folded, _fold(word)), word) for word in known]
     best, word = max(scored, key=lambda pair: pair[0], default=(0.0, ""))
@@ -30,24 +28,24 @@ def nearest(typed: str, known: Iterable[str]) -> str | None:
 
 
 def _score(typed: str, word: str) -> float:
-    """Likeness from 0 to 1; a part of a word counts a little less than the whole."""
+    """Return the similarity from 0 to 1. A part of a word scores slightly less than the whole word."""
     whole = SequenceMatcher(None, typed, word).ratio()
     return max([whole, *(0.9 * SequenceMatcher(None, typed, part).ratio() for part in _parts(word))])
 
 
 def did_you_mean(typed: str, known: Iterable[str], prefix: str = "") -> str:
-    """Return `; did you mean "x"?`, or nothing when no known word is near."""
+    """Return `; did you mean "x"?`, or an empty string if no known word is similar."""
     word = nearest(typed, known)
     return f'; did you mean "{prefix}{word}"?' if word is not None else ""
 
 
 def _fold(word: str) -> str:
-    """`pathPrefix`, `path-prefix` and `path_prefix` are the same word."""
+    """Normalize spelling: `pathPrefix`, `path-prefix` and `path_prefix` are the same word."""
     return _CAMEL.sub("_", word).replace("-", "_").lower()
 
 
 def _parts(word: str) -> Iterator[str]:
-    """The leading and the trailing words: `threshold` of `threshold_identical_requests`."""
+    """Return the leading and the trailing words: `threshold` of `threshold_identical_requests`."""
     words = word.split("_")
     for cut in range(1, len(words)):
         yield "_".join(words[:cut])
@@ -55,7 +53,7 @@ def _parts(word: str) -> Iterator[str]:
 
 
 _SPELLINGS = {"tokens_per_second": "rps"}
-_KINDS = ("similarity", "algorithm")  # the fields that choose between blocks
+_KINDS = ("similarity", "algorithm")  # the fields that choose between kinds of blocks
 
 
 def spelled(name: str) -> str | None:
@@ -64,7 +62,7 @@ def spelled(name: str) -> str | None:
 
 
 def where_it_belongs(root: Any, loc: DocumentPath, name: str) -> str:
-    """Say what the author of an unknown field may have meant; `loc` is where the block stands, kinds included."""
+    """Return a suggestion for an unknown field. `loc` is the location of the block, including the kinds of unions."""
     block = _walk(root, loc)
     if not is_block(block):
         return ""
@@ -97,7 +95,6 @@ def _further_out(root: Any, loc: DocumentPath, name: str) -> str:
 
 
 def is_block(kind: Any) -> bool:
-    """Tell whether a type is a model."""
     return isinstance(kind, type) and hasattr(kind, "model_fields")
 
 
@@ -133,7 +130,7 @@ def _step(kind: Any, part: str | int) -> Any:
 
 
 def _kinds(kind: Any) -> list[tuple[str, Any]]:
-    """The tagged alternatives of a union."""
+    """Return the tagged alternatives of a union."""
     if not _is_union(kind):
         return []
     return [(note.tag, _bare(arm)) for arm in get_args(kind) for note in _notes(arm) if hasattr(note, "tag")]
@@ -149,7 +146,7 @@ def _alternatives(kind: Any) -> list[Any]:
 
 
 def _bare(kind: Any) -> Any:
-    """Take off `Annotated` and `| None`."""
+    """Strip `Annotated` and `| None` from a type."""
     while True:
         if get_origin(kind) is Annotated:
             kind = get_args(kind)[0]
@@ -166,7 +163,7 @@ def _is_union(kind: Any) -> bool:
 
 _LONGEST_VALUE = 60
 _NUMBER = re.compile(r"[-+]?[0-9][0-9_,.]*")
-# Why a bound is what it is, by field and kind of error.
+# The reason for a bound, by field and kind of error.
 _WHY = {
     (
         "threshold_identical_requests",
@@ -190,7 +187,7 @@ Words = Callable[[Any, dict[str, Any]], str]
 
 
 def describe(value: Any) -> str:
-    """Name a value as its author sees it."""
+    """Describe a value in terms of the document."""
     if value is None:
         return "nothing"
     if isinstance(value, bool):
@@ -247,7 +244,7 @@ _WORDS: dict[str, Words] = {
 
 
 def findings(errors: list[Any], data: Any, model: Any) -> list[DocumentFinding]:
-    """Turn pydantic's `errors()` for `data` against `model` into findings, one each."""
+    """Convert pydantic's `errors()` for `data` against `model` to findings, one for each error."""
     return [_finding(error, data, model) for error in errors]
 
 
@@ -255,7 +252,7 @@ def _finding(error: dict[str, Any], data: Any, model: Any) -> DocumentFinding:
     kind, loc, ctx = error["type"], tuple(error["loc"]), error.get("ctx") or {}
     path, value, is_key = in_document(loc, data)
     if kind == "breakloop":
-        # A check may speak of a field that is not there: then `value` is the block around it.
+        # A check may refer to a missing field; then `value` is the enclosing block.
         whole = isinstance(value, (dict, list)) or value is None
         return DocumentFinding(path, ctx["message"], ctx["hint"], at_key=is_key or whole)
     if kind == "extra_forbidden":
@@ -274,9 +271,10 @@ def _finding(error: dict[str, Any], data: Any, model: Any) -> DocumentFinding:
 
 
 def in_document(loc: DocumentPath, data: Any) -> tuple[DocumentPath, Any, bool]:
-    """Turn a location in the schema into (path in the document, what stands there, whether its key is meant).
+    """Convert a location in the schema to (path in the document, value there, whether the key is meant).
 
-    Kinds of a union, and the list a single block is turned into, are in the location and not in the document.
+    The location also contains the kinds of unions and the list that a single block is converted to; the document
+    does not.
     """
     path: list[str | int] = []
     here, is_key = data, False
@@ -288,7 +286,7 @@ def in_document(loc: DocumentPath, data: Any) -> tuple[DocumentPath, Any, bool]:
                 here = here[name]
                 path.append(name)
             elif at == len(loc) - 1 and isinstance(part, str) and part != "[key]":
-                path.append(part)  # a field that is missing
+                path.append(part)  # a missing field
         elif isinstance(here, list) and isinstance(part, int) and part < len(here):
             here = here[part]
             path.append(part)

@@ -1,16 +1,10 @@
-"""Bytes -> plain data and the place of every part of it, for bundles and settings alike. JSON by its name or by its
-first character, otherwise YAML; what the data means is the schema's matter.
+"""Parses JSON and YAML into plain data with the location of every part, for bundles and settings.
 
-Where things stand in a document: paths into plain data, places in a file, and findings that become located problems.
-The readers of JSON and YAML (`json_positions`, `yaml_positions`) know the places; this file knows no syntax.
-
-YAML text -> plain data and the position of every key and value, from the parser's events (the only user of ruamel).
-YAML 1.2: `no` and `off` are texts. Refuses duplicate keys, odd keys and tags, and documents that blow up.
-
-What is wrong with a text that is not YAML, in plain words: the parser's own are for people who write parsers.
-
-JSON text -> plain data, fast; positions only when somebody asks for one. Refuses what the standard parser lets pass
-although it hides a mistake: a key that stands twice, NaN and numbers without end.
+The format is chosen by the file name or by the first character. The YAML reader builds its data from the parser's
+events and is the only user of ruamel. It follows YAML 1.2 (`no` and `off` are strings), rejects duplicate keys,
+unusual keys, tags and documents that expand excessively, and reports syntax errors in plain words. The JSON reader
+is fast and computes locations only on demand. It rejects duplicate keys, NaN and infinite numbers, which the
+standard parser accepts although they usually are mistakes.
 """
 
 from __future__ import annotations
@@ -45,7 +39,7 @@ _MOST_PROBLEMS = 50
 
 
 class DocumentPlace(NamedTuple):
-    """A place in a file; line and column begin at 1, columns count characters."""
+    """A location in a file. Line and column start at 1; columns count characters."""
 
     file: str
     line: int
@@ -53,31 +47,33 @@ class DocumentPlace(NamedTuple):
 
 
 class DocumentPlaces(Protocol):
-    """A document that can tell where its parts stand."""
+    """The locations of the parts of a document."""
 
     def locate(self, path: DocumentPath, *, key: bool = False) -> DocumentPlace:
-        """Return where the value (or its key) stands; for what is not there, the key of the nearest part around it."""
+        """Return the location of a value or of its key. For a missing part, return the key of the nearest enclosing
+        part.
+        """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class DocumentFinding:
-    """Something to say about a part of a document, not yet located."""
+    """A message about a part of a document, without its location in the file."""
 
     path: DocumentPath
     message: str
     hint: str = ""
     at_key: bool = False
-    place: DocumentPath | None = None  # where to point when that is not `path`
+    place: DocumentPath | None = None  # the location to report if it is not that of `path`
 
     def located(self, places: DocumentPlaces) -> Problem:
-        """Return it with its place in the file."""
+        """Return the problem with its location in the file."""
         file, line, column = places.locate(self.path if self.place is None else self.place, key=self.at_key)
         return Problem(file, line, column, path_text(self.path), readable(self.message), readable(self.hint))
 
 
 def path_text(path: DocumentPath) -> str:
-    """Write a path as people do: `policies[0].spec.rules[2].name`."""
+    """Format a path as in `policies[0].spec.rules[2].name`."""
     text = ""
     for part in path:
         if isinstance(part, int):
@@ -90,7 +86,7 @@ def path_text(path: DocumentPath) -> str:
 
 
 def readable(text: str) -> str:
-    """Make text from a file safe to print: no control characters, no lone surrogates, no novel."""
+    """Make text from a file safe to print: escape control characters and lone surrogates, and limit its length."""
     if len(text) > _LONGEST_MESSAGE:
         text = text[:_LONGEST_MESSAGE] + "..."
     if text.isprintable():
@@ -99,7 +95,9 @@ def readable(text: str) -> str:
 
 
 def in_order(problems: Iterable[Problem]) -> list[Problem]:
-    """Sort by place, drop repetitions, and cut off what nobody reads, saying how much that was."""
+    """Sort by location, drop duplicates and limit the number of problems. The last entry then contains the number of
+    those left out.
+    """
     ordered = sorted(set(problems), key=lambda p: (p.file, p.line, p.column, p.path, p.message))
     if len(ordered) <= _MOST_PROBLEMS:
         return ordered
@@ -151,7 +149,9 @@ def _bad_start(character: str) -> tuple[str, str]:
 
 
 def _unmarked(error: Exception, text: str, file: str) -> Problem:
-    """Characters that YAML forbids come with an offset; escapes beyond Unicode with nothing at all."""
+    """Return the problem for an error without a position: forbidden characters come with an offset, escapes beyond
+    Unicode with nothing at all.
+    """
     offset = getattr(error, "position", None)
     if isinstance(offset, int):
         return _at(offset, text, file, "a control character", "take it out")
@@ -172,7 +172,7 @@ _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]|-?[0-9][0-9.eE+-]*|-?[A-Za-z]+'
 
 
 class _SuspectError(Exception):
-    """The fast parser met something that must be looked for with positions."""
+    """The fast parser found something that must be located by a second pass."""
 
 
 class _Item(NamedTuple):
@@ -182,7 +182,7 @@ class _Item(NamedTuple):
 
 
 class JsonPlaces:
-    """Finds parts of a valid JSON text; skips over what is not on the way with the fast parser."""
+    """Locates parts of a valid JSON text. Parts that are not on the path are skipped with the fast parser."""
 
     def __init__(self, text: str, file: str) -> None:
         self._text = text
@@ -192,7 +192,7 @@ class JsonPlaces:
         self._children: dict[int, dict[str | int, _Item]] = {}
 
     def locate(self, path: DocumentPath, *, key: bool = False) -> DocumentPlace:
-        """Return where a part stands; for what is not there, the key of the nearest part around it."""
+        """Return the location of a part. For a missing part, return the key of the nearest enclosing part."""
         at = self._skip(0)
         item = _Item("", at, at)
         for part in path:
@@ -203,12 +203,12 @@ class JsonPlaces:
         return self.place(item.key_at if key else item.value_at)
 
     def place(self, offset: int) -> DocumentPlace:
-        """Turn an offset into line and column."""
+        """Convert an offset to a line and column."""
         line = bisect_right(self._lines, offset)
         return DocumentPlace(self._file, line, offset - self._lines[line - 1] + 1)
 
     def duplicates(self) -> list[Problem]:
-        """Return a problem for each key that stands twice in one object."""
+        """Return a problem for each duplicate key of an object."""
         found: list[Problem] = []
         todo: list[tuple[DocumentPath, int]] = [((), self._skip(0))]
         while todo:
@@ -237,7 +237,7 @@ class JsonPlaces:
             key_at = at
             if opening == "{":
                 key, at = self._decode(self._text, at)
-                at = self._skip(self._skip(at) + 1)  # over the colon
+                at = self._skip(self._skip(at) + 1)  # skip the colon
             items.append(_Item(key, key_at, at))
             at = self._skip(self._decode(self._text, at)[1])
             if self._text[at] == ",":
@@ -250,7 +250,7 @@ class JsonPlaces:
 
 
 def read_json(text: str, file: str) -> tuple[Any, JsonPlaces]:
-    """Return the data and its places, or raise `BundleError`."""
+    """Return the data and its locations. Raises `BundleError`."""
     try:
         data = json.loads(text, object_pairs_hook=_object, parse_constant=_constant, parse_float=_finite)
     except json.JSONDecodeError as error:
@@ -258,7 +258,7 @@ def read_json(text: str, file: str) -> tuple[Any, JsonPlaces]:
     except _SuspectError:
         _refuse_syntax(text, file)
         _refuse_suspects(text, file)
-    except (ValueError, RecursionError):  # a number of thousands of digits, brackets without end
+    except (ValueError, RecursionError):  # a number with thousands of digits, or very deep nesting
         _refuse_suspects(text, file)
     if _too_deep(data):
         _refuse_suspects(text, file)
@@ -266,7 +266,7 @@ def read_json(text: str, file: str) -> tuple[Any, JsonPlaces]:
 
 
 def _refuse_syntax(text: str, file: str) -> None:
-    """What is suspect came before the end; the text may be broken further on, and that goes first."""
+    """Report a syntax error further on in the text, if there is one: it is reported before other problems."""
     try:
         json.loads(text)
     except json.JSONDecodeError as error:
@@ -290,7 +290,7 @@ def _too_deep(data: Any) -> bool:
 
 
 def duplicate_key(key: str, place: DocumentPlace, first_line: int) -> Problem:
-    """Return the problem for a key that already stands in the same map."""
+    """Return the problem for a duplicate key."""
     message = readable(f'key "{key}" stands twice; the first is on line {first_line}')
     return Problem(*place, path="", message=message, hint="keep one of them")
 
@@ -314,7 +314,7 @@ def _finite(text: str) -> float:
 
 
 def _refuse_suspects(text: str, file: str) -> NoReturn:
-    """Look again, with positions, for what made the fast parser stop."""
+    """Search again, with positions, for what stopped the fast parser."""
     places = JsonPlaces(text, file)
     depth = 0
     problems: list[Problem] = []
@@ -327,7 +327,7 @@ def _refuse_suspects(text: str, file: str) -> NoReturn:
         wrong = _bad_number(word)
         if wrong:
             problems.append(Problem(*places.place(match.start()), path="", message=wrong))
-    # Duplicates are looked for by decoding parts of the text, which would stumble over such numbers.
+    # The search for duplicates decodes parts of the text, which would fail on such numbers.
     raise BundleError(problems or places.duplicates())
 
 
@@ -345,7 +345,7 @@ def _syntax_problem(error: json.JSONDecodeError, text: str, file: str) -> Proble
 
 
 def _explain(error: json.JSONDecodeError, text: str) -> tuple[int, str, str]:
-    """Say it in our words: the parser's differ from one Python to the next."""
+    """Return the message in our own words, because the parser's messages differ between Python versions."""
     at = error.pos
     if error.msg.startswith("Unterminated string"):
         return at, "a text is not closed", 'add the missing "'
@@ -357,7 +357,7 @@ def _explain(error: json.JSONDecodeError, text: str) -> tuple[int, str, str]:
         return at, "text after the end of the document", ""
     before = text[:at].rstrip()
     if text[at : at + 1] in ("}", "]") and before.endswith(","):
-        at = len(before) - 1  # newer Pythons point at the comma, older ones behind it
+        at = len(before) - 1  # newer Python versions point at the comma, older ones behind it
     if at >= len(text):
         return at, "the text ends too early", "a bracket or brace is not closed"
     after = text[at + 1 :].lstrip()[:1]
@@ -377,7 +377,7 @@ def _syntax_hint(text: str, at: int, message: str) -> str:
     return "keys stand in double quotes" if "property name" in message else ""
 
 
-MAX_NODES = 2_000_000  # with aliases counted as often as they are used
+MAX_NODES = 2_000_000  # aliases count once per use
 _LONGEST_NUMBER = 400
 _INT = re.compile(r"[-+]?(?:0|[1-9][0-9]*)")
 _BASED = re.compile(r"0o[0-7]+|0x[0-9a-fA-F]+")
@@ -388,7 +388,7 @@ _WORDS: dict[str, bool | None] = {
     **dict.fromkeys(("true", "True", "TRUE"), True),
     **dict.fromkeys(("false", "False", "FALSE"), False),
 }
-_MERGE = "\0<<"  # a name that no file can hold
+_MERGE = "\0<<"  # a name that no file can have
 _CORE = "tag:yaml.org,2002:"
 _SCALAR_TAGS = {_CORE + name for name in ("int", "float", "bool", "null")}
 
@@ -399,7 +399,7 @@ class _Key(NamedTuple):
 
 
 class _Node:
-    """A value and where it stands; a map or list also knows its parts."""
+    """A value and its location; for a map or list also its parts."""
 
     __slots__ = ("done", "items", "key", "keys", "merges", "place", "value", "weight")
 
@@ -415,13 +415,13 @@ class _Node:
 
 
 class YamlPlaces:
-    """Finds parts of a document that was read."""
+    """Locates parts of a YAML document."""
 
     def __init__(self, root: _Node) -> None:
         self._root = root
 
     def locate(self, path: DocumentPath, *, key: bool = False) -> DocumentPlace:
-        """Return where a part stands; for what is not there, the key of the nearest part around it."""
+        """Return the location of a part. For a missing part, return the key of the nearest enclosing part."""
         node, key_place = self._root, self._root.place
         for part in path:
             below = node.items.get(part)
@@ -433,7 +433,7 @@ class YamlPlaces:
 
 
 def read_yaml(text: str, file: str) -> tuple[Any, YamlPlaces]:
-    """Return the data and its places, or raise `BundleError` with everything found."""
+    """Return the data and its locations. Raises `BundleError` with all problems."""
     builder = _Builder(file)
     try:
         for event in YAML(typ="safe", pure=True).parse(text):
@@ -441,7 +441,7 @@ def read_yaml(text: str, file: str) -> tuple[Any, YamlPlaces]:
     except MarkedYAMLError as error:
         raise BundleError([*builder.problems, explain(error, text, file)]) from None
     except (YAMLError, ValueError, IndexError, OverflowError) as error:
-        # Characters that YAML forbids, and escapes like \UFFFFFFFF that the scanner trips over.
+        # Characters that YAML forbids, and escapes like \UFFFFFFFF that the scanner fails on.
         raise BundleError([*builder.problems, explain(error, text, file)]) from None
     if builder.root is None:
         raise BundleError([Problem(file, 1, 1, "", "is empty")])
@@ -451,7 +451,7 @@ def read_yaml(text: str, file: str) -> tuple[Any, YamlPlaces]:
 
 
 class _Builder:
-    """Builds data and places from events, without recursion."""
+    """Builds data and locations from parser events, without recursion."""
 
     def __init__(self, file: str) -> None:
         self.root: _Node | None = None
@@ -463,7 +463,7 @@ class _Builder:
         self._documents = 0
 
     def take(self, event: Any) -> None:
-        """Take the next event of the parser."""
+        """Process the next event of the parser."""
         if isinstance(event, CollectionEndEvent):
             self._close(self._open.pop())
         elif isinstance(event, NodeEvent):
@@ -546,7 +546,7 @@ class _Builder:
         parent.value.setdefault(key.name, node.value)
 
     def _close(self, node: _Node) -> None:
-        # Only now are the values of its `<<` keys whole; and its own keys win, wherever they stand.
+        # The values of `<<` keys are only complete now. The map's own keys take precedence, wherever they are.
         for merged in node.merges:
             for source in merged.items.values() if isinstance(merged.value, list) else [merged]:
                 self._merge(node, source)
@@ -582,7 +582,7 @@ class _Builder:
         self.problems.append(Problem(*place, path="", message=readable(message), hint=readable(hint)))
 
     def _refuse(self, place: DocumentPlace, message: str, hint: str = "") -> NoReturn:
-        """Report what makes reading on pointless."""
+        """Raise a problem after which reading on is pointless."""
         self._problem(place, message, hint)
         raise BundleError(self.problems)
 
@@ -592,9 +592,9 @@ def _short(tag: str) -> str:
 
 
 def plain_value(text: str) -> str | int | float | bool | None:
-    """Return what a text without quotes stands for (YAML 1.2 core schema).
+    """Return the value of an unquoted scalar (YAML 1.2 core schema).
 
-    Digits with zeros in front stay text: whether `007` is seven, or a name, only its author knows.
+    Digits with leading zeros stay a string: `007` may be a number or a name.
     """
     if text in _WORDS:
         return _WORDS[text]
@@ -610,14 +610,15 @@ def plain_value(text: str) -> str | int | float | bool | None:
 
 
 MAX_BYTES = 64 * 1024 * 1024
-MAX_YAML_LENGTH = 8 * 1024 * 1024  # read at about 0.4 MB a second; JSON is read a hundred times as fast
+MAX_YAML_LENGTH = 8 * 1024 * 1024  # parsed at about 0.4 MB per second; JSON is a hundred times faster
 _SURROGATE_ESCAPE = re.compile(r"\\[uU](?:0000)?[dD][89a-fA-F]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def read_document(text: bytes, name: str, kind: str = "") -> tuple[Any, DocumentPlaces]:
-    """Return the data of a JSON or YAML text and its places, or raise `BundleError` with located problems. `kind` is
-    "json" or "yaml" where somebody said so, which counts more than the name."""
+    """Return the data of a JSON or YAML text and its locations. Raises `BundleError` with located problems. `kind` is
+    "json" or "yaml" if known, and takes precedence over the name.
+    """
     if len(text) > MAX_BYTES:
         _refuse(name, f"has {len(text)} bytes, more than the {MAX_BYTES} allowed")
     decoded = _decode(text, name)
@@ -640,7 +641,7 @@ def _read(text: str, name: str, kind: str) -> tuple[Any, DocumentPlaces]:
 
 
 def _half_characters(data: Any) -> Iterator[DocumentFinding]:
-    """Find texts with a lone surrogate, which cannot be stored, sent or printed."""
+    """Find strings with a lone surrogate, which cannot be stored, sent or printed."""
     todo: list[tuple[DocumentPath, Any]] = [((), data)]
     while todo:
         path, value = todo.pop()
@@ -658,7 +659,7 @@ def _half_characters(data: Any) -> Iterator[DocumentFinding]:
 
 
 def _is_json(text: str) -> bool:
-    """Tell whether a text without a telling name is JSON; braces alone may also be YAML."""
+    """Return whether a text whose name does not reveal its format is JSON. Braces alone may also be YAML."""
     if text.lstrip()[:1] not in ("{", "["):
         return False
     try:
@@ -666,7 +667,7 @@ def _is_json(text: str) -> bool:
     except json.JSONDecodeError:
         return False
     except (ValueError, RecursionError):
-        return True  # JSON, with something in it that the reader refuses with its place
+        return True  # JSON with a part that the reader rejects with its location
     return True
 
 

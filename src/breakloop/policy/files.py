@@ -1,8 +1,8 @@
-"""What a bundle's source is (SPEC B-3): something that hands over bytes, one file each: `source_file`, `source_http`,
-`source_redis`. What is done with them (verify, validate, put in force, keep, tell) is `policy.source`'s.
+"""The interface of bundle sources (`BundleOrigin`), and the source that reads a file or a directory.
 
-A bundle in a file or directory (SPEC B-3): its bytes, and whether they may have changed since. A signature lies
-beside the file (`policy.yaml.sig`), or in the directory (`bundle.sig`).
+A source only returns bytes. `policy.watch` verifies them, validates them and puts them in force; other sources are
+in `policy.remote_sources`. The signature of a file is stored beside it (`policy.yaml.sig`), that of a directory
+inside it (`bundle.sig`).
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Final, Protocol
 from breakloop.errors import BundleError, Problem
 from breakloop.policy.documents import MAX_BYTES
 
-Stamp = tuple[object, ...]  # what changes when the bundle does
+Stamp = tuple[object, ...]  # a value that changes whenever the bundle does
 
 
 @dataclass(frozen=True, slots=True)
 class BundleDocument:
-    """One text of a bundle. `name` stands in messages; `kind` is "json" or "yaml" where that is known, else empty."""
+    """One text of a bundle. `name` is used in messages; `kind` is "json" or "yaml" if known, or else empty."""
 
     name: str
     data: bytes
@@ -30,39 +30,39 @@ class BundleDocument:
 
 @dataclass(frozen=True, slots=True)
 class BundleBytes:
-    """What a source holds now: one document, or those of a directory in their order, and its detached signature."""
+    """What a source holds now: one document, or those of a directory in order, and the detached signature."""
 
     documents: tuple[BundleDocument, ...]
     stamp: Stamp = ()
     signature: str = ""
     directory: bool = False
-    forced: bool = False  # whoever put it there asked for a lower version
+    forced: bool = False  # it was stored with a request to accept a lower version
 
 
 class BundleOrigin(Protocol):
-    """Where a bundle comes from. Used by one thread at a time, never by the event loop's."""
+    """Where a bundle comes from. Used by one thread at a time, but never by that of the event loop."""
 
     @property
     def name(self) -> str:
-        """What people know it by; nothing of a credential is in it."""
+        """The name for display. It contains no credentials."""
         ...
 
     @property
     def key(self) -> str:
-        """What tells it from other sources, in the name of its last good copy."""
+        """The identity of the source, used in the name of its last good copy."""
         ...
 
     @property
     def whole(self) -> bool:
-        """Tell whether it never hands over something half-written, so that a mistake can be told at once."""
+        """Whether it never returns a partly written bundle, so that a problem can be reported at once."""
         ...
 
     def fetch(self, known: Stamp | None) -> BundleBytes | None:
-        """Return what it holds, or None if that is still what has this stamp; raises `BundleError` or `OSError`."""
+        """Return what it holds, or None if it still has this stamp. Raises `BundleError` or `OSError`."""
         ...
 
     def wait_s(self, failures: int) -> float:
-        """Return how long to wait before looking again, after so many failures in a row to look."""
+        """Return how long to wait before the next check, after this number of consecutive failures."""
         ...
 
 
@@ -74,11 +74,13 @@ SIGNATURE_MAX_BYTES: Final = 16 * 1024
 
 
 class FileOrigin:
-    """One path, looked at twice a second; links are followed, because Kubernetes changes a ConfigMap by a link."""
+    """A path that is checked twice a second. Links are followed, because Kubernetes updates a ConfigMap by replacing a
+    link.
+    """
 
     __slots__ = ("_path", "_signed")
 
-    whole = False  # a save may be half done
+    whole = False  # a file may be read while it is being saved
 
     def __init__(self, path: Path, *, signed: bool = False) -> None:
         self._path = path
@@ -86,26 +88,26 @@ class FileOrigin:
 
     @property
     def name(self) -> str:
-        """The path as it was given."""
+        """The path as given."""
         return str(self._path)
 
     @property
     def key(self) -> str:
-        """The path from the root."""
+        """The absolute path."""
         return str(self._path.absolute())
 
     def wait_s(self, failures: int) -> float:  # noqa: ARG002 - the protocol's
-        """Twice a second, whatever happens: it costs a few system calls."""
+        """Return half a second, regardless of failures: a check costs only a few system calls."""
         return POLL_S
 
     def fetch(self, known: Stamp | None) -> BundleBytes | None:
-        """Read it, unless nothing of it changed."""
+        """Read the bundle, unless it is unchanged."""
         stamp = _stamp(self._path)
         if self._signed:
             stamp = (stamp, _file_stamp(signature_path(self._path)))
         if stamp == known:
             return None
-        if self._path.is_fifo():  # reading it would wait for a writer, for ever
+        if self._path.is_fifo():  # reading it could block forever
             problem = Problem(self.name, 1, 1, "", "is a pipe", "a bundle that is watched is a file or a directory")
             raise BundleError([problem])
         return read_path(self._path, signed=self._signed, stamp=stamp)
@@ -123,12 +125,12 @@ def read_path(path: Path, *, signed: bool = False, stamp: Stamp = ()) -> BundleB
 
 
 def signature_path(path: Path) -> Path:
-    """Return where the signature of a bundle lies."""
+    """Return the path of a bundle's signature."""
     return path / DIRECTORY_SIGNATURE if path.is_dir() else path.with_name(path.name + SIGNATURE_SUFFIX)
 
 
 def read_signature(path: Path) -> str:
-    """Return the signature of a bundle, or an empty text; one that cannot be read raises `OSError`."""
+    """Return the signature of a bundle, or an empty string if there is none. Raises `OSError` if it cannot be read."""
     try:
         with signature_path(path).open("rb") as file:
             return file.read(SIGNATURE_MAX_BYTES).decode("ascii", "replace")
@@ -145,7 +147,7 @@ def _read(path: Path) -> BundleDocument:
 
 
 def _stamp(path: Path) -> Stamp:
-    """What can be seen of a path without reading it."""
+    """Return the stamp of a path without reading its content."""
     try:
         if not path.is_dir():
             return _file_stamp(path)

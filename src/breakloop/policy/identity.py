@@ -1,15 +1,12 @@
-"""Names for who calls (SPEC C-7): the caller, and the ids of sessions, their parents and traces in header fields.
+"""Identifies the caller and the session of a request.
 
-An API key is never kept as a name: its keyed digest stands for it. Reading tokens is `policy.jwt`, and ids in bodies
-are `wire.session_ids`.
+API keys are never stored; a keyed digest identifies them. The session is the first id that the client sends in
+header fields or in the body (`dialects.session_ids`), or else a name derived from the start of the conversation.
 
-Finds the session of a call (SPEC C-7): the first of the ids that a client sends, else a name made from how the
-conversation opens. Where ids stand is `identity`'s business for header fields and `wire.session_ids`' for bodies.
-
-What links requests of one conversation that carry no session id (SPEC C-7): chains of `previous_response_id`, and
-traces that go on over several requests. Bounded, and kept in this process; where instances share a store, chains are
-there, too. After a restart without one, a chain goes by the first id that is seen of it. Callers never share an entry,
-whatever ids they send.
+Requests that carry no session id are linked by `previous_response_id` chains and by traces that span several
+requests. Both are bounded and kept in this process; instances that share a store also share chains there. After a
+restart without a shared store, a chain is named after the first id seen of it. Entries are never shared between
+callers, whatever ids they send.
 """
 
 from __future__ import annotations
@@ -25,14 +22,14 @@ from breakloop.dialects.session_ids import trace_of
 from breakloop.model.call import API_KEY_HEADERS, Answer, Call, Chat
 from breakloop.policy.cache import TwoGenerationCache
 
-# One conversation each; the first found wins, and where a client sends several, the narrowest stands first: Codex gives
-# all its sub-agents one `session-id`, and a `thread-id` each.
+# Each identifies one conversation, and the first one found wins. Where a client sends several, the narrowest comes
+# first: Codex gives all its sub-agents one `session-id`, but each its own `thread-id`.
 CONVERSATION_HEADERS: Final = (
-    "x-agent-session",  # ours
+    "x-agent-session",  # breakloop
     "thread-id",  # Codex; `thread_id` before 0.131
-    "x-claude-code-session-id",  # Claude Code; its sub-agents are told apart by _CLAUDE_CODE_AGENT
+    "x-claude-code-session-id",  # Claude Code; its sub-agents are distinguished by _CLAUDE_CODE_AGENT
     "x-amp-thread-id",  # Amp
-    "x-opencode-session",  # OpenCode, and whoever talks to its gateway
+    "x-opencode-session",  # OpenCode, and clients of its gateway
     "x-opencode-session-id",
     "agent-session-id",  # Goose
     "x-kilocode-taskid",  # Kilo Code
@@ -40,30 +37,30 @@ CONVERSATION_HEADERS: Final = (
     "x-openwebui-chat-id",  # Open WebUI
     "x-grok-conv-id",  # xAI
     "x-conversation-id",
-    "conversation-id",  # Codex of old
+    "conversation-id",  # old versions of Codex
     "x-litellm-session-id",  # LiteLLM
-    "session-id",  # Codex, Pi; `session_id` before
+    "session-id",  # Codex, Pi; formerly `session_id`
     "x-session-id",  # OpenCode, OpenRouter
     "x-session-affinity",  # OpenCode, Pi, Fireworks, Cloudflare
 )
-# Who started a conversation, by the same ids; Claude Code's are read apart.
+# The parent of a conversation, by the same ids. Those of Claude Code are read separately.
 PARENT_HEADERS: Final = (
-    "x-agent-parent",  # ours
+    "x-agent-parent",  # breakloop
     "x-codex-parent-thread-id",  # Codex
     "x-opencode-parent-session-id",  # OpenCode
-    "x-parent-session-id",  # OpenCode, and others
+    "x-parent-session-id",  # OpenCode and others
     "x-kilocode-parent-taskid",  # Kilo Code
     "x-parent-agent-id",  # Copilot CLI
     "x-parent-conversation-id",
 )
 _CLAUDE_CODE: Final = "x-claude-code-session-id"
 _CLAUDE_CODE_AGENT: Final = "x-claude-code-agent-id"
-_CLAUDE_CODE_PARENT: Final = "x-claude-code-parent-agent-id"  # only where that is a sub-agent, too
-# These may span several conversations, so an id in the body comes before them.
+_CLAUDE_CODE_PARENT: Final = "x-claude-code-parent-agent-id"  # only sent if the parent is a sub-agent, too
+# These may span several conversations, so an id in the body takes precedence.
 _WIDE_HEADERS: Final = ("mcp-session-id", "helicone-session-id")
 _WIDE_ENDING: Final = "-session-id"
 _TRACE_HEADER: Final = "x-litellm-trace-id"
-_ANOTHER: Final = "-parent-"  # a session, but not this one
+_ANOTHER: Final = "-parent-"  # the id of a session, but not of this one
 _BAGGAGE: Final = ("langfuse_session_id", "session.id")
 _NAMING: Final = frozenset((*CONVERSATION_HEADERS, *_WIDE_HEADERS, "baggage"))
 _NOT_IDS: Final = frozenset(("", "null", "undefined", "none"))
@@ -72,18 +69,20 @@ _KEY_MAX_BYTES: Final = 8 * 1024 * 1024
 
 
 class IdentityHasher:
-    """Keyed digests of API keys and over-long names; the same secret gives the same names on every instance."""
+    """Computes keyed digests of API keys and of names that are too long. The same secret yields the same digests on
+    every instance.
+    """
 
     __slots__ = ("_keyed", "_known")
 
     def __init__(self, secret: bytes) -> None:
-        # blake2b takes at most 64 bytes of key.
+        # blake2b accepts a key of at most 64 bytes.
         key = secret if len(secret) <= 64 else blake2b(secret).digest()
         self._keyed = blake2b(key=key, digest_size=16).copy
         self._known: TwoGenerationCache[bytes, str] = TwoGenerationCache(8192, _KEY_MAX_BYTES)
 
     def of_key(self, key: bytes) -> str:
-        """Return 32 hex digits that stand for an API key."""
+        """Return 32 hex digits that identify an API key."""
         digest = self._known.get(key)
         if digest is None:
             digest = self.of(key)
@@ -91,20 +90,22 @@ class IdentityHasher:
         return digest
 
     def of(self, value: bytes) -> str:
-        """Return the digest of something that is not worth remembering."""
-        state = self._keyed()  # a copy of what has the key in it takes half the time of a new one
+        """Return the digest of data that is not worth caching."""
+        state = self._keyed()  # copying a keyed hash takes half the time of creating one
         state.update(value)
         return state.hexdigest()
 
     def bounded(self, name: str) -> str:
-        """Return a name that a client chose, or its digest when it is too long to be carried around."""
+        """Return a name chosen by the client, or its digest if the name is too long."""
         if len(name) <= _NAME_MAX:
             return name
         return "long:" + self.of(name.encode("utf-8", "replace"))
 
 
 def api_key(call: Call, query_key: Callable[[Call], str | None]) -> bytes:
-    """Return the whole API key of a request, or b""; `query_key` reads `?key=`, only when no header has one."""
+    """Return the complete API key of a request, or b"". `query_key` reads `?key=` and is only called if no header has a
+    key.
+    """
     headers = call.headers
     value = headers.get("authorization")
     if value:
@@ -122,13 +123,13 @@ def api_key(call: Call, query_key: Callable[[Call], str | None]) -> bytes:
 
 
 def may_name_session(call: Call) -> bool:
-    """Tell whether any header field could name a session: most requests have none, and this tells at once."""
+    """Return whether any header field could contain a session id. Most requests have none, and this check is fast."""
     headers = call.headers
     return not _NAMING.isdisjoint(headers) or _WIDE_ENDING in "\n".join(headers)
 
 
 def conversation_header(call: Call) -> str:
-    """Return the id of the one conversation that the client's header fields name, or ""."""
+    """Return the conversation id from the header fields, or ""."""
     headers = call.headers
     for name in CONVERSATION_HEADERS:
         if name in headers:
@@ -140,7 +141,7 @@ def conversation_header(call: Call) -> str:
 
 
 def session_header(call: Call) -> str:
-    """Return the id of a session that may be wider than one conversation, or ""."""
+    """Return the id of a session that may span several conversations, or ""."""
     for name in _WIDE_HEADERS:
         named = _header(call, name)
         if named:
@@ -153,7 +154,7 @@ def session_header(call: Call) -> str:
 
 
 def parent_header(call: Call) -> str:
-    """Return the session or agent that started this conversation, by the id that its own requests have; else ""."""
+    """Return the session or agent that started this conversation, by the id that its own requests carry, or ""."""
     headers = call.headers
     for name in PARENT_HEADERS:
         if name in headers:
@@ -170,7 +171,7 @@ def parent_header(call: Call) -> str:
 
 
 def trace_id(call: Call) -> str:
-    """Return the id of the trace that a request is part of, or ""."""
+    """Return the id of the request's trace, or ""."""
     headers = call.headers
     sent = headers.get("traceparent")
     named = trace_of(sent.decode("latin-1")) if sent else ""
@@ -191,47 +192,47 @@ def _in_baggage(call: Call) -> str:
     return next((found[name] for name in _BAGGAGE if found.get(name)), "")
 
 
-# An entry takes some 300 bytes, and up to twice as many are held: 10 MB.
+# An entry takes about 300 bytes, and up to twice as many are held: 10 MB.
 _CHAINS_MAX: Final = 16_384
 _TRACES_MAX: Final = 16_384
-_SIZE_MAX: Final = 4 * 1024 * 1024  # of keys, should ids be long
+_SIZE_MAX: Final = 4 * 1024 * 1024  # total length of keys, in case ids are long
 
 
 class ResponseChains:
-    """Knows which session an answer belonged to, so that the request that continues it is of the same one."""
+    """Maps responses to sessions, so that a request that continues a response belongs to the same session."""
 
     __slots__ = ("_sessions", "told")
 
     def __init__(self, limit: int = _CHAINS_MAX) -> None:
         self._sessions: TwoGenerationCache[str, str] = TwoGenerationCache(limit, _SIZE_MAX)
-        self.told: Callable[[str, str, str], None] | None = None  # hears of caller, answer and session
+        self.told: Callable[[str, str, str], None] | None = None  # called with caller, response and session
 
     def knows(self, caller: str, previous_id: str) -> bool:
-        """Tell whether it is known which session that answer belonged to."""
+        """Return whether the session of this response is known."""
         return self._sessions.get(f"{caller}\0{previous_id}") is not None
 
     def learn(self, caller: str, previous_id: str, session: str) -> None:
-        """Note what another instance has seen."""
+        """Record an entry that comes from another instance."""
         self._sessions.put(f"{caller}\0{previous_id}", session)
 
     def root(self, caller: str, previous_id: str) -> str:
-        """Return the session that the answer `previous_id` belonged to; for one that is not known, its own id."""
+        """Return the session of the response `previous_id`, or `previous_id` itself if it is not known."""
         return self._sessions.get(f"{caller}\0{previous_id}") or previous_id
 
     def remember(self, caller: str, response_id: str, session: str) -> None:
-        """Note that the answer `response_id` belongs to `session`."""
+        """Record that the response `response_id` belongs to `session`."""
         if response_id and session:
             self._sessions.put(f"{caller}\0{response_id}", session)
             if self.told is not None:
                 self.told(caller, response_id, session)
 
     def __len__(self) -> int:
-        """Return how many answers are known."""
+        """Return the number of known responses."""
         return len(self._sessions)
 
 
 class TraceSessions:
-    """Tells traces that cover several requests from those that are made anew for each."""
+    """Distinguishes traces that span several requests from those that are created for each request."""
 
     __slots__ = ("_seen",)
 
@@ -239,7 +240,7 @@ class TraceSessions:
         self._seen: TwoGenerationCache[str, bool] = TwoGenerationCache(limit, _SIZE_MAX)
 
     def recurs(self, caller: str, trace_id: str) -> bool:
-        """Say whether an earlier request of this caller had the same trace. Ask once a request."""
+        """Return whether an earlier request of this caller had the same trace. Call this only once per request."""
         key = f"{caller}\0{trace_id}"
         if self._seen.get(key):
             return True
@@ -247,7 +248,7 @@ class TraceSessions:
         return False
 
     def __len__(self) -> int:
-        """Return how many traces are known."""
+        """Return the number of known traces."""
         return len(self._seen)
 
 
@@ -256,7 +257,7 @@ _TRACE_PREFIX: Final = "trace:"
 
 
 class SessionNames:
-    """One for all callers; who calls, for which agent, and what the body says is asked from its owner."""
+    """Finds the sessions of all callers. Caller, agent and parsed body are read through the given functions."""
 
     __slots__ = ("_agent", "_caller", "_digests", "_taken", "_traces", "chains")
 
@@ -275,7 +276,9 @@ class SessionNames:
         self.chains = ResponseChains()
 
     def find(self, call: Call) -> str:
-        """Return the session, or "". Looks from the narrowest id to the widest, and into the body as late as can be."""
+        """Return the session, or "". Ids are tried from the narrowest to the widest, and the body is read as late as
+        possible.
+        """
         in_headers = may_name_session(call)
         named = conversation_header(call) if in_headers else ""
         if named:
@@ -300,7 +303,9 @@ class SessionNames:
         return DERIVED + self._digests.of("\0".join(parts).encode("utf-8", "replace"))
 
     def unknown(self, call: Call) -> tuple[str, str] | None:
-        """Return caller and id of the answer that a call goes on from, where only another instance can know it."""
+        """Return the caller and the id of the response that a call continues, if only another instance can know its
+        session.
+        """
         taken = self._taken(call)
         if taken is None or not taken.dialect.links_responses:
             return None
@@ -311,12 +316,13 @@ class SessionNames:
         return None if not named or self.chains.knows(caller, named) else (caller, named)
 
     def trace(self, call: Call, in_body: str = "") -> str:
-        """Return the id of a trace that an earlier call of the same caller had, too; "" for one that is new, or none.
+        """Return the id of the call's trace if an earlier call of the same caller had it, too; "" if it is new or there
+        is none.
 
-        A trace that only the body names is known where `find` had to look into it.
+        A trace that only the body names is found if `find` had to read the body.
         """
         known = call.identity.trace
-        if known is None:  # kept: asked twice, any trace would seem to have recurred
+        if known is None:  # cached: on a second lookup, every trace would appear to recur
             known = trace_id(call) or in_body
             if known:
                 known = self._digests.bounded(known)
@@ -326,9 +332,9 @@ class SessionNames:
         return known
 
     def answered(self, call: Call, answer: Answer) -> None:
-        """Remember which session an answer belongs to: the next request may name nothing but this answer."""
+        """Record the session of a response: the next request may refer to it by nothing but the response id."""
         chat = call.parsed.chat
         if isinstance(chat, Chat) and answer.response_id and registry.DIALECTS[chat.dialect].links_responses:
             session = call.identity.session
-            if session:  # where nothing goes by sessions, nobody has asked for it
+            if session:  # None if nothing depends on sessions
                 self.chains.remember(self._caller(call), self._digests.bounded(answer.response_id), session)

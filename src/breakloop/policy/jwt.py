@@ -1,7 +1,7 @@
-"""Claims of `Authorization: Bearer` tokens (SPEC C-3). Without keys they are decoded and not believed; with keys only a
-verified, unexpired token has claims at all. A token that is broken in any way simply has none.
+"""Reads the claims of `Authorization: Bearer` tokens.
 
-Fetching keys is `refresh`, which the runtime calls off the request path; who the caller is, is `policy.identity`.
+Without keys, tokens are decoded but not trusted. With keys, only a verified and unexpired token has claims. A token
+that is invalid in any way has no claims. The runtime calls `refresh` to fetch keys off the request path.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ _ALWAYS: Final = (-math.inf, math.inf)
 
 @dataclass(frozen=True, slots=True)
 class JwtKeys:
-    """How tokens are verified. Empty `algorithms` allows those that fit the type of each key; `none` never fits."""
+    """How tokens are verified. If `algorithms` is empty, those that fit the type of each key are allowed; `none` never
+    is.
+    """
 
     secret: str = ""
     jwks_file: str = ""
@@ -64,13 +66,15 @@ class _Parts:
     signature: bytes
 
 
-# Claims, and from when until when they hold.
+# Claims, and the start and end of their validity.
 _Entry = tuple[Mapping[str, object], float, float]
 _NOTHING: Final[_Entry] = (NO_CLAIMS, *_ALWAYS)
 
 
 class _KeySet:
-    """Keys with what was judged by them, replaced as one: a judgement never outlives the keys it was made with."""
+    """Keys together with the results of verifying by them. Both are replaced at once, so no cached result outlives its
+    keys.
+    """
 
     __slots__ = ("judged", "keys", "source")
 
@@ -81,7 +85,7 @@ class _KeySet:
 
 
 class JwtReader:
-    """Reads tokens, remembering the recent ones."""
+    """Reads tokens and caches recent ones."""
 
     __slots__ = ("_algorithms", "_asked_at", "_clock", "_keys", "_secret", "_set", "verifies", "wants_refresh")
 
@@ -96,7 +100,7 @@ class JwtReader:
         self._asked_at = -math.inf
 
     def claims(self, authorization: bytes) -> Mapping[str, object]:
-        """Return the claims of an Authorization value; an empty mapping if it has none that hold now."""
+        """Return the claims of an Authorization value, or an empty mapping if none are valid now."""
         key_set = self._set
         entry = key_set.judged.get(authorization)
         if entry is None:
@@ -107,11 +111,13 @@ class JwtReader:
 
     @property
     def key_set(self) -> object:
-        """What tokens are checked against now; another object after the keys have changed."""
+        """The current key set. It is a different object after the keys have changed."""
         return self._set
 
     def holds(self, authorization: bytes | None) -> tuple[object, float, float]:
-        """Return the key set, and from when until when the claims of an Authorization value are what they are."""
+        """Return the key set, and the start and end of the time in which the claims of an Authorization value do not
+        change.
+        """
         key_set = self._set
         if not self.verifies or authorization is None:
             return key_set, *_ALWAYS
@@ -122,7 +128,7 @@ class JwtReader:
         return (key_set, begins, ends) if now < ends else (key_set, ends, math.inf)
 
     def refresh(self) -> str:
-        """Read `jwks_file` and `jwks_url` again, in whatever thread calls; returns why old keys were kept, else ""."""
+        """Read `jwks_file` and `jwks_url` again, in the calling thread. Returns why the old keys were kept, or ""."""
         self.wants_refresh = False
         texts: list[str] = []
         try:
@@ -141,7 +147,7 @@ class JwtReader:
     def _judge(self, authorization: bytes, key_set: _KeySet) -> _Entry:
         parts = _split(authorization, payload_only=not self.verifies)
         if parts is None:
-            return _NOTHING  # quicker found again than remembered
+            return _NOTHING  # cheaper to compute again than to cache
         if not self.verifies:
             entry: _Entry = (parts.claims, *_ALWAYS)
         else:
@@ -158,7 +164,7 @@ class JwtReader:
             return []
         if self._keys.algorithms and name not in self._keys.algorithms:
             return []
-        # A key is used only with algorithms of its own type, so a public key is never taken for an HMAC secret.
+        # A key is used only with algorithms of its own type, so a public key is never used as an HMAC secret.
         fitting = [key for key in key_set.keys if name in key.algorithms]
         if kid is None:
             return fitting
@@ -182,7 +188,7 @@ class JwtReader:
             try:
                 if algorithm.verify(parts.signed, key.key, parts.signature):
                     return (parts.claims, *times)
-            except (ValueError, TypeError):  # a signature whose form does not fit the key
+            except (ValueError, TypeError):  # a signature whose format does not fit the key
                 continue
         return _NOTHING
 
@@ -196,7 +202,7 @@ class JwtReader:
 
 
 def claim_text(claims: Mapping[str, object], name: str) -> str | None:
-    """Return a claim as text by its name, or by the dotted path to it; lists, objects and null are missing."""
+    """Return a claim as text, by its name or by a dotted path. Lists, objects and null count as missing."""
     value: object = claims.get(name)
     if value is None and "." in name:
         value = claims
@@ -216,8 +222,9 @@ def _secret_key(secret: str) -> tuple[_Key, ...]:
 
 
 def _split(authorization: bytes, *, payload_only: bool) -> _Parts | None:
-    """Take a token apart. Where nothing is verified only the payload has to be right: gateways in front may have
-    checked the token and replaced its signature."""
+    """Split a token. If nothing is verified, only the payload must be valid: a gateway in front may have verified the
+    token and replaced its signature.
+    """
     if authorization.count(b".") != 2 or len(authorization) > _TOKEN_MAX_BYTES:
         return None
     scheme, _, token = authorization.partition(b" ")
@@ -278,7 +285,7 @@ def _read_jwks(text: str) -> list[_Key]:
 
 
 def _read_jwk(item: object) -> _Key | None:
-    """Read one key; sets may hold keys for encryption or of unknown types, and those are passed over (RFC 7517 5)."""
+    """Read one key. Keys for encryption and keys of unknown types are skipped (RFC 7517 section 5)."""
     if not isinstance(item, dict) or item.get("use", "sig") != "sig":
         return None
     try:

@@ -1,15 +1,10 @@
-"""A bundle's text or texts -> validated `schema.Bundle`, or `BundleError` with every problem found and its place (SPEC
-B-1, B-2). Where texts come from is `source_file`'s and its neighbours', keeping the last good one `policy.source`'s.
+"""Loads a bundle: parses its files, validates them against the schema, and returns it, or raises `BundleError` with
+every problem and its location.
 
-Several files as one bundle (SPEC B-3, directory): lists are joined in the order of the files, maps are merged, any
-other field may stand in one file only; and every part still knows its file.
-
-What is valid in a bundle but may surprise its author: overrides that have expired, kill switches that can never
-fire, blocks that do nothing; and whatever a version does not enforce yet, which at present is nothing. Notes never stop
-a bundle from loading.
-
-What a bundle asks for that comes with an extra of the package, and is not installed (SPEC B-2): a problem like any
-other, so that the bundle is refused whole, with its place and the remedy.
+The files of a directory form one bundle: lists are joined in the order of the files, maps are merged, and any other
+field may appear in one file only. A bundle that needs an extra of the package which is not installed is rejected.
+Notes report what is valid but may surprise the author, such as expired overrides or kill switches that can never
+match; they do not prevent a bundle from loading.
 """
 
 from __future__ import annotations
@@ -43,7 +38,7 @@ _MAPS = ("agents", "projects")
 
 
 class BundleDirectory:
-    """The merged data, and the places of its parts."""
+    """The merged data of several files, and the locations of its parts."""
 
     def __init__(self) -> None:
         self.data: dict[str, Any] = {}
@@ -52,7 +47,6 @@ class BundleDirectory:
         self._origin: dict[DocumentPath, tuple[DocumentPlaces, DocumentPath]] = {}
 
     def add(self, data: Any, places: DocumentPlaces, file: str) -> None:
-        """Add the next file."""
         self._documents.append((file, places))
         if not isinstance(data, dict):
             self._problem(places, (), f"must be a map, got {describe(data)}")
@@ -71,7 +65,7 @@ class BundleDirectory:
                 self._problem(places, (name,), message)
 
     def locate(self, path: DocumentPath, *, key: bool = False) -> DocumentPlace:
-        """Return where a part stands, in its own file; what is missing is missed in the first one."""
+        """Return the location of a part in its own file. A missing part is located in the first file."""
         for length in (2, 1):
             origin = self._origin.get(path[:length])
             if origin is not None:
@@ -103,7 +97,7 @@ class BundleDirectory:
 
 
 def notes_for(bundle: schema.Bundle, now: float | None = None) -> list[DocumentFinding]:
-    """Return the notes on a bundle, one of a kind; what has expired is only known when `now` is given."""
+    """Return the notes on a bundle, with similar ones combined. Expired parts are only reported if `now` is given."""
     notes = [*_doubtful(bundle)]
     if now is not None:
         notes += _expired(bundle, now)
@@ -111,7 +105,7 @@ def notes_for(bundle: schema.Bundle, now: float | None = None) -> list[DocumentF
 
 
 def _one_of_a_kind(notes: list[DocumentFinding]) -> list[DocumentFinding]:
-    """Thousands of policies with the same feature make one note that says how many there are."""
+    """Combine similar notes, because thousands of policies may use the same feature. The note contains their number."""
     groups: dict[tuple[str, object], list[DocumentFinding]] = {}
     for note in notes:
         groups.setdefault((note.message, note.path[-1] if note.path else ""), []).append(note)
@@ -175,7 +169,7 @@ _ESTIMATOR: DocumentPath = ("algorithm_config", "token_source", "estimator")
 
 
 def missing_extras(bundle: schema.Bundle) -> list[DocumentFinding]:
-    """Return what cannot be had here."""
+    """Return a problem for each feature that needs an extra which is not installed."""
     wanted = [place for place, config in _llm_rules(bundle) if config.token_source.estimator == "tokenizer"]
     if not wanted or is_installed():
         return []
@@ -199,7 +193,7 @@ def _llm_rules(bundle: schema.Bundle) -> Iterator[tuple[DocumentPath, LlmTokensC
 
 @dataclass(frozen=True, slots=True)
 class LoadedBundle:
-    """A valid bundle, the digest of its content, and what its author may want to know."""
+    """A valid bundle, the digest of its content, and notes for its author."""
 
     bundle: Bundle
     digest: str
@@ -209,13 +203,13 @@ class LoadedBundle:
 def load_bundle(path: Path, *, now: float | None = None) -> LoadedBundle:
     """Load a file, or the files of a directory in the order of their names.
 
-    With `now`, the notes also tell what has expired.
+    If `now` is given, the notes also report what has expired.
     """
     return load_fetched(read_path(path), now=now)
 
 
 def load_fetched(fetched: BundleBytes, *, now: float | None = None) -> LoadedBundle:
-    """Load what a source holds."""
+    """Load the bytes returned by a source."""
     if fetched.directory:
         return _load_directory(fetched.documents, now)
     (document,) = fetched.documents
@@ -234,13 +228,13 @@ def _load_directory(documents: tuple[BundleDocument, ...], now: float | None) ->
             kind = UnreadableError if isinstance(error, UnreadableError) else kind
     problems += merged.problems
     if problems:
-        # What other files say cannot be judged without the one that cannot be read.
+        # The other files cannot be validated without the one that cannot be read.
         raise kind(in_order(problems))
     return _validated(merged.data, merged, now)
 
 
 def load_text(text: bytes, name: str, *, now: float | None = None) -> LoadedBundle:
-    """Load a bundle from its text; `name` stands in messages and its ending may tell JSON from YAML."""
+    """Load a bundle from its text. `name` is used in messages, and its suffix may distinguish JSON from YAML."""
     return _load_document(BundleDocument(name, text), now)
 
 
@@ -275,15 +269,15 @@ def _validated(data: Any, places: DocumentPlaces, now: float | None) -> LoadedBu
 
 
 def digest(data: Any) -> str:
-    """Return the SHA-256 of the content, the same whatever its layout, comments and order of keys."""
+    """Return the SHA-256 of the content. It does not depend on layout, comments or the order of keys."""
     canonical = json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(canonical.encode("ascii")).hexdigest()
 
 
 def duplicates(data: dict[str, Any]) -> list[DocumentFinding]:
-    """Find policy ids and rule names that are used twice.
+    """Find duplicate policy ids and rule names.
 
-    On the plain data, so that they are reported together with everything else that is wrong.
+    This works on the plain data, so that duplicates are reported together with all other problems.
     """
     policies = data.get("policies")
     found: list[DocumentFinding] = []

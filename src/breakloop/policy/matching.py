@@ -1,8 +1,8 @@
-"""Which policies apply to a request (SPEC R-1): host first, then a trie of path segments, then methods.
+"""Finds the policies and kill switches that apply to a request.
 
-The cost depends on the depth of the path and on how many policies match, never on how many there are.
-
-Kill switches (SPEC K-2): looked at before routing. Indexed by descriptor, so a thousand cost what one costs.
+Policies are matched by host, then by a trie of path segments, then by method. The cost depends on the depth of the
+path and on the number of policies that match, not on the total number. Kill switches are checked before the policies
+and are indexed by descriptor, so a thousand switches on one descriptor cost as much as one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from breakloop.model.call import Call
 
 @dataclass(frozen=True, slots=True)
 class CompiledSelector:
-    """What a policy applies to. Without a path it applies to every path; `methods` empty means any."""
+    """What a policy applies to. Without a path it applies to every path; empty `methods` means any method."""
 
     exact: str | None = None
     prefix: str | None = None
@@ -27,17 +27,15 @@ class CompiledSelector:
 
 
 class Routed(Protocol):
-    """Anything with a place in the order of the bundle and a selector."""
+    """Anything that has a position in the bundle and a selector."""
 
     @property
     def index(self) -> int:
-        """Place in the bundle."""
+        """Position in the bundle."""
         ...
 
     @property
-    def selector(self) -> CompiledSelector:
-        """What it applies to."""
-        ...
+    def selector(self) -> CompiledSelector: ...
 
 
 T = TypeVar("T", bound=Routed)
@@ -48,8 +46,8 @@ class _Node(Generic[T]):
 
     def __init__(self) -> None:
         self.children: dict[str, _Node[T]] = {}
-        self.below: list[T] = []  # prefixes that end here: they match what goes on
-        self.here: list[T] = []  # exact paths, and prefixes without a final slash
+        self.below: list[T] = []  # prefixes that end here and match longer paths
+        self.here: list[T] = []  # exact paths, and prefixes without a trailing slash
 
     def at(self, segments: Sequence[str]) -> _Node[T]:
         node = self
@@ -59,7 +57,7 @@ class _Node(Generic[T]):
 
 
 class Routes(Generic[T]):
-    """An immutable index over policies."""
+    """An immutable index of policies."""
 
     __slots__ = ("_any_host", "_hosts", "_methods_matter")
 
@@ -115,7 +113,7 @@ def _collect(node: _Node[T], segments: list[str], found: list[T]) -> None:
 
 
 def _in_order(found: list[T]) -> list[T]:
-    by_index = {policy.index: policy for policy in found}  # exact and prefix of one policy may both match
+    by_index = {policy.index: policy for policy in found}  # the exact path and the prefix of one policy may both match
     return [by_index[index] for index in sorted(by_index)]
 
 
@@ -124,7 +122,7 @@ RETRY_AFTER_S = 3600
 
 @dataclass(frozen=True, slots=True)
 class CompiledKillSwitch:
-    """One switch: who (`scope_key` equals `scope_value`), where (`route`), until when."""
+    """A kill switch: it applies where `scope_key` equals `scope_value`, on `route`, until `expires`."""
 
     index: int
     scope_key: str
@@ -132,20 +130,20 @@ class CompiledKillSwitch:
     route: str = ""
     reason: str = ""
     expires: float = math.inf
-    id: str = ""  # of one that was set at run time
+    id: str = ""  # set for switches created at run time
 
     @property
     def name(self) -> str:
-        """What a denial calls it."""
+        """The name of the switch in denials."""
         return f"kill_switch/{self.id}" if self.id else f"kill_switches[{self.index}]"
 
     def retry_after_s(self, now: float) -> int:
-        """Return an hour, or less if the switch expires sooner."""
+        """Return one hour, or less if the switch expires sooner."""
         return max(1, math.ceil(min(RETRY_AFTER_S, self.expires - now)))
 
 
 class KillSwitches:
-    """All switches of a bundle, and those that were set at run time."""
+    """The kill switches of a bundle and those created at run time."""
 
     __slots__ = ("_by_key", "_getter", "_switches", "keys")
 
@@ -158,22 +156,24 @@ class KillSwitches:
         for switch in switches:
             grouped.setdefault(switch.scope_key, {}).setdefault(switch.scope_value, []).append(switch)
         self._by_key = tuple((getter(key), values) for key, values in grouped.items())
-        self.keys = frozenset(grouped)  # the descriptors that they look at
+        self.keys = frozenset(grouped)  # the descriptors that they read
 
     def with_more(self, switches: Iterable[CompiledKillSwitch]) -> KillSwitches:
-        """Return these with others after them."""
+        """Return a copy with more switches appended."""
         after = len(self._switches)
         more = [replace(switch, index=after + number) for number, switch in enumerate(switches)]
         return KillSwitches((*self._switches, *more), self._getter)
 
     def named(self, scope_key: str, scope_value: str, now: float) -> CompiledKillSwitch | None:
-        """Return the first live switch of this very scope that holds for every route, or None. For people."""
+        """Return the first active switch with exactly this scope that applies to every route, or None. Used for
+        display.
+        """
         scope = (scope_key, scope_value, "")
         found = (one for one in self._switches if (one.scope_key, one.scope_value, one.route) == scope)
         return next((one for one in found if one.expires > now), None)
 
     def find(self, call: Call, now: float) -> CompiledKillSwitch | None:
-        """Return the first live switch that matches, or None."""
+        """Return the first active switch that matches the call, or None."""
         first: CompiledKillSwitch | None = None
         for get, values in self._by_key:
             value = get(call)

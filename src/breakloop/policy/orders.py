@@ -1,6 +1,8 @@
-"""What an operator has ordered at run time, beside what the bundle says (SPEC K-1, K-3): checked as in the bundle, and
-laid over it, so that a request is judged by both at the cost of one. Keeping orders and sharing them is the business
-of `breakloop.engine.operator`."""
+"""Orders: changes that an operator makes at run time in addition to the bundle.
+
+They are validated like the bundle and merged into it, so that evaluating a request costs no more than with the
+bundle alone. Storing and sharing orders is done by `breakloop.engine.operator`.
+"""
 
 from __future__ import annotations
 
@@ -26,16 +28,16 @@ REASON_MAX: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """Everything that is in force beside the bundle."""
+    """All orders that are in force."""
 
     switches: tuple[CompiledKillSwitch, ...] = ()
     shadow_until: float = 0.0
     kill_override_until: float = 0.0
     snoozed: tuple[tuple[str, float], ...] = ()  # fingerprints, and until when
-    agents: tuple[tuple[str, Mapping[str, Any]], ...] = ()  # what was set for single agents
+    agents: tuple[tuple[str, Mapping[str, Any]], ...] = ()  # settings of single agents
 
     def over(self, bundle: CompiledBundle) -> CompiledBundle:
-        """Return the bundle with these laid over it; the very same where there are none."""
+        """Return the bundle merged with these orders, or the same object if there are none."""
         if self == NO_ORDERS:
             return bundle
         return replace(
@@ -52,13 +54,13 @@ NO_ORDERS: Final = Orders()
 
 
 def checked_switch(data: dict[str, Any], expires_at: float) -> dict[str, Any]:
-    """Return what a kill switch says, each field as the bundle would have it. Raises `OrderError`."""
+    """Return the validated fields of a kill switch, normalized as in the bundle. Raises `OrderError`."""
     given = {name: value for name, value in data.items() if value}
     made = _checked(schema.KillSwitch, given | _ending(expires_at))
     reason = made.reason or ""
     checked_text("reason", reason, required=False)
     if made.scope_key in SECRET_DESCRIPTORS:
-        # Orders are kept, listed and logged.
+        # Orders are stored, listed and logged.
         raise OrderError([f"scope_key: {made.scope_key} is a secret (use caller:key, the digest of a key, instead)"])
     return {
         "scope_key": made.scope_key,
@@ -69,7 +71,7 @@ def checked_switch(data: dict[str, Any], expires_at: float) -> dict[str, Any]:
 
 
 def check_override(name: str, reason: str, expires_at: float | None) -> None:
-    """Raise `OrderError` unless an override can be switched on like this."""
+    """Raise `OrderError` unless an override may be enabled with these values."""
     if name not in OVERRIDES:
         raise OrderError([f"name: must be one of {', '.join(OVERRIDES)}"])
     _checked(
@@ -78,9 +80,9 @@ def check_override(name: str, reason: str, expires_at: float | None) -> None:
 
 
 def checked_agent(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings of an agent as given, if the bundle could have them under `agents`. Raises `OrderError`.
+    """Return the settings of an agent if they are valid under `agents` in the bundle. Raises `OrderError`.
 
-    One that is None is left out.
+    Settings that are None are left out.
     """
     known = schema.Agent.model_fields
     made = _checked(
@@ -90,7 +92,7 @@ def checked_agent(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def checked_text(name: str, text: str, *, required: bool = True) -> str:
-    """Return text for people, if it is any and not too long."""
+    """Return the text, or raise `OrderError` if it is empty although required, or too long."""
     if required and not text.strip():
         raise OrderError([f"{name}: must not be empty"])
     if len(text) > REASON_MAX:
@@ -99,7 +101,7 @@ def checked_text(name: str, text: str, *, required: bool = True) -> str:
 
 
 def _ending(expires_at: float) -> dict[str, str]:
-    """A time as the bundle writes it; nothing for never."""
+    """Return a time in the format of the bundle; an empty dict if it never expires."""
     if expires_at == math.inf:
         return {}
     try:

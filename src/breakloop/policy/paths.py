@@ -1,6 +1,6 @@
-"""Where a request is going: path, host and target in the one form that policies, kill switches and fingerprints see.
+"""Normalizes the path and host of a request, for policies, kill switches and fingerprints.
 
-Routing by that form is `policy.routes`; the door forwards the original bytes (SPEC R-3, C-1).
+`policy.matching` routes by the normalized form; the gateway forwards the original bytes.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from breakloop.errors import RequestError
 from breakloop.policy.cache import MemoDict
 
 _UNRESERVED = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~"
-_PLAIN = _UNRESERVED + b"!$&'()*+,;=:@/"  # what RFC 3986 lets stand in a path as it is
+_PLAIN = _UNRESERVED + b"!$&'()*+,;=:@/"  # what RFC 3986 allows unescaped in a path
 _ESCAPE_OR_ODD = re.compile(rb"%[0-9A-Fa-f]{2}|[^" + re.escape(_PLAIN) + rb"]")
-_ALL_PLAIN = re.compile("/[" + re.escape(_PLAIN.decode()) + "]*").fullmatch  # on text: quicker than on bytes
+_ALL_PLAIN = re.compile("/[" + re.escape(_PLAIN.decode()) + "]*").fullmatch  # on text: faster than on bytes
 _REFUSED = frozenset(b"/\\\0")
 _AGENTS = "/agents/"
 
@@ -35,7 +35,7 @@ Bytes are taken as they came over the wire; a `str` is text, whose non-ASCII cha
 
 
 def strip_agent(path: str) -> tuple[str, str]:
-    """Split a normalised `/agents/x/v1/...` into `("x", "/v1/...")`; other paths come back as `("", path)`."""
+    """Split a normalized `/agents/x/v1/...` into `("x", "/v1/...")`. Other paths are returned as `("", path)`."""
     if not path.startswith(_AGENTS):
         return "", path
     agent, slash, rest = path[len(_AGENTS) :].partition("/")
@@ -47,7 +47,7 @@ def strip_agent(path: str) -> tuple[str, str]:
 def _agent_name(segment: str) -> str:
     try:
         return unquote(segment, errors="strict")
-    except UnicodeDecodeError:  # with replacements, all names that are not text would be one
+    except UnicodeDecodeError:  # with replacement characters, different invalid names would become equal
         return segment
 
 
@@ -67,7 +67,7 @@ def _without_port(host: str) -> str:
         address, bracket, _ = host.partition("]")
         return address + bracket
     name, _, port = host.rpartition(":")
-    # More than one colon without brackets is a bare IPv6 address: there is no telling its last group from a port.
+    # More than one colon without brackets is a bare IPv6 address: its last group cannot be distinguished from a port.
     return host if ":" in name or not (port.isdigit() or port == "") else name
 
 
@@ -93,7 +93,7 @@ def _normal_character(match: re.Match[bytes]) -> bytes:
     found = match[0]
     if len(found) == 1 and found in b"%\\#\0":
         # A bare percent sign could complete an escape once its neighbour is decoded; some servers read a backslash as
-        # a slash, and a fragment is never sent. None of them has one meaning, so none of them passes.
+        # a slash, and a fragment is never sent. All of these are ambiguous, so all are rejected.
         raise RequestError(400, "the path holds a stray percent sign, backslash, number sign or NUL")
     code = found[0] if len(found) == 1 else int(found[1:], 16)
     if code in _REFUSED:

@@ -1,14 +1,12 @@
-"""A bundle behind an HTTP(S) URL (SPEC B-3): polled, and sent only when it changed (ETag, Last-Modified). Its signature
-is the header field `X-Breakloop-Signature`, or lies at the URL with `.sig` behind its path.
+"""Bundle sources that are not on this machine: an HTTP(S) URL, or a bundle pushed to Redis.
 
-A bundle in the Redis that the state is in (SPEC B-3): pushed once, taken by every instance within a second. How it
-is stored is `state.shelf`'s; here it becomes a source like the others, and a checked file becomes something to push.
+A URL is polled with conditional requests (ETag, Last-Modified). Its signature is the header field
+`X-Breakloop-Signature`, or a file at the same path with `.sig` appended. Requests have limits on time, size and
+redirects; they block their thread, never the event loop. A pushed bundle reaches every instance within a second
+(`store.redis.bundle`).
 
-One GET over HTTP(S) with bounds (SPEC B-3): time, size, redirects. Blocks its thread, never the event loop. What is
-asked for and what the answer means is `source_http`'s.
-
-How often a source that is not on this machine is looked at (SPEC B-3): steadily while it answers, less and less
-often while it does not; never in step with other instances. Chance comes in through the door.
+Sources are polled at a steady interval while they respond and with exponential backoff while they do not, with
+jitter so that instances do not poll at the same time.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ from breakloop.policy.files import SIGNATURE_MAX_BYTES, SIGNATURE_SUFFIX, Bundle
 from breakloop.policy.load import LoadedBundle
 from breakloop.store.redis.bundle import BUNDLE_KEY, NoPushedBundleError, PushedBundle, PushedBundleStore
 
-_STALL_S: Final = 10.0  # to connect, and between two pieces of an answer
+_STALL_S: Final = 10.0  # to connect, and between two chunks of a response
 _WHOLE_S: Final = 60.0
 _PIECE_BYTES: Final = 64 * 1024
 _REDIRECTS_MAX: Final = 3
@@ -37,7 +35,7 @@ _REDIRECTS: Final = frozenset((301, 302, 303, 307, 308))
 
 
 class FetchError(Exception):
-    """Why there is no usable answer, in words without any credential, and what to do about it."""
+    """Why there is no usable response, without any credentials in the message, and a hint on how to fix it."""
 
     def __init__(self, why: str, hint: str = "") -> None:
         super().__init__(why)
@@ -46,7 +44,7 @@ class FetchError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class HttpResponse:
-    """What came back in the end. `headers` are by lower-case name."""
+    """The final response. `headers` are keyed by lower-case name."""
 
     status: int
     headers: Mapping[str, str]
@@ -54,7 +52,7 @@ class HttpResponse:
 
 
 class HttpGet:
-    """Asks one server, with a token that no other server gets to see."""
+    """Sends GET requests to one server. The token is not sent to any other server."""
 
     __slots__ = ("_clock", "_tls", "_token")
 
@@ -64,7 +62,7 @@ class HttpGet:
         self._tls = tls
 
     def get(self, url: str, headers: Mapping[str, str], max_bytes: int) -> HttpResponse:
-        """Return the answer behind at most three redirects; raises `FetchError`. A body may have `max_bytes`."""
+        """Return the response after at most three redirects. Raises `FetchError`, also for a body over `max_bytes`."""
         ends_at = self._clock.now() + _WHOLE_S
         first = at = urlsplit(url)
         for _ in range(_REDIRECTS_MAX + 1):
@@ -93,7 +91,7 @@ class HttpGet:
             raise FetchError(f"no answer within {_STALL_S:g} s") from None
         except OSError as error:
             raise FetchError(error.strerror or type(error).__name__) from None
-        except (http.client.HTTPException, ValueError) as error:  # not HTTP, cut off, a URL that cannot be sent
+        except (http.client.HTTPException, ValueError) as error:  # not HTTP, cut off, or a URL that cannot be sent
             raise FetchError(f"no answer that can be used: {type(error).__name__}") from None
 
     def _connection(self, at: SplitResult) -> http.client.HTTPConnection:
@@ -124,7 +122,7 @@ class HttpGet:
 
 
 def _redirected(at: SplitResult, location: str) -> SplitResult:
-    """Return where a redirect leads; never out of TLS."""
+    """Return the target of a redirect. A redirect from HTTPS to HTTP is rejected."""
     try:
         to = urlsplit(urljoin(at.geturl(), location))
         usable = bool(location and to.hostname and to.port != 0)
@@ -141,19 +139,19 @@ def _origin(url: SplitResult) -> tuple[str, str | None, int | None]:
     return url.scheme, url.hostname, url.port
 
 
-_SPREAD: Final = 0.1  # so much earlier than it has to
+_SPREAD: Final = 0.1  # jitter: the largest fraction by which a poll may come early
 
 
 @dataclass(frozen=True, slots=True)
 class PollBackoff:
-    """Every `every_s` seconds at the latest; after failures twice as long each time, up to `most_s`."""
+    """Polls at least every `every_s` seconds. After failures the interval doubles each time, up to `most_s`."""
 
     every_s: float
     most_s: float
     chance: Callable[[], float]  # 0 to 1
 
     def wait_s(self, failures: int) -> float:
-        """Return how long to wait, after so many failures in a row."""
+        """Return how long to wait after this number of consecutive failures."""
         if failures == 0:
             return self.every_s * (1 - _SPREAD * self.chance())
         longest = min(self.every_s * 2.0 ** min(failures, 30), max(self.most_s, self.every_s))
@@ -170,30 +168,28 @@ _MEANINGS: Final = {
 
 
 class HttpOrigin:
-    """One URL. Used by one thread at a time."""
+    """A bundle at a URL. Used by one thread at a time."""
 
     __slots__ = ("_get", "_pace", "_signed", "_url", "name")
 
-    whole = True  # what was cut off is noticed
+    whole = True  # a truncated response is detected
 
     def __init__(self, url: str, get: HttpGet, pace: PollBackoff, *, signed: bool = False) -> None:
         self._url = url
         self._get = get
         self._pace = pace
         self._signed = signed
-        self.name = urlsplit(url)._replace(query="", fragment="").geturl()  # a query may hold a credential
+        self.name = urlsplit(url)._replace(query="", fragment="").geturl()  # a query may contain a credential
 
     @property
     def key(self) -> str:
-        """The URL."""
         return self._url
 
     def wait_s(self, failures: int) -> float:
-        """As its pace says."""
         return self._pace.wait_s(failures)
 
     def fetch(self, known: Stamp | None) -> BundleBytes | None:
-        """Ask for the bundle, unless it is still the one with this stamp: ETag, Last-Modified, digest."""
+        """Fetch the bundle, unless it still has this stamp (ETag, Last-Modified, digest)."""
         answer = self._ask(self._url, _conditions(known), MAX_BYTES)
         if answer.status == 304 and known is not None:
             return None
@@ -210,7 +206,7 @@ class HttpOrigin:
         return BundleBytes((document,), stamp, self._signature(answer) if self._signed else "")
 
     def _signature(self, answer: HttpResponse) -> str:
-        """Return the signature that came with an answer, or lies beside it; empty if there is none."""
+        """Return the signature sent with a response or stored beside the bundle; empty if there is none."""
         given = answer.headers.get(SIGNATURE_FIELD, "").strip()
         if given:
             return given.replace(",", " ")
@@ -243,7 +239,7 @@ def _conditions(known: Stamp | None) -> dict[str, str]:
 
 
 def _kind(content_type: str) -> str:
-    """JSON and YAML by their content types; other types say nothing, and the path and the text are asked."""
+    """Return "json" or "yaml" by content type. Other types are ambiguous; then the path and the text decide."""
     kind = content_type.partition(";")[0].strip().lower()
     if kind in {"application/json", "text/json"} or kind.endswith("+json"):
         return "json"
@@ -251,11 +247,11 @@ def _kind(content_type: str) -> str:
 
 
 class RedisOrigin:
-    """What lies on the shelf."""
+    """A bundle pushed to Redis."""
 
     __slots__ = ("_pace", "_shelf", "name")
 
-    whole = True  # a push is one step
+    whole = True  # a push is atomic
 
     def __init__(self, shelf: PushedBundleStore, pace: PollBackoff) -> None:
         self._shelf = shelf
@@ -264,15 +260,14 @@ class RedisOrigin:
 
     @property
     def key(self) -> str:
-        """The address of the Redis."""
+        """The address of the Redis server and the key of the bundle."""
         return self.name
 
     def wait_s(self, failures: int) -> float:
-        """As its pace says."""
         return self._pace.wait_s(failures)
 
     def fetch(self, known: Stamp | None) -> BundleBytes | None:
-        """Take what was pushed, unless that is known."""
+        """Fetch the pushed bundle, unless it still has this stamp."""
         try:
             found = self._shelf.fetch(known)
         except NoPushedBundleError:
@@ -291,7 +286,9 @@ class RedisOrigin:
 
 
 def to_push(fetched: BundleBytes, loaded: LoadedBundle, *, by: str, force: bool) -> PushedBundle:
-    """Return a bundle that was loaded (so it is valid) as something to push. A directory is several files: not this."""
+    """Return a loaded, and therefore valid, bundle in the form that is pushed. Only for single files, not for
+    directories.
+    """
     (document,) = fetched.documents
     digest = sha256(document.data).hexdigest()
     signature = " ".join(fetched.signature.split())

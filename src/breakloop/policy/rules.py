@@ -1,9 +1,9 @@
-"""One rule of a policy, compiled: when it applies, whom it counts, what it charges; and the circuit breaker in front of
-a policy's rules. What a charge is worth is its limiter's to say, whether it is made the store's.
+"""Compiled rules: when a rule applies, which keys it counts by, and what it charges. Also the circuit breaker of a
+policy and the limit on the cost of a run (`max_usd_per_run`).
 
-`max_usd_per_run` (SPEC B-1, G-1): which run a call belongs to, and what is charged to it. A run is a session, until
-ten minutes without a request; the session's window remembers when it began, and that start names its accounts, so that
-a late answer corrects the run that was charged. What the charges come to is `limits.run_budget`'s to say.
+The limiter of a rule decides the amount of a charge, and the store decides whether the charge succeeds. A run is a
+session, until ten minutes pass without a request. The window of the session stores when the run began; this start
+time is part of the keys of its accounts, so that a late response corrects the run that was charged.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ AGENT: Final = "agent:id"
 
 
 def fits(match: Match, call: Call) -> bool:
-    """Tell whether every descriptor of a `match` has its value."""
+    """Return whether every descriptor of a `match` has the required value."""
     for get, value in match:  # noqa: SIM110 - a generator costs twice as much on the hot path
         if get(call) != value:
             return False
@@ -38,40 +38,40 @@ def fits(match: Match, call: Call) -> bool:
 
 
 class MeterPort(Protocol):
-    """Who knows what a call may use."""
+    """Estimates what a call may use."""
 
     def estimate(self, call: Call, estimator: Estimator, *, money: bool) -> Estimate:
-        """Return what a call may use."""
+        """Return an estimate of what a call may use."""
         ...
 
     def reserve(self, call: Call, estimator: Estimator, *, money: bool) -> Estimate:
-        """Return the same for a rule that charges it, and keep it for the settlement."""
+        """Return the same estimate for a rule that charges it, and store it for the settlement."""
         ...
 
     def cap(self, call: Call, cap: CompletionCap) -> None:
-        """Limit the length of a streamed answer."""
+        """Limit the length of a streamed response."""
         ...
 
     def denies(self, call: Call) -> bool:
-        """Tell whether a call may not pass because nobody knows what its model costs."""
+        """Return whether a call must be denied because the price of its model is not known."""
         ...
 
 
 def unpriced(rule: RuleRef, group: int) -> Deny:
-    """Return the refusal of a call whose model has no price, where money is counted (`unknown_model: deny`)."""
+    """Return the denial of a call whose model has no price although cost is limited (`unknown_model: deny`)."""
     message = "The price of this model is not known, and unknown_model is deny."
     return Deny(LimitDenial(rule, "unknown_model", message), group)
 
 
 class CompiledRule:
-    """One rule of a policy: whom it counts (`limit_keys`), when (`match`), and its limiter."""
+    """A rule of a policy: which keys it counts by (`limit_keys`), when it applies (`match`), and its limiter."""
 
     __slots__ = (
         "_key", "_keys", "_match", "caps", "estimator", "limiter", "name", "of_agent", "policy", "rejects_missing",
         "status",
     )  # fmt: skip
 
-    place = ""  # in keys, in front of the name
+    place = ""  # inserted before the name in keys
     denial_reason: Final = "missing_descriptor"
 
     def __init__(
@@ -92,26 +92,26 @@ class CompiledRule:
         self.status = status
         self._match = match
         self._keys = keys
-        self.of_agent = any(name == AGENT for name, _ in keys)  # it counts each agent by itself
-        self.estimator: Estimator | None = None  # set where the limiter needs to know what a call may use
-        self.caps: tuple[CompletionCap, CompletionCap] | None = None  # of streams: enforced, and in shadow
+        self.of_agent = any(name == AGENT for name, _ in keys)  # it counts each agent separately
+        self.estimator: Estimator | None = None  # set if the limiter needs an estimate of what a call may use
+        self.caps: tuple[CompletionCap, CompletionCap] | None = None  # caps on streams: enforced, and in shadow mode
         self._key = f":{escape(policy)}:{self.place}{escape(name)}:"
 
     def applies(self, call: Call) -> bool:
-        """Tell whether every `match` descriptor has its value."""
+        """Return whether every `match` descriptor has the required value."""
         return not self._match or fits(self._match, call)
 
     def plan(
         self, call: Call, project: str, group: int, now: float, meter: MeterPort, missing: OnMissing
     ) -> tuple[Op, ...]:
-        """Return the charges, a refusal for a missing descriptor, or nothing when the rule is skipped for it."""
+        """Return the charges. If a descriptor is missing, return a denial, or nothing if the rule is then skipped."""
         keys = self.keys(call, project, group, missing)
         if keys is None:
             return (Deny(self, group),) if self.rejects_missing else ()
         return self.charges(call, keys, group, now, meter)
 
     def keys(self, call: Call, project: str, group: int, missing: OnMissing) -> list[str] | None:
-        """Return whom it counts, as keys: one for each family of its limiter. None where a descriptor is missing."""
+        """Return the keys it counts by, one for each family of its limiter, or None if a descriptor is missing."""
         values: list[str] = []
         for name, get in self._keys:
             value = get(call)
@@ -124,7 +124,7 @@ class CompiledRule:
         return [f"{begins}{family}{rest}" for family in self.limiter.families]
 
     def charges(self, call: Call, keys: Sequence[str], group: int, now: float, meter: MeterPort) -> tuple[Op, ...]:
-        """Return what a call is charged under these keys, or the refusal of one that can never pass."""
+        """Return the charges of a call under these keys, or a denial if the call can never be allowed."""
         limiter, estimator = self.limiter, self.estimator
         if estimator is None:
             return limiter.charges(call, keys, self, group, now, NOTHING)
@@ -137,7 +137,7 @@ class CompiledRule:
         return limiter.charges(call, keys, self, group, now, estimate)
 
     def key(self, call: Call, project: str, group: int, family: str) -> str | None:
-        """Return a key of another family for the same sender; None where a descriptor is missing."""
+        """Return the key of another family for the same sender, or None if a descriptor is missing."""
         values = [get(call) for _, get in self._keys]
         known = [value for value in values if value is not None]
         if len(known) < len(values):
@@ -150,11 +150,11 @@ class CompiledRule:
 
     @property
     def denied_by(self) -> tuple[str, str]:
-        """Where a refusal comes from, for records: policy and rule."""
+        """Policy and rule, for the records of a denial."""
         return self.policy, self.name
 
     def describe_denial(self, call: Call, verdict: Verdict) -> None:
-        """Say why a call that lacks a descriptor is denied."""
+        """Fill in the verdict for a call that is denied because a descriptor is missing."""
         verdict.status = self.status
         verdict.policy, verdict.rule = self.policy, self.name
         missing = ", ".join(self.missing_keys(call))
@@ -162,16 +162,18 @@ class CompiledRule:
 
     @property
     def key_names(self) -> tuple[str, ...]:
-        """The names of its `limit_keys`, as its keys hold them."""
+        """The names of its `limit_keys`, in the order in which keys contain their values."""
         return tuple(name for name, _ in self._keys)
 
     def missing_keys(self, call: Call) -> list[str]:
-        """Return the names of `limit_keys` that this call lacks."""
+        """Return the names of the `limit_keys` that this call lacks."""
         return [name for name, get in self._keys if get(call) is None]
 
 
 class FallbackRule(CompiledRule):
-    """The rule for whoever no other rule is for. A bare `|` keeps its counters apart from a rule of the same name."""
+    """The rule that applies if no other rule does. An unescaped `|` in its keys separates its counters from those of a
+    rule with the same name.
+    """
 
     __slots__ = ()
 
@@ -179,7 +181,9 @@ class FallbackRule(CompiledRule):
 
 
 class BreakerRule:
-    """The circuit breaker of a policy: counts what its first rule would charge, by that rule's keys (SPEC CB-1)."""
+    """The circuit breaker of a policy. It counts what the first rule of the policy would charge, by the keys of that
+    rule.
+    """
 
     __slots__ = ("_by_money", "_rule", "limiter", "name", "policy", "status")
 
@@ -192,12 +196,12 @@ class BreakerRule:
         self._by_money = by_money  # `spend_source: usage:usd`
 
     def label(self, values: str) -> str:
-        """Return whose breaker it is, for people: `values` as they stand in its key, each with its descriptor."""
+        """Return a label for display: each of the `values` from a key with its descriptor."""
         names = self._rule.key_names
         return ", ".join(f"{name}={value}" for name, value in zip(names, split_values(values), strict=False))
 
     def plan(self, call: Call, project: str, charges: Iterable[Op], group: int, meter: MeterPort) -> Op | None:
-        """Return what it counts, or None where the first rule charges nothing."""
+        """Return its operation, or None if the first rule charges nothing."""
         own = [op for op in charges if isinstance(op, Charge) and op.rule is self._rule]
         if not own:
             return None
@@ -214,7 +218,7 @@ _VERSION: Final = 1
 
 
 class RunCharge:
-    """Owns the account of what a run has really cost."""
+    """The owner of the account that holds the actual cost of a run."""
 
     __slots__ = ("limiter", "name", "policy", "status")
 
@@ -224,7 +228,7 @@ class RunCharge:
 
 
 class RunRule:
-    """The ceiling of one agent, or of all that a pattern names: each run has its own."""
+    """The cost limit of an agent, or of every agent that a pattern matches. Each run has its own account."""
 
     __slots__ = ("_estimator", "_prefix", "config", "limiter", "name", "owner", "paid", "policy", "status", "tags")
 
@@ -242,14 +246,16 @@ class RunRule:
         self._prefix = f":{escape(self.policy)}:{escape(self.name)}:"
 
     def plan(self, call: Call, group: int, meter: MeterPort) -> tuple[DetectorSlot | Op, ...]:
-        """Return what stands for the charges until the run is known; nothing for what is no LLM call."""
+        """Return slots for the charges, which can only be built once the run is known; nothing for calls other than LLM
+        calls.
+        """
         if meter.denies(call):
             return (unpriced(self, group),)
         estimate = meter.reserve(call, self._estimator, money=True)
         if estimate is NOTHING:
             return ()
         cost = self.limiter.cost_of(call, estimate)
-        # What was paid comes first: it is told even where the ceiling denies.
+        # The actual cost comes first: it is reported even if the limit denies the call.
         return DetectorSlot(_Charge(self, self.paid, 0), group), DetectorSlot(_Charge(self, self, cost), group)
 
     def key(self, project: str, owner: str, start: float, group: int) -> str:
@@ -257,10 +263,10 @@ class RunRule:
         return run_key(project, self._prefix, owner, start, group)
 
     def reached(self, ops: Sequence[Op], done: CommitResult) -> tuple[str, tuple[str, ...]] | None:
-        """Return why a run that was denied is to be held, and the keys of its accounts.
+        """Return the reason for holding a run that was denied, and the keys of its accounts.
 
-        None where a person has nothing to decide: the request alone costs more than any run may, or it would pass if
-        what is in flight were answered and cost nothing.
+        None if there is nothing for an operator to decide: the request alone costs more than the limit, or it would
+        be allowed if the requests in flight turned out to cost nothing.
         """
         op = ops[done.denied_at]
         own = [
@@ -277,7 +283,7 @@ class RunRule:
 
 
 class _Charge(StatefulDetector):
-    """One charge of one call, while the window is read that says which run it is."""
+    """One charge of one call. The window that identifies the run must be read first."""
 
     __slots__ = ("_cost", "_payer", "_rule")
 
@@ -288,11 +294,11 @@ class _Charge(StatefulDetector):
         self.tags, self.config = rule.tags, rule.config
 
     def owner(self, call: Call) -> str:
-        """Return the session, which is the run; "" where a call has none, and then nothing is charged."""
+        """Return the session, which identifies the run; "" if the call has none, and then nothing is charged."""
         return self._rule.owner(call)
 
     def evaluate(self, _call: Call, window: bytes, now: float) -> Evaluation:
-        """Go on with the run, or begin one."""
+        """Continue the run, or begin a new one."""
         start, last = _read(window)
         if not start or now - last >= RUN_IDLE_S:
             start = now
@@ -301,7 +307,6 @@ class _Charge(StatefulDetector):
         return Evaluation(_SECTION.pack(_VERSION, start, now))
 
     def operation(self, call: Call, evaluation: Evaluation, project: str, group: int) -> Op:
-        """Return the charge."""
         payer = self._payer
         start, now = _read(evaluation.window)
         key = self._rule.key(project, self.owner(call), start, group)

@@ -1,8 +1,9 @@
-"""What follows from who sends a request, remembered: an agent sends thousands of requests with the same key, token and
-address, and everything worked out from these alone (caller, claims, the buckets of its rules) is the same each time.
+"""Caches what depends only on the sender of a request. An agent sends thousands of requests with the same key, token
+and address; everything derived from these alone (caller, claims, the buckets of its rules) is the same for each of
+them.
 
-One memory per compiled bundle, so a new bundle starts with an empty one. Bounded; forgotten when token keys change or
-the token's time is over. What depends on path, query or body is never kept here.
+There is one bounded cache per compiled bundle, so a new bundle starts with an empty one. An entry is dropped when
+the token keys change or the token expires. Nothing that depends on the path, the query or the body is cached here.
 """
 
 from __future__ import annotations
@@ -16,31 +17,32 @@ from breakloop.policy.descriptors import Descriptors
 from breakloop.policy.rules import CompiledRule
 from breakloop.store.ops import Op
 
-# What names the caller, his agent and his address (SPEC C-4, C-7).
+# The fields that identify the caller, its agent and its address.
 _FIELDS: Final = (*CREDENTIAL_HEADERS, "x-agent-id", "x-forwarded-for", "forwarded")
 _STEADY: Final = ("jwt:", "header:", "ip:", "ua:", "caller:", "agent:id")
 _REMEMBERED: Final = 8192
-CHARGES_MAX: Final = 64  # policies whose charges one sender keeps
-_KEY_MAX: Final = 4096  # longer ones are worked out each time, so that nobody can fill the memory with them
+CHARGES_MAX: Final = 64  # number of policies whose charges are cached per sender
+_KEY_MAX: Final = 4096  # longer keys are not cached, so that clients cannot fill the cache with them
 
 
 def steady(name: str) -> bool:
-    """Tell whether a descriptor depends on nothing but the sender."""
+    """Return whether a descriptor depends only on the sender."""
     return name.startswith(_STEADY)
 
 
 class CachedCharges(NamedTuple):
-    """What the rules of one policy charge one sender: operations where they are the same each time, else the rule with
-    its keys. From `begins` to `ends` that is so: the keys of budgets tell their period."""
+    """What the rules of one policy charge one sender: operations where they are always the same, or else the rule with
+    its keys. Valid from `begins` to `ends`, because the keys of budgets contain their period.
+    """
 
-    fixed: tuple[Op, ...] | None  # all of it, where nothing depends on the call
+    fixed: tuple[Op, ...] | None  # all operations, if none depends on the call
     parts: tuple[tuple[tuple[Op, ...], CompiledRule | None, Sequence[str]], ...]
     begins: float
     ends: float
 
 
 class CallerProfile:
-    """One sender under one bundle."""
+    """A sender under one bundle."""
 
     __slots__ = ("agent", "begins", "caller", "charges", "claims", "ends", "identities", "ip", "keys", "verified")
 
@@ -51,8 +53,8 @@ class CallerProfile:
         self.caller = descriptors.caller(call)
         self.agent = descriptors.agent(call)
         self.ip = descriptors.client_ip(call)
-        self.charges: dict[int, CachedCharges] = {}  # by policy and mode: what its rules charge
-        self.identities: dict[int, str] = {}  # by detector: the sender's part of its fingerprints
+        self.charges: dict[int, CachedCharges] = {}  # charges of its rules, by policy and mode
+        self.identities: dict[int, str] = {}  # the sender's part of fingerprints, by detector
 
 
 class CallerProfiles:
@@ -67,7 +69,7 @@ class CallerProfiles:
         self._known: dict[tuple[object, ...], CallerProfile] = {}
 
     def find(self, call: Call, now: float) -> CallerProfile | None:
-        """Return the sender, or None when this request does not name him by header fields alone."""
+        """Return the sender, or None if header fields alone do not identify it."""
         query = call.query
         if call.repeated or (query and ("key=" in query or "%" in query) and _by_query(call)):
             return None
@@ -84,7 +86,7 @@ class CallerProfiles:
             return None
         sender = CallerProfile(call, self._descriptors)
         if sender.claims or not self._tokens.verifies:
-            # A token without claims is looked at again: its key may be on the way.
+            # A token without claims is not cached: its key may not have been fetched yet.
             if len(self._known) >= _REMEMBERED:
                 self._known.clear()
             self._known[key] = sender
@@ -93,12 +95,14 @@ class CallerProfiles:
 
 
 def _by_query(call: Call) -> bool:
-    """An API key in the query (`?key=`) counts when no header field has one; an empty field names nobody."""
+    """Return whether an API key in the query (`?key=`) counts: only if no header field has one. An empty field does not
+    identify a caller.
+    """
     return len(call.headers.get("authorization", b"").strip()) <= len(b"bearer")
 
 
 def _fields_read(used: Iterable[str]) -> tuple[str, ...]:
-    """Every header field that steady descriptors in use read."""
+    """Return every header field that is read by the sender-only descriptors in use."""
     names = set(_FIELDS)
     for name in used:
         if name.startswith("header:"):

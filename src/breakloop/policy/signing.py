@@ -1,8 +1,8 @@
-"""Detached signatures of bundles (SPEC B-4): Ed25519, or HMAC-SHA256 with a shared secret, over the exact bytes.
+"""Detached signatures of bundles: Ed25519, or HMAC-SHA256 with a shared secret, over the exact bytes.
 
-A signature is a line `ed25519:BASE64` or `hmac-sha256:BASE64` (base64 alone will do). There may be several lines, so
-that keys can be changed one machine at a time. Of a directory, a list of its files with their digests is signed: none
-of them can be changed, added or left out. When signatures are looked at is `policy.source`'s decision.
+A signature is a line `ed25519:BASE64` or `hmac-sha256:BASE64`; plain base64 is accepted, too. There may be several
+lines, so that keys can be rotated one machine at a time. For a directory, the list of its files with their digests
+is signed, so that no file can be changed, added or removed. `policy.watch` decides when signatures are checked.
 """
 
 from __future__ import annotations
@@ -31,18 +31,20 @@ from breakloop.policy.files import BundleBytes
 ED25519: Final = "ed25519"
 HMAC: Final = "hmac-sha256"
 SECRET_MIN_BYTES: Final = 16
-_MANIFEST: Final = "breakloop bundle manifest 1"  # no bundle begins so: a list of files is never taken for one
+_MANIFEST: Final = (
+    "breakloop bundle manifest 1"  # no bundle starts like this, so a list of files cannot be mistaken for a bundle
+)
 _PEM_END: Final = b"-----END PUBLIC KEY-----"
 _KEY_BYTES: Final = 32
 _LINES_MAX: Final = 16
 
 
 class SignatureError(UnreadableError):
-    """A bundle that is not signed, or by somebody else; its signature may follow it a moment later."""
+    """A bundle without a valid signature. The signature may be written shortly after the bundle."""
 
 
 class Verifier:
-    """Takes a bundle that was signed with one of its keys, and no other."""
+    """Accepts only bundles that were signed with one of its keys."""
 
     __slots__ = ("_public", "_secret")
 
@@ -51,7 +53,9 @@ class Verifier:
         self._secret = secret
 
     def check(self, fetched: BundleBytes, name: str) -> None:
-        """Raise `SignatureError` unless the bundle is signed; one that could not be read whole is not judged."""
+        """Raise `SignatureError` unless the bundle is signed. A bundle that could not be read completely is not
+        checked.
+        """
         if any(document.unread is not None for document in fetched.documents):
             return
         given = list(_signatures(fetched.signature))
@@ -70,7 +74,7 @@ class Verifier:
 
 
 class Signer:
-    """Signs with a private key, or with a shared secret."""
+    """Signs with a private key or a shared secret."""
 
     __slots__ = ("_key", "algorithm")
 
@@ -79,14 +83,14 @@ class Signer:
         self.algorithm = HMAC if isinstance(key, bytes) else ED25519
 
     def sign(self, fetched: BundleBytes) -> str:
-        """Return the signature as it stands in its file."""
+        """Return the content of the signature file."""
         data = payload(fetched)
         raw = _mac(self._key, data) if isinstance(self._key, bytes) else self._key.sign(data)
         return f"{self.algorithm}:{base64.b64encode(raw).decode()}\n"
 
 
 def payload(fetched: BundleBytes) -> bytes:
-    """Return what is signed: the exact bytes of a bundle; of a directory, the list of its files with their SHA-256."""
+    """Return what is signed: the exact bytes of a bundle; for a directory, the list of its files with their SHA-256."""
     if not fetched.directory:
         return fetched.documents[0].data
     lines = [_MANIFEST]
@@ -95,14 +99,16 @@ def payload(fetched: BundleBytes) -> bytes:
 
 
 def make_keys() -> tuple[bytes, bytes]:
-    """Make a new pair: the private key and the public key, both PEM."""
+    """Create a key pair: the private key and the public key, both PEM."""
     private = Ed25519PrivateKey.generate()
     public = private.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
     return private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()), public
 
 
 def read_public_keys(text: bytes, where: str) -> tuple[Ed25519PublicKey, ...]:
-    """Read public keys: PEM, one or several, or lines of base64. Raises `SettingsError`, which names `where`."""
+    """Read public keys: PEM, one or several, or lines of base64. Raises `SettingsError`, whose message contains
+    `where`.
+    """
     try:
         if b"-----BEGIN" in text:
             blocks = [block + _PEM_END for block in text.split(_PEM_END) if b"-----BEGIN" in block]
@@ -121,7 +127,7 @@ def read_public_keys(text: bytes, where: str) -> tuple[Ed25519PublicKey, ...]:
 
 
 def read_private_key(text: bytes, where: str) -> Ed25519PrivateKey:
-    """Read a private key, PEM without a passphrase. Raises `SettingsError`, which names `where`."""
+    """Read a private key, PEM without a passphrase. Raises `SettingsError`, whose message contains `where`."""
     try:
         key = load_pem_private_key(text, None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
@@ -132,7 +138,7 @@ def read_private_key(text: bytes, where: str) -> Ed25519PrivateKey:
 
 
 def shared_secret(text: bytes, where: str) -> bytes:
-    """Return a secret without the white space around it; one that can be guessed raises `SettingsError`."""
+    """Return a secret without surrounding white space. Raises `SettingsError` if it is easy to guess."""
     secret = text.strip()
     if len(secret) < SECRET_MIN_BYTES:
         raise SettingsError(f"{where}: is shorter than {SECRET_MIN_BYTES} bytes (openssl rand -hex 32 makes one)")
@@ -140,7 +146,9 @@ def shared_secret(text: bytes, where: str) -> bytes:
 
 
 def _signatures(text: str) -> Iterator[tuple[str, bytes]]:
-    """Every line that can be a signature; others are passed over, so that new kinds can stand beside old ones."""
+    """Return every line that can be a signature. Other lines are skipped, so that new kinds can be added beside old
+    ones.
+    """
     for line in text.split()[:_LINES_MAX]:
         algorithm, _, encoded = line.rpartition(":")
         try:

@@ -1,11 +1,9 @@
-"""What is done with a bundle's source (SPEC B-2, B-3, B-4, B-5, E-0): it is looked at again and again; what is new is
-verified, loaded, compiled (`on_bundle`), put in force, kept on disk and told. What cannot be used changes nothing and
-is told once. There is no thread, timer or sleep in here: whoever runs it calls `poll` every `wait_s` seconds. What a
-source is, is `policy.fetched`'s.
+"""Watches the source of a bundle. A new bundle is verified, loaded, compiled (`on_bundle`), put in force, saved as the
+last good copy and published as an event. A bundle that cannot be used changes nothing and is reported once.
 
-The last good bundle on disk (SPEC B-3), so that a restart without its source still enforces. One file a source;
-written whole or not at all, checked when it is read; of a signed bundle the signed bytes are kept too, and verified
-anew (SPEC B-4). When to write and to use it is `policy.source`'s decision.
+There is no thread, timer or sleep in this module: the runtime calls `poll` every `wait_s` seconds. The last good
+copy lets a process that restarts without its source still enforce the bundle. It is one file per source, written
+atomically and checked when it is read. For a signed bundle, the signed bytes are saved as well and verified again.
 """
 
 from __future__ import annotations
@@ -31,7 +29,9 @@ _FORMAT = 1
 
 
 class LastGood:
-    """The copy of one source's bundle below a data directory; `source` is a path, or the key of another source."""
+    """The last good copy of one source's bundle in a data directory. `source` is a path, or the key of another kind of
+    source.
+    """
 
     __slots__ = ("_source", "path")
 
@@ -41,7 +41,7 @@ class LastGood:
         self.path = data_dir / "last-good" / f"{name}.json"
 
     def write(self, loaded: LoadedBundle, fetched: BundleBytes | None = None) -> str:
-        """Keep a bundle, with what was signed of it; returns why that was not possible, or an empty text."""
+        """Save a bundle with its signed bytes. Returns why this failed, or an empty string."""
         bundle = loaded.bundle.model_dump(mode="json", by_alias=True, exclude_unset=True)
         text = _canonical(bundle)
         try:
@@ -66,7 +66,9 @@ class LastGood:
         return ""
 
     def read(self, verifier: Verifier | None = None) -> LoadedBundle | None:
-        """Return the copy, or None without one; a damaged one, or one that is not signed, raises `BundleError`."""
+        """Return the copy, or None if there is none. Raises `BundleError` for a damaged copy, or for one whose
+        signature is missing.
+        """
         try:
             raw = self.path.read_bytes()
         except FileNotFoundError:
@@ -88,7 +90,9 @@ class LastGood:
         return replace(loaded, digest=copy["digest"])
 
     def _verify(self, verifier: Verifier, signed: Any, loaded: LoadedBundle) -> None:
-        """The bundle must be what was signed: the checksum can be made by anybody who writes here."""
+        """Check that the bundle is the one that was signed. The checksum does not prove this: anyone who can write the
+        file can compute it.
+        """
         try:
             fetched = _unsigned() if signed is None else _read_signed(signed)
         except (ValueError, KeyError, TypeError):
@@ -107,7 +111,7 @@ class LastGood:
 
 
 def _signed(fetched: BundleBytes) -> dict[str, Any]:
-    """The signed bytes, as JSON can hold them."""
+    """Return the signed bytes in a form that JSON can hold."""
     documents = [[one.name, one.kind, base64.b64encode(one.data).decode()] for one in fetched.documents]
     return {"signature": fetched.signature, "directory": fetched.directory, "documents": documents}
 
@@ -132,7 +136,9 @@ def _canonical(bundle: object) -> str:
 
 
 def _write_whole(path: Path, content: bytes) -> None:
-    """Write beside it, flush, rename: whoever reads sees the old file or the new one, after a power cut too."""
+    """Write a temporary file, flush it and rename it. Readers see either the old file or the new one, even after a
+    power failure.
+    """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     beside = path.with_suffix(f".{os.getpid()}.tmp")
     try:
@@ -150,14 +156,14 @@ def _write_whole(path: Path, content: bytes) -> None:
         os.close(folder)
 
 
-_PATIENCE_S: Final = 0.9  # so long may a source that keeps changing be unreadable before that is told
+_PATIENCE_S: Final = 0.9  # how long a source that keeps changing may be unreadable before this is reported
 
 FROM_SOURCE: Final = "source"
 FROM_LAST_GOOD: Final = "last good copy"
 
 
 class BundleFeed(Protocol):
-    """What a process needs of whatever brings its bundles."""
+    """The interface between a process and the provider of its bundles."""
 
     origin: str
     current: LoadedBundle | None
@@ -167,24 +173,24 @@ class BundleFeed(Protocol):
 
     @property
     def name(self) -> str:
-        """Where bundles come from, as people know it."""
+        """The name of the source, for display."""
         ...
 
     @property
     def wait_s(self) -> float:
-        """How long to wait before the next `poll`."""
+        """Seconds to wait before the next `poll`."""
         ...
 
     def start(self) -> bool:
-        """Load for the first time; tells whether a bundle is in force."""
+        """Load the first bundle. Returns whether a bundle is in force."""
         ...
 
     def poll(self) -> None:
-        """Look whether there is a new one, and act on it."""
+        """Check for a new bundle and put it in force."""
         ...
 
     def reload(self) -> None:
-        """Load now, because somebody asks for it."""
+        """Load now, at an operator's request."""
         ...
 
 
@@ -235,35 +241,39 @@ class BundleSource:
         self._publish = publish
         self._verifier = verifier
         self._last_good = LastGood(data_dir, source.key) if data_dir is not None else None
-        self._fetched: BundleBytes | None = None  # what the last attempt got
-        self._seen: Stamp | None = None  # the state of the source that the last attempt was about, if it saw one
-        self._settled: Stamp | None = None  # this state of the source has been dealt with
-        self._failing: tuple[Stamp | None, float] | None = None  # this state cannot be used, since then; not told yet
-        self._unread = False  # the last attempt could not even read it
-        self._failures = 0  # how many in a row could not reach it
-        self._told = ""  # the problem that was told last
+        self._fetched: BundleBytes | None = None  # what the last attempt fetched
+        self._seen: Stamp | None = None  # the state of the source in the last attempt, if known
+        self._settled: Stamp | None = None  # the state of the source that has been handled
+        self._failing: tuple[Stamp | None, float] | None = (
+            None  # a state that cannot be used, and since when; not yet reported
+        )
+        self._unread = False  # the last attempt could not read the source
+        self._failures = 0  # number of consecutive failures to reach it
+        self._told = ""  # the problem reported last
         self._expiry_told = ""
-        self.turn = RLock()  # held by whoever looks; and by whoever changes the source and has it looked at next
+        self.turn = (
+            RLock()
+        )  # held while checking the source, and by code that changes the source and then has it checked
         self.current: LoadedBundle | None = None
-        self.accepted: BundleBytes | None = None  # what it was read from, where that was the source
+        self.accepted: BundleBytes | None = None  # the bytes of `current`, if they came from the source
         self.origin = ""
         self.loaded_at = 0.0
-        self.problems: list[Problem] = []  # with what the source holds now; the bundle in force is another then
+        self.problems: list[Problem] = []  # of what the source holds now; the bundle in force is then an older one
         self.loaded = 0
         self.rejected = 0
 
     @property
     def name(self) -> str:
-        """Where the bundle comes from, as people know it."""
+        """The name of the source, for display."""
         return self._source.name
 
     @property
     def wait_s(self) -> float:
-        """How long to wait before the next `poll`."""
+        """Seconds to wait before the next `poll`."""
         return self._source.wait_s(self._failures)
 
     def start(self) -> bool:
-        """Load for the first time, from the last good copy if need be; tells whether a bundle is in force."""
+        """Load the first bundle, from the last good copy if necessary. Returns whether a bundle is in force."""
         with self.turn:
             self._start()
         return self.current is not None
@@ -281,7 +291,7 @@ class BundleSource:
         self._check_expiry()
 
     def poll(self) -> None:
-        """Look whether the source has changed, and act on it."""
+        """Check whether the source has changed, and load it if so."""
         with self.turn:
             self._poll()
 
@@ -294,7 +304,9 @@ class BundleSource:
         self._check_expiry()
 
     def reload(self) -> None:
-        """Load now, whether or not anything changed; a lower version is accepted, because somebody asked for it."""
+        """Load now, whether or not anything changed. A lower version is accepted, because an operator requested the
+        reload.
+        """
         with self.turn:
             self._reload()
 
@@ -302,16 +314,20 @@ class BundleSource:
         problems = self._attempt(lambda: self._look(None), FROM_SOURCE, force=True)
         self._settle()
         if problems:
-            self._told = ""  # whoever asks gets an answer, also the same one again
+            self._told = ""  # an explicit reload always reports problems, even the same ones again
             self._reject(problems)
 
     def _settle(self) -> None:
-        """This state is dealt with, unless it could not be read: that may pass without any trace of it."""
+        """Mark this state as handled, unless it could not be read: such an error may go away without a change of the
+        state.
+        """
         self._settled = None if self._unread else self._seen
         self._failing = None
 
     def _look(self, known: Stamp | None) -> LoadedBundle | None:
-        """Fetch and load what the source holds; None if that is known. Only bytes that are signed are looked into."""
+        """Fetch and load what the source holds; None if it is unchanged. Bytes are only parsed once their signature is
+        verified.
+        """
         self._seen = None
         self._fetched = fetched = self._source.fetch(known)
         if fetched is None:
@@ -323,7 +339,7 @@ class BundleSource:
         return self._load(fetched)
 
     def _attempt(self, get: Callable[[], LoadedBundle | None], origin: str, *, force: bool) -> list[Problem]:
-        """Load, compile and put in force; returns what is wrong instead."""
+        """Load, compile and put in force. Returns the problems if this fails."""
         failures, self._failures, self._unread = self._failures, 0, False
         try:
             loaded = get()
@@ -351,7 +367,9 @@ class BundleSource:
         return before is not None and loaded.digest == before.digest and not self.problems and not force
 
     def _is_forced(self) -> bool:
-        """Whoever pushed it wanted it so. Where bundles are signed that is not believed: nobody signed it."""
+        """Return whether the bundle was pushed with `force`. This is ignored where bundles are signed, because the
+        signature does not cover the flag.
+        """
         return self._fetched is not None and self._fetched.forced and self._verifier is None
 
     def _refuse_lower(self, loaded: LoadedBundle, before: LoadedBundle) -> None:
@@ -386,7 +404,9 @@ class BundleSource:
         self._publish(Event(BUNDLE_LOADED, self.loaded_at, data))
 
     def _is_final(self) -> bool:
-        """A save that is half done cannot be read either: only what stays as it is, or takes too long, is told."""
+        """Return whether a problem should be reported. A file that is being saved cannot be read either, so a problem
+        is only reported if the state stays the same or the problem lasts too long.
+        """
         if self._source.whole and not self._unread:
             return True
         now = self._clock.now()
