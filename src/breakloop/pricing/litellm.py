@@ -160,7 +160,7 @@ def _above(entry: Entry) -> dict[int, dict[str, int]]:
 
 
 def _over(base: Price, above: Mapping[int, Mapping[str, int]], tokens: int) -> Price:
-    """Return the price of the tier that starts at `tokens`: for each kind, the highest tier with a price, or the base."""
+    """Return the price of the tier from `tokens` on: for each kind, the highest tier with a price, or the base."""
     said: dict[str, int] = {}
     for start in sorted(above):
         if start <= tokens:
