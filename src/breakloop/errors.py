@@ -4,10 +4,10 @@ BreakloopError
 |-- BundleError          a bundle that was rejected as a whole; carries every `Problem`
 |   `-- UnreadableError  a bundle that could not be read; the next attempt may succeed
 |-- SettingsError        an invalid setting; the message names it and its source
-|-- StateError           the store failed; the caller decides on local state, or allows
-|-- OrderError           an operator's order that cannot be carried out; the problems name its fields
+|-- StateError           the store failed; the caller decides from local state, or allows the request
+|-- OrderError           an invalid operator command; the problems name its fields
 |-- HistoryError         the history database cannot be read or written
-|-- AlertError           an alert target that is rejected or cannot be reached
+|-- AlertError           an alert target that is invalid or cannot be reached
 |-- FleetError           a process that cannot be kept running; the message names it
 |-- RequestError         a request that cannot be checked as it was sent (bad path, bad framing); carries a status
 `-- UpstreamError        an upstream that cannot be reached or sends invalid HTTP; the client gets 502 or 504
@@ -24,7 +24,7 @@ class BreakloopError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One mistake in a bundle or settings file, and where it is."""
+    """One error in a bundle or settings file, with its position."""
 
     file: str
     line: int
@@ -34,14 +34,14 @@ class Problem:
     hint: str = ""
 
     def __str__(self) -> str:
-        """Return `file:line:column: path: message (hint)`, which editors and terminals link. Line 0 means no file."""
+        """Return `file:line:column: path: message (hint)`, which editors can link. Line 0 means no position."""
         where = f"{self.file}:{self.line}:{self.column}: " if self.line else f"{self.file}: "
         what = f"{self.path}: {self.message}" if self.path else self.message
         return where + what + (f" ({self.hint})" if self.hint else "")
 
 
 class BundleError(BreakloopError):
-    """A bundle that was rejected; nothing of it was applied."""
+    """A bundle that was rejected; no part of it was applied."""
 
     def __init__(self, problems: list[Problem]) -> None:
         super().__init__("\n".join(str(problem) for problem in problems))
@@ -57,11 +57,11 @@ class SettingsError(BreakloopError):
 
 
 class StateError(BreakloopError):
-    """The store failed; as far as is known, nothing was charged."""
+    """The store failed. Charges are assumed not to have been applied."""
 
 
 class OrderError(BreakloopError):
-    """An operator's order that was rejected; nothing has changed."""
+    """An operator command that was rejected; nothing was changed."""
 
     def __init__(self, problems: list[str]) -> None:
         super().__init__("; ".join(problems))
@@ -69,7 +69,7 @@ class OrderError(BreakloopError):
 
 
 class HistoryError(BreakloopError):
-    """The history database failed; traffic goes on without it."""
+    """The history database failed; requests are still decided without it."""
 
 
 class AlertError(BreakloopError):
@@ -89,4 +89,4 @@ class RequestError(BreakloopError):
 
 
 class UpstreamError(BreakloopError):
-    """An upstream that failed."""
+    """A request to an upstream that failed."""

@@ -1,1 +1,1 @@
-"""Limiters: each plans store operations from keys and a call, and reads their results (`limiter.Limiter`)."""
+"""Limiters: each plans store operations for a call and interprets their results (`base.Limiter`)."""

@@ -1,17 +1,17 @@
-"""What all limiters share. A limiter plans charges and interprets what the store found; it has no store and no clock.
+"""What all limiters share. A limiter plans charges and interprets their results; it uses neither the store nor a clock.
 
 Planning (`Limiter`)
-    charges            what a call would be charged, before it is decided
-    cacheable_between  how long these charges stay the same for one sender
+    charges            the charges of a call, before the decision
+    cacheable_between  the interval in which the charges of a sender stay the same
     total              their sum, for a circuit breaker
 Results (`store.ops.ChargeLimiter`, named by each charge)
-    describe_denial    the store denied the charge: why, and when to retry
+    describe_denial    the reason for a denied charge, and when to retry
     describe_limit     what is left, for the `RateLimit` fields
     stage_reached      the stage of a budget that warns or throttles
-    adjust             the answer is known: what was charged too much or too little
+    adjust             the correction of a charge, once the actual usage is known
 
-Amounts are whole units (thousandths of a plain cost, tokens, micro-dollars), so that sums are exact in every store. A
-bundle says 12.34, accounts and breakers hold units, messages use words.
+Amounts are integers (thousandths of a plain cost, tokens, micro-dollars), so that sums are exact in every store.
+Bundles use decimal numbers (12.34), accounts and breakers hold units, and messages show formatted amounts.
 
 Budgets run in calendar periods, aligned to UTC: weeks begin on Monday, and `30d` is the calendar month. A period
 includes its first second and excludes its end.
@@ -38,22 +38,24 @@ from breakloop.model.call import Call
 from breakloop.model.verdict import Verdict
 from breakloop.store.ops import ActualUse, AdjustCharge, Charge, ChargeBudget, Op, RuleRef, TakeTokens
 
-LARGEST: Final = 2**53  # whole numbers beyond it are not exact in every store
+LARGEST: Final = 2**53  # larger integers are not exact in every store
 _CENT: Final = 10_000
 _DOLLAR: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """One kind of unit."""
+    """A unit of account, and its conversions."""
 
-    name: str  # for events and records
-    scale: int  # so many of it are 1 in the bundle
-    shown: int  # so many of it are 1 in the `RateLimit` fields, which hold whole numbers only
+    name: str  # in events and records
+    scale: int  # number of units per 1 in the bundle
+    shown: int  # number of units per 1 in the `RateLimit` fields, which hold integers only
     words: Callable[[float], str]
 
     def of(self, value: float) -> int:
-        """Return a positive number of the bundle or a request in units: at least one, so that nothing is free."""
+        """Convert a positive number from a bundle or request to units. The result is at least 1, so that nothing is
+        free.
+        """
         return min(max(1, round(value * self.scale)), LARGEST)
 
 
@@ -67,7 +69,7 @@ def _tokens(units: float) -> str:
 
 
 def _dollars(units: float) -> str:
-    """To the cent; what is less than a dollar to the micro-dollar, where there are such."""
+    """Format to the cent; amounts below one dollar that are not whole cents, to the micro-dollar."""
     microusd = round(units)
     if microusd % _CENT == 0 or microusd >= _DOLLAR:
         cents = (microusd + _CENT // 2) // _CENT
@@ -77,12 +79,12 @@ def _dollars(units: float) -> str:
 
 COST: Final = Unit("cost", 1000, 1000, _plain)
 TOKENS: Final = Unit("token", 1, 1, _tokens)
-# A budget of a few dollars would have nothing between all and nothing if the fields held whole dollars.
+# The `RateLimit` fields hold micro-dollars: whole dollars would be too coarse for budgets of a few dollars.
 MICROUSD: Final = Unit("microusd", _DOLLAR, 1, _dollars)
 
 
 def read_cost(text: str | None, default: float) -> float:
-    """Return the cost that a request names. One that is missing, no number or not positive is the default."""
+    """Parse the cost given by a request. Returns the default if it is missing, not a number or not positive."""
     if text is None:
         return default
     try:
@@ -92,25 +94,25 @@ def read_cost(text: str | None, default: float) -> float:
     return cost if 0.0 < cost < math.inf else default
 
 
-DEFAULT_COMPLETION: Final = 1000  # tokens of an answer whose request names no maximum
+DEFAULT_COMPLETION: Final = 1000  # assumed length of an answer if the request sets no maximum
 
 
 class Estimate(NamedTuple):
-    """What a call may use, as far as its request tells. Of one that is no LLM call: nothing."""
+    """The most that a call may use, judging by its request. All zero if it is not an LLM call."""
 
     prompt_tokens: int = 0
-    max_completion: int | None = 0  # the most that an answer may have; None: it names no maximum
-    microusd: int = 0  # what prompt and answers would cost
-    answers: int = 1  # that it asks for at once
+    max_completion: int | None = 0  # maximum tokens per answer; None: the request sets no maximum
+    microusd: int = 0  # cost of prompt and answers
+    answers: int = 1  # number of answers requested
 
     def completion(self, default: int = DEFAULT_COMPLETION) -> int:
-        """Tokens of the longest answer, of all of them. Some servers take -1 for no maximum."""
+        """Return the maximum tokens of all answers. A negative maximum, which some servers accept, means no maximum."""
         most = self.max_completion
         return (default if most is None or most < 0 else most) * self.answers
 
     @property
     def tokens(self) -> int:
-        """Tokens of prompt and longest answer."""
+        """The maximum tokens of prompt and answers."""
         return self.prompt_tokens + self.completion()
 
 
@@ -118,30 +120,31 @@ NOTHING: Final = Estimate()
 
 
 class Limiter(Protocol):
-    """The limiter of a rule: it plans charges. The `ChargeLimiter` that each charge names interprets their results; it
-    is nearly always the same object."""
+    """The limiter of a rule. It plans charges; the `ChargeLimiter` named by each charge interprets the results, and is
+    nearly always the same object.
+    """
 
-    families: tuple[str, ...]  # what its keys begin with
-    unit: Unit  # what `total` counts
-    needs: str  # of an estimate: "" nothing, "tokens", or "microusd"
+    families: tuple[str, ...]  # prefixes of its keys
+    unit: Unit  # unit of `total`
+    needs: str  # what it needs estimated: "" nothing, "tokens" or "microusd"
 
     def charges(
         self, call: Call, keys: Sequence[str], rule: RuleRef, group: int, now: float, estimate: Estimate
     ) -> tuple[Op, ...]:
-        """Return what the call would be charged, or a `Deny` if it can never pass. `keys` has one key a family."""
+        """Return the charges of a call, or a `Deny` if it can never be allowed. `keys` has one key per family."""
         ...
 
     def cacheable_between(self, now: float) -> tuple[float, float] | None:
-        """Return from when to when the charges of a sender stay the same; None if they depend on the call."""
+        """Return the interval in which the charges of a sender stay the same, or None if they depend on the call."""
         ...
 
     def total(self, ops: Sequence[Op]) -> int:
-        """Return the sum of its charges, for a circuit breaker; 0 if there are none."""
+        """Return the sum of the charges, for a circuit breaker, or 0 if there are none."""
         ...
 
 
 class LimitDenial:
-    """Why a call can never pass, known without looking at any state: the owner of a `Deny`."""
+    """A denial that depends on no state, because the call can never be allowed. It is the owner of a `Deny`."""
 
     __slots__ = ("denial_reason", "message", "rule")
 
@@ -161,7 +164,7 @@ class LimitDenial:
 
 
 def adjustments(charged: Iterable[Charge], used: ActualUse) -> list[AdjustCharge]:
-    """Return what settles the charges of one call once its answer is known."""
+    """Return the corrections to the charges of one call, once its actual usage is known."""
     found: list[AdjustCharge | None] = []
     for op in charged:
         match op:
@@ -175,8 +178,8 @@ def adjustments(charged: Iterable[Charge], used: ActualUse) -> list[AdjustCharge
 
 
 _DAY_S: Final = 86_400
-_MONDAY: Final = 4 * _DAY_S  # 1970-01-05, the first one
-# name -> length (0: by the calendar), the start of one of them, and how a limit of it reads: "100 a day"
+_MONDAY: Final = 4 * _DAY_S  # 1970-01-05
+# name -> length in seconds (0: calendar month), start of any one period, and its wording after an amount
 _PERIODS: Final = {
     "5m": (300, 0, "in 5 minutes"),
     "1h": (3600, 0, "an hour"),
@@ -187,36 +190,34 @@ _PERIODS: Final = {
 
 
 class TimeSpan:
-    """A stretch of time that follows on another like it. `bounds` is the fast way to start and end."""
+    """One of a sequence of consecutive periods."""
 
     __slots__ = ()
 
-    words: str  # in a message, behind an amount
+    words: str  # in messages, after an amount: "100 a day"
 
     def bounds(self, now: float) -> tuple[int, int]:
-        """Return start and end of the one that `now` is in."""
+        """Return start and end of the period that contains `now`."""
         raise NotImplementedError
 
     def start(self, now: float) -> int:
-        """Return when it began."""
         return self.bounds(now)[0]
 
     def end(self, now: float) -> int:
-        """Return when it ends, which is when the next one begins."""
+        """Return the end, which is the start of the next period."""
         return self.bounds(now)[1]
 
 
 class Period(TimeSpan):
-    """One kind of period, by UTC."""
+    """A budget period, aligned to UTC."""
 
     __slots__ = ("_first", "_last", "_length", "words")
 
     def __init__(self, name: str) -> None:
         self._length, self._first, self.words = _PERIODS[name]
-        self._last = (0, 0)  # the month that was asked for last: the next request is in it, too
+        self._last = (0, 0)  # the last month returned, which most later requests are in
 
     def bounds(self, now: float) -> tuple[int, int]:
-        """Return start and end."""
         second = math.floor(now)
         length = self._length
         if length:
@@ -229,7 +230,7 @@ class Period(TimeSpan):
 
 
 class LocalDay(TimeSpan):
-    """The day of a time zone, from midnight to midnight: 23 or 25 hours long when its clocks change."""
+    """A calendar day in a time zone. It has 23 or 25 hours when daylight saving time begins or ends."""
 
     __slots__ = ("_last", "_zone")
 
@@ -240,7 +241,6 @@ class LocalDay(TimeSpan):
         self._last = (0, 0)
 
     def bounds(self, now: float) -> tuple[int, int]:
-        """Return start and end."""
         second = math.floor(now)
         last = self._last
         if not last[0] <= second < last[1]:

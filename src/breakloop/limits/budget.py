@@ -1,13 +1,14 @@
-"""`cost_based` (SPEC L-2): a budget per calendar period, with stages. What a request costs is charged beforehand; for
-`usage:*` that is an estimate, and one correction follows, to the period that was charged.
+"""Budgets: `cost_based`, with stages, and `max_usd_per_run`.
+
+The cost of a request is charged before the call. For `usage:*` and for runs it is an estimate, which is corrected
+once, in the period that was charged, when the answer is known.
 
 100 a day, cost 10, stages 80 warn, 95 throttle, 100 reject:
-    requests 1 to 7 pass; 8 and 9 pass with a warning; 10 passes (exactly 100 %) slowed; 11 is denied until midnight
+    requests 1 to 7 pass; 8 and 9 pass with a warning; 10 (exactly 100 %) is throttled; 11 is denied until midnight
 
-`max_usd_per_run` (SPEC B-1, G-1), as far as it is money: a ceiling that no time renews. What a call may cost is
-charged beforehand and corrected by its answer, as with every budget. Which run it is, is for `policy.run_rule` to say.
+A run budget does not renew with time. `policy.rules.RunRule` determines the run of a request.
 
-$1.00 a run:  spent $0.70, and a request that may cost $0.40 is denied: whatever comes after it waits for a person
+$1.00 a run: after $0.70, a request that may cost $0.40 is denied, and so are later ones until an operator resets it
 """
 
 from __future__ import annotations
@@ -44,7 +45,9 @@ REASON = "budget_exceeded"
 
 
 class CostBudget:
-    """One budget rule; the key says whose budget. `unit` is COST, or TOKENS and MICROUSD for `usage:*`."""
+    """One budget rule. The key identifies the owner of the budget; `unit` is TOKENS or MICROUSD for `usage:*`, else
+    COST.
+    """
 
     __slots__ = ("_cost", "_cost_of", "_lowest", "_period", "_stages", "needs", "spec", "unit")
 
@@ -59,7 +62,7 @@ class CostBudget:
         stages: Iterable[tuple[float, str, int]],  # percent, action, delay_ms
         *,
         unit: Unit = COST,
-        cost: float = 1.0,  # what every request costs, or those where `cost_of` tells nothing
+        cost: float = 1.0,  # cost of a request if `cost_of` is None or returns None
         cost_of: Callable[[Call], str | None] | None = None,
     ) -> None:
         self.spec = BudgetSpec(unit.of(budget))
@@ -74,16 +77,16 @@ class CostBudget:
 
     def _stage(self, percent: float, action: str, delay_ms: int) -> BudgetStage:
         budget = self.spec.budget
-        # By the number as it is written: 99.9 is not a binary fraction.
+        # From the decimal text, because numbers such as 99.9 are not exact in binary.
         share = math.ceil(Fraction(str(percent)) * budget / 100)
         return BudgetStage(
             percent, action, delay_ms, budget + 1 if action == "reject" else share
-        )  # exactly 100 % passes
+        )  # exactly 100 % is allowed
 
     def cost_of(self, call: Call, estimate: Estimate) -> int:
-        """Return what a call is charged beforehand."""
+        """Return the amount that is charged before the call."""
         if self.unit is TOKENS:
-            return min(estimate.tokens, LARGEST)  # whatever `max_tokens` a client thinks up
+            return min(estimate.tokens, LARGEST)  # clients may send any `max_tokens`
         if self.unit is not COST:
             return min(estimate.microusd, LARGEST)
         if self._cost_of is None:
@@ -94,9 +97,9 @@ class CostBudget:
     def plan(
         self, key: str, cost: int, rule: RuleRef, group: int, now: float, limiter: BudgetLimiter | None = None
     ) -> ChargeBudget:
-        """Return a charge. Its key names the period, so that an adjustment finds the account that was charged.
+        """Return a charge. Its key includes the period, so that a correction is applied to the period that was charged.
 
-        `limiter` interprets the result; None for this one.
+        `limiter` interprets the result; None means this object.
         """
         start, end = self._period.bounds(now)
         return ChargeBudget(self.spec, f"{key}:{start}", cost, end, limiter or self, rule, group)
@@ -104,24 +107,21 @@ class CostBudget:
     def charges(
         self, call: Call, keys: Sequence[str], rule: RuleRef, group: int, now: float, estimate: Estimate
     ) -> tuple[Op, ...]:
-        """Return the charge of this call."""
         return (self.plan(keys[0], self.cost_of(call, estimate), rule, group, now),)
 
     def cacheable_between(self, now: float) -> tuple[float, float] | None:
-        """Return the period, for a fixed cost."""
+        """Return the current period if the cost is fixed, else None."""
         return self._period.bounds(now) if self.unit is COST and self._cost_of is None else None
 
     def total(self, ops: Sequence[Op]) -> int:
-        """Return the cost, for a circuit breaker."""
         op = ops[0] if ops else None
         return op.cost if type(op) is ChargeBudget else 0
 
     def reason_for(self, _op: ChargeBudget) -> str:
-        """Return the reason of a denial."""
         return self.reason
 
     def stage_reached(self, _op: ChargeBudget, used: int) -> BudgetStage | None:
-        """Return the highest stage that the charge has reached."""
+        """Return the highest stage that has been reached."""
         if used >= self._lowest:
             for stage in self._stages:
                 if used >= stage.units:
@@ -129,7 +129,7 @@ class CostBudget:
         return None
 
     def crossings(self, op: ChargeBudget, used: int, published: int) -> list[dict[str, object]]:
-        """Return the data of `budget.threshold` for each stage that was reached, above those told before."""
+        """Return the data of a `budget.threshold` event for each stage reached that has not been published yet."""
         return [
             {
                 "policy": op.rule.policy,
@@ -146,18 +146,18 @@ class CostBudget:
         ]
 
     def describe_limit(self, name: str, op: ChargeBudget, used: int, now: float) -> LimitState:
-        """Return the budget's state for the `RateLimit` fields: `reset_s` is when the next period begins."""
+        """Return the state of the budget for the `RateLimit` fields. `reset_s` is the time until the next period."""
         budget, shown = op.spec.budget, self.unit.shown
-        left = budget - (used if used <= budget else used - op.cost)  # what was refused was not charged
+        left = budget - (used if used <= budget else used - op.cost)  # a denied request is not charged
         window_s = int(op.ends) - self._period.start(op.ends - 1)
         return LimitState(name, budget // shown, window_s, max(0, left // shown), self._until_end_s(op, now))
 
     def retry_after_s(self, op: ChargeBudget, now: float) -> int | None:
-        """Return the seconds until the next period, or None for what costs more than a whole one's budget."""
+        """Return the seconds until the next period, or None if the cost exceeds the whole budget."""
         return None if op.cost > op.spec.budget else self._until_end_s(op, now)
 
     def describe_denial(self, op: ChargeBudget, used: int, now: float, verdict: Verdict) -> None:
-        """Say that the budget is used up, or too small for this request at any time."""
+        """Set reason and message: the budget is used up, or too small for this request in any period."""
         self.fill_retry(op, used, now, verdict)
         verdict.reason, wait_s = self.reason, verdict.retry_after_s
         words, may = self.unit.words, "costs" if self.unit is COST else "may cost"
@@ -172,14 +172,14 @@ class CostBudget:
         )
 
     def fill_retry(self, op: ChargeBudget, used: int, now: float, verdict: Verdict) -> None:
-        """Say when to retry, and the budget's state; not why."""
-        # No jitter: later than the period's end would be waiting for nothing, and sooner is too early (SPEC A-2).
+        """Set the retry time and the state of the limit, but not the reason."""
+        # No jitter: the budget is available at the end of the period, and not before.
         wait_s = verdict.retry_after_s = self.retry_after_s(op, now)
         verdict.never = wait_s is None
         verdict.limit = self.describe_limit(op.rule.policy, op, used, now)
 
     def adjust(self, op: ChargeBudget, used: ActualUse) -> AdjustCharge | None:
-        """Return what the answer makes of the estimate; a plain cost stays."""
+        """Return the difference between actual and estimated usage. A fixed cost needs no correction."""
         if self.unit is COST:
             return None
         really = used.tokens if self.unit is TOKENS else used.microusd
@@ -191,13 +191,13 @@ class CostBudget:
 
 RUN_REASON: Final = "run_limit_exceeded"
 SETTING: Final = "max_usd_per_run"
-# So long after its last charge the account of a run is kept: a run that sends something every ten minutes, all of which
-# is denied, is still the same run.
+# The account of a run is kept for this long after its last charge: a run that sends a request every ten minutes, all of
+# which are denied, is still the same run.
 _KEPT_S: Final = 86_400
 
 
 class _Run(TimeSpan):
-    """As long as it goes on; its start is in its key."""
+    """A run has no fixed end, and its start is part of the key."""
 
     __slots__ = ()
 
@@ -205,7 +205,7 @@ class _Run(TimeSpan):
 
 
 class RunBudget(CostBudget):
-    """The ceiling. Its account holds what the run has spent, and what it may spend by what is not answered yet."""
+    """The maximum cost of a run. Its account holds what the run has spent and what its pending requests may cost."""
 
     __slots__ = ()
 
@@ -219,11 +219,11 @@ class RunBudget(CostBudget):
     def plan(
         self, key: str, cost: int, rule: RuleRef, group: int, now: float, limiter: BudgetLimiter | None = None
     ) -> ChargeBudget:
-        """Return a charge. The key names the run and its start; each charge keeps the account for longer."""
+        """Return a charge. The key includes the run and its start, and each charge extends the life of the account."""
         return ChargeBudget(self.spec, key, cost, now + _KEPT_S, limiter or self, rule, group)
 
     def describe_denial(self, op: ChargeBudget, used: int, _now: float, verdict: Verdict) -> None:
-        """Say that it does not fit. No waiting helps, so no time is told."""
+        """Set reason and message. There is no retry time, because waiting does not help."""
         verdict.reason = self.reason
         verdict.never = True
         ceiling, cost = f"{self.unit.words(op.spec.budget)} ({SETTING})", self.unit.words(op.cost)
@@ -240,8 +240,9 @@ class RunBudget(CostBudget):
 
 
 class RunPaid(RunBudget):
-    """What the answers of a run have really cost. It denies nothing: it tells whether a run is at its ceiling, or only
-    has too much in flight."""
+    """The actual cost of the answers of a run. It denies nothing; it is used to distinguish a run that has reached its
+    maximum from one that only has too many requests in flight.
+    """
 
     __slots__ = ()
 
@@ -250,5 +251,5 @@ class RunPaid(RunBudget):
         self.spec = BudgetSpec(LARGEST)
 
     def adjust(self, op: ChargeBudget, used: ActualUse) -> AdjustCharge | None:
-        """Add what an answer has cost: nothing was charged beforehand."""
+        """Return the cost of an answer, none of which was charged before the call."""
         return AdjustCharge(op.spec, op.key, used.microusd) if used.microusd else None

@@ -1,8 +1,8 @@
-"""`circuit_breaker` (SPEC CB-1, CB-2): stops everything of one key when it spends too fast. Plans what is counted, and
-puts into words what the store found; the sliding minute, the reset and its probe are the store's.
+"""`circuit_breaker`: denies all requests of a key that spends too fast. This module plans what is counted and describes
+denials; the store keeps the sliding minute, the reset and the probe.
 
-1000 a minute, reset after 5 minutes:  900 passes, 100 more open it and are denied, and so is everything for 5 minutes;
-then one probe passes, and closes it if the rate stays below 1000 with it
+1000 a minute, reset after 5 minutes: 900 passes; 100 more open the breaker and are denied, as is everything for the
+next 5 minutes; then one probe passes, and closes the breaker if the rate, including the probe, is below 1000
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _MINUTE_S: Final = 60
 
 
 class CircuitBreakerLimiter:
-    """The breaker of one policy; the key says whose spend. `unit` is that of what it counts."""
+    """The circuit breaker of one policy. The key identifies whose spending is counted, in `unit`."""
 
     __slots__ = ("_alert", "spec", "unit")
 
@@ -32,15 +32,16 @@ class CircuitBreakerLimiter:
         self._alert = alert
 
     def plan(self, key: str, amount: int, rule: RuleRef, group: int) -> CheckBreaker:
-        """Return what is counted: `amount` in units, as the `total` of the policy's first rule says, or the money."""
+        """Return the operation that counts `amount` units: the `total` of the policy's first rule, or its cost in
+        money.
+        """
         return CheckBreaker(self.spec, key, float(amount), self, rule, group)
 
     def reason_for(self, _op: CheckBreaker) -> str:
-        """Return the reason of a denial."""
         return self.reason
 
     def describe_denial(self, op: CheckBreaker, broken: BreakerResult, _now: float, verdict: Verdict) -> None:
-        """Say that it is open, and when it tries again by itself, if ever."""
+        """Set reason and message: the breaker is open, and when it will allow a probe, if it resets by itself."""
         verdict.reason = self.reason
         threshold = f"{self.unit.words(op.spec.threshold)} a minute"
         if broken.changed == "opened":
@@ -58,7 +59,7 @@ class CircuitBreakerLimiter:
             verdict.message = f"Circuit breaker open: {found}. Only an operator closes it."
 
     def event_data(self, op: CheckBreaker, broken: BreakerResult) -> dict[str, object]:
-        """Return the data of `breaker.opened` and `breaker.closed`; `broken.changed` tells which."""
+        """Return the data of a `breaker.opened` or `breaker.closed` event, whichever `broken.changed` is."""
         return {
             "policy": op.rule.policy,
             "key": op.key,

@@ -1,8 +1,8 @@
-"""`token_bucket_llm` (SPEC L-3): tokens per minute as a bucket, tokens per day as an account of the UTC day. Prompt and
-longest answer are charged before the call; one correction each follows when the answer tells what it took.
+"""`token_bucket_llm`: tokens per minute in a bucket, and tokens per UTC day in an account. The prompt and the maximum
+answer are reserved before the call; both reservations are corrected when the actual usage is known.
 
 6,000 a minute; prompt of 1,000 tokens, max_tokens 4,000:
-    charged 5,000, left 1,000; the answer used 3,000 in all: 2,000 flow back (7,000: 2,000 more are charged)
+    5,000 reserved, 1,000 left; if the call used 3,000, 2,000 are returned; if it used 7,000, 2,000 more are charged
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from breakloop.store.ops import (
 
 
 class TokenCeilings(NamedTuple):
-    """What one request may have, whatever is left. None: no ceiling."""
+    """Maximum tokens of one request, regardless of what is left. None: no maximum."""
 
     request: int | None = None
     prompt: int | None = None
-    completion: int | None = None  # more is not reserved, whatever the request asks for
-    default_completion: int = DEFAULT_COMPLETION  # reserved when the request names no maximum
+    completion: int | None = None  # no more is reserved, even if the request allows a longer answer
+    default_completion: int = DEFAULT_COMPLETION  # reserved if the request sets no maximum
 
 
 NO_CEILINGS: Final = TokenCeilings()
 
 
 class LlmTokens:
-    """One rule of tokens; the keys say whose."""
+    """One token rule. The keys identify whose tokens are counted."""
 
     __slots__ = ("_bucket", "_day", "_per_minute", "ceilings", "families")
 
@@ -59,7 +59,7 @@ class LlmTokens:
     ) -> None:
         self._per_minute = per_minute
         self._bucket = TokenBucket(per_minute / 60, per_minute if burst is None else burst)
-        # Without `tokens_per_day` nothing is ever charged to it.
+        # Not charged if the rule has no `tokens_per_day`.
         self._day = CostBudget(0 if per_day is None else per_day, Period("1d"), (), unit=TOKENS)
         self.ceilings = ceilings
         self.families: tuple[str, ...] = ("tpm",) if per_day is None else ("tpm", "tpd")
@@ -67,7 +67,7 @@ class LlmTokens:
     def charges(
         self, _call: Call, keys: Sequence[str], rule: RuleRef, group: int, now: float, estimate: Estimate
     ) -> tuple[Op, ...]:
-        """Return what is reserved, or the refusal of what no waiting helps."""
+        """Return the reservations, or a `Deny` if the request exceeds a maximum and can never be allowed."""
         prompt, most, ceilings = estimate.prompt_tokens, self.completion(estimate), self.ceilings
         if ceilings.prompt is not None and prompt > ceilings.prompt:
             return (Deny(_long_prompt(prompt, ceilings.prompt, rule), group),)
@@ -80,30 +80,28 @@ class LlmTokens:
         return minute, self._day.plan(keys[1], tokens, rule, group, now, self)
 
     def cacheable_between(self, _now: float) -> None:
-        """Return None: each call has its own number of tokens."""
+        """Return None: the number of tokens differs by call."""
 
     def completion(self, estimate: Estimate) -> int:
-        """Return the tokens that are reserved for the answer."""
+        """Return the number of tokens to reserve for the answers."""
         most, ceiling = estimate.completion(self.ceilings.default_completion), self.ceilings.completion
         return most if ceiling is None else min(most, ceiling * estimate.answers)
 
     def total(self, ops: Sequence[Op]) -> int:
-        """Return the reserved tokens, for a circuit breaker."""
         first = ops[0] if ops else None
         return int(first.cost) if type(first) is TakeTokens else 0
 
     def reason_for(self, op: Charge) -> str:
-        """Return the reason of a denial."""
         return "tpd_exceeded" if isinstance(op, ChargeBudget) else "tpm_exceeded"
 
     def describe_limit(self, name: str, op: Charge, result: float, now: float) -> LimitState:
-        """Return the state of the bucket or of the day."""
+        """Return the state of the bucket or of the daily account."""
         if isinstance(op, ChargeBudget):
             return self._day.describe_limit(name, op, int(result), now)
         return self._bucket.describe_limit(name, op, result)
 
     def describe_denial(self, op: Charge, result: float, now: float, verdict: Verdict) -> None:
-        """Say which of the two has too little."""
+        """Set reason and message for the limit that was exceeded: the minute's or the day's."""
         verdict.reason = self.reason_for(op)
         if isinstance(op, ChargeBudget):
             self._day.fill_retry(op, int(result), now, verdict)
@@ -119,7 +117,7 @@ class LlmTokens:
         return self._day.crossings(op, used, published)
 
     def adjust(self, op: Charge, used: ActualUse) -> AdjustCharge | None:
-        """Return what the answer makes of the reservation: more, or back what was not used."""
+        """Return the difference between used and reserved tokens."""
         return AdjustCharge(op.spec, op.key, used.tokens - op.cost) if used.tokens != op.cost else None
 
     def _explain(self, verdict: Verdict, wants: int, limit: str, most: int) -> None:

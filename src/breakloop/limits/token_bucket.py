@@ -1,4 +1,4 @@
-"""`token_bucket` (SPEC L-1). Holds `burst`, refills `tokens_per_second`, each request takes its cost.
+"""`token_bucket`: a bucket of `burst` tokens, refilled at `tokens_per_second`. Each request takes its cost.
 
 10 a second, burst 10:  t=0.0  ten requests pass, the eleventh is denied (retry in 1 s)
                         t=0.5  5 tokens are back: one more passes, 4 remain
@@ -15,11 +15,11 @@ from breakloop.model.verdict import LimitState, Verdict
 from breakloop.store.ops import ActualUse, BucketSpec, Op, RuleRef, TakeTokens
 
 REASON = "token_bucket_exceeded"
-_DUST_S = 1e-6  # what a division leaves over, when the seconds are whole ones
+_DUST_S = 1e-6  # tolerance for rounding errors in divisions that yield whole seconds
 
 
 class TokenBucket:
-    """One bucket rule; the key says whose bucket."""
+    """One token bucket rule. The key identifies the bucket."""
 
     __slots__ = ("_cost", "_cost_of", "_default_cost", "_window_s", "spec")
 
@@ -42,49 +42,44 @@ class TokenBucket:
         self.spec = BucketSpec(float(rate), float(burst))
         self._cost = float(fixed_cost)
         self._default_cost = float(default_cost)
-        self._cost_of = cost_of  # None: fixed
+        self._cost_of = cost_of  # None: the cost is fixed
         self._window_s = max(1, math.ceil(burst / rate - _DUST_S))
 
     def plan(self, call: Call, key: str, rule: RuleRef, group: int) -> TakeTokens:
-        """Return the charge of this call."""
         cost = self._cost if self._cost_of is None else read_cost(self._cost_of(call), self._default_cost)
         return TakeTokens(self.spec, key, cost, self, rule, group)
 
     def charges(
         self, call: Call, keys: Sequence[str], rule: RuleRef, group: int, _now: float, _estimate: Estimate
     ) -> tuple[Op, ...]:
-        """Return the charge of this call, as every limiter does."""
         return (self.plan(call, keys[0], rule, group),)
 
     def cacheable_between(self, _now: float) -> tuple[float, float]:
-        """Return all time: a policy is asked only where the source of costs is the sender's own, too."""
+        """Return an unlimited interval. Policies only call this if the cost depends on nothing but the sender."""
         return -math.inf, math.inf
 
     def total(self, ops: Sequence[Op]) -> int:
-        """Return the cost, for a circuit breaker."""
         op = ops[0] if ops else None
         return COST.of(op.cost) if type(op) is TakeTokens else 0
 
     def reason_for(self, _op: TakeTokens) -> str:
-        """Return the reason of a denial."""
         return self.reason
 
     def describe_limit(self, name: str, op: TakeTokens, left: float, _now: float = 0.0) -> LimitState:
-        """Return the bucket's state for the `RateLimit` fields: `reset_s` is when it is full again."""
+        """Return the state of the bucket for the `RateLimit` fields. `reset_s` is the time until it is full."""
         spec = op.spec
         tokens = left if left >= 0.0 else op.cost + left
-        left_whole = int(tokens) if tokens > 0.0 else 0  # a later correction may have left less than nothing
+        left_whole = int(tokens) if tokens > 0.0 else 0  # a correction can make the bucket negative
         full_s = math.ceil((spec.burst - tokens) / spec.rate - _DUST_S)
         return LimitState(name, int(spec.burst), self._window_s, left_whole, full_s)
 
     def retry_after_s(self, op: TakeTokens, left: float) -> int | None:
-        """Return the seconds until the cost is there, or None when it is larger than the bucket."""
+        """Return the seconds until the bucket holds the cost, or None if the cost exceeds its capacity."""
         if op.cost > op.spec.burst:
             return None
         return max(1, math.ceil(-left / op.spec.rate))
 
     def describe_denial(self, op: TakeTokens, left: float, _now: float, verdict: Verdict) -> None:
-        """Say that the bucket has too little."""
         self.fill_retry(op, left, verdict)
         verdict.reason = self.reason
         if verdict.never:
@@ -93,13 +88,13 @@ class TokenBucket:
             verdict.message = f"Rate limit exceeded: {op.spec.rate:g} a second, burst {op.spec.burst:g}."
 
     def fill_retry(self, op: TakeTokens, left: float, verdict: Verdict) -> None:
-        """Say when to retry, and the bucket's state; not why."""
+        """Set the retry time and the state of the limit, but not the reason."""
         limit = verdict.limit = self.describe_limit(op.rule.policy, op, left)
         wait_s = verdict.retry_after_s = self.retry_after_s(op, left)
         verdict.retry_jitter = True
         verdict.never = wait_s is None
         if wait_s is not None:
-            limit.reset_s = wait_s  # for whoever is denied, the time that matters is when his own request would pass
+            limit.reset_s = wait_s  # for a denied request: when it would be allowed, not when the bucket is full
 
     def adjust(self, _op: TakeTokens, _used: ActualUse) -> None:
-        """Return None: a cost is known beforehand."""
+        """Return None: the cost was known before the call."""

@@ -1,1 +1,3 @@
-"""The nouns: call, verdict. Slotted, standard library only, no behaviour beyond reading themselves."""
+"""Data types that all layers share: calls, answers, verdicts, events, records and upstreams. Only the standard library
+is used, and nothing here does I/O.
+"""

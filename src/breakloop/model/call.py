@@ -1,21 +1,8 @@
-"""`Call`: one request being judged, as every door hands it to the engine. Parsing bytes into it is the door's and
-`wire`'s work; who sent it (caller, agent, claims) is worked out on demand by `policy.descriptors` and kept here.
+"""`Call`, one request to be decided, and the types of what is read from it and from its answer.
 
-`Step`: what the model did last and what came of it, as the tail of a request shows it (DETECTION: the unit of
-observation). Read by `wire` from everything behind the last answer of the model; judged by `detect.steps`.
-
-`Answer`: what came back for one call, as far as judging the next one needs it. Read by `wire` while it passes (or
-reported by a gateway), handed to `Engine.settle`; what it costs is `pricing`'s business.
-
-`Prompt`: how much a request says to the model, as estimates of tokens need it. Found by `wire`, counted by
-`pricing`; before an answer has told what it really was.
-
-How a note for the model is marked, so that it is known again when it comes back in a conversation.
-
-`CompletionCap`: how long a streamed answer may become before it is ended (SPEC L-3). Left on a call by rules that
-ask for it; who counts and cuts is the gateway.
-
-What a tool that failed has said, as a step's result: an exception, which is how steps tell failures from answers.
+Entry points build a `Call`; `dialects` parse its body and the answer into `Chat`, `Prompt`, `Step` and `Answer`;
+`policy.descriptors` resolves caller, agent and claims on demand and caches them on the call. Detectors evaluate
+steps, `pricing` estimates and prices tokens, and the gateway enforces `CompletionCap` on streamed answers.
 """
 
 from __future__ import annotations
@@ -23,44 +10,44 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, Literal, NamedTuple, Protocol
 
-CAPPED: Final = "max_completion_tokens"  # the reason in events
+CAPPED: Final = "max_completion_tokens"  # the reason used in events
 
 
 class CompletionCap(NamedTuple):
-    """The cap of one rule."""
+    """The maximum length of a streamed answer, set by one rule."""
 
-    tokens: int  # of one answer; a request for several may have as many times that
+    tokens: int  # per answer; a request for n answers may use n times as many
     policy: str
     rule: str
-    cuts: bool  # False: in shadow, where it is only told
+    cuts: bool  # False in shadow mode, where the excess is only reported
 
 
-API_KEY_HEADERS: Final = ("x-api-key", "api-key", "x-goog-api-key")  # the first found is the caller's
-CREDENTIAL_HEADERS: Final = ("authorization", *API_KEY_HEADERS)  # what an LLM API may be given a key in
-SECRET_HEADERS: Final = frozenset((*CREDENTIAL_HEADERS, "proxy-authorization", "cookie"))  # never shown, never kept
+API_KEY_HEADERS: Final = ("x-api-key", "api-key", "x-goog-api-key")  # the first one present identifies the caller
+CREDENTIAL_HEADERS: Final = ("authorization", *API_KEY_HEADERS)  # header fields in which LLM APIs accept a key
+SECRET_HEADERS: Final = frozenset((*CREDENTIAL_HEADERS, "proxy-authorization", "cookie"))  # never logged or stored
 
 
 class ToolCall(NamedTuple):
-    """A call the model made: its name and its arguments, as JSON in one spelling where they are JSON."""
+    """A tool call by the model. Arguments that are valid JSON are stored in canonical form."""
 
     name: str
     arguments: str
 
 
 class Message(NamedTuple):
-    """One message of a conversation, flattened: list contents are joined, media stand as `<type:digest>`."""
+    """One message of a conversation as plain text: content lists are joined, and media become `<type:digest>`."""
 
     role: str
     text: str
     calls: tuple[ToolCall, ...] = ()
 
 
-TAIL_MESSAGES: Final = 3  # that are read where no detector looks at more
-UNREAD: Final[tuple[Message, ...]] = (Message("", "unread"),)  # the tail of a chat whose messages nobody wanted yet
+TAIL_MESSAGES: Final = 3  # number of messages that are read unless a detector needs more
+UNREAD: Final[tuple[Message, ...]] = (Message("", "unread"),)  # placeholder for messages that have not been parsed yet
 
 
 class Chat(NamedTuple):
-    """What an LLM request says, as far as judging it needs: `tail` holds the last messages only, oldest first."""
+    """The parts of an LLM request that decisions need. `tail` holds only the last messages, oldest first."""
 
     dialect: str
     model: str
@@ -68,8 +55,8 @@ class Chat(NamedTuple):
     message_count: int
     stream: bool = False
     max_tokens: int | None = None
-    fallback: str = ""  # how it had to be decoded: "" typed, "tolerant" for BOM, lone surrogates, odd types
-    answers: int = 1  # that it asks for at once; `max_tokens` is for each of them
+    fallback: str = ""  # how the body was decoded: "" typed, "tolerant" for a BOM, lone surrogates or unexpected types
+    answers: int = 1  # number of answers requested; `max_tokens` applies to each
 
 
 class DialectBody(Protocol):
@@ -81,17 +68,17 @@ class DialectBody(Protocol):
 
 
 class Parsed:
-    """What was read from a request. Written by `policy.descriptors` and `dialects` only; None: not read yet."""
+    """Results of parsing a request. Written by `policy.descriptors` and `dialects` only; None means not parsed yet."""
 
     chat: Chat | Literal[False] | None = None  # False: not an LLM request
     body: DialectBody | None = None
     prompt: Prompt | None = None
-    step: Step | Literal[False] | None = None  # False: there is none
+    step: Step | Literal[False] | None = None  # False: the request has no step
     query: dict[str, list[str]] | None = None
 
 
 class Profile(Protocol):
-    """What is known of a caller from its earlier requests."""
+    """What earlier requests of the same sender have established about it."""
 
     @property
     def caller(self) -> str: ...
@@ -115,34 +102,34 @@ class Profile(Protocol):
 
 
 class Identity:
-    """Who sent a request. Written by `policy` only; None: not known yet."""
+    """The sender of a request. Written by `policy` only; None means not resolved yet."""
 
     profile: Profile | None = None
     caller: str | None = None
     agent: str | None = None
     session: str | None = None
-    session_derived = False  # the session is named by how its conversation opens
+    session_derived = False  # the session id is derived from the opening messages of the conversation
     trace: str | None = None
     ip: str | None = None
     claims: Mapping[str, object] | None = None
-    verified = False  # the claims came from a token whose signature was checked
+    verified = False  # the claims are from a token whose signature was verified
     project = ""
-    shard = ""  # the part of keys under which the state of its agent is kept: the project, or a part of it
+    shard = ""  # key prefix of the agent's state: the project, or a part of it
 
 
 class CallDecision:
-    """What a decision asks of the rest of the call. Made and written by the engine; it extends this with its own state,
-    which every other layer carries along unread.
+    """What a decision requires of later stages of the call. Only the engine creates and writes it; the engine's
+    subclass adds state that other layers pass through without reading.
     """
 
-    tail_messages = TAIL_MESSAGES  # how many of the last messages of a body the bundle in force needs
-    snoozed: Mapping[str, float] | None = None  # fingerprints that may repeat for now
-    crowded = False  # its session has no name, and other unnamed sessions of its caller run at the same time
-    guards_stream = 0  # 1: a streamed answer is cut where it repeats itself; 2: that is only reported
-    caps: tuple[CompletionCap, ...] = ()  # how long a streamed answer may become
-    wants_usage = False  # a policy needs the token usage that the provider counts, in a stream too
+    tail_messages = TAIL_MESSAGES  # how many of the last messages the active bundle needs
+    snoozed: Mapping[str, float] | None = None  # fingerprints that may repeat, and until when
+    crowded = False  # the session has no id, and other sessions of this caller without an id are active
+    guards_stream = 0  # 1: cut a streamed answer that repeats itself; 2: only report it
+    caps: tuple[CompletionCap, ...] = ()  # limits on the length of a streamed answer
+    wants_usage = False  # a policy needs the provider's token usage, for streams too
     prompt_tokens = 0  # estimated
-    estimator = "simple_word"  # that estimated them
+    estimator = "simple_word"  # the estimator of `prompt_tokens`
 
 
 class _Undecided(CallDecision):
@@ -150,24 +137,23 @@ class _Undecided(CallDecision):
         raise AttributeError(f"{name}: this call has no decision yet")
 
 
-UNDECIDED: Final[CallDecision] = _Undecided()  # shared by all calls that the engine has not seen
+UNDECIDED: Final[CallDecision] = _Undecided()  # shared by all calls without a decision
 
 
 class Call:
-    """One request on its way through the service, in parts that have one writer each: the request as it came, which
-    nothing but `replace_body` and `release_body` changes, what was `parsed` from it, who sent it (`identity`), and the
-    `decision`.
+    """One request, in parts with a single writer each: the request as received, which only `replace_body` and
+    `release_body` change; what was `parsed` from it; the sender (`identity`); and the `decision`.
 
-    The parts and this class have class-level defaults, because each is made once per request: a frozen dataclass costs
-    3 us, and setting each field in `__init__` a third more than this.
+    This class and its parts use class-level defaults because they are created for every request: a frozen dataclass
+    takes 3 us, and assigning every field in `__init__` takes a third longer than this.
     """
 
-    # Set by the entry point that made the call.
-    tracked = False  # its answer will be seen, and handed to `Engine.settle`
-    reported = False  # its answer may be reported later: a ticket is needed even where it is not tracked
-    began_ns = 0  # when it was received, by `perf_counter_ns`
-    span: object = None  # written and read by `observe.tracing` only
-    # Set by the engine, which is the only one to write it.
+    # Set by the entry point that created the call.
+    tracked = False  # the answer will be observed and passed to `Engine.settle`
+    reported = False  # the answer may be reported later, so the call needs a ticket even if it is not tracked
+    began_ns = 0  # time of receipt, from `perf_counter_ns`
+    span: object = None  # used by `observe.tracing` only
+    # Set by the engine only.
     decision: CallDecision = UNDECIDED
 
     def __init__(
@@ -186,14 +172,14 @@ class Call:
         repeated: tuple[tuple[str, bytes], ...] = (),
     ) -> None:
         self.method: Final = method
-        self.path: Final = path  # normalised; the gateway forwards the original
-        self.host: Final = host  # lower case, without port and trailing dot
+        self.path: Final = path  # normalized; the gateway forwards the original
+        self.host: Final = host  # lower case, without port or trailing dot
         self.query: Final = query  # raw, without the question mark
         self.headers: Mapping[str, bytes] = headers if headers is not None else {}  # canonical name -> first value
-        self.repeated: Final = repeated  # further values of header fields that came more than once, in order
+        self.repeated: Final = repeated  # further values of repeated header fields, in order
         self.peer: Final = peer
         self.body = body
-        self.body_unseen = body_unseen  # there is a body, but it was not sent to us
+        self.body_unseen = body_unseen  # the request has a body, but it was not sent to breakloop
         self.request_id = request_id
         self.path_agent: Final = path_agent  # from /agents/{agent}/...
         self.upstream: Final = upstream
@@ -206,13 +192,13 @@ class Call:
         return None if value is None else value.decode("latin-1")
 
     def replace_body(self, body: bytes, headers: Mapping[str, bytes] | None = None) -> None:
-        """Replace the body, for example by its decompressed form, and the header fields that describe it."""
+        """Replace the body, for example with its decompressed form, and the header fields that describe it."""
         self.body = body
         if headers is not None:
             self.headers = headers
 
     def release_body(self, stub: bytes) -> None:
-        """Let go of the body and what was parsed from it, but for the head: it will not be sent or read again."""
+        """Free the body and its parsed messages once they are no longer needed. Model and options stay available."""
         self.body = stub
         parsed = self.parsed
         parsed.body = None
@@ -221,99 +207,102 @@ class Call:
 
 
 class Result(NamedTuple):
-    """What one call returned, or an answer to an action that was written as text."""
+    """The result of one tool call, or of an action that the model wrote as text."""
 
     text: str
-    error: bool = False  # by flag or exit status, never by words
+    error: bool = False  # from an error flag or exit status, never from the text
     call_id: str = ""
-    media: tuple[str, ...] = ()  # images and the like, as type and size class
+    media: tuple[str, ...] = ()  # images and other media, as type and size class
 
 
 class Step(NamedTuple):
-    """One step. Without an answer of the model in it (`said` and `calls` empty) a conversation begins."""
+    """The model's last answer and its results, read from the end of a request. `detect.steps` evaluates it.
 
-    said: str  # the text of the model's last answer
-    calls: tuple[ToolCall, ...]  # the calls that it made, or the action that its text spells out
-    call_ids: tuple[str, ...]  # of the calls; empty where they have none
-    results: tuple[Result, ...]  # in the order in which they stand
-    users: tuple[str, ...]  # what else came after the answer: texts of the user or of the harness
-    tools: tuple[str, ...]  # names of the tools that the request declares; empty: none are declared
-    messages: int  # how many the whole conversation has
-    size: int  # bytes of the request
-    as_text: bool = False  # the calls are spelled out in text
+    If `said` and `calls` are both empty, the request starts a conversation.
+    """
+
+    said: str  # text of the model's last answer
+    calls: tuple[ToolCall, ...]  # tool calls in that answer, or the action written in its text
+    call_ids: tuple[str, ...]  # ids of the calls; empty if they have none
+    results: tuple[Result, ...]  # in order of appearance
+    users: tuple[str, ...]  # other texts after the answer, from the user or the agent framework
+    tools: tuple[str, ...]  # names of the tools declared in the request
+    messages: int  # number of messages in the whole conversation
+    size: int  # size of the request in bytes
+    as_text: bool = False  # the calls were written as text
 
 
-CLIENT_LEFT: Final = 499  # the status of an answer that nobody waited for
-NO_ANSWER: Final = 0  # the status where none came: refused, reset, cut short, or too late
+CLIENT_LEFT: Final = 499  # status if the client disconnected before the answer
+NO_ANSWER: Final = 0  # status if there was no answer: refused, reset, truncated or timed out
 _BUSY: Final = 429
 
 
 class Usage(NamedTuple):
-    """Tokens, as the provider counted them."""
+    """Token counts reported by the provider."""
 
-    input_tokens: int = 0  # the whole prompt, cached parts included
-    output_tokens: int = 0  # the whole completion, reasoning included
-    cached_tokens: int = 0  # of the input: read from the provider's cache
-    cache_write_tokens: int = 0  # of the input: written to it
-    reasoning_tokens: int = 0  # of the output
+    input_tokens: int = 0  # whole prompt, including cached parts
+    output_tokens: int = 0  # whole completion, including reasoning
+    cached_tokens: int = 0  # part of the input that was read from the provider's cache
+    cache_write_tokens: int = 0  # part of the input that was written to the cache
+    reasoning_tokens: int = 0  # part of the output
 
 
 class Answer(NamedTuple):
-    """One answer. Everything but the status may be missing: not every answer is an LLM's, and some are cut short."""
+    """The answer to one call, as far as later decisions need it. All fields except `status` are optional: the upstream
+    may not be an LLM API, and answers can be truncated.
+    """
 
     status: int
-    text: str = ""  # what the model said, bounded; never its thinking
+    text: str = ""  # the model's text, up to a maximum length, without its reasoning
     calls: tuple[ToolCall, ...] = ()
     usage: Usage | None = None
     model: str = ""
     response_id: str = ""
-    finish: str = ""  # why the model stopped, in the dialect's own word
-    error: str = ""  # an error that came inside the answer: a failed stream, a tool's error flag
-    complete: bool = False  # it came to its proper end
-    unkept_chars: int = 0  # of what the model said beyond `text`
+    finish: str = ""  # the finish reason, in the dialect's own terms
+    error: str = ""  # an error inside the answer: a failed stream, or a tool's error flag
+    complete: bool = False  # the answer was received to its end
+    unkept_chars: int = 0  # characters of the answer that are not in `text`
 
     @property
     def failed(self) -> bool:
-        """Whether the upstream failed (429, 5xx, time-out, an error in the stream), so that trying again is no loop."""
+        """Whether the upstream failed (429, 5xx, time-out, error in the stream), so that a retry is not a loop."""
         status = self.status
         return status in (_BUSY, NO_ANSWER) or status >= 500 or (bool(self.error) and not self.complete)
 
 
-CHARS_A_TOKEN: Final = 4  # wherever tokens are guessed from the length of a text or of a body
-# Every byte that does not begin a character of Chinese, Japanese or Korean (U+3000 and above), or an emoji, in UTF-8.
+CHARS_A_TOKEN: Final = 4  # used wherever tokens are estimated from the length of a text or body
+# UTF-8 bytes, except those that start a Chinese, Japanese or Korean character (U+3000 and above) or an emoji.
 _NARROW: Final = bytes(byte for byte in range(256) if byte < 0xE3)
 _WIDE: Final = 3
 
 
 class PromptSize(NamedTuple):
-    """What is said in a request."""
+    """The amount of content in a prompt."""
 
-    chars: int  # of all texts, calls, results and declarations of tools, as `chars_of` counts them
-    media: int = 0  # images, sounds, documents
-    tokens: int = 0  # of prompts that came as tokens
+    chars: int  # of all texts, calls, results and tool declarations, as counted by `chars_of`
+    media: int = 0  # number of images, audio clips and documents
+    tokens: int = 0  # number of tokens in prompts that were sent as tokens
 
 
 class Prompt(Protocol):
-    """What a request says."""
+    """The content of a request, for token estimates. Implemented by `dialects`."""
 
     @property
-    def body_bytes(self) -> int:
-        """The length of the body."""
-        ...
+    def body_bytes(self) -> int: ...
 
     @property
     def size(self) -> PromptSize | None:
-        """How much it says; None where that cannot be read."""
+        """The amount of content; None if the body cannot be parsed."""
         ...
 
     def texts(self) -> list[str]:
-        """Return all that is said, as far as it is text; nothing where it cannot be read."""
+        """Return all texts; an empty list if the body cannot be parsed."""
         ...
 
 
 def chars_of(text: str) -> int:
-    """Return how long a text is, where four characters are about a token: of Chinese, Japanese and Korean, one and a
-    third are, so these count three times.
+    """Return the length of a text for the estimate of four characters per token. Chinese, Japanese and Korean have
+    about one and a third characters per token, so each of these characters counts three times.
     """
     if text.isascii():
         return len(text)
@@ -326,9 +315,9 @@ END: Final = "[/breakloop]"
 
 
 def marked(text: str) -> str:
-    """Return a note between its marks; "" stays as it is."""
+    """Return a note for the model between markers, which identify it in later requests; "" for an empty text."""
     return f"{MARK} {text} {END}" if text else ""
 
 
 class ToolFailedError(Exception):
-    """Stands for what a tool that failed has said; never raised."""
+    """The output of a failed tool, as the result of a step: an exception distinguishes it from output. Never raised."""

@@ -1,8 +1,8 @@
-"""`Event`: something worth telling a person or a machine about (SPEC G-2). Made by the engine and the bundle source,
-handed to a `publish` function; who listens is not their business. Carries hashes and counts, never prompts.
+"""Events, and sums of what agents used.
 
-What agents did since it was last asked, summed: the source of every sum in history and dashboard. Filled on the hot
-path (a dictionary lookup and some additions a request), taken away once a second.
+The engine and the bundle source pass each `Event` to a `publish` function and do not depend on its subscribers.
+`Activity` is the source of all sums in the history and the dashboard: it is updated on every request (one dictionary
+lookup and a few additions) and collected once a second. Both contain hashes and counts, never prompts.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ WORKER_REPLACED = "worker.replaced"
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """`name` at time `at`; `data` is flat and JSON-safe."""
+    """An event. `data` is flat and can be serialized as JSON."""
 
     name: str
     at: float
@@ -50,16 +50,16 @@ Publish = Callable[[Event], None]
 
 
 def nowhere(_event: Event) -> None:
-    """Publish to nobody."""
+    """Discard an event."""
 
 
 Who = tuple[str, str, str]  # project, caller, agent
-LoopKey = tuple[str, str, str, str]  # and fingerprint
+LoopKey = tuple[str, str, str, str]  # project, caller, agent, fingerprint
 
 
 @dataclass(slots=True)
 class AgentUse:
-    """One agent's."""
+    """Usage of one agent."""
 
     requests: int = 0
     denied: int = 0
@@ -73,19 +73,21 @@ class AgentUse:
 
 @dataclass(slots=True)
 class LoopUse:
-    """One loop's: what passed within it, and what was stopped."""
+    """Usage of one loop: requests allowed and requests denied within it."""
 
     passed: int = 0
     passed_tokens: int = 0
     passed_microusd: int = 0
     stopped: int = 0
-    stopped_tokens: int = 0  # as estimated: the requests, and the answers they would have had
+    stopped_tokens: int = 0  # estimated: the requests and the answers that they would have had
     stopped_microusd: int = 0
 
 
 @dataclass(slots=True)
 class Activity:
-    """Sums since the last time. Bounded: beyond `MOST` new agents are summed under the name `*`."""
+    """Sums since they were last collected. Their number is limited by `engine.activity`: further agents are summed as
+    `*`.
+    """
 
     agents: dict[Who, AgentUse] = field(default_factory=dict)
     loops: dict[LoopKey, LoopUse] = field(default_factory=dict)
@@ -96,7 +98,7 @@ Use = TypeVar("Use", AgentUse, LoopUse)
 
 
 def add_use(total: Use, more: Use) -> None:
-    """Add one sum to another: numbers add up, of names and times the later stays."""
+    """Add `more` to `total`. Numbers are added; the later time and the newer name are kept."""
     for field_ in fields(total):
         ours, theirs = getattr(total, field_.name), getattr(more, field_.name)
         if isinstance(theirs, str):

@@ -1,5 +1,7 @@
-"""What is kept of the past, as data: events, incidents, agents, and who did what. Made by `history`, shown by `admin`.
-Carries names, digests and counts, never prompts (SPEC Y-1); money in integer micro-dollars, times in seconds."""
+"""Records of the history: events, incidents, agents, totals and the audit log. Written by `history`, shown by `admin`.
+
+Records contain names, digests and counts, never prompts. Money is in integer micro-dollars, times are in seconds.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-OPEN, STOPPED, CLEARED = "open", "stopped", "cleared"  # an incident: warned only; denied or killed; over
+OPEN, STOPPED, CLEARED = "open", "stopped", "cleared"  # states of an incident: warned only; denied or killed; ended
 
 
 @dataclass(frozen=True, slots=True)
 class EventRecord:
-    """An event that was kept. `id` grows with time, so that a reader can go on behind the last one it has."""
+    """A stored event. `id` increases with time, so a reader can continue after the last id that it has."""
 
     id: int
     name: str
@@ -20,26 +22,26 @@ class EventRecord:
     project: str
     agent: str
     request_id: str
-    incident: str  # "" where it belongs to none
+    incident: str  # "" if the event belongs to no incident
     data: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class StepMark:
-    """One step of a session as the picture of an incident shows it."""
+    """One step of a session, as shown in the timeline of an incident."""
 
     at: float
-    tools: str  # names of the tools that were called, or "" for words alone
-    step: str  # hex: equal marks are equal steps
-    result: str  # hex: equal marks are equal results
-    size: int  # bytes of the results
+    tools: str  # names of the tools called; "" for text only
+    step: str  # hex; equal for equal steps
+    result: str  # hex; equal for equal results
+    size: int  # size of the results in bytes
     failed: bool
     verdict: str  # "pass", "warn", "steer", "throttle", "deny"
 
 
 @dataclass(frozen=True, slots=True)
 class Incident:
-    """All that belongs to one loop."""
+    """One loop, with its detections, cost and savings."""
 
     id: str
     state: str
@@ -59,25 +61,25 @@ class Incident:
     detections: int
     hit_count: int
     cooldown_seconds: int
-    spent_requests: int  # that passed within the loop
+    spent_requests: int  # requests allowed within the loop
     spent_tokens: int
     spent_microusd: int
-    saved_requests: int  # that were denied
-    saved_tokens: int  # as estimated
+    saved_requests: int  # requests denied
+    saved_tokens: int  # estimated
     saved_microusd: int
     steps: tuple[StepMark, ...] = ()
-    score: Mapping[str, Any] = field(default_factory=dict)  # of `simhash`: what added up
+    score: Mapping[str, Any] = field(default_factory=dict)  # for `simhash`: the components of the score
 
 
 def is_blocked(incident: Incident, now: float) -> bool:
-    """Tell whether the requests of a loop are being denied, as far as its last detection tells."""
+    """Return whether the requests of a loop are being denied, judging by its last detection."""
     stopped = incident.state == STOPPED and not incident.shadow
     return stopped and now < incident.last_at + incident.cooldown_seconds
 
 
 @dataclass(frozen=True, slots=True)
 class AgentRecord:
-    """An agent as it was seen (SPEC G-1): it appears by itself."""
+    """An agent, as observed. Agents are recorded on their first request and need no registration."""
 
     project: str
     agent: str
@@ -92,17 +94,17 @@ class AgentRecord:
     cost_microusd: int
     today_microusd: int
     saved_microusd: int
-    model: str  # the last one
-    settings: Mapping[str, Any] = field(default_factory=dict)  # at run time, over the bundle's
+    model: str  # most recently used
+    settings: Mapping[str, Any] = field(default_factory=dict)  # set at run time; they override the bundle
 
 
 @dataclass(frozen=True, slots=True)
 class AuditRecord:
-    """Somebody did something."""
+    """One operator action."""
 
     id: int
     at: float
-    who: str  # name of the token
+    who: str  # name of the API token
     role: str
     action: str  # `agent.kill`, `bundle.apply`, ...
     target: str
@@ -111,7 +113,7 @@ class AuditRecord:
 
 @dataclass(frozen=True, slots=True)
 class TotalsRecord:
-    """Sums over a span of time, for the overview."""
+    """Sums over a time range, for the overview."""
 
     requests: int = 0
     denied: int = 0
@@ -127,7 +129,7 @@ class TotalsRecord:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One interval of a curve."""
+    """One interval of a time series."""
 
     at: float
     requests: int

@@ -1,5 +1,8 @@
-"""A named upstream (SPEC D-2): where requests can go. Reads name and URL strictly and says what to write instead; which
-request goes where is `gateway.targets`' work. Messages never repeat a URL: somebody may have put a password into it."""
+"""Named upstreams: parsing and validation of their names and URLs. `gateway.forwarding` chooses the upstream of a
+request.
+
+Error messages never contain the URL, because it may include a password.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ BUILTIN: Final[Mapping[str, str]] = MappingProxyType(
         "gemini": "https://generativelanguage.googleapis.com",
     }
 )
-RESERVED: Final = frozenset(("v1", "v1beta", "agents", "livez", "readyz"))  # first segments with a meaning of their own
+RESERVED: Final = frozenset(("v1", "v1beta", "agents", "livez", "readyz"))  # path prefixes that have another meaning
 DEFAULT_PORTS: Final[Mapping[str, int]] = MappingProxyType({"http": 80, "https": 443})
 
 _EXAMPLE: Final = "write it like https://llm.example.com"
@@ -31,7 +34,7 @@ _ENDPOINT: Final = re.compile(r"/(?:chat/completions|completions|responses|embed
 
 
 class UpstreamUrlError(SettingsError):
-    """A name or URL that cannot be used; `hint` is what to do about it."""
+    """An invalid name or URL. `hint` describes how to correct it."""
 
     def __init__(self, message: str, hint: str) -> None:
         super().__init__(f"{message} ({hint})")
@@ -41,23 +44,23 @@ class UpstreamUrlError(SettingsError):
 
 @dataclass(frozen=True, slots=True)
 class Upstream:
-    """One upstream, ready to connect to."""
+    """One upstream, with its URL parsed."""
 
     name: str
     tls: bool
     host: str  # without brackets
     port: int
     authority: bytes  # value of the Host field
-    base: bytes  # path in front of every path that is sent, without a slash at its end; b"" if there is none
+    base: bytes  # prefix of all request paths, without a trailing slash; b"" if there is none
 
     @property
     def url(self) -> str:
-        """The URL as a person would write it."""
+        """The normalized URL."""
         return f"{'https' if self.tls else 'http'}://{self.authority.decode()}{self.base.decode()}"
 
 
 def parse_upstream(name: str, url: str) -> Upstream:
-    """Read one upstream; raises `UpstreamUrlError`, which is a `SettingsError`."""
+    """Parse one upstream. Raises `UpstreamUrlError`, which is a `SettingsError`."""
     if not _NAME.fullmatch(name):
         raise UpstreamUrlError("the name is not plain", "lower-case letters, digits and hyphens, as in my-llm")
     if name in RESERVED:
@@ -79,7 +82,7 @@ def parse_upstream(name: str, url: str) -> Upstream:
 
 
 def parse_named(text: str) -> Upstream:
-    """Read `NAME=URL`."""
+    """Parse `NAME=URL`."""
     name, equals, url = text.partition("=")
     if not equals or "/" in name:
         raise UpstreamUrlError("is not NAME=URL", "write openai=https://llm.example.com")
@@ -87,14 +90,14 @@ def parse_named(text: str) -> Upstream:
 
 
 def upstreams(given: Sequence[str]) -> list[Upstream]:
-    """Return those given as NAME=URL, then the built-in ones that they do not replace; the first is the default."""
+    """Return the given upstreams (NAME=URL), then the built-in ones that they do not replace. The first is default."""
     found = [parse_named(text) for text in given]
     names = {upstream.name for upstream in found}
     return found + [parse_upstream(name, url) for name, url in BUILTIN.items() if name not in names]
 
 
 def _split_authority(authority: str) -> tuple[str, str | None]:
-    """Host in lower case and without brackets, and the text of the port if there is one."""
+    """Return the host, in lower case and without brackets, and the port text, if any."""
     if "@" in authority:
         raise UpstreamUrlError("the URL has a user name or password in it", "leave it out; a key goes in upstream_keys")
     if authority.startswith("["):
@@ -117,7 +120,7 @@ def _split_authority(authority: str) -> tuple[str, str | None]:
 
 
 def _plausible(host: str) -> bool:
-    """Digits and dots only have to be an address: 10.0.0.256 is a slip of the finger, not a name."""
+    """Return whether a host of digits and dots is a valid IPv4 address: 10.0.0.256 is a typing error, not a name."""
     if host.strip("0123456789."):
         return True
     try:

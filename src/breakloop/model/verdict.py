@@ -1,10 +1,9 @@
-"""`Verdict`: what the engine says about one call. A value, never an exception; doors render it, nobody changes it.
+"""The result of a decision, and the reasons for denials.
 
-`Decision`: a verdict as programs that use the library see it, the same whether it was made in this process or by a
-decision service. Public; the engine's own `Verdict` knows more, and stays inside.
-
-The closed list of reasons (SPEC A-4). A reason is never renamed once released; `docs/reference/reasons.md` is
-generated from this table, and the engine refuses to be written with a reason that is not in it.
+`Verdict` is the engine's result for one call; entry points turn it into a response and do not modify it. `Decision`
+is the public form in the Python library, the same for decisions made in the process and by a decision service.
+`REASONS` lists every reason for a denial. A released reason is never renamed, and `docs/reference/reasons.md` is
+generated from the table.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class ReasonInfo:
-    """What a reason means to the person who meets it."""
+    """Documentation of one reason, for the person who receives it."""
 
     status: int
     source: str
@@ -146,22 +145,22 @@ ALLOWED: Final = "all_rules_passed"
 
 @dataclass(frozen=True, slots=True)
 class LoopFinding:
-    """What a loop detector saw, as the client is told (SPEC A-3)."""
+    """A detected loop, as reported to the client."""
 
     kind: str
     fingerprint: str
     hit_count: int
     window_s: int
-    cooldown_s: int  # how long this fingerprint stays blocked from now on, rounded up
+    cooldown_s: int  # how much longer this fingerprint stays blocked, rounded up
     action: str
-    fresh: bool  # this request made the detection (and not one during its cooldown)
+    fresh: bool  # detected by this request, not by an earlier one whose cooldown is active
     message: str
     evidence: str
 
 
 @dataclass(slots=True)
 class LimitState:
-    """The state of one limit after the request, for the `RateLimit` fields."""
+    """The state of one limit after the request, for the `RateLimit` header fields."""
 
     name: str
     quota: int
@@ -172,7 +171,7 @@ class LimitState:
 
 @dataclass(frozen=True, slots=True)
 class ShadowFinding:
-    """A would-be verdict of a policy in shadow mode: recorded, never seen by the client."""
+    """What a policy in shadow mode would have decided. It is recorded, but not sent to the client."""
 
     policy: str
     rule: str
@@ -181,7 +180,7 @@ class ShadowFinding:
 
 
 class Verdict:
-    """One decision. `reason` is from the closed list of `model.reason`."""
+    """The engine's result for one call. `reason` is `ALLOWED`, `ALLOWED_NO_POLICY` or a key of `REASONS`."""
 
     __slots__ = (
         "allowed",
@@ -220,9 +219,9 @@ class Verdict:
         self.rule = rule
         self.message = message
         self.limit = limit
-        self.retry_after_s: int | None = None  # before jitter; None: waiting does not help
+        self.retry_after_s: int | None = None  # before jitter; None: retrying does not help
         self.retry_jitter = False
-        self.never = False  # the same request can never pass
+        self.never = False  # the same request will always be denied
         self.delay_ms = 0
         self.loop: LoopFinding | None = None
         self.warning = ""
@@ -231,45 +230,45 @@ class Verdict:
         self.degraded = False
 
 
-LOOP: Final = "loop_detected"  # the reason of a loop's denial
-LOOP_ERROR: Final = "recursive_loop_detected"  # and what stands as `error` in its body
+LOOP: Final = "loop_detected"  # the reason of denials because of a loop
+LOOP_ERROR: Final = "recursive_loop_detected"  # the value of `error` in their response body
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What was decided about one request or step. Times are seconds."""
+    """The decision on one request or step. Times are in seconds."""
 
     allowed: bool = True
     reason: str = ALLOWED
     status: int = 200
-    message: str = ""  # of a denial, for people and models
-    retry_after: int | None = None  # None: waiting does not help, or nothing was denied
-    delay_seconds: float = 0.0  # a throttle: wait so long, then go on
-    warning: str = ""  # why it is allowed, and yet worth a word
+    message: str = ""  # explains a denial, to people and models
+    retry_after: int | None = None  # None: retrying does not help, or nothing was denied
+    delay_seconds: float = 0.0  # throttled: wait this long, then continue
+    warning: str = ""  # the reason of a warning, if the request was allowed with one
     note: str = ""  # for the model: what it repeats, and what to do instead
-    kind: str = ""  # of the loop that was seen
+    kind: str = ""  # kind of the detected loop
     hit_count: int = 0
     cooldown_seconds: int = 0
     fingerprint: str = ""
     evidence: str = ""
     policy: str = ""
     request_id: str = ""
-    degraded: bool = False  # made without its state, or allowed because of a fault of ours
-    _handle: object = field(default=None, repr=False, compare=False)  # what the library needs to settle it
+    degraded: bool = False  # made without stored state, or allowed because of an internal error
+    _handle: object = field(default=None, repr=False, compare=False)  # used by the library to settle the call
 
     @property
     def is_loop(self) -> bool:
-        """Whether it is a denial because of a loop."""
+        """Whether the request was denied because of a loop."""
         return not self.allowed and self.reason == LOOP
 
     @property
     def error(self) -> str:
-        """What stands as `error` in the body of this denial."""
+        """The value of `error` in the response body of this denial."""
         return LOOP_ERROR if self.reason == LOOP else self.reason
 
     @property
     def notice(self) -> str:
-        """One or two sentences for the model where a loop was seen, whatever followed from it; else ""."""
+        """The message of a denial or a note about a detected loop, for the model; "" if there is neither."""
         if not self.allowed:
             return f"{self.message} ({self.error})"
         if self.note or self.warning != LOOP:

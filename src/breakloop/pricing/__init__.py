@@ -1,1 +1,1 @@
-"""What calls cost: prices of models, and estimates of tokens where none were counted."""
+"""Prices of models, the cost of calls, and estimates of tokens that no provider has counted."""

@@ -1,6 +1,8 @@
-"""Reads price files of LiteLLM's form (`model_prices_and_context_window.json`): US dollars for one token, exactly as
-written. What is wrong with an entry is told with its line, model and field, and that entry is left out; entries without
-a price for tokens (images, seconds, pages) are counted and passed over. Fields that are not known are not looked at."""
+"""Import of price files in LiteLLM's format (`model_prices_and_context_window.json`): US dollars per token.
+
+Amounts are read as exact decimals. An invalid entry is skipped and reported with its line, model and field. Entries
+without a price for tokens (images, seconds, pages) are skipped and counted. Unknown fields are ignored.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +19,9 @@ from breakloop.pricing.prices import MILLION, Price, Tier, from_dollars_a_token
 _NOT_MODELS: Final = frozenset({"fallback_generalizations", "sample_spec"})
 _INPUT: Final = "input_cost_per_token"
 _OUTPUT: Final = "output_cost_per_token"
-_KINDS: Final = {  # a kind of `Price` -> the fields that may say it, the first one there counts
+_KINDS: Final = {  # kind of `Price` -> its fields, in order of precedence
     "input": (_INPUT,),
-    "output": (_OUTPUT, "output_cost_per_image_token"),  # models that answer with images count those
+    "output": (_OUTPUT, "output_cost_per_image_token"),  # for models whose output is images
     "cached": ("cache_read_input_token_cost", "input_cost_per_token_cache_hit"),
     "cache_write": ("cache_creation_input_token_cost",),
     "reasoning": ("output_cost_per_reasoning_token",),
@@ -29,17 +31,17 @@ _ABOVE: Final = re.compile(r"(.+)_above_(\d+)(k?)_tokens")
 _PER_CALL: Final = "input_cost_per_request"
 _SUFFIXES: Final = {"batch": "_batches", "flex": "_flex", "priority": "_priority"}
 _WRITTEN: Final = re.compile(r"[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]{1,2})?")
-_DEAREST_USD: Final = Decimal(1)  # for one token: a million dollars for a million is a mistake in the unit
+_DEAREST_USD: Final = Decimal(1)  # per token: more than a million dollars per million tokens is a wrong unit
 _HINT: Final = "US dollars for one token, such as 2.5e-06"
 
 Entry = Mapping[str, Any]
 
 
 class Imported(NamedTuple):
-    """What a file holds."""
+    """The contents of a price file."""
 
     prices: dict[str, Price]
-    problems: tuple[Problem, ...]  # entries that were left out
+    problems: tuple[Problem, ...]  # invalid entries
     others: int  # entries without a price for tokens
 
 
@@ -50,7 +52,7 @@ class _EntryError(Exception):
 
 
 def read_litellm(path: Path, service_tier: str = "standard") -> Imported:
-    """Read a file; raises SettingsError when it is no such file at all."""
+    """Read a price file. Raises `SettingsError` if it cannot be read or is not in LiteLLM's format."""
     try:
         text = path.read_text("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
@@ -60,7 +62,7 @@ def read_litellm(path: Path, service_tier: str = "standard") -> Imported:
 
 
 def parse_litellm(text: str, file: str, service_tier: str = "standard") -> Imported:
-    """Read the text of a file; raises SettingsError when it is no map of models."""
+    """Parse the text of a price file. Raises `SettingsError` if it is not a map of models."""
     twice: list[str] = []
     try:
         data = json.loads(text, parse_float=Decimal, object_pairs_hook=lambda pairs: _unique(pairs, twice))
@@ -106,7 +108,7 @@ def _problem(text: str, file: str, name: str, error: _EntryError) -> Problem:
 
 
 def _price(entry: object, suffix: str) -> Price | None:
-    """Return the price of one entry, or None when it has none for tokens. Fields with the suffix come first."""
+    """Return the price of one entry, or None if it has none for tokens. Fields with the suffix take precedence."""
     if not isinstance(entry, Mapping):
         raise _EntryError("", "must be a map", f'write {{"{_INPUT}": 2.5e-06, "{_OUTPUT}": 1e-05}}')
     if suffix:
@@ -124,7 +126,7 @@ def _price(entry: object, suffix: str) -> Price | None:
 
 
 def _is_paid_otherwise(entry: Entry) -> bool:
-    """Whether it costs by the second, the image or the page; its tokens are then written as 0, and are not free."""
+    """Return whether the entry is charged by the second, image or page. Token prices are then 0, but not free."""
     others = [
         field
         for field in entry
@@ -134,7 +136,7 @@ def _is_paid_otherwise(entry: Entry) -> bool:
 
 
 def _flat(entry: Entry, where: str = "") -> Price:
-    """The price without its tiers."""
+    """Return the price without tiers."""
     kinds = {kind: _first(entry, fields, where) for kind, fields in _KINDS.items()}
     price = Price(kinds["input"] or 0, kinds["output"] or 0, kinds["cached"], kinds["cache_write"], kinds["reasoning"])
     per_call = entry.get(_PER_CALL)
@@ -146,7 +148,7 @@ def _first(entry: Entry, fields: tuple[str, ...], where: str) -> int | None:
 
 
 def _above(entry: Entry) -> dict[int, dict[str, int]]:
-    """The fields that hold from so many tokens of input on: tokens -> field -> price."""
+    """Return the prices that apply above a number of input tokens: tokens -> field -> price."""
     found: dict[int, dict[str, int]] = {}
     for field, value in entry.items():
         match = _ABOVE.fullmatch(field)
@@ -158,7 +160,7 @@ def _above(entry: Entry) -> dict[int, dict[str, int]]:
 
 
 def _over(base: Price, above: Mapping[int, Mapping[str, int]], tokens: int) -> Price:
-    """What holds from so many tokens on: what the highest tier up to there says, kind by kind, else the base."""
+    """Return the price of the tier from `tokens` on: for each kind, the highest tier with a price, or the base."""
     said: dict[str, int] = {}
     for start in sorted(above):
         if start <= tokens:
@@ -171,12 +173,12 @@ def _over(base: Price, above: Mapping[int, Mapping[str, int]], tokens: int) -> P
 
 
 def _is_by_tokens(tiers: object) -> bool:
-    """Whether tiers go by the input; those of search engines go by results."""
+    """Return whether tiers depend on input tokens; those of search engines depend on the number of results."""
     return not isinstance(tiers, list) or any(not isinstance(tier, Mapping) or "range" in tier for tier in tiers)
 
 
 def _ranges(entry: Entry) -> Price:
-    """A list of ranges: the first is the price, the others are its tiers."""
+    """Return the price of an entry with a list of ranges: the first is the base price, the others are its tiers."""
     tiers = entry["tiered_pricing"]
     if not isinstance(tiers, list) or not tiers:
         raise _EntryError("tiered_pricing", "must be a list of ranges")
@@ -195,7 +197,7 @@ def _range(tier: object, at: int, output: int | None) -> Tier:
     if tier.get(_INPUT) is None:
         raise _EntryError(f"{where}.{_INPUT}", "is missing", _HINT)
     price = _flat(tier, f"{where}.")
-    if tier.get(_OUTPUT) is None and output is not None:  # else every answer would be free
+    if tier.get(_OUTPUT) is None and output is not None:  # otherwise output would be free
         price = price._replace(output=output)
     return Tier(int(span[0]), price)
 
@@ -205,7 +207,7 @@ def _is_count(value: object) -> bool:
 
 
 def _amount(value: object, field: str) -> int:
-    if isinstance(value, str) and _WRITTEN.fullmatch(value):  # people put 2.5e-06 into quotes
+    if isinstance(value, str) and _WRITTEN.fullmatch(value):  # files written by hand may quote numbers
         value = Decimal(value)
     if isinstance(value, bool) or not isinstance(value, int | Decimal):
         raise _EntryError(field, f"must be a number, got {value!r:.40}", _HINT)

@@ -1,16 +1,12 @@
-"""`Price`: what the tokens of one model cost, and what one usage of it comes to (SPEC L-5). Whole numbers only: a price
-is micro-dollars for a million tokens, a cost is micro-dollars, rounded once. Which price a model has is `prices`'.
+"""Prices of models, and the cost of token usage.
 
-Which price a model has (SPEC L-5): overrides first, each list in turn, then the table that ships with the package;
-else what is assumed of unknown models, if anything is. What a price is and how it is paid is `price`'s; how model ids
-are read is `names`'. Nothing here asks a network.
+Amounts are integers: prices in micro-dollars per million tokens, costs in micro-dollars, rounded once. `Prices`
+searches the override tables in order, then `GenaiTable`; if no table has the model, the price assumed for unknown
+models applies, if one is configured. Model ids are tried in several spellings, the most specific first (`ways`).
 
-Model ids as they stand in requests and answers, and the names under which price tables know them: who serves the
-model, and its name, the closest first. Tables are looked through in that order by `prices`.
-
-The table of prices that ships with the package: `genai-prices`, behind our own interface, and the only file that
-knows it. It is loaded when it is first asked, and nothing here fetches anything: the updater of that package is not
-started. Its own lookups remember every name for ever, so only its uncached parts are used.
+`GenaiTable` wraps the package `genai-prices` and is the only code that depends on it. The package is imported on
+first use, and its updater is not started, so no network requests are made. Only its uncached lookups are used,
+because its caches grow without limit.
 """
 
 from __future__ import annotations
@@ -30,18 +26,18 @@ _HALF: Final = MILLION // 2
 
 
 class Price(NamedTuple):
-    """Micro-dollars for a million tokens of each kind; None: this kind costs what the kind it is part of costs."""
+    """Micro-dollars per million tokens of each kind. None: the price of input (or of output, for reasoning) applies."""
 
     input: int = 0
     output: int = 0
-    cached: int | None = None  # input that was read from the provider's cache
-    cache_write: int | None = None  # input that was written to it
-    reasoning: int | None = None  # output that nobody sees
-    call: int = 0  # micro-dollars for the call itself, whatever its size
-    tiers: tuple[Tier, ...] = ()  # ascending; the last one that applies holds for the whole call
+    cached: int | None = None  # input read from the provider's cache
+    cache_write: int | None = None  # input written to the provider's cache
+    reasoning: int | None = None  # reasoning output
+    call: int = 0  # micro-dollars per call, regardless of its size
+    tiers: tuple[Tier, ...] = ()  # ascending; the last one that applies is used for the whole call
 
     def for_input(self, input_tokens: int) -> Price:
-        """Return the price of a call with so much input."""
+        """Return the price that applies to a call with this many input tokens."""
         found = self
         for tier in self.tiers:
             if input_tokens <= tier.above_tokens:
@@ -51,16 +47,16 @@ class Price(NamedTuple):
 
 
 class Tier(NamedTuple):
-    """What calls with more input than `above_tokens` cost."""
+    """The price of calls with more than `above_tokens` input tokens."""
 
     above_tokens: int
     price: Price
 
 
 def cost_microusd(price: Price, usage: Usage) -> int:
-    """Return what these tokens cost, in whole micro-dollars; half of one counts as one.
+    """Return the cost of a usage in whole micro-dollars, rounded half up.
 
-    A usage whose parts are larger than the whole is paid by its parts.
+    If the parts of a usage exceed its total, the parts are charged.
     """
     asked, answered, cached, written, reasoned = usage
     if price.tiers:
@@ -81,17 +77,16 @@ def cost_microusd(price: Price, usage: Usage) -> int:
 
 
 def from_dollars(usd_per_million: Decimal) -> int:
-    """Return a price for a million tokens as it is kept here."""
+    """Convert dollars per million tokens to micro-dollars per million tokens."""
     return _whole(usd_per_million * MILLION)
 
 
 def from_dollars_a_token(usd_per_token: Decimal) -> int:
-    """Return a price for one token as it is kept here."""
+    """Convert dollars per token to micro-dollars per million tokens."""
     return _whole(usd_per_token * MILLION * MILLION)
 
 
 def dollars(microusd: int) -> Decimal:
-    """Return micro-dollars as dollars."""
     return Decimal(microusd).scaleb(-6)
 
 
@@ -100,9 +95,9 @@ def _whole(amount: Decimal) -> int:
 
 
 _PREFIXES_MAX: Final = 3
-NAME_MAX: Final = 200  # longer ones are no model; they would only keep regular expressions busy
+NAME_MAX: Final = 200  # longer names are not models, and matching them is slow
 
-# Names of upstreams, and prefixes that gateways put before a model -> who serves it, as tables call them.
+# Names of upstreams and gateway prefixes of model ids -> the provider's name in price tables.
 PROVIDERS: Final = {
     "azure_ai": "azure",
     "azure_openai": "azure",
@@ -120,32 +115,32 @@ PROVIDERS: Final = {
     "vertex_ai": "google",
     "xai": "x-ai",
 }
-# us.anthropic.claude-opus-4-5-20251101-v1:0: where, who made it, what it is.
+# For example us.anthropic.claude-opus-4-5-20251101-v1:0, which is region, vendor and model.
 _BEDROCK: Final = re.compile(
     r"^(?:[a-z]{2,6}(?:-gov)?\.)?"
     r"(?:ai21|amazon|anthropic|cohere|deepseek|google|meta|minimax|mistral|moonshotai?|nvidia|openai|qwen|writer|zai)\.[a-z]"
 )
-_VERTEX: Final = re.compile(r"^(?:projects/.+/)?publishers/[^/]+/models/")  # whoever made it, Google serves it
+_VERTEX: Final = re.compile(r"^(?:projects/.+/)?publishers/[^/]+/models/")  # served by Google, whatever the vendor
 _ARN: Final = re.compile(r"^arn:aws[a-z-]*:bedrock:[^/]+/")
 _VARIANT: Final = re.compile(r"(?::(?:beta|exacto|extended|floor|nitro|online|thinking)|\[[0-9a-z]+\])$")
 _VERSION: Final = re.compile(r"(?:[-@](?:20\d\d-\d\d-\d\d|20\d{6})|[-@:]latest|@default)$")
 
 
 class ModelName(NamedTuple):
-    """One way to look for a model; the provider is empty when it is not known."""
+    """A name to look up. `provider` is empty if it is unknown."""
 
     provider: str
     model: str
 
 
 def canonical_provider(name: str) -> str:
-    """Return the name under which tables know who serves a model."""
+    """Return the name of a provider in price tables."""
     folded = name.strip().lower()
     return PROVIDERS.get(folded, folded)
 
 
 def ways(provider: str, model: str) -> Iterator[ModelName]:
-    """Return the ways to look for a model, the closest first, none twice."""
+    """Return the names under which to look up a model, the most specific first, without duplicates."""
     seen: set[ModelName] = set()
     for named in _ways(canonical_provider(provider), model.strip().lower()):
         if named.model and named not in seen:
@@ -159,7 +154,7 @@ def _ways(provider: str, model: str) -> Iterator[ModelName]:
         if _BEDROCK.match(name):
             yield ModelName("aws", name)
         rest = name
-        for _ in range(_PREFIXES_MAX):  # openrouter/anthropic/claude-opus-4.5: each part may be who serves it
+        for _ in range(_PREFIXES_MAX):  # openrouter/anthropic/claude-opus-4.5: each prefix may be the provider
             prefix, slash, after = rest.partition("/")
             if not slash:
                 break
@@ -170,7 +165,7 @@ def _ways(provider: str, model: str) -> Iterator[ModelName]:
 
 
 def _spellings(model: str) -> Iterator[str]:
-    """The id itself, then without what says where, how or since when it is served."""
+    """Return the id as given, then without location, then without variant, then without version."""
     yield model
     plain = _ARN.sub("", model)
     plain = _VERTEX.sub("google/", plain).removeprefix("models/")
@@ -183,11 +178,11 @@ def _spellings(model: str) -> Iterator[str]:
 Unknown = Literal["warn", "deny", "assume"]
 
 _KEPT: Final = 2048
-_AGE_S: Final = 900.0  # prices by the time of day change on the quarter hour; others with the date
+_AGE_S: Final = 900.0  # prices that depend on the time of day change on the quarter hour, others by date
 
 
 class FoundPrice(NamedTuple):
-    """A price, the name it stands under, and the list that it is from."""
+    """A price, with the name and the source under which it was found."""
 
     price: Price
     name: str
@@ -195,49 +190,47 @@ class FoundPrice(NamedTuple):
 
 
 class PriceTable(Protocol):
-    """A list of prices."""
+    """A source of prices."""
 
     @property
     def source(self) -> str:
-        """Where it is from, for people."""
+        """The name of the source, for display."""
         ...
 
     def find(self, named: ModelName, at_s: float) -> FoundPrice | None:
-        """Return the price of a model at a time, if it stands here under that name."""
+        """Return the price of a model at a given time, or None if the table does not have this name."""
         ...
 
-    def names(self) -> Iterable[str]:
-        """Return the names of its models."""
-        ...
+    def names(self) -> Iterable[str]: ...
 
 
 class ListedModel:
-    """Prices by exact name, `model` or `provider/model`, in any case."""
+    """Prices by exact name (`model` or `provider/model`), ignoring case."""
 
     __slots__ = ("_prices", "_said", "source")
 
     def __init__(self, prices: Mapping[str, Price], source: str) -> None:
         self.source = source
         self._prices: dict[str, Price] = {}
-        self._said: dict[str, str] = {}  # as it was written
+        self._said: dict[str, str] = {}  # key -> the name as written
         for name, price in prices.items():
             for key in _keys(name):
                 self._prices.setdefault(key, price)
                 self._said.setdefault(key, name)
 
     def find(self, named: ModelName, at_s: float) -> FoundPrice | None:  # noqa: ARG002 - these prices always hold
-        """Return the price that stands under that name."""
+        """Return the price listed under this name."""
         key = f"{named.provider}/{named.model}" if named.provider else named.model
         price = self._prices.get(key)
         return None if price is None else FoundPrice(price, self._said[key], self.source)
 
     def names(self) -> Iterable[str]:
-        """Return the names, as they were written."""
+        """Return the names as written."""
         return dict.fromkeys(self._said.values())
 
 
 class Prices:
-    """The prices that hold here."""
+    """The prices in effect, from all tables."""
 
     __slots__ = ("_assumed", "_clock", "_known", "_since", "_tables", "unknown")
 
@@ -258,7 +251,7 @@ class Prices:
         self.unknown = unknown
 
     def find(self, provider: str, model: str) -> Price | None:
-        """Return the price of a model; None: it is not known, and nothing is assumed.
+        """Return the price of a model, or None if it is unknown and no price is assumed.
 
         `provider` may be the name of an upstream, or empty.
         """
@@ -273,13 +266,13 @@ class Prices:
             found = self.look_up(provider, model)
         price = self._assumed if found is None else found.price
         if len(model) <= NAME_MAX:
-            if len(self._known) >= _KEPT:  # names come from clients: this can be filled, but not made to grow
+            if len(self._known) >= _KEPT:  # names come from clients, so the cache must not grow without limit
                 self._known.clear()
             self._known[key] = price
         return price
 
     def look_up(self, provider: str, model: str) -> FoundPrice | None:
-        """Return the price of a model with where it is from, nothing being assumed."""
+        """Return the price of a model and its source, or None if it is unknown. Assumed prices are not considered."""
         if len(model) > NAME_MAX:
             return None
         now = self._clock.now()
@@ -292,27 +285,26 @@ class Prices:
         return None
 
     def load(self) -> None:
-        """Load what is loaded at the first look, so that no request waits for it."""
+        """Load the tables in advance, so that no request waits for them."""
         self.look_up("", "-")
 
     @staticmethod
     def cost_microusd(price: Price, usage: Usage) -> int:
-        """Return what these tokens cost, in whole micro-dollars."""
         return cost_microusd(price, usage)
 
     @property
     def assumed(self) -> Price | None:
-        """What unknown models are assumed to cost."""
+        """The price assumed for unknown models."""
         return self._assumed
 
     @property
     def tables(self) -> Sequence[PriceTable]:
-        """The lists, in the order in which they are looked through."""
+        """The tables, in order of precedence."""
         return self._tables
 
 
 def _keys(name: str) -> Iterable[str]:
-    """The name in lower case, also with its first part as tables call that provider."""
+    """Return the name in lower case, and with its prefix replaced by the provider's canonical name."""
     folded = name.strip().lower()
     prefix, slash, rest = folded.partition("/")
     return (folded, f"{canonical_provider(prefix)}/{rest}") if slash else (folded,)
@@ -333,7 +325,7 @@ _CONTEXTS: Final[dict[str, dict[str, str]]] = {
     "flex": {"service_tier": "flex"},
     "priority": {"service_tier": "priority"},
 }
-# Who made the models they serve: a bare name is theirs, where no pattern of the table says whose it is.
+# Vendors that serve their own models, in order of precedence: bare names that match no pattern are theirs.
 _MAKERS: Final = (
     "openai",
     "anthropic",
@@ -352,7 +344,7 @@ _MAKERS: Final = (
 
 
 class GenaiTable:
-    """Prices of some two thousand models of some fifty providers."""
+    """Prices of about 2,000 models from about 50 providers."""
 
     __slots__ = ("_bare", "_context", "_loaded", "source")
 
@@ -363,7 +355,7 @@ class GenaiTable:
         self._bare: dict[str, tuple[Provider, ModelInfo]] = {}
 
     def find(self, named: ModelName, at_s: float) -> FoundPrice | None:
-        """Return the price of a model at a time, if it stands here under that name."""
+        """Return the price of a model at a given time, or None if the table does not have this name."""
         for provider, model in self._matches(named):
             price = _price(model.get_prices(datetime.fromtimestamp(at_s, UTC), self._context or None))
             if price is not None:
@@ -371,11 +363,11 @@ class GenaiTable:
         return None
 
     def names(self) -> Iterable[str]:
-        """Return the names of its models, `provider/model`."""
+        """Return the names of all models, as `provider/model`."""
         return [f"{provider.id}/{model.id}" for provider in self.load() for model in provider.models]
 
     def load(self) -> list[Provider]:
-        """Load the table, if it is not: some 0.2 s, once."""
+        """Load the table on first use, which takes about 0.2 s."""
         if self._loaded is None:
             from genai_prices.data import providers  # noqa: PLC0415 - heavy, and not needed by everybody
 
@@ -412,7 +404,7 @@ class GenaiTable:
 
 
 def _price(said: ModelPrice) -> Price | None:
-    """Return a price as it is counted with; None when it is not by tokens. One that names no unit at all is free."""
+    """Convert a price of `genai-prices`; None if it is not per token. A price without any amounts is free."""
     amounts: Amounts = dict(vars(said))
     if amounts and amounts.get("input_mtok") is None and amounts.get("output_mtok") is None:
         return None
@@ -423,7 +415,7 @@ def _price(said: ModelPrice) -> Price | None:
 
 
 def _at(amounts: Amounts, tokens: int) -> Price:
-    """The price of a call with so much input."""
+    """Return the price that applies to a call with this many input tokens."""
     per_thousand = amounts.get(_PER_CALL)
     return Price(
         _kind(amounts.get("input_mtok"), tokens) or 0,

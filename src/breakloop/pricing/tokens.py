@@ -1,8 +1,8 @@
-"""Tokens, guessed before a provider has counted them (SPEC L-3 `token_source.estimator`), and how good the guesses are.
-What a request says is read by `wire.prompt`; real tokens, for those who want them, are `tokenizer`'s.
+"""Token estimates for prompts, before the provider has counted them, and their accuracy.
 
-The `tokenizer` estimator (SPEC L-3), an extra: counts as OpenAI's models since GPT-4o do, with the vocabulary
-that is part of the package `toktok-rs`. Nothing is downloaded. Where the package is missing, it cannot be made.
+`dialects.prompt` extracts the content of a prompt. The `tokenizer` estimator is an optional extra: it counts with
+the vocabulary of OpenAI's models since GPT-4o, which is included in the package `toktok-rs`, so nothing is
+downloaded.
 """
 
 from __future__ import annotations
@@ -16,35 +16,34 @@ from typing import Final, Protocol
 from breakloop.errors import SettingsError
 from breakloop.model.call import CHARS_A_TOKEN, Prompt, ToolCall, chars_of
 
-HINT: Final = "x-token-estimate"  # the header field of `header_hint`, in its canonical form
-# An image is 85 to 1,600 tokens to most models, by its size, which nobody knows before decoding it; a document is more.
+HINT: Final = "x-token-estimate"  # header field of `header_hint`, in canonical form
+# Most models use 85 to 1,600 tokens for an image, depending on its decoded size, and more for a document.
 MEDIA_TOKENS: Final = 1000
 _HINT_MAX: Final = 10**9
 _DIGITS_MAX: Final = 20
 
 
 class Estimator(Protocol):
-    """Guesses the tokens of a prompt."""
+    """Estimates the number of tokens in a prompt."""
 
     @property
     def name(self) -> str:
-        """As bundles name it."""
+        """The name in bundles."""
         ...
 
     def prompt_tokens(self, prompt: Prompt, hint: str | None = None) -> int:
-        """Return about how many tokens a prompt has. `hint` is the value of the field `HINT`, where there is one."""
+        """Return the estimated number of tokens. `hint` is the value of the header field `HINT`, if present."""
         ...
 
 
 class SimpleWord:
-    """`simple_word`: a token for every four characters of what is said; of the body, where that cannot be read."""
+    """`simple_word`: one token per four characters of content, or of the body if it cannot be parsed."""
 
     __slots__ = ()
 
     name = "simple_word"
 
     def prompt_tokens(self, prompt: Prompt, _hint: str | None = None) -> int:
-        """Divide, rounding up."""
         size = prompt.size
         if size is None:
             return _tokens(prompt.body_bytes)
@@ -52,7 +51,7 @@ class SimpleWord:
 
 
 class HeaderHint:
-    """`header_hint`: what the client says in `X-Token-Estimate`; where it says nothing of use, another guess."""
+    """`header_hint`: the client's own estimate in `X-Token-Estimate`, or another estimator if it is unusable."""
 
     __slots__ = ("_otherwise",)
 
@@ -62,13 +61,12 @@ class HeaderHint:
         self._otherwise = otherwise
 
     def prompt_tokens(self, prompt: Prompt, hint: str | None = None) -> int:
-        """Take the client's word."""
         said = None if hint is None else _number(hint)
         return self._otherwise.prompt_tokens(prompt) if said is None else said
 
 
 def estimator(name: str) -> Estimator:
-    """Return the estimator that a bundle names. `tokenizer` raises `SettingsError` where its package is missing."""
+    """Return the estimator with this name. Raises `SettingsError` for `tokenizer` if its package is not installed."""
     if name == "header_hint":
         return HeaderHint(SimpleWord())
     if name == "tokenizer":
@@ -77,7 +75,7 @@ def estimator(name: str) -> Estimator:
 
 
 def answer_tokens(text: str, calls: Iterable[ToolCall] = (), unkept_chars: int = 0) -> int:
-    """Return about how many tokens an answer has that nobody counted, because it broke off: by what came of it."""
+    """Estimate the tokens of an interrupted answer, for which no usage was reported, from the part received."""
     called = sum([chars_of(call.name) + chars_of(call.arguments) for call in calls])
     return _tokens(chars_of(text) + called + unkept_chars)
 
@@ -93,11 +91,11 @@ def _number(hint: str) -> int | None:
         said = float(hint)
     except ValueError:
         return None
-    return math.ceil(said) if 0 <= said <= _HINT_MAX else None  # which no NaN is
+    return math.ceil(said) if 0 <= said <= _HINT_MAX else None  # False for NaN
 
 
 class EstimateError:
-    """How estimates compare with what was counted: the ratio of the two, 1 where they are the same."""
+    """The distribution of the ratio of estimated to actual tokens. 1 is an exact estimate."""
 
     __slots__ = ("absolute_tokens", "buckets", "count", "largest", "signed_tokens", "smallest", "total")
 
@@ -105,15 +103,15 @@ class EstimateError:
 
     def __init__(self) -> None:
         self.count = 0
-        self.total = 0.0  # of all ratios
+        self.total = 0.0  # sum of all ratios
         self.smallest = math.inf
         self.largest = 0.0
-        self.signed_tokens = 0  # estimated too many, less those too few
-        self.absolute_tokens = 0  # estimated wrongly, either way
-        self.buckets = [0] * (len(self.BOUNDS) + 1)  # how many are at most that bound, and above the one before
+        self.signed_tokens = 0  # overestimated minus underestimated tokens
+        self.absolute_tokens = 0  # overestimated plus underestimated tokens
+        self.buckets = [0] * (len(self.BOUNDS) + 1)  # number of ratios up to each bound and above the previous one
 
     def note(self, estimated: int, actual: int) -> None:
-        """Take one pair; one without a real count says nothing."""
+        """Record one estimate. It is ignored if the actual count is unknown."""
         if actual <= 0 or estimated < 0:
             return
         ratio = estimated / actual
@@ -127,12 +125,12 @@ class EstimateError:
 
     @property
     def mean(self) -> float:
-        """The mean ratio; 1 before there is any."""
+        """The mean ratio, or 1 if there are no estimates."""
         return self.total / self.count if self.count else 1.0
 
 
 class EstimateErrors:
-    """The errors of each estimator since start. Metrics show it; nobody decides by it."""
+    """The errors of each estimator since the process started, for metrics only."""
 
     __slots__ = ("by_estimator",)
 
@@ -141,18 +139,18 @@ class EstimateErrors:
 
     @property
     def count(self) -> int:
-        """How many pairs were noted in all."""
+        """The number of estimates recorded."""
         return sum([error.count for error in self.by_estimator.values()])
 
     def note(self, estimator: str, estimated: int, actual: int) -> None:
-        """Take one pair of an estimator."""
+        """Record one estimate."""
         error = self.by_estimator.get(estimator)
         if error is None:
             error = self.by_estimator[estimator] = EstimateError()
         error.note(estimated, actual)
 
     def lines(self) -> list[dict[str, object]]:
-        """Return what there is to tell of each estimator, in the order of their names."""
+        """Return a summary for each estimator, sorted by name."""
         return [
             {
                 "estimator": name,
@@ -167,18 +165,18 @@ class EstimateErrors:
 
 
 ENCODING: Final = "o200k_base"
-# Counting takes 20 to 150 us for 1,000 characters, in the way of all other requests; so what is beyond this counts like
-# the part before it.
+# Counting takes 20 to 150 us per 1,000 characters and blocks other requests. Text beyond this limit is therefore
+# extrapolated from the text before it.
 COUNTED_MAX_CHARS: Final = 64 * 1024
 
 
 def is_installed() -> bool:
-    """Tell whether the package is there, without loading it."""
+    """Return whether the package is installed, without importing it."""
     return find_spec("toktok") is not None
 
 
 class Tokenizer:
-    """`tokenizer`: real tokens. Where a prompt cannot be read, another guess."""
+    """`tokenizer`: counts tokens, or uses another estimator if the prompt cannot be parsed."""
 
     __slots__ = ("_count", "_otherwise")
 
@@ -196,7 +194,7 @@ class Tokenizer:
         self._count(["loaded now, and not by the first request"], ENCODING, 1)
 
     def prompt_tokens(self, prompt: Prompt, hint: str | None = None) -> int:
-        """Count the tokens of all texts; media as `simple_word` does."""
+        """Count the tokens of all texts; media are estimated as by `simple_word`."""
         size = prompt.size
         if size is None:
             return self._otherwise.prompt_tokens(prompt, hint)
@@ -206,7 +204,7 @@ class Tokenizer:
             chars += len(part)
             beyond += len(text) - len(part)
             counted.append(part)
-        # A lone surrogate is no character to a tokenizer.
+        # Lone surrogates cannot be encoded as UTF-8.
         clean = [text if text.isascii() else text.encode("utf-8", "replace").decode() for text in counted if text]
         tokens: int = sum(self._count(clean, ENCODING, 1))
         if beyond:

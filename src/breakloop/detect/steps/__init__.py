@@ -1,5 +1,7 @@
-"""`similarity: steps`: loops in an agent's own history, evaluated step by step against a small window of fingerprints.
-Nothing here does I/O: dialects read the steps, and the engine stores windows and applies actions."""
+"""Loop detection for `similarity: steps`: each step of a session is compared with a small window of fingerprints.
+
+This package does no I/O: `dialects` parse the steps, and the engine stores the windows and applies the actions.
+"""
 
 from __future__ import annotations
 
