@@ -34,9 +34,8 @@ class Plan:
     bundle: CompiledBundle
     policies: list[CompiledPolicy]
     ops: list[Op]
-    slots: list[
-        tuple[int, DetectorSlot]
-    ]  # detectors that need a window, each with the index of the operation its finding goes before
+    # Detectors that need a window, each with the index of the operation that its finding is inserted before.
+    slots: list[tuple[int, DetectorSlot]]
     now: float
     project: str = ""  # as used in keys; `Identity.shard` also includes the agent
     profile: CallerProfile | None = None
