@@ -1,1 +1,1 @@
-"""Engine."""
+"""The decision engine: decides calls, settles their answers, and applies operator orders."""

@@ -1,5 +1,8 @@
-"""Sums of what agents did, and the last steps of each session, for whoever keeps the past (SPEC G-1, G-3). The engine
-fills it where somebody wants it: some additions and two short digests a request. Names, digests and counts only."""
+"""Activity records for the history: totals per agent and loop, and the last steps of each session.
+
+The engine records activity only if it is enabled. The cost per request is a few additions and two short digests.
+Only names, digests and counts are stored.
+"""
 
 from __future__ import annotations
 
@@ -18,21 +21,21 @@ from breakloop.policy.cache import TwoGenerationCache
 from breakloop.policy.descriptors import Descriptors
 from breakloop.store.ops import ActualUse
 
-AGENTS_MOST: Final = 10_000  # in one interval; more are summed under `*`
+AGENTS_MOST: Final = 10_000  # per interval; further agents are summed under `*`
 LOOPS_MOST: Final = 10_000
 SHADOW_MOST: Final = 1_000
 _TRAILS_KEPT: Final = 5_000
 STEPS_KEPT: Final = 40
 _TOOLS_SHOWN: Final = 3
 _NAME_SHOWN: Final = 60
-_COUNTED: Final = frozenset(("exact", "tail"))  # kinds whose count is that of requests, which passed before it tripped
+_COUNTED: Final = frozenset(("exact", "tail"))  # kinds that count requests, which passed until it tripped
 _ELSE: Final = "*"
 
-Mark = list[object]  # at, tools, step, result, size, failed, verdict: as `StepMark`
+Mark = list[object]  # at, tools, step, result, size, failed, verdict: as in `StepMark`
 
 
 class ActivityRecorder:
-    """One for an engine."""
+    """Records the activity of one engine."""
 
     __slots__ = ("_activity", "_current", "_descriptors", "_meter", "_output", "_publish", "_trails")
 
@@ -44,18 +47,18 @@ class ActivityRecorder:
         self._trails: TwoGenerationCache[str, deque[Mark]] = TwoGenerationCache(_TRAILS_KEPT)
         self._output: TwoGenerationCache[str, int] = TwoGenerationCache(
             _TRAILS_KEPT
-        )  # tokens of an agent's last answer
+        )  # tokens of each agent's last answer
         self._current: deque[Mark] | None = None
 
     def take(self) -> Activity:
-        """Return what was summed since the last time."""
+        """Return the activity since the last call of this method."""
         taken, self._activity = self._activity, Activity()
         return taken
 
-    # -- the engine's side -------------------------------------------------------------------------------------------
+    # -- called by the engine ----------------------------------------------------------------------------------------
 
     def begin(self, call: Call, now: float) -> Mark | None:
-        """Note the step of a call that is about to be judged; events until `decided` carry the steps up to it."""
+        """Record the step of a call before it is decided. Events until `decided` include the steps up to it."""
         self._current = None
         step = call.parsed.step
         if not isinstance(step, Step):
@@ -94,7 +97,7 @@ class ActivityRecorder:
                 self._activity.shadow[key] = self._activity.shadow.get(key, 0) + 1
 
     def answered(self, call: Call, answer: Answer, used: ActualUse | None = None) -> None:
-        """Count an answer: tokens, and what they cost. `used` is what limits were charged, if it was computed."""
+        """Count the tokens and cost of an answer. `used` is what limits were charged, if that was computed."""
         who = self._who(call)
         use = self._use(who)
         if answer.failed:
@@ -114,13 +117,13 @@ class ActivityRecorder:
             loop.passed_microusd += cost
 
     def tell(self, event: Event) -> None:
-        """Publish; a loop together with the steps that led to it."""
+        """Publish an event, with the preceding steps if it reports a loop."""
         trail = self._current
         if trail is not None and event.name == LOOP_DETECTED:
             event = replace(event, data={**event.data, "steps": [list(mark) for mark in trail]})
         self._publish(event)
 
-    # -- sums --------------------------------------------------------------------------------------------------------
+    # -- totals ------------------------------------------------------------------------------------------------------
 
     def _who(self, call: Call) -> Who:
         who = self._descriptors
@@ -150,7 +153,7 @@ class ActivityRecorder:
         tokens = len(call.body) // CHARS_A_TOKEN
         answer = self._output.get("\0".join(who)) or 0
         cost = self._meter.cost_microusd(call, Usage(tokens, answer))
-        if before > 0:  # they passed before anybody could know, and cost what such a request costs
+        if before > 0:  # requests that passed before the loop was detected, estimated at the cost of this one
             loop.passed += before
             loop.passed_tokens += before * (tokens + answer)
             loop.passed_microusd += before * cost
@@ -173,7 +176,7 @@ class ActivityRecorder:
 
 def _mark(step: Step, now: float) -> Mark:
     calls, results = step.calls, step.results
-    if len(calls) == len(results) == 1:  # as most; the same as below, in a third of the time
+    if len(calls) == len(results) == 1:  # the most common case: same result as below in a third of the time
         name, arguments = calls[0]
         came, failed = results[0][:2]
         return [now, name[:_NAME_SHOWN], _digest(f"{name}\0{arguments}"), _digest(came), len(came), failed, "pass"]

@@ -1,7 +1,7 @@
-"""Circuit breakers, for an operator (SPEC CB-2): which there are, and closing one at once. What opens them, and the
-probe that closes them by itself, is the store's; who may ask is the admin API's.
+"""Circuit breakers as operators see them: list them, and close one immediately.
 
-A breaker is named by the key that its events carry. Keys hold no secrets: of API keys and tokens only a digest.
+The store opens breakers, and closes them after a successful probe; the admin API decides who may use this. A breaker
+is named by the key in its events. Keys contain no secrets: API keys and tokens appear only as digests.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ LISTED_MAX: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class BreakerState:
-    """One breaker, for people and the admin API. Amounts are in `unit`, whole."""
+    """One breaker, for display and the admin API. Amounts are whole numbers of `unit`."""
 
     policy: str
-    key: str  # as events name it
-    label: str  # whose it is, for people: `header:x-team=blue`
+    key: str  # as in events
+    label: str  # the descriptor values, for display: `header:x-team=blue`
     state: str  # "open", "half-open" (the next request is the probe) or "closed"
     rate: int  # spent in the last minute
     threshold: int
     unit: str
     project: str
     opened_at: float | None = None
-    resets_at: float | None = None  # None: only an operator closes it, or it is closed
-    shadow: bool = False  # of a policy in shadow: it denies nothing
+    resets_at: float | None = None  # None if it is closed, or if only an operator closes it
+    shadow: bool = False  # belongs to a shadow policy and denies nothing
 
 
 class Breakers:
@@ -49,15 +49,15 @@ class Breakers:
         self._publish = publish
 
     def states(self, bundle: CompiledBundle | None, most: int = LISTED_MAX) -> list[BreakerState]:
-        """Return up to `most` of them, open ones first. Raises `StateError` where the store cannot be asked."""
+        """Return up to `most` breakers, open ones first. Raises `StateError` if the store is not available."""
         now = self._clock.now()
         kept = [one for prefix in prefixes(bundle) for one in self._store.breakers(prefix, now, most)]
         return states(bundle, kept, now)[:most]
 
     def reset(self, bundle: CompiledBundle | None, policy: str, key: str) -> BreakerState | None:
-        """Close a breaker at once, with nothing counted against it; return what it was, None if it was not open."""
+        """Close a breaker immediately and reset its count. Returns its previous state, or None if it was not open."""
         now = self._clock.now()
-        # Of keys that begin alike the open ones come first, and of these the shortest.
+        # For keys with the same prefix, the store returns open breakers first, and the shortest key first among them.
         found = find(bundle, self._store.breakers(key, now, 1), policy, key, now)
         if found is not None:
             self._store.drop((key,))
@@ -66,13 +66,15 @@ class Breakers:
 
 
 def prefixes(bundle: CompiledBundle | None) -> list[str]:
-    """Return how the keys of a bundle's breakers begin."""
+    """Return the key prefixes of a bundle's breakers."""
     families = sorted({rule.limiter.family for rule in _rules(bundle).values()})
     return [f"{shadow}{family}:" for shadow in ("", SHADOW) for family in families]
 
 
 def states(bundle: CompiledBundle | None, kept: Iterable[StoredBreaker], now: float) -> list[BreakerState]:
-    """Return what a store keeps, as people see it, open ones first; without those of policies that are no more."""
+    """Return the stored breakers as `BreakerState`, open ones first. Breakers of policies that no longer exist are left
+    out.
+    """
     rules, found = _rules(bundle), []
     for one in kept:
         key = parse_rule_key(one.key)
@@ -86,7 +88,7 @@ def states(bundle: CompiledBundle | None, kept: Iterable[StoredBreaker], now: fl
 def find(
     bundle: CompiledBundle | None, kept: Iterable[StoredBreaker], policy: str, key: str, now: float
 ) -> BreakerState | None:
-    """Return the breaker of this name, if it is open."""
+    """Return the breaker with this policy and key if it is open."""
     for found in states(bundle, kept, now):
         if (found.policy, found.key) == (policy, key) and found.state != CLOSED:
             return found
@@ -94,7 +96,7 @@ def find(
 
 
 def closed(found: BreakerState, now: float) -> Event:
-    """Return what is told of a breaker that an operator has closed."""
+    """Return the event for a breaker that an operator has closed."""
     data: dict[str, object] = {
         "policy": found.policy,
         "key": found.key,

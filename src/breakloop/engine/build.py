@@ -1,4 +1,4 @@
-"""Puts an engine together, the same way for the server, the library, replays and the demo."""
+"""Builds an engine, in the same way for the server, the library, replays and the demo."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BUILTIN: Final = "builtin"  # the digest if there is no bundle
 def compile_loaded(
     loaded: LoadedBundle | None, descriptors: Descriptors, secret: bytes, guard: BuiltinLoopGuard
 ) -> CompiledBundle:
-    """Compile a loaded bundle; without one, the built-in loop protection."""
+    """Compile a loaded bundle, or the built-in loop protection if there is none."""
     bundle, digest = (loaded.bundle, loaded.digest) if loaded else (None, BUILTIN)
     return compile_bundle(bundle, digest, descriptors, secret, guard)
 
@@ -37,7 +37,7 @@ def build_engine(
     answered: Answered | None = None,
     prices: Callable[[], Prices] | None = None,
 ) -> Engine:
-    """Return an engine with a memory store. Without a bundle, it denies requests until `set_bundle`."""
+    """Return an engine with a memory store. Without a bundle, it denies requests until `set_bundle` is called."""
     store = MemoryStore() if store is None else store
     engine = Engine(store, clock, descriptors, publish=publish, answered=answered, prices=prices)
     if bundle is not None:

@@ -1,5 +1,8 @@
-"""The engine's own part of a call: what a decision left to settle, and where. Other layers carry it as an opaque
-`Call.decision`; one that outlives its request is kept as a `PendingResult`."""
+"""The engine's state of one call: what is left to settle after a decision, and in which store.
+
+Other packages treat it as an opaque `Call.decision`. If it has to outlive its request, it is kept as a
+`PendingResult`.
+"""
 
 from __future__ import annotations
 
@@ -34,18 +37,18 @@ class Settlement(Protocol):
 
 
 class DecisionState(CallDecision):
-    """One decision. Class-level defaults, as in `Call`: most calls set few of these."""
+    """The state of one decision. The defaults are class attributes, as in `Call`, since most calls set few of these."""
 
     ticket: Ticket | None = None  # the counts that settling ends or takes back
     charges: list[Charge] | None = None  # estimated charges, which the answer corrects
-    windows: list[tuple[str, list[DetectorSlot]]] | None = None  # those that record the answer
+    windows: list[tuple[str, list[DetectorSlot]]] | None = None  # the windows that record the answer
     settlement: Settlement | None = None  # where it was decided; None: in the store of this process
-    estimate: tuple[Estimator, bool, Estimate] | None = None  # of the last rule, which the next may need again
-    loop: LoopKey | None = None  # the loop it belongs to, in sums of activity
+    estimate: tuple[Estimator, bool, Estimate] | None = None  # of the last rule, for reuse by the next one
+    loop: LoopKey | None = None  # the loop that it belongs to in activity records
 
 
 def state_of(call: Call) -> DecisionState:
-    """Return the state of a call's decision; a new one where the call was never planned."""
+    """Return the decision state of a call. A call that was never planned gets a new one."""
     decision = call.decision
     if isinstance(decision, DecisionState):
         return decision
@@ -62,7 +65,7 @@ class _Reserved(NamedTuple):
 
 
 class PendingResult(NamedTuple):
-    """An allowed call whose result may be reported later, without its request, which may be large."""
+    """An allowed call whose result may be reported later. The request itself is not kept, since it may be large."""
 
     request_id: str
     at: float
@@ -72,7 +75,7 @@ class PendingResult(NamedTuple):
     reserved: _Reserved | None
 
     def call(self, *, with_charges: bool) -> Call:
-        """Return a call that `Engine.settle` takes; without charges, the estimates stay."""
+        """Return a call for `Engine.settle`. Without charges, the estimates stay."""
         reserved = self.reserved if with_charges else None
         call = Call("", "", request_id=self.request_id, upstream="" if reserved is None else reserved.upstream)
         call.identity.caller, call.identity.project = self.caller, self.project
@@ -85,7 +88,7 @@ class PendingResult(NamedTuple):
 
 
 def pending_result(call: Call, caller: Callable[[Call], str], clock: Clock) -> PendingResult | None:
-    """Return what is kept of an allowed call until its result is reported; None where nothing depends on it."""
+    """Return what is kept of an allowed call until its result is reported, or None if nothing depends on it."""
     state = state_of(call)
     ticket, charges = state.ticket, state.charges
     if ticket is None and not charges:

@@ -1,14 +1,14 @@
-"""`Engine.decide`: a call goes in, a verdict comes out, with one commit of state. `Engine.settle`: its answer.
+"""The engine: `Engine.decide` turns a call into a verdict with one commit of state, `Engine.settle` records its answer.
 
-plan          what the call needs from the store (`plan.py`)
-read windows  the state of detectors, which a decision updates (`procedure.py`)
-detect        each detector evaluates the call
-commit        the store runs all operations at once: counts always, limits all or none
-fold          the results become a verdict; findings of shadow policies are kept apart (`fold.py`)
-settle        the call has its answer: it is no longer in flight, and if it failed it need not count
+plan          determine what the call needs from the store (`plan.py`)
+read windows  read the state of the detectors, which a decision updates (`procedure.py`)
+detect        run each detector on the call
+commit        run all operations in the store at once: counts always apply, limits are charged all or none
+fold          turn the results into a verdict, with findings of shadow policies kept separate (`fold.py`)
+settle        record the answer: the call is no longer in flight, and a failed call may not count
 
-The state of a call is in this process (`LocalStore`) or in a shared store (`remote.py`). A call is settled where it was
-decided, so that a charge is adjusted in the store that has it.
+The state is in this process (`LocalStore`) or in a shared store (`remote.py`). A call is settled in the store where it
+was decided, so that a charge is adjusted where it was made.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ ReadWindow = Callable[[str, float], StoredWindow]  # key and time
 
 
 class LocalStore:
-    """A store in this process: everything is done when a method returns."""
+    """Runs decisions and settlements against a store in this process. Each method completes before it returns."""
 
     __slots__ = ("_clock", "_failed", "_read_window", "_tally", "store")
 
@@ -80,8 +80,8 @@ class LocalStore:
         self._read_window = read_window or store.read_window
 
     def commit(self, call: Call, plan: Plan) -> tuple[list[Op], CommitResult]:
-        """Read windows, detect and commit. Raises `StateError`."""
-        if not plan.slots:  # nothing to read: the procedure would only commit
+        """Read windows, run the detectors and commit. Raises `StateError`."""
+        if not plan.slots:  # nothing to read, so the procedure would only commit
             return plan.ops, self.store.commit(plan.ops, plan.now)
         decision = Decision(call, plan)
         self._run(decision.steps(), plan.now)
@@ -90,7 +90,7 @@ class LocalStore:
         return decision.ops, decision.result
 
     def _run(self, steps: Steps, now: float) -> None:
-        """Drive a procedure to its end."""
+        """Run a procedure to completion."""
         for request in steps:
             if type(request) is Commit:
                 request.result = self.store.commit(request.ops, now, request.writes)
@@ -126,7 +126,7 @@ KIND = "stream"
 
 
 def repeated_event(call: Call, who: Descriptors, action: str, chars: int, times: int, now: float) -> Event:
-    """Return the event: so many characters so many times, and what was done."""
+    """Return the `loop_detected` event for a streamed answer that repeats itself."""
     chat = call.parsed.chat
     data: dict[str, object] = {
         "caller": who.caller(call),
@@ -145,13 +145,15 @@ def repeated_event(call: Call, who: Descriptors, action: str, chars: int, times:
 
 
 _RESULTS_KEPT: Final = 10_000
-_SETTLED: Final[Ticket] = ()  # the ticket of a call that was settled
+_SETTLED: Final[Ticket] = ()  # marks a call as settled
 
 Answered = Callable[[Call, Answer], None]
 
 
 class Engine:
-    """Decides. Holds one bundle at a time; `set_bundle` swaps it whole between two requests."""
+    """Decides calls and settles their answers. One bundle is in force at a time; `set_bundle` replaces it as a whole
+    between two requests.
+    """
 
     __slots__ = (
         "_answered",
@@ -187,7 +189,7 @@ class Engine:
         self._clock = clock
         self._descriptors = descriptors
         self._publish = publish
-        self._answered = answered or descriptors.answered  # also told of each answer, once
+        self._answered = answered or descriptors.answered  # called once for each answer
         self._bundle: CompiledBundle | None = None
         self._loaded: CompiledBundle | None = None
         self._orders = NO_ORDERS
@@ -200,61 +202,63 @@ class Engine:
         self.meter = Meter(descriptors, clock, publish, prices)
         self._planner = Planner(descriptors, self.quarantine, self.meter, self._missing)
         self.recorder: ActivityRecorder | None = None
-        self._mark: Mark | None = None  # of the step that is being judged
+        self._mark: Mark | None = None  # the step of the call being decided
         self._results: TwoGenerationCache[str, int] = TwoGenerationCache(
             _RESULTS_KEPT
-        )  # of MCP calls, by what was counted
+        )  # hash of the last result of each MCP call, by fingerprint key
 
     @property
     def bundle(self) -> CompiledBundle | None:
-        """The bundle in force, or None before one is loaded."""
+        """The bundle in force, or None if none has been loaded."""
         return self._bundle
 
     @property
     def enforces(self) -> bool:
-        """Whether a bundle is in force and `global_shadow` is not."""
+        """Whether a bundle is in force and `global_shadow` is off."""
         return self._bundle is not None and self._bundle.shadow_until <= self._clock.now()
 
     def set_bundle(self, bundle: CompiledBundle) -> None:
-        """Put a bundle in force, for every request from now on."""
+        """Put a bundle in force for all subsequent requests."""
         self._loaded = bundle
         self._bundle = self._orders.over(bundle)
 
     def apply_orders(self, orders: Orders) -> None:
-        """Put in force what an operator ordered beside the bundle, in place of what was ordered before."""
+        """Apply operator orders on top of the bundle. They replace all previous orders."""
         self._orders = orders
         if self._loaded is not None:
             self.set_bundle(self._loaded)
 
     def recording(self) -> ActivityRecorder:
-        """Keep sums and steps from now on; whoever asks for it takes them away again and again."""
+        """Start recording activity, if it is not recorded yet, and return the recorder. The caller has to drain it
+        regularly with `ActivityRecorder.take`.
+        """
         if self.recorder is None:
             self.recorder = ActivityRecorder(self._descriptors, self.meter, self._publish)
             self._folder = ResultFolder(self.recorder.tell)
         return self.recorder
 
     def local_store(self, read_window: ReadWindow) -> LocalStore:
-        """Return the engine's own store with another way to read windows."""
+        """Return the engine's local store with a different function for reading windows."""
         return LocalStore(self.local.store, self._clock, self.tally, self.store_failed, read_window)
 
     def breakers(self) -> list[BreakerState]:
-        """Return the circuit breakers of the policies in force, open ones first (SPEC CB-2)."""
+        """Return the circuit breakers of the policies in force, open ones first."""
         return self._breakers.states(self._bundle)
 
     def reset_breaker(self, policy: str, key: str) -> BreakerState | None:
-        """Close one at once, by an operator; return what it was, None if it was not open."""
+        """Close an open breaker on behalf of an operator. Returns its previous state, or None if it was not open."""
         return self._breakers.reset(self._bundle, policy, key)
 
     def decide(self, call: Call) -> Verdict:
-        """Decide one call with the state of this process.
+        """Decide one call with the state in this process.
 
-        If its answer will be seen or may be reported later, `call.decision` keeps what `settle` needs.
+        If the answer will be observed or may be reported later, `call.decision` holds what `settle` needs.
         """
         plan = self.plan(call)
         return self.count(call, plan, None) if isinstance(plan, Verdict) else self.decide_locally(call, plan)
 
     def decide_locally(self, call: Call, plan: Plan, local: LocalStore | None = None) -> Verdict:
-        """Decide a planned call with a store of this process; by default the engine's own."""
+        """Decide a planned call with a local store, by default the engine's own."""
         if not plan.ops and not plan.slots:
             return self.count(call, Verdict(), plan)
         try:
@@ -264,7 +268,7 @@ class Engine:
         return self.count(call, self.fold(call, plan, ops, done), plan)
 
     def fold(self, call: Call, plan: Plan, ops: list[Op], done: CommitResult) -> Verdict:
-        """Return the verdict on a call whose operations were committed, in whichever store."""
+        """Return the verdict for a call whose operations were committed, in either store."""
         if self.recorder is not None:
             self._mark = self.recorder.begin(call, plan.now)
         verdict = self._folder.verdict(call, ops, done, plan.now)
@@ -281,7 +285,7 @@ class Engine:
         return verdict
 
     def count(self, call: Call, verdict: Verdict, plan: Plan | None) -> Verdict:
-        """Count a verdict: the last step of each decision."""
+        """Count a verdict. This is the last step of every decision."""
         if plan is not None and verdict.allowed and not plan.policies:
             verdict.reason = ALLOWED_NO_POLICY
         counts = self.tally.allowed if verdict.allowed else self.tally.denied
@@ -292,7 +296,7 @@ class Engine:
         return verdict
 
     def _ticket(self, ops: list[Op], done: CommitResult) -> Ticket | None:
-        """Return what was counted and can be taken back, or leads a flight."""
+        """Return the counts that settling may take back, or that lead a flight."""
         ticket: list[Settle] = []
         for index, op in enumerate(ops):
             if type(op) is not CountFingerprint or type(result := done.results[index]) is not FingerprintCount:
@@ -300,13 +304,13 @@ class Engine:
             spec, flight = op.spec, result.flight
             if flight == JOINED:
                 self.tally.joined += 1
-            # What a shadow policy would have denied would have had no answer.
+            # If a shadow policy had been enforced, the call that it denied would have had no answer.
             elif (flight or spec.retry_free) and not (result.tripped and spec.denies):
                 ticket.append(Settle(spec, op.key, done.at, flight))
         return tuple(ticket) if ticket else None
 
     def settle(self, call: Call, answer: Answer) -> None:
-        """Take note of how an allowed call was answered; a second answer to the same call is not looked at."""
+        """Record how an allowed call was answered. A second answer to the same call is ignored."""
         state = state_of(call)
         ticket = state.ticket
         if ticket is _SETTLED:
@@ -339,16 +343,17 @@ class Engine:
         self._answered(call, answer)
 
     def pending_result(self, call: Call) -> PendingResult | None:
-        """Return what to keep of an allowed call whose result may be reported later; None: nothing depends on it."""
+        """Return what to keep of an allowed call whose result may be reported later; None if nothing depends on it."""
         return pending_result(call, self._descriptors.caller, self._clock)
 
     def settle_result(self, pending: PendingResult, answer: Answer, *, with_charges: bool) -> None:
-        """Settle a call whose result was reported; without charges, the estimates stay."""
+        """Settle a call whose result was reported. Without charges, the estimates stay."""
         self.settle(pending.call(with_charges=with_charges), answer)
 
     def _moved_on(self, call: Call, key: str, answer: Answer) -> bool:
-        """Tell whether the same call has another result than the last time. Of an MCP call only the answer shows it:
-        polling that sees something new is progress, and as free as a try that failed."""
+        """Return whether a repeated MCP call returned a different result than last time. Polling that returns something
+        new is progress, so it is not counted, just like a failed attempt. For MCP calls only the answer shows this.
+        """
         chat = call.parsed.chat
         if not isinstance(chat, Chat) or registry.DIALECTS[chat.dialect].is_llm or not answer.text:
             return False
@@ -357,24 +362,24 @@ class Engine:
         return before is not None and before != result
 
     def plan(self, call: Call) -> Plan | Verdict:
-        """Return what to commit, or the verdict when none of it depends on state."""
+        """Return what to commit, or the verdict if it does not depend on state."""
         call.decision = DecisionState()
         bundle = self._bundle
         return no_bundle() if bundle is None else self._planner.plan(bundle, call, self._clock.now())
 
     def not_unpacked(self, call: Call, why: str) -> None:
-        """Count and tell that a compressed body is judged as the bytes that came (SPEC C-9)."""
+        """Count and publish that a compressed body was not decompressed and is evaluated as received."""
         counts = self.tally.not_unpacked
         counts[why] = counts.get(why, 0) + 1
         self._publish(Event(BODY_NOT_UNPACKED, self._clock.now(), {"why": why}, request_id=call.request_id))
 
     def not_read(self, why: str) -> None:
-        """Count that an answer passed unread."""
+        """Count an answer that was passed on without being parsed."""
         counts = self.tally.not_read
         counts[why] = counts.get(why, 0) + 1
 
     def repeated(self, call: Call, action: str, chars: int, times: int) -> None:
-        """Count and tell that a streamed answer repeats itself (SPEC LD-8), and what was done: "cut", or "warn"."""
+        """Count and publish that a streamed answer repeats itself. `action` is what was done: "cut" or "warn"."""
         shadow = call.decision.guards_stream != CUT_STREAM
         if action == "cut" and not shadow:
             self.tally.cut += 1
@@ -387,20 +392,22 @@ class Engine:
         self._publish(Event(DESCRIPTOR_MISSING, self._clock.now(), data))
 
     def _without_store(self, call: Call, plan: Plan, error: StateError) -> Verdict:
-        """SPEC LD-7, S-4: not detected, allowed, counted, logged; unless a policy wants it otherwise."""
+        """Handle a failed store: allow the call without detection and mark it as degraded, unless a policy has
+        `on_store_error: deny` (LD-7).
+        """
         self.store_failed(call, plan.now, error)
         verdict = unavailable(plan) or Verdict()
         verdict.degraded = True
         return verdict
 
     def store_failed(self, call: Call, now: float, error: StateError) -> None:
-        """Count and tell that the store did not do what it was asked."""
+        """Count and publish a store error."""
         self.tally.store_errors += 1
         self._publish(Event(STORE_DEGRADED, now, {"error": str(error)}, request_id=call.request_id))
 
 
 def unavailable(plan: Plan) -> Verdict | None:
-    """Return the denial of a policy that wants nothing to pass without state (`on_store_error: deny`), or None."""
+    """Return the denial of the first enforced policy with `on_store_error: deny`, or None."""
     for policy in plan.policies:
         shadow = policy.shadow or plan.bundle.shadow_until > plan.now
         if policy.denies_on_store_error and not shadow:

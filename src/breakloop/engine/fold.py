@@ -1,5 +1,8 @@
-"""Results of a commit -> `Verdict` (SPEC E-1 to E-6): the first enforced denial decides; warnings, throttles and the
-tightest limit are gathered; what shadow policies found is set aside and never reaches the client."""
+"""Turns the results of a commit into a `Verdict` and events.
+
+The first enforced denial decides. Warnings, throttling and the tightest limit are collected. Findings of shadow
+policies are kept separate and never reach the client.
+"""
 
 from __future__ import annotations
 
@@ -40,27 +43,27 @@ from breakloop.store.ops import (
     TakeTokens,
 )
 
-_NOT_SHOWN: Final = 2.0  # more than any share: the client does not see this limit
+_NOT_SHOWN: Final = 2.0  # greater than any share: this limit is not shown to the client
 _PUBLISHED_MAX: Final = 20_000
-_REASON_SHOWN = 256  # of a kill switch's reason: nginx gets it in a header field, whose room is limited
+_REASON_SHOWN = 256  # characters of a kill switch's reason: nginx receives it in a header field of limited size
 
 
 class ResultFolder:
-    """Turns results into a verdict and events."""
+    """Turns results into a verdict and publishes events."""
 
     __slots__ = ("_publish", "_published")
 
     def __init__(self, publish: Publish) -> None:
         self._publish = publish
-        # The highest stage that was published, by account, which is of one period: where refunds take a budget below
-        # a stage, reaching it again is not published again.
+        # The highest stage published for each budget account (an account covers one period). If refunds take a budget
+        # below a stage, reaching that stage again is not published again.
         self._published: TwoGenerationCache[str, int] = TwoGenerationCache(_PUBLISHED_MAX)
 
     def verdict(self, call: Call, ops: Sequence[Op], done: CommitResult, now: float) -> Verdict:
-        """Return the verdict on a call whose operations were committed."""
+        """Return the verdict for a call whose operations were committed."""
         verdict = Verdict()
         tightest = _NOT_SHOWN
-        limiting: Op | None = None  # the tightest limit
+        limiting: Op | None = None  # the operation with the tightest limit
         remaining: Result = None
         shadow: list[ShadowFinding] | None = None
         stages: list[_Stage] = []
@@ -70,7 +73,7 @@ class ResultFolder:
             elif type(op) is ChargeBudget and type(result) is int:
                 share = _share_left(op, result, stages)
             elif type(op) is CountFingerprint and type(result) is FingerprintCount and not result[1]:
-                continue  # not tripped, as nearly all
+                continue  # not tripped, the most common case
             elif self._detected(call, op, result, verdict, now):
                 share = -1.0
             else:
@@ -94,7 +97,7 @@ class ResultFolder:
         return verdict
 
     def _apply_stages(self, call: Call, stages: list[_Stage], verdict: Verdict, now: float) -> None:
-        """Warn or delay where a budget is nearly used up, and publish each stage once a period."""
+        """Warn or delay when a budget is nearly used up, and publish each stage once per period."""
         uncharged = {found.policy for found in verdict.shadow if found.action == "deny"}
         for op, used, stage in stages:
             if op.group != ENFORCED and op.rule.policy in uncharged:
@@ -110,7 +113,7 @@ class ResultFolder:
                 verdict.delay_ms = min(max(verdict.delay_ms, stage.delay_ms), DELAY_MAX_MS)
 
     def _detected(self, call: Call, op: Op, result: Result, verdict: Verdict, now: float) -> bool:
-        """Fold what is not a charge; return whether it found anything."""
+        """Fold the result of an operation that is not a charge. Returns whether it found anything."""
         match op:
             case CountFingerprint():
                 if not isinstance(result, FingerprintCount) or not result.tripped:
@@ -125,12 +128,12 @@ class ResultFolder:
             case Deny():
                 return True
             case TakeTokens() | ChargeBudget():
-                return False  # skipped: its group had been denied
+                return False  # skipped because its group was already denied
             case _:
                 assert_never(op)
 
     def _fold_breaker(self, call: Call, op: CheckBreaker, result: BreakerResult, now: float) -> bool:
-        """Publish that a breaker opened or closed; return whether it is open."""
+        """Publish that a breaker opened or closed. Returns whether it is open."""
         if result.changed:
             name = BREAKER_OPENED if result.changed == "opened" else BREAKER_CLOSED
             data = {**op.limiter.event_data(op, result), "shadow": op.group != ENFORCED}
@@ -140,7 +143,7 @@ class ResultFolder:
     def _fold_tripped(
         self, call: Call, op: CountFingerprint, result: FingerprintCount, verdict: Verdict, now: float
     ) -> None:
-        """Publish a loop, and warn, steer or throttle. Denials are made in `_deny`."""
+        """Publish a loop, and warn, steer or throttle. Denials are handled in `_deny`."""
         loop = op.owner.finding(op, result)
         if result.fresh:
             data = _loop_data(call, op.owner, loop, shadow=op.group != ENFORCED)
@@ -149,7 +152,7 @@ class ResultFolder:
             self._mark(op.owner, loop, verdict, result.hits)
 
     def _mark(self, source: LoopSource | ObservedLoop, loop: LoopFinding, verdict: Verdict, hits: int) -> None:
-        """Warn, and steer or slow down where that is the action."""
+        """Warn, and steer or throttle if that is the action."""
         if verdict.loop is None or loop.hit_count > verdict.loop.hit_count:
             verdict.loop = loop
         verdict.warning = "loop_detected"
@@ -204,18 +207,19 @@ _ResultT = TypeVar("_ResultT")
 
 
 def _expect(kind: type[_ResultT], result: Result) -> _ResultT:
-    """Narrow a result to the type that its operation has when it denies."""
+    """Narrow a result to the type that its operation returns when it denies."""
     if not isinstance(result, kind):
         raise TypeError(f"expected {kind.__name__}, not {result!r}")
     return result
 
 
-_Stage = tuple[ChargeBudget, int, BudgetStage]  # a charge, what is used after it, and the stage that it reached
+_Stage = tuple[ChargeBudget, int, BudgetStage]  # the charge, the amount used after it, and the stage reached
 
 
 def _share_left(op: ChargeBudget, used: int, stages: list[_Stage]) -> float:
-    """Return the share of a budget that is left after the charge: negative if it is denied, `_NOT_SHOWN` if the client
-    does not see it. A stage that was reached is added to `stages`."""
+    """Return the share of a budget that is left after the charge: negative if the charge is denied, `_NOT_SHOWN` if the
+    limit is not shown to the client. A stage that was reached is appended to `stages`.
+    """
     budget, limiter = op.spec.budget, op.limiter
     if used > budget:
         return -1.0
@@ -244,7 +248,7 @@ def _deny_loop(op: CountFingerprint, result: FingerprintCount, verdict: Verdict)
     verdict.loop = loop
     verdict.message = loop.message
     verdict.retry_after_s = loop.cooldown_s
-    verdict.never = True  # a client that retries by itself would feed the loop
+    verdict.never = True  # a client that retries automatically would continue the loop
 
 
 def _shadow_finding(op: Op) -> ShadowFinding:
@@ -289,21 +293,21 @@ def _loop_data(call: Call, source: LoopSource | ObservedLoop, loop: LoopFinding,
 
 
 def denial(reason: str, status: int, message: str) -> Verdict:
-    """Return a denial; the reason has to be in the closed list."""
+    """Return a denial. The reason has to be one of `REASONS`."""
     if reason not in REASONS:
         raise KeyError(reason)
     return Verdict(allowed=False, reason=reason, status=status, message=message)
 
 
 def no_bundle() -> Verdict:
-    """SPEC E-0: a configured source has given nothing yet."""
+    """Return the denial for a bundle source that has not delivered a valid bundle yet."""
     verdict = denial("no_bundle_loaded", 503, "No valid policy bundle has been loaded yet.")
     verdict.retry_after_s = 1
     return verdict
 
 
 def killed(switch: CompiledKillSwitch, now: float) -> Verdict:
-    """SPEC K-2: an operator's switch matches."""
+    """Return the denial for a call that matches a kill switch."""
     why = f": {switch.reason[:_REASON_SHOWN]}" if switch.reason else ""
     verdict = denial("kill_switch", 429, f"Stopped by an operator's kill switch{why}")
     verdict.rule = switch.name
@@ -313,7 +317,7 @@ def killed(switch: CompiledKillSwitch, now: float) -> Verdict:
 
 
 def absent(absence: NotNow) -> Verdict:
-    """SPEC B-1: the agent is switched off, or it is not its hour."""
+    """Return the denial for an agent that is switched off or outside its hours."""
     verdict = denial(absence.reason, 429, absence.message)
     verdict.policy, verdict.rule = "agents", absence.reason
     verdict.retry_after_s = absence.wait_s

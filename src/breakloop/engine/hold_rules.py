@@ -1,5 +1,6 @@
-"""Who is to be held because of a denial (SPEC LD-5, G-1): whoever was killed for looping, and a run that is at one of
-its ceilings. Holding them, and letting them go, is `quarantine`'s."""
+"""Decides which denials lead to a hold: an agent is held when it is killed for looping, a run when it reaches one of
+its limits. `quarantine` applies and releases the holds.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ _RELEASE: Final = " A person has to release it."
 
 
 class HoldRules:
-    """Looks at denials."""
+    """Evaluates denials."""
 
     __slots__ = ("_quarantine", "_who")
 
@@ -41,7 +42,7 @@ class HoldRules:
         self._who = descriptors
 
     def denied(self, call: Call, ops: Sequence[Op], done: CommitResult, verdict: Verdict, now: float) -> None:
-        """Hold the sender of a call that was denied, if that is what follows."""
+        """Hold the sender of a denied call if the denial requires it."""
         op = ops[done.denied_at]
         match op:
             case Deny():
@@ -61,9 +62,10 @@ class HoldRules:
                 assert_never(op)
 
     def blocked(self, call: Call, ops: Sequence[Op], done: CommitResult, windows: Sequence[str]) -> None:
-        """Remember what a call that was denied for a loop was counted in, so that a release can forget it all: the
-        next request must not be caught by another detector that has counted along. `windows` are those it was judged
-        with."""
+        """Record the keys in which a call that was denied for a loop was counted. Releasing the sender clears them all,
+        so that another detector that also counted the loop does not deny the next request. `windows` are the windows
+        that the call was evaluated with.
+        """
         keys = dict.fromkeys(windows, 0.0)
         for op, result in zip(ops, done.results, strict=True):
             if isinstance(op, CountFingerprint) and op.group == ENFORCED:
@@ -73,7 +75,7 @@ class HoldRules:
         self._quarantine.blocked((call.identity.project, self._who.caller(call), self._who.agent(call)), keys)
 
     def _hold_run(self, call: Call, owner: str, why: str, accounts: tuple[str, ...], now: float) -> None:
-        """Its window goes with the hold: whoever is released begins a new run, whichever ceiling it was."""
+        """Hold a run. Releasing it clears its window, so that a new run begins whichever limit was reached."""
         clears = (window_key(f"{call.identity.shard or escape(call.identity.project)}:{owner}"), *accounts)
         caller, agent, run = self._who.caller(call), self._who.agent(call), self._who.window(call)
         self._quarantine.hold(Hold(RUN, call.identity.project, caller, agent, now, math.inf, why, run, clears))

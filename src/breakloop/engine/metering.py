@@ -1,5 +1,7 @@
-"""What a call may use and what it has used, in tokens and money (SPEC L-3, L-5): an estimate before it is decided, the
-truth when its answer is there. Prices and guesses are `pricing`'s, what is done with them the limiters'."""
+"""Metering of tokens and cost: an estimate before a call is decided, and the actual use once it is answered.
+
+`pricing` provides prices and token estimates, and the limiters apply them.
+"""
 
 from __future__ import annotations
 
@@ -28,13 +30,13 @@ from breakloop.store.ops import (
 )
 
 DENY: Final = "deny"
-_CHARGES: Final = (TakeTokens, ChargeBudget)  # a union would be built anew for each call
+_CHARGES: Final = (TakeTokens, ChargeBudget)  # building a union for each call would be slower
 _TOLD_MAX: Final = 1000
 _ERROR_FROM: Final = 400
 
 
 class Meter:
-    """Reads calls and answers. Without `prices` nothing costs anything."""
+    """Measures calls and answers. Without `prices`, every cost is 0."""
 
     __slots__ = ("_clock", "_descriptors", "_prices", "_publish", "_told", "errors")
 
@@ -45,11 +47,11 @@ class Meter:
         self._clock = clock
         self._publish = publish
         self._prices = prices
-        self._told: set[str] = set()  # unknown models, each told once
+        self._told: set[str] = set()  # unknown models, each published once
         self.errors = EstimateErrors()
 
     def estimate(self, call: Call, estimator: Estimator, *, money: bool) -> Estimate:
-        """Return what a call may use; nothing where it is no LLM call."""
+        """Return the estimated use of a call, or `NOTHING` if it is not an LLM call."""
         state = state_of(call)
         known = state.estimate
         if known is not None and known[0] is estimator and known[1] >= money:
@@ -67,7 +69,7 @@ class Meter:
         return found
 
     def reserve(self, call: Call, estimator: Estimator, *, money: bool) -> Estimate:
-        """Return the same for a rule that charges it, and keep it for the settlement."""
+        """Return the estimate for a rule that charges it, and keep it for settling."""
         found = self.estimate(call, estimator, money=money)
         if found is not NOTHING:
             decision = call.decision
@@ -79,16 +81,16 @@ class Meter:
         call.decision.caps = (*call.decision.caps, cap)
 
     def denies(self, call: Call) -> bool:
-        """Tell whether a call may not pass because nobody knows what its model costs (`unknown_model: deny`)."""
+        """Return whether a call is denied because the price of its model is unknown (`unknown_model: deny`)."""
         if self._prices is None or self._prices().unknown != DENY:
             return False
         chat = self._llm(call)
         return chat is not None and self._price(call, chat) is None
 
     def used(self, call: Call, answer: Answer, prompt_tokens: int) -> ActualUse | None:
-        """Return what a call has used; None where nobody knows, so that the estimate stays.
+        """Return the actual use of a call, or None if it is unknown and the estimate stays.
 
-        Of an answer that was cut off it is what passed; an error costs nothing.
+        For an answer that was cut off, this is the part that was passed on. An error costs nothing.
         """
         chat = self._llm(call)
         if chat is None or answer.status == NO_ANSWER:
@@ -106,13 +108,15 @@ class Meter:
         return ActualUse(usage.input_tokens + usage.output_tokens, cost)
 
     def cost_microusd(self, call: Call, usage: Usage) -> int:
-        """Return what so many tokens of a call cost; nothing where no price is known."""
+        """Return the cost of the given usage, or 0 if no price is known."""
         chat = call.parsed.chat
         price = self._price(call, chat) if isinstance(chat, Chat) and registry.DIALECTS[chat.dialect].is_llm else None
         return 0 if price is None else Prices.cost_microusd(price, usage)
 
     def capped(self, call: Call, cap: CompletionCap, action: str) -> None:
-        """Tell that a streamed answer became longer than a rule lets it, and what was done: "cut", or "warn"."""
+        """Publish that a streamed answer exceeded the length that a rule allows. `action` is what was done: "cut" or
+        "warn".
+        """
         data: dict[str, object] = {"policy": cap.policy, "rule": cap.rule, "reason": CAPPED}
         name = SHADOW_WOULD_REJECT
         if cap.cuts:
@@ -120,7 +124,7 @@ class Meter:
         self._publish(Event(name, self._clock.now(), data, call.identity.project, call.request_id))
 
     def _llm(self, call: Call) -> Chat | None:
-        """Return what an LLM call says; a call of a tool costs no tokens."""
+        """Return the chat of an LLM call, or None for other calls: a tool call costs no tokens."""
         chat = self._descriptors.head(call)
         return chat if chat is not None and registry.DIALECTS[chat.dialect].is_llm else None
 

@@ -1,9 +1,11 @@
-"""Operator state in force (SPEC S-1, K-1, K-3, G-1): holds, kill switches and overrides that were set at run time, by
-persons or by detectors. What is ordered here is kept by a `Book`, and what others order is obeyed within a second.
-The words of an order are checked in `policy.orders`; who may give one is the admin plane's business.
+"""Operator orders: holds, kill switches, overrides, snoozes and agent settings made at run time by operators or
+detectors.
 
-Operator state as it is kept and as it is used: holds, kill switches and overrides to records and back. A record may
-come from another version, or out of another's hands: what cannot be understood is left alone.
+Orders given to this instance are persisted in an `OrderStore`; orders from other instances take effect within a
+second. `policy.orders` validates orders, and the admin API decides who may give them.
+
+This module also converts orders to records and back. A record may have been written by another version or by another
+program, so records that cannot be parsed are ignored.
 """
 
 from __future__ import annotations
@@ -45,12 +47,12 @@ class SwitchOrder(NamedTuple):
     scope_value: str
     route: str
     reason: str
-    expires_at: float  # infinite where only a person lifts it
+    expires_at: float  # infinite if only an operator lifts it
     by: str
     since: float
 
     def compiled(self, index: int) -> CompiledKillSwitch:
-        """Return it as the engine uses it."""
+        """Return the compiled form that the engine uses."""
         return CompiledKillSwitch(
             index, self.scope_key, self.scope_value, self.route, self.reason, self.expires_at, self.id
         )
@@ -72,13 +74,13 @@ def hold_key(hold: Hold) -> str:
 
 
 def hold_value(hold: Hold) -> dict[str, Any]:
-    """Return what a hold's record says."""
+    """Return the value of a hold's record."""
     texts = {name: getattr(hold, name) for name in _TEXTS}
     return texts | {"since": hold.since, "clears": list(hold.clears), "of": list(hold.key)}
 
 
 def hold_of(record: Order) -> Hold | None:
-    """Return the hold that a record speaks of."""
+    """Return the hold in a record, or None if the record is invalid."""
     value = record.value
     texts, clears, since = [value.get(name) for name in _TEXTS], value.get("clears"), value.get("since")
     if not all(isinstance(text, str) for text in texts) or not isinstance(since, int | float):
@@ -90,7 +92,7 @@ def hold_of(record: Order) -> Hold | None:
 
 
 def held_key(record: Order) -> Key | None:
-    """Return what a hold's record binds, or bound."""
+    """Return the key of the hold in a record, whether it is in force or has ended."""
     match record.value.get("of"):
         case [str(binds), str(project), str(caller), str(last)]:
             return binds, project, caller, last
@@ -98,7 +100,7 @@ def held_key(record: Order) -> Key | None:
 
 
 def switch_of(record: Order) -> SwitchOrder | None:
-    """Return the kill switch that a record speaks of."""
+    """Return the kill switch in a record, or None if the record is invalid."""
     value = record.value
     given = {name: value.get(name) for name in ("scope_key", "scope_value", "route", "reason")}
     try:
@@ -109,7 +111,7 @@ def switch_of(record: Order) -> SwitchOrder | None:
 
 
 def override_of(record: Order) -> OverrideOrder | None:
-    """Return the override that a record speaks of."""
+    """Return the override in a record, or None if its name is unknown."""
     if record.key not in OVERRIDES:
         return None
     reason = str(record.value.get("reason", ""))
@@ -122,14 +124,14 @@ def _by(record: Order) -> str:
 
 TICK_S: Final = 0.25
 _SWEEP_EVERY_S: Final = 5.0
-# Holds that detectors make within a second, each forced to the disk before its denial is answered. More are written,
-# too, and forced together with the next tick: waiting for the disk must not be what stops the traffic.
+# Number of holds per second made by detectors that are synced to disk before the denial is returned. Further holds are
+# written, too, and synced with the next tick, so that disk latency does not stall traffic.
 _HELD_AT_ONCE: Final = 50
 _ACKNOWLEDGED_S: Final = 1.0
 
 
 class Operator:
-    """Takes orders, keeps them, and puts those of all instances in force here."""
+    """Accepts orders, persists them, and applies the orders of all instances to the engine."""
 
     def __init__(self, engine: Engine, book: OrderStore, clock: Clock, publish: Publish) -> None:
         self._engine = engine
@@ -138,54 +140,54 @@ class Operator:
         self._clock = clock
         self._publish = publish
         self._second = 0
-        self._held = 0  # by detectors, in this second
+        self._held = 0  # holds made by detectors in this second
         self._sweep_at = 0.0
         self._orders = NO_ORDERS
         self._switches: dict[str, tuple[Order, SwitchOrder | None]] = {}
 
     def start(self) -> None:
-        """Put in force what was kept, before the first request."""
+        """Apply the persisted orders. Must be called before the first request."""
         self._book.on_change = self._obey
         self._book.load()
         self._apply(self._book.ledger.all(), foreign=False)
         self._quarantine.register = self
 
     async def ready(self, timeout_s: float = _ACKNOWLEDGED_S) -> bool:
-        """Wait until what other instances have ordered is in force here, before the first request.
+        """Wait until the orders of other instances are applied. Must be called before the first request.
 
-        False: their store is away, and what was kept here is in force.
+        Returns False if the shared store is not available; the orders persisted locally are then in force.
         """
         return await self._book.ready(timeout_s)
 
     async def watch(self) -> None:
-        """Wait a little, then do what is due: a job of the process, run over and over."""
+        """Sleep for one tick, then run `tick`. The process runs this job repeatedly."""
         await asyncio.sleep(TICK_S)
         self.tick()
 
     def tick(self) -> None:
-        """Do what is due now."""
+        """Expire orders and holds, and synchronize with the order store."""
         now = self._clock.now()
         if now >= self._sweep_at:
             self._sweep_at = now + _SWEEP_EVERY_S
             self._quarantine.sweep(now)
-            self._put_in_force()  # without what is over
+            self._put_in_force()  # removes expired orders
         self._book.tick(now)
 
     async def acknowledged(self, timeout_s: float = _ACKNOWLEDGED_S) -> bool:
-        """Wait until everything ordered so far is durable and shared.
+        """Wait until all orders so far are durable and shared.
 
-        False: it is in force here, and is written and shared as soon as that is possible.
+        Returns False on timeout: the orders are in force here, and are written and shared as soon as possible.
         """
         return await self._book.settled(timeout_s)
 
     async def close(self) -> None:
-        """Write what is left."""
+        """Write pending orders and close the order store."""
         await self._book.close()
 
     # -- quarantine --------------------------------------------------------------------------------------------------
 
     def kill(self, project: str, agent: str, reason: str, by: str, expires_at: float | None = None) -> Hold:
-        """Hold an agent by its name, whoever calls. Raises `OrderError`."""
+        """Hold an agent by name, for all callers. Raises `OrderError`."""
         now = self._clock.now()
         until = _ends(expires_at, now)
         who, why = checked_text("agent", agent), checked_text("reason", reason)
@@ -194,31 +196,32 @@ class Operator:
         return hold
 
     def release(self, project: str, *, agent: str = "", caller: str = "", run: str = "", by: str) -> list[Hold]:
-        """End the holds on an agent, a caller or a run, and clear what was remembered against it."""
+        """End the holds on an agent, a caller or a run, and clear the state that was counted against it."""
         if not (agent or caller or run):
             raise OrderError(["agent: name an agent, a caller or a run"])
         by = checked_text("by", by)
         return self._quarantine.release(project, agent=agent, caller=caller, run=run, now=self._clock.now(), by=by)
 
     def unblock(self, project: str, *, agent: str = "", caller: str = "", by: str, seen: int = 0) -> int:
-        """Forget what loops of an agent or a caller were counted in, here and on all instances; return how many loops
-        were blocked. `seen` is how many the history knows of, where others than this process denied them."""
+        """Clear the loop state of an agent or a caller on all instances. Returns the number of loops that were blocked;
+        `seen` is the number in the history, which includes loops denied by other processes.
+        """
         if not (agent or caller):
             return 0
         now, by = self._clock.now(), checked_text("by", by)
         return self._quarantine.unblock(project, agent=agent, caller=caller, now=now, by=by, seen=seen)
 
     def holds(self) -> list[Hold]:
-        """Return everything that is held."""
+        """Return all holds in force."""
         return self._quarantine.holds(self._clock.now())
 
     def held(self, hold: Hold) -> None:
-        """Keep a hold; `Quarantine` says so before anybody is told."""
+        """Persist a hold. `Quarantine` calls this before it publishes the hold."""
         record = self._record(HOLD, hold_key(hold), hold_value(hold), hold.until)
         self._book.put([record], at_once=bool(hold.by) or self._has_time(hold.since))
 
     def ended(self, holds: Sequence[Hold], by: str) -> None:
-        """Keep that holds have ended."""
+        """Persist the end of holds."""
         records = [self._record(HOLD, hold_key(hold), {"by": by, "of": list(hold.key)}, LIFTED) for hold in holds]
         self._book.put(records, at_once=bool(by))
 
@@ -234,7 +237,9 @@ class Operator:
         reason: str = "",
         expires_at: float | None = None,
     ) -> str:
-        """Stop whoever has this value in this descriptor; return the switch's id. Raises `OrderError`."""
+        """Set a kill switch for all calls with this value of a descriptor. Returns the id of the switch. Raises
+        `OrderError`.
+        """
         until = _ends(expires_at, self._clock.now())
         given = {"scope_key": scope_key, "scope_value": scope_value, "route": route, "reason": reason}
         value = checked_switch(given, until) | {"by": checked_text("by", by)}
@@ -244,13 +249,13 @@ class Operator:
         return made
 
     def lift_switch(self, switch: str, by: str) -> bool:
-        """End a switch that was set at run time; tell whether there was one."""
+        """Lift a switch that was set at run time. Returns whether it was in force."""
         return self._lift(SWITCH, switch, checked_text("by", by), KILL_SWITCH_CHANGED, "id")
 
     def switches(self) -> list[SwitchOrder]:
         """Return the switches that were set at run time and are in force."""
         known, live = self._switches, self._book.ledger.live(SWITCH, self._clock.now())
-        # Each is checked once: with a thousand of them that is most of the work of a change.
+        # Each record is parsed once: with a thousand switches, parsing is most of the cost of a change.
         self._switches = {
             one.key: known[one.key] if one.key in known and known[one.key][0] is one else (one, switch_of(one))
             for one in live
@@ -258,14 +263,14 @@ class Operator:
         return [made for _, made in self._switches.values() if made is not None]
 
     def stops(self, agent: str) -> CompiledKillSwitch | None:
-        """Return the kill switch that stops all requests of an agent, the bundle's or one of run time."""
+        """Return the kill switch that stops all requests of an agent, from the bundle or set at run time."""
         bundle = self._engine.bundle
         return None if bundle is None else bundle.stops(agent, self._clock.now())
 
     # -- overrides ---------------------------------------------------------------------------------------------------
 
     def set_override(self, name: str, reason: str, expires_at: float | None, by: str) -> None:
-        """Switch `global_shadow` or `kill_switch_override` on for a while. Raises `OrderError`."""
+        """Set `global_shadow` or `kill_switch_override` until a given time. Raises `OrderError`."""
         check_override(name, reason, expires_at)
         until = _ends(expires_at, self._clock.now())
         value = {"reason": reason, "by": checked_text("by", by)}
@@ -273,7 +278,7 @@ class Operator:
         self._tell(OVERRIDE_CHANGED, {"name": name, "change": "set"} | value, until)
 
     def lift_override(self, name: str, by: str) -> bool:
-        """End an override that was set at run time; tell whether there was one. The bundle's own stay."""
+        """Lift an override that was set at run time. Returns whether it was in force. Overrides in the bundle stay."""
         return self._lift(OVERRIDE, name, checked_text("by", by), OVERRIDE_CHANGED, "name")
 
     def overrides(self) -> list[OverrideOrder]:
@@ -284,16 +289,16 @@ class Operator:
     # -- snoozes and agents ------------------------------------------------------------------------------------------
 
     def snooze(self, fingerprint: str, until: float, by: str) -> None:
-        """Let a loop go on until a time (SPEC LD-6). Raises `OrderError`."""
+        """Allow a loop to continue until a given time. Raises `OrderError`."""
         ends = _ends(until, self._clock.now())
         self._order(SNOOZE, checked_text("fingerprint", fingerprint), {"by": checked_text("by", by)}, ends)
 
     def snoozes(self) -> dict[str, float]:
-        """Return the fingerprints that may repeat, and until when."""
+        """Return the snoozed fingerprints, with the time at which each snooze ends."""
         return {record.key: record.expires_at for record in self._book.ledger.live(SNOOZE, self._clock.now())}
 
     def set_agent(self, agent: str, settings: Mapping[str, Any], by: str) -> dict[str, Any]:
-        """Set what holds for an agent beside the bundle (SPEC G-1); None takes a field back. Raises `OrderError`."""
+        """Override settings of an agent on top of the bundle. None removes a setting. Raises `OrderError`."""
         name = checked_text("agent", agent)
         known = self.agent_settings().get(name, {})
         value = checked_agent({**known, **settings})
@@ -301,11 +306,11 @@ class Operator:
         return value
 
     def agent_settings(self) -> dict[str, dict[str, Any]]:
-        """Return what was set for agents at run time."""
+        """Return the agent settings that were made at run time."""
         found = self._book.ledger.live(AGENT, self._clock.now())
         return {record.key: said for record in found if isinstance(said := record.value.get("settings"), dict)}
 
-    # -- in force ----------------------------------------------------------------------------------------------------
+    # -- applying orders ---------------------------------------------------------------------------------------------
 
     def _order(self, kind: str, key: str, value: dict[str, Any], expires_at: float) -> None:
         record = self._record(kind, key, value, expires_at)
@@ -325,7 +330,7 @@ class Operator:
         return Order(kind, key, value, expires_at, changed_at)
 
     def _obey(self, records: Sequence[Order]) -> None:
-        """Others have ordered this."""
+        """Apply orders from other instances."""
         self._apply(records, foreign=True)
 
     def _apply(self, records: Sequence[Order], *, foreign: bool) -> None:
@@ -367,7 +372,7 @@ class Operator:
 
 
 def _ends(expires_at: float | None, now: float) -> float:
-    """Return when an order ends; raises `OrderError` for what is over already."""
+    """Return when an order ends. Raises `OrderError` if that time has passed."""
     if expires_at is None:
         return math.inf
     if not expires_at > now:

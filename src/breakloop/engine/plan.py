@@ -1,5 +1,9 @@
-"""What one call needs from the store: bundle check, overrides, kill switches, quarantine, routing; then each matched
-policy adds its operations in order (SPEC 6). Does no I/O, so `explain`, tests and every door run the same code."""
+"""Planning: which store operations and detectors one call needs.
+
+The planner checks kill switches, quarantine and the agent's own terms, matches the routes, and then adds the
+operations of each matched policy in order. It does no I/O, so `explain`, tests, the gateway and the library run the
+same code.
+"""
 
 from __future__ import annotations
 
@@ -25,17 +29,18 @@ Missing = Callable[[str, str, str], None]  # policy, rule, descriptor
 
 @dataclass(slots=True)
 class Plan:
-    """What one call needs from the store, and whose policies asked for it."""
+    """What one call needs from the store, and the policies that matched it."""
 
     bundle: CompiledBundle
     policies: list[CompiledPolicy]
     ops: list[Op]
-    slots: list[tuple[int, DetectorSlot]]  # detectors that need a window: each finding goes in front of this operation
+    # Detectors that need a window, each with the index of the operation that its finding is inserted before.
+    slots: list[tuple[int, DetectorSlot]]
     now: float
-    project: str = ""  # as keys hold it; `Identity.shard` has the part of the agent
+    project: str = ""  # as used in keys; `Identity.shard` also includes the agent
     profile: CallerProfile | None = None
-    counted: bool = False  # some of the operations are a detector's
-    metered: bool = False  # some of the charges are estimates
+    counted: bool = False  # some operations belong to a detector
+    metered: bool = False  # some charges are estimates
 
     def add(self, planned: Op | DetectorSlot) -> None:
         """Append an operation or a detector."""
@@ -46,7 +51,7 @@ class Plan:
 
 
 class Planner:
-    """Plans. Knows who sends (`descriptors`) and who is held (`quarantine`)."""
+    """Builds the plan for each call."""
 
     __slots__ = ("_descriptors", "_meter", "_missing", "_quarantine")
 
@@ -57,7 +62,7 @@ class Planner:
         self._missing = missing
 
     def plan(self, bundle: CompiledBundle, call: Call, now: float) -> Plan | Verdict:
-        """Return what to commit, or the verdict when none of it depends on state."""
+        """Return what to commit, or the verdict if it does not depend on state."""
         decision = call.decision
         decision.tail_messages = bundle.tail_messages
         profile = bundle.senders.find(call, now)
@@ -85,19 +90,19 @@ class Planner:
         loops_decided = False
         for policy in policies:
             group = policy.index + 1 if policy.shadow or all_shadow else ENFORCED
-            # Global shadow shows what would be enforced without it, so it does not change what is covered.
+            # Global shadow shows what would be enforced without it, so it does not change which calls are covered.
             loops_decided = loops_decided or (policy.decides_loops and not policy.shadow)
             if policy.loops:
                 self._plan_detectors(policy.loops, call, plan, group)
             self._plan_rules(policy, call, plan, group)
         if call.body and not loops_decided:
-            # The protection of LLM calls is a policy of its own, after all others; global shadow binds it too.
+            # The default loop protection comes after all policies, as one more policy. Global shadow applies to it.
             loops = bundle.project_loops.get(project_id, bundle.default_loops)
             self._plan_detectors(loops, call, plan, -1 if all_shadow else ENFORCED)
         return plan
 
     def _plan_agent(self, agent: AgentTerms, call: Call, plan: Plan, group: int) -> None:
-        """Add what holds for the agent itself, before all policies."""
+        """Add the limits and detectors of the agent itself, before those of all policies."""
         self._plan_detectors(agent.detectors, call, plan, group)
         for rule in agent.rules:
             plan.ops += rule.plan(call, plan.project, group, plan.now, self._meter, self._missing)
@@ -113,7 +118,9 @@ class Planner:
         call.decision.wants_usage = call.decision.wants_usage or (isinstance(chat, Chat) and chat.stream)
 
     def _held(self, call: Call, project: str, now: float, *, all_shadow: bool) -> Verdict | None:
-        """SPEC K-1: global shadow suspends automatic quarantines, and not those of an operator."""
+        """Return the denial if the sender is held. Global shadow suspends automatic holds, but not those of an operator
+        (K-1).
+        """
         who = self._descriptors
         hold = self._quarantine.find(project, who.caller(call), who.agent(call), lambda: who.window(call), now)
         if hold is None or (all_shadow and hold.binds != NAME):
@@ -121,7 +128,7 @@ class Planner:
         return held(hold, now)
 
     def _plan_detectors(self, detectors: Sequence[CompiledDetector], call: Call, plan: Plan, group: int) -> None:
-        # Sessions and fingerprints are an agent's own; a window that several agents share names its place itself.
+        # Sessions and fingerprints belong to one agent. A window shared by several agents determines its own shard.
         shard, now, snoozed = call.identity.shard, plan.now, call.decision.snoozed
         for detector in detectors:
             planned = detector.plan(call, shard, group, now)
@@ -136,7 +143,7 @@ class Planner:
             plan.counted = True
 
     def _plan_rules(self, policy: CompiledPolicy, call: Call, plan: Plan, group: int) -> None:
-        """Add what the rules of a policy charge: as remembered, as far as it depends on nothing but the sender."""
+        """Add the charges of a policy's rules. Charges that depend only on the sender are cached in its profile."""
         sender = plan.profile if policy.steady else None
         charges: Sequence[Op]
         if sender is None:
@@ -167,7 +174,9 @@ class Planner:
         return made
 
     def _remember(self, policy: CompiledPolicy, call: Call, plan: Plan, group: int) -> CachedCharges | None:
-        """Return what the sender of a call is charged; None where a descriptor is missing, which is told each time."""
+        """Return the charges for the sender of a call, for caching. Returns None if a descriptor is missing, which has
+        to be reported for every call.
+        """
         parts: list[tuple[tuple[Op, ...], CompiledRule | None, Sequence[str]]] = []
         begins, ends = -math.inf, math.inf
         for rule in _applying(policy, call):
@@ -198,4 +207,4 @@ def _applying(policy: CompiledPolicy, call: Call) -> Sequence[CompiledRule]:
 
 
 def _untold(_policy: str, _rule: str, _descriptor: str) -> None:
-    """It is told by whoever charges."""
+    """Ignore a missing descriptor: it is reported when the charge is made."""

@@ -1,18 +1,18 @@
 """The decision procedure, without I/O: read windows, detect, commit.
 
-`Decision.steps` and `record_answer` are generators. They yield what they need from the store (`ReadWindows`, `Commit`),
-and the driver puts the reply into the request before it resumes them. `LocalStore` in `engine.py` drives them with a
-loop, `RemoteEngine` in `remote.py` with the callbacks of a connection. So the order of a decision is written once:
+`Decision.steps` and `record_answer` are generators. They yield requests to the store (`ReadWindows`, `Commit`), and the
+driver puts the reply into the request before it resumes them. `LocalStore` in `engine.py` drives them in a loop,
+`RemoteEngine` in `remote.py` from the callbacks of a connection. Both therefore share one order of steps:
 
     plan           `Planner.plan`: the operations of the call, and the detectors that need a window
     read windows   `ReadWindows`
-    detect         `evaluate`: each detector looks at the call and its section of a window
-    commit         `Commit`: the operations, the findings and the windows, all in one
+    detect         `evaluate`: each detector evaluates the call with its section of a window
+    commit         `Commit`: the operations, findings and windows, in a single commit
     fold           `Engine.fold`: the results become a verdict
 
-A plan without windows has nothing to read: the engine commits it directly.
+A plan without windows has nothing to read, and the engine commits it directly.
 
-The procedure starts again if another decision has written one of the windows in the meantime. After `TRIES` further
+The procedure starts over if another decision has written one of the windows in the meantime. After `TRIES` further
 attempts it commits without writing windows, so that limits and counts still apply.
 """
 
@@ -47,17 +47,17 @@ from breakloop.store.ops import (
 )
 
 TTL_S: Final = 3600.0
-TRIES: Final = 3  # how often a decision starts again because a window has changed
+TRIES: Final = 3  # attempts after the first, when a window has changed in the meantime
 
-_new: Final = tuple.__new__  # builds a named tuple in half the time that calling its class takes
+_new: Final = tuple.__new__  # builds a named tuple in half the time of calling its class
 
 
-# -- what a procedure asks of a store ----------------------------------------------------------------------------------
+# -- requests to the store ---------------------------------------------------------------------------------------------
 
 
 @final
 class ReadWindows:
-    """Read windows. The driver sets `windows`, in the order of `keys`."""
+    """A request to read windows. The driver sets `windows`, in the order of `keys`."""
 
     __slots__ = ("keys", "windows")
 
@@ -68,7 +68,7 @@ class ReadWindows:
 
 @final
 class Commit:
-    """Commit operations and windows. The driver sets `result`."""
+    """A request to commit operations and windows. The driver sets `result`."""
 
     __slots__ = ("ops", "result", "writes")
 
@@ -81,7 +81,7 @@ class Commit:
 _NOT_COMMITTED: Final = CommitResult([])
 
 StoreRequest = ReadWindows | Commit
-# Generators return None: a return value would cost an exception, which is 1 us more for each decision.
+# The generators return None: returning a value costs 1 us more per decision, because it travels in an exception.
 Steps = Iterator[StoreRequest]
 
 
@@ -89,7 +89,7 @@ Steps = Iterator[StoreRequest]
 
 
 class Decision:
-    """One decision. When `steps` has ended, `ops` and `result` are what was committed."""
+    """One decision. After `steps` is exhausted, `ops` and `result` hold what was committed."""
 
     __slots__ = ("_call", "_findings", "_plan", "_shared", "contended", "ops", "result")
 
@@ -97,13 +97,13 @@ class Decision:
         self._call = call
         self._plan = plan
         self._shared = shared  # other processes write to the same store
-        self._findings: dict[int, Op] = {}  # what the detectors found, by the number of their slot
+        self._findings: dict[int, Op] = {}  # findings of the detectors, by slot number
         self.ops = plan.ops
         self.result = _NOT_COMMITTED
-        self.contended = False  # the windows changed too often, and were not written
+        self.contended = False  # the windows changed too often and were not written
 
     def steps(self) -> Steps:
-        """Read windows, detect and commit."""
+        """Read windows, run the detectors and commit."""
         call, plan = self._call, self._plan
         targets = find_windows(call, plan)
         if self._shared and call.identity.shard != plan.project and any(target.of_caller for target in targets):
@@ -111,7 +111,9 @@ class Decision:
         return self._attempt(plan.ops, targets, {})
 
     def _attempt(self, ops: list[Op], targets: Sequence[WindowTarget], known: Mapping[int, Op]) -> Steps:
-        """Read windows, detect and commit, again where a window has changed. `known` are findings of other windows."""
+        """Read windows, run the detectors and commit; repeat if a window has changed. `known` holds findings from other
+        windows.
+        """
         call, plan = self._call, self._plan
         state = state_of(call)
         keys = [targets[0].key] if len(targets) == 1 else list(dict.fromkeys([target.key for target in targets]))
@@ -132,8 +134,9 @@ class Decision:
         self.contended = self.contended or contended
 
     def _sharded(self, targets: Sequence[WindowTarget]) -> Steps:
-        """With `shard_by: agent` a window that several agents share is in another slot than the agent's own state. It
-        is evaluated first, in a commit of its own that charges nothing."""
+        """Decide in two commits. With `shard_by: agent`, a window shared by several agents is in a different shard than
+        the agent's own state, so it is evaluated first, in a separate commit that charges nothing.
+        """
         plan = self._plan
         yield from self._attempt([], [target for target in targets if target.of_caller], {})
         first, counted = self._findings, self.result
@@ -157,8 +160,9 @@ def record_answer(key: str, slots: Sequence[DetectorSlot], answer: Answer) -> St
 
 
 def _carry_over(findings: Mapping[int, Op], result: CommitResult) -> dict[int, Op]:
-    """Return what the second commit repeats of the first: denials. A count must not be made twice, so a `Deny` in its
-    position stands for one that tripped."""
+    """Return the findings of the first commit that the second one repeats, which are denials. Nothing may be counted
+    twice, so a count that tripped is replaced by a `Deny` in its position.
+    """
     carried: dict[int, Op] = {}
     for (number, op), found in zip(findings.items(), result.results, strict=True):
         if not isinstance(op, CountFingerprint):
@@ -176,7 +180,7 @@ def _join(
     ops: list[Op],
     result: CommitResult,
 ) -> tuple[list[Op], CommitResult]:
-    """Return both commits as if they had been one, with each count in its position."""
+    """Return both commits as if they were one, with each count in its position."""
     results: dict[Op, Result] = dict(zip(ops, result.results, strict=True))
     results.update(zip(first.values(), counted.results, strict=True))
     findings = {**second, **first}
@@ -193,12 +197,12 @@ def _join(
 
 
 class WindowTarget(NamedTuple):
-    """A detector, and the window that it needs for one call."""
+    """A detector and the window it needs for one call."""
 
-    number: int  # of its slot in the plan
+    number: int  # number of its slot in the plan
     slot: DetectorSlot
     key: str
-    place: str  # the project or the agent's part of it, as keys hold it
+    place: str  # the project, or the agent's shard of it, as used in keys
     owner: str
 
     @property
@@ -222,11 +226,11 @@ def find_windows(call: Call, plan: Plan) -> list[WindowTarget]:
 
 
 def window_keys(call: Call, plan: Plan) -> list[str]:
-    """Return the keys of the windows that a plan needs."""
+    """Return the keys of the windows that a plan needs, without duplicates."""
     return list(dict.fromkeys([target.key for target in find_windows(call, plan)]))
 
 
-Awaiting = list[tuple[str, list[DetectorSlot]]]  # detectors that need the answer to a call, by the key of their window
+Awaiting = list[tuple[str, list[DetectorSlot]]]  # detectors that need the answer to a call, by window key
 
 
 def evaluate(
@@ -236,12 +240,12 @@ def evaluate(
     now: float,
     shared: bool,  # noqa: FBT001 - called for each request: names cost
 ) -> tuple[dict[int, Op], list[WindowWrite], Awaiting | None]:
-    """Let each detector evaluate the call with its section of a window.
+    """Run each detector on the call and its section of a window.
 
-    Returns the findings by the number of their slot, the windows to write, and the detectors that need the answer.
+    Returns the findings by slot number, the windows to write, and the detectors that need the answer.
 
-    In a shared store a decision may go by a copy of a window. Then windows that did not change are part of the commit,
-    too: it has to fail if a copy is not the newest.
+    With a shared store, a decision may be based on a cached copy of a window. Windows that did not change are then
+    part of the commit as well, so that it fails if a copy is outdated.
     """
     opened = {key: _OpenWindow(key, stored[0], stored[1]) for key, stored in zip(read.keys, read.windows, strict=True)}
     awaiting: dict[str, list[DetectorSlot]] = {}
@@ -262,8 +266,8 @@ def evaluate(
         if op is not None and (snoozed is None or not is_snoozed(op, snoozed, now)):
             findings[number] = op
     if shared:
-        # The first version of a window is a time, so that one that was dropped and written again does not have the
-        # version of a copy that another process still holds.
+        # The first version of a window is a timestamp, so that a window that was dropped and created again cannot
+        # have the version of a copy that another process still caches.
         first = int(now * 1000)
         writes = [window.write(first) for window in opened.values()]
     else:
@@ -272,7 +276,7 @@ def evaluate(
 
 
 def insert(ops: Sequence[Op], slots: Sequence[tuple[int, DetectorSlot]], findings: Mapping[int, Op]) -> list[Op]:
-    """Return the operations with each finding in the position of its slot."""
+    """Return the operations with each finding inserted at the position of its slot."""
     merged: list[Op] = []
     done = 0
     for number, op in sorted(findings.items()) if len(findings) > 1 else findings.items():
@@ -286,7 +290,7 @@ def insert(ops: Sequence[Op], slots: Sequence[tuple[int, DetectorSlot]], finding
 
 
 def apply_answer(key: str, stored: StoredWindow, slots: Sequence[DetectorSlot], answer: Answer) -> WindowWrite | None:
-    """Return the window after the answer to a call; None if nothing changes."""
+    """Return the window after the answer to a call, or None if nothing changes."""
     window = _OpenWindow(key, stored.version, stored.data)
     for slot in slots:
         tag = slot.detector.tags[slot.group != ENFORCED]
@@ -299,7 +303,7 @@ def apply_answer(key: str, stored: StoredWindow, slots: Sequence[DetectorSlot], 
 
 
 class _OpenWindow:
-    """A window during one decision: its sections by the tag of their detector."""
+    """A window during one decision, as sections by detector tag."""
 
     __slots__ = ("changed", "key", "sections", "version")
 

@@ -1,6 +1,7 @@
-"""Who is held (SPEC G-1): agents that were killed for looping or by an operator, and runs at their ceiling. Nothing
-passes that is held, until its time is over or a person releases it, which also clears what was remembered against it.
-What makes a detector kill is `judge`'s matter; keeping holds over a restart and sharing them, that of `operator`.
+"""Quarantine: agents that were killed for looping or by an operator, and runs that have reached a limit.
+
+Calls from a held sender are denied until the hold expires or an operator releases it, which also clears the state
+that was counted against it. `hold_rules` decides which denials lead to a hold; `operator` persists and shares holds.
 """
 
 from __future__ import annotations
@@ -15,50 +16,50 @@ from breakloop.errors import StateError
 from breakloop.model.events import AGENT_KILLED, AGENT_RELEASED, STORE_DEGRADED, Event, Publish
 from breakloop.model.verdict import Verdict
 
-AGENT, CALLER, NAME, RUN = "agent", "caller", "name", "run"  # what a hold binds
-CALLER_AFTER: Final = 3  # so many agents of one caller, within
+AGENT, CALLER, NAME, RUN = "agent", "caller", "name", "run"  # what a hold applies to
+CALLER_AFTER: Final = 3  # number of agents of one caller, within:
 CALLER_WITHIN_S: Final = 600.0
 HOLDS_MAX: Final = 100_000
-BLOCKED_MAX: Final = 10_000  # senders whose loops are remembered as blocked,
-BLOCKED_KEYS_MAX: Final = 256  # with so many keys each
+BLOCKED_MAX: Final = 10_000  # number of senders whose blocked loops are recorded,
+BLOCKED_KEYS_MAX: Final = 256  # and of keys for each of them
 Key = tuple[str, str, str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """One entry. `until` is infinite where only a person ends it."""
+    """One hold. `until` is infinite if only an operator ends it."""
 
     binds: str
     project: str
-    caller: str  # "" where an operator named the agent
-    agent: str  # "" where the whole caller is held
+    caller: str  # "" if an operator named the agent
+    agent: str  # "" if the whole caller is held
     since: float
     until: float
     why: str
-    run: str = ""  # the run that is at its ceiling
-    clears: tuple[str, ...] = ()  # keys of what was remembered against it, which goes with it
-    by: str = ""  # the person who ordered it
+    run: str = ""  # the run that has reached a limit
+    clears: tuple[str, ...] = ()  # keys of the state to clear when the hold ends
+    by: str = ""  # the operator who ordered it
 
     @property
     def key(self) -> Key:
-        """What tells it from others."""
+        """The identity of the hold."""
         return self.binds, self.project, self.caller, self.run or self.agent
 
 
 class HoldStore(Protocol):
-    """Keeps holds longer than this process lives, and shares them."""
+    """Persists holds and shares them with other instances."""
 
     def held(self, hold: Hold) -> None:
-        """Somebody is held from now on; kept when this returns."""
+        """Persist a hold before returning."""
         ...
 
     def ended(self, holds: Sequence[Hold], by: str) -> None:
-        """These are held no longer, before their time; `by` is empty where no person said so."""
+        """Persist that holds ended early. `by` is empty if no operator ended them."""
         ...
 
 
 class Quarantine:
-    """The holds of this process. A release clears the state that was counted against the sender."""
+    """The holds in force in this process. Releasing a sender clears the state that was counted against it."""
 
     __slots__ = ("_blocked", "_drop_keys", "_foreign", "_holds", "_publish", "_recent", "register")
 
@@ -67,13 +68,13 @@ class Quarantine:
         self.register: HoldStore | None = None
         self._publish = publish
         self._holds: dict[Key, Hold] = {}
-        self._foreign: set[Key] = set()  # another instance made them, and tells when their time is over
+        self._foreign: set[Key] = set()  # made by another instance, which also publishes their end
         self._recent: dict[tuple[str, str], list[tuple[float, str]]] = {}  # agents killed, by project and caller
-        # By project, caller and agent: what is counted in loops that were denied here, and until when each blocks.
+        # By project, caller and agent: the keys in which denied loops were counted, and until when each blocks.
         self._blocked: dict[tuple[str, str, str], dict[str, float]] = {}
 
     def drop_with(self, drop: Callable[[Sequence[str]], None]) -> None:
-        """Clear what was counted against a sender in another way: also in a shared store."""
+        """Replace the function that clears state, for example to also clear a shared store."""
         self._drop_keys = drop
 
     def __bool__(self) -> bool:
@@ -84,21 +85,21 @@ class Quarantine:
         return len(self._holds)
 
     def find(self, project: str, caller: str, agent: str, run: Callable[[], str], now: float) -> Hold | None:
-        """Return what holds this sender: an operator's word first, then the agent's, the caller's, the run's."""
+        """Return the hold that applies to a sender: first by an operator, then on the agent, the caller and the run."""
         keys = ((NAME, project, "", agent), (AGENT, project, caller, agent), (CALLER, project, caller, ""))
         found = next((hold for key in keys if (hold := self._live(key, now)) is not None), None)
-        # Which run it is may have to be read from the body, so it is asked for last.
+        # Finding the run may require parsing the body, so it comes last.
         return found or self._live((RUN, project, caller, run()), now)
 
     def _live(self, key: Key, now: float) -> Hold | None:
         hold = self._holds.get(key)
         if hold is None or hold.until > now:
             return hold
-        self._end(hold, now, "its time is over")  # the count of its caller's agents goes on
+        self._end(hold, now, "its time is over")  # the agent still counts towards a hold on its caller
         return None
 
     def hold(self, hold: Hold) -> None:
-        """Hold an agent; after three of one caller's within ten minutes, the caller."""
+        """Hold an agent. After three agents of one caller within ten minutes, the caller is held as well."""
         self._put(hold)
         if hold.binds != AGENT:
             return
@@ -109,7 +110,7 @@ class Quarantine:
             self._put(Hold(CALLER, hold.project, hold.caller, "", hold.since, hold.until, why))
 
     def adopt(self, hold: Hold, *, foreign: bool = False) -> None:
-        """Hold what was held before a restart, or by another instance: it was told of and is kept already."""
+        """Apply a hold that was made before a restart or by another instance and is already published and persisted."""
         self._set(hold)
         if foreign:
             self._foreign.add(hold.key)
@@ -117,7 +118,9 @@ class Quarantine:
             self._count(hold)
 
     def blocked(self, who: tuple[str, str, str], keys: Mapping[str, float]) -> None:
-        """Remember what blocks a sender (project, caller, agent) without holding it: keys, and until when each does."""
+        """Record the keys that block a sender (project, caller, agent) without a hold, and until when each of them
+        blocks.
+        """
         known = self._blocked.pop(who, None) or {}
         for key, until in keys.items():
             known.pop(key, None)
@@ -131,8 +134,10 @@ class Quarantine:
     def unblock(
         self, project: str, *, agent: str = "", caller: str = "", now: float, by: str = "", seen: int = 0
     ) -> int:
-        """Forget the loops of an agent (of one caller or of all) or of a caller, here and, where a person says so, on
-        all instances; return how many were blocked: `seen` is how many others know of."""
+        """Clear the loop state of an agent (of one caller or of all) or of a caller, in this process and, if ordered by
+        an operator, on all instances. Returns the number of loops that were blocked; `seen` is a number known from
+        elsewhere.
+        """
         loops = max(seen, self._unblock(project, agent, caller, now))
         if by:
             why = "released: its loops are forgotten"
@@ -152,7 +157,7 @@ class Quarantine:
         return sum(until > now for until in keys.values())
 
     def forget(self, key: Key, now: float) -> None:
-        """End what another instance has ended, and told of."""
+        """End a hold that another instance has ended and published."""
         binds, project, caller, last = key
         if binds != RUN:
             self._unblock(project, last, caller, now)
@@ -163,7 +168,7 @@ class Quarantine:
             self._clear(hold, now)
 
     def _count(self, hold: Hold) -> list[tuple[float, str]]:
-        """Return which agents of its caller were stopped lately, this one included."""
+        """Return the agents of the same caller that were stopped recently, including this one."""
         who = (hold.project, hold.caller)
         recent = [one for one in self._recent.get(who, ()) if one[0] > hold.since - CALLER_WITHIN_S]
         recent = [one for one in recent if one[1] != hold.agent] + [(hold.since, hold.agent)]
@@ -174,7 +179,8 @@ class Quarantine:
 
     def _put(self, hold: Hold) -> None:
         known = self._holds.get(hold.key)
-        if known is not None and known.until >= hold.until and hold.binds != NAME:  # a person's last word counts
+        # The latest order of an operator always applies.
+        if known is not None and known.until >= hold.until and hold.binds != NAME:
             return
         self._set(hold)
         if self.register is not None:
@@ -190,7 +196,7 @@ class Quarantine:
     def release(
         self, project: str, *, agent: str = "", caller: str = "", run: str = "", now: float, by: str = ""
     ) -> list[Hold]:
-        """End the holds on an agent (of one caller or of all), on a caller or on a run; return them."""
+        """End the holds on an agent (of one caller or of all), on a caller or on a run. Returns the ended holds."""
         ended = [
             hold
             for hold in self._holds.values()
@@ -207,12 +213,12 @@ class Quarantine:
         return ended
 
     def sweep(self, now: float) -> None:
-        """End what is over though nobody asks for it any more."""
+        """End expired holds, including those of senders that make no more requests."""
         for hold in [hold for hold in self._holds.values() if hold.until <= now]:
             self._end(hold, now, "its time is over")
 
     def holds(self, now: float) -> list[Hold]:
-        """Return everything that is held."""
+        """Return all holds in force."""
         return [hold for hold in self._holds.values() if hold.until > now]
 
     def _end(self, hold: Hold, now: float, how: str, by: str = "") -> None:
@@ -229,11 +235,13 @@ class Quarantine:
     def _drop(self, keys: Sequence[str], project: str, now: float) -> None:
         try:
             self._drop_keys(keys)
-        except StateError as error:  # what was remembered against it runs out by itself
+        except StateError as error:  # the state that was counted against the sender expires by itself
             self._publish(Event(STORE_DEGRADED, now, {"error": str(error)}, project))
 
     def _make_room(self, now: float) -> None:
-        """Against a flood of invented names: what is over goes, else the oldest that no person made."""
+        """Make room when many invented names fill the table: remove expired holds, or else the oldest that no operator
+        made.
+        """
         over = [key for key, hold in self._holds.items() if hold.until <= now]
         oldest = next((key for key, hold in self._holds.items() if hold.binds != NAME), next(iter(self._holds)))
         if not over and self.register is not None:
@@ -255,7 +263,7 @@ class Quarantine:
 
 
 def held(hold: Hold, now: float) -> Verdict:
-    """Return the denial of whoever is held."""
+    """Return the denial for a held sender."""
     end = "A person has to release it." if hold.until == math.inf else f"It ends in {math.ceil(hold.until - now)} s."
     if hold.binds == RUN:
         verdict = denial("run_limit_exceeded", 429, f"This run has reached its ceiling: {hold.why}. {end}")

@@ -1,13 +1,14 @@
-"""Decisions with a store behind a connection. Whatever the store does, a decision is made within its time budget: if
-the store fails or is late, the state of this process is used, and the verdict is marked `degraded`. Nothing here waits;
-`then` is called with the verdict.
+"""Decisions with a shared store behind a connection.
 
-`RemoteDecision` drives the decision procedure (`procedure.py`) with the replies of the store. `RemoteEngine` has the
-deadlines, the fallback and the probes. `StoreHealth` decides whether the store is used: one failure is enough to go on
-without it, some good probes in a row bring it back, and more of them after a relapse.
+A decision is always made within its time budget. If the store fails or is late, the state of this process is used
+and the verdict is marked `degraded`. Nothing here blocks: `then` is called with the verdict.
 
-`SharedResponseChains`: the conversations that `previous_response_id` continues, shared by all instances. It costs one
-more round trip where another instance has seen the previous answer.
+`RemoteDecision` drives the decision procedure (`procedure.py`) with the replies of the store. `RemoteEngine` handles
+deadlines, the fallback and probes. `StoreHealth` decides whether the store is used: a single failure takes it out of
+use, several successful probes in a row bring it back, and more of them are needed after a relapse.
+
+`SharedResponseChains` shares the conversations that `previous_response_id` continues between all instances. This
+costs one more round trip if another instance handled the previous answer.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class _StoreRun:
         self._remote = remote
         self._steps = steps
         self.over = False
-        self.heard = False  # the store has replied, and was asked again
+        self.heard = False  # the store has replied at least once
 
     def start(self) -> None:
         self._guarded(self._advance)
@@ -108,7 +109,7 @@ class _StoreRun:
             self._fault(error)
 
     def _finished(self) -> None:
-        """The procedure has ended."""
+        """Handle the end of the procedure."""
 
     def _store_failed(self, error: StateError) -> None:
         self._remote.failed(str(error))
@@ -118,7 +119,7 @@ class _StoreRun:
 
 
 class RemoteDecision(_StoreRun):
-    """One decision on its way."""
+    """A decision in progress."""
 
     __slots__ = ("_call", "_decision", "_plan", "_then", "deadline")
 
@@ -155,11 +156,11 @@ class RemoteDecision(_StoreRun):
 
 TTL_S: Final = 3600.0
 
-Unknown = tuple[str, str]  # caller, and the answer that a call goes on from
+Unknown = tuple[str, str]  # caller, and the id of the response that the call continues
 
 
 class ChainLookup:
-    """One call that waits for it. Stands among those that a store keeps waiting."""
+    """A call that waits until the store has returned the session of its previous response."""
 
     __slots__ = ("_decide", "_failed", "deadline", "heard", "over")
 
@@ -171,7 +172,7 @@ class ChainLookup:
         self._decide = decide
 
     def answered(self, session: str | StateError) -> None:
-        """Go on with what was noted, or without."""
+        """Decide, with the session if the store returned one."""
         if self.over:
             return
         if isinstance(session, StateError):
@@ -186,7 +187,7 @@ class ChainLookup:
 
 
 class SharedResponseChains:
-    """Notes chains in the store, and looks there for those that are not known here."""
+    """Records response chains in the store, and looks up those that this process does not know."""
 
     __slots__ = ("_sessions", "_store")
 
@@ -196,11 +197,11 @@ class SharedResponseChains:
         sessions.chains.told = self._told
 
     def unknown(self, call: Call) -> Unknown | None:
-        """Return what has to be asked for before a call can be judged; nearly always nothing."""
+        """Return what has to be looked up before a call can be decided. In most cases there is nothing."""
         return self._sessions.unknown(call) if call.body else None
 
     def recall(self, unknown: Unknown, recalling: ChainLookup) -> None:
-        """Ask the store."""
+        """Look up the session of a response in the store."""
 
         def answered(session: str | StateError) -> None:
             if isinstance(session, str) and session:
@@ -214,18 +215,18 @@ class SharedResponseChains:
 
 
 def _key(unknown: Unknown) -> str:
-    """Return where it is noted, whose session an answer belonged to."""
+    """Return the store key for the session of a response."""
     return chain_key(*unknown)
 
 
-PROBE_S: Final = 0.1  # from one probe to the next
-_FEW: Final = 2  # good probes in a row that bring it back
-_MANY: Final = 8  # at the most: with the second that a new connection may take, a store is used 2 s after it is well
-_CALM_S: Final = 30.0  # so long after its return a failure is no relapse
+PROBE_S: Final = 0.1  # interval between probes
+_FEW: Final = 2  # successful probes in a row that bring the store back
+_MANY: Final = 8  # at most; with up to 1 s for a new connection, a store is back in use 2 s after it recovers
+_CALM_S: Final = 30.0  # a failure later than this after the store's return is not a relapse
 
 
 class StoreHealth:
-    """Up or down. `told(up, why)` hears of each change, and of nothing else."""
+    """Tracks whether the store is used. `told(up, why)` is called on each change only."""
 
     __slots__ = ("_good", "_needed", "_returned_at", "_told", "changes", "up")
 
@@ -238,7 +239,7 @@ class StoreHealth:
         self._returned_at = float("-inf")
 
     def failed(self, why: str, now: float) -> None:
-        """It did not answer, not in time, or with an error of its own."""
+        """Record a failure: no reply, a late reply, or an error."""
         self._good = 0
         if self.up:
             relapse = now - self._returned_at < _CALM_S
@@ -246,7 +247,7 @@ class StoreHealth:
             self._change(up=False, why=why)
 
     def answered(self, now: float) -> None:
-        """A probe was answered as it should be."""
+        """Record a successful probe."""
         if self.up:
             return
         self._good += 1
@@ -261,7 +262,7 @@ class StoreHealth:
 
 
 BUDGET_S: Final = 0.05
-_LATE_S: Final = 0.005  # so late, and this process was held up
+_LATE_S: Final = 0.005  # a timer this late means that this process was delayed
 _SOON_S: Final = 0.001
 
 Then = Callable[[Verdict], None]
@@ -269,7 +270,9 @@ Fault = Callable[[Exception], Verdict]
 
 
 class RemoteEngine:
-    """The shared side of an engine. Its `Keeper`, too: what was decided there is settled there."""
+    """Decides calls with a shared store. It is also their `Settlement`: a call that was decided in the store is settled
+    there.
+    """
 
     def __init__(
         self,
@@ -287,13 +290,13 @@ class RemoteEngine:
         self.health = health
         self.budget_s = budget_s
         self.windows = RemoteWindowCache()
-        self.fault = fault  # handles an exception: counts it, and returns the verdict
-        self._remember = remember  # blocks in this process what the store has found tripped
-        self._heard_time = heard_time  # called with the time of the store, with each commit
+        self.fault = fault  # handles an exception: counts it and returns the verdict
+        self._remember = remember  # blocks in this process what has tripped in the store
+        self._heard_time = heard_time  # called with the store's time after each commit
         self.chains: SharedResponseChains | None = None
         self._fallback = engine.local_store(self._read_window)
         self.degraded = 0  # decisions made without the store
-        self._waiting: deque[RemoteDecision | ChainLookup] = deque()  # nearly in the order of their deadlines
+        self._waiting: deque[RemoteDecision | ChainLookup] = deque()  # roughly in the order of their deadlines
         self._timer: asyncio.TimerHandle | None = None
         self._probing: asyncio.TimerHandle | None = None
         self._closed = False
@@ -302,7 +305,7 @@ class RemoteEngine:
     # -- decisions ---------------------------------------------------------------------------------------------------
 
     def decide(self, call: Call, then: Then) -> None:
-        """Judge one call; `then` gets the verdict, perhaps before this returns."""
+        """Decide one call. `then` is called with the verdict, possibly before this method returns."""
         deadline = self._loop.time() + self.budget_s
         unknown = self.chains.unknown(call) if self.chains is not None and self.health.up else None
         if self.chains is None or unknown is None:
@@ -338,7 +341,7 @@ class RemoteEngine:
             self._timer = self._loop.call_at(one.deadline, self._sweep)
 
     def fold(self, call: Call, plan: Plan, decision: Decision) -> Verdict:
-        """Return the verdict on a call that the store has committed."""
+        """Return the verdict for a call that was committed in the store."""
         engine, ops, done = self.engine, decision.ops, decision.result
         state_of(call).settlement = self
         if decision.contended:
@@ -349,7 +352,7 @@ class RemoteEngine:
         if done.denied_at >= 0:
             op, result = ops[done.denied_at], done.results[done.denied_at]
             if isinstance(op, CountFingerprint) and isinstance(result, FingerprintCount):
-                self._remember(op, result, plan.now)  # it stays blocked if the store fails
+                self._remember(op, result, plan.now)  # keeps the loop blocked if the store fails
         return engine.count(call, verdict, plan)
 
     def without(self, call: Call, plan: Plan) -> Verdict:
@@ -365,13 +368,16 @@ class RemoteEngine:
         return verdict
 
     def _read_window(self, key: str, now: float) -> StoredWindow:
-        """Without the store, detectors go on from the last copy."""
+        """Return the local window, or else the last copy of the shared one, so that detectors continue from it."""
         window = self.engine.local.store.read_window(key, now)
         return window if window.version else StoredWindow(0, self.windows.get(key).data)
 
     def _sweep(self, *, again: bool = False) -> None:
-        """Time is up for the oldest. Who was held up himself reads first what has come meanwhile: that he is late is
-        no fault of the store. Nor is it that several answers together took too long (a window to read, a conflict)."""
+        """Give up on decisions whose deadline has passed.
+
+        If this process was itself delayed, pending replies are read first, since the store is not at fault. Nor is
+        it when several round trips together took too long (reading a window, a conflict).
+        """
         now, waiting = self._loop.time(), self._waiting
         while waiting and (waiting[0].over or waiting[0].deadline <= now):
             if not waiting[0].over and now - waiting[0].deadline > _LATE_S and not again:
@@ -387,9 +393,9 @@ class RemoteEngine:
     # -- health ------------------------------------------------------------------------------------------------------
 
     def failed(self, why: str) -> None:
-        """The store did not do what it was asked: go on without it, and look when it is back."""
+        """Record a store failure, continue without the store and start probing it."""
         if self._closed:
-            return  # whoever still waits for an answer gets none: that is how it ends
+            return  # pending requests fail when the connection closes, which is expected
         self.health.failed(why, self._loop.time())
         if self._probing is None:
             self._probing = self._loop.call_later(PROBE_S, self._probe)
@@ -409,7 +415,7 @@ class RemoteEngine:
             self.health.failed("a probe failed", now)
 
     def close(self) -> None:
-        """Stop probing, and decide what is still open without the store."""
+        """Stop probing, and decide all pending calls without the store."""
         self._closed = True
         for timer in (self._timer, self._probing):
             if timer is not None:
@@ -418,7 +424,7 @@ class RemoteEngine:
         while self._waiting:
             self._waiting.popleft().give_up()
 
-    # -- how it ended ------------------------------------------------------------------------------------------------
+    # -- settlement ---------------------------------------------------------------------------------------------------
 
     def settle(self, _call: Call, ops: Sequence[Settle], *, failed: bool) -> None:
         """End what was in flight, and take back what does not count."""
@@ -432,12 +438,12 @@ class RemoteEngine:
             self.engine.tally.forgiven += taken_back
 
     def correct(self, _call: Call, ops: Sequence[AdjustCharge]) -> None:
-        """Charge what was really used. Without the store the estimate stays (SPEC L-3)."""
+        """Replace estimated charges by the actual use. Without the store, the estimates stay."""
         if self.health.up:
             self.store.correct(ops, self._done)
 
     def drop(self, dropped: Sequence[str]) -> None:
-        """Forget what is remembered under these keys, here and there."""
+        """Delete the state under these keys in this process and in the store."""
         self.windows.drop(dropped)
         self.engine.local.store.drop(dropped)
         if self.health.up:

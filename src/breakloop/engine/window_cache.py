@@ -1,7 +1,8 @@
-"""Copies of the windows in a shared store, so that most decisions need one round trip.
+"""A cache of windows in a shared store, so that most decisions need a single round trip.
 
-A copy may be old. The store compares versions, and returns the newer window. A window that was sent counts as written
-at once, so that the next request of the same session need not wait: commands run in the order in which they are sent.
+A copy may be outdated. The store compares versions and returns the newer window. A window counts as written as soon
+as it is sent, because commands run in the order in which they are sent; the next request of the same session does
+not have to wait.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ from typing import Final
 
 from breakloop.store.ops import StoredWindow, WindowWrite
 
-KEPT: Final = 10_000  # of at most 6 KB each
+KEPT: Final = 10_000  # at most 6 KB each
 
 NONE: Final = StoredWindow(0, b"")
-_UNKNOWN: Final = -1  # the version of a copy that may be right or not
+_UNKNOWN: Final = -1  # version of a copy that may be outdated
 
 
 class RemoteWindowCache:
-    """The most recently used ones."""
+    """A least recently used cache of windows."""
 
     __slots__ = ("_kept", "_windows")
 
@@ -31,12 +32,12 @@ class RemoteWindowCache:
         return len(self._windows)
 
     def missing(self, keys: Sequence[str]) -> list[str]:
-        """Return the keys of which there is no copy, or none that can be relied on."""
+        """Return the keys that have no copy, or only one that may be outdated."""
         windows = self._windows
         return [key for key in keys if (window := windows.get(key)) is None or window[0] == _UNKNOWN]
 
     def get(self, key: str, _now: float = 0.0) -> StoredWindow:
-        """Return the copy, or a window that is none."""
+        """Return the copy, or an empty window with version 0."""
         window = self._windows.get(key)
         if window is None:
             return NONE
@@ -44,7 +45,7 @@ class RemoteWindowCache:
         return window
 
     def put(self, key: str, window: StoredWindow) -> None:
-        """Keep what the store has."""
+        """Cache a window that was read from the store."""
         windows = self._windows
         windows[key] = window
         windows.move_to_end(key)
@@ -52,25 +53,27 @@ class RemoteWindowCache:
             windows.popitem(last=False)
 
     def sent(self, writes: Sequence[WindowWrite]) -> None:
-        """Take for written what is on its way."""
+        """Cache windows that are being written, as if they had been written."""
         for write in writes:
             if write.data is not None:
                 self.put(write.key, StoredWindow(write.becomes, write.data))
 
     def refused(self, writes: Sequence[WindowWrite], newer: Mapping[str, StoredWindow]) -> None:
-        """Nothing of it was written, because some had moved on; the others are not as they were taken to be."""
+        """Handle a conflict: nothing was written. The newer windows are cached; other copies may be outdated."""
         self.lost(writes)
         for key, window in newer.items():
             self.put(key, window)
 
     def lost(self, writes: Sequence[WindowWrite]) -> None:
-        """Nobody knows whether it was written: good enough to go on without the store, and to be read again with it."""
+        """Mark copies as possibly outdated after a write with an unknown outcome. They are used while the store is
+        unavailable, and read again once it is back.
+        """
         for write in writes:
             copy = self._windows.get(write.key)
             if copy is not None:
                 self._windows[write.key] = StoredWindow(_UNKNOWN, copy.data)
 
     def drop(self, keys: Sequence[str]) -> None:
-        """Forget copies."""
+        """Remove copies."""
         for key in keys:
             self._windows.pop(key, None)
