@@ -402,7 +402,7 @@ class MemoryFingerprints:
         """Take back the count of a failed request, if it is still present and the allowance is not used up."""
         spec = op.spec
         count = self.counts.live(op.key, now)
-        # A count expires a window after its last hit, so until then it includes the hit, unless a detection consumed it.
+        # A count expires a window after its last hit; until then it includes the hit, unless a detection consumed it.
         if count is None or op.at + spec.window_s <= now or spec.sliding is (type(count[1]) is int):
             return False
         if spec.sliding and op.at not in count[1]:
