@@ -1,6 +1,6 @@
 """The data directory, which holds what survives a restart, and the secret in it.
 
-The last good bundle is in `policy.last_good`. Without a usable directory the process runs normally, but nothing is
+The last good bundle is in `policy.cache`. Without a usable directory the process runs normally, but nothing is
 saved.
 """
 
@@ -47,7 +47,7 @@ class DataDir:
         return _key(self.kept_secret())
 
     def kept_secret(self) -> bytes:
-        """Return the secret that is generated once and stored here; without a usable directory, one for this run only."""
+        """Return the secret that is generated once and stored here; without a usable directory, one for this run."""
         if self.path is not None:
             kept = self.path / "secret"
             try:

@@ -56,7 +56,7 @@ class Order:
         return max(self.expires_at, self.changed_at) + kept_s <= now
 
     def text(self) -> str:
-        """Serialise the record as one line of ASCII. The time of change comes first, because the Redis script reads it."""
+        """Serialise the record as one line of ASCII. The time of change is first, because the Redis script reads it."""
         expires_at = None if self.expires_at == math.inf else self.expires_at
         parts = [self.changed_at, self.kind, self.key, expires_at, self.value]
         return json.dumps(parts, separators=(",", ":"), allow_nan=False)

@@ -64,7 +64,7 @@ class EntryBatch(NamedTuple):
 
 
 def _hook(value: object) -> bytes:
-    """Decode times of hits, the only values with a type of their own. `snapshot` ensures that they are read on the same
+    """Encode times of hits, the only values with a type of their own. `snapshot` ensures that they are read on the same
     kind of machine.
     """
     if isinstance(value, array):
@@ -188,7 +188,7 @@ _ROOM_BYTES: Final = 8 * 1024 * 1024  # less overwritten data than this is never
 _ROOM_SAVES: Final = 4  # nor less than this many times one save: frequently used entries are overwritten anyway
 _ROOM_ROWS: Final = 512
 _STEP_BYTES: Final = 1024 * 1024  # bytes compacted per save, plus twice what it writes
-_STEP_ROWS: Final = 128  # the same
+_STEP_ROWS: Final = 128  # rows compacted per save, likewise
 _EXPIRED_MAX: Final = 256  # rows deleted per save
 
 
@@ -266,7 +266,7 @@ SCHEMA: Final = Schema(
         "CREATE TABLE meta (name TEXT PRIMARY KEY, value) WITHOUT ROWID",
         "CREATE TABLE part (id INTEGER PRIMARY KEY, expires REAL, entries INTEGER, checksum INTEGER, data BLOB)",
     ),
-    # Large pages, and no overwriting of deleted data: each choice contributes to saving a third of the time.
+    # Rows are large, and deleted data need not be overwritten: each setting saves a third of the time.
     ("page_size = 16384", "secure_delete = OFF"),
 )
 _PUT_META: Final = "INSERT INTO meta VALUES (?, ?) ON CONFLICT DO UPDATE SET value = excluded.value"

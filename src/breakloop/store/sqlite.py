@@ -22,7 +22,7 @@ _COMPANIONS: Final = ("", "-wal", "-shm", "-journal")
 _DAMAGED: Final = frozenset((sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB))
 _PASSING: Final = frozenset(
     (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL)
-)  # files that stay open during a rename
+)  # temporary: the file stays open
 _WORDS: Final = {
     sqlite3.SQLITE_BUSY: "it is locked by another program",
     sqlite3.SQLITE_LOCKED: "it is locked",
@@ -251,7 +251,7 @@ class SqliteFile:
 
 
 def _rename(path: Path, kind: str) -> Path:
-    """Rename a file together with its WAL and shared memory files; return the new path. Raises `OSError`."""
+    """Rename a file together with its WAL, shared memory and journal files; return the new path. Raises `OSError`."""
     names = [path.with_name(f"{path.name}.{kind}-{number}") for number in range(1, _ASIDE_MAX + 1)]
     free = [name for name in names if not name.exists()]
     if not free:
