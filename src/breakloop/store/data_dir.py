@@ -1,6 +1,6 @@
 """The data directory, which holds what survives a restart, and the secret in it.
 
-The last good bundle is in `policy.cache`. Without a usable directory the process runs normally, but nothing is
+The last good bundle is stored by `policy.watch`. Without a usable directory the process runs normally, but nothing is
 saved.
 """
 

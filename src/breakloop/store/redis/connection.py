@@ -37,7 +37,7 @@ class RedisError(StateError):
     """An error response of the server. `code` is its first word: NOSCRIPT, OOM, READONLY, MOVED and so on."""
 
     def __init__(self, text: str) -> None:
-        super().__init__(text.partition(", with args")[0])  # some quote what they were sent (SPEC Y-1)
+        super().__init__(text.partition(", with args")[0])  # some errors quote the arguments
         self.code = text.partition(" ")[0]
 
 
@@ -114,7 +114,7 @@ class RedisConnection(asyncio.Protocol):
     # -- asyncio.Protocol ---------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Start reading and checking."""
+        """Enable keepalive and start the periodic check."""
         self._transport = cast("asyncio.Transport", transport)
         _keep_alive(transport.get_extra_info("socket"))
         self._watch = self._loop.call_later(self._silence_s, self._check)
@@ -339,7 +339,7 @@ class StaticAddress:
 
 
 class ReconnectBackoff:
-    """The delays between attempts to reconnect. `jitter` returns numbers from 0 to 1 and determines half of each delay."""
+    """The delays between attempts to reconnect. `jitter` returns 0 to 1 and determines half of each delay."""
 
     __slots__ = ("_jitter", "_tries")
 
@@ -480,7 +480,7 @@ class Reconnector:
         self._task = self._door.loop.create_task(self._recheck(self.link))
 
     async def _recheck(self, link: RedisConnection | None) -> None:
-        """Check whether the address has changed although the connection works. If that cannot be determined, keep it."""
+        """Check whether the address has changed although the connection works. If that is unknown, keep it."""
         try:
             moved = await self._finder.find() != self._address
         except StateError:

@@ -17,8 +17,8 @@ from breakloop.store.redis.scripts import names_place, plain_key, redis_key, red
 from breakloop.store.redis.topology import by_slot
 
 _AT_ONCE: Final = b"1000"
-_BREAKER: Final = struct.Struct("<B6d")  # as stored by values.lua: kind, last, minute, spend of it, of the one before,
-_KIND: Final = ord("k")  # open or not, open since
+_BREAKER: Final = struct.Struct("<B6d")  # values.lua: kind, last, minute, its spend, previous, open, since
+_KIND: Final = ord("k")
 _MINUTE_S: Final = 60.0
 _Send = Callable[[tuple[bytes, ...], Callable[[Any], None]], None]
 

@@ -61,7 +61,7 @@ class ShardedCommit:
         self._at = 0.0
 
     def next(self) -> list[Op] | None:
-        """Return the next commit, or None if all are done. Denials of earlier commits are repeated in their position."""
+        """Return the next commit, or None if all are done. Earlier denials are repeated in their position."""
         while self._turn < len(self._parts):
             _, own = self._parts[self._turn]
             if self._turn == 0 or any(map(self._matters, own)):
@@ -139,7 +139,7 @@ def arranged(ops: Sequence[Op], first: str) -> list[tuple[str, list[int]]]:
 
 
 class ShardedStore(RedisStore):
-    """A `RemoteStore` for keys of two places: an agent's and its project's. The windows of one commit are in one place."""
+    """A `RemoteStore` for keys of two places: an agent's and its project's. A commit has windows of one place."""
 
     __slots__ = ()
 
