@@ -1,1 +1,3 @@
-"""State: operations as data (`ops`), who carries them out (`store`), and the in-process store (`memory`)."""
+"""State: operations as data and the store interfaces (`ops`), the in-process store (`memory`), Redis (`redis`), and
+files.
+"""

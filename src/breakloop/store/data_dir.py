@@ -1,5 +1,8 @@
-"""The data directory: what a process keeps between its lives. Here the directory itself and the secret in it; the last
-good bundle is `policy.last_good`'s. Without a usable directory everything still runs, only nothing is kept."""
+"""The data directory, which holds what survives a restart, and the secret in it.
+
+The last good bundle is stored by `policy.watch`. Without a usable directory the process runs normally, but nothing is
+saved.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from breakloop.errors import SettingsError
 
 
 class DataDir:
-    """A directory that may turn out to be unusable: `path` is None then, and `warnings` say why."""
+    """A directory that may be unusable: `path` is then None, and `warnings` has the reasons."""
 
     __slots__ = ("path", "secret_from", "warnings")
 
@@ -34,7 +37,7 @@ class DataDir:
             )
 
     def secret(self, given: str, file: str) -> bytes:
-        """Return the key of fingerprints: as given, from a file, or one that is made once and kept here."""
+        """Return the key of fingerprints: from the settings, from a file, or generated once and stored here."""
         if given:
             self.secret_from = "settings"
             return _key(given.encode())
@@ -44,7 +47,7 @@ class DataDir:
         return _key(self.kept_secret())
 
     def kept_secret(self) -> bytes:
-        """Return the secret that is made once and kept here; without a usable directory, one for this run."""
+        """Return the secret that is generated once and stored here; without a usable directory, one for this run."""
         if self.path is not None:
             kept = self.path / "secret"
             try:
@@ -56,7 +59,7 @@ class DataDir:
         return secrets.token_hex(32).encode()
 
     async def agreed_secret(self, agree: Callable[[str], Awaitable[str]]) -> str:
-        """Return the secret that a fleet has agreed on, and keep a copy; `agree` is told what is kept here."""
+        """Return the secret shared by all instances and store a copy; `agree` is called with the local one."""
         kept = None if self.path is None else self.path / "secret"
         own = ""
         with suppress(OSError):
@@ -76,7 +79,7 @@ def _replace(file: Path, secret: str) -> None:
 
 
 def _written(file: Path, secret: str) -> Path:
-    """Write a secret beside its place, for nobody else to read."""
+    """Write a secret to a temporary file that only its owner can read."""
     beside = file.with_name(f"secret.{os.getpid()}.{secrets.token_hex(4)}")
     descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w") as made:
@@ -87,7 +90,7 @@ def _written(file: Path, secret: str) -> Path:
 
 
 def _key(secret: bytes) -> bytes:
-    """Reduce a secret of any length to a key of 32 bytes."""
+    """Derive a key of 32 bytes from a secret of any length."""
     return blake2b(secret, digest_size=32, person=b"breakloop-key").digest()
 
 
@@ -102,14 +105,14 @@ def _read_given(file: Path) -> bytes:
 
 
 def _read_or_make(file: Path) -> bytes:
-    """Two processes that start together end up with the same secret: whoever links first wins."""
+    """Read the secret or create it. Processes that start together use the same one: the first to link the file wins."""
     if not _filled(file):
         beside = _written(file, secrets.token_hex(32))
         try:
-            if file.exists():  # empty, or it would have been read: a damaged leftover
+            if file.exists():  # empty, otherwise it would have been read: a damaged leftover
                 beside.replace(file)
             else:
-                with suppress(FileExistsError):  # another process was quicker
+                with suppress(FileExistsError):  # another process was faster
                     os.link(beside, file)
         finally:
             beside.unlink(missing_ok=True)

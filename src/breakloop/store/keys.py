@@ -1,6 +1,6 @@
-"""State keys: how they are built, and how they are taken apart.
+"""Building and parsing of state keys.
 
-A key is a row of parts joined by `:`. Everything that a client can choose is escaped, so that ("a:b", "c") and
+A key consists of parts joined by `:`. Every part that a client can choose is escaped, so that ("a:b", "c") and
 ("a", "b:c") are different keys and no client can name the key of another.
 
     rule      [shadow:]FAMILY:PLACE:POLICY:RULE:VALUES[:PERIOD]   families tb, cb, tpm, tpd, brk
@@ -9,8 +9,8 @@ A key is a row of parts joined by `:`. Everything that a client can choose is es
     window    win:PLACE:OWNER:
     chain     chain:CALLER:ANSWER
 
-PLACE is the project, or `PROJECT|AGENT` where an agent has a part of its own (`shard_by: agent`). It decides on the
-slot of a Redis cluster. VALUES are those of the rule's `limit_keys`, joined by `|`.
+PLACE is the project, or `PROJECT|AGENT` where state is split by agent (`shard_by: agent`). It determines
+the slot in a Redis cluster. VALUES are those of the rule's `limit_keys`, joined by `|`.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from typing import Final, NamedTuple
 
 PART_MAX: Final = 256
 SHADOW: Final = "shadow:"
-AGENT_MARK: Final = "|"  # between project and agent, in the place of an agent
+AGENT_MARK: Final = "|"  # between project and agent
 _RULE_PARTS: Final = 5
 
 
 def escape(value: str) -> str:
-    """Return `value` with `%`, `:` and `|` written as percent escapes; of a long one, a digest.
+    """Return `value` with `%`, `:` and `|` percent-escaped, or a digest if it is long.
 
-    A store is bounded by its number of entries, so that a client must not choose how large they are.
+    A store is bounded by its number of entries, so clients must not control the size of an entry.
     """
     if len(value) > PART_MAX:
         # No escaped value begins with `%~`.
@@ -38,12 +38,12 @@ def escape(value: str) -> str:
 
 
 def unescape(escaped: str) -> str:
-    """Return the value that was escaped; of a long one, the digest."""
+    """Return the original value; for a long one, the digest."""
     return escaped.replace("%7C", "|").replace("%3A", ":").replace("%25", "%")
 
 
 def join_values(values: list[str]) -> str:
-    """Return several values as one part, in their order."""
+    """Join several values into one part, in order."""
     if len(values) == 1:
         return escape(values[0])
     return "|".join([escape(value) for value in values])
@@ -58,12 +58,14 @@ def split_values(values: str) -> list[str]:
 
 
 def prefix(group: int) -> str:
-    """Return how keys of a group begin: state of shadow policies is kept apart."""
+    """Return the prefix of a group's keys: the state of shadow policies is separate."""
     return SHADOW if group else ""
 
 
 def window_key(owner: str) -> str:
-    """Return the key of a window; `owner` includes the place. The last `:` tells it from keys that begin alike."""
+    """Return the key of a window; `owner` includes the place. The final `:` separates it from longer owners with the
+    same prefix.
+    """
     return f"win:{owner}:"
 
 
@@ -73,25 +75,27 @@ def run_key(place: str, rule: str, owner: str, start: float, group: int) -> str:
 
 
 def chain_key(caller: str, answer: str) -> str:
-    """Return the key of the session that an answer belongs to."""
+    """Return the key that maps a response to its session."""
     return f"chain:{escape(caller)}:{escape(answer)}"
 
 
-# -- taking apart ------------------------------------------------------------------------------------------------------
+# -- parsing -----------------------------------------------------------------------------------------------------------
 
 
 def fingerprint_of(key: str) -> str:
-    """Return the fingerprint that a count is for."""
+    """Return the fingerprint part of a count's key."""
     return key.rpartition(":")[2]
 
 
 def place_of(key: str) -> str:
-    """Return the place of a key, also of one that is cut off."""
+    """Return the place of a key, which may be truncated."""
     return split_place(key)[0]
 
 
 def split_place(key: str) -> tuple[str, str]:
-    """Return the place of a key and what ends it: nothing if the key may be cut off within its place."""
+    """Return the place of a key and the separator after it, which is empty if the key may be truncated within its
+    place.
+    """
     family, _, rest = key.partition(":")
     if family == "shadow":
         rest = rest.partition(":")[2]
@@ -100,12 +104,12 @@ def split_place(key: str) -> tuple[str, str]:
 
 
 def project_of(place: str) -> str:
-    """Return the project of a place, as its users write it."""
+    """Return the project of a place, unescaped."""
     return unescape(place.partition(AGENT_MARK)[0])
 
 
 class RuleKey(NamedTuple):
-    """A key of a rule's counter, taken apart."""
+    """The parts of a key of a rule's counter."""
 
     shadow: bool
     place: str
@@ -114,7 +118,7 @@ class RuleKey(NamedTuple):
 
 
 def parse_rule_key(key: str) -> RuleKey | None:
-    """Take apart the key of a rule's counter that has no period; None if it is not one."""
+    """Parse the key of a rule's counter without a period; None if it is not one."""
     parts = key.removeprefix(SHADOW).split(":")
     if len(parts) != _RULE_PARTS:
         return None

@@ -1,21 +1,13 @@
-"""The in-process store (`memory://`): a commit is a plain function call. Bounded, with a time to live on everything.
+"""The in-process store (`memory://`): a commit is a plain function call.
 
-The bytes: one table a family of keys, each entry a tuple that begins with the time it expires. Here is what makes a
-commit, and the windows; `memory_repeats` counts, `memory_limits` keeps buckets, accounts and breakers. Survival of
-restarts is the durable companion's work, not this file's.
+`MemoryFingerprints` stores counts, cooldowns, flights and counts taken back; `MemoryLimits` stores token buckets,
+accounts and breakers; `MemoryStore` combines them into commits and stores the windows. All data is in
+`ExpiringTable`s, which are bounded and give every entry a time to live. Saving to disk is done by `snapshot`.
 
-What the memory store keeps of limits: token buckets, accounts of a period, breakers. Each function is one step;
-which steps make a commit, and whether what was checked is charged, is `memory`'s to say.
-
-What the memory store keeps of repeats: counts, cooldowns, flights, and what was taken back. Whether a repeat denies
-anything, and what else belongs to the same commit, is `memory`'s to say.
-
-A bounded mapping with a time to live on every entry: the memory store's drawer.
-
-Entries are tuples whose first item is the time they expire. Tuples of numbers are not tracked by the garbage
-collector for long, so a million of them do not slow a collection down. The least recently used goes first.
-Reading is the dictionary's own `get`, at the speed of C: whoever reads looks at the expiry himself.
-Whoever saves it sets `dirty`, and finds there the keys that were changed; what has expired need not be saved.
+An entry is a tuple whose first item is its expiry. The garbage collector soon stops tracking tuples of numbers, so a
+million of them do not slow down a collection. The least recently used entry is evicted first. Reads use the plain
+`dict.get` for speed, so the reader checks the expiry. A table whose `dirty` set is enabled collects the keys that
+were changed; expired entries need not be saved.
 """
 
 from __future__ import annotations
@@ -51,21 +43,21 @@ from breakloop.store.ops import (
     WindowWrite,
 )
 
-Entry = tuple[Any, ...]  # (expires, ...): the rest is its owner's
+Entry = tuple[Any, ...]  # (expires, ...); the remaining items depend on the table
 
 
 class ExpiringTable(OrderedDict[str, Entry]):
-    """Constant time throughout; memory is bounded by `max_entries`."""
+    """A bounded mapping with expiry. All operations take constant time; memory is bounded by `max_entries`."""
 
     def __init__(self, max_entries: int) -> None:
         super().__init__()
         self.max_entries = max_entries
-        self._quiet_until = 0.0  # before that nothing has expired, as far as the oldest entry told
-        self.evicted = 0  # dropped alive, for lack of room
-        self.dirty: dict[str, None] | None = None  # changed or dropped since they were saved; None: nobody saves them
+        self._quiet_until = 0.0  # nothing expires before this time, judging by the oldest entry
+        self.evicted = 0  # live entries dropped for lack of room
+        self.dirty: dict[str, None] | None = None  # keys changed or dropped since the last save; None: not saved
 
     def put(self, key: str, entry: Entry, now: float) -> None:
-        """Store an entry as the most recently used."""
+        """Store an entry and make it the most recently used."""
         if key in self:
             self[key] = entry
             self.move_to_end(key)
@@ -78,13 +70,13 @@ class ExpiringTable(OrderedDict[str, Entry]):
             dirty[key] = None
 
     def change(self, key: str, entry: Entry) -> None:
-        """Store an entry in its place among the others."""
+        """Store an entry without changing its position."""
         self[key] = entry
         if self.dirty is not None:
             self.dirty[key] = None
 
     def discard(self, key: str) -> None:
-        """Drop a key, if it is there."""
+        """Drop a key if it exists."""
         if self.pop(key, None) is not None and self.dirty is not None:
             self.dirty[key] = None
 
@@ -94,14 +86,14 @@ class ExpiringTable(OrderedDict[str, Entry]):
         return None if entry is None or entry[0] <= now else entry
 
     def drop_prefix(self, prefix: str) -> int:
-        """Drop every key that begins with `prefix`. Walks everything: for operators, not for requests."""
+        """Drop every key that begins with `prefix`. Scans the whole table: for operators, not for requests."""
         doomed = [key for key in self if key.startswith(prefix)]
         for key in doomed:
             self.discard(key)
         return len(doomed)
 
     def _make_room(self, now: float) -> None:
-        """Clear away up to two expired entries for each new one, so that they go faster than anything comes."""
+        """Remove up to two expired entries for each new one, so that they are removed faster than new ones arrive."""
         for _ in (1, 2):
             key = next(iter(self), None)
             if key is None:
@@ -121,37 +113,37 @@ class ExpiringTable(OrderedDict[str, Entry]):
 Checked = tuple[Charge, float]  # a charge, and what would be left or used after it
 
 _MINUTE_S: Final = 60.0
-# So little short of enough is rounding: whoever waits as long as he is told has to pass, and ten tenths are one.
+# Tolerance for rounding: a client that waits as long as advised has to pass, and ten charges of 0.1 are 1.
 _DUST: Final = 1e-9
-# So long after its end an account is kept: a clock that steps back over the end of a period finds what was used in it.
+# How long an account is stored after its end, so that usage is still known if the clock steps back into the period.
 _LATE_S: Final = 3600.0
-# So long after its reset an open breaker waits for its probe; later its room may go to others.
+# How long an open breaker is stored after its reset, waiting for a probe; later its entry may be evicted.
 _UNASKED_S: Final = 86_400.0
 
 
 class MemoryLimits:
-    """What was taken, spent, and how fast."""
+    """Token buckets, accounts and breakers."""
 
     __slots__ = ("accounts", "buckets", "open", "rates")
 
     def __init__(self, max_entries: int) -> None:
-        self.buckets = ExpiringTable(max_entries)  # (expires, tokens, last); it expires when it is full again
-        self.accounts = ExpiringTable(max_entries)  # (expires, used); it expires some time after its period has ended
-        # A breaker is (expires, minute, spend of that minute, spend of the one before, since when it is open), in one
-        # of two tables: however many invented keys are counted, none pushes an open one out.
+        self.buckets = ExpiringTable(max_entries)  # (expires, tokens, last); expires when it is full again
+        self.accounts = ExpiringTable(max_entries)  # (expires, used); expires some time after its period has ended
+        # A breaker is (expires, minute, spend of that minute, spend of the one before, open since), in one of two
+        # tables, so that counting any number of invented keys cannot evict an open one.
         self.rates = ExpiringTable(max_entries)
         self.open = ExpiringTable(max(1, max_entries // 10))
 
     def tables(self) -> tuple[ExpiringTable, ...]:
-        """Return everything that is kept."""
+        """Return all tables."""
         return self.buckets, self.accounts, self.rates, self.open
 
     def forget(self, prefix: str) -> int:
-        """Drop every key that begins with `prefix`; return how many."""
+        """Drop every key that begins with `prefix`; return how many there were."""
         return sum(table.drop_prefix(prefix) for table in self.tables())
 
     def charge(self, charges: list[Checked], denied: dict[int, int], now: float) -> None:
-        """Charge what was checked, but for the groups that are denied."""
+        """Apply the checked charges, except those of denied groups."""
         buckets = self.buckets
         for op, after in charges:
             if op.group in denied:
@@ -165,7 +157,7 @@ class MemoryLimits:
     # -- buckets ---------------------------------------------------------------------------------------------------
 
     def left(self, op: TakeTokens, now: float) -> float:
-        """Return what would be left; less than nothing is too little."""
+        """Return the tokens that would be left; a negative number is a denial."""
         spec = op.spec
         entry = self.buckets.get(op.key)
         if entry is None or entry[0] <= now:
@@ -174,7 +166,7 @@ class MemoryLimits:
         return left if left >= 0.0 or left < -_DUST else 0.0
 
     def _correct_bucket(self, spec: BucketSpec, key: str, amount: float, now: float) -> None:
-        # One that has expired is full again, not gone: what an answer of a minute used beyond its estimate is not lost.
+        # An expired bucket is full, not missing: usage beyond the estimate of a long call is still charged.
         entry = self.buckets.live(key, now)
         tokens = spec.burst if entry is None else min(entry[1] + (now - entry[2]) * spec.rate, spec.burst)
         left = min(tokens - amount, spec.burst)
@@ -184,16 +176,16 @@ class MemoryLimits:
     # -- accounts --------------------------------------------------------------------------------------------------
 
     def used(self, op: ChargeBudget, now: float) -> int:
-        """Return what would be used, this charge included."""
+        """Return the usage including this charge."""
         entry = self.accounts.get(op.key)
-        # Only a clock that stepped back asks for a period that has ended, and then what was used in it counts.
+        # An ended period is requested only after the clock stepped back; its usage still counts.
         if entry is None or entry[0] - _LATE_S <= now < op.ends:
             return op.cost
         used: int = entry[1] + op.cost
         return used
 
     def correct(self, op: AdjustCharge, now: float) -> None:
-        """Take more of what was charged too little, give back of what was charged too much."""
+        """Charge the missing amount or refund the excess."""
         if isinstance(op.spec, BucketSpec):
             self._correct_bucket(op.spec, op.key, op.amount, now)
             return
@@ -204,7 +196,7 @@ class MemoryLimits:
     # -- breakers --------------------------------------------------------------------------------------------------
 
     def check(self, op: CheckBreaker, now: float) -> BreakerResult:
-        """Count an amount into the rate, and say whether the breaker is open then."""
+        """Count an amount into the rate and return whether the breaker is then open."""
         spec, key = op.spec, op.key
         entry = self.open.get(key) if self.open else None
         probe = entry is not None
@@ -227,7 +219,7 @@ class MemoryLimits:
         return BreakerResult(False, rate, 0.0, "closed" if probe else "")
 
     def breakers(self, prefix: str, now: float, most: int) -> list[StoredBreaker]:
-        """Return open ones by key, then closed ones, the last one counted first."""
+        """Return open breakers by key, then closed ones, most recently counted first."""
         minute = now // _MINUTE_S
         keys = heapq.nsmallest(most, [key for key in self.open if key.startswith(prefix)])
         closed = (key for key in reversed(self.rates) if key.startswith(prefix) and self.rates.live(key, now))
@@ -239,13 +231,13 @@ class MemoryLimits:
         ]
 
     def _stay_open(self, op: CheckBreaker, entry: Entry, now: float) -> BreakerResult:
-        self.open.move_to_end(op.key)  # what is asked for is in use
+        self.open.move_to_end(op.key)  # reading counts as use
         rate = _sliding(*_spent(entry, now // _MINUTE_S), now)
         return BreakerResult(True, rate, entry[4] + op.spec.reset_s - now if op.spec.reset_s else 0.0)
 
 
 def _spent(entry: Entry | None, minute: float) -> tuple[float, float]:
-    """Return the spend of this minute and of the one before."""
+    """Return the spend of this minute and of the previous one."""
     if entry is not None:
         if entry[1] == minute:
             return entry[2], entry[3]
@@ -255,23 +247,23 @@ def _spent(entry: Entry | None, minute: float) -> tuple[float, float]:
 
 
 def _sliding(current: float, previous: float, now: float) -> float:
-    """Return the rate of the last 60 s: of the minute before, what is still within them."""
+    """Return the rate of the last 60 s, including the share of the previous minute that is still within them."""
     return current + previous * (_MINUTE_S - now % _MINUTE_S) / _MINUTE_S if previous else current
 
 
-Lead = tuple[CountFingerprint, Entry]  # a flight that begins if its request passes
+Lead = tuple[CountFingerprint, Entry]  # a flight that starts if its request passes
 
-# A sliding count keeps the times of at most so many hits beyond its limit: a throttle's delay grows up to 30 s,
-# which is 300 hits of 100 ms.
+# A sliding count stores the times of at most this many hits beyond its limit: the delay of a throttle grows up to
+# 30 s, which is 300 hits of 100 ms.
 _HITS_KEPT = 301
 
 
-# Almost every count is small and trips nothing: its result need not be made anew.
+# Most counts are small and do not trip, so their results are shared.
 _SMALL_COUNTS = tuple(FingerprintCount(count) for count in range(64))
 
 
 class MemoryFingerprints:
-    """Fingerprints and how often they came."""
+    """Counts, cooldowns and flights of fingerprints."""
 
     __slots__ = ("cooldowns", "counts", "flights", "taken_back")
 
@@ -279,16 +271,16 @@ class MemoryFingerprints:
         few = max(1, max_entries // 10)
         self.counts = ExpiringTable(max_entries)  # (expires, count or times)
         self.cooldowns = ExpiringTable(max_entries)  # (expires, until, hits, cooldown_s, detected)
-        # (expires, started, number, free, hits); `free` places are left, none once the leader has its answer
+        # (expires, started, number, free, hits); `free` requests may still join, 0 once the leader has a response
         self.flights = ExpiringTable(few)
         self.taken_back = ExpiringTable(few)  # (expires, times)
 
     def tables(self) -> tuple[ExpiringTable, ...]:
-        """Return everything that is kept."""
+        """Return all tables."""
         return self.counts, self.cooldowns, self.flights, self.taken_back
 
     def forget(self, prefix: str) -> int:
-        """Drop every key that begins with `prefix`; return how many fingerprints that were."""
+        """Drop every key that begins with `prefix`; return how many fingerprints there were."""
         self.flights.drop_prefix(prefix)
         self.taken_back.drop_prefix(prefix)
         return self.counts.drop_prefix(prefix) + self.cooldowns.drop_prefix(prefix)
@@ -296,7 +288,7 @@ class MemoryFingerprints:
     # -- counts and cooldowns --------------------------------------------------------------------------------------
 
     def count(self, op: CountFingerprint, now: float) -> FingerprintCount:
-        """Count a hit, and say whether it is one too many."""
+        """Count a hit and return whether it trips."""
         spec = op.spec
         cooled = None
         if spec.cooldown_s:
@@ -306,7 +298,7 @@ class MemoryFingerprints:
             if cooled is not None:
                 if now < cooled[1]:
                     return self._cooling(op, cooled, now)
-                # A hit after the cooldown is not quiet: its memory lives on.
+                # A hit after the cooldown extends the entry, so that the next cooldown still grows.
                 self.cooldowns.put(op.key, (now + spec.cooldown_max_s, *cooled[1:]), now)
         before, count = self._slide(op, now) if spec.sliding else self._count_idle(op, now)
         if count <= op.limit and (cooled is not None or not spec.at_once):
@@ -316,18 +308,18 @@ class MemoryFingerprints:
         return FingerprintCount(count, True, before <= op.limit, spec.window_s)
 
     def _count_idle(self, op: CountFingerprint, now: float) -> tuple[int, int]:
-        """Count a hit; return the count of the hit before, and this one's."""
+        """Count a hit; return the count before and after it."""
         entry = self.counts.live(op.key, now)
-        # A count of the other kind is of a block that was changed meanwhile: it begins anew.
+        # A count of the other kind belongs to a block whose settings have changed: start from zero.
         before: int = 0 if entry is None or type(entry[1]) is not int else entry[1]
         self.counts.put(op.key, (now + op.spec.window_s, before + 1), now)
         return before, before + 1
 
     def _slide(self, op: CountFingerprint, now: float) -> tuple[int, int]:
-        """The same over a true window."""
+        """Like `_count_idle`, with a true sliding window."""
         window_s = op.spec.window_s
         entry = self.counts.get(op.key)
-        if entry is None or entry[0] <= now or type(entry[1]) is int:  # as most
+        if entry is None or entry[0] <= now or type(entry[1]) is int:  # at most
             self.counts.put(op.key, (now + window_s, array("d", (now,))), now)
             return 0, 1
         times: array[float] = entry[1]
@@ -359,7 +351,7 @@ class MemoryFingerprints:
         return FingerprintCount(int(hits) + 1, True, False, until - now)
 
     def remember(self, op: CountFingerprint, found: FingerprintCount, now: float) -> None:
-        """Block a key as another store does: for as long, and with as many hits."""
+        """Copy a block from another store, with its duration and hits."""
         spec, until = op.spec, now + found.wait_s
         if not found.tripped or not found.wait_s:
             return
@@ -373,14 +365,16 @@ class MemoryFingerprints:
     # -- flights ---------------------------------------------------------------------------------------------------
 
     def track(self, op: CountFingerprint, now: float, leads: list[Lead]) -> FingerprintCount:
-        """Join the flight of this key, or count and be ready to lead the next."""
+        """Join the flight of this key, or count the request and prepare to lead the next flight."""
         flight = self.flights.get(op.key)
         number = 1
         if flight is not None and flight[0] > now:
             expires, started, number, free, hits = flight
             if free > 0:
                 self.flights[op.key] = (expires, started, number, free - 1, hits)
-                return FingerprintCount(hits, False, False, 0.0, JOINED)  # by position: names cost twice as much
+                return FingerprintCount(
+                    hits, False, False, 0.0, JOINED
+                )  # positional: keyword arguments take twice as long
             number += 1
         repeated = self.count(op, now)
         if repeated.tripped or not op.spec.concurrent_free:
@@ -389,13 +383,15 @@ class MemoryFingerprints:
         return _new(FingerprintCount, (repeated[0], False, False, 0.0, number))
 
     def lead(self, leads: list[Lead], denied: dict[int, int], now: float) -> None:
-        """Begin flights. Not of what is denied: it has its answer already."""
+        """Start flights, except for denied requests: they already have their response."""
         for op, flight in leads:
             if op.group not in denied:
                 self.flights.put(op.key, flight, now)
 
     def land(self, op: Settle) -> None:
-        """End a flight, if it is still this one's. It keeps its number, so that no other is taken for it."""
+        """End a flight if it is still the same one. Its number stays in use, so that another flight is not mistaken for
+        it.
+        """
         flight = self.flights.get(op.key)
         if flight is not None and flight[1] == op.at and flight[2] == op.flight:
             self.flights[op.key] = (flight[0], op.at, op.flight, 0, 0)
@@ -403,10 +399,10 @@ class MemoryFingerprints:
     # -- counts taken back -----------------------------------------------------------------------------------------
 
     def take_back(self, op: Settle, now: float) -> bool:
-        """Take the count of a failed request back, if it is still there and enough are not taken back already."""
+        """Take back the count of a failed request, if it is still present and the allowance is not used up."""
         spec = op.spec
         count = self.counts.live(op.key, now)
-        # A count lives for a window after each hit, so within that time the hit is in it, unless a detection took it.
+        # A count expires a window after its last hit; until then it includes the hit, unless a detection consumed it.
         if count is None or op.at + spec.window_s <= now or spec.sliding is (type(count[1]) is int):
             return False
         if spec.sliding and op.at not in count[1]:
@@ -428,7 +424,7 @@ class MemoryFingerprints:
 
 
 _NO_WINDOW: Final = StoredWindow(0, b"")
-_new: Final = tuple.__new__  # makes a named tuple in half the time that its name takes
+_new: Final = tuple.__new__  # creates a named tuple in half the time of its constructor
 
 
 class MemoryStore:
@@ -447,14 +443,14 @@ class MemoryStore:
 
     @property
     def evicted(self) -> int:
-        """How many live entries had to go for lack of room."""
+        """How many live entries were evicted for lack of room."""
         return sum(table.evicted for table in self._tables())
 
     def _tables(self) -> tuple[ExpiringTable, ...]:
         return (*self._repeats.tables(), *self._limits.tables(), self._windows)
 
     def kept(self) -> dict[str, ExpiringTable]:
-        """Return what should outlive the process, by the names it has on disk."""
+        """Return the tables that are saved, by their names on disk."""
         counted = {"counts": self._repeats.counts, "cooldowns": self._repeats.cooldowns}
         limits = self._limits
         spent = {"accounts": limits.accounts, "rates": limits.rates, "open": limits.open}
@@ -462,16 +458,16 @@ class MemoryStore:
 
     @property
     def latest(self) -> float:
-        """The latest time it was told: from there it goes on."""
+        """The latest time passed to the store; time continues from there."""
         return self._latest
 
     def resume(self, at: float) -> None:
-        """Go on from where another life ended, also where the clock stepped back meanwhile."""
+        """Continue from the time of a previous process, even if the clock stepped back since."""
         self._latest = max(self._latest, at)
 
     def commit(self, ops: Sequence[Op], now: float, windows: Sequence[WindowWrite] = ()) -> CommitResult:
-        """Carry out `ops` in one; see `state.store`."""
-        # A clock that stepped back stands still here: nothing refills twice.
+        """Execute `ops` and write `windows` atomically; see `Store`."""
+        # If the clock steps back, time stands still here, so that nothing refills twice.
         now = self._latest = now if now > self._latest else self._latest  # noqa: FURB136 - half the time of `max`
         newer = self._newer(windows, now) if windows else None
         if newer is not None:
@@ -480,7 +476,7 @@ class MemoryStore:
         results: list[Result] = []
         charges: list[Checked] = []
         leads: list[Lead] = []
-        denied: dict[int, int] = {}  # group -> index of the operation that denied it first
+        denied: dict[int, int] = {}  # group -> index of the first operation that denied it
         result: Result
         for op in ops:
             if type(op) is CountFingerprint:
@@ -490,7 +486,7 @@ class MemoryStore:
                 result, passes = None, True
             elif type(op) is TakeTokens:
                 result = left = limits.left(op, now)
-                charges.append((op, left))  # what is denied is not charged: its group is not
+                charges.append((op, left))  # a denied operation is not charged, because its group is denied
                 passes = left >= 0.0
             elif type(op) is ChargeBudget:
                 result = used = limits.used(op, now)
@@ -511,7 +507,7 @@ class MemoryStore:
         return CommitResult(results, denied.get(ENFORCED, -1), None, now)
 
     def _rare(self, op: CheckBreaker | Deny | Observation, now: float) -> tuple[Result, bool]:
-        """Run an operation that few commits have; return its result, and whether the request passes."""
+        """Run an operation that is rare in commits; return its result and whether the request passes."""
         match op:
             case CheckBreaker():
                 checked = self._limits.check(op, now)
@@ -524,7 +520,7 @@ class MemoryStore:
                 assert_never(op)
 
     def settle(self, ops: Sequence[Settle], now: float, *, failed: bool) -> int:
-        """Say that requests have ended; see `state.store`."""
+        """Report that requests have ended; see `Store`."""
         now = self._latest = max(now, self._latest)
         taken_back = 0
         for op in ops:
@@ -535,13 +531,13 @@ class MemoryStore:
         return taken_back
 
     def correct(self, ops: Sequence[AdjustCharge], now: float) -> None:
-        """Correct what was charged; see `state.store`."""
+        """Correct charges; see `Store`."""
         now = self._latest = max(now, self._latest)
         for op in ops:
             self._limits.correct(op, now)
 
     def remember(self, op: CountFingerprint, found: FingerprintCount, now: float) -> None:
-        """Take over what another store has found tripped: it stays blocked here as long as it would there."""
+        """Copy a tripped fingerprint from another store: it stays blocked here for as long as there."""
         now = self._latest = max(now, self._latest)
         self._repeats.remember(op, found, now)
 
@@ -555,7 +551,7 @@ class MemoryStore:
         return self._limits.breakers(prefix, max(now, self._latest), most)
 
     def look_up(self, prefix: str, most: int) -> list[Mapping[str, object]]:
-        """Return what is kept under keys that begin so, for operators. Walks everything."""
+        """Return the entries whose key begins with a prefix, for operators. Scans the whole store."""
         found: list[Mapping[str, object]] = []
         for kind, table in self.kept().items():
             for key, entry in table.items():
@@ -566,7 +562,7 @@ class MemoryStore:
         return found
 
     def drop(self, keys: Sequence[str]) -> None:
-        """Drop what is kept under these very keys."""
+        """Drop the entries with exactly these keys."""
         for table in self._tables():
             for key in keys:
                 table.discard(key)
@@ -587,5 +583,5 @@ class MemoryStore:
 
 
 def _shown(entry: Entry) -> list[object]:
-    """Return an entry for people: of what is packed or long, its size."""
+    """Return an entry in readable form: packed or long values are replaced by their size."""
     return [part if isinstance(part, int | float | str) else len(part) for part in entry[1:]]

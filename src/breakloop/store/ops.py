@@ -1,7 +1,7 @@
-"""Operations on state, as data: detectors and limiters plan them, a store carries them out in one commit.
+"""Operations on state, as data: detectors and limiters plan them, a store executes them in one commit.
 
 Every operation belongs to a `group`. Group 0 is enforced. Each shadow policy has a group of its own, so that a denial
-it would have made stops its own charges and no others. The specification of an operation (`FingerprintSpec`,
+in shadow stops only the charges of its own policy. The specification of an operation (`FingerprintSpec`,
 `BucketSpec`, ...) is built once, when a bundle is compiled; only the key and the cost are built for each request.
 
 An operation names the object that planned it, so that its result can be turned into a verdict: the detector of a count
@@ -37,20 +37,20 @@ from breakloop.model.call import Call
 from breakloop.model.verdict import LimitState, LoopFinding, Verdict
 
 ENFORCED = 0
-FLIGHT_S: Final = 1.0  # how long after its start other requests may join one that has no answer yet
-JOINED: Final = -1  # `FingerprintCount.flight` of a request that joined another
+FLIGHT_S: Final = 1.0  # how long other requests may join a request that has no response yet
+JOINED: Final = -1  # value of `FingerprintCount.flight` for a request that joined another
 
-# How long a detected loop is blocked by default: the first time, the factor for each further time, and at most.
+# Default cooldown of a detected loop: the first one, the growth factor for each further one, and the maximum.
 COOLDOWN_S: Final = 30
 COOLDOWN_GROWTH: Final = 2.0
 COOLDOWN_MAX_S: Final = 900
 
 
-# -- who planned an operation: what turning its result into a verdict needs -------------------------------------------
+# -- sources of operations: needed to turn a result into a verdict ----------------------------------------------------
 
 
 class DetectorTerms(Protocol):
-    """The settings of a detector that verdicts and events name."""
+    """The settings of a detector that appear in verdicts and events."""
 
     @property
     def policy(self) -> str: ...
@@ -71,7 +71,7 @@ class LoopSource(Protocol):
     def config(self) -> DetectorTerms: ...
     @property
     def window_keys(self) -> tuple[str, ...]:
-        """Keys beside the count that a release has to drop."""
+        """Keys other than the count that a release has to drop."""
         ...
 
     def finding(self, op: CountFingerprint, result: FingerprintCount) -> LoopFinding:
@@ -79,7 +79,7 @@ class LoopSource(Protocol):
         ...
 
     def note(self, loop: LoopFinding) -> str:
-        """Return the sentence for a model that is steered."""
+        """Return the sentence that is added for the model when the action is `steer`."""
         ...
 
     def delay_ms(self, count: int) -> int:
@@ -87,7 +87,7 @@ class LoopSource(Protocol):
         ...
 
     def sender(self, call: Call) -> tuple[str, str]:
-        """Return caller and agent, as events name them."""
+        """Return caller and agent as they appear in events."""
         ...
 
 
@@ -106,7 +106,7 @@ class ObservedLoop(Protocol):
         ...
 
     def note(self, loop: LoopFinding) -> str:
-        """Return the sentence for a model that is steered."""
+        """Return the sentence that is added for the model when the action is `steer`."""
         ...
 
     def delay_ms(self, count: int) -> int:
@@ -114,12 +114,12 @@ class ObservedLoop(Protocol):
         ...
 
     def sender(self, call: Call) -> tuple[str, str]:
-        """Return caller and agent, as events name them."""
+        """Return caller and agent as they appear in events."""
         ...
 
 
 class DenialSource(Protocol):
-    """What denies a call without looking at any state."""
+    """The source of a denial that depends on no state."""
 
     @property
     def denial_reason(self) -> str: ...
@@ -129,12 +129,12 @@ class DenialSource(Protocol):
         ...
 
     def describe_denial(self, call: Call, verdict: Verdict) -> None:
-        """Set status, policy, rule and message."""
+        """Set status, policy, rule and message of the denial."""
         ...
 
 
 class DeniedElsewhere:
-    """The owner of a `Deny` that repeats, in another commit, what an operation has found."""
+    """The source of a `Deny` that repeats the outcome of an operation in another commit."""
 
     denial_reason = ""
     denied_by = ("", "")
@@ -147,7 +147,7 @@ DENIED_ELSEWHERE: Final = DeniedElsewhere()
 
 
 class RuleRef(Protocol):
-    """The rule of a charge, as verdicts and events name it."""
+    """The rule of a charge, as it appears in verdicts and events."""
 
     @property
     def policy(self) -> str: ...
@@ -158,7 +158,7 @@ class RuleRef(Protocol):
 
 
 class ActualUse(NamedTuple):
-    """What a call has used, according to its answer."""
+    """The actual usage of a call, taken from its response."""
 
     tokens: int = 0
     microusd: int = 0
@@ -174,7 +174,7 @@ class BudgetStage(NamedTuple):
 
     @property
     def warning(self) -> str:
-        """What the client sees: `budget_warn` or `budget_throttle`."""
+        """The warning that the client sees: `budget_warn` or `budget_throttle`."""
         return f"budget_{self.action}"
 
 
@@ -187,12 +187,12 @@ class ChargeLimiter(Protocol[_OpT_contra, _ResultT_contra]):
 
     @property
     def needs(self) -> str:
-        """What it needs of an estimate: nothing (""), "tokens" or "microusd"."""
+        """Which part of an estimate it needs: nothing (""), "tokens" or "microusd"."""
         ...
 
     @property
     def renews(self) -> bool:
-        """Whether what was used comes back with time; only such limits appear in the `RateLimit` fields."""
+        """Whether the limit renews with time. Only such limits appear in the `RateLimit` fields."""
         ...
 
     def reason_for(self, op: _OpT_contra) -> str:
@@ -200,7 +200,7 @@ class ChargeLimiter(Protocol[_OpT_contra, _ResultT_contra]):
         ...
 
     def describe_denial(self, op: _OpT_contra, result: _ResultT_contra, now: float, verdict: Verdict) -> None:
-        """Set reason, message, when to retry (or `never`) and the state of the limit."""
+        """Set the reason, the message, when to retry (or `never`) and the state of the limit."""
         ...
 
     def describe_limit(self, name: str, op: _OpT_contra, result: _ResultT_contra, now: float) -> LimitState:
@@ -208,7 +208,7 @@ class ChargeLimiter(Protocol[_OpT_contra, _ResultT_contra]):
         ...
 
     def adjust(self, op: _OpT_contra, used: ActualUse) -> AdjustCharge | None:
-        """Return what the answer adds to the charge or takes from it; None if the charge was right."""
+        """Return the difference between actual usage and the charge, or None if the charge was right."""
         ...
 
 
@@ -232,7 +232,7 @@ class BreakerLimiter(Protocol):
         ...
 
     def describe_denial(self, op: CheckBreaker, result: BreakerResult, now: float, verdict: Verdict) -> None:
-        """Set reason, message, when to retry (or `never`) and the state of the limit."""
+        """Set the reason, the message, when to retry (or `never`) and the state of the limit."""
         ...
 
     def event_data(self, op: CheckBreaker, result: BreakerResult) -> dict[str, object]:
@@ -245,29 +245,32 @@ class BreakerLimiter(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FingerprintSpec:
-    """How often one fingerprint may come: `limit` pass within `window_s`, the next trips."""
+    """How often a fingerprint may occur: `limit` requests pass within `window_s`, the next one trips."""
 
     window_s: float
     limit: int
-    sliding: bool = False  # False: the count lives for `window_s` after the last hit
-    denies: bool = True  # False: warn and throttle, which never end evaluation
+    sliding: bool = False  # False: the count expires `window_s` after the last hit
+    denies: bool = True  # False for warn and throttle, which never end evaluation
     cooldown_s: float = 0.0  # 0: no cooldown; the count itself keeps blocking
     growth: float = 1.0
     cooldown_max_s: float = 0.0
-    concurrent_free: int = 0  # so many tracked ones join one that is in flight, and are not counted
-    retry_free: int = 0  # so many counts a window are taken back because the answer failed
-    at_once: bool = False  # the first one trips: `limit` is for those after a cooldown
+    concurrent_free: int = 0  # how many tracked requests may join one in flight without being counted
+    retry_free: int = 0  # how many counts per window are taken back because the response failed
+    at_once: bool = False  # the first hit trips; `limit` applies after a cooldown
 
     def next_cooldown_s(self, before_s: float | None) -> float:
-        """Return how long the next cooldown is; `before_s` is the last one's length, if it is remembered. The Redis
-        script (`commit.lua`) computes the same."""
+        """Return the length of the next cooldown. `before_s` is the length of the previous one, if it is still stored.
+        `commit.lua` computes the same.
+        """
         return self.cooldown_s if before_s is None else min(before_s * self.growth, self.cooldown_max_s)
 
 
 def blocked_at_once(
     cooldown_s: float = COOLDOWN_S, growth: float = COOLDOWN_GROWTH, max_s: float = COOLDOWN_MAX_S
 ) -> FingerprintSpec:
-    """A recognised loop is blocked at once; after a cooldown the same passes once, and then the cooldown has grown."""
+    """Return the spec for a loop that is already recognised: it is blocked on the first hit. After each cooldown one
+    request passes, and the next cooldown is longer.
+    """
     return FingerprintSpec(
         window_s=60.0,
         limit=1,
@@ -281,9 +284,10 @@ def blocked_at_once(
 
 @final
 class CountFingerprint:
-    """Count a fingerprint. Always done, whatever else the request meets (SPEC E-4).
+    """Count a fingerprint. It is counted even if another operation denies the request.
 
-    `tracked`: its end will be told (`Settle`), so it may join one that is in flight, or lead a flight itself.
+    `tracked` means that the end of the request will be reported with `Settle`, so that it may join a request in
+    flight or lead a flight.
     """
 
     __slots__ = ("group", "key", "limit", "owner", "spec", "tracked")
@@ -306,20 +310,21 @@ class CountFingerprint:
 
 
 class FingerprintCount(NamedTuple):
-    """How often it has come. `wait_s` is how long it stays blocked from now (0 unless it tripped)."""
+    """The count of a fingerprint. `wait_s` is how long it stays blocked from now (0 unless it tripped)."""
 
     hits: int
     tripped: bool = False
-    fresh: bool = False  # tripped just now, and not while cooling down
+    fresh: bool = False  # tripped by this request, not by a running cooldown
     wait_s: float = 0.0
-    flight: int = 0  # > 0: it leads a flight, the how-manieth of its time; JOINED: it joined one, and `hits` is its
+    flight: int = 0  # > 0: leads a flight, with this number; JOINED: joined one, and `hits` is the leader's count
 
 
 @final
 class Settle:
-    """Say that a counted request has ended: its flight is over, and if it failed its count is taken back (SPEC LD-6).
+    """Report the end of a counted request: its flight ends, and if it failed its count is taken back.
 
-    `at` is when it was counted, by the store's time (`CommitResult.at`); `flight` as its `FingerprintCount` says.
+    `at` is the time of the count by the store's clock (`CommitResult.at`); `flight` is copied from its
+    `FingerprintCount`.
     """
 
     __slots__ = ("at", "flight", "key", "spec")
@@ -333,7 +338,7 @@ class Settle:
 
 @dataclass(frozen=True, slots=True)
 class BucketSpec:
-    """A token bucket: holds `burst`, refills `rate` a second."""
+    """A token bucket that holds `burst` tokens and refills at `rate` per second."""
 
     rate: float
     burst: float
@@ -341,9 +346,10 @@ class BucketSpec:
 
 @final
 class TakeTokens:
-    """Take `cost` tokens, if every limit of the commit allows it.
+    """Take `cost` tokens if every limit of the commit allows it.
 
-    Its result is what is left after the charge; less than nothing means denied, and by how much it fell short.
+    The result is the number of tokens left after the charge. A negative result is a denial and gives the missing
+    amount.
     """
 
     __slots__ = ("cost", "group", "key", "limiter", "rule", "spec")
@@ -367,18 +373,18 @@ class TakeTokens:
 
 @dataclass(frozen=True, slots=True)
 class BudgetSpec:
-    """A budget of one period, in whole units: micro-dollars, tokens, thousandths of a plain cost."""
+    """A budget for one period, in whole units: micro-dollars, tokens, or thousandths of a plain cost."""
 
     budget: int
 
 
 @final
 class ChargeBudget:
-    """Charge `cost` to an account whose period `ends`, if every limit of the commit allows it.
+    """Charge `cost` to an account whose period ends at `ends`, if every limit of the commit allows it.
 
-    Its result is what is used after the charge; more than the budget means denied, and nothing charged. The key names
-    the period, so that a later correction finds the one that was charged. Each charge moves the end of its account to
-    `ends`; once that has passed, a charge with a later one begins anew.
+    The result is the usage after the charge. A result above the budget is a denial, and nothing is charged. The key
+    names the period, so that a later correction applies to the period that was charged. Each charge moves the end of
+    its account to `ends`; after that time, a charge with a later end starts from zero.
     """
 
     __slots__ = ("cost", "ends", "group", "key", "limiter", "rule", "spec")
@@ -404,7 +410,7 @@ class ChargeBudget:
 
 @dataclass(frozen=True, slots=True)
 class BreakerSpec:
-    """A breaker: opens when `threshold` is reached within a sliding minute."""
+    """A breaker that opens when `threshold` is reached within a sliding minute."""
 
     threshold: float
     reset_s: float  # 0: only an operator closes it
@@ -412,14 +418,16 @@ class BreakerSpec:
 
 @final
 class CheckBreaker:
-    """Count `amount` into the rate of a key; a rate that reaches the threshold opens it, and open denies.
+    """Count `amount` into the rate of a key. A rate that reaches the threshold opens the breaker; an open breaker
+    denies.
 
-    The rate is over a sliding minute: this minute of the clock, and of the one before what is still within 60 s. It is
-    of what was asked for: who is denied by this breaker's opening, or by a limit behind it, is counted for good (else a
-    limit would hide a runaway). Who was denied before it in its group is not, and nobody is while it is open.
+    The rate covers a sliding minute: the current clock minute, plus the share of the previous one that is still
+    within 60 s. It measures requested spend: a request that is denied because this breaker opens, or by a later
+    limit, stays counted. Otherwise a limit would hide a runaway. Requests that were denied earlier in the same group
+    are not counted, and none are counted while the breaker is open.
 
-    From `reset_s` after its opening the next request is the probe. Its own rate decides at once: below the threshold
-    it closes, else it opens again. So there is never more than one, and none whose end has to be waited for.
+    The first request after `reset_s` is the probe. Its own rate decides immediately: below the threshold the breaker
+    closes, otherwise it opens again. So there is never more than one probe, and none has to be waited for.
     """
 
     __slots__ = ("amount", "group", "key", "limiter", "rule", "spec")
@@ -445,25 +453,26 @@ class BreakerResult(NamedTuple):
     """The state of a breaker for one request. Open denies."""
 
     open: bool
-    rate: float  # spend of the last minute, this request's included where it was counted
-    wait_s: float = 0.0  # until its reset; 0 where only an operator closes it, or it is closed
-    changed: str = ""  # "opened" or "closed" by this request; only a probe that passes closes
+    rate: float  # spend of the last minute, including this request if it was counted
+    wait_s: float = 0.0  # seconds until the reset; 0 if closed, or if only an operator can close it
+    changed: str = ""  # "opened" or "closed" by this request; only a successful probe closes
 
 
 class StoredBreaker(NamedTuple):
-    """A breaker as a store keeps it."""
+    """A breaker as it is stored."""
 
     key: str
     rate: float  # spend of the last minute
-    since: float | None  # when it opened, or opened again; None: it is closed
+    since: float | None  # when it last opened; None: it is closed
 
 
 @final
 class AdjustCharge:
-    """Say what was really used of something that was charged: `amount` more, or less than nothing.
+    """Correct a charge to the actual usage: `amount` is the difference, negative for a refund.
 
-    A bucket that was charged too little may fall below nothing, also from being full again meanwhile, and one that was
-    charged too much fills up to its brim. An account does not fall below nothing; one that is gone stays so.
+    A bucket that was charged too little may become negative, even if it has refilled in the meantime; a refund fills
+    it up to `burst` at most. An account does not become negative, and an account that no longer exists is not
+    created.
     """
 
     __slots__ = ("amount", "key", "spec")
@@ -476,7 +485,7 @@ class AdjustCharge:
 
 @final
 class Observation:
-    """Record a loop that is only reported: it denies nothing, and stays in its position among the operations."""
+    """Record a loop that is only reported. It denies nothing and keeps its position among the operations."""
 
     __slots__ = ("group", "owner")
 
@@ -487,7 +496,7 @@ class Observation:
 
 @final
 class Deny:
-    """Deny without looking at any state (a missing descriptor), in its position among the operations."""
+    """Deny without reading any state (for example, a missing descriptor), in its position among the operations."""
 
     __slots__ = ("group", "owner")
 
@@ -499,7 +508,7 @@ class Deny:
 Charge = TakeTokens | ChargeBudget
 Keyed = CountFingerprint | TakeTokens | ChargeBudget | CheckBreaker  # operations that read or write state
 Op = Keyed | Deny | Observation
-Result = FingerprintCount | BreakerResult | float | int | None  # None: skipped, its group had been denied
+Result = FingerprintCount | BreakerResult | float | int | None  # None: skipped, because its group was already denied
 
 
 def denies(op: Op, result: Result) -> bool:
@@ -522,7 +531,7 @@ def denies(op: Op, result: Result) -> bool:
 
 
 class StoredWindow(NamedTuple):
-    """A packed session window and the version it was read at. Version 0: there is none yet."""
+    """A packed session window and the version it was read at. Version 0: no window exists yet."""
 
     version: int
     data: bytes
@@ -531,52 +540,55 @@ class StoredWindow(NamedTuple):
 class WindowWrite(NamedTuple):
     """Write `data` if the window still has `version`; otherwise the whole commit changes nothing.
 
-    Without data nothing is written: the decision goes by a copy of this window, which has to be the newest.
+    Without data nothing is written, but the version is still checked: the decision was made from a copy of this
+    window, which has to be current.
     """
 
     key: str
     version: int
     data: bytes | None
     ttl_s: float
-    first: int = 1  # its version where there was none: where copies are kept, one that no earlier window had
+    first: int = 1  # version of a new window; where copies are cached, one that no earlier window had
 
     @property
     def becomes(self) -> int:
-        """The version that is written."""
+        """The version after the write."""
         return self.version + 1 if self.version else self.first
 
 
 @dataclass(slots=True)
 class CommitResult:
-    """What a commit did. `denied_at` is the index of the first enforced denial, or -1."""
+    """The outcome of a commit. `denied_at` is the index of the first enforced denial, or -1."""
 
     results: list[Result]
     denied_at: int = -1
-    conflict: dict[str, StoredWindow] | None = None  # windows that moved on, as they are now; nothing was changed
-    at: float = field(default=0.0, compare=False)  # when, by the store's time: for `Settle`
+    conflict: dict[str, StoredWindow] | None = (
+        None  # windows with a newer version, as they are now; nothing was changed
+    )
+    at: float = field(default=0.0, compare=False)  # time of the commit by the store's clock, for `Settle`
 
 
 class Store(Protocol):
-    """Synchronous form, for stores that do no I/O."""
+    """The synchronous interface, for stores that do no I/O."""
 
     def commit(self, ops: Sequence[Op], now: float, windows: Sequence[WindowWrite] = ()) -> CommitResult:
-        """Carry out `ops` and write `windows`, all in one; see the module's contract."""
+        """Execute `ops` and write `windows` atomically; see the module docstring."""
         ...
 
     def settle(self, ops: Sequence[Settle], now: float, *, failed: bool) -> int:
-        """Say that requests have ended; return how many counts were taken back.
+        """Report that requests have ended; return how many counts were taken back.
 
-        A flight is open to tracked requests of its key for `FLIGHT_S`, until its leader is settled, the key is
-        detected (cooldown), or `concurrent_free` have joined. Who joins is not counted and has the leader's count as
-        its result; the next one counts and may lead the next flight.
+        A flight is open to tracked requests with its key for `FLIGHT_S`, until its leader is settled, the key is
+        detected (cooldown), or `concurrent_free` requests have joined. A request that joins is not counted and gets
+        the leader's count as its result; the next one is counted and may lead the next flight.
 
-        A failed one's count is taken back, once, if it is still in the window, no detection has used it up, and fewer
-        than `retry_free` of its key were taken back within `window_s`. No cooldown is undone.
+        The count of a failed request is taken back once, if it is still in the window, no detection has consumed it,
+        and fewer than `retry_free` counts of its key were taken back within `window_s`. Cooldowns are never undone.
         """
         ...
 
     def correct(self, ops: Sequence[AdjustCharge], now: float) -> None:
-        """Correct what was charged (SPEC L-3), each for itself and in any order; see `AdjustCharge`."""
+        """Correct charges, each independently and in any order; see `AdjustCharge`."""
         ...
 
     def read_window(self, key: str, now: float) -> StoredWindow:
@@ -584,30 +596,32 @@ class Store(Protocol):
         ...
 
     def breakers(self, prefix: str, now: float, most: int) -> list[StoredBreaker]:
-        """Return up to `most` breakers whose key begins with `prefix`: open ones first, by key; then, in any order,
-        closed ones with a rate. May walk everything: for operators, not for requests."""
+        """Return up to `most` breakers whose key begins with `prefix`: open ones first, sorted by key, then closed ones
+        with a rate in any order. May scan the whole store: for operators, not for requests.
+        """
         ...
 
     def drop(self, keys: Sequence[str]) -> None:
-        """Drop what is kept under these very keys."""
+        """Drop the entries with exactly these keys."""
         ...
 
     def forget(self, prefix: str) -> int:
-        """Drop every key that begins with `prefix`; return how many."""
+        """Drop every key that begins with `prefix`; return how many there were."""
         ...
 
 
 class RemoteStore(Protocol):
-    """The same over a connection. Nothing here waits: each call returns at once, and `then` gets the result, or the
-    `StateError` in its place, exactly once and on the event loop. Time is the store's own.
+    """The same operations over a connection. No call blocks: each returns immediately, and `then` is called exactly
+    once on the event loop, with the result or a `StateError`. Time is the store's own.
 
-    What was sent may be carried out though its answer never comes: nothing is sent twice that charges or counts.
+    A command may be executed even if its response never arrives, so commands that charge or count are never sent
+    twice.
     """
 
     def commit(
         self, ops: Sequence[Op], windows: Sequence[WindowWrite], then: Callable[[CommitResult | StateError], None]
     ) -> None:
-        """Carry out `ops` and write `windows`, all in one; `CommitResult.at` is the store's time."""
+        """Execute `ops` and write `windows` atomically; `CommitResult.at` is the store's time."""
         ...
 
     def read_windows(self, keys: Sequence[str], then: Callable[[list[StoredWindow] | StateError], None]) -> None:
@@ -615,23 +629,23 @@ class RemoteStore(Protocol):
         ...
 
     def settle(self, ops: Sequence[Settle], then: Callable[[int | StateError], None], *, failed: bool) -> None:
-        """Say that requests have ended; `then` gets how many counts were taken back."""
+        """Report that requests have ended; `then` gets how many counts were taken back."""
         ...
 
     def correct(self, ops: Sequence[AdjustCharge], then: Callable[[StateError | None], None]) -> None:
-        """Correct what was charged."""
+        """Correct charges."""
         ...
 
     def drop(self, keys: Sequence[str], then: Callable[[StateError | None], None]) -> None:
-        """Drop what is kept under these very keys."""
+        """Drop the entries with exactly these keys."""
         ...
 
     def note(self, key: str, value: str, ttl_s: float) -> None:
-        """Keep a text for others to find. Nobody waits for it, and it may be lost."""
+        """Store a text for other instances. There is no confirmation, and the text may be lost."""
         ...
 
     def recall(self, key: str, then: Callable[[str | StateError], None]) -> None:
-        """Return what somebody noted, or ""."""
+        """Return a text stored with `note`, or ""."""
         ...
 
     def breakers(self, prefix: str, most: int, then: Callable[[list[StoredBreaker] | StateError], None]) -> None:
@@ -639,7 +653,7 @@ class RemoteStore(Protocol):
         ...
 
     def probe(self, then: Callable[[StateError | None], None]) -> None:
-        """Find out whether the store answers and takes writes."""
+        """Check whether the store responds and accepts writes."""
         ...
 
     def forget(self, prefix: str, then: Callable[[int | StateError], None]) -> None:

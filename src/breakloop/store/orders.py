@@ -1,10 +1,9 @@
-"""Operator state as data (SPEC S-1): what persons and detectors have ordered to hold until its time is over or somebody
-lifts it. Here a record, and the ledger that keeps of each the newest; `operator_file` has it on disk, `operator_redis`
-shares it with other instances, and what a record means is the business of `breakloop.engine.operator`.
+"""Operator state: orders by operators and detectors that hold until they expire or are lifted.
 
-Operator state on disk: `operator.db` in the data directory (SPEC S-1). What is put is written when the call returns,
-and as a rule forced to the disk; a file that fails is `sqlite_file`'s matter, and what could not be written is tried
-again twice a second.
+An `Order` is one record, an `OrderSet` stores the newest form of each. `FileOrderStore` saves them in `operator.db`
+in the data directory: a record is written before the call returns, and normally synced to disk. Failures of the file
+are handled by `sqlite`; failed writes are retried twice a second. `orders_redis` shares the orders with other
+instances, and `breakloop.engine.operator` applies them.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ from breakloop.store.sqlite import Report, Schema, SqliteFile, SqliteTrouble
 
 HOLD, SWITCH, OVERRIDE, SNOOZE, AGENT = "hold", "switch", "override", "snooze", "agent"
 KINDS: Final = (HOLD, SWITCH, OVERRIDE, SNOOZE, AGENT)
-LIFTED: Final = 0.0  # as `expires_at`: not over, but taken back
-# A record that is over stays for a while, so that an instance that was away does not bring an older form of it back.
-LIFTED_KEPT_S: Final = 30 * 86_400.0  # where a person took it back
+LIFTED: Final = 0.0  # value of `expires_at`: withdrawn, not expired
+# Ended records are stored for a while, so that an instance that was offline does not restore an older form.
+LIFTED_KEPT_S: Final = 30 * 86_400.0  # for records withdrawn by an operator
 OVER_KEPT_S: Final = 3_600.0
 
 Name = tuple[str, str]
@@ -37,34 +36,34 @@ class Order:
     kind: str
     key: str
     value: dict[str, Any]
-    expires_at: float  # infinite where only a person ends it
+    expires_at: float  # infinite if only an operator ends it
     changed_at: float
 
     @property
     def name(self) -> Name:
-        """What tells it from others."""
+        """The identity of the record."""
         return self.kind, self.key
 
     def live(self, now: float) -> bool:
-        """Tell whether it is in force."""
+        """Return whether it is in force."""
         return self.expires_at > now
 
     def stale(self, now: float) -> bool:
-        """Tell whether nobody needs to know of it any more."""
+        """Return whether the record can be deleted."""
         if self.expires_at > now:
             return False
         kept_s = LIFTED_KEPT_S if self.value.get("by") and self.expires_at == LIFTED else OVER_KEPT_S
         return max(self.expires_at, self.changed_at) + kept_s <= now
 
     def text(self) -> str:
-        """Write it as one line of ASCII. The time of change comes first: the script in Redis reads it."""
+        """Serialise the record as one line of ASCII. The time of change is first, because the Redis script reads it."""
         expires_at = None if self.expires_at == math.inf else self.expires_at
         parts = [self.changed_at, self.kind, self.key, expires_at, self.value]
         return json.dumps(parts, separators=(",", ":"), allow_nan=False)
 
 
 def read(text: str | bytes) -> Order | None:
-    """Read what `Order.text` wrote; None where it is something else."""
+    """Parse the output of `Order.text`; None if it is something else."""
     try:
         changed_at, kind, key, expires_at, value = json.loads(text)
         ends = math.inf if expires_at is None else float(expires_at)
@@ -76,7 +75,7 @@ def read(text: str | bytes) -> Order | None:
 
 
 class OrderSet:
-    """Of every record the newest form, also of what is over, until it is stale."""
+    """The newest form of every record, including ended ones until they are stale."""
 
     __slots__ = ("_kinds",)
 
@@ -91,19 +90,19 @@ class OrderSet:
         return self._kinds.get(kind, {}).get(key)
 
     def live(self, kind: str, now: float) -> list[Order]:
-        """Return what is in force of one kind, in the order in which it was first heard of."""
+        """Return the orders of one kind that are in force, in the order in which they were first added."""
         return [record for record in self._kinds.get(kind, {}).values() if record.expires_at > now]
 
     def all(self) -> list[Order]:
-        """Return everything."""
+        """Return all records."""
         return [record for records in self._kinds.values() for record in records.values()]
 
     def stale(self, now: float) -> list[Order]:
-        """Return what can be forgotten."""
+        """Return the records that can be deleted."""
         return [record for record in self.all() if record.stale(now)]
 
     def take(self, records: Iterable[Order]) -> list[Order]:
-        """Take what is newer than what is known, or as new and different; return that."""
+        """Add the records that are newer than the stored ones, or equally new and different; return those."""
         won = []
         for record in records:
             known = self.get(record.kind, record.key)
@@ -113,53 +112,53 @@ class OrderSet:
         return won
 
     def forget(self, records: Iterable[Order]) -> None:
-        """Drop these, unless they have changed."""
+        """Drop these records unless they have changed."""
         for record in records:
             if self.get(record.kind, record.key) == record:
                 del self._kinds[record.kind][record.key]
 
     def next_change(self, kind: str, key: str, now: float) -> float:
-        """Return the time of a change that is made now: later than the last one, whosever clock that went by."""
+        """Return the timestamp for a change made now: later than the last one, even if that came from another clock."""
         known = self.get(kind, key)
         return now if known is None or known.changed_at < now else math.nextafter(known.changed_at, math.inf)
 
 
 class OrderStore(Protocol):
-    """Who keeps the ledger. Nothing here raises: what cannot be kept is reported, and tried again by `tick`."""
+    """Stores the orders. No method raises: failures are reported, and `tick` retries."""
 
     @property
     def ledger(self) -> OrderSet:
-        """What is known."""
+        """The known orders."""
         ...
 
-    on_change: Callable[[Sequence[Order]], None] | None  # hears of what others have changed
+    on_change: Callable[[Sequence[Order]], None] | None  # called with changes by other instances
 
     def load(self) -> None:
-        """Fill the ledger with what was kept."""
+        """Load the stored orders."""
         ...
 
     def put(self, records: Sequence[Order], *, at_once: bool = True) -> list[Order]:
-        """Take records into the ledger; on disk when this returns. If not `at_once` they are in the system's hands
-        then, so that they survive this process, and on disk with the next `tick`.
+        """Add records; they are on disk when this returns. Without `at_once` they are only handed to the operating
+        system, so that they survive this process, and are synced with the next `tick`.
 
-        Returns those that are newer than what was known.
+        Returns those that are newer than the known ones.
         """
         ...
 
     def tick(self, now: float) -> None:
-        """Do what is due: a few times a second."""
+        """Do pending work. Called a few times a second."""
         ...
 
     async def ready(self, timeout_s: float) -> bool:
-        """Wait until the ledger has what others have ordered before; tell whether it has."""
+        """Wait until earlier orders of other instances are loaded; return whether they are."""
         ...
 
     async def settled(self, timeout_s: float) -> bool:
-        """Wait until everything put so far is where it must be; tell whether it is."""
+        """Wait until all records put so far are stored; return whether they are."""
         ...
 
     async def close(self) -> None:
-        """Write what is left and let go."""
+        """Write what is pending and close."""
         ...
 
 
@@ -168,17 +167,17 @@ SCHEMA: Final = Schema(
     0x424C_4F50,
     ("CREATE TABLE record (kind TEXT, key BLOB, changed_at REAL, text TEXT, PRIMARY KEY (kind, key)) WITHOUT ROWID",),
 )
-# Several processes may write one file; what is newest stays.
+# Several processes may write to one file; the newest form wins.
 _PUT: Final = (
     "INSERT INTO record VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET changed_at = excluded.changed_at, "
     "text = excluded.text WHERE excluded.changed_at >= changed_at"
 )
 _PURGE_EVERY_S: Final = 600.0
-_SKIPPED_MAX: Final = 16  # ticks without another try, while the file fails: a locked one keeps its writer waiting
+_SKIPPED_MAX: Final = 16  # ticks between attempts while the file fails: a locked file blocks its writer
 
 
 class FileOrderStore:
-    """The ledger in a file; without a directory in memory only."""
+    """Orders in a file, or without a directory in memory only."""
 
     __slots__ = (
         "_due",
@@ -205,23 +204,23 @@ class FileOrderStore:
         self._purge_at = 0.0
 
     def load(self) -> None:
-        """Fill the ledger; a file that cannot be read now is reported, and read later."""
+        """Load the orders. A file that cannot be read is reported and read later."""
         self._read()
 
     def put(self, records: Sequence[Order], *, at_once: bool = True) -> list[Order]:
-        """Take records into the ledger and write them. While the file fails no request waits for it."""
+        """Add records and write them. While the file fails, requests do not wait for it."""
         won = self.ledger.take(records)
         for record in won:
             self._due[record.name] = record
         if at_once and self._due and not self._skip:
             self._write()
         elif won and not self._skip:
-            rows = _rows(won)  # they stay due: the next tick waits for the disk
+            rows = _rows(won)  # still pending: the next tick waits for the disk
             self._try(lambda db: db.executemany(_PUT, rows), synced=False)
         return won
 
     def tick(self, now: float) -> None:
-        """Catch up with what could not be read or written, and forget what is stale."""
+        """Retry failed reads and writes, and delete stale records."""
         if self._skip:
             self._skip -= 1
         elif not self._loaded:
@@ -235,7 +234,7 @@ class FileOrderStore:
             self.forget(self.ledger.stale(now))
 
     def forget(self, records: Sequence[Order]) -> None:
-        """Drop these for good."""
+        """Delete these records."""
         self.ledger.forget(records)
         if records and self._file is not None:
             rows = [(record.kind, _key(record), record.changed_at) for record in records]
@@ -244,24 +243,24 @@ class FileOrderStore:
             )
 
     async def ready(self, timeout_s: float) -> bool:  # noqa: ARG002 - a protocol's; there are no others
-        """Tell whether the file was read."""
+        """Return whether the file was read."""
         return self._loaded
 
     async def settled(self, timeout_s: float) -> bool:  # noqa: ARG002 - a protocol's; nothing to wait for
-        """Write what can be written now; tell whether that is everything."""
+        """Write what can be written now; return whether that is everything."""
         if self._due and not self._skip:
             self._write()
         return not self._due
 
     async def close(self) -> None:
-        """Write what is left and let go of the file."""
+        """Write what is pending and close the file."""
         if self._due:
             self._write()
         if self._file is not None:
             self._file.close()
 
     def _read(self) -> list[Order]:
-        """Return what the file had to tell."""
+        """Return the records of the file."""
         texts: list[str] = []
         self._loaded = self._try(lambda db: texts.extend(_texts(db)))
         if self._loaded and self._file is not None:
@@ -276,7 +275,7 @@ class FileOrderStore:
         due = _rows(self._due.values())
         if not self._try(lambda db: db.executemany(_PUT, due)):
             return
-        if self._file is not None and self._file.made != self._made:  # a new one, in place of one that was set aside
+        if self._file is not None and self._file.made != self._made:  # a new file, after the old one was set aside
             everything = _rows(self.ledger.all())
             if not self._try(lambda db: db.executemany(_PUT, everything)):
                 return
@@ -303,5 +302,5 @@ def _rows(records: Iterable[Order]) -> list[tuple[str, bytes, float, str]]:
 
 
 def _key(record: Order) -> bytes:
-    """A key may hold what is no text for SQLite: half a surrogate pair out of a client's JSON."""
+    """Return a key as SQLite can store it: it may contain a lone surrogate from a client's JSON."""
     return record.key.encode("utf-8", "surrogatepass")

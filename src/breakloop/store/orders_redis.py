@@ -1,6 +1,7 @@
-"""Operator state shared through Redis (SPEC K-3): a hash a kind, a version, and a message on each change. Messages can
-be lost, so the version is looked at as well. While Redis is away changes are in force here and in the file; when it is
-back both sides tell each other what they have, and of each record the newest form stays.
+"""Operator state shared through Redis: one hash per kind, a version, and a message for each change.
+
+Messages can be lost, so the version is polled as well. While Redis is unavailable, changes apply to this instance
+and its file. Afterwards both sides are merged, and the newest form of each record wins.
 """
 
 from __future__ import annotations
@@ -19,28 +20,28 @@ from breakloop.store.redis.topology import Nodes, command
 from breakloop.store.sqlite import Report, SqliteTrouble
 
 CHANNEL: Final = b"bl:operator"
-# The braces keep all of it in one slot of a cluster.
+# The braces put all keys into one slot of a cluster.
 VERSION: Final = b"bl:{operator}:version"
 _SCAN: Final = b"500"
-_AT_ONCE: Final = 200  # records in one command
-_PER_TICK: Final = 1000  # records: a Redis that came back empty is filled without keeping requests waiting
+_AT_ONCE: Final = 200  # records per command
+_PER_TICK: Final = 1000  # records per step: an empty Redis is filled without delaying requests
 _PURGE_EVERY_S: Final = 600.0
 _LUA: Final = Path(__file__).parent / "redis" / "lua"
 
 
 class OrderFeed(Protocol):
-    """What is needed of `redis_feed.Feed`."""
+    """The part of `topology.PubSub` that is needed here."""
 
     up: bool
     on_gap: Callable[[], None] | None
 
     def subscribe(self, channel: bytes, on_message: Callable[[bytes], None]) -> None:
-        """Hear what is published on a channel."""
+        """Receive the messages published on a channel."""
         ...
 
 
 class RedisOrderStore:
-    """A `FileOrderStore` that other instances have a share in. Belongs to one event loop."""
+    """A `FileOrderStore` shared with other instances. Belongs to one event loop."""
 
     def __init__(self, local: FileOrderStore, nodes: Nodes, clock: Clock, report: Report) -> None:
         self._local = local
@@ -53,9 +54,9 @@ class RedisOrderStore:
         self._put_script = (_LUA / "operator_put.lua").read_bytes()
         self._forget_script = (_LUA / "operator_forget.lua").read_bytes()
         self._synced = False
-        self._known = 0  # everything up to this version is in the ledger
-        self._polled = 0  # the version when it was last looked at
-        self._later: set[int] = set()  # versions that were heard of out of turn
+        self._known = 0  # everything up to this version is known
+        self._polled = 0  # the version at the last poll
+        self._later: set[int] = set()  # versions announced out of order
         self._pending: dict[Name, Order] = {}
         self._sent: set[Name] = set()
         self._waiting: list[asyncio.Future[None]] = []
@@ -64,12 +65,12 @@ class RedisOrderStore:
 
     @property
     def ledger(self) -> OrderSet:
-        """What is known."""
+        """The known orders."""
         return self._local.ledger
 
     @property
     def on_change(self) -> Callable[[Sequence[Order]], None] | None:
-        """Who hears of what others have changed."""
+        """The callback for changes by other instances."""
         return self._local.on_change
 
     @on_change.setter
@@ -78,11 +79,11 @@ class RedisOrderStore:
 
     @property
     def synced(self) -> bool:
-        """Whether what Redis has is known here."""
+        """Whether the state of Redis is known here."""
         return self._synced
 
     def listen(self, feed: OrderFeed) -> None:
-        """Hear of changes at once; whoever else wants to know of gaps still does."""
+        """Subscribe to changes. An existing `on_gap` callback is still called."""
         self._feed, others = feed, feed.on_gap
 
         def missed() -> None:
@@ -94,11 +95,11 @@ class RedisOrderStore:
         feed.on_gap = missed
 
     def load(self) -> None:
-        """Begin with the copy in the file: Redis may be away."""
+        """Start with the copy in the file, because Redis may be unavailable."""
         self._local.load()
 
     def put(self, records: Sequence[Order], *, at_once: bool = True) -> list[Order]:
-        """Write to the file, and send to Redis without waiting; `settled` waits."""
+        """Write to the file and send to Redis without waiting; use `settled` to wait."""
         won = self._local.put(records, at_once=at_once)
         self._pending.update((record.name, record) for record in won)
         if self._nodes.up:
@@ -106,13 +107,13 @@ class RedisOrderStore:
         return won
 
     def tick(self, now: float) -> None:
-        """See whether anything has changed."""
+        """Check for changes."""
         if now >= self._purge_at:
             self._purge_at = now + _PURGE_EVERY_S
             self._forget(self.ledger.stale(now))
         known = len(self.ledger)
         self._local.tick(now)
-        if not self._nodes.up or len(self.ledger) > known:  # a file that could not be read before has more to tell
+        if not self._nodes.up or len(self.ledger) > known:  # a file that could not be read before may have more records
             self._synced = False
         if not self._nodes.up:
             return
@@ -120,7 +121,7 @@ class RedisOrderStore:
             self._round = asyncio.get_running_loop().create_task(self._look(), name="operator state")
 
     def heard(self, message: bytes) -> None:
-        """Another instance, or this one, has changed something."""
+        """Handle a change announced by this or another instance."""
         first, *texts = message.split(b"\n")
         self._adopt(_records(texts))
         if first.isdigit():
@@ -128,13 +129,13 @@ class RedisOrderStore:
             self._count_on()
 
     def missed(self) -> None:
-        """Messages may have been lost."""
+        """Record that messages may have been lost."""
         self._gaps += 1
         self._synced = False
         self.tick(self._clock.now())
 
     async def ready(self, timeout_s: float) -> bool:
-        """Wait until what Redis has is known here, if it is there."""
+        """Wait until the state of Redis is loaded, if Redis is available."""
         if self._nodes.up and not self._synced:
             self.tick(self._clock.now())
             if self._round is not None:
@@ -142,7 +143,7 @@ class RedisOrderStore:
         return self._synced
 
     async def settled(self, timeout_s: float) -> bool:
-        """Wait until Redis has taken everything put so far; False: it will be sent again when Redis is there."""
+        """Wait until Redis has stored all records put so far. False: they are sent again when Redis is available."""
         if self._pending and self._nodes.up:
             waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append(waiting)
@@ -150,20 +151,20 @@ class RedisOrderStore:
         return not self._pending and await self._local.settled(timeout_s)
 
     async def close(self) -> None:
-        """Let Redis take what is under way, for a moment, and let go of the file."""
+        """Give pending commands a moment to complete, then close the file."""
         await self.settled(1.0)
         if self._round is not None:
             self._round.cancel()
             await asyncio.wait((self._round,))
         await self._local.close()
 
-    # -- what Redis has ----------------------------------------------------------------------------------------------
+    # -- reading from Redis -----------------------------------------------------------------------------------------
 
     async def _look(self) -> None:
-        """Look at the version; read everything when a message is overdue, or data was lost."""
+        """Read the version; reload everything if a message is overdue or data was lost."""
         try:
             version = await self._version()
-            hears = self._feed is not None and self._feed.up  # then a message may still be on its way
+            hears = self._feed is not None and self._feed.up  # a message may still be on its way
             overdue = version != self._known and (not hears or self._known < self._polled)
             lost = version < max(self._known, self._polled, *self._later)
             if not self._synced or overdue or lost:
@@ -179,7 +180,7 @@ class RedisOrderStore:
         return int(answer) if answer and answer.isdigit() else 0
 
     async def _reconcile(self) -> None:
-        """Take what is newer there, give what is newer here."""
+        """Take the records that are newer in Redis, send those that are newer here."""
         gaps = self._gaps
         self._later.clear()
         version = await self._version()
@@ -196,7 +197,7 @@ class RedisOrderStore:
         self._wake()
 
     async def _scan(self, kind: str) -> list[Order]:
-        """Read a hash bit by bit: many holds must not keep Redis from answering others."""
+        """Read a hash in steps, so that a large number of holds does not block Redis."""
         key, cursor, texts = _hash(kind), b"0", []
         while True:
             cursor, pairs = await self._ask(key, b"HSCAN", key, cursor, b"COUNT", _SCAN)
@@ -207,7 +208,7 @@ class RedisOrderStore:
     def _adopt(self, records: Iterable[Order]) -> None:
         won = self._local.put(list(records), at_once=False)
         for record in won:
-            self._pending.pop(record.name, None)  # what was to be sent is out of date
+            self._pending.pop(record.name, None)  # the pending form is outdated
         self._wake()
         if won and self.on_change is not None:
             self.on_change(won)
@@ -217,7 +218,7 @@ class RedisOrderStore:
             self._known += 1
         self._later = {version for version in self._later if version > self._known}
 
-    # -- what Redis gets ---------------------------------------------------------------------------------------------
+    # -- writing to Redis -------------------------------------------------------------------------------------------
 
     def _push(self, records: Sequence[Order]) -> None:
         for kind, chunk in _chunks(records):
@@ -239,7 +240,7 @@ class RedisOrderStore:
         self._adopt(_records(answer[1:]))
 
     def _refused(self, answer: Answer) -> None:
-        """Report what Redis does not do though it is there: no memory, no permission, a key that is something else."""
+        """Report a command that Redis rejects: out of memory, no permission, or a key of another type."""
         if isinstance(answer, RedisError) and str(answer) != self._trouble:
             self._trouble = str(answer)
             done = "orders are in force and kept here, and shared as soon as that is possible"
@@ -259,7 +260,7 @@ class RedisOrderStore:
             self._waiting.clear()
 
     async def _ask(self, key: bytes, *args: bytes) -> Any:
-        """Send a command and wait for its answer. Raises `StateError`."""
+        """Send a command and wait for the response. Raises `StateError`."""
         answer = await command(self._nodes, *args, key=key)
         if isinstance(answer, StateError):
             raise answer
@@ -275,7 +276,7 @@ def _field(record: Order) -> bytes:
 
 
 def _records(texts: Iterable[str | bytes]) -> Iterator[Order]:
-    """What is no record is another program's, and left alone."""
+    """Parse records; values of other programs are ignored."""
     return (record for text in texts if (record := read(text)) is not None)
 
 
@@ -287,4 +288,4 @@ def _chunks(records: Sequence[Order]) -> Iterator[tuple[str, Sequence[Order]]]:
 
 
 def _ignored(_answer: Any) -> None:
-    """What could not be forgotten now is forgotten later."""
+    """Ignore a failed deletion; it is repeated later."""

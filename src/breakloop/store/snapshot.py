@@ -1,11 +1,11 @@
-"""The durable companion of the memory store (SPEC S-1): what changed is saved once a second, so that a restart or
-`kill -9` loses no more. Gathered on the event loop, a little at a time; written in a thread. Without a usable file
-everything still runs, only nothing is kept. The form of the file is `durable_file`'s, what an operator has decided is
-kept elsewhere.
+"""Persistence of the memory store: changes are saved once a second, so that a restart or `kill -9` loses at most that.
 
-One process at a time keeps its state in a data directory. The lock goes with the process, however it ends.
+Entries are gathered on the event loop in small steps and written in a thread. Without a usable file the process runs
+normally, but nothing is saved. The file format is in `snapshot_file`; operator state is stored separately
+(`orders`).
 
-A look at `state.db` from outside, while its process runs or not: changes nothing, and sets nothing aside.
+`SnapshotLock` allows one process at a time per data directory and is released when the process ends for any reason.
+`look` reads `state.db` without changing it, whether or not its process is running.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from breakloop.store.sqlite import SqliteTrouble
 
 
 class SnapshotLock:
-    """A lock on a file of its own, which stays where it is."""
+    """A lock on a separate file, which is never deleted."""
 
     __slots__ = ("_descriptor", "path")
 
@@ -50,7 +50,7 @@ class SnapshotLock:
         self._descriptor = -1
 
     def take(self) -> str:
-        """Take the lock; return why that is not possible, or an empty text."""
+        """Take the lock; return why that is not possible, or an empty string."""
         try:
             descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as error:
@@ -67,7 +67,7 @@ class SnapshotLock:
         return ""
 
     def release(self) -> None:
-        """Let another process have it."""
+        """Release the lock."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             with suppress(OSError):
@@ -75,18 +75,18 @@ class SnapshotLock:
 
 
 _TELL_EVERY_S: Final = 60.0
-_AHEAD_S: Final = 60.0  # a file so far ahead of the clock is worth a word
+_AHEAD_S: Final = 60.0  # a file this far ahead of the clock is reported
 _FINISH_S: Final = 5.0
-_IN_VAIN: Final = 20_000  # entries gathered in vain, for each second that the next try waits
+_IN_VAIN: Final = 20_000  # entries gathered for a failed save, per second of delay before the next attempt
 
 
 class Snapshotter:
-    """Loads a store before traffic, saves it every second, and once more at the end."""
+    """Loads a store before traffic, saves it every second, and once more on shutdown."""
 
     def __init__(
         self, store: MemoryStore, directory: Path | None, clock: Clock, problem: Callable[[str], None]
     ) -> None:
-        self.problems = 0  # saves that failed, and files that could not be used
+        self.problems = 0  # failed saves, and files that could not be used
         self.saved_at = 0.0
         self._store = store
         self._tables = store.kept()
@@ -95,21 +95,23 @@ class Snapshotter:
         self._problem = problem
         self._lock: SnapshotLock | None = None
         self._file: StateFile | None = None
-        self._troubles: list[SqliteTrouble] = []  # reported from a thread
+        self._troubles: list[SqliteTrouble] = []  # reported by a thread
         self._told_at = 0.0
-        self._whole = False  # the file does not have what it should: everything is written
+        self._whole = False  # the file is incomplete: everything has to be written
         self._taken: dict[str, dict[str, None]] | None = None  # keys that are being saved
         self._rest_until = 0.0
 
     @property
     def keeps(self) -> bool:
-        """Whether it is kept at present."""
+        """Whether the store is currently being saved."""
         return self._file is not None and not self._file.trouble
 
     # -- start and end ---------------------------------------------------------------------------------------------
 
     def load(self) -> int:
-        """Fill the empty store with what was saved; return how many entries. Never fails: `problem` is told."""
+        """Fill the empty store with the saved entries; return how many there were. Never fails: `problem` is called
+        instead.
+        """
         if self._directory is None:
             return 0
         lock = SnapshotLock(self._directory / "state.lock")
@@ -130,7 +132,7 @@ class Snapshotter:
         return sum(map(len, self._tables.values()))
 
     def _fill(self, file: StateFile) -> None:
-        for _ in range(2):  # the second time with a new file, in place of one that was set aside
+        for _ in range(2):  # the second attempt uses a new file, after the old one was set aside
             try:
                 latest = file.load(partial(self._take, now=self._clock.now()))
             except StateError:
@@ -159,7 +161,7 @@ class Snapshotter:
             )
 
     def finish(self, timeout_s: float = _FINISH_S) -> None:
-        """Save what is left and let go of the file; after `timeout_s` without that."""
+        """Save the remaining changes and close the file; gives up after `timeout_s`."""
         file, self._file = self._file, None
         if file is None:
             return
@@ -189,7 +191,7 @@ class Snapshotter:
     # -- once a second ---------------------------------------------------------------------------------------------
 
     async def save(self, aside: RunInThread) -> None:
-        """Save what has changed since the last time. Never two at once; a failure is told, and tried again."""
+        """Save the changes since the last save. Saves never overlap; a failure is reported and retried."""
         file = self._file
         if file is None or self._taken is not None or self._clock.now() < self._rest_until:
             return
@@ -197,7 +199,7 @@ class Snapshotter:
             saved = await self._save(file, aside)
         except StateError:
             saved = False
-        except BaseException:  # cancelled: the end saves it
+        except BaseException:  # cancelled: the final save includes it
             self._put_back()
             raise
         if saved:
@@ -205,14 +207,14 @@ class Snapshotter:
             self.saved_at = self._clock.now()
             await self._free()
         else:
-            self.problems += not self._troubles  # those that were reported count when they are told
+            self.problems += not self._troubles  # failures reported by the thread are counted when they are passed on
             self._rest_until = self._clock.now() + self._put_back() / _IN_VAIN
         self._tell(file)
 
     async def _save(self, file: StateFile, aside: RunInThread) -> bool:
         packer = EntryPacker()
         for name, keys in self._changed().items():
-            packer.close()  # a part of one table is easier to see through
+            packer.close()  # each part has entries of one table, which is easier to inspect
             for some in _slices(keys, at_once(name)):
                 self._gather(packer, name, some)
                 await asyncio.sleep(0)
@@ -224,17 +226,17 @@ class Snapshotter:
         return saved
 
     def _changed(self) -> dict[str, dict[str, None]]:
-        """Take the keys to save; from now on changes count for the next time."""
+        """Take the keys to save; later changes belong to the next save."""
         taken: dict[str, dict[str, None]] = {}
         for name, table in self._tables.items():
-            # A copy of all keys takes 10 ms for 100,000. Only a file that was lost makes it necessary.
+            # Copying all keys takes 10 ms per 100,000. It is necessary only after the file was lost.
             taken[name] = dict.fromkeys(table) if self._whole else table.dirty or {}
             table.dirty = {}
         self._taken = taken
         return taken
 
     def _put_back(self) -> int:
-        """Take note that what was taken is not saved; return how much it was."""
+        """Mark the taken keys as unsaved again; return how many there were."""
         taken, self._taken = self._taken, None
         if taken is None:
             return 0
@@ -242,7 +244,7 @@ class Snapshotter:
         for name, table in self._tables.items():
             keys = taken[name]
             keys.update(table.dirty or {})
-            # Keys that are gone are remembered too, until that is saved; but not without a bound.
+            # Dropped keys are also recorded until they are saved, but not without a bound.
             self._whole = self._whole or len(keys) > table.max_entries
             table.dirty = keys
         if self._whole:
@@ -251,7 +253,7 @@ class Snapshotter:
         return count
 
     async def _free(self) -> None:
-        """Let go of what was saved, a little at a time."""
+        """Release the saved entries in small steps."""
         taken, self._taken = self._taken, None
         for name, keys in taken.items() if taken else ():
             while keys:
@@ -260,8 +262,9 @@ class Snapshotter:
                 await asyncio.sleep(0)
 
     def _gather(self, packer: EntryPacker, name: str, keys: list[str]) -> None:
-        """Pack some entries as they are now. A key that has gone since it was taken is for the next time: what took its
-        place, the cooldown of a count, is too."""
+        """Pack some entries in their current state. A key that was dropped since it was taken is left to the next save,
+        together with its replacement (the cooldown of a count).
+        """
         table = self._tables[name]
         entries = list(map(table.get, keys))
         if not all(entries):
@@ -274,10 +277,10 @@ class Snapshotter:
         latest = self._store.latest
         return SegmentChange(packer.close(), latest, max(latest, self._clock.now()), self._whole)
 
-    # -- telling ---------------------------------------------------------------------------------------------------
+    # -- reporting ------------------------------------------------------------------------------------------------
 
     def _tell(self, file: StateFile) -> None:
-        """Pass on what the file has reported, and while it fails, once a minute that it still does."""
+        """Pass on what the file has reported; while it keeps failing, report that once a minute."""
         now = self._clock.now()
         troubles = self._troubles[:]
         del self._troubles[: len(troubles)]
@@ -291,7 +294,7 @@ class Snapshotter:
 
 
 class _Ending(Thread):
-    """The last save, in a thread that does not keep the process alive when the disk hangs."""
+    """The final save, in a daemon thread that does not keep the process alive if the disk hangs."""
 
     def __init__(self, file: StateFile, change: SegmentChange) -> None:
         super().__init__(daemon=True)
@@ -301,7 +304,7 @@ class _Ending(Thread):
         self.start()
 
     def run(self) -> None:
-        """Save; what fails is reported by the file."""
+        """Save; failures are reported by the file."""
         with suppress(StateError):
             self.another = not self._file.write(self._last)
 
@@ -324,18 +327,18 @@ def _slices(keys: Iterable[str], count: int) -> Iterator[list[str]]:
 
 
 class SnapshotView(NamedTuple):
-    """What there is. `wrong` says why it could not be used, or is empty."""
+    """The contents of a snapshot file. `wrong` is why it could not be used, or empty."""
 
     path: Path
     size: int
     changed_at: float
-    entries: int = 0  # those that were overtaken and not cleared away yet are among them
-    latest: float = 0.0  # the time it goes on from
+    entries: int = 0  # includes overwritten entries that have not been removed yet
+    latest: float = 0.0  # the time from which the store continues
     wrong: str = ""
 
 
 def look(directory: Path) -> SnapshotView | None:
-    """Look at the file of a data directory; None if there is none. Raises `OSError`."""
+    """Read the file of a data directory; None if there is none. Raises `OSError`."""
     path = directory / FILE
     found = [file.stat() for file in (path, path.with_name(f"{FILE}-wal")) if file.exists()]
     if not path.exists():
@@ -343,7 +346,7 @@ def look(directory: Path) -> SnapshotView | None:
     about = SnapshotView(path, sum(one.st_size for one in found), max(one.st_mtime for one in found))
     if not about.size:
         return about
-    # Without a log of changes nobody has it open, and then it can be read without making one.
+    # Without a write-ahead log no process has it open, and it can be read without creating one.
     how = "mode=ro" if len(found) == 2 else "mode=ro&immutable=1"
     try:
         with closing(sqlite3.connect(f"file:{quote(str(path))}?{how}", uri=True, timeout=1.0)) as db:

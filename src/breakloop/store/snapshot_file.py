@@ -1,15 +1,13 @@
-"""Entries of the memory store as bytes, and back. A part is one row of the file: packs of a few hundred entries of one
-table each, so that reading or making one never takes long. Which entries, and when, is `durable`'s to say.
+"""The file of the memory store's snapshots, `state.db`: an append-only sequence of segments with compaction.
 
-`state.db`: parts in the order they were written, the newest saying of a key is true. A save adds parts at the end;
-what has been overtaken is cleared away a little with each, from the oldest on. Rows of single entries would be written
-all over the file, which costs ten times as much. What is in a part, and what is still true, is `durable`'s matter.
+A segment is one row of the file. It holds batches of a few hundred entries of one table each, so that packing or
+unpacking a batch never takes long. The most recent entry for a key is the valid one. A save appends segments; rows
+of single entries would be written all over the file, which costs ten times as much.
 
-Which rows `state.db` has, and which of them to tidy next: some bytes with each save, from the oldest to those there
-were when the round began, so that the file stays within a few times of what is true in it.
-
-What is still true of old rows of `state.db`, packed anew to take their place (and their order: the least recently
-used stay first). Which rows is `durable_rows`' to say, the writing is `durable_file`'s.
+Each save also compacts a limited number of bytes, from the oldest row up to the newest one at the start of the
+round, so that the file stays within a few times the size of its valid entries. `SegmentIndex` chooses the rows;
+`SegmentCompactor` repacks their valid entries in the same position, so that the least recently used entries stay
+first. `snapshot` decides which entries are saved, and when.
 """
 
 from __future__ import annotations
@@ -37,17 +35,18 @@ from breakloop.store.sqlite import Report, Schema, SqliteFile, UnfitError
 PART_BYTES: Final = 256 * 1024
 WINDOWS: Final = "windows"
 
-_AT_ONCE: Final = 500  # entries made or read in one go: a quarter of a millisecond
-_WINDOWS_AT_ONCE: Final = 64  # they have some kilobytes each
+_AT_ONCE: Final = 500  # entries packed or unpacked in one step: a quarter of a millisecond
+_WINDOWS_AT_ONCE: Final = 64  # windows have some kilobytes each
 _SIZE_BYTES: Final = 4
 _INT_MAX: Final = 2**63 - 1
 _first: Final = itemgetter(0)
 
 
 class Segment(NamedTuple):
-    """One row. `expires` is when the last of its entries does; keys that were dropped have none.
+    """One row. `expires` is the latest expiry of its entries; dropped keys have none.
 
-    `versions` is of one that has nothing but windows: by them it is seen without reading it what is overtaken.
+    `versions` is set if the segment has only windows: overwritten ones can then be recognised without reading the
+    row.
     """
 
     data: bytes
@@ -57,7 +56,7 @@ class Segment(NamedTuple):
 
 
 class EntryBatch(NamedTuple):
-    """A few entries of one table; None stands for a key that was dropped."""
+    """A few entries of one table; None marks a dropped key."""
 
     table: str
     keys: list[str]
@@ -65,7 +64,9 @@ class EntryBatch(NamedTuple):
 
 
 def _hook(value: object) -> bytes:
-    """Times of hits are the only thing that is not plain. `durable` sees to it that one kind of machine reads them."""
+    """Encode times of hits, the only values with a type of their own. `snapshot` ensures that they are read on the same
+    kind of machine.
+    """
     if isinstance(value, array):
         return value.tobytes()
     raise TypeError(f"{type(value).__name__} cannot be kept")
@@ -75,8 +76,8 @@ _encode: Final = msgspec.msgpack.Encoder(enc_hook=_hook).encode
 _decode: Final = msgspec.msgpack.Decoder(tuple[str, bool, msgspec.Raw, msgspec.Raw]).decode
 _decode_keys: Final = msgspec.msgpack.Decoder(list[str]).decode
 _decode_odd_keys: Final = msgspec.msgpack.Decoder(list[bytes]).decode
-# As `memory_repeats`, `memory_limits` and `memory` say. What is not of this form was not written by this version.
-# Flights are not kept: their leaders are gone.
+# The types of the entries in `memory`. Entries of another form were not written by this version.
+# Flights are not saved, because their leaders do not survive a restart.
 _FORMS: Final[dict[str, Any]] = {
     "counts": list[tuple[float, int | bytes] | None],
     "cooldowns": list[tuple[float, float, int, float, float] | None],
@@ -90,12 +91,12 @@ _decoders: Final = {name: msgspec.msgpack.Decoder(form).decode for name, form in
 
 
 def at_once(table: str) -> int:
-    """How many entries make a pack."""
+    """Return how many entries make a batch."""
     return _WINDOWS_AT_ONCE if table == WINDOWS else _AT_ONCE
 
 
 class EntryPacker:
-    """Collects entries into parts."""
+    """Collects entries into segments."""
 
     __slots__ = ("_entries", "_expires", "_pieces", "_size", "_size_max", "_versions", "parts")
 
@@ -112,7 +113,7 @@ class EntryPacker:
         self._versions: dict[str, int] | None = {}
 
     def add(self, table: str, keys: Sequence[str], entries: Sequence[Entry | None]) -> None:
-        """Take some entries, about as many as `at_once` says."""
+        """Add some entries, about as many as `at_once` returns."""
         if not keys:
             return
         packed = _pack(table, keys, entries)
@@ -128,7 +129,7 @@ class EntryPacker:
             self.close()
 
     def close(self) -> list[Segment]:
-        """End the part that is being filled; return all."""
+        """Complete the current segment; return all segments."""
         if self._pieces:
             self.parts.append(Segment(b"".join(self._pieces), self._entries, self._expires, self._versions))
             self._begin()
@@ -138,18 +139,18 @@ class EntryPacker:
 def _pack(table: str, keys: Sequence[str], entries: Sequence[Entry | None]) -> bytes:
     try:
         return _encode((table, False, keys, entries))
-    except (OverflowError, UnicodeEncodeError):  # half a surrogate pair, out of a client's JSON
+    except (OverflowError, UnicodeEncodeError):  # a lone surrogate from a client's JSON
         odd_keys = [key.encode("utf-8", "surrogatepass") for key in keys]
         return _encode((table, True, odd_keys, [entry and tuple(map(_fit, entry)) for entry in entries]))
 
 
 def _fit(value: object) -> object:
-    """What nobody could ever use up need not be exact."""
+    """Limit a number to what can be encoded; amounts this large need not be exact."""
     return max(-_INT_MAX, min(value, _INT_MAX)) if type(value) is int else value
 
 
 def unpack(data: bytes) -> Iterator[EntryBatch]:
-    """Return the packs of a part, one by one. Raises `ValueError` where it is not one."""
+    """Yield the batches of a segment. Raises `ValueError` if it is malformed."""
     at = 0
     while at < len(data):
         stop = at + _SIZE_BYTES + int.from_bytes(data[at : at + _SIZE_BYTES])
@@ -183,16 +184,16 @@ def _timed(entry: tuple[float, bytes]) -> Entry:
     return entry[0], times
 
 
-_ROOM_BYTES: Final = 8 * 1024 * 1024  # so much that was overtaken is never looked at
-_ROOM_SAVES: Final = 4  # nor so many times what one save writes: what is always in use is overtaken by itself
+_ROOM_BYTES: Final = 8 * 1024 * 1024  # less overwritten data than this is never compacted
+_ROOM_SAVES: Final = 4  # nor less than this many times one save: frequently used entries are overwritten anyway
 _ROOM_ROWS: Final = 512
-_STEP_BYTES: Final = 1024 * 1024  # tidied with one save, and twice as much as it writes
-_STEP_ROWS: Final = 128  # the same
-_EXPIRED_MAX: Final = 256  # rows cleared away with one save
+_STEP_BYTES: Final = 1024 * 1024  # bytes compacted per save, plus twice what it writes
+_STEP_ROWS: Final = 128  # rows compacted per save, likewise
+_EXPIRED_MAX: Final = 256  # rows deleted per save
 
 
 class SegmentRow(NamedTuple):
-    """A part in the file. Its versions are known if this process has written it."""
+    """A segment in the file. Its versions are known if this process has written it."""
 
     id: int
     size: int
@@ -201,24 +202,24 @@ class SegmentRow(NamedTuple):
 
 
 class SegmentIndex:
-    """All rows, from the oldest on."""
+    """All rows, oldest first."""
 
     __slots__ = ("_after", "_base_bytes", "_base_rows", "_until", "all")
 
     def __init__(self, rows: list[SegmentRow] | None = None, *, tidy: bool = False) -> None:
         self.all = rows or []
-        self._base_bytes = self._base_rows = 0  # what was left after the last round
+        self._base_bytes = self._base_rows = 0  # size after the last round
         self._after = self._until = (
             rows[-1].id if rows and tidy else 0
-        )  # ids: of the last row looked through, and to be
+        )  # ids of the last row examined, and of the last row of the round
         self._set_base()
 
     def next_id(self) -> int:
-        """The id of a row to come."""
+        """The id of the next row."""
         return self.all[-1].id + 1 if self.all else self._until + 1
 
     def overtaken(self, saved_bytes: int, saved_rows: int = 1) -> tuple[SegmentRow, ...]:
-        """Return the rows to tidy with this save, next to each other; none if there is no need."""
+        """Return the adjacent rows to compact with this save; none if there is no need."""
         if self._after >= self._until:
             if not self._due(saved_bytes):
                 return ()
@@ -241,19 +242,19 @@ class SegmentIndex:
                     return
 
     def expired(self, now: float) -> list[SegmentRow]:
-        """Return the oldest rows that have nothing alive. Only those: behind an older one they may overrule it."""
+        """Return the oldest rows without live entries. Only the oldest: a later row may override an earlier one."""
         return list(takewhile(lambda row: row.expires <= now, self.all[:_EXPIRED_MAX]))
 
     def became(self, rows: list[SegmentRow], tidied: Sequence[SegmentRow]) -> None:
-        """Take note of what a save has left, and of what it looked through."""
+        """Record the rows after a save, and those that it examined."""
         self.all = rows
         if self._after < self._until:
-            self._after = tidied[-1].id if tidied else self._until  # nothing more was found below the end
+            self._after = tidied[-1].id if tidied else self._until  # nothing more was found before the end of the round
             if self._after >= self._until:
                 self._set_base()
 
     def _set_base(self) -> None:
-        """What is newer than the round was not looked through: it may be overtaken already."""
+        """Set the size after a round. Rows newer than the round were not examined and may already be overwritten."""
         sizes = [row.size for row in self.all if row.id <= self._until]
         self._base_bytes, self._base_rows = sum(sizes), len(sizes)
 
@@ -265,30 +266,30 @@ SCHEMA: Final = Schema(
         "CREATE TABLE meta (name TEXT PRIMARY KEY, value) WITHOUT ROWID",
         "CREATE TABLE part (id INTEGER PRIMARY KEY, expires REAL, entries INTEGER, checksum INTEGER, data BLOB)",
     ),
-    # Rows are large, and what is deleted need not be written over: both save a third of the time.
+    # Rows are large, and deleted data need not be overwritten: each setting saves a third of the time.
     ("page_size = 16384", "secure_delete = OFF"),
 )
 _PUT_META: Final = "INSERT INTO meta VALUES (?, ?) ON CONFLICT DO UPDATE SET value = excluded.value"
 _PUT_PART: Final = "INSERT INTO part VALUES (?, ?, ?, ?, ?)"
 _READ: Final = "SELECT id, expires, checksum, data FROM part WHERE id BETWEEN ? AND ? ORDER BY id"
 _ID_MAX: Final = 2**63 - 1
-# A statement that fails like this meets tables that are not what this program made.
+# SQLite errors which mean that the tables were not created by this program.
 _ODD: Final = frozenset((sqlite3.SQLITE_ERROR, sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_MISMATCH))
 
 
 class SegmentChange(NamedTuple):
-    """What one save does, all of it or nothing."""
+    """The changes of one save, applied atomically."""
 
     parts: list[Segment]
     latest: float
     now: float
-    whole: bool = False  # these parts are everything there is
-    old: Sequence[SegmentRow] = ()  # rows next to each other,
-    instead: list[Segment] | None = None  # and what is still true of them; None: they stay
+    whole: bool = False  # these segments are the complete state
+    old: Sequence[SegmentRow] = ()  # adjacent rows to replace,
+    instead: list[Segment] | None = None  # and their valid entries; None: they stay
 
 
 class StateFile:
-    """The file, for one process; one call at a time, in any thread."""
+    """The file, for one process. One call at a time, in any thread."""
 
     __slots__ = ("_closed", "_file", "_lock", "_writer", "rows")
 
@@ -301,28 +302,32 @@ class StateFile:
 
     @property
     def path(self) -> Path:
-        """Where it is."""
+        """The path of the file."""
         return self._file.path
 
     @property
     def trouble(self) -> str:
-        """Why it cannot be written at present."""
+        """Why the file currently cannot be written."""
         return self._file.trouble
 
     def load(self, take: Callable[[EntryBatch], None]) -> float:
-        """Read everything; return the latest time that was known. Raises `StateError`."""
+        """Read everything; return the latest time stored. Raises `StateError`."""
         with self._lock:
             return self._file.run(lambda db: self._load(db, take))
 
     def read(self, rows: Sequence[SegmentRow]) -> list[EntryBatch]:
-        """Return what is in these rows; nothing if the file is not the one that was written. Raises `StateError`."""
+        """Return the contents of these rows, or nothing if the file is not the one that was written. Raises
+        `StateError`.
+        """
         with self._lock:
             return self._file.run(lambda db: self._packs(db, rows) if self._is_ours(db) else [])
 
     def write(self, change: SegmentChange) -> bool:
-        """Save; False: the file is not the one that was written, so everything has to be. Raises `StateError`."""
+        """Save. Returns False if the file is not the one that was written, so that everything has to be saved. Raises
+        `StateError`.
+        """
         with self._lock:
-            if self._closed:  # a thread that came too late
+            if self._closed:  # a thread that is too late
                 raise StateError("the file is closed")
             rows = self._file.run(lambda db: self._write(db, change))
             if rows is not None and change.whole:
@@ -332,7 +337,7 @@ class StateFile:
             return rows is not None
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         with self._lock:
             self._closed = True
             self._file.close()
@@ -359,7 +364,7 @@ class StateFile:
         return latest
 
     def _sign(self, db: sqlite3.Connection) -> None:
-        """Leave a mark by which this process knows the file again."""
+        """Write a mark by which this process recognises the file."""
         marks = {"program": "breakloop", "byteorder": sys.byteorder, "writer": self._writer}
         db.executemany(_PUT_META, list(marks.items()))
 
@@ -388,7 +393,7 @@ class StateFile:
         return rows.all[len(expired) :] + _insert(db, first, change.parts)
 
     def _tidy(self, db: sqlite3.Connection, change: SegmentChange) -> list[SegmentRow]:
-        """Put what is still true in the place of what was; return the rows there are then."""
+        """Replace rows by their valid entries; return the resulting rows."""
         if not change.old or change.instead is None:
             return self.rows.all
         first, last = change.old[0].id, change.old[-1].id
@@ -414,7 +419,7 @@ def _insert(db: sqlite3.Connection, first: int, parts: Sequence[Segment]) -> lis
 
 
 def _checksum(data: bytes) -> int:
-    """63 bits, which SQLite can hold; a CRC takes ten times as long."""
+    """Return 63 bits, which fit into a SQLite integer; a CRC takes ten times as long."""
     return xxh3_64_intdigest(data) & (2**63 - 1)
 
 
@@ -422,17 +427,17 @@ T = TypeVar("T")
 
 
 class RunInThread(Protocol):
-    """Runs something slow in a thread."""
+    """Runs a slow function in a thread."""
 
     def __call__(self, function: Callable[[], T], /) -> Awaitable[T]:
-        """Return what it returns, or raise what it raises."""
+        """Return its result, or raise its exception."""
         ...
 
 
 async def tidied(
     change: SegmentChange, file: StateFile, tables: dict[str, ExpiringTable], aside: RunInThread
 ) -> SegmentChange:
-    """Add to a save what is still true of the oldest rows, where too much was overtaken. Raises `StateError`."""
+    """Add the valid entries of the oldest rows to a save, if too much is overwritten. Raises `StateError`."""
     saved_bytes = sum(len(part.data) for part in change.parts)
     old = () if change.whole else file.rows.overtaken(saved_bytes, len(change.parts))
     if not old:
@@ -445,14 +450,14 @@ async def tidied(
         await asyncio.sleep(0)
     packs = await aside(partial(file.read, doubtful)) if doubtful else []
     packs.reverse()
-    while packs:  # each is freed with its turn: all together would take 20 ms
+    while packs:  # freed one at a time: all at once would take 20 ms
         sieve.sift(packs.pop())
         await asyncio.sleep(0)
     return change._replace(old=old, instead=sieve.left())
 
 
 class SegmentCompactor:
-    """Takes packs one by one. What it keeps is never more rows than there were."""
+    """Takes batches one by one. Its output never has more rows than its input."""
 
     __slots__ = ("_now", "_old", "_packer", "_seen", "_some", "_tables")
 
@@ -465,7 +470,7 @@ class SegmentCompactor:
         self._seen = 0
 
     def overtaken(self, row: SegmentRow) -> bool:
-        """Whether nothing of a row is true any more, as far as that is seen from its versions."""
+        """Whether all entries of a row are overwritten, as far as its versions show."""
         if row.versions is None:
             return False
         table = self._tables[WINDOWS]
@@ -478,8 +483,9 @@ class SegmentCompactor:
         return True
 
     def sift(self, pack: EntryBatch) -> None:
-        """Keep what is as it is in memory, for then it may be the newest that was saved. And what was changed since it
-        was saved: then the newest is this, or behind it."""
+        """Keep the entries that are equal to those in memory, because they may be the newest saved form. Also keep
+        those changed since the last save: the newest saved form is this one or a later one.
+        """
         self._seen += len(pack.keys)
         table = self._tables[pack.table]
         unsaved = table.dirty or {}
@@ -496,7 +502,7 @@ class SegmentCompactor:
         self._some[name] = [], []
 
     def left(self) -> list[Segment] | None:
-        """Return what takes the place of the rows; None: they are best left as they are."""
+        """Return the replacement of the rows, or None if they should stay as they are."""
         for name in self._some:
             self._flush(name)
         parts = self._packer.close()

@@ -1,6 +1,7 @@
-"""A SQLite file in the data directory that may fail in any way without anybody noticing but its reader: one that is
-damaged, foreign or of a newer version is set aside under a new name, one that is full, locked or read-only is tried
-again at the next call. What is in the file is its owner's business.
+"""A SQLite file in the data directory whose failures do not affect its owner.
+
+A file that is damaged, foreign or of a newer version is renamed and replaced; one that is full, locked or read-only
+is retried with the next call. Problems are reported once.
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ from breakloop.errors import StateError
 
 T = TypeVar("T")
 
-_ASIDE_MAX: Final = 9  # files set aside; with more the disk is at fault, and what is made new will not be better
+_ASIDE_MAX: Final = 9  # maximum of files set aside; beyond it the disk is at fault, and a new file would not help
 _COMPANIONS: Final = ("", "-wal", "-shm", "-journal")
 _DAMAGED: Final = frozenset((sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB))
-_PASSING: Final = frozenset((sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL))  # stays open meanwhile
+_PASSING: Final = frozenset(
+    (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL)
+)  # temporary: the file stays open
 _WORDS: Final = {
     sqlite3.SQLITE_BUSY: "it is locked by another program",
     sqlite3.SQLITE_LOCKED: "it is locked",
@@ -32,15 +35,15 @@ _WORDS: Final = {
 
 
 class Schema(NamedTuple):
-    """What the file must look like. Step N leads from version N to N + 1; a file without tables has version 0."""
+    """The schema of the file. Step N migrates from version N to N + 1; a file without tables has version 0."""
 
     application_id: int
     steps: tuple[str, ...]
-    pragmas: tuple[str, ...] = ()  # set whenever it is opened
+    pragmas: tuple[str, ...] = ()  # set each time it is opened
 
 
 class SqliteTrouble(NamedTuple):
-    """What a person should know of a file. `wrong` is empty when it is well again."""
+    """A problem of a file, for operators. `wrong` is empty when the problem is over."""
 
     file: str
     wrong: str
@@ -51,7 +54,7 @@ Report = Callable[[SqliteTrouble], None]
 
 
 class UnfitError(Exception):
-    """The file is not one of ours, or not one that can be used; its owner may find that out too."""
+    """The file was not created by this program or cannot be used. May also be raised by the owner of the file."""
 
     def __init__(self, kind: str, wrong: str) -> None:
         super().__init__(wrong)
@@ -59,16 +62,16 @@ class UnfitError(Exception):
 
 
 class DatabaseFile:
-    """A database file on disk: created for its owner only, renamed when it cannot be used, problems reported once."""
+    """A database file on disk: readable by its owner only, renamed when it cannot be used, problems reported once."""
 
     def __init__(self, path: Path, report: Report) -> None:
         self.path = path
-        self.problem = ""  # the last one that was reported; empty while the file works
+        self.problem = ""  # the last problem that was reported; empty while the file works
         self._report = report
         self._identity: tuple[int, int] | None = None  # device and inode
 
     def create(self) -> None:
-        """Create the file if there is none, with mode 0600: SQLite would make it readable for everyone."""
+        """Create the file with mode 0600 if it does not exist: SQLite would make it world-readable."""
         try:
             os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))
         except (IsADirectoryError, PermissionError) as error:
@@ -77,7 +80,7 @@ class DatabaseFile:
         self._identify()
 
     def is_replaced(self) -> bool:
-        """Return whether another file, or none, is at the path since `create`."""
+        """Return whether the file at the path was removed or replaced since `create`."""
         try:
             status = self.path.stat()
         except FileNotFoundError:
@@ -96,7 +99,7 @@ class DatabaseFile:
         return True
 
     def report(self, wrong: str, done: str) -> None:
-        """Report a problem, or with an empty `wrong` its end. A problem that persists is reported once."""
+        """Report a problem, or with an empty `wrong` its end. A persistent problem is reported once."""
         changed, self.problem = wrong != self.problem, wrong
         if changed:
             self.note(wrong, done)
@@ -116,7 +119,7 @@ class DatabaseFile:
 
 
 class SqliteFile:
-    """One file. `made` counts how often it began empty: then its owner writes everything he has."""
+    """One file. `made` counts how often it was created empty; its owner then writes everything again."""
 
     def __init__(
         self, path: Path, schema: Schema, report: Report, *, busy_s: float = 0.25, synchronous: str = "FULL"
@@ -131,13 +134,14 @@ class SqliteFile:
 
     @property
     def trouble(self) -> str:
-        """What is wrong with the file; empty while it works."""
+        """The current problem of the file; empty while it works."""
         return self._file.problem
 
     def run(self, work: Callable[[sqlite3.Connection], T], *, synced: bool = True) -> T:
-        """Do `work` in one transaction, on disk when this returns. Raises `StateError`, after it was reported.
+        """Run `work` in one transaction that is on disk when this returns. Raises `StateError`, after reporting it.
 
-        Not `synced`, it is the system's to write: it survives this process, and not a loss of power.
+        Without `synced`, writing is left to the operating system: the data survives this process, but not a loss of
+        power.
         """
         try:
             result = self._transaction(work) if synced else self._transaction(work, "NORMAL")
@@ -149,7 +153,7 @@ class SqliteFile:
         return result
 
     def close(self) -> None:
-        """Let go of the file; the next call opens it again."""
+        """Close the file; the next call opens it again."""
         connection, self._connection = self._connection, None
         if connection is not None:
             with suppress(sqlite3.Error):
@@ -206,7 +210,7 @@ class SqliteFile:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute(f"PRAGMA synchronous = {self._synchronous}")
         connection.execute("BEGIN IMMEDIATE")
-        # Another process may have been quicker, so the version is read under the lock.
+        # Another process may have migrated it first, so the version is read under the lock.
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         for step in self._schema.steps[version:]:
             connection.execute(step)
@@ -226,7 +230,7 @@ class SqliteFile:
             raise UnfitError("damaged", str(found))
 
     def _failed(self, error: sqlite3.Error | OSError) -> str:
-        """Take note of a failure; return what is wrong."""
+        """Record a failure; return its description."""
         if isinstance(error, OSError):
             wrong = error.strerror or str(error)
         elif is_damage(error):
@@ -239,7 +243,7 @@ class SqliteFile:
         return wrong
 
     def _unfit(self, error: UnfitError) -> str:
-        """Set the file aside, so that the next opening creates a new one; return what is wrong."""
+        """Set the file aside, so that the next opening creates a new one; return the description of the problem."""
         self.close()
         wrong = f"{error.kind}: {error}"
         self._file.set_aside(error.kind, wrong)
@@ -247,7 +251,7 @@ class SqliteFile:
 
 
 def _rename(path: Path, kind: str) -> Path:
-    """Rename a file and its companions; return the new path. Raises `OSError`."""
+    """Rename a file together with its WAL, shared memory and journal files; return the new path. Raises `OSError`."""
     names = [path.with_name(f"{path.name}.{kind}-{number}") for number in range(1, _ASIDE_MAX + 1)]
     free = [name for name in names if not name.exists()]
     if not free:
@@ -259,16 +263,16 @@ def _rename(path: Path, kind: str) -> Path:
 
 
 def is_damage(error: BaseException) -> bool:
-    """Tell whether SQLite found the file to be damaged, or none of its own."""
+    """Return whether SQLite found the file damaged or not a database."""
     return _code(error) in _DAMAGED
 
 
 def in_words(error: BaseException) -> str:
-    """Return what failed, for people."""
+    """Return a readable description of the failure."""
     return _WORDS.get(_code(error), str(error).partition("\n")[0])
 
 
 def _code(error: BaseException) -> int:
-    """The kind of failure, without SQLite's finer distinctions; -1 where it names none."""
+    """Return the primary error code, without SQLite's extended codes; -1 if there is none."""
     code = getattr(error, "sqlite_errorcode", None)
     return -1 if code is None else code & 0xFF

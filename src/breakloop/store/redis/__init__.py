@@ -1,1 +1,1 @@
-"""Open_redis(url)."""
+"""State in Redis or Valkey: the store, its connections, and the bundle that instances share."""

@@ -1,9 +1,8 @@
-"""Where one bundle lies for every instance to take (SPEC B-3, Redis): as plain data and a protocol, so that it can be
-tested without a server. What a bundle means is `policy`'s business; here it is bytes with a version.
+"""The policy bundle that all instances share through Redis.
 
-The bundle's shelf in Redis (SPEC B-3): one hash, written by one script, so that of two pushers one wins and the
-other is told. Blocking, on a connection of its own: it is asked twice a second from a thread, and by commands without a
-loop. Counters and windows go another way (`state.redis`).
+It is one hash, written by one script, so that of two concurrent pushes one succeeds and the other is rejected. Calls
+block and use a connection of their own: the bundle is polled twice a second from a thread, and by commands without
+an event loop. Here a bundle is only bytes with a version; `policy` interprets it.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ from typing import Any, Final, Protocol
 from breakloop.errors import SettingsError, StateError
 from breakloop.store.redis.url import RedisUrl, is_redis_url, parse_redis_url, tls_context
 
-BUNDLE_KEY: Final = "bl:bundle"  # the hash, and the channel that tells of a new one
+BUNDLE_KEY: Final = "bl:bundle"  # the hash, and the channel that announces a new bundle
 
 
 @dataclass(frozen=True, slots=True)
 class PushedBundle:
-    """A bundle on the shelf. `digest` is the SHA-256 of `data`, `pushed_at` the store's own time, as it wrote it."""
+    """A stored bundle. `digest` is the SHA-256 of `data`, `pushed_at` the time by the store's clock, as stored."""
 
     version: int
     digest: str
@@ -33,12 +32,12 @@ class PushedBundle:
 
     @property
     def stamp(self) -> tuple[str, str]:
-        """What changes with every push."""
+        """A value that changes with every push."""
         return self.digest, self.pushed_at
 
 
 def moment(pushed_at: str) -> str:
-    """The store's time as people write it."""
+    """The time of the push in readable form."""
     try:
         return datetime.fromtimestamp(float(pushed_at), tz=UTC).isoformat(timespec="seconds")
     except (ValueError, OverflowError, OSError):
@@ -46,52 +45,52 @@ def moment(pushed_at: str) -> str:
 
 
 class NoPushedBundleError(StateError):
-    """Nothing was pushed yet."""
+    """No bundle was pushed yet."""
 
 
 class PushDeniedError(StateError):
-    """There is a newer bundle, or another one with the same version; somebody else was quicker, perhaps."""
+    """There is a newer bundle, or a different one with the same version, possibly from a concurrent push."""
 
 
 class PushedBundleStore(Protocol):
-    """One place for one bundle. Blocks; not for the event loop's thread."""
+    """Stores one bundle. Blocks: not for the thread of the event loop."""
 
     @property
     def name(self) -> str:
-        """Where it is, without any credential."""
+        """The location, without credentials."""
         ...
 
     def fetch(self, known: tuple[object, ...] | None) -> PushedBundle | None:
-        """Return what lies there, None if it still is what has this stamp. Raises `StateError`."""
+        """Return the bundle, or None if it still has this stamp. Raises `StateError`."""
         ...
 
     def push(self, bundle: PushedBundle) -> bool:
-        """Put a bundle there, in one step; tells whether it was another. Raises `PushDeniedError` or `StateError`."""
+        """Store a bundle atomically; return whether it changed. Raises `PushDeniedError` or `StateError`."""
         ...
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         ...
 
 
-_TIMEOUT_S: Final = 2.0  # to connect, and between two pieces of an answer
+_TIMEOUT_S: Final = 2.0  # to connect, and between two reads of a response
 
 
 class RedisBundle:
-    """One bundle in one Redis. Used by one thread at a time; begins anew after every failure."""
+    """One bundle in one Redis. Used by one thread at a time; reconnects after every failure."""
 
     __slots__ = ("_client", "_redis", "_script", "_url", "name")
 
     def __init__(self, url: RedisUrl) -> None:
         self._redis = _package()
-        tls_context(url)  # says at once what is wrong with certificate files
+        tls_context(url)  # reports unusable certificate files immediately
         self._url = url
         self._client: Any = None
         self._script = files("breakloop.store.redis").joinpath("lua", "bundle_push.lua").read_bytes()
         self.name = str(url).partition("?")[0]
 
     def fetch(self, known: tuple[object, ...] | None) -> PushedBundle | None:
-        """Return what lies there, None if it still is what has this stamp."""
+        """Return the bundle, or None if it still has this stamp."""
         digest, pushed_at = (_text(one) for one in self._ask("HMGET", BUNDLE_KEY, "digest", "pushed_at"))
         if known is not None and known == (digest, pushed_at):
             return None
@@ -111,7 +110,7 @@ class RedisBundle:
         )
 
     def push(self, bundle: PushedBundle) -> bool:
-        """Put a bundle there unless a newer one lies there; tells whether anything changed."""
+        """Store a bundle unless a newer one exists; return whether anything changed."""
         forced = "1" if bundle.forced else "0"
         said = (bundle.version, bundle.digest, bundle.data, bundle.signature, bundle.pushed_by, forced, BUNDLE_KEY)
         outcome, *found = (_text(one) for one in self._ask("EVAL", self._script, 1, BUNDLE_KEY, *said))
@@ -121,7 +120,7 @@ class RedisBundle:
         return outcome == "pushed"
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         client, self._client = self._client, None
         if client is not None:
             client.close()
@@ -152,12 +151,12 @@ class RedisBundle:
         return self._redis.Redis(address.host, address.port, db=url.db, **own, **login)
 
     def _retry(self) -> Any:
-        """Once, for a connection that was ended while nobody used it; a server that is silent is not asked twice."""
+        """Retry once, for a connection that was closed while idle; a server that does not respond is not retried."""
         gone = (self._redis.ConnectionError,)
         return self._redis.retry.Retry(self._redis.backoff.NoBackoff(), 1, supported_errors=gone)
 
     def _sentinel(self, own: dict[str, Any], login: dict[str, Any]) -> Any:
-        """The Sentinels; they get the servers' user and password only if they do not answer without."""
+        """Return the Sentinels. They get the user and password of the servers only if they require authentication."""
         sentinels = self._redis.Sentinel(self._url.addresses, sentinel_kwargs=own)
         if self._url.password:
             try:
@@ -168,7 +167,7 @@ class RedisBundle:
 
 
 def open_shelf(state: str) -> RedisBundle:
-    """Return the shelf in the Redis that a URL names, without connecting yet. Raises `SettingsError`."""
+    """Return the bundle store for a Redis URL, without connecting yet. Raises `SettingsError`."""
     if not is_redis_url(state):
         raise SettingsError("a bundle is pushed to Redis, and state names none (redis://HOST:6379)")
     return RedisBundle(parse_redis_url(state))
@@ -194,5 +193,5 @@ def _refusal(new: int, old: int, by: str, at: str) -> str:
 
 
 def _words(error: Exception) -> str:
-    """What Redis or the network says; messages of redis-py name addresses, never credentials."""
+    """Return the message of Redis or the network. Messages of redis-py contain addresses, never credentials."""
     return str(error) or type(error).__name__

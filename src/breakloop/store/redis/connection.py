@@ -1,17 +1,15 @@
-"""One connection to one Redis server, for everybody at once: commands go out together once per turn of the event loop,
-and answers come back in their order. It is used until it breaks; keeping one alive is `redis_keeper`'s.
+"""Connections to a Redis server: opening, pipelining and reconnecting.
 
-Nothing is sent twice. When the connection ends, whoever still waits gets a `StateError`, and what he had sent may have
-been carried out or not. Whoever stops waiting keeps his own books: his answer is still taken, in its place.
+`RedisConnection` is shared by all callers: commands are sent together once per iteration of the event loop, and
+responses arrive in order. Nothing is sent twice. When the connection ends, each pending callback gets a
+`StateError`, and its command may or may not have been executed.
 
-Opening a connection to one Redis server: TCP, TLS, user and password, database, name; and whether it is of use.
+`open_link` opens a connection: TCP, TLS, authentication, database, client name, and a check that the server can be
+used. Its errors contain addresses and reasons, never a password.
 
-What is said when it fails holds addresses and reasons, never a password. Which server, and when to try again, is
-decided by `redis_keeper` and its callers.
-
-Keeps one connection to Redis alive: finds the server, opens, and when it breaks, tries again by itself, soon at
-first and then once a second. What is sent meanwhile fails at once; nothing is kept for later, but for `send_soon`.
-Where the server is, a `Finder` says; the one that asks Sentinels is `redis_sentinel`'s.
+`Reconnector` keeps one connection open and reconnects with a delay that grows to one second. Commands sent in the
+meantime fail immediately and are not queued, except with `send_soon`. An `AddressFinder` supplies the address;
+`topology.Sentinels` is the one for Sentinel.
 """
 
 from __future__ import annotations
@@ -29,17 +27,17 @@ from typing import Any, Final, Protocol, cast
 from breakloop.errors import SettingsError, StateError
 from breakloop.store.redis.url import Address, RedisUrl, tls_context
 
-SILENCE_S: Final = 2.0  # so long without a byte, while answers are due, and the server is given up
-IN_FLIGHT_MAX: Final = 2048  # commands; a server that does not answer gets no more
+SILENCE_S: Final = 2.0  # the server is given up after this time without a byte while responses are due
+IN_FLIGHT_MAX: Final = 2048  # commands; a server that does not respond gets no more
 _KEEPALIVE: Final = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
 _NOT_YET: Final = object()
 
 
 class RedisError(StateError):
-    """An error that the server answered with. `code` is its first word: NOSCRIPT, OOM, READONLY, MOVED and so on."""
+    """An error response of the server. `code` is its first word: NOSCRIPT, OOM, READONLY, MOVED and so on."""
 
     def __init__(self, text: str) -> None:
-        super().__init__(text.partition(", with args")[0])  # some quote what they were sent (SPEC Y-1)
+        super().__init__(text.partition(", with args")[0])  # some errors quote the arguments
         self.code = text.partition(" ")[0]
 
 
@@ -49,7 +47,7 @@ Send = Callable[[tuple[bytes, ...], Then], None]
 
 
 class RedisConnection(asyncio.Protocol):
-    """A connection. Once it is over it stays so; `ended` is told, once, with the reason."""
+    """A connection. It cannot be reopened; `ended` is called once, with the reason."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, silence_s: float = SILENCE_S, in_flight_max: int = IN_FLIGHT_MAX
@@ -64,12 +62,12 @@ class RedisConnection(asyncio.Protocol):
         self._broken = hiredis.ProtocolError
         self._loop = loop
         self.ended: Callable[[str], None] | None = None
-        self.erred: Callable[[RedisError], None] | None = None  # told of every error that is answered, first
-        self.published: Callable[[list[Any]], None] | None = None  # told of messages of channels
+        self.erred: Callable[[RedisError], None] | None = None  # called first for every error response
+        self.published: Callable[[list[Any]], None] | None = None  # called with pub/sub messages
         self._silence_s = silence_s
         self._in_flight_max = in_flight_max
         self._transport: asyncio.Transport | None = None
-        self._out: list[bytes] = []  # what this turn sends
+        self._out: list[bytes] = []  # commands of this iteration
         self._waiting: deque[Then] = deque()
         self._heard = False
         self._watch: asyncio.TimerHandle | None = None
@@ -78,7 +76,7 @@ class RedisConnection(asyncio.Protocol):
     # -- for callers --------------------------------------------------------------------------------------------------
 
     def send(self, args: tuple[bytes, ...], then: Then) -> None:
-        """Send a command; `then` gets its answer, or a `StateError`, exactly once and never before this returns."""
+        """Send a command; `then` gets the response or a `StateError`, exactly once and never before this returns."""
         waiting = self._waiting
         if self._transport is None or len(waiting) >= self._in_flight_max:
             down = self._transport is None
@@ -91,13 +89,13 @@ class RedisConnection(asyncio.Protocol):
         waiting.append(then)
 
     async def call(self, *args: bytes) -> Answer:
-        """Send a command and wait for its answer; errors are returned, as to `then`."""
+        """Send a command and wait for the response; errors are returned, as they are passed to `then`."""
         future: asyncio.Future[Answer] = self._loop.create_future()
         self.send(args, lambda answer: None if future.done() else future.set_result(answer))
         return await future
 
     def end(self, why: str) -> None:
-        """Close at once; whoever waits is told why."""
+        """Close immediately; pending callbacks get the reason."""
         transport, self._transport = self._transport, None
         if transport is not None:
             self._why = self._why or why
@@ -110,19 +108,19 @@ class RedisConnection(asyncio.Protocol):
 
     @property
     def in_flight(self) -> int:
-        """How many answers are due."""
+        """The number of responses due."""
         return len(self._waiting)
 
-    # -- the transport's side -----------------------------------------------------------------------------------------
+    # -- asyncio.Protocol ---------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin."""
+        """Enable keepalive and start the periodic check."""
         self._transport = cast("asyncio.Transport", transport)
         _keep_alive(transport.get_extra_info("socket"))
         self._watch = self._loop.call_later(self._silence_s, self._check)
 
     def data_received(self, data: bytes) -> None:
-        """Hand every complete answer to whoever is next."""
+        """Pass each complete response to the next callback."""
         self._heard = True
         self._feed(data)
         take, waiting = self._next, self._waiting
@@ -136,14 +134,14 @@ class RedisConnection(asyncio.Protocol):
                     continue
                 if waiting:
                     self._tell(waiting.popleft(), answer)
-                else:  # whose the next answer would be, is unknown
+                else:  # responses can no longer be assigned to commands
                     self.end("the server sent an answer that nobody asked for")
                     return
         except self._broken:
             self.end("the server does not speak the protocol of Redis")
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the transport's signature
-        """Tell everybody who waits, then the keeper."""
+        """Notify all pending callbacks, then the owner of the connection."""
         why = self._why = self._why or "the connection was lost"
         self._transport = None
         if self._watch is not None:
@@ -168,7 +166,7 @@ class RedisConnection(asyncio.Protocol):
             self._loop.call_exception_handler(context)
 
     def _check(self) -> None:
-        """Look whether the server is still there; a quiet one is asked."""
+        """Check that the server still responds; send a PING if it is idle."""
         if self._waiting and not self._heard:
             self.end(f"the server did not answer for {self._silence_s:g} s")
             return
@@ -179,13 +177,13 @@ class RedisConnection(asyncio.Protocol):
 
 
 def _ignore(_answer: Answer) -> None:
-    """Only that there is an answer matters."""
+    """Ignore the content: any response will do."""
 
 
 def _keep_alive(sock: socket.socket | None) -> None:
     if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
         return
-    with suppress(OSError):  # a peer that is gone again
+    with suppress(OSError):  # a peer that has disconnected already
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for name, value in _KEEPALIVE.items():
@@ -193,12 +191,12 @@ def _keep_alive(sock: socket.socket | None) -> None:
                 sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
-OPEN_S: Final = 2.0  # for all of it
+OPEN_S: Final = 2.0  # in total
 _NAME: Final = b"breakloop"
 
 
 class WantsPasswordError(StateError):
-    """A server that lets nobody in without a password, and was given none."""
+    """The server requires a password, and none was configured."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -210,19 +208,19 @@ class ConnectOptions:
     user: str = ""
     password: str = ""
     db: int = 0
-    writes: bool = True  # a read-only replica is of no use
+    writes: bool = True  # a read-only replica cannot be used
     open_s: float = OPEN_S
     silence_s: float = SILENCE_S
 
 
 def door_for(url: RedisUrl, loop: asyncio.AbstractEventLoop) -> ConnectOptions:
-    """Read what a URL says. Raises `SettingsError` for files that cannot be used."""
-    writes = url.kind != "cluster"  # there, a replica says MOVED
+    """Return the options of a URL. Raises `SettingsError` for files that cannot be used."""
+    writes = url.kind != "cluster"  # in a cluster, a replica responds with MOVED
     return ConnectOptions(loop, tls_context(url), url.user, url.password, url.db, writes)
 
 
 async def open_link(door: ConnectOptions, address: Address) -> RedisConnection:
-    """Connect and greet. Raises `StateError`, which says what went wrong with which address."""
+    """Connect and authenticate. Raises `StateError` with the address and the reason."""
     link: RedisConnection | None = None
     try:
         async with asyncio.timeout(door.open_s):
@@ -236,7 +234,7 @@ async def open_link(door: ConnectOptions, address: Address) -> RedisConnection:
             await _greet(door, link)
     except TimeoutError:
         problem = StateError(f"{address} did not answer within {door.open_s:g} s")
-    except (OSError, UnicodeError) as error:  # the latter: a name that cannot be one
+    except (OSError, UnicodeError) as error:  # the latter for an invalid host name
         problem = StateError(f"{address} {_why(error)}")
     except StateError as error:
         problem = type(error)(f"{address} {error}")
@@ -252,7 +250,7 @@ async def open_link(door: ConnectOptions, address: Address) -> RedisConnection:
 
 
 async def _greet(door: ConnectOptions, link: RedisConnection) -> None:
-    """All in one round trip. Raises `StateError`."""
+    """Send all setup commands in one round trip. Raises `StateError`."""
     login: list[Answer] = []
     db: list[Answer] = []
     role: list[Answer] = []
@@ -285,7 +283,7 @@ def _judge(pong: Answer) -> None:
 
 
 def _whatever(_answer: Answer) -> None:
-    """A server that does not take our name is still of use."""
+    """Ignore the response: a server that rejects the client name can still be used."""
 
 
 def _why(error: Exception) -> str:
@@ -302,28 +300,28 @@ def _why(error: Exception) -> str:
 
 FIRST_DELAY_S: Final = 0.05
 DELAY_MAX_S: Final = 1.0
-_STEADY_S: Final = 1.0  # a connection that lived so long was a good one
+_STEADY_S: Final = 1.0  # a connection that lasted this long resets the backoff
 _QUEUE_MAX: Final = 1024
 
 Changed = Callable[[bool, str], None]
 
 
 class AddressFinder(Protocol):
-    """Says where the server is."""
+    """Supplies the address of the server."""
 
-    recheck_s: float | None  # how often it is asked again while a connection is well; None: never
+    recheck_s: float | None  # how often the address is checked while connected; None: never
 
     async def find(self) -> Address:
-        """Return the address of now. Raises `StateError`."""
+        """Return the current address. Raises `StateError`."""
         ...
 
     def close(self) -> None:
-        """Let go of whatever it takes to know."""
+        """Release all resources."""
         ...
 
 
 class StaticAddress:
-    """The only address there is, or one after the other and then anew: one that is gone is passed by."""
+    """Returns fixed addresses in turn, so that one that is unavailable is skipped."""
 
     recheck_s: float | None = None
 
@@ -332,16 +330,16 @@ class StaticAddress:
         self._turn = -1
 
     async def find(self) -> Address:
-        """Return the next."""
+        """Return the next address."""
         self._turn = (self._turn + 1) % len(self._addresses)
         return self._addresses[self._turn]
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: there are no resources."""
 
 
 class ReconnectBackoff:
-    """How long to wait before trying again. `jitter` gives numbers from 0 to 1; half of each delay hangs on it."""
+    """The delays between attempts to reconnect. `jitter` returns 0 to 1 and determines half of each delay."""
 
     __slots__ = ("_jitter", "_tries")
 
@@ -350,18 +348,20 @@ class ReconnectBackoff:
         self._tries = 0
 
     def next_s(self) -> float:
-        """Return the next delay: each is up to twice the one before, and at the most a second."""
+        """Return the next delay: up to twice the previous one, and at most a second."""
         full: float = min(DELAY_MAX_S, FIRST_DELAY_S * 2 ** min(self._tries, 10))
         self._tries += 1
         return full * (0.5 + 0.5 * self._jitter())
 
     def reset(self) -> None:
-        """Begin anew."""
+        """Start again with the shortest delay."""
         self._tries = 0
 
 
 class Reconnector:
-    """One connection that comes back. `link` is it, or None; `changed` is told when it comes and goes."""
+    """One connection that is reopened when it breaks. `link` is the connection or None; `changed` is called when it
+    opens or closes.
+    """
 
     def __init__(
         self, door: ConnectOptions, finder: AddressFinder, changed: Changed, backoff: ReconnectBackoff | None = None
@@ -378,25 +378,25 @@ class Reconnector:
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
         self._closed = False
-        self._queue: list[tuple[tuple[bytes, ...], Then]] | None = []  # None once the first try is over
+        self._queue: list[tuple[tuple[bytes, ...], Then]] | None = []  # None once the first attempt is over
 
     async def start(self) -> None:
-        """Connect. Raises `StateError` when the first try fails; it goes on trying then, too."""
+        """Connect. Raises `StateError` if the first attempt fails, but keeps trying."""
         await self._try()
         if self.link is None:
             raise StateError(self.why)
 
     def start_soon(self) -> None:
-        """Begin without waiting."""
+        """Start connecting without waiting."""
         self._attempt()
 
     async def settled(self) -> None:
-        """Wait until the try that is under way is over."""
+        """Wait until the current attempt is over."""
         if self._task is not None:
             await asyncio.wait([self._task])
 
     def end(self, why: str) -> None:
-        """End the connection, and try no more."""
+        """Close the connection and stop reconnecting."""
         self._closed, self.why = True, why
         if self._timer is not None:
             self._timer.cancel()
@@ -409,12 +409,12 @@ class Reconnector:
             self._drop(why)
 
     async def close(self) -> None:
-        """The same, and wait until nothing of it runs any more."""
+        """Close the connection and wait until all tasks have ended."""
         self.end("closed")
         await self.settled()
 
     def send_soon(self, args: tuple[bytes, ...], then: Then) -> None:
-        """Send as soon as the first connection is there; at once, or not at all, when that is over."""
+        """Send as soon as the first attempt to connect is over; later, send immediately or fail."""
         if self.link is not None:
             self.link.send(args, then)
         elif self._queue is not None and len(self._queue) < _QUEUE_MAX and not self._closed:
@@ -462,12 +462,12 @@ class Reconnector:
             self._timer.cancel()
             self._timer = None
         if self._task is not None:
-            self._task.cancel()  # a recheck, if it still runs
+            self._task.cancel()  # a recheck that is still running
         self._changed(False, why)
         self._again()
 
     def _erred(self, error: RedisError) -> None:
-        """A master that has become a replica takes no writes any more: who is the master now?"""
+        """Check the address after READONLY: the master has become a replica."""
         if error.code == "READONLY" and self.link is not None:
             self.link.end("the server has become a read-only replica")
 
@@ -480,7 +480,7 @@ class Reconnector:
         self._task = self._door.loop.create_task(self._recheck(self.link))
 
     async def _recheck(self, link: RedisConnection | None) -> None:
-        """The server may be well, and another one be the right one since. Who cannot say changes nothing."""
+        """Check whether the address has changed although the connection works. If that is unknown, keep it."""
         try:
             moved = await self._finder.find() != self._address
         except StateError:

@@ -1,6 +1,7 @@
-"""Looking through the keys of a Redis, for operators: forgetting what begins alike, and finding breakers. Takes as many
-round trips as there are thousands of keys, one server of a cluster after the other; a prefix that names its project
-(or agent, where that is a place of its own) whole is looked for where that lives.
+"""Scans of the keys in Redis, for operators: deleting by prefix, and finding breakers.
+
+A scan takes one round trip per thousand keys, one server of a cluster after the other. A prefix that contains the
+complete project (or agent, with `shard_by: agent`) is scanned only on the server that has it.
 """
 
 from __future__ import annotations
@@ -16,26 +17,26 @@ from breakloop.store.redis.scripts import names_place, plain_key, redis_key, red
 from breakloop.store.redis.topology import by_slot
 
 _AT_ONCE: Final = b"1000"
-_BREAKER: Final = struct.Struct("<B6d")  # as values.lua keeps it: kind, last, minute, spend of it, of the one before,
-_KIND: Final = ord("k")  # open or not, since when
+_BREAKER: Final = struct.Struct("<B6d")  # values.lua: kind, last, minute, its spend, previous, open, since
+_KIND: Final = ord("k")
 _MINUTE_S: Final = 60.0
 _Send = Callable[[tuple[bytes, ...], Callable[[Any], None]], None]
 
 
 class CommandSender(Protocol):
-    """What is needed of `redis_nodes.Nodes`."""
+    """The part of `topology.Nodes` that is needed here."""
 
     def send(self, key: bytes, args: tuple[bytes, ...], then: Callable[[Any], None]) -> None:
-        """Send a command to where `key` lives; `then` gets the answer, or a `StateError` with a `code`."""
+        """Send a command to the node of `key`; `then` gets the response, or a `StateError` with a `code`."""
         ...
 
     def each(self) -> list[_Send]:
-        """Return a way to send to each server."""
+        """Return a send function for each server."""
         ...
 
 
 class _Scan:
-    """Goes through all keys of a pattern; what is done with them is for those who inherit."""
+    """Scans all keys that match a pattern; subclasses process them."""
 
     __slots__ = ("_cursor", "_failed", "_nodes", "_pattern", "_servers", "_then")
 
@@ -48,18 +49,18 @@ class _Scan:
         self._failed = False
 
     def scan(self) -> None:
-        """Look at the next keys."""
+        """Scan the next keys."""
         self._ask(b"SCAN", self._cursor, b"MATCH", self._pattern, b"COUNT", _AT_ONCE, then=self._scanned)
 
     def _ask(self, *args: bytes, then: Callable[[Any], None]) -> None:
-        """Ask the server that is being looked through."""
+        """Send a command to the server that is being scanned."""
         if self._servers:
             self._servers[-1](args, self._or_end(then))
         else:
             self._then(StateError("no server is known"))
 
     def _send(self, name: bytes, keys: list[bytes], then: Callable[[list[tuple[list[bytes], Any]]], None]) -> None:
-        """Send a command about these keys, to each slot its own; `then` gets the keys with their answers."""
+        """Send a command for these keys, grouped by slot; `then` gets the keys with their responses."""
         slots = by_slot(keys)
         answers: list[tuple[list[bytes], Any]] = []
 
@@ -72,7 +73,7 @@ class _Scan:
             self._nodes.send(there[0], (name, *there), self._or_end(partial(answered, there)))
 
     def _or_end(self, then: Callable[[Any], None]) -> Callable[[Any], None]:
-        """The first error ends it."""
+        """Wrap a callback so that the first error ends the scan."""
 
         def answered(answer: Any) -> None:
             if self._failed:
@@ -108,7 +109,7 @@ class _Scan:
 
 
 class ForgetKeys(_Scan):
-    """Drops them as it finds them; `then` gets how many."""
+    """Deletes the keys as it finds them; `then` gets how many."""
 
     __slots__ = ("_dropped",)
 
@@ -128,7 +129,7 @@ class ForgetKeys(_Scan):
 
 
 class FoundKeys(_Scan):
-    """Finds so many keys, as they are in Redis; then it stops."""
+    """Finds up to a number of keys, in their Redis form, and then stops."""
 
     __slots__ = ("_all", "_most")
 
@@ -165,11 +166,11 @@ class StoredBreakers(_Scan):
     ) -> None:
         super().__init__(nodes, prefix, then)
         self._most = most
-        self._now = now  # by a test; else Redis says
+        self._now = now  # set by a test; otherwise the time of Redis
         self._kept: dict[str, StoredBreaker] = {}
 
     def scan(self) -> None:
-        """Ask what time it is there, then look."""
+        """Read the server's time, then scan."""
         if self._now is None:
             self._ask(b"TIME", then=self._timed)
         else:
@@ -187,7 +188,7 @@ class StoredBreakers(_Scan):
             for key, value in zip(keys, values, strict=True):
                 found = _breaker(plain_key(key), value, self._now or 0.0)
                 if found is not None:
-                    self._kept[found.key] = found  # a scan may come by twice
+                    self._kept[found.key] = found  # SCAN may return a key twice
         self._go_on()
 
     def _over(self) -> None:
@@ -196,13 +197,13 @@ class StoredBreakers(_Scan):
 
 
 def _breaker(key: str, value: bytes | None, now: float) -> StoredBreaker | None:
-    """Return what is kept, or None for what is no breaker."""
+    """Parse a stored breaker; None if it is not one."""
     if value is None or len(value) != _BREAKER.size or value[0] != _KIND:
         return None
     _, last, minute, spent, earlier, is_open, since = _BREAKER.unpack(value)
     now = max(now, last)
     if not is_open and now >= (minute + 2) * _MINUTE_S:
-        return None  # nothing of it is within the last minute
+        return None  # none of it is within the last minute
     into = now % _MINUTE_S
     this = (now - into) / _MINUTE_S
     current, previous = (spent, earlier) if minute == this else (0.0, spent if minute == this - 1 else 0.0)

@@ -1,7 +1,7 @@
-"""What the scripts in lua/ are told, and what they answer: operations as one flat msgpack list, results as the memory
-store gives them. The scripts compute, `redis` sends; here is only how both sides write it down.
+"""Arguments and results of the scripts in lua/: operations are encoded as one flat msgpack list, results are decoded to
+the types of the memory store.
 
-Money beyond 2^53 has no exact double, so it travels as two parts: high * 2^30 + low.
+Amounts beyond 2^53 are not exact as a double, so they are sent in two parts: high * 2^30 + low.
 """
 
 from __future__ import annotations
@@ -37,26 +37,31 @@ from breakloop.store.ops import (
 _COUNT, _TAKE, _CHARGE, _BREAKER, _DENY, _OBSERVE = 1, 2, 3, 4, 5, 6  # as in commit.lua
 _LOW: Final = 1 << 30
 _LUA: Final = Path(__file__).parent / "lua"
-_WINDOW: Final = Struct("<cd")  # kind, version; its data follows
+_WINDOW: Final = Struct("<cd")  # kind, version; followed by its data
 _WINDOW_KIND: Final = b"w"
 _NO_WINDOW: Final = StoredWindow(0, b"")
 _SMALL_COUNTS: Final = tuple(FingerprintCount(count) for count in range(64))
 
-UNREADABLE: Final = (msgspec.MsgspecError, ValueError, TypeError, IndexError)  # what a strange answer may raise here
+UNREADABLE: Final = (
+    msgspec.MsgspecError,
+    ValueError,
+    TypeError,
+    IndexError,
+)  # what decoding an unexpected response may raise
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[Any]).decode
 
 
 class LuaScript(NamedTuple):
-    """A script, and the name Redis knows it by once it was loaded."""
+    """A script and its SHA-1, by which Redis knows it once it is loaded."""
 
     text: bytes
     sha: bytes
 
 
 class LuaScripts(NamedTuple):
-    """All of them; each file name is a field."""
+    """All scripts; each file name is a field."""
 
     commit: LuaScript
     settle: LuaScript
@@ -64,10 +69,10 @@ class LuaScripts(NamedTuple):
 
 
 def load_scripts() -> LuaScripts:
-    """Read the files. How values are kept stands before each script: Redis knows no libraries of its own before 7."""
+    """Read the files. values.lua is prepended to each script, because Redis has no libraries before version 7."""
     shared = (_LUA / "values.lua").read_bytes()
     texts = [shared + (_LUA / f"{name}.lua").read_bytes() for name in LuaScripts._fields]
-    # The name is not a secret's: Redis itself computes it so.
+    # SHA-1 is not used for security here: Redis computes the name of a script like this.
     return LuaScripts(*[LuaScript(text, sha1(text, usedforsecurity=False).hexdigest().encode()) for text in texts])
 
 
@@ -75,40 +80,40 @@ def load_scripts() -> LuaScripts:
 
 
 def redis_key(key: str) -> bytes:
-    """Return a key as Redis holds it. Its place is the hash tag, so that all of one place is in one slot."""
+    """Return a key as Redis stores it. The place is the hash tag, so that all keys of one place are in one slot."""
     project = place_of(key)
     if not project or "}" in project:
         project = _tag(project)
     try:
         return f"bl:{{{project}}}:{key}".encode()
-    except UnicodeEncodeError:  # half a character, which JSON can name
+    except UnicodeEncodeError:  # a lone surrogate, which JSON can contain
         return f"bl:{{{project}}}:{key}".encode("utf-8", "surrogatepass")
 
 
 def plain_key(key: bytes) -> str:
-    """Return the key that `redis_key` made this of."""
+    """Reverse `redis_key`."""
     return key.partition(b"}:")[2].decode("utf-8", "surrogatepass")
 
 
 def names_place(prefix: str) -> bool:
-    """Tell whether all keys that begin with `prefix` are in one slot."""
+    """Return whether all keys that begin with `prefix` are in one slot."""
     return bool(split_place(prefix)[1])
 
 
 def redis_pattern(prefix: str) -> bytes:
-    """Return what `SCAN` finds the keys with that begin with `prefix`: of one project, or of all if it names none."""
+    """Return the `SCAN` pattern for keys that begin with `prefix`: of one project, or of all if it contains none."""
     project, whole = split_place(prefix)
     tag = _plain(_tag(project)) if whole else "*"
     return f"bl:{{{tag}}}:{_plain(prefix)}*".encode("utf-8", "surrogatepass")
 
 
 def _tag(project: str) -> str:
-    """A tag that is empty, or ends early, would scatter a project's keys over all slots."""
+    """Return a hash tag. One that is empty or ends early would scatter a project's keys over all slots."""
     return project.replace("}", "%7D") or "-"
 
 
 def _plain(text: str) -> str:
-    """Return a text that a pattern matches by itself."""
+    """Escape a text so that a pattern matches it literally."""
     return "".join(f"\\{c}" if c in "\\*?[]^-" else c for c in text)
 
 
@@ -116,7 +121,7 @@ def _plain(text: str) -> str:
 
 
 def encode_commit(ops: Sequence[Op], windows: Sequence[WindowWrite]) -> tuple[list[bytes], bytes]:
-    """Return the keys of windows and operations in their order, and what commit.lua is told."""
+    """Return the keys of windows and operations in order, and the argument of commit.lua."""
     keys: list[bytes] = []
     args: list[object] = [len(windows)]
     for write in windows:
@@ -163,7 +168,7 @@ def _count_args(op: CountFingerprint) -> tuple[object, ...]:
 
 
 def decode_commit(ops: Sequence[Op], windows: Sequence[WindowWrite], answer: Any) -> CommitResult:
-    """Return what commit.lua did. A list instead of a blob: windows have moved on."""
+    """Decode the response of commit.lua. A list instead of a blob means that windows have a newer version."""
     if type(answer) is list:
         moved = zip(windows, answer[1:], strict=True)
         newer = {write.key: window_of(value) for write, value in moved if value is not None}
@@ -174,7 +179,7 @@ def decode_commit(ops: Sequence[Op], windows: Sequence[WindowWrite], answer: Any
 
 
 def _result(op: Op, value: Any) -> Result:
-    """A whole double comes as an integer: here each result gets its own type back."""
+    """Restore the type of a result: a whole double arrives as an integer."""
     if value is False:
         return None
     if type(op) is CountFingerprint:
@@ -192,7 +197,7 @@ def _result(op: Op, value: Any) -> Result:
 
 
 def _count_result(value: Any) -> FingerprintCount:
-    """A count, a count with its flight, or one that tripped."""
+    """Decode a count, a count with its flight, or one that tripped."""
     if type(value) is int:
         return _SMALL_COUNTS[value] if 0 <= value < len(_SMALL_COUNTS) else FingerprintCount(value)
     if len(value) == 2:
@@ -201,11 +206,11 @@ def _count_result(value: Any) -> FingerprintCount:
     return FingerprintCount(hits, tripped, fresh, float(wait_s))
 
 
-# -- the rest ----------------------------------------------------------------------------------------------------------
+# -- other scripts -----------------------------------------------------------------------------------------------------
 
 
 def encode_settle(ops: Sequence[Settle], *, failed: bool) -> tuple[list[bytes], bytes]:
-    """Return the keys, and what settle.lua is told. What would change nothing is left out."""
+    """Return the keys, and the argument of settle.lua. Entries that would change nothing are left out."""
     keys: list[bytes] = []
     told: list[object] = [failed]
     for op in ops:
@@ -217,7 +222,7 @@ def encode_settle(ops: Sequence[Settle], *, failed: bool) -> tuple[list[bytes], 
 
 
 def encode_correct(ops: Sequence[AdjustCharge]) -> tuple[list[bytes], bytes]:
-    """Return the keys, and what correct.lua is told."""
+    """Return the keys, and the argument of correct.lua."""
     told: list[object] = []
     for op in ops:
         if isinstance(op.spec, BucketSpec):
@@ -228,12 +233,12 @@ def encode_correct(ops: Sequence[AdjustCharge]) -> tuple[list[bytes], bytes]:
 
 
 def window_value(write: WindowWrite) -> bytes:
-    """Return a window as it will be kept; nothing for one that is only looked at."""
+    """Return a window as it is stored; empty for one that is only checked."""
     return b"" if write.data is None else _WINDOW.pack(_WINDOW_KIND, write.becomes) + write.data
 
 
 def window_of(value: bytes | None) -> StoredWindow:
-    """Return a window as it is kept; one that is not there, or written in another way, is none."""
+    """Parse a stored window; one that is missing or in another format has version 0."""
     if value is None or len(value) < _WINDOW.size or value[:1] != _WINDOW_KIND:
         return _NO_WINDOW
     _, version = _WINDOW.unpack_from(value)

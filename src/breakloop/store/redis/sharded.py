@@ -1,6 +1,8 @@
-"""State in Redis, where a project is spread over several slots of a cluster (SPEC E-5, `shard_by: agent`): what belongs
-to an agent is in a slot of the agent's, what several agents share in the project's. A commit that touches both is one
-script after the other, the agent's first. What must then be given back was charged for nothing: never too little.
+"""State in Redis with a project spread over several slots of a cluster (`shard_by: agent`).
+
+The state of an agent is in the agent's slot, state that agents share is in the project's. A commit that touches both
+runs one script after the other, the agent's first. Charges that a later script denies are refunded: until then too
+much is charged, never too little.
 """
 
 from __future__ import annotations
@@ -35,11 +37,11 @@ _Told = TypeVar("_Told", bound=Settle | AdjustCharge)
 
 
 class ShardedCommit:
-    """One decision as a row of commits, each of them in one slot: `next` says what, `took` is told what came of it.
+    """One decision as a sequence of commits with one slot each: `next` returns a commit, `took` records its result.
 
-    The results are those of one commit of all, as `store` says. Counts are made wherever they are. Limits are charged
-    as long as nothing is known that denies them; `give_back` has those that a later commit denied. Only what a breaker
-    has counted stays: it waits for all that stands before it in its group, if need be for a further commit.
+    The combined results are those of a single commit. Counts are made in any case. Limits are charged as long as no
+    denial is known; `give_back` returns the refunds for those that a later commit denied. The count of a breaker
+    cannot be undone, so it runs after everything that precedes it in its group, in a further commit if necessary.
     """
 
     __slots__ = ("_at", "_denied", "_kept", "_ops", "_own", "_parts", "_results", "_sent", "_turn")
@@ -48,18 +50,18 @@ class ShardedCommit:
         self._ops = ops
         self._parts = arranged(ops, first)
         self._results: list[Result] = [None] * len(ops)
-        self._denied: dict[int, int] = {}  # group -> where
+        self._denied: dict[int, int] = {}  # group -> index of the denial
         for index, op in enumerate(ops):
             if isinstance(op, Deny):
                 self._denied.setdefault(op.group, index)
-        self._kept: list[tuple[int, float]] = []  # charges and flights, and when
+        self._kept: list[tuple[int, float]] = []  # charges and flights, and their time
         self._turn = 0
         self._own: frozenset[int] = frozenset()
         self._sent: list[int] = []
         self._at = 0.0
 
     def next(self) -> list[Op] | None:
-        """Return the next commit, None where all is done. What an earlier one denied is refused there, in its place."""
+        """Return the next commit, or None if all are done. Earlier denials are repeated in their position."""
         while self._turn < len(self._parts):
             _, own = self._parts[self._turn]
             if self._turn == 0 or any(map(self._matters, own)):
@@ -77,7 +79,7 @@ class ShardedCommit:
         return isinstance(op, CountFingerprint) or self._denied.get(op.group, at) >= at
 
     def took(self, done: CommitResult) -> None:
-        """Take note of what the last commit did."""
+        """Record the result of the last commit."""
         if not self._turn:
             self._at = done.at
         self._turn += 1
@@ -96,14 +98,14 @@ class ShardedCommit:
         return group in self._denied or ENFORCED in self._denied
 
     def committed(self) -> CommitResult:
-        """Return what all of them did together."""
+        """Return the combined result."""
         for at, op in enumerate(self._ops):
             if isinstance(op, Charge | CheckBreaker) and self._denied.get(op.group, at) < at:
                 self._results[at] = None
         return CommitResult(self._results, self._denied.get(ENFORCED, -1), None, self._at)
 
     def give_back(self) -> tuple[list[AdjustCharge], list[Settle]]:
-        """Return what undoes charges and flights that began before it was known that nothing may."""
+        """Return the operations that undo charges and flights made before a denial was known."""
         charges: list[AdjustCharge] = []
         flights: list[Settle] = []
         for at, when in self._kept:
@@ -118,9 +120,9 @@ class ShardedCommit:
 
 
 def arranged(ops: Sequence[Op], first: str) -> list[tuple[str, list[int]]]:
-    """Return in which commits operations are made: the place of each commit, and which are in it."""
+    """Return the commits to make: the place of each, and the indexes of its operations."""
     parts: list[tuple[str, list[int]]] = [(first, [])]
-    latest: dict[int, int] = {}  # group -> the last commit with something that may deny it
+    latest: dict[int, int] = {}  # group -> the last commit with an operation that may deny it
     for at, op in enumerate(ops):
         if not isinstance(op, Keyed):
             continue
@@ -137,15 +139,16 @@ def arranged(ops: Sequence[Op], first: str) -> list[tuple[str, list[int]]]:
 
 
 class ShardedStore(RedisStore):
-    """A `RemoteStore` for keys of two places: an agent's and its project's. Windows of one commit are of one place."""
+    """A `RemoteStore` for keys of two places: an agent's and its project's. A commit has windows of one place."""
 
     __slots__ = ()
 
     def commit(self, ops: Sequence[Op], windows: Sequence[WindowWrite], then: _Then) -> None:
-        """Carry out `ops` and write `windows`: at once where they share a slot, else in the order of `ShardedCommit`.
+        """Execute `ops` and write `windows`: in one script if they share a slot, otherwise in the order of
+        `ShardedCommit`.
 
-        Where a later script fails, what an earlier one has charged stays charged: who decides without the store then
-        may let the call pass.
+        If a later script fails, the charges of earlier ones remain. A caller that then decides without the store may
+        allow the call.
         """
         places = {place_of(op.key): None for op in ops if isinstance(op, Keyed)}
         own = next((one for one in places if AGENT_MARK in one), next(iter(places), ""))
@@ -175,14 +178,14 @@ class ShardedStore(RedisStore):
             self._go_on(spread, (), then)
 
     def settle(self, ops: Sequence[Settle], then: Callable[[int | StateError], None], *, failed: bool) -> None:
-        """Say that requests have ended; `then` gets how many counts were taken back."""
+        """Report that requests have ended; `then` gets how many counts were taken back."""
         parts = _by_place(ops)
         told = _Total(len(parts), then).answered if len(parts) > 1 else then
         for part in parts:
             super().settle(part, told, failed=failed)
 
     def correct(self, ops: Sequence[AdjustCharge], then: Callable[[StateError | None], None]) -> None:
-        """Correct what was charged, each for itself."""
+        """Correct charges, each independently."""
         parts = _by_place(ops)
         total = _Total(len(parts), lambda done: then(done if isinstance(done, StateError) else None))
         for part in parts:
@@ -190,7 +193,7 @@ class ShardedStore(RedisStore):
 
 
 class _Total:
-    """One answer for several: the sum, or the first error."""
+    """Combines several responses into one: the sum, or the first error."""
 
     __slots__ = ("_error", "_left", "_sum", "_then")
 
@@ -201,7 +204,7 @@ class _Total:
         self._error: StateError | None = None
 
     def answered(self, answer: int | StateError | None) -> None:
-        """Take one of them."""
+        """Add one response."""
         self._left -= 1
         if isinstance(answer, StateError):
             self._error = self._error or answer
@@ -212,7 +215,7 @@ class _Total:
 
 
 def _by_place(ops: Sequence[_Told]) -> list[Sequence[_Told]]:
-    """Return the operations of each place; where there is nothing to do, that."""
+    """Return the operations of each place, or a single empty list if there are none."""
     parts: dict[str, list[_Told]] = {}
     for op in ops:
         parts.setdefault(place_of(op.key), []).append(op)
@@ -221,4 +224,6 @@ def _by_place(ops: Sequence[_Told]) -> list[Sequence[_Told]]:
 
 
 def _unheard(_answer: int | StateError | None) -> None:
-    """Whoever was denied does not wait for it. Where it is lost, the charge stays until it expires."""
+    """Ignore the response to a refund: a denied request does not wait for it. If it is lost, the charge stays until it
+    expires.
+    """

@@ -1,7 +1,7 @@
-"""State in Redis or Valkey (`redis://` and its relatives): each call is one command, sent now and answered later.
+"""State in Redis or Valkey (`redis://` and related schemes): each call is one command with an asynchronous response.
 
-Scripts compute (lua/), `redis_script` writes down what they are told, `redis_nodes` knows where a key lives and how to
-get there. Here is what belongs to a call: a script that a server does not have yet, errors, answers nobody can read.
+The scripts in lua/ compute, `scripts` encodes their arguments, `topology` routes commands to the node of a key. This
+module loads missing scripts, translates errors, and handles responses that cannot be decoded.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from breakloop.store.redis.scripts import (
 from breakloop.store.redis.topology import by_slot
 
 _T = TypeVar("_T")
-_ANYWHERE: Final = b"bl:"  # where a call goes that has no keys
+_ANYWHERE: Final = b"bl:"  # the key for commands without keys
 _PROBE: Final = b"bl:probe"
-# What Redis says and what it means. Nothing was carried out then, and other codes speak for themselves.
+# Redis error codes and their meaning. In these cases nothing was executed; other codes are self-explanatory.
 _MEANING: Final = {
     "BUSY": "a script has been running there for too long",
     "CLUSTERDOWN": "the cluster is down",
@@ -47,9 +47,9 @@ _MEANING: Final = {
 
 
 class RedisStore:
-    """A `RemoteStore`. `then` is called by whoever brings the answer, or at once where there is nothing to ask.
+    """A `RemoteStore`. `then` is called when the response arrives, or immediately if there is nothing to send.
 
-    `clock` is for tests: Redis has its own, which is the same for all who share it.
+    `clock` is for tests: normally the clock of Redis is used, which is the same for all clients.
     """
 
     __slots__ = ("_clock", "_loading", "_nodes", "_scripts")
@@ -58,12 +58,12 @@ class RedisStore:
         self._nodes = nodes
         self._clock = clock
         self._scripts = load_scripts()
-        self._loading: set[tuple[bytes, bytes]] = set()  # scripts on their way, and to which slots
+        self._loading: set[tuple[bytes, bytes]] = set()  # scripts being loaded, and their slots
 
     def commit(
         self, ops: Sequence[Op], windows: Sequence[WindowWrite], then: Callable[[CommitResult | StateError], None]
     ) -> None:
-        """Carry out `ops` and write `windows`, all in one; see `state.store`."""
+        """Execute `ops` and write `windows` atomically; see `RemoteStore`."""
         keys, told = encode_commit(ops, windows)
         args = [told, self._now()]
         if windows:
@@ -79,7 +79,7 @@ class RedisStore:
         self._nodes.send(names[0], (b"MGET", *names), lambda answer: then(_read(answer, _windows)))
 
     def settle(self, ops: Sequence[Settle], then: Callable[[int | StateError], None], *, failed: bool) -> None:
-        """Say that requests have ended; `then` gets how many counts were taken back."""
+        """Report that requests have ended; `then` gets how many counts were taken back."""
         keys, told = encode_settle(ops, failed=failed)
         if not keys:
             then(0)
@@ -87,7 +87,7 @@ class RedisStore:
         self._run(self._scripts.settle, keys, [told, self._now()], int, then)
 
     def correct(self, ops: Sequence[AdjustCharge], then: Callable[[StateError | None], None]) -> None:
-        """Correct what was charged."""
+        """Correct charges."""
         if not ops:
             then(None)
             return
@@ -95,14 +95,14 @@ class RedisStore:
         self._run(self._scripts.correct, keys, [told, self._now()], _nothing, then)
 
     def drop(self, keys: Sequence[str], then: Callable[[StateError | None], None]) -> None:
-        """Drop what is kept under these very keys, which may be of several projects."""
+        """Drop the entries with exactly these keys, which may belong to several projects."""
         slots = by_slot(map(redis_key, keys))
         together = _Together(len(slots), then)
         for there in slots:
             self._nodes.send(there[0], (b"UNLINK", *there), together.answered)
 
     def probe(self, then: Callable[[StateError | None], None]) -> None:
-        """Find out whether the store answers and takes writes: on a cluster, one of its nodes."""
+        """Check whether the store responds and accepts writes; in a cluster, one of its nodes."""
         self._nodes.send(_PROBE, (b"SET", _PROBE, b"", b"PX", b"1000"), lambda answer: then(_read(answer, _nothing)))
 
     def forget(self, prefix: str, then: Callable[[int | StateError], None]) -> None:
@@ -110,18 +110,18 @@ class RedisStore:
         ForgetKeys(self._nodes, prefix, _worded(then)).scan()
 
     def note(self, key: str, value: str, ttl_s: float) -> None:
-        """Keep a text for others to find."""
+        """Store a text for other instances."""
         named = redis_key(key)
         told = value.encode("utf-8", "surrogatepass")
         self._nodes.send(named, (b"SET", named, told, b"PX", b"%d" % (ttl_s * 1000)), _nothing)
 
     def recall(self, key: str, then: Callable[[str | StateError], None]) -> None:
-        """Return what somebody noted, or ""."""
+        """Return a text stored with `note`, or ""."""
         named = redis_key(key)
         self._nodes.send(named, (b"GET", named), lambda answer: then(_read(answer, _text)))
 
     def breakers(self, prefix: str, most: int, then: Callable[[list[StoredBreaker] | StateError], None]) -> None:
-        """Find breakers whose key begins with `prefix`, open ones first. Looks through the keys: for operators."""
+        """Find breakers whose key begins with `prefix`, open ones first. Scans the keys: for operators."""
         now = None if self._clock is None else self._clock()
         StoredBreakers(self._nodes, prefix, most, now, _worded(then)).scan()
 
@@ -142,7 +142,7 @@ class RedisStore:
         command = (b"EVALSHA", script.sha, b"%d" % len(keys), *keys, *args)
 
         def answered(answer: Any) -> None:
-            # Who has no such script has carried out nothing, so that this is not a second time.
+            # After NOSCRIPT nothing was executed, so sending again does not repeat a charge.
             if isinstance(answer, StateError) and _code(answer) == "NOSCRIPT":
                 self._load(script, where)
                 self._nodes.send(where, command, lambda again: then(_read(again, read)))
@@ -152,7 +152,7 @@ class RedisStore:
         self._nodes.send(where, command, answered)
 
     def _load(self, script: LuaScript, where: bytes) -> None:
-        """Load a script, ahead of what is sent there next; whoever needs it meanwhile need not load it again."""
+        """Load a script before the next command to the same slot; concurrent callers do not load it again."""
         loading = (script.sha, _slot(where))
         if loading not in self._loading:
             self._loading.add(loading)
@@ -161,7 +161,7 @@ class RedisStore:
 
 
 class _Together:
-    """One answer for several commands: done when all are, or the first error."""
+    """Combines the responses of several commands: done when all are, or the first error."""
 
     __slots__ = ("_error", "_left", "_then")
 
@@ -181,12 +181,12 @@ class _Together:
 
 
 def _worded(then: Callable[[Any], None]) -> Callable[[Any], None]:
-    """Tell errors in words that name no keys."""
+    """Translate errors into messages without keys."""
     return lambda found: then(_error(found) if isinstance(found, StateError) else found)
 
 
 def _read(answer: Any, read: Callable[[Any], _T]) -> _T | StateError:
-    """Return what an answer says; an error as one that names no keys."""
+    """Decode a response; errors are translated into messages without keys."""
     if isinstance(answer, StateError):
         return _error(answer)
     try:
@@ -203,7 +203,7 @@ def _error(error: StateError) -> StateError:
 
 
 def _code(error: StateError) -> str:
-    """Return the code of an answer. Before Redis 7, an error within a script has its own in the text."""
+    """Return the error code of a response. Before Redis 7, an error within a script has its code in the text."""
     code: str = getattr(error, "code", "")
     if code == "ERR":
         text = str(error)
@@ -212,7 +212,7 @@ def _code(error: StateError) -> str:
 
 
 def _slot(key: bytes) -> bytes:
-    """Return the part of a key that decides on its slot."""
+    """Return the part of a key that determines its slot."""
     return key.partition(b"}")[0]
 
 

@@ -1,22 +1,16 @@
-"""The Redis servers behind a URL, as the store sees them: send a command to where its key is, get an answer.
+"""The Redis servers behind a URL: a single server, a master behind Sentinel, or a cluster.
 
-Standalone servers and masters behind Sentinel are here; a cluster is `redis_cluster`'s. What commands mean is the
-store's business.
+`Nodes` is the common interface: send a command to the node of its key and pass on the response. `OneNode` is a
+single server or the master behind Sentinel. `ClusterNodes` has one connection per master and a slot map, which is
+read again when it proves outdated; a command answered with MOVED or ASK was not executed, so only such commands are
+sent again.
 
-`Nodes` of a Redis Cluster: one connection to each master, and the map of slots, read again whenever it was wrong.
+`Sentinels` finds the master for every new connection, and checks once a second while connected: Sentinel itself
+closes connections to an old master, but after a manual failover only after about ten seconds of lost writes.
 
-A command that was answered MOVED or ASK was not carried out, so it is sent on, and only then. Which slot a key is in
-and what redirections say is `redis_slots`'; a single connection is `redis_keeper`'s.
-
-Which keys belong together in a Redis Cluster and who has them: slots, the map of slots, what redirections say.
-
-Asks Sentinels who the master is: for every new connection, and once a second while it is well. Sentinel itself ends
-connections to an old master, but when it was replaced by order, only after some ten seconds of lost writes.
-
-Messages that processes send each other through Redis (PUBLISH, SUBSCRIBE), on a connection of its own.
-
-Redis keeps no message for whoever is away: `on_gap` says each time that the subscriptions have just come into force,
-the first time included. Whoever loads what he needs then, misses nothing.
+`PubSub` subscribes on a connection of its own. Redis does not store messages for disconnected clients, so `on_gap`
+is called each time subscriptions become active, including the first. A client that reloads its data then misses
+nothing.
 """
 
 from __future__ import annotations
@@ -51,7 +45,7 @@ SLOTS: Final = 16384
 
 
 class SlotShare(NamedTuple):
-    """The slots from `first` to `last`, and the master that has them."""
+    """The slots from `first` to `last`, and their master."""
 
     first: int
     last: int
@@ -59,7 +53,7 @@ class SlotShare(NamedTuple):
 
 
 def slot_of(key: bytes) -> int:
-    """Return a key's slot: that of its hash tag, if it has one."""
+    """Return the slot of a key: that of its hash tag, if it has one."""
     start = key.find(b"{")
     if start >= 0:
         end = key.find(b"}", start + 1)
@@ -69,7 +63,7 @@ def slot_of(key: bytes) -> int:
 
 
 def by_slot(keys: Iterable[bytes]) -> list[list[bytes]]:
-    """Return keys of ours that may go into one command together: those of one hash tag."""
+    """Group keys that may be sent in one command: those with the same hash tag."""
     tags: dict[bytes, list[bytes]] = {}
     for key in keys:
         tags.setdefault(key.partition(b"}")[0], []).append(key)
@@ -77,7 +71,7 @@ def by_slot(keys: Iterable[bytes]) -> list[list[bytes]]:
 
 
 def read_shares(answer: list[Any], asked: Address) -> list[SlotShare]:
-    """Read the answer to CLUSTER SLOTS; a node without a host is where `asked` is. Raises `StateError`."""
+    """Parse the response to CLUSTER SLOTS; a node without a host has the host of `asked`. Raises `StateError`."""
     try:
         shares = [SlotShare(int(first), int(last), _address(owner, asked)) for first, last, owner, *_ in answer]
     except (TypeError, ValueError, IndexError):
@@ -91,7 +85,7 @@ def _address(node: list[Any], asked: Address) -> Address:
 
 
 def redirection(error: RedisError, asked: Address) -> tuple[int, Address]:
-    """Read `MOVED 3999 10.0.0.1:6381` or `ASK ...`, answered by `asked`: the slot, and who to turn to."""
+    """Parse `MOVED 3999 10.0.0.1:6381` or `ASK ...`, a response of `asked`, into the slot and the address."""
     _, slot, where = str(error).split(" ", 2)
     host, _, port = where.rpartition(":")
     return int(slot), Address(asked.host if host in ("", "?") else host.strip("[]"), int(port))
@@ -112,7 +106,7 @@ class _Node(Reconnector):
 
 
 class ClusterNodes:
-    """All masters. `up` while every slot has an owner that is connected."""
+    """All masters. `up` while every slot has a connected owner."""
 
     def __init__(
         self, door: ConnectOptions, seeds: tuple[Address, ...], backoff: ReconnectBackoff | None = None
@@ -135,7 +129,7 @@ class ClusterNodes:
     # -- commands -----------------------------------------------------------------------------------------------------
 
     def send(self, key: bytes, args: tuple[bytes, ...], then: Then) -> None:
-        """Send to the owner of `key`'s slot; `then` gets the answer, or a `StateError`, never before this returns."""
+        """Send to the owner of `key`'s slot; `then` gets the response or a `StateError`, never before this returns."""
         node = self._slots[slot_of(key)]
         if node is None or node.link is None:
             why = self._why if node is None else f"{node.address}: {node.why}"
@@ -144,7 +138,7 @@ class ClusterNodes:
             node.link.send(args, partial(self._answered, node, args, then, 0))
 
     def each(self) -> list[Send]:
-        """Return a way to send to each master."""
+        """Return a send function for each master."""
         return [partial(self._send_to, node) for node in self._owners]
 
     def _send_to(self, node: _Node, args: tuple[bytes, ...], then: Then) -> None:
@@ -180,17 +174,17 @@ class ClusterNodes:
             self._refresh_soon(at_once=True)
         other.send_soon(args, partial(self._answered, other, args, then, times + 1))
 
-    # -- life ---------------------------------------------------------------------------------------------------------
+    # -- start and close ----------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Find the nodes and connect to all. Raises `StateError` when that fails; it goes on trying then, too."""
+        """Find the nodes and connect to all. Raises `StateError` if that fails, but keeps trying."""
         await self._refresh()
         await asyncio.gather(*(node.settled() for node in self._owners))
         if not self.up:
             raise StateError(self._why)
 
     async def close(self) -> None:
-        """End all connections, try no more, and say nothing more."""
+        """Close all connections, stop reconnecting, and report nothing more."""
         self._closed, self.on_change = True, None
         if self._timer is not None:
             self._timer.cancel()
@@ -223,7 +217,7 @@ class ClusterNodes:
             if self.on_change is not None:
                 self.on_change(up, why)
 
-    # -- the map of slots ---------------------------------------------------------------------------------------------
+    # -- slot map -----------------------------------------------------------------------------------------------------
 
     def _refresh_soon(self, *, at_once: bool = False) -> None:
         if self._closed or self._timer is not None or self._task is not None:
@@ -293,7 +287,7 @@ class ClusterNodes:
         self._look(self._why if not self._covered else "connected to every master")
 
     def _leave(self, node: _Node) -> None:
-        """What it was asked before it lost its slots, it may still answer."""
+        """Close a node later: it may still respond to commands sent before it lost its slots."""
         self._leaving.add(node)
         self._door.loop.call_later(_LEAVE_S, self._left, node)
 
@@ -303,14 +297,14 @@ class ClusterNodes:
 
 
 def _whatever(_answer: Answer) -> None:
-    """ASKING is answered, too."""
+    """Ignore the response to ASKING."""
 
 
-_SENTINEL_S: Final = 0.5  # for one Sentinel; then the next is asked
+_SENTINEL_S: Final = 0.5  # per Sentinel; then the next is tried
 
 
 class Sentinels:
-    """A `AddressFinder`. Sentinels get the servers' user and password only if they ask for one."""
+    """An `AddressFinder`. Sentinels get the user and password of the servers only if they require authentication."""
 
     recheck_s: float | None = 1.0
 
@@ -322,7 +316,7 @@ class Sentinels:
         self._links: dict[Address, RedisConnection] = {}
 
     async def find(self) -> Address:
-        """Return the master's address, as the first Sentinel says that knows it. Raises `StateError`."""
+        """Return the master's address from the first Sentinel that knows it. Raises `StateError`."""
         problems: list[str] = []
         for address in tuple(self._addresses):
             try:
@@ -331,12 +325,12 @@ class Sentinels:
                 problems.append(str(error))
                 continue
             self._addresses.remove(address)
-            self._addresses.insert(0, address)  # it answered, so the next time it is the first to be asked
+            self._addresses.insert(0, address)  # it responded, so it is tried first the next time
             return found
         raise StateError(f"no Sentinel knows the master of {self._service}: {'; '.join(problems)}")
 
     async def ask(self, address: Address, *words: bytes) -> Answer:
-        """Ask one Sentinel something about the service. Raises `StateError` when it does not answer."""
+        """Send a query about the service to one Sentinel. Raises `StateError` if it does not respond."""
         link = self._links.get(address)
         if link is None or not link.alive:
             link = self._links[address] = await self._open(address)
@@ -350,7 +344,7 @@ class Sentinels:
         return answer
 
     def close(self) -> None:
-        """End all connections."""
+        """Close all connections."""
         for link in self._links.values():
             link.end("closed")
         self._links.clear()
@@ -380,33 +374,33 @@ COMMAND_S: Final = 5.0
 
 
 class Nodes(Protocol):
-    """Redis, whatever its form."""
+    """The servers behind a URL, in any topology."""
 
-    up: bool  # every key has a server that is connected
-    on_change: Changed | None  # told when `up` changes, with a reason that holds no secrets
+    up: bool  # every key has a connected server
+    on_change: Changed | None  # called when `up` changes, with a reason that contains no secrets
 
     def send(self, key: bytes, args: tuple[bytes, ...], then: Then) -> None:
-        """Send to the node of `key`'s slot. Never raises; never sends again what may have been carried out.
+        """Send to the node of `key`'s slot. Never raises; never resends a command that may have been executed.
 
-        `then` gets the answer or a `StateError`, once, and not before this returns.
+        `then` gets the response or a `StateError`, once, and not before this returns.
         """
         ...
 
     def each(self) -> list[Send]:
-        """Return a way to send to each server, for what is to be asked of all; none where no server is known."""
+        """Return a send function for each server, for commands that go to all; none if no server is known."""
         ...
 
     async def start(self) -> None:
-        """Connect. Raises `StateError` when that fails; it goes on trying by itself, then and later, until `close`."""
+        """Connect. Raises `StateError` if that fails, but keeps trying until `close`."""
         ...
 
     async def close(self) -> None:
-        """End all connections, try no more, and say nothing more."""
+        """Close all connections, stop reconnecting, and report nothing more."""
         ...
 
 
 class OneNode:
-    """A single server; the finder says where it is now."""
+    """A single server; the finder supplies its current address."""
 
     def __init__(self, door: ConnectOptions, finder: AddressFinder, backoff: ReconnectBackoff | None = None) -> None:
         self.up = False
@@ -415,7 +409,7 @@ class OneNode:
         self._keeper = Reconnector(door, finder, self._changed, backoff)
 
     def send(self, key: bytes, args: tuple[bytes, ...], then: Then) -> None:  # noqa: ARG002 - there is one place only
-        """Send, wherever the key is."""
+        """Send the command; the key makes no difference."""
         link = self._keeper.link
         if link is None:
             self._loop.call_soon(then, StateError(self._keeper.why))
@@ -423,7 +417,7 @@ class OneNode:
             link.send(args, then)
 
     def each(self) -> list[Send]:
-        """Return the way to the only one."""
+        """Return the send function of the only server."""
         return [partial(self.send, b"")]
 
     async def start(self) -> None:
@@ -431,7 +425,7 @@ class OneNode:
         await self._keeper.start()
 
     async def close(self) -> None:
-        """End the connection; see `Nodes`."""
+        """Close the connection; see `Nodes`."""
         self.on_change = None
         await self._keeper.close()
 
@@ -450,16 +444,16 @@ def make_nodes(url: RedisUrl, loop: asyncio.AbstractEventLoop) -> Nodes:
 
 
 def finder_for(url: RedisUrl, door: ConnectOptions) -> AddressFinder:
-    """Return what says where the one server is that takes writes, or in a cluster any node."""
+    """Return the finder of the server that accepts writes, or in a cluster of any node."""
     if url.kind == "sentinel":
         return Sentinels(door, url.addresses, url.service)
     return StaticAddress(*url.addresses)
 
 
 async def command(nodes: Nodes, *args: bytes | str | int, key: bytes | None = None) -> Answer:
-    """Send one command and wait for its answer, for operators' work: errors are returned, also that of time.
+    """Send one command and wait for the response, for operators; errors, including timeouts, are returned.
 
-    `key` says where to send it; left out, it is the command's first argument.
+    `key` determines the node; the default is the first argument of the command.
     """
     packed = tuple(arg if isinstance(arg, bytes) else str(arg).encode() for arg in args)
     future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
@@ -476,7 +470,9 @@ OnMessage = Callable[[bytes], None]
 
 
 class PubSub:
-    """Subscriptions that come back after a lost connection. In a cluster, any node will do: they tell each other."""
+    """Subscriptions that are restored after a lost connection. In a cluster any node can be used: nodes forward
+    messages.
+    """
 
     def __init__(self, url: RedisUrl, loop: asyncio.AbstractEventLoop, backoff: ReconnectBackoff | None = None) -> None:
         door = door_for(url, loop)
@@ -489,7 +485,7 @@ class PubSub:
         self._missing = 0  # subscriptions that are not confirmed yet
 
     def subscribe(self, channel: bytes, on_message: OnMessage) -> None:
-        """Hear what is published on `channel`, as soon as there is a connection; one receiver a channel."""
+        """Receive the messages of `channel` once there is a connection; one receiver per channel."""
         known = channel in self._channels
         self._channels[channel] = on_message
         if self._keeper.link is not None and not known:
@@ -497,11 +493,11 @@ class PubSub:
             self._ask(self._keeper.link, channel)
 
     async def start(self) -> None:
-        """Connect. Raises `StateError` when that fails; it goes on trying by itself, then and later, until `close`."""
+        """Connect. Raises `StateError` if that fails, but keeps trying until `close`."""
         await self._keeper.start()
 
     async def close(self) -> None:
-        """Hear no more."""
+        """Close the connection; no more messages are received."""
         self.on_change = self.on_gap = None
         await self._keeper.close()
 

@@ -1,6 +1,6 @@
-"""Redis addresses as people write them in settings: alone, a cluster, or behind Sentinel; each with or without TLS.
+"""Redis URLs in settings: a single server, a cluster, or behind Sentinel, each with or without TLS.
 
-Nothing here connects. No message and no printed form holds the password, nor a part of a URL that might be one.
+Nothing here connects. No message and no string form contains the password or a part of a URL that might be one.
 """
 
 from __future__ import annotations
@@ -38,25 +38,25 @@ _HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]+)(?::(\d{1,5}))?
 
 
 class Address(NamedTuple):
-    """Where a server listens."""
+    """The address of a server."""
 
     host: str
     port: int
 
     def __str__(self) -> str:
-        """host:port, with brackets where the host has colons."""
+        """Return host:port, with brackets if the host contains colons."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RedisUrl:
-    """What a Redis URL says."""
+    """The parts of a Redis URL."""
 
     kind: Kind
-    addresses: tuple[Address, ...]  # the server; nodes to ask for the others; the Sentinels
+    addresses: tuple[Address, ...]  # the server; nodes of a cluster; or the Sentinels
     user: str = ""
     password: str = field(default="", repr=False)
-    service: str = ""  # the name that the Sentinels know the master by
+    service: str = ""  # the name of the master in Sentinel
     db: int = 0
     tls: bool = False
     ca_file: str = ""
@@ -65,7 +65,7 @@ class RedisUrl:
     time_budget_ms: int = TIME_BUDGET_MS
 
     def __str__(self) -> str:
-        """The URL, with stars in the password's place (SPEC Y-1)."""
+        """Return the URL with the password masked."""
         scheme = next(name for name, form in _SCHEMES.items() if form == (self.kind, self.tls))
         auth = f"{quote(self.user, safe='')}:***@" if self.password else ""
         path = "/".join(part for part in (quote(self.service), str(self.db) if self.db else "") if part)
@@ -81,12 +81,12 @@ class RedisUrl:
 
 
 def is_redis_url(text: str) -> bool:
-    """Whether this is meant for `parse_redis_url`."""
+    """Return whether the URL has a scheme that `parse_redis_url` accepts."""
     return text.partition("://")[0] in _SCHEMES
 
 
 def parse_redis_url(text: str) -> RedisUrl:
-    """Read a URL. Raises `SettingsError`, which says what is wrong and how to write it, and quotes nothing of it."""
+    """Parse a URL. Raises `SettingsError` with the problem and the expected form, without quoting the URL."""
     scheme, found, rest = text.partition("://")
     if not found or scheme not in _SCHEMES:
         raise SettingsError(f"a Redis URL begins with {', '.join(f'{name}://' for name in _SCHEMES)}")
@@ -112,7 +112,7 @@ def parse_redis_url(text: str) -> RedisUrl:
 
 
 def tls_context(url: RedisUrl) -> ssl.SSLContext | None:
-    """Return what the servers have to show: always a certificate for the name or address that was asked for."""
+    """Return a TLS context that always requires a certificate for the requested name or address."""
     if not url.tls:
         return None
     made = ssl.create_default_context()
@@ -122,7 +122,7 @@ def tls_context(url: RedisUrl) -> ssl.SSLContext | None:
             if file and name == "ca_file":
                 made.load_verify_locations(file)
             elif file:
-                made.load_cert_chain(file, url.key_file or None, password="")  # a locked key must not ask
+                made.load_cert_chain(file, url.key_file or None, password="")  # an encrypted key must not prompt
         except ssl.SSLError:
             what = "no certificate" if name == "ca_file" else "no certificate with its key"
             raise SettingsError(f"{name} in the Redis URL: {file} holds {what} in PEM form") from None
