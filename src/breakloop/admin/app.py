@@ -223,7 +223,6 @@ class _Quiet(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Install no handlers."""
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:

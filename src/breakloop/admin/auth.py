@@ -242,7 +242,6 @@ class LoginThrottle:
         return wait
 
     def wrong(self, peer: str) -> None:
-        """Record a wrong attempt."""
         now = self._clock.now()
         known = self._peers.get(peer)
         if known is None or now - known.last_at >= FORGOTTEN_S:

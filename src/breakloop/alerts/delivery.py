@@ -162,11 +162,9 @@ class Outbox:
         )
 
     def reschedule(self, seq: int, status: int, error: str, next_at: float) -> None:
-        """Schedule the next attempt."""
         self._set("tries = tries + 1, status = ?, error = ?, next_at = ?", status, error, next_at, seq)
 
     def failed(self, seq: int, status: int, error: str, now: float) -> None:
-        """Give one up."""
         self._set("state = 'failed', tries = tries + 1, status = ?, error = ?, ended_at = ?", status, error, now, seq)
 
     def retry_now(self, target: str, now: float) -> None:
@@ -340,7 +338,6 @@ class DeliveryLoop:
         return self._breakers.setdefault(target, ChannelBreaker())
 
     def forget(self, target: str) -> None:
-        """Forget a removed target."""
         self._breakers.pop(target, None)
 
     async def run(self) -> None:

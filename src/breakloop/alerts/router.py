@@ -58,7 +58,6 @@ def payload(event: Event, more: Mapping[str, object] | None = None, project: str
 
 
 def encoded(value: Mapping[str, Any]) -> str:
-    """Return JSON in ASCII."""
     return json.dumps(value, separators=(",", ":"), allow_nan=False)
 
 
@@ -170,7 +169,6 @@ class AlertRouter:
 
     @property
     def states(self) -> Mapping[Key, RuleState]:
-        """All current states."""
         return self._states
 
     def _state(self, change: RuleStateChange, key: Key) -> RuleState | None:
@@ -270,7 +268,6 @@ def load_states(database: AlertDatabase, router: AlertRouter) -> None:
 
 
 def save_states(file: sqlite3.Connection, change: RuleStateChange) -> None:
-    """Write a change."""
     for (rule, key), state in change.states.items():
         if state is None:
             file.execute("DELETE FROM standing WHERE rule = ? AND key = ?", (rule, key))

@@ -41,7 +41,6 @@ _UNSAVED_MAX: Final = 1_000
 
 
 def no_details(_event: Event) -> Mapping[str, object]:
-    """Return no further data."""
     return {}
 
 

@@ -62,8 +62,7 @@ class RunInThread(Protocol):
     def __call__(self, function: Callable[[], T], /) -> Awaitable[T]: ...
 
 
-def no_log(_level: int, _message: str, _fields: Mapping[str, object]) -> None:
-    """Discard a log line."""
+def no_log(_level: int, _message: str, _fields: Mapping[str, object]) -> None: ...
 
 
 def random_fraction() -> float:
@@ -98,7 +97,6 @@ class DeliveryContext:
     timeout_s: float = 10.0
 
     def warn(self, message: str, **fields: Any) -> None:
-        """Log a warning."""
         self.log(logging.WARNING, message, fields)
 
     def check_url(self, url: str) -> None:

@@ -205,7 +205,6 @@ def loop_guard(settings: Settings) -> BuiltinLoopGuard:
 
 
 def context(settings: Settings, secret: bytes) -> ContextSettings:
-    """Return the settings of descriptors."""
     jwt = settings.jwt
     keys = None
     if jwt.secret.get_secret_value() or jwt.jwks_file or jwt.jwks_url:

@@ -91,7 +91,6 @@ class Operations:
     # -- start and stop ----------------------------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Load the saved alert deliveries."""
         try:
             self.alerts.load()
         except StateError as error:
@@ -117,7 +116,6 @@ class Operations:
         self.admin_url = url(settings.admin_host, port, tls=False)
 
     def jobs(self) -> list[Job]:
-        """Return the background jobs."""
         return [
             *self.dispatcher.jobs(),
             ("alerts", self.alerts.run),

@@ -152,7 +152,6 @@ class Runtime:
     # -- parts that workers replace ----------------------------------------------------------------------------------
 
     def make_events(self) -> EventSink:
-        """Return the receiver of events."""
         return LogEvents() if self.bus is None else LogAndBus(LogEvents(), self.bus)
 
     def make_operations(self) -> Operations | None:
@@ -164,7 +163,6 @@ class Runtime:
         return Operations(self, self.bus)
 
     def make_data_dir(self) -> DataDir:
-        """Return the data directory."""
         return DataDir(Path(self.settings.data_dir))
 
     def make_source(self) -> BundleFeed | None:
@@ -282,7 +280,6 @@ class Runtime:
             self._hurry.set()
 
     def reload(self) -> None:
-        """Reload the bundle source now."""
         self._reload.set()
 
     async def _serve_until_stopped(self, server: Server) -> int:

@@ -96,7 +96,6 @@ class ProcessState:
             await self._operator.ready()
 
     def jobs(self) -> list[Job]:
-        """Return the background jobs."""
         jobs: list[Job] = []
         if self._operator is not None:
             jobs.append(("orders", self._operator.watch))

@@ -254,7 +254,6 @@ class _Sources:
             self.set(("otel_endpoint",), env[_OTEL], f"environment {_OTEL}")
 
     def set(self, name: Name, value: object, origin: str) -> None:
-        """Set one value."""
         block = self._raw
         for step in name[:-1]:
             inner = block.get(step)

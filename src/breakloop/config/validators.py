@@ -79,7 +79,6 @@ def proxy_network(value: str) -> str:
 
 
 def upstream(value: str) -> str:
-    """NAME=URL."""
     try:
         parse_named(value)
     except UpstreamUrlError as error:
@@ -98,7 +97,6 @@ def upstream_key(value: str) -> str:
 
 
 def caller(value: str) -> str:
-    """NAME=SHA256, never the key itself."""
     match = re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}=([0-9A-Fa-f]{64})", value)
     if match is None:
         raise fault("must be NAME=SHA256", _HASH)
@@ -108,7 +106,6 @@ def caller(value: str) -> str:
 
 
 def admin_token(value: str) -> str:
-    """NAME:ROLE:SHA256, never the token itself."""
     match = re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}:(\w+):([0-9A-Fa-f]{64})", value)
     if match is None or match[1] not in ADMIN_ROLES:
         raise fault(f"must be NAME:ROLE:SHA256 with the role {' or '.join(ADMIN_ROLES)}", _HASH)

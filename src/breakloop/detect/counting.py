@@ -48,9 +48,7 @@ class CallReader(Protocol):
         """Tell whether the client gave the session no name, so that it is derived from how the conversation opens."""
         ...
 
-    def lane(self, call: Call) -> str:
-        """Return model and system prompt."""
-        ...
+    def lane(self, call: Call) -> str: ...
 
     def parent(self, call: Call) -> str:
         """Return the session or agent that started this one, or ""."""

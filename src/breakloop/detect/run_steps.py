@@ -32,7 +32,6 @@ class RunStepsLimit(StatefulDetector):
         return session_owner(self._read, call)
 
     def evaluate(self, call: Call, window: bytes, now: float) -> Evaluation | None:
-        """Count the call."""
         if self._read.step(call) is None:
             return None
         steps, last = _unpack(window)
@@ -43,7 +42,6 @@ class RunStepsLimit(StatefulDetector):
         return True
 
     def answered(self, window: bytes, answer: Answer) -> bytes:
-        """Uncount a call that failed."""
         steps, last = _unpack(window)
         return _SECTION.pack(_VERSION, steps - 1, last) if answer.failed and steps else window
 
@@ -57,14 +55,12 @@ class RunStepsLimit(StatefulDetector):
         return self.config.policy, self.config.rule
 
     def describe_denial(self, _call: Call, verdict: Verdict) -> None:
-        """Describe the denial."""
         verdict.policy, verdict.rule = self.denied_by
         verdict.status = self.config.status
         verdict.message = f"This run has reached its ceiling: {self.why}. A person has to release it."
 
     @property
     def why(self) -> str:
-        """The limit in words."""
         return f"{self.max_steps} steps ({self.config.rule})"
 
 

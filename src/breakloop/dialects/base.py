@@ -100,7 +100,6 @@ class Dialect(ABC):
         """Return one decoded item as a message; None if it holds only reasoning."""
 
     def load_fields(self, body: bytes) -> BodyFields | None:
-        """Decode a body leniently."""
         fields = load(body)
         return self.read_fields_leniently(fields) if isinstance(fields, dict) else None
 

@@ -76,7 +76,6 @@ class ActivityRecorder:
         return mark
 
     def decided(self, call: Call, verdict: Verdict, mark: Mark | None, now: float) -> None:
-        """Count a verdict."""
         self._current = None
         who = self._who(call)
         use = self._use(who)

@@ -90,7 +90,6 @@ class LocalStore:
         return decision.ops, decision.result
 
     def _run(self, steps: Steps, now: float) -> None:
-        """Run a procedure to completion."""
         for request in steps:
             if type(request) is Commit:
                 request.result = self.store.commit(request.ops, now, request.writes)

@@ -212,7 +212,6 @@ class Operator:
         return self._quarantine.unblock(project, agent=agent, caller=caller, now=now, by=by, seen=seen)
 
     def holds(self) -> list[Hold]:
-        """Return all holds in force."""
         return self._quarantine.holds(self._clock.now())
 
     def held(self, hold: Hold) -> None:
@@ -221,7 +220,6 @@ class Operator:
         self._book.put([record], at_once=bool(hold.by) or self._has_time(hold.since))
 
     def ended(self, holds: Sequence[Hold], by: str) -> None:
-        """Persist the end of holds."""
         records = [self._record(HOLD, hold_key(hold), {"by": by, "of": list(hold.key)}, LIFTED) for hold in holds]
         self._book.put(records, at_once=bool(by))
 
@@ -330,7 +328,6 @@ class Operator:
         return Order(kind, key, value, expires_at, changed_at)
 
     def _obey(self, records: Sequence[Order]) -> None:
-        """Apply orders from other instances."""
         self._apply(records, foreign=True)
 
     def _apply(self, records: Sequence[Order], *, foreign: bool) -> None:

@@ -42,16 +42,13 @@ class Hold:
 
     @property
     def key(self) -> Key:
-        """The identity of the hold."""
         return self.binds, self.project, self.caller, self.run or self.agent
 
 
 class HoldStore(Protocol):
     """Persists holds and shares them with other instances."""
 
-    def held(self, hold: Hold) -> None:
-        """Persist a hold before returning."""
-        ...
+    def held(self, hold: Hold) -> None: ...
 
     def ended(self, holds: Sequence[Hold], by: str) -> None:
         """Persist that holds ended early. `by` is empty if no operator ended them."""
@@ -78,7 +75,6 @@ class Quarantine:
         self._drop_keys = drop
 
     def __bool__(self) -> bool:
-        """Whether anything is held."""
         return bool(self._holds)
 
     def __len__(self) -> int:
@@ -218,7 +214,6 @@ class Quarantine:
             self._end(hold, now, "its time is over")
 
     def holds(self, now: float) -> list[Hold]:
-        """Return all holds in force."""
         return [hold for hold in self._holds.values() if hold.until > now]
 
     def _end(self, hold: Hold, now: float, how: str, by: str = "") -> None:

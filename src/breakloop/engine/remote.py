@@ -144,7 +144,6 @@ class RemoteDecision(_StoreRun):
         self._end(self._remote.fault(error))
 
     def give_up(self) -> None:
-        """Decide without the store."""
         if not self.over:
             self._guarded(lambda: self._end(self._remote.without(self._call, self._plan)))
 
@@ -180,7 +179,6 @@ class ChainLookup:
         self.give_up()
 
     def give_up(self) -> None:
-        """Decide with what is known."""
         if not self.over:
             self.over = True
             self._decide()
@@ -247,7 +245,6 @@ class StoreHealth:
             self._change(up=False, why=why)
 
     def answered(self, now: float) -> None:
-        """Record a successful probe."""
         if self.up:
             return
         self._good += 1

@@ -74,6 +74,5 @@ class RemoteWindowCache:
                 self._windows[write.key] = StoredWindow(_UNKNOWN, copy.data)
 
     def drop(self, keys: Sequence[str]) -> None:
-        """Remove copies."""
         for key in keys:
             self._windows.pop(key, None)

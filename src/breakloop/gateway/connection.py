@@ -398,7 +398,6 @@ class Connection(asyncio.Protocol):
             self._close()
 
     def _close(self) -> None:
-        """Close when everything is written."""
         self._server.flush_writes()
         self._reader.clear()
         self.phase = CLOSED

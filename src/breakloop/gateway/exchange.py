@@ -374,7 +374,6 @@ class Exchange:
     # -- failures ----------------------------------------------------------------------------------------------------
 
     def upstream_eof(self) -> None:
-        """The upstream sends nothing more."""
         if self._upstream is not None and self._upstream.until_close:
             self.response_body(b"", [], done=True)
 
@@ -490,5 +489,4 @@ class DeferredReply:
         self._deliver = deliver
 
     def cancel(self) -> None:
-        """The client left."""
         self._cancelled = True

@@ -468,7 +468,6 @@ class BodyCollector:
         return content
 
     def release(self) -> None:
-        """Return the reserved memory."""
         self._memory.held -= len(self.content)
 
 
@@ -503,7 +502,6 @@ class RequestReader:
         return self.body is not None and self.body.request.streamed
 
     def push(self, data: bytes) -> None:
-        """Add received bytes."""
         if not self._buffer:
             self._buffer = data
             return
@@ -544,7 +542,6 @@ class RequestReader:
             self._at = 0
 
     def clear(self) -> None:
-        """Drop everything."""
         self._buffer = b""
         self._at = 0
         self._scanned = 0

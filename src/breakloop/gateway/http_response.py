@@ -238,7 +238,6 @@ class LengthFraming:
         self.content: list[bytes] = []
 
     def feed(self, data: bytes) -> int:
-        """Consume up to the length."""
         size = len(data)
         if size < self._left:
             self._left -= size
@@ -261,7 +260,6 @@ class CloseFraming:
         self.content: list[bytes] = []
 
     def feed(self, data: bytes) -> int:
-        """Consume everything."""
         self.content = [data]
         return len(data)
 
@@ -354,7 +352,6 @@ LAST_CHUNK: Final = b"0\r\n\r\n"
 
 
 def as_chunk(piece: bytes) -> bytes:
-    """Return content as one chunk."""
     return b"%x\r\n%b\r\n" % (len(piece), piece)
 
 
@@ -380,14 +377,12 @@ class Upload:
             self.finish()
 
     def add(self, piece: bytes) -> None:
-        """Send or buffer a piece."""
         if self._send is None:
             self._buffered.append(piece)
         else:
             self._send(as_chunk(piece) if self._chunked else piece)
 
     def finish(self) -> None:
-        """The client has sent everything."""
         self.done = True
         if self._chunked and self._send is not None:
             self._send(LAST_CHUNK)

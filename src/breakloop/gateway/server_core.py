@@ -116,7 +116,6 @@ class ServerCore:
                         transport.abort()
 
     def remove(self, connection: Connection) -> None:
-        """Drop a closed connection."""
         self.live.discard(connection)
 
     def handler_failed(self, error: BaseException) -> Reply:

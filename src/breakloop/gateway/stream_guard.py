@@ -92,7 +92,6 @@ class RepetitionWatch(StreamFinding):
         return self._chars + sum([probe.chars for _, probe in (*self._texts.values(), *self._reasoning.values())])
 
     def findings(self) -> Sequence[StreamFinding]:
-        """Return itself if everything repeats."""
         return (self,) if self.found else ()
 
     def report(self, action: str) -> None:
@@ -172,7 +171,6 @@ class CompletionWatch:
         return self._reached if self._repetition is None else [*self._reached, *self._repetition.findings()]
 
     def on_text(self, choice: int, part: int, piece: str) -> None:
-        """Count text."""
         self._count(choice, piece)
         if self._repetition is not None:
             self._repetition.on_text(choice, part, piece)
@@ -190,7 +188,6 @@ class CompletionWatch:
         self._count(choice, piece)
 
     def on_finish(self, choice: int) -> None:
-        """A choice is complete."""
         self._open.discard(choice)
         if self._repetition is not None:
             self._repetition.on_finish(choice)

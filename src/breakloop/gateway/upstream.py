@@ -102,7 +102,6 @@ class UpstreamConnection(asyncio.Protocol):
     # -- asyncio.Protocol --------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The connection is open."""
         self.transport = cast("asyncio.Transport", transport)
         self._pool.live.add(self)
 
@@ -167,13 +166,11 @@ class UpstreamConnection(asyncio.Protocol):
         return isinstance(self._framing, CloseFraming)
 
     def pause(self) -> None:
-        """Stop reading."""
         if not self._paused and not self.transport.is_closing():
             self._paused = True
             self.transport.pause_reading()
 
     def resume(self) -> None:
-        """Read again."""
         if self._paused:
             self._paused = False
             if not self.transport.is_closing():
@@ -215,7 +212,6 @@ class UpstreamConnection(asyncio.Protocol):
         )
 
     def discard(self) -> None:
-        """Close at once."""
         self.exchange = None
         self._pool.live.discard(self)
         self._server.flush_writes()
@@ -227,7 +223,6 @@ class UpstreamConnection(asyncio.Protocol):
     # -- called by the server ----------------------------------------------------------------------------------------
 
     def process(self, data: bytes) -> None:
-        """Process received bytes."""
         self._queued_reads -= 1
         exchange = self.exchange
         if exchange is None:
@@ -400,13 +395,11 @@ class UpstreamPool:
             self._idle.pop(0).discard()
 
     def remove(self, connection: UpstreamConnection) -> None:
-        """Drop a closed connection."""
         self.live.discard(connection)
         if connection in self._idle:
             self._idle.remove(connection)
 
     def close(self) -> None:
-        """Close all connections."""
         for connection in tuple(self.live):
             connection.discard()
         self._idle.clear()

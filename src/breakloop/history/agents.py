@@ -65,7 +65,6 @@ class SumsBatch:
         return known
 
     def projects(self) -> dict[str, AgentSums]:
-        """Return the sums by project."""
         found: dict[str, AgentSums] = {}
         for (project, _), sums in self.agents.items():
             found.setdefault(project, AgentSums()).add(sums)
@@ -287,7 +286,6 @@ def find_agent(connection: Connection, project: str, agent: str, now: float) -> 
 
 
 def count_agents(connection: Connection, since: float, project: str) -> int:
-    """Return the number of agents."""
     found = select(func.count()).select_from(AGENTS).where(AGENTS.c.last_at >= moment(since))
     if project:
         found = found.where(AGENTS.c.project == text(project))

@@ -44,9 +44,7 @@ class DatabaseBackend(Protocol):
         """Return whether the opened database is no longer the one at this path or address."""
         ...
 
-    def explain(self, error: Exception) -> str:
-        """Describe an error."""
-        ...
+    def explain(self, error: Exception) -> str: ...
 
     def unfit(self, error: Exception) -> str:
         """Return the kind of defect if the database never recovers by itself, else ""."""
@@ -60,9 +58,7 @@ class DatabaseBackend(Protocol):
         """Note that the database cannot be used."""
         ...
 
-    def works(self) -> None:
-        """Note that the database works."""
-        ...
+    def works(self) -> None: ...
 
     def tidy(self, connection: Connection) -> None:
         """Free the space of deleted rows."""
@@ -83,7 +79,6 @@ class HistoryDatabase:
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """Yield a connection for reading."""
         with self._connected() as connection:
             yield connection
 
@@ -235,7 +230,6 @@ class SqliteBackend:
         return "damaged" if is_damage(_cause(error)) else ""
 
     def set_aside(self, kind: str, wrong: str) -> bool:
-        """Rename the file."""
         return self._file.set_aside(kind, f"{kind}: {wrong}")
 
     def failed(self, wrong: str) -> None:

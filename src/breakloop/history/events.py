@@ -45,7 +45,6 @@ def insert_events(connection: Connection, events: Sequence[Event], incidents: It
 
 
 def find_events(connection: Connection, wanted: EventFilter) -> list[EventRecord]:
-    """Return one page of events."""
     most = min(max(wanted.most, 1), PAGE_MAX)
     onwards = wanted.after > 0
     within = _within(connection, wanted)

@@ -72,11 +72,9 @@ class PostgresBackend:
         """Check the schema before the database is used again."""
         self._suspect = True
 
-    def works(self) -> None:
-        """Nothing to tell."""
+    def works(self) -> None: ...
 
-    def tidy(self, connection: Connection) -> None:
-        """The server vacuums by itself."""
+    def tidy(self, connection: Connection) -> None: ...
 
     def _engine(self) -> Engine:
         return create_engine(

@@ -48,12 +48,10 @@ class Retention:
 
     @property
     def incidents(self) -> int:
-        """The number of incidents."""
         return max(self.events // 20, 100)
 
     @property
     def agents(self) -> int:
-        """The number of agents."""
         return max(self.events // 10, 100)
 
     @property
@@ -162,7 +160,6 @@ class History:
             return event_rows.find_events(connection, wanted)
 
     def incidents(self, wanted: IncidentFilter) -> list[Incident]:
-        """Return incidents without their steps."""
         with self._database.reading() as connection:
             return incident_rows.find_incidents(connection, wanted)
 

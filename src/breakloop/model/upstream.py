@@ -55,7 +55,6 @@ class Upstream:
 
     @property
     def url(self) -> str:
-        """The normalized URL."""
         return f"{'https' if self.tls else 'http'}://{self.authority.decode()}{self.base.decode()}"
 
 

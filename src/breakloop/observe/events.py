@@ -159,7 +159,6 @@ class EventDispatcher:
         return listener
 
     def jobs(self) -> list[Job]:
-        """Return the background jobs."""
         return [("events", self.turn), *((f"events to {one.name}", one.turn) for one in self.listeners)]
 
     async def turn(self) -> None:
@@ -268,7 +267,6 @@ class LiveEvents:
             reader.put(item)
 
     def close(self) -> None:
-        """Close all subscriptions."""
         for reader in list(self._readers):
             reader.close()
 

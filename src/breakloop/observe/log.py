@@ -134,7 +134,6 @@ class Logging:
 
     @property
     def dropped(self) -> int:
-        """Number of dropped lines."""
         return self._queued.dropped
 
     def start(self) -> None:
@@ -151,7 +150,6 @@ class Logging:
 
 
 def log(level: int, message: str, fields: Mapping[str, object] | None = None) -> None:
-    """Log a line with fields."""
     logging.getLogger("breakloop").log(level, message, extra={_FIELDS: dict(fields or {})})
 
 
@@ -222,14 +220,12 @@ class LogAndBus:
         self._bus = bus
 
     def __call__(self, event: Event) -> None:
-        """Publish an event."""
         self._bus(event)
         if _STEPS in event.data:
             event = replace(event, data={name: value for name, value in event.data.items() if name != _STEPS})
         self._log(event)
 
     def flush(self, now: float, *, everything: bool = False) -> None:
-        """Log what was held back."""
         self._log.flush(now, everything=everything)
 
 

@@ -87,9 +87,7 @@ class ServerCounts(Protocol):
     """The counters of the traffic port (`gateway.server.Server`)."""
 
     @property
-    def live(self) -> Sized:
-        """Open client connections."""
-        ...
+    def live(self) -> Sized: ...
 
     connections: int
     refused: int

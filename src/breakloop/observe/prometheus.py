@@ -24,7 +24,6 @@ class PrometheusPage(Collector):
         self._limiter = LabelLimiter()
 
     def text(self) -> bytes:
-        """Return the page."""
         return generate_latest(self)
 
     def collect(self) -> Iterator[Family]:

@@ -71,5 +71,4 @@ class TwoGenerationCache(Generic[K, V]):
         self._young, self._old, self._size = {}, {}, 0
 
     def __len__(self) -> int:
-        """Return the number of entries."""
         return len(self._young) + len(self._old)

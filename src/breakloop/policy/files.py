@@ -88,12 +88,10 @@ class FileOrigin:
 
     @property
     def name(self) -> str:
-        """The path as given."""
         return str(self._path)
 
     @property
     def key(self) -> str:
-        """The absolute path."""
         return str(self._path.absolute())
 
     def wait_s(self, failures: int) -> float:  # noqa: ARG002 - the protocol's

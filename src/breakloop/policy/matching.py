@@ -30,9 +30,7 @@ class Routed(Protocol):
     """Anything that has a position in the bundle and a selector."""
 
     @property
-    def index(self) -> int:
-        """Position in the bundle."""
-        ...
+    def index(self) -> int: ...
 
     @property
     def selector(self) -> CompiledSelector: ...

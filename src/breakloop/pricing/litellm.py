@@ -136,7 +136,6 @@ def _is_paid_otherwise(entry: Entry) -> bool:
 
 
 def _flat(entry: Entry, where: str = "") -> Price:
-    """Return the price without tiers."""
     kinds = {kind: _first(entry, fields, where) for kind, fields in _KINDS.items()}
     price = Price(kinds["input"] or 0, kinds["output"] or 0, kinds["cached"], kinds["cache_write"], kinds["reasoning"])
     per_call = entry.get(_PER_CALL)

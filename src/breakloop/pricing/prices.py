@@ -225,7 +225,6 @@ class ListedModel:
         return None if price is None else FoundPrice(price, self._said[key], self.source)
 
     def names(self) -> Iterable[str]:
-        """Return the names as written."""
         return dict.fromkeys(self._said.values())
 
 

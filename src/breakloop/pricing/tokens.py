@@ -27,9 +27,7 @@ class Estimator(Protocol):
     """Estimates the number of tokens in a prompt."""
 
     @property
-    def name(self) -> str:
-        """The name in bundles."""
-        ...
+    def name(self) -> str: ...
 
     def prompt_tokens(self, prompt: Prompt, hint: str | None = None) -> int:
         """Return the estimated number of tokens. `hint` is the value of the header field `HINT`, if present."""
@@ -139,11 +137,9 @@ class EstimateErrors:
 
     @property
     def count(self) -> int:
-        """The number of estimates recorded."""
         return sum([error.count for error in self.by_estimator.values()])
 
     def note(self, estimator: str, estimated: int, actual: int) -> None:
-        """Record one estimate."""
         error = self.by_estimator.get(estimator)
         if error is None:
             error = self.by_estimator[estimator] = EstimateError()

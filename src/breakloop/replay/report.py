@@ -205,7 +205,6 @@ def tokens(spent: Spent) -> str:
 
 
 def rounded(number: int) -> int:
-    """Round to two significant digits."""
     size = int("1".ljust(len(str(abs(number))) - 1, "0"))
     return round(number / size) * size
 

@@ -77,7 +77,6 @@ class _Walk:
         self._visited: set[tuple[int, int]] = set()
 
     def folder(self, path: Path, depth: int) -> Iterator[ScanFinding]:
-        """Search a directory recursively."""
         entries = self._entries(path)
         if path.name == _EVENTS:
             events = sorted((int(match[1]), entry) for entry in entries if (match := _EVENT(entry.name)) is not None)

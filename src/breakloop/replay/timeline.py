@@ -195,7 +195,6 @@ def shown(said: str, most: int) -> str:
 
 
 def _loops(cells: Sequence[Cell]) -> list[TimelineLoop]:
-    """Group the turns with findings."""
     groups: list[list[Cell]] = []
     for cell in cells:
         if cell.level <= AGAIN:

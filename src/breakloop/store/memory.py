@@ -135,7 +135,6 @@ class MemoryLimits:
         self.open = ExpiringTable(max(1, max_entries // 10))
 
     def tables(self) -> tuple[ExpiringTable, ...]:
-        """Return all tables."""
         return self.buckets, self.accounts, self.rates, self.open
 
     def forget(self, prefix: str) -> int:
@@ -276,7 +275,6 @@ class MemoryFingerprints:
         self.taken_back = ExpiringTable(few)  # (expires, times)
 
     def tables(self) -> tuple[ExpiringTable, ...]:
-        """Return all tables."""
         return self.counts, self.cooldowns, self.flights, self.taken_back
 
     def forget(self, prefix: str) -> int:

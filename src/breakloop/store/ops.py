@@ -74,9 +74,7 @@ class LoopSource(Protocol):
         """Keys other than the count that a release has to drop."""
         ...
 
-    def finding(self, op: CountFingerprint, result: FingerprintCount) -> LoopFinding:
-        """Describe a count that tripped."""
-        ...
+    def finding(self, op: CountFingerprint, result: FingerprintCount) -> LoopFinding: ...
 
     def note(self, loop: LoopFinding) -> str:
         """Return the sentence that is added for the model when the action is `steer`."""
@@ -101,9 +99,7 @@ class ObservedLoop(Protocol):
     @property
     def hits(self) -> int: ...
 
-    def finding(self, op: Observation, result: FingerprintCount) -> LoopFinding:
-        """Describe the loop."""
-        ...
+    def finding(self, op: Observation, result: FingerprintCount) -> LoopFinding: ...
 
     def note(self, loop: LoopFinding) -> str:
         """Return the sentence that is added for the model when the action is `steer`."""
@@ -124,9 +120,7 @@ class DenialSource(Protocol):
     @property
     def denial_reason(self) -> str: ...
     @property
-    def denied_by(self) -> tuple[str, str]:
-        """Policy and rule, for records."""
-        ...
+    def denied_by(self) -> tuple[str, str]: ...
 
     def describe_denial(self, call: Call, verdict: Verdict) -> None:
         """Set status, policy, rule and message of the denial."""
@@ -552,7 +546,6 @@ class WindowWrite(NamedTuple):
 
     @property
     def becomes(self) -> int:
-        """The version after the write."""
         return self.version + 1 if self.version else self.first
 
 
@@ -632,9 +625,7 @@ class RemoteStore(Protocol):
         """Report that requests have ended; `then` gets how many counts were taken back."""
         ...
 
-    def correct(self, ops: Sequence[AdjustCharge], then: Callable[[StateError | None], None]) -> None:
-        """Correct charges."""
-        ...
+    def correct(self, ops: Sequence[AdjustCharge], then: Callable[[StateError | None], None]) -> None: ...
 
     def drop(self, keys: Sequence[str], then: Callable[[StateError | None], None]) -> None:
         """Drop the entries with exactly these keys."""

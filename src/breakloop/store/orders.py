@@ -41,7 +41,6 @@ class Order:
 
     @property
     def name(self) -> Name:
-        """The identity of the record."""
         return self.kind, self.key
 
     def live(self, now: float) -> bool:
@@ -94,7 +93,6 @@ class OrderSet:
         return [record for record in self._kinds.get(kind, {}).values() if record.expires_at > now]
 
     def all(self) -> list[Order]:
-        """Return all records."""
         return [record for records in self._kinds.values() for record in records.values()]
 
     def stale(self, now: float) -> list[Order]:
@@ -127,15 +125,11 @@ class OrderStore(Protocol):
     """Stores the orders. No method raises: failures are reported, and `tick` retries."""
 
     @property
-    def ledger(self) -> OrderSet:
-        """The known orders."""
-        ...
+    def ledger(self) -> OrderSet: ...
 
     on_change: Callable[[Sequence[Order]], None] | None  # called with changes by other instances
 
-    def load(self) -> None:
-        """Load the stored orders."""
-        ...
+    def load(self) -> None: ...
 
     def put(self, records: Sequence[Order], *, at_once: bool = True) -> list[Order]:
         """Add records; they are on disk when this returns. Without `at_once` they are only handed to the operating
@@ -234,7 +228,6 @@ class FileOrderStore:
             self.forget(self.ledger.stale(now))
 
     def forget(self, records: Sequence[Order]) -> None:
-        """Delete these records."""
         self.ledger.forget(records)
         if records and self._file is not None:
             rows = [(record.kind, _key(record), record.changed_at) for record in records]

@@ -65,7 +65,6 @@ class RedisOrderStore:
 
     @property
     def ledger(self) -> OrderSet:
-        """The known orders."""
         return self._local.ledger
 
     @property
@@ -107,7 +106,6 @@ class RedisOrderStore:
         return won
 
     def tick(self, now: float) -> None:
-        """Check for changes."""
         if now >= self._purge_at:
             self._purge_at = now + _PURGE_EVERY_S
             self._forget(self.ledger.stale(now))

@@ -67,7 +67,6 @@ class SnapshotLock:
         return ""
 
     def release(self) -> None:
-        """Release the lock."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             with suppress(OSError):

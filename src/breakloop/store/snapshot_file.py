@@ -302,7 +302,6 @@ class StateFile:
 
     @property
     def path(self) -> Path:
-        """The path of the file."""
         return self._file.path
 
     @property
@@ -337,7 +336,6 @@ class StateFile:
             return rows is not None
 
     def close(self) -> None:
-        """Close the file."""
         with self._lock:
             self._closed = True
             self._file.close()

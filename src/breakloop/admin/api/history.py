@@ -49,7 +49,6 @@ def follow(services: AdminServices, wanted: EventFilter, request: Request) -> St
 async def stream(
     services: AdminServices, wanted: EventFilter, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
 ) -> AsyncIterator[bytes]:
-    """Yield events as they happen."""
     after = wanted.after or await _newest(services, wanted)
     quiet_s = 0.0
     yield b": breakloop events\n\n"

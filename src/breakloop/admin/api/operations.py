@@ -69,7 +69,6 @@ class OperationRequest:
 
     @property
     def project(self) -> str:
-        """The project of the request."""
         return self.query.project or self.services.project
 
 
@@ -91,7 +90,6 @@ class Operation:
 
     @property
     def role(self) -> str:
-        """The required role."""
         return OPERATOR if self.acts else VIEWER
 
     @property
@@ -251,7 +249,6 @@ _DESCRIPTION: Final = (
 
 
 def document(operations: Sequence[Operation]) -> dict[str, Any]:
-    """Return the OpenAPI document."""
     schemas, components = _schemas(operations)
     paths: dict[str, dict[str, Any]] = {}
     for one in operations:

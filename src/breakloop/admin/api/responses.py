@@ -230,7 +230,6 @@ def agent_view(agent: AgentRecord, holds: list[HoldView], stops: CompiledKillSwi
 
 
 def plain(rows: list[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return rows as dictionaries."""
     return [dict(row) for row in rows]
 
 

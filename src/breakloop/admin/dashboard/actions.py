@@ -74,8 +74,7 @@ class DashboardAction(ABC):
         self._services = services
 
     @abstractmethod
-    def question(self, asked: Asked) -> Question:
-        """Return the question."""
+    def question(self, asked: Asked) -> Question: ...
 
     @abstractmethod
     async def do(self, actions: Actions, form: Asked) -> ActionResult:
@@ -102,7 +101,6 @@ class DashboardActions:
         return [self._renderer.get("/ask/{name}", self.ask), self._renderer.post("/act/{name}", self.act)]
 
     async def ask(self, request: Request) -> Response:
-        """Show the question."""
         check_acts(identity(request))
         action, asked = self._named(request), dict(request.query_params)
         values: dict[str, Any] = {

@@ -436,7 +436,6 @@ class LiveUpdates(Page):
         return StreamingResponse(self.lines(), headers=headers, media_type="text/event-stream")
 
     async def lines(self) -> AsyncIterator[bytes]:
-        """Yield the stream."""
         self._listeners += 1
         items = aiter(self._renderer.services.live())
         waiting: asyncio.Task[Mapping[str, Any]] | None = None

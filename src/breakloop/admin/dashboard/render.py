@@ -79,7 +79,6 @@ def read(request: Request) -> FlashMessage | None:
 
 
 def clear(response: Response) -> None:
-    """Delete the flash message's cookie."""
     response.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict")
 
 
@@ -114,7 +113,6 @@ THEME_COOKIE: Final = "breakloop_theme"
 
 
 def environment() -> Environment:
-    """Return the Jinja2 environment."""
     made = Environment(
         loader=FileSystemLoader(HERE / "templates"),
         autoescape=True,
@@ -236,7 +234,6 @@ class PageRenderer:
         return HTMLResponse(text, status, headers={"cache-control": "no-store"})
 
     async def problem(self, request: Request, fault: ApiError) -> Response:
-        """Render an error."""
         title = _TITLES.get(fault.status, "The action failed")
         return await self.show(request, "problem.html", fault.status, title=title, text=str(fault))
 

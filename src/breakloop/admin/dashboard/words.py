@@ -112,7 +112,6 @@ def moment(at: float) -> str:
 
 
 def stamp(at: float) -> str:
-    """Format a time for machines."""
     try:
         return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds")
     except (ValueError, OverflowError, OSError):

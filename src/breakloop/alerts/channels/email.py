@@ -155,7 +155,6 @@ class EmailTarget(Target):
 
 
 def compose(message: AlertMessage, message_id: str, settings: EmailAlerts) -> EmailMessage:
-    """Return the mail."""
     sender = parse_address(settings.sender)
     domain = sender.domain
     mail = EmailMessage(policy=_POLICY)

@@ -68,7 +68,6 @@ class WebhookTarget(Target):
 
 
 def new_secret() -> str:
-    """Return a random secret."""
     return PREFIX + base64.b64encode(secrets.token_bytes(_KEY_BYTES)).decode()
 
 

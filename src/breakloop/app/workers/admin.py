@@ -28,8 +28,7 @@ class _Forward:
     def __call__(self, event: Event) -> None:
         self._publish(event)
 
-    def flush(self, now: float, *, everything: bool = False) -> None:
-        """Do nothing."""
+    def flush(self, now: float, *, everything: bool = False) -> None: ...
 
 
 class AdminRuntime(Runtime):
@@ -78,7 +77,6 @@ class AdminRuntime(Runtime):
         return self._workers.totals.total()
 
     def readiness(self) -> tuple[int, dict[str, object]]:
-        """Add the number of workers."""
         status, content = super().readiness()
         return status, {**content, "workers": len(self._workers)}
 

@@ -220,7 +220,6 @@ class StartupSummary:
 
 
 def startup_summary(source: BundleFeed | None, bundle: CompiledBundle | None, url: str = "") -> StartupSummary:
-    """Summarise the active bundle."""
     if source is None:
         return StartupSummary(url=url, loops=_loops(bundle))
     current, problem = source.current, str(source.problems[0]) if source.problems else ""

@@ -55,7 +55,6 @@ class Child:
         return code
 
     def kill(self) -> None:
-        """Kill it."""
         with suppress(ProcessLookupError):
             self._process.kill()
 
@@ -93,7 +92,6 @@ def _has_safe_path() -> bool:
 
 
 def describe_exit(code: int) -> str:
-    """Describe an exit code."""
     if code >= 0:
         return f"exit code {code}"
     try:
@@ -159,7 +157,6 @@ class WorkerSlot:
 
     @property
     def title(self) -> str:
-        """The name in messages."""
         return f"worker {self.number}" if self.role == WORKER else CONTROL
 
 
@@ -224,7 +221,6 @@ class Supervisor:
         (self._hurry if self._stop.is_set() else self._stop).set()
 
     def reload(self) -> None:
-        """Reload the bundle source."""
         if self.control.process is not None:
             self.control.process.send({"do": "reload"})
 

@@ -90,7 +90,6 @@ class PushedBundleSource:
         self.reload()
 
     def reload(self) -> None:
-        """Activate the last delivery."""
         policy, self._next = self._next, None
         if policy is None:
             return
@@ -131,7 +130,6 @@ class EventSender:
         self.dropped = 0
 
     def __call__(self, event: Event) -> None:
-        """Queue an event."""
         if len(self._waiting) >= EVENTS_MAX:
             self.dropped += 1
             return

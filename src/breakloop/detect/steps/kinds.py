@@ -211,7 +211,6 @@ LEVELS: Final[tuple[Level, ...]] = ("notice", "block", "stop")
 
 
 def number(value: float) -> str:
-    """Return a threshold for people."""
     return "never" if value == NEVER else f"{value:g}"
 
 

@@ -217,7 +217,6 @@ class SessionWindow:
     __slots__ = tuple(__annotations__)
 
     def dump(self) -> bytes:
-        """Return the window packed."""
         calls, texts, tools, sketches = self.calls, self.texts, self.tools, self.sketches
         self.levels = self.level << 4 | self.reported_level
         self.call_rows, self.text_rows = len(calls) // CALL.size, len(texts) // TEXT.size

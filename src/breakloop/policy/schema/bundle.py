@@ -152,7 +152,6 @@ class Rule(Model):
 
     @property
     def config(self) -> RuleConfig:
-        """The algorithm's configuration."""
         raise NotImplementedError
 
     def _repeats_algorithm(self) -> None:
@@ -170,7 +169,6 @@ class TokenBucketRule(Rule):
 
     @property
     def config(self) -> TokenBucketConfig:
-        """The algorithm's configuration."""
         return self.algorithm_config
 
     @model_validator(mode="after")
@@ -187,7 +185,6 @@ class CostBasedRule(Rule):
 
     @property
     def config(self) -> CostBasedConfig:
-        """The algorithm's configuration."""
         return self.algorithm_config
 
     @model_validator(mode="after")
@@ -204,7 +201,6 @@ class LlmTokensRule(Rule):
 
     @property
     def config(self) -> LlmTokensConfig:
-        """The algorithm's configuration."""
         return self.algorithm_config
 
     @model_validator(mode="after")

@@ -135,7 +135,6 @@ class CostBasedConfig(AlgorithmConfig):
 
     @property
     def stages(self) -> tuple[Stage, ...]:
-        """The stages, lowest threshold first."""
         return tuple(sorted(self.staged_actions, key=lambda stage: stage.threshold_percent))
 
     @model_validator(mode="after")
@@ -197,7 +196,6 @@ class LlmTokensConfig(AlgorithmConfig):
 
     @property
     def burst(self) -> int:
-        """Size of the bucket."""
         return self.burst_tokens if self.burst_tokens is not None else self.tokens_per_minute
 
     @model_validator(mode="after")

@@ -69,7 +69,6 @@ class ClaudeCodeReader:
             thread.dialogue.hear({"role": "user", "content": said}, seconds(record.get("timestamp")))
 
     def end(self) -> Iterator[SessionSlice]:
-        """Return the remaining turns."""
         for thread in self._threads.values():
             yield from self._closed(thread)
         for session in self._sessions.values():

@@ -69,7 +69,6 @@ class CodexReader:
             self._meta(payload)
 
     def end(self) -> Iterator[SessionSlice]:
-        """Return the remaining turns."""
         yield from self._closed()
         if self._session is not None:
             yield SessionSlice(self._session, (), whole=True)

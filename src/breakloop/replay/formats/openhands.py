@@ -201,7 +201,6 @@ class OpenHandsReader:
         yield from log.end()
 
     def end(self) -> Iterator[SessionSlice]:
-        """Return the remaining turns."""
         if self._log is not None:
             yield from self._log.end()
 
@@ -237,7 +236,6 @@ class _Log:
             self._dialogue.hear(self._heard(event), event.at_s, event.id)
 
     def end(self) -> Iterator[SessionSlice]:
-        """Return the last turn."""
         yield from self._closed()
         if self._session is not None:
             yield SessionSlice(self._session, (), whole=True)

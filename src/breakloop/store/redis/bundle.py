@@ -56,9 +56,7 @@ class PushedBundleStore(Protocol):
     """Stores one bundle. Blocks: not for the thread of the event loop."""
 
     @property
-    def name(self) -> str:
-        """The location, without credentials."""
-        ...
+    def name(self) -> str: ...
 
     def fetch(self, known: tuple[object, ...] | None) -> PushedBundle | None:
         """Return the bundle, or None if it still has this stamp. Raises `StateError`."""
@@ -68,9 +66,7 @@ class PushedBundleStore(Protocol):
         """Store a bundle atomically; return whether it changed. Raises `PushDeniedError` or `StateError`."""
         ...
 
-    def close(self) -> None:
-        """Close the connection."""
-        ...
+    def close(self) -> None: ...
 
 
 _TIMEOUT_S: Final = 2.0  # to connect, and between two reads of a response
@@ -120,7 +116,6 @@ class RedisBundle:
         return outcome == "pushed"
 
     def close(self) -> None:
-        """Close the connection."""
         client, self._client = self._client, None
         if client is not None:
             client.close()

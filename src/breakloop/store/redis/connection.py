@@ -108,7 +108,6 @@ class RedisConnection(asyncio.Protocol):
 
     @property
     def in_flight(self) -> int:
-        """The number of responses due."""
         return len(self._waiting)
 
     # -- asyncio.Protocol ---------------------------------------------------------------------------------------------
@@ -315,9 +314,7 @@ class AddressFinder(Protocol):
         """Return the current address. Raises `StateError`."""
         ...
 
-    def close(self) -> None:
-        """Release all resources."""
-        ...
+    def close(self) -> None: ...
 
 
 class StaticAddress:
@@ -330,7 +327,6 @@ class StaticAddress:
         self._turn = -1
 
     async def find(self) -> Address:
-        """Return the next address."""
         self._turn = (self._turn + 1) % len(self._addresses)
         return self._addresses[self._turn]
 
@@ -387,7 +383,6 @@ class Reconnector:
             raise StateError(self.why)
 
     def start_soon(self) -> None:
-        """Start connecting without waiting."""
         self._attempt()
 
     async def settled(self) -> None:

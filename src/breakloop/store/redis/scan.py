@@ -49,7 +49,6 @@ class _Scan:
         self._failed = False
 
     def scan(self) -> None:
-        """Scan the next keys."""
         self._ask(b"SCAN", self._cursor, b"MATCH", self._pattern, b"COUNT", _AT_ONCE, then=self._scanned)
 
     def _ask(self, *args: bytes, then: Callable[[Any], None]) -> None:

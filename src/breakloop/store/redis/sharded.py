@@ -98,7 +98,6 @@ class ShardedCommit:
         return group in self._denied or ENFORCED in self._denied
 
     def committed(self) -> CommitResult:
-        """Return the combined result."""
         for at, op in enumerate(self._ops):
             if isinstance(op, Charge | CheckBreaker) and self._denied.get(op.group, at) < at:
                 self._results[at] = None
@@ -185,7 +184,6 @@ class ShardedStore(RedisStore):
             super().settle(part, told, failed=failed)
 
     def correct(self, ops: Sequence[AdjustCharge], then: Callable[[StateError | None], None]) -> None:
-        """Correct charges, each independently."""
         parts = _by_place(ops)
         total = _Total(len(parts), lambda done: then(done if isinstance(done, StateError) else None))
         for part in parts:
@@ -204,7 +202,6 @@ class _Total:
         self._error: StateError | None = None
 
     def answered(self, answer: int | StateError | None) -> None:
-        """Add one response."""
         self._left -= 1
         if isinstance(answer, StateError):
             self._error = self._error or answer

@@ -87,7 +87,6 @@ class RedisStore:
         self._run(self._scripts.settle, keys, [told, self._now()], int, then)
 
     def correct(self, ops: Sequence[AdjustCharge], then: Callable[[StateError | None], None]) -> None:
-        """Correct charges."""
         if not ops:
             then(None)
             return

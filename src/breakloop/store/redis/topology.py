@@ -296,8 +296,7 @@ class ClusterNodes:
         node.end("it has no slots any more")
 
 
-def _whatever(_answer: Answer) -> None:
-    """Ignore the response to ASKING."""
+def _whatever(_answer: Answer) -> None: ...
 
 
 _SENTINEL_S: Final = 0.5  # per Sentinel; then the next is tried
@@ -344,7 +343,6 @@ class Sentinels:
         return answer
 
     def close(self) -> None:
-        """Close all connections."""
         for link in self._links.values():
             link.end("closed")
         self._links.clear()
