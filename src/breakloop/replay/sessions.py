@@ -69,7 +69,7 @@ class SessionSlice(NamedTuple):
 
     session: RecordedSession
     turns: Sequence[RecordedTurn]
-    whole: bool  # no further turns of this session follow
+    whole: bool  # no further turns of the session follow
 
 
 PATH = "/v1/chat/completions"

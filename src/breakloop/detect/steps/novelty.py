@@ -200,7 +200,7 @@ def result_marks(key: bytes) -> tuple[int]:
 
 
 def is_answer(window: SessionWindow, key: bytes) -> bool:
-    """Tell whether a text was an answer of the model in this session."""
+    """Tell whether a text was an answer of the model in the session."""
     return window.marks.knows(marks(key)[1])
 
 
