@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from breakloop.gateway.http_request import Request
-from breakloop.policy.senders import CallerProfile
+from breakloop.policy.descriptors import CallerProfile
 from tests.builders import CHAT, Json, World, about, at, bucket, bundle, chat_body, exact, policy, tail, user, world
 
 Asked = tuple[Request, float]  # a question, and how far the clock moves before it

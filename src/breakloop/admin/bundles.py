@@ -25,7 +25,7 @@ from typing import Any, Final, NoReturn
 from breakloop.clock import Clock
 from breakloop.detect.counting import BuiltinLoopGuard
 from breakloop.errors import BundleError, Problem
-from breakloop.policy.compile_detectors import BUILTIN, builtin_blocks
+from breakloop.policy.compile import BUILTIN, builtin_blocks
 from breakloop.policy.documents import DocumentPath, path_text, read_document
 from breakloop.policy.files import BundleBytes, BundleDocument
 from breakloop.policy.load import LoadedBundle, load_text

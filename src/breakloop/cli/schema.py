@@ -14,7 +14,7 @@ from breakloop.config.loader import LoadedSettings, settings_json_schema
 from breakloop.detect.counting import BuiltinLoopGuard
 from breakloop.detect.steps.kinds import BY_NAME, LEVELS, PRESETS, as_json, number
 from breakloop.detect.steps.kinds import presets as preset_thresholds
-from breakloop.policy.compile_detectors import builtin_blocks
+from breakloop.policy.compile import builtin_blocks
 from breakloop.policy.schema.bundle import bundle_json_schema
 from breakloop.policy.schema.loops import AnyLoop, StepsLoop
 

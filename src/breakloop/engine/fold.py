@@ -23,8 +23,7 @@ from breakloop.model.events import (
 )
 from breakloop.model.verdict import REASONS, LoopFinding, ShadowFinding, Verdict
 from breakloop.policy.cache import TwoGenerationCache
-from breakloop.policy.compiled import NotNow
-from breakloop.policy.matching import CompiledKillSwitch
+from breakloop.policy.compiled import CompiledKillSwitch, NotNow
 from breakloop.store.ops import (
     ENFORCED,
     BreakerResult,

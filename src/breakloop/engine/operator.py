@@ -21,7 +21,7 @@ from breakloop.engine.engine import Engine
 from breakloop.engine.quarantine import NAME, Hold, Key
 from breakloop.errors import OrderError
 from breakloop.model.events import KILL_SWITCH_CHANGED, OVERRIDE_CHANGED, Event, Publish
-from breakloop.policy.matching import CompiledKillSwitch
+from breakloop.policy.compiled import CompiledKillSwitch
 from breakloop.policy.orders import (
     GLOBAL_SHADOW,
     KILL_SWITCH_OVERRIDE,

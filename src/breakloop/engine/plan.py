@@ -19,9 +19,8 @@ from breakloop.engine.quarantine import NAME, Quarantine, held
 from breakloop.model.call import Call, Chat
 from breakloop.model.verdict import Verdict
 from breakloop.policy.compiled import AgentTerms, CompiledBundle, CompiledDetector, CompiledPolicy
-from breakloop.policy.descriptors import Descriptors
-from breakloop.policy.rules import CompiledRule
-from breakloop.policy.senders import CHARGES_MAX, CachedCharges, CallerProfile
+from breakloop.policy.descriptors import CallerProfile, Descriptors
+from breakloop.policy.rules import CHARGES_MAX, CachedCharges, CompiledRule
 from breakloop.store.ops import ENFORCED, Op
 
 Missing = Callable[[str, str, str], None]  # policy, rule, descriptor

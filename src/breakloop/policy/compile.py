@@ -1,5 +1,5 @@
-"""Compiles a validated bundle (`policy.schema`) to a `CompiledBundle`: policies, rules with their limiters, kill
-switches and the settings of agents.
+"""Compiles a validated bundle (`policy.schema`) to a `CompiledBundle`: policies, rules with their limiters, loop
+detectors, kill switches and the settings of agents.
 
 This runs once per bundle and off the request path. As much as possible is computed here, so that requests need not
 compute it.
@@ -7,181 +7,68 @@ compute it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from datetime import datetime
 from functools import partial
 from typing import Any, Final
 from zoneinfo import ZoneInfo
 
-from breakloop.detect.counting import BuiltinLoopGuard, DetectorConfig
-from breakloop.detect.fingerprint import Fingerprinter
+from breakloop.detect.counting import AllowList, BuiltinLoopGuard, CountingDetector, DetectorConfig
+from breakloop.detect.fingerprint import ExactFingerprint, Fingerprinter, TailFingerprint
 from breakloop.detect.run_steps import RunStepsLimit
-from breakloop.detect.stateful import session_owner
+from breakloop.detect.simhash import SimhashDetector
+from breakloop.detect.spawn import SpawnDetector
+from breakloop.detect.stateful import DENYING, session_owner
+from breakloop.detect.steps.detector import StepsDetector
+from breakloop.detect.steps.evaluator import StepEvaluator
+from breakloop.detect.steps.kinds import BY_NAME, NEVER, NORMAL
+from breakloop.detect.unnamed_sessions import UnnamedSessionsDetector
+from breakloop.dialects.content import canonical
 from breakloop.limits.base import COST, MICROUSD, TOKENS, Limiter, LocalDay, Period
 from breakloop.limits.budget import SETTING, CostBudget
 from breakloop.limits.circuit_breaker import CircuitBreakerLimiter
 from breakloop.limits.llm_tokens import LlmTokens, TokenCeilings
 from breakloop.limits.token_bucket import TokenBucket
-from breakloop.model.call import SECRET_HEADERS, Call, CompletionCap
-from breakloop.policy.compile_detectors import (
-    DetectorContext,
-    default_detectors,
-    expiry,
-    policy_detectors,
-    project_detectors,
-    simhash_detector,
-)
+from breakloop.model.call import SECRET_HEADERS, TAIL_MESSAGES, Call, CompletionCap
 from breakloop.policy.compiled import (
     ActiveHours,
     AgentTerms,
     CompiledAgents,
     CompiledBundle,
     CompiledDetector,
+    CompiledKillSwitch,
     CompiledPolicy,
+    CompiledSelector,
+    KillSwitches,
+    Routes,
 )
-from breakloop.policy.descriptors import Descriptors
-from breakloop.policy.matching import CompiledKillSwitch, CompiledSelector, KillSwitches, Routes
-from breakloop.policy.rules import AGENT, BreakerRule, CompiledRule, FallbackRule, Getter, Match, RunRule
-from breakloop.policy.schema import bundle
+from breakloop.policy.descriptors import CallerProfiles, Descriptors, query_for_fingerprint, steady
+from breakloop.policy.rules import AGENT, BreakerRule, CompiledRule, FallbackRule, Getter, RunRule
 from breakloop.policy.schema import bundle as schema
 from breakloop.policy.schema.limits import CostBasedConfig, LlmTokensConfig, TokenBucketConfig
-from breakloop.policy.schema.loops import Weights
+from breakloop.policy.schema.loops import (
+    Allow,
+    AllowEntry,
+    AllowRoute,
+    AnyLoop,
+    ExactLoop,
+    SimhashLoop,
+    StepsLoop,
+    TailLoop,
+    Weights,
+)
 from breakloop.policy.schema.types import validate
-from breakloop.policy.senders import CallerProfiles, steady
 from breakloop.pricing.tokens import Estimator, estimator
+from breakloop.store.ops import FingerprintSpec, blocked_at_once
 
-AGENTS: Final = "agents"  # the policy name for agent settings in verdicts and events
+BUILTIN = "builtin"  # policy names in verdicts and events: the built-in protection,
+_DEFAULTS: Final = "defaults"  # the bundle's own default,
+_AGENTS: Final = "agents"  # and the settings of agents
 _STATUS: Final = 429
-
-
-class AgentBudget(CostBudget):
-    """The daily budget of an agent, in dollars."""
-
-    __slots__ = ()
-
-    reason = "agent_budget_exceeded"
-
-
-def agent_terms(agents: Mapping[str, bundle.Agent], context: DetectorContext, agent_of: Getter) -> Iterator[AgentTerms]:
-    """Yield the compiled settings of each agent or pattern."""
-    for index, (pattern, agent) in enumerate(agents.items()):
-        presence = ActiveHours(active=agent.active, hours=agent.hours, zone=agent.timezone)
-        rules = tuple(_rules(agent, pattern, agent_of))
-        run = None
-        if agent.max_usd_per_run is not None:
-            config, words = _config("run", index, SETTING), estimator("simple_word")
-            owner = partial(session_owner, context.read)
-            run = RunRule(pattern, agent.max_usd_per_run, config, owner=owner, estimator=words)
-        yield AgentTerms(pattern, tuple(_detectors(agent, index, context)), presence, rules, run)
-
-
-def _rules(agent: bundle.Agent, pattern: str, agent_of: Getter) -> Iterator[CompiledRule]:
-    """Compile the rate limit and the daily budget of an agent. Each agent that a pattern matches has its own."""
-    limit = agent.rate_limit
-    if limit is not None:
-        burst = limit.burst if limit.burst is not None else limit.requests_per_minute
-        rate = min(limit.requests_per_minute / 60, burst)
-        yield _rule(f"{pattern}/rate_limit", TokenBucket(rate, burst), agent_of)
-    if agent.budget_usd_per_day is not None:
-        day = LocalDay(ZoneInfo(agent.timezone))
-        budget = AgentBudget(agent.budget_usd_per_day, day, [(100, "reject", 0)], unit=MICROUSD)
-        rule = _rule(f"{pattern}/budget_usd_per_day", budget, agent_of)
-        rule.estimator = estimator("simple_word")
-        yield rule
-
-
-def _rule(name: str, limiter: Limiter, agent_of: Getter) -> CompiledRule:
-    keys = ((AGENT, agent_of),)
-    return CompiledRule(name, AGENTS, match=(), keys=keys, limiter=limiter, rejects_missing=False, status=_STATUS)
-
-
-def _detectors(agent: bundle.Agent, index: int, context: DetectorContext) -> Iterator[CompiledDetector]:
-    if agent.max_steps_per_run is not None:
-        yield RunStepsLimit(_config("run", index, "max_steps_per_run"), context.read, agent.max_steps_per_run)
-    if agent.kill_switch_enabled:
-        config = _config("simhash", index, "kill_switch", ("warn", "kill", "kill"))
-        window, threshold = agent.kill_switch_window_size, agent.kill_switch_threshold
-        yield simhash_detector(context, config, window, threshold, Weights())
-
-
-def _config(
-    kind: str, index: int, setting: str, actions: tuple[str, str, str] = ("reject", "reject", "reject")
-) -> DetectorConfig:
-    return DetectorConfig(kind, AGENTS, index, actions, _STATUS, setting=setting, key_prefix="|")
-
-
-_UNITS = {"usage:usd": MICROUSD, "usage:tokens": TOKENS}
-
-
-class LimiterCompiler:
-    """Creates the limiters of rules."""
-
-    def __init__(self, descriptors: Descriptors) -> None:
-        self._descriptors = descriptors
-        self._estimators: dict[str, Estimator] = {}
-
-    def of(self, rule: bundle.Rule) -> Limiter:
-        config = rule.config
-        if isinstance(config, TokenBucketConfig):
-            return self._token_bucket(config)
-        if isinstance(config, CostBasedConfig):
-            return self._cost_budget(config)
-        return _llm_tokens(config)
-
-    def estimator(self, rule: bundle.Rule) -> Estimator:
-        """Return the estimator of prompt tokens for a rule that needs one."""
-        config = rule.config
-        named = config.token_source.estimator if isinstance(config, LlmTokensConfig) else "simple_word"
-        if named not in self._estimators:
-            self._estimators[named] = estimator(named)  # shared, so that an estimate for one rule is reused by the next
-        return self._estimators[named]
-
-    def _token_bucket(self, config: TokenBucketConfig) -> TokenBucket:
-        source = config.cost_source
-        return TokenBucket(
-            config.tokens_per_second,
-            config.burst,
-            fixed_cost=config.fixed_cost,
-            default_cost=config.default_cost,
-            cost_of=None if source == "fixed" else self._descriptors.getter(source),
-        )
-
-    def _cost_budget(self, config: CostBasedConfig) -> CostBudget:
-        source = config.cost_key
-        fixed = source == "fixed"
-        named = not fixed and source not in _UNITS
-        return CostBudget(
-            config.budget,
-            Period(config.period),
-            [(stage.threshold_percent, stage.action, stage.delay_ms or 0) for stage in config.stages],
-            unit=_UNITS.get(source, COST),
-            cost=config.fixed_cost if fixed else config.default_cost,
-            cost_of=self._descriptors.getter(source) if named else None,
-        )
-
-
-def stream_caps(rule: bundle.Rule, policy: str) -> tuple[CompletionCap, CompletionCap] | None:
-    """Return the caps on streamed responses, enforced and in shadow mode, if a rule sets one."""
-    config = rule.config
-    if not isinstance(config, LlmTokensConfig) or not config.enforce_mid_stream:
-        return None
-    tokens = config.max_completion_tokens
-    if tokens is None:
-        return None  # the schema rejects this
-    cap = CompletionCap(tokens, policy, rule.name, cuts=True)
-    return cap, cap._replace(cuts=False)
-
-
-def _llm_tokens(config: LlmTokensConfig) -> LlmTokens:
-    ceilings = TokenCeilings(
-        config.max_tokens_per_request,
-        config.max_prompt_tokens,
-        config.max_completion_tokens,
-        config.default_max_completion,
-    )
-    return LlmTokens(config.tokens_per_minute, burst=config.burst, per_day=config.tokens_per_day, ceilings=ceilings)
-
-
-SECRET_DESCRIPTORS = frozenset([*(f"header:{name}" for name in SECRET_HEADERS), "query:key", "query:api_key"])
+_UNITS: Final = {"usage:usd": MICROUSD, "usage:tokens": TOKENS}
+SECRET_DESCRIPTORS: Final = frozenset([*(f"header:{name}" for name in SECRET_HEADERS), "query:key", "query:api_key"])
 
 
 def compile_bundle(
@@ -192,15 +79,14 @@ def compile_bundle(
 
     Has no side effects, because a bundle may be compiled only to validate it.
     """
-    if bundle is None:
-        bundle = schema.Bundle(bundle_version=1, policies=[])
-        version = 0
-    else:
-        version = bundle.bundle_version
-    maker = _Maker(descriptors, Fingerprinter(secret))
+    version = 0 if bundle is None else bundle.bundle_version
+    bundle = bundle or schema.Bundle(bundle_version=1, policies=[])
+    fingerprinter = Fingerprinter(secret)
+    detectors = _DetectorCompiler(descriptors, fingerprinter)
+    maker = _Compiler(descriptors, fingerprinter, detectors)
     policies = tuple(maker.policy(index, policy) for index, policy in enumerate(bundle.policies))
-    default_loops = default_detectors(maker.detectors, bundle.defaults, guard)
-    project_loops = project_detectors(maker.detectors, bundle, guard)
+    default_loops = detectors.default(bundle.defaults, guard)
+    project_loops = detectors.of_projects(bundle, guard)
     return CompiledBundle(
         version=version,
         digest=digest,
@@ -210,17 +96,17 @@ def compile_bundle(
         kill_switches=KillSwitches(_switches(bundle.kill_switches), descriptors.getter),
         shadow_until=_override_until(bundle.global_shadow),
         kill_override_until=_override_until(bundle.kill_switch_override),
-        expires=expiry(bundle.expires_at),
+        expires=_expiry(bundle.expires_at),
         default_loops=default_loops,
         project_loops=project_loops,
-        tail_messages=maker.detectors.tail_messages,
+        tail_messages=detectors.tail_messages,
         agents=maker.agents(bundle.agents),
         agents_with=partial(_agents_with, maker, bundle.agents),
     )
 
 
 def _agents_with(
-    maker: _Maker, said: Mapping[str, schema.Agent], given: Mapping[str, Mapping[str, Any]]
+    maker: _Compiler, said: Mapping[str, schema.Agent], given: Mapping[str, Mapping[str, Any]]
 ) -> CompiledAgents:
     """Merge settings made for single agents at run time into the bundle's settings for that agent, or for the longest
     pattern that matches it.
@@ -236,18 +122,15 @@ def _agents_with(
     return maker.agents(merged)
 
 
-class _Maker:
-    """Compiles the parts of a bundle and holds what they share."""
+class _Compiler:
+    """Compiles policies and the settings of agents, and holds what they share."""
 
-    def __init__(self, descriptors: Descriptors, fingerprinter: Fingerprinter) -> None:
+    def __init__(self, descriptors: Descriptors, fingerprinter: Fingerprinter, detectors: _DetectorCompiler) -> None:
         self._descriptors = descriptors
         self._fingerprinter = fingerprinter
-        self.detectors = DetectorContext(descriptors, fingerprinter)
-        self._limiters = LimiterCompiler(descriptors)
+        self._detectors = detectors
+        self._estimators: dict[str, Estimator] = {}
         self.used: set[str] = set()  # every descriptor that a policy names
-
-    def agents(self, said: Mapping[str, schema.Agent]) -> CompiledAgents:
-        return CompiledAgents(agent_terms(said, self.detectors, self._descriptors.agent))
 
     def policy(self, index: int, policy: schema.Policy) -> CompiledPolicy:
         spec = policy.spec
@@ -264,7 +147,7 @@ class _Maker:
             index=index,
             selector=_selector(spec.selector),
             shadow=spec.mode == "shadow",
-            loops=policy_detectors(self.detectors, policy, names),
+            loops=self._detectors.of_policy(policy, names),
             decides_loops=bool(spec.loops),
             rules=rules,
             fallback=fallback,
@@ -277,26 +160,62 @@ class _Maker:
             steady=self._descriptors.project_is_steady and all(steady(name) for name in (*names, *sources)),
         )
 
-    def _match(self, rule: schema.Rule) -> Match:
-        return tuple((self._descriptors.getter(key), value) for key, value in rule.match.items())
-
     def _rule(
         self, rule: schema.Rule, policy: str, status: int, kind: type[CompiledRule] = CompiledRule
     ) -> CompiledRule:
-        limiter = self._limiters.of(rule)
+        limiter = self._limiter(rule)
         made = kind(
             rule.name,
             policy,
-            match=self._match(rule),
+            match=tuple((self._descriptors.getter(key), value) for key, value in rule.match.items()),
             keys=tuple((key, self._shown(key)) for key in rule.limit_keys),
             limiter=limiter,
             rejects_missing=rule.on_missing == "reject",
             status=status,
         )
         if limiter.needs:
-            made.estimator = self._limiters.estimator(rule)
-            made.caps = stream_caps(rule, policy)
+            made.estimator = self._estimator(rule)
+            made.caps = _stream_caps(rule, policy)
         return made
+
+    def _limiter(self, rule: schema.Rule) -> Limiter:
+        config = rule.config
+        if isinstance(config, TokenBucketConfig):
+            source = config.cost_source
+            return TokenBucket(
+                config.tokens_per_second,
+                config.burst,
+                fixed_cost=config.fixed_cost,
+                default_cost=config.default_cost,
+                cost_of=None if source == "fixed" else self._descriptors.getter(source),
+            )
+        if isinstance(config, CostBasedConfig):
+            source = config.cost_key
+            fixed = source == "fixed"
+            named = not fixed and source not in _UNITS
+            return CostBudget(
+                config.budget,
+                Period(config.period),
+                [(stage.threshold_percent, stage.action, stage.delay_ms or 0) for stage in config.stages],
+                unit=_UNITS.get(source, COST),
+                cost=config.fixed_cost if fixed else config.default_cost,
+                cost_of=self._descriptors.getter(source) if named else None,
+            )
+        ceilings = TokenCeilings(
+            config.max_tokens_per_request,
+            config.max_prompt_tokens,
+            config.max_completion_tokens,
+            config.default_max_completion,
+        )
+        return LlmTokens(config.tokens_per_minute, burst=config.burst, per_day=config.tokens_per_day, ceilings=ceilings)
+
+    def _estimator(self, rule: schema.Rule) -> Estimator:
+        """Return the estimator of prompt tokens for a rule that needs one."""
+        config = rule.config
+        named = config.token_source.estimator if isinstance(config, LlmTokensConfig) else "simple_word"
+        if named not in self._estimators:
+            self._estimators[named] = estimator(named)  # shared, so that an estimate for one rule is reused by the next
+        return self._estimators[named]
 
     def _breaker(self, breaker: schema.CircuitBreaker | None, rules: tuple[CompiledRule, ...]) -> BreakerRule | None:
         if breaker is None or not breaker.enabled or not rules:
@@ -321,6 +240,57 @@ class _Maker:
             return None if value is None else digest([name, value])
 
         return hidden
+
+    def agents(self, said: Mapping[str, schema.Agent]) -> CompiledAgents:
+        return CompiledAgents(self._terms(index, *one) for index, one in enumerate(said.items()))
+
+    def _terms(self, index: int, pattern: str, agent: schema.Agent) -> AgentTerms:
+        presence = ActiveHours(active=agent.active, hours=agent.hours, zone=agent.timezone)
+        run = None
+        if agent.max_usd_per_run is not None:
+            config, words = _agent_config("run", index, SETTING), estimator("simple_word")
+            owner = partial(session_owner, self._descriptors)
+            run = RunRule(pattern, agent.max_usd_per_run, config, owner=owner, estimator=words)
+        detectors = tuple(self._detectors.of_agent(agent, index))
+        return AgentTerms(pattern, detectors, presence, tuple(self._agent_rules(agent, pattern)), run)
+
+    def _agent_rules(self, agent: schema.Agent, pattern: str) -> Iterator[CompiledRule]:
+        """Compile the rate limit and the daily budget of an agent. Each agent that a pattern matches has its own."""
+        limit = agent.rate_limit
+        if limit is not None:
+            burst = limit.burst if limit.burst is not None else limit.requests_per_minute
+            rate = min(limit.requests_per_minute / 60, burst)
+            yield self._agent_rule(f"{pattern}/rate_limit", TokenBucket(rate, burst))
+        if agent.budget_usd_per_day is not None:
+            day = LocalDay(ZoneInfo(agent.timezone))
+            budget = AgentBudget(agent.budget_usd_per_day, day, [(100, "reject", 0)], unit=MICROUSD)
+            rule = self._agent_rule(f"{pattern}/budget_usd_per_day", budget)
+            rule.estimator = estimator("simple_word")
+            yield rule
+
+    def _agent_rule(self, name: str, limiter: Limiter) -> CompiledRule:
+        keys = ((AGENT, self._descriptors.agent),)
+        return CompiledRule(name, _AGENTS, match=(), keys=keys, limiter=limiter, rejects_missing=False, status=_STATUS)
+
+
+class AgentBudget(CostBudget):
+    """The daily budget of an agent, in dollars."""
+
+    __slots__ = ()
+
+    reason = "agent_budget_exceeded"
+
+
+def _stream_caps(rule: schema.Rule, policy: str) -> tuple[CompletionCap, CompletionCap] | None:
+    """Return the caps on streamed responses, enforced and in shadow mode, if a rule sets one."""
+    config = rule.config
+    if not isinstance(config, LlmTokensConfig) or not config.enforce_mid_stream:
+        return None
+    tokens = config.max_completion_tokens
+    if tokens is None:
+        return None  # the schema rejects this
+    cap = CompletionCap(tokens, policy, rule.name, cuts=True)
+    return cap, cap._replace(cuts=False)
 
 
 def _names_used(spec: schema.Spec) -> tuple[str, ...]:
@@ -348,7 +318,7 @@ def _selector(selector: schema.Selector) -> CompiledSelector:
 
 def _switches(switches: Iterable[schema.KillSwitch]) -> list[CompiledKillSwitch]:
     return [
-        CompiledKillSwitch(index, s.scope_key, s.scope_value, s.route or "", s.reason or "", expiry(s.expires_at))
+        CompiledKillSwitch(index, s.scope_key, s.scope_value, s.route or "", s.reason or "", _expiry(s.expires_at))
         for index, s in enumerate(switches)
     ]
 
@@ -357,3 +327,237 @@ def _override_until(override: schema.Override | None) -> float:
     if override is None or not override.enabled or override.expires_at is None:
         return 0.0
     return override.expires_at.timestamp()
+
+
+def _expiry(moment: datetime | None) -> float:
+    """Return the time at which something expires, or infinity if it never does."""
+    return math.inf if moment is None else moment.timestamp()
+
+
+def builtin_blocks(guard: BuiltinLoopGuard) -> tuple[AnyLoop, ...]:
+    """Return the blocks that protect LLM calls if nothing else is configured; none if they are turned off."""
+    if guard.max_hits == 0:
+        return ()
+    longest_s = max(TailLoop.model_fields["cooldown_max_seconds"].default, guard.cooldown_seconds)
+    tail = TailLoop(
+        similarity="tail",
+        window_seconds=guard.window_seconds,
+        max_hits=guard.max_hits,
+        cooldown_seconds=guard.cooldown_seconds,
+        cooldown_max_seconds=longest_s,
+    )
+    steps = StepsLoop(
+        similarity="steps",
+        cooldown_seconds=guard.cooldown_seconds,
+        cooldown_max_seconds=longest_s,
+        thresholds=_storm_thresholds(guard.max_hits),
+    )
+    return tail, steps
+
+
+def _storm_thresholds(max_hits: int) -> dict[str, tuple[float, float, float]]:
+    """Raise the thresholds of `storm`, so that it does not stop identical requests which `max_hits` allows (LD-2)."""
+    most = BY_NAME["storm"].most
+
+    def at_least(threshold: float, wanted: int) -> float:
+        return max(threshold, wanted) if wanted <= most else NEVER
+
+    notice, block, stop = NORMAL["storm"]
+    lifted = (at_least(notice, max_hits), at_least(block, 2 * max_hits), at_least(stop, 4 * max_hits))
+    return {"storm": lifted} if lifted != (notice, block, stop) else {}
+
+
+class _DetectorCompiler:
+    """Compiles `loop_detection` blocks, the built-in protection of LLM calls, and the detectors of agents."""
+
+    def __init__(self, read: Descriptors, fingerprinter: Fingerprinter) -> None:
+        self._read = read
+        self._fingerprinter = fingerprinter
+        self._identities = 0  # how many are cached in `CallerProfile.identities`
+        self.tail_messages = TAIL_MESSAGES  # how many of the last messages of a request the detectors read
+
+    def of_policy(self, policy: schema.Policy, names: tuple[str, ...]) -> tuple[CompiledDetector, ...]:
+        """Compile the blocks of a policy; `names` are the descriptors that its rules read."""
+        return self._compile(policy.spec.loops, policy.id, policy.spec.deny_status, names)
+
+    def default(self, defaults: schema.Defaults, guard: BuiltinLoopGuard) -> tuple[CompiledDetector, ...]:
+        """Compile the detectors of LLM calls that no policy's own loop detection covers."""
+        if defaults.loop_detection is None:
+            return self._compile(builtin_blocks(guard), BUILTIN, _STATUS, None)
+        return self._compile(defaults.loops, _DEFAULTS, _STATUS, None)
+
+    def of_projects(self, bundle: schema.Bundle, guard: BuiltinLoopGuard) -> dict[str, tuple[CompiledDetector, ...]]:
+        """Compile the built-in block with the values of each project that sets some. They have no effect if the bundle
+        has its own default.
+        """
+        if bundle.defaults.loop_detection is not None:
+            return {}
+        own = {name: project.loop_guard for name, project in bundle.projects.items() if project.loop_guard is not None}
+        guards = {name: replace(guard, **one.model_dump(exclude_none=True)) for name, one in own.items()}
+        return {name: self._compile(builtin_blocks(one), BUILTIN, _STATUS, None) for name, one in guards.items()}
+
+    def of_agent(self, agent: schema.Agent, index: int) -> Iterator[CompiledDetector]:
+        if agent.max_steps_per_run is not None:
+            config = _agent_config("run", index, "max_steps_per_run")
+            yield RunStepsLimit(config, self._read, agent.max_steps_per_run)
+        if agent.kill_switch_enabled:
+            config = _agent_config("simhash", index, "kill_switch", ("warn", "kill", "kill"))
+            yield self._simhash(config, agent.kill_switch_window_size, agent.kill_switch_threshold, Weights())
+
+    def _compile(
+        self, blocks: Iterable[AnyLoop], policy: str, status: int, names: tuple[str, ...] | None
+    ) -> tuple[CompiledDetector, ...]:
+        """Compile blocks. `names` are the descriptors in exact fingerprints; None for default blocks, which apply to
+        LLM calls only.
+        """
+        detectors: list[CompiledDetector] = []
+        for index, block in enumerate(blocks):
+            if not block.enabled:
+                continue
+            config = _loop_config(block, policy, index, status, default=names is None)
+            if isinstance(block, ExactLoop):
+                fingerprint = self._exact_of_llm_calls() if names is None else self._exact(names)
+                detectors.append(CountingDetector(config, _exact_spec(block, config.action), fingerprint, self._read))
+            elif isinstance(block, TailLoop) and block.max_hits:
+                fingerprint = self._tail(block.tail_messages)
+                detectors.append(CountingDetector(config, _tail_spec(block, config.action), fingerprint, self._read))
+            elif isinstance(block, StepsLoop):
+                detectors += self._steps(block, config)
+            elif isinstance(block, SimhashLoop):
+                detectors.append(self._simhash(config, block.window_requests, block.threshold_score, block.weights))
+        return tuple(detectors)
+
+    def _steps(self, block: StepsLoop, config: DetectorConfig) -> list[CompiledDetector]:
+        """Compile a block of steps. The detector of a session's steps comes last, because it depends on a value set by
+        the detector of unnamed sessions.
+        """
+        settings, digest, read = block.settings(), self._fingerprinter.short, self._read
+        notice, block_at, _ = settings.thresholds["spawn"]
+        return [
+            UnnamedSessionsDetector(config, read, digest, settings.thresholds["nested"]),
+            SpawnDetector(config, read, digest, depth=(notice, block_at), same_task=(notice, block_at)),
+            StepsDetector(config, read, StepEvaluator(settings, digest), guards_stream=block.stream_guard),
+        ]
+
+    def _simhash(
+        self, config: DetectorConfig, window_requests: int, threshold: float, weights: Weights
+    ) -> SimhashDetector:
+        """Compile a score over the last requests of a caller and agent."""
+        return SimhashDetector(
+            config,
+            self._read,
+            window_requests=window_requests,
+            threshold=threshold,
+            weights=(weights.prompt, weights.response, weights.tool),
+            seed=int.from_bytes(self._fingerprinter.short(b"score")),
+        )
+
+    def _exact(self, names: tuple[str, ...]) -> Callable[[Call], str | None]:
+        return ExactFingerprint(
+            self._fingerprinter, identity=self._identity(names), query=query_for_fingerprint, body=canonical
+        )
+
+    def _exact_of_llm_calls(self) -> Callable[[Call], str | None]:
+        fingerprint, chat = self._exact(()), self._read.chat
+        return lambda call: None if chat(call) is None else fingerprint(call)
+
+    def _identity(self, names: tuple[str, ...]) -> Callable[[Call], str]:
+        """Return a reader of the sender's part of a fingerprint: caller, agent and descriptors. It is cached if it only
+        depends on the sender.
+        """
+        read = self._read
+        getters = tuple(read.getter(name) for name in names)
+        caller, agent, digest = read.caller, read.agent, self._fingerprinter.digest
+
+        def compute(call: Call) -> str:
+            return digest([caller(call), agent(call), *[get(call) or "" for get in getters]])
+
+        if not all(steady(name) for name in names):
+            return compute
+        self._identities += 1
+        number = self._identities
+
+        def cached(call: Call) -> str:
+            sender = call.identity.profile
+            if sender is None:
+                return compute(call)
+            known = sender.identities.get(number)
+            if known is None:
+                known = sender.identities[number] = compute(call)
+            return known
+
+        return cached
+
+    def _tail(self, messages: int) -> Callable[[Call], str | None]:
+        self.tail_messages = max(self.tail_messages, messages + 1)  # plus the call before them
+        read = self._read
+        return TailFingerprint(
+            self._fingerprinter, caller=read.caller, agent=read.agent, chat=read.chat, messages=messages
+        )
+
+
+def _loop_config(block: AnyLoop, policy: str, index: int, status: int, *, default: bool) -> DetectorConfig:
+    if isinstance(block, StepsLoop):
+        cooldown = blocked_at_once(block.cooldown_seconds, block.cooldown_growth, block.cooldown_max_seconds)
+    else:
+        cooldown = blocked_at_once()
+    messages = block.tail_messages if isinstance(block, TailLoop) else TAIL_MESSAGES
+    return DetectorConfig(
+        kind=block.similarity,
+        policy=policy,
+        index=index,
+        actions=(block.action_for("notice"), block.action_for("block"), block.action_for("stop")),
+        status=status,
+        expect_repeats=frozenset(block.expect_repeats.callers) if block.expect_repeats else frozenset(),
+        allow=_allow_list(block.allow, messages),
+        cooldown=cooldown,
+        quarantine_s=block.quarantine_seconds,
+        key_prefix="|" if default else "",
+    )
+
+
+def _agent_config(
+    kind: str, index: int, setting: str, actions: tuple[str, str, str] = ("reject", "reject", "reject")
+) -> DetectorConfig:
+    return DetectorConfig(kind, _AGENTS, index, actions, _STATUS, setting=setting, key_prefix="|")
+
+
+def _exact_spec(block: ExactLoop, action: str) -> FingerprintSpec:
+    return FingerprintSpec(
+        window_s=block.window_seconds,
+        limit=block.threshold_identical_requests - 1,  # the Nth request triggers it
+        sliding=block.window == "sliding",
+        denies=action in DENYING,
+        concurrent_free=block.concurrent_free,
+        retry_free=block.retry_free,
+    )
+
+
+def _tail_spec(block: TailLoop, action: str) -> FingerprintSpec:
+    return FingerprintSpec(
+        window_s=block.window_seconds,
+        limit=block.max_hits,
+        sliding=True,
+        denies=action in DENYING,
+        # Only actions that deny have a cooldown; other actions only count.
+        cooldown_s=block.cooldown_seconds if action in DENYING else 0.0,
+        growth=block.cooldown_growth,
+        cooldown_max_s=block.cooldown_max_seconds,
+        concurrent_free=block.concurrent_free,
+        retry_free=block.retry_free,
+    )
+
+
+def _allow_list(allow: Allow, tool_messages: int) -> AllowList | None:
+    def read(listed: Iterable[AllowEntry | AllowRoute]) -> dict[str, float]:
+        return {entry.value: _expiry(entry.expires_at) for entry in listed}
+
+    compiled = AllowList(
+        routes=read(allow.routes),
+        agents=read(allow.agents),
+        callers=read(allow.callers),
+        tools=read(allow.tools),
+        fingerprints=read(allow.fingerprints),
+        tool_messages=tool_messages,
+    )
+    return compiled or None

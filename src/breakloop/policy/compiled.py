@@ -1,31 +1,31 @@
 """A compiled bundle, as the engine uses it: immutable, in evaluation order, with every descriptor resolved to a
 function.
 
-`compile` creates it from the validated schema. Nothing in this module reads YAML, the clock or the network. It also
-decides whether an agent may run at a given time, and whether evaluating a request needs its body: a body that is not
-needed can be streamed through, however large it is.
+`compile` creates it from the validated schema. Nothing in this module reads YAML, the clock or the network. It finds
+the policies, kill switches and settings of agents that apply to a request, and decides whether evaluating a request
+needs its body: a body that is not needed can be streamed through, however large it is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple, Protocol
 from zoneinfo import ZoneInfo
 
-from breakloop.detect.counting import DetectorConfig
+from breakloop.detect.counting import DetectorConfig, route_matches
 from breakloop.detect.stateful import DetectorSlot
 from breakloop.dialects.registry import of_path
-from breakloop.limits.budget import RunBudget
 from breakloop.model.call import Call
-from breakloop.policy.matching import CompiledKillSwitch, CompiledSelector, KillSwitches, Routes
-from breakloop.policy.rules import BreakerRule, CompiledRule, Getter, MeterPort
-from breakloop.policy.senders import CallerProfiles
-from breakloop.store.ops import CountFingerprint, Op
+from breakloop.policy.descriptors import CallerProfiles
+from breakloop.policy.rules import BreakerRule, CompiledRule, Getter, RunRule
+from breakloop.store.ops import CountFingerprint
 
 _MINUTE_S: Final = 60
 _DAY: Final = 24 * 60
+_RETRY_AFTER_S: Final = 3600
 
 
 class NotNow(NamedTuple):
@@ -74,6 +74,16 @@ class CompiledDetector(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class CompiledSelector:
+    """What a policy applies to. Without a path it applies to every path; empty `methods` means any method."""
+
+    exact: str | None = None
+    prefix: str | None = None
+    methods: frozenset[str] = frozenset()
+    hosts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class CompiledPolicy:
     id: str
     index: int
@@ -89,18 +99,153 @@ class CompiledPolicy:
     rejects_large_bodies: bool
     descriptors: tuple[tuple[str, Getter], ...]  # all that it names, for debug headers and `explain`
     metered: bool  # some of its rules make charges that are corrected after the response
-    steady: bool  # the keys of its rules depend only on the sender (`policy.senders`)
+    steady: bool  # the keys of its rules depend only on the sender (`descriptors.steady`)
 
 
-class RunCharges(Protocol):
-    """The limit on what a run may cost (`policy.rules.RunRule`)."""
+class _Node:
+    __slots__ = ("below", "children", "here")
 
-    limiter: RunBudget
-    name: str
+    def __init__(self) -> None:
+        self.children: dict[str, _Node] = {}
+        self.below: list[CompiledPolicy] = []  # prefixes that end here and match longer paths
+        self.here: list[CompiledPolicy] = []  # exact paths, and prefixes without a trailing slash
 
-    def plan(self, call: Call, group: int, meter: MeterPort) -> tuple[DetectorSlot | Op, ...]:
-        """Return slots for its charges, which can only be built once a window has been read."""
-        ...
+    def at(self, segments: Sequence[str]) -> _Node:
+        node = self
+        for segment in segments:
+            node = node.children.setdefault(segment, _Node())
+        return node
+
+
+class Routes:
+    """An immutable index of policies: by host, then by a trie of path segments, then by method. The cost of a match
+    depends on the depth of the path and on the number of policies that match, not on the total number.
+    """
+
+    __slots__ = ("_any_host", "_hosts", "_methods_matter")
+
+    def __init__(self, policies: Sequence[CompiledPolicy]) -> None:
+        self._any_host: _Node = _Node()
+        self._hosts: dict[str, _Node] = {}
+        self._methods_matter = any(policy.selector.methods for policy in policies)
+        for policy in policies:
+            hosts = policy.selector.hosts
+            roots = [self._hosts.setdefault(host, _Node()) for host in hosts] if hosts else [self._any_host]
+            for root in roots:
+                _insert(root, policy)
+
+    def match(self, host: str, method: str, path: str) -> list[CompiledPolicy]:
+        """Return the policies that apply, in the order of the bundle."""
+        segments = path[1:].split("/")
+        found: list[CompiledPolicy] = []
+        _collect(self._any_host, segments, found)
+        if self._hosts:
+            root = self._hosts.get(host)
+            if root is not None:
+                _collect(root, segments, found)
+        if found and self._methods_matter:
+            found = [p for p in found if not p.selector.methods or method in p.selector.methods]
+        return found if len(found) < 2 else _in_order(found)
+
+
+def _insert(root: _Node, policy: CompiledPolicy) -> None:
+    selector = policy.selector
+    if selector.exact is not None:
+        root.at(selector.exact.split("/")[1:]).here.append(policy)
+    if selector.prefix is not None or selector.exact is None:
+        prefix = selector.prefix or "/"
+        segments = prefix.split("/")[1:]
+        if segments[-1] == "":
+            root.at(segments[:-1]).below.append(policy)
+        else:
+            node = root.at(segments)
+            node.below.append(policy)
+            node.here.append(policy)
+
+
+def _collect(node: _Node, segments: list[str], found: list[CompiledPolicy]) -> None:
+    for segment in segments:
+        if node.below:
+            found += node.below
+        child = node.children.get(segment)
+        if child is None:
+            return
+        node = child
+    if node.here:
+        found += node.here
+
+
+def _in_order(found: list[CompiledPolicy]) -> list[CompiledPolicy]:
+    by_index = {policy.index: policy for policy in found}  # the exact path and the prefix of one policy may both match
+    return [by_index[index] for index in sorted(by_index)]
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledKillSwitch:
+    """A kill switch: it applies where `scope_key` equals `scope_value`, on `route`, until `expires`."""
+
+    index: int
+    scope_key: str
+    scope_value: str
+    route: str = ""
+    reason: str = ""
+    expires: float = math.inf
+    id: str = ""  # set for switches created at run time
+
+    @property
+    def name(self) -> str:
+        """The name of the switch in denials."""
+        return f"kill_switch/{self.id}" if self.id else f"kill_switches[{self.index}]"
+
+    def retry_after_s(self, now: float) -> int:
+        """Return one hour, or less if the switch expires sooner."""
+        return max(1, math.ceil(min(_RETRY_AFTER_S, self.expires - now)))
+
+
+class KillSwitches:
+    """The kill switches of a bundle and those created at run time, indexed by descriptor: a thousand switches on one
+    descriptor cost as much as one.
+    """
+
+    __slots__ = ("_by_key", "_getter", "_switches", "keys")
+
+    def __init__(self, switches: Iterable[CompiledKillSwitch], getter: Callable[[str], Getter]) -> None:
+        self._switches = switches = tuple(switches)
+        self._getter = getter
+        grouped: dict[str, dict[str, list[CompiledKillSwitch]]] = {}
+        for switch in switches:
+            grouped.setdefault(switch.scope_key, {}).setdefault(switch.scope_value, []).append(switch)
+        self._by_key = tuple((getter(key), values) for key, values in grouped.items())
+        self.keys = frozenset(grouped)  # the descriptors that they read
+
+    def with_more(self, switches: Iterable[CompiledKillSwitch]) -> KillSwitches:
+        """Return a copy with more switches appended."""
+        after = len(self._switches)
+        more = [replace(switch, index=after + number) for number, switch in enumerate(switches)]
+        return KillSwitches((*self._switches, *more), self._getter)
+
+    def named(self, scope_key: str, scope_value: str, now: float) -> CompiledKillSwitch | None:
+        """Return the first active switch with exactly this scope that applies to every route, or None. Used for
+        display.
+        """
+        scope = (scope_key, scope_value, "")
+        found = (one for one in self._switches if (one.scope_key, one.scope_value, one.route) == scope)
+        return next((one for one in found if one.expires > now), None)
+
+    def find(self, call: Call, now: float) -> CompiledKillSwitch | None:
+        """Return the first active switch that matches the call, or None."""
+        first: CompiledKillSwitch | None = None
+        for get, values in self._by_key:
+            value = get(call)
+            if value is None:
+                continue
+            for switch in values.get(value, ()):
+                if first is not None and switch.index > first.index:
+                    break
+                if switch.expires > now and (not switch.route or route_matches(switch.route, call.path)):
+                    first = switch
+                    break
+        return first
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +256,7 @@ class AgentTerms:
     detectors: tuple[CompiledDetector, ...]
     presence: ActiveHours
     rules: tuple[CompiledRule, ...] = ()  # its rate limit and its daily budget
-    run: RunCharges | None = None  # the limit on the cost of each of its runs
+    run: RunRule | None = None  # the limit on the cost of each of its runs
 
     @property
     def metered(self) -> bool:
@@ -153,7 +298,7 @@ class CompiledBundle:
     version: int
     digest: str
     policies: tuple[CompiledPolicy, ...]
-    routes: Routes[CompiledPolicy]
+    routes: Routes
     senders: CallerProfiles
     kill_switches: KillSwitches
     shadow_until: float  # `global_shadow` is active before this time

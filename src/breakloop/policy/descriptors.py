@@ -9,7 +9,7 @@ left out of fingerprints and logs.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote_from_bytes, unquote, unquote_to_bytes
@@ -19,13 +19,14 @@ import xxhash
 from breakloop.clock import Clock
 from breakloop.dialects import registry
 from breakloop.dialects.base import ParsedBody
-from breakloop.model.call import TAIL_MESSAGES, UNREAD, Answer, Call, Chat, Step
+from breakloop.model.call import CREDENTIAL_HEADERS, TAIL_MESSAGES, UNREAD, Answer, Call, Chat, Step
 from breakloop.policy import identity
 from breakloop.policy.cache import MemoDict
 from breakloop.policy.client import HEADERS, ClientIp, Geo, UserAgents
 from breakloop.policy.diagnostics import did_you_mean
 from breakloop.policy.identity import SessionNames
 from breakloop.policy.jwt import NO_CLAIMS, JwtKeys, JwtReader, claim_text
+from breakloop.policy.rules import CachedCharges, Getter
 from breakloop.store.keys import escape
 
 FIXED: dict[str, tuple[str, ...]] = {
@@ -148,9 +149,6 @@ def _respelled(text: str) -> str:
 
 def _text(text: str) -> str:
     return unquote(text.replace("+", " ")) if "%" in text or "+" in text else text
-
-
-Getter = Callable[[Call], str | None]
 
 
 _IDENTITY_ENCODING: Final = b"identity"
@@ -445,3 +443,93 @@ def _query_getter(name: str) -> Getter:
 
 
 _QUERY_KEY: Final = _query_getter("key")
+
+
+# What a sender is found by: the fields that identify the caller, its agent and its address.
+_SENDER_FIELDS: Final = (*CREDENTIAL_HEADERS, "x-agent-id", "x-forwarded-for", "forwarded")
+_STEADY: Final = ("jwt:", "header:", "ip:", "ua:", "caller:", "agent:id")
+_REMEMBERED: Final = 8192
+_SENDER_KEY_MAX: Final = 4096  # longer keys are not cached, so that clients cannot fill the cache with them
+
+
+def steady(name: str) -> bool:
+    """Return whether a descriptor depends only on the sender."""
+    return name.startswith(_STEADY)
+
+
+class CallerProfile:
+    """A sender under one bundle."""
+
+    __slots__ = ("agent", "begins", "caller", "charges", "claims", "ends", "identities", "ip", "keys", "verified")
+
+    def __init__(self, call: Call, descriptors: Descriptors) -> None:
+        self.keys, self.begins, self.ends = descriptors.tokens.holds(call.headers.get("authorization"))
+        self.claims: Mapping[str, object] = descriptors.claims(call)
+        self.verified = call.identity.verified
+        self.caller = descriptors.caller(call)
+        self.agent = descriptors.agent(call)
+        self.ip = descriptors.client_ip(call)
+        self.charges: dict[int, CachedCharges] = {}  # charges of its rules, by policy and mode
+        self.identities: dict[int, str] = {}  # the sender's part of fingerprints, by detector
+
+
+class CallerProfiles:
+    """Caches what depends only on the sender of a request, because an agent sends thousands of requests with the same
+    key, token and address.
+
+    There is one bounded cache per compiled bundle, so a new bundle starts with an empty one. An entry is dropped when
+    the token keys change or the token expires. Nothing that depends on the path, the query or the body is cached here.
+    """
+
+    __slots__ = ("_descriptors", "_known", "_names", "_tokens")
+
+    def __init__(self, descriptors: Descriptors, used: Iterable[str]) -> None:
+        self._descriptors = descriptors
+        self._tokens = descriptors.tokens
+        self._names = _fields_read(used)
+        self._known: dict[tuple[object, ...], CallerProfile] = {}
+
+    def find(self, call: Call, now: float) -> CallerProfile | None:
+        """Return the sender, or None if header fields alone do not identify it."""
+        query = call.query
+        if call.repeated or (query and ("key=" in query or "%" in query) and _by_query(call)):
+            return None
+        key = (call.peer, call.path_agent, *map(call.headers.get, self._names))
+        sender = self._known.get(key)
+        if sender is None or sender.keys is not self._tokens.key_set or not sender.begins <= now < sender.ends:
+            return self._meet(call, key)
+        identity = call.identity
+        identity.profile, identity.caller, identity.agent = sender, sender.caller, sender.agent
+        return sender
+
+    def _meet(self, call: Call, key: tuple[object, ...]) -> CallerProfile | None:
+        if sum(len(part) for part in key if isinstance(part, str | bytes)) > _SENDER_KEY_MAX:
+            return None
+        sender = CallerProfile(call, self._descriptors)
+        if sender.claims or not self._tokens.verifies:
+            # A token without claims is not cached: its key may not have been fetched yet.
+            if len(self._known) >= _REMEMBERED:
+                self._known.clear()
+            self._known[key] = sender
+        call.identity.profile = sender
+        return sender
+
+
+def _by_query(call: Call) -> bool:
+    """Return whether an API key in the query (`?key=`) counts: only if no header field has one. An empty field does not
+    identify a caller.
+    """
+    return len(call.headers.get("authorization", b"").strip()) <= len(b"bearer")
+
+
+def _fields_read(used: Iterable[str]) -> tuple[str, ...]:
+    """Return every header field that is read by the sender-only descriptors in use."""
+    names = set(_SENDER_FIELDS)
+    for name in used:
+        if name.startswith("header:"):
+            names.add(name.removeprefix("header:"))
+        elif name.startswith("ua:"):
+            names.add("user-agent")
+        elif name.startswith("ip:") and name != "ip:address":
+            names.update(HEADERS.values())
+    return tuple(sorted(names))

@@ -87,7 +87,7 @@ class _KeySet:
 class JwtReader:
     """Reads tokens and caches recent ones."""
 
-    __slots__ = ("_algorithms", "_asked_at", "_clock", "_keys", "_secret", "_set", "verifies", "wants_refresh")
+    __slots__ = ("_algorithms", "_asked_at", "_clock", "_keys", "_secret", "key_set", "verifies", "wants_refresh")
 
     def __init__(self, keys: JwtKeys | None, clock: Clock) -> None:
         self.verifies = keys is not None
@@ -95,13 +95,13 @@ class JwtReader:
         self._keys = keys or JwtKeys()
         self._algorithms: Mapping[str, Algorithm] = get_default_algorithms() if keys else {}
         self._secret = _secret_key(self._keys.secret)
-        self._set = _KeySet(self._secret, "")
+        self.key_set = _KeySet(self._secret, "")  # a different object after the keys have changed
         self.wants_refresh = bool(self._keys.jwks_file or self._keys.jwks_url)
         self._asked_at = -math.inf
 
     def claims(self, authorization: bytes) -> Mapping[str, object]:
         """Return the claims of an Authorization value, or an empty mapping if none are valid now."""
-        key_set = self._set
+        key_set = self.key_set
         entry = key_set.judged.get(authorization)
         if entry is None:
             entry = self._judge(authorization, key_set)
@@ -109,16 +109,11 @@ class JwtReader:
             return entry[0]
         return entry[0] if entry[1] <= self._clock.now() < entry[2] else NO_CLAIMS
 
-    @property
-    def key_set(self) -> object:
-        """The current key set. It is a different object after the keys have changed."""
-        return self._set
-
     def holds(self, authorization: bytes | None) -> tuple[object, float, float]:
         """Return the key set, and the start and end of the time in which the claims of an Authorization value do not
         change.
         """
-        key_set = self._set
+        key_set = self.key_set
         if not self.verifies or authorization is None:
             return key_set, *_ALWAYS
         _, begins, ends = key_set.judged.get(authorization) or self._judge(authorization, key_set)
@@ -137,9 +132,9 @@ class JwtReader:
             if self._keys.jwks_url:
                 texts.append(_fetch(self._keys.jwks_url))
             source = "\n".join(texts)
-            if source != self._set.source:
+            if source != self.key_set.source:
                 found = tuple(key for text in texts for key in _read_jwks(text))
-                self._set = _KeySet(self._secret + found, source)
+                self.key_set = _KeySet(self._secret + found, source)
         except (OSError, ValueError, RecursionError) as error:  # URLError and HTTPError are OSErrors
             return f"{type(error).__name__}: {error}"
         return ""

@@ -14,10 +14,9 @@ from typing import Any, Final
 
 from breakloop.errors import OrderError
 from breakloop.policy.compile import SECRET_DESCRIPTORS
-from breakloop.policy.compiled import CompiledBundle
+from breakloop.policy.compiled import CompiledBundle, CompiledKillSwitch
 from breakloop.policy.diagnostics import findings
 from breakloop.policy.documents import path_text, readable
-from breakloop.policy.matching import CompiledKillSwitch
 from breakloop.policy.schema import bundle as schema
 from breakloop.policy.schema.types import Block, validate
 

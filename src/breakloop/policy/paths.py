@@ -1,6 +1,6 @@
 """Normalizes the path and host of a request, for policies, kill switches and fingerprints.
 
-`policy.matching` routes by the normalized form; the gateway forwards the original bytes.
+`policy.compiled` routes by the normalized form; the gateway forwards the original bytes.
 """
 
 from __future__ import annotations

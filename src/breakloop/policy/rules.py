@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from struct import Struct
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from breakloop.detect.counting import DetectorConfig
 from breakloop.detect.stateful import RUN_IDLE_S, DetectorSlot, Evaluation, StatefulDetector, section_tags
@@ -27,6 +27,7 @@ Getter = Callable[[Call], str | None]
 Match = tuple[tuple[Getter, str], ...]
 OnMissing = Callable[[str, str, str], None]  # policy, rule, descriptor
 AGENT: Final = "agent:id"
+CHARGES_MAX: Final = 64  # number of policies whose charges are cached per sender
 
 
 def fits(match: Match, call: Call) -> bool:
@@ -178,6 +179,17 @@ class FallbackRule(CompiledRule):
     __slots__ = ()
 
     place = "|"
+
+
+class CachedCharges(NamedTuple):
+    """What the rules of one policy charge one sender: operations where they are always the same, or else the rule with
+    its keys. Valid from `begins` to `ends`, because the keys of budgets contain their period.
+    """
+
+    fixed: tuple[Op, ...] | None  # all operations, if none depends on the call
+    parts: tuple[tuple[tuple[Op, ...], CompiledRule | None, Sequence[str]], ...]
+    begins: float
+    ends: float
 
 
 class BreakerRule:

@@ -23,10 +23,17 @@ from breakloop.limits.token_bucket import TokenBucket
 from breakloop.model.call import Call
 from breakloop.model.verdict import Verdict
 from breakloop.policy.compile import SECRET_DESCRIPTORS
-from breakloop.policy.compiled import CompiledBundle, CompiledDetector, CompiledPolicy, RunCharges
+from breakloop.policy.compiled import (
+    CompiledBundle,
+    CompiledDetector,
+    CompiledKillSwitch,
+    CompiledPolicy,
+    CompiledSelector,
+    KillSwitches,
+    Routes,
+)
 from breakloop.policy.descriptors import Descriptors
-from breakloop.policy.matching import CompiledKillSwitch, CompiledSelector, KillSwitches, Routes
-from breakloop.policy.rules import BreakerRule, CompiledRule
+from breakloop.policy.rules import BreakerRule, CompiledRule, RunRule
 from breakloop.policy.schema import bundle
 from breakloop.policy.schema import bundle as schema
 from breakloop.policy.schema.loops import AnyLoop
@@ -57,7 +64,7 @@ from breakloop.store.ops import (
 Done = Sequence[tuple[Op, Result]]
 
 
-def charges(rule: CompiledRule | RunCharges, done: Done) -> tuple[str, str, Op | None]:
+def charges(rule: CompiledRule | RunRule, done: Done) -> tuple[str, str, Op | None]:
     """Return the outcome and the description of a rule's charges, and the operation that decided."""
     own = [(op, result) for op, result in done if _rule_of(op) is rule]
     if not own:
@@ -75,7 +82,7 @@ def charges(rule: CompiledRule | RunCharges, done: Done) -> tuple[str, str, Op |
     return "pass", "; ".join(words), own[0][0]
 
 
-def run(rule: RunCharges, done: Done) -> tuple[str, str, Op | None]:
+def run(rule: RunRule, done: Done) -> tuple[str, str, Op | None]:
     """Return the outcome and the description of the cost of a run, and the operation that decided."""
     if not any(_rule_of(op) is rule for op, _ in done):
         return "skipped", "no LLM request of a session, so nothing is charged", None
@@ -402,14 +409,6 @@ def _down(tokens: float) -> str:
     return f"{math.floor(tokens * 100) / 100:g}"
 
 
-@dataclass(frozen=True, slots=True)
-class _Probe:
-    """The selector of one policy, so that the real route index decides whether it matches."""
-
-    selector: CompiledSelector
-    index: int = 0
-
-
 def decision_of(verdict: Verdict) -> str:
     """Return the verdict in one word: `deny`, `throttle`, `warn` or `allow`."""
     if not verdict.allowed:
@@ -526,7 +525,7 @@ def _unmatched(policy: CompiledPolicy, call: Call) -> ExplainStep:
     selector = policy.selector
 
     def matches(probe: CompiledSelector) -> bool:
-        return bool(Routes([_Probe(probe)]).match(call.host, call.method, call.path))
+        return bool(Routes([replace(policy, selector=probe)]).match(call.host, call.method, call.path))
 
     if not matches(replace(selector, exact=None, prefix=None, methods=frozenset())):
         why = f"host {call.host or '(none)'} is not {' or '.join(selector.hosts)}"

@@ -6,7 +6,7 @@ import pytest
 
 from breakloop.engine.plan import Plan
 from breakloop.policy.descriptors import ContextSettings
-from breakloop.policy.senders import CHARGES_MAX
+from breakloop.policy.rules import CHARGES_MAX
 from tests.builders import SECRET, World, bucket, bundle, call, exact, policy, world
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from breakloop.engine.operator import held_key, hold_key, hold_of, hold_value, override_of, switch_of
 from breakloop.engine.quarantine import AGENT, CALLER, NAME, RUN, Hold
-from breakloop.policy.matching import CompiledKillSwitch
+from breakloop.policy.compiled import CompiledKillSwitch
 from breakloop.store.orders import LIFTED, Order, read
 
 NOW = 1_800_000_000.0

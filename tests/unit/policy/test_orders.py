@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from breakloop.errors import OrderError
-from breakloop.policy.matching import CompiledKillSwitch
+from breakloop.policy.compiled import CompiledKillSwitch
 from breakloop.policy.orders import NO_ORDERS, Orders, check_override, checked_agent, checked_switch, checked_text
 from tests.builders import START, at, bundle, call, world
 

@@ -15,7 +15,7 @@ from breakloop.engine.breakers import BreakerState
 from breakloop.engine.operator import OverrideOrder, SwitchOrder
 from breakloop.engine.quarantine import Hold
 from breakloop.model.records import AgentRecord, AuditRecord, EventRecord, Incident, Point, TotalsRecord
-from breakloop.policy.matching import CompiledKillSwitch
+from breakloop.policy.compiled import CompiledKillSwitch
 
 
 class HoldView(msgspec.Struct, kw_only=True):

@@ -13,7 +13,7 @@ from breakloop.engine.quarantine import RUN, Hold
 from breakloop.errors import OrderError
 from breakloop.model.records import CLEARED, OPEN, STOPPED, AgentRecord, EventRecord, Incident, Point
 from breakloop.model.verdict import REASONS
-from breakloop.policy.matching import CompiledKillSwitch
+from breakloop.policy.compiled import CompiledKillSwitch
 
 RUNNING, QUARANTINED, KILL_SWITCH, INACTIVE, OFF = "running", "quarantined", "kill switch", "inactive", "off"
 AGENT_STATES: Final = (RUNNING, QUARANTINED, KILL_SWITCH, INACTIVE, OFF)

@@ -7,7 +7,7 @@ import math
 from breakloop.admin.api.responses import agent_view, hold_view, override_view, plain, switch_view
 from breakloop.engine.operator import OverrideOrder, SwitchOrder
 from breakloop.engine.quarantine import NAME, Hold
-from breakloop.policy.matching import CompiledKillSwitch
+from breakloop.policy.compiled import CompiledKillSwitch
 from tests.admin_records import agents
 
 

@@ -10,7 +10,7 @@ import pytest
 from breakloop.admin.dashboard import views
 from breakloop.engine.quarantine import AGENT, RUN, Hold
 from breakloop.errors import OrderError
-from breakloop.policy.matching import CompiledKillSwitch
+from breakloop.policy.compiled import CompiledKillSwitch
 from tests import admin_records
 from tests.admin_records import NOW, PROJECT
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from breakloop.model.call import Call
-from breakloop.policy.matching import CompiledKillSwitch, KillSwitches
+from breakloop.policy.compiled import CompiledKillSwitch, KillSwitches
 from tests.builders import at, bundle, call, world
 
 

@@ -7,9 +7,8 @@ import pytest
 
 from breakloop.clock import FakeClock
 from breakloop.model.call import Call
-from breakloop.policy.descriptors import ContextSettings, Descriptors
+from breakloop.policy.descriptors import CallerProfiles, ContextSettings, Descriptors, steady
 from breakloop.policy.jwt import JwtKeys
-from breakloop.policy.senders import CallerProfiles, steady
 
 SECRET = "a secret of thirty-two bytes, or more"
 
@@ -103,7 +102,7 @@ def test_new_keys_make_everybody_new(clock: FakeClock, tmp_path: object) -> None
     fields = {"authorization": bearer(sub="u")}
     first = known.find(sent(**fields), clock.now())
     assert known.find(sent(**fields), clock.now()) is first
-    descriptors.tokens._set = type(descriptors.tokens._set)((), "other keys")
+    descriptors.tokens.key_set = type(descriptors.tokens.key_set)((), "other keys")
     second = known.find(sent(**fields), clock.now())
     assert second is not None
     assert (second.caller.partition(":")[0], second.claims) == ("key", {})
@@ -124,7 +123,7 @@ def test_long_fields_are_not_remembered(clock: FakeClock) -> None:
 
 def test_only_so_many_are_remembered(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
     """A flood of new senders does not grow the memory (Y-2)."""
-    monkeypatch.setattr("breakloop.policy.senders._REMEMBERED", 10)
+    monkeypatch.setattr("breakloop.policy.descriptors._REMEMBERED", 10)
     known, _ = senders(clock)
     for number in range(100):
         known.find(sent(authorization=f"Bearer {number}"), clock.now())

@@ -2,27 +2,40 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from breakloop.policy.matching import CompiledSelector, Routes, _Node
+from breakloop.policy.compiled import CompiledPolicy, CompiledSelector, Routes, _Node
 
 
-@dataclass(frozen=True)
-class Entry:
-    index: int
-    selector: CompiledSelector
+def policy(index: int, selector: CompiledSelector) -> CompiledPolicy:
+    return CompiledPolicy(
+        id=f"p{index}",
+        index=index,
+        selector=selector,
+        shadow=False,
+        loops=(),
+        decides_loops=False,
+        rules=(),
+        fallback=None,
+        breaker=None,
+        status=429,
+        denies_on_store_error=False,
+        rejects_large_bodies=False,
+        descriptors=(),
+        metered=False,
+        steady=True,
+    )
 
 
-def routes(*selectors: CompiledSelector) -> Routes[Entry]:
-    return Routes([Entry(index, selector) for index, selector in enumerate(selectors)])
+def routes(*selectors: CompiledSelector) -> Routes:
+    return Routes([policy(index, selector) for index, selector in enumerate(selectors)])
 
 
-def matched(table: Routes[Entry], path: str, host: str = "", method: str = "GET") -> list[int]:
+def matched(table: Routes, path: str, host: str = "", method: str = "GET") -> list[int]:
     return [entry.index for entry in table.match(host, method, path)]
 
 
@@ -118,7 +131,7 @@ class CountingChildren(dict[str, Any]):
         return super().get(key, default)
 
 
-def count_looks(node: _Node[Entry]) -> None:
+def count_looks(node: _Node) -> None:
     node.children = CountingChildren(node.children)
     for child in node.children.values():
         count_looks(child)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from breakloop.clock import FakeClock
 from breakloop.detect.counting import BuiltinLoopGuard, CountingDetector
-from breakloop.policy.compile_detectors import builtin_blocks
+from breakloop.policy.compile import builtin_blocks
 from breakloop.policy.descriptors import ContextSettings, Descriptors
 from breakloop.policy.schema.loops import StepsLoop, TailLoop
 from tests.builders import SECRET, Json, bundle, chat, compiled, exact, policy, tail, world
