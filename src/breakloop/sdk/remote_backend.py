@@ -1,7 +1,7 @@
 """Asks a decision service (`breakloop serve`): `/v1/decision` before a request, `/v1/decision/{id}/result` after it.
 
-Standard library only. Errors are raised; that a failed question allows the request is decided by `core`. Also reads
-decisions out of HTTP responses of a gateway, which the drop-in clients need.
+Standard library only. Errors are raised; that a failed question allows the request is decided by `core`. Also what the
+drop-in clients `breakloop.openai` and `breakloop.anthropic` share: they read the denials of a gateway.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ import http.client
 import json
 import re
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 from urllib.parse import urlsplit
 
 from breakloop.errors import SettingsError
+from breakloop.exceptions import DeniedError
 from breakloop.model.call import CREDENTIAL_HEADERS, Answer, Call
 from breakloop.model.verdict import LOOP, LOOP_ERROR, Decision
-from breakloop.sdk.context import AGENT_HEADER
+from breakloop.sdk.context import AGENT_HEADER, AgentContext, current_agent, gateway_url
 from breakloop.sdk.requests import BODY_MAX_BYTES, DecisionHandle
 
 TIMEOUT_S: Final = 2.0
@@ -220,3 +221,42 @@ def _count(detail: Mapping[str, Any], name: str) -> int:
 
 def _number(value: str | None) -> int | None:
     return int(value) if value is not None and value.isascii() and value.isdigit() else None
+
+
+class GatewayClient:
+    """The first base of a drop-in client; the second is the client of an SDK."""
+
+    gateway_path: ClassVar[str]
+    errors: ClassVar[tuple[type[DeniedError], type[DeniedError]]]  # for a denial that is not a loop, and for a loop
+
+    def __init__(self, *, agent: str = "", session: str = "", **options: Any) -> None:
+        if options.get("base_url") is None:
+            options["base_url"] = gateway_url() + self.gateway_path
+        named = AgentContext(agent, session).headers()
+        if named:
+            options["default_headers"] = {**named, **(options.get("default_headers") or {})}
+        super().__init__(**options)
+
+    @property
+    def default_headers(self) -> dict[str, Any]:
+        """The header fields of every request, with the names of the enclosing `with agent(...)` block."""
+        return {**current_agent().headers(), **super().default_headers}  # type: ignore[misc]
+
+    def _make_status_error_from_response(self, response: Any) -> Any:
+        """Return the error of the SDK; if the gateway denied the request, as one that is a `DeniedError` too."""
+        error = super()._make_status_error_from_response(response)  # type: ignore[misc]
+        decision = _denial_in(response) if response.status_code == 429 else None
+        if decision is None:
+            return error
+        denied = self.errors[decision.is_loop](decision, str(error))
+        vars(denied).update({**vars(error), **vars(denied)})
+        return denied
+
+
+def _denial_in(response: Any) -> Decision | None:
+    if response.is_closed and not response.is_stream_consumed:
+        return None
+    try:
+        return decision_from_response(response.status_code, dict(response.headers), response.content)
+    except UnreadableAnswerError:
+        return None
