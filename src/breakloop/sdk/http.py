@@ -4,8 +4,9 @@ that a gateway would send, or pass the request on and read the response as it pa
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator
-from typing import Any, Final, NamedTuple
+from collections.abc import AsyncIterator, Callable, Iterator
+from functools import cache
+from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar
 
 from breakloop.dialects import denial, mcp, registry
 from breakloop.dialects.encoding import EncodingError
@@ -13,8 +14,11 @@ from breakloop.dialects.reader import PassingAnswer, reader, unpacker
 from breakloop.model.call import CLIENT_LEFT, NO_ANSWER, Answer, Call
 from breakloop.model.verdict import REASONS, Decision, LoopFinding, Verdict
 from breakloop.sdk.core import IO, Outcome, run_blocking
+from breakloop.sdk.guard import Guard
 from breakloop.sdk.requests import handle_of, is_readable, request_call
-from breakloop.sdk.toolkit import Toolkit
+from breakloop.sdk.toolkit import Toolkit, toolkit_of
+
+T = TypeVar("T")
 
 _HEADERS: Final = denial.VerdictHeaders(denial.PREFIX, b"")
 
@@ -116,51 +120,6 @@ def _verdict(decision: Decision) -> Verdict:
     return made
 
 
-class HttpxClasses(NamedTuple):
-    """The classes of httpx or httpx2: a response, a byte stream, and our stream that is read as it passes."""
-
-    response: Any
-    stream: Any
-    tapped: Any
-
-
-def send_guarded(toolkit: Toolkit, request: Any, send: Callable[[Any], Any], classes: HttpxClasses) -> Any:
-    """Check a request; return its denial, or send it."""
-    return run_blocking(_send(toolkit, toolkit.blocking, request, request.read, send, classes)).result()
-
-
-async def asend_guarded(
-    toolkit: Toolkit, request: Any, send: Callable[[Any], Awaitable[Any]], classes: HttpxClasses
-) -> Any:
-    """Like `send_guarded`, on an event loop."""
-    return (await _send(toolkit, toolkit.asynchronous, request, request.aread, send, classes)).result()
-
-
-async def _send(
-    toolkit: Toolkit, io: IO, request: Any, read: Callable[[], Any], send: Callable[[Any], Any], classes: HttpxClasses
-) -> Outcome:
-    body = await io.invoke(read) if wants_body(request) else Outcome(b"")
-    if body.error is not None:
-        return body
-    decision = await io.decide(httpx_call(request, body.value))
-    if not decision.allowed:
-        status, headers, content = denied_response(decision)
-        return Outcome(classes.response(status, headers=headers, content=content, request=request))
-    await io.wait(decision)
-    outcome = await io.invoke(lambda: send(_with_note(request, decision)))
-    if outcome.error is not None:
-        await io.settle(decision, Answer(NO_ANSWER))
-        return outcome
-    response = outcome.value
-    along = _response_reader(toolkit, decision, response)
-    if response.is_closed:  # from a cache or a mock: it has been read
-        along.feed(response.content)
-        await along._end(io, complete=True)
-    elif isinstance(response.stream, classes.stream):
-        response.stream = classes.tapped(response.stream, along)
-    return outcome
-
-
 def wants_body(request: Any) -> bool:
     length = request.headers.get("content-length", "")
     return is_readable(request.headers.get("content-type", ""), int(length) if length.isdigit() else None)
@@ -201,14 +160,16 @@ def _response_reader(toolkit: Toolkit, decision: Decision, response: Any) -> Set
     return SettlingReader(toolkit, decision, response.status_code, kind, encoding)
 
 
-class TappedStream:
+class _Tapped:
     """The stream of a response, which a `SettlingReader` reads as it passes."""
 
-    def __init__(self, stream: Iterable[bytes], along: SettlingReader) -> None:
+    def __init__(self, stream: Any, along: SettlingReader) -> None:
         self._stream = stream
         self._along = along
         self._complete = False
 
+
+class TappedStream(_Tapped):
     def __iter__(self) -> Iterator[bytes]:
         for piece in self._stream:
             self._along.feed(piece)  # before the yield: SDKs stop at the end mark, and never ask for more
@@ -218,21 +179,12 @@ class TappedStream:
     def close(self) -> None:
         """Close the stream and settle the request, also if it was not read to its end."""
         try:
-            close = getattr(self._stream, "close", None)
-            if close is not None:
-                close()
+            self._stream.close()
         finally:
             self._along.end(complete=self._complete)
 
 
-class AsyncTappedStream:
-    """Like `TappedStream`, for asynchronous streams."""
-
-    def __init__(self, stream: AsyncIterable[bytes], along: SettlingReader) -> None:
-        self._stream = stream
-        self._along = along
-        self._complete = False
-
+class AsyncTappedStream(_Tapped):
     async def __aiter__(self) -> AsyncIterator[bytes]:
         async for piece in self._stream:
             self._along.feed(piece)
@@ -240,10 +192,76 @@ class AsyncTappedStream:
         self._complete = True
 
     async def aclose(self) -> None:
-        """Close the stream and settle the request, also if it was not read to its end."""
         try:
-            close = getattr(self._stream, "aclose", None)
-            if close is not None:
-                await close()
+            await self._stream.aclose()
         finally:
             await self._along.aend(complete=self._complete)
+
+
+class _Transport(Generic[T]):
+    """What the two transports below share. `T` is the class of the transport that they pass requests on to."""
+
+    library: Any  # httpx or httpx2
+    _names: ClassVar[tuple[str, str]]  # of the library's own transport and stream
+    _tapped: ClassVar[type]
+
+    def __init__(self, transport: T | None = None, *, guard: Guard | None = None) -> None:
+        self._transport: Any = transport or getattr(self.library, self._names[0])()
+        self.guard = guard or Guard()
+
+    async def _send(self, io: IO, request: Any, read: Callable[[], Any], send: Callable[[Any], Any]) -> Outcome:
+        """Check a request; return its denial, or send it."""
+        body = await io.invoke(read) if wants_body(request) else Outcome(b"")
+        if body.error is not None:
+            return body
+        decision = await io.decide(httpx_call(request, body.value))
+        if not decision.allowed:
+            status, headers, content = denied_response(decision)
+            return Outcome(self.library.Response(status, headers=headers, content=content, request=request))
+        await io.wait(decision)
+        outcome = await io.invoke(lambda: send(_with_note(request, decision)))
+        if outcome.error is not None:
+            await io.settle(decision, Answer(NO_ANSWER))
+            return outcome
+        response, stream = outcome.value, getattr(self.library, self._names[1])
+        along = _response_reader(toolkit_of(self.guard), decision, response)
+        if response.is_closed:  # from a cache or a mock: it has been read
+            along.feed(response.content)
+            await along._end(io, complete=True)
+        elif isinstance(response.stream, stream):
+            response.stream = _both(self._tapped, stream)(response.stream, along)
+        return outcome
+
+
+@cache
+def _both(tapped: type, stream: type) -> type:
+    """Return a class of streams that the library accepts as its own."""
+    return type(tapped.__name__, (tapped, stream), {})
+
+
+class GuardedTransport(_Transport[T]):
+    """The first base of a transport for clients; the second is the library's."""
+
+    _names = ("HTTPTransport", "SyncByteStream")
+    _tapped = TappedStream
+
+    def handle_request(self, request: Any) -> Any:
+        io = toolkit_of(self.guard).blocking
+        return run_blocking(self._send(io, request, request.read, self._transport.handle_request)).result()
+
+    def close(self) -> None:
+        self._transport.close()
+
+
+class AsyncGuardedTransport(_Transport[T]):
+    """Like `GuardedTransport`, for asynchronous clients."""
+
+    _names = ("AsyncHTTPTransport", "AsyncByteStream")
+    _tapped = AsyncTappedStream
+
+    async def handle_async_request(self, request: Any) -> Any:
+        io = toolkit_of(self.guard).asynchronous
+        return (await self._send(io, request, request.aread, self._transport.handle_async_request)).result()
+
+    async def aclose(self) -> None:
+        await self._transport.aclose()
