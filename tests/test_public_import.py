@@ -185,17 +185,22 @@ def modules_of(code: str) -> set[str]:
     return set(json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout))
 
 
-@pytest.mark.parametrize("backend", ["", "_local", "_gateway"])
+@pytest.mark.parametrize("backend", ["", "local", "gateway"])
 def test_a_hook_loads_no_engine(backend: str) -> None:
     """It is a new process for each event, and the agent waits for it (P-3)."""
-    found = modules_of(f"import breakloop.cli.hook, breakloop.integrations.claude_code{backend}")
+    load = {
+        "": "",
+        "local": "import breakloop.integrations.claude_code_local",
+        "gateway": "breakloop.integrations.claude_code.GatewayHookBackend('http://127.0.0.1:9', '', '')",
+    }
+    found = modules_of(f"import breakloop.cli.hook\n{load[backend]}")
     assert found & {"pydantic", "asyncio", "ruamel", "breakloop.sdk.local_backend", "breakloop.engine.engine"} == set()
     assert {one for one in found if one.startswith("breakloop.policy.")} <= {
         "breakloop.policy.paths",
         "breakloop.policy.cache",
     }
-    if backend != "_gateway":
-        assert "http.client" not in found
+    assert ("http.client" in found) == (backend == "gateway")
+    assert ("breakloop.detect.steps.evaluator" in found) == (backend == "local")
 
 
 def test_a_wrapped_mcp_server_starts_without_an_engine() -> None:

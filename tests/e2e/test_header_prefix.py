@@ -10,8 +10,7 @@ import pytest
 
 from breakloop import Guard, LoopDetectedError
 from breakloop.anthropic import Anthropic
-from breakloop.integrations.claude_code import AFTER, HookEvent, HookSession
-from breakloop.integrations.claude_code_gateway import GatewayHookBackend
+from breakloop.integrations.claude_code import AFTER, GatewayHookBackend, HookEvent, HookSession
 from breakloop.integrations.httpx import GuardTransport
 from breakloop.openai import DeniedError, OpenAI
 from breakloop.testing import ThreadedLLM
@@ -63,11 +62,8 @@ def test_a_guard_that_asks(served: Served) -> None:
 def test_a_hook_that_asks(served: Served) -> None:
     """What `breakloop hook` does where it has a gateway (P-3)."""
     event = HookEvent(AFTER, "s-1", "a-2", "Bash", {"command": "ls"}, "toolu_1", "a.txt")
-    assert GatewayHookBackend(served.url, "", "claude-code").step(HookSession({}, b""), event, "{}", 0.0).allowed
-    assert (
-        GatewayHookBackend(served.url, "", "killed").step(HookSession({}, b""), event, "{}", 0.0).reason
-        == "kill_switch"
-    )
+    assert GatewayHookBackend(served.url, "", "claude-code").decide(HookSession({}, b""), event, 0.0).allowed
+    assert GatewayHookBackend(served.url, "", "killed").decide(HookSession({}, b""), event, 0.0).reason == "kill_switch"
 
 
 def test_a_transport_whose_guard_asks(served: Served) -> None:

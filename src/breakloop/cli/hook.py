@@ -115,27 +115,23 @@ def _answer(
     known: tuple[bytes, float],
 ) -> tuple[Json, Decision]:
     secret, now = known
-    arguments = claude_code.canonical_arguments(event.arguments)
-    call = claude_code.call_digest((event.tool, arguments), secret)
+    call = claude_code.call_digest((event.tool, event.arguments_text), secret)
     if backend is None:
         decision = session.before(call, now)
         return claude_code.before_answer(decision, session.strikes, options.stop_after), decision
     if event.kind == claude_code.PROMPT:
         session.unblock()
-        decision = backend.prompt(session, event, now)
+        decision = backend.decide(session, event, now)
         return claude_code.prompt_answer(decision), decision
-    decision = backend.step(session, event, arguments, now)
+    decision = backend.decide(session, event, now)
     session.after(call, decision, now)
     return claude_code.after_answer(event.kind, decision, session.strikes, options.stop_after), decision
 
 
 def _backend(options: HookOptions, secret: bytes) -> HookBackend:
     """Load one backend, and only when it is needed: `PreToolUse` needs neither."""
-    backend: HookBackend
     if options.url:
-        module = import_module("breakloop.integrations.claude_code_gateway")
-        backend = module.GatewayHookBackend(options.url, gateway_token(), options.agent)
-    else:
-        module = import_module("breakloop.integrations.claude_code_local")
-        backend = module.LocalHookBackend(secret, options.sensitivity)
-    return backend
+        return claude_code.GatewayHookBackend(options.url, gateway_token(), options.agent)
+    module = import_module("breakloop.integrations.claude_code_local")
+    local: HookBackend = module.LocalHookBackend(secret, options.sensitivity)
+    return local

@@ -1,8 +1,8 @@
 """Claude Code's hooks: the events that it sends, the answers that it takes (both as in its documentation), and the
 session file in which `breakloop hook` keeps what it needs from one event to the next. Internal.
 
-Light to import, because `breakloop hook` is a new process for each event. Deciding is left to a `HookBackend`
-(`claude_code_local`, `claude_code_gateway`) or, inside a program, to `claude_agent`.
+Light to import, because `breakloop hook` is a new process for each event. Deciding is left to `GatewayHookBackend`, to
+`claude_code_local` or, inside a program, to `claude_agent`.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from hashlib import blake2b
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 
 from breakloop.model.call import ToolFailedError, marked
 from breakloop.model.verdict import Decision
+from breakloop.sdk.context import AgentContext
 from breakloop.store.ops import FingerprintSpec
 
 PROMPT: Final = "UserPromptSubmit"
@@ -30,6 +32,7 @@ END: Final = "SessionEnd"
 EVENTS: Final = (PROMPT, BEFORE, AFTER, FAILED)
 
 STOP_AFTER: Final = 3  # blocks in a row that end a run
+_TIMEOUT_S: Final = 1.0  # the agent waits for the hook
 
 # Fields of a tool's response that differ each time and mean nothing.
 _VOLATILE: Final = re.compile(r"duration|elapsed|timestamp|Ms$|_ms$").search
@@ -60,17 +63,40 @@ class HookEvent(NamedTuple):
         """The result of the call, as `Run.step` takes it."""
         return ToolFailedError(self.result) if self.failed else self.result
 
+    @property
+    def arguments_text(self) -> str:
+        return self.arguments if isinstance(self.arguments, str) else _json(self.arguments)
+
 
 class HookBackend(Protocol):
-    """Decides about events."""
-
-    def step(self, session: HookSession, event: HookEvent, arguments: str, now: float) -> Decision:
-        """Decide about a call that was made, with its result."""
+    def decide(self, session: HookSession, event: HookEvent, now: float) -> Decision:
+        """Decide about a call that was made, with its result, or about what a person wrote."""
         ...
 
-    def prompt(self, session: HookSession, event: HookEvent, now: float) -> Decision:
-        """Decide about what a person wrote."""
-        ...
+
+class GatewayHookBackend:
+    """Asks a gateway. Each event is a request with one step in it, because the gateway keeps the window of the session.
+    Raises what `RemoteBackend` raises."""
+
+    def __init__(self, url: str, token: str, agent: str) -> None:
+        # Loaded here, because `PreToolUse` and the local backend do not need them.
+        self._backend = import_module("breakloop.sdk.remote_backend").RemoteBackend(url, token, _TIMEOUT_S)
+        self._requests = import_module("breakloop.sdk.requests")
+        self._agent = agent
+
+    def decide(self, session: HookSession, event: HookEvent, now: float) -> Decision:  # noqa: ARG002
+        # Two sessions with the same steps must not be taken for one, so each opens with its name.
+        transcript = self._requests.Transcript("claude-code", f"Session {event.owner}")
+        if event.kind == PROMPT:
+            body = transcript.add([], [], "", event.prompt)
+        else:
+            body = transcript.add([(event.tool, event.arguments_text)], [event.outcome], "", "")
+        try:
+            call = self._requests.chat_call(body, AgentContext(self._agent, event.owner))
+            decision: Decision = self._backend.decide(call)
+        finally:
+            self._backend.close()
+        return decision
 
 
 def read(sent: Mapping[str, Any]) -> HookEvent:
@@ -105,12 +131,8 @@ def response_text(response: Any) -> str:
         if isinstance(response.get("content"), list):
             response = response["content"]
     if isinstance(response, list) and all(isinstance(block, dict) for block in response):
-        return "\n".join(_text(block, "text") or _json(block) for block in response)
-    return _json(response)
-
-
-def canonical_arguments(arguments: Any) -> str:
-    return arguments if isinstance(arguments, str) else _json(arguments, steady=False)
+        return "\n".join(_text(block, "text") or _json(_steady(block)) for block in response)
+    return _json(_steady(response))
 
 
 def before_answer(decision: Decision, strikes: int, stop_after: int = STOP_AFTER) -> Json:
@@ -165,9 +187,8 @@ def _text(fields: Mapping[str, Any], name: str) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _json(value: Any, *, steady: bool = True) -> str:
-    kept = _steady(value) if steady else value
-    return json.dumps(kept, ensure_ascii=False, sort_keys=True, separators=(",", ":"), default=repr)
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"), default=repr)
 
 
 def _steady(value: Any) -> Any:
@@ -184,6 +205,7 @@ VERSION: Final = 1
 KEPT_S: Final = 24 * 3600.0  # older files are deleted
 _BLOCKED_MAX: Final = 64
 _BLOCK_S: Final = 30.0  # if the denial has no time
+_DENIAL_FIELDS: Final = ("reason", "status", "message", "kind", "hit_count", "fingerprint", "evidence")
 _LOCK_TRIES: Final = 100
 _LOCK_WAIT_S: Final = 0.01
 _SUFFIX: Final = ".session"
@@ -227,16 +249,7 @@ class HookSession:
             return
         self.strikes += 1
         wait_s = decision.cooldown_seconds or decision.retry_after or _BLOCK_S
-        self.held[call] = {
-            "until": now + wait_s,
-            "reason": decision.reason,
-            "status": decision.status,
-            "message": decision.message,
-            "kind": decision.kind,
-            "hit_count": decision.hit_count,
-            "fingerprint": decision.fingerprint,
-            "evidence": decision.evidence,
-        }
+        self.held[call] = {"until": now + wait_s, **{name: getattr(decision, name) for name in _DENIAL_FIELDS}}
 
     def unblock(self) -> None:
         """Let every call be tried again, because a person has replied."""

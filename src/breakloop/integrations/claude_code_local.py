@@ -1,12 +1,13 @@
 """Decides about Claude Code's events in the hook process: the steps detector alone, with the thresholds and cooldowns
 of the built-in protection. Loading the whole engine would take longer than an agent may wait for a hook.
 
-Internal: used by `breakloop hook`. Apart from `claude_code_gateway`, because neither may load what the other needs.
+Internal: used by `breakloop hook`. Apart from `claude_code`, because a gateway needs nothing that is loaded here.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Final
 
 from breakloop.detect.fingerprint import Fingerprinter
@@ -15,7 +16,7 @@ from breakloop.detect.steps.evaluator import StepEvaluator
 from breakloop.detect.steps.fingerprints import ToolOptions
 from breakloop.detect.steps.kinds import StepsSettings
 from breakloop.dialects.steps import bounded
-from breakloop.integrations.claude_code import HookEvent, HookSession
+from breakloop.integrations.claude_code import PROMPT, HookEvent, HookSession
 from breakloop.model.call import Result, Step, ToolCall
 from breakloop.model.verdict import LOOP, Decision
 from breakloop.store.ops import blocked_at_once
@@ -33,17 +34,8 @@ class LocalHookBackend:
         settings = StepsSettings.preset(sensitivity, tools=dict.fromkeys(_POLLED, ToolOptions(poll=True)))
         self._evaluator = StepEvaluator(settings, Fingerprinter(secret).short)
 
-    def step(self, session: HookSession, event: HookEvent, arguments: str, now: float) -> Decision:
-        calls = (ToolCall(event.tool, bounded(arguments)),)
-        results = (Result(bounded(event.result), event.failed, event.call_id),)
-        size = len(arguments) + len(event.result)
-        return self._decide(session, Step("", calls, (event.call_id,), results, (), (), 2, size), now)
-
-    def prompt(self, session: HookSession, event: HookEvent, now: float) -> Decision:
-        step = Step("", (), (), (), (bounded(event.prompt),), (), 1, len(event.prompt))
-        return self._decide(session, step, now)
-
-    def _decide(self, session: HookSession, step: Step, now: float) -> Decision:
+    def decide(self, session: HookSession, event: HookEvent, now: float) -> Decision:
+        step = _step(event)
         session.steps += 1
         session.size += step.size
         grown = step._replace(messages=session.steps * 2, size=session.size)
@@ -52,27 +44,34 @@ class LocalHookBackend:
         if not found.level:
             return Decision()
         wait_s = math.ceil(session.cooldown(found.identity, COOLDOWN, now)) if found.level in {BLOCK, STOP} else 0
-        hits = max(1, int(found.hits))
+        warned = Decision(
+            warning=LOOP,
+            kind=found.kind,
+            hit_count=max(1, int(found.hits)),
+            fingerprint=found.identity,
+            evidence=found.evidence,
+        )
         if not wait_s:
-            return Decision(
-                warning=LOOP,
-                kind=found.kind,
-                hit_count=hits,
-                fingerprint=found.identity,
-                evidence=found.evidence,
-            )
-        return Decision(
+            return warned
+        return replace(
+            warned,
             allowed=False,
             reason=LOOP,
             status=_STATUS,
+            warning="",
             message=(
                 f"Blocked: {found.evidence}. Do something else, or finish with what you have. "
                 f"The same again stays blocked for {wait_s} seconds; a different step passes at once."
             ),
             retry_after=wait_s,
-            kind=found.kind,
-            hit_count=hits,
             cooldown_seconds=wait_s,
-            fingerprint=found.identity,
-            evidence=found.evidence,
         )
+
+
+def _step(event: HookEvent) -> Step:
+    if event.kind == PROMPT:
+        return Step("", (), (), (), (bounded(event.prompt),), (), 1, len(event.prompt))
+    arguments = event.arguments_text
+    calls = (ToolCall(event.tool, bounded(arguments)),)
+    results = (Result(bounded(event.result), event.failed, event.call_id),)
+    return Step("", calls, (event.call_id,), results, (), (), 2, len(arguments) + len(event.result))

@@ -14,7 +14,7 @@ import pytest
 from breakloop.cli.hook import FOLDER, HookOptions, answered
 from breakloop.cli.main import OK, USAGE, run
 from breakloop.clock import FakeClock
-from breakloop.integrations.claude_code_gateway import GatewayHookBackend
+from breakloop.integrations.claude_code import GatewayHookBackend
 from breakloop.model.verdict import Decision
 from breakloop.testing import StandInLLM, ThreadedLLM, body
 
@@ -130,7 +130,7 @@ def test_a_throttle_is_waited_for(tmp_path: Path, clock: FakeClock, monkeypatch:
     """But not for longer than a hook may take (LD-5)."""
     waits: list[float] = []
     monkeypatch.setattr("breakloop.cli.hook.time.sleep", waits.append)
-    monkeypatch.setattr(GatewayHookBackend, "step", lambda *_: Decision(delay_seconds=30.0))
+    monkeypatch.setattr(GatewayHookBackend, "decide", lambda *_: Decision(delay_seconds=30.0))
     Claude(tmp_path, clock, HookOptions(url="http://127.0.0.1:9")).call()
     assert waits == [5.0]
 

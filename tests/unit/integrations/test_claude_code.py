@@ -128,10 +128,10 @@ def test_in_shadow_only_the_person_is_told(answer: dict[str, Any], does: str) ->
 
 def test_arguments_have_one_spelling() -> None:
     """The order of fields is none of the call's (LD-4)."""
-    assert (
-        claude_code.canonical_arguments({"b": 1, "a": 2})
-        == claude_code.canonical_arguments({"a": 2, "b": 1})
-        == '{"a":2,"b":1}'
-    )
-    assert claude_code.canonical_arguments("as it is") == "as it is"
-    assert json.loads(claude_code.canonical_arguments({"timeoutMs": 5})) == {"timeoutMs": 5}
+
+    def text(arguments: object) -> str:
+        return claude_code.HookEvent(claude_code.BEFORE, "s", arguments=arguments).arguments_text
+
+    assert text({"b": 1, "a": 2}) == text({"a": 2, "b": 1}) == '{"a":2,"b":1}'
+    assert text("as it is") == "as it is"
+    assert json.loads(text({"timeoutMs": 5})) == {"timeoutMs": 5}

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from breakloop.integrations.claude_code import AFTER, FAILED, PROMPT, HookEvent, HookSession, canonical_arguments
-from breakloop.integrations.claude_code_gateway import GatewayHookBackend
+from breakloop.integrations.claude_code import AFTER, FAILED, PROMPT, GatewayHookBackend, HookEvent, HookSession
 from breakloop.sdk.remote_backend import UnreadableAnswerError
 from breakloop.testing import StandInLLM, ThreadedLLM, body
 
@@ -29,9 +28,9 @@ def judge(service: ThreadedLLM) -> GatewayHookBackend:
 def test_a_step_is_asked_about(judge: GatewayHookBackend, service: ThreadedLLM) -> None:
     """Call and result as a chat request of agent and session, and nothing of earlier ones (D-3)."""
     service.next(ALLOWED, ALLOWED)
-    assert judge.step(HookSession({}, b""), EVENT, canonical_arguments(EVENT.arguments), 0.0).allowed
+    assert judge.decide(HookSession({}, b""), EVENT, 0.0).allowed
     failed = EVENT._replace(kind=FAILED, failed=True, result="denied")
-    judge.step(HookSession({}, b""), failed, canonical_arguments(EVENT.arguments), 0.0)
+    judge.decide(HookSession({}, b""), failed, 0.0)
     first, second = (seen.json()["messages"] for seen in service.requests)
     assert [message["role"] for message in first] == ["user", "assistant", "tool"]
     assert first[1]["tool_calls"][0]["function"] == {"name": "Bash", "arguments": '{"command":"ls"}'}
@@ -46,7 +45,7 @@ def test_two_sessions_that_do_the_same_are_two(judge: GatewayHookBackend, servic
     """`tail` counts caller and agent, and the two would look alike (LD-6)."""
     service.next(ALLOWED, ALLOWED)
     for session in ("one", "two"):
-        judge.step(HookSession({}, b""), EVENT._replace(session=session), "{}", 0.0)
+        judge.decide(HookSession({}, b""), EVENT._replace(session=session), 0.0)
     first, second = (seen.json()["messages"][0] for seen in service.requests)
     assert first != second
 
@@ -54,7 +53,7 @@ def test_two_sessions_that_do_the_same_are_two(judge: GatewayHookBackend, servic
 def test_a_prompt_is_asked_about(judge: GatewayHookBackend, service: ThreadedLLM) -> None:
     """As what a person said (D-3)."""
     service.next(ALLOWED)
-    assert judge.prompt(HookSession({}, b""), HookEvent(PROMPT, "s-1", prompt="Go on."), 0.0).allowed
+    assert judge.decide(HookSession({}, b""), HookEvent(PROMPT, "s-1", prompt="Go on."), 0.0).allowed
     assert service.requests[0].json()["messages"][-1] == {"role": "user", "content": "Go on."}
 
 
@@ -62,4 +61,4 @@ def test_a_service_that_is_none(judge: GatewayHookBackend, service: ThreadedLLM)
     """Whoever asks lets it pass then."""
     service.next(body(b"hello"))
     with pytest.raises(UnreadableAnswerError):
-        judge.step(HookSession({}, b""), EVENT, "{}", 0.0)
+        judge.decide(HookSession({}, b""), EVENT, 0.0)

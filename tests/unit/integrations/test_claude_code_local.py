@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from breakloop.integrations.claude_code import AFTER, FAILED, PROMPT, HookEvent, HookSession, canonical_arguments, load
+from breakloop.integrations.claude_code import AFTER, FAILED, PROMPT, HookEvent, HookSession, load
 from breakloop.integrations.claude_code_local import LocalHookBackend
 from breakloop.model.verdict import Decision
 
@@ -27,16 +27,14 @@ class Agent:
             FAILED if failed else AFTER, "s", "", tool, arguments, f"toolu_{self.number:08}", result, failed
         )
         session = load(self.file)
-        decision = LocalHookBackend(b"key", self.sensitivity).step(
-            session, event, canonical_arguments(arguments), self.now
-        )
+        decision = LocalHookBackend(b"key", self.sensitivity).decide(session, event, self.now)
         self.file = session.dump(self.now)
         return decision
 
     def hears(self, prompt: str) -> Decision:
         self.now += 1
         session = load(self.file)
-        decision = LocalHookBackend(b"key").prompt(session, HookEvent(PROMPT, "s", prompt=prompt), self.now)
+        decision = LocalHookBackend(b"key").decide(session, HookEvent(PROMPT, "s", prompt=prompt), self.now)
         self.file = session.dump(self.now)
         return decision
 
