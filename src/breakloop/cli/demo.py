@@ -1,32 +1,445 @@
-"""`breakloop demo`: two agents talk through the real reverse proxy to a stand-in LLM. One of them loops."""
+"""`breakloop demo`: two agents talk through the real reverse proxy to a stand-in LLM. One of them loops.
+
+It prints lines, or a live screen with two panes, then a summary with counts and costs. Colours only repeat what the
+words say, so that the output reads the same without them.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import sys
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from typing import Final
 
 import click
-from rich.console import Console, RenderableType
+from rich.console import Console, ConsoleDimensions, Group, RenderableType
 from rich.live import Live
+from rich.padding import Padding
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
 
-from breakloop.cli.demo_output import (
-    LEAST_HEIGHT,
-    LEAST_WIDTH,
-    DemoPrice,
-    DemoStory,
-    LineOutput,
-    ScreenShape,
-    picture,
-    plain_text,
-    printed,
-    story_json,
-    summary,
-)
-from breakloop.cli.demo_run import TURN_S, DemoResponse, stage
+from breakloop.cli.demo_run import HEALTHY, LOOPING, PACE_S, TURN_S, DemoResponse, rule, stage
 from breakloop.cli.output import console, fail, json_option, print_json
+from breakloop.formatting import plural
 from breakloop.gateway.server import ListenError
+
+WHAT: Final = {LOOPING: "reads a file that is not there, again and again", HEALTHY: "reads one file after the other"}
+WEEKEND_H: Final = 48
+_KEPT: Final = 40
+_MILLION: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class DemoPrice:
+    """Assumed price in US dollars per million tokens."""
+
+    input_usd: float
+    output_usd: float
+
+    def __str__(self) -> str:
+        return f"{_short(self.input_usd)} in, {_short(self.output_usd)} out per million tokens"
+
+    def of(self, tokens_in: int, tokens_out: int) -> float:
+        return (tokens_in * self.input_usd + tokens_out * self.output_usd) / _MILLION
+
+
+@dataclass(slots=True)
+class DemoTotals:
+    """Counts of an agent's responses."""
+
+    passed: int = 0
+    blocked: int = 0
+    failed: int = 0  # neither allowed nor denied: the demo itself failed
+    finished: bool = False
+    cooldowns_s: list[int] = field(default_factory=list)  # one per detection
+    tokens_in: int = 0
+    tokens_out: int = 0
+    cooling: bool = False
+
+    def count(self, answered: DemoResponse) -> bool:
+        """Count a response. Returns whether it is a new detection, as opposed to another request during a cooldown."""
+        self.passed += answered.passed
+        self.blocked += answered.blocked
+        self.failed += not (answered.passed or answered.blocked)
+        self.tokens_in += answered.tokens_in
+        self.tokens_out += answered.tokens_out
+        self.finished = answered.finished
+        fresh = answered.blocked and not self.cooling
+        self.cooling = answered.blocked
+        if fresh:
+            self.cooldowns_s.append(answered.retry_after_s)
+        return fresh
+
+
+@dataclass(slots=True)
+class DemoStory:
+    """Everything that the demo shows."""
+
+    price: DemoPrice
+    wanted_s: int
+    seen_s: int = 0
+    gateway_port: int = 0
+    llm_port: int = 0
+    llm_requests: int = 0  # as counted by the stand-in LLM
+    denial: DemoResponse | None = None  # the first one
+    totals: dict[str, DemoTotals] = field(default_factory=lambda: {LOOPING: DemoTotals(), HEALTHY: DemoTotals()})
+    last: dict[str, deque[DemoResponse]] = field(
+        default_factory=lambda: {LOOPING: deque(maxlen=_KEPT), HEALTHY: deque(maxlen=_KEPT)}
+    )
+
+    def take(self, answered: DemoResponse) -> bool:
+        """Count a response. Returns whether it is a new detection."""
+        self.last[answered.agent].append(answered)
+        if answered.blocked and self.denial is None:
+            self.denial = answered
+        return self.totals[answered.agent].count(answered)
+
+    def spent_usd(self, agent: str) -> float:
+        totals = self.totals[agent]
+        return self.price.of(totals.tokens_in, totals.tokens_out)
+
+    def call_usd(self, agent: str = LOOPING) -> float:
+        """Return the average cost of an agent's allowed requests."""
+        return self.spent_usd(agent) / max(self.totals[agent].passed, 1)
+
+    def saved_usd(self, agent: str) -> float:
+        """Return what the denied requests of an agent would have cost, at the average of its allowed ones."""
+        return self.totals[agent].blocked * self.call_usd(agent)
+
+    @property
+    def hour_usd(self) -> float:
+        """Return what the loop costs per hour if nothing stops it."""
+        return self.call_usd() * 3600 / PACE_S[LOOPING]
+
+    @property
+    def weekend_usd(self) -> float:
+        return self.hour_usd * WEEKEND_H
+
+
+def usd(amount: float) -> str:
+    """Format an amount; cents are shown below ten dollars."""
+    return f"${amount:,.2f}" if amount < 10 else f"${amount:,.0f}"
+
+
+def _short(amount: float) -> str:
+    return f"${amount:g}"
+
+
+def story_json(story: DemoStory) -> dict[str, object]:
+    denial = story.denial
+    return {
+        "simulated_seconds": story.seen_s,
+        **{agent: _totals_json(story, agent) for agent in (LOOPING, HEALTHY)},
+        "llm_requests": story.llm_requests,
+        "denial": denial and {"status": denial.status, "code": denial.code, "message": denial.message},
+        "assumed_usd_per_million_tokens": {"input": story.price.input_usd, "output": story.price.output_usd},
+        "saved_usd_estimate": round(story.saved_usd(LOOPING), 6),
+        "loop_usd_per_hour_estimate": round(story.hour_usd, 2),
+        "loop_usd_per_weekend_estimate": round(story.weekend_usd, 2),
+    }
+
+
+def _totals_json(story: DemoStory, agent: str) -> dict[str, object]:
+    totals = asdict(story.totals[agent])
+    del totals["cooling"]
+    return {**totals, "spent_usd": round(story.spent_usd(agent), 6)}
+
+
+_REPORT_EVERY = 10  # requests of the healthy agent
+_INDENT = 2
+
+
+def introduction(story: DemoStory) -> list[str]:
+    gateway, llm = f"127.0.0.1:{story.gateway_port}", f"127.0.0.1:{story.llm_port}"
+    return [
+        "breakloop demo: two agents, the real gateway, a stand-in LLM; nothing leaves this machine",
+        f"  agents -> gateway {gateway} -> stand-in LLM {llm}",
+        *(f"  {agent}: {what}, every {PACE_S[agent]} s" for agent, what in WHAT.items()),
+        f"  the gateway's built-in rule: {rule()}",
+        "  time is simulated; statuses and waits are the gateway's answers",
+        f"  money is an estimate: {story.price} are assumed",
+        "",
+    ]
+
+
+class LineOutput:
+    """Prints changes, not every request."""
+
+    def __init__(self, story: DemoStory) -> None:
+        self._story = story
+        self._blocked_in_a_row = 0
+
+    def begin(self) -> None:
+        for line in introduction(self._story):
+            click.echo(line)
+
+    def tell(self, answers: list[tuple[DemoResponse, bool]]) -> None:
+        """Print responses that are worth a line."""
+        for answered, fresh in answers:
+            self._tell(answered, fresh=fresh)
+
+    def _tell(self, answered: DemoResponse, *, fresh: bool) -> None:
+        if answered.agent == HEALTHY:
+            self._healthy(answered)
+        elif fresh:
+            self._say(answered, f"BLOCKED: {answered.reason}, Retry-After: {answered.retry_after_s}")
+            if answered is self._story.denial:
+                click.echo(f'                       "{first_sentence(answered)}"')
+        elif answered.blocked:
+            self._blocked_in_a_row += 1
+        else:
+            self._catch_up(answered, "now the cooldown is over")
+            self._say(answered, answered.outcome)
+
+    def end(self) -> None:
+        for answered in list(self._story.last[LOOPING])[-1:]:
+            self._catch_up(answered, "the cooldown goes on")
+        click.echo("")
+
+    def _healthy(self, answered: DemoResponse) -> None:
+        totals = self._story.totals[HEALTHY]
+        number = totals.passed + totals.blocked + totals.failed
+        if answered.finished or number % _REPORT_EVERY == 0 or not answered.passed:
+            self._say(answered, f"{answered.outcome} ({totals.passed} of {number} requests passed)")
+
+    def _catch_up(self, answered: DemoResponse, why: str) -> None:
+        if self._blocked_in_a_row:
+            click.echo(f"  t={answered.at_s:>3}s  {LOOPING}       {self._blocked_in_a_row} more blocked; {why}")
+            self._blocked_in_a_row = 0
+
+    def _say(self, answered: DemoResponse, text: str) -> None:
+        click.echo(f"  t={answered.at_s:>3}s  {answered.agent}  {answered.status}  {text}")
+
+
+def first_sentence(answered: DemoResponse) -> str:
+    return answered.message.partition(". ")[0] + "."
+
+
+# -- the summary -----------------------------------------------------------------------------------------------------
+
+Line = tuple[Text, bool]  # text, and whether it is indented
+
+
+def summary(story: DemoStory) -> list[Line]:
+    """Return the results and the next steps."""
+    whole = "" if story.seen_s >= story.wanted_s else f" of {story.wanted_s}"
+    lines = [_heading(f"After {story.seen_s}{whole} simulated seconds")]
+    lines += [_line(_fate(story, agent)) for agent in (LOOPING, HEALTHY)]
+    lines.append(_line(f"the stand-in LLM itself counted {plural(story.llm_requests, 'request')}"))
+    lines += _money(story)
+    if story.denial is not None:
+        lines.append(_heading("What the looping agent's SDK raises"))
+        lines.append(
+            _line(("openai.RateLimitError", "bold"), f", status {story.denial.status}, code {story.denial.code}")
+        )
+        lines.append(_line(story.denial.message))
+    return lines + _next()
+
+
+def printed(line: Line) -> RenderableType:
+    """Return a line for the terminal; indented lines stay indented when they wrap."""
+    text, indented = line
+    return Padding(text, (0, 0, 0, _INDENT)) if indented else text
+
+
+def plain_text(line: Line) -> str:
+    text, indented = line
+    return " " * _INDENT * indented + text.plain
+
+
+def _heading(text: str) -> Line:
+    return Text(text, "bold"), False
+
+
+def _line(*parts: str | tuple[str, str]) -> Line:
+    return Text.assemble(*parts), True
+
+
+def _fate(story: DemoStory, agent: str) -> str:
+    totals = story.totals[agent]
+    said = f"{agent}: {plural(totals.passed, 'request')} passed, {totals.blocked} blocked"
+    if totals.failed:
+        said += f", {totals.failed} failed"
+    if totals.cooldowns_s:
+        said += f"; cooldowns of {', '.join(map(str, totals.cooldowns_s))} s"
+    return said + "; finished its task" * totals.finished
+
+
+def _money(story: DemoStory) -> list[Line]:
+    looping = story.totals[LOOPING]
+    per_call = f"{looping.blocked} blocked x ${story.call_usd():.3f}, the mean of the {looping.passed} that passed"
+    return [
+        _heading("Money, estimated"),
+        _line(f"price: {story.price}, no caching; assumed (--price)"),
+        _line(
+            f"spent by the loop: {usd(story.spent_usd(LOOPING))} for {looping.tokens_in:,} tokens in, "
+            f"{looping.tokens_out:,} out (the LLM's usage)"
+        ),
+        _line("saved: about ", (usd(story.saved_usd(LOOPING)), "bold green"), f" ({per_call})"),
+        _line(
+            f"left alone, a call every {PACE_S[LOOPING]} s: {usd(story.hour_usd)} an hour, "
+            f"{usd(story.weekend_usd)} a weekend ({WEEKEND_H} h)"
+        ),
+    ]
+
+
+def _next() -> list[Line]:
+    return [
+        _heading("Next"),
+        _line(("breakloop serve", "bold"), "    the same gateway, in front of OpenAI, Anthropic and Gemini"),
+        _line(("export OPENAI_BASE_URL=http://127.0.0.1:8787/v1", "bold"), "    where your agent runs"),
+        _line(("breakloop init", "bold"), "     a policy of your own, with tests"),
+    ]
+
+
+LEAST_WIDTH: Final = 60
+LEAST_HEIGHT: Final = 16
+_SIDE_BY_SIDE: Final = 80
+_TALL: Final = 24
+_ALL_COLUMNS: Final = 56  # minimum inner width of a pane
+_BORDER: Final = 4  # width of a pane's border
+_MOST_ROWS: Final = 20
+_MOST_WIDTH: Final = 120
+_AGENTS: Final = (LOOPING, HEALTHY)
+
+
+@dataclass(frozen=True, slots=True)
+class ScreenShape:
+    """The size of a terminal and the layout that follows from it."""
+
+    width: int
+    height: int
+
+    @classmethod
+    def of(cls, size: ConsoleDimensions) -> ScreenShape:
+        """Return the layout for a terminal. Very wide terminals are not filled, because long lines are hard to read."""
+        return cls(min(size.width, _MOST_WIDTH), size.height)
+
+    @property
+    def side_by_side(self) -> bool:
+        return self.width >= _SIDE_BY_SIDE
+
+    @property
+    def roomy(self) -> bool:
+        return self.side_by_side and self.height >= _TALL
+
+    @property
+    def inside(self) -> int:
+        return (self.width // 2 if self.side_by_side else self.width) - _BORDER
+
+    @property
+    def rows(self) -> int:
+        """Return how many requests a pane can show. One row stays free, because a full screen would scroll."""
+        if self.roomy:  # two lines above, four below; in the pane two of border, four of totals, and perhaps a heading
+            rows = self.height - 1 - 2 - 4 - 6 - (self.inside >= _ALL_COLUMNS)
+        else:  # one above, three below, two of totals and two of border in each pane
+            panes = 1 if self.side_by_side else 2
+            rows = (self.height - 1 - 1 - 3 - 4 * panes) // panes
+        return max(1, min(_MOST_ROWS, rows))
+
+
+def picture(story: DemoStory, shape: ScreenShape, speed: float) -> RenderableType:
+    panes: RenderableType = Group(*(_pane(story, agent, shape) for agent in _AGENTS))
+    if shape.side_by_side:
+        panes = Table.grid(expand=True)
+        panes.width = shape.width
+        for _ in _AGENTS:
+            panes.add_column(ratio=1)
+        panes.add_row(*(_pane(story, agent, shape) for agent in _AGENTS))
+    return Group(*_header_lines(story, shape, speed), panes, *_foot(story, shape))
+
+
+def _header_lines(story: DemoStory, shape: ScreenShape, speed: float) -> list[Text]:
+    pace = f", {speed:g} times real time" if shape.side_by_side else ""
+    time = f"   {story.seen_s} of {story.wanted_s} s, simulated{pace}"
+    title = _cut(Text.assemble(("breakloop demo", "bold"), time))
+    if not shape.roomy:
+        return [title]
+    way = f"agents -> gateway 127.0.0.1:{story.gateway_port} -> stand-in LLM 127.0.0.1:{story.llm_port}"
+    return [title, _cut(Text(f"{way}, all local", "dim"))]
+
+
+def _foot(story: DemoStory, shape: ScreenShape) -> list[Text]:
+    # The last line is short: the ^C that a terminal prints after it must not wrap and shift the screen.
+    last = Text(f"Assumed {story.price}. Ctrl-C ends.", "dim")
+    last.truncate(shape.width - 4, overflow="ellipsis")
+    if story.denial is None:
+        return [_cut(line) for line in (*[Text()] * shape.roomy, Text(), Text(f"Rule: {rule()}."), last)]
+    denial = story.denial
+    said = Text(first_sentence(denial), "bold red")
+    raised = [Text(f"Its SDK raises RateLimitError ({denial.status} {denial.code}):")] * shape.roomy
+    costs = f"; unstopped: {usd(story.hour_usd)} an hour, {usd(story.weekend_usd)} a weekend"
+    saved = Text.assemble((f"Saved {usd(story.saved_usd(LOOPING))}", "bold green"), costs)
+    return [_cut(line) for line in (*raised, said, saved, last)]
+
+
+def _cut(text: Text) -> Text:
+    text.no_wrap, text.overflow = True, "ellipsis"
+    return text
+
+
+# -- panes -------------------------------------------------------------------------------------------------------------
+
+
+def _pane(story: DemoStory, agent: str, shape: ScreenShape) -> Panel:
+    shown = list(story.last[agent])[-shape.rows :]
+    rows = _all_columns(shown, shape) if shape.inside >= _ALL_COLUMNS else _few_columns(shown)
+    empty = [Text() for _ in range(shape.rows - len(shown))]
+    state, colour = _state(story, agent)
+    title = Text.assemble(f"{agent} agent: ", (state, f"bold {colour}"))
+    lines = [_cut(line) for line in _totals(story, agent, shape)]
+    return Panel(Group(rows, *empty, *lines), title=title, border_style=colour)
+
+
+def _state(story: DemoStory, agent: str) -> tuple[str, str]:
+    totals = story.totals[agent]
+    if totals.cooling:
+        return "BLOCKED", "red"
+    return ("done" if totals.finished else "running"), "green"
+
+
+def _totals(story: DemoStory, agent: str, shape: ScreenShape) -> list[Text]:
+    totals = story.totals[agent]
+    counts = f"passed {totals.passed}, blocked {totals.blocked}" + f", failed {totals.failed}" * bool(totals.failed)
+    money = f"spent {usd(story.spent_usd(agent))}" + f", saved {usd(story.saved_usd(agent))}" * bool(totals.blocked)
+    if not shape.roomy:
+        return [Text(f"{counts}; {totals.tokens_in / 1000:,.0f}k tokens", "bold"), Text(money)]
+    tokens = f"{totals.tokens_in:,} tokens in, {totals.tokens_out:,} out"
+    return [Text(), Text(counts, "bold"), Text(tokens), Text(money)]
+
+
+def _few_columns(shown: list[DemoResponse]) -> Table:
+    table = Table.grid(expand=True, padding=(0, 1, 0, 0))
+    table.add_column(justify="right", style="dim", width=4)
+    table.add_column(width=3)
+    table.add_column(ratio=1, no_wrap=True, overflow="ellipsis")
+    for one in shown:
+        table.add_row(f"{one.at_s}s", _status(one), Text(one.outcome, "" if one.passed else "red"))
+    return table
+
+
+def _all_columns(shown: list[DemoResponse], shape: ScreenShape) -> Table:
+    table = Table.grid(expand=True, padding=(0, 1, 0, 0))
+    table.show_header = shape.roomy
+    table.add_column("time", justify="right", style="dim", width=4)
+    table.add_column("what the agent did", ratio=1, no_wrap=True, overflow="ellipsis")
+    table.add_column("answer", no_wrap=True, width=17, overflow="ellipsis")
+    table.add_column("wait", justify="right", width=5)
+    for one in shown:
+        did = one.did or Text("the same request again" if one.blocked else "", "dim")
+        said = (one.reason, "red") if one.blocked else "passed" if one.passed else "failed"
+        answer = Text.assemble(_status(one), " ", said)
+        table.add_row(f"{one.at_s}s", did, answer, f"{one.retry_after_s} s" if one.blocked else "")
+    return table
+
+
+def _status(one: DemoResponse) -> Text:
+    return Text(str(one.status), "green" if one.passed else "bold red")
+
 
 SECONDS = 130  # enough for three detections, with cooldowns of 30, 60 and 120 s
 SPEED = 6.5

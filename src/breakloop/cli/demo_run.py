@@ -1,7 +1,7 @@
 """The processes of the demo: a stand-in LLM, the real gateway, and two agents, on loopback ports with a simulated
 clock.
 
-The agents speak Chat Completions over HTTP, as an SDK does. `demo_output` renders the results.
+The agents speak Chat Completions over HTTP, as an SDK does. `demo` prints the results.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from http.client import HTTPConnection
 from typing import Any, Final
 
 from breakloop.app import build
@@ -154,34 +155,22 @@ _TOOLS: Final[Mapping[str, Callable[..., tuple[str, str]]]] = {"list": _list, "r
 
 
 class DemoClient:
-    """A minimal HTTP client with one keep-alive connection to the demo's own server."""
+    """A client with one keep-alive connection to the demo's own server. Both agents use the same key."""
 
-    def __init__(self, host: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._host = host
-        self._reader = reader
-        self._writer = writer
+    _HEADERS: Final = {"Authorization": "Bearer demo", "Accept": "application/json", "Content-Type": "application/json"}
 
-    @classmethod
-    async def connect(cls, port: int) -> DemoClient:
-        return cls(f"127.0.0.1:{port}", *await asyncio.open_connection("127.0.0.1", port))
+    def __init__(self, port: int) -> None:
+        self._connection = HTTPConnection("127.0.0.1", port)
+        self.close = self._connection.close
 
-    async def post(self, path: str, content: Json) -> tuple[int, dict[str, str], Json]:
-        """Send a JSON object. Returns status, headers (names in lower case) and the object in the response."""
-        body = json.dumps(content).encode()
-        # Both agents use the same key; only their requests differ.
-        head = (
-            f"POST {path} HTTP/1.1\r\nHost: {self._host}\r\nAuthorization: Bearer demo\r\nAccept: application/json\r\n"
-            f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-        )
-        self._writer.write(head.encode() + body)
-        first, *lines = (await self._reader.readuntil(b"\r\n\r\n")).decode("latin-1").strip().split("\r\n")
-        headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
-        answered = await self._reader.readexactly(int(headers["content-length"]))
-        return int(first.split(" ")[1]), headers, json.loads(answered)
+    async def post(self, path: str, content: Json) -> tuple[int, Mapping[str, str], Json]:
+        """Send a JSON object. Returns status, headers and the object in the response."""
+        return await asyncio.to_thread(self._post, path, content)
 
-    async def close(self) -> None:
-        self._writer.close()
-        await self._writer.wait_closed()
+    def _post(self, path: str, content: Json) -> tuple[int, Mapping[str, str], Json]:
+        self._connection.request("POST", path, json.dumps(content), self._HEADERS)
+        response = self._connection.getresponse()
+        return response.status, response.headers, json.load(response)
 
 
 TURN_S: Final = 2  # simulated time that a call of the looping agent takes
@@ -226,8 +215,8 @@ async def stage() -> AsyncIterator[DemoStage]:
             raise ListenError(error.errno, error.strerror or str(error)) from error
         agents = []
         for name in PACE_S:
-            client = await DemoClient.connect(port)
-            started.push_async_callback(client.close)
+            client = DemoClient(port)
+            started.callback(client.close)
             agents.append(DemoAgent(name, client))
         yield DemoStage(clock, llm, port, tuple(agents))
 

@@ -104,9 +104,9 @@ def test_every_way_out_leads_to_the_stand_in(path: str) -> None:
 
     async def ask() -> tuple[int, int]:
         async with stage() as on:
-            client = await DemoClient.connect(on.gateway_port)
+            client = DemoClient(on.gateway_port)
             status, _, _ = await client.post(path, {"messages": [{"role": "user", "content": ""}] * 2})
-            await client.close()
+            client.close()
             return status, on.llm_requests
 
     assert asyncio.run(ask()) == (200, 1)

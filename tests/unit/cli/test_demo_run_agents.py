@@ -17,10 +17,10 @@ def _talk(name: str, *answers: Answer) -> tuple[list[DemoResponse], list[dict[st
     async def talk() -> tuple[list[DemoResponse], list[dict[str, Any]]]:
         async with StandInLLM() as llm:
             llm.next(*answers)
-            client = await DemoClient.connect(llm.port)
+            client = DemoClient(llm.port)
             agent = DemoAgent(name, client)
             answered = [await agent.turn(2 * number) for number in range(len(answers))]
-            await client.close()
+            client.close()
             return answered, [seen.json() for seen in llm.requests]
 
     return asyncio.run(talk())

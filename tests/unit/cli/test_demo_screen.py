@@ -7,7 +7,7 @@ from io import StringIO
 import pytest
 from rich.console import Console, ConsoleDimensions
 
-from breakloop.cli.demo_output import LEAST_HEIGHT, LEAST_WIDTH, DemoPrice, DemoStory, ScreenShape, picture
+from breakloop.cli.demo import LEAST_HEIGHT, LEAST_WIDTH, DemoPrice, DemoStory, ScreenShape, picture
 from breakloop.cli.demo_run import HEALTHY, LOOPING, DemoResponse
 
 SIZES = [(60, 16), (60, 20), (79, 24), (80, 20), (80, 24), (100, 30), (120, 40), (200, 60)]

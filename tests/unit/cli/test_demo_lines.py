@@ -7,7 +7,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from breakloop.cli.demo_output import (
+from breakloop.cli.demo import (
     DemoPrice,
     DemoStory,
     LineOutput,

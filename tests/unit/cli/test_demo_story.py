@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from breakloop.cli.demo_output import DemoPrice, DemoStory, DemoTotals, story_json, usd
+from breakloop.cli.demo import DemoPrice, DemoStory, DemoTotals, story_json, usd
 from breakloop.cli.demo_run import HEALTHY, LOOPING, DemoResponse
 
 
