@@ -11,7 +11,7 @@ import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from http.client import HTTPConnection
+from http.client import HTTPConnection, HTTPMessage
 from typing import Any, Final
 
 from breakloop.app import build
@@ -128,7 +128,7 @@ class DemoAgent:
         return f"{name}({', '.join(arguments.values())}) -> {short}"
 
 
-def _refused(agent: str, at_s: int, status: int, headers: Mapping[str, str], error: Json) -> DemoResponse:
+def _refused(agent: str, at_s: int, status: int, headers: HTTPMessage, error: Json) -> DemoResponse:
     return DemoResponse(
         agent,
         at_s,
@@ -163,11 +163,11 @@ class DemoClient:
         self._connection = HTTPConnection("127.0.0.1", port)
         self.close = self._connection.close
 
-    async def post(self, path: str, content: Json) -> tuple[int, Mapping[str, str], Json]:
+    async def post(self, path: str, content: Json) -> tuple[int, HTTPMessage, Json]:
         """Send a JSON object. Returns status, headers and the object in the response."""
         return await asyncio.to_thread(self._post, path, content)
 
-    def _post(self, path: str, content: Json) -> tuple[int, Mapping[str, str], Json]:
+    def _post(self, path: str, content: Json) -> tuple[int, HTTPMessage, Json]:
         self._connection.request("POST", path, json.dumps(content), self._HEADERS)
         response = self._connection.getresponse()
         return response.status, response.headers, json.load(response)

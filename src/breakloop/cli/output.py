@@ -17,19 +17,19 @@ from breakloop.config.loader import LoadedSettings, load_settings
 from breakloop.errors import Problem, SettingsError
 
 _PIPE_WIDTH = 160
-_Command = TypeVar("_Command", bound=Callable[..., Any])
+Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-def json_option(command: _Command) -> _Command:
+def json_option(command: Command) -> Command:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")(command)
 
 
-def config_option(command: _Command) -> _Command:
+def config_option(command: Command) -> Command:
     text = "Settings file; ./breakloop.yaml if it exists."
     return click.option("--config", metavar="PATH", default="", help=text)(command)
 
 
-def policy_option(command: _Command) -> _Command:
+def policy_option(command: Command) -> Command:
     text = "Bundle (file or directory); by default the one in the settings, or the built-in protection."
     return click.option("--policy", metavar="PATH", default="", help=text)(command)
 

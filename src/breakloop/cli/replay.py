@@ -4,27 +4,31 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from itertools import accumulate
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Final
 
 import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from breakloop.app.build import price_list
 from breakloop.cli.main import PROBLEM
-from breakloop.cli.output import config_option, end, fail, fail_problems, json_option, print_table, settings_of
-from breakloop.cli.reporting import price_options, pricing_of, tell_unpriced, unpriced_json, write_html
+from breakloop.cli.output import Command, config_option, end, fail, fail_problems, json_option, print_table, settings_of
 from breakloop.cli.test import OfflineService, load_policy
 from breakloop.cli.validate import STDIN, STDIN_NAME
 from breakloop.clock import FakeClock, SystemClock
 from breakloop.config.settings import Settings
-from breakloop.errors import BundleError
+from breakloop.errors import BundleError, SettingsError
 from breakloop.formatting import plural
+from breakloop.policy.load import LoadedBundle
 from breakloop.replay.formats.recording import Recording, RecordingError
-from breakloop.replay.html import Heading
+from breakloop.replay.html import Heading, page
 from breakloop.replay.report import (
     DetectionScore,
     differences,
@@ -37,9 +41,9 @@ from breakloop.replay.report import (
     tokens,
     totals_json,
 )
-from breakloop.replay.run import ReplaySetup, SessionOutcome, nobody, replay
-from breakloop.replay.sessions import Pricing, Spent
-from breakloop.replay.timeline import Timeline, TimelineRecorders
+from breakloop.replay.run import ReplaySetup, SessionOutcome, replay
+from breakloop.replay.sessions import ByModel, ModelPricing, Pricing, Spent
+from breakloop.replay.timeline import TimelineRecorder, shown
 
 BUILTIN = "the built-in protection"
 _LISTED = 20  # sessions in a table
@@ -143,6 +147,57 @@ def _turn(number: int | None) -> str:
     return "-" if number is None else str(number)
 
 
+def write_html(name: str, heading: Heading, outcomes: Iterable[SessionOutcome]) -> None:
+    """Write the report; exit with 1 if the file cannot be written."""
+    timelines = [one.timeline for one in outcomes if one.timeline is not None]
+    try:
+        Path(name).write_text(page(heading, timelines), encoding="utf-8", errors="replace")
+    except OSError as error:
+        fail(f"{name}: cannot be written: {error.strerror or error}")
+    click.echo(f"report: {name}", err=True)
+
+
+_DOLLARS: Final = click.FloatRange(min=0)
+_UNPRICED_SHOWN: Final = 5
+_NAME_MAX: Final = 60
+
+
+def price_options(command: Command) -> Command:
+    cached = "For a million read from a cache.  [a tenth of --price-in]"
+    command = click.option("--price-cached", type=_DOLLARS, metavar="USD", help=cached)(command)
+    answered = "US dollars for a million tokens answered."
+    command = click.option("--price-out", type=_DOLLARS, metavar="USD", help=answered)(command)
+    asked = "US dollars for a million tokens sent, of every model; else the list that `prices` shows."
+    return click.option("--price-in", type=_DOLLARS, metavar="USD", help=asked)(command)
+
+
+def pricing_of(options: Mapping[str, Any], settings: Settings) -> Pricing:
+    asked, answered, cached = options["price_in"], options["price_out"], options["price_cached"]
+    if asked is not None or answered is not None:
+        return ModelPricing(asked or 0.0, answered or 0.0, cached)
+    if cached is not None:
+        raise click.UsageError("--price-cached needs --price-in")
+    try:
+        return ByModel(price_list(settings, SystemClock()).prices)
+    except SettingsError as error:
+        fail(str(error), as_json=options["as_json"])
+
+
+def unpriced_json(pricing: Pricing) -> dict[str, list[str]]:
+    """Return the models without a price, so that a total is not mistaken for complete."""
+    names = sorted(pricing.unpriced) if isinstance(pricing, ByModel) else []
+    return {"unpriced_models": names} if names else {}
+
+
+def tell_unpriced(pricing: Pricing) -> None:
+    names = unpriced_json(pricing).get("unpriced_models", [])
+    if not names:
+        return
+    more = f" and {len(names) - _UNPRICED_SHOWN} more" if len(names) > _UNPRICED_SHOWN else ""
+    said = ", ".join(shown(name, _NAME_MAX) for name in names[:_UNPRICED_SHOWN]) + more
+    click.echo(f"no price is known for {said}: not in the sums (set prices.models, or --price-in)", err=True)
+
+
 @click.command(
     name="replay",
     epilog="Exit code 0: replayed, whether or not loops were found; 1: a file or bundle has problems, or --fail-on.",
@@ -170,13 +225,15 @@ def command(files: tuple[str, ...], *, policy: str, against: str, html: str, as_
     pricing = pricing_of({**options, "as_json": as_json}, settings)
     start = float(int(SystemClock().now()))
     try:
-        rigs = [_rig(path, settings, start, pricing) for path in ([policy, against] if against else [policy])]
+        paths = [policy, against] if against else [policy]
+        rigs = [replace(setup(load_policy(path, start), settings, start), pricing=pricing) for path in paths]
     except BundleError as error:
         fail_problems(error.problems, as_json=as_json)
+    if html:
+        rigs[0] = replace(rigs[0], recorder=partial(TimelineRecorder, pricing))
     outcomes: list[tuple[SessionOutcome, ...]] = []
-    pictures = _Pictures(pricing) if html else None
     try:
-        for found in _outcomes(files, rigs, pictures, quiet=as_json and sys.stdout.isatty()):
+        for found in _outcomes(files, rigs, quiet=as_json and sys.stdout.isatty()):
             outcomes.append(found)
             if as_json:
                 click.echo(json.dumps(session_json(*found), ensure_ascii=False))
@@ -196,34 +253,20 @@ def command(files: tuple[str, ...], *, policy: str, against: str, html: str, as_
         if against:
             tell_differences(here, there, against)
         tell_unpriced(pricing)
-    if pictures is not None:
+    if html:
         heading = Heading("Loops in recordings", len(here), sum(one.turns for one in here), policy or BUILTIN)
-        write_html(html, heading, pictures.timelines)
-    if _failed(here, options["fail_on"]):
+        write_html(html, heading, here)
+    if failed(here, options["fail_on"]):
         end(PROBLEM)
 
 
-class _Pictures:
-    """Collects timelines of the sessions with findings."""
-
-    def __init__(self, pricing: Pricing) -> None:
-        self.tapes = TimelineRecorders(pricing)
-        self.timelines: list[Timeline] = []
-
-    def over(self, outcome: SessionOutcome, file: str) -> None:
-        found = self.tapes.pop(outcome.session).timeline(outcome.session, file)
-        if found is not None:
-            self.timelines.append(found)
+def setup(loaded: LoadedBundle | None, settings: Settings, start: float) -> ReplaySetup:
+    """Return a bundle ready to judge recordings, with the prices in the settings."""
+    offline = OfflineService(loaded, settings, FakeClock(start))
+    return ReplaySetup(offline.descriptors, offline.bundle, start, prices=offline.prices)
 
 
-def _rig(policy: str, settings: Settings, start: float, pricing: Pricing) -> ReplaySetup:
-    offline = OfflineService(load_policy(policy, start), settings, FakeClock(start))
-    bundle = offline.engine.bundle
-    assert bundle is not None  # noqa: S101 - an offline engine has one
-    return ReplaySetup(offline.descriptors, bundle, start, pricing, offline.prices)
-
-
-def _failed(outcomes: Iterable[SessionOutcome], fail_on: str | None) -> bool:
+def failed(outcomes: Iterable[SessionOutcome], fail_on: str | None) -> bool:
     blocked = any(one.first_block is not None for one in outcomes)
     if fail_on == "notice":
         return blocked or any(one.first_notice is not None for one in outcomes)
@@ -231,20 +274,21 @@ def _failed(outcomes: Iterable[SessionOutcome], fail_on: str | None) -> bool:
 
 
 def _outcomes(
-    files: Sequence[str], rigs: Sequence[ReplaySetup], pictures: _Pictures | None, *, quiet: bool
+    files: Sequence[str], rigs: Sequence[ReplaySetup], *, quiet: bool
 ) -> Iterator[tuple[SessionOutcome, ...]]:
-    with _progress([] if quiet else files) as advance:
-        for name in files:
+    sizes = [Path(name).stat().st_size if Path(name).is_file() else 0 for name in files]
+    with progress("replaying", 0 if STDIN in files else sum(sizes), quiet=quiet) as show:
+        for name, before in zip(files, accumulate(sizes, initial=0), strict=False):
+
+            def advance(position: int, before: int = before) -> None:
+                show(before + position)
+
             with _opened(name) as file:
                 recording = Recording(file, STDIN_NAME if name == STDIN else name, advance)
-                watch = pictures.tapes.take if pictures is not None else nobody
-                for found in replay(recording.pieces(), *rigs, watch=watch):
-                    if pictures is not None:
-                        pictures.over(found[0], name)
-                    yield found
+                yield from replay(recording.pieces(), *rigs, file=name)
             if recording.skipped:
-                shown = "; ".join(recording.problems)
-                click.echo(f"{name}: {plural(recording.skipped, 'record')} passed over: {shown}", err=True)
+                problems = "; ".join(recording.problems)
+                click.echo(f"{name}: {plural(recording.skipped, 'record')} passed over: {problems}", err=True)
 
 
 @contextmanager
@@ -261,22 +305,12 @@ def _opened(name: str) -> Iterator[IO[bytes]]:
 
 
 @contextmanager
-def _progress(files: Sequence[str]) -> Iterator[Callable[[int], None] | None]:
+def progress(doing: str, size: int, *, quiet: bool) -> Iterator[Callable[[int], None]]:
     """Show a progress bar on a terminal, by bytes over all files."""
-    if not files or STDIN in files or not sys.stderr.isatty():
-        yield None
+    if quiet or not size or not sys.stderr.isatty():
+        yield lambda _done: None
         return
-    sizes = [Path(name).stat().st_size if Path(name).is_file() else 0 for name in files]
-    columns = (TextColumn("replaying"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"), TimeRemainingColumn())
+    columns = (TextColumn(doing), BarColumn(), TextColumn("{task.percentage:>3.0f} %"), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=sum(sizes) or None)
-        done, before = 0, 0
-
-        def advance(position: int) -> None:
-            nonlocal done, before
-            if position < before:  # the next file
-                done += before
-            before = position
-            bar.update(task, completed=done + position)
-
-        yield advance
+        task = bar.add_task("", total=size)
+        yield lambda done: bar.update(task, completed=done)

@@ -4,23 +4,30 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
 from breakloop.cli.main import PROBLEM, UNREACHABLE
 from breakloop.cli.output import config_option, console, end, fail_problems, json_option, print_table, settings_of
-from breakloop.cli.replay import BUILTIN
-from breakloop.cli.reporting import price_options, pricing_of, tell_unpriced, unpriced_json, write_html
-from breakloop.cli.test import OfflineService, load_policy
-from breakloop.clock import FakeClock, SystemClock
+from breakloop.cli.replay import (
+    BUILTIN,
+    failed,
+    price_options,
+    pricing_of,
+    progress,
+    setup,
+    tell_unpriced,
+    unpriced_json,
+    write_html,
+)
+from breakloop.cli.test import load_policy
+from breakloop.clock import SystemClock
 from breakloop.config.settings import Settings
 from breakloop.errors import BundleError
 from breakloop.formatting import duration, plural
@@ -63,7 +70,7 @@ def tell(
     scanned: Sequence[ScanResult], files: TranscriptFiles, places: Sequence[str], *, excerpts: bool = False
 ) -> None:
     found = summary(scanned)
-    lines = [one.timeline for one in scanned if one.timeline is not None]
+    lines = [one.outcome.timeline for one in scanned if one.outcome.timeline is not None]
     lines.sort(key=lambda line: (not line.blocked, -line.after.tokens, line.session.id))
     if not scanned:
         click.echo(f"no sessions in {', '.join(places)}")
@@ -221,13 +228,13 @@ def command(paths: tuple[str, ...], **options: Any) -> None:
     as_json = options["as_json"]
     settings = settings_of(options["config"], as_json=as_json).settings
     pricing = pricing_of(options, settings)
-    found, places = _found(paths, as_json=as_json)
+    files, trouble, places = _found(paths, as_json=as_json)
     scan = Scan(_rig(options, settings), pricing, excerpts=options["excerpts"])
-    scan.files.skipped += len(found.trouble)
-    scan.files.problems += found.trouble
+    scan.files.skipped += len(trouble)
+    scan.files.problems += trouble
     scanned: list[ScanResult] = []
-    with _progress(sum(one.size for one in found.files), quiet=as_json and sys.stdout.isatty()) as advance:
-        for one in scan.sessions(found.files, advance):
+    with progress("scanning", sum(one.size for one in files), quiet=as_json and sys.stdout.isatty()) as advance:
+        for one in scan.sessions(files, advance):
             scanned.append(one)
             if as_json:
                 click.echo(json.dumps(scanned_json(one), ensure_ascii=False))
@@ -238,38 +245,35 @@ def command(paths: tuple[str, ...], **options: Any) -> None:
     else:
         tell(scanned, scan.files, places, excerpts=options["excerpts"])
         tell_unpriced(pricing)
+    outcomes = [one.outcome for one in scanned]
     if options["html"]:
-        turns = sum(one.outcome.turns for one in scanned)
+        turns = sum(one.turns for one in outcomes)
         judged_by = options["policy"] or BUILTIN
         heading = Heading("Loops in transcripts", len(scanned), turns, judged_by, scan.files.problems)
-        write_html(options["html"], heading, [one.timeline for one in scanned if one.timeline is not None])
-    if _failed(scanned, options["fail_on"]) or _is_none(found.files, scan):
+        write_html(options["html"], heading, outcomes)
+    none_is_one = any(one.named for one in files) and not scan.files.read  # of the files that were named explicitly
+    if failed(outcomes, options["fail_on"]) or none_is_one:
         end(PROBLEM)
 
 
-class _Found:
-    """Files to read, and paths that could not be searched."""
-
-    def __init__(self) -> None:
-        self.files: list[ScanFinding] = []
-        self.trouble: list[str] = []
-
-
-def _found(paths: Sequence[str], *, as_json: bool) -> tuple[_Found, list[str]]:
-    """Return the files below the given paths, or in the default locations, and the names of the locations."""
+def _found(paths: Sequence[str], *, as_json: bool) -> tuple[list[ScanFinding], list[str], list[str]]:
+    """Return the files below the given paths, or in the default locations, what cannot be read there, and the names of
+    the locations.
+    """
     known = usual(Path.home()) if not paths else []
     if not paths and not known:
         _unreachable("there are no transcripts in the usual places; give a PATH", as_json=as_json, teach=True)
     listed = [Path(name) for name in paths] or [place for _, place in known]
-    found = _Found()
+    files: list[ScanFinding] = []
+    trouble: list[str] = []
     for path in listed:
         try:
-            files, trouble = find(path)
+            found, unread = find(path)
         except OSError as error:
             _unreachable(f"{path}: cannot be read: {error.strerror or error}", as_json=as_json)
-        found.files += files
-        found.trouble += [f"{one.name}: cannot be read: {one.why}" for one in trouble]
-    return found, [f"{path} ({whose})" for whose, path in known] or list(paths)
+        files += found
+        trouble += unread
+    return files, trouble, [f"{path} ({whose})" for whose, path in known] or list(paths)
 
 
 def _unreachable(message: str, *, as_json: bool, teach: bool = False) -> NoReturn:
@@ -289,31 +293,4 @@ def _rig(options: dict[str, Any], settings: Settings) -> ReplaySetup:
         loaded = load_policy(policy, start) if policy else load_text(_BUNDLE, "scan.yaml", now=start)
     except BundleError as error:
         fail_problems(error.problems, as_json=options["as_json"])
-    offline = OfflineService(loaded, settings, FakeClock(start))
-    bundle = offline.engine.bundle
-    assert bundle is not None  # noqa: S101 - an offline engine has one
-    return ReplaySetup(offline.descriptors, bundle, start)
-
-
-def _failed(scanned: Sequence[ScanResult], fail_on: str | None) -> bool:
-    if fail_on is None:
-        return False
-    lines = [one.timeline for one in scanned if one.timeline is not None]
-    return bool(lines) if fail_on == "notice" else any(line.blocked for line in lines)
-
-
-def _is_none(files: Sequence[ScanFinding], scan: Scan) -> bool:
-    """Return whether a file that was named explicitly is not a transcript."""
-    return any(one.named for one in files) and not scan.files.read
-
-
-@contextmanager
-def _progress(size: int, *, quiet: bool) -> Iterator[Callable[[int], None] | None]:
-    """Show a progress bar on a terminal, by bytes over all files."""
-    if quiet or not size or not sys.stderr.isatty():
-        yield None
-        return
-    columns = (TextColumn("scanning"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=size)
-        yield lambda done: bar.update(task, completed=done)
+    return replace(setup(loaded, settings, start), prices=None)  # budgets are not counted

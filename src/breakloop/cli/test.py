@@ -85,9 +85,9 @@ class OfflineService:
         self.engine = RecordingEngine(MemoryStore(), clock, self.descriptors, self.prices)
         source = None if loaded is None else loaded.bundle
         digest = "" if loaded is None else loaded.digest
-        compiled = compile_bundle(source, digest, self.descriptors, secret, loop_guard(settings))
-        self.engine.set_bundle(compiled)
-        self.explainer = Explainer(source, compiled, self.descriptors)
+        self.bundle = compile_bundle(source, digest, self.descriptors, secret, loop_guard(settings))
+        self.engine.set_bundle(self.bundle)
+        self.explainer = Explainer(source, self.bundle, self.descriptors)
         answers = VerdictHeaders(settings.header_prefix, secret)
         body_bytes = settings.limits.body_bytes
         judging = Admission(self.engine, self.descriptors, answers, run_id="offline-", body_bytes=body_bytes)

@@ -13,7 +13,7 @@ from breakloop.clock import FakeClock
 from breakloop.engine.build import build_engine
 from breakloop.engine.engine import Engine
 from breakloop.model.call import Call
-from breakloop.model.verdict import Verdict
+from breakloop.model.verdict import LOOP, Verdict
 from breakloop.policy.compiled import CompiledBundle
 from breakloop.policy.descriptors import Descriptors
 from breakloop.pricing.prices import Prices
@@ -29,10 +29,10 @@ from breakloop.replay.sessions import (
     free,
     spent,
 )
+from breakloop.replay.timeline import Timeline, TimelineRecorder
 from breakloop.store.memory import MemoryStore
 
 SPACING_S = 3.0  # between turns without recorded times
-LOOP = "loop_detected"
 _NOTHING = Spent()
 _ENTRIES = 100_000  # of the store of a timeline
 _PEER = "127.0.0.1"
@@ -48,6 +48,7 @@ class ReplaySetup:
     start: float  # start time of every session
     pricing: Pricing = free  # prices for savings
     prices: Callable[[], Prices] | None = None  # prices for budgets; None: nothing has a cost
+    recorder: Callable[[], TimelineRecorder] | None = None  # of each session; None: no timelines
 
     def engine(self, clock: FakeClock) -> Engine:
         return build_engine(self.descriptors, clock, self.bundle, store=MemoryStore(_ENTRIES), prices=self.prices)
@@ -70,6 +71,9 @@ class SessionOutcome:
     saved_usd: float | None = None  # None: no price is known
     denied: dict[str, int] = field(default_factory=dict)  # other reasons -> number of turns
     shadowed: int = 0  # turns with findings of shadow policies
+    model: str = ""  # this and the following: if timelines are recorded
+    spent: Spent = _NOTHING
+    timeline: Timeline | None = None  # None: no findings
 
     def take(self, verdict: Verdict, cost: Spent = _NOTHING) -> None:
         """Count one turn, with its cost if it is denied."""
@@ -109,12 +113,12 @@ class SessionOutcome:
 class ReplayTimeline:
     """One engine and its clock, shared by sessions of the same gateway."""
 
-    __slots__ = ("_began", "_clock", "_elapsed_s", "engine", "pricing")
+    __slots__ = ("_began", "_clock", "_elapsed_s", "engine", "rig")
 
     def __init__(self, rig: ReplaySetup) -> None:
         self._clock = FakeClock(rig.start)
         self.engine = rig.engine(self._clock)
-        self.pricing = rig.pricing
+        self.rig = rig
         self._began: float | None = None
         self._elapsed_s = 0.0
 
@@ -134,7 +138,7 @@ class ReplayTimeline:
 class SessionRun:
     """One session in progress."""
 
-    __slots__ = ("_conversations", "_headers", "_lane", "outcome", "size")
+    __slots__ = ("_conversations", "_headers", "_lane", "_recorder", "outcome")
 
     def __init__(self, session: RecordedSession, lane: ReplayTimeline) -> None:
         self._lane = lane
@@ -145,23 +149,30 @@ class SessionRun:
         if session.agent:
             self._headers["x-agent-id"] = _header(session.agent)
         self.outcome = SessionOutcome(session)
-        self.size = 0  # bytes of the last request
+        self._recorder = lane.rig.recorder() if lane.rig.recorder is not None else None
 
     def take(self, turn: RecordedTurn) -> Verdict:
         """Decide one turn, and settle it if it is allowed."""
         self._lane.move(turn.at_s, first=not self.outcome.turns)
         call = self._call(turn)
-        self.size = len(call.body)
         verdict = self._lane.engine.decide(call)
         if verdict.allowed:
             self._lane.engine.settle(call, turn.answer)
             self.outcome.take(verdict)
         else:
             model = self.outcome.session.model
-            self.outcome.take(verdict, spent(turn.answer, model, len(call.body), self._lane.pricing))
+            self.outcome.take(verdict, spent(turn.answer, model, len(call.body), self._lane.rig.pricing))
+        if self._recorder is not None:
+            self._recorder.take(self.outcome.session, turn, verdict, len(call.body))
         if not isinstance(turn.request, RecordedBody):
             self._conversations.answered(turn.request.thread, turn.answer)
         return verdict
+
+    def end(self, file: str) -> SessionOutcome:
+        if self._recorder is not None:
+            self.outcome.model, self.outcome.spent = self._recorder.model, self._recorder.spent()
+            self.outcome.timeline = self._recorder.timeline(self.outcome.session, file)
+        return self.outcome
 
     def _call(self, turn: RecordedTurn) -> Call:
         request = turn.request
@@ -180,22 +191,14 @@ class SessionRun:
         return headers
 
 
-TurnObserver = Callable[
-    [RecordedSession, RecordedTurn, Verdict, int], None
-]  # called for each turn; the number is the size of the request in bytes
-
-
-def nobody(_session: RecordedSession, _turn: RecordedTurn, _verdict: Verdict, _size: int) -> None: ...
-
-
 class Replay:
     """All sessions and engines of one bundle."""
 
-    __slots__ = ("_lanes", "_rig", "_runs", "_watch")
+    __slots__ = ("_file", "_lanes", "_rig", "_runs")
 
-    def __init__(self, rig: ReplaySetup, watch: TurnObserver = nobody) -> None:
+    def __init__(self, rig: ReplaySetup, file: str = "") -> None:
         self._rig = rig
-        self._watch = watch
+        self._file = file
         self._runs: dict[tuple[str, str], SessionRun] = {}
         self._lanes: dict[str, ReplayTimeline] = {}
 
@@ -207,13 +210,12 @@ class Replay:
         if run is None:
             run = self._runs[key] = SessionRun(session, self._lane(session.lane))
         for turn in turns:
-            verdict = run.take(turn)
-            self._watch(run.outcome.session, turn, verdict, run.size)
-        return self._runs.pop(key).outcome if whole else None
+            run.take(turn)
+        return self._runs.pop(key).end(self._file) if whole else None
 
     def rest(self) -> list[SessionOutcome]:
         """Return the outcomes of sessions that were not marked as complete."""
-        return [run.outcome for run in self._runs.values()]
+        return [run.end(self._file) for run in self._runs.values()]
 
     def _lane(self, name: str) -> ReplayTimeline:
         if not name:
@@ -223,14 +225,9 @@ class Replay:
         return self._lanes[name]
 
 
-def replay(
-    pieces: Iterable[SessionSlice], *rigs: ReplaySetup, watch: TurnObserver = nobody
-) -> Iterator[tuple[SessionOutcome, ...]]:
-    """Run the recordings through several bundles side by side and yield the outcomes of complete sessions.
-
-    `watch` is called for each turn with the verdict of the first bundle.
-    """
-    replays = [Replay(rig, watch if index == 0 else nobody) for index, rig in enumerate(rigs)]
+def replay(pieces: Iterable[SessionSlice], *rigs: ReplaySetup, file: str = "") -> Iterator[tuple[SessionOutcome, ...]]:
+    """Run the recordings of a file through several bundles side by side and yield the outcomes of complete sessions."""
+    replays = [Replay(rig, file) for rig in rigs]
     for piece in pieces:
         outcomes = [one.take(piece) for one in replays]
         if piece.whole:

@@ -9,7 +9,8 @@ import io
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import IO, Any, Final, NamedTuple
@@ -18,7 +19,7 @@ from breakloop.replay.formats.recording import NotJsonError, Recording, Recordin
 from breakloop.replay.report import moment, session_json, totals_json
 from breakloop.replay.run import ReplaySetup, SessionOutcome, replay
 from breakloop.replay.sessions import Pricing, RecordedTurn, SessionSlice, Spent, free, total
-from breakloop.replay.timeline import Timeline, TimelineLoop, TimelineRecorder, TimelineRecorders
+from breakloop.replay.timeline import TimelineLoop, TimelineRecorder
 
 _NAMES: Final = re.compile(r".*\.(?:jsonl|ndjson|json|traj)(?:\.gz)?", re.IGNORECASE | re.DOTALL).fullmatch
 _EVENT: Final = re.compile(r"(?:event-)?(\d+)(?:-[\w-]+)?\.json").fullmatch
@@ -46,21 +47,17 @@ class ScanFinding(NamedTuple):
     named: bool = False  # this file was named explicitly
 
 
-class ScanProblem(NamedTuple):
-    """A path that could not be searched."""
-
-    name: str
-    why: str
-
-
 def usual(home: Path) -> list[tuple[str, Path]]:
     """Return the default locations that exist, with the names of their programs."""
     places = [(whose, home / place) for whose, place in USUAL]
     return [(whose, place) for whose, place in places if place.is_dir()]
 
 
-def find(path: Path) -> tuple[list[ScanFinding], list[ScanProblem]]:
-    """Return everything below a path, the oldest first. Raises `OSError` if the path itself cannot be read."""
+def find(path: Path) -> tuple[list[ScanFinding], list[str]]:
+    """Return everything below a path, the oldest first, and what cannot be read there.
+
+    Raises `OSError` if the path itself cannot be read.
+    """
     state = path.stat()
     if not path.is_dir():
         return [ScanFinding(str(path), (path,), state.st_size, state.st_mtime, named=True)], []
@@ -73,7 +70,7 @@ def find(path: Path) -> tuple[list[ScanFinding], list[ScanProblem]]:
 
 class _Walk:
     def __init__(self) -> None:
-        self.trouble: list[ScanProblem] = []
+        self.trouble: list[str] = []
         self._visited: set[tuple[int, int]] = set()
 
     def folder(self, path: Path, depth: int) -> Iterator[ScanFinding]:
@@ -93,14 +90,17 @@ class _Walk:
                     if state.st_size and self._is_first(state):
                         yield ScanFinding(str(entry), (entry,), state.st_size, state.st_mtime)
             except OSError as error:
-                self.trouble.append(ScanProblem(str(entry), error.strerror or str(error)))
+                self._cannot_read(entry, error)
 
     def _entries(self, path: Path) -> list[Path]:
         try:
             return sorted(path.iterdir())
         except OSError as error:
-            self.trouble.append(ScanProblem(str(path), error.strerror or str(error)))
+            self._cannot_read(path, error)
             return []
+
+    def _cannot_read(self, path: Path, error: OSError) -> None:
+        self.trouble.append(f"{path}: cannot be read: {error.strerror or error}")
 
     def _is_first(self, state: os.stat_result) -> bool:
         here = (state.st_dev, state.st_ino)
@@ -113,7 +113,7 @@ class _Walk:
         try:
             states = [file.stat() for file in files]
         except OSError as error:
-            self.trouble.append(ScanProblem(str(path), error.strerror or str(error)))
+            self._cannot_read(path, error)
             return
         yield ScanFinding(str(path), files, sum(one.st_size for one in states), max(one.st_mtime for one in states))
 
@@ -128,14 +128,11 @@ Progress = Callable[[int], None]  # bytes read over all files
 
 @dataclass(frozen=True, slots=True)
 class ScanResult:
-    """One session: its outcome and, if there are findings, its timeline."""
+    """The outcome of one session, and where it was recorded."""
 
     outcome: SessionOutcome
     file: str
     format: str
-    model: str
-    spent: Spent
-    timeline: Timeline | None
 
 
 @dataclass(slots=True)
@@ -157,9 +154,7 @@ class Scan:
     """Reads files one after the other."""
 
     def __init__(self, rig: ReplaySetup, pricing: Pricing = free, *, excerpts: bool = False) -> None:
-        self._rig = rig
-        self._pricing = pricing
-        self._excerpts = excerpts
+        self._rig = replace(rig, recorder=partial(TimelineRecorder, pricing, excerpts=excerpts))
         self._known: set[bytes] = set()  # keys of turns that were counted
         self.files = TranscriptFiles()
 
@@ -187,11 +182,10 @@ class Scan:
             self.files.trouble(found.name, [f"cannot be read: {error.strerror or error}"])
 
     def _recording(self, found: ScanFinding, recording: Recording) -> Iterator[ScanResult]:
-        tapes = TimelineRecorders(self._pricing, excerpts=self._excerpts)
         try:
-            for (outcome,) in replay(self._fresh(recording.pieces()), self._rig, watch=tapes.take):
+            for (outcome,) in replay(self._fresh(recording.pieces()), self._rig, file=found.name):
                 if outcome.turns:
-                    yield _scanned(outcome, tapes.pop(outcome.session), found.name, recording.format)
+                    yield ScanResult(outcome, found.name, recording.format)
         except NotJsonError as error:
             self.files.trouble(found.name, [str(error).removeprefix(f"{found.name}: ")])
             return
@@ -223,10 +217,6 @@ class Scan:
         return True
 
 
-def _scanned(outcome: SessionOutcome, tape: TimelineRecorder, file: str, kind: str) -> ScanResult:
-    return ScanResult(outcome, file, kind, tape.model, tape.spent(), tape.timeline(outcome.session, file))
-
-
 def _opened(files: Sequence[Path]) -> IO[bytes]:
     """Open a file; a directory of events is read as one file with one event per line."""
     if len(files) == 1:
@@ -256,13 +246,13 @@ class Summary:
 
 
 def summary(scanned: Iterable[ScanResult]) -> Summary:
-    listed = list(scanned)
+    listed = [one.outcome for one in scanned]
     lines = [one.timeline for one in listed if one.timeline is not None]
     loops = [loop for line in lines for loop in line.loops if loop.block is not None]
     looping = sum(1 for line in lines if line.blocked)
     return Summary(
         len(listed),
-        sum(one.outcome.turns for one in listed),
+        sum(one.turns for one in listed),
         looping,
         len(lines) - looping,
         len(loops),
@@ -274,14 +264,14 @@ def summary(scanned: Iterable[ScanResult]) -> Summary:
 
 
 def scanned_json(scanned: ScanResult) -> dict[str, Any]:
-    outcome, line = scanned.outcome, scanned.timeline
-    loops = line.loops if line is not None else ()
+    outcome = scanned.outcome
+    loops = outcome.timeline.loops if outcome.timeline is not None else ()
     return session_json(outcome) | {
         "file": scanned.file,
         "format": scanned.format,
         "agent": outcome.session.agent or None,
-        "model": scanned.model or None,
-        **_spent("", scanned.spent),
+        "model": outcome.model or None,
+        **_spent("", outcome.spent),
         "loops": [_loop(loop) for loop in loops],
     }
 

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Final, NamedTuple
 
-from breakloop.model.verdict import Verdict
-from breakloop.replay.run import LOOP
+from breakloop.model.verdict import LOOP, Verdict
 from breakloop.replay.sessions import Pricing, RecordedSession, RecordedTurn, Spent, free, spent, total
 
 NEW, AGAIN, NOTICE, BLOCK = 0, 1, 2, 3
@@ -103,7 +102,7 @@ class Timeline:
 class TimelineRecorder:
     """Records the turns of one session."""
 
-    __slots__ = ("_cells", "_excerpts", "_flagged", "_model", "_pricing", "_seen")
+    __slots__ = ("_cells", "_excerpts", "_flagged", "_pricing", "_seen", "model")
 
     def __init__(self, pricing: Pricing = free, *, excerpts: bool = False) -> None:
         self._pricing = pricing
@@ -111,7 +110,7 @@ class TimelineRecorder:
         self._cells: list[Cell] = []
         self._seen: set[str] = set()
         self._flagged = False
-        self._model = ""
+        self.model = ""
 
     def take(self, session: RecordedSession, turn: RecordedTurn, verdict: Verdict, size: int) -> None:
         tool, identity = _identity(turn)
@@ -126,7 +125,7 @@ class TimelineRecorder:
         kind, evidence = (loop.kind, loop.evidence) if loop is not None else ("", "")
         number = len(self._cells) + 1
         self._cells.append(Cell(number, level, tool, identity, turn.at_s, paid, kind, evidence, excerpt))
-        self._model = self._model or turn.answer.model or session.model
+        self.model = self.model or turn.answer.model or session.model
 
     def spent(self) -> Spent:
         return total(cell.spent for cell in self._cells)
@@ -135,32 +134,7 @@ class TimelineRecorder:
         """Return the timeline if there are findings."""
         if not self._flagged:
             return None
-        return Timeline(session, file, self._model, self._cells, _loops(self._cells))
-
-    @property
-    def model(self) -> str:
-        return self._model
-
-
-class TimelineRecorders:
-    """Recorders of the sessions in progress; `take` can be the observer of a `Replay`."""
-
-    __slots__ = ("_excerpts", "_pricing", "_tapes")
-
-    def __init__(self, pricing: Pricing = free, *, excerpts: bool = False) -> None:
-        self._pricing = pricing
-        self._excerpts = excerpts
-        self._tapes: dict[tuple[str, str], TimelineRecorder] = {}
-
-    def take(self, session: RecordedSession, turn: RecordedTurn, verdict: Verdict, size: int) -> None:
-        key = (session.lane, session.id)
-        if key not in self._tapes:
-            self._tapes[key] = TimelineRecorder(self._pricing, excerpts=self._excerpts)
-        self._tapes[key].take(session, turn, verdict, size)
-
-    def pop(self, session: RecordedSession) -> TimelineRecorder:
-        """Return the recorder of a complete session."""
-        return self._tapes.pop((session.lane, session.id), None) or TimelineRecorder(self._pricing)
+        return Timeline(session, file, self.model, self._cells, _loops(self._cells))
 
 
 def _level(verdict: Verdict) -> int:

@@ -146,20 +146,22 @@ def test_records_that_are_passed_over_are_told(here: Path, capsys: pytest.Captur
 def test_a_bar_shows_how_far_it_is(
     here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a terminal only, on standard error, over all files (X-3)."""
-    with replay._progress(["a.jsonl"]) as nothing:
-        assert nothing is None
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    for files in (["a.jsonl", "-"], []):  # nobody knows how much comes in; lines of JSON on the same terminal
-        with replay._progress(files) as nothing:
-            assert nothing is None
+    """On a terminal only, on standard error, over all files; not where nobody knows how much comes in (X-3)."""
     shown: list[float] = []
     monkeypatch.setattr(Progress, "update", lambda _bar, _task, *, completed: shown.append(completed))
-    with replay._progress(["a.jsonl", "tail.yaml"]) as advance:
-        assert advance is not None
-        for position in (100, 200, 10):
-            advance(position)
-    assert shown == [100, 200, 210]
+    assert run(["replay", "a.jsonl"]) == 0
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    with replay.progress("replaying", 0, quiet=False) as advance:
+        advance(1)
+    with replay.progress("replaying", 1, quiet=True) as advance:
+        advance(1)
+    assert shown == []
+    capsys.readouterr()
+    assert run(["replay", "a.jsonl", "a.jsonl"]) == 0
+    size = (here / "a.jsonl").stat().st_size
+    assert shown == sorted(shown)
+    assert size in shown
+    assert shown[-1] == 2 * size
     assert "replaying" in capsys.readouterr().err
 
 

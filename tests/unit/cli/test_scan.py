@@ -12,7 +12,6 @@ import pytest
 from click.testing import CliRunner
 from rich.progress import Progress
 
-from breakloop.cli import scan
 from breakloop.cli.main import cli, run
 from tests.unit.replay import transcripts
 from tests.unit.replay.transcripts import FINE, SECRET, STUCK, write
@@ -176,17 +175,15 @@ def test_a_bar_shows_how_far_it_is(
     here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a terminal only, on standard error (X-3)."""
-    with scan._progress(100, quiet=False) as nothing:
-        assert nothing is None
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    with scan._progress(100, quiet=True) as nothing:
-        assert nothing is None
     shown: list[float] = []
     monkeypatch.setattr(Progress, "update", lambda _bar, _task, *, completed: shown.append(completed))
-    with scan._progress(100, quiet=False) as advance:
-        assert advance is not None
-        advance(40)
-    assert shown == [40]
+    assert run(["scan", "t"]) == 0
+    assert shown == []
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    capsys.readouterr()
+    assert run(["scan", "t"]) == 0
+    assert shown == sorted(shown)
+    assert shown[-1] == sum(file.stat().st_size for file in (here / "t").rglob("*") if file.is_file())
     assert "scanning" in capsys.readouterr().err
 
 

@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from breakloop.model.call import Answer, ToolCall, Usage
+from breakloop.model.call import CHARS_A_TOKEN, Answer, ToolCall, Usage
 from breakloop.model.verdict import LoopFinding, Verdict
 from breakloop.replay.run import ReplayTimeline, SessionOutcome, SessionRun, replay
 from breakloop.replay.sessions import Delta, ModelPricing, RecordedBody, RecordedSession, RecordedTurn, SessionSlice
+from breakloop.replay.timeline import AGAIN, BLOCK, NEW, TimelineRecorder
 from tests.unit.replay.recorded import TAIL, WARN, asks, busy, rig, session, stuck
 
 
@@ -191,10 +192,20 @@ def test_the_kind_is_that_of_the_first_block(order: tuple[bool, bool], kind: str
         assert found.kind == kind
 
 
-def test_who_watches_is_told_of_each_turn() -> None:
-    """As the first of the bundles judges it, with the size of its request (X-6)."""
-    told: list[tuple[str, bool, int]] = []
+def test_timelines_are_recorded_where_they_are_wanted() -> None:
+    """As that bundle judges the turns, by session and lane; copies of one id in two lanes are kept apart (X-6)."""
+    here = replace(rig(), recorder=TimelineRecorder)
     pieces = [SessionSlice(session(), stuck(7), whole=True)]
-    list(replay(pieces, rig(), rig(WARN), watch=lambda who, _, said, size: told.append((who.id, said.allowed, size))))
+    ((first, second),) = replay(pieces, here, rig(WARN), file="log")
+    assert first.timeline is not None
+    assert (first.timeline.file, [cell.level for cell in first.timeline.cells]) == (
+        "log",
+        [NEW] + [AGAIN] * 4 + [BLOCK] * 2,
+    )
     body = len(b'{"model":"m","messages":[{"role":"user","content":"Is it done?"}]}')
-    assert told == [("s", number < 5, body) for number in range(7)]
+    assert first.spent.input_tokens == 7 * (body // CHARS_A_TOKEN)
+    assert (second.timeline, second.spent.tokens) == (None, 0)
+    lanes = [
+        SessionSlice(replace(session(), lane=lane), stuck(count), whole=False) for lane, count in (("a", 2), ("b", 7))
+    ]
+    assert [found.timeline is not None for (found,) in replay([*lanes, *lanes], here)] == [False, True]

@@ -55,16 +55,16 @@ def test_the_stuck_agent_is_found_in_every_format(tmp_path: Path, make: Callable
     make(tmp_path)
     (found,), made = scan(tmp_path)
     assert (made.files.read, made.files.skipped, made.files.problems) == (1, 0, [])
-    assert found.timeline is not None
-    (loop,) = found.timeline.loops
+    assert found.outcome.timeline is not None
+    (loop,) = found.outcome.timeline.loops
     assert loop.first == len(FINE) + 1
     assert loop.block is not None
     assert len(FINE) + 3 <= loop.block <= len(FINE) + 6
     assert loop.last >= len(FINE) + len(STUCK) - 1
     assert "times" in loop.evidence
-    assert 0 < loop.after.tokens < loop.spent.tokens < found.spent.tokens
+    assert 0 < loop.after.tokens < loop.spent.tokens < found.outcome.spent.tokens
     assert loop.after.money is not None
-    assert transcripts.SECRET not in repr(found.timeline)
+    assert transcripts.SECRET not in repr(found.outcome.timeline)
 
 
 def test_healthy_work_is_left_alone(tmp_path: Path) -> None:
@@ -72,8 +72,8 @@ def test_healthy_work_is_left_alone(tmp_path: Path) -> None:
     write(tmp_path / "a.jsonl", transcripts.claude(FINE))
     write(tmp_path / "b.jsonl", transcripts.rollout(FINE))
     found, _ = scan(tmp_path)
-    assert [one.timeline for one in found] == [None, None]
-    assert [(one.format, one.model, one.outcome.turns) for one in found] == [
+    assert [one.outcome.timeline for one in found] == [None, None]
+    assert [(one.format, one.outcome.model, one.outcome.turns) for one in found] == [
         ("claude-code", "claude-opus-4-5", 5),
         ("codex", "gpt-5-codex", 5),
     ]

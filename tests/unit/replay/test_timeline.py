@@ -10,7 +10,7 @@ from breakloop.model.call import Answer, ToolCall, Usage
 from breakloop.model.verdict import LoopFinding as Seen
 from breakloop.model.verdict import Verdict
 from breakloop.replay.sessions import RecordedBody, RecordedSession, RecordedTurn
-from breakloop.replay.timeline import AGAIN, BLOCK, NEW, NOTICE, Timeline, TimelineRecorder, TimelineRecorders, shown
+from breakloop.replay.timeline import AGAIN, BLOCK, NEW, NOTICE, Timeline, TimelineRecorder, shown
 
 SESSION = RecordedSession("s", "claude-code", "claude-code", "m")
 LEVELS = {".": NEW, "n": NOTICE, "b": BLOCK}
@@ -128,15 +128,6 @@ def test_no_words_without_being_asked() -> None:
         assert found is not None
         assert (found.cells[0].excerpt, found.loops[0].excerpt) == (said, said)
         assert excerpts or "secret" not in repr(found)
-
-
-def test_tapes_are_kept_apart() -> None:
-    """By session and lane (X-6)."""
-    tapes = TimelineRecorders()
-    for who in (SESSION, RecordedSession("s", lane="log"), SESSION):
-        tapes.take(who, turn("x"), verdict(NEW), 0)
-    assert tapes.pop(SESSION).spent().tokens == 220
-    assert tapes.pop(SESSION).spent().tokens == 0
 
 
 @pytest.mark.parametrize(

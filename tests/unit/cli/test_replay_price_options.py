@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 import pytest
 
-from breakloop.cli.reporting import pricing_of, tell_unpriced, unpriced_json
+from breakloop.cli.replay import pricing_of, tell_unpriced, unpriced_json
 from breakloop.config.settings import Settings
 from breakloop.model.call import Usage
 from breakloop.replay.sessions import ByModel, ModelPricing

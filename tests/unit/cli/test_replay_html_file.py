@@ -7,9 +7,10 @@ from pathlib import Path
 import click
 import pytest
 
-from breakloop.cli.reporting import write_html
+from breakloop.cli.replay import write_html
 from breakloop.replay.html import Heading
-from tests.unit.replay.test_timeline import line
+from breakloop.replay.run import SessionOutcome
+from tests.unit.replay.test_timeline import SESSION, line
 
 HEADING = Heading("Loops", 1, 3, "the built-in protection")
 
@@ -17,7 +18,7 @@ HEADING = Heading("Loops", 1, 3, "the built-in protection")
 def test_it_is_written_and_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """On standard error, so that --json stays JSON (X-6)."""
     path = tmp_path / "out.html"
-    write_html(str(path), HEADING, [line("bbb")])
+    write_html(str(path), HEADING, [SessionOutcome(SESSION, timeline=line("bbb"))])
     assert path.read_text(encoding="utf-8").startswith("<!doctype html>")
     said = capsys.readouterr()
     assert (said.out, said.err) == ("", f"report: {path}\n")
