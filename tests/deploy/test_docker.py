@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from breakloop.admin.app import AllowedHosts
-from breakloop.cli.doctor_network import judge
+from breakloop.cli.doctor import judge
 from breakloop.cli.init import texts
 from breakloop.cli.main import run as breakloop
 from breakloop.config.loader import load_settings

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from breakloop.cli.doctor_network import examine_redis
+from breakloop.cli.doctor import examine_redis
 from tests.deploy.tools import ROOT
 from tests.e2e.served import serving
 from tests.redis_servers import Server, running

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from breakloop.cli.doctor_network import examine_redis
+from breakloop.cli.doctor import examine_redis
 from tests.redis_groups import Cluster, Watched
 from tests.redis_servers import Server, running
 

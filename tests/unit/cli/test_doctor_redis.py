@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from breakloop.cli.doctor import examine
-from breakloop.cli.doctor_network import Facts, examine_redis, exposure, judge
+from breakloop.cli.doctor import Facts, examine, examine_redis, exposure, judge
 from breakloop.clock import FakeClock
 from breakloop.config.settings import Settings
 from breakloop.store.redis.topology import SLOTS

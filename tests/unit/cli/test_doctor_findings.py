@@ -6,7 +6,7 @@ from dataclasses import FrozenInstanceError, asdict
 
 import pytest
 
-from breakloop.cli.doctor_network import DoctorFinding
+from breakloop.cli.doctor import DoctorFinding
 
 
 def test_a_finding() -> None:

@@ -11,7 +11,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from breakloop.cli.doctor_network import examine_proxy, is_loopback
+from breakloop.cli.doctor import examine_proxy, is_loopback
 from breakloop.config.settings import Settings
 
 CALLERS = [f"alice={sha256(b'key').hexdigest()}"]
