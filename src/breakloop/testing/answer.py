@@ -20,28 +20,16 @@ from breakloop.testing.http import SeenRequest
 class News:
     """Wakes tasks that wait for a condition. Everything runs in the thread of one event loop."""
 
-    __slots__ = ("_waiting",)
-
     def __init__(self) -> None:
-        self._waiting: list[asyncio.Future[None]] = []
-
-    def tell(self) -> None:
-        """Re-evaluate the conditions of all waiting tasks."""
-        if self._waiting:
-            waiting, self._waiting = self._waiting, []
-            for future in waiting:
-                if not future.done():
-                    future.set_result(None)
+        self._told = asyncio.Event()
+        self.tell = self._told.set  # re-evaluate the conditions of all waiting tasks
 
     async def until(self, condition: Callable[[], bool], timeout_s: float) -> None:
         """Wait until the condition holds. Raises TimeoutError if it does not in time."""
-        if condition():
-            return
         async with asyncio.timeout(timeout_s):
             while not condition():
-                future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-                self._waiting.append(future)
-                await future
+                self._told.clear()
+                await self._told.wait()
 
 
 class Gate:

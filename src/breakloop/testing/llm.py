@@ -8,7 +8,7 @@ import asyncio
 import ssl
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack
 from email.utils import formatdate
 from typing import Any, Final, Self, TypeVar
 
@@ -16,7 +16,7 @@ from breakloop.clock import Clock
 from breakloop.testing.answer import Answer, Gate, Respond, Script, When
 from breakloop.testing.http import SeenRequest
 from breakloop.testing.mcp import McpServer, Tool, is_housekeeping
-from breakloop.testing.providers.registry import render
+from breakloop.testing.providers import render
 from breakloop.testing.sending import Step, raw_steps, steps
 from breakloop.testing.server import StandInConnection, StandInServer
 
@@ -28,31 +28,39 @@ class LoopThread:
 
     def __init__(self, held: AbstractAsyncContextManager[Any]) -> None:
         self._held = held
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._stop: asyncio.Event | None = None
-        self._ready = threading.Event()
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._main, name="stand-in", daemon=True)
+        self._entered = AsyncExitStack()
+        self._running: tuple[asyncio.AbstractEventLoop, threading.Thread] | None = None
 
     def start(self) -> None:
         """Start the thread. Errors on entering are raised here."""
-        self._thread.start()
-        self._ready.wait()
-        if self._error is not None:
-            self._thread.join()
-            raise self._error
+        loop = asyncio.new_event_loop()
+        thread = threading.Thread(target=loop.run_forever, name="stand-in", daemon=True)
+        self._running = loop, thread
+        thread.start()
+        try:
+            self.run(self._entered.enter_async_context(self._held))
+        except BaseException:
+            self.stop()
+            raise
 
     def stop(self) -> None:
-        if self._loop is not None and self._stop is not None and self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join()
+        if self._running is None:
+            return
+        loop, thread = self._running
+        try:
+            self.run(self._entered.aclose())
+        finally:
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join()
+            loop.close()
+            self._running = None
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine in the thread and wait for it."""
-        if self._loop is None:
+        if self._running is None:
             coroutine.close()
             raise RuntimeError("not started")
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+        return asyncio.run_coroutine_threadsafe(coroutine, self._running[0]).result()
 
     def call(self, function: Callable[[], T]) -> T:
         """Call a function in the thread and wait for it."""
@@ -61,21 +69,6 @@ class LoopThread:
             return function()
 
         return self.run(called())
-
-    def _main(self) -> None:
-        try:
-            asyncio.run(self._hold())
-        except BaseException as error:  # noqa: BLE001 - the edge of the thread: `start` raises it where it is seen
-            self._error = error
-        finally:
-            self._ready.set()
-
-    async def _hold(self) -> None:
-        async with self._held:
-            self._loop = asyncio.get_running_loop()
-            self._stop = asyncio.Event()
-            self._ready.set()
-            await self._stop.wait()
 
 
 EPOCH: Final = 1_800_000_000  # time of the first response without a clock; each request advances it by a second

@@ -6,7 +6,7 @@ import asyncio
 import ssl
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Final, Protocol, Self, cast
+from typing import Final, Self, cast
 
 from breakloop.clock import Clock, SystemClock
 from breakloop.testing.answer import News
@@ -17,37 +17,8 @@ _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _BAD: Final = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 
 
-class Host(Protocol):
-    """What a connection needs from its server."""
-
-    @property
-    def loop(self) -> asyncio.AbstractEventLoop: ...
-
-    def connected(self, connection: StandInConnection) -> int:
-        """Return the number of the connection."""
-        ...
-
-    def disconnected(self, connection: StandInConnection) -> None: ...
-
-    def heard_head(self, seen: SeenRequest, connection: StandInConnection) -> Iterator[Step] | None:
-        """Return the steps of a response that does not wait for the body, or None."""
-        ...
-
-    def heard(self, seen: SeenRequest) -> Iterator[Step]:
-        """Return the steps of the response to a complete request."""
-        ...
-
-    def complain(self, connection: StandInConnection, problem: str) -> None:
-        """Record a request that is not valid HTTP."""
-        ...
-
-    def changed(self) -> None:
-        """Called when a request or a response is complete."""
-        ...
-
-
 class StandInConnection(asyncio.Protocol):
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: StandInServer) -> None:
         self.number = 0
         self.seen: SeenRequest | None = None  # the request being read or answered
         self.player: Player | None = None
@@ -253,7 +224,7 @@ class StandInServer:
         """Wait until no connection is open."""
         await self._news.until(lambda: not self._live, timeout_s)
 
-    # -- interface of connections (see `Host`)
+    # -- called by connections
 
     def connected(self, connection: StandInConnection) -> int:
         self.opened += 1
@@ -271,9 +242,11 @@ class StandInServer:
         self._news.tell()
 
     def changed(self) -> None:
+        """Called when a request or a response is complete."""
         self._news.tell()
 
     def heard_head(self, seen: SeenRequest, connection: StandInConnection) -> Iterator[Step] | None:  # noqa: ARG002
+        """Return the steps of a response that does not wait for the body, or None."""
         self.request_count += 1
         seen.number = self.request_count
         seen.received_at = self._clock.now()
@@ -282,6 +255,7 @@ class StandInServer:
         return None
 
     def heard(self, seen: SeenRequest) -> Iterator[Step]:
+        """Return the steps of the response to a complete request."""
         raise NotImplementedError
 
     def resume(self) -> None:

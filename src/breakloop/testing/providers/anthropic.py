@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Final
 
-from breakloop.testing.answer import Failure, ToolUse
-from breakloop.testing.http import SeenRequest
+from breakloop.testing.answer import Failure
 from breakloop.testing.providers.base import (
-    EVENTS,
     MODELS,
     MODELS_CREATED,
+    Json,
     Provider,
     ProviderRequest,
     arguments,
     dump,
     event,
-    fail_at,
     halves,
-    tokens,
+    parsed_arguments,
 )
 from breakloop.testing.sending import Rendered
 
@@ -36,8 +33,6 @@ _KINDS: Final = {
     529: "overloaded_error",
 }
 
-Json = dict[str, Any]
-
 
 def error(failure: Failure, status: int, request_id: str = "") -> Json:
     kind = failure.kind or _KINDS.get(status, "api_error")
@@ -46,15 +41,14 @@ def error(failure: Failure, status: int, request_id: str = "") -> Json:
 
 def messages(request: ProviderRequest) -> Rendered:
     if request.streamed:
-        events = fail_at(_events(request), request.answer.failure, _error_event(request))
-        return Rendered(events, EVENTS, streamed=True)
+        events = (event(content, content["type"]) for content in _sequence(request))
+        return request.stream(events, lambda failure: event(error(failure, 529, request.name("req_")), "error"))
     made = _message(request, _content(request), request.finish(_FINISH), request.usage.output_tokens)
     return Rendered([dump(made)])
 
 
 def count_tokens(request: ProviderRequest) -> Rendered:
-    used = request.answer.usage.input_tokens if request.answer.usage else tokens(len(request.seen.body))
-    return Rendered([dump({"input_tokens": used})])
+    return Rendered([dump({"input_tokens": request.usage.input_tokens})])
 
 
 def _message(request: ProviderRequest, content: list[Json], stop_reason: str | None, output_tokens: int) -> Json:
@@ -84,22 +78,12 @@ def _usage(request: ProviderRequest, output_tokens: int) -> Json:
 def _content(request: ProviderRequest) -> list[Json]:
     text = request.answer.text
     blocks: list[Json] = [{"type": "text", "text": text}] if text or not request.answer.tools else []
-    return blocks + [_tool(request, index, _input(tool)) for index, tool in enumerate(request.answer.tools)]
+    return blocks + [_tool(request, index, parsed_arguments(tool)) for index, tool in enumerate(request.answer.tools)]
 
 
 def _tool(request: ProviderRequest, index: int, given: Json) -> Json:
     name = request.answer.tools[index].name
     return {"type": "tool_use", "id": request.tool_id(index, "toolu_"), "name": name, "input": given}
-
-
-def _input(tool: ToolUse) -> Json:
-    found = json.loads(arguments(tool) or "{}")
-    return found if isinstance(found, dict) else {}
-
-
-def _events(request: ProviderRequest) -> Iterator[bytes]:
-    for content in _sequence(request):
-        yield event(content, content["type"])
 
 
 def _sequence(request: ProviderRequest) -> Iterator[Json]:
@@ -124,20 +108,9 @@ def _sequence(request: ProviderRequest) -> Iterator[Json]:
     yield {"type": "message_stop"}
 
 
-def _error_event(request: ProviderRequest) -> bytes:
-    failure = request.answer.failure
-    if failure is None:
-        return b""
-    return event(error(failure, 529, request.name("req_")), "error")
-
-
 def _model(name: str) -> Json:
     created = datetime.fromtimestamp(MODELS_CREATED, tz=UTC).isoformat().replace("+00:00", "Z")
     return {"type": "model", "id": name, "display_name": name, "lifecycle": "active", "created_at": created}
-
-
-def _is_client(seen: SeenRequest) -> bool:
-    return seen.header("anthropic-version") is not None
 
 
 ANTHROPIC: Final = Provider(
@@ -150,6 +123,6 @@ ANTHROPIC: Final = Provider(
         "first_id": MODELS[0],
         "last_id": MODELS[-1],
     },
-    is_client=_is_client,
+    is_client=lambda seen: seen.header("anthropic-version") is not None,
     request_id_header="request-id",
 )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final, TypeVar
 
 from breakloop.model.call import CHARS_A_TOKEN, Usage
@@ -18,6 +19,7 @@ from breakloop.testing.sending import Rendered
 EVENTS: Final = "text/event-stream; charset=utf-8"
 
 T = TypeVar("T")
+Json = dict[str, Any]
 
 
 def dump(content: object) -> bytes:
@@ -36,16 +38,13 @@ def tokens(size: int) -> int:
     return -(-size // CHARS_A_TOKEN)
 
 
-def fail_at(events: Iterable[T], failure: Failure | None, last: T) -> Iterator[T]:
-    """Yield events up to the one where the stream fails, then `last`; all events if it does not fail."""
+def fail_at(events: Iterable[T], failure: Failure | None, last: Callable[[Failure], T]) -> Iterator[T]:
+    """Yield events up to the one where the stream fails, then the last one; all events if it does not fail."""
     if failure is None or failure.at is None:
         yield from events
         return
-    for number, piece in enumerate(events):
-        if number == failure.at:
-            break
-        yield piece
-    yield last
+    yield from islice(events, failure.at)
+    yield last(failure)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +88,22 @@ class ProviderRequest:
         kind = self.answer.finish or ("tools" if self.answer.tools else "stop")
         return words.get(kind, kind)
 
+    def stream(self, events: Iterable[bytes], error: Callable[[Failure], bytes]) -> Rendered:
+        """Return a stream of events, up to the one where it is scripted to fail."""
+        return Rendered(fail_at(events, self.answer.failure, error), EVENTS, streamed=True)
+
 
 def arguments(tool: ToolUse) -> str:
     """Return the arguments of a call as JSON text. Text is sent unchanged, valid or not."""
     if isinstance(tool.arguments, str):
         return tool.arguments
     return json.dumps(tool.arguments, separators=(",", ":"), ensure_ascii=False)
+
+
+def parsed_arguments(tool: ToolUse) -> Json:
+    """Return the arguments of a call as an object."""
+    found = json.loads(arguments(tool) or "{}")
+    return found if isinstance(found, dict) else {}
 
 
 def halves(text: str) -> list[str]:
@@ -105,8 +114,6 @@ def halves(text: str) -> list[str]:
 
 MODELS: Final = ("stand-in", "stand-in-mini")
 MODELS_CREATED: Final = 1_800_000_000
-
-Json = dict[str, Any]
 
 
 def _is_no_client(_seen: SeenRequest) -> bool:

@@ -5,22 +5,21 @@ The path names the model.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 from urllib.parse import parse_qs
 
-from breakloop.testing.answer import Failure, ToolUse
+from breakloop.testing.answer import Failure
 from breakloop.testing.http import SeenRequest
 from breakloop.testing.providers.base import (
     EVENTS,
     MODELS,
+    Json,
     Provider,
     ProviderRequest,
-    arguments,
     dump,
     fail_at,
-    tokens,
+    parsed_arguments,
 )
 from breakloop.testing.sending import Rendered
 
@@ -36,8 +35,6 @@ _STATUSES: Final = {
     503: "UNAVAILABLE",
     504: "DEADLINE_EXCEEDED",
 }
-
-Json = dict[str, Any]
 
 
 def error(failure: Failure, status: int, _request_id: str = "") -> Json:
@@ -56,8 +53,7 @@ def generate_content(request: ProviderRequest) -> Rendered:
 
 
 def count_tokens(request: ProviderRequest) -> Rendered:
-    used = request.answer.usage.input_tokens if request.answer.usage else tokens(len(request.seen.body))
-    return Rendered([dump({"totalTokens": used})], JSON)
+    return Rendered([dump({"totalTokens": request.usage.input_tokens})], JSON)
 
 
 def _array(responses: Iterator[Json]) -> Iterator[bytes]:
@@ -67,8 +63,7 @@ def _array(responses: Iterator[Json]) -> Iterator[bytes]:
 
 
 def _responses(request: ProviderRequest) -> Iterator[Json]:
-    failure = request.answer.failure
-    return fail_at(_parts_of_stream(request), failure, error(failure, 503) if failure else {})
+    return fail_at(_parts_of_stream(request), request.answer.failure, lambda failure: error(failure, 503))
 
 
 def _parts_of_stream(request: ProviderRequest) -> Iterator[Json]:
@@ -86,13 +81,8 @@ def _parts(request: ProviderRequest) -> list[Json]:
 
 def _call(request: ProviderRequest, index: int) -> Json:
     tool = request.answer.tools[index]
-    call = {"name": tool.name, "args": _args(tool)}
+    call = {"name": tool.name, "args": parsed_arguments(tool)}
     return {"functionCall": call | ({"id": tool.id} if tool.id else {})}
-
-
-def _args(tool: ToolUse) -> Json:
-    found = json.loads(arguments(tool) or "{}")
-    return found if isinstance(found, dict) else {}
 
 
 def _response(request: ProviderRequest, parts: list[Json], *, last: bool) -> Json:

@@ -55,7 +55,7 @@ def test_arguments_travel_as_text() -> None:
 
 
 def test_a_stream_can_break_off() -> None:
-    assert list(fail_at([1, 2, 3], None, 9)) == [1, 2, 3]
-    assert list(fail_at([1, 2, 3], Failure("x"), 9)) == [1, 2, 3]
-    assert list(fail_at([1, 2, 3], Failure("x", at=1), 9)) == [1, 9]
-    assert list(fail_at([1, 2, 3], Failure("x", at=8), 9)) == [1, 2, 3, 9]
+    assert list(fail_at([1, 2, 3], None, lambda _: 9)) == [1, 2, 3]
+    assert list(fail_at([1, 2, 3], Failure("x"), lambda _: 9)) == [1, 2, 3]
+    assert list(fail_at([1, 2, 3], Failure("x", at=1), lambda _: 9)) == [1, 9]
+    assert list(fail_at([1, 2, 3], Failure("x", at=8), lambda _: 9)) == [1, 2, 3, 9]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 
+from breakloop.testing.providers import models
 from breakloop.testing.providers.base import echo
-from breakloop.testing.providers.registry import models
 from tests.unit.testing.talking import seen, whole
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from breakloop.model.call import Usage
 from breakloop.testing.answer import call_tool, say
-from breakloop.testing.providers.openai_responses import responses
+from breakloop.testing.providers.openai import responses
 from tests.unit.testing.talking import asked, events, whole
 
 USAGE = Usage(20, 9, 8, 2, 3)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from breakloop.testing.answer import DEFAULT_TEXT, body, fail, say, sized
-from breakloop.testing.providers.registry import render
+from breakloop.testing.providers import render
 from tests.unit.testing.talking import CHAT, events, seen, whole
 
 EVERY = [
