@@ -14,10 +14,9 @@ import pytest
 from breakloop.clock import SystemClock
 from breakloop.errors import StateError
 from breakloop.model.events import Event
-from breakloop.policy.files import BundleBytes, BundleDocument
-from breakloop.policy.load import load_fetched
-from breakloop.policy.remote_sources import PollBackoff, RedisOrigin, to_push
+from breakloop.policy.load import BundleBytes, BundleDocument, load_fetched
 from breakloop.policy.signing import Signer, Verifier
+from breakloop.policy.sources import PollBackoff, RedisOrigin, to_push
 from breakloop.policy.watch import FROM_LAST_GOOD, BundleSource
 from breakloop.store.redis.bundle import BUNDLE_KEY, NoPushedBundleError, PushDeniedError, PushedBundle, open_shelf
 from tests.redis_groups import Cluster, Watched

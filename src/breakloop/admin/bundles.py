@@ -27,12 +27,11 @@ from breakloop.detect.counting import BuiltinLoopGuard
 from breakloop.errors import BundleError, Problem
 from breakloop.policy.compile import BUILTIN, builtin_blocks
 from breakloop.policy.documents import DocumentPath, path_text, read_document
-from breakloop.policy.files import BundleBytes, BundleDocument
-from breakloop.policy.load import LoadedBundle, load_text
-from breakloop.policy.remote_sources import to_push
+from breakloop.policy.load import BundleBytes, BundleDocument, LoadedBundle, load_text
 from breakloop.policy.schema import bundle as schema
 from breakloop.policy.schema.limits import CostBasedConfig, LlmTokensConfig, TokenBucketConfig
 from breakloop.policy.schema.loops import AnyLoop, ExactLoop, SimhashLoop, StepsLoop, TailLoop
+from breakloop.policy.sources import to_push
 from breakloop.policy.watch import BundleSource
 from breakloop.store.redis.bundle import PushDeniedError, PushedBundleStore
 

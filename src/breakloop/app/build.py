@@ -35,11 +35,10 @@ from breakloop.model.upstream import upstreams
 from breakloop.observe.log import log
 from breakloop.policy.client import ClientIp
 from breakloop.policy.descriptors import ContextSettings, Descriptors
-from breakloop.policy.files import BundleOrigin, FileOrigin
 from breakloop.policy.jwt import JwtKeys
 from breakloop.policy.load import LoadedBundle, load_fetched
-from breakloop.policy.remote_sources import HttpGet, HttpOrigin, PollBackoff, RedisOrigin
 from breakloop.policy.signing import Verifier, read_public_keys, shared_secret
+from breakloop.policy.sources import BundleOrigin, FileOrigin, HttpGet, HttpOrigin, PollBackoff, RedisOrigin
 from breakloop.policy.watch import BundleSource
 from breakloop.pricing.litellm import read_litellm
 from breakloop.pricing.prices import GenaiTable, ListedModel, Prices

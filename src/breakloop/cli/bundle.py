@@ -16,10 +16,9 @@ from breakloop.cli.output import config_option, fail, fail_problems, json_option
 from breakloop.clock import SystemClock
 from breakloop.config.settings import Settings
 from breakloop.errors import BundleError, SettingsError, StateError
-from breakloop.policy.files import BundleBytes, read_path, signature_path
-from breakloop.policy.load import LoadedBundle, load_fetched
-from breakloop.policy.remote_sources import to_push
+from breakloop.policy.load import BundleBytes, LoadedBundle, load_fetched, read_path, signature_path
 from breakloop.policy.signing import Signer, Verifier, make_keys, read_private_key, read_public_keys, shared_secret
+from breakloop.policy.sources import to_push
 from breakloop.store.redis.bundle import (
     NoPushedBundleError,
     PushDeniedError,

@@ -1,7 +1,7 @@
-"""Loads a bundle: parses its files, validates them against the schema, and returns it, or raises `BundleError` with
-every problem and its location.
+"""Loads a bundle: reads and parses its files, validates them against the schema, and returns it, or raises
+`BundleError` with every problem and its location.
 
-The files of a directory form one bundle: lists are joined in the order of the files, maps are merged, and any other
+The signature of a file is stored beside it (`policy.yaml.sig`), that of a directory inside it (`bundle.sig`). The files of a directory form one bundle: lists are joined in the order of the files, maps are merged, and any other
 field may appear in one file only. A bundle that needs an extra of the package which is not installed is rejected.
 Notes report what is valid but may surprise the author, such as expired overrides or kill switches that can never
 match; they do not prevent a bundle from loading.
@@ -14,11 +14,12 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from breakloop.errors import BundleError, Problem, UnreadableError
 from breakloop.policy.diagnostics import describe, findings, in_document
 from breakloop.policy.documents import (
+    MAX_BYTES,
     DocumentFinding,
     DocumentPath,
     DocumentPlace,
@@ -26,15 +27,73 @@ from breakloop.policy.documents import (
     in_order,
     read_document,
 )
-from breakloop.policy.files import BundleBytes, BundleDocument, read_path
 from breakloop.policy.schema import bundle as schema
 from breakloop.policy.schema.bundle import Bundle
 from breakloop.policy.schema.limits import LlmTokensConfig
 from breakloop.policy.schema.types import validate
 from breakloop.pricing.tokens import is_installed
 
+Stamp = tuple[object, ...]  # a value that changes whenever the bundle does
+SIGNATURE_SUFFIX: Final = ".sig"
+SIGNATURE_MAX_BYTES: Final = 16 * 1024
+_DIRECTORY_SIGNATURE: Final = "bundle.sig"
+_SUFFIXES: Final = (".yaml", ".yml", ".json")
 _LISTS = ("policies", "kill_switches")
 _MAPS = ("agents", "projects")
+
+
+@dataclass(frozen=True, slots=True)
+class BundleDocument:
+    """One text of a bundle. `name` is used in messages; `kind` is "json" or "yaml" if known, or else empty."""
+
+    name: str
+    data: bytes
+    kind: str = ""
+    unread: Problem | None = None  # why there is no data
+
+
+@dataclass(frozen=True, slots=True)
+class BundleBytes:
+    """What a source holds now: one document, or those of a directory in order, and the detached signature."""
+
+    documents: tuple[BundleDocument, ...]
+    stamp: Stamp = ()
+    signature: str = ""
+    directory: bool = False
+    forced: bool = False  # it was stored with a request to accept a lower version
+
+
+def read_path(path: Path, *, signed: bool = False, stamp: Stamp = ()) -> BundleBytes:
+    """Read a file, or the files of a directory in the order of their names."""
+    signature = read_signature(path) if signed else ""
+    if not path.is_dir():
+        return BundleBytes((_read_file(path),), stamp, signature)
+    files = sorted(file for file in path.iterdir() if file.suffix in _SUFFIXES and not file.name.startswith("."))
+    if not files:
+        raise BundleError([Problem(str(path), 1, 1, "", "holds no policy file", "expected *.yaml, *.yml or *.json")])
+    return BundleBytes(tuple(_read_file(file) for file in files), stamp, signature, directory=True)
+
+
+def signature_path(path: Path) -> Path:
+    """Return the path of a bundle's signature."""
+    return path / _DIRECTORY_SIGNATURE if path.is_dir() else path.with_name(path.name + SIGNATURE_SUFFIX)
+
+
+def read_signature(path: Path) -> str:
+    """Return the signature of a bundle, or an empty string if there is none. Raises `OSError` if it cannot be read."""
+    try:
+        with signature_path(path).open("rb") as file:
+            return file.read(SIGNATURE_MAX_BYTES).decode("ascii", "replace")
+    except FileNotFoundError:
+        return ""
+
+
+def _read_file(path: Path) -> BundleDocument:
+    try:
+        with path.open("rb") as file:
+            return BundleDocument(str(path), file.read(MAX_BYTES + 1))
+    except OSError as error:
+        return BundleDocument(str(path), b"", unread=Problem(str(path), 1, 1, "", f"cannot be read: {error.strerror}"))
 
 
 class BundleDirectory:

@@ -26,7 +26,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from breakloop.errors import Problem, SettingsError, UnreadableError
-from breakloop.policy.files import BundleBytes
+from breakloop.policy.load import BundleBytes
 
 ED25519: Final = "ed25519"
 HMAC: Final = "hmac-sha256"

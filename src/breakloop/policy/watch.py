@@ -21,9 +21,9 @@ from typing import Any, Final, Protocol
 from breakloop.clock import Clock
 from breakloop.errors import BundleError, Problem, UnreadableError
 from breakloop.model.events import BUNDLE_EXPIRED, BUNDLE_LOADED, BUNDLE_REJECTED, Event, Publish
-from breakloop.policy.files import BundleBytes, BundleDocument, BundleOrigin, Stamp
-from breakloop.policy.load import LoadedBundle, load_fetched, load_text
+from breakloop.policy.load import BundleBytes, BundleDocument, LoadedBundle, Stamp, load_fetched, load_text
 from breakloop.policy.signing import SignatureError, Verifier
+from breakloop.policy.sources import BundleOrigin
 
 _FORMAT = 1
 

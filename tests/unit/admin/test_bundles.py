@@ -15,9 +15,8 @@ from breakloop.clock import FakeClock
 from breakloop.detect.counting import BuiltinLoopGuard
 from breakloop.errors import BundleError, Problem, StateError
 from breakloop.model.events import Event
-from breakloop.policy.files import BundleBytes, BundleDocument, BundleOrigin, FileOrigin, Stamp
-from breakloop.policy.load import LoadedBundle, load_fetched
-from breakloop.policy.remote_sources import PollBackoff, RedisOrigin
+from breakloop.policy.load import BundleBytes, BundleDocument, LoadedBundle, Stamp, load_fetched
+from breakloop.policy.sources import BundleOrigin, FileOrigin, PollBackoff, RedisOrigin
 from breakloop.policy.watch import BundleSource
 from breakloop.store.redis.bundle import NoPushedBundleError, PushDeniedError, PushedBundle
 

@@ -11,9 +11,9 @@ from breakloop.app.build import policy_source, policy_tls, policy_verifier
 from breakloop.clock import SystemClock
 from breakloop.config.settings import Settings
 from breakloop.errors import SettingsError
-from breakloop.policy.files import BundleBytes, BundleDocument, FileOrigin
-from breakloop.policy.remote_sources import HttpOrigin
+from breakloop.policy.load import BundleBytes, BundleDocument
 from breakloop.policy.signing import SignatureError, Signer, make_keys, read_private_key
+from breakloop.policy.sources import FileOrigin, HttpOrigin
 from tests.bundle_server import bundle_server
 from tests.e2e.certificates import Authority
 

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 from breakloop.errors import Problem, SettingsError, UnreadableError
-from breakloop.policy.files import BundleBytes, BundleDocument
+from breakloop.policy.load import BundleBytes, BundleDocument
 from breakloop.policy.signing import (
     SignatureError,
     Signer,

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from breakloop.errors import BundleError
-from breakloop.policy.files import BundleBytes, BundleDocument
-from breakloop.policy.load import load_fetched
+from breakloop.policy.load import BundleBytes, BundleDocument, load_fetched
 from breakloop.policy.signing import Signer, Verifier
 from breakloop.policy.watch import LastGood
 

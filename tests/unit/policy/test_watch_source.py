@@ -13,8 +13,8 @@ import pytest
 from breakloop.clock import FakeClock
 from breakloop.errors import BundleError, Problem
 from breakloop.model.events import BUNDLE_EXPIRED, BUNDLE_LOADED, BUNDLE_REJECTED, Event
-from breakloop.policy.files import POLL_S, BundleBytes, FileOrigin
-from breakloop.policy.load import LoadedBundle, load_fetched
+from breakloop.policy.load import BundleBytes, LoadedBundle, load_fetched
+from breakloop.policy.sources import POLL_S, FileOrigin
 from breakloop.policy.watch import FROM_LAST_GOOD, FROM_SOURCE, BundleSource
 
 BAD = "bundle_version: none\npolicies: []\n"

@@ -10,9 +10,9 @@ import pytest
 from breakloop.clock import FakeClock
 from breakloop.errors import Problem, UnreadableError
 from breakloop.model.events import BUNDLE_EXPIRED, BUNDLE_LOADED, BUNDLE_REJECTED, Event
-from breakloop.policy.files import BundleBytes, BundleDocument, FileOrigin, Stamp
-from breakloop.policy.load import LoadedBundle, load_fetched
+from breakloop.policy.load import BundleBytes, BundleDocument, LoadedBundle, Stamp, load_fetched
 from breakloop.policy.signing import Signer, Verifier
+from breakloop.policy.sources import FileOrigin
 from breakloop.policy.watch import FROM_LAST_GOOD, FROM_SOURCE, BundleSource
 
 SECRET = b"a shared secret of some length"

@@ -27,8 +27,8 @@ from breakloop.clock import FakeClock
 from breakloop.model.events import Event, nowhere
 from breakloop.observe.log import Logging
 from breakloop.observe.metrics import MetricValues
-from breakloop.policy.files import FileOrigin
 from breakloop.policy.load import load_fetched
+from breakloop.policy.sources import FileOrigin
 from breakloop.policy.watch import BundleSource
 
 BUNDLE = "bundle_version: {}\npolicies: []\n"

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from breakloop.clock import SystemClock
-from breakloop.policy import remote_sources
-from breakloop.policy.remote_sources import FetchError, HttpGet
+from breakloop.policy import sources
+from breakloop.policy.sources import FetchError, HttpGet
 from tests.bundle_server import BundleServer, Handler, Page, bundle_server
 from tests.e2e.certificates import Authority
 
@@ -25,7 +25,7 @@ def server() -> Iterator[BundleServer]:
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote_sources, "_STALL_S", 0.3)
+    monkeypatch.setattr(sources, "_STALL_S", 0.3)
 
 
 def getter(token: str = TOKEN) -> HttpGet:
@@ -114,7 +114,7 @@ def test_a_server_that_says_nothing(server: BundleServer) -> None:
 
 def test_a_server_that_drips(server: BundleServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """A byte now and then does not keep it waiting for ever (B-3)."""
-    monkeypatch.setattr(remote_sources, "_WHOLE_S", 0.2)
+    monkeypatch.setattr(sources, "_WHOLE_S", 0.2)
 
     def drip(handler: Handler) -> None:
         handler.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 999\r\n\r\n")

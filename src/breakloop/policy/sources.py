@@ -1,37 +1,132 @@
-"""Bundle sources that are not on this machine: an HTTP(S) URL, or a bundle pushed to Redis.
+"""Where a bundle comes from: a file or a directory, an HTTP(S) URL, or a bundle pushed to Redis.
 
-A URL is polled with conditional requests (ETag, Last-Modified). Its signature is the header field
+A source only returns bytes. `policy.watch` verifies them, validates them and puts them in force. A URL is polled with conditional requests (ETag, Last-Modified). Its signature is the header field
 `X-Breakloop-Signature`, or a file at the same path with `.sig` appended. Requests have limits on time, size and
 redirects; they block their thread, never the event loop. A pushed bundle reaches every instance within a second
 (`store.redis.bundle`).
 
-Sources are polled at a steady interval while they respond and with exponential backoff while they do not, with
+Remote sources are polled at a steady interval while they respond and with exponential backoff while they do not, with
 jitter so that instances do not poll at the same time.
 """
 
 from __future__ import annotations
 
 import http.client
+import os
 import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Final, NoReturn
+from pathlib import Path
+from typing import Final, NoReturn, Protocol
 from urllib.parse import SplitResult, urljoin, urlsplit
 
 from breakloop._version import __version__
 from breakloop.clock import Clock
 from breakloop.errors import BundleError, Problem, StateError, UnreadableError
 from breakloop.policy.documents import MAX_BYTES
-from breakloop.policy.files import SIGNATURE_MAX_BYTES, SIGNATURE_SUFFIX, BundleBytes, BundleDocument, Stamp
-from breakloop.policy.load import LoadedBundle
+from breakloop.policy.load import (
+    SIGNATURE_MAX_BYTES,
+    SIGNATURE_SUFFIX,
+    BundleBytes,
+    BundleDocument,
+    LoadedBundle,
+    Stamp,
+    read_path,
+    signature_path,
+)
 from breakloop.store.redis.bundle import BUNDLE_KEY, NoPushedBundleError, PushedBundle, PushedBundleStore
 
+POLL_S: Final = 0.5  # how often a file is checked
 _STALL_S: Final = 10.0  # to connect, and between two chunks of a response
 _WHOLE_S: Final = 60.0
 _PIECE_BYTES: Final = 64 * 1024
 _REDIRECTS_MAX: Final = 3
 _REDIRECTS: Final = frozenset((301, 302, 303, 307, 308))
+
+
+class BundleOrigin(Protocol):
+    """Where a bundle comes from. Used by one thread at a time, but never by that of the event loop."""
+
+    @property
+    def name(self) -> str:
+        """The name for display. It contains no credentials."""
+        ...
+
+    @property
+    def key(self) -> str:
+        """The identity of the source, used in the name of its last good copy."""
+        ...
+
+    @property
+    def whole(self) -> bool:
+        """Whether it never returns a partly written bundle, so that a problem can be reported at once."""
+        ...
+
+    def fetch(self, known: Stamp | None) -> BundleBytes | None:
+        """Return what it holds, or None if it still has this stamp. Raises `BundleError` or `OSError`."""
+        ...
+
+    def wait_s(self, failures: int) -> float:
+        """Return how long to wait before the next check, after this number of consecutive failures."""
+        ...
+
+
+class FileOrigin:
+    """A path that is checked twice a second. Links are followed, because Kubernetes updates a ConfigMap by replacing a
+    link.
+    """
+
+    __slots__ = ("_path", "_signed")
+
+    whole = False  # a file may be read while it is being saved
+
+    def __init__(self, path: Path, *, signed: bool = False) -> None:
+        self._path = path
+        self._signed = signed
+
+    @property
+    def name(self) -> str:
+        return str(self._path)
+
+    @property
+    def key(self) -> str:
+        return str(self._path.absolute())
+
+    def wait_s(self, failures: int) -> float:  # noqa: ARG002 - the protocol's
+        """Return half a second, regardless of failures: a check costs only a few system calls."""
+        return POLL_S
+
+    def fetch(self, known: Stamp | None) -> BundleBytes | None:
+        """Read the bundle, unless it is unchanged."""
+        stamp = _stamp(self._path)
+        if self._signed:
+            stamp = (stamp, _file_stamp(signature_path(self._path)))
+        if stamp == known:
+            return None
+        if self._path.is_fifo():  # reading it could block forever
+            problem = Problem(self.name, 1, 1, "", "is a pipe", "a bundle that is watched is a file or a directory")
+            raise BundleError([problem])
+        return read_path(self._path, signed=self._signed, stamp=stamp)
+
+
+def _stamp(path: Path) -> Stamp:
+    """Return the stamp of a path without reading its content."""
+    try:
+        if not path.is_dir():
+            return _file_stamp(path)
+        names = sorted(entry.name for entry in os.scandir(path) if not entry.name.startswith("."))
+    except OSError as error:
+        return ("", error.errno)
+    return tuple((name, _file_stamp(path / name)) for name in names)
+
+
+def _file_stamp(path: Path) -> Stamp:
+    try:
+        found = path.stat()
+    except OSError as error:
+        return ("", error.errno)
+    return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
 
 
 class FetchError(Exception):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from breakloop.policy.remote_sources import PollBackoff
+from breakloop.policy.sources import PollBackoff
 
 
 def test_steady_while_it_answers_and_never_late() -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from breakloop.errors import BundleError
-from breakloop.policy.files import POLL_S, FileOrigin, read_path, read_signature, signature_path
+from breakloop.policy.load import read_path, read_signature, signature_path
+from breakloop.policy.sources import POLL_S, FileOrigin
 
 
 def test_a_file_is_read_when_it_changed(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from breakloop.clock import FakeClock
-from breakloop.policy.files import BundleBytes, BundleDocument, BundleOrigin, FileOrigin
-from breakloop.policy.remote_sources import HttpGet, HttpOrigin, PollBackoff
+from breakloop.policy.load import BundleBytes, BundleDocument
+from breakloop.policy.sources import BundleOrigin, FileOrigin, HttpGet, HttpOrigin, PollBackoff
 
 
 def test_nothing_is_signed_or_forced_unless_it_is_said() -> None:

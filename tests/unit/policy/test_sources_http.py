@@ -8,9 +8,9 @@ import pytest
 
 from breakloop.clock import SystemClock
 from breakloop.errors import BundleError, UnreadableError
-from breakloop.policy import remote_sources
+from breakloop.policy import sources
 from breakloop.policy.load import load_fetched
-from breakloop.policy.remote_sources import HttpGet, HttpOrigin, PollBackoff
+from breakloop.policy.sources import HttpGet, HttpOrigin, PollBackoff
 from tests.bundle_server import BundleServer, bundle_server
 
 PACE = PollBackoff(5, 60, lambda: 0.0)
@@ -93,7 +93,7 @@ def test_packed_and_huge_answers(server: BundleServer, monkeypatch: pytest.Monke
     """Nothing is unpacked, and sizes are those of files (B-3)."""
     server.put("/policy.yaml", YAML, headers={"Content-Encoding": "gzip"})
     assert "packed the answer" in refused(source(server))
-    monkeypatch.setattr(remote_sources, "MAX_BYTES", 10)
+    monkeypatch.setattr(sources, "MAX_BYTES", 10)
     server.put("/policy.yaml", YAML)
     assert f"has {len(YAML)} bytes, more than the 10 allowed" in refused(source(server))
 

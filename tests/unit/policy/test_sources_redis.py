@@ -8,9 +8,8 @@ from hashlib import sha256
 import pytest
 
 from breakloop.errors import BundleError, StateError, UnreadableError
-from breakloop.policy.files import BundleBytes, BundleDocument
-from breakloop.policy.load import load_fetched
-from breakloop.policy.remote_sources import PollBackoff, RedisOrigin, to_push
+from breakloop.policy.load import BundleBytes, BundleDocument, load_fetched
+from breakloop.policy.sources import PollBackoff, RedisOrigin, to_push
 from breakloop.store.redis.bundle import NoPushedBundleError, PushedBundle
 
 DATA = b"bundle_version: 3\npolicies: []\n"
