@@ -1,10 +1,11 @@
 """Loads a bundle: reads and parses its files, validates them against the schema, and returns it, or raises
 `BundleError` with every problem and its location.
 
-The signature of a file is stored beside it (`policy.yaml.sig`), that of a directory inside it (`bundle.sig`). The files of a directory form one bundle: lists are joined in the order of the files, maps are merged, and any other
-field may appear in one file only. A bundle that needs an extra of the package which is not installed is rejected.
-Notes report what is valid but may surprise the author, such as expired overrides or kill switches that can never
-match; they do not prevent a bundle from loading.
+The signature of a file is stored beside it (`policy.yaml.sig`), that of a directory inside it (`bundle.sig`). The files
+of a directory form one bundle: lists are joined in the order of the files, maps are merged, and any other field may
+appear in one file only. A bundle that needs an extra of the package which is not installed is rejected. Notes report
+what is valid but may surprise the author, such as expired overrides or kill switches that can never match; they do not
+prevent a bundle from loading.
 """
 
 from __future__ import annotations
@@ -38,8 +39,7 @@ SIGNATURE_SUFFIX: Final = ".sig"
 SIGNATURE_MAX_BYTES: Final = 16 * 1024
 _DIRECTORY_SIGNATURE: Final = "bundle.sig"
 _SUFFIXES: Final = (".yaml", ".yml", ".json")
-_LISTS = ("policies", "kill_switches")
-_MAPS = ("agents", "projects")
+_MERGED: Final[dict[str, type]] = {"policies": list, "kill_switches": list, "agents": dict, "projects": dict}
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,18 +102,17 @@ class BundleDirectory:
     def __init__(self) -> None:
         self.data: dict[str, Any] = {}
         self.problems: list[Problem] = []
-        self._documents: list[tuple[str, DocumentPlaces]] = []
+        self._first: DocumentPlaces | None = None  # of the first file
         self._origin: dict[DocumentPath, tuple[DocumentPlaces, DocumentPath]] = {}
 
-    def add(self, data: Any, places: DocumentPlaces, file: str) -> None:
-        self._documents.append((file, places))
+    def add(self, data: Any, places: DocumentPlaces) -> None:
+        self._first = self._first or places
         if not isinstance(data, dict):
             self._problem(places, (), f"must be a map, got {describe(data)}")
             return
         for name, value in data.items():
-            if name in _LISTS and isinstance(value, list) and isinstance(self.data.get(name, []), list):
-                self._join(name, value, places)
-            elif name in _MAPS and isinstance(value, dict) and isinstance(self.data.get(name, {}), dict):
+            kind = _MERGED.get(name)
+            if kind is not None and isinstance(value, kind) and isinstance(self.data.get(name, value), kind):
                 self._merge(name, value, places)
             elif name not in self.data:
                 self.data[name] = value
@@ -130,26 +129,23 @@ class BundleDirectory:
             if origin is not None:
                 places, start = origin
                 return places.locate((*start, *path[length:]), key=key)
-        return self._documents[0][1].locate(())
+        assert self._first is not None  # noqa: S101 - a directory without files is rejected before
+        return self._first.locate(())
 
-    def _join(self, name: str, items: list[Any], places: DocumentPlaces) -> None:
-        joined = self.data.setdefault(name, [])
+    def _merge(self, name: str, items: list[Any] | dict[str, Any], places: DocumentPlaces) -> None:
+        """Append to a list, or add to a map, in which every key may stand in one file only."""
+        merged = self.data.setdefault(name, type(items)())
         self._origin.setdefault((name,), (places, (name,)))
-        for index, item in enumerate(items):
-            self._origin[name, len(joined)] = (places, (name, index))
-            joined.append(item)
-
-    def _merge(self, name: str, items: dict[str, Any], places: DocumentPlaces) -> None:
-        merged = self.data.setdefault(name, {})
-        self._origin.setdefault((name,), (places, (name,)))
-        for key, item in items.items():
-            if key in merged:
+        for key, item in items.items() if isinstance(items, dict) else enumerate(items):
+            if isinstance(merged, list):
+                self._origin[name, len(merged)] = (places, (name, key))
+                merged.append(item)
+            elif key in merged:
                 first = self.locate((name, key), key=True)
-                message = f'"{key}" is already in {first.file} on line {first.line}'
-                self._problem(places, (name, key), message)
-                continue
-            self._origin[name, key] = (places, (name, key))
-            merged[key] = item
+                self._problem(places, (name, key), f'"{key}" is already in {first.file} on line {first.line}')
+            else:
+                self._origin[name, key] = (places, (name, key))
+                merged[key] = item
 
     def _problem(self, places: DocumentPlaces, path: DocumentPath, message: str) -> None:
         self.problems.append(DocumentFinding(path, message, at_key=True).located(places))
@@ -160,25 +156,16 @@ def notes_for(bundle: schema.Bundle, now: float | None = None) -> list[DocumentF
     notes = [*_doubtful(bundle)]
     if now is not None:
         notes += _expired(bundle, now)
-    return _one_of_a_kind(notes)
-
-
-def _one_of_a_kind(notes: list[DocumentFinding]) -> list[DocumentFinding]:
-    """Combine similar notes, because thousands of policies may use the same feature. The note contains their number."""
     groups: dict[tuple[str, object], list[DocumentFinding]] = {}
     for note in notes:
         groups.setdefault((note.message, note.path[-1] if note.path else ""), []).append(note)
-    return [_with_count(group) for group in groups.values()]
+    return [_with_count(*group) for group in groups.values()]
 
 
-def _with_count(group: list[DocumentFinding]) -> DocumentFinding:
-    first = group[0]
-    if len(group) == 1:
-        return first
+def _with_count(first: DocumentFinding, *more: DocumentFinding) -> DocumentFinding:
+    """Return one note for similar ones, because thousands of policies may use the same feature."""
     hint = f"{first.hint}; " if first.hint else ""
-    return DocumentFinding(
-        first.path, first.message, f"{hint}and {len(group) - 1} more like it", first.at_key, first.place
-    )
+    return replace(first, hint=f"{hint}and {len(more)} more like it") if more else first
 
 
 def _doubtful(bundle: schema.Bundle) -> Iterator[DocumentFinding]:
@@ -281,7 +268,7 @@ def _load_directory(documents: tuple[BundleDocument, ...], now: float | None) ->
     kind = BundleError
     for document in documents:
         try:
-            merged.add(*_read(document), document.name)
+            merged.add(*_read(document))
         except BundleError as error:
             problems += error.problems
             kind = UnreadableError if isinstance(error, UnreadableError) else kind
@@ -329,8 +316,12 @@ def _validated(data: Any, places: DocumentPlaces, now: float | None) -> LoadedBu
 
 def digest(data: Any) -> str:
     """Return the SHA-256 of the content. It does not depend on layout, comments or the order of keys."""
-    canonical = json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
-    return hashlib.sha256(canonical.encode("ascii")).hexdigest()
+    return hashlib.sha256(canonical(data).encode("ascii")).hexdigest()
+
+
+def canonical(data: Any) -> str:
+    """Return the JSON text of a bundle in its one form: without spaces, with sorted keys."""
+    return json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
 
 
 def duplicates(data: dict[str, Any]) -> list[DocumentFinding]:
@@ -339,29 +330,27 @@ def duplicates(data: dict[str, Any]) -> list[DocumentFinding]:
     This works on the plain data, so that duplicates are reported together with all other problems.
     """
     policies = data.get("policies")
-    found: list[DocumentFinding] = []
-    ids: dict[str, int] = {}
-    for index, policy in enumerate(policies if isinstance(policies, list) else []):
-        if not isinstance(policy, dict):
-            continue
-        name, spec = policy.get("id"), policy.get("spec")
-        if isinstance(name, str) and name and ids.setdefault(name, index) != index:
-            message = f'policy id "{name}" is already used by policies[{ids[name]}]'
-            found.append(
-                DocumentFinding(("policies", index, "id"), message, "ids name counters, so each must be its own")
-            )
-        if isinstance(spec, dict) and isinstance(spec.get("rules"), list):
-            found += _duplicate_rules(spec["rules"], index)
-    return found
-
-
-def _duplicate_rules(rules: list[Any], policy: int) -> list[DocumentFinding]:
-    found: list[DocumentFinding] = []
-    names: dict[str, int] = {}
-    for index, rule in enumerate(rules):
-        name = rule.get("name") if isinstance(rule, dict) else None
-        if isinstance(name, str) and name and names.setdefault(name, index) != index:
-            message = f'rule name "{name}" is already used by rules[{names[name]}]'
+    found = [
+        DocumentFinding(
+            ("policies", index, "id"),
+            f'policy id "{name}" is already used by policies[{first}]',
+            "ids name counters, so each must be its own",
+        )
+        for index, name, first in _repeated(policies, "id")
+    ]
+    for policy, one in enumerate(policies if isinstance(policies, list) else []):
+        spec = one.get("spec") if isinstance(one, dict) else None
+        for index, name, first in _repeated(spec.get("rules") if isinstance(spec, dict) else None, "name"):
             path = ("policies", policy, "spec", "rules", index, "name")
+            message = f'rule name "{name}" is already used by rules[{first}]'
             found.append(DocumentFinding(path, message, "names separate counters within a policy"))
     return found
+
+
+def _repeated(items: Any, field: str) -> Iterator[tuple[int, str, int]]:
+    """Yield the index and the name of each item whose name an earlier one has, and the index of that one."""
+    seen: dict[str, int] = {}
+    for index, item in enumerate(items if isinstance(items, list) else []):
+        name = item.get(field) if isinstance(item, dict) else None
+        if isinstance(name, str) and name and seen.setdefault(name, index) != index:
+            yield index, name, seen[name]

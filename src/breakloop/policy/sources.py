@@ -1,9 +1,9 @@
 """Where a bundle comes from: a file or a directory, an HTTP(S) URL, or a bundle pushed to Redis.
 
-A source only returns bytes. `policy.watch` verifies them, validates them and puts them in force. A URL is polled with conditional requests (ETag, Last-Modified). Its signature is the header field
-`X-Breakloop-Signature`, or a file at the same path with `.sig` appended. Requests have limits on time, size and
-redirects; they block their thread, never the event loop. A pushed bundle reaches every instance within a second
-(`store.redis.bundle`).
+A source only returns bytes. `policy.watch` verifies them, validates them and puts them in force. A URL is polled with
+conditional requests (ETag, Last-Modified). Its signature is the header field `X-Breakloop-Signature`, or a file at the
+same path with `.sig` appended. Requests have limits on time, size and redirects; they block their thread, never the
+event loop. A pushed bundle reaches every instance within a second (`store.redis.bundle`).
 
 Remote sources are polled at a steady interval while they respond and with exponential backoff while they do not, with
 jitter so that instances do not poll at the same time.
@@ -48,20 +48,9 @@ _REDIRECTS: Final = frozenset((301, 302, 303, 307, 308))
 class BundleOrigin(Protocol):
     """Where a bundle comes from. Used by one thread at a time, but never by that of the event loop."""
 
-    @property
-    def name(self) -> str:
-        """The name for display. It contains no credentials."""
-        ...
-
-    @property
-    def key(self) -> str:
-        """The identity of the source, used in the name of its last good copy."""
-        ...
-
-    @property
-    def whole(self) -> bool:
-        """Whether it never returns a partly written bundle, so that a problem can be reported at once."""
-        ...
+    name: str  # for display, without credentials
+    key: str  # the identity of the source, used in the name of its last good copy
+    whole: bool  # it never returns a partly written bundle, so a problem can be reported at once
 
     def fetch(self, known: Stamp | None) -> BundleBytes | None:
         """Return what it holds, or None if it still has this stamp. Raises `BundleError` or `OSError`."""
@@ -77,21 +66,13 @@ class FileOrigin:
     link.
     """
 
-    __slots__ = ("_path", "_signed")
-
     whole = False  # a file may be read while it is being saved
 
     def __init__(self, path: Path, *, signed: bool = False) -> None:
         self._path = path
         self._signed = signed
-
-    @property
-    def name(self) -> str:
-        return str(self._path)
-
-    @property
-    def key(self) -> str:
-        return str(self._path.absolute())
+        self.name = str(path)
+        self.key = str(path.absolute())
 
     def wait_s(self, failures: int) -> float:  # noqa: ARG002 - the protocol's
         """Return half a second, regardless of failures: a check costs only a few system calls."""
@@ -148,8 +129,6 @@ class HttpResponse:
 
 class HttpGet:
     """Sends GET requests to one server. The token is not sent to any other server."""
-
-    __slots__ = ("_clock", "_tls", "_token")
 
     def __init__(self, clock: Clock, *, token: str = "", tls: ssl.SSLContext | None = None) -> None:
         self._clock = clock
@@ -265,20 +244,14 @@ _MEANINGS: Final = {
 class HttpOrigin:
     """A bundle at a URL. Used by one thread at a time."""
 
-    __slots__ = ("_get", "_pace", "_signed", "_url", "name")
-
     whole = True  # a truncated response is detected
 
     def __init__(self, url: str, get: HttpGet, pace: PollBackoff, *, signed: bool = False) -> None:
-        self._url = url
+        self.key = self._url = url
         self._get = get
         self._pace = pace
         self._signed = signed
         self.name = urlsplit(url)._replace(query="", fragment="").geturl()  # a query may contain a credential
-
-    @property
-    def key(self) -> str:
-        return self._url
 
     def wait_s(self, failures: int) -> float:
         return self._pace.wait_s(failures)
@@ -344,19 +317,12 @@ def _kind(content_type: str) -> str:
 class RedisOrigin:
     """A bundle pushed to Redis."""
 
-    __slots__ = ("_pace", "_shelf", "name")
-
     whole = True  # a push is atomic
 
     def __init__(self, shelf: PushedBundleStore, pace: PollBackoff) -> None:
         self._shelf = shelf
         self._pace = pace
-        self.name = f"{shelf.name}#{BUNDLE_KEY}"
-
-    @property
-    def key(self) -> str:
-        """The address of the Redis server and the key of the bundle."""
-        return self.name
+        self.name = self.key = f"{shelf.name}#{BUNDLE_KEY}"
 
     def wait_s(self, failures: int) -> float:
         return self._pace.wait_s(failures)

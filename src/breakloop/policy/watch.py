@@ -21,7 +21,7 @@ from typing import Any, Final, Protocol
 from breakloop.clock import Clock
 from breakloop.errors import BundleError, Problem, UnreadableError
 from breakloop.model.events import BUNDLE_EXPIRED, BUNDLE_LOADED, BUNDLE_REJECTED, Event, Publish
-from breakloop.policy.load import BundleBytes, BundleDocument, LoadedBundle, Stamp, load_fetched, load_text
+from breakloop.policy.load import BundleBytes, BundleDocument, LoadedBundle, Stamp, canonical, load_fetched, load_text
 from breakloop.policy.signing import SignatureError, Verifier
 from breakloop.policy.sources import BundleOrigin
 
@@ -33,8 +33,6 @@ class LastGood:
     source.
     """
 
-    __slots__ = ("_source", "path")
-
     def __init__(self, data_dir: Path, source: Path | str) -> None:
         self._source = str(source.absolute()) if isinstance(source, Path) else source
         name = sha256(self._source.encode("utf-8", "surrogateescape")).hexdigest()[:32]
@@ -43,7 +41,7 @@ class LastGood:
     def write(self, loaded: LoadedBundle, fetched: BundleBytes | None = None) -> str:
         """Save a bundle with its signed bytes. Returns why this failed, or an empty string."""
         bundle = loaded.bundle.model_dump(mode="json", by_alias=True, exclude_unset=True)
-        text = _canonical(bundle)
+        text = canonical(bundle)
         try:
             if load_text(text.encode(), "last-good.json").bundle != loaded.bundle:
                 return "it does not read back the same"
@@ -77,7 +75,7 @@ class LastGood:
             raise self._damaged(error.strerror or str(error)) from None
         try:
             copy = json.loads(raw)
-            text = _canonical(copy["bundle"])
+            text = canonical(copy["bundle"])
             intact = copy["format"] == _FORMAT and copy["checksum"] == sha256(text.encode()).hexdigest()
             intact = intact and isinstance(copy["digest"], str) and copy["source"] == self._source
         except (ValueError, KeyError, TypeError, RecursionError):
@@ -94,7 +92,7 @@ class LastGood:
         file can compute it.
         """
         try:
-            fetched = _unsigned() if signed is None else _read_signed(signed)
+            fetched = BundleBytes((BundleDocument("", b""),)) if signed is None else _read_signed(signed)
         except (ValueError, KeyError, TypeError):
             raise self._damaged("what was signed is not there") from None
         try:
@@ -125,14 +123,6 @@ def _read_signed(signed: Any) -> BundleBytes:
     if not documents or (len(documents) > 1 and not directory):
         raise ValueError("documents")
     return BundleBytes(documents, (), str(signed["signature"]), directory=directory)
-
-
-def _unsigned() -> BundleBytes:
-    return BundleBytes((BundleDocument("", b""),))
-
-
-def _canonical(bundle: object) -> str:
-    return json.dumps(bundle, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
 
 
 def _write_whole(path: Path, content: bytes) -> None:
@@ -197,32 +187,6 @@ class BundleFeed(Protocol):
 class BundleSource:
     """Keeps the newest valid bundle of one source in force."""
 
-    __slots__ = (
-        "_clock",
-        "_expiry_told",
-        "_failing",
-        "_failures",
-        "_fetched",
-        "_last_good",
-        "_load",
-        "_on_bundle",
-        "_publish",
-        "_seen",
-        "_settled",
-        "_source",
-        "_told",
-        "_unread",
-        "_verifier",
-        "accepted",
-        "current",
-        "loaded",
-        "loaded_at",
-        "origin",
-        "problems",
-        "rejected",
-        "turn",
-    )
-
     def __init__(
         self,
         source: BundleOrigin,
@@ -244,16 +208,14 @@ class BundleSource:
         self._fetched: BundleBytes | None = None  # what the last attempt fetched
         self._seen: Stamp | None = None  # the state of the source in the last attempt, if known
         self._settled: Stamp | None = None  # the state of the source that has been handled
-        self._failing: tuple[Stamp | None, float] | None = (
-            None  # a state that cannot be used, and since when; not yet reported
-        )
+        # A state that cannot be used, and since when; not yet reported.
+        self._failing: tuple[Stamp | None, float] | None = None
         self._unread = False  # the last attempt could not read the source
         self._failures = 0  # number of consecutive failures to reach it
         self._told = ""  # the problem reported last
         self._expiry_told = ""
-        self.turn = (
-            RLock()
-        )  # held while checking the source, and by code that changes the source and then has it checked
+        # Held while checking the source, and by code that changes the source and then has it checked.
+        self.turn = RLock()
         self.current: LoadedBundle | None = None
         self.accepted: BundleBytes | None = None  # the bytes of `current`, if they came from the source
         self.origin = ""
@@ -275,47 +237,40 @@ class BundleSource:
     def start(self) -> bool:
         """Load the first bundle, from the last good copy if necessary. Returns whether a bundle is in force."""
         with self.turn:
-            self._start()
+            problems = self._attempt(lambda: self._look(None), FROM_SOURCE, force=True)
+            self._settle()
+            if problems:
+                self._reject(problems)
+                if self._last_good is not None:
+                    self._use_last_good(self._last_good)
+            self._check_expiry()
         return self.current is not None
 
-    def _start(self) -> None:
-        problems = self._attempt(lambda: self._look(None), FROM_SOURCE, force=True)
-        self._settle()
-        if problems:
-            self._reject(problems)
-            if self._last_good is not None:
-                copy = self._last_good
-                problems = self._attempt(lambda: _found(copy.read(self._verifier)), FROM_LAST_GOOD, force=True)
-                if problems and problems[0].file == str(copy.path):
-                    self._tell_rejected(problems)
-        self._check_expiry()
+    def _use_last_good(self, copy: LastGood) -> None:
+        problems = self._attempt(lambda: copy.read(self._verifier), FROM_LAST_GOOD, force=True)
+        if problems and problems[0].file == str(copy.path):
+            self._tell_rejected(problems)
 
     def poll(self) -> None:
         """Check whether the source has changed, and load it if so."""
         with self.turn:
-            self._poll()
-
-    def _poll(self) -> None:
-        problems = self._attempt(lambda: self._look(self._settled), FROM_SOURCE, force=False)
-        if not problems or self._is_final():
-            self._settle()
-            if problems:
-                self._reject(problems)
-        self._check_expiry()
+            problems = self._attempt(lambda: self._look(self._settled), FROM_SOURCE, force=False)
+            if not problems or self._is_final():
+                self._settle()
+                if problems:
+                    self._reject(problems)
+            self._check_expiry()
 
     def reload(self) -> None:
         """Load now, whether or not anything changed. A lower version is accepted, because an operator requested the
         reload.
         """
         with self.turn:
-            self._reload()
-
-    def _reload(self) -> None:
-        problems = self._attempt(lambda: self._look(None), FROM_SOURCE, force=True)
-        self._settle()
-        if problems:
-            self._told = ""  # an explicit reload always reports problems, even the same ones again
-            self._reject(problems)
+            problems = self._attempt(lambda: self._look(None), FROM_SOURCE, force=True)
+            self._settle()
+            if problems:
+                self._told = ""  # an explicit reload always reports problems, even the same ones again
+                self._reject(problems)
 
     def _settle(self) -> None:
         """Mark this state as handled, unless it could not be read: such an error may go away without a change of the
@@ -444,9 +399,3 @@ class BundleSource:
             self._expiry_told = self.current.digest
             data = {"version": self.current.bundle.bundle_version, "expired_at": expires.isoformat()}
             self._publish(Event(BUNDLE_EXPIRED, now, data))
-
-
-def _found(copy: LoadedBundle | None) -> LoadedBundle:
-    if copy is None:
-        raise BundleError([Problem("", 1, 1, "", "there is no last good copy")])
-    return copy
