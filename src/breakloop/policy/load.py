@@ -39,7 +39,7 @@ SIGNATURE_SUFFIX: Final = ".sig"
 SIGNATURE_MAX_BYTES: Final = 16 * 1024
 _DIRECTORY_SIGNATURE: Final = "bundle.sig"
 _SUFFIXES: Final = (".yaml", ".yml", ".json")
-_MERGED: Final[dict[str, type]] = {"policies": list, "kill_switches": list, "agents": dict, "projects": dict}
+_MERGED: Final[dict[str, Any]] = {"policies": list, "kill_switches": list, "agents": dict, "projects": dict}
 
 
 @dataclass(frozen=True, slots=True)
