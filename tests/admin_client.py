@@ -11,8 +11,7 @@ from starlette.types import ASGIApp
 
 from breakloop.admin.api.operations import Operation
 from breakloop.admin.app import admin_app
-from breakloop.admin.auth import COOKIE, AdminToken, AdminTokens, Auth
-from breakloop.admin.services import OPERATOR, VIEWER
+from breakloop.admin.auth import COOKIE, OPERATOR, VIEWER, AdminToken, AdminTokens, Auth
 from tests.admin_world import World
 
 OWN, LOOKS = "token-of-ada", "token-of-grace"

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
-from breakloop.admin.services import AdminServices
+from breakloop.admin.actions import AdminServices
 from breakloop.clock import FakeClock
 from breakloop.engine.breakers import BreakerState
 from breakloop.engine.engine import Engine
@@ -159,7 +159,7 @@ POLICIES: list[Row] = [
 
 
 class FakeBundles:
-    """`admin.services.Bundles` that remembers what it was asked."""
+    """`BundleAdmin` that remembers what it was asked."""
 
     def __init__(self, policies: Sequence[Row]) -> None:
         self.rows = [dict(one) for one in policies]
@@ -198,7 +198,7 @@ class FakeBundles:
 
 
 class FakeHooks:
-    """`admin.services.Hooks` that remembers what it was asked."""
+    """`Alerts` that remembers what it was asked."""
 
     def __init__(self, hooks: Sequence[Row], deliveries: Sequence[Row], rules: Sequence[Row]) -> None:
         self.hooks = list(hooks)

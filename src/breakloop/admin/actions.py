@@ -6,30 +6,59 @@ An action is written to the audit log before it is acknowledged. Orders also wai
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
 
 from breakloop.admin.auth import AdminIdentity
+from breakloop.admin.bundles import BundleAdmin
 from breakloop.admin.errors import ApiError
-from breakloop.admin.services import AdminServices
+from breakloop.alerts.service import Alerts
+from breakloop.clock import Clock
 from breakloop.engine.breakers import BreakerState
+from breakloop.engine.operator import Operator
 from breakloop.engine.quarantine import Hold
 from breakloop.errors import BreakloopError
+from breakloop.history.store import History
 from breakloop.history.values import IncidentFilter
 from breakloop.model.records import STOPPED, is_blocked
 from breakloop.policy.diagnostics import nearest
 from breakloop.policy.orders import checked_agent
 
-T = TypeVar("T")
 SNOOZE_MAX_S: Final = 30 * 86_400.0
 _NAMES_MAX: Final = 500  # known agents that are searched for a similar name
 _DETAIL_MAX: Final = 300  # characters of a text in the audit log
 
 
+@dataclass(slots=True)
+class AdminServices:
+    """What the API and the dashboard work with. The application builds it, for one process or for several."""
+
+    clock: Clock
+    history: History
+    operator: Operator
+    bundles: BundleAdmin
+    alerts: Alerts
+    project: str  # the default project
+    status: Callable[[], Mapping[str, Any]]  # version, url, uptime_seconds, state, degraded, workers, tally
+    settings: Callable[[], Sequence[tuple[str, str, str]]]  # name, value with secrets masked, origin
+    metrics: Callable[[], bytes]  # in the Prometheus text format
+    breakers: Callable[[], Awaitable[list[BreakerState]]]
+    reset_breaker: Callable[[str, str], Awaitable[BreakerState | None]]
+    snooze: Callable[[str, float, str], Awaitable[None]]  # fingerprint, until, by
+    counters: Callable[[str], Awaitable[list[Mapping[str, Any]]]]  # by prefix of the key
+    live: Callable[[], AsyncIterator[Mapping[str, Any]]]  # events and sums as they happen, for one listener
+    in_thread: Callable[[Callable[[], Any]], Awaitable[Any]]  # runs a blocking function in a thread
+    # Applies the settings of an agent (project, agent, settings); `history.set_agent` stores them.
+    agent_changed: Callable[[str, str, Mapping[str, Any]], Awaitable[None]] | None = None
+
+    async def past(self, ask: Callable[[History], Any]) -> Any:
+        """Query the history, in a thread."""
+        return await self.in_thread(lambda: ask(self.history))
+
+
 class Actions:
     """The actions of one operator."""
-
-    __slots__ = ("_services", "_who")
 
     def __init__(self, services: AdminServices, who: AdminIdentity) -> None:
         self._services = services
@@ -43,10 +72,9 @@ class Actions:
 
     async def seen(self, project: str, agent: str) -> tuple[bool, str]:
         """Return whether an agent was ever seen, and if not, the known agent with the most similar name, or ""."""
-        history = self._services.history
-        if await self._services.in_thread(lambda: history.agent(project, agent)) is not None:
+        if await self._services.past(lambda history: history.agent(project, agent)) is not None:
             return True, ""
-        known = await self._services.in_thread(lambda: history.agents(project, "", _NAMES_MAX))
+        known = await self._services.past(lambda history: history.agents(project, "", _NAMES_MAX))
         return False, nearest(agent, [one.agent for one in known]) or ""
 
     async def release(
@@ -67,19 +95,19 @@ class Actions:
 
     async def _blocked(self, project: str, agent: str, caller: str) -> int:
         """Return how many loops are being denied, on any instance."""
-        history, now = self._services.history, self._services.clock.now()
+        now = self._services.clock.now()
         wanted = IncidentFilter(state=STOPPED, project=project, agent=agent, shadow=False)
-        found = await self._services.in_thread(lambda: history.incidents(wanted))
+        found = await self._services.past(lambda history: history.incidents(wanted))
         return sum(caller in {"", one.caller} and is_blocked(one, now) for one in found)
 
     async def set_agent(self, project: str, agent: str, changes: Mapping[str, Any]) -> dict[str, Any]:
         """Change the run-time settings of an agent; None removes a setting. Raises `OrderError`."""
-        services, history = self._services, self._services.history
+        services = self._services
         if not agent.strip():
             raise ApiError(400, "must not be empty", field="agent")
-        known = await services.in_thread(lambda: history.agent(project, agent))
+        known = await services.past(lambda history: history.agent(project, agent))
         wanted = checked_agent({**(known.settings if known else {}), **changes})
-        await services.in_thread(lambda: history.set_agent(project, agent, wanted))
+        await services.past(lambda history: history.set_agent(project, agent, wanted))
         if services.agent_changed is not None:
             await services.agent_changed(project, agent, wanted)
         await self.audit("agent.settings", f"{project}/{agent}", changes)
@@ -129,24 +157,24 @@ class Actions:
 
     async def apply(self, text: bytes, *, force: bool) -> Mapping[str, Any]:
         """Activate a bundle. Raises `BundleError`."""
-        made = await self._bundle(lambda: self._services.bundles.apply(text, force=force, by=self._who.name))
+        made = await self._changed(lambda bundles: bundles.apply(text, force=force, by=self._who.name))
         await self.audit("bundle.apply", str(made.get("version", "")), _of(made) | {"force": force})
         return made
 
     async def rollback(self, version: int) -> Mapping[str, Any]:
         """Activate an earlier bundle again. Raises `BundleError`."""
-        made = await self._bundle(lambda: self._services.bundles.rollback(version, by=self._who.name))
+        made = await self._changed(lambda bundles: bundles.rollback(version, by=self._who.name))
         await self.audit("bundle.rollback", str(version), _of(made))
         return made
 
     async def promote(self, policy: str) -> Mapping[str, Any]:
         """Change a policy from shadow to enforce mode, in the bundle itself. Raises `BundleError`."""
-        made = await self._bundle(lambda: self._services.bundles.promote(policy, by=self._who.name))
+        made = await self._changed(lambda bundles: bundles.promote(policy, by=self._who.name))
         await self.audit("policy.promote", policy, _of(made))
         return made
 
-    async def _bundle(self, work: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
-        made: Mapping[str, Any] = await self._services.in_thread(work)
+    async def _changed(self, change: Callable[[BundleAdmin], Mapping[str, Any]]) -> Mapping[str, Any]:
+        made: Mapping[str, Any] = await self._services.in_thread(lambda: change(self._services.bundles))
         return made
 
     async def add_webhook(self, url: str, events: Sequence[str], *, allow_private: bool) -> Mapping[str, Any]:
@@ -193,11 +221,11 @@ class Actions:
 
     async def audit(self, action: str, target: str, detail: Mapping[str, Any]) -> None:
         """Write an entry to the audit log. Raises `ApiError` if that fails; the action itself is not undone."""
-        who, history, now = self._who, self._services.history, self._services.clock.now()
+        who, now = self._who, self._services.clock.now()
         short = {name: value[:_DETAIL_MAX] if isinstance(value, str) else value for name, value in detail.items()}
         try:
-            await self._services.in_thread(
-                lambda: history.add_audit(who.name, who.role, action, target[:_DETAIL_MAX], short, now)
+            await self._services.past(
+                lambda history: history.add_audit(who.name, who.role, action, target[:_DETAIL_MAX], short, now)
             )
         except BreakloopError as error:
             message = f"the action was carried out, but could not be written to the audit log: {error}"

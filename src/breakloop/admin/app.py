@@ -25,13 +25,13 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from breakloop.admin.actions import AdminServices
 from breakloop.admin.api import api_routes, body_bounds
 from breakloop.admin.api.operations import BODY_MAX, BUNDLE_MAX
 from breakloop.admin.auth import METRICS, Auth, AuthMiddleware, SessionCookies
 from breakloop.admin.dashboard import dashboard_routes, page_renderer
 from breakloop.admin.dashboard.render import PageRenderer
 from breakloop.admin.errors import CODES, ApiError, fault_of
-from breakloop.admin.services import AdminServices
 from breakloop.errors import BreakloopError
 
 _LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "::1"})

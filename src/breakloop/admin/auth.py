@@ -36,10 +36,9 @@ from starlette.responses import HTMLResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from breakloop.admin.errors import ApiError
-from breakloop.admin.services import OPERATOR, VIEWER
 from breakloop.clock import Clock
 
-ROLES: Final = (VIEWER, OPERATOR)
+VIEWER, OPERATOR = ROLES = ("viewer", "operator")
 OWN_NAME: Final = "operator"  # name of the generated token, or of the one in admin_token
 FILE: Final = "admin-token.sha256"
 _PREFIX: Final = "bl_"

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from breakloop._version import __version__
+from breakloop.admin.actions import AdminServices
 from breakloop.admin.app import AdminServer, admin_app
 from breakloop.admin.auth import Auth, open_tokens
 from breakloop.admin.bundles import BundleAdmin, BundleTarget
-from breakloop.admin.services import AdminServices
 from breakloop.alerts.service import AlertConfig, Alerts, configure
 from breakloop.alerts.transport import DeliveryContext, tls_context
 from breakloop.app import build

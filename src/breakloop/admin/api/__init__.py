@@ -17,7 +17,8 @@ from starlette.responses import Response
 from starlette.routing import Route, compile_path
 from starlette.types import Scope
 
-from breakloop.admin.api import agents, alerts, bundle, history, orders, status
+from breakloop.admin.actions import AdminServices
+from breakloop.admin.api import agents, alerts, bundle, history, orders
 from breakloop.admin.api.operations import (
     BODY_MAX,
     PREFIX,
@@ -30,7 +31,6 @@ from breakloop.admin.api.operations import (
 )
 from breakloop.admin.auth import identity
 from breakloop.admin.errors import ApiError, fault_of
-from breakloop.admin.services import AdminServices
 from breakloop.errors import BreakloopError
 
 OPERATIONS: Final = (
@@ -39,7 +39,7 @@ OPERATIONS: Final = (
     *orders.OPERATIONS,
     *bundle.OPERATIONS,
     *alerts.OPERATIONS,
-    *status.OPERATIONS,
+    *bundle.PROCESS_OPERATIONS,
 )
 DOCUMENT: Final = f"{PREFIX}/openapi.json"
 

@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import math
+from typing import Annotated, Any
 
 import msgspec
 
-from breakloop.admin.api.operations import AgentChanges, Ends, Most, Name, Operation, OperationRequest, ends
-from breakloop.admin.api.responses import (
-    AgentSettings,
-    AgentsResponse,
-    AgentView,
-    HoldsResponse,
-    HoldView,
-    KillResponse,
-    ReleaseResponse,
-    agent_view,
-    hold_view,
-)
+from breakloop.admin.api.operations import AgentChanges, Ends, Most, Name, OperationRequest, Operations, Reason, ends
 from breakloop.admin.errors import ApiError
-from breakloop.engine.quarantine import CALLER
+from breakloop.engine.quarantine import CALLER, Hold
+from breakloop.model.records import AgentRecord
+from breakloop.policy.compiled import CompiledKillSwitch
 
-Reason = Annotated[str, msgspec.Meta(min_length=1, max_length=256, description="Reason, shown to people.")]
+OPERATIONS = Operations()
 
 
 class ProjectQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -56,19 +48,94 @@ class ReleaseBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     run: Name = ""
 
 
+class HoldView(msgspec.Struct, kw_only=True):
+    """A hold: an agent, a caller or a run in quarantine."""
+
+    binds: str
+    project: str
+    caller: str
+    agent: str
+    run: str
+    since: float
+    until: float | None
+    reason: str
+    by: str
+
+
+class AgentView(msgspec.Struct, kw_only=True):
+    """An agent and its holds; `stopped_by` is the kill switch that denies all its requests."""
+
+    project: str
+    agent: str
+    callers: int = 0
+    first_at: float | None = None
+    last_at: float | None = None
+    requests: int = 0
+    denied: int = 0
+    loops: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost_microusd: int = 0
+    today_microusd: int = 0
+    saved_microusd: int = 0
+    model: str = ""
+    settings: dict[str, Any] = {}
+    holds: list[HoldView] = []
+    stopped_by: str = ""
+
+
+class AgentsResponse(msgspec.Struct):
+    """Agents, the last seen first."""
+
+    agents: list[AgentView]
+
+
+class AgentSettings(msgspec.Struct):
+    """The run-time settings of an agent after the change."""
+
+    project: str
+    agent: str
+    settings: dict[str, Any]
+
+
+class KillResponse(msgspec.Struct):
+    """An agent that is quarantined. If it was never seen, `did_you_mean` is a known agent with a similar name."""
+
+    hold: HoldView
+    shared: bool
+    seen: bool
+    did_you_mean: str
+
+
+class ReleaseResponse(msgspec.Struct):
+    """The holds that ended, and how many loops are no longer blocked."""
+
+    released: list[HoldView]
+    loops: int
+    shared: bool
+
+
+class HoldsResponse(msgspec.Struct):
+    """All holds."""
+
+    holds: list[HoldView]
+
+
+@OPERATIONS("GET", "/agents", "listAgents", query=AgentsQuery)
 async def agents(request: OperationRequest) -> AgentsResponse:
-    """Return the agents that match, of one project or of all; then those that are quarantined and were never seen."""
-    query, history, stops = request.query, request.services.history, request.services.operator.stops
-    found = await request.services.in_thread(lambda: history.agents(query.project, query.find, query.most))
+    """List agents, the last seen first."""
+    query, stops = request.query, request.services.operator.stops
+    found = await request.past(lambda history: history.agents(query.project, query.find, query.most))
     holds = _holds(request)
     seen = [agent_view(one, _of(holds, one.project, one.agent), stops(one.agent)) for one in found]
     return AgentsResponse((seen + await _unseen(request, holds))[: query.most])
 
 
+@OPERATIONS("GET", "/agents/{id}", "getAgent", query=ProjectQuery)
 async def agent(request: OperationRequest) -> AgentView:
-    """Return an agent, also one that is quarantined and was never seen."""
-    name, project, history = request.path["id"], request.project, request.services.history
-    found = await request.services.in_thread(lambda: history.agent(project, name))
+    """Show one agent."""
+    name, project = request.path["id"], request.project
+    found = await request.past(lambda history: history.agent(project, name))
     holds = _of(_holds(request), project, name)
     if found is not None:
         return agent_view(found, holds, request.services.operator.stops(name))
@@ -77,13 +144,17 @@ async def agent(request: OperationRequest) -> AgentView:
     return AgentView(project=project, agent=name, holds=holds)
 
 
+@OPERATIONS("PATCH", "/agents/{id}", "setAgent", query=ProjectQuery, body=AgentChanges, acts=True)
 async def change(request: OperationRequest) -> AgentSettings:
+    """Change an agent's settings, as in the bundle's `agents`; null removes a setting."""
     name = request.path["id"]
     settings = await request.actions.set_agent(request.project, name, request.body)
     return AgentSettings(request.project, name, settings)
 
 
+@OPERATIONS("POST", "/agents/{id}/kill", "killAgent", query=ProjectQuery, body=KillBody, acts=True)
 async def kill(request: OperationRequest) -> KillResponse:
+    """Quarantine an agent by its name, until released or until it expires."""
     until = ends(request.body.expires_at)
     name, actions = request.path["id"], request.actions
     hold, shared = await actions.kill(request.project, name, request.body.reason, until)
@@ -91,17 +162,25 @@ async def kill(request: OperationRequest) -> KillResponse:
     return KillResponse(hold_view(hold), shared, seen, meant)
 
 
+@OPERATIONS("POST", "/agents/{id}/release", "releaseAgent", query=ProjectQuery, body=EmptyBody, acts=True)
 async def release(request: OperationRequest) -> ReleaseResponse:
-    ended, loops, shared = await request.actions.release(request.project, agent=_named(request.path["id"]))
+    """End all holds on an agent, and clear its loops."""
+    if not request.path["id"]:
+        raise ApiError(400, "must not be empty", field="id")
+    ended, loops, shared = await request.actions.release(request.project, agent=request.path["id"])
     return ReleaseResponse([hold_view(one) for one in ended], loops, shared)
 
 
+@OPERATIONS("GET", "/quarantine", "listHolds", query=ProjectQuery)
 async def quarantine(request: OperationRequest) -> HoldsResponse:
+    """List all holds."""
     wanted = request.query.project
     return HoldsResponse([one for one in _holds(request) if wanted in {"", one.project}])
 
 
+@OPERATIONS("POST", "/quarantine/release", "releaseHolds", query=ProjectQuery, body=ReleaseBody, acts=True)
 async def release_any(request: OperationRequest) -> ReleaseResponse:
+    """End the holds on an agent, a caller or a run."""
     body, release = request.body, request.actions.release
     ended, loops, shared = await release(request.project, agent=body.agent, caller=body.caller, run=body.run)
     return ReleaseResponse([hold_view(one) for one in ended], loops, shared)
@@ -109,18 +188,11 @@ async def release_any(request: OperationRequest) -> ReleaseResponse:
 
 async def _unseen(request: OperationRequest, holds: list[HoldView]) -> list[AgentView]:
     """Return agents that are quarantined by name and were never seen: a mistyped name shows up here."""
-    query, history = request.query, request.services.history
-    find = query.find.lower()
+    query, find = request.query, request.query.find.lower()
     held = {(one.project, one.agent) for one in holds if one.agent and one.binds != CALLER}
     wanted = sorted(who for who in held if query.project in {"", who[0]} and find in who[1].lower())
-    found = await request.services.in_thread(lambda: [who for who in wanted if history.agent(*who) is None])
+    found = await request.past(lambda history: [who for who in wanted if history.agent(*who) is None])
     return [AgentView(project=who[0], agent=who[1], holds=_of(holds, *who)) for who in found]
-
-
-def _named(agent: str) -> str:
-    if not agent:
-        raise ApiError(400, "must not be empty", field="id")
-    return agent
 
 
 def _holds(request: OperationRequest) -> list[HoldView]:
@@ -131,52 +203,17 @@ def _of(holds: list[HoldView], project: str, agent: str) -> list[HoldView]:
     return [one for one in holds if one.project == project and one.agent == agent and one.binds != CALLER]
 
 
-OPERATIONS = (
-    Operation("GET", "/agents", "listAgents", "List agents, the last seen first", agents, AgentsResponse, AgentsQuery),
-    Operation("GET", "/agents/{id}", "getAgent", "Show one agent", agent, AgentView, ProjectQuery),
-    Operation(
-        "PATCH",
-        "/agents/{id}",
-        "setAgent",
-        "Change an agent's settings, as in the bundle's `agents`; null removes a setting",
-        change,
-        AgentSettings,
-        ProjectQuery,
-        AgentChanges,
-        acts=True,
-    ),
-    Operation(
-        "POST",
-        "/agents/{id}/kill",
-        "killAgent",
-        "Quarantine an agent by its name, until released or until it expires",
-        kill,
-        KillResponse,
-        ProjectQuery,
-        KillBody,
-        acts=True,
-    ),
-    Operation(
-        "POST",
-        "/agents/{id}/release",
-        "releaseAgent",
-        "End all holds on an agent, and clear its loops",
-        release,
-        ReleaseResponse,
-        ProjectQuery,
-        EmptyBody,
-        acts=True,
-    ),
-    Operation("GET", "/quarantine", "listHolds", "List all holds", quarantine, HoldsResponse, ProjectQuery),
-    Operation(
-        "POST",
-        "/quarantine/release",
-        "releaseHolds",
-        "End the holds on an agent, a caller or a run",
-        release_any,
-        ReleaseResponse,
-        ProjectQuery,
-        ReleaseBody,
-        acts=True,
-    ),
-)
+def hold_view(hold: Hold) -> HoldView:
+    shown = {name: getattr(hold, name) for name in ("binds", "project", "caller", "agent", "run", "since", "by")}
+    return HoldView(**shown, until=end(hold.until), reason=hold.why)
+
+
+def agent_view(agent: AgentRecord, holds: list[HoldView], stops: CompiledKillSwitch | None) -> AgentView:
+    seen = {name: getattr(agent, name) for name in AgentRecord.__dataclass_fields__}
+    stopped_by = "" if stops is None else stops.name
+    return AgentView(**{**seen, "settings": dict(agent.settings), "holds": holds, "stopped_by": stopped_by})
+
+
+def end(moment: float) -> float | None:
+    """Return a time; None for one that never comes."""
+    return None if moment == math.inf else moment

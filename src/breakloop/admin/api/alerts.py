@@ -7,8 +7,9 @@ from typing import Annotated, Any
 
 import msgspec
 
-from breakloop.admin.api.operations import Most, Operation, OperationRequest
-from breakloop.admin.api.responses import plain
+from breakloop.admin.api.operations import Most, OperationRequest, Operations, Rows
+
+OPERATIONS = Operations()
 
 
 class WebhookBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -33,7 +34,7 @@ class LimitQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 class WebhooksResponse(msgspec.Struct):
     """Webhooks, without their secrets."""
 
-    webhooks: list[dict[str, Any]]
+    webhooks: Rows
 
 
 class WebhookCreated(msgspec.Struct):
@@ -58,110 +59,64 @@ class DeliveryRetried(msgspec.Struct):
 class DeliveriesResponse(msgspec.Struct):
     """Waiting, delivered and failed deliveries."""
 
-    deliveries: list[dict[str, Any]]
+    deliveries: Rows
 
 
 class RulesResponse(msgspec.Struct):
     """The alert rules."""
 
-    rules: list[dict[str, Any]]
+    rules: Rows
 
 
+@OPERATIONS("GET", "/webhooks", "listWebhooks")
 async def webhooks(request: OperationRequest) -> WebhooksResponse:
-    return WebhooksResponse(plain(await request.services.in_thread(request.services.alerts.webhooks)))
+    """List webhooks."""
+    return WebhooksResponse(await request.services.in_thread(request.services.alerts.webhooks))
 
 
+@OPERATIONS("POST", "/webhooks", "addWebhook", body=WebhookBody, acts=True, status=201)
 async def add(request: OperationRequest) -> WebhookCreated:
+    """Send events to a URL; the secret is shown only once."""
     body = request.body
     made = await request.actions.add_webhook(body.url, body.events, allow_private=body.allow_private)
     return WebhookCreated(str(made["id"]), str(made["secret"]))
 
 
+@OPERATIONS("DELETE", "/webhooks/{id}", "removeWebhook", acts=True)
 async def remove(request: OperationRequest) -> WebhookRemoved:
+    """Remove a webhook."""
     await request.actions.remove_webhook(request.path["id"])
     return WebhookRemoved(request.path["id"])
 
 
+@OPERATIONS("POST", "/webhooks/{id}/test", "testWebhook", acts=True)
 async def test(request: OperationRequest) -> Mapping[str, Any]:
+    """Send a test event to a webhook."""
     return await request.actions.test_webhook(request.path["id"])
 
 
+@OPERATIONS("POST", "/webhooks/{id}/rotate", "rotateWebhook", acts=True)
 async def rotate(request: OperationRequest) -> WebhookCreated:
+    """Give a webhook a new secret, shown only once; the old one signs beside it for a day."""
     made = await request.actions.rotate_webhook(request.path["id"])
     return WebhookCreated(str(made["id"]), str(made["secret"]))
 
 
+@OPERATIONS("POST", "/deliveries/{id}/again", "sendAgain", acts=True)
 async def again(request: OperationRequest) -> DeliveryRetried:
+    """Send a failed delivery again."""
     await request.actions.send_again(request.path["id"])
     return DeliveryRetried(request.path["id"])
 
 
+@OPERATIONS("GET", "/deliveries", "listDeliveries", query=LimitQuery)
 async def deliveries(request: OperationRequest) -> DeliveriesResponse:
+    """List deliveries and their outcome."""
     most, hooks = request.query.most, request.services.alerts
-    return DeliveriesResponse(plain(await request.services.in_thread(lambda: hooks.deliveries(most))))
+    return DeliveriesResponse(await request.services.in_thread(lambda: hooks.deliveries(most)))
 
 
+@OPERATIONS("GET", "/alerts/rules", "listAlertRules")
 async def rules(request: OperationRequest) -> RulesResponse:
-    return RulesResponse(plain(await request.services.in_thread(request.services.alerts.rules)))
-
-
-OPERATIONS = (
-    Operation("GET", "/webhooks", "listWebhooks", "List webhooks", webhooks, WebhooksResponse),
-    Operation(
-        "POST",
-        "/webhooks",
-        "addWebhook",
-        "Send events to a URL; the secret is shown only once",
-        add,
-        WebhookCreated,
-        body=WebhookBody,
-        acts=True,
-        status=201,
-    ),
-    Operation(
-        "DELETE",
-        "/webhooks/{id}",
-        "removeWebhook",
-        "Remove a webhook",
-        remove,
-        WebhookRemoved,
-        acts=True,
-    ),
-    Operation(
-        "POST",
-        "/webhooks/{id}/test",
-        "testWebhook",
-        "Send a test event to a webhook",
-        test,
-        dict[str, Any],
-        acts=True,
-    ),
-    Operation(
-        "POST",
-        "/webhooks/{id}/rotate",
-        "rotateWebhook",
-        "Give a webhook a new secret, shown only once; the old one signs beside it for a day",
-        rotate,
-        WebhookCreated,
-        acts=True,
-    ),
-    Operation(
-        "POST",
-        "/deliveries/{id}/again",
-        "sendAgain",
-        "Send a failed delivery again",
-        again,
-        DeliveryRetried,
-        acts=True,
-    ),
-    Operation(
-        "GET",
-        "/deliveries",
-        "listDeliveries",
-        "List deliveries and their outcome",
-        deliveries,
-        DeliveriesResponse,
-        LimitQuery,
-    ),
-    Operation("GET", "/alerts/rules", "listAlertRules", "List alert rules", rules, RulesResponse),
-)
+    """List alert rules."""
+    return RulesResponse(await request.services.in_thread(request.services.alerts.rules))

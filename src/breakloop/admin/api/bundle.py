@@ -1,4 +1,5 @@
-"""Operations on the policy bundle: show, validate, apply, roll back. A body is a bundle in YAML or JSON."""
+"""Operations on the policy bundle (show, validate, apply, roll back) and on the process (status, settings, counters).
+A body is a bundle in YAML or JSON."""
 
 from __future__ import annotations
 
@@ -7,10 +8,11 @@ from typing import Annotated, Any
 
 import msgspec
 
-from breakloop.admin.api.operations import Operation, OperationRequest, PlainText
-from breakloop.admin.api.responses import plain
+from breakloop.admin.api.operations import OperationRequest, Operations, PlainText, Rows
 
-Current = dict[str, Any]
+OPERATIONS = Operations()
+PROCESS_OPERATIONS = Operations()
+Current = Mapping[str, Any]
 
 
 class ForceQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -31,17 +33,25 @@ class PolicyBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     policy: Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
 
 
+class CounterQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Which counters."""
+
+    key: Annotated[
+        str, msgspec.Meta(min_length=1, max_length=2048, description="Prefix of their keys, such as `tb:default:`.")
+    ]
+
+
 class PoliciesResponse(msgspec.Struct):
     """The active policies, in words."""
 
-    policies: list[dict[str, Any]]
+    policies: Rows
 
 
 class ValidationResult(msgspec.Struct):
     """Whether a bundle could be applied, and what is wrong with it."""
 
     ok: bool
-    problems: list[dict[str, Any]]
+    problems: Rows
 
 
 class BundleDiff(msgspec.Struct):
@@ -53,84 +63,93 @@ class BundleDiff(msgspec.Struct):
 class BundleVersions(msgspec.Struct):
     """Bundles that were active before, the newest first."""
 
-    history: list[dict[str, Any]]
+    history: Rows
 
 
-async def bundle(request: OperationRequest) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = await request.services.in_thread(request.services.bundles.current)
+class SettingView(msgspec.Struct):
+    """A setting; secrets are masked."""
+
+    name: str
+    value: str
+    origin: str
+
+
+class SettingsResponse(msgspec.Struct):
+    """All settings and where they come from."""
+
+    settings: list[SettingView]
+
+
+class CountersResponse(msgspec.Struct):
+    """Counters whose keys begin with a prefix."""
+
+    counters: Rows
+
+
+@OPERATIONS("GET", "/bundle", "getBundle")
+async def bundle(request: OperationRequest) -> Current:
+    """Show the bundle in force."""
+    found: Current = await request.services.in_thread(request.services.bundles.current)
     return found
 
 
+@OPERATIONS("GET", "/bundle/policies", "listPolicies")
 async def policies(request: OperationRequest) -> PoliciesResponse:
-    return PoliciesResponse(plain(await request.services.in_thread(request.services.bundles.policies)))
+    """List its policies, in words."""
+    return PoliciesResponse(await request.services.in_thread(request.services.bundles.policies))
 
 
+@OPERATIONS("GET", "/bundle/history", "listBundles")
+async def history(request: OperationRequest) -> BundleVersions:
+    """List the bundles that were in force before."""
+    return BundleVersions(await request.services.in_thread(request.services.bundles.earlier))
+
+
+@OPERATIONS("POST", "/bundle/validate", "validateBundle", body=PlainText)
 async def validate(request: OperationRequest) -> ValidationResult:
+    """Check a bundle."""
     found = await request.services.in_thread(lambda: request.services.bundles.validate(request.body))
-    return ValidationResult(not found, plain(list(found)))
+    return ValidationResult(not found, found)
 
 
+@OPERATIONS("POST", "/bundle/diff", "diffBundle", body=PlainText)
 async def diff(request: OperationRequest) -> BundleDiff:
+    """Compare a bundle with the one in force."""
     return BundleDiff(await request.services.in_thread(lambda: request.services.bundles.diff(request.body)))
 
 
-async def apply(request: OperationRequest) -> Mapping[str, Any]:
+@OPERATIONS("POST", "/bundle/apply", "applyBundle", query=ForceQuery, body=PlainText, acts=True)
+async def apply(request: OperationRequest) -> Current:
+    """Apply a bundle."""
     return await request.actions.apply(request.body, force=request.query.force)
 
 
-async def rollback(request: OperationRequest) -> Mapping[str, Any]:
+@OPERATIONS("POST", "/bundle/rollback", "rollbackBundle", body=RollbackBody, acts=True)
+async def rollback(request: OperationRequest) -> Current:
+    """Roll back to an earlier bundle."""
     return await request.actions.rollback(request.body.version)
 
 
-async def history(request: OperationRequest) -> BundleVersions:
-    return BundleVersions(plain(await request.services.in_thread(request.services.bundles.earlier)))
-
-
-async def promote(request: OperationRequest) -> Mapping[str, Any]:
+@OPERATIONS("POST", "/bundle/promote", "promotePolicy", body=PolicyBody, acts=True)
+async def promote(request: OperationRequest) -> Current:
+    """Change a policy from shadow to enforce mode."""
     return await request.actions.promote(request.body.policy)
 
 
-OPERATIONS = (
-    Operation("GET", "/bundle", "getBundle", "Show the bundle in force", bundle, Current),
-    Operation("GET", "/bundle/policies", "listPolicies", "List its policies, in words", policies, PoliciesResponse),
-    Operation(
-        "GET", "/bundle/history", "listBundles", "List the bundles that were in force before", history, BundleVersions
-    ),
-    Operation(
-        "POST", "/bundle/validate", "validateBundle", "Check a bundle", validate, ValidationResult, body=PlainText
-    ),
-    Operation(
-        "POST", "/bundle/diff", "diffBundle", "Compare a bundle with the one in force", diff, BundleDiff, body=PlainText
-    ),
-    Operation(
-        "POST",
-        "/bundle/apply",
-        "applyBundle",
-        "Apply a bundle",
-        apply,
-        Current,
-        ForceQuery,
-        PlainText,
-        acts=True,
-    ),
-    Operation(
-        "POST",
-        "/bundle/rollback",
-        "rollbackBundle",
-        "Roll back to an earlier bundle",
-        rollback,
-        Current,
-        body=RollbackBody,
-        acts=True,
-    ),
-    Operation(
-        "POST",
-        "/bundle/promote",
-        "promotePolicy",
-        "Change a policy from shadow to enforce mode",
-        promote,
-        Current,
-        body=PolicyBody,
-        acts=True,
-    ),
-)
+@PROCESS_OPERATIONS("GET", "/status", "getStatus")
+async def status(request: OperationRequest) -> Mapping[str, Any]:
+    """How this instance is."""
+    who = request.identity
+    return {**request.services.status(), "you": {"name": who.name, "role": who.role}}
+
+
+@PROCESS_OPERATIONS("GET", "/settings", "listSettings")
+async def settings(request: OperationRequest) -> SettingsResponse:
+    """List settings and where each came from."""
+    return SettingsResponse([SettingView(*one) for one in request.services.settings()])
+
+
+@PROCESS_OPERATIONS("GET", "/counters", "listCounters", query=CounterQuery)
+async def counters(request: OperationRequest) -> CountersResponse:
+    """Show what is counted under a key."""
+    return CountersResponse(await request.services.counters(request.query.key))

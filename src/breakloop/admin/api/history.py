@@ -16,21 +16,13 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import StreamingResponse
 
-from breakloop.admin.api.operations import Id, Moment, Most, Name, Operation, OperationRequest
-from breakloop.admin.api.responses import (
-    AuditResponse,
-    CurveResponse,
-    EventsResponse,
-    IncidentsResponse,
-    OverviewResponse,
-    ShadowCount,
-    ShadowReport,
-)
+from breakloop.admin.actions import AdminServices
+from breakloop.admin.api.operations import Id, Moment, Most, Name, OperationRequest, Operations
 from breakloop.admin.errors import ApiError
-from breakloop.admin.services import AdminServices
 from breakloop.history.values import EventFilter, IncidentFilter
-from breakloop.model.records import EventRecord, Incident
+from breakloop.model.records import AuditRecord, EventRecord, Incident, Point, TotalsRecord
 
+OPERATIONS = Operations()
 EVERY_S: Final = 0.5  # the history is written once a second
 QUIET_S: Final = 15.0  # of silence, before a comment keeps the connection open
 MOST: Final = 500
@@ -74,7 +66,7 @@ async def _newest(services: AdminServices, wanted: EventFilter) -> int:
 
 
 async def _events(services: AdminServices, wanted: EventFilter) -> list[EventRecord]:
-    found: list[EventRecord] = await services.in_thread(lambda: services.history.events(wanted))
+    found: list[EventRecord] = await services.past(lambda history: history.events(wanted))
     return found
 
 
@@ -147,36 +139,81 @@ class PolicyQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     policy: Name = ""
 
 
+class IncidentsResponse(msgspec.Struct):
+    """A page of incidents; `next` is the `cursor` of the next page, null on the last one."""
+
+    incidents: list[Incident]
+    next: str | None
+
+
+class EventsResponse(msgspec.Struct):
+    """A page of events; `next` is the `before` of the next page, null on the last one."""
+
+    events: list[EventRecord]
+    next: int | None
+
+
+class AuditResponse(msgspec.Struct):
+    """A page of the audit log; `next` is the `before` of the next page, null on the last one."""
+
+    audit: list[AuditRecord]
+    next: int | None
+
+
+class CurveResponse(msgspec.Struct):
+    """Sums by interval."""
+
+    points: list[Point]
+
+
+class OverviewResponse(msgspec.Struct):
+    """Sums over a span of time."""
+
+    since: float
+    totals: TotalsRecord
+
+
+class ShadowCount(msgspec.Struct):
+    """Requests that a policy in shadow mode would have denied."""
+
+    policy: str
+    rule: str
+    reason: str
+    count: int
+
+
+class ShadowReport(msgspec.Struct):
+    """Requests that policies in shadow mode would have denied."""
+
+    shadow: list[ShadowCount]
+
+
+@OPERATIONS("GET", "/incidents", "listIncidents", query=IncidentsQuery)
 async def incidents(request: OperationRequest) -> IncidentsResponse:
-    query, history = request.query, request.services.history
-    wanted = IncidentFilter(
-        state=query.state,
-        project=query.project,
-        agent=query.agent,
-        kind=query.kind,
-        shadow=query.shadow,
-        policy=query.policy,
-        before=_cursor(query.cursor),
-        most=query.most,
-    )
-    found: list[Incident] = await request.services.in_thread(lambda: history.incidents(wanted))
-    return IncidentsResponse(found, repr(found[-1].last_at) if len(found) == query.most else None)
+    """List incidents, newest first."""
+    given = msgspec.structs.asdict(request.query)
+    before = _cursor(given.pop("cursor"))
+    wanted = IncidentFilter(**given, before=before)
+    found: list[Incident] = await request.past(lambda history: history.incidents(wanted))
+    return IncidentsResponse(found, repr(found[-1].last_at) if len(found) == wanted.most else None)
 
 
+@OPERATIONS("GET", "/incidents/{id}", "getIncident")
 async def incident(request: OperationRequest) -> Incident:
-    wanted, history = request.path["id"], request.services.history
-    found: Incident | None = await request.services.in_thread(lambda: history.incident(wanted))
+    """Show one incident with its steps."""
+    found: Incident | None = await request.past(lambda history: history.incident(request.path["id"]))
     if found is None:
         raise ApiError(404, "there is no such incident", code="unknown_incident")
     return found
 
 
+@OPERATIONS("GET", "/events", "listEvents", query=EventsQuery)
 async def events(request: OperationRequest) -> EventsResponse | StreamingResponse:
-    """Return a page of events, or a stream."""
+    """List events, or follow them."""
     wanted = _wanted(request.query)
     if request.query.follow:
         return follow(request.services, wanted, request.http)
-    found = await request.services.in_thread(lambda: request.services.history.events(wanted))
+    found = await _events(request.services, wanted)
     return EventsResponse(found, found[-1].id if len(found) == wanted.most and not wanted.after else None)
 
 
@@ -194,37 +231,40 @@ def _wanted(query: Any) -> EventFilter:
     )
 
 
+@OPERATIONS("GET", "/audit", "listAudit", query=PageQuery)
 async def audit(request: OperationRequest) -> AuditResponse:
-    query, history = request.query, request.services.history
-    found = await request.services.in_thread(lambda: history.audit(query.before, query.most))
+    """List who did what, newest first."""
+    query = request.query
+    found = await request.past(lambda history: history.audit(query.before, query.most))
     return AuditResponse(found, found[-1].id if len(found) == query.most else None)
 
 
+@OPERATIONS("GET", "/totals", "getTotals", query=SinceQuery)
 async def totals(request: OperationRequest) -> OverviewResponse:
-    since, history = _since(request), request.services.history
-    return OverviewResponse(
-        since, await request.services.in_thread(lambda: history.totals(since, request.query.project))
-    )
+    """Sums over a span of time."""
+    since = _since(request)
+    return OverviewResponse(since, await request.past(lambda history: history.totals(since, request.query.project)))
 
 
+@OPERATIONS("GET", "/curve", "getCurve", query=SpanQuery)
 async def curve(request: OperationRequest) -> CurveResponse:
-    query, since, history = request.query, _since(request), request.services.history
+    """Sums by interval."""
+    query, since = request.query, _since(request)
     until = request.services.clock.now() if query.until is None else query.until
     if not since < until:
         raise ApiError(400, "must be later than since", field="until")
     if (until - since) / query.step_s > _POINTS_MAX:
-        raise ApiError(
-            400, f"gives more than {_POINTS_MAX} points: make it longer, or the span shorter", field="step_s"
-        )
-    found = await request.services.in_thread(
-        lambda: history.curve(since, until, query.step_s, query.project, query.agent)
-    )
-    return CurveResponse(found)
+        many = f"gives more than {_POINTS_MAX} points: make it longer, or the span shorter"
+        raise ApiError(400, many, field="step_s")
+    span = since, until, query.step_s
+    return CurveResponse(await request.past(lambda history: history.curve(*span, query.project, query.agent)))
 
 
+@OPERATIONS("GET", "/shadow", "getShadow", query=PolicyQuery)
 async def shadow(request: OperationRequest) -> ShadowReport:
-    since, history = _since(request), request.services.history
-    found = await request.services.in_thread(lambda: history.shadow(since, request.query.policy))
+    """What policies in shadow mode would have denied."""
+    since = _since(request)
+    found = await request.past(lambda history: history.shadow(since, request.query.policy))
     return ShadowReport([ShadowCount(*row) for row in found])
 
 
@@ -243,30 +283,3 @@ def _cursor(given: str) -> float:
     if not math.isfinite(found):
         raise ApiError(400, "is not the `next` of a page", field="cursor")
     return found
-
-
-OPERATIONS = (
-    Operation(
-        "GET",
-        "/incidents",
-        "listIncidents",
-        "List incidents, newest first",
-        incidents,
-        IncidentsResponse,
-        IncidentsQuery,
-    ),
-    Operation("GET", "/incidents/{id}", "getIncident", "Show one incident with its steps", incident, Incident),
-    Operation("GET", "/events", "listEvents", "List events, or follow them", events, EventsResponse, EventsQuery),
-    Operation("GET", "/audit", "listAudit", "List who did what, newest first", audit, AuditResponse, PageQuery),
-    Operation("GET", "/totals", "getTotals", "Sums over a span of time", totals, OverviewResponse, SinceQuery),
-    Operation("GET", "/curve", "getCurve", "Sums by interval", curve, CurveResponse, SpanQuery),
-    Operation(
-        "GET",
-        "/shadow",
-        "getShadow",
-        "What policies in shadow mode would have denied",
-        shadow,
-        ShadowReport,
-        PolicyQuery,
-    ),
-)

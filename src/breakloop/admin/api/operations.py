@@ -1,4 +1,4 @@
-"""The description of an API operation: route, role, parameters, body and response.
+"""The description of an API operation: route, role, parameters, body and response. `Operations` is a list of them.
 
 Routes, validation and the OpenAPI 3.1 document are all derived from it, so they cannot differ. See decision 13 for
 why this is not a framework.
@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Any, Final, get_origin, get_type_hints
+from types import UnionType
+from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints
 
 import msgspec
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
+from starlette.responses import Response
 
 from breakloop._version import __version__
-from breakloop.admin.actions import Actions
-from breakloop.admin.auth import AdminIdentity
+from breakloop.admin.actions import Actions, AdminServices
+from breakloop.admin.auth import OPERATOR, VIEWER, AdminIdentity
 from breakloop.admin.errors import CODES, ApiError, ErrorResponse
-from breakloop.admin.services import OPERATOR, VIEWER, AdminServices
+from breakloop.history.store import History
 from breakloop.policy.schema.bundle import Agent
 
 BODY_MAX: Final = 64 * 1024
@@ -71,6 +73,13 @@ class OperationRequest:
     def project(self) -> str:
         return self.query.project or self.services.project
 
+    async def past(self, ask: Callable[[History], Any]) -> Any:
+        """Query the history, in a thread."""
+        return await self.services.past(ask)
+
+
+Handler = Callable[[OperationRequest], Awaitable[Any]]
+
 
 @dataclass(frozen=True, slots=True)
 class Operation:
@@ -80,13 +89,13 @@ class Operation:
     path: str
     name: str
     summary: str
-    handler: Callable[[OperationRequest], Awaitable[Any]]
+    handler: Handler
     answer: Any
     query: type[msgspec.Struct] = NoQuery
     body: type[msgspec.Struct] | None = None
     acts: bool = False  # changes something: operators only, and written to the audit log
     status: int = 200
-    errors: frozenset[int] = field(default_factory=frozenset)  # in addition to those of every operation
+    errors: tuple[int, ...] = ()  # in addition to those of every operation
 
     @property
     def role(self) -> str:
@@ -110,10 +119,28 @@ class Operation:
         return BUNDLE_MAX if self.body is PlainText else BODY_MAX
 
 
+class Operations(list[Operation]):
+    """The operations of one module. Called with fields of an `Operation`, it returns a decorator for its handler, whose
+    docstring is the summary and whose return type describes the response."""
+
+    def __call__(self, method: str, path: str, name: str, **more: Any) -> Callable[[Handler], Handler]:
+        def add(handler: Handler) -> Handler:
+            summary = (handler.__doc__ or "").partition("\n")[0].removesuffix(".")
+            answer = get_type_hints(handler)["return"]
+            if get_origin(answer) is UnionType:  # JSON, or a stream
+                answer = next(one for one in get_args(answer) if not issubclass(one, Response))
+            self.append(Operation(method, path, name, summary, handler, answer, **more))
+            return handler
+
+        return add
+
+
 Name = Annotated[str, msgspec.Meta(max_length=256)]
 Moment = Annotated[float, msgspec.Meta(ge=0, le=_LAST, description="Seconds since 1970.")]
 Id = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 Most = Annotated[int, msgspec.Meta(ge=1, le=500, description="Maximum number of results.")]
+Rows = list[Mapping[str, Any]]
+Reason = Annotated[str, msgspec.Meta(min_length=1, max_length=256, description="Reason, shown to people.")]
 Ends = Annotated[
     float | str | None,
     msgspec.Meta(description="When it ends: seconds since 1970, or a time like 2027-01-31T18:00:00Z; null for never."),
@@ -167,13 +194,10 @@ async def read_body(operation: Operation, request: Request) -> Any:
         data = msgspec.json.decode(raw) if raw else {}
     except (msgspec.DecodeError, RecursionError) as error:
         raise ApiError(400, f"the body is not JSON: {error}", code="bad_json") from None
-    if operation.body is AgentChanges:
-        if not isinstance(data, dict):
-            raise ApiError(400, "the body must be a map")
-        _printable(data, "")
-        return data
+    if operation.body is AgentChanges and not isinstance(data, dict):
+        raise ApiError(400, "the body must be a map")
     _printable(data, "")
-    return _converted(data, operation.body, strict=True)
+    return data if operation.body is AgentChanges else _converted(data, operation.body, strict=True)
 
 
 def _converted(data: Any, kind: type[msgspec.Struct], *, strict: bool) -> Any:

@@ -7,11 +7,12 @@ from typing import Annotated
 import msgspec
 
 from breakloop.admin.actions import SNOOZE_MAX_S
-from breakloop.admin.api import responses
-from breakloop.admin.api.agents import Reason
-from breakloop.admin.api.operations import Ends, Operation, OperationRequest, ends
-from breakloop.admin.api.responses import override_view, switch_view
+from breakloop.admin.api.agents import end
+from breakloop.admin.api.operations import Ends, OperationRequest, Operations, Reason, ends
 from breakloop.engine.breakers import BreakerState
+from breakloop.engine.operator import OverrideOrder, SwitchOrder
+
+OPERATIONS = Operations()
 
 
 class SwitchBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -53,126 +54,130 @@ class ResetBreakerBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True)
     key: Annotated[str, msgspec.Meta(min_length=1, max_length=2048)]
 
 
-async def switches(request: OperationRequest) -> responses.SwitchesResponse:
-    return responses.SwitchesResponse([switch_view(one) for one in request.services.operator.switches()])
+class SharedOrder(msgspec.Struct):
+    """An order that was carried out."""
+
+    shared: bool  # every instance has it, and it is stored
 
 
-async def set_switch(request: OperationRequest) -> responses.SwitchResponse:
+class SwitchView(msgspec.Struct, kw_only=True):
+    """A kill switch."""
+
+    id: str
+    scope_key: str
+    scope_value: str
+    route: str
+    reason: str
+    expires_at: float | None
+    by: str
+    since: float
+
+
+class SwitchesResponse(msgspec.Struct):
+    """Kill switches that were set at run time, without those of the bundle."""
+
+    kill_switches: list[SwitchView]
+
+
+class SwitchResponse(msgspec.Struct):
+    """A kill switch that was set."""
+
+    id: str
+    shared: bool
+
+
+class OverrideView(msgspec.Struct, kw_only=True):
+    """An override."""
+
+    name: str
+    reason: str
+    expires_at: float | None
+    by: str
+    since: float
+
+
+class OverridesResponse(msgspec.Struct):
+    """Overrides that were set at run time, without those of the bundle."""
+
+    overrides: list[OverrideView]
+
+
+class SnoozeResponse(msgspec.Struct):
+    """A fingerprint that is ignored for some time."""
+
+    fingerprint: str
+    until: float
+
+
+class BreakersResponse(msgspec.Struct):
+    """Circuit breakers, open ones first."""
+
+    breakers: list[BreakerState]
+
+
+@OPERATIONS("GET", "/kill-switches", "listKillSwitches")
+async def switches(request: OperationRequest) -> SwitchesResponse:
+    """List kill switches set at run time."""
+    return SwitchesResponse([switch_view(one) for one in request.services.operator.switches()])
+
+
+@OPERATIONS("POST", "/kill-switches", "setKillSwitch", body=SwitchBody, acts=True, status=201)
+async def set_switch(request: OperationRequest) -> SwitchResponse:
+    """Set a kill switch: deny requests with a value in a descriptor."""
     body = request.body
     made, shared = await request.actions.set_switch(
         body.scope_key, body.scope_value, route=body.route, reason=body.reason, expires_at=ends(body.expires_at)
     )
-    return responses.SwitchResponse(made, shared)
+    return SwitchResponse(made, shared)
 
 
-async def lift_switch(request: OperationRequest) -> responses.SharedOrder:
-    return responses.SharedOrder(await request.actions.lift_switch(request.path["id"]))
+@OPERATIONS("DELETE", "/kill-switches/{id}", "liftKillSwitch", acts=True)
+async def lift_switch(request: OperationRequest) -> SharedOrder:
+    """Lift a kill switch."""
+    return SharedOrder(await request.actions.lift_switch(request.path["id"]))
 
 
-async def overrides(request: OperationRequest) -> responses.OverridesResponse:
-    return responses.OverridesResponse([override_view(one) for one in request.services.operator.overrides()])
+@OPERATIONS("GET", "/overrides", "listOverrides")
+async def overrides(request: OperationRequest) -> OverridesResponse:
+    """List overrides set at run time."""
+    return OverridesResponse([override_view(one) for one in request.services.operator.overrides()])
 
 
-async def set_override(request: OperationRequest) -> responses.SharedOrder:
+@OPERATIONS("PUT", "/overrides/{name}", "setOverride", body=OverrideBody, acts=True)
+async def set_override(request: OperationRequest) -> SharedOrder:
+    """Activate `global_shadow` or `kill_switch_override` until it expires."""
     until = ends(request.body.expires_at)
-    return responses.SharedOrder(await request.actions.set_override(request.path["name"], request.body.reason, until))
+    return SharedOrder(await request.actions.set_override(request.path["name"], request.body.reason, until))
 
 
-async def lift_override(request: OperationRequest) -> responses.SharedOrder:
-    return responses.SharedOrder(await request.actions.lift_override(request.path["name"]))
+@OPERATIONS("DELETE", "/overrides/{name}", "liftOverride", acts=True)
+async def lift_override(request: OperationRequest) -> SharedOrder:
+    """End an override."""
+    return SharedOrder(await request.actions.lift_override(request.path["name"]))
 
 
-async def snooze(request: OperationRequest) -> responses.SnoozeResponse:
+@OPERATIONS("POST", "/snooze", "snoozeLoop", body=SnoozeBody, acts=True)
+async def snooze(request: OperationRequest) -> SnoozeResponse:
+    """Ignore a fingerprint for some time."""
     until = await request.actions.snooze(request.body.fingerprint, request.body.seconds)
-    return responses.SnoozeResponse(request.body.fingerprint, until)
+    return SnoozeResponse(request.body.fingerprint, until)
 
 
-async def breakers(request: OperationRequest) -> responses.BreakersResponse:
-    return responses.BreakersResponse(await request.services.breakers())
+@OPERATIONS("GET", "/breakers", "listBreakers")
+async def breakers(request: OperationRequest) -> BreakersResponse:
+    """List circuit breakers, open ones first."""
+    return BreakersResponse(await request.services.breakers())
 
 
+@OPERATIONS("POST", "/breakers/reset", "resetBreaker", body=ResetBreakerBody, acts=True, errors=(404,))
 async def reset_breaker(request: OperationRequest) -> BreakerState:
+    """Close a circuit breaker."""
     return await request.actions.reset_breaker(request.body.policy, request.body.key)
 
 
-OPERATIONS = (
-    Operation(
-        "GET",
-        "/kill-switches",
-        "listKillSwitches",
-        "List kill switches set at run time",
-        switches,
-        responses.SwitchesResponse,
-    ),
-    Operation(
-        "POST",
-        "/kill-switches",
-        "setKillSwitch",
-        "Set a kill switch: deny requests with a value in a descriptor",
-        set_switch,
-        responses.SwitchResponse,
-        body=SwitchBody,
-        acts=True,
-        status=201,
-    ),
-    Operation(
-        "DELETE",
-        "/kill-switches/{id}",
-        "liftKillSwitch",
-        "Lift a kill switch",
-        lift_switch,
-        responses.SharedOrder,
-        acts=True,
-    ),
-    Operation(
-        "GET", "/overrides", "listOverrides", "List overrides set at run time", overrides, responses.OverridesResponse
-    ),
-    Operation(
-        "PUT",
-        "/overrides/{name}",
-        "setOverride",
-        "Activate `global_shadow` or `kill_switch_override` until it expires",
-        set_override,
-        responses.SharedOrder,
-        body=OverrideBody,
-        acts=True,
-    ),
-    Operation(
-        "DELETE",
-        "/overrides/{name}",
-        "liftOverride",
-        "End an override",
-        lift_override,
-        responses.SharedOrder,
-        acts=True,
-    ),
-    Operation(
-        "POST",
-        "/snooze",
-        "snoozeLoop",
-        "Ignore a fingerprint for some time",
-        snooze,
-        responses.SnoozeResponse,
-        body=SnoozeBody,
-        acts=True,
-    ),
-    Operation(
-        "GET",
-        "/breakers",
-        "listBreakers",
-        "List circuit breakers, open ones first",
-        breakers,
-        responses.BreakersResponse,
-    ),
-    Operation(
-        "POST",
-        "/breakers/reset",
-        "resetBreaker",
-        "Close a circuit breaker",
-        reset_breaker,
-        BreakerState,
-        body=ResetBreakerBody,
-        acts=True,
-        errors=frozenset({404}),
-    ),
-)
+def switch_view(switch: SwitchOrder) -> SwitchView:
+    return SwitchView(**{**switch._asdict(), "expires_at": end(switch.expires_at)})
+
+
+def override_view(override: OverrideOrder) -> OverrideView:
+    return OverrideView(**{**override._asdict(), "expires_at": end(override.expires_at)})

@@ -9,10 +9,10 @@ from typing import Final
 
 from starlette.routing import BaseRoute
 
+from breakloop.admin.actions import AdminServices
 from breakloop.admin.auth import SessionCookies
 from breakloop.admin.dashboard import actions, pages
 from breakloop.admin.dashboard.render import STATIC, PageRenderer, mounted
-from breakloop.admin.services import AdminServices
 
 # In the order of the navigation.
 PAGES: Final[tuple[type[pages.Page], ...]] = (

@@ -16,12 +16,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from breakloop.admin.actions import Actions
+from breakloop.admin.actions import Actions, AdminServices
 from breakloop.admin.auth import AdminIdentity, identity
 from breakloop.admin.dashboard import views, words
 from breakloop.admin.dashboard.render import PageRenderer, check_acts, own_path
 from breakloop.admin.errors import ApiError
-from breakloop.admin.services import AdminServices
 from breakloop.errors import OrderError
 from breakloop.policy.orders import GLOBAL_SHADOW, KILL_SWITCH_OVERRIDE
 

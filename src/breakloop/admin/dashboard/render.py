@@ -21,10 +21,10 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
+from breakloop.admin.actions import AdminServices
 from breakloop.admin.auth import AdminIdentity, identity, is_form
 from breakloop.admin.dashboard import views, words
 from breakloop.admin.errors import ApiError, fault_of
-from breakloop.admin.services import AdminServices
 from breakloop.errors import BreakloopError
 from breakloop.history.store import History
 

@@ -1,10 +1,11 @@
-"""Tests of `admin.answers`: what has no end is null."""
+"""Tests of views of agents and orders: what has no end is null."""
 
 from __future__ import annotations
 
 import math
 
-from breakloop.admin.api.responses import agent_view, hold_view, override_view, plain, switch_view
+from breakloop.admin.api.agents import agent_view, hold_view
+from breakloop.admin.api.orders import override_view, switch_view
 from breakloop.engine.operator import OverrideOrder, SwitchOrder
 from breakloop.engine.quarantine import NAME, Hold
 from breakloop.policy.compiled import CompiledKillSwitch
@@ -32,7 +33,3 @@ def test_an_agent_with_what_holds_it() -> None:
     shown = agent_view(one, [hold], CompiledKillSwitch(0, "agent:id", one.agent))
     assert shown.stopped_by == "kill_switches[0]"
     assert (shown.agent, shown.cost_microusd, shown.holds) == (one.agent, one.cost_microusd, [hold])
-
-
-def test_rows_become_plain() -> None:
-    assert plain([{"a": 1}]) == [{"a": 1}]

@@ -1,4 +1,4 @@
-"""Tests of `admin.services`: what the parts are asked for is what they have."""
+"""Tests of `AdminServices`: what the parts are asked for is what they have."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import inspect
 
 import pytest
 
+from breakloop.admin.auth import OPERATOR, VIEWER
 from breakloop.admin.bundles import BundleAdmin
-from breakloop.admin.services import OPERATOR, VIEWER
 from breakloop.alerts.service import Alerts
 from breakloop.history.store import History
 from tests.admin_world import FakeBundles, FakeHistory, FakeHooks, full
