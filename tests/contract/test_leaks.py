@@ -23,8 +23,7 @@ from breakloop.model.call import Answer, Call, ToolCall, Usage
 from breakloop.model.events import Activity, Event
 from breakloop.observe.events import EventBus, EventDispatcher, event_json
 from breakloop.observe.log import LogEvents, Logging
-from breakloop.observe.metrics import EventCounters, MetricSources, collect
-from breakloop.observe.prometheus import PrometheusPage
+from breakloop.observe.metrics import EventCounters, MetricSources, PrometheusPage, collect
 from breakloop.observe.tracing import Tracing
 from breakloop.policy.descriptors import ContextSettings, Descriptors
 from breakloop.store.memory import MemoryStore

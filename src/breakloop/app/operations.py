@@ -35,8 +35,7 @@ from breakloop.history.store import Retention, open_history
 from breakloop.model.events import Activity, Event
 from breakloop.observe.events import EventBus, EventDispatcher, LiveEvents
 from breakloop.observe.log import log
-from breakloop.observe.metrics import ALLOWED, DECISIONS, EventCounters, MetricValues, collect
-from breakloop.observe.prometheus import PrometheusPage
+from breakloop.observe.metrics import ALLOWED, DECISIONS, EventCounters, MetricValues, PrometheusPage, collect
 from breakloop.policy.watch import BundleSource
 from breakloop.store.redis.bundle import open_shelf
 from breakloop.store.sqlite import SqliteTrouble

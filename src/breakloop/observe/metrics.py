@@ -2,8 +2,8 @@
 
 A row declares a metric (name, kind, labels, help) and where its values come from: `read` takes them from the parts of
 a process when metrics are collected, `count_event` counts events, and `sum_activity` adds up what agents did. To add a
-metric, add a row. `/metrics` (`observe.prometheus`), the reference page and the tests of the Grafana dashboard all use
-this table.
+metric, add a row. `/metrics` (`PrometheusPage`), the reference page and the tests of the Grafana dashboard all use this
+table.
 
 Nothing here runs on the request path. Labels are bounded: a closed list, or a maximum number of values after which
 further values are counted as `other`. Agents, callers, paths and keys are never labels, so clients cannot change the
@@ -12,9 +12,10 @@ size of the page, nor of the message in which a worker reports its metrics.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, Protocol
+from itertools import accumulate
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, cast
 
 from breakloop._version import __version__
 from breakloop.engine.engine import Engine
@@ -33,6 +34,13 @@ from breakloop.observe.log import lines_dropped
 from breakloop.pricing.tokens import EstimateError
 from breakloop.store.memory import ExpiringTable, MemoryStore
 
+if TYPE_CHECKING:
+    from prometheus_client import Metric as Family
+    from prometheus_client.registry import Collector
+
+    from breakloop.policy.watch import BundleFeed
+    from breakloop.store.snapshot import Snapshotter
+
 COUNTER, GAUGE, HISTOGRAM = "counter", "gauge", "histogram"
 SUM, MAX = "sum", "max"  # how the values of several processes are combined
 OTHER: Final = "other"
@@ -41,7 +49,6 @@ DENIED: Final = "denied"
 DECISIONS: Final = "breakloop_decisions_total"
 
 Labels = tuple[str, ...]  # values, in the order of the metric's labels
-Series = Mapping[Labels, float]
 
 _OWN_POWERS: Final = (10, 30)  # bucket bounds in powers of two of a nanosecond: 1 us to 1 s
 _UPSTREAM_POWERS: Final = (20, 40)  # 1 ms to 18 minutes
@@ -55,9 +62,6 @@ class HistogramData:
 
     counts: list[int]
     total: float
-
-
-Histograms = Mapping[Labels, HistogramData]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,29 +110,6 @@ class UpstreamCounts(NamedTuple):
     open: int
 
 
-class BundleCounts(Protocol):
-    """The state of a bundle source."""
-
-    rejected: int
-
-    @property
-    def problems(self) -> Sized:
-        """Problems of the bundle that the source holds now."""
-        ...
-
-    @property
-    def loaded_at(self) -> float:
-        """When the current bundle was loaded; 0: none was."""
-        ...
-
-
-class SnapshotCounts(Protocol):
-    """The state of the snapshots in the data directory."""
-
-    problems: int
-    saved_at: float
-
-
 @dataclass(slots=True)
 class MetricSources:
     """The parts of a process that have counters. Parts that are None have no metrics."""
@@ -139,8 +120,8 @@ class MetricSources:
     timings: Timings = field(default_factory=Timings)
     server: ServerCounts | None = None
     upstreams: Sequence[UpstreamCounts] = ()
-    bundles: BundleCounts | None = None
-    snapshots: SnapshotCounts | None = None
+    bundles: BundleFeed | None = None
+    snapshots: Snapshotter | None = None
     remote: RemoteEngine | None = None
     open_breakers: int | None = None
     events_dropped: Mapping[str, int] = field(default_factory=dict)
@@ -152,10 +133,23 @@ Reading = float | Mapping[str, float] | Mapping[Labels, float] | Mapping[str, Hi
 Read = Callable[[MetricSources], Reading]
 CountEvent = Callable[[Event], Labels | None]  # None: the event is not counted
 SumActivity = Callable[[Activity], Iterable[tuple[str, float]]]  # label and amount
+Relabel = Callable[[str, Labels], Labels]  # name of the metric, and its labels
 
 
 def _counter(name: str, text: str, read: Read, labels: Labels = ()) -> Metric:
     return Metric(name, COUNTER, text, labels, read=read)
+
+
+def _events(name: str, text: str, count: CountEvent, labels: Labels) -> Metric:
+    return Metric(name, COUNTER, text, labels, count_event=count)
+
+
+def _activity(name: str, text: str, amounts: SumActivity, labels: Labels) -> Metric:
+    return Metric(name, COUNTER, text, labels, sum_activity=amounts)
+
+
+def _buckets(name: str, text: str, read: Read, labels: Labels, bounds: tuple[float, ...]) -> Metric:
+    return Metric(name, HISTOGRAM, text, labels, bounds, read=read)
 
 
 def _gauge(name: str, text: str, read: Read, labels: Labels = (), *, merge: str = SUM) -> Metric:
@@ -170,11 +164,11 @@ def _remote(read: Callable[[RemoteEngine], float]) -> Read:
     return lambda p: None if p.remote is None else read(p.remote)
 
 
-def _bundles(read: Callable[[BundleCounts], float | None]) -> Read:
+def _bundles(read: Callable[[BundleFeed], float | None]) -> Read:
     return lambda p: None if p.bundles is None else read(p.bundles)
 
 
-def _snapshots(read: Callable[[SnapshotCounts], float | None]) -> Read:
+def _snapshots(read: Callable[[Snapshotter], float | None]) -> Read:
     return lambda p: None if p.snapshots is None else read(p.snapshots)
 
 
@@ -207,10 +201,6 @@ def _upstream_times(p: MetricSources) -> Mapping[str, HistogramData]:
 
 def _histogram(histogram: Histogram, powers: tuple[int, int]) -> HistogramData:
     return HistogramData(histogram.buckets(*powers), histogram.total_ns / 1e9)
-
-
-def _conflicts(p: MetricSources) -> int:
-    return p.engine.tally.conflicts
 
 
 def _spend(label: Callable[[str, AgentUse], str]) -> SumActivity:
@@ -264,288 +254,135 @@ LABELS: Final[dict[str, MetricLabel]] = {
     "version": MetricLabel("version of breakloop", 20),
 }
 
+# fmt: off
 _TABLE: Final = (
     # Decisions
     _counter(DECISIONS, "Decided requests.", _decisions, ("verdict", "reason")),
-    Metric(
-        "breakloop_limit_denials_total",
-        COUNTER,
-        "Requests denied by a limit.",
-        ("policy", "reason"),
-        count_event=_policy_and_reason(LIMIT_EXCEEDED),
-    ),
-    Metric("breakloop_loops_total", COUNTER, "Detected loops.", ("kind", "action", "shadow"), count_event=_loop_labels),
-    _counter(
-        "breakloop_shadowed_total",
-        "Requests on which a policy in shadow mode would have acted.",
-        lambda p: p.engine.tally.shadowed,
-    ),
-    Metric(
-        "breakloop_shadow_rejects_total",
-        COUNTER,
-        "Requests that a policy in shadow mode would have denied.",
-        ("policy", "reason"),
-        count_event=_policy_and_reason(SHADOW_WOULD_REJECT),
-    ),
-    _counter(
-        "breakloop_steered_total", "Requests to which a note for the model was added.", lambda p: p.engine.tally.steered
-    ),
-    _counter(
-        "breakloop_streams_cut_total",
-        "Streamed answers that were cut: for repetition (`repeats`) or for their length (`length`).",
-        lambda p: {"repeats": p.engine.tally.cut, "length": p.engine.tally.cut_long},
-        ("why",),
-    ),
-    _counter(
-        "breakloop_descriptors_missing_total",
-        "Rules skipped because the request lacks a descriptor.",
-        lambda p: dict(p.engine.tally.missing),
-        ("descriptor",),
-    ),
-    _counter(
-        "breakloop_bodies_not_unpacked_total",
-        "Compressed request bodies that could not be decompressed and were inspected as sent.",
-        lambda p: dict(p.engine.tally.not_unpacked),
-        ("why",),
-    ),
-    _counter(
-        "breakloop_bodies_unjudged_total",
-        "Requests whose body was too large to inspect.",
-        lambda p: p.engine.tally.unjudged,
-    ),
-    _counter(
-        "breakloop_faults_total",
-        "Decisions that failed with an internal error; the request was allowed.",
-        lambda p: p.engine.tally.faults,
-    ),
-    _gauge(  # every process has the holds of all
-        "breakloop_holds", "Agents, callers and runs in quarantine.", lambda p: len(p.engine.quarantine), merge=MAX
-    ),
+    _events("breakloop_limit_denials_total", "Requests denied by a limit.",
+            _policy_and_reason(LIMIT_EXCEEDED), ("policy", "reason")),
+    _events("breakloop_loops_total", "Detected loops.", _loop_labels, ("kind", "action", "shadow")),
+    _counter("breakloop_shadowed_total", "Requests on which a policy in shadow mode would have acted.",
+             lambda p: p.engine.tally.shadowed),
+    _events("breakloop_shadow_rejects_total", "Requests that a policy in shadow mode would have denied.",
+            _policy_and_reason(SHADOW_WOULD_REJECT), ("policy", "reason")),
+    _counter("breakloop_steered_total", "Requests to which a note for the model was added.",
+             lambda p: p.engine.tally.steered),
+    _counter("breakloop_streams_cut_total",
+             "Streamed answers that were cut: for repetition (`repeats`) or for their length (`length`).",
+             lambda p: {"repeats": p.engine.tally.cut, "length": p.engine.tally.cut_long}, ("why",)),
+    _counter("breakloop_descriptors_missing_total", "Rules skipped because the request lacks a descriptor.",
+             lambda p: dict(p.engine.tally.missing), ("descriptor",)),
+    _counter("breakloop_bodies_not_unpacked_total",
+             "Compressed request bodies that could not be decompressed and were inspected as sent.",
+             lambda p: dict(p.engine.tally.not_unpacked), ("why",)),
+    _counter("breakloop_bodies_unjudged_total", "Requests whose body was too large to inspect.",
+             lambda p: p.engine.tally.unjudged),
+    _counter("breakloop_faults_total", "Decisions that failed with an internal error; the request was allowed.",
+             lambda p: p.engine.tally.faults),
+    # Every process has the holds of all, so they are not added up.
+    _gauge("breakloop_holds", "Agents, callers and runs in quarantine.", lambda p: len(p.engine.quarantine), merge=MAX),
     _gauge("breakloop_breakers_open", "Open circuit breakers.", lambda p: p.open_breakers, merge=MAX),
     # Answers and cost
     _counter("breakloop_answers_total", "Answers that were read or reported.", lambda p: p.engine.tally.settled),
-    _counter(
-        "breakloop_answers_failed_total",
-        "Failed answers: status 429 or 5xx, or no response.",
-        lambda p: p.engine.tally.failed,
-    ),
-    _counter(
-        "breakloop_answers_not_read_total",
-        "Answers that were forwarded without being read.",
-        lambda p: dict(p.engine.tally.not_read),
-        ("why",),
-    ),
-    _counter(
-        "breakloop_counts_joined_total",
-        "Requests that were not counted because an identical request was in flight.",
-        lambda p: p.engine.tally.joined,
-    ),
-    _counter(
-        "breakloop_counts_forgiven_total",
-        "Counted requests that were uncounted because the answer failed.",
-        lambda p: p.engine.tally.forgiven,
-    ),
-    _counter(
-        "breakloop_usage_asked_total",
-        "Streamed requests to which breakloop added the option to include token usage.",
-        lambda p: p.engine.tally.asked_usage,
-    ),
-    _counter(
-        "breakloop_usage_refused_total",
-        "Streamed requests that were sent again without that option because the upstream rejected it.",
-        lambda p: p.engine.tally.refused_usage,
-    ),
-    _counter(
-        "breakloop_tokens_total",
-        "Tokens, as counted by providers.",
-        lambda p: {"input": p.engine.tally.input_tokens, "output": p.engine.tally.output_tokens},
-        ("direction",),
-    ),
-    Metric(
-        "breakloop_spend_microusd_total",
-        COUNTER,
-        "Cost of answers, in millionths of a US dollar.",
-        ("project",),
-        sum_activity=_spend(lambda project, _use: project),
-    ),
-    Metric(
-        "breakloop_model_spend_microusd_total",
-        COUNTER,
-        "Cost of answers by model. Cost is attributed to the last model that the agent used within a second.",
-        ("model",),
-        sum_activity=_spend(lambda _project, use: use.model),
-    ),
-    Metric(
-        "breakloop_saved_microusd_total",
-        COUNTER,
-        "Estimated cost of denied requests of loops, in millionths of a US dollar.",
-        ("project",),
-        sum_activity=_saved(lambda loop: loop.stopped_microusd),
-    ),
-    Metric(
-        "breakloop_saved_requests_total",
-        COUNTER,
-        "Denied requests of loops.",
-        ("project",),
-        sum_activity=_saved(lambda loop: loop.stopped),
-    ),
-    Metric(
-        "breakloop_estimate_ratio",
-        HISTOGRAM,
-        "Estimated prompt tokens divided by the provider's count.",
-        ("estimator",),
-        EstimateError.BOUNDS,
-        read=_estimate_ratios,
-    ),
-    _counter(
-        "breakloop_estimate_error_tokens_total",
-        "Absolute difference between estimated and counted prompt tokens.",
-        _estimates(lambda error: error.absolute_tokens),
-        ("estimator",),
-    ),
+    _counter("breakloop_answers_failed_total", "Failed answers: status 429 or 5xx, or no response.",
+             lambda p: p.engine.tally.failed),
+    _counter("breakloop_answers_not_read_total", "Answers that were forwarded without being read.",
+             lambda p: dict(p.engine.tally.not_read), ("why",)),
+    _counter("breakloop_counts_joined_total",
+             "Requests that were not counted because an identical request was in flight.",
+             lambda p: p.engine.tally.joined),
+    _counter("breakloop_counts_forgiven_total", "Counted requests that were uncounted because the answer failed.",
+             lambda p: p.engine.tally.forgiven),
+    _counter("breakloop_usage_asked_total",
+             "Streamed requests to which breakloop added the option to include token usage.",
+             lambda p: p.engine.tally.asked_usage),
+    _counter("breakloop_usage_refused_total",
+             "Streamed requests that were sent again without that option because the upstream rejected it.",
+             lambda p: p.engine.tally.refused_usage),
+    _counter("breakloop_tokens_total", "Tokens, as counted by providers.",
+             lambda p: {"input": p.engine.tally.input_tokens, "output": p.engine.tally.output_tokens}, ("direction",)),
+    _activity("breakloop_spend_microusd_total", "Cost of answers, in millionths of a US dollar.",
+              _spend(lambda project, _use: project), ("project",)),
+    _activity("breakloop_model_spend_microusd_total",
+              "Cost of answers by model. Cost is attributed to the last model that the agent used within a second.",
+              _spend(lambda _project, use: use.model), ("model",)),
+    _activity("breakloop_saved_microusd_total",
+              "Estimated cost of denied requests of loops, in millionths of a US dollar.",
+              _saved(lambda loop: loop.stopped_microusd), ("project",)),
+    _activity("breakloop_saved_requests_total", "Denied requests of loops.",
+              _saved(lambda loop: loop.stopped), ("project",)),
+    _buckets("breakloop_estimate_ratio", "Estimated prompt tokens divided by the provider's count.",
+             _estimate_ratios, ("estimator",), EstimateError.BOUNDS),
+    _counter("breakloop_estimate_error_tokens_total",
+             "Absolute difference between estimated and counted prompt tokens.",
+             _estimates(lambda e: e.absolute_tokens), ("estimator",)),
     # Time
-    Metric(
-        "breakloop_overhead_seconds",
-        HISTOGRAM,
-        "Time spent in breakloop: from receiving a request to forwarding it, denying it, or returning the decision.",
-        ("door",),
-        bounds_s(*_OWN_POWERS),
-        read=_overhead,
-    ),
-    Metric(
-        "breakloop_upstream_seconds",
-        HISTOGRAM,
-        "Time spent waiting for the upstream: from forwarding a request to the end of the response.",
-        ("upstream",),
-        bounds_s(*_UPSTREAM_POWERS),
-        read=_upstream_times,
-    ),
+    _buckets("breakloop_overhead_seconds",
+             "Time spent in breakloop: from receiving a request to forwarding it, denying it, "
+             "or returning the decision.",
+             _overhead, ("door",), bounds_s(*_OWN_POWERS)),
+    _buckets("breakloop_upstream_seconds",
+             "Time spent waiting for the upstream: from forwarding a request to the end of the response.",
+             _upstream_times, ("upstream",), bounds_s(*_UPSTREAM_POWERS)),
     # Connections
-    _counter(
-        "breakloop_http_requests_total",
-        "Requests on the traffic port, including health checks.",
-        _server(lambda server: server.requests),
-    ),
-    _counter(
-        "breakloop_http_bad_requests_total",
-        "Requests rejected as malformed.",
-        _server(lambda server: server.bad_requests),
-    ),
-    _counter(
-        "breakloop_http_errors_total",
-        "Requests answered with status 500 because of an internal error.",
-        _server(lambda server: server.handler_errors),
-    ),
-    _counter(
-        "breakloop_http_timeouts_total",
-        "Clients that timed out while sending a request.",
-        _server(lambda server: server.timeouts),
-    ),
-    _counter(
-        "breakloop_http_abandoned_total",
-        "Clients that disconnected before the response.",
-        _server(lambda server: server.abandoned),
-    ),
-    _counter("breakloop_connections_total", "Accepted client connections.", _server(lambda server: server.connections)),
-    _counter(
-        "breakloop_connections_refused_total",
-        "Client connections refused because of the connection limit.",
-        _server(lambda server: server.refused),
-    ),
-    _gauge("breakloop_connections_open", "Open client connections.", _server(lambda server: len(server.live))),
-    _counter(
-        "breakloop_upstream_connections_total",
-        "Connections opened to upstreams.",
-        lambda p: {one.name: one.opened for one in p.upstreams},
-        ("upstream",),
-    ),
-    _gauge(
-        "breakloop_upstream_connections_open",
-        "Open connections to upstreams.",
-        lambda p: {one.name: one.open for one in p.upstreams},
-        ("upstream",),
-    ),
+    _counter("breakloop_http_requests_total", "Requests on the traffic port, including health checks.",
+             _server(lambda s: s.requests)),
+    _counter("breakloop_http_bad_requests_total", "Requests rejected as malformed.",
+             _server(lambda s: s.bad_requests)),
+    _counter("breakloop_http_errors_total", "Requests answered with status 500 because of an internal error.",
+             _server(lambda s: s.handler_errors)),
+    _counter("breakloop_http_timeouts_total", "Clients that timed out while sending a request.",
+             _server(lambda s: s.timeouts)),
+    _counter("breakloop_http_abandoned_total", "Clients that disconnected before the response.",
+             _server(lambda s: s.abandoned)),
+    _counter("breakloop_connections_total", "Accepted client connections.", _server(lambda s: s.connections)),
+    _counter("breakloop_connections_refused_total", "Client connections refused because of the connection limit.",
+             _server(lambda s: s.refused)),
+    _gauge("breakloop_connections_open", "Open client connections.", _server(lambda s: len(s.live))),
+    _counter("breakloop_upstream_connections_total", "Connections opened to upstreams.",
+             lambda p: {one.name: one.opened for one in p.upstreams}, ("upstream",)),
+    _gauge("breakloop_upstream_connections_open", "Open connections to upstreams.",
+           lambda p: {one.name: one.open for one in p.upstreams}, ("upstream",)),
     # State
-    _gauge(
-        "breakloop_store_degraded",
-        "1 if the shared store is unavailable and each instance counts for itself, else 0.",
-        _remote(lambda remote: int(not remote.health.up)),
-        merge=MAX,
-    ),
-    _counter(
-        "breakloop_store_changes_total",
-        "Times that the shared store became unavailable or available again.",
-        _remote(lambda remote: remote.health.changes),
-    ),
-    _counter(
-        "breakloop_store_degraded_decisions_total",
-        "Requests decided without the shared store.",
-        _remote(lambda remote: remote.degraded),
-    ),
+    _gauge("breakloop_store_degraded",
+           "1 if the shared store is unavailable and each instance counts for itself, else 0.",
+           _remote(lambda r: int(not r.health.up)), merge=MAX),
+    _counter("breakloop_store_changes_total", "Times that the shared store became unavailable or available again.",
+             _remote(lambda r: r.health.changes)),
+    _counter("breakloop_store_degraded_decisions_total", "Requests decided without the shared store.",
+             _remote(lambda r: r.degraded)),
     _counter("breakloop_store_errors_total", "Failed store operations.", lambda p: p.engine.tally.store_errors),
-    _counter(
-        "breakloop_store_conflicts_total",
-        "Decisions that did not update their session because of too many concurrent updates.",
-        _conflicts,
-    ),
+    _counter("breakloop_store_conflicts_total",
+             "Decisions that did not update their session because of too many concurrent updates.",
+             lambda p: p.engine.tally.conflicts),
     _gauge("breakloop_memory_entries", "Entries of the memory store.", _tables(len), ("table",)),
-    _counter(
-        "breakloop_memory_evicted_total",
-        "Entries evicted from the memory store because a table was full.",
-        _tables(lambda table: table.evicted),
-        ("table",),
-    ),
-    _counter(
-        "breakloop_state_problems_total",
-        "Snapshots of the state that could not be written, and state files that could not be read.",
-        _snapshots(lambda snapshots: snapshots.problems),
-    ),
-    _gauge(
-        "breakloop_state_saved_timestamp_seconds",
-        "When the state was last saved.",
-        _snapshots(lambda snapshots: snapshots.saved_at or None),
-        merge=MAX,
-    ),
+    _counter("breakloop_memory_evicted_total", "Entries evicted from the memory store because a table was full.",
+             _tables(lambda t: t.evicted), ("table",)),
+    _counter("breakloop_state_problems_total",
+             "Snapshots of the state that could not be written, and state files that could not be read.",
+             _snapshots(lambda s: s.problems)),
+    _gauge("breakloop_state_saved_timestamp_seconds", "When the state was last saved.",
+           _snapshots(lambda s: s.saved_at or None), merge=MAX),
     # Bundle
-    _gauge(
-        "breakloop_bundle_version",
-        "Version of the active bundle; 0 if there is none.",
-        lambda p: 0 if p.engine.bundle is None else p.engine.bundle.version,
-        merge=MAX,
-    ),
-    _gauge(
-        "breakloop_bundle_loaded_timestamp_seconds",
-        "When the active bundle was loaded.",
-        _bundles(lambda bundles: bundles.loaded_at or None),
-        merge=MAX,
-    ),
-    _gauge(
-        "breakloop_bundle_problems",
-        "Problems of the bundle at the source, if it was rejected.",
-        _bundles(lambda bundles: len(bundles.problems)),
-        merge=MAX,
-    ),
-    _counter("breakloop_bundles_rejected_total", "Rejected bundles.", _bundles(lambda bundles: bundles.rejected)),
+    _gauge("breakloop_bundle_version", "Version of the active bundle; 0 if there is none.",
+           lambda p: 0 if p.engine.bundle is None else p.engine.bundle.version, merge=MAX),
+    _gauge("breakloop_bundle_loaded_timestamp_seconds", "When the active bundle was loaded.",
+           _bundles(lambda b: b.loaded_at or None), merge=MAX),
+    _gauge("breakloop_bundle_problems", "Problems of the bundle at the source, if it was rejected.",
+           _bundles(lambda b: len(b.problems)), merge=MAX),
+    _counter("breakloop_bundles_rejected_total", "Rejected bundles.", _bundles(lambda b: b.rejected)),
     # breakloop itself
-    Metric("breakloop_events_total", COUNTER, "Published events.", ("event",), count_event=lambda event: (event.name,)),
-    _counter(
-        "breakloop_events_dropped_total",
-        "Events dropped because a queue was full.",
-        lambda p: dict(p.events_dropped),
-        ("place",),
-    ),
-    _counter(
-        "breakloop_log_lines_dropped_total", "Log lines dropped because the queue was full.", lambda p: p.log_dropped()
-    ),
+    _events("breakloop_events_total", "Published events.", lambda event: (event.name,), ("event",)),
+    _counter("breakloop_events_dropped_total", "Events dropped because a queue was full.",
+             lambda p: dict(p.events_dropped), ("place",)),
+    _counter("breakloop_log_lines_dropped_total", "Log lines dropped because the queue was full.",
+             lambda p: p.log_dropped()),
     _gauge("breakloop_processes", "Processes that serve traffic.", lambda p: int(p.server is not None)),
-    _gauge(
-        "breakloop_start_timestamp_seconds",
-        "Start time of the process that was started last.",
-        lambda p: p.started_at,
-        merge=MAX,
-    ),
+    _gauge("breakloop_start_timestamp_seconds", "Start time of the process that was started last.",
+           lambda p: p.started_at, merge=MAX),
     _gauge("breakloop_info", "Always 1.", lambda _p: {__version__: 1}, ("version",), merge=MAX),
 )
+# fmt: on
 
 METRICS: Final[dict[str, Metric]] = {metric.name: metric for metric in _TABLE}
 
@@ -580,15 +417,16 @@ class MetricValues:
             old.counts = [one + other for one, other in zip(old.counts, data.counts, strict=True)]
             old.total += data.total
 
-    def merge(self, other: MetricValues, *, ended: bool = False) -> None:
-        """Add the values of another process. A process that has ended contributes its counters and histograms only."""
+    def merge(self, other: MetricValues, *, ended: bool = False, relabel: Relabel | None = None) -> None:
+        """Add the values of another process. A process that has ended contributes its counters and histograms only.
+        `relabel` replaces labels."""
         for name, series in other.values.items():
             if not ended or name not in METRICS or METRICS[name].kind == COUNTER:
                 for labels, value in series.items():
-                    self.add(name, value, *labels)
+                    self.add(name, value, *(relabel(name, labels) if relabel else labels))
         for name, histograms in other.histograms.items():
             for labels, data in histograms.items():
-                self.add_histogram(name, data, *labels)
+                self.add_histogram(name, data, *(relabel(name, labels) if relabel else labels))
 
 
 def collect(sources: MetricSources) -> MetricValues:
@@ -652,12 +490,7 @@ class LabelLimiter:
     def limit(self, given: MetricValues) -> MetricValues:
         """Return the values with further label values combined as `other`."""
         limited = MetricValues()
-        for name, series in given.values.items():
-            for labels, value in series.items():
-                limited.add(name, value, *self._labels(name, labels))
-        for name, histograms in given.histograms.items():
-            for labels, data in histograms.items():
-                limited.add_histogram(name, data, *self._labels(name, labels))
+        limited.merge(given, relabel=self._labels)
         return limited
 
     def _labels(self, metric: str, labels: Labels) -> Labels:
@@ -703,3 +536,39 @@ class WorkerTotals:
         for values in (self._ended, *self._live.values()):
             total.merge(values)
         return total
+
+
+class PrometheusPage:
+    """`GET /metrics`: the sum of the values that `collect_all` returns, one item a process, in Prometheus' format."""
+
+    def __init__(self, collect_all: Callable[[], Iterable[MetricValues]]) -> None:
+        self._collect_all = collect_all
+        self._limiter = LabelLimiter()
+
+    def text(self) -> bytes:
+        from prometheus_client import generate_latest  # noqa: PLC0415 - only processes with an admin server need it
+
+        return generate_latest(cast("Collector", self))
+
+    def collect(self) -> Iterator[Family]:
+        """Yield the metrics that have a value, in the order of the table. Called by `generate_latest`."""
+        from prometheus_client import core  # noqa: PLC0415 - as in `text`
+
+        total = MetricValues()
+        for values in self._collect_all():
+            total.merge(values)
+        total = self._limiter.limit(total)
+        for metric in METRICS.values():
+            about = metric.name, metric.help
+            if series := total.values.get(metric.name):
+                kind = core.CounterMetricFamily if metric.kind == COUNTER else core.GaugeMetricFamily
+                family = kind(*about, labels=metric.labels)
+                for labels, value in series.items():
+                    family.add_metric(labels, value)
+                yield family
+            elif histograms := total.histograms.get(metric.name):
+                buckets = core.HistogramMetricFamily(*about, labels=metric.labels)
+                bounds = [*map(repr, metric.bounds), "+Inf"]
+                for labels, data in histograms.items():
+                    buckets.add_metric(labels, list(zip(bounds, accumulate(data.counts), strict=True)), data.total)
+                yield buckets

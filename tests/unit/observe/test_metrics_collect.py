@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, cast
 
 from breakloop.model.counters import Tally
 from breakloop.observe.metrics import HISTOGRAM, METRICS, MetricSources, UpstreamCounts, collect
@@ -110,8 +110,8 @@ def full() -> MetricSources:
         store=made.store,
         server=FakeServer(),
         upstreams=[UpstreamCounts("openai", 6, 2)],
-        bundles=FakeSource(),
-        snapshots=FakeSnapshots(),
+        bundles=cast("Any", FakeSource()),
+        snapshots=cast("Any", FakeSnapshots()),
         remote=remote,
         open_breakers=1,
         events_dropped={"bus": 7},

@@ -7,8 +7,7 @@ import sys
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from breakloop.observe.metrics import METRICS, HistogramData, MetricSources, MetricValues, collect
-from breakloop.observe.prometheus import PrometheusPage
+from breakloop.observe.metrics import METRICS, HistogramData, MetricSources, MetricValues, PrometheusPage, collect
 from tests.builders import bundle, chat, exact, policy, user, world
 
 
