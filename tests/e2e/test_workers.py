@@ -20,7 +20,7 @@ from tests.e2e.raw_client import RawClient
 from tests.e2e.served import DEADLINE_S, Served, eventually, serving
 from tests.e2e.test_serve import bundle
 from tests.redis_servers import Server, free_port
-from tests.unit.observe.test_prometheus import samples
+from tests.unit.observe.test_metrics_prometheus import samples
 
 REPLACED_S = 2 * DEADLINE_S  # on a busy machine; how long it took is asserted where it matters
 pytestmark = pytest.mark.e2e

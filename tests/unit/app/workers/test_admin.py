@@ -17,7 +17,7 @@ from breakloop.observe.metrics import HistogramData, MetricValues
 from breakloop.policy.watch import BundleFeed
 from breakloop.store.data_dir import DataDir
 from tests.redis_servers import free_port
-from tests.unit.observe.test_prometheus import samples
+from tests.unit.observe.test_metrics_prometheus import samples
 
 
 class Chief:
