@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from breakloop.clock import Clock, FakeClock
+from breakloop.store.limit_ops import BucketSpec, BudgetSpec, ChargeBudget, TakeTokens
 from breakloop.store.memory import MemoryStore
-from breakloop.store.ops import BucketSpec, BudgetSpec, ChargeBudget, TakeTokens, WindowWrite
+from breakloop.store.ops import WindowWrite
 from breakloop.store.snapshot import Snapshotter
 from breakloop.store.snapshot_file import FILE
 from tests.stores import NO_LIMITER, NO_RULE

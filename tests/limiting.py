@@ -9,8 +9,9 @@ from typing import Any
 from breakloop.limits.base import NOTHING, Estimate, adjustments
 from breakloop.model.call import Call
 from breakloop.model.verdict import Verdict
+from breakloop.store.limit_ops import BudgetStage, Charge, ChargeBudget
 from breakloop.store.memory import MemoryStore
-from breakloop.store.ops import ActualUse, BudgetStage, Charge, ChargeBudget, Deny, Op, Store
+from breakloop.store.ops import ActualUse, Deny, Op, Store
 from tests.builders import START, call
 
 

@@ -19,10 +19,10 @@ from typing import Any
 import pytest
 
 from breakloop.errors import StateError
+from breakloop.store.limit_ops import BudgetSpec
 from breakloop.store.memory import MemoryStore
 from breakloop.store.ops import (
     AdjustCharge,
-    BudgetSpec,
     CommitResult,
     FingerprintSpec,
     Op,

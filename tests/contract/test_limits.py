@@ -15,8 +15,9 @@ from breakloop.limits.circuit_breaker import CircuitBreakerLimiter
 from breakloop.limits.llm_tokens import LlmTokens
 from breakloop.limits.token_bucket import TokenBucket
 from breakloop.model.verdict import LimitState, Verdict
+from breakloop.store.limit_ops import ChargeBudget, TakeTokens
 from breakloop.store.memory import MemoryStore
-from breakloop.store.ops import BreakerResult, ChargeBudget, TakeTokens
+from breakloop.store.ops import BreakerResult
 from tests.builders import START
 from tests.limiting import Asked, Desk, Ruled
 from tests.stores import NO_RULE

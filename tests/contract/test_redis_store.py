@@ -10,13 +10,9 @@ import pytest
 import redis
 
 from breakloop.errors import StateError
+from breakloop.store.limit_ops import BreakerSpec, BucketSpec, BudgetSpec, ChargeBudget, CheckBreaker, TakeTokens
 from breakloop.store.ops import (
     AdjustCharge,
-    BreakerSpec,
-    BucketSpec,
-    BudgetSpec,
-    ChargeBudget,
-    CheckBreaker,
     CommitResult,
     CountFingerprint,
     FingerprintCount,
@@ -24,7 +20,6 @@ from breakloop.store.ops import (
     Op,
     Settle,
     StoredWindow,
-    TakeTokens,
     WindowWrite,
 )
 from breakloop.store.redis.scripts import load_scripts, redis_key

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 
+from breakloop.store.limit_ops import BucketSpec, TakeTokens
 from breakloop.store.ops import (
     JOINED,
-    BucketSpec,
     CommitResult,
     CountFingerprint,
     Deny,
@@ -20,7 +20,6 @@ from breakloop.store.ops import (
     Op,
     Settle,
     Store,
-    TakeTokens,
 )
 from tests.redis_store import NewStore
 from tests.stores import NO_LIMITER, NO_OWNER, NO_RULE

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from breakloop.store.limit_ops import BreakerSpec, BucketSpec, BudgetSpec, ChargeBudget, CheckBreaker, TakeTokens
 from breakloop.store.ops import (
     AdjustCharge,
     BreakerResult,
-    BreakerSpec,
-    BucketSpec,
-    BudgetSpec,
-    ChargeBudget,
-    CheckBreaker,
     CommitResult,
     CountFingerprint,
     Deny,
@@ -20,7 +16,6 @@ from breakloop.store.ops import (
     Store,
     StoredBreaker,
     StoredWindow,
-    TakeTokens,
     WindowWrite,
 )
 from tests.contract.test_store import NOW, TEN, take

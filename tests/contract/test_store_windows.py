@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from breakloop.store.limit_ops import TakeTokens
 from breakloop.store.ops import (
     CommitResult,
     CountFingerprint,
@@ -12,7 +13,6 @@ from breakloop.store.ops import (
     Settle,
     Store,
     StoredWindow,
-    TakeTokens,
     WindowWrite,
 )
 from tests.contract.test_store import COOLING, IDLE, KINDS, NOW, TEN, end, hit, start, take

@@ -9,8 +9,9 @@ from pathlib import Path
 
 from breakloop.app.jobs import aside
 from breakloop.clock import SystemClock
+from breakloop.store.limit_ops import BudgetSpec, ChargeBudget
 from breakloop.store.memory import MemoryStore
-from breakloop.store.ops import BudgetSpec, ChargeBudget, CountFingerprint, FingerprintSpec, Op, WindowWrite
+from breakloop.store.ops import CountFingerprint, FingerprintSpec, Op, WindowWrite
 from breakloop.store.snapshot import Snapshotter
 from tests.stores import NO_LIMITER, NO_OWNER, NO_RULE
 

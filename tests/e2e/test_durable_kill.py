@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from breakloop.clock import SystemClock
-from breakloop.store.ops import ChargeBudget, CountFingerprint, FingerprintCount, Op
+from breakloop.store.limit_ops import ChargeBudget
+from breakloop.store.ops import CountFingerprint, FingerprintCount, Op
 from tests.durable_state import Life
 from tests.e2e.durable_process import BUDGET, COUNT, KEYS
 from tests.stores import NO_LIMITER, NO_OWNER, NO_RULE

@@ -11,20 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from breakloop.clock import FakeClock
+from breakloop.store.limit_ops import BreakerSpec, BucketSpec, BudgetSpec, ChargeBudget, CheckBreaker, TakeTokens
 from breakloop.store.memory import MemoryStore
-from breakloop.store.ops import (
-    AdjustCharge,
-    BreakerSpec,
-    BucketSpec,
-    BudgetSpec,
-    ChargeBudget,
-    CheckBreaker,
-    CountFingerprint,
-    FingerprintSpec,
-    Settle,
-    TakeTokens,
-    WindowWrite,
-)
+from breakloop.store.ops import AdjustCharge, CountFingerprint, FingerprintSpec, Settle, WindowWrite
 from tests.durable_state import Life, at_once
 from tests.stores import NO_LIMITER, NO_OWNER, NO_RULE
 

@@ -18,7 +18,7 @@ from breakloop.engine.decision_state import state_of
 from breakloop.model.call import CLIENT_LEFT, NO_ANSWER, Answer, Call, Usage
 from breakloop.model.verdict import Verdict
 from breakloop.pricing.prices import ListedModel, Price, Prices
-from breakloop.store.ops import ChargeBudget, TakeTokens
+from breakloop.store.limit_ops import ChargeBudget, TakeTokens
 from tests.builders import Json, World, bucket, bundle, call, chat_body, policy, user, world
 from tests.stores import NO_LIMITER, NO_RULE
 
@@ -245,7 +245,7 @@ def settle(here: World, model: Model, one: Open, kind: str, tokens: int) -> None
 def totals(here: World, model: Model) -> None:
     """Every account holds what the model says, to the unit, and every bucket what has flowed back."""
     store: Any = here.store
-    accounts = {key: entry for key, entry in store._limits.accounts.items() if entry[0] > model.latest}
+    accounts = {key: entry for key, entry in store.kept()["accounts"].items() if entry[0] > model.latest}
     expected = {
         f"cb:default:p:{name}:{team}:{start}": amount
         for (name, team, start), amount in model.used.items()
@@ -260,7 +260,9 @@ def totals(here: World, model: Model) -> None:
             key = f"{family}:default:p:{limit.name}:{team if limit.keyed else ''}"
             [bucket_of] = [rule.limiter for rule in _rules(here) if rule.name == limit.name]
             spec = bucket_of.spec if limit.unit == "requests" else bucket_of._bucket.spec
-            left = store._limits.left(TakeTokens(spec, key, 0.0, NO_LIMITER, NO_RULE), model.latest)
+            found: list[Any] = []
+            TakeTokens(spec, key, 0.0, NO_LIMITER, NO_RULE).check(store.kept(), model.latest, found, [])
+            (left,) = found
             assert abs(Fraction(left) - model.left(limit, team)) < Fraction(1, 10**6)
 
 
@@ -310,4 +312,4 @@ def test_the_sum_is_the_same_in_every_order(costs: list[int], order: Any, most: 
     [op] = state_of(probe).charges or []
     assert isinstance(op, ChargeBudget)
     store: Any = here.store
-    assert store._limits.accounts[op.key][1] == sum(3 * IN + cost * OUT for cost in costs)
+    assert store.kept()["accounts"][op.key][1] == sum(3 * IN + cost * OUT for cost in costs)

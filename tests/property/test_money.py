@@ -9,8 +9,9 @@ from fractions import Fraction
 from hypothesis import given
 from hypothesis import strategies as st
 
+from breakloop.store.limit_ops import BucketSpec, BudgetSpec, ChargeBudget, TakeTokens
 from breakloop.store.memory import MemoryStore
-from breakloop.store.ops import AdjustCharge, BucketSpec, BudgetSpec, ChargeBudget, Op, Store, TakeTokens
+from breakloop.store.ops import AdjustCharge, Op, Store
 from tests.redis_store import NewStore
 from tests.stores import NO_LIMITER, NO_RULE
 

@@ -9,14 +9,10 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from breakloop.store.limit_ops import BreakerSpec, BucketSpec, BudgetSpec, ChargeBudget, CheckBreaker, TakeTokens
 from breakloop.store.memory import MemoryStore
 from breakloop.store.ops import (
     BreakerResult,
-    BreakerSpec,
-    BucketSpec,
-    BudgetSpec,
-    ChargeBudget,
-    CheckBreaker,
     CommitResult,
     CountFingerprint,
     Deny,
@@ -24,7 +20,6 @@ from breakloop.store.ops import (
     FingerprintSpec,
     Observation,
     Op,
-    TakeTokens,
 )
 from breakloop.store.redis.sharded import ShardedCommit
 from tests.property import test_money as money

@@ -8,15 +8,11 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from breakloop.store.limit_ops import BreakerSpec, BucketSpec, BudgetSpec, ChargeBudget, CheckBreaker, TakeTokens
 from breakloop.store.memory import MemoryStore
 from breakloop.store.ops import (
     JOINED,
     AdjustCharge,
-    BreakerSpec,
-    BucketSpec,
-    BudgetSpec,
-    ChargeBudget,
-    CheckBreaker,
     CommitResult,
     CountFingerprint,
     Deny,
@@ -26,7 +22,6 @@ from breakloop.store.ops import (
     Op,
     Settle,
     Store,
-    TakeTokens,
     WindowWrite,
 )
 from tests.property import test_money as money

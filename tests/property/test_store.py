@@ -10,16 +10,12 @@ from fractions import Fraction
 from hypothesis import given
 from hypothesis import strategies as st
 
+from breakloop.store.limit_ops import BreakerSpec, BucketSpec, BudgetSpec, ChargeBudget, CheckBreaker, TakeTokens
 from breakloop.store.memory import MemoryStore
 from breakloop.store.ops import (
     JOINED,
     AdjustCharge,
     BreakerResult,
-    BreakerSpec,
-    BucketSpec,
-    BudgetSpec,
-    ChargeBudget,
-    CheckBreaker,
     CountFingerprint,
     Deny,
     FingerprintCount,
@@ -27,7 +23,6 @@ from breakloop.store.ops import (
     Op,
     Settle,
     StoredWindow,
-    TakeTokens,
     WindowWrite,
 )
 from tests.redis_store import NewStore

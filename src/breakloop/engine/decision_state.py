@@ -15,7 +15,8 @@ from breakloop.limits.base import Estimate
 from breakloop.model.call import Answer, Call, CallDecision, Chat
 from breakloop.model.events import LoopKey
 from breakloop.pricing.tokens import Estimator
-from breakloop.store.ops import AdjustCharge, Charge, Settle
+from breakloop.store.limit_ops import Charge
+from breakloop.store.ops import AdjustCharge, Settle
 
 Ticket = tuple[Settle, ...]
 

@@ -7,7 +7,7 @@ policies are kept separate and never reach the client.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, TypeVar, assert_never
+from typing import Final, assert_never
 
 from breakloop.detect.counting import DELAY_MAX_MS
 from breakloop.model.call import Call, Chat
@@ -24,22 +24,20 @@ from breakloop.model.events import (
 from breakloop.model.verdict import REASONS, LoopFinding, ShadowFinding, Verdict
 from breakloop.policy.cache import TwoGenerationCache
 from breakloop.policy.compiled import CompiledKillSwitch, NotNow
+from breakloop.store.limit_ops import BudgetStage, ChargeBudget, CheckBreaker, TakeTokens
 from breakloop.store.ops import (
     ENFORCED,
     BreakerResult,
-    BudgetStage,
-    ChargeBudget,
-    CheckBreaker,
     CommitResult,
     CountFingerprint,
     Deny,
     FingerprintCount,
-    LoopSource,
+    FoundLoop,
+    LimitOp,
     Observation,
-    ObservedLoop,
     Op,
     Result,
-    TakeTokens,
+    expect,
 )
 
 _NOT_SHOWN: Final = 2.0  # greater than any share: this limit is not shown to the client
@@ -126,8 +124,8 @@ class ResultFolder:
                 return True
             case Deny():
                 return True
-            case TakeTokens() | ChargeBudget():
-                return False  # skipped because its group was already denied
+            case LimitOp():
+                return result is not None and op.denies(result)
             case _:
                 assert_never(op)
 
@@ -150,7 +148,7 @@ class ResultFolder:
         if op.group == ENFORCED and not op.spec.denies:
             self._mark(op.owner, loop, verdict, result.hits)
 
-    def _mark(self, source: LoopSource | ObservedLoop, loop: LoopFinding, verdict: Verdict, hits: int) -> None:
+    def _mark(self, source: FoundLoop, loop: LoopFinding, verdict: Verdict, hits: int) -> None:
         """Warn, and steer or throttle if that is the action."""
         if verdict.loop is None or loop.hit_count > verdict.loop.hit_count:
             verdict.loop = loop
@@ -174,7 +172,7 @@ class ResultFolder:
         verdict.delay_ms, verdict.warning, verdict.note, verdict.loop = 0, "", "", None
         match op:
             case CountFingerprint():
-                _deny_loop(op, _expect(FingerprintCount, result), verdict)
+                _deny_loop(op, expect(FingerprintCount, result), verdict)
                 return
             case Deny():
                 verdict.reason = op.owner.denial_reason
@@ -183,12 +181,8 @@ class ResultFolder:
                 return
             case Observation():
                 raise TypeError("an observation denies nothing")
-            case TakeTokens():
-                op.limiter.describe_denial(op, _expect(float, result), now, verdict)
-            case ChargeBudget():
-                op.limiter.describe_denial(op, _expect(int, result), now, verdict)
-            case CheckBreaker():
-                op.limiter.describe_denial(op, _expect(BreakerResult, result), now, verdict)
+            case LimitOp():
+                op.describe_denial(result, now, verdict)
             case _:
                 assert_never(op)
         verdict.status, verdict.policy, verdict.rule = op.rule.status, op.rule.policy, op.rule.name
@@ -200,16 +194,6 @@ class ResultFolder:
             if found.action == "deny":
                 data = {"policy": found.policy, "rule": found.rule, "reason": found.reason}
                 self._publish(Event(SHADOW_WOULD_REJECT, now, data, call.identity.project, call.request_id))
-
-
-_ResultT = TypeVar("_ResultT")
-
-
-def _expect(kind: type[_ResultT], result: Result) -> _ResultT:
-    """Narrow a result to the type that its operation returns when it denies."""
-    if not isinstance(result, kind):
-        raise TypeError(f"expected {kind.__name__}, not {result!r}")
-    return result
 
 
 _Stage = tuple[ChargeBudget, int, BudgetStage]  # the charge, the amount used after it, and the stage reached
@@ -262,18 +246,13 @@ def _shadow_finding(op: Op) -> ShadowFinding:
         case Deny():
             policy, name = op.owner.denied_by
             return ShadowFinding(policy, name, op.owner.denial_reason, "deny")
-        case TakeTokens():
-            reason = op.limiter.reason_for(op)
-        case ChargeBudget():
-            reason = op.limiter.reason_for(op)
-        case CheckBreaker():
-            reason = op.limiter.reason_for(op)
+        case LimitOp():
+            return ShadowFinding(op.rule.policy, op.rule.name, op.reason(), "deny")
         case _:
             assert_never(op)
-    return ShadowFinding(op.rule.policy, op.rule.name, reason, "deny")
 
 
-def _loop_data(call: Call, source: LoopSource | ObservedLoop, loop: LoopFinding, *, shadow: bool) -> dict[str, object]:
+def _loop_data(call: Call, source: FoundLoop, loop: LoopFinding, *, shadow: bool) -> dict[str, object]:
     chat = call.parsed.chat
     caller, agent = source.sender(call)
     return {

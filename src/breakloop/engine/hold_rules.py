@@ -16,17 +16,16 @@ from breakloop.model.verdict import Verdict
 from breakloop.policy.descriptors import Descriptors
 from breakloop.policy.rules import RunRule
 from breakloop.store.keys import escape, window_key
+from breakloop.store.limit_ops import ChargeBudget
 from breakloop.store.ops import (
     ENFORCED,
-    ChargeBudget,
-    CheckBreaker,
     CommitResult,
     CountFingerprint,
     Deny,
     FingerprintCount,
+    LimitOp,
     Observation,
     Op,
-    TakeTokens,
 )
 
 _RELEASE: Final = " A person has to release it."
@@ -56,7 +55,7 @@ class HoldRules:
             case CountFingerprint():
                 if verdict.loop is not None and verdict.loop.action == "kill":
                     self._hold_agent(call, op, verdict, now)
-            case TakeTokens() | CheckBreaker() | Observation():
+            case LimitOp() | Observation():
                 pass
             case _:
                 assert_never(op)

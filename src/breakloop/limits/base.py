@@ -4,8 +4,9 @@ Planning (`Limiter`)
     charges            the charges of a call, before the decision
     cacheable_between  the interval in which the charges of a sender stay the same
     total              their sum, for a circuit breaker
-Results (`store.ops.ChargeLimiter`, named by each charge)
+Results (`store.limit_ops.OpLimiter`, named by each charge)
     describe_denial    the reason for a denied charge, and when to retry
+    explain            a result, for `breakloop explain`
     describe_limit     what is left, for the `RateLimit` fields
     stage_reached      the stage of a budget that warns or throttles
     adjust             the correction of a charge, once the actual usage is known
@@ -32,11 +33,12 @@ from calendar import timegm
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta, tzinfo
-from typing import Final, NamedTuple, Protocol, assert_never
+from typing import Final, NamedTuple, Protocol
 
 from breakloop.model.call import Call
 from breakloop.model.verdict import Verdict
-from breakloop.store.ops import ActualUse, AdjustCharge, Charge, ChargeBudget, Op, RuleRef, TakeTokens
+from breakloop.store.limit_ops import Charge
+from breakloop.store.ops import ActualUse, AdjustCharge, Op, RuleRef
 
 LARGEST: Final = 2**53  # larger integers are not exact in every store
 _CENT: Final = 10_000
@@ -165,16 +167,7 @@ class LimitDenial:
 
 def adjustments(charged: Iterable[Charge], used: ActualUse) -> list[AdjustCharge]:
     """Return the corrections to the charges of one call, once its actual usage is known."""
-    found: list[AdjustCharge | None] = []
-    for op in charged:
-        match op:
-            case TakeTokens():
-                found.append(op.limiter.adjust(op, used))
-            case ChargeBudget():
-                found.append(op.limiter.adjust(op, used))
-            case _:
-                assert_never(op)
-    return [one for one in found if one is not None]
+    return [one for op in charged if (one := op.adjust(used)) is not None]
 
 
 _DAY_S: Final = 86_400

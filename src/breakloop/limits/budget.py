@@ -30,16 +30,8 @@ from breakloop.limits.base import (
 )
 from breakloop.model.call import Call
 from breakloop.model.verdict import LimitState, Verdict
-from breakloop.store.ops import (
-    ActualUse,
-    AdjustCharge,
-    BudgetLimiter,
-    BudgetSpec,
-    BudgetStage,
-    ChargeBudget,
-    Op,
-    RuleRef,
-)
+from breakloop.store.limit_ops import BudgetLimiter, BudgetSpec, BudgetStage, ChargeBudget
+from breakloop.store.ops import ActualUse, AdjustCharge, Op, RuleRef
 
 REASON = "budget_exceeded"
 
@@ -170,6 +162,12 @@ class CostBudget:
             f"Budget of {budget} used up: {spent} spent, and this request {may} {cost}. "
             f"The next period begins in {wait_s} seconds."
         )
+
+    def explain(self, op: ChargeBudget, used: int) -> str:
+        say, budget = self.unit.words, op.spec.budget
+        if used > budget:
+            return f"costs {say(op.cost)}, only {say(budget - used + op.cost)} of {say(budget)} there"
+        return f"costs {say(op.cost)}, {say(budget - used)} of {say(budget)} left"
 
     def fill_retry(self, op: ChargeBudget, used: int, now: float, verdict: Verdict) -> None:
         """Set the retry time and the state of the limit, but not the reason."""

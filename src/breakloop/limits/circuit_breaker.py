@@ -12,7 +12,8 @@ from typing import Final
 
 from breakloop.limits.base import COST, Unit
 from breakloop.model.verdict import LimitState, Verdict
-from breakloop.store.ops import BreakerResult, BreakerSpec, CheckBreaker, RuleRef
+from breakloop.store.limit_ops import BreakerSpec, CheckBreaker
+from breakloop.store.ops import BreakerResult, RuleRef
 
 REASON: Final = "circuit_breaker_open"
 _MINUTE_S: Final = 60
@@ -57,6 +58,12 @@ class CircuitBreakerLimiter:
         else:
             verdict.never = True
             verdict.message = f"Circuit breaker open: {found}. Only an operator closes it."
+
+    def explain(self, op: CheckBreaker, broken: BreakerResult) -> str:
+        threshold = self.unit.words(op.spec.threshold)
+        if broken.open:
+            return f"open: its threshold of {threshold} a minute was reached"
+        return f"closed: {self.unit.words(broken.rate)} of {threshold} in the last minute"
 
     def event_data(self, op: CheckBreaker, broken: BreakerResult) -> dict[str, object]:
         """Return the data of a `breaker.opened` or `breaker.closed` event, whichever `broken.changed` is."""

@@ -15,17 +15,8 @@ from breakloop.limits.budget import CostBudget
 from breakloop.limits.token_bucket import TokenBucket
 from breakloop.model.call import Call
 from breakloop.model.verdict import LimitState, Verdict
-from breakloop.store.ops import (
-    ActualUse,
-    AdjustCharge,
-    BudgetStage,
-    Charge,
-    ChargeBudget,
-    Deny,
-    Op,
-    RuleRef,
-    TakeTokens,
-)
+from breakloop.store.limit_ops import BudgetStage, Charge, ChargeBudget, TakeTokens
+from breakloop.store.ops import ActualUse, AdjustCharge, Deny, Op, RuleRef
 
 
 class TokenCeilings(NamedTuple):
@@ -109,6 +100,9 @@ class LlmTokens:
         else:
             self._bucket.fill_retry(op, result, verdict)
             self._explain(verdict, int(op.cost), f"{self._per_minute} a minute", int(op.spec.burst))
+
+    def explain(self, op: Charge, result: float) -> str:
+        return self._day.explain(op, int(result)) if isinstance(op, ChargeBudget) else self._bucket.explain(op, result)
 
     def stage_reached(self, op: ChargeBudget, used: int) -> BudgetStage | None:
         return self._day.stage_reached(op, used)

@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from breakloop.limits.base import COST, Estimate, read_cost
 from breakloop.model.call import Call
 from breakloop.model.verdict import LimitState, Verdict
-from breakloop.store.ops import ActualUse, BucketSpec, Op, RuleRef, TakeTokens
+from breakloop.store.limit_ops import BucketSpec, TakeTokens
+from breakloop.store.ops import ActualUse, Op, RuleRef
 
 REASON = "token_bucket_exceeded"
 _DUST_S = 1e-6  # tolerance for rounding errors in divisions that yield whole seconds
@@ -86,6 +87,11 @@ class TokenBucket:
             verdict.message = f"This request costs {op.cost:g}, more than the bucket holds ({op.spec.burst:g})."
         else:
             verdict.message = f"Rate limit exceeded: {op.spec.rate:g} a second, burst {op.spec.burst:g}."
+
+    def explain(self, op: TakeTokens, left: float) -> str:
+        if left < 0:
+            return f"reserves {op.cost:g}, only {left + op.cost:.0f} of {op.spec.burst:g} there"
+        return f"reserves {op.cost:g}, {left:.0f} of {op.spec.burst:g} left"
 
     def fill_retry(self, op: TakeTokens, left: float, verdict: Verdict) -> None:
         """Set the retry time and the state of the limit, but not the reason."""

@@ -21,7 +21,8 @@ from breakloop.model.call import Call, CompletionCap
 from breakloop.model.verdict import Verdict
 from breakloop.pricing.tokens import Estimator
 from breakloop.store.keys import escape, join_values, prefix, run_key, split_values
-from breakloop.store.ops import ENFORCED, Charge, ChargeBudget, CommitResult, Deny, Op, RuleRef
+from breakloop.store.limit_ops import Charge, ChargeBudget
+from breakloop.store.ops import ENFORCED, CommitResult, Deny, Op, RuleRef
 
 Getter = Callable[[Call], str | None]
 Match = tuple[tuple[Getter, str], ...]

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any, assert_never
+from typing import assert_never
 
 from breakloop.clock import Clock
 from breakloop.detect.counting import CountingDetector
@@ -18,7 +18,7 @@ from breakloop.detect.run_steps import RunStepsLimit
 from breakloop.detect.stateful import Detection, StatefulDetector
 from breakloop.engine.engine import Engine
 from breakloop.engine.plan import Plan
-from breakloop.limits.base import LimitDenial, Unit
+from breakloop.limits.base import LimitDenial
 from breakloop.limits.token_bucket import TokenBucket
 from breakloop.model.call import Call
 from breakloop.model.verdict import Verdict
@@ -39,17 +39,15 @@ from breakloop.policy.schema import bundle as schema
 from breakloop.policy.schema.loops import AnyLoop
 from breakloop.pricing.prices import Prices
 from breakloop.store.keys import fingerprint_of
+from breakloop.store.limit_ops import CheckBreaker, TakeTokens
 from breakloop.store.ops import (
     ENFORCED,
     AdjustCharge,
-    BreakerResult,
-    Charge,
-    ChargeBudget,
-    CheckBreaker,
     CommitResult,
     CountFingerprint,
     Deny,
     FingerprintCount,
+    LimitOp,
     Observation,
     Op,
     Result,
@@ -57,7 +55,6 @@ from breakloop.store.ops import (
     Store,
     StoredBreaker,
     StoredWindow,
-    TakeTokens,
     WindowWrite,
 )
 
@@ -73,12 +70,11 @@ def charges(rule: CompiledRule | RunRule, done: Done) -> tuple[str, str, Op | No
     for op, result in own:
         if isinstance(op, Deny) and isinstance(op.owner, LimitDenial):
             return "deny", op.owner.message, op
-        if result is None or not isinstance(op, TakeTokens | ChargeBudget):
+        if result is None or not isinstance(op, LimitOp):
             return "not asked", "the request was denied before", op
-        outcome, text = _charge(op, result, rule.limiter.unit)
-        if outcome == "deny":
-            return outcome, text, op
-        words.append(text)
+        if op.denies(result):
+            return "deny", op.explain(result), op
+        words.append(op.explain(result))
     return "pass", "; ".join(words), own[0][0]
 
 
@@ -94,19 +90,15 @@ def breaker(rule: BreakerRule, done: Done) -> tuple[str, str, Op | None]:
     """Return the outcome and the description of a policy's circuit breaker."""
     for op, result in done:
         if isinstance(op, CheckBreaker) and op.rule is rule:
-            if not isinstance(result, BreakerResult):
+            if result is None:
                 return "not asked", "the request was denied before", op
-            say = rule.limiter.unit.words
-            threshold = say(rule.limiter.spec.threshold)
-            if result.open:
-                return "deny", f"open: its threshold of {threshold} a minute was reached", op
-            return "pass", f"closed: {say(result.rate)} of {threshold} in the last minute", op
+            return "deny" if op.denies(result) else "pass", op.explain(result), op
     return "skipped", "the first rule charges nothing, so nothing is counted", None
 
 
 def _rule_of(op: Op) -> object:
     match op:
-        case TakeTokens() | ChargeBudget() | CheckBreaker():
+        case LimitOp():
             return op.rule
         case Deny():
             return op.owner.rule if isinstance(op.owner, LimitDenial) else op.owner
@@ -114,18 +106,6 @@ def _rule_of(op: Op) -> object:
             return op.owner
         case _:
             assert_never(op)
-
-
-def _charge(op: Charge, result: Any, unit: Unit) -> tuple[str, str]:
-    say = unit.words
-    if isinstance(op, ChargeBudget):
-        budget = op.spec.budget
-        if result > budget:
-            return "deny", f"costs {say(op.cost)}, only {say(budget - result + op.cost)} of {say(budget)} there"
-        return "pass", f"costs {say(op.cost)}, {say(budget - result)} of {say(budget)} left"
-    if result < 0:
-        return "deny", f"reserves {op.cost:g}, only {result + op.cost:.0f} of {op.spec.burst:g} there"
-    return "pass", f"reserves {op.cost:g}, {result:.0f} of {op.spec.burst:g} left"
 
 
 @dataclass(frozen=True, slots=True)

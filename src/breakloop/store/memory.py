@@ -1,8 +1,8 @@
 """The in-process store (`memory://`): a commit is a plain function call.
 
-`MemoryFingerprints` stores counts, cooldowns, flights and counts taken back; `MemoryLimits` stores token buckets,
-accounts and breakers; `MemoryStore` combines them into commits and stores the windows. All data is in
-`ExpiringTable`s, which are bounded and give every entry a time to live. Saving to disk is done by `snapshot`.
+`MemoryFingerprints` stores counts, cooldowns, flights and counts taken back; the state of limiters is in the tables
+that their operations declare (`limit_ops`); `MemoryStore` combines them into commits and stores the windows. All data
+is in `ExpiringTable`s, which are bounded and give every entry a time to live. Saving to disk is done by `snapshot`.
 
 An entry is a tuple whose first item is its expiry. The garbage collector soon stops tracking tuples of numbers, so a
 million of them do not slow down a collection. The least recently used entry is evicted first. Reads use the plain
@@ -12,34 +12,26 @@ were changed; expired entries need not be saved.
 
 from __future__ import annotations
 
-import heapq
 from array import array
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from itertools import islice
-from typing import Any, Final, assert_never
+from typing import Any, Final
 
+from breakloop.store.limit_ops import LIMIT_OPS, breakers_in_memory
 from breakloop.store.ops import (
     ENFORCED,
     FLIGHT_S,
     JOINED,
     AdjustCharge,
-    BreakerResult,
-    BucketSpec,
-    Charge,
-    ChargeBudget,
-    CheckBreaker,
+    Change,
     CommitResult,
     CountFingerprint,
-    Deny,
     FingerprintCount,
-    Observation,
     Op,
     Result,
     Settle,
     StoredBreaker,
     StoredWindow,
-    TakeTokens,
     WindowWrite,
 )
 
@@ -108,146 +100,6 @@ class ExpiringTable(OrderedDict[str, Entry]):
             self.evicted += 1
             if self.dirty is not None:
                 self.dirty[key] = None
-
-
-Checked = tuple[Charge, float]  # a charge, and what would be left or used after it
-
-_MINUTE_S: Final = 60.0
-# Tolerance for rounding: a client that waits as long as advised has to pass, and ten charges of 0.1 are 1.
-_DUST: Final = 1e-9
-# How long an account is stored after its end, so that usage is still known if the clock steps back into the period.
-_LATE_S: Final = 3600.0
-# How long an open breaker is stored after its reset, waiting for a probe; later its entry may be evicted.
-_UNASKED_S: Final = 86_400.0
-
-
-class MemoryLimits:
-    """Token buckets, accounts and breakers."""
-
-    __slots__ = ("accounts", "buckets", "open", "rates")
-
-    def __init__(self, max_entries: int) -> None:
-        self.buckets = ExpiringTable(max_entries)  # (expires, tokens, last); expires when it is full again
-        self.accounts = ExpiringTable(max_entries)  # (expires, used); expires some time after its period has ended
-        # A breaker is (expires, minute, spend of that minute, spend of the one before, open since), in one of two
-        # tables, so that counting any number of invented keys cannot evict an open one.
-        self.rates = ExpiringTable(max_entries)
-        self.open = ExpiringTable(max(1, max_entries // 10))
-
-    def tables(self) -> tuple[ExpiringTable, ...]:
-        return self.buckets, self.accounts, self.rates, self.open
-
-    def forget(self, prefix: str) -> int:
-        """Drop every key that begins with `prefix`; return how many there were."""
-        return sum(table.drop_prefix(prefix) for table in self.tables())
-
-    def charge(self, charges: list[Checked], denied: dict[int, int], now: float) -> None:
-        """Apply the checked charges, except those of denied groups."""
-        buckets = self.buckets
-        for op, after in charges:
-            if op.group in denied:
-                continue
-            if type(op) is TakeTokens:
-                spec = op.spec
-                buckets.put(op.key, (now + (spec.burst - after) / spec.rate, after, now), now)
-            else:
-                self.accounts.put(op.key, (max(op.ends, now) + _LATE_S, after), now)
-
-    # -- buckets ---------------------------------------------------------------------------------------------------
-
-    def left(self, op: TakeTokens, now: float) -> float:
-        """Return the tokens that would be left; a negative number is a denial."""
-        spec = op.spec
-        entry = self.buckets.get(op.key)
-        if entry is None or entry[0] <= now:
-            return spec.burst - op.cost
-        left: float = min(entry[1] + (now - entry[2]) * spec.rate, spec.burst) - op.cost
-        return left if left >= 0.0 or left < -_DUST else 0.0
-
-    def _correct_bucket(self, spec: BucketSpec, key: str, amount: float, now: float) -> None:
-        # An expired bucket is full, not missing: usage beyond the estimate of a long call is still charged.
-        entry = self.buckets.live(key, now)
-        tokens = spec.burst if entry is None else min(entry[1] + (now - entry[2]) * spec.rate, spec.burst)
-        left = min(tokens - amount, spec.burst)
-        if entry is not None or left < spec.burst:
-            self.buckets.put(key, (now + (spec.burst - left) / spec.rate, left, now), now)
-
-    # -- accounts --------------------------------------------------------------------------------------------------
-
-    def used(self, op: ChargeBudget, now: float) -> int:
-        """Return the usage including this charge."""
-        entry = self.accounts.get(op.key)
-        # An ended period is requested only after the clock stepped back; its usage still counts.
-        if entry is None or entry[0] - _LATE_S <= now < op.ends:
-            return op.cost
-        used: int = entry[1] + op.cost
-        return used
-
-    def correct(self, op: AdjustCharge, now: float) -> None:
-        """Charge the missing amount or refund the excess."""
-        if isinstance(op.spec, BucketSpec):
-            self._correct_bucket(op.spec, op.key, op.amount, now)
-            return
-        entry = self.accounts.live(op.key, now)
-        if entry is not None:
-            self.accounts.change(op.key, (entry[0], max(0, entry[1] + round(op.amount))))
-
-    # -- breakers --------------------------------------------------------------------------------------------------
-
-    def check(self, op: CheckBreaker, now: float) -> BreakerResult:
-        """Count an amount into the rate and return whether the breaker is then open."""
-        spec, key = op.spec, op.key
-        entry = self.open.get(key) if self.open else None
-        probe = entry is not None
-        if entry is None:
-            entry = self.rates.get(key)
-        elif not spec.reset_s or now < entry[4] + spec.reset_s:
-            return self._stay_open(op, entry, now)
-        minute = now // _MINUTE_S
-        current, previous = _spent(entry, minute)
-        current += op.amount
-        rate = _sliding(current, previous, now)
-        if rate >= spec.threshold - _DUST:
-            kept_s = spec.reset_s + _UNASKED_S if spec.reset_s else float("inf")
-            self.rates.discard(key)
-            self.open.put(key, (now + kept_s, minute, current, previous, now), now)
-            return BreakerResult(True, rate, spec.reset_s, "opened")
-        if probe:
-            self.open.discard(key)
-        self.rates.put(key, ((minute + 2.0) * _MINUTE_S, minute, current, previous, 0.0), now)
-        return BreakerResult(False, rate, 0.0, "closed" if probe else "")
-
-    def breakers(self, prefix: str, now: float, most: int) -> list[StoredBreaker]:
-        """Return open breakers by key, then closed ones, most recently counted first."""
-        minute = now // _MINUTE_S
-        keys = heapq.nsmallest(most, [key for key in self.open if key.startswith(prefix)])
-        closed = (key for key in reversed(self.rates) if key.startswith(prefix) and self.rates.live(key, now))
-        entries = [(key, self.open[key], True) for key in keys]
-        entries += [(key, self.rates[key], False) for key in islice(closed, most - len(entries))]
-        return [
-            StoredBreaker(key, _sliding(*_spent(entry, minute), now), entry[4] if is_open else None)
-            for key, entry, is_open in entries
-        ]
-
-    def _stay_open(self, op: CheckBreaker, entry: Entry, now: float) -> BreakerResult:
-        self.open.move_to_end(op.key)  # reading counts as use
-        rate = _sliding(*_spent(entry, now // _MINUTE_S), now)
-        return BreakerResult(True, rate, entry[4] + op.spec.reset_s - now if op.spec.reset_s else 0.0)
-
-
-def _spent(entry: Entry | None, minute: float) -> tuple[float, float]:
-    """Return the spend of this minute and of the previous one."""
-    if entry is not None:
-        if entry[1] == minute:
-            return entry[2], entry[3]
-        if entry[1] == minute - 1.0:
-            return 0.0, entry[2]
-    return 0.0, 0.0
-
-
-def _sliding(current: float, previous: float, now: float) -> float:
-    """Return the rate of the last 60 s, including the share of the previous minute that is still within them."""
-    return current + previous * (_MINUTE_S - now % _MINUTE_S) / _MINUTE_S if previous else current
 
 
 Lead = tuple[CountFingerprint, Entry]  # a flight that starts if its request passes
@@ -432,7 +284,9 @@ class MemoryStore:
 
     def __init__(self, max_entries: int = 1_000_000) -> None:
         self._repeats = MemoryFingerprints(max_entries)
-        self._limits = MemoryLimits(max_entries)
+        self._limits = {
+            table.name: ExpiringTable(max(1, max_entries // table.share)) for op in LIMIT_OPS for table in op.tables
+        }
         self._windows = ExpiringTable(max(1, max_entries // 10))
         self._latest = 0.0
 
@@ -445,14 +299,12 @@ class MemoryStore:
         return sum(table.evicted for table in self._tables())
 
     def _tables(self) -> tuple[ExpiringTable, ...]:
-        return (*self._repeats.tables(), *self._limits.tables(), self._windows)
+        return (*self._repeats.tables(), *self._limits.values(), self._windows)
 
     def kept(self) -> dict[str, ExpiringTable]:
         """Return the tables that are saved, by their names on disk."""
         counted = {"counts": self._repeats.counts, "cooldowns": self._repeats.cooldowns}
-        limits = self._limits
-        spent = {"accounts": limits.accounts, "rates": limits.rates, "open": limits.open}
-        return {**counted, "buckets": limits.buckets, **spent, "windows": self._windows}
+        return {**counted, **self._limits, "windows": self._windows}
 
     @property
     def latest(self) -> float:
@@ -472,50 +324,30 @@ class MemoryStore:
             return CommitResult([], -1, newer, now)
         limits, repeats = self._limits, self._repeats
         results: list[Result] = []
-        charges: list[Checked] = []
+        changes: list[Change] = []  # written if the request passes
         leads: list[Lead] = []
         denied: dict[int, int] = {}  # group -> index of the first operation that denied it
-        result: Result
         for op in ops:
             if type(op) is CountFingerprint:
-                result = repeated = repeats.track(op, now, leads) if op.tracked else repeats.count(op, now)
-                passes = not (repeated[1] and op.spec.denies)
+                repeated = repeats.track(op, now, leads) if op.tracked else repeats.count(op, now)
+                results.append(repeated)
+                if not repeated[1] or not op.spec.denies:
+                    continue
             elif op.group in denied:
-                result, passes = None, True
-            elif type(op) is TakeTokens:
-                result = left = limits.left(op, now)
-                charges.append((op, left))  # a denied operation is not charged, because its group is denied
-                passes = left >= 0.0
-            elif type(op) is ChargeBudget:
-                result = used = limits.used(op, now)
-                charges.append((op, used))
-                passes = used <= op.spec.budget
-            else:
-                result, passes = self._rare(op, now)
-            if not passes:
-                denied.setdefault(op.group, len(results))
-            results.append(result)
-        if charges and ENFORCED not in denied:
-            limits.charge(charges, denied, now)
-        if leads and ENFORCED not in denied:
-            repeats.lead(leads, denied, now)
-        for write in windows:
-            if write.data is not None:
-                self._windows.put(write.key, (now + write.ttl_s, write.becomes, write.data), now)
+                results.append(None)
+                continue
+            elif op.check(limits, now, results, changes):
+                continue
+            denied.setdefault(op.group, len(results) - 1)
+        if ENFORCED not in denied:
+            for group, table, key, entry in changes:
+                if group not in denied:
+                    table.put(key, entry, now)
+            if leads:
+                repeats.lead(leads, denied, now)
+        if windows:
+            self._write(windows, now)
         return CommitResult(results, denied.get(ENFORCED, -1), None, now)
-
-    def _rare(self, op: CheckBreaker | Deny | Observation, now: float) -> tuple[Result, bool]:
-        """Run an operation that is rare in commits; return its result and whether the request passes."""
-        match op:
-            case CheckBreaker():
-                checked = self._limits.check(op, now)
-                return checked, not checked.open
-            case Deny():
-                return None, False
-            case Observation():
-                return None, True
-            case _:
-                assert_never(op)
 
     def settle(self, ops: Sequence[Settle], now: float, *, failed: bool) -> int:
         """Report that requests have ended; see `Store`."""
@@ -532,7 +364,7 @@ class MemoryStore:
         """Correct charges; see `Store`."""
         now = self._latest = max(now, self._latest)
         for op in ops:
-            self._limits.correct(op, now)
+            op.spec.correct(self._limits, op.key, op.amount, now)
 
     def remember(self, op: CountFingerprint, found: FingerprintCount, now: float) -> None:
         """Copy a tripped fingerprint from another store: it stays blocked here for as long as there."""
@@ -546,7 +378,7 @@ class MemoryStore:
 
     def breakers(self, prefix: str, now: float, most: int) -> list[StoredBreaker]:
         """Return the breakers whose key begins with `prefix`, open ones first."""
-        return self._limits.breakers(prefix, max(now, self._latest), most)
+        return breakers_in_memory(self._limits, prefix, max(now, self._latest), most)
 
     def look_up(self, prefix: str, most: int) -> list[Mapping[str, object]]:
         """Return the entries whose key begins with a prefix, for operators. Scans the whole store."""
@@ -567,8 +399,13 @@ class MemoryStore:
 
     def forget(self, prefix: str) -> int:
         """Drop every key that begins with `prefix`."""
-        parts = (self._repeats.forget(prefix), self._limits.forget(prefix), self._windows.drop_prefix(prefix))
-        return sum(parts)
+        limits = sum(table.drop_prefix(prefix) for table in self._limits.values())
+        return self._repeats.forget(prefix) + limits + self._windows.drop_prefix(prefix)
+
+    def _write(self, windows: Sequence[WindowWrite], now: float) -> None:
+        for write in windows:
+            if write.data is not None:
+                self._windows.put(write.key, (now + write.ttl_s, write.becomes, write.data), now)
 
     def _newer(self, windows: Sequence[WindowWrite], now: float) -> dict[str, StoredWindow] | None:
         newer: dict[str, StoredWindow] | None = None

@@ -23,12 +23,14 @@ from operator import itemgetter
 from pathlib import Path
 from secrets import token_hex
 from threading import Lock
+from types import GenericAlias
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 import msgspec
 from xxhash import xxh3_64_intdigest
 
 from breakloop.errors import StateError
+from breakloop.store.limit_ops import LIMIT_OPS
 from breakloop.store.memory import Entry, ExpiringTable
 from breakloop.store.sqlite import Report, Schema, SqliteFile, UnfitError
 
@@ -79,15 +81,14 @@ _decode_odd_keys: Final = msgspec.msgpack.Decoder(list[bytes]).decode
 # The types of the entries in `memory`. Entries of another form were not written by this version.
 # Flights are not saved, because their leaders do not survive a restart.
 _FORMS: Final[dict[str, Any]] = {
-    "counts": list[tuple[float, int | bytes] | None],
-    "cooldowns": list[tuple[float, float, int, float, float] | None],
-    "buckets": list[tuple[float, float, float] | None],
-    "accounts": list[tuple[float, int] | None],
-    "rates": list[tuple[float, float, float, float, float] | None],
-    "open": list[tuple[float, float, float, float, float] | None],
-    WINDOWS: list[tuple[float, int, bytes] | None],
+    "counts": tuple[float, int | bytes],
+    "cooldowns": tuple[float, float, int, float, float],
+    **{table.name: table.entry for op in LIMIT_OPS for table in op.tables},
+    WINDOWS: tuple[float, int, bytes],
 }
-_decoders: Final = {name: msgspec.msgpack.Decoder(form).decode for name, form in _FORMS.items()}
+_decoders: Final = {
+    name: msgspec.msgpack.Decoder(GenericAlias(list, (form | None,))).decode for name, form in _FORMS.items()
+}
 
 
 def at_once(table: str) -> int:

@@ -11,7 +11,8 @@ from breakloop.errors import StateError
 from breakloop.model.call import Call
 from breakloop.model.events import DESCRIPTOR_MISSING, SHADOW_WOULD_REJECT, STORE_DEGRADED
 from breakloop.model.verdict import REASONS, Verdict
-from breakloop.store.ops import CountFingerprint, TakeTokens
+from breakloop.store.limit_ops import TakeTokens
+from breakloop.store.ops import CountFingerprint
 from tests.builders import (
     FailingStore,
     Json,

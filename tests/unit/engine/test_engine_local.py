@@ -9,8 +9,9 @@ from breakloop.engine.decision_state import state_of
 from breakloop.engine.engine import LocalStore
 from breakloop.model.call import Answer, Call, Usage
 from breakloop.model.counters import Tally
+from breakloop.store.limit_ops import BucketSpec
 from breakloop.store.memory import MemoryStore
-from breakloop.store.ops import AdjustCharge, BucketSpec, FingerprintSpec, Settle
+from breakloop.store.ops import AdjustCharge, FingerprintSpec, Settle
 from tests.builders import FailingStore, bundle, call, chat, exact, policy, world
 
 SETTLE = [Settle(FingerprintSpec(60.0, 3), "ld:k", 0.0, 1)]
@@ -35,7 +36,7 @@ def test_corrections_reach_the_store() -> None:
     store = MemoryStore()
     local = LocalStore(store, FakeClock(100.0), Tally(), lambda *_: None)
     local.correct(call(), CORRECT)
-    assert store._limits.buckets["tb:k"][1] == 6.0
+    assert store._limits["buckets"]["tb:k"][1] == 6.0
 
 
 def test_a_call_is_settled_here_unless_it_was_decided_elsewhere() -> None:

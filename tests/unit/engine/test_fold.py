@@ -10,16 +10,8 @@ from breakloop.limits.token_bucket import TokenBucket
 from breakloop.model.events import LIMIT_EXCEEDED, LOOP_DETECTED, SHADOW_WOULD_REJECT, Event
 from breakloop.model.verdict import LimitState, Verdict
 from breakloop.policy.rules import CompiledRule
-from breakloop.store.ops import (
-    CommitResult,
-    CountFingerprint,
-    Deny,
-    FingerprintCount,
-    FingerprintSpec,
-    Op,
-    Result,
-    TakeTokens,
-)
+from breakloop.store.limit_ops import TakeTokens
+from breakloop.store.ops import CommitResult, CountFingerprint, Deny, FingerprintCount, FingerprintSpec, Op, Result
 from tests.builders import call
 from tests.unit.detect.reading import Reader
 

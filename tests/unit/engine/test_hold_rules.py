@@ -5,7 +5,8 @@ from __future__ import annotations
 from breakloop.engine.hold_rules import HoldRules
 from breakloop.model.verdict import Verdict
 from breakloop.policy.descriptors import ContextSettings
-from breakloop.store.ops import BucketSpec, BudgetSpec, ChargeBudget, CommitResult, Deny, Op, TakeTokens
+from breakloop.store.limit_ops import BucketSpec, BudgetSpec, ChargeBudget, TakeTokens
+from breakloop.store.ops import CommitResult, Deny, Op
 from tests.builders import SECRET, bucket, bundle, chat, policy, tail, world
 from tests.stores import NO_LIMITER
 

@@ -8,7 +8,8 @@ from breakloop.engine.plan import Plan
 from breakloop.engine.quarantine import AGENT, Hold
 from breakloop.model.verdict import Verdict
 from breakloop.policy.descriptors import ContextSettings
-from breakloop.store.ops import Charge, CountFingerprint, Keyed, TakeTokens
+from breakloop.store.limit_ops import Charge, TakeTokens
+from breakloop.store.ops import CountFingerprint, Keyed
 from tests.builders import SECRET, World, bucket, bundle, chat, policy, tail, user, world
 
 

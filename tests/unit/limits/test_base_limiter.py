@@ -11,7 +11,8 @@ from breakloop.limits.budget import CostBudget
 from breakloop.limits.llm_tokens import LlmTokens
 from breakloop.limits.token_bucket import TokenBucket
 from breakloop.model.verdict import REASONS, LimitState, Verdict
-from breakloop.store.ops import ActualUse, BudgetStage, Charge, TakeTokens
+from breakloop.store.limit_ops import BudgetStage, Charge, TakeTokens
+from breakloop.store.ops import ActualUse
 from tests.builders import START, call
 from tests.limiting import Ruled
 

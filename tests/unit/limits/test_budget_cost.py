@@ -12,7 +12,8 @@ from breakloop.limits.base import COST, LARGEST, MICROUSD, TOKENS, Estimate, Per
 from breakloop.limits.budget import CostBudget
 from breakloop.model.call import Call
 from breakloop.model.verdict import LimitState, Verdict
-from breakloop.store.ops import ActualUse, BudgetStage, ChargeBudget
+from breakloop.store.limit_ops import BudgetStage, ChargeBudget
+from breakloop.store.ops import ActualUse
 from tests.builders import call
 from tests.limiting import Ruled
 from tests.stores import NO_RULE

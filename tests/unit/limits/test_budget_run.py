@@ -5,7 +5,8 @@ from __future__ import annotations
 from breakloop.limits.base import LARGEST, Estimate
 from breakloop.limits.budget import RunBudget, RunPaid
 from breakloop.model.verdict import Verdict
-from breakloop.store.ops import ActualUse, ChargeBudget
+from breakloop.store.limit_ops import ChargeBudget
+from breakloop.store.ops import ActualUse
 from tests.builders import START, call
 from tests.stores import NO_RULE
 

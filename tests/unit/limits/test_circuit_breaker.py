@@ -5,7 +5,8 @@ from __future__ import annotations
 from breakloop.limits.base import MICROUSD, TOKENS
 from breakloop.limits.circuit_breaker import CircuitBreakerLimiter
 from breakloop.model.verdict import LimitState, Verdict
-from breakloop.store.ops import BreakerResult, CheckBreaker
+from breakloop.store.limit_ops import CheckBreaker
+from breakloop.store.ops import BreakerResult
 from tests.limiting import Ruled
 from tests.stores import NO_RULE
 

@@ -9,7 +9,8 @@ import pytest
 from breakloop.limits.base import LARGEST, Estimate, LimitDenial
 from breakloop.limits.llm_tokens import LlmTokens, TokenCeilings
 from breakloop.model.verdict import LimitState, Verdict
-from breakloop.store.ops import ActualUse, ChargeBudget, Deny, Op, TakeTokens
+from breakloop.store.limit_ops import ChargeBudget, TakeTokens
+from breakloop.store.ops import ActualUse, Deny, Op
 from tests.builders import call
 from tests.limiting import Ruled
 

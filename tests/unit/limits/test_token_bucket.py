@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from breakloop.limits.token_bucket import TokenBucket
 from breakloop.model.call import Call
 from breakloop.model.verdict import LimitState, Verdict
+from breakloop.store.limit_ops import TakeTokens
 from breakloop.store.memory import MemoryStore
-from breakloop.store.ops import TakeTokens
 from tests.builders import World, bucket, bundle, call, policy, world
 from tests.stores import NO_RULE
 

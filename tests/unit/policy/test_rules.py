@@ -8,7 +8,8 @@ from breakloop.limits.circuit_breaker import CircuitBreakerLimiter
 from breakloop.limits.token_bucket import TokenBucket
 from breakloop.model.call import Call
 from breakloop.policy.rules import BreakerRule, CompiledRule, FallbackRule, Match, fits
-from breakloop.store.ops import Deny, TakeTokens
+from breakloop.store.limit_ops import TakeTokens
+from breakloop.store.ops import Deny
 from tests.builders import call
 
 

@@ -8,7 +8,8 @@ from breakloop.limits.base import NOTHING, Estimate
 from breakloop.model.call import Call, CompletionCap
 from breakloop.policy.rules import RunRule
 from breakloop.pricing.tokens import Estimator, estimator
-from breakloop.store.ops import ChargeBudget, CommitResult, Deny, Op
+from breakloop.store.limit_ops import ChargeBudget
+from breakloop.store.ops import CommitResult, Deny, Op
 from tests.builders import START, call
 
 TERMS = DetectorConfig("run", "agents", 0, ("reject", "reject", "reject"), 429, setting="max_usd_per_run")

@@ -9,8 +9,8 @@ from breakloop.limits.budget import CostBudget
 from breakloop.limits.circuit_breaker import CircuitBreakerLimiter
 from breakloop.limits.llm_tokens import LlmTokens
 from breakloop.replay import explain
-from breakloop.store.ops import BreakerResult, BucketSpec, BudgetSpec, ChargeBudget, Deny, TakeTokens
-from tests.stores import NO_LIMITER
+from breakloop.store.limit_ops import BucketSpec, BudgetSpec, ChargeBudget, TakeTokens
+from breakloop.store.ops import BreakerResult, Deny
 
 
 class Ruled:
@@ -30,7 +30,7 @@ def charges(rule: Any, *done: Any) -> tuple[str, str]:
 def test_budgets() -> None:
     """Budgets (L-2)."""
     rule = Ruled(CostBudget(5, Period("1d"), ()))
-    op = ChargeBudget(BudgetSpec(5000), "cb:k", 2000, 100.0, NO_LIMITER, rule)
+    op = ChargeBudget(BudgetSpec(5000), "cb:k", 2000, 100.0, rule.limiter, rule)
     assert charges(rule, (op, 2000)) == ("pass", "costs 2, 3 of 5 left")
     assert charges(rule, (op, 6000)) == ("deny", "costs 2, only 1 of 5 there")
     assert charges(rule, (op, None)) == ("not asked", "the request was denied before")
@@ -40,7 +40,7 @@ def test_budgets() -> None:
 def test_tokens() -> None:
     """Both accounts, or the one that has too little (L-3)."""
     rule = Ruled(LlmTokens(600))
-    op = TakeTokens(BucketSpec(10.0, 600.0), "tpm:k", 100.0, NO_LIMITER, rule)
+    op = TakeTokens(BucketSpec(10.0, 600.0), "tpm:k", 100.0, rule.limiter, rule)
     assert charges(rule, (op, 500.0)) == ("pass", "reserves 100, 500 of 600 left")
     assert charges(rule, (op, -40.0)) == ("deny", "reserves 100, only 60 of 600 there")
     refused = Deny(LimitDenial(rule, "prompt_tokens_exceeded", "too long"))

@@ -12,8 +12,9 @@ from breakloop.policy.compile import compile_bundle
 from breakloop.policy.descriptors import ContextSettings, Descriptors
 from breakloop.policy.load import load_text
 from breakloop.replay.explain import RecordingEngine
+from breakloop.store.limit_ops import BucketSpec, TakeTokens
 from breakloop.store.memory import MemoryStore
-from breakloop.store.ops import AdjustCharge, BucketSpec, CountFingerprint, FingerprintCount, TakeTokens
+from breakloop.store.ops import AdjustCharge, CountFingerprint, FingerprintCount
 from tests.stores import NO_LIMITER, NO_RULE
 
 POLICY = {

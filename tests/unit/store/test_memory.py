@@ -2,20 +2,9 @@
 
 from __future__ import annotations
 
+from breakloop.store.limit_ops import BreakerSpec, BucketSpec, BudgetSpec, ChargeBudget, CheckBreaker, TakeTokens
 from breakloop.store.memory import MemoryStore
-from breakloop.store.ops import (
-    BreakerSpec,
-    BucketSpec,
-    BudgetSpec,
-    ChargeBudget,
-    CheckBreaker,
-    CountFingerprint,
-    FingerprintCount,
-    FingerprintSpec,
-    Op,
-    TakeTokens,
-    WindowWrite,
-)
+from breakloop.store.ops import CountFingerprint, FingerprintCount, FingerprintSpec, Op, WindowWrite
 from tests.stores import NO_LIMITER, NO_OWNER, NO_RULE
 
 NOW = 1_800_000_000.0
@@ -69,7 +58,7 @@ def test_everything_has_a_time_to_live() -> None:
     ]
     store.commit([*ops, CountFingerprint(COOLING, "cnt:a", NO_OWNER)], NOW, [WindowWrite("win:a", 0, b"", 90.0)])
     store.commit([CountFingerprint(COOLING, "cnt:a", NO_OWNER)], NOW)
-    assert store._limits.buckets["tb:a"][0] == NOW + 8  # full again
+    assert store._limits["buckets"]["tb:a"][0] == NOW + 8  # full again
     assert store._repeats.counts["ld:a"][0] == NOW + 60
     assert store._repeats.cooldowns["cnt:a"][0] == NOW + 30 + 900
     assert store._windows["win:a"][0] == NOW + 90

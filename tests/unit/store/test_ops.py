@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
+from breakloop.store.limit_ops import BreakerSpec, BucketSpec, BudgetSpec, ChargeBudget, CheckBreaker, TakeTokens
 from breakloop.store.ops import (
     ENFORCED,
     BreakerResult,
-    BreakerSpec,
-    BucketSpec,
-    BudgetSpec,
-    ChargeBudget,
-    CheckBreaker,
     CommitResult,
     CountFingerprint,
     Deny,
     FingerprintCount,
     FingerprintSpec,
     Settle,
-    TakeTokens,
 )
 from tests.stores import NO_LIMITER, NO_OWNER, NO_RULE
 

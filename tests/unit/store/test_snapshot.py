@@ -13,16 +13,8 @@ import pytest
 
 from breakloop.app.jobs import aside
 from breakloop.clock import FakeClock
-from breakloop.store.ops import (
-    AdjustCharge,
-    BreakerResult,
-    BreakerSpec,
-    CheckBreaker,
-    CountFingerprint,
-    FingerprintCount,
-    FingerprintSpec,
-    Settle,
-)
+from breakloop.store.limit_ops import BreakerSpec, CheckBreaker
+from breakloop.store.ops import AdjustCharge, BreakerResult, CountFingerprint, FingerprintCount, FingerprintSpec, Settle
 from tests.durable_state import SLOW, SPEND, Life, at_once, files, state_file
 from tests.stores import NO_LIMITER, NO_OWNER, NO_RULE
 

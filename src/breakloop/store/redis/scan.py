@@ -6,20 +6,17 @@ complete project (or agent, with `shard_by: agent`) is scanned only on the serve
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, Protocol
 
 from breakloop.errors import StateError
+from breakloop.store.limit_ops import breaker_in_redis
 from breakloop.store.ops import StoredBreaker
 from breakloop.store.redis.scripts import names_place, plain_key, redis_key, redis_pattern
 from breakloop.store.redis.topology import by_slot
 
 _AT_ONCE: Final = b"1000"
-_BREAKER: Final = struct.Struct("<B6d")  # values.lua: kind, last, minute, its spend, previous, open, since
-_KIND: Final = ord("k")
-_MINUTE_S: Final = 60.0
 _Send = Callable[[tuple[bytes, ...], Callable[[Any], None]], None]
 
 
@@ -185,7 +182,7 @@ class StoredBreakers(_Scan):
     def _read(self, answers: list[tuple[list[bytes], list[bytes | None]]]) -> None:
         for keys, values in answers:
             for key, value in zip(keys, values, strict=True):
-                found = _breaker(plain_key(key), value, self._now or 0.0)
+                found = breaker_in_redis(plain_key(key), value, self._now or 0.0)
                 if found is not None:
                     self._kept[found.key] = found  # SCAN may return a key twice
         self._go_on()
@@ -193,18 +190,3 @@ class StoredBreakers(_Scan):
     def _over(self) -> None:
         found = sorted(self._kept.values(), key=lambda one: (one.since is None, one.key))
         self._then(found[: self._most])
-
-
-def _breaker(key: str, value: bytes | None, now: float) -> StoredBreaker | None:
-    """Parse a stored breaker; None if it is not one."""
-    if value is None or len(value) != _BREAKER.size or value[0] != _KIND:
-        return None
-    _, last, minute, spent, earlier, is_open, since = _BREAKER.unpack(value)
-    now = max(now, last)
-    if not is_open and now >= (minute + 2) * _MINUTE_S:
-        return None  # none of it is within the last minute
-    into = now % _MINUTE_S
-    this = (now - into) / _MINUTE_S
-    current, previous = (spent, earlier) if minute == this else (0.0, spent if minute == this - 1 else 0.0)
-    rate = current + previous * (_MINUTE_S - into) / _MINUTE_S if previous else current
-    return StoredBreaker(key, rate, since if is_open else None)

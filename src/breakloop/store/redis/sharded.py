@@ -13,17 +13,17 @@ from typing import TypeVar
 
 from breakloop.errors import StateError
 from breakloop.store.keys import AGENT_MARK, place_of
+from breakloop.store.limit_ops import Charge
 from breakloop.store.ops import (
     DENIED_ELSEWHERE,
     ENFORCED,
     AdjustCharge,
-    Charge,
-    CheckBreaker,
     CommitResult,
     CountFingerprint,
     Deny,
     FingerprintCount,
     Keyed,
+    LimitOp,
     Op,
     Result,
     Settle,
@@ -40,8 +40,9 @@ class ShardedCommit:
     """One decision as a sequence of commits with one slot each: `next` returns a commit, `took` records its result.
 
     The combined results are those of a single commit. Counts are made in any case. Limits are charged as long as no
-    denial is known; `give_back` returns the refunds for those that a later commit denied. The count of a breaker
-    cannot be undone, so it runs after everything that precedes it in its group, in a further commit if necessary.
+    denial is known; `give_back` returns the refunds for those that a later commit denied. An operation that is no
+    `Charge` (the count of a breaker) cannot be undone, so it runs after everything that precedes it in its group, in a
+    further commit if necessary.
     """
 
     __slots__ = ("_at", "_denied", "_kept", "_ops", "_own", "_parts", "_results", "_sent", "_turn")
@@ -99,7 +100,7 @@ class ShardedCommit:
 
     def committed(self) -> CommitResult:
         for at, op in enumerate(self._ops):
-            if isinstance(op, Charge | CheckBreaker) and self._denied.get(op.group, at) < at:
+            if isinstance(op, LimitOp) and self._denied.get(op.group, at) < at:
                 self._results[at] = None
         return CommitResult(self._results, self._denied.get(ENFORCED, -1), None, self._at)
 
@@ -126,7 +127,7 @@ def arranged(ops: Sequence[Op], first: str) -> list[tuple[str, list[int]]]:
         if not isinstance(op, Keyed):
             continue
         where, group = place_of(op.key), op.group
-        turn = latest.get(group, 0) if isinstance(op, CheckBreaker) else 0
+        turn = latest.get(group, 0) if isinstance(op, LimitOp) and not isinstance(op, Charge) else 0
         while turn < len(parts) and parts[turn][0] != where:
             turn += 1
         if turn == len(parts):

@@ -9,15 +9,19 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from breakloop.store.ops import (
-    JOINED,
-    AdjustCharge,
-    BreakerResult,
+from breakloop.store.limit_ops import (
+    LIMIT_OPS,
     BreakerSpec,
     BucketSpec,
     BudgetSpec,
     ChargeBudget,
     CheckBreaker,
+    TakeTokens,
+)
+from breakloop.store.ops import (
+    JOINED,
+    AdjustCharge,
+    BreakerResult,
     CommitResult,
     CountFingerprint,
     Deny,
@@ -27,7 +31,6 @@ from breakloop.store.ops import (
     Op,
     Settle,
     StoredWindow,
-    TakeTokens,
     WindowWrite,
 )
 from breakloop.store.redis import scripts as module
@@ -70,8 +73,19 @@ def test_scripts_are_known_by_their_text() -> None:
     scripts = load_scripts()
     shared = (LUA / "values.lua").read_bytes()
     for name, script in zip(scripts._fields, scripts, strict=True):
-        assert script.text == shared + (LUA / f"{name}.lua").read_bytes()
+        own, _, rest = (LUA / f"{name}.lua").read_bytes().partition(b"  -- LIMITS\n")
+        assert script.text.startswith(shared + own)
+        assert script.text.endswith(rest)
         assert script.sha == hashlib.sha1(script.text, usedforsecurity=False).hexdigest().encode()
+
+
+def test_each_limit_operation_is_a_branch_of_the_commit() -> None:
+    """Under its own number, which is not used twice; the marker of the branches is replaced (S-2)."""
+    text = load_scripts().commit.text
+    assert b"LIMITS" not in text
+    numbers = [int(number) for number in re.findall(rb"if kind == (\d+) then", text)]
+    assert numbers == [1, *(op.number for op in LIMIT_OPS)]
+    assert len({*numbers, 5, 6}) == len(numbers) + 2  # 5 and 6 have no branch of their own
 
 
 @pytest.mark.parametrize("name", ["values", *load_scripts()._fields])

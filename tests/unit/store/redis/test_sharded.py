@@ -8,15 +8,11 @@ from typing import Any
 import pytest
 
 from breakloop.errors import StateError
+from breakloop.store.limit_ops import BreakerSpec, BucketSpec, BudgetSpec, ChargeBudget, CheckBreaker, TakeTokens
 from breakloop.store.memory import MemoryStore
 from breakloop.store.ops import (
     AdjustCharge,
     BreakerResult,
-    BreakerSpec,
-    BucketSpec,
-    BudgetSpec,
-    ChargeBudget,
-    CheckBreaker,
     CommitResult,
     CountFingerprint,
     Deny,
@@ -26,7 +22,6 @@ from breakloop.store.ops import (
     Op,
     Settle,
     StoredWindow,
-    TakeTokens,
     WindowWrite,
     denies,
 )

@@ -11,16 +11,15 @@ import msgspec
 import pytest
 
 from breakloop.errors import StateError
+from breakloop.store.limit_ops import BucketSpec, TakeTokens
 from breakloop.store.ops import (
     AdjustCharge,
-    BucketSpec,
     CommitResult,
     FingerprintSpec,
     Op,
     RemoteStore,
     Settle,
     StoredWindow,
-    TakeTokens,
     WindowWrite,
 )
 from breakloop.store.redis.connection import RedisError
