@@ -13,26 +13,26 @@ from typing import Any, Final
 
 from breakloop.dialects.content import arguments, clean, content, json_text, text
 from breakloop.model.call import Answer, ToolCall, Usage
-from breakloop.replay.formats.base import count, mapping, seconds
-from breakloop.replay.formats.dialogue import RESPONSES_FORM, Dialogue
+from breakloop.replay.formats.base import RESPONSES, Dialogue, FormatReader, count, mapping, seconds
 from breakloop.replay.sessions import RecordedSession, RecordedTurn, SessionSlice
 
-FORMAT = "codex"
 _TYPES: Final = frozenset(("session_meta", "response_item", "event_msg", "turn_context", "compacted"))
 _SILENT: Final = frozenset(("reasoning", "ghost_snapshot", "compaction", "compaction_summary", "context_compaction"))
 _ARGUMENTS: Final = ("arguments", "input", "action")
 
 
-class CodexReader:
+class CodexReader(FormatReader):
     """Reads one line per record; a file is a session."""
 
+    format = "codex"
+
     def __init__(self, name: str) -> None:
-        self._name = name
+        super().__init__(name)
         self._id = ""
-        self._agent = FORMAT
+        self._agent = self.format
         self._model = ""
         self._session: RecordedSession | None = None
-        self._dialogue = Dialogue(RESPONSES_FORM)
+        self._dialogue = Dialogue(RESPONSES)
         self._answer: list[Mapping[str, Any]] = []  # items of the current response
         self._over = False  # input followed: the next output item starts a new response
         self._usage: Usage | None = None
@@ -80,7 +80,7 @@ class CodexReader:
         self._model = self._model or text(payload.get("model"))
         source = mapping(payload.get("source"))
         if source or payload.get("agent_role") or payload.get("agent_nickname"):
-            self._agent = f"{FORMAT} sub-agent"
+            self._agent = f"{self.format} sub-agent"
 
     def _item(self, item: Mapping[str, Any], at_s: float | None) -> Iterator[SessionSlice]:
         kind = text(item.get("type"))
@@ -117,7 +117,7 @@ class CodexReader:
             return
         turn = self._turn()
         if self._session is None:
-            self._session = RecordedSession(self._id or self._name, FORMAT, self._agent, self._model)
+            self._session = RecordedSession(self._id or self._name, self.format, self._agent, self._model)
         yield SessionSlice(self._session, (turn,), whole=False)
 
     def _turn(self) -> RecordedTurn:

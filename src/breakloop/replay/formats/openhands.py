@@ -13,8 +13,17 @@ from typing import Any, Final, NamedTuple
 
 from breakloop.dialects.content import arguments, as_list, clean, content, text
 from breakloop.model.call import Answer, ToolCall, Usage
-from breakloop.replay.formats.base import count, decoded, first, mapping, seconds
-from breakloop.replay.formats.dialogue import ANTHROPIC, Dialogue
+from breakloop.replay.formats.base import (
+    ANTHROPIC,
+    Dialogue,
+    FormatReader,
+    decoded,
+    first,
+    mapping,
+    seconds,
+    tool_call,
+    usage_of,
+)
 from breakloop.replay.sessions import RecordedSession, RecordedTurn, SessionSlice
 
 USER, ANSWER, RESULT, FORGET = "user", "answer", "result", "forget"
@@ -23,15 +32,12 @@ _NO_RESULTS: Final = frozenset(("agent_state_changed", "null", "recall", "agent_
 _NOT_ARGUMENTS: Final = frozenset(
     ("thought", "reasoning_content", "hidden", "confirmation_state", "security_risk", "is_input", "blocking")
 )
-_EXIT: Final = "[Command finished with exit code {}]"  # OpenHands appends it to the text for the model
 
 
 class OpenHandsEvent(NamedTuple):
     """What an event adds to the conversation."""
 
     kind: str
-    id: str
-    at_s: float | None
     text: str = ""
     call: tuple[str, str, str] | None = None  # id, name and arguments of a call in the response
     call_id: str = ""  # the call of a result
@@ -41,6 +47,8 @@ class OpenHandsEvent(NamedTuple):
     usage: Usage | None = None
     forgotten: frozenset[str] = frozenset()
     at: int = 0  # position of a summary
+    id: str = ""
+    at_s: float | None = None
 
 
 def is_event(record: object) -> bool:
@@ -54,21 +62,24 @@ def is_event(record: object) -> bool:
 
 def read(record: Mapping[str, Any]) -> OpenHandsEvent | None:
     """Read an event; None if the model does not see it."""
-    number, at_s = text(record.get("id")), seconds(record.get("timestamp"))
     if isinstance(record.get("kind"), str):
-        return _of_sdk(record, record["kind"], number, at_s)
-    if isinstance(record.get("action"), str):
-        return _action(record, record["action"], number, at_s)
-    return _observation(record, text(record.get("observation")), number, at_s)
+        found = _of_sdk(record, record["kind"])
+    elif isinstance(record.get("action"), str):
+        found = _action(record, record["action"])
+    else:
+        found = _observation(record, text(record.get("observation")))
+    if found is None:
+        return None
+    return found._replace(id=text(record.get("id")), at_s=seconds(record.get("timestamp")))
 
 
-def _action(record: Mapping[str, Any], action: str, number: str, at_s: float | None) -> OpenHandsEvent | None:
+def _action(record: Mapping[str, Any], action: str) -> OpenHandsEvent | None:
     args = mapping(record.get("args"))
     if action == "condensation":
-        return _condensed(args, number, at_s)
+        return _condensed(args)
     if record.get("source") == "user":
         said = text(first(args, ("content", "task")) or record.get("message"))
-        return OpenHandsEvent(USER, number, at_s, said) if action == "message" else None
+        return OpenHandsEvent(USER, said) if action == "message" else None
     if action in _NO_ANSWERS or record.get("source") != "agent":
         return None
     told = mapping(record.get("tool_call_metadata"))
@@ -81,10 +92,10 @@ def _action(record: Mapping[str, Any], action: str, number: str, at_s: float | N
     if told:
         call = _native(response, call_id) or (call_id, text(told.get("function_name")) or action, _given(args))
     elif action != "message":
-        call = (f"event_{number}", action, _given(args))
+        call = (f"event_{text(record.get('id'))}", action, _given(args))
     return OpenHandsEvent(
-        ANSWER, number, at_s, said, call, response_id=text(response.get("id")), model=text(response.get("model")),
-        usage=_usage(mapping(response.get("usage"))),
+        ANSWER, said, call, response_id=text(response.get("id")), model=text(response.get("model")),
+        usage=usage_of(mapping(response.get("usage"))),
     )  # fmt: skip
 
 
@@ -95,8 +106,7 @@ def _native(response: Mapping[str, Any], call_id: str) -> tuple[str, str, str] |
     for made in as_list(message.get("tool_calls")):
         call = mapping(made)
         if call.get("id") == call_id:
-            function = mapping(call.get("function"))
-            return call_id, text(function.get("name")), arguments(function.get("arguments"))
+            return call_id, *tool_call(call)
     return None
 
 
@@ -104,82 +114,73 @@ def _given(args: Mapping[str, Any]) -> str:
     return arguments({name: value for name, value in args.items() if name not in _NOT_ARGUMENTS})
 
 
-def _observation(record: Mapping[str, Any], seen: str, number: str, at_s: float | None) -> OpenHandsEvent | None:
+def _with_exit(said: str, code: object) -> str:
+    """Add the line that OpenHands appends to the text for the model."""
+    return f"{said}\n[Command finished with exit code {code}]" if isinstance(code, int) and code >= 0 else said
+
+
+def _observation(record: Mapping[str, Any], seen: str) -> OpenHandsEvent | None:
     if seen in _NO_RESULTS or not seen:
         return None
     extras = mapping(record.get("extras"))
     told = mapping(record.get("tool_call_metadata"))
     exit_code = extras.get("exit_code", mapping(extras.get("metadata")).get("exit_code"))
-    said = text(record.get("content"))
-    if isinstance(exit_code, int) and exit_code >= 0:
-        said = f"{said}\n{_EXIT.format(exit_code)}"
+    said = _with_exit(text(record.get("content")), exit_code)
     failed = seen == "error" or record.get("success") is False
     call_id = text(told.get("tool_call_id"))
     if not call_id and record.get("cause") is not None:
         call_id = f"event_{text(record['cause'])}"
-    return OpenHandsEvent(RESULT, number, at_s, said, call_id=call_id, failed=failed)
+    return OpenHandsEvent(RESULT, said, call_id=call_id, failed=failed)
 
 
-def _of_sdk(record: Mapping[str, Any], kind: str, number: str, at_s: float | None) -> OpenHandsEvent | None:
+def _of_sdk(record: Mapping[str, Any], kind: str) -> OpenHandsEvent | None:
     if kind == "MessageEvent":
         message = mapping(record.get("llm_message"))
         said = content(message.get("content"))
         if record.get("source") == "agent":
-            return OpenHandsEvent(ANSWER, number, at_s, said, response_id=text(record.get("llm_response_id")))
-        return OpenHandsEvent(USER, number, at_s, said)
+            return OpenHandsEvent(ANSWER, said, response_id=text(record.get("llm_response_id")))
+        return OpenHandsEvent(USER, said)
     if kind == "ActionEvent":
         made = mapping(record.get("tool_call"))
         call_id = text(record.get("tool_call_id") or made.get("id"))
         given = made.get("arguments", mapping(made.get("function")).get("arguments", record.get("action")))
         call = (call_id, text(record.get("tool_name") or made.get("name")), arguments(given))
         said = content(record.get("thought"))
-        return OpenHandsEvent(ANSWER, number, at_s, said, call, response_id=text(record.get("llm_response_id")))
+        return OpenHandsEvent(ANSWER, said, call, response_id=text(record.get("llm_response_id")))
     if kind == "Condensation":
-        return _condensed(record, number, at_s)
+        return _condensed(record)
     call_id = text(record.get("tool_call_id"))
     if kind == "ObservationEvent":
         seen = mapping(record.get("observation"))
-        said = content(first(seen, ("content", "output", "error", "result")))
+        said = _with_exit(content(first(seen, ("content", "output", "error", "result"))), seen.get("exit_code"))
         failed = bool(seen.get("is_error") or seen.get("error"))
-        if isinstance(seen.get("exit_code"), int) and seen["exit_code"] >= 0:
-            said = f"{said}\n{_EXIT.format(seen['exit_code'])}"
-        return OpenHandsEvent(RESULT, number, at_s, said, call_id=call_id, failed=failed)
+        return OpenHandsEvent(RESULT, said, call_id=call_id, failed=failed)
     if kind == "AgentErrorEvent":
-        return OpenHandsEvent(RESULT, number, at_s, text(record.get("error")), call_id=call_id, failed=True)
+        return OpenHandsEvent(RESULT, text(record.get("error")), call_id=call_id, failed=True)
     if kind == "UserRejectObservation":
-        return OpenHandsEvent(RESULT, number, at_s, text(record.get("rejection_reason")), call_id=call_id)
+        return OpenHandsEvent(RESULT, text(record.get("rejection_reason")), call_id=call_id)
     return None
 
 
-def _condensed(said: Mapping[str, Any], number: str, at_s: float | None) -> OpenHandsEvent:
+def _condensed(said: Mapping[str, Any]) -> OpenHandsEvent:
     ids = {text(one) for one in as_list(said.get("forgotten_event_ids"))}
     start, end = said.get("forgotten_events_start_id"), said.get("forgotten_events_end_id")
     if isinstance(start, int) and isinstance(end, int) and end - start < 1_000_000:
         ids |= {str(one) for one in range(start, end + 1)}
     offset = said.get("summary_offset")
     at = offset if isinstance(offset, int) and offset >= 0 else 1
-    return OpenHandsEvent(FORGET, number, at_s, text(said.get("summary")), forgotten=frozenset(ids), at=at)
+    return OpenHandsEvent(FORGET, text(said.get("summary")), forgotten=frozenset(ids), at=at)
 
 
-def _usage(said: Mapping[str, Any]) -> Usage | None:
-    asked, answered = count(said.get("prompt_tokens")), count(said.get("completion_tokens"))
-    if not asked and not answered:
-        return None
-    cached = count(mapping(said.get("prompt_tokens_details")).get("cached_tokens"))
-    return Usage(asked, answered, cached, count(said.get("cache_creation_input_tokens")))
-
-
-FORMAT = "openhands"
-EVENTS = "events"
-
-
-class OpenHandsReader:
+class OpenHandsReader(FormatReader):
     """Reads one event or one session per record."""
 
+    format = "openhands"
+
     def __init__(self, name: str) -> None:
+        super().__init__(name)
         path = PurePath(name)
-        self._id = path.parent.name if path.name == EVENTS else path.name.partition(".")[0]
-        self._count = 0
+        self._id = path.parent.name if path.name == "events" else path.name.partition(".")[0]
         self._log: _Log | None = None
 
     @staticmethod
@@ -255,7 +256,7 @@ class _Log:
             return
         turn = self._turn()
         if self._session is None:
-            self._session = RecordedSession(self._id, FORMAT, FORMAT, self._model)
+            self._session = RecordedSession(self._id, OpenHandsReader.format, OpenHandsReader.format, self._model)
         yield SessionSlice(self._session, (turn,), whole=False)
 
     def _turn(self) -> RecordedTurn:

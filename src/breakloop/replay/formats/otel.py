@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from breakloop.dialects.content import arguments, as_list, content, text
 from breakloop.model.call import Answer, ToolCall
-from breakloop.replay.formats.base import decoded, first, mapping, seconds
+from breakloop.replay.formats.base import FormatReader, decoded, first, mapping, seconds
 from breakloop.replay.formats.requests import session_of
 from breakloop.replay.sessions import PATH, RecordedBody, RecordedSession, RecordedTurn, SessionSlice, json_bytes
 
@@ -156,7 +156,6 @@ def _answer(message: Message | None) -> Answer:
     return Answer(200, text(message.get("content")), made, complete=True)
 
 
-FORMAT = "opentelemetry"
 _RESOURCES: Final = ("resourceSpans", "resource_spans")
 _SCOPES: Final = ("scopeSpans", "scope_spans", "instrumentationLibrarySpans")
 _STARTS: Final = ("startTimeUnixNano", "start_time_unix_nano", "start_time", "startTime", "timestamp")
@@ -169,11 +168,10 @@ _NO_CALLS: Final = frozenset(("embeddings", "create_agent", "invoke_agent", "exe
 _SCALARS: Final = ("stringValue", "boolValue", "intValue", "doubleValue", "bytesValue")
 
 
-class OtelReader:
+class OtelReader(FormatReader):
     """Reads the spans of a record; spans that are not model calls are skipped."""
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    format = "opentelemetry"
 
     @staticmethod
     def fits(record: Mapping[str, Any]) -> bool:
@@ -183,9 +181,6 @@ class OtelReader:
         """Read all spans of a record in the order of their start."""
         spans = sorted(_spans(record), key=lambda span: _start(span) or 0.0)
         return [piece for span in spans if (piece := self._piece(span)) is not None]
-
-    def end(self) -> Sequence[SessionSlice]:
-        return ()
 
     def _piece(self, span: Mapping[str, Any]) -> SessionSlice | None:
         said = _attributes(span)

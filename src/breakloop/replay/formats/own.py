@@ -5,26 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from breakloop.dialects.content import arguments, as_list, clean, content, text
+from breakloop.dialects.content import as_list, clean, content, text
 from breakloop.model.call import Answer, ToolCall
+from breakloop.replay.formats.base import FormatReader, tool_call
 from breakloop.replay.sessions import Delta, RecordedSession, RecordedTurn, SessionLabel, SessionSlice
 
-FORMAT = "breakloop"
 
-
-class OwnReader:
+class OwnReader(FormatReader):
     """Reads one session per record."""
 
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._count = 0
+    format = "breakloop"
 
     @staticmethod
     def fits(record: Mapping[str, Any]) -> bool:
         return isinstance(record.get("turns"), list)
 
     def take(self, record: Mapping[str, Any]) -> Sequence[SessionSlice]:
-        """Read one session. Raises ValueError if it is invalid."""
         turns = record.get("turns")
         if not isinstance(turns, list):
             raise ValueError("has no list of turns")  # noqa: TRY004 - one kind of error for a bad record
@@ -38,9 +34,6 @@ class OwnReader:
             label=label_of(record.get("label")),
         )
         return [SessionSlice(session, [_turn(turn) for turn in turns], whole=True)]
-
-    def end(self) -> Sequence[SessionSlice]:
-        return ()
 
 
 def label_of(value: object) -> SessionLabel:
@@ -69,16 +62,9 @@ def _turn(turn: object) -> RecordedTurn:
 def _answer(response: object) -> Answer:
     if not isinstance(response, dict):
         return Answer(0)  # not recorded: the request failed, or the session ended with it
-    calls = [_call(call) for call in as_list(response.get("tool_calls"))]
+    listed = as_list(response.get("tool_calls"))
+    calls = [tool_call(call) if isinstance(call, dict) else ToolCall("", text(call)) for call in listed]
     status = response.get("status")
     return Answer(
         status if isinstance(status, int) else 200, content(response.get("content")), tuple(calls), complete=True
     )
-
-
-def _call(call: object) -> ToolCall:
-    if not isinstance(call, dict):
-        return ToolCall("", text(call))
-    made = call.get("function")
-    fields = made if isinstance(made, dict) else call
-    return ToolCall(text(fields.get("name")), arguments(fields.get("arguments")))

@@ -8,12 +8,13 @@ from __future__ import annotations
 import gzip
 import io
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import IO, Any, Final, Protocol
+from collections.abc import Callable, Iterator, Mapping
+from typing import IO, Any, Final
 
 from breakloop.dialects.content import load
 from breakloop.errors import BreakloopError
 from breakloop.replay.formats import claude_code, codex, openhands, otel, own, requests, swe_agent
+from breakloop.replay.formats.base import FormatReader
 from breakloop.replay.sessions import SessionSlice
 
 _GZIP: Final = b"\x1f\x8b"
@@ -31,35 +32,17 @@ class NotJsonError(RecordingError):
     """The file is not JSON: damaged, or something else."""
 
 
-class FormatReader(Protocol):
-    """Reader of one format."""
-
-    def take(self, record: Mapping[str, Any]) -> Iterable[SessionSlice]:
-        """Read one record. Raises ValueError if it cannot be read."""
-        ...
-
-    def end(self) -> Iterable[SessionSlice]:
-        """Return what is left after the last record."""
-        ...
-
-
-class _Format(Protocol):
-    def __call__(self, name: str) -> FormatReader: ...
-
-    def fits(self, record: Mapping[str, Any]) -> bool: ...
-
-
 # In the order in which they are tried; the last one accepts any request body.
-FORMATS: Final[tuple[tuple[str, _Format], ...]] = (
-    (own.FORMAT, own.OwnReader),
-    (otel.FORMAT, otel.OtelReader),
-    (requests.LITELLM, requests.LitellmReader),
-    (claude_code.FORMAT, claude_code.ClaudeCodeReader),
-    (codex.FORMAT, codex.CodexReader),
-    (openhands.FORMAT, openhands.OpenHandsReader),
-    (swe_agent.FORMAT, swe_agent.SweAgentReader),
-    (requests.CHAT, requests.ChatLogReader),
-    (requests.REQUESTS, requests.RequestLogReader),
+FORMATS: Final[tuple[type[FormatReader], ...]] = (
+    own.OwnReader,
+    otel.OtelReader,
+    requests.LitellmReader,
+    claude_code.ClaudeCodeReader,
+    codex.CodexReader,
+    openhands.OpenHandsReader,
+    swe_agent.SweAgentReader,
+    requests.ChatLogReader,
+    requests.RequestLogReader,
 )
 
 
@@ -99,11 +82,11 @@ class Recording:
             raise RecordingError(f"{self._name}: holds no recorded session or request{first}")
 
     def _reader(self, record: Mapping[str, Any]) -> FormatReader | None:
-        for name, kind in FORMATS:
-            if kind.fits(record):
-                self.format = name
-                return kind(self._name)
-        return None
+        kind = next((kind for kind in FORMATS if kind.fits(record)), None)
+        if kind is None:
+            return None
+        self.format = kind.format
+        return kind(self._name)
 
     def _records(self) -> Iterator[tuple[int, Mapping[str, Any]]]:
         lines = self._lines()

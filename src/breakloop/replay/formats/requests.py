@@ -13,50 +13,52 @@ from pathlib import PurePath
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from breakloop.dialects import anthropic, registry, session_ids
 from breakloop.dialects import reader as answers
-from breakloop.dialects import registry, session_ids
 from breakloop.dialects.content import arguments, as_list, clean, content, json_text, text
-from breakloop.model.call import SECRET_HEADERS, Answer, ToolCall, Usage
+from breakloop.model.call import SECRET_HEADERS, Answer, ToolCall
 from breakloop.policy.descriptors import canonical_header
 from breakloop.policy.identity import CONVERSATION_HEADERS
-from breakloop.replay.formats import dialogue
-from breakloop.replay.formats import dialogue as anthropic_log
-from breakloop.replay.formats import dialogue as openai_log
 from breakloop.replay.formats.base import (
     AGENTS,
+    ANTHROPIC,
+    CHAT,
+    RESPONSES,
     SESSIONS,
     TIMES,
     TRACES,
-    count,
+    Dialogue,
+    FormatReader,
     decoded,
     first,
     mapping,
     named,
     seconds,
+    tool_call,
+    usage_of,
 )
-from breakloop.replay.formats.dialogue import ANTHROPIC, CHAT_FORM, Dialogue
 from breakloop.replay.sessions import RecordedBody, RecordedSession, RecordedTurn, SessionSlice, json_bytes
 
-REQUESTS = "requests"
+COMPLETIONS_PATH: Final = "/v1/completions"
 _REQUESTS: Final = ("request", "request_body", "req", "body", "kwargs")
 _RESPONSES: Final = ("response", "response_body", "res", "completion", "output", "answer")
 _STATUSES: Final = ("status_code", "status", "response_status", "http_status")
 # Credentials are not needed, and lengths and encodings describe bytes that no longer exist.
 _DROPPED: Final = SECRET_HEADERS | {"content-length", "content-encoding", "content-type", "host"}
+_BLOCKS: Final = frozenset(("tool_use", "tool_result", "thinking", "redacted_thinking", "server_tool_use"))
+_LOOKED_AT: Final = 20  # number of messages at either end that are inspected
 
 
-class RequestLogReader:
+class RequestLogReader(FormatReader):
     """Reads one request per record. Sessions without an id are told apart as the gateway does it."""
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    format = "requests"
 
     @staticmethod
     def fits(record: Mapping[str, Any]) -> bool:
         return _body_of(record) is not None
 
     def take(self, record: Mapping[str, Any]) -> Sequence[SessionSlice]:
-        """Read one request. Raises ValueError if the record has none."""
         body = _body_of(record)
         if body is None:
             raise ValueError("has no request body with messages, input or prompt")
@@ -65,7 +67,7 @@ class RequestLogReader:
         url = first(envelope, ("path", "url")) or first(record, ("path", "url", "endpoint"))
         path = urlsplit(url).path if isinstance(url, str) and url else ""
         if not registry.of_path(path):
-            path = _path(body, decoded(response))
+            path = path_of(body, decoded(response))
         headers = _headers(envelope.get("headers") or record.get("request_headers") or record.get("headers"))
         turn = RecordedTurn(
             RecordedBody(path, json_bytes(body)),
@@ -76,9 +78,6 @@ class RequestLogReader:
         )
         session = session_of(turn, self._name, named(record, SESSIONS), named(record, TRACES))
         return [SessionSlice(session, [turn], whole=False)]
-
-    def end(self) -> Sequence[SessionSlice]:
-        return ()
 
 
 def session_of(turn: RecordedTurn, name: str, session_id: str, trace: str = "") -> RecordedSession:
@@ -126,7 +125,7 @@ def _bytes(dialect: str, response: object) -> bytes:
         return response.encode("utf-8", "replace")
     if isinstance(response, list):
         return b"".join(b"data: %s\n\n" % json_bytes(chunk) for chunk in response)
-    if isinstance(response, dict) and "role" in response and dialect != dialogue.DIALECT:
+    if isinstance(response, dict) and "role" in response and dialect != anthropic.NAME:
         response = {"choices": [{"message": response}]}  # only the message
     return json_bytes(response)
 
@@ -137,7 +136,7 @@ def _body_of(record: Mapping[str, Any]) -> dict[str, Any] | None:
         body = mapping(value) if value is not record else dict(record)
         inner = mapping(body.get("body")) if value is not record else {}
         for one in (inner, body):
-            if dialogue.is_openai(one) or dialogue.is_anthropic(one):
+            if is_request(one):
                 return {name: said for name, said in one.items() if value is not record or name not in _BESIDE}
     return None
 
@@ -146,10 +145,47 @@ def _body_of(record: Mapping[str, Any]) -> dict[str, Any] | None:
 _BESIDE: Final = frozenset((*_RESPONSES, *TIMES, *SESSIONS, *TRACES, *AGENTS, *_STATUSES, "label", "error"))
 
 
-def _path(body: Mapping[str, Any], response: object) -> str:
-    if dialogue.is_theirs(body, response):
-        return dialogue.PATH
-    return dialogue.path_of(body)
+def is_request(body: Mapping[str, Any]) -> bool:
+    """Return whether this can be a request body of OpenAI or Anthropic."""
+    if isinstance(body.get("messages"), list):
+        return True
+    # `input` or `prompt` alone can be anything; with a model it is a request.
+    return isinstance(body.get("model"), str) and isinstance(body.get("input", body.get("prompt")), str | list)
+
+
+def path_of(body: Mapping[str, Any], response: object) -> str:
+    """Return the path of a request that was recorded without one."""
+    if is_theirs(body, response):
+        return ANTHROPIC.path
+    if "messages" in body:
+        return CHAT.path
+    return RESPONSES.path if "input" in body else COMPLETIONS_PATH
+
+
+def is_theirs(body: Mapping[str, Any], response: object) -> bool:
+    """Return whether a request without a path was sent to Anthropic."""
+    if isinstance(response, dict):
+        if "choices" in response:
+            return False
+        if response.get("type") == "message":
+            return True
+    if isinstance(response, list) and response and isinstance(response[0], dict):
+        return response[0].get("type") == "message_start"
+    if "anthropic_version" in body or any(kind in _BLOCKS for kind in _kinds(body)):
+        return True
+    return "system" in body and "max_tokens" in body
+
+
+def _kinds(body: Mapping[str, Any]) -> Iterator[object]:
+    """Return the types of the blocks in the messages."""
+    messages = body.get("messages")
+    if not isinstance(messages, list):
+        return
+    for message in messages[:_LOOKED_AT] + messages[-_LOOKED_AT:]:
+        content = message.get("content") if isinstance(message, dict) else None
+        for block in content if isinstance(content, list) else ():
+            if isinstance(block, dict):
+                yield block.get("type")
 
 
 def _failed(record: Mapping[str, Any]) -> int:
@@ -165,30 +201,24 @@ def _headers(value: object) -> dict[str, bytes]:
     return {name: said.encode("utf-8", "replace") for name, said in listed.items() if name not in _DROPPED}
 
 
-def text_of(value: object) -> str:
-    return value if isinstance(value, str) else ""
-
-
-LITELLM = "litellm"
 _WRAPPERS: Final = ("standard_logging_object", "standard_logging_payload", "payload")
 _PATHS: Final = {
-    "completion": dialogue.CHAT_PATH,
-    "acompletion": dialogue.CHAT_PATH,
-    "text_completion": dialogue.COMPLETIONS_PATH,
-    "atext_completion": dialogue.COMPLETIONS_PATH,
-    "responses": dialogue.RESPONSES_PATH,
-    "aresponses": dialogue.RESPONSES_PATH,
-    "anthropic_messages": dialogue.PATH,
+    "completion": CHAT.path,
+    "acompletion": CHAT.path,
+    "text_completion": COMPLETIONS_PATH,
+    "atext_completion": COMPLETIONS_PATH,
+    "responses": RESPONSES.path,
+    "aresponses": RESPONSES.path,
+    "anthropic_messages": ANTHROPIC.path,
 }
-_INPUTS: Final = {dialogue.COMPLETIONS_PATH: "prompt", dialogue.RESPONSES_PATH: "input"}
+_INPUTS: Final = {COMPLETIONS_PATH: "prompt", RESPONSES.path: "input"}
 _AGENTS: Final = ("agent", "agent_id", "user_api_key_alias", "user_api_key_hash", "api_key")
 
 
-class LitellmReader:
+class LitellmReader(FormatReader):
     """Reads one request per record."""
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    format = "litellm"
 
     @staticmethod
     def fits(record: Mapping[str, Any]) -> bool:
@@ -198,7 +228,7 @@ class LitellmReader:
     def take(self, record: Mapping[str, Any]) -> Sequence[SessionSlice]:
         """Read one request. Other calls than LLM calls are skipped. Raises ValueError if the prompts were removed."""
         entry = _unwrapped(record)
-        path = _PATHS.get(text_of(entry.get("call_type")))
+        path = _PATHS.get(text(entry.get("call_type")))
         if path is None:
             return []
         body = _body(entry, path)
@@ -206,14 +236,15 @@ class LitellmReader:
             raise ValueError("has no messages: LiteLLM keeps them in spend logs only when it is told to")
         turn = RecordedTurn(
             RecordedBody(path, json_bytes(body)),
-            answer_of(registry.of_path(path), _response(entry), 500 if entry.get("status") == "failure" else 0),
+            answer_of(
+                registry.of_path(path),
+                decoded(entry.get("response")) or None,
+                500 if entry.get("status") == "failure" else 0,
+            ),
             named(entry, _AGENTS),
             seconds(first(entry, ("startTime", "start_time"))),
         )
         return [SessionSlice(session_of(turn, self._name, *_session(entry)), [turn], whole=False)]
-
-    def end(self) -> Sequence[SessionSlice]:
-        return ()
 
 
 def _unwrapped(record: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -233,7 +264,7 @@ def _session(entry: Mapping[str, Any]) -> tuple[str, str]:
 def _body(entry: Mapping[str, Any], path: str) -> dict[str, Any] | None:
     sent = mapping(entry.get("proxy_server_request"))
     for body in (mapping(sent.get("body")), sent):
-        if dialogue.is_openai(body):
+        if is_request(body):
             return body
     said = decoded(entry.get("messages"))
     if not said:
@@ -244,27 +275,22 @@ def _body(entry: Mapping[str, Any], path: str) -> dict[str, Any] | None:
     if name == "messages" and not isinstance(said, list):
         said = [said if isinstance(said, dict) else {"role": "user", "content": said}]
     tools = mapping(entry.get("model_parameters")).get("tools")
-    body = {"model": text_of(entry.get("model")), name: said}
+    body = {"model": text(entry.get("model")), name: said}
     return {**body, "tools": tools} if tools else body
 
 
-def _response(entry: Mapping[str, Any]) -> object:
-    response = decoded(entry.get("response"))
-    return response or None
-
-
-CHAT = "chat"
 _ANSWERS: Final = ("response", "response_body", "res", "completion", "output", "answer", "choices")
 _ASSISTANT: Final = "assistant"
 _CHAINS_MAX: Final = 100_000  # number of conversation ends that are kept
 
 
-class ChatLogReader:
+class ChatLogReader(FormatReader):
     """Reads one conversation per record."""
 
+    format = "chat"
+
     def __init__(self, name: str) -> None:
-        self._name = PurePath(name).name
-        self._count = 0
+        super().__init__(PurePath(name).name)
         self._ends: dict[bytes, RecordedSession] = {}  # digest of a conversation -> its session
         self._open: dict[str, RecordedSession] = {}
 
@@ -274,10 +300,9 @@ class ChatLogReader:
         if not isinstance(messages, list) or len(messages) < 2 or first(record, _ANSWERS) is not None:
             return False
         last = messages[-1]
-        return isinstance(last, dict) and last.get("role") == _ASSISTANT and openai_log.is_openai(record)
+        return isinstance(last, dict) and last.get("role") == _ASSISTANT and is_request(record)
 
     def take(self, record: Mapping[str, Any]) -> Iterator[SessionSlice]:
-        """Read one conversation. Raises ValueError if the record has none."""
         messages = record.get("messages")
         if not isinstance(messages, list) or not all(isinstance(one, dict) for one in messages):
             raise ValueError("has no list of messages")
@@ -301,7 +326,7 @@ class ChatLogReader:
         if not session_id or session_id in self._open:
             session_id = f"{session_id or self._name}#{self._count}"
         agent, model = clean(named(record, AGENTS)), text(record.get("model"))
-        return RecordedSession(session_id, CHAT, agent, model)
+        return RecordedSession(session_id, self.format, agent, model)
 
 
 def _chain(messages: list[Any]) -> list[bytes]:
@@ -316,7 +341,7 @@ def _chain(messages: list[Any]) -> list[bytes]:
 
 def _turns(record: Mapping[str, Any], messages: list[Any], model: str) -> Iterator[tuple[int, RecordedTurn]]:
     """Return each response with its position among the messages."""
-    form = ANTHROPIC if anthropic_log.is_theirs(record, None) else CHAT_FORM
+    form = ANTHROPIC if is_theirs(record, None) else CHAT
     dialogue = Dialogue(form)
     if form is ANTHROPIC and record.get("system"):
         dialogue.hear({"role": "system", "content": record["system"]})
@@ -333,23 +358,12 @@ def _answer(message: Mapping[str, Any], model: str) -> Answer:
     said = message.get("content")
     blocks = [block for block in as_list(said) if isinstance(block, dict)]
     made = [*as_list(message.get("tool_calls")), *as_list(message.get("function_call"))]
-    calls = [_call(mapping(one)) for one in made]
+    calls = [tool_call(mapping(one)) for one in made]
     calls += [ToolCall(text(one.get("name")), arguments(one.get("input"))) for one in blocks if _is_call(one)]
     spoken: object = [one for one in blocks if not _is_call(one)] if blocks else said
-    usage = _usage(mapping(message.get("usage")))
+    usage = usage_of(mapping(message.get("usage")))
     return Answer(200, content(spoken), tuple(calls), usage, text(message.get("model")) or model, complete=True)
 
 
 def _is_call(block: Mapping[str, Any]) -> bool:
     return text(block.get("type")).endswith("tool_use")
-
-
-def _call(call: Mapping[str, Any]) -> ToolCall:
-    function = mapping(call.get("function")) or mapping(call.get("custom")) or call
-    return ToolCall(text(function.get("name")), arguments(function.get("arguments", function.get("input"))))
-
-
-def _usage(said: Mapping[str, Any]) -> Usage | None:
-    asked = count(first(said, ("prompt_tokens", "input_tokens")))
-    answered = count(first(said, ("completion_tokens", "output_tokens")))
-    return Usage(asked, answered) if asked or answered else None

@@ -10,24 +10,34 @@ from collections.abc import Iterator, Mapping
 from pathlib import PurePath
 from typing import Any, Final
 
-from breakloop.dialects.content import arguments, as_list, clean, content, text
-from breakloop.model.call import Answer, ToolCall, Usage
-from breakloop.replay.formats.base import count, first, mapping, seconds
-from breakloop.replay.formats.dialogue import CHAT_FORM, Dialogue
+from breakloop.dialects.content import as_list, clean, content, text
+from breakloop.model.call import Answer
+from breakloop.replay.formats.base import (
+    CHAT,
+    Dialogue,
+    FormatReader,
+    count,
+    first,
+    mapping,
+    seconds,
+    tool_call,
+    usage_of,
+)
 from breakloop.replay.run import SPACING_S
 from breakloop.replay.sessions import RecordedSession, RecordedTurn, SessionSlice
 
-FORMAT = "swe-agent"
 _MINI: Final = "mini-swe-agent"
 _NOT_SENT: Final = frozenset(("exit",))  # exit status of a mini-swe-agent run
 
 
-class SweAgentReader:
+class SweAgentReader(FormatReader):
     """Reads one session per record."""
 
+    format = "swe-agent"
+
     def __init__(self, name: str) -> None:
+        super().__init__(name)
         self._id = PurePath(name).name.partition(".traj")[0] or name
-        self._count = 0
 
     @staticmethod
     def fits(record: Mapping[str, Any]) -> bool:
@@ -37,18 +47,17 @@ class SweAgentReader:
         return _begins(history, "role") or _begins(steps, "observation") or _begins(steps, "action")
 
     def take(self, record: Mapping[str, Any]) -> Iterator[SessionSlice]:
-        """Read one session. Raises ValueError if it is invalid."""
         messages, agent = _messages(record)
         if not messages:
             raise ValueError("has neither messages nor steps")
         self._count += 1
         name = text(first(record, ("instance_id", "environment"))) if self._count > 1 else ""
         session_id = clean(name) or (self._id if self._count == 1 else f"{self._id}#{self._count}")
-        session = RecordedSession(session_id, FORMAT, agent, _model(record))
+        session = RecordedSession(session_id, self.format, agent or self.format, _model(record))
         times = _times(record, messages)
         threads: dict[str, Dialogue] = {}
         for message in messages:
-            dialogue = threads.setdefault(text(message.get("agent")), Dialogue(CHAT_FORM))
+            dialogue = threads.setdefault(text(message.get("agent")), Dialogue(CHAT))
             if message.get("role") == "assistant" and not message.get("is_demo"):
                 turn = _turn(dialogue, message, session.model, next(times, None))
                 yield SessionSlice(session, (turn,), whole=False)
@@ -56,19 +65,17 @@ class SweAgentReader:
                 dialogue.hear(_wired(message), _at(message))
         yield SessionSlice(session, (), whole=True)
 
-    def end(self) -> Iterator[SessionSlice]:
-        return iter(())
-
 
 def _begins(listed: list[Any], field: str) -> bool:
     return bool(listed) and isinstance(listed[0], dict) and field in listed[0]
 
 
 def _messages(record: Mapping[str, Any]) -> tuple[list[Mapping[str, Any]], str]:
+    """Return the messages, and the name of the agent if it is another one."""
     if "messages" in record:
         listed, agent = as_list(record["messages"]), _MINI
     else:
-        listed, agent = as_list(record.get("history")) or _of_steps(as_list(record.get("trajectory"))), FORMAT
+        listed, agent = as_list(record.get("history")) or _of_steps(as_list(record.get("trajectory"))), ""
     maps = [one for one in listed if isinstance(one, dict)]
     return [one for one in maps if text(one.get("role")) not in _NOT_SENT], agent
 
@@ -87,9 +94,11 @@ def _turn(dialogue: Dialogue, message: Mapping[str, Any], model: str, at_s: floa
     extra = mapping(message.get("extra"))
     dialogue.begin(at_s if at_s is not None else _at(message))
     wired = _wired(message)
-    calls = tuple([_call(mapping(one)) for one in as_list(wired.get("tool_calls"))])
+    calls = tuple([tool_call(mapping(one)) for one in as_list(wired.get("tool_calls"))])
     said = content(message.get("content"))
-    answer = Answer(200, said, calls, _usage(mapping(extra.get("response"))), model, complete=True)
+    answer = Answer(
+        200, said, calls, usage_of(mapping(mapping(extra.get("response")).get("usage"))), model, complete=True
+    )
     return dialogue.answered([wired], answer, model)
 
 
@@ -103,11 +112,6 @@ def _wired(message: Mapping[str, Any]) -> dict[str, Any]:
     if call_id and made["role"] == "tool":
         made["tool_call_id"] = call_id
     return made
-
-
-def _call(call: Mapping[str, Any]) -> ToolCall:
-    function = mapping(call.get("function")) or call
-    return ToolCall(text(function.get("name")), arguments(function.get("arguments")))
 
 
 def _at(message: Mapping[str, Any]) -> float | None:
@@ -135,12 +139,3 @@ def _model(record: Mapping[str, Any]) -> str:
     mini = mapping(settings.get("model")).get("model_name")
     replay = mapping(mapping(record.get("replay_config")).get("agent"))
     return text(mini or mapping(replay.get("model")).get("name"))
-
-
-def _usage(response: Mapping[str, Any]) -> Usage | None:
-    said = mapping(response.get("usage"))
-    asked = count(first(said, ("prompt_tokens", "input_tokens")))
-    answered = count(first(said, ("completion_tokens", "output_tokens")))
-    if not asked and not answered:
-        return None
-    return Usage(asked, answered, count(mapping(said.get("prompt_tokens_details")).get("cached_tokens")))

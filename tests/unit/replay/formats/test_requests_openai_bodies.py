@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from breakloop.replay.formats import dialogue
+from breakloop.replay.formats.requests import is_request, path_of
 
 
 @pytest.mark.parametrize(
@@ -18,11 +18,11 @@ from breakloop.replay.formats import dialogue
 )
 def test_where_bodies_go(body: dict[str, object], path: str) -> None:
     """Where bodies go (X-5)."""
-    assert dialogue.is_openai(body)
-    assert dialogue.path_of(body) == path
+    assert is_request(body)
+    assert path_of(body, None) == path
 
 
 @pytest.mark.parametrize("body", [{}, {"messages": "x"}, {"input": "x"}, {"model": "m"}, {"model": "m", "input": 1}])
 def test_what_is_no_body(body: dict[str, object]) -> None:
     """An input without a model may be anything (X-5)."""
-    assert not dialogue.is_openai(body)
+    assert not is_request(body)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from breakloop.replay.formats import dialogue
+from breakloop.replay.formats.requests import is_theirs
 
 PLAIN: dict[str, Any] = {"model": "x", "messages": [{"role": "user", "content": "Hello."}]}
 USED = [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": "r"}]}]
@@ -30,10 +30,4 @@ USED = [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t",
 )
 def test_whose_a_body_is(body: dict[str, Any], response: object, theirs: bool) -> None:
     """By the answer first, then by what only they have (X-5)."""
-    assert dialogue.is_theirs(body, response) is theirs
-
-
-def test_it_is_a_body_by_its_messages() -> None:
-    """It is a body by its messages (X-5)."""
-    assert dialogue.is_anthropic(PLAIN)
-    assert not dialogue.is_anthropic({"messages": {}})
+    assert is_theirs(body, response) is theirs

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from breakloop.model.call import Answer
-from breakloop.replay.formats.dialogue import ANTHROPIC, CHAT_FORM, RESPONSES_FORM, Dialogue
+from breakloop.replay.formats.base import ANTHROPIC, CHAT, RESPONSES, Dialogue
 from breakloop.replay.sessions import RecordedBody, RecordedTurn
 
 ANSWER = Answer(200, "Yes.", complete=True)
@@ -25,7 +25,7 @@ def sent(turn: RecordedTurn) -> dict[str, Any]:
 
 def test_a_request_holds_all_that_came_before() -> None:
     """A request holds all that came before (X-6)."""
-    dialogue = Dialogue(CHAT_FORM)
+    dialogue = Dialogue(CHAT)
     dialogue.hear(user("a"), 10.0)
     dialogue.begin(12.0)
     first = dialogue.answered([{"role": "assistant", "content": "Yes."}], ANSWER, "m", "key")
@@ -55,7 +55,7 @@ def test_what_comes_in_during_an_answer_stands_behind_it() -> None:
 
 def test_without_a_time_of_the_request_that_of_the_answer_is_taken() -> None:
     """Without a time of the request that of the answer is taken (X-6)."""
-    dialogue = Dialogue(RESPONSES_FORM)
+    dialogue = Dialogue(RESPONSES)
     dialogue.begin(7.0)
     turn = dialogue.answered([], ANSWER, "m")
     assert (turn.at_s, sent(turn)) == (7.0, {"model": "m", "input": []})
@@ -63,7 +63,7 @@ def test_without_a_time_of_the_request_that_of_the_answer_is_taken() -> None:
 
 def test_compaction() -> None:
     """All is forgotten, or some of it by name with a summary in its place (X-6)."""
-    dialogue = Dialogue(CHAT_FORM)
+    dialogue = Dialogue(CHAT)
     for name in "abcd":
         dialogue.hear(user(name), name=name)
     dialogue.forget({"b", "c"}, user("summary"), 1)
