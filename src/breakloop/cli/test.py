@@ -44,7 +44,7 @@ from breakloop.policy.compile import compile_bundle
 from breakloop.policy.descriptors import ContextSettings, Descriptors, canonical_header
 from breakloop.policy.load import LoadedBundle, load_bundle
 from breakloop.pricing.prices import Prices
-from breakloop.replay.cases import CaseRequest, CaseResult, Difference, ExpectedVerdict, Send, read_cases, run_cases
+from breakloop.replay.cases import Actual, CaseRequest, CaseResult, Difference, actual_of, read_cases, run_cases
 from breakloop.replay.explain import DecisionRecord, Explainer, RecordingEngine
 from breakloop.store.data_dir import DataDir
 from breakloop.store.memory import MemoryStore
@@ -64,12 +64,12 @@ class OfflineExchange:
     def headers(self) -> tuple[tuple[str, str], ...]:
         return tuple(field_pairs(self.reply.head))
 
-    def answer(self) -> ExpectedVerdict:
+    def actual(self) -> Actual:
         """Return the response in the form that test files compare."""
         if self.record is not None:
-            return ExpectedVerdict(self.record.verdict, self.reply.status, self.headers)
+            return actual_of(self.record.verdict, self.reply.status, self.headers)
         message = json.loads(self.reply.body)["detail"]["message"]
-        return ExpectedVerdict(None, self.reply.status, self.headers, message)
+        return actual_of(None, self.reply.status, self.headers, message)
 
 
 class OfflineService:
@@ -219,16 +219,13 @@ def _run_file(name: str, policy: str, settings: Settings, *, as_json: bool) -> T
     chosen = policy or (str(Path(name).parent / file.policy) if file.policy else settings.policy)
     loaded = load_policy(chosen, start)
     offline = OfflineService(loaded, settings, FakeClock(start))
-    notes = tuple(loaded.notes) if loaded is not None else ()
-    return TestReport(shown, chosen, tuple(run_cases(file, _sender(offline, start))), notes)
 
-
-def _sender(offline: OfflineService, start: float) -> Send:
-    def send(request: CaseRequest, at_s: float) -> ExpectedVerdict:
+    def send(request: CaseRequest, at_s: float) -> Actual:
         offline.clock.advance(start + at_s - offline.clock.now())
-        return offline.send(request).answer()
+        return offline.send(request).actual()
 
-    return send
+    notes = tuple(loaded.notes) if loaded is not None else ()
+    return TestReport(shown, chosen, tuple(run_cases(file, send)), notes)
 
 
 def _tell(report: TestReport) -> None:

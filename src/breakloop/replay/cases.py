@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -275,16 +275,6 @@ NONE = "none"
 
 
 @dataclass(frozen=True, slots=True)
-class ExpectedVerdict:
-    """The response of the service. `verdict` is None for a request that could not be decided."""
-
-    verdict: Verdict | None
-    status: int
-    headers: tuple[tuple[str, str], ...]
-    message: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class Difference:
     """A field that differs from the expectation in request `number` of a case."""
 
@@ -310,7 +300,8 @@ class CaseResult:
         return not self.failed
 
 
-Send = Callable[[CaseRequest, float], ExpectedVerdict]  # the request, and its time in seconds from the start
+Actual = dict[str, Any]  # a response by the field names of test files
+Send = Callable[[CaseRequest, float], Actual]  # the request, and its time in seconds from the start
 
 
 def run_cases(file: CaseFile, send: Send) -> Iterator[CaseResult]:
@@ -325,29 +316,29 @@ def run_cases(file: CaseFile, send: Send) -> Iterator[CaseResult]:
 def _run(case: PolicyCase, begins: float, send: Send) -> CaseResult:
     first: tuple[Difference, ...] = ()
     failed = 0
-    actual: dict[str, Any] = {}
+    actual: Actual = {}
     for number in range(1, case.repeat + 1):
         at_s = begins + (number - 1) * case.every_s
-        actual = actual_of(send(case.request, at_s))
+        actual = send(case.request, at_s)
         found = tuple(_differences(case, actual, number, at_s))
         failed += bool(found)
         first = first or found
     return CaseResult(case, begins, actual, first, failed)
 
 
-def actual_of(answer: ExpectedVerdict) -> dict[str, Any]:
-    """Return a response under the field names of test files."""
-    headers = dict(reversed([(name.lower(), value) for name, value in answer.headers]))  # the first field of each name
-    verdict = answer.verdict
+def actual_of(verdict: Verdict | None, status: int, fields: Sequence[tuple[str, str]], message: str = "") -> Actual:
+    """Return a response under the field names of test files. `verdict` is None for a request that could not be decided,
+    for which `message` tells why.
+    """
+    headers = dict(reversed([(name.lower(), value) for name, value in fields]))  # the first field of each name
     if verdict is None:
-        actual = {"decision": "deny", "reason": BAD_REQUEST, "message": answer.message}
-        return {**actual, "status": answer.status, "headers": headers}
+        return {"decision": "deny", "reason": BAD_REQUEST, "message": message, "status": status, "headers": headers}
     loop, limit = verdict.loop, verdict.limit
     strongest = _strongest(verdict.shadow)
     return {
         "decision": decision_of(verdict),
         "reason": verdict.reason,
-        "status": answer.status,
+        "status": status,
         "policy": verdict.policy,
         "rule": verdict.rule,
         "message": verdict.message,

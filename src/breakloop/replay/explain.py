@@ -34,7 +34,6 @@ from breakloop.policy.compiled import (
 )
 from breakloop.policy.descriptors import Descriptors
 from breakloop.policy.rules import BreakerRule, CompiledRule, RunRule
-from breakloop.policy.schema import bundle
 from breakloop.policy.schema import bundle as schema
 from breakloop.policy.schema.loops import AnyLoop
 from breakloop.pricing.prices import Prices
@@ -42,7 +41,6 @@ from breakloop.store.keys import fingerprint_of
 from breakloop.store.limit_ops import CheckBreaker, TakeTokens
 from breakloop.store.ops import (
     ENFORCED,
-    AdjustCharge,
     CommitResult,
     CountFingerprint,
     Deny,
@@ -51,11 +49,7 @@ from breakloop.store.ops import (
     Observation,
     Op,
     Result,
-    Settle,
     Store,
-    StoredBreaker,
-    StoredWindow,
-    WindowWrite,
 )
 
 Done = Sequence[tuple[Op, Result]]
@@ -120,61 +114,26 @@ class DecisionRecord:
 
 
 class RecordingEngine(Engine):
-    """An engine that records one decision."""
+    """An engine that records its last decision."""
 
-    __slots__ = ("_plan", "_recorder", "record")
+    __slots__ = ("_done", "record")
 
     def __init__(
         self, store: Store, clock: Clock, descriptors: Descriptors, prices: Callable[[], Prices] | None = None
     ) -> None:
-        self._recorder = _RecordingStore(store)
-        self._plan: Plan | None = None
+        super().__init__(store, clock, descriptors, prices=prices)
+        self._done: tuple[tuple[Op, Result], ...] = ()
         self.record: DecisionRecord | None = None
-        super().__init__(self._recorder, clock, descriptors, prices=prices)
 
-    def plan(self, call: Call) -> Plan | Verdict:
-        planned = super().plan(call)
-        self._plan = planned if isinstance(planned, Plan) else None
-        return planned
+    def fold(self, call: Call, plan: Plan, ops: list[Op], done: CommitResult) -> Verdict:
+        self._done = tuple(zip(ops, done.results, strict=False))
+        return super().fold(call, plan, ops, done)
 
-    def decide(self, call: Call) -> Verdict:
-        self._plan, self._recorder.done = None, ()
-        verdict = super().decide(call)
-        self.record = DecisionRecord(call, self._clock.now(), self._plan, self._recorder.done, verdict)
-        return verdict
-
-
-class _RecordingStore:
-    """Forwards everything to the real store and records it."""
-
-    __slots__ = ("_store", "done")
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self.done: tuple[tuple[Op, Result], ...] = ()
-
-    def commit(self, ops: Sequence[Op], now: float, windows: Sequence[WindowWrite] = ()) -> CommitResult:
-        committed = self._store.commit(ops, now, windows)
-        self.done = tuple(zip(ops, committed.results, strict=False))
-        return committed
-
-    def settle(self, ops: Sequence[Settle], now: float, *, failed: bool) -> int:
-        return self._store.settle(ops, now, failed=failed)
-
-    def correct(self, ops: Sequence[AdjustCharge], now: float) -> None:
-        self._store.correct(ops, now)
-
-    def read_window(self, key: str, now: float) -> StoredWindow:
-        return self._store.read_window(key, now)
-
-    def breakers(self, prefix: str, now: float, most: int) -> list[StoredBreaker]:
-        return self._store.breakers(prefix, now, most)
-
-    def drop(self, keys: Sequence[str]) -> None:
-        self._store.drop(keys)
-
-    def forget(self, prefix: str) -> int:
-        return self._store.forget(prefix)
+    def count(self, call: Call, verdict: Verdict, plan: Plan | None) -> Verdict:
+        counted = super().count(call, verdict, plan)
+        self.record = DecisionRecord(call, self._clock.now(), plan, self._done, counted)
+        self._done = ()
+        return counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,11 +154,11 @@ def hidden(descriptor: str, value: str | None) -> str:
     return "<hidden>" if descriptor in SECRET_DESCRIPTORS else f'"{value}"'
 
 
-class PartExplainer:
+class PolicyExplainer:
     """Explains the policies of one recorded decision."""
 
     def __init__(
-        self, source: bundle.Bundle, compiled: CompiledBundle, descriptors: Descriptors, record: DecisionRecord
+        self, source: schema.Bundle, compiled: CompiledBundle, descriptors: Descriptors, record: DecisionRecord
     ) -> None:
         self._source = source
         self._compiled = compiled
@@ -308,7 +267,7 @@ class PartExplainer:
             return "on its allow list"
         return "the store did not answer"
 
-    def _rules(self, policy: CompiledPolicy, spec: bundle.Spec) -> Iterator[ExplainStep]:
+    def _rules(self, policy: CompiledPolicy, spec: schema.Spec) -> Iterator[ExplainStep]:
         made = {rule.name: rule for rule in policy.rules}
         applied = False
         for rule in spec.rules:
@@ -322,7 +281,7 @@ class PartExplainer:
         elif policy.fallback is not None:
             yield self._rule(policy.fallback, spec.fallback_limit)
 
-    def _rule(self, rule: CompiledRule, source: bundle.Rule) -> ExplainStep:
+    def _rule(self, rule: CompiledRule, source: schema.Rule) -> ExplainStep:
         name = f"{rule.policy}/{rule.name}"
         matches = [self._matched(key, wanted) for key, wanted in source.match.items()]
         data: dict[str, object] = {"match": [text for _, text in matches], "limit_keys": list(source.limit_keys)}
@@ -413,7 +372,7 @@ class Explainer:
         steps = [self._request(call), *self._identity(call), self._bundle(now), *self._overrides(now)]
         steps += self._kill_switches(call, now)
         if record.plan is not None:
-            parts = PartExplainer(self._source, self._compiled, self._descriptors, record)
+            parts = PolicyExplainer(self._source, self._compiled, self._descriptors, record)
             matched = {policy.index for policy in record.plan.policies}
             for policy in self._compiled.policies:
                 if policy.index in matched:
@@ -450,23 +409,20 @@ class Explainer:
 
     def _request(self, call: Call) -> ExplainStep:
         chat = self._descriptors.chat(call)
-        kind = (
-            f"LLM call ({chat.dialect}, {chat.model or 'no model'}, {_messages(chat.message_count)})"
-            if chat
-            else "HTTP"
-        )
+        kind = "HTTP"
+        if chat:
+            kind = f"LLM call ({chat.dialect}, {chat.model or 'no model'}, {_messages(chat.message_count)})"
         text = f"{kind}, host {call.host or '(none)'}, body {_size(call)}"
         data: dict[str, object] = {"method": call.method, "path": call.path, "host": call.host}
         data |= {"body_bytes": len(call.body), "llm": bool(chat), "model": chat.model if chat else None}
         return ExplainStep("request", f"{call.method} {call.path}", "info", text, data)
 
-    def _identity(self, call: Call) -> Iterator[ExplainStep]:
+    def _identity(self, call: Call) -> list[ExplainStep]:
         read = self._descriptors
         caller, agent = read.caller(call), read.agent(call)
-        yield ExplainStep("identity", "caller", "info", caller)
-        yield ExplainStep("identity", "agent", "info", "the caller" if agent == caller else agent)
-        yield ExplainStep("identity", "session", "info", read.session(call) or "none")
-        yield ExplainStep("identity", "project", "info", read.project(call))
+        known = {"caller": caller, "agent": "the caller" if agent == caller else agent}
+        known |= {"session": read.session(call) or "none", "project": read.project(call)}
+        return [ExplainStep("identity", name, "info", said) for name, said in known.items()]
 
     def _kill_switches(self, call: Call, now: float) -> Iterator[ExplainStep]:
         switches = self._source.kill_switches

@@ -10,10 +10,10 @@ from breakloop.model.verdict import LimitState, LoopFinding, ShadowFinding, Verd
 from breakloop.policy.documents import DocumentPlace
 from breakloop.replay.cases import (
     EXPECTED,
+    Actual,
     CaseFile,
     CaseRequest,
     CaseResult,
-    ExpectedVerdict,
     PolicyCase,
     actual_of,
     run_cases,
@@ -27,7 +27,7 @@ def case(expect: dict[str, Any], **more: Any) -> PolicyCase:
     return PolicyCase("c", DocumentPlace("t", 1, 1), REQUEST, expect, **more)
 
 
-def run(expect: dict[str, Any], answer: ExpectedVerdict) -> CaseResult:
+def run(expect: dict[str, Any], answer: Actual) -> CaseResult:
     (result,) = run_cases(CaseFile((case(expect),)), lambda _request, _at: answer)
     return result
 
@@ -44,9 +44,9 @@ def test_when_requests_are_sent() -> None:
     """`at` from the start, `after` from the request before, `every` between repeats (X-3)."""
     sent: list[float] = []
 
-    def send(_request: CaseRequest, at_s: float) -> ExpectedVerdict:
+    def send(_request: CaseRequest, at_s: float) -> Actual:
         sent.append(at_s)
-        return ExpectedVerdict(Verdict(), 200, ())
+        return actual_of(Verdict(), 200, ())
 
     expect = {"status": 200}
     cases = (
@@ -84,18 +84,18 @@ def test_when_requests_are_sent() -> None:
 )
 def test_each_field_is_compared(expect: dict[str, Any], actual: object) -> None:
     """A field that is given and differs fails the case; what is not given is not compared (X-3)."""
-    result = run(expect, ExpectedVerdict(denied(), 429, ()))
+    result = run(expect, actual_of(denied(), 429, ()))
     assert [(one.field, one.expected, one.actual) for one in result.differences] == [
         (*next(iter(expect.items())), actual)
     ]
     assert not result.passed
     same = "none" if actual in (None, "") else actual
-    assert run({next(iter(expect)): same}, ExpectedVerdict(denied(), 429, ())).passed
+    assert run({next(iter(expect)): same}, actual_of(denied(), 429, ())).passed
 
 
 def test_headers() -> None:
     """Header fields by name whatever the case, as text; `none` for one that must not be there (A-1)."""
-    answer = ExpectedVerdict(Verdict(), 200, (("RateLimit-Remaining", "4"), ("X-A", "1"), ("X-A", "2")))
+    answer = actual_of(Verdict(), 200, (("RateLimit-Remaining", "4"), ("X-A", "1"), ("X-A", "2")))
     assert run({"headers": {"ratelimit-remaining": 4, "X-A": "1", "Retry-After": "none"}}, answer).passed
     (one,) = run({"headers": {"Retry-After": 3}}, answer).differences
     assert (one.field, one.expected, one.actual) == ("headers.Retry-After", "3", None)
@@ -103,7 +103,7 @@ def test_headers() -> None:
 
 def test_requests_that_could_not_be_judged() -> None:
     """A bad request is a denial with its own reason (R-3)."""
-    answer = ExpectedVerdict(None, 400, (), "the path holds an encoded slash")
+    answer = actual_of(None, 400, (), "the path holds an encoded slash")
     assert run({"decision": "deny", "reason": "bad_request", "status": 400}, answer).passed
 
 
@@ -111,7 +111,7 @@ def test_the_first_failing_request_is_shown() -> None:
     """Of many repeats, the first that differs is told, and how many did."""
     answers = iter([Verdict(), denied(), denied()])
     file = CaseFile((case({"decision": "allow"}, repeat=3, every_s=1.0),))
-    (result,) = run_cases(file, lambda _request, _at: ExpectedVerdict(next(answers), 200, ()))
+    (result,) = run_cases(file, lambda _request, _at: actual_of(next(answers), 200, ()))
     assert result.failed == 2
     assert [(one.number, one.at_s) for one in result.differences] == [(2, 1.0)]
 
@@ -123,12 +123,12 @@ def test_shadow_findings() -> None:
         ShadowFinding("a", "r", "loop_detected", "steer"),
         ShadowFinding("b", "r", "loop_detected", "deny"),
     )
-    actual = actual_of(ExpectedVerdict(verdict, 200, ()))
+    actual = actual_of(verdict, 200, ())
     assert (actual["decision"], actual["shadow_decision"], actual["shadow_policy"]) == ("allow", "deny", "b")
     verdict.shadow = verdict.shadow[:1]
-    assert actual_of(ExpectedVerdict(verdict, 200, ()))["shadow_decision"] == "warn"
+    assert actual_of(verdict, 200, ())["shadow_decision"] == "warn"
 
 
 def test_whatever_may_be_expected_is_known() -> None:
     """Every field that a case may name is there to be compared."""
-    assert set(actual_of(ExpectedVerdict(Verdict(), 200, ()))) == set(EXPECTED)
+    assert set(actual_of(Verdict(), 200, ())) == set(EXPECTED)

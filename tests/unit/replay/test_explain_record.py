@@ -12,10 +12,9 @@ from breakloop.policy.compile import compile_bundle
 from breakloop.policy.descriptors import ContextSettings, Descriptors
 from breakloop.policy.load import load_text
 from breakloop.replay.explain import RecordingEngine
-from breakloop.store.limit_ops import BucketSpec, TakeTokens
+from breakloop.store.limit_ops import TakeTokens
 from breakloop.store.memory import MemoryStore
-from breakloop.store.ops import AdjustCharge, CountFingerprint, FingerprintCount
-from tests.stores import NO_LIMITER, NO_RULE
+from breakloop.store.ops import CountFingerprint, FingerprintCount
 
 POLICY = {
     "bundle_version": 1,
@@ -101,12 +100,3 @@ def test_it_settles_like_the_engine() -> None:
             engine.settle(asked, Answer(503))
     assert recording.tally == plain.tally
     assert recording.tally.forgiven == 5
-
-
-def test_corrections_reach_the_store() -> None:
-    """What was really used is charged where the recording engine charges (L-3)."""
-    store, spec = MemoryStore(), BucketSpec(1.0, 10.0)
-    clock = FakeClock()
-    recording = RecordingEngine(store, clock, Descriptors(ContextSettings(secret=b"s"), clock))
-    recording._recorder.correct([AdjustCharge(spec, "tpm:k", 4.0)], clock.now())
-    assert store.commit([TakeTokens(spec, "tpm:k", 0.0, NO_LIMITER, NO_RULE)], clock.now()).results == [6.0]
