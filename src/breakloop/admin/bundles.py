@@ -162,7 +162,7 @@ def _rules(spec: schema.Spec) -> list[Mapping[str, Any]]:
 
 
 def _rule(rule: schema.AnyRule) -> dict[str, Any]:
-    config = rule.config
+    config = rule.algorithm_config
     match config:
         case TokenBucketConfig():
             words = f"{config.tokens_per_second:g} a second, {config.burst:g} at once"

@@ -179,7 +179,7 @@ class _Compiler:
         return made
 
     def _limiter(self, rule: schema.Rule) -> Limiter:
-        config = rule.config
+        config = rule.algorithm_config
         if isinstance(config, TokenBucketConfig):
             source = config.cost_source
             return TokenBucket(
@@ -211,7 +211,7 @@ class _Compiler:
 
     def _estimator(self, rule: schema.Rule) -> Estimator:
         """Return the estimator of prompt tokens for a rule that needs one."""
-        config = rule.config
+        config = rule.algorithm_config
         named = config.token_source.estimator if isinstance(config, LlmTokensConfig) else "simple_word"
         if named not in self._estimators:
             self._estimators[named] = estimator(named)  # shared, so that an estimate for one rule is reused by the next
@@ -283,7 +283,7 @@ class AgentBudget(CostBudget):
 
 def _stream_caps(rule: schema.Rule, policy: str) -> tuple[CompletionCap, CompletionCap] | None:
     """Return the caps on streamed responses, enforced and in shadow mode, if a rule sets one."""
-    config = rule.config
+    config = rule.algorithm_config
     if not isinstance(config, LlmTokensConfig) or not config.enforce_mid_stream:
         return None
     tokens = config.max_completion_tokens
@@ -302,7 +302,7 @@ def _names_used(spec: schema.Spec) -> tuple[str, ...]:
 
 def _sources_used(spec: schema.Spec) -> tuple[str, ...]:
     """Return the descriptors that rules read their costs from."""
-    configs = [rule.config for rule in (*spec.rules, spec.fallback_limit) if rule is not None]
+    configs = [rule.algorithm_config for rule in (*spec.rules, spec.fallback_limit) if rule is not None]
     sources = [config.cost_source for config in configs if isinstance(config, TokenBucketConfig)]
     return tuple(source for source in sources if source != "fixed")
 

@@ -233,8 +233,8 @@ def _llm_rules(bundle: schema.Bundle) -> Iterator[tuple[DocumentPath, LlmTokensC
         if policy.spec.fallback_limit is not None:
             rules.append(((*spec, "fallback_limit"), policy.spec.fallback_limit))
         for place, rule in rules:
-            if isinstance(rule.config, LlmTokensConfig):
-                yield place, rule.config
+            if isinstance(rule.algorithm_config, LlmTokensConfig):
+                yield place, rule.algorithm_config
 
 
 @dataclass(frozen=True, slots=True)

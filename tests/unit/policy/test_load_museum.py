@@ -90,8 +90,8 @@ def test_the_loop_pages_example_loads() -> None:
     assert isinstance(block, ExactLoop)
     assert (block.window_seconds, block.threshold_identical_requests, block.action) == (45, 4, "throttle")
     (rule,) = policy.spec.rules
-    assert isinstance(rule.config, TokenBucketConfig)
-    assert (rule.config.tokens_per_second, rule.config.burst) == (20, 40)
+    assert isinstance(rule.algorithm_config, TokenBucketConfig)
+    assert (rule.algorithm_config.tokens_per_second, rule.algorithm_config.burst) == (20, 40)
     assert rule.limit_keys == ["jwt:org_id", "header:x-tool-name"]
 
 

@@ -1,21 +1,13 @@
-"""The policy bundle as pydantic models (SPEC B-1): attribute names are the bundle's field names. Reading text and
-locating problems is `policy.load`'s work; what the engine uses is made of this by `policy.compile`.
-
-Bundle model of a policy's selector (SPEC B-1, R-1): which requests a policy is for. Matching is `policy.routes`'.
-
-Bundle models of a policy's rules and its circuit breaker (SPEC B-1, E-3, CB-1). The algorithms' own configurations
-are in `schema_limits`.
-
-Bundle models of agents and projects (SPEC B-1, G-1): settings that hold beside the policies.
-
-The bundle's JSON Schema, for editors (`breakloop schema`): made from the models, so that it cannot disagree.
+"""The policy bundle as pydantic models: attribute names are the bundle's field names. `policy.load` reads the text and
+locates problems; `policy.compile` creates from the models what the engine uses. The JSON Schema for editors
+(`breakloop schema`) is made from the models, so that it cannot disagree.
 """
 
 from __future__ import annotations
 
 import re
 from ipaddress import IPv6Address
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 from zoneinfo import ZoneInfo
 
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, WrapValidator, model_validator
@@ -41,6 +33,7 @@ from breakloop.policy.schema.types import (
     check_path,
     fault,
     refuse,
+    refuse_field,
 )
 
 # fmt: off
@@ -149,16 +142,15 @@ class Rule(Model):
         description="What to do when a descriptor of `limit_keys` is missing: `skip` the rule or `reject`.",
     )
     algorithm: Algorithm = Field(description="The algorithm: `token_bucket`, `cost_based` or `token_bucket_llm`.")
+    algorithm_config: RuleConfig
 
-    @property
-    def config(self) -> RuleConfig:
-        raise NotImplementedError
-
-    def _repeats_algorithm(self) -> None:
-        said = self.config.algorithm
+    @model_validator(mode="after")
+    def _repeats_algorithm(self) -> Self:
+        said = self.algorithm_config.algorithm
         if said is not None and said != self.algorithm:
             message = f'is "{said}", but the rule\'s algorithm is "{self.algorithm}"'
             refuse([SchemaFault(("algorithm_config", "algorithm"), message, "leave it out here")])
+        return self
 
 
 class TokenBucketRule(Rule):
@@ -167,15 +159,6 @@ class TokenBucketRule(Rule):
     algorithm: Literal["token_bucket"] = Field(description="`token_bucket`: a steady rate with bursts.")
     algorithm_config: TokenBucketConfig = Field(description="Rate, burst and cost.")
 
-    @property
-    def config(self) -> TokenBucketConfig:
-        return self.algorithm_config
-
-    @model_validator(mode="after")
-    def _same(self) -> TokenBucketRule:
-        self._repeats_algorithm()
-        return self
-
 
 class CostBasedRule(Rule):
     """A rule with `algorithm: cost_based`."""
@@ -183,30 +166,12 @@ class CostBasedRule(Rule):
     algorithm: Literal["cost_based"] = Field(description="`cost_based`: a budget per calendar period.")
     algorithm_config: CostBasedConfig = Field(description="Budget, period, cost and stages.")
 
-    @property
-    def config(self) -> CostBasedConfig:
-        return self.algorithm_config
-
-    @model_validator(mode="after")
-    def _same(self) -> CostBasedRule:
-        self._repeats_algorithm()
-        return self
-
 
 class LlmTokensRule(Rule):
     """A rule with `algorithm: token_bucket_llm`."""
 
     algorithm: Literal["token_bucket_llm"] = Field(description="`token_bucket_llm`: tokens per minute and per day.")
     algorithm_config: LlmTokensConfig = Field(description="Tokens per minute and day, and limits per request.")
-
-    @property
-    def config(self) -> LlmTokensConfig:
-        return self.algorithm_config
-
-    @model_validator(mode="after")
-    def _same(self) -> LlmTokensRule:
-        self._repeats_algorithm()
-        return self
 
 
 def _rule_kind(value: Any) -> str | None:
@@ -246,7 +211,7 @@ class CircuitBreaker(Model):
     @model_validator(mode="after")
     def _threshold(self) -> CircuitBreaker:
         if self.enabled and "spend_rate_threshold_per_minute" not in self.model_fields_set:
-            refuse([SchemaFault(("spend_rate_threshold_per_minute",), "is required when enabled")])
+            refuse_field("spend_rate_threshold_per_minute", "is required when enabled")
         return self
 
 
@@ -336,7 +301,7 @@ class Agent(Model):
             message = f"{self.kill_switch_threshold:g} can never be exceeded: {window}"
             named = "kill_switch_threshold" in self.model_fields_set
             at = "kill_switch_threshold" if named else "kill_switch_window_size"
-            refuse([SchemaFault((at,), message, "lower the threshold or widen the window")])
+            refuse_field(at, message, "lower the threshold or widen the window")
         return self
 
 
@@ -356,9 +321,6 @@ class Project(Model):
     """Settings of one project."""
 
     loop_guard: LoopGuard | None = Field(default=None, description="Values for the built-in loop detector.")
-
-
-FallbackLimit = Rule  # its name may be left out in the bundle; it is "fallback_limit" then
 
 
 def _fallback_name(value: Any) -> Any:
@@ -401,7 +363,7 @@ class Spec(Model):
         breaker = self.circuit_breaker
         if breaker is not None and breaker.enabled and not self.rules and breaker.spend_source is None:
             hint = "add a rule, or set spend_source: usage:usd"
-            refuse([SchemaFault(("circuit_breaker",), "is enabled, but there is no rule to take the spend from", hint)])
+            refuse_field("circuit_breaker", "is enabled, but there is no rule to take the spend from", hint)
         return self
 
 
@@ -425,7 +387,7 @@ class KillSwitch(Model):
     def _can_match(self) -> KillSwitch:
         wrong = check_descriptor_value(self.scope_key, self.scope_value)
         if wrong:
-            refuse([SchemaFault(("scope_value",), wrong, "one address; ranges are not supported")])
+            refuse_field("scope_value", wrong, "one address; ranges are not supported")
         return self
 
 
@@ -502,7 +464,7 @@ class Bundle(Model):
     @model_validator(mode="after")
     def _times(self) -> Bundle:
         if self.issued_at and self.expires_at and self.expires_at <= self.issued_at:
-            refuse([SchemaFault(("expires_at",), "must be later than issued_at")])
+            refuse_field("expires_at", "must be later than issued_at")
         return self
 
 

@@ -1,5 +1,4 @@
-"""Bundle models of the limiters' configurations (SPEC L-1 to L-3): their shapes, and what can never work.
-How they count is `breakloop.limits`' matter."""
+"""Bundle models of the limiters' configurations: their shapes, and what can never work. `breakloop.limits` counts."""
 
 from __future__ import annotations
 
@@ -10,7 +9,16 @@ from pydantic import AfterValidator, Field, model_validator
 from pydantic.config import JsonDict
 
 from breakloop.policy.diagnostics import did_you_mean
-from breakloop.policy.schema.types import LARGEST, Model, PositiveFloat, PositiveInt, SchemaFault, fault, refuse
+from breakloop.policy.schema.types import (
+    LARGEST,
+    Model,
+    PositiveFloat,
+    PositiveInt,
+    SchemaFault,
+    fault,
+    refuse,
+    refuse_field,
+)
 
 Period = Literal["5m", "1h", "1d", "7d", "30d"]
 StageAction = Literal["warn", "throttle", "reject"]
@@ -18,15 +26,8 @@ StageAction = Literal["warn", "throttle", "reject"]
 _NAMED_SOURCE = re.compile(r"(?:header|query):[^\s&=#]+")
 
 
-def _cost_source(value: str) -> str:
-    return _checked_source(value, ("fixed",))
-
-
-def _cost_key(value: str) -> str:
-    return _checked_source(value, ("fixed", "usage:usd", "usage:tokens"))
-
-
-def _checked_source(value: str, words: tuple[str, ...]) -> str:
+def _source(value: str, *words: str) -> str:
+    """Check a source of cost: one of the words, a header field or a query parameter."""
     if value in words:
         return value
     if not _NAMED_SOURCE.fullmatch(value):
@@ -34,6 +35,10 @@ def _checked_source(value: str, words: tuple[str, ...]) -> str:
         raise fault(f'"{value}" is no source of cost{did_you_mean(value, words)}', "use " + ", ".join(forms))
     # One spelling for a header, as everywhere: lower case and `-`.
     return value.lower().replace("_", "-") if value.startswith("header:") else value
+
+
+CostSource = Annotated[str, AfterValidator(lambda value: _source(value, "fixed"))]
+CostKey = Annotated[str, AfterValidator(lambda value: _source(value, "fixed", "usage:usd", "usage:tokens"))]
 
 
 class AlgorithmConfig(Model):
@@ -58,7 +63,7 @@ class TokenBucketConfig(AlgorithmConfig, json_schema_extra=_rps_schema):
 
     tokens_per_second: PositiveFloat = Field(description="Tokens refilled per second; `rps` is an alias.")
     burst: PositiveFloat = Field(description="Size of the bucket, at least the rate.")
-    cost_source: Annotated[str, AfterValidator(_cost_source)] = Field(
+    cost_source: CostSource = Field(
         default="fixed", description="The source of a request's cost: `fixed`, `header:<name>` or `query:<name>`."
     )
     fixed_cost: PositiveFloat = Field(default=1.0, description="Tokens per request if `cost_source` is `fixed`.")
@@ -72,7 +77,7 @@ class TokenBucketConfig(AlgorithmConfig, json_schema_extra=_rps_schema):
         if not isinstance(data, dict) or "rps" not in data:
             return data
         if "tokens_per_second" in data:
-            refuse([SchemaFault(("rps",), '"rps" and "tokens_per_second" are the same field', "keep one of them")])
+            refuse_field("rps", '"rps" and "tokens_per_second" are the same field', "keep one of them")
         rest = {key: value for key, value in data.items() if key != "rps"}
         return {"tokens_per_second": data["rps"], **rest}
 
@@ -104,15 +109,9 @@ class Stage(Model):
     @model_validator(mode="after")
     def _delay(self) -> Stage:
         if self.action == "throttle" and self.delay_ms is None:
-            refuse(
-                [
-                    SchemaFault(
-                        ("delay_ms",), "is required for a throttle stage", "say by how many milliseconds to delay"
-                    )
-                ]
-            )
+            refuse_field("delay_ms", "is required for a throttle stage", "say by how many milliseconds to delay")
         if self.action != "throttle" and self.delay_ms is not None:
-            refuse([SchemaFault(("delay_ms",), f"has no meaning for a {self.action} stage", "only throttle delays")])
+            refuse_field("delay_ms", f"has no meaning for a {self.action} stage", "only throttle delays")
         return self
 
 
@@ -121,7 +120,7 @@ class CostBasedConfig(AlgorithmConfig):
 
     budget: PositiveFloat = Field(description="The budget per period, in the unit of `cost_key`.")
     period: Period = Field(description="Length of the period, aligned to UTC; `30d` is the calendar month.")
-    cost_key: Annotated[str, AfterValidator(_cost_key)] = Field(
+    cost_key: CostKey = Field(
         default="fixed",
         description="The cost of a request: `fixed`, `header:<name>`, `query:<name>`, `usage:usd` or `usage:tokens`.",
     )
@@ -202,10 +201,9 @@ class LlmTokensConfig(AlgorithmConfig):
     def _can_work(self) -> LlmTokensConfig:
         if self.burst < self.tokens_per_minute:
             message = f"must be at least tokens_per_minute ({self.tokens_per_minute}), got {self.burst}"
-            refuse([SchemaFault(("burst_tokens",), message, "a smaller bucket can never give that rate")])
+            refuse_field("burst_tokens", message, "a smaller bucket can never give that rate")
         if self.enforce_mid_stream and self.max_completion_tokens is None:
-            hint = "say how many tokens an answer may have"
-            refuse([SchemaFault(("enforce_mid_stream",), "needs max_completion_tokens", hint)])
+            refuse_field("enforce_mid_stream", "needs max_completion_tokens", "say how many tokens an answer may have")
         refuse([found for low, high, hint in self._orders() if (found := self._at_most(low, high, hint))])
         return self
 

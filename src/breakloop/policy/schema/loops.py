@@ -1,11 +1,5 @@
-"""Bundle models of loop detection (SPEC LD-1 to LD-6): one block is one detector with its thresholds and what it does.
-How a detector judges is `breakloop.detect`'s matter; what all blocks have in common stands in `schema_loop_base`.
-
-What the bundle models of all loop detectors have in common: actions and ladders (SPEC LD-5), allow lists (LD-6),
-cooldowns. The detectors' own blocks are in `schema_loop` and `schema_steps`.
-
-The bundle model of `similarity: steps` (SPEC LD-4): sensitivity, thresholds of single kinds, options of tools.
-`settings` turns a block into what `breakloop.detect.steps` works with.
+"""Bundle models of loop detection: one block is one detector with its thresholds and actions. `breakloop.detect` holds
+the detectors; `StepsLoop.settings` converts a block to what `breakloop.detect.steps` works with.
 """
 
 from __future__ import annotations
@@ -42,6 +36,7 @@ from breakloop.policy.schema.types import (
     fault,
     one_as_list,
     refuse,
+    refuse_field,
 )
 from breakloop.store.ops import COOLDOWN_GROWTH, COOLDOWN_MAX_S, COOLDOWN_S
 
@@ -150,10 +145,10 @@ class LoopBase(Model):
     @model_validator(mode="after")
     def _one_answer(self) -> LoopBase:
         if self.action is not None and self.ladder is not None:
-            refuse([SchemaFault(("ladder",), "stands beside action", "keep one of them")])
+            refuse_field("ladder", "stands beside action", "keep one of them")
         kills = "kill" in (self.action_for("notice"), self.action_for("block"), self.action_for("stop"))
         if self.quarantine_seconds and not kills:
-            refuse([SchemaFault(("quarantine_seconds",), "does nothing here", "only the action kill quarantines")])
+            refuse_field("quarantine_seconds", "does nothing here", "only the action kill quarantines")
         return self
 
 
@@ -168,15 +163,12 @@ class Cooldowns(Model):
 
     @model_validator(mode="after")
     def _cooldown(self) -> Cooldowns:
-        if self.cooldown_max_seconds < self.cooldown_seconds:
-            named = "cooldown_max_seconds" in self.model_fields_set
-            bound = f"cooldown_seconds ({self.cooldown_seconds})"
-            message = f"must be at least {bound}, got {self.cooldown_max_seconds}"
-            other = f"must be at most cooldown_max_seconds ({self.cooldown_max_seconds}), got {self.cooldown_seconds}"
-            at = ("cooldown_max_seconds",) if named else ("cooldown_seconds",)
-            refuse(
-                [SchemaFault(at, message if named else other, "" if named else "raise cooldown_max_seconds as well")]
-            )
+        shortest, longest = self.cooldown_seconds, self.cooldown_max_seconds
+        if longest < shortest and "cooldown_max_seconds" in self.model_fields_set:
+            refuse_field("cooldown_max_seconds", f"must be at least cooldown_seconds ({shortest}), got {longest}")
+        elif longest < shortest:
+            message = f"must be at most cooldown_max_seconds ({longest}), got {shortest}"
+            refuse_field("cooldown_seconds", message, "raise cooldown_max_seconds as well")
         return self
 
 
@@ -245,7 +237,7 @@ class LoopKey(Model):
     def _one_of_them(self) -> LoopKey:
         if self.include is not None and self.exclude is not None:
             hint = "keep one of them: what is not included is excluded already"
-            refuse([SchemaFault(("exclude",), "stands beside include", hint)])
+            refuse_field("exclude", "stands beside include", hint)
         return self
 
 
@@ -406,13 +398,7 @@ class SimhashLoop(LoopBase):
         if highest <= self.threshold_score:
             message = f"{self.threshold_score:g} can never be exceeded: a window of {self.window_requests} requests"
             at = "threshold_score" if "threshold_score" in self.model_fields_set else "window_requests"
-            refuse(
-                [
-                    SchemaFault(
-                        (at,), f"{message} scores at most {highest:g}", "lower threshold_score or widen the window"
-                    )
-                ]
-            )
+            refuse_field(at, f"{message} scores at most {highest:g}", "lower threshold_score or widen the window")
         return self
 
 

@@ -1,5 +1,6 @@
-"""Building blocks of the bundle's models: the strict base class, shared field types, and how a check reports what it
-found. The messages of pydantic's own checks are reworded in `policy.hints`."""
+"""Building blocks of the bundle's models: the strict base class, shared field types, and how a check reports a fault.
+The messages of pydantic's own checks are reworded in `policy.diagnostics`.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ LARGEST = 2**53  # whole numbers beyond it are not exact in every store
 class Model(BaseModel):
     """Base of every block: unknown fields are refused, nothing is converted silently, nothing changes later."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, use_attribute_docstrings=False)
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
 class SchemaFault(NamedTuple):
@@ -43,27 +44,29 @@ class SchemaFault(NamedTuple):
 
 
 def fault(message: str, hint: str = "") -> PydanticCustomError:
-    """Return the error a field's own check raises; `policy.hints` takes message and hint out of it again."""
+    """Return the error that the check of one field raises; `policy.diagnostics` reads message and hint from it."""
     # The message goes through the context because pydantic reads braces in a message as fields of a template.
     return PydanticCustomError("breakloop", "{message}", {"message": message, "hint": hint})
 
 
 def refuse(faults: list[SchemaFault]) -> None:
-    """Report everything a cross-field check found, each at its own place; nothing happens when it found nothing."""
+    """Report everything that a check of several fields found, each at its own place. An empty list is no error."""
     if faults:
-        _raise(faults)
+        details = [InitErrorDetails(type=fault(f.message, f.hint), loc=f.at, input=None) for f in faults]
+        raise ValidationError.from_exception_data("bundle", details)
 
 
-def _raise(faults: list[SchemaFault]) -> NoReturn:
-    details = [InitErrorDetails(type=fault(f.message, f.hint), loc=f.at, input=None) for f in faults]
-    raise ValidationError.from_exception_data("bundle", details)
+def refuse_field(name: str, message: str, hint: str = "") -> NoReturn:
+    """Report one field of a block."""
+    refuse([SchemaFault((name,), message, hint)])
+    raise AssertionError
 
 
 Block = TypeVar("Block", bound=BaseModel)
 
 
 def validate(model: type[Block], data: Any) -> tuple[Block | None, list[Any]]:
-    """Return the block, or None and the list of errors that `policy.hints` puts into words."""
+    """Return the block, or None and the list of errors that `policy.diagnostics` puts into words."""
     try:
         return model.model_validate(data), []
     except ValidationError as error:
@@ -81,11 +84,9 @@ class Shorthand:
         self._short = short
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Run `expand` before the real validation."""
         return core_schema.no_info_before_validator_function(self._expand, handler(source))
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        """Allow both forms in the JSON Schema."""
         full = handler(schema)
         short = self._short if self._short is not None else full["items"]
         return {"anyOf": [short, full]}
@@ -146,7 +147,10 @@ def check_descriptor_value(descriptor: str, value: str) -> str | None:
 
 
 def check_path(path: str, wildcard_hint: str) -> None:
-    """Raise unless `path` can be equal to, or the beginning of, a normalised request path (SPEC R-3)."""
+    """Raise unless `path` can be equal to, or the beginning of, a normalised request path.
+
+    Requests are matched by their normal form, so a path that is not in it would silently match nothing.
+    """
     if not path.startswith("/"):
         raise fault(f'must begin with "/", got "{path}"', f'write "/{path.split("://", 1)[-1].lstrip("*")}"')
     for mark, name in (("?", "a query"), ("#", "a fragment")):
@@ -154,11 +158,6 @@ def check_path(path: str, wildcard_hint: str) -> None:
             raise fault(f'"{path}" has {name}, which is no part of a path', f'write "{path.split(mark, 1)[0]}"')
     if "*" in path:
         raise fault(f'"{path}" has a wildcard', wildcard_hint)
-    _check_normal(path)
-
-
-def _check_normal(path: str) -> None:
-    """Requests are matched by their normal form, so a path that is not in it would silently match nothing."""
     try:
         normal = normalise(path)
     except RequestError as error:

@@ -21,8 +21,8 @@ def test_header_descriptors_have_one_spelling() -> None:
     """Case, `-` and `_` make no difference (C-2)."""
     rule = rules({**bucket(rps=1, burst=1, cost_source="header:X_Cost"), "limit_keys": ["header:X_Org"]})[0]
     assert rule.limit_keys == ["header:x-org"]
-    assert isinstance(rule.config, TokenBucketConfig)
-    assert rule.config.cost_source == "header:x-cost"
+    assert isinstance(rule.algorithm_config, TokenBucketConfig)
+    assert rule.algorithm_config.cost_source == "header:x-cost"
 
 
 def test_one_header_in_two_spellings_is_refused_in_match() -> None:
