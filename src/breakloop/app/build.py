@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from breakloop.clock import Clock
 from breakloop.config.loader import provider_keys
-from breakloop.config.settings import Settings, price
-from breakloop.config.validators import HISTORY_OFF, POLICY_REDIS
+from breakloop.config.settings import HISTORY_OFF, POLICY_REDIS, Settings
 from breakloop.detect.counting import BuiltinLoopGuard
 from breakloop.dialects.denial import VerdictHeaders
 from breakloop.engine.engine import Engine
@@ -334,12 +333,12 @@ def price_list(settings: Settings, clock: Clock) -> PriceList:
     lists: list[ListedModel] = []
     problems: Sequence[Problem] = ()
     if config.models:
-        lists.append(ListedModel({name: price(one) for name, one in config.models.items()}, "the settings"))
+        lists.append(ListedModel({name: one.price for name, one in config.models.items()}, "the settings"))
     if config.file:
         imported = read_litellm(Path(config.file), config.service_tier)
         lists.append(ListedModel(imported.prices, config.file))
         problems = imported.problems
-    assumed = price(config.assume) if config.unknown_model == "assume" else None
+    assumed = config.assume.price if config.unknown_model == "assume" else None
     return PriceList(
         Prices(GenaiTable(config.service_tier), lists, unknown=config.unknown_model, assumed=assumed, clock=clock),
         problems,

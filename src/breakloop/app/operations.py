@@ -26,8 +26,7 @@ from breakloop.app import build
 from breakloop.app.jobs import Job, aside
 from breakloop.clock import Clock
 from breakloop.config.loader import alert_secrets, effective_settings
-from breakloop.config.settings import Settings
-from breakloop.config.validators import HISTORY_OFF, POLICY_REDIS
+from breakloop.config.settings import HISTORY_OFF, POLICY_REDIS, Settings
 from breakloop.engine.breakers import CLOSED, BreakerState
 from breakloop.errors import AlertError, SettingsError, StateError
 from breakloop.gateway.server import url, why_not

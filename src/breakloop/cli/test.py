@@ -31,8 +31,7 @@ from breakloop.cli.output import (
 )
 from breakloop.cli.validate import STDIN, STDIN_NAME, note_text
 from breakloop.clock import FakeClock, SystemClock
-from breakloop.config.settings import Settings
-from breakloop.config.validators import POLICY_REDIS
+from breakloop.config.settings import POLICY_REDIS, Settings
 from breakloop.dialects.denial import VerdictHeaders, field_pairs
 from breakloop.errors import BundleError, Problem, SettingsError
 from breakloop.formatting import plural

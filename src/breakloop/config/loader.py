@@ -21,8 +21,7 @@ from pydantic import SecretStr, ValidationError
 from pydantic.fields import FieldInfo
 
 from breakloop.alerts.channels import secret_references
-from breakloop.config.settings import RELATIVE, UNSAID, Settings
-from breakloop.config.validators import POLICY_REDIS
+from breakloop.config.settings import POLICY_REDIS, RELATIVE, UNSAID, Settings
 from breakloop.errors import BundleError, Problem, SettingsError
 from breakloop.policy.diagnostics import did_you_mean, nearest
 from breakloop.policy.documents import DocumentPlaces, path_text, read_yaml

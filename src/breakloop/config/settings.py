@@ -1,14 +1,17 @@
-"""Every setting of a process: name, type, default and description, and the checks that involve several settings.
+"""Every setting of a process: name, type, default, description and checks.
 
-`docs/reference/settings.md` is generated from these models. Checks of single values are in `config.validators`; where
-the values come from is in `config.loader`.
+`docs/reference/settings.md` is generated from these models. Each check of a single value returns the value, or raises
+an error with a message and a hint. Where the values come from is in `config.loader`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from decimal import Decimal
-from typing import Annotated, Final, Literal, Self
+import re
+from collections.abc import Callable, Iterator
+from decimal import Decimal, InvalidOperation
+from hashlib import sha256
+from typing import Annotated, Any, Final, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
@@ -22,27 +25,171 @@ from pydantic import (
 
 from breakloop.alerts.channels import AlertTargets
 from breakloop.alerts.rules import AlertRule, check_rules
-from breakloop.config import validators
 from breakloop.detect.counting import BuiltinLoopGuard
-from breakloop.model.upstream import BUILTIN
-from breakloop.policy.schema.types import CountInt, Model, PositiveInt, SchemaFault, Text, fault, refuse
+from breakloop.errors import SettingsError
+from breakloop.model.upstream import BUILTIN, UpstreamUrlError, parse_named
+from breakloop.policy import descriptors
+from breakloop.policy.client import ClientIp
+from breakloop.policy.schema.types import CountInt, Model, PositiveInt, SchemaFault, Text, fault, refuse, refuse_field
 from breakloop.pricing.prices import Price, from_dollars
+from breakloop.store.redis.url import is_redis_url, parse_redis_url
 
-Dollars = Annotated[Decimal, BeforeValidator(validators.dollars), WithJsonSchema({"type": "number", "minimum": 0})]
+HISTORY_OFF: Final = "off"
+POLICY_REDIS: Final = "redis"  # the bundle is in the Redis of `state`
+_POLICY_HINT: Final = "write a path, https://HOST/PATH, or redis"
+_HASH: Final = 'use the first word of: printf %s "$KEY" | sha256sum'
+_DOLLARS_HINT: Final = "US dollars per million tokens, such as 2.50"
+_USD_MAX: Final = 1_000_000
+_NAME: Final = "[A-Za-z0-9][A-Za-z0-9._@-]{0,63}"
+_NO_KEY: Final = sha256(b"").hexdigest()
+# Header fields of others. If one of them started with our prefix, it would not be forwarded.
+_FIELDS_OF_OTHERS: Final = (
+    "accept-encoding",
+    "anthropic-version",
+    "content-type",
+    "mcp-session-id",
+    "openai-organization",
+    "x-agent-id",
+    "x-api-key",
+    "x-forwarded-for",
+    "x-goog-api-key",
+    "x-original-uri",
+    "x-stainless-lang",
+)
+
+
+def _policy(value: str) -> str:
+    """A path, an HTTP(S) URL, or `redis`."""
+    if "://" not in value:
+        return value
+    try:
+        url = urlsplit(value)
+        usable = bool(url.hostname) and url.port != 0
+    except ValueError:
+        raise fault("is not a URL", _POLICY_HINT) from None
+    if url.scheme not in {"http", "https"} or not usable or url.fragment or not re.fullmatch(r"[!-~]+", value):
+        raise fault("is not a URL of a bundle", _POLICY_HINT)
+    if url.username is not None or url.password is not None:
+        raise fault("contains credentials", "remove them from the URL and set policy_token")
+    return value
+
+
+def _state(value: str) -> str:
+    """`memory://` or the URL of a Redis."""
+    if value == "memory://":
+        return value
+    if not is_redis_url(value):
+        raise fault("is not a store", "write memory://, or the URL of a Redis: redis://HOST:6379/0")
+    try:
+        parse_redis_url(value)
+    except SettingsError as error:
+        raise fault(str(error), "for example redis://user:password@host:6379/0") from None
+    return value
+
+
+def _proxy_network(value: str) -> str:
+    """An address, a network, or `unix`."""
+    try:
+        ClientIp((value,))
+    except SettingsError:
+        raise fault(f'"{value}" is not an address or a network', "write 10.0.0.0/8, 10.1.2.3 or unix") from None
+    return value
+
+
+def _upstream(value: str) -> str:
+    try:
+        parse_named(value)
+    except UpstreamUrlError as error:
+        raise fault(error.message, error.hint) from None
+    return value
+
+
+def _upstream_key(value: str) -> str:
+    """NAME=env:VARIABLE or NAME=file:/PATH, never the key itself."""
+    if not re.fullmatch(r"[a-z0-9][a-z0-9-]*=(?:env:[A-Za-z_][A-Za-z0-9_]*|file:/.+)", value):
+        raise fault(
+            "must be NAME=env:VARIABLE or NAME=file:/PATH",
+            "do not write the key itself; write openai=env:OPENAI_API_KEY",
+        )
+    return value
+
+
+def _hashed(value: str, pattern: str, form: str) -> str:
+    """NAME=SHA256 or NAME:ROLE:SHA256."""
+    match = re.fullmatch(pattern + "([0-9A-Fa-f]{64})", value)
+    if match is None:
+        raise fault(f"must be {form}", _HASH)
+    if match[1].lower() == _NO_KEY:
+        raise fault("is the SHA-256 of an empty string: the variable was not set", _HASH)
+    return value
+
+
+def _once(part: Callable[[str], str], message: str, hint: str) -> AfterValidator:
+    """Return a check that no two entries of a list have the same part. `{}` in the message stands for it."""
+
+    def check(values: list[str]) -> list[str]:
+        parts = [part(value) for value in values]
+        repeated = [(at, one) for at, one in enumerate(parts) if one in parts[:at]]
+        refuse([SchemaFault((at,), message.format(one), hint) for at, one in repeated])
+        return values
+
+    return AfterValidator(check)
+
+
+def _header_prefix(value: str) -> str:
+    """A prefix of header names that no other software uses."""
+    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9-]*-", value):
+        raise fault("is not a prefix of header names", "use letters, digits and hyphens, with a hyphen at the end")
+    taken = next((name for name in _FIELDS_OF_OTHERS if name.startswith(value.lower())), "")
+    if taken:
+        raise fault(
+            f"is also the prefix of {taken}, which would not be forwarded", "use a prefix of your own, such as X-Own-"
+        )
+    return value
+
+
+def _descriptor(value: str) -> str:
+    """The name of a descriptor, or empty."""
+    wrong = descriptors.fault(value) if value else None
+    if wrong is not None:
+        raise fault(*wrong)
+    return value
+
+
+def _dollars(value: Any) -> Decimal:
+    """An amount with at most six decimal places. Numbers in YAML are read as they are written there."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str | Decimal):
+        raise fault("must be a number", _DOLLARS_HINT)
+    try:
+        amount = Decimal(str(value).strip())
+    except InvalidOperation:
+        raise fault(f'must be a number, got "{value!s:.40}"', _DOLLARS_HINT) from None
+    if not amount.is_finite() or not 0 <= amount <= _USD_MAX:
+        raise fault(f"must be 0 to {_USD_MAX}, got {amount}", _DOLLARS_HINT)
+    if amount != round(amount, 6):
+        raise fault(f"{amount} has more than six decimal places", _DOLLARS_HINT)
+    return amount
+
+
+Dollars = Annotated[Decimal, BeforeValidator(_dollars), WithJsonSchema({"type": "number", "minimum": 0})]
+_NAMES_ONCE: Final = _once(lambda value: value.partition("=")[0], 'duplicate name "{}"', "remove one")
+Upstreams = Annotated[list[Annotated[str, AfterValidator(_upstream)]], _NAMES_ONCE]
+UpstreamKeys = Annotated[list[Annotated[str, AfterValidator(_upstream_key)]], _NAMES_ONCE]
+# A name may have several keys, so that a client can rotate its key.
+Callers = Annotated[
+    list[Annotated[str, AfterValidator(lambda value: _hashed(value, f"{_NAME}=", "NAME=SHA256"))]],
+    _once(lambda v: v[-64:].lower(), "has the same key as another entry", "give each caller its own key"),
+]
+_ADMIN_TOKEN: Final = "NAME:ROLE:SHA256 with the role viewer or operator"
+# A token has one name, which the audit log shows.
+AdminTokens = Annotated[
+    list[Annotated[str, AfterValidator(lambda value: _hashed(value, f"{_NAME}:(?:viewer|operator):", _ADMIN_TOKEN))]],
+    _once(lambda v: v[-64:].lower(), "has the same token as another entry", "give each its own token"),
+]
 
 _CACHED = "Input read from the provider's cache. Default: the price of input."
 _CACHE_WRITE = "Input written to the provider's cache. Default: the price of input."
 _REASONING = "Reasoning output. Default: the price of output."
-
-
-class ModelPrice(Model):
-    """The price of one model, in US dollars per million tokens."""
-
-    input_usd_per_million: Dollars = Field(description="Input.")
-    output_usd_per_million: Dollars = Field(description="Output; 0 for embedding models.")
-    cached_usd_per_million: Dollars | None = Field(default=None, description=_CACHED)
-    cache_write_usd_per_million: Dollars | None = Field(default=None, description=_CACHE_WRITE)
-    reasoning_usd_per_million: Dollars | None = Field(default=None, description=_REASONING)
 
 
 class AssumedPrice(Model):
@@ -54,20 +201,27 @@ class AssumedPrice(Model):
     cache_write_usd_per_million: Dollars | None = Field(default=None, description=_CACHE_WRITE)
     reasoning_usd_per_million: Dollars | None = Field(default=None, description=_REASONING)
 
+    @property
+    def price(self) -> Price:
+        """The same in integer micro-dollars."""
+        return Price(
+            _microusd(self.input_usd_per_million) or 0,
+            _microusd(self.output_usd_per_million) or 0,
+            _microusd(self.cached_usd_per_million),
+            _microusd(self.cache_write_usd_per_million),
+            _microusd(self.reasoning_usd_per_million),
+        )
 
-def price(given: ModelPrice | AssumedPrice) -> Price:
-    """Convert a price of the settings to integer micro-dollars."""
-    return Price(
-        from_dollars(given.input_usd_per_million or Decimal(0)),
-        from_dollars(given.output_usd_per_million or Decimal(0)),
-        _optional(given.cached_usd_per_million),
-        _optional(given.cache_write_usd_per_million),
-        _optional(given.reasoning_usd_per_million),
-    )
 
-
-def _optional(usd_per_million: Decimal | None) -> int | None:
+def _microusd(usd_per_million: Decimal | None) -> int | None:
     return None if usd_per_million is None else from_dollars(usd_per_million)
+
+
+class ModelPrice(AssumedPrice):
+    """The price of one model, in US dollars per million tokens."""
+
+    input_usd_per_million: Dollars = Field(description="Input.")
+    output_usd_per_million: Dollars = Field(description="Output; 0 for embedding models.")
 
 
 RELATIVE = "path"  # marks paths that are relative to the settings file
@@ -195,8 +349,8 @@ class Prices(Model):
         if self.unknown_model == "assume":
             needed = ("input_usd_per_million", "output_usd_per_million")
             missing = [f"prices.assume.{name}" for name in needed if getattr(self.assume, name) is None]
-            faults = [SchemaFault(("unknown_model",), "needs an assumed price", f"set {' and '.join(missing)}")]
-            refuse(faults if missing else [])
+            if missing:
+                refuse_field("unknown_model", "needs an assumed price", f"set {' and '.join(missing)}")
         return self
 
 
@@ -220,11 +374,7 @@ class Settings(Model):
         default=SecretStr(""),
         description="Operator token of the admin plane. If empty, one is generated at the first start and shown once.",
     )
-    admin_tokens: Annotated[
-        list[Annotated[str, AfterValidator(validators.admin_token)]],
-        AfterValidator(validators.admin_tokens_once),
-        UNSAID,
-    ] = Field(
+    admin_tokens: Annotated[AdminTokens, UNSAID] = Field(
         default=[],
         description="Further tokens of the admin plane, as NAME:ROLE:SHA256 with the SHA-256 of the token in hex. "
         "ROLE is `viewer` or `operator`.",
@@ -246,20 +396,12 @@ class Settings(Model):
         description="Port for Envoy's external authorization over gRPC (`ext_authz`); 0 disables it. Needs the extra "
         "`envoy`.",
     )
-    upstream: Annotated[
-        list[Annotated[str, AfterValidator(validators.upstream)]],
-        AfterValidator(validators.names_once),
-        UNSAID,
-    ] = Field(
+    upstream: Annotated[Upstreams, UNSAID] = Field(
         default=[],
         description="Upstreams as NAME=URL; the first is the default. `openai` (the default if the list is empty), "
         "`anthropic` and `gemini` are built in and can be replaced.",
     )
-    upstream_keys: Annotated[
-        list[Annotated[str, AfterValidator(validators.upstream_key)]],
-        AfterValidator(validators.names_once),
-        UNSAID,
-    ] = Field(
+    upstream_keys: Annotated[UpstreamKeys, UNSAID] = Field(
         default=[],
         description="API keys that breakloop sends instead of the client's, as NAME=env:VARIABLE or NAME=file:/PATH. "
         "NAME is the name of an upstream.",
@@ -267,9 +409,7 @@ class Settings(Model):
     upstream_ca_file: FilePath = Field(
         default="", description="Additional CA certificates for upstreams, in PEM format."
     )
-    callers: Annotated[
-        list[Annotated[str, AfterValidator(validators.caller)]], AfterValidator(validators.keys_once), UNSAID
-    ] = Field(
+    callers: Annotated[Callers, UNSAID] = Field(
         default=[],
         description="Clients that may use the traffic port, as NAME=SHA256 with the SHA-256 of their key in hex "
         '(`printf %s "$KEY" | sha256sum`). If empty, no key is required.',
@@ -279,7 +419,7 @@ class Settings(Model):
     )
     tls: Tls = Field(default=Tls(), description="TLS of the traffic port.")
     proxy: Proxy = Field(default=Proxy(), description="Timeouts towards upstreams.")
-    policy: Annotated[FilePath, AfterValidator(validators.policy)] = Field(
+    policy: Annotated[FilePath, AfterValidator(_policy)] = Field(
         default="",
         description="Source of the policy bundle: a file, a directory, an HTTP(S) URL, or `redis` for the bundle that "
         "was pushed to the Redis in `state`. If empty, only the built-in loop protection is active.",
@@ -301,7 +441,7 @@ class Settings(Model):
         default=SecretStr(""), description="Shared secret. If set, a bundle must be signed with it."
     )
     policy_hmac_secret_file: FilePath = Field(default="", description="File that contains this secret.")
-    state: Annotated[str, AfterValidator(validators.state), UNSAID] = Field(
+    state: Annotated[str, AfterValidator(_state), UNSAID] = Field(
         default="memory://",
         description="The store: `memory://`, saved to data_dir; or a Redis or Valkey that instances share: `redis://`, "
         "`rediss://` (TLS), `redis+cluster://`, `redis+sentinel://`.",
@@ -331,10 +471,10 @@ class Settings(Model):
     debug_secret: SecretStr = Field(
         default=SecretStr(""), description="Key that enables debug sessions; if empty, they are disabled."
     )
-    header_prefix: Annotated[str, AfterValidator(validators.header_prefix)] = Field(
+    header_prefix: Annotated[str, AfterValidator(_header_prefix)] = Field(
         default="X-Breakloop-", description="Prefix of the header fields that breakloop reads and adds."
     )
-    trusted_proxies: list[Annotated[str, AfterValidator(validators.proxy_network)]] = Field(
+    trusted_proxies: list[Annotated[str, AfterValidator(_proxy_network)]] = Field(
         default=["127.0.0.0/8", "::1"],
         description="Peers whose X-Forwarded-For and geo headers are trusted. The default is for a gateway on the same "
         "host; set it to an empty list if clients connect directly.",
@@ -342,7 +482,7 @@ class Settings(Model):
     project: str = Field(
         default="default", min_length=1, description="Default project: the namespace of counters, agents and holds."
     )
-    project_descriptor: Annotated[str, AfterValidator(validators.descriptor)] = Field(
+    project_descriptor: Annotated[str, AfterValidator(_descriptor)] = Field(
         default="", description="Descriptor whose value is the project of a request, such as `header:x-project`."
     )
     shard_by: Literal["project", "agent"] = Field(
@@ -389,39 +529,23 @@ class Settings(Model):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         check_rules(self.alerts, self.alert_targets)
-        refuse(inconsistencies(self))
+        refuse([*inconsistencies(self)])
         return self
 
 
-def inconsistencies(settings: Settings) -> list[SchemaFault]:
-    """Return the settings that contradict each other, in the order of the settings."""
-    return [*_policy(settings), *_keys(settings), *_workers(settings), *_envoy(settings)]
-
-
-def _policy(settings: Settings) -> Iterator[SchemaFault]:
-    if settings.policy == validators.POLICY_REDIS and _in_memory(settings):
+def inconsistencies(settings: Settings) -> Iterator[SchemaFault]:
+    """Yield the settings that contradict each other, in the order of the settings."""
+    in_memory = settings.state.startswith("memory:")
+    if settings.policy == POLICY_REDIS and in_memory:
         hint = "set state to the URL of the Redis; for a file with this name, write ./redis"
         yield SchemaFault(("policy",), "is redis, but state is not the URL of a Redis", hint)
-
-
-def _keys(settings: Settings) -> Iterator[SchemaFault]:
     known = {*BUILTIN, *(value.partition("=")[0] for value in settings.upstream)}
     for at, value in enumerate(settings.upstream_keys):
         if value.partition("=")[0] not in known:
             yield SchemaFault(("upstream_keys", at), "unknown upstream", f"known: {', '.join(sorted(known))}")
-
-
-def _workers(settings: Settings) -> Iterator[SchemaFault]:
-    if settings.workers > 1 and _in_memory(settings):
+    if settings.workers > 1 and in_memory:
         message = f"{settings.workers} processes cannot share the state of memory://: each would count for itself"
         yield SchemaFault(("workers",), message, "set state to the URL of a Redis, or workers to 1")
-
-
-def _envoy(settings: Settings) -> Iterator[SchemaFault]:
     if settings.envoy_grpc_port and settings.mode == "proxy":
         hint = "set mode to decision or all, or envoy_grpc_port to 0"
         yield SchemaFault(("envoy_grpc_port",), "needs the decision service, but mode is proxy", hint)
-
-
-def _in_memory(settings: Settings) -> bool:
-    return settings.state.startswith("memory:")

@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from breakloop.config.loader import LoadedSettings, effective_settings, load_settings, settings_json_schema
-from breakloop.config.settings import AssumedPrice, ModelPrice, Settings, price
+from breakloop.config.settings import AssumedPrice, ModelPrice, Settings
 from breakloop.errors import SettingsError
 from breakloop.pricing.prices import Price
 
@@ -32,7 +32,7 @@ def wrong(tmp_path: Path, text: str = "", **env: str) -> list[str]:
 def test_dollars_are_read_as_written(tmp_path: Path, written: str, microusd: int) -> None:
     """0.1 is a tenth, not what a float makes of it (L-5)."""
     text = f"prices: {{models: {{m: {{input_usd_per_million: {written}, output_usd_per_million: 0}}}}}}\n"
-    assert price(load(tmp_path, text).settings.prices.models["m"]) == Price(microusd, 0)
+    assert load(tmp_path, text).settings.prices.models["m"].price == Price(microusd, 0)
 
 
 def test_every_kind() -> None:
@@ -46,8 +46,8 @@ def test_every_kind() -> None:
             "reasoning_usd_per_million": Decimal(3),
         }
     )
-    assert price(said) == Price(1_000_000, 2_500_000, 0, 1_250_000, 3_000_000)
-    assert price(AssumedPrice()) == Price(0, 0)
+    assert said.price == Price(1_000_000, 2_500_000, 0, 1_250_000, 3_000_000)
+    assert AssumedPrice().price == Price(0, 0)
 
 
 MUSEUM = {
@@ -99,7 +99,7 @@ def test_assuming_needs_a_price(tmp_path: Path) -> None:
     settings = load(
         tmp_path, "prices: {unknown_model: assume, assume: {input_usd_per_million: 3, output_usd_per_million: 15}}\n"
     ).settings
-    assert price(settings.prices.assume) == Price(3_000_000, 15_000_000)
+    assert settings.prices.assume.price == Price(3_000_000, 15_000_000)
     assert wrong(tmp_path, "prices: {unknown_model: guess}\n") == [
         "breakloop.yaml:1:25: prices.unknown_model: must be 'warn', 'deny' or 'assume', got 'guess'"
     ]
@@ -119,8 +119,8 @@ def test_variables(tmp_path: Path) -> None:
     )
     said = loaded.settings.prices
     assert (said.unknown_model, said.file, said.service_tier) == ("assume", "/p.json", "batch")
-    assert price(said.assume) == Price(2_500_000, 10_000_000)
-    assert {name: price(one) for name, one in said.models.items()} == {"b": Price(100_000, 0)}
+    assert said.assume.price == Price(2_500_000, 10_000_000)
+    assert {name: one.price for name, one in said.models.items()} == {"b": Price(100_000, 0)}
     assert loaded.warnings == ()
     shown = {row.name: (row.value, row.origin) for row in effective_settings(loaded.settings)}
     assert shown["prices.models"] == ("b", "environment BREAKLOOP_PRICES_MODELS")

@@ -55,4 +55,4 @@ def test_what_goes_together() -> None:
     """The same with a Redis, an upstream, a decision service (T-1)."""
     redis = {"state": "redis://127.0.0.1/", "policy": "redis", "workers": 2}
     proxy = {"upstream": ["mine=http://127.0.0.1:1"], "upstream_keys": ["mine=env:B"], "envoy_grpc_port": 9}
-    assert inconsistencies(Settings.model_validate(redis | proxy)) == []
+    assert list(inconsistencies(Settings.model_validate(redis | proxy))) == []
