@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, get_args, get_origin
@@ -23,23 +23,16 @@ from pydantic.fields import FieldInfo
 from breakloop.alerts.channels import secret_references
 from breakloop.config.settings import POLICY_REDIS, RELATIVE, UNSAID, Settings
 from breakloop.errors import BundleError, Problem, SettingsError
-from breakloop.policy.diagnostics import did_you_mean, nearest
+from breakloop.policy.diagnostics import KINDS, did_you_mean, nearest
 from breakloop.policy.documents import DocumentPlaces, path_text, read_yaml
 from breakloop.policy.schema.types import Model
 
 Name = tuple[str, ...]  # such as ("jwt", "secret")
 
-KINDS: Final = {
-    "int_type": "must be a whole number",
+_FAULTS: Final = {
     "int_from_float": "must be a whole number",
-    "float_type": "must be a number",
-    "bool_type": "must be true or false",
-    "string_type": "must be text",
     "string_sub_type": "must be text",
     "string_too_short": "must not be empty",
-    "list_type": "must be a list",
-    "model_type": "must be a map",
-    "dict_type": "must be a map",
     "missing": "is missing",
 }
 _TRUE: Final = frozenset({"1", "true", "yes", "on"})
@@ -118,18 +111,10 @@ def parse(text: str, field: FieldInfo) -> Any:
     return text.lower() if get_origin(kind) is Literal and text.lower() in get_args(kind) else text
 
 
-def read_keys(entries: Sequence[str], env: Mapping[str, str]) -> dict[str, bytes]:
-    """Return the API keys by name of the upstream. Raises `SettingsError` if one is missing or not a valid header."""
-    keys = {}
-    for entry in entries:
-        name, _, reference = entry.partition("=")
-        keys[name] = _read_secret(f"upstream_keys: {name}", reference, env, spaces=False).encode("ascii")
-    return keys
-
-
 def read_references(named: Iterable[tuple[str, str]], env: Mapping[str, str]) -> dict[str, str]:
     """Return secrets by their reference (`env:VARIABLE`, `file:/PATH`). `named` yields setting and reference. Raises
-    `SettingsError` if a secret is missing or is not one line of ASCII."""
+    `SettingsError` if a secret is missing or is not one line of ASCII.
+    """
     return {reference: _read_secret(setting, reference, env, spaces=True) for setting, reference in named}
 
 
@@ -190,8 +175,15 @@ def load_settings(
 
 
 def provider_keys(settings: Settings, env: Mapping[str, str] | None = None) -> dict[str, bytes]:
-    """Read the API keys of `upstream_keys`, by name of the upstream. Raises `SettingsError`."""
-    return read_keys(settings.upstream_keys, os.environ if env is None else env)
+    """Read the API keys of `upstream_keys`, by name of the upstream. Raises `SettingsError` if one is missing or not a
+    valid header.
+    """
+    keys = {}
+    for entry in settings.upstream_keys:
+        name, _, reference = entry.partition("=")
+        text = _read_secret(f"upstream_keys: {name}", reference, os.environ if env is None else env, spaces=False)
+        keys[name] = text.encode("ascii")
+    return keys
 
 
 def alert_secrets(settings: Settings, env: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -376,7 +368,8 @@ class _Sources:
             return context["message"], context["hint"]
         if kind == "extra_forbidden":
             return "is not a setting" + did_you_mean(name[-1], sorted(self._siblings(name))), ""
-        message = KINDS.get(kind) or str(found["msg"]).replace("Input should", "must")
+        message = f"must be {KINDS[kind]}" if kind in KINDS else _FAULTS.get(kind)
+        message = message or str(found["msg"]).replace("Input should", "must")
         field = self._fields.get(name)
         if field is None or field.annotation is SecretStr or UNSAID in field.metadata:
             return message, ""  # do not repeat a value that may be a secret

@@ -182,6 +182,19 @@ _WHY = {
     ("methods", "list_type"): "write [GET, POST]",
     ("limit_keys", "list_type"): "write [jwt:org_id], or [] for one counter for all",
 }
+# What a value must be, by kind of error.
+KINDS = {
+    "int_type": "a whole number",
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "string_type": "text",
+    "list_type": "a list",
+    "dict_type": "a map",
+    "model_type": "a map",
+    "datetime_type": "a timestamp",
+    "finite_number": "a number with an end",
+    "int_parsing_size": "a smaller number",
+}
 
 Words = Callable[[Any, dict[str, Any]], str]
 
@@ -204,10 +217,6 @@ def _bound(word: str, name: str) -> Words:
     return lambda value, ctx: f"must be {word} {_number(ctx[name])}, got {describe(value)}"
 
 
-def _kind(word: str) -> Words:
-    return lambda value, _: f"must be {word}, got {describe(value)}"
-
-
 def _choice(value: Any, ctx: dict[str, Any]) -> str:
     words = re.findall(r"'([^']*)'", str(ctx.get("expected") or ctx.get("expected_tags")))
     names = ", ".join(f'"{word}"' for word in words)
@@ -222,16 +231,6 @@ def _number(value: float) -> str:
 
 _WORDS: dict[str, Words] = {
     "missing": lambda _, __: "is required",
-    "int_type": _kind("a whole number"),
-    "float_type": _kind("a number"),
-    "bool_type": _kind("true or false"),
-    "string_type": _kind("text"),
-    "list_type": _kind("a list"),
-    "dict_type": _kind("a map"),
-    "model_type": _kind("a map"),
-    "datetime_type": _kind("a timestamp"),
-    "finite_number": _kind("a number with an end"),
-    "int_parsing_size": _kind("a smaller number"),
     "greater_than": _bound("more than", "gt"),
     "greater_than_equal": _bound("at least", "ge"),
     "less_than_equal": _bound("at most", "le"),
@@ -264,7 +263,8 @@ def _finding(error: dict[str, Any], data: Any, model: Any) -> DocumentFinding:
         chooser = "algorithm" if "_rule_kind" in str(ctx.get("discriminator")) else "similarity"
         path, value = (*path, chooser), value.get(chooser)
     words = _WORDS.get(kind)
-    message = words(value, ctx) if words else f"is not valid, got {describe(value)}"
+    must = f"must be {KINDS[kind]}" if kind in KINDS else "is not valid"
+    message = words(value, ctx) if words else f"{must}, got {describe(value)}"
     return DocumentFinding(
         path, message, _hint(kind, path, value), at_key=value is None or isinstance(value, (dict, list))
     )

@@ -6,10 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from breakloop.config.loader import read_keys, read_references
+from breakloop.config.loader import provider_keys, read_references
+from breakloop.config.settings import Settings
 from breakloop.errors import SettingsError
 
 CANARY = "sk-canary-77aa"
+
+
+def read_keys(entries: list[str], env: dict[str, str]) -> dict[str, bytes]:
+    return provider_keys(Settings.model_construct(upstream_keys=entries), env)
 
 
 def test_from_environment_and_file(tmp_path: Path) -> None:
