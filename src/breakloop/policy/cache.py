@@ -43,8 +43,6 @@ class MemoDict(dict[Key, V]):
 class TwoGenerationCache(Generic[K, V]):
     """Holds the latest `limit` to `2 * limit` entries, and about twice `size_limit` in total length of keys at most."""
 
-    __slots__ = ("_limit", "_old", "_size", "_size_limit", "_young")
-
     def __init__(self, limit: int, size_limit: int = 1 << 62) -> None:
         self._limit = limit
         self._size_limit = size_limit

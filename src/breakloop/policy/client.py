@@ -15,10 +15,10 @@ from typing import Final
 
 from breakloop.errors import SettingsError
 from breakloop.model.call import Call
-from breakloop.policy.cache import TwoGenerationCache
+from breakloop.policy.cache import MemoDict
 
 _HOPS_MAX = 64  # a longer chain is forged
-_ADDRESS_MAX = 100  # an IPv6 address with brackets, zone and port; longer values are not cached
+_ADDRESS_MAX = 100  # an IPv6 address with brackets, zone and port
 _UNIX = "unix"
 _FORWARDED_FOR = re.compile(r'(?:^|;)\s*for\s*=\s*(?:"([^"]*)"|([^;"\s]*))', re.IGNORECASE)
 _OUTSIDE_QUOTES = re.compile(r'(?:[^,"]|"(?:\\.|[^"\\])*"?)+')
@@ -29,12 +29,10 @@ _Seen = tuple[str, bool]  # the normalized address ("" if invalid), and whether 
 class ClientIp:
     """Finds the client's address. `trusted_proxies` are addresses, networks, or `unix` for Unix socket peers."""
 
-    __slots__ = ("_networks", "_seen", "_unix")
-
     def __init__(self, trusted_proxies: tuple[str, ...]) -> None:
         self._unix = _UNIX in trusted_proxies
         self._networks = tuple(_network(entry) for entry in trusted_proxies if entry != _UNIX)
-        self._seen: TwoGenerationCache[str, _Seen] = TwoGenerationCache(4096)
+        self._look_up = MemoDict(self._judge).__getitem__
 
     def trusted(self, peer: str) -> bool:
         """Return whether `peer` is one of the trusted proxies."""
@@ -54,19 +52,10 @@ class ClientIp:
                 break
         return address or call.peer
 
-    def _look_up(self, text: str) -> _Seen:
-        seen = self._seen.get(text)
-        if seen is None and len(text) > _ADDRESS_MAX:
-            return "", False
-        if seen is None:
-            seen = self._judge(text)
-            self._seen.put(text, seen)
-        return seen
-
     def _judge(self, text: str) -> _Seen:
         if text in ("", _UNIX):
             return "", self._unix
-        address = parse_address(text)
+        address = parse_address(text) if len(text) <= _ADDRESS_MAX else None
         if address is None:
             return "", False
         return str(address), any(address.version == net.version and address in net for net in self._networks)
@@ -150,12 +139,9 @@ _NO_RECORD: Final[_Record] = {}
 class Geo:
     """Reads `ip:country`, `ip:asn`, `ip:type` and `ip:tor`. Raises `SettingsError` for a file that cannot be read."""
 
-    __slots__ = ("_client_ip", "_read", "_seen")
-
     def __init__(self, client_ip: ClientIp, geo_file: str) -> None:
         self._client_ip = client_ip
-        self._read = _open(geo_file) if geo_file else None
-        self._seen: TwoGenerationCache[str, _Record] = TwoGenerationCache(4096)
+        self._records = MemoDict(_open(geo_file)) if geo_file else None
 
     def value(self, what: str, call: Call, address: str) -> str | None:
         """Return `what` ("country", "asn", "type" or "tor") for a request from `address`, or None if unknown."""
@@ -164,14 +150,7 @@ class Geo:
             stated = _normal(what, raw.decode("latin-1").strip())
             if stated is not None:
                 return stated
-        return _from_record(what, self._record(address)) if self._read else None
-
-    def _record(self, address: str) -> _Record:
-        record = self._seen.get(address)
-        if record is None:
-            record = self._read(address) if self._read and parse_address(address) else _NO_RECORD
-            self._seen.put(address, record)
-        return record
+        return _from_record(what, self._records[address]) if self._records is not None else None
 
 
 def _open(geo_file: str) -> Callable[[str], _Record]:
@@ -186,7 +165,7 @@ def _open(geo_file: str) -> Callable[[str], _Record]:
 
     def read(address: str) -> _Record:
         try:
-            record = reader.get(address)
+            record = reader.get(address) if parse_address(address) else None
         except (ValueError, maxminddb.InvalidDatabaseError):  # an IPv6 address in an IPv4 file, or a damaged file
             return _NO_RECORD
         return record if isinstance(record, dict) else _NO_RECORD
@@ -267,21 +246,11 @@ def classify(user_agent: str) -> str:
     return "other_bot" if _SELF_DECLARED.search(text) else ""
 
 
-class UserAgents:
-    """Caches the categories of recent User-Agents, because the clients of a gateway send the same few values all the
-    time.
+_categories: Final[MemoDict[bytes, str]] = MemoDict(lambda raw: classify(raw.decode("latin-1")))
+
+
+def bot_category(raw: bytes) -> str:
+    """Return the category of a raw header value, or "". The clients of a gateway send the same few values all the time,
+    so recent results are cached.
     """
-
-    __slots__ = ("_seen",)
-
-    def __init__(self) -> None:
-        self._seen: TwoGenerationCache[bytes, str] = TwoGenerationCache(1024)
-
-    def category(self, raw: bytes) -> str:
-        """Return the category of a raw header value, or ""."""
-        raw = raw[:_LOOKED_AT_MAX]
-        category = self._seen.get(raw)
-        if category is None:
-            category = classify(raw.decode("latin-1"))
-            self._seen.put(raw, category)
-        return category
+    return _categories[raw[:_LOOKED_AT_MAX]]

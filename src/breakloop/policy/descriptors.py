@@ -22,7 +22,7 @@ from breakloop.dialects.base import ParsedBody
 from breakloop.model.call import CREDENTIAL_HEADERS, TAIL_MESSAGES, UNREAD, Answer, Call, Chat, Step
 from breakloop.policy import identity
 from breakloop.policy.cache import MemoDict
-from breakloop.policy.client import HEADERS, ClientIp, Geo, UserAgents
+from breakloop.policy.client import HEADERS, ClientIp, Geo, bot_category
 from breakloop.policy.diagnostics import did_you_mean
 from breakloop.policy.identity import SessionNames
 from breakloop.policy.jwt import NO_CLAIMS, JwtKeys, JwtReader, claim_text
@@ -50,9 +50,12 @@ _NAME_PATTERNS = {"jwt": _CLAIM, "header": _TOKEN, "query": _QUERY}
 
 def canonical(text: str) -> str:
     """Return the canonical spelling of a valid descriptor: header names in lower case with `-`."""
-    if text.startswith("header:"):
-        return text.lower().replace("_", "-")
-    return text
+    return canonical_header(text) if text.startswith("header:") else text
+
+
+def canonical_header(name: str) -> str:
+    """Return the canonical spelling of a header name: lower case, with hyphens."""
+    return name.strip().lower().replace("_", "-")
 
 
 def fault(text: str) -> tuple[str, str] | None:
@@ -167,36 +170,14 @@ class ContextSettings:
     geo_file: str = ""
 
 
-def canonical_header(name: str) -> str:
-    """Return the canonical spelling of a header name: lower case, with hyphens."""
-    return name.strip().lower().replace("_", "-")
-
-
 class Descriptors:
     """Reads the descriptors of a call. Values that are expensive to compute are cached on the call."""
-
-    __slots__ = (
-        "_addresses",
-        "_digests",
-        "_fixed",
-        "_fixed_project",
-        "_geo",
-        "_key_parts",
-        "_project",
-        "_project_getter",
-        "_user_agents",
-        "project_is_steady",
-        "sessions",
-        "shard_by_agent",
-        "tokens",
-    )
 
     def __init__(self, settings: ContextSettings, clock: Clock) -> None:
         self.tokens = JwtReader(settings.jwt, clock)
         self._addresses = ClientIp(settings.trusted_proxies)
         self._digests = identity.IdentityHasher(settings.secret)
         self._geo = Geo(self._addresses, settings.geo_file)
-        self._user_agents = UserAgents()
         self.sessions = SessionNames(self._digests, self.caller, self.agent, self.taken)
         self._fixed = self._fixed_getters()
         self._project = settings.project
@@ -413,7 +394,7 @@ class Descriptors:
 
     def _category(self, call: Call) -> str | None:
         raw = call.headers.get("user-agent")
-        return self._user_agents.category(raw) if raw else None
+        return bot_category(raw) if raw else None
 
     def _bot(self, call: Call) -> str | None:
         category = self._category(call)

@@ -11,7 +11,7 @@ callers, whatever ids they send.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from hashlib import blake2b
 from typing import Final
 from urllib.parse import unquote
@@ -20,7 +20,7 @@ from breakloop.dialects import registry, session_ids
 from breakloop.dialects.base import ParsedBody
 from breakloop.dialects.session_ids import trace_of
 from breakloop.model.call import API_KEY_HEADERS, Answer, Call, Chat
-from breakloop.policy.cache import TwoGenerationCache
+from breakloop.policy.cache import MemoDict, TwoGenerationCache
 
 # Each identifies one conversation, and the first one found wins. Where a client sends several, the narrowest comes
 # first: Codex gives all its sub-agents one `session-id`, but each its own `thread-id`.
@@ -65,7 +65,6 @@ _BAGGAGE: Final = ("langfuse_session_id", "session.id")
 _NAMING: Final = frozenset((*CONVERSATION_HEADERS, *_WIDE_HEADERS, "baggage"))
 _NOT_IDS: Final = frozenset(("", "null", "undefined", "none"))
 _NAME_MAX: Final = 256
-_KEY_MAX_BYTES: Final = 8 * 1024 * 1024
 
 
 class IdentityHasher:
@@ -73,24 +72,14 @@ class IdentityHasher:
     every instance.
     """
 
-    __slots__ = ("_keyed", "_known")
-
     def __init__(self, secret: bytes) -> None:
         # blake2b accepts a key of at most 64 bytes.
         key = secret if len(secret) <= 64 else blake2b(secret).digest()
         self._keyed = blake2b(key=key, digest_size=16).copy
-        self._known: TwoGenerationCache[bytes, str] = TwoGenerationCache(8192, _KEY_MAX_BYTES)
-
-    def of_key(self, key: bytes) -> str:
-        """Return 32 hex digits that identify an API key."""
-        digest = self._known.get(key)
-        if digest is None:
-            digest = self.of(key)
-            self._known.put(key, digest)
-        return digest
+        self.of_key = MemoDict(self.of).__getitem__  # the same for API keys, cached
 
     def of(self, value: bytes) -> str:
-        """Return the digest of data that is not worth caching."""
+        """Return 32 hex digits that identify a value."""
         state = self._keyed()  # copying a keyed hash takes half the time of creating one
         state.update(value)
         return state.hexdigest()
@@ -142,27 +131,19 @@ def conversation_header(call: Call) -> str:
 
 def session_header(call: Call) -> str:
     """Return the id of a session that may span several conversations, or ""."""
-    for name in _WIDE_HEADERS:
-        named = _header(call, name)
-        if named:
-            return named
-    for name in sorted([name for name in call.headers if name.endswith(_WIDE_ENDING) and _ANOTHER not in name]):
-        named = _header(call, name)
-        if named:
-            return named
+    others = sorted([name for name in call.headers if name.endswith(_WIDE_ENDING) and _ANOTHER not in name])
+    named = _first_header(call, (*_WIDE_HEADERS, *others))
+    if named:
+        return named
     return _in_baggage(call) if "baggage" in call.headers else ""
 
 
 def parent_header(call: Call) -> str:
     """Return the session or agent that started this conversation, by the id that its own requests carry, or ""."""
     headers = call.headers
-    for name in PARENT_HEADERS:
-        if name in headers:
-            named = _header(call, name)
-            if named:
-                return named
-    if _CLAUDE_CODE_AGENT not in headers:
-        return ""
+    named = _first_header(call, PARENT_HEADERS)
+    if named or _CLAUDE_CODE_AGENT not in headers:
+        return named
     session = _header(call, _CLAUDE_CODE)
     if not session or not _header(call, _CLAUDE_CODE_AGENT):
         return ""
@@ -186,6 +167,10 @@ def _header(call: Call, name: str) -> str:
     return "" if named.lower() in _NOT_IDS else named
 
 
+def _first_header(call: Call, names: Iterable[str]) -> str:
+    return next((named for name in names if name in call.headers and (named := _header(call, name))), "")
+
+
 def _in_baggage(call: Call) -> str:
     pairs = [entry.partition(";")[0].partition("=") for entry in _header(call, "baggage").split(",")]
     found = {name.strip(): unquote(value.strip()) for name, _, value in pairs}
@@ -198,58 +183,46 @@ _TRACES_MAX: Final = 16_384
 _SIZE_MAX: Final = 4 * 1024 * 1024  # total length of keys, in case ids are long
 
 
-class ResponseChains:
+class ResponseChains(TwoGenerationCache[str, str]):
     """Maps responses to sessions, so that a request that continues a response belongs to the same session."""
 
-    __slots__ = ("_sessions", "told")
-
     def __init__(self, limit: int = _CHAINS_MAX) -> None:
-        self._sessions: TwoGenerationCache[str, str] = TwoGenerationCache(limit, _SIZE_MAX)
+        super().__init__(limit, _SIZE_MAX)
         self.told: Callable[[str, str, str], None] | None = None  # called with caller, response and session
 
     def knows(self, caller: str, previous_id: str) -> bool:
         """Return whether the session of this response is known."""
-        return self._sessions.get(f"{caller}\0{previous_id}") is not None
+        return self.get(f"{caller}\0{previous_id}") is not None
 
     def learn(self, caller: str, previous_id: str, session: str) -> None:
         """Record an entry that comes from another instance."""
-        self._sessions.put(f"{caller}\0{previous_id}", session)
+        self.put(f"{caller}\0{previous_id}", session)
 
     def root(self, caller: str, previous_id: str) -> str:
         """Return the session of the response `previous_id`, or `previous_id` itself if it is not known."""
-        return self._sessions.get(f"{caller}\0{previous_id}") or previous_id
+        return self.get(f"{caller}\0{previous_id}") or previous_id
 
     def remember(self, caller: str, response_id: str, session: str) -> None:
         """Record that the response `response_id` belongs to `session`."""
         if response_id and session:
-            self._sessions.put(f"{caller}\0{response_id}", session)
+            self.put(f"{caller}\0{response_id}", session)
             if self.told is not None:
                 self.told(caller, response_id, session)
 
-    def __len__(self) -> int:
-        """Return the number of known responses."""
-        return len(self._sessions)
 
-
-class TraceSessions:
+class TraceSessions(TwoGenerationCache[str, bool]):
     """Distinguishes traces that span several requests from those that are created for each request."""
 
-    __slots__ = ("_seen",)
-
     def __init__(self, limit: int = _TRACES_MAX) -> None:
-        self._seen: TwoGenerationCache[str, bool] = TwoGenerationCache(limit, _SIZE_MAX)
+        super().__init__(limit, _SIZE_MAX)
 
     def recurs(self, caller: str, trace_id: str) -> bool:
         """Return whether an earlier request of this caller had the same trace. Call this only once per request."""
         key = f"{caller}\0{trace_id}"
-        if self._seen.get(key):
+        if self.get(key):
             return True
-        self._seen.put(key, True)
+        self.put(key, True)
         return False
-
-    def __len__(self) -> int:
-        """Return the number of known traces."""
-        return len(self._seen)
 
 
 DERIVED: Final = "derived:"
@@ -258,8 +231,6 @@ _TRACE_PREFIX: Final = "trace:"
 
 class SessionNames:
     """Finds the sessions of all callers. Caller, agent and parsed body are read through the given functions."""
-
-    __slots__ = ("_agent", "_caller", "_digests", "_taken", "_traces", "chains")
 
     def __init__(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from breakloop.policy.client import UserAgents, classify
+from breakloop.policy.client import bot_category, classify
 
 
 @pytest.mark.parametrize(
@@ -33,9 +33,8 @@ from breakloop.policy.client import UserAgents, classify
 def test_categories(user_agent: str, category: str) -> None:
     """Bots by the name they give themselves (C-5)."""
     assert classify(user_agent) == category
-    agents = UserAgents()
-    assert agents.category(user_agent.encode()) == category
-    assert agents.category(user_agent.encode()) == category
+    assert bot_category(user_agent.encode()) == category
+    assert bot_category(user_agent.encode()) == category
 
 
 def test_the_longest_name_decides() -> None:
@@ -46,4 +45,4 @@ def test_the_longest_name_decides() -> None:
 
 def test_a_100_kb_user_agent_is_looked_at_in_part() -> None:
     """A name beyond the first kilobyte is not looked for, and the whole is not kept (C-5)."""
-    assert UserAgents().category(b"x" * 100_000 + b" GPTBot") == ""
+    assert bot_category(b"x" * 100_000 + b" GPTBot") == ""

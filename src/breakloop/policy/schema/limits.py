@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, model_validator
 from pydantic.config import JsonDict
 
+from breakloop.policy.descriptors import canonical
 from breakloop.policy.diagnostics import did_you_mean
 from breakloop.policy.schema.types import (
     LARGEST,
@@ -33,8 +34,7 @@ def _source(value: str, *words: str) -> str:
     if not _NAMED_SOURCE.fullmatch(value):
         forms = [*words, "header:<name>", "query:<name>"]
         raise fault(f'"{value}" is no source of cost{did_you_mean(value, words)}', "use " + ", ".join(forms))
-    # One spelling for a header, as everywhere: lower case and `-`.
-    return value.lower().replace("_", "-") if value.startswith("header:") else value
+    return canonical(value)
 
 
 CostSource = Annotated[str, AfterValidator(lambda value: _source(value, "fixed"))]
