@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from breakloop.model.verdict import Decision
     from breakloop.sdk.context import agent
     from breakloop.sdk.guard import Guard
-    from breakloop.sdk.run import Run
+    from breakloop.sdk.toolkit import Run
 
 
 __all__ = [
@@ -44,7 +44,7 @@ _LAZY = {
     "DeniedError": "breakloop.exceptions",
     "Guard": "breakloop.sdk.guard",
     "LoopDetectedError": "breakloop.exceptions",
-    "Run": "breakloop.sdk.run",
+    "Run": "breakloop.sdk.toolkit",
     "agent": "breakloop.sdk.context",
 }
 

@@ -13,7 +13,7 @@ from breakloop.errors import BreakloopError
 from breakloop.integrations.mcp_stdio import NotStartedError, Relay, StdioGuard
 from breakloop.sdk.context import configured_url, gateway_token
 from breakloop.sdk.requests import STEPS_ONLY
-from breakloop.sdk.run import Run
+from breakloop.sdk.toolkit import Run
 
 
 @click.command(name="mcp", context_settings={"allow_interspersed_args": False})

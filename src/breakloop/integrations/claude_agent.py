@@ -8,7 +8,6 @@ A model that repeats itself reads a note, then its call is denied, then its run 
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -19,7 +18,7 @@ from breakloop.integrations.claude_code import STOP_AFTER, HookEvent, Json
 from breakloop.model.verdict import Decision
 from breakloop.sdk.context import AgentContext
 from breakloop.sdk.guard import Guard
-from breakloop.sdk.toolkit import steps_guard, toolkit_of
+from breakloop.sdk.toolkit import BoundedDict, steps_guard, toolkit_of
 
 __all__ = ["ClaudeHooks", "breakloop_hooks"]
 
@@ -54,7 +53,7 @@ class ClaudeHooks:
         self._toolkit = toolkit_of(self.guard)
         self._agent = agent
         self._stop_after = stop_after
-        self._strikes: OrderedDict[str, int] = OrderedDict()  # blocks in a row, by owner
+        self._strikes: BoundedDict[str, int] = BoundedDict(_OWNERS_MAX)  # blocks in a row, by owner
 
     async def __call__(self, sent: Mapping[str, Any], tool_use_id: str | None, context: Any) -> Json:  # noqa: ARG002
         with self._toolkit.fail_open():
@@ -79,6 +78,4 @@ class ClaudeHooks:
         strikes = self._strikes.pop(event.owner, 0) + (not decision.allowed)
         if strikes and (not decision.allowed or decision.notice or event.kind == claude_code.BEFORE):
             self._strikes[event.owner] = strikes
-            while len(self._strikes) > _OWNERS_MAX:
-                self._strikes.popitem(last=False)
         return strikes

@@ -11,9 +11,9 @@ which is a `breakloop.LoopDetectedError` too.
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Literal, Self
+from functools import wraps
+from typing import Any, Final, Literal, Self, TypeVar
 
 from crewai import hooks as crewai_hooks
 
@@ -23,26 +23,35 @@ from breakloop.model.verdict import Decision
 from breakloop.sdk.context import AgentContext
 from breakloop.sdk.guard import Guard
 from breakloop.sdk.requests import ToolInvocation, arguments_text
-from breakloop.sdk.run import Run
-from breakloop.sdk.toolkit import steps_guard, toolkit_of
+from breakloop.sdk.toolkit import BoundedDict, Run, steps_guard, toolkit_of
 
 __all__ = ["GuardCrewHooks"]
 
+T = TypeVar("T")
+
 _TASKS_MAX: Final = 1000
-_SOURCE: Final = "breakloop"
 
 
 # CrewAI logs the errors of hooks and goes on, except for `HookAborted`. Programs catch the breakloop base classes.
 class _DeniedError(exceptions.DeniedError, crewai_hooks.HookAborted):
     def __init__(self, decision: Decision) -> None:
-        crewai_hooks.HookAborted.__init__(self, decision.message, _SOURCE)
-        exceptions.DeniedError.__init__(self, decision)
+        crewai_hooks.HookAborted.__init__(self, decision.message, "breakloop")
+        super().__init__(decision)
 
 
-class _LoopDetectedError(exceptions.LoopDetectedError, crewai_hooks.HookAborted):
-    def __init__(self, decision: Decision) -> None:
-        crewai_hooks.HookAborted.__init__(self, decision.message, _SOURCE)
-        exceptions.LoopDetectedError.__init__(self, decision)
+class _LoopDetectedError(_DeniedError, exceptions.LoopDetectedError):
+    pass
+
+
+def _hook(method: Callable[[GuardCrewHooks, Any], T]) -> Callable[[GuardCrewHooks, Any], T | None]:
+    @wraps(method)
+    def called(self: GuardCrewHooks, context: Any) -> T | None:
+        if self._installed:
+            with self._toolkit.fail_open():
+                return method(self, context)
+        return None
+
+    return called
 
 
 class GuardCrewHooks:
@@ -63,18 +72,14 @@ class GuardCrewHooks:
         self._returns = on_block == "return"
         self._installed = 0
         self._lock = threading.Lock()
-        self._tasks: OrderedDict[tuple[str, str], _AgentTask] = OrderedDict()
-        self._used: OrderedDict[int, tuple[int, int]] = OrderedDict()  # tokens already reported, by model object
-        self._registered = (
-            (crewai_hooks.register_before_llm_call_hook, crewai_hooks.unregister_before_llm_call_hook, self.before_llm),
-            (crewai_hooks.register_after_llm_call_hook, crewai_hooks.unregister_after_llm_call_hook, self.after_llm),
-            (
-                crewai_hooks.register_before_tool_call_hook,
-                crewai_hooks.unregister_before_tool_call_hook,
-                self.before_tool,
-            ),
-            (crewai_hooks.register_after_tool_call_hook, crewai_hooks.unregister_after_tool_call_hook, self.after_tool),
-        )
+        self._tasks: BoundedDict[tuple[str, str], _AgentTask] = BoundedDict(_TASKS_MAX)
+        self._used: BoundedDict[int, tuple[int, int]] = BoundedDict(_TASKS_MAX)  # tokens reported, by model object
+        self._hooks = {
+            "before_llm_call": self.before_llm,
+            "after_llm_call": self.after_llm,
+            "before_tool_call": self.before_tool,
+            "after_tool_call": self.after_tool,
+        }
 
     def __enter__(self) -> Self:
         return self.install()
@@ -87,8 +92,8 @@ class GuardCrewHooks:
         with self._lock:
             self._installed += 1
             if self._installed == 1:
-                for register, _, hook in self._registered:
-                    register(hook)
+                for name, hook in self._hooks.items():
+                    getattr(crewai_hooks, f"register_{name}_hook")(hook)
         return self
 
     def remove(self) -> None:
@@ -98,32 +103,13 @@ class GuardCrewHooks:
             if self._installed < 0:
                 self._installed = 0
             elif self._installed == 0:
-                for _, unregister, hook in self._registered:
-                    unregister(hook)
+                for name, hook in self._hooks.items():
+                    getattr(crewai_hooks, f"unregister_{name}_hook")(hook)
 
     # -- called by CrewAI
 
+    @_hook
     def before_llm(self, context: Any) -> None:
-        self._run_hook(self._before_llm, context)
-
-    def after_llm(self, context: Any) -> None:
-        self._run_hook(self._after_llm, context)
-
-    def before_tool(self, context: Any) -> bool | None:
-        return False if self._run_hook(self._before_tool, context) else None
-
-    def after_tool(self, context: Any) -> str | None:
-        replacement: str | None = self._run_hook(self._after_tool, context)
-        return replacement
-
-    def _run_hook(self, hook: Callable[[Any], Any], context: Any) -> Any:
-        if not self._installed:
-            return None
-        with self._toolkit.fail_open():
-            return hook(context)
-        return None
-
-    def _before_llm(self, context: Any) -> None:
         """Check a model call, unless the results that it is about were checked already."""
         if context.executor is None:  # outside an agent's loop
             request = {"model": _model(context.llm), "messages": list(context.messages)}
@@ -140,20 +126,24 @@ class GuardCrewHooks:
         if decision.notice:
             _append(context.messages, marked(decision.notice))
 
-    def _after_llm(self, context: Any) -> None:
+    @_hook
+    def after_llm(self, context: Any) -> None:
         """Record the text of the model. Its tool calls are recorded with their results."""
         if context.executor is not None:
             self._task(context).run.add_answer(str(context.response or ""), self._usage(context.llm))
 
-    def _before_tool(self, context: Any) -> bool:
-        """Tell whether the call is blocked."""
+    @_hook
+    def before_tool(self, context: Any) -> bool | None:
+        """Return False if the call is blocked."""
         task, call = self._task(context), _tool_call(context)
         decision = task.run.before_tool(*call)
-        if not decision.allowed:
-            task.denied[arguments_text(call)] = decision
-        return not decision.allowed
+        if decision.allowed:
+            return None
+        task.denied[arguments_text(call)] = decision
+        return False
 
-    def _after_tool(self, context: Any) -> str | None:
+    @_hook
+    def after_tool(self, context: Any) -> str | None:
         """Check a tool call with its result; the text that is returned replaces the result. CrewAI calls this for a
         call that `before_tool` blocked, too."""
         task, call = self._task(context), _tool_call(context)
@@ -183,10 +173,8 @@ class GuardCrewHooks:
             if found is None or begins is not None:
                 model, opening = _model(getattr(agent, "llm", None)), _text(begins[-1]) if begins else ""
                 run = self._toolkit.new_run(AgentContext(_role(agent)), model=model, task=opening)
-                found = self._tasks[key] = _AgentTask(run)
-            self._tasks.move_to_end(key)
-            if len(self._tasks) > _TASKS_MAX:
-                self._tasks.popitem(last=False)
+                found = _AgentTask(run)
+            self._tasks[key] = found
         return found
 
     def _usage(self, llm: Any) -> Mapping[str, int]:
@@ -199,8 +187,6 @@ class GuardCrewHooks:
         with self._lock:
             before = self._used.get(id(llm), now)
             self._used[id(llm)] = now
-            if len(self._used) > _TASKS_MAX:
-                self._used.popitem(last=False)
         return {"input_tokens": max(now[0] - before[0], 0), "output_tokens": max(now[1] - before[1], 0)}
 
 

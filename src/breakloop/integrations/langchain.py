@@ -10,8 +10,8 @@ the last message; in the result of a tool it stays there. A denial becomes the l
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import partial, wraps
-from typing import Any, Final, Literal, TypeVar, cast
+from functools import partial
+from typing import Any, Final, Literal, TypeVar
 
 from langchain.agents.middleware import (
     AgentMiddleware,
@@ -29,7 +29,6 @@ from breakloop.exceptions import error_for
 from breakloop.model.call import Answer, Call, marked
 from breakloop.model.verdict import Decision
 from breakloop.sdk.context import UNNAMED, AgentContext, current_agent
-from breakloop.sdk.decorators import is_async
 from breakloop.sdk.guard import Guard
 from breakloop.sdk.requests import arguments_text, chat_call, denial_details, make_answer, result_text, tool_call
 from breakloop.sdk.toolkit import GuardedCall, failed_answer, steps_guard, toolkit_of
@@ -103,25 +102,14 @@ class GuardAgentMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         `key` is where the state has the conversation. A denial is added to it as a message of the model without tool
         calls, or raised.
         """
-        if is_async(function):
 
-            @wraps(function)
-            async def guarded_async(state: Any, *args: Any, **kwargs: Any) -> Any:
-                async def make(decision: Decision) -> Any:
-                    return await function(_state_with_note(state, key, decision), *args, **kwargs)
-
-                return await self._toolkit.acall(self._node_call(state, model, key), make)
-
-            return cast("Node", guarded_async)
-
-        @wraps(function)
-        def guarded(state: Any, *args: Any, **kwargs: Any) -> Any:
+        def prepare(state: Any, *args: Any, **kwargs: Any) -> tuple[GuardedCall, Callable[[Decision], Any]]:
             def make(decision: Decision) -> Any:
                 return function(_state_with_note(state, key, decision), *args, **kwargs)
 
-            return self._toolkit.call(self._node_call(state, model, key), make)
+            return self._node_call(state, model, key), make
 
-        return cast("Node", guarded)
+        return self._toolkit.wrap(function, prepare)
 
     def _model_call(self, request: ModelRequest[Any]) -> GuardedCall:
         context, call = UNNAMED, None

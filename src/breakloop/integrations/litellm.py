@@ -10,7 +10,6 @@ model is added to the conversation, a warning to the response headers. LiteLLM a
 from __future__ import annotations
 
 import json
-from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any, Final, Literal
 from urllib.parse import urlsplit
@@ -23,12 +22,11 @@ from breakloop.dialects.registry import of_path
 from breakloop.model.call import SECRET_HEADERS, Call
 from breakloop.model.verdict import Decision
 from breakloop.sdk.core import ANSWERED
-from breakloop.sdk.decorators import answer_in
-from breakloop.sdk.guard import Guard
+from breakloop.sdk.guard import Guard, answer_in
 from breakloop.sdk.http import denied_response, steered_body
 from breakloop.sdk.local_backend import Policy
 from breakloop.sdk.requests import denial_details, request_call
-from breakloop.sdk.toolkit import failed_answer, toolkit_of
+from breakloop.sdk.toolkit import BoundedDict, failed_answer, toolkit_of
 
 __all__ = ["BreakloopGuardrail"]
 
@@ -67,8 +65,8 @@ class BreakloopGuardrail(CustomGuardrail):
         self.guard = guard or Guard(policy, url=api_base or "", token=api_key or "")
         self._toolkit = toolkit_of(self.guard)
         self._answers = on_block == "answer"
-        self._open: OrderedDict[str, Decision] = OrderedDict()
-        self._headers: OrderedDict[str, dict[str, str]] = OrderedDict()
+        self._open: BoundedDict[str, Decision] = BoundedDict(_OPEN_MAX)
+        self._headers: BoundedDict[str, dict[str, str]] = BoundedDict(_OPEN_MAX)
         # In other modes LiteLLM would never call the guardrail; with this it reports that at start.
         super().__init__(supported_event_hooks=[GuardrailEventHooks.pre_call], **litellm_params)
 
@@ -87,11 +85,11 @@ class BreakloopGuardrail(CustomGuardrail):
             self._deny(decision, data)
         await io.wait(decision)
         name = _request_key(data)
-        _keep(self._open, name, decision)
+        self._open[name] = decision
         if not decision.warning:
             return None
         placed = _steer(decision, data)
-        _keep(self._headers, name, _warning_headers(decision, placed=placed))
+        self._headers[name] = _warning_headers(decision, placed=placed)
         return data if placed else None
 
     async def async_post_call_response_headers_hook(
@@ -194,9 +192,3 @@ def _warning_headers(decision: Decision, *, placed: bool) -> dict[str, str]:
     if decision.note and not placed:
         headers["X-Breakloop-Note"] = decision.note.encode("ascii", "replace").decode()
     return headers
-
-
-def _keep(kept: OrderedDict[str, Any], name: str, value: Any) -> None:
-    kept[name] = value
-    if len(kept) > _OPEN_MAX:
-        kept.popitem(last=False)

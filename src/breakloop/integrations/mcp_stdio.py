@@ -11,7 +11,6 @@ import os
 import signal
 import subprocess
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from types import FrameType
@@ -20,7 +19,7 @@ from typing import Any, Final, NamedTuple, TypeGuard
 from breakloop.integrations import mcp
 from breakloop.model.verdict import Decision
 from breakloop.sdk.requests import BODY_MAX_BYTES, ToolInvocation
-from breakloop.sdk.run import Run
+from breakloop.sdk.toolkit import BoundedDict, Run
 
 _OPEN_MAX: Final = 1000
 _CANCELLED: Final = "notifications/cancelled"
@@ -42,7 +41,7 @@ class StdioGuard:
     def __init__(self, run: Callable[[], Run], *, shadow: Callable[[str], None] | None = None) -> None:
         self._run = run
         self._shadow = shadow
-        self._open: OrderedDict[Id, ToolInvocation] = OrderedDict()  # calls without a result yet
+        self._open: BoundedDict[Id, ToolInvocation] = BoundedDict(_OPEN_MAX)  # calls without a result yet
 
     def from_client(self, line: bytes) -> RelayedMessage:
         """Check a line with its line feed."""
@@ -66,8 +65,6 @@ class StdioGuard:
                 to_client=_line({"jsonrpc": "2.0", "id": sent["id"], "result": mcp.denied_result(decision)})
             )
         self._open[sent["id"]] = call
-        while len(self._open) > _OPEN_MAX:
-            self._open.popitem(last=False)
         return RelayedMessage(to_server=line)
 
     def from_server(self, line: bytes) -> bytes:

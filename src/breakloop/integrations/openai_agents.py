@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import copy
 import secrets
-from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -39,8 +38,7 @@ from breakloop.model.verdict import Decision
 from breakloop.sdk.context import AgentContext, current_agent
 from breakloop.sdk.guard import Guard
 from breakloop.sdk.requests import arguments_text, chat_call, denial_details, make_answer, tool_call
-from breakloop.sdk.run import Run
-from breakloop.sdk.toolkit import steps_guard, toolkit_of
+from breakloop.sdk.toolkit import BoundedDict, Run, steps_guard, toolkit_of
 
 __all__ = ["GuardRunHooks"]
 
@@ -56,13 +54,11 @@ Item = Mapping[str, Any]
 class _DeniedError(exceptions.DeniedError, AgentsException):
     def __init__(self, decision: Decision, text: str = "") -> None:
         AgentsException.__init__(self)
-        exceptions.DeniedError.__init__(self, decision, text)
+        super().__init__(decision, text)
 
 
-class _LoopDetectedError(exceptions.LoopDetectedError, AgentsException):
-    def __init__(self, decision: Decision, text: str = "") -> None:
-        AgentsException.__init__(self)
-        exceptions.LoopDetectedError.__init__(self, decision, text)
+class _LoopDetectedError(_DeniedError, exceptions.LoopDetectedError):
+    pass
 
 
 class _RunState:
@@ -122,7 +118,7 @@ class GuardRunHooks(RunHooks[Any]):
         self._io = self._toolkit.asynchronous
         self._own = AgentContext(agent, session)
         self._check_tools = check_tools
-        self._runs: OrderedDict[int, _RunState] = OrderedDict()
+        self._runs: BoundedDict[int, _RunState] = BoundedDict(_RUNS_MAX)
         self.tool_input: ToolInputGuardrail[Any] = ToolInputGuardrail(self._before_tool, "breakloop")
         self.tool_output: ToolOutputGuardrail[Any] = ToolOutputGuardrail(self._after_tool, "breakloop")
 
@@ -236,8 +232,6 @@ class GuardRunHooks(RunHooks[Any]):
             framework = AgentContext(str(getattr(agent, "name", "")), f"run-{secrets.token_hex(6)}")
             names = self._own.with_defaults(current_agent()).with_defaults(framework)
             found = self._runs[key] = _RunState(names, context.usage)
-            if len(self._runs) > _RUNS_MAX:
-                self._runs.popitem(last=False)
         return found
 
 

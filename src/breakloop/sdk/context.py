@@ -29,8 +29,8 @@ class AgentContext(NamedTuple):
 
     def headers(self) -> dict[str, str]:
         """Return the names as header fields. Header values have to be ASCII, so other characters are escaped."""
-        named = {AGENT_HEADER: _ascii(self.agent), SESSION_HEADER: _ascii(self.session)}
-        return {name: value for name, value in named.items() if value}
+        named = ((AGENT_HEADER, self.agent), (SESSION_HEADER, self.session))
+        return {header: value for header, name in named if name and (value := _ascii(name))}
 
 
 UNNAMED: Final = AgentContext()

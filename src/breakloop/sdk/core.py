@@ -6,12 +6,14 @@ from __future__ import annotations
 
 import asyncio
 import http.client
+import inspect
 import logging
 import socket
 import ssl
 import time
 from collections.abc import Callable, Coroutine
-from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from functools import wraps
+from typing import Any, Concatenate, Final, NamedTuple, ParamSpec, Protocol, TypeVar, cast
 
 from breakloop.clock import Clock, SystemClock
 from breakloop.errors import SettingsError
@@ -25,6 +27,7 @@ from breakloop.sdk.requests import DecisionHandle
 ANSWERED: Final = Answer(200, complete=True)
 LOG_INTERVAL_S: Final = 60.0
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -53,22 +56,6 @@ class Outcome(NamedTuple):
         return self.value
 
 
-class IO(Protocol):
-    """What a procedure may wait for."""
-
-    async def decide(self, call: Call) -> Decision: ...
-
-    async def settle(self, decision: Decision, answer: Answer = ANSWERED) -> None: ...
-
-    async def wait(self, decision: Decision) -> None:
-        """Sleep for the delay of a throttle."""
-        ...
-
-    async def invoke(self, function: Callable[[], Any]) -> Outcome:
-        """Call a function of the program; on an event loop, await what it returns."""
-        ...
-
-
 class Core:
     """Asks a backend and fails open: an error of the backend, or of breakloop itself, allows the call. `blocking` and
     `asynchronous` are its two `IO`s."""
@@ -76,7 +63,7 @@ class Core:
     def __init__(self, backend: Backend, clock: Clock | None = None) -> None:
         self.backend = backend
         self.faults = 0
-        self.blocking: IO = _BlockingIO(self)
+        self.blocking = IO(self)
         self.asynchronous: IO = _AsyncIO(self)
         self._fault_log = FaultLog(getattr(backend, "where", ""), clock)
 
@@ -103,7 +90,9 @@ class Core:
         return Decision(degraded=True, _handle=DecisionHandle(call))
 
 
-class _BlockingIO:
+class IO:
+    """What a procedure may wait for. This one blocks; `_AsyncIO` does not."""
+
     def __init__(self, core: Core) -> None:
         self._core = core
 
@@ -114,20 +103,19 @@ class _BlockingIO:
         self._core.settle(decision, answer)
 
     async def wait(self, decision: Decision) -> None:
+        """Sleep for the delay of a throttle."""
         if decision.delay_seconds:
             time.sleep(decision.delay_seconds)  # noqa: TID251, ASYNC251 - driven by `run_blocking`
 
     async def invoke(self, function: Callable[[], Any]) -> Outcome:
+        """Call a function of the program; on an event loop, await what it returns."""
         try:
             return Outcome(function())
         except BaseException as error:  # noqa: BLE001 - `Outcome.result` raises it
             return Outcome(error=error)
 
 
-class _AsyncIO:
-    def __init__(self, core: Core) -> None:
-        self._core = core
-
+class _AsyncIO(IO):
     async def decide(self, call: Call) -> Decision:
         if self._core.backend.blocking:
             return await asyncio.to_thread(self._core.decide, call)
@@ -146,7 +134,7 @@ class _AsyncIO:
     async def invoke(self, function: Callable[[], Any]) -> Outcome:
         try:
             return Outcome(await function())
-        except BaseException as error:  # noqa: BLE001 - `Outcome.result` raises it
+        except BaseException as error:  # noqa: BLE001 - as above
             return Outcome(error=error)
 
 
@@ -158,6 +146,54 @@ def run_blocking(procedure: Coroutine[Any, Any, T]) -> T:
         value: T = done.value
         return value
     raise RuntimeError("the procedure waited for an event loop")
+
+
+class _HasCore(Protocol):
+    @property
+    def _toolkit(self) -> Core: ...
+
+
+S = TypeVar("S", bound=_HasCore)
+
+
+def both(
+    procedure: Callable[Concatenate[S, IO, P], Coroutine[Any, Any, T]],
+) -> tuple[Callable[Concatenate[S, P], T], Callable[Concatenate[S, P], Coroutine[Any, Any, T]]]:
+    """Return a method that takes an `io` as two methods that do not: one that blocks, and one for an event loop."""
+
+    @wraps(procedure)
+    def blocking(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return run_blocking(procedure(self, self._toolkit.blocking, *args, **kwargs))
+
+    @wraps(procedure)
+    async def asynchronous(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await procedure(self, self._toolkit.asynchronous, *args, **kwargs)
+
+    signature = inspect.signature(procedure)
+    shown = [one for one in signature.parameters.values() if one.name != "io"]
+    for method in (blocking, asynchronous):
+        vars(method)["__signature__"] = signature.replace(parameters=shown)
+    return blocking, asynchronous
+
+
+def wrapped(
+    core: Core, function: Callable[P, T], procedure: Callable[[IO, Any, Any], Coroutine[Any, Any, Outcome]]
+) -> Callable[P, T]:
+    """Return a function, sync or async as the given one, that runs `procedure(io, args, kwargs)` in its place."""
+    called = getattr(function, "__call__", None)  # noqa: B004 - of a callable object, the method is inspected
+    if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(called):
+
+        @wraps(function)
+        async def asynchronous(*args: P.args, **kwargs: P.kwargs) -> Any:
+            return (await procedure(core.asynchronous, args, kwargs)).result()
+
+        return cast("Callable[P, T]", asynchronous)
+
+    @wraps(function)
+    def blocking(*args: P.args, **kwargs: P.kwargs) -> Any:
+        return run_blocking(procedure(core.blocking, args, kwargs)).result()
+
+    return blocking
 
 
 class FailOpen:

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import inspect
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, ParamSpec, Protocol, Self, TypeVar, overload
+from typing import Any, Literal, NamedTuple, ParamSpec, Protocol, Self, TypeVar, overload
 
 from breakloop.clock import Clock
+from breakloop.dialects import openai_chat, registry
+from breakloop.dialects.reader import reader
 from breakloop.errors import SettingsError
-from breakloop.exceptions import error_for
-from breakloop.model.call import Call
+from breakloop.exceptions import DeniedError, error_for
+from breakloop.model.call import Answer, marked
 from breakloop.model.verdict import Decision
-from breakloop.sdk.context import AgentContext, shared_secret
-from breakloop.sdk.core import IO, Backend, run_blocking
-from breakloop.sdk.decorators import guard_llm, guard_tool
+from breakloop.sdk.context import UNNAMED, AgentContext, shared_secret
+from breakloop.sdk.core import ANSWERED, IO, Backend, Outcome, both, wrapped
 from breakloop.sdk.local_backend import MEMORY, LocalBackend, Policy
 from breakloop.sdk.remote_backend import RemoteBackend
-from breakloop.sdk.requests import CHAT_PATH, ToolInvocation, json_body, make_answer, request_call
-from breakloop.sdk.run import Run
-from breakloop.sdk.toolkit import Toolkit
+from breakloop.sdk.requests import CHAT_PATH, ToolInvocation, chat_call, handle_of, json_body, make_answer, request_call
+from breakloop.sdk.toolkit import GuardedCall, Run, Toolkit, failed_answer
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -73,8 +75,9 @@ class Guard:
 
     # -- requests
 
-    def check(
+    async def _check(
         self,
+        io: IO,
         body: Mapping[str, Any] | bytes,
         *,
         path: str = CHAT_PATH,
@@ -83,22 +86,16 @@ class Guard:
         session: str = "",
     ) -> Decision:
         """Decide about an LLM request before it is sent. Body and path are those of the provider's API."""
-        return self._toolkit.decide(_call(body, path, headers, AgentContext(agent, session)))
+        sent = body if isinstance(body, bytes) else json_body(body)
+        named = {**(headers or {}), **AgentContext(agent, session).headers()}
+        fields = {"content-type": "application/json", **named}
+        return await io.decide(request_call("POST", path, fields, sent, host="localhost"))
 
-    async def acheck(
-        self,
-        body: Mapping[str, Any] | bytes,
-        *,
-        path: str = CHAT_PATH,
-        headers: Mapping[str, str] | None = None,
-        agent: str = "",
-        session: str = "",
-    ) -> Decision:
-        """Like `check`, on an event loop."""
-        return await self._toolkit.asynchronous.decide(_call(body, path, headers, AgentContext(agent, session)))
+    check, acheck = both(_check)
 
-    def report(
+    async def _report(
         self,
+        io: IO,
         decision: Decision,
         *,
         status: int = 200,
@@ -108,35 +105,24 @@ class Guard:
     ) -> None:
         """Report the answer to a request that was checked: what the model wrote and called, and its tokens
         (`input_tokens`, `output_tokens`)."""
-        self._toolkit.settle(decision, make_answer(status, text, calls, usage))
+        await io.settle(decision, make_answer(status, text, calls, usage))
 
-    async def areport(
-        self,
-        decision: Decision,
-        *,
-        status: int = 200,
-        text: str = "",
-        calls: Iterable[ToolInvocation] = (),
-        usage: Mapping[str, int] | None = None,
-    ) -> None:
-        """Like `report`, on an event loop."""
-        await self._toolkit.asynchronous.settle(decision, make_answer(status, text, calls, usage))
+    report, areport = both(_report)
 
-    def wait(self, decision: Decision) -> None:
+    async def _wait(self, io: IO, decision: Decision) -> None:
         """Sleep for the delay of a throttle."""
-        run_blocking(self._toolkit.blocking.wait(decision))
+        await io.wait(decision)
 
-    async def async_wait(self, decision: Decision) -> None:
-        """Like `wait`, on an event loop."""
-        await self._toolkit.asynchronous.wait(decision)
+    wait, async_wait = both(_wait)
 
-    def enforce(self, decision: Decision) -> str:
+    async def _enforce(self, io: IO, decision: Decision) -> str:
         """Raise `DeniedError` for a denial and sleep for a throttle. Returns the notice for the model, or ""."""
-        return run_blocking(_enforce(self._toolkit.blocking, decision))
+        if not decision.allowed:
+            raise error_for(decision)
+        await io.wait(decision)
+        return decision.notice
 
-    async def aenforce(self, decision: Decision) -> str:
-        """Like `enforce`, on an event loop."""
-        return await _enforce(self._toolkit.asynchronous, decision)
+    enforce, aenforce = both(_enforce)
 
     # -- agents
 
@@ -195,24 +181,130 @@ class Guard:
         A warning is added to the result if that is a text. A blocked call raises `LoopDetectedError`, or returns the
         notice with `on_block="return"`; while it is blocked, the tool does not run.
         """
-        if function is None:
-            return lambda given: guard_tool(self._toolkit, given, name, on_block)
-        return guard_tool(self._toolkit, function, name, on_block)
+        if on_block not in {"raise", "return"}:
+            raise ValueError('on_block must be "raise" or "return"')
+
+        def decorate(given: Callable[P, R]) -> Callable[P, R]:
+            tool = _Tool(self._toolkit, given, name, returns=on_block == "return")
+            return wrapped(self._toolkit, given, tool.invoke)
+
+        return decorate if function is None else decorate(function)
 
     def llm(self, function: Callable[P, R]) -> Callable[P, R]:
         """Decorate a function, sync or async, that sends `messages` (or the first text argument) to a model. Each
         request is checked before it is sent; a denial raises, a throttle waits."""
-        return guard_llm(self._toolkit, function)
+        signature = inspect.signature(function)
+
+        def prepare(*args: Any, **kwargs: Any) -> tuple[GuardedCall, Callable[[Decision], Any]]:
+            request = _request(signature, args, kwargs)
+
+            def make(decision: Decision) -> Any:
+                _steer(request, decision)
+                return function(*request.bound.args, **request.bound.kwargs)
+
+            call = chat_call(json_body(request.body), UNNAMED)
+            return GuardedCall(call, UNNAMED, _raise_denial, answer_in, failed_answer), make
+
+        return self._toolkit.wrap(function, prepare)
 
 
-async def _enforce(io: IO, decision: Decision) -> str:
-    if not decision.allowed:
-        raise error_for(decision)
-    await io.wait(decision)
-    return decision.notice
+class _Tool:
+    def __init__(self, toolkit: Toolkit, function: Callable[..., Any], name: str, *, returns: bool) -> None:
+        self._toolkit = toolkit
+        self._function = function
+        self._name = name or getattr(function, "__name__", "tool")
+        self._returns = returns
+        try:
+            self._signature: inspect.Signature | None = inspect.signature(function)
+        except (TypeError, ValueError):
+            self._signature = None
+
+    async def invoke(self, io: IO, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Outcome:
+        run, call = self._toolkit.run_for(), (self._name, self._arguments(args, kwargs))
+        decision = await run._before_tool(io, *call)
+        if not decision.allowed:
+            return self._denied(decision)
+        outcome = await io.invoke(lambda: self._function(*args, **kwargs))
+        error = outcome.error
+        if error is not None and (isinstance(error, DeniedError) or not isinstance(error, Exception)):
+            return outcome  # an inner guard has reported it, or the program is ending
+        decision = await run._after_tool(io, *call, outcome.value if error is None else error)
+        if not decision.allowed:
+            return self._denied(decision, error)
+        if decision.notice and error is not None:
+            error.add_note(decision.notice)
+        elif decision.notice and isinstance(outcome.value, str):
+            return Outcome(f"{outcome.value}\n\n{marked(decision.notice)}")
+        return outcome
+
+    def _denied(self, decision: Decision, cause: BaseException | None = None) -> Outcome:
+        if self._returns:
+            return Outcome(decision.notice)
+        error = error_for(decision)
+        error.__cause__ = cause
+        return Outcome(error=error)
+
+    def _arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Return the arguments by name, as a model would pass them, without `self`."""
+        if self._signature is None:
+            return {"args": args, **kwargs}
+        try:
+            given = dict(self._signature.bind(*args, **kwargs).arguments)
+        except TypeError:  # the function will raise the same error
+            return {"args": args, **kwargs}
+        if "." in getattr(self._function, "__qualname__", ""):
+            given.pop("self", None)
+        return given
 
 
-def _call(body: Mapping[str, Any] | bytes, path: str, headers: Mapping[str, str] | None, context: AgentContext) -> Call:
-    sent = body if isinstance(body, bytes) else json_body(body)
-    named = {**(headers or {}), **context.headers()}
-    return request_call("POST", path, {"content-type": "application/json", **named}, sent, host="localhost")
+def _raise_denial(decision: Decision) -> Any:
+    raise error_for(decision)
+
+
+def answer_in(result: Any) -> Answer:
+    """Return the answer in a text, a dictionary or an object of an SDK; for anything else, only that one came."""
+    if isinstance(result, str):
+        return Answer(200, text=result, complete=True)
+    dump = getattr(result, "model_dump", None)
+    content = dump(mode="json") if callable(dump) else result
+    if not isinstance(content, Mapping):
+        return ANSWERED
+    dialect = registry.DIALECTS.of_answer(content)
+    reading = None if dialect is None else reader(dialect.name, b"application/json")
+    if reading is None:
+        return ANSWERED
+    try:
+        reading.feed(json.dumps(content, default=repr).encode())
+    except (TypeError, ValueError):
+        return ANSWERED
+    return reading.answer(200, complete=True)
+
+
+class _Request(NamedTuple):
+    """The arguments of one call of the function, and the LLM request that they stand for."""
+
+    bound: inspect.BoundArguments
+    body: dict[str, Any]
+
+
+def _request(signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Request:
+    bound = signature.bind(*args, **kwargs)
+    given: dict[str, Any] = dict(bound.arguments)
+    for parameter in signature.parameters.values():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            given.update(given.pop(parameter.name, {}))
+    messages = given.get("messages")
+    if not isinstance(messages, list):
+        prompt = next((value for value in given.values() if isinstance(value, str)), "")
+        messages = [{"role": "user", "content": prompt}]
+    return _Request(bound, {"model": str(given.get("model", "unknown")), "messages": messages})
+
+
+def _steer(request: _Request, decision: Decision) -> None:
+    """Append the note of `steer` to the argument `messages`, if the function has one."""
+    call, arguments = handle_of(decision).call, request.bound.arguments
+    if not decision.note or call is None or not isinstance(arguments.get("messages"), list):
+        return
+    body = registry.DIALECTS[openai_chat.NAME].append_note(call.body, decision.note)
+    if body is not None:
+        arguments["messages"] = json.loads(body)["messages"]

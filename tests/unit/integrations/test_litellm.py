@@ -320,6 +320,6 @@ def test_requests_that_never_end_are_forgotten(litellm: Any) -> None:
     """Memory is bounded (Y-2)."""
     guardrail = litellm.BreakloopGuardrail(guard=Guard(_backend=ScriptedBackend()))
     for number in range(4100):
-        litellm._keep(guardrail._open, f"c{number}", Decision())
+        guardrail._open[f"c{number}"] = Decision()
     assert len(guardrail._open) == 4096
     assert "c0" not in guardrail._open

@@ -11,7 +11,7 @@ from breakloop import Guard
 from breakloop.clock import FakeClock
 from breakloop.integrations.mcp_stdio import RelayedMessage, StdioGuard
 from breakloop.sdk.requests import BODY_MAX_BYTES, STEPS_ONLY
-from breakloop.sdk.run import Run
+from breakloop.sdk.toolkit import Run
 from tests.unit.sdk.backends import DENIED, WARNED, ScriptedBackend
 
 

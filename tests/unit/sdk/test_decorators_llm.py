@@ -10,7 +10,7 @@ import pytest
 from breakloop import Guard, LoopDetectedError
 from breakloop.clock import FakeClock
 from breakloop.model.call import Answer
-from breakloop.sdk.decorators import answer_in
+from breakloop.sdk.guard import answer_in
 from tests.builders import bundle, exact, policy
 
 MESSAGES = [{"role": "user", "content": "again"}]

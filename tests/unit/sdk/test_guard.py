@@ -16,8 +16,7 @@ from breakloop.clock import FakeClock
 from breakloop.model.call import Answer, Call
 from breakloop.model.verdict import Decision
 from breakloop.sdk.context import AgentContext
-from breakloop.sdk.run import Run
-from breakloop.sdk.toolkit import toolkit_of
+from breakloop.sdk.toolkit import Run, toolkit_of
 from tests.builders import bundle, exact, policy
 
 BODY = {"model": "m", "messages": [{"role": "user", "content": "again"}]}

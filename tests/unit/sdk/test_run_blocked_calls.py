@@ -9,7 +9,6 @@ import pytest
 
 from breakloop import Decision, Guard, Run
 from breakloop.clock import FakeClock
-from breakloop.sdk.run import BlockedCalls
 from tests.unit.sdk.backends import DENIED, WARNED, ScriptedBackend
 
 CALL = ("search", {"q": "x"})
@@ -92,17 +91,24 @@ def test_tokens_of_a_call_that_is_not_counted_again_are_kept() -> None:
     assert usage.input_tokens == 5
 
 
+def test_a_blocked_call_is_known_by_name_and_arguments() -> None:
+    """In any order of keys (LD-4)."""
+    backend = ScriptedBackend(DENIED, DENIED)
+    run = Guard(_backend=backend).run()
+    run.after_tool("f", {"a": 1, "b": 2}, "x")
+    assert run.before_tool("f", {"a": 1}).allowed
+    assert len(backend.calls) == 1
+    assert not run.before_tool("f", {"b": 2, "a": 1}).allowed
+
+
 def test_blocked_calls_are_bounded() -> None:
-    """The same name and arguments, in any order of keys; the oldest are dropped (Y-2)."""
-    blocked = BlockedCalls()
-    blocked.add(("f", {"a": 1, "b": 2}), "x")
-    assert blocked.result_of(("f", {"b": 2, "a": 1})) == "x"
-    assert blocked.result_of(("f", {"a": 1})) is None
-    blocked.release(("f", {"a": 1, "b": 2}), "x", Decision())
-    assert blocked.result_of(("f", {"a": 1, "b": 2})) is None
+    """The oldest are dropped (Y-2)."""
+    backend = ScriptedBackend(*[DENIED] * 101)
+    run = Guard(_backend=backend).run()
     for number in range(100):
-        blocked.add(("f", number), "x")
-    assert (blocked.result_of(("f", 0)), blocked.result_of(("f", 99))) == (None, "x")
+        run.after_tool("f", number, "x")
+    assert run.before_tool("f", 0).allowed
+    assert not run.before_tool("f", 99).allowed
 
 
 def test_a_run_is_public() -> None:
