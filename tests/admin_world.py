@@ -211,7 +211,7 @@ class FakeHooks:
 
     def add_webhook(self, url: str, events: Sequence[str], *, allow_private: bool) -> Row:
         made = {"id": f"wh_{len(self.hooks) + 1}", "url": url, "events": list(events), "allow_private": allow_private}
-        self.hooks.append({**made, "created_at": NOW})
+        self.hooks.append({**made, "created_at": NOW, "state": "ok"})
         return {"id": made["id"], "secret": "whsec_c2VjcmV0IGZvciB0ZXN0cw=="}
 
     def remove_webhook(self, webhook: str) -> bool:
@@ -247,7 +247,7 @@ DELIVERIES: list[Row] = [
     {"id": "msg_30", "webhook": "wh_1", "event": "agent.killed", "state": "delivered", "attempts": 1, "status": 204, "error": "", "at": NOW - 44, "next_at": None},
     {"id": "msg_29", "webhook": "wh_2", "event": "loop.detected", "state": "failed", "attempts": 9, "status": 0, "error": "no connection", "at": NOW - 80_000, "next_at": None},
 ]  # fmt: skip
-RULES: list[Row] = [
+RULES: list[dict[str, Any]] = [
     {"name": "loops to the team", "type": "loop", "agent": "*", "cooldown_seconds": 300, "recovery": True, "targets": ["slack"], "last_at": NOW - 44},
     {"name": "money", "type": "budget", "agent": "", "cooldown_seconds": 3600, "recovery": False, "targets": ["email"], "last_at": None},
 ]  # fmt: skip
@@ -381,7 +381,7 @@ def hostile() -> World:
     }
     sent = {"id": HOSTILE, "webhook": HOSTILE, "event": HOSTILE, "state": HOSTILE, "attempts": 1, "status": 0, "error": HOSTILE, "at": NOW, "next_at": None}  # fmt: skip
     breaker = replace(BREAKERS[0], policy=HOSTILE, key=HOSTILE, label=HOSTILE)
-    made = world(history, FakeBundles([policy]), FakeHooks([hook], [sent], [{"name": HOSTILE, "type": HOSTILE}]), breakers=[breaker], counters=[{"key": HOSTILE, HOSTILE: HOSTILE}])  # fmt: skip
+    made = world(history, FakeBundles([policy]), FakeHooks([hook], [sent], [RULES[1] | {"name": HOSTILE, "type": HOSTILE, "targets": [HOSTILE]}]), breakers=[breaker], counters=[{"key": HOSTILE, HOSTILE: HOSTILE}])  # fmt: skip
     made.operator.set_switch("agent:id", HOSTILE[:60], HOSTILE, reason=HOSTILE)
     made.operator.kill(HOSTILE, HOSTILE, HOSTILE, HOSTILE)
     return made

@@ -61,20 +61,20 @@ class Actions:
     """The actions of one operator."""
 
     def __init__(self, services: AdminServices, who: AdminIdentity) -> None:
-        self._services = services
+        self.services = services
         self._who = who
 
     async def kill(self, project: str, agent: str, reason: str, expires_at: float | None = None) -> tuple[Hold, bool]:
         """Quarantine an agent by its name; return the hold, and whether every instance has it. Raises `OrderError`."""
-        hold = self._services.operator.kill(project, agent, reason, self._who.name, expires_at)
+        hold = self.services.operator.kill(project, agent, reason, self._who.name, expires_at)
         detail = {"reason": reason, "expires_at": expires_at}
         return hold, await self._ordered("agent.kill", f"{project}/{agent}", detail)
 
     async def seen(self, project: str, agent: str) -> tuple[bool, str]:
         """Return whether an agent was ever seen, and if not, the known agent with the most similar name, or ""."""
-        if await self._services.past(lambda history: history.agent(project, agent)) is not None:
+        if await self.services.past(lambda history: history.agent(project, agent)) is not None:
             return True, ""
-        known = await self._services.past(lambda history: history.agents(project, "", _NAMES_MAX))
+        known = await self.services.past(lambda history: history.agents(project, "", _NAMES_MAX))
         return False, nearest(agent, [one.agent for one in known]) or ""
 
     async def release(
@@ -85,7 +85,7 @@ class Actions:
         Returns the holds that ended, the number of loops that were blocked, and whether every instance has the
         order.
         """
-        by, operator = self._who.name, self._services.operator
+        by, operator = self._who.name, self.services.operator
         seen = await self._blocked(project, agent, caller) if not run else 0
         ended = operator.release(project, agent=agent, caller=caller, run=run, by=by)
         seen = 0 if ended else seen  # the loop of a hold is not counted again
@@ -95,14 +95,14 @@ class Actions:
 
     async def _blocked(self, project: str, agent: str, caller: str) -> int:
         """Return how many loops are being denied, on any instance."""
-        now = self._services.clock.now()
+        now = self.services.clock.now()
         wanted = IncidentFilter(state=STOPPED, project=project, agent=agent, shadow=False)
-        found = await self._services.past(lambda history: history.incidents(wanted))
+        found = await self.services.past(lambda history: history.incidents(wanted))
         return sum(caller in {"", one.caller} and is_blocked(one, now) for one in found)
 
     async def set_agent(self, project: str, agent: str, changes: Mapping[str, Any]) -> dict[str, Any]:
         """Change the run-time settings of an agent; None removes a setting. Raises `OrderError`."""
-        services = self._services
+        services = self.services
         if not agent.strip():
             raise ApiError(400, "must not be empty", field="agent")
         known = await services.past(lambda history: history.agent(project, agent))
@@ -117,7 +117,7 @@ class Actions:
         self, scope_key: str, scope_value: str, *, route: str = "", reason: str = "", expires_at: float | None = None
     ) -> tuple[str, bool]:
         """Set a kill switch; return its id. Raises `OrderError`."""
-        made = self._services.operator.set_switch(
+        made = self.services.operator.set_switch(
             scope_key, scope_value, self._who.name, route=route, reason=reason, expires_at=expires_at
         )
         detail = {"id": made, "route": route, "reason": reason, "expires_at": expires_at}
@@ -125,31 +125,31 @@ class Actions:
 
     async def lift_switch(self, switch: str) -> bool:
         """Lift a kill switch that was set at run time. Raises `ApiError` if there is none."""
-        if not self._services.operator.lift_switch(switch, self._who.name):
+        if not self.services.operator.lift_switch(switch, self._who.name):
             raise ApiError(404, "there is no such kill switch; those of the bundle end with it")
         return await self._ordered("switch.lift", switch, {})
 
     async def set_override(self, name: str, reason: str, expires_at: float | None) -> bool:
         """Activate an override until it expires. Raises `OrderError`."""
-        self._services.operator.set_override(name, reason, expires_at, self._who.name)
+        self.services.operator.set_override(name, reason, expires_at, self._who.name)
         return await self._ordered("override.set", name, {"reason": reason, "expires_at": expires_at})
 
     async def lift_override(self, name: str) -> bool:
         """End an override that was set at run time. Raises `ApiError` if there is none."""
-        if not self._services.operator.lift_override(name, self._who.name):
+        if not self.services.operator.lift_override(name, self._who.name):
             raise ApiError(404, "there is no such override; those of the bundle end with it")
         return await self._ordered("override.lift", name, {})
 
     async def snooze(self, fingerprint: str, seconds: float) -> float:
         """Stop detecting a fingerprint for some time; return the end of it."""
-        until = self._services.clock.now() + seconds
-        await self._services.snooze(fingerprint, until, self._who.name)
+        until = self.services.clock.now() + seconds
+        await self.services.snooze(fingerprint, until, self._who.name)
         await self.audit("loop.snooze", fingerprint, {"seconds": seconds})
         return until
 
     async def reset_breaker(self, policy: str, key: str) -> BreakerState:
         """Close a breaker; return its state before. Raises `ApiError` if it is not open."""
-        found = await self._services.reset_breaker(policy, key)
+        found = await self.services.reset_breaker(policy, key)
         if found is None:
             raise ApiError(404, "there is no such breaker, or it is not open")
         await self.audit("breaker.reset", key, {"policy": policy})
@@ -174,13 +174,13 @@ class Actions:
         return made
 
     async def _changed(self, change: Callable[[BundleAdmin], Mapping[str, Any]]) -> Mapping[str, Any]:
-        made: Mapping[str, Any] = await self._services.in_thread(lambda: change(self._services.bundles))
+        made: Mapping[str, Any] = await self.services.in_thread(lambda: change(self.services.bundles))
         return made
 
     async def add_webhook(self, url: str, events: Sequence[str], *, allow_private: bool) -> Mapping[str, Any]:
         """Register a webhook; return id and secret. Raises `AlertError`."""
-        alerts = self._services.alerts
-        made: Mapping[str, Any] = await self._services.in_thread(
+        alerts = self.services.alerts
+        made: Mapping[str, Any] = await self.services.in_thread(
             lambda: alerts.add_webhook(url, events, allow_private=allow_private)
         )
         # The path or query of a URL may contain a secret, so only the host is logged.
@@ -190,41 +190,41 @@ class Actions:
 
     async def remove_webhook(self, webhook: str) -> None:
         """Delete a webhook. Raises `ApiError` if there is none."""
-        if not await self._services.in_thread(lambda: self._services.alerts.remove_webhook(webhook)):
+        if not await self.services.in_thread(lambda: self.services.alerts.remove_webhook(webhook)):
             raise ApiError(404, "there is no such webhook")
         await self.audit("webhook.remove", webhook, {})
 
     async def rotate_webhook(self, webhook: str) -> Mapping[str, Any]:
         """Replace the secret of a webhook; return id and secret. Raises `ApiError` if there is none."""
         await self._known(webhook)
-        made: Mapping[str, Any] = await self._services.in_thread(lambda: self._services.alerts.rotate_webhook(webhook))
+        made: Mapping[str, Any] = await self.services.in_thread(lambda: self.services.alerts.rotate_webhook(webhook))
         await self.audit("webhook.rotate", webhook, {})
         return made
 
     async def send_again(self, delivery: str) -> None:
         """Send a failed delivery again. Raises `ApiError` if there is none."""
-        if not await self._services.in_thread(lambda: self._services.alerts.retry(delivery)):
+        if not await self.services.in_thread(lambda: self.services.alerts.retry(delivery)):
             raise ApiError(404, "there is no such delivery, or it has not failed")
         await self.audit("delivery.again", delivery, {})
 
     async def test_webhook(self, webhook: str) -> Mapping[str, Any]:
         """Send a test event; return the outcome. Raises `ApiError` if there is no such webhook."""
         await self._known(webhook)
-        made = await self._services.alerts.test(webhook)
+        made = await self.services.alerts.test(webhook)
         await self.audit("webhook.test", webhook, {})
         return made
 
     async def _known(self, webhook: str) -> None:
-        known = await self._services.in_thread(self._services.alerts.webhooks)
+        known = await self.services.in_thread(self.services.alerts.webhooks)
         if all(one.get("id") != webhook for one in known):
             raise ApiError(404, "there is no such webhook")
 
     async def audit(self, action: str, target: str, detail: Mapping[str, Any]) -> None:
         """Write an entry to the audit log. Raises `ApiError` if that fails; the action itself is not undone."""
-        who, now = self._who, self._services.clock.now()
+        who, now = self._who, self.services.clock.now()
         short = {name: value[:_DETAIL_MAX] if isinstance(value, str) else value for name, value in detail.items()}
         try:
-            await self._services.past(
+            await self.services.past(
                 lambda history: history.add_audit(who.name, who.role, action, target[:_DETAIL_MAX], short, now)
             )
         except BreakloopError as error:
@@ -233,7 +233,7 @@ class Actions:
 
     async def _ordered(self, action: str, target: str, detail: Mapping[str, Any]) -> bool:
         await self.audit(action, target, detail)
-        return await self._services.operator.acknowledged()
+        return await self.services.operator.acknowledged()
 
 
 def _of(made: Mapping[str, Any]) -> dict[str, Any]:

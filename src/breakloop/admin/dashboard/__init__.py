@@ -1,60 +1,38 @@
 """The dashboard: server-rendered pages on the admin port.
 
-A page is one class in `pages` and one row in `PAGES`; an action is one class in `actions` and one row in `ACTIONS`.
+A page is one function in `pages`, an action one function in `actions`; each has a template.
 """
 
 from __future__ import annotations
 
-from typing import Final
-
-from starlette.routing import BaseRoute
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
 
 from breakloop.admin.actions import AdminServices
 from breakloop.admin.auth import SessionCookies
 from breakloop.admin.dashboard import actions, pages
 from breakloop.admin.dashboard.render import STATIC, PageRenderer, mounted
 
-# In the order of the navigation.
-PAGES: Final[tuple[type[pages.Page], ...]] = (
-    pages.OverviewPage,
-    pages.IncidentsPages,
-    pages.AgentsPages,
-    pages.PoliciesPage,
-    pages.LimitsPage,
-    pages.EventsPage,
-    pages.AlertsPage,
-    pages.RecordsPages,
-    pages.LiveUpdates,
-)
-ACTIONS: Final[tuple[type[actions.DashboardAction], ...]] = (
-    actions.KillAction,
-    actions.ReleaseAction,
-    actions.SettingsAction,
-    actions.SnoozeAction,
-    actions.LiftOverrideAction,
-    actions.LiftSwitchAction,
-    actions.PromoteAction,
-    actions.ResetBreakerAction,
-    actions.SetOverrideAction,
-    actions.SetSwitchAction,
-    actions.AddWebhookAction,
-    actions.RetryDeliveryAction,
-    actions.RemoveWebhookAction,
-    actions.RotateSecretAction,
-    actions.TestAlertAction,
-)
-
 
 def page_renderer(services: AdminServices) -> PageRenderer:
     """Return a renderer with the navigation of all pages."""
-    return PageRenderer(services, [entry for page in PAGES for entry in page.nav])
+    return PageRenderer(services, pages.NAV)
 
 
 def dashboard_routes(renderer: PageRenderer, sessions: SessionCookies) -> list[BaseRoute]:
     """Return all routes. Except for the login form and static files they need an authenticated request."""
-    routes: list[BaseRoute] = [mounted(STATIC)]
-    for page in PAGES:
-        routes += page(renderer).routes()
-    routes += pages.LoginPage(renderer, sessions).routes()
-    routes += actions.DashboardActions(renderer, [action(renderer.services) for action in ACTIONS]).routes()
-    return routes
+    return [
+        mounted(STATIC),
+        *(_route(renderer, page) for page in pages.PAGES),
+        *pages.LiveUpdates(renderer).routes(),
+        *pages.LoginPage(renderer, sessions).routes(),
+        *actions.DashboardActions(renderer).routes(),
+    ]
+
+
+def _route(renderer: PageRenderer, page: pages.Page) -> Route:
+    async def show(request: Request) -> Response:
+        return await renderer.show(request, page.template, **await page.show(renderer.services, request))
+
+    return renderer.get(page.path, show)

@@ -26,7 +26,6 @@ from breakloop.admin.auth import AdminIdentity, identity, is_form
 from breakloop.admin.dashboard import views, words
 from breakloop.admin.errors import ApiError, fault_of
 from breakloop.errors import BreakloopError
-from breakloop.history.store import History
 
 FIELDS_MAX: Final = 100
 
@@ -131,7 +130,7 @@ def environment() -> Environment:
         words.moment,
     ):
         made.filters[function.__name__] = function
-    made.filters |= {"stamp": words.stamp, "cut": words.shortened, "listed": views.listed, "quoted": _quoted}
+    made.filters |= {"stamp": words.stamp, "cut": words.shortened, "quoted": _quoted}
     digests = {path.relative_to(STATIC).as_posix(): digest(path.read_bytes()) for path in STATIC.rglob("*.*")}
     made.globals |= {
         "asset": lambda name: f"/static/{name}?v={digests[name]}",
@@ -175,10 +174,6 @@ class PageRenderer:
         self.services = services
         self._nav = nav
         self._templates = environment()
-
-    async def past(self, ask: Callable[[History], Any]) -> Any:
-        """Query the history, in a thread."""
-        return await self.services.in_thread(lambda: ask(self.services.history))
 
     def get(self, path: str, handler: Handler) -> Route:
         """Return the route of a page. Errors are shown as pages."""

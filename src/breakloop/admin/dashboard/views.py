@@ -160,35 +160,11 @@ _TONES: Final = {
     "failed": "bad",
     "disabled": "bad",
 }
-DELIVERY: Final = ("id", "webhook", "event", "state", "attempts", "status", "error", "at", "next_at")
-WEBHOOK: Final = ("id", "url", "events", "allow_private", "created_at", "state")
-RULE: Final = ("name", "type", "agent", "cooldown_seconds", "recovery", "targets", "last_at")
-
-
-def filled(given: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    """Return these fields of a row; missing ones are None, so that a template may use them."""
-    return {name: given.get(name) for name in names}
 
 
 def tone(state: object) -> str:
     """Return the colour of a state."""
     return _TONES.get(str(state), "info")
-
-
-def endings(deliveries: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    """Return how many deliveries are in each state."""
-    counts: dict[str, int] = {}
-    for one in deliveries:
-        state = str(one.get("state", ""))
-        counts[state] = counts.get(state, 0) + 1
-    return counts
-
-
-def listed(value: object) -> list[str]:
-    """Return a value as a list of words."""
-    if value is None or value == "":
-        return []
-    return [str(one) for one in value] if isinstance(value, list | tuple | set) else [str(value)]
 
 
 ROWS_MAX: Final = 200
@@ -365,105 +341,27 @@ def _said(value: float | None) -> str:
     return "" if value is None else f"{value:g}"
 
 
-@dataclass(frozen=True, slots=True)
-class RuleView:
-    """A rule, in words."""
-
-    name: str
-    algorithm: str
-    keys: tuple[str, ...]
-    said: str
+Counts = Sequence[tuple[str, str, str, int]]  # policy, rule, reason, how often
 
 
-@dataclass(frozen=True, slots=True)
-class WouldBlock:
-    """The denials of a policy in shadow mode."""
-
-    total: int
-    parts: tuple[tuple[str, str, str, int], ...]  # rule, reason, what the reason means, how often
-    events: tuple[EventRecord, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class PolicyView:
-    """A policy."""
-
-    id: str
-    mode: str
-    selector: str
-    rules: tuple[RuleView, ...]
-    loops: tuple[str, ...]
-    shadow: WouldBlock
-
-    @property
-    def in_shadow(self) -> bool:
-        return self.mode == "shadow"
+def policies(given: Sequence[Mapping[str, Any]], counts: Counts, events: Sequence[EventRecord]) -> list[dict[str, Any]]:
+    """Return the policies, those in shadow mode first: they wait for a decision. Adds what they would have denied."""
+    made = [
+        {**one, "in_shadow": one["mode"] == "shadow", "shadow": _denials(one["id"], counts, events)} for one in given
+    ]
+    return sorted(made, key=lambda one: not one["in_shadow"])
 
 
-Counts = Sequence[tuple[str, str, str, int]]
-
-
-def policies(given: Sequence[Mapping[str, Any]], counts: Counts, events: Sequence[EventRecord]) -> list[PolicyView]:
-    """Return the policies, those in shadow mode first: they wait for a decision."""
-    made = [_policy(one, counts, events) for one in given]
-    return sorted(made, key=lambda one: not one.in_shadow)
-
-
-def _policy(given: Mapping[str, Any], counts: Counts, events: Sequence[EventRecord]) -> PolicyView:
-    name = str(given.get("id", ""))
-    return PolicyView(
-        id=name,
-        mode=str(given.get("mode", "enforce")),
-        selector=said(given.get("selector")) or "everything",
-        rules=tuple(_rule(one) for one in given.get("rules") or ()),
-        loops=_loops(given.get("loop_detection")),
-        shadow=_would_block(name, counts, events),
-    )
-
-
-def _would_block(policy: str, counts: Counts, events: Sequence[EventRecord]) -> WouldBlock:
+def _denials(policy: str, counts: Counts, events: Sequence[EventRecord]) -> dict[str, Any]:
+    """Return what a policy in shadow mode would have denied; `parts` are rule, reason, its meaning, how often."""
     mine = sorted((row for row in counts if row[0] == policy), key=lambda row: -row[3])
-    parts = tuple((rule, reason, _meaning(reason), times) for _, rule, reason, times in mine)
-    seen = tuple(one for one in events if one.data.get("policy") == policy)
-    return WouldBlock(sum(times for _, _, _, times in mine), parts, seen)
+    return {
+        "total": sum(times for _, _, _, times in mine),
+        "parts": [(rule, reason, _meaning(reason), times) for _, rule, reason, times in mine],
+        "events": [one for one in events if one.data.get("policy") == policy],
+    }
 
 
 def _meaning(reason: str) -> str:
     known = REASONS.get(reason)
     return known.meaning.replace("`", "") if known is not None else ""
-
-
-def _rule(given: Any) -> RuleView:
-    if not isinstance(given, Mapping):
-        return RuleView(said(given), "", (), "")
-    keys = given.get("keys") or ()
-    return RuleView(
-        name=str(given.get("name", "")),
-        algorithm=str(given.get("algorithm", "")).replace("_", " "),
-        keys=tuple(map(str, keys)) if isinstance(keys, Sequence) and not isinstance(keys, str) else (str(keys),),
-        said=said(given.get("words")) or said(_rest(given)),
-    )
-
-
-def _rest(given: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in given.items() if name not in {"name", "algorithm", "keys", "words"}}
-
-
-def _loops(given: Any) -> tuple[str, ...]:
-    if isinstance(given, Sequence) and not isinstance(given, str):
-        return tuple(filter(None, map(said, given)))
-    text = said(given)
-    return (text,) if text else ()
-
-
-def said(given: Any) -> str:
-    """Return a value of a bundle for people: text as it is, mappings as `name value, name value`."""
-    if given is None or given in ("", {}, []):
-        return ""
-    if isinstance(given, Mapping):
-        return ", ".join(f"{str(name).replace('_', ' ')} {said(value)}" for name, value in given.items() if said(value))
-    if isinstance(given, list | tuple):
-        return ", ".join(map(said, given))
-    if isinstance(given, bool):
-        return "yes" if given else "no"
-    return words.shortened(given, 300)

@@ -16,6 +16,13 @@ def test_the_report_and_the_button() -> None:
     assert "policy.promote" not in browser(full(), LOOKS)[0].get("/policies").text
 
 
+def test_rules_in_words() -> None:
+    text = browser(full())[0].get("/policies").text
+    assert "10 requests a second, 40 at once" in text
+    assert "llm tokens, by <code>agent:id</code> and <code>llm:model</code>" in text
+    assert "exact: 5 identical requests in 60 s are rejected" in text
+
+
 def test_overrides_and_refusals_are_said() -> None:
     world = full()
     world.operator.set_override("global_shadow", "roll-out", NOW + 60, "ada")
