@@ -19,7 +19,7 @@ from breakloop.dialects.encoding import unpack
 from breakloop.engine.engine import Engine
 from breakloop.engine.remote import RemoteEngine
 from breakloop.gateway.http_request import Reply, Request, RequestLimits
-from breakloop.gateway.server_core import log_fault
+from breakloop.gateway.http_response import log_fault
 from breakloop.model.call import Call
 from breakloop.model.counters import Timings, TraceCounters
 from breakloop.model.verdict import Verdict

@@ -1,55 +1,151 @@
 """One client connection: reads requests, calls the handler, and writes replies and forwarded responses in order.
 
-Requests are processed one at a time. No timer runs per request: the server calls `expire` once a second.
+Requests are processed one at a time. No timer runs per request: the server calls `expire` once a second. `ServerCore`
+is what the connections of one server share; `Server` adds listening, the periodic sweep and shutdown.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Callable
+from enum import IntEnum
 from functools import partial
 from typing import Final, cast
 
 from breakloop.errors import RequestError
 from breakloop.gateway.exchange import DeferredReply, Exchange, MakeReply
-from breakloop.gateway.http_request import CLOSE, Reply, Request, RequestReader
-from breakloop.gateway.http_response import CONTINUE, error_reply, render, render_error
-from breakloop.gateway.server_core import Phase, ServerCore
-from breakloop.gateway.upstream import peer_closed, reset
+from breakloop.gateway.http_request import (
+    CLOSE,
+    BodyMemory,
+    Handler,
+    HeadParser,
+    Reply,
+    Request,
+    RequestLimits,
+    RequestReader,
+    StreamsBody,
+)
+from breakloop.gateway.http_response import CONTINUE, StatusLines, error_reply, log_fault, render
+from breakloop.gateway.upstream import UpstreamConnection, peer_closed, reset
 
 _LINGER_BYTES: Final = 1024 * 1024
+
+
+class Phase(IntEnum):
+    """State of a client connection. From WAITING on, received bytes are buffered and not parsed."""
+
+    IDLE = 0  # between requests, with nothing received
+    HEAD = 1
+    BODY = 2
+    WAITING = 3  # for the handler, for the upstream, or until a throttled reply is due
+    QUEUED = 4  # more requests are buffered; other connections are served first
+    LINGERING = 5  # an error was sent; keeps reading briefly, because closing with unread bytes would discard the error
+    CLOSED = 6
+
 
 # Module globals are read faster than enum members.
 IDLE, HEAD, BODY, WAITING, QUEUED, LINGERING, CLOSED = Phase
 
 
-async def _result(reply: Awaitable[Reply]) -> Reply:
-    return await reply
+class ServerCore:
+    """State shared by the connections of one server. Counters are plain integers that only grow.
+
+    Reads are batched per iteration of the event loop: all data that arrived is read first, then all of it is processed,
+    then all replies are written. Replying to each request at once costs up to 50 % more CPU: a write that wakes a
+    client on another core is the most expensive step, and in a batch only the first write does.
+    """
+
+    max_batched_writes = 32  # a write waits for at most this many others
+    large_read = 16 * 1024  # a longer read is processed at once, which bounds the memory of a batch
+
+    def __init__(self, handler: Handler, limits: RequestLimits, loop: asyncio.AbstractEventLoop) -> None:
+        self.handler = handler
+        self.limits = limits
+        self.loop = loop
+        self.head_parser = HeadParser(limits)
+        self.body_memory = BodyMemory(limits)
+        self.status_lines = StatusLines()
+        self.streams_body: StreamsBody | None = None  # which request bodies are streamed; None: all are collected
+        self.on_sweep: list[Callable[[], None]] = []  # called once a second
+        self.on_stop: list[Callable[[], None]] = []  # called when the last client connection is closed
+        self.live: set[Connection] = set()
+        self._reads: list[tuple[Connection | UpstreamConnection, bytes]] = []
+        self._writes: list[tuple[asyncio.Transport, bytes]] = []
+        self.batching = False  # `process_reads` is running: replies go through `queue_write`
+        self.tick = 0  # seconds, counted by the sweep
+        self.draining = False
+        self.connections = 0  # accepted since the start
+        self.refused = 0  # connections above the limit
+        self.requests = 0  # passed to the handler
+        self.bad_requests = 0
+        self.handler_errors = 0
+        self.timeouts = 0
+        self.abandoned = 0  # clients that disconnected while their reply was pending
+
+    def queue_read(self, connection: Connection | UpstreamConnection, data: bytes) -> None:
+        """Keep received data until everything that arrived in this iteration of the loop has been read."""
+        reads = self._reads
+        reads.append((connection, data))
+        if len(data) > self.large_read:
+            self.process_reads()
+        elif len(reads) == 1:
+            self.loop.call_soon(self.process_reads)
+
+    def process_reads(self) -> None:
+        """Process everything that was read, and write the replies."""
+        reads, self._reads = self._reads, []
+        self.batching = True
+        for connection, data in reads:
+            try:
+                connection.process(data)
+            except Exception as error:  # noqa: BLE001 - fail-safe edge: other connections must get their replies
+                self.handler_failed(error)
+                self._abort(connection)
+            if len(self._writes) >= self.max_batched_writes:
+                self.flush_writes()
+        self.batching = False
+        self.flush_writes()
+
+    def _abort(self, connection: Connection | UpstreamConnection) -> None:
+        try:
+            connection.abort()
+        except Exception as error:  # noqa: BLE001 - as in `process_reads`
+            self.handler_failed(error)
+
+    def queue_write(self, transport: asyncio.Transport, data: bytes) -> None:
+        """Write this with the rest of the batch."""
+        self._writes.append((transport, data))
+
+    def flush_writes(self) -> None:
+        """Write what is queued. Call it before writing to or closing a transport directly, to keep the order."""
+        if self._writes:
+            writes, self._writes = self._writes, []
+            for transport, data in writes:
+                if not transport.is_closing():  # uvloop raises on a write after close
+                    try:
+                        transport.write(data)
+                    except Exception as error:  # noqa: BLE001 - as in `process_reads`
+                        self.handler_failed(error)
+                        transport.abort()
+
+    def remove(self, connection: Connection) -> None:
+        self.live.discard(connection)
+
+    def handler_failed(self, error: BaseException) -> Reply:
+        """Count and log an exception of ours; return the reply to send."""
+        self.handler_errors += 1
+        log_fault(error, "answered 500")
+        return error_reply(500, "internal error")
 
 
 class Connection(asyncio.Protocol):
     """The protocol object of one client."""
 
     __slots__ = (
-        "_discarded",
-        "_exchange",
-        "_handle",
-        "_limits",
-        "_parse",
-        "_peer",
-        "_pending",
-        "_progress_tick",
-        "_reader",
-        "_reading",
-        "_server",
-        "_status_lines",
-        "_throttled",
-        "_transport",
-        "_unsent",
-        "_upload_paused",
-        "_write_paused",
-        "phase",
-    )
+        "_discarded", "_exchange", "_handle", "_limits", "_parse", "_peer", "_pending", "_progress_tick", "_reader",
+        "_reading", "_server", "_status_lines", "_throttled", "_transport", "_unsent", "_upload_paused",
+        "_write_paused", "phase",
+    )  # fmt: skip
 
     def __init__(self, server: ServerCore) -> None:
         self._server = server
@@ -66,7 +162,7 @@ class Connection(asyncio.Protocol):
         self._write_paused = False  # the client does not read its response
         self._discarded = 0  # bytes, while lingering
         self._unsent = 0  # bytes in the write buffer, when `expire` last checked
-        self._pending: asyncio.TimerHandle | asyncio.Task[Reply] | DeferredReply | None = None
+        self._pending: asyncio.TimerHandle | DeferredReply | None = None
         self._throttled: tuple[Request, Reply] | None = None  # a reply that is sent after its delay
         self._exchange: Exchange | None = None  # a request that is being forwarded
         self._upload_paused = False
@@ -125,7 +221,7 @@ class Connection(asyncio.Protocol):
         self._update_reading()
 
     def client_left(self) -> None:
-        """The client disconnected: cancel its timer, task or exchange at once."""
+        """The client disconnected: cancel its timer, decision or exchange at once."""
         if self._pending is not None:
             self._server.abandoned += 1
             self._pending.cancel()
@@ -232,58 +328,44 @@ class Connection(asyncio.Protocol):
             reply = self._handle(request)
             if type(reply) is DeferredReply and reply.make is not None:
                 reply = reply.make()
-        except RequestError as error:
-            reply = error_reply(error.status, str(error))
         except Exception as error:  # noqa: BLE001 - fail-safe edge: one failing request must not end the process
-            reply = self._server.handler_failed(error)
+            reply = self._failed(error)
         if type(reply) is Exchange:
             self._forward(request, reply)
-        elif isinstance(reply, Reply) and reply.delay_s <= 0:
-            self._send(request, reply)
         elif type(reply) is DeferredReply:
             self.phase = WAITING
             self._pending = reply
             reply.wait(partial(self._decided, request))
+        elif reply.delay_s > 0:
+            self._throttle(request, reply)
         else:
-            self._wait(request, reply)
+            self._send(request, reply)
 
     def _decided(self, request: Request, make: MakeReply) -> None:
         """A deferred decision arrived. Not called once the client has left: that cancels the deferred reply."""
         self._pending = None
         try:
             reply = make()
-        except RequestError as error:
-            reply = error_reply(error.status, str(error))
         except Exception as error:  # noqa: BLE001 - as in `_dispatch`
-            reply = self._server.handler_failed(error)
+            reply = self._failed(error)
         if isinstance(reply, Exchange):
             self._forward(request, reply)
-        else:
-            self._wait(request, reply)
-
-    def _wait(self, request: Request, reply: Reply | Awaitable[Reply]) -> None:
-        """Send a reply after its delay, or when its coroutine has finished. `client_left` cancels either."""
-        self.phase = WAITING
-        if not isinstance(reply, Reply):
-            task = self._server.loop.create_task(_result(reply))
-            task.add_done_callback(partial(self._finished, request))
-            self._pending = task
         elif reply.delay_s > 0:
-            self._throttled = (request, reply)
-            self._pending = self._server.loop.call_later(reply.delay_s, self.send_reply, request, reply)
+            self._throttle(request, reply)
         else:
             self.send_reply(request, reply)
 
-    def _finished(self, request: Request, task: asyncio.Task[Reply]) -> None:
-        if self.phase is not WAITING:
-            return  # the client left first
-        try:
-            reply = task.result()
-        except RequestError as error:
-            reply = error_reply(error.status, str(error))
-        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - as in `_dispatch`
-            reply = self._server.handler_failed(error)
-        self._wait(request, reply)
+    def _failed(self, error: Exception) -> Reply:
+        """Return the reply to a request whose handler raised this."""
+        if isinstance(error, RequestError):
+            return error_reply(error.status, str(error))
+        return self._server.handler_failed(error)
+
+    def _throttle(self, request: Request, reply: Reply) -> None:
+        """Send a reply after its delay, unless `client_left` cancels it."""
+        self.phase = WAITING
+        self._throttled = (request, reply)
+        self._pending = self._server.loop.call_later(reply.delay_s, self.send_reply, request, reply)
 
     def send_reply(self, request: Request, reply: Reply) -> None:
         """Send a reply that was pending, and continue with what the client sent in the meantime."""
@@ -382,7 +464,7 @@ class Connection(asyncio.Protocol):
     def _reject(self, error: RequestError) -> None:
         """Send an error and end the connection, without losing the error (see `Phase.LINGERING`)."""
         self._server.bad_requests += 1
-        self._write(render_error(self._status_lines, error.status, str(error)))
+        self._write(render(self._status_lines, error_reply(error.status, str(error)), CLOSE, ""))
         self._linger()
 
     def _linger(self) -> None:

@@ -14,8 +14,7 @@ from breakloop.errors import RequestError, SettingsError
 from breakloop.gateway.decision import ENVOY, NO_BUNDLE
 from breakloop.gateway.exchange import DeferredReply, MakeReply
 from breakloop.gateway.http_request import Handler, HeadParser, Reply, Request, RequestLimits
-from breakloop.gateway.http_response import error_reply
-from breakloop.gateway.server_core import log_fault
+from breakloop.gateway.http_response import error_reply, log_fault
 
 # The messages are read and written here, without the protobuf library: a decision needs about ten fields of them, which
 # is a hundred lines. Generated classes would add `protobuf` to the extra (grpcio does not need it) and the definitions

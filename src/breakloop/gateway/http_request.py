@@ -115,7 +115,7 @@ class Reply:
 
 
 Buffer = bytes | bytearray
-# Returns a `Reply`, an awaitable of one, or a `DeferredReply` or `Exchange` (`gateway.exchange`).
+# Returns a `Reply`, or a `DeferredReply` or `Exchange` (`gateway.exchange`).
 Handler = Callable[[Request], Any]
 
 

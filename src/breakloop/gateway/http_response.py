@@ -8,7 +8,9 @@ content. They are strict, because every recipient must find the same end.
 from __future__ import annotations
 
 import json
+import logging
 import re
+import traceback
 from collections.abc import Callable
 from email.utils import formatdate
 from http import HTTPStatus
@@ -19,6 +21,8 @@ import msgspec
 from breakloop.errors import UpstreamError
 from breakloop.gateway.http_request import BODYLESS, CHUNKED, CLOSE, FIELD_LINE, Reply, Request, is_trailer
 from breakloop.policy.cache import MemoDict
+
+_log: Final = logging.getLogger("breakloop.gateway")
 
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _PREPARED: Final = 2048
@@ -79,9 +83,11 @@ def error_reply(status: int, message: str) -> Reply:
     return Reply(status, _USE_HTTP if status == 426 else _JSON, body)
 
 
-def render_error(lines: StatusLines, status: int, message: str) -> bytes:
-    """Return an error response that ends the connection."""
-    return render(lines, error_reply(status, message), CLOSE, "")
+def log_fault(error: BaseException, outcome: str) -> None:
+    """Log an exception of ours by type and location. Its text is left out: it may quote the request."""
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f"{frames[-1].name}, line {frames[-1].lineno}" if frames else "an unknown place"
+    _log.error("a handler failed with %s in %s; %s", type(error).__name__, where, outcome)
 
 
 BODY_UNTIL_CLOSE: Final = -2  # `ResponseHead.length` of a body that ends with the connection

@@ -22,8 +22,7 @@ from breakloop.gateway.decision import DecisionHandler
 from breakloop.gateway.exchange import DeferredReply, Exchange, UsageInjection, UsageInjector
 from breakloop.gateway.forwarding import HOP, Destination, HeadRewriter, UpstreamRoutes
 from breakloop.gateway.http_request import Reply, Request
-from breakloop.gateway.http_response import ResponseHead
-from breakloop.gateway.server_core import log_fault
+from breakloop.gateway.http_response import ResponseHead, log_fault
 from breakloop.gateway.stream_guard import CUT, StreamWatch, read_response, watch_stream
 from breakloop.gateway.upstream import UpstreamFaults, UpstreamPool
 from breakloop.model.call import API_KEY_HEADERS, Answer, Call, Chat, CompletionCap

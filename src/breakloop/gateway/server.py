@@ -16,9 +16,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from breakloop.clock import Clock, SystemClock
-from breakloop.gateway.connection import Connection
+from breakloop.gateway.connection import Connection, ServerCore
 from breakloop.gateway.http_request import Handler, RequestLimits
-from breakloop.gateway.server_core import ServerCore
 
 _ABSENT: Final = 0xFFFFFFFF
 _PAUSE_S: Final = 0.001  # the resolution of the loop's clock

@@ -29,12 +29,12 @@ from breakloop.gateway.http_response import (
     ResponseHeadParser,
     framing_for,
 )
-from breakloop.gateway.server_core import ServerCore
 from breakloop.model.call import Call
 from breakloop.model.events import UPSTREAM_FAILED, Event, Publish
 from breakloop.model.upstream import Upstream
 
 if TYPE_CHECKING:
+    from breakloop.gateway.connection import ServerCore
     from breakloop.gateway.exchange import Exchange
 
 

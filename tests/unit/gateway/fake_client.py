@@ -9,10 +9,9 @@ from typing import Any, Self
 import h11
 
 from breakloop.clock import FakeClock
-from breakloop.gateway.connection import Connection
+from breakloop.gateway.connection import Connection, Phase
 from breakloop.gateway.http_request import Handler, Reply, Request, RequestLimits
 from breakloop.gateway.server import Server
-from breakloop.gateway.server_core import Phase
 
 
 class FakeTransport(asyncio.Transport):

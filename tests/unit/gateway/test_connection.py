@@ -9,9 +9,8 @@ from collections.abc import Callable
 import pytest
 
 from breakloop.errors import RequestError
-from breakloop.gateway.connection import Connection
+from breakloop.gateway.connection import Connection, Phase
 from breakloop.gateway.http_request import Reply, Request, RequestLimits
-from breakloop.gateway.server_core import Phase
 from tests.unit.gateway.fake_client import Client, FakeTransport, chunked, get, post, read_replies
 
 
@@ -207,60 +206,16 @@ def test_a_client_that_sends_on_while_throttled_is_paused_at_a_bound() -> None:
         assert len(client.replies()) == 3
 
 
-def test_an_awaited_reply() -> None:
-    async def handle(request: Request) -> Reply:
-        await asyncio.sleep(0)
-        return Reply(200, b"", request.target, delay_s=1.0 if request.target == b"/b" else 0.0)
-
-    with Client(handle) as client:
-        client.send(get("/a") + get("/b") + get("/c"))
-        assert client.sent() == b""
-        client.loop.turn(10)
-        assert [body for _, body in client.replies()] == [b"/a"]
-        client.loop.advance(1.1)
-        client.loop.turn(10)
-        assert [body for _, body in client.replies()] == [b"/a", b"/b", b"/c"]
-
-
-def test_an_awaited_reply_is_cancelled_when_the_client_leaves() -> None:
-    cancelled = []
-
-    async def handle(_: Request) -> Reply:
-        try:
-            await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            cancelled.append(True)
-            raise
-        return Reply(200)
-
-    with Client(handle) as client:
-        client.send(get())
-        client.loop.turn(2)
-        client.connection.connection_lost(ConnectionResetError())
-        client.loop.turn(3)
-        assert cancelled == [True]
-        assert client.server.abandoned == 1
-        assert client.sent() == b""
-
-
-@pytest.mark.parametrize("how", ["at once", "awaited", "cancelled"])
-def test_a_failing_handler_gives_500_and_one_log_line(how: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_handler_gives_500_and_one_log_line(caplog: pytest.LogCaptureFixture) -> None:
     """Without any content of the request; the connection and the process live on (Y-1)."""
-
-    async def later(request: Request) -> Reply:
-        await asyncio.sleep(0)
-        if how == "cancelled":
-            raise asyncio.CancelledError
-        raise ValueError(request.target)
 
     def handle(request: Request) -> Reply:
         if request.target == b"/ok":
             return Reply(200)
         raise ValueError(request.target)
 
-    with Client(lambda r: later(r) if how != "at once" and r.target != b"/ok" else handle(r)) as client:
+    with Client(handle) as client:
         client.send(get("/secret?key=sk-1"), get("/ok"))
-        client.loop.turn(10)
         statuses = [status for status, _ in client.replies()]
         assert (statuses, client.server.handler_errors) == ([500, 200], 1)
         assert json.loads(client.replies()[0][1])["detail"]["error"] == "internal_error"
@@ -269,17 +224,12 @@ def test_a_failing_handler_gives_500_and_one_log_line(how: str, caplog: pytest.L
     assert "sk-1" not in caplog.text
 
 
-@pytest.mark.parametrize("awaited", [False, True])
-def test_a_handler_may_refuse_a_request(awaited: bool) -> None:
+def test_a_handler_may_refuse_a_request() -> None:
     def refuse(_: Request) -> Reply:
         raise RequestError(400, "bad path")
 
-    async def refuse_later(request: Request) -> Reply:
-        return refuse(request)
-
-    with Client(refuse_later if awaited else refuse) as client:
+    with Client(refuse) as client:
         client.send(get(), get())
-        client.loop.turn(10)
         assert [(status, json.loads(body)["detail"]["message"]) for status, body in client.replies()] == [
             (400, "bad path")
         ] * 2

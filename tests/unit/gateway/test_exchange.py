@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from breakloop.gateway.server_core import Phase
+from breakloop.gateway.connection import Phase
 from tests.builders import bundle, chat_body, policy, tail, user
 from tests.unit.gateway.fake_client import get, post, read_replies
 from tests.unit.gateway.fake_upstream import Proxy, answer, chunks, ok

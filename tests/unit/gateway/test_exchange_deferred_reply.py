@@ -9,8 +9,8 @@ import pytest
 
 from breakloop.errors import RequestError
 from breakloop.gateway.admission import DebugSessions
+from breakloop.gateway.connection import Phase
 from breakloop.gateway.exchange import DeferredReply
-from breakloop.gateway.server_core import Phase
 from breakloop.model.call import CLIENT_LEFT, Answer, Call
 from breakloop.model.verdict import Verdict
 from tests.builders import World, about, bundle, exact, header, policy, world

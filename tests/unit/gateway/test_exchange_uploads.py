@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
+from breakloop.gateway.connection import Phase
 from breakloop.gateway.http_request import RequestLimits
-from breakloop.gateway.server_core import Phase
 from tests.builders import at, bundle, policy, tail
 from tests.unit.gateway.fake_client import chunked, get, read_replies
 from tests.unit.gateway.fake_upstream import Proxy, ok

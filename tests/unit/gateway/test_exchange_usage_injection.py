@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from breakloop.gateway.server_core import Phase
+from breakloop.gateway.connection import Phase
 from breakloop.model.call import CLIENT_LEFT, Answer, CallDecision, Usage
 from tests.builders import bundle, chat_body, policy, tail, user
 from tests.unit.dialects.recorded.shape import dump, events

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from breakloop.gateway.http_request import CLOSE, Reply
-from breakloop.gateway.http_response import StatusLines, error_reply, render, render_error
+from breakloop.gateway.http_response import StatusLines, error_reply, render
 from tests.unit.gateway.fake_client import read_replies
 
 
@@ -52,11 +52,11 @@ def test_the_date_moves() -> None:
 
 
 def test_refusals_have_one_shape() -> None:
-    ((status, body, head),) = read_replies(render_error(lines(), 400, 'a "b"'))
+    ((status, body, head),) = read_replies(render(lines(), error_reply(400, 'a "b"'), CLOSE, ""))
     assert (status, head[b"connection"], head[b"content-type"]) == (400, b"close", b"application/json")
     assert json.loads(body) == {"detail": {"error": "bad_request", "message": 'a "b"'}}
     assert json.loads(error_reply(500, "internal error").body)["detail"]["error"] == "internal_error"
 
 
 def test_426_says_what_to_use_instead() -> None:
-    assert b"\r\nupgrade: HTTP/1.1\r\nconnection: upgrade\r\n" in render_error(lines(), 426, "no")
+    assert b"\r\nupgrade: HTTP/1.1\r\nconnection: upgrade\r\n" in render(lines(), error_reply(426, "no"), CLOSE, "")

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from breakloop.admin.auth import open_tokens
+from breakloop.gateway.connection import Phase
 from breakloop.gateway.proxy import ClientKeys
-from breakloop.gateway.server_core import Phase
 from tests.builders import CHAT, bundle, chat_body, exact, policy, tail, user
 from tests.unit.gateway.fake_client import Client, get, read_replies
 from tests.unit.gateway.fake_upstream import Proxy, answer, chunks, ok

@@ -13,6 +13,7 @@ import pytest
 import uvloop
 
 from breakloop.clock import FakeClock
+from breakloop.gateway.exchange import DeferredReply
 from breakloop.gateway.http_request import Handler, Reply, Request, RequestLimits
 from breakloop.gateway.server import ListenError, Server
 from tests.unit.gateway.fake_client import FakeLoop, get, post, read_replies
@@ -193,17 +194,10 @@ def test_stop_finishes_what_runs_and_accepts_no_more() -> None:
 
 def test_stop_cuts_what_outlasts_the_grace() -> None:
     """A throttled reply goes out early, a request that hangs is cancelled; both are counted as cut (S-6)."""
-    cancelled = []
-
-    async def hang(_: Request) -> Reply:
-        try:
-            await asyncio.Event().wait()
-        finally:
-            cancelled.append(True)
-        return Reply(200)
+    hanging = DeferredReply()
 
     async def main() -> None:
-        server = Server(lambda r: hang(r) if r.target == b"/hang" else Reply(200, delay_s=30.0))
+        server = Server(lambda r: hanging if r.target == b"/hang" else Reply(200, delay_s=30.0))
         port = await server.start(LOCAL)
         answers = [asyncio.create_task(ask(port, get(target))) for target in ("/hang", "/throttled")]
         await until(lambda: server.requests == 2)
@@ -211,7 +205,7 @@ def test_stop_cuts_what_outlasts_the_grace() -> None:
         hung, throttled = await asyncio.gather(*answers)
         assert hung == b""
         assert read_replies(throttled)[0][0] == 200
-        assert cancelled == [True]
+        assert hanging._cancelled
 
     uvloop.run(main())
 

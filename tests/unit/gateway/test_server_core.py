@@ -6,8 +6,7 @@ import json
 
 import pytest
 
-from breakloop.gateway.connection import Connection
-from breakloop.gateway.server_core import Phase
+from breakloop.gateway.connection import Connection, Phase
 from tests.unit.gateway.fake_client import Client, FakeTransport, get, post
 
 

@@ -11,8 +11,8 @@ import pytest
 
 from breakloop.dialects.reader import ListeningReader, PassingAnswer, StreamReader
 from breakloop.engine.engine import Engine
+from breakloop.gateway.connection import Phase
 from breakloop.gateway.http_response import ResponseHead
-from breakloop.gateway.server_core import Phase
 from breakloop.gateway.stream_guard import MAX_PROBED_CHOICES, GuardedAnswer, RepetitionWatch, read_response
 from breakloop.model.call import Answer, CallDecision, Chat
 from tests.unit.gateway.fake_client import read_replies

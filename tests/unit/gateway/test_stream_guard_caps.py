@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from breakloop.engine.engine import Engine
 from breakloop.engine.metering import Meter
-from breakloop.gateway.server_core import Phase
+from breakloop.gateway.connection import Phase
 from breakloop.model.call import Answer
 from tests.builders import Json, bundle, chat_body, policy, tail, user
 from tests.unit.dialects.recorded.shape import dump, named

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from breakloop.gateway.server_core import Phase
+from breakloop.gateway.connection import Phase
 from breakloop.model.call import CallDecision
 from tests.unit.gateway.fake_client import read_replies
 from tests.unit.gateway.fake_upstream import Proxy
