@@ -4,6 +4,10 @@ Bytes are passed on at once and read afterwards; nothing is held back. An exchan
 long as the client has received nothing, and in an aborted connection after that: an incomplete response never ends
 cleanly. The handler decides about the request and words the errors.
 
+`GuardedAnswer` also ends a streamed response that repeats itself or exceeds a cap on its length: what has arrived is
+passed on, and what follows the cut is not. What a repetition is, `detect.stream` defines; how a dialect ends a stream,
+`Dialect.end_stream`; whether a response is watched at all, the engine decides.
+
 Where a policy needs an exact count of tokens and the client did not ask for one, `UsageInjector` adds the question to
 the request and `UsageInjection` removes the count from the response. An upstream that does not support the question
 rejects the request. It then gets the client's own request, once, and is not asked again for that model.
@@ -17,21 +21,25 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
+from breakloop.detect.stream import CUT, WARN, StreamWatch
 from breakloop.dialects import registry
+from breakloop.dialects.encoding import EncodingError, Unpacker
 from breakloop.dialects.mcp import rpc_stub
-from breakloop.dialects.reader import PassingAnswer
+from breakloop.dialects.reader import STREAM, GiveUp, ListeningReader, PassingAnswer, form_of, reader_of, unpacker
 from breakloop.dialects.usage_request import UsageStrip
 from breakloop.gateway.http_request import CLOSE, Reply, Request
 from breakloop.gateway.http_response import (
     BODY_UNTIL_CLOSE,
     UNCHANGED,
     UNTIL_CLOSE,
+    ChunkBoundary,
     ResponseHead,
     Upload,
+    can_append,
     client_head,
+    final_bytes,
     reframe,
 )
-from breakloop.gateway.stream_guard import GuardedAnswer
 from breakloop.gateway.upstream import UpstreamConnection, UpstreamPool, connect_error
 from breakloop.model.call import CLIENT_LEFT, NO_ANSWER, Answer, Call, Chat
 from breakloop.model.counters import Tally
@@ -49,6 +57,8 @@ _MODELS_MAX: Final = 1000
 _MODEL_CHARS: Final = 100
 _STREAM: Final = b"text/event-stream"
 _NOT_ENCODED: Final = frozenset((b"", b"identity"))
+# How content ends between two events, and the line break with which the final events continue.
+_BETWEEN_EVENTS: Final = {b"\n\n": b"\n", b"\n\r\n": b"\r\n", b"\r\r": b"\r"}
 
 
 def release_body(request: Request, call: Call) -> None:
@@ -135,6 +145,92 @@ class UsageInjection:
 
 def _key(call: Call, chat: Chat) -> str:
     return f"{call.upstream} {chat.model[:_MODEL_CHARS]}"
+
+
+class GuardedAnswer(PassingAnswer):
+    """A streamed response that is read and watched."""
+
+    __slots__ = ("_stream", "_tail", "_watch")
+
+    def __init__(self, dialect: str, unpacker: Unpacker | None, give_up: GiveUp, watch: StreamWatch) -> None:
+        self._watch = watch
+        self._stream = ListeningReader(dialect, watch)
+        super().__init__(self._stream, unpacker, give_up)
+        self._tail = b""  # at least the last three bytes of the content
+
+    def feed(self, content: list[bytes]) -> bool:
+        """Read what was just passed on; return whether the stream is to be cut."""
+        PassingAnswer.feed(self, content)
+        if content:
+            last = content[-1]
+            self._tail = last if len(last) > 2 else self._tail[-3:] + b"".join(content)
+        return self._watch.found and self._check()
+
+    def _check(self) -> bool:
+        """Report findings that cut nothing; return whether there is one that does."""
+        cuts = False
+        for finding in self._watch.findings():
+            if not finding.action:
+                cuts = True
+            elif not finding.reported and self._final_events():
+                finding.report(finding.action)
+        return cuts and self._reader is not None
+
+    def end(self, framing: int, boundary: ChunkBoundary | None) -> bytes:
+        """Return the bytes that end the response for the client; nothing where it cannot be ended at this point."""
+        line_end = next((_BETWEEN_EVENTS[end] for end in _BETWEEN_EVENTS if self._tail.endswith(end)), b"")
+        if not line_end or not can_append(framing, boundary):
+            return b""
+        final = self._final_events().replace(b"\n", line_end)
+        if not final:
+            return b""
+        findings = [finding for finding in self._watch.findings() if not finding.action]
+        super().feed([final])
+        for finding in findings:
+            finding.report(CUT)
+        return final_bytes(final, framing, boundary)
+
+    def answer(self, status: int, *, complete: bool) -> Answer:
+        """Return what was read, and report findings where the stream could not be cut."""
+        watch = self._watch
+        for finding in watch.findings():
+            if not finding.reported and self._final_events():
+                finding.report(finding.action or WARN)
+        answer = super().answer(status, complete=complete)
+        if watch.reasoning_chars:  # reasoning is not stored, but billed
+            answer = answer._replace(unkept_chars=answer.unkept_chars + watch.reasoning_chars)
+        return answer
+
+    def _final_events(self) -> bytes:
+        """Return the events that would end the stream now."""
+        if self._reader is None:
+            return b""
+        try:
+            return self._stream.ending(self._watch.open, self._watch.chars)
+        except Exception:  # noqa: BLE001 - fail-safe edge: a fault here must not end a response
+            self._stop("fault")
+            return b""
+
+
+def read_response(
+    chat: Chat, head: ResponseHead, give_up: GiveUp, watch: Callable[[bool], StreamWatch] | None = None
+) -> PassingAnswer | None:
+    """Return the reader of a response; None where it has no content to read.
+
+    `watch` makes the watch of a streamed response; its argument is whether the stream can be cut. It cannot where the
+    client already knows its length, or where it is compressed.
+    """
+    form = form_of(chat.dialect, head.headers.get("content-type", b""), streamed=chat.stream)
+    if form is None:
+        return None
+    try:
+        decoder = unpacker(head.headers.get("content-encoding", b""))
+    except EncodingError as error:
+        give_up(error.reason)
+        return None
+    if watch is not None and form == STREAM and registry.DIALECTS[chat.dialect].ends_streams:
+        return GuardedAnswer(chat.dialect, decoder, give_up, watch(decoder is None and head.length < 0))
+    return PassingAnswer(reader_of(chat.dialect, form), decoder, give_up)
 
 
 class Exchange:

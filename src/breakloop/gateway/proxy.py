@@ -14,16 +14,16 @@ from time import perf_counter_ns
 from typing import Any, Final
 from urllib.parse import unquote_to_bytes
 
+from breakloop.detect.stream import CUT, StreamWatch, watch_stream
 from breakloop.dialects import registry
 from breakloop.dialects.reader import PassingAnswer
 from breakloop.engine.fold import denial
 from breakloop.gateway.admission import JSON, Admission
 from breakloop.gateway.decision import DecisionHandler
-from breakloop.gateway.exchange import DeferredReply, Exchange, UsageInjection, UsageInjector
+from breakloop.gateway.exchange import DeferredReply, Exchange, UsageInjection, UsageInjector, read_response
 from breakloop.gateway.forwarding import HOP, Destination, HeadRewriter, UpstreamRoutes
 from breakloop.gateway.http_request import Reply, Request
 from breakloop.gateway.http_response import ResponseHead, log_fault
-from breakloop.gateway.stream_guard import CUT, StreamWatch, read_response, watch_stream
 from breakloop.gateway.upstream import UpstreamFaults, UpstreamPool
 from breakloop.model.call import API_KEY_HEADERS, Answer, Call, Chat, CompletionCap
 from breakloop.model.verdict import Verdict

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
+from breakloop.detect.stream import MAX_PROBED_CHOICES, RepetitionWatch
 from breakloop.dialects.reader import ListeningReader, PassingAnswer, StreamReader
 from breakloop.engine.engine import Engine
 from breakloop.gateway.connection import Phase
+from breakloop.gateway.exchange import GuardedAnswer, read_response
 from breakloop.gateway.http_response import ResponseHead
-from breakloop.gateway.stream_guard import MAX_PROBED_CHOICES, GuardedAnswer, RepetitionWatch, read_response
 from breakloop.model.call import Answer, CallDecision, Chat
 from tests.unit.gateway.fake_client import read_replies
 from tests.unit.gateway.fake_upstream import FakeConnection, Proxy, answer, chunks

@@ -9,8 +9,8 @@ import zlib
 import pytest
 
 from breakloop.dialects.reader import PassingAnswer
+from breakloop.gateway.exchange import read_response
 from breakloop.gateway.http_response import ResponseHead
-from breakloop.gateway.stream_guard import read_response
 from breakloop.model.call import Answer, Chat
 
 BODY = json.dumps(

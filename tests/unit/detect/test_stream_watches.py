@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from breakloop.gateway.stream_guard import (
+from breakloop.detect.stream import (
     MAX_OPEN_CHOICES,
     MAX_PROBED_CHOICES,
     CapReached,
