@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from breakloop.dialects.answers import SseParser
-from breakloop.dialects.reader import reader
+from breakloop.dialects.registry import reader
 from breakloop.model.call import Answer
 from tests.unit.dialects.recorded.everything import EVERYTHING
 from tests.unit.dialects.recorded.reading import read, started

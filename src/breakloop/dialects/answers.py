@@ -1,4 +1,6 @@
-"""Reading one answer within bounded memory: the builder that dialects subclass, and the parser of Server-Sent Events.
+"""Reading one answer while it passes, within bounded memory: the builder that dialects subclass, the parser of
+Server-Sent Events, and the readers that take the bytes (`feed`) and return the result (`answer`). Reading never delays
+or changes a byte, and no input can make it fail.
 
 `AnswerBuilder` collects texts, calls and token counts and makes the `Answer` of them. A dialect's subclass knows where
 its fields are. If the builder has a listener, it reports each piece as it comes.
@@ -6,7 +8,9 @@ its fields are. If the builder has a listener, it reports each piece as it comes
 `SseParser` splits a byte stream into the `data` of complete events. The events are the same, however the bytes are cut
 into pieces. Event names are dropped, because every dialect that has them repeats them inside its JSON.
 
-`StreamState` keeps what a dialect needs to end a stream early (`Dialect.end_stream`).
+`Dialect.reader` selects the reader. The caller removes the HTTP framing; `PassingAnswer` undoes compression.
+`ListeningReader` also reports the stream to a listener, and can end it early in its dialect's own way: `StreamState`
+keeps what `Dialect.end_stream` needs.
 """
 
 from __future__ import annotations
@@ -14,12 +18,16 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol
 
 import xxhash
 
 from breakloop.dialects.content import arguments, count, load
+from breakloop.dialects.encoding import EncodingError, Unpacker
 from breakloop.model.call import Answer, ToolCall, Usage
+
+if TYPE_CHECKING:
+    from breakloop.dialects.base import Dialect
 
 TEXT_MAX_CHARS: Final = 64 * 1024
 CALLS_MAX: Final = 1000
@@ -513,3 +521,229 @@ def sse_event(fields: Json) -> bytes:
 def named_event(fields: Json) -> bytes:
     """Return an event named by its `type`."""
     return b"event: " + str(fields["type"]).encode("ascii", "replace") + b"\n" + sse_event(fields)
+
+
+Form = Literal["stream", "body"]
+STREAM: Final = "stream"
+BODY: Final = "body"
+
+UNPACKED_MAX: Final = 64 * 1024 * 1024
+BODY_MAX_BYTES: Final = 10 * 1024 * 1024
+# A larger piece does not come from a network read: it was decompressed from a small one. A quarter of a megabyte of
+# gzip can hold forty megabytes of tiny events, which take half a minute to read.
+_PIECE_MAX_BYTES: Final = 1024 * 1024
+_BAD_MAX: Final = 100  # unreadable events in a row after which reading stops
+_TAIL_BYTES: Final = 4096  # kept of a body that is too large: token counts are near its end
+_EVENTS: Final = b"text/event-stream"
+_JSON: Final = frozenset((b"application/json", b"text/json"))
+_BAD: Final = (ValueError, RecursionError)  # broken JSON, an unexpected type, unlimited nesting
+
+
+def form_of(content_type: bytes, *, streamed: bool = False) -> Form | None:
+    """Return whether an answer is a `STREAM` or a `BODY`; None if there is nothing to read. `streamed` (requested)
+    applies if no type is given."""
+    kind = content_type.partition(b";")[0].strip().lower()
+    if kind == _EVENTS or (not kind and streamed):
+        return STREAM
+    return BODY if kind in _JSON or kind.endswith(b"+json") or not kind else None
+
+
+GiveUp = Callable[[str], None]  # called with the reason
+
+
+def unpacker(encoding: bytes) -> Unpacker | None:
+    """Return a decompressor for a `Content-Encoding`; None if the answer is not compressed. Raises `EncodingError`."""
+    if not encoding or encoding.strip().lower() == b"identity":
+        return None
+    return Unpacker(encoding, UNPACKED_MAX)
+
+
+class PassingAnswer:
+    """Decompresses an answer while it passes and feeds it to its reader. If it cannot be read it passes unread, and
+    `give_up` is called with the reason."""
+
+    __slots__ = ("_give_up", "_reader", "_unpacker")
+
+    def __init__(self, reader: AnswerReader, unpacker: Unpacker | None, give_up: GiveUp) -> None:
+        self._reader: AnswerReader | None = reader
+        self._unpacker = unpacker
+        self._give_up = give_up
+
+    def feed(self, content: list[bytes]) -> bool:
+        """Read what was just passed on; return whether to cut the answer. This class never does, subclasses may."""
+        reader = self._reader
+        if reader is None:
+            return False
+        try:
+            for piece in content:
+                reader.feed(piece if self._unpacker is None else self._unpacker.feed(piece))
+        except EncodingError as error:
+            self._stop(error.reason)
+        except Exception:  # noqa: BLE001 - the outermost edge: a fault in reading must not end an answer
+            self._stop("fault")
+        return False
+
+    def answer(self, status: int, *, complete: bool) -> Answer:
+        """Return the answer as far as it was read."""
+        if self._reader is not None:
+            try:
+                answer = self._reader.answer(status, complete=complete)
+                if self._reader.unreadable:
+                    self._give_up("unreadable")
+                return answer
+            except Exception:  # noqa: BLE001 - as in `feed`
+                self._stop("fault")
+        return Answer(status, complete=complete)
+
+    def _stop(self, reason: str) -> None:
+        self._reader = self._unpacker = None
+        self._give_up(reason)
+
+
+class StreamReader:
+    """Reads events as they come."""
+
+    __slots__ = ("_bad", "_builder", "_events", "_read", "_split")
+
+    def __init__(self, builder: AnswerBuilder, max_bytes: int = EVENT_MAX_BYTES) -> None:
+        self._builder = builder
+        self._events = SseParser(max_bytes)
+        self._split: Callable[[bytes], Sequence[bytes]] = self._events.feed
+        self._bad = 0  # unreadable events in a row
+        self._read = builder.read_event
+
+    @property
+    def unreadable(self) -> int:
+        """The number of events that were too long or not JSON."""
+        return self._builder.unreadable + self._events.skipped
+
+    def feed(self, content: bytes) -> None:
+        """Read the events that these bytes complete. Reading stops at content that is made to be expensive."""
+        if len(content) > _PIECE_MAX_BYTES:
+            self._stop()
+        else:
+            self._take(self._split(content))
+
+    def _take(self, payloads: Sequence[bytes]) -> None:
+        builder = self._builder
+        for payload in payloads:
+            before = builder.unreadable
+            try:
+                self._read(payload)
+            except _BAD:
+                builder.unreadable += 1
+            self._bad = self._bad + 1 if builder.unreadable > before else 0
+            if self._bad > _BAD_MAX:
+                self._stop()
+                break
+
+    def _stop(self) -> None:
+        self._builder.unreadable += 1
+        self._split = _no_events
+
+    def answer(self, status: int, *, complete: bool) -> Answer:
+        """Return the answer; `complete`: by HTTP, all of it was received. The dialect's end mark takes precedence."""
+        builder = self._builder
+        before = builder.unreadable
+        self._take(self._events.finish())
+        if not complete:
+            builder.unreadable = before  # half an event is to be expected
+        return builder.build(status, complete=builder.is_complete(closed=complete))
+
+
+def _no_events(_content: bytes) -> Sequence[bytes]:
+    return ()
+
+
+class ListeningReader(StreamReader):
+    """Reads events, reports them to a listener, and can end the stream. For dialects with `ends_streams`."""
+
+    __slots__ = ("_dialect", "_read_event", "_state", "_stopped")
+
+    def __init__(self, dialect: Dialect, listener: StreamListener) -> None:
+        self._dialect = dialect
+        builder = dialect.answer_builder(listener)
+        super().__init__(builder)
+        self._state = StreamState(dialect.kept_events)
+        self._read_event = builder.read_event
+        self._read = self._read_and_note
+        self._stopped = False
+
+    def _read_and_note(self, payload: bytes) -> None:
+        builder = self._builder
+        builder.has_spoken = False
+        self._read_event(payload)
+        if builder.has_spoken:  # as most events; these need no search
+            self._state.last = payload
+        else:
+            self._state.note(payload)
+
+    def _stop(self) -> None:
+        super()._stop()
+        self._stopped = True
+
+    def ending(self, choices: Sequence[int], chars: int) -> bytes:
+        """Return the events that would end the stream now; b"" if that is impossible, or it has ended.
+
+        `choices` are the answers that are still open, `chars` is the length of all text and reasoning.
+        """
+        builder = self._builder
+        if self._stopped or builder.ended or builder.error or not choices or (builder.SINGLE and builder.finish):
+            return b""
+        usage = None if builder.usage is None else builder.read_usage(builder.usage)
+        return self._dialect.end_stream(StreamEnd(self._state, builder.current_text(), usage, choices, chars))
+
+
+class WholeAnswerReader:
+    """Collects a body and reads it at its end. If it is too large, its token counts may still be found."""
+
+    __slots__ = ("_body", "_builder", "_max_bytes", "_size", "_tail", "unreadable")
+
+    def __init__(self, builder: AnswerBuilder, max_bytes: int = BODY_MAX_BYTES) -> None:
+        self._builder = builder
+        self._max_bytes = max_bytes
+        self._body: bytes | bytearray = b""  # not a list: pieces of one byte would take 40 times their size
+        self._size = 0
+        self._tail = b""
+        self.unreadable = 0
+
+    def feed(self, content: bytes) -> None:
+        self._size += len(content)
+        if self._size > self._max_bytes:
+            self._tail = bytes((self._tail + self._body + content)[-_TAIL_BYTES:])
+            self._body = b""
+        elif not self._body:
+            self._body = content
+        else:
+            if isinstance(self._body, bytes):
+                self._body = bytearray(self._body)
+            self._body += content
+
+    def answer(self, status: int, *, complete: bool) -> Answer:
+        """Return the answer. It is complete by HTTP, and if it could be decoded or was too large to be."""
+        builder = self._builder
+        body, self._body = bytes(self._body), b""
+        if body.startswith((b"data:", b"event:")):  # a stream, whatever its content type
+            events = StreamReader(builder, self._max_bytes)
+            events.feed(body)
+            return events.answer(status, complete=complete)
+        try:
+            if self._size > self._max_bytes:
+                self.unreadable = 1
+                self._read_usage_from_tail()
+            elif body and not builder.read_body(body):
+                self.unreadable, complete = 1, False
+        except _BAD:
+            self.unreadable = 1
+        failed = bool(builder.error) and builder.FAILS and status < 400
+        return builder.build(status, complete=complete and not failed)
+
+    def _read_usage_from_tail(self) -> None:
+        # Quotes inside a text are escaped, so this is a field.
+        _, found, after = self._tail.rpartition(b'"%s":' % self._builder.USAGE.encode())
+        if found:
+            fields, _ = json.JSONDecoder().raw_decode(after.decode("utf-8", "replace").lstrip())
+            self._builder.usage = fields if isinstance(fields, dict) else None
+
+
+AnswerReader = StreamReader | WholeAnswerReader

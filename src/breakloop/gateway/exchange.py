@@ -23,9 +23,10 @@ import msgspec
 
 from breakloop.detect.stream import CUT, WARN, StreamWatch
 from breakloop.dialects import registry
+from breakloop.dialects.answers import STREAM, GiveUp, ListeningReader, PassingAnswer, form_of, unpacker
+from breakloop.dialects.base import Dialect
 from breakloop.dialects.encoding import EncodingError, Unpacker
 from breakloop.dialects.mcp import rpc_stub
-from breakloop.dialects.reader import STREAM, GiveUp, ListeningReader, PassingAnswer, form_of, reader_of, unpacker
 from breakloop.dialects.usage_request import UsageStrip
 from breakloop.gateway.http_request import CLOSE, Reply, Request
 from breakloop.gateway.http_response import (
@@ -152,7 +153,7 @@ class GuardedAnswer(PassingAnswer):
 
     __slots__ = ("_stream", "_tail", "_watch")
 
-    def __init__(self, dialect: str, unpacker: Unpacker | None, give_up: GiveUp, watch: StreamWatch) -> None:
+    def __init__(self, dialect: Dialect, unpacker: Unpacker | None, give_up: GiveUp, watch: StreamWatch) -> None:
         self._watch = watch
         self._stream = ListeningReader(dialect, watch)
         super().__init__(self._stream, unpacker, give_up)
@@ -220,17 +221,18 @@ def read_response(
     `watch` makes the watch of a streamed response; its argument is whether the stream can be cut. It cannot where the
     client already knows its length, or where it is compressed.
     """
-    form = form_of(chat.dialect, head.headers.get("content-type", b""), streamed=chat.stream)
-    if form is None:
+    dialect = registry.DIALECTS.get(chat.dialect)
+    form = form_of(head.headers.get("content-type", b""), streamed=chat.stream)
+    if dialect is None or form is None:
         return None
     try:
         decoder = unpacker(head.headers.get("content-encoding", b""))
     except EncodingError as error:
         give_up(error.reason)
         return None
-    if watch is not None and form == STREAM and registry.DIALECTS[chat.dialect].ends_streams:
-        return GuardedAnswer(chat.dialect, decoder, give_up, watch(decoder is None and head.length < 0))
-    return PassingAnswer(reader_of(chat.dialect, form), decoder, give_up)
+    if watch is not None and form == STREAM and dialect.ends_streams:
+        return GuardedAnswer(dialect, decoder, give_up, watch(decoder is None and head.length < 0))
+    return PassingAnswer(dialect.reader(form), decoder, give_up)
 
 
 class Exchange:

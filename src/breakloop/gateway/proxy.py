@@ -16,7 +16,7 @@ from urllib.parse import unquote_to_bytes
 
 from breakloop.detect.stream import CUT, StreamWatch, watch_stream
 from breakloop.dialects import registry
-from breakloop.dialects.reader import PassingAnswer
+from breakloop.dialects.answers import PassingAnswer
 from breakloop.engine.fold import denial
 from breakloop.gateway.admission import JSON, Admission
 from breakloop.gateway.decision import DecisionHandler

@@ -9,7 +9,6 @@ from typing import Any, Literal, NamedTuple, ParamSpec, Protocol, Self, TypeVar,
 
 from breakloop.clock import Clock
 from breakloop.dialects import openai_chat, registry
-from breakloop.dialects.reader import reader
 from breakloop.errors import SettingsError
 from breakloop.exceptions import DeniedError, error_for
 from breakloop.model.call import Answer, marked
@@ -270,7 +269,7 @@ def answer_in(result: Any) -> Answer:
     if not isinstance(content, Mapping):
         return ANSWERED
     dialect = registry.DIALECTS.of_answer(content)
-    reading = None if dialect is None else reader(dialect.name, b"application/json")
+    reading = None if dialect is None else registry.reader(dialect.name, b"application/json")
     if reading is None:
         return ANSWERED
     try:

@@ -9,8 +9,8 @@ from functools import cache
 from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar
 
 from breakloop.dialects import denial, mcp, registry
+from breakloop.dialects.answers import PassingAnswer, unpacker
 from breakloop.dialects.encoding import EncodingError
-from breakloop.dialects.reader import PassingAnswer, reader, unpacker
 from breakloop.model.call import CLIENT_LEFT, NO_ANSWER, Answer, Call
 from breakloop.model.verdict import REASONS, Decision, LoopFinding, Verdict
 from breakloop.sdk.core import IO, Outcome, run_blocking
@@ -65,7 +65,7 @@ def _passing_answer(decision: Decision, content_type: bytes, encoding: bytes) ->
     """Return a reader of the response; None if only its status counts."""
     call = handle_of(decision).call
     chat = registry.head_of(call) if call is not None else None
-    found = reader(chat.dialect, content_type, streamed=chat.stream) if chat is not None else None
+    found = registry.reader(chat.dialect, content_type, streamed=chat.stream) if chat is not None else None
     try:
         return PassingAnswer(found, unpacker(encoding), _ignore_unreadable) if found is not None else None
     except EncodingError:

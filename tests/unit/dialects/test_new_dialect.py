@@ -8,8 +8,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from breakloop.dialects import denial, reader, registry
-from breakloop.dialects.answers import AnswerBuilder, StreamEnd, StreamListener, event_fields, named_event, tokens, word
+from breakloop.dialects import denial, registry
+from breakloop.dialects.answers import (
+    AnswerBuilder,
+    ListeningReader,
+    StreamEnd,
+    StreamListener,
+    event_fields,
+    named_event,
+    tokens,
+    word,
+)
 from breakloop.dialects.base import BodyFields, Dialect, item_at
 from breakloop.dialects.content import arguments, as_list, text
 from breakloop.dialects.session_ids import BodyModel
@@ -168,7 +177,7 @@ def test_its_newest_step_is_read() -> None:
 def test_its_answers_are_read_whole_and_streamed(streamed: bool) -> None:
     """Text, calls and token counts (C-8)."""
     sent = events(*SAID, OVER) if streamed else json.dumps(SAID[0] | {"reply": "Not found."} | OVER).encode()
-    reading = reader.reader("acme_turns", b"text/event-stream" if streamed else b"application/json")
+    reading = registry.reader("acme_turns", b"text/event-stream" if streamed else b"application/json")
     assert reading is not None
     reading.feed(sent)
     answer = reading.answer(200, complete=True)
@@ -194,7 +203,7 @@ class Listener:
 def test_its_streams_are_watched_and_ended() -> None:
     """The stream guard reads along, and ends a stream as the dialect does (LD-8)."""
     listener = Listener()
-    reading = reader.ListeningReader("acme_turns", listener)
+    reading = ListeningReader(registry.DIALECTS["acme_turns"], listener)
     reading.feed(events(*SAID))
     assert (listener.text, listener.reasoning) == ("Not found.", "Hm.")
     ending = reading.ending([0], 10)

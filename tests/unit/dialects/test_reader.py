@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from breakloop.dialects.reader import StreamReader, WholeAnswerReader, reader
+from breakloop.dialects.answers import StreamReader, WholeAnswerReader
+from breakloop.dialects.registry import reader
 from breakloop.model.call import Answer, Usage
 from tests.unit.dialects.recorded.everything import EVERYTHING
 from tests.unit.dialects.recorded.openai import COUNT, TEXT, USAGE, WHOLE, chunk, delta

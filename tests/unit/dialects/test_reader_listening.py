@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from breakloop.dialects import registry
-from breakloop.dialects.answers import SseParser
-from breakloop.dialects.reader import ListeningReader, reader
+from breakloop.dialects.answers import ListeningReader, SseParser
+from breakloop.dialects.registry import DIALECTS, reader
 from tests.unit.dialects.recorded.everything import EVERYTHING
 from tests.unit.dialects.recorded.shape import SSE, Recorded, events, named
 
@@ -44,7 +44,7 @@ class Notes:
 
 def hear(dialect: str, body: bytes) -> tuple[Notes, ListeningReader]:
     notes = Notes()
-    overheard = ListeningReader(dialect, notes)
+    overheard = ListeningReader(DIALECTS[dialect], notes)
     overheard.feed(body)
     return notes, overheard
 

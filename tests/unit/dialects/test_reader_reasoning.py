@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from breakloop.dialects.reader import ListeningReader
+from breakloop.dialects.answers import ListeningReader
+from breakloop.dialects.registry import DIALECTS
 from tests.unit.dialects.recorded.shape import events
 
 
@@ -28,7 +29,7 @@ class Listener:
 
 def read(dialect: str, payload: Any) -> list[tuple[int, str]]:
     listener = Listener()
-    ListeningReader(dialect, listener).feed(events(payload))
+    ListeningReader(DIALECTS[dialect], listener).feed(events(payload))
     return listener.pieces
 
 

@@ -16,7 +16,7 @@ from openai.types.responses import ResponseIncompleteEvent
 
 from breakloop.dialects import registry
 from breakloop.dialects.answers import ITEMS_MAX_BYTES, SseParser, StreamEnd, StreamState
-from breakloop.dialects.reader import reader
+from breakloop.dialects.registry import reader
 from breakloop.model.call import Usage
 from tests.unit.dialects.recorded.shape import SSE, dump, events, named
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from breakloop.dialects.reader import reader
+from breakloop.dialects.registry import reader
 from breakloop.gateway.connection import Connection
 from breakloop.gateway.http_request import HeadParser, RequestLimits
 from breakloop.gateway.upstream import UpstreamConnection

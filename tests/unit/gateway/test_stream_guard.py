@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from breakloop.detect.stream import MAX_PROBED_CHOICES, RepetitionWatch
-from breakloop.dialects.reader import ListeningReader, PassingAnswer, StreamReader
+from breakloop.dialects import registry
+from breakloop.dialects.answers import ListeningReader, PassingAnswer, StreamReader
 from breakloop.engine.engine import Engine
 from breakloop.gateway.connection import Phase
 from breakloop.gateway.exchange import GuardedAnswer, read_response
@@ -465,6 +466,6 @@ def test_a_fault_in_telling_of_it_is_counted(proxy: Proxy, monkeypatch: pytest.M
 
 def test_a_response_that_is_only_read_is_never_cut() -> None:
     watch = RepetitionWatch(lambda *_: None)
-    reading = PassingAnswer(ListeningReader("openai_chat", watch), None, lambda _why: None)
+    reading = PassingAnswer(ListeningReader(registry.DIALECTS["openai_chat"], watch), None, lambda _why: None)
     assert not reading.feed(LOOP)
     assert watch.found

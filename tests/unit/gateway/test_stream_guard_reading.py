@@ -8,7 +8,7 @@ import zlib
 
 import pytest
 
-from breakloop.dialects.reader import PassingAnswer
+from breakloop.dialects.answers import PassingAnswer
 from breakloop.gateway.exchange import read_response
 from breakloop.gateway.http_response import ResponseHead
 from breakloop.model.call import Answer, Chat

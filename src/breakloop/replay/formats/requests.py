@@ -14,7 +14,6 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from breakloop.dialects import anthropic, registry, session_ids
-from breakloop.dialects import reader as answers
 from breakloop.dialects.content import arguments, as_list, clean, content, json_text, text
 from breakloop.model.call import SECRET_HEADERS, Answer, ToolCall
 from breakloop.policy.descriptors import canonical_header
@@ -113,7 +112,7 @@ def answer_of(dialect: str, response: object, failed: int = 0) -> Answer:
         return Answer(failed or 0)
     if isinstance(response, str) and not response.startswith(("data:", "event:")):
         return Answer(status, response, complete=status < 400)
-    reader = answers.reader(dialect, b"")
+    reader = registry.reader(dialect, b"")
     if reader is None:
         return Answer(status, complete=True)
     reader.feed(_bytes(dialect, response))

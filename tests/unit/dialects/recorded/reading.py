@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from breakloop.dialects.reader import AnswerReader, reader
+from breakloop.dialects.answers import AnswerReader
+from breakloop.dialects.registry import reader
 from breakloop.model.call import Answer
 from tests.unit.dialects.recorded.shape import JSON, SSE, Recorded, dump, events
 
