@@ -8,7 +8,8 @@ import zlib
 
 import pytest
 
-from breakloop.dialects.answers import PassingAnswer
+from breakloop.dialects.answers import PassingAnswer, WholeAnswerReader
+from breakloop.dialects.registry import DIALECTS
 from breakloop.gateway.exchange import read_response
 from breakloop.gateway.http_response import ResponseHead
 from breakloop.model.call import Answer, Chat
@@ -73,10 +74,8 @@ def test_nothing_to_read(dialect: str, kind: str) -> None:
     assert read_response(chat(dialect), head(content_type=kind), lambda _why: None) is None
 
 
-class Broken:
+class Broken(WholeAnswerReader):
     """A reader with a mistake in it."""
-
-    unreadable = 0
 
     def feed(self, content: bytes) -> None:
         if content == b"bad":
@@ -89,7 +88,7 @@ class Broken:
 @pytest.mark.parametrize("piece", [b"bad", b"good"])
 def test_a_mistake_of_a_reader_is_the_end_of_reading_only(piece: bytes) -> None:
     why: list[str] = []
-    reading = PassingAnswer(Broken(), None, why.append)
+    reading = PassingAnswer(Broken(DIALECTS["openai_chat"].answer_builder()), None, why.append)
     reading.feed([piece])
     reading.feed([piece])
     assert reading.answer(200, complete=False) == Answer(200, complete=False)
