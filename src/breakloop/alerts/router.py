@@ -93,13 +93,6 @@ class RuleState:
     count: int = 0
     until: float = math.inf  # over by then unless another event arrives
 
-    def to_json(self) -> str:
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> RuleState:
-        return cls(**json.loads(text))
-
 
 @dataclass(frozen=True, slots=True)
 class AlertNotice:
@@ -272,13 +265,13 @@ def save_states(file: sqlite3.Connection, change: RuleStateChange) -> None:
         if state is None:
             file.execute("DELETE FROM standing WHERE rule = ? AND key = ?", (rule, key))
         else:
-            file.execute("INSERT OR REPLACE INTO standing VALUES (?, ?, ?)", (rule, key, state.to_json()))
+            file.execute("INSERT OR REPLACE INTO standing VALUES (?, ?, ?)", (rule, key, json.dumps(asdict(state))))
     for rule, at in change.last_at.items():
         file.execute("INSERT OR REPLACE INTO standing VALUES (?, ?, ?)", (rule, _LAST, str(at)))
 
 
 def _read_state(text: str) -> RuleState | None:
     try:
-        return RuleState.from_json(text)
+        return RuleState(**json.loads(text))
     except (ValueError, TypeError):  # written by another version
         return None

@@ -326,16 +326,9 @@ class Alerts:
     def rules(self) -> list[Mapping[str, Any]]:
         """Return the configured alert rules, and when each last alerted."""
         return [
-            {
-                "name": rule.name,
+            rule.model_dump(exclude={"targets"})
+            | {
                 "type": ", ".join(rule.type),
-                "agent": rule.agent,
-                "project": rule.project,
-                "min_action": rule.min_action,
-                "cooldown_seconds": rule.cooldown_seconds,
-                "repeat_seconds": rule.repeat_seconds,
-                "recovery": rule.recovery,
-                "shadow": rule.shadow,
                 "targets": list(dict.fromkeys(rule.targets)),
                 "last_at": self._router.last_at(rule.name),
             }

@@ -10,6 +10,7 @@ import ssl
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -345,24 +346,17 @@ def price_list(settings: Settings, clock: Clock) -> PriceList:
     )
 
 
-class LazyPrices:
-    """Prices that are loaded at the first use: most bundles need none."""
+def lazy_prices(settings: Settings, clock: Clock) -> Callable[[], Prices]:
+    """Return a function that reads the prices at its first call: most bundles need none."""
 
-    __slots__ = ("_clock", "_prices", "_settings")
+    @cache
+    def prices() -> Prices:
+        found = price_list(settings, clock)
+        for problem in found.problems:
+            log(logging.WARNING, "prices.problem", {"problem": str(problem)})
+        return found.prices
 
-    def __init__(self, settings: Settings, clock: Clock) -> None:
-        self._settings = settings
-        self._clock = clock
-        self._prices: Prices | None = None
-
-    def __call__(self) -> Prices:
-        """Return the prices. Problems of the price file are logged."""
-        if self._prices is None:
-            found = price_list(self._settings, self._clock)
-            for problem in found.problems:
-                log(logging.WARNING, "prices.problem", {"problem": str(problem)})
-            self._prices = found.prices
-        return self._prices
+    return prices
 
 
 # Requests leave no reference cycles (measured over 20,000), so collections are rare; a small one pauses for about 1 ms.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import uvloop
 
 from breakloop.app import build
-from breakloop.app.build import LazyPrices, bundle_source, tune
+from breakloop.app.build import bundle_source, lazy_prices, tune
 from breakloop.app.jobs import Job, aside, forever
 from breakloop.app.state import ProcessState, StateConnection, open_state
 from breakloop.clock import Clock, SystemClock
@@ -58,7 +58,7 @@ class Runtime:
         self.started_at = self.clock.now()
         self.bus = EventBus() if build.operations_wanted(settings) else None
         self.events = self.make_events()
-        self._prices = LazyPrices(settings, self.clock)
+        self._prices = lazy_prices(settings, self.clock)
         self.data = self.make_data_dir()
         self.secret = self.data.secret(opened.secret or settings.secret.get_secret_value(), settings.secret_file)
         self.descriptors = Descriptors(build.context(settings, self.secret), self.clock)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from breakloop.alerts import router as module
-from breakloop.alerts.router import FIRING, RECOVERED, AlertNotice, AlertRouter, RuleState, payload
+from breakloop.alerts.router import FIRING, RECOVERED, AlertNotice, AlertRouter, payload
 from breakloop.alerts.rules import QUIET_S, AlertRule
 from breakloop.model import events
 from breakloop.model.events import Event
@@ -141,13 +141,6 @@ def test_nothing_has_changed_until_it_is_on_disk() -> None:
     router.accept(change)
     assert router.last_at("loops") == NOW
     assert router.last_at("other") is None
-
-
-def test_standings_are_kept_as_text() -> None:
-    told = Told()
-    told(loop())
-    (standing,) = told.router.states.values()
-    assert RuleState.from_json(standing.to_json()) == standing
 
 
 def test_they_are_forgotten_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,8 +12,7 @@ import pytest
 from standardwebhooks import Webhook
 
 from breakloop.alerts.channels.base import Target
-from breakloop.alerts.channels.pagerduty import PagerDutyTarget
-from breakloop.alerts.channels.slack import SlackTarget
+from breakloop.alerts.channels.services import PagerDutyTarget, SlackTarget
 from breakloop.alerts.delivery import FILE
 from breakloop.alerts.service import TEST, AlertConfig, Alerts
 from breakloop.clock import FakeClock, SystemClock

@@ -13,8 +13,7 @@ import pytest
 from breakloop.alerts import router as states
 from breakloop.alerts import service as module
 from breakloop.alerts.channels.base import Target
-from breakloop.alerts.channels.pagerduty import PagerDutyTarget
-from breakloop.alerts.channels.slack import SlackTarget
+from breakloop.alerts.channels.services import PagerDutyTarget, SlackTarget
 from breakloop.alerts.channels.webhook import WebhookTarget
 from breakloop.alerts.delivery import AlertDatabase, Outbox
 from breakloop.alerts.router import AlertRouter

@@ -11,11 +11,9 @@ import pytest
 from pydantic import Field, SecretStr
 
 from breakloop.alerts.channels import secret_references
-from breakloop.alerts.channels.apprise import AppriseAlerts
 from breakloop.alerts.channels.base import Secret, Url, names_secret
 from breakloop.alerts.channels.email import EmailAlerts
-from breakloop.alerts.channels.pagerduty import PagerDutyAlerts
-from breakloop.alerts.channels.slack import SlackAlerts
+from breakloop.alerts.channels.services import AppriseAlerts, PagerDutyAlerts, SlackAlerts
 from breakloop.alerts.channels.webhook import WebhookAlerts
 from breakloop.config.loader import (
     alert_secrets,

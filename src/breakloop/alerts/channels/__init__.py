@@ -1,4 +1,4 @@
-"""Alert channels: webhook, email, Slack, PagerDuty and apprise, each in its own module."""
+"""Alert channels: webhook, email, Slack, PagerDuty and apprise."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Union
 from pydantic import Field, GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
-from breakloop.alerts.channels.apprise import AppriseAlerts
 from breakloop.alerts.channels.base import SECRET, ChannelSettings, names_secret
 from breakloop.alerts.channels.email import EmailAlerts
-from breakloop.alerts.channels.pagerduty import PagerDutyAlerts
-from breakloop.alerts.channels.slack import SlackAlerts
+from breakloop.alerts.channels.services import AppriseAlerts, PagerDutyAlerts, SlackAlerts
 from breakloop.alerts.channels.webhook import WebhookAlerts
 from breakloop.policy.schema.types import Model, Text, fault
 

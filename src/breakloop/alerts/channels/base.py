@@ -1,7 +1,7 @@
 """The parts every alert channel shares: the base classes of its settings and its target, and the types of fields.
 
-A new channel is one module beside this one, with a subclass of `ChannelSettings` and a subclass of `Target`, and one
-row in `channels.CHANNELS`. `config.settings` imports these modules, so they import neither asyncio nor a database.
+A new channel is a subclass of `ChannelSettings` and a subclass of `Target`, in `services` or in a module beside it, and
+one row in `channels.CHANNELS`. `config.settings` imports these modules, so they import neither asyncio nor a database.
 """
 
 from __future__ import annotations

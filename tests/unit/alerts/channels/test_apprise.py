@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from breakloop.alerts.channels.apprise import apprise_target
 from breakloop.alerts.channels.base import Delivery
+from breakloop.alerts.channels.services import apprise_target
 from breakloop.errors import AlertError
 from tests.alert_world import CANARY, loop, means, notice_body, receiver, released
 

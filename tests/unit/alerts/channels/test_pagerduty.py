@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from breakloop.alerts.channels.base import Delivery
-from breakloop.alerts.channels.pagerduty import URL, PagerDutyTarget, pagerduty_event
+from breakloop.alerts.channels.services import PAGERDUTY_URL, PagerDutyTarget, pagerduty_event
 from breakloop.alerts.messages import message_of
 from tests.alert_world import CANARY, loop, means, notice_body, receiver, released
 
@@ -34,7 +34,7 @@ def test_trigger_and_resolve() -> None:
 def test_its_key_is_not_shown() -> None:
     """Its key is not shown (Y-1)."""
     target = PagerDutyTarget(means(), CANARY)
-    assert target.url == URL
+    assert target.url == PAGERDUTY_URL
     assert CANARY not in repr(target)
 
 

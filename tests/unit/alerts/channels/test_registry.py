@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from breakloop.alerts.channels.email import EmailTarget
-from breakloop.alerts.channels.pagerduty import PagerDutyTarget
-from breakloop.alerts.channels.slack import SlackTarget
+from breakloop.alerts.channels.services import PagerDutyTarget, SlackTarget
 from breakloop.alerts.channels.webhook import WebhookTarget, new_secret
 from breakloop.alerts.service import AlertConfig, configure
 from breakloop.config import loader
@@ -77,7 +76,7 @@ def test_secrets_that_cannot_be_used(name: str, value: str) -> None:
 
 
 def test_apprise(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("breakloop.alerts.channels.apprise.apprise_target", lambda _means, urls, link: (urls, link))
+    monkeypatch.setattr("breakloop.alerts.channels.services.apprise_target", lambda _means, urls, link: (urls, link))
     found = made({"x": {"type": "apprise", "urls": ["env:A", "env:B"]}}, {"A": "json://a", "B": "json://b"})
     targets: dict[str, Any] = dict(found.targets)
     assert targets == {"x": (["json://a", "json://b"], "https://ops.example")}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from breakloop.alerts.channels.base import Delivery
-from breakloop.alerts.channels.slack import SlackTarget, slack_message
+from breakloop.alerts.channels.services import SlackTarget, slack_message
 from breakloop.alerts.messages import message_of
 from tests.alert_world import CANARY, loop, means, notice_body, receiver, released
 
