@@ -10,7 +10,7 @@ import click
 
 from breakloop.cli.main import USAGE
 from breakloop.errors import BreakloopError
-from breakloop.integrations.mcp_stdio import NotStartedError, Relay, StdioGuard
+from breakloop.integrations.mcp import NotStartedError, Relay, StdioGuard
 from breakloop.sdk.context import configured_url, gateway_token
 from breakloop.sdk.requests import STEPS_ONLY
 from breakloop.sdk.toolkit import Run

@@ -9,7 +9,7 @@ import pytest
 
 from breakloop import Guard
 from breakloop.clock import FakeClock
-from breakloop.integrations.mcp_stdio import RelayedMessage, StdioGuard
+from breakloop.integrations.mcp import StdioGuard
 from breakloop.sdk.requests import BODY_MAX_BYTES, STEPS_ONLY
 from breakloop.sdk.toolkit import Run
 from tests.unit.sdk.backends import DENIED, WARNED, ScriptedBackend
@@ -38,17 +38,16 @@ def test_a_loop_is_warned_then_refused(clock: FakeClock) -> None:
     talk = StdioGuard(lambda: run)
     said: list[dict[str, Any]] = []
     for number in range(5):
-        assert talk.from_client(call(number, q="x")) == RelayedMessage(to_server=call(number, q="x"))
+        assert talk.from_client(call(number, q="x")) == b""
         said.append(json.loads(talk.from_server(result(number))))
     assert [len(one["result"]["content"]) for one in said] == [1, 1, 2, 2, 2]
     refused = talk.from_client(call("six", q="x"))
-    assert refused.to_server == b""
-    answer = json.loads(refused.to_client)
+    answer = json.loads(refused)
     assert (answer["jsonrpc"], answer["id"], answer["result"]["isError"]) == ("2.0", "six", True)
     assert "recursive_loop_detected" in answer["result"]["content"][0]["text"]
-    assert refused.to_client.endswith(b"\n")
-    assert refused.to_client.count(b"\n") == 1
-    assert talk.from_client(call(7, q="y")).to_server
+    assert refused.endswith(b"\n")
+    assert refused.count(b"\n") == 1
+    assert talk.from_client(call(7, q="y")) == b""
 
 
 @pytest.mark.parametrize(
@@ -68,7 +67,7 @@ def test_a_loop_is_warned_then_refused(clock: FakeClock) -> None:
 def test_what_is_no_call_passes(line: bytes) -> None:
     """Byte for byte, unjudged (P-3)."""
     talk, backend = between(DENIED)
-    assert talk.from_client(line) == RelayedMessage(to_server=line)
+    assert talk.from_client(line) == b""
     assert backend.calls == []
 
 
@@ -132,19 +131,19 @@ def test_a_cancelled_call_is_no_step() -> None:
     talk, backend = between(WARNED)
     talk.from_client(call(4))
     cancel = b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":4}}\n'
-    assert talk.from_client(cancel) == RelayedMessage(to_server=cancel)
+    assert talk.from_client(cancel) == b""
     assert talk.from_server(result(4)) == result(4)
     assert backend.calls == []
     odd = cancel.replace(b'{"requestId":4}', b"[]")
     talk.from_client(call(5))
-    assert talk.from_client(odd) == RelayedMessage(to_server=odd)
+    assert talk.from_client(odd) == b""
 
 
 def test_what_is_too_large_is_not_read() -> None:
     """A call or a result of more than ten megabytes passes (P-3)."""
     talk, backend = between(WARNED)
     large = call(q="x" * BODY_MAX_BYTES)
-    assert talk.from_client(large).to_server is large
+    assert talk.from_client(large) == b""
     talk.from_client(call(2))
     answer = result(2, "x" * BODY_MAX_BYTES)
     assert talk.from_server(answer) is answer
@@ -165,7 +164,7 @@ def test_in_shadow_nothing_changes(clock: FakeClock) -> None:
     run: Run = Guard(STEPS_ONLY, clock=clock).run()
     talk = StdioGuard(lambda: run, shadow=told.append)
     for number in range(8):
-        assert talk.from_client(call(number)).to_server == call(number)
+        assert talk.from_client(call(number)) == b""
         assert talk.from_server(result(number)) == result(number)
     assert told[0].startswith("You repeat yourself")
     assert told[-1].startswith("Blocked")

@@ -10,7 +10,7 @@ from contextlib import suppress
 import pytest
 
 from breakloop import Run
-from breakloop.integrations.mcp_stdio import LineReader, NotStartedError, Relay, RelayedMessage, StdioGuard
+from breakloop.integrations.mcp import LineReader, NotStartedError, Relay, StdioGuard
 
 ECHO = "import sys\nfor line in sys.stdin.buffer:\n    sys.stdout.buffer.write(line); sys.stdout.buffer.flush()"
 
@@ -26,9 +26,9 @@ class Silent(StdioGuard):
         super().__init__(no_run)
         self.heard: list[bytes] = []
 
-    def from_client(self, line: bytes) -> RelayedMessage:
+    def from_client(self, line: bytes) -> bytes:
         self.heard.append(line)
-        return RelayedMessage(to_client=b"refused\n") if line == b"refuse\n" else RelayedMessage(to_server=line)
+        return b"refused\n" if line == b"refuse\n" else b""
 
     def from_server(self, line: bytes) -> bytes:
         return line.upper()
@@ -40,7 +40,7 @@ class Broken(StdioGuard):
     def __init__(self) -> None:
         super().__init__(no_run)
 
-    def from_client(self, line: bytes) -> RelayedMessage:
+    def from_client(self, line: bytes) -> bytes:
         raise RuntimeError("canary")
 
     def from_server(self, line: bytes) -> bytes:
