@@ -10,6 +10,7 @@ lifespan events.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, MutableMapping
+from functools import partial
 from typing import Any, Final
 
 from breakloop.model.call import NO_ANSWER, Answer, Call
@@ -63,9 +64,7 @@ class GuardASGIMiddleware:
         if steered is not None and isinstance(receive, _ReplayedBody):
             receive.replace(steered)
             scope = {**scope, "headers": _resized(scope["headers"], len(steered))}
-        tapped = _TappedSend(
-            send, lambda status, kind, encoding: SettlingReader(self._toolkit, decision, status, kind, encoding)
-        )
+        tapped = _TappedSend(send, partial(SettlingReader, self._toolkit, decision))
         try:
             await self._app(scope, receive, tapped)
         except BaseException:

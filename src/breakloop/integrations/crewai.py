@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any, Final, Literal, Self, TypeVar
 
@@ -190,16 +191,14 @@ class GuardCrewHooks:
         return {"input_tokens": max(now[0] - before[0], 0), "output_tokens": max(now[1] - before[1], 0)}
 
 
+@dataclass
 class _AgentTask:
     """The work of an agent on a task."""
 
-    __slots__ = ("denied", "has_begun", "is_checked", "run")
-
-    def __init__(self, run: Run) -> None:
-        self.run = run
-        self.has_begun = False
-        self.is_checked = False  # the next model call, with the results that it is about
-        self.denied: dict[str, Decision] = {}  # between the hooks before and after a tool call
+    run: Run
+    has_begun: bool = False
+    is_checked: bool = False  # the next model call, with the results that it is about
+    denied: dict[str, Decision] = field(default_factory=dict)  # between the hooks before and after a tool call
 
     def check_text(self, messages: list[Any], usage: Mapping[str, int]) -> Decision:
         """Check a model call that follows a text instead of a tool result: the first one, or one after a reply."""

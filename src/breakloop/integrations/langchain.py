@@ -31,7 +31,7 @@ from breakloop.model.verdict import Decision
 from breakloop.sdk.context import UNNAMED, AgentContext, current_agent
 from breakloop.sdk.guard import Guard
 from breakloop.sdk.requests import arguments_text, chat_call, denial_details, make_answer, result_text, tool_call
-from breakloop.sdk.toolkit import GuardedCall, failed_answer, steps_guard, toolkit_of
+from breakloop.sdk.toolkit import GuardedCall, steps_guard, toolkit_of
 
 __all__ = ["GuardAgentMiddleware"]
 
@@ -117,7 +117,7 @@ class GuardAgentMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
             system = [request.system_message] if request.system_message else []
             context = self._context(request.state.get(MESSAGES) or request.messages)
             call = _chat(_model(request.model), [*system, *request.messages], request.tools, context)
-        return GuardedCall(call, context, self._denied, _answer, failed_answer)
+        return GuardedCall(call, context, self._denied, _answer)
 
     def _node_call(self, state: Any, model: str, key: str) -> GuardedCall:
         context, call = UNNAMED, None
@@ -126,7 +126,7 @@ class GuardAgentMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
             context = self._context(messages)
             call = _chat(model, messages, (), context)
         answer = partial(_update_answer, key=key)
-        return GuardedCall(call, context, lambda decision: {key: [self._denied(decision)]}, answer, failed_answer)
+        return GuardedCall(call, context, lambda decision: {key: [self._denied(decision)]}, answer)
 
     def _tool_call(self, request: ToolCallRequest) -> GuardedCall:
         made = request.tool_call

@@ -81,7 +81,7 @@ class Core:
 
     def fail_open(self) -> FailOpen:
         """Return a context manager that turns an error of breakloop into a counted fault."""
-        return FailOpen(self.fault)
+        return FailOpen(self)
 
     def fault(self, error: Exception, call: Call | None = None) -> Decision:
         """Count and log a fault, and allow the call. The log never holds what was asked about."""
@@ -200,10 +200,8 @@ class FailOpen:
     """`with core.fail_open():` around breakloop's own code in the program's path. An error in the block is counted and
     logged, and the program goes on after the block. A denial is not a fault and passes."""
 
-    __slots__ = ("_fault",)
-
-    def __init__(self, fault: Callable[[Exception], object]) -> None:
-        self._fault = fault
+    def __init__(self, core: Core) -> None:
+        self._core = core
 
     def __enter__(self) -> None:
         pass
@@ -211,7 +209,7 @@ class FailOpen:
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> bool:
         if not isinstance(error, Exception) or isinstance(error, DeniedError):
             return False
-        self._fault(error)
+        self._core.fault(error)
         return True
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, ParamSpec, Protocol, Self, TypeVar, overload
+from typing import Any, Literal, ParamSpec, Protocol, Self, TypeVar, overload
 
 from breakloop.clock import Clock
 from breakloop.dialects import openai_chat, registry
@@ -17,8 +17,8 @@ from breakloop.sdk.context import UNNAMED, AgentContext, shared_secret
 from breakloop.sdk.core import ANSWERED, IO, Backend, Outcome, both, wrapped
 from breakloop.sdk.local_backend import MEMORY, LocalBackend, Policy
 from breakloop.sdk.remote_backend import RemoteBackend
-from breakloop.sdk.requests import CHAT_PATH, ToolInvocation, chat_call, handle_of, json_body, make_answer, request_call
-from breakloop.sdk.toolkit import GuardedCall, Run, Toolkit, failed_answer
+from breakloop.sdk.requests import CHAT_PATH, ToolInvocation, chat_call, json_body, make_answer, request_call
+from breakloop.sdk.toolkit import GuardedCall, Run, Toolkit
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -195,14 +195,14 @@ class Guard:
         signature = inspect.signature(function)
 
         def prepare(*args: Any, **kwargs: Any) -> tuple[GuardedCall, Callable[[Decision], Any]]:
-            request = _request(signature, args, kwargs)
+            bound = signature.bind(*args, **kwargs)
+            call = chat_call(json_body(_chat_body(bound)), UNNAMED)
 
             def make(decision: Decision) -> Any:
-                _steer(request, decision)
-                return function(*request.bound.args, **request.bound.kwargs)
+                _add_note(bound.arguments, call.body, decision.note)
+                return function(*bound.args, **bound.kwargs)
 
-            call = chat_call(json_body(request.body), UNNAMED)
-            return GuardedCall(call, UNNAMED, _raise_denial, answer_in, failed_answer), make
+            return GuardedCall(call, UNNAMED, _raise_denial, answer_in), make
 
         return self._toolkit.wrap(function, prepare)
 
@@ -279,31 +279,22 @@ def answer_in(result: Any) -> Answer:
     return reading.answer(200, complete=True)
 
 
-class _Request(NamedTuple):
-    """The arguments of one call of the function, and the LLM request that they stand for."""
-
-    bound: inspect.BoundArguments
-    body: dict[str, Any]
-
-
-def _request(signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Request:
-    bound = signature.bind(*args, **kwargs)
+def _chat_body(bound: inspect.BoundArguments) -> dict[str, Any]:
+    """Return the LLM request that the arguments of a function stand for."""
     given: dict[str, Any] = dict(bound.arguments)
-    for parameter in signature.parameters.values():
+    for parameter in bound.signature.parameters.values():
         if parameter.kind is parameter.VAR_KEYWORD:
             given.update(given.pop(parameter.name, {}))
     messages = given.get("messages")
     if not isinstance(messages, list):
         prompt = next((value for value in given.values() if isinstance(value, str)), "")
         messages = [{"role": "user", "content": prompt}]
-    return _Request(bound, {"model": str(given.get("model", "unknown")), "messages": messages})
+    return {"model": str(given.get("model", "unknown")), "messages": messages}
 
 
-def _steer(request: _Request, decision: Decision) -> None:
+def _add_note(arguments: dict[str, Any], body: bytes, note: str) -> None:
     """Append the note of `steer` to the argument `messages`, if the function has one."""
-    call, arguments = handle_of(decision).call, request.bound.arguments
-    if not decision.note or call is None or not isinstance(arguments.get("messages"), list):
-        return
-    body = registry.DIALECTS[openai_chat.NAME].append_note(call.body, decision.note)
-    if body is not None:
-        arguments["messages"] = json.loads(body)["messages"]
+    if note and isinstance(arguments.get("messages"), list):
+        noted = registry.DIALECTS[openai_chat.NAME].append_note(body, note)
+        if noted is not None:
+            arguments["messages"] = json.loads(noted)["messages"]

@@ -13,7 +13,7 @@ from breakloop.dialects.answers import PassingAnswer, unpacker
 from breakloop.dialects.encoding import EncodingError
 from breakloop.model.call import CLIENT_LEFT, NO_ANSWER, Answer, Call
 from breakloop.model.verdict import REASONS, Decision, LoopFinding, Verdict
-from breakloop.sdk.core import IO, Outcome, run_blocking
+from breakloop.sdk.core import IO, Outcome, both, run_blocking
 from breakloop.sdk.guard import Guard
 from breakloop.sdk.requests import handle_of, is_readable, request_call
 from breakloop.sdk.toolkit import Toolkit, toolkit_of
@@ -40,18 +40,13 @@ class SettlingReader:
         if self._passing is not None:
             self._passing.feed([content])
 
-    def end(self, *, complete: bool) -> None:
-        """Settle. `complete` is False if the client gave up before the end."""
-        run_blocking(self._end(self._toolkit.blocking, complete=complete))
-
-    async def aend(self, *, complete: bool) -> None:
-        """Like `end`, on an event loop."""
-        await self._end(self._toolkit.asynchronous, complete=complete)
-
     async def _end(self, io: IO, *, complete: bool) -> None:
+        """Settle. `complete` is False if the client gave up before the end."""
         if not self._over:
             self._over = True
             await io.settle(self._decision, self._answer(complete=complete))
+
+    end, aend = both(_end)
 
     def _answer(self, *, complete: bool) -> Answer:
         if self._passing is None:
@@ -154,12 +149,6 @@ def with_body(request: Any, body: bytes) -> Any:
     return type(request)(request.method, request.url, headers=headers, content=body, extensions=request.extensions)
 
 
-def _response_reader(toolkit: Toolkit, decision: Decision, response: Any) -> SettlingReader:
-    kind = response.headers.get("content-type", "").encode("latin-1")
-    encoding = b"" if response.is_closed else response.headers.get("content-encoding", "").encode("latin-1")
-    return SettlingReader(toolkit, decision, response.status_code, kind, encoding)
-
-
 class _Tapped:
     """The stream of a response, which a `SettlingReader` reads as it passes."""
 
@@ -224,7 +213,9 @@ class _Transport(Generic[T]):
             await io.settle(decision, Answer(NO_ANSWER))
             return outcome
         response, stream = outcome.value, getattr(self.library, self._names[1])
-        along = _response_reader(toolkit_of(self.guard), decision, response)
+        kind = response.headers.get("content-type", "").encode("latin-1")
+        encoding = b"" if response.is_closed else response.headers.get("content-encoding", "").encode("latin-1")
+        along = SettlingReader(toolkit_of(self.guard), decision, response.status_code, kind, encoding)
         if response.is_closed:  # from a cache or a mock: it has been read
             along.feed(response.content)
             await along._end(io, complete=True)

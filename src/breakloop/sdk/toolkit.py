@@ -187,6 +187,12 @@ class Run:
         return chat_call(body, self._context), last, make_answer(200, text, calls, used)
 
 
+def failed_answer(error: BaseException) -> Answer:
+    """Return the answer that the error of an SDK stands for: its HTTP status, or none."""
+    status = getattr(error, "status_code", NO_ANSWER)
+    return Answer(status if isinstance(status, int) else NO_ANSWER)
+
+
 class GuardedCall(NamedTuple):
     """A call of a framework, and what to do around it."""
 
@@ -194,7 +200,7 @@ class GuardedCall(NamedTuple):
     context: AgentContext  # in force while it is made
     denied: Callable[[Decision], Any]  # returns what stands for the result of a denied call, or raises
     answered: Callable[[Any], Answer]
-    failed: Callable[[BaseException], Answer]
+    failed: Callable[[BaseException], Answer] = failed_answer
 
 
 class Toolkit(Core):
@@ -262,9 +268,3 @@ def steps_guard() -> Guard:
     loaded only when this is called."""
     made: Guard = import_module("breakloop.sdk.guard").Guard(STEPS_ONLY)
     return made
-
-
-def failed_answer(error: BaseException) -> Answer:
-    """Return the answer that the error of an SDK stands for: its HTTP status, or none."""
-    status = getattr(error, "status_code", NO_ANSWER)
-    return Answer(status if isinstance(status, int) else NO_ANSWER)
