@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 from struct import Struct
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar, final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NamedTuple, Protocol, Self, TypeVar, final
 
 from breakloop.model.verdict import LimitState, Verdict
 from breakloop.store.ops import (
@@ -44,6 +44,7 @@ _LOW: Final = 1 << 30  # amounts beyond 2^53 are not exact as a double, so Redis
 
 _OpT_contra = TypeVar("_OpT_contra", contravariant=True)
 _ResultT_contra = TypeVar("_ResultT_contra", contravariant=True)
+_ResultT = TypeVar("_ResultT")
 
 
 class OpLimiter(Protocol[_OpT_contra, _ResultT_contra]):
@@ -84,6 +85,28 @@ class ChargeLimiter(OpLimiter[_OpT_contra, _ResultT_contra], Protocol[_OpT_contr
         ...
 
 
+class _LimiterOp(LimitOp, Generic[_ResultT]):
+    """An operation whose limiter interprets its results, all of one type."""
+
+    __slots__ = ()
+
+    result_type: ClassVar[type]
+    limiter: OpLimiter[Self, _ResultT]
+
+    def reason(self: Self) -> str:
+        return self.limiter.reason_for(self)
+
+    def describe_denial(self: Self, result: Result, now: float, verdict: Verdict) -> None:
+        self.limiter.describe_denial(self, self._typed(result), now, verdict)
+
+    def explain(self: Self, result: Result) -> str:
+        return self.limiter.explain(self, self._typed(result))
+
+    def _typed(self, result: Result) -> _ResultT:
+        typed: _ResultT = expect(self.result_type, result)
+        return typed
+
+
 # -- token buckets -----------------------------------------------------------------------------------------------------
 
 
@@ -108,7 +131,7 @@ class BucketSpec:
 
 
 @final
-class TakeTokens(LimitOp):
+class TakeTokens(_LimiterOp[float]):
     """Take `cost` tokens if every limit of the commit allows it.
 
     The result is the number of tokens left after the charge. A negative result is a denial and gives the missing
@@ -118,6 +141,8 @@ class TakeTokens(LimitOp):
     __slots__ = ("cost", "limiter", "spec")
 
     number = 2
+    result_type = float
+    limiter: ChargeLimiter[TakeTokens, float]
     lua = "take_tokens"
     # (expires, tokens, last); expires when it is full again
     tables = (TableSpec("buckets", tuple[float, float, float]),)
@@ -161,15 +186,6 @@ class TakeTokens(LimitOp):
 
     def denies(self, result: Result) -> bool:
         return isinstance(result, float) and result < 0
-
-    def reason(self) -> str:
-        return self.limiter.reason_for(self)
-
-    def describe_denial(self, result: Result, now: float, verdict: Verdict) -> None:
-        self.limiter.describe_denial(self, expect(float, result), now, verdict)
-
-    def explain(self, result: Result) -> str:
-        return self.limiter.explain(self, expect(float, result))
 
     def adjust(self, used: ActualUse) -> AdjustCharge | None:
         return self.limiter.adjust(self, used)
@@ -221,7 +237,7 @@ class BudgetSpec:
 
 
 @final
-class ChargeBudget(LimitOp):
+class ChargeBudget(_LimiterOp[int]):
     """Charge `cost` to an account whose period ends at `ends`, if every limit of the commit allows it.
 
     The result is the usage after the charge. A result above the budget is a denial, and nothing is charged. The key
@@ -232,6 +248,8 @@ class ChargeBudget(LimitOp):
     __slots__ = ("cost", "ends", "limiter", "spec")
 
     number = 3
+    result_type = int
+    limiter: BudgetLimiter
     lua = "charge_budget"
     tables = (TableSpec("accounts", tuple[float, int]),)  # (expires, used); expires after its period has ended
 
@@ -274,15 +292,6 @@ class ChargeBudget(LimitOp):
     def denies(self, result: Result) -> bool:
         return isinstance(result, int) and result > self.spec.budget
 
-    def reason(self) -> str:
-        return self.limiter.reason_for(self)
-
-    def describe_denial(self, result: Result, now: float, verdict: Verdict) -> None:
-        self.limiter.describe_denial(self, expect(int, result), now, verdict)
-
-    def explain(self, result: Result) -> str:
-        return self.limiter.explain(self, expect(int, result))
-
     def adjust(self, used: ActualUse) -> AdjustCharge | None:
         return self.limiter.adjust(self, used)
 
@@ -311,7 +320,7 @@ _BREAKER_ENTRY: Final = tuple[float, float, float, float, float]
 
 
 @final
-class CheckBreaker(LimitOp):
+class CheckBreaker(_LimiterOp[BreakerResult]):
     """Count `amount` into the rate of a key. A rate that reaches the threshold opens the breaker; an open breaker
     denies.
 
@@ -327,6 +336,8 @@ class CheckBreaker(LimitOp):
     __slots__ = ("amount", "limiter", "spec")
 
     number = 4
+    result_type = BreakerResult
+    limiter: BreakerLimiter
     lua = "check_breaker"
     # Two tables, so that counting any number of invented keys cannot evict an open breaker.
     tables = (TableSpec("rates", _BREAKER_ENTRY), TableSpec("open", _BREAKER_ENTRY, share=10))
@@ -386,15 +397,6 @@ class CheckBreaker(LimitOp):
 
     def denies(self, result: Result) -> bool:
         return isinstance(result, BreakerResult) and result.open
-
-    def reason(self) -> str:
-        return self.limiter.reason_for(self)
-
-    def describe_denial(self, result: Result, now: float, verdict: Verdict) -> None:
-        self.limiter.describe_denial(self, expect(BreakerResult, result), now, verdict)
-
-    def explain(self, result: Result) -> str:
-        return self.limiter.explain(self, expect(BreakerResult, result))
 
 
 def _spent(entry: Entry | None, minute: float) -> tuple[float, float]:
