@@ -268,7 +268,3 @@ class FailingStore:
     def drop(self, keys: Sequence[str]) -> None:
         """Fail."""
         raise StateError("the store is gone")
-
-    def forget(self, prefix: str) -> int:
-        """Fail."""
-        raise StateError("the store is gone")

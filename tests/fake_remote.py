@@ -13,7 +13,7 @@ from breakloop.model.call import Answer, Call
 from breakloop.model.verdict import Verdict
 from breakloop.policy.descriptors import ContextSettings
 from breakloop.store.memory import MemoryStore
-from breakloop.store.ops import AdjustCharge, CommitResult, Op, Settle, StoredBreaker, StoredWindow, WindowWrite
+from breakloop.store.ops import AdjustCharge, CommitResult, Op, Settle, StoredWindow, WindowWrite
 from tests.builders import Json, World, world
 
 
@@ -78,17 +78,13 @@ class FakeRemote:
         """As `RemoteStore`."""
         self._answer("recall", lambda: self.notes.get(key, ""), then)
 
-    def breakers(self, prefix: str, most: int, then: Callable[[list[StoredBreaker] | StateError], None]) -> None:
-        """As `RemoteStore`."""
-        self._answer("breakers", lambda: self.memory.breakers(prefix, self.clock(), most), then)
+    async def breakers(self, prefix: str, most: int) -> list[StoredBreaker]:
+        """As `RedisStore`."""
+        return self.memory.breakers(prefix, self.clock(), most)
 
     def probe(self, then: Callable[[StateError | None], None]) -> None:
         """As `RemoteStore`."""
         self._answer("probe", lambda: None, then)
-
-    def forget(self, prefix: str, then: Callable[[int | StateError], None]) -> None:
-        """As `RemoteStore`."""
-        self._answer("forget", lambda: self.memory.forget(prefix), then)
 
 
 class RemoteWorld:

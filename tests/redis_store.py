@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from copy import copy
-from functools import partial
 from typing import Any
 
 import pytest
@@ -132,15 +131,15 @@ class SyncRedisStore:
         return windows[0]
 
     def breakers(self, prefix: str, now: float, most: int) -> list[StoredBreaker]:
-        found: list[StoredBreaker] = self._ask(now, lambda then: self.remote.breakers(self.key(prefix), most, then))
+        return self._breakers(self.key(prefix), now, most)
+
+    def _breakers(self, prefix: str, now: float, most: int) -> list[StoredBreaker]:
+        self.now = max(self.now, now)
+        found: list[StoredBreaker] = self._connection.wait(self.remote.breakers(prefix, most))
         return [one._replace(key=one.key.split(":", 2)[2]) for one in found]
 
     def drop(self, keys: Sequence[str]) -> None:
         self._ask(0.0, lambda then: self.remote.drop([self.key(key) for key in keys], then))
-
-    def forget(self, prefix: str) -> int:
-        dropped: int = self._ask(0.0, lambda then: self.remote.forget(self.key(prefix), then))
-        return dropped
 
     def key(self, name: str) -> str:
         """A name of the suite's as a key of this store's project."""
@@ -188,18 +187,9 @@ class SyncShardedStore(SyncRedisStore):
         return f"t:{self.project}|a:{name}" if of_agent else f"t:{self.project}:{name}"
 
     def breakers(self, prefix: str, now: float, most: int) -> list[StoredBreaker]:
-        found = [one for at in self._places(prefix) for one in self._breakers(at, now, most)]
+        places = [f"t:{self.project}{agent}:{prefix}" for agent in ("", "|a")]
+        found = [one for at in places for one in self._breakers(at, now, most)]
         return sorted(found, key=lambda one: (one.since is None, one.key))[:most]
-
-    def _breakers(self, prefix: str, now: float, most: int) -> list[StoredBreaker]:
-        found: list[StoredBreaker] = self._ask(now, lambda then: self.remote.breakers(prefix, most, then))
-        return [one._replace(key=one.key.split(":", 2)[2]) for one in found]
-
-    def forget(self, prefix: str) -> int:
-        return sum(self._ask(0.0, partial(self.remote.forget, at)) for at in self._places(prefix))
-
-    def _places(self, prefix: str) -> list[str]:
-        return [f"t:{self.project}{agent}:{prefix}" for agent in ("", "|a")]
 
 
 def redis_stores(*names: str) -> list[Any]:

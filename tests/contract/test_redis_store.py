@@ -183,18 +183,19 @@ def test_projects_are_dropped_together(redis_cluster: Cluster) -> None:
         assert [asked.read(key)[0].version for key in keys] == [1] + [0] * 29
 
 
-def test_what_is_forgotten_begins_alike(asked: Asked) -> None:
+def test_what_is_found_begins_alike(asked: Asked) -> None:
     """Thousands of keys, among others of patterns' letters; with a project, and of all projects (G-1)."""
     for number in range(0, 3000, 100):
         asked.commit([TakeTokens(TEN, f"tb:p:*[{number + n}]", 1.0, NO_LIMITER, NO_RULE) for n in range(100)])
     asked.commit(
         [TakeTokens(TEN, key, 1.0, NO_LIMITER, NO_RULE) for key in ("tb:p:x[1]", "tb:p:", "tb:q:*[1]", "cb:p:*[1]")]
     )
-    forget = asked.store.forget
-    assert asked.connection.ask(lambda then: forget("tb:p:*[1]", then)) == [1]
-    assert asked.connection.ask(lambda then: forget("tb:p:*[", then)) == [2999]
-    assert asked.connection.ask(lambda then: forget("tb:", then)) == [3]
-    assert asked.connection.ask(lambda then: forget("", then)) == [1]
+    found = {
+        prefix: len(asked.connection.wait(asked.store.keys(prefix, 10_000)))
+        for prefix in ("tb:p:*[1]", "tb:p:*[", "tb:", "")
+    }
+    assert found == {"tb:p:*[1]": 1, "tb:p:*[": 3000, "tb:": 3003, "": 3004}
+    assert len(asked.connection.wait(asked.store.keys("tb:", 7))) == 7
 
 
 # -- time --------------------------------------------------------------------------------------------------------------

@@ -36,7 +36,6 @@ steps = st.one_of(
     st.tuples(st.just("correct"), numbers, st.integers(-5, 5)),
     st.tuples(st.just("settle"), st.integers(0, 1), numbers),
     st.tuples(st.just("drop"), numbers),
-    st.tuples(st.just("forget"), numbers),
     st.tuples(st.just("wait"), st.sampled_from([0.25, 1.0, 20.0, 61.0, -3.0, 4000.0])),
     st.tuples(st.just("save")),
 )
@@ -66,10 +65,7 @@ def do(store: MemoryStore, step: tuple[Any, ...], now: float) -> object:
             [AdjustCharge(BUCKETS[0], f"tb:0:{rest[0]}", rest[1]), AdjustCharge(SPEND, f"tpd:{rest[0]}", rest[1])], now
         )
     elif what == "drop":
-        store.drop([f"{kind}:{rest[0]}" for kind in ("tpd", "win", "ld:1", "cb:0")])
-    elif what == "forget":
-        store.forget(f"tb:0:{rest[0]}")
-        store.forget("cb:1")
+        store.drop([f"{kind}:{rest[0]}" for kind in ("tpd", "win", "ld:1", "cb:0", "tb:0", "cb:1")])
     return None
 
 

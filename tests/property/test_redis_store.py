@@ -145,7 +145,6 @@ AFTER = st.one_of(
     st.tuples(st.just("correct"), CORRECTIONS),
     st.tuples(st.just("settle"), st.lists(st.tuples(st.integers(0, 30), st.booleans()), min_size=1, max_size=3)),
     st.tuples(st.just("drop"), st.sampled_from(["ld:a:True", "tb:a", "cb:b", "brk:a", "win:a"])),
-    st.tuples(st.just("forget"), st.sampled_from(["ld:a", "brk:", "nobody"])),
 )
 STEPS = st.lists(
     st.tuples(st.just(0.0) | st.floats(-5.0, 90.0) | st.sampled_from([60.0, 120.0]), COMMIT, AFTER), max_size=25
@@ -179,11 +178,8 @@ class Both:
             for which, failed in how:
                 told = [self.running[which % len(self.running)]] if self.running else []
                 self.same("settle", told, self.clock, failed=failed)
-        elif what == "drop":
-            self.same("drop", [how])
         else:
-            for store in self.stores:  # a memory store counts a cooldown beside its count
-                store.forget(how)
+            self.same("drop", [how])
 
     def same(self, name: str, *arguments: Any, **options: Any) -> Any:
         one, other = (getattr(store, name)(*arguments, **options) for store in self.stores)

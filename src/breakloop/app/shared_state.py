@@ -19,10 +19,8 @@ from breakloop.model.events import STORE_DEGRADED, STORE_RECOVERED, Event, Publi
 from breakloop.policy.compiled import CompiledBundle
 from breakloop.policy.identity import SessionNames
 from breakloop.store.memory import MemoryStore
-from breakloop.store.ops import StoredBreaker
 from breakloop.store.orders import FileOrderStore
 from breakloop.store.orders_redis import RedisOrderStore
-from breakloop.store.redis.scan import FoundKeys
 from breakloop.store.redis.scripts import plain_key
 from breakloop.store.redis.sharded import ShardedStore
 from breakloop.store.redis.store import RedisStore
@@ -103,7 +101,7 @@ class SharedState:
     async def breakers(self, bundle: CompiledBundle | None) -> list[BreakerState]:
         """Return the breakers that instances share, open ones first. Raises `StateError`."""
         most = breakers.LISTED_MAX
-        found = [one for prefix in breakers.prefixes(bundle) for one in await self._stored_breakers(prefix, most)]
+        found = [one for prefix in breakers.prefixes(bundle) for one in await self.store.breakers(prefix, most)]
         return breakers.states(bundle, found, self.clock.now())[:most]
 
     async def reset_breaker(
@@ -112,7 +110,7 @@ class SharedState:
         """Close a breaker for all instances. Returns its state before, or None if it was not open. Raises
         `StateError`."""
         now = self.clock.now()
-        found = breakers.find(bundle, await self._stored_breakers(key, 1), policy, key, now)
+        found = breakers.find(bundle, await self.store.breakers(key, 1), policy, key, now)
         if found is not None:
             self.store.drop((key,), _ignore)
             publish(breakers.closed(found, now))
@@ -120,25 +118,12 @@ class SharedState:
 
     async def counters(self, prefix: str, most: int) -> list[Mapping[str, Any]]:
         """Return the keys that start with `prefix`, and when each expires. Raises `StateError`."""
-        future: asyncio.Future[list[bytes] | StateError] = asyncio.get_running_loop().create_future()
-        FoundKeys(self.nodes, prefix, most, future.set_result).scan()
-        answer = await future
-        if isinstance(answer, StateError):
-            raise answer
         found: list[Mapping[str, Any]] = []
-        for key in answer:
+        for key in await self.store.keys(prefix, most):
             left_ms = await command(self.nodes, b"PTTL", key, key=key)
             ends = self.clock.now() + left_ms / 1000 if isinstance(left_ms, int) and left_ms >= 0 else None
             found.append({"key": plain_key(key), "kind": "redis", "expires_at": ends, "value": []})
         return found
-
-    async def _stored_breakers(self, prefix: str, most: int) -> list[StoredBreaker]:
-        future: asyncio.Future[list[StoredBreaker] | StateError] = asyncio.get_running_loop().create_future()
-        self.store.breakers(prefix, most, future.set_result)
-        answer = await future
-        if isinstance(answer, StateError):
-            raise answer
-        return answer
 
     async def close(self) -> None:
         """Wait until Redis has processed what was sent, and close the connections."""

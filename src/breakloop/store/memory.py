@@ -77,13 +77,6 @@ class ExpiringTable(OrderedDict[str, Entry]):
         entry = self.get(key)
         return None if entry is None or entry[0] <= now else entry
 
-    def drop_prefix(self, prefix: str) -> int:
-        """Drop every key that begins with `prefix`. Scans the whole table: for operators, not for requests."""
-        doomed = [key for key in self if key.startswith(prefix)]
-        for key in doomed:
-            self.discard(key)
-        return len(doomed)
-
     def _make_room(self, now: float) -> None:
         """Remove up to two expired entries for each new one, so that they are removed faster than new ones arrive."""
         for _ in (1, 2):
@@ -128,12 +121,6 @@ class MemoryFingerprints:
 
     def tables(self) -> tuple[ExpiringTable, ...]:
         return self.counts, self.cooldowns, self.flights, self.taken_back
-
-    def forget(self, prefix: str) -> int:
-        """Drop every key that begins with `prefix`; return how many fingerprints there were."""
-        self.flights.drop_prefix(prefix)
-        self.taken_back.drop_prefix(prefix)
-        return self.counts.drop_prefix(prefix) + self.cooldowns.drop_prefix(prefix)
 
     # -- counts and cooldowns --------------------------------------------------------------------------------------
 
@@ -396,11 +383,6 @@ class MemoryStore:
         for table in self._tables():
             for key in keys:
                 table.discard(key)
-
-    def forget(self, prefix: str) -> int:
-        """Drop every key that begins with `prefix`."""
-        limits = sum(table.drop_prefix(prefix) for table in self._limits.values())
-        return self._repeats.forget(prefix) + limits + self._windows.drop_prefix(prefix)
 
     def _write(self, windows: Sequence[WindowWrite], now: float) -> None:
         for write in windows:

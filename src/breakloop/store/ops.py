@@ -486,10 +486,6 @@ class Store(Protocol):
         """Drop the entries with exactly these keys."""
         ...
 
-    def forget(self, prefix: str) -> int:
-        """Drop every key that begins with `prefix`; return how many there were."""
-        ...
-
 
 class RemoteStore(Protocol):
     """The same operations over a connection. No call blocks: each returns immediately, and `then` is called exactly
@@ -527,14 +523,6 @@ class RemoteStore(Protocol):
         """Return a text stored with `note`, or ""."""
         ...
 
-    def breakers(self, prefix: str, most: int, then: Callable[[list[StoredBreaker] | StateError], None]) -> None:
-        """Find breakers whose key begins with `prefix`, open ones first: for operators, not for requests."""
-        ...
-
     def probe(self, then: Callable[[StateError | None], None]) -> None:
         """Check whether the store responds and accepts writes."""
-        ...
-
-    def forget(self, prefix: str, then: Callable[[int | StateError], None]) -> None:
-        """Drop every key that begins with `prefix`: for operators, not for requests."""
         ...

@@ -46,19 +46,6 @@ def test_small_counts_are_not_made_anew() -> None:
     assert [repeats.count(CountFingerprint(spec, "a", NO_OWNER), NOW) for _ in range(99)][-1] == FingerprintCount(100)
 
 
-def test_forgetting_counts_fingerprints() -> None:
-    """What belongs to a count goes with it, and is not one more (G-1)."""
-    repeats, cooling = MemoryFingerprints(10), FingerprintSpec(60.0, 0, cooldown_s=5.0, cooldown_max_s=9.0)
-    leads: list[tuple[CountFingerprint, tuple[float, ...]]] = []
-    repeats.track(CountFingerprint(FREE, "a:ld", NO_OWNER, tracked=True), NOW, leads)
-    repeats.lead(leads, {}, NOW)
-    repeats.take_back(Settle(FREE, "a:ld", NOW, 1), NOW)
-    repeats.count(CountFingerprint(cooling, "a:cool", NO_OWNER), NOW)
-    assert [len(table) for table in repeats.tables()] == [1, 1, 1, 1]
-    assert repeats.forget("a:") == 2
-    assert not any(repeats.tables())
-
-
 def test_a_block_that_changes_between_idle_and_sliding_begins_anew() -> None:
     """A reload while counts live; what the other kind has counted is of no use, and no reason to fail (B-3)."""
     idle, sliding = FingerprintSpec(60.0, 5, retry_free=2), FingerprintSpec(60.0, 5, sliding=True, retry_free=2)

@@ -47,15 +47,6 @@ def test_expired_entries_are_cleared_two_for_one() -> None:
     assert table.evicted == 0
 
 
-def test_drop_prefix() -> None:
-    """What an operator releases is gone (G-1)."""
-    table = ExpiringTable(9)
-    for key in ("a:1", "a:2", "ab", "b:1"):
-        table.put(key, (10.0,), 0.0)
-    assert table.drop_prefix("a:") == 2
-    assert list(table) == ["ab", "b:1"]
-
-
 def test_whoever_saves_it_finds_what_changed() -> None:
     """Stored, changed in place, dropped, or pushed out alive; not what has expired (S-1)."""
     table = ExpiringTable(3)
@@ -73,7 +64,7 @@ def test_whoever_saves_it_finds_what_changed() -> None:
     table.discard("a")
     table.discard("nobody")
     assert list(table.dirty) == ["a"]
-    table.drop_prefix("d")
+    table.discard("d")
     assert list(table.dirty) == ["a", "d"]
     table.dirty = {}
     table.put("e", (20.0,), 15.0)

@@ -30,7 +30,7 @@ from breakloop.store.ops import (
     WindowWrite,
     denies,
 )
-from breakloop.store.redis.store import RedisStore
+from breakloop.store.redis.store import RedisStore, Total
 
 _Then = Callable[[CommitResult | StateError], None]
 _Told = TypeVar("_Told", bound=Settle | AdjustCharge)
@@ -180,36 +180,15 @@ class ShardedStore(RedisStore):
     def settle(self, ops: Sequence[Settle], then: Callable[[int | StateError], None], *, failed: bool) -> None:
         """Report that requests have ended; `then` gets how many counts were taken back."""
         parts = _by_place(ops)
-        told = _Total(len(parts), then).answered if len(parts) > 1 else then
+        told = Total(len(parts), then).answered if len(parts) > 1 else then
         for part in parts:
             super().settle(part, told, failed=failed)
 
     def correct(self, ops: Sequence[AdjustCharge], then: Callable[[StateError | None], None]) -> None:
         parts = _by_place(ops)
-        total = _Total(len(parts), lambda done: then(done if isinstance(done, StateError) else None))
+        total = Total(len(parts), lambda done: then(done if isinstance(done, StateError) else None))
         for part in parts:
             super().correct(part, total.answered if len(parts) > 1 else then)
-
-
-class _Total:
-    """Combines several responses into one: the sum, or the first error."""
-
-    __slots__ = ("_error", "_left", "_sum", "_then")
-
-    def __init__(self, count: int, then: Callable[[int | StateError], None]) -> None:
-        self._left = count
-        self._then = then
-        self._sum = 0
-        self._error: StateError | None = None
-
-    def answered(self, answer: int | StateError | None) -> None:
-        self._left -= 1
-        if isinstance(answer, StateError):
-            self._error = self._error or answer
-        else:
-            self._sum += answer or 0
-        if not self._left:
-            self._then(self._sum if self._error is None else self._error)
 
 
 def _by_place(ops: Sequence[_Told]) -> list[Sequence[_Told]]:

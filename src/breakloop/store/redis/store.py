@@ -1,17 +1,20 @@
 """State in Redis or Valkey (`redis://` and related schemes): each call is one command with an asynchronous response.
 
 The scripts in lua/ compute, `scripts` encodes their arguments, `topology` routes commands to the node of a key. This
-module loads missing scripts, translates errors, and handles responses that cannot be decoded.
+module loads missing scripts, translates errors, and handles responses that cannot be decoded. For operators it also
+scans the keys.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from breakloop.errors import StateError
+from breakloop.store.limit_ops import breaker_in_redis
 from breakloop.store.ops import AdjustCharge, CommitResult, Op, Settle, StoredBreaker, StoredWindow, WindowWrite
-from breakloop.store.redis.scan import CommandSender, ForgetKeys, StoredBreakers
 from breakloop.store.redis.scripts import (
     UNREADABLE,
     LuaScript,
@@ -20,15 +23,19 @@ from breakloop.store.redis.scripts import (
     encode_correct,
     encode_settle,
     load_scripts,
+    names_place,
+    plain_key,
     redis_key,
+    redis_pattern,
     window_of,
     window_value,
 )
-from breakloop.store.redis.topology import by_slot
+from breakloop.store.redis.topology import CommandSender, by_slot
 
 _T = TypeVar("_T")
 _ANYWHERE: Final = b"bl:"  # the key for commands without keys
 _PROBE: Final = b"bl:probe"
+_AT_ONCE: Final = b"1000"  # keys per step of a scan
 # Redis error codes and their meaning. In these cases nothing was executed; other codes are self-explanatory.
 _MEANING: Final = {
     "BUSY": "a script has been running there for too long",
@@ -96,17 +103,13 @@ class RedisStore:
     def drop(self, keys: Sequence[str], then: Callable[[StateError | None], None]) -> None:
         """Drop the entries with exactly these keys, which may belong to several projects."""
         slots = by_slot(map(redis_key, keys))
-        together = _Together(len(slots), then)
+        total = Total(len(slots), lambda done: then(done if isinstance(done, StateError) else None))
         for there in slots:
-            self._nodes.send(there[0], (b"UNLINK", *there), together.answered)
+            self._nodes.send(there[0], (b"UNLINK", *there), total.answered)
 
     def probe(self, then: Callable[[StateError | None], None]) -> None:
         """Check whether the store responds and accepts writes; in a cluster, one of its nodes."""
         self._nodes.send(_PROBE, (b"SET", _PROBE, b"", b"PX", b"1000"), lambda answer: then(_read(answer, _nothing)))
-
-    def forget(self, prefix: str, then: Callable[[int | StateError], None]) -> None:
-        """Drop every key that begins with `prefix`."""
-        ForgetKeys(self._nodes, prefix, _worded(then)).scan()
 
     def note(self, key: str, value: str, ttl_s: float) -> None:
         """Store a text for other instances."""
@@ -119,10 +122,58 @@ class RedisStore:
         named = redis_key(key)
         self._nodes.send(named, (b"GET", named), lambda answer: then(_read(answer, _text)))
 
-    def breakers(self, prefix: str, most: int, then: Callable[[list[StoredBreaker] | StateError], None]) -> None:
-        """Find breakers whose key begins with `prefix`, open ones first. Scans the keys: for operators."""
-        now = None if self._clock is None else self._clock()
-        StoredBreakers(self._nodes, prefix, most, now, _worded(then)).scan()
+    # -- for operators ---------------------------------------------------------------------------------------------
+
+    async def breakers(self, prefix: str, most: int) -> list[StoredBreaker]:
+        """Return breakers whose key begins with `prefix`: open ones by key, then closed ones that have a rate. Raises
+        `StateError`.
+        """
+        kept: dict[str, StoredBreaker] = {}  # SCAN may return a key twice
+        try:
+            now = await self._time() if self._clock is None else self._clock()
+            async for keys in self._scan(prefix):
+                for key, value in await self._values(keys):
+                    found = breaker_in_redis(plain_key(key), value, now)
+                    if found is not None:
+                        kept[found.key] = found
+        except StateError as error:
+            raise _error(error) from None
+        return sorted(kept.values(), key=lambda one: (one.since is None, one.key))[:most]
+
+    async def keys(self, prefix: str, most: int) -> list[bytes]:
+        """Return up to `most` keys that begin with `prefix`, in their Redis form. Raises `StateError`."""
+        found: dict[bytes, None] = {}
+        async for keys in self._scan(prefix):
+            found |= dict.fromkeys(keys)
+            if len(found) >= most:
+                break
+        return sorted(found)[:most]
+
+    async def _scan(self, prefix: str) -> AsyncIterator[list[bytes]]:
+        """Yield keys, one server of a cluster after the other. A prefix that contains the complete project (or agent,
+        with `shard_by: agent`) is scanned only on the server that has it.
+        """
+        servers = [partial(self._nodes.send, redis_key(prefix))] if names_place(prefix) else self._nodes.each()
+        if not servers:
+            raise StateError("no server is known")
+        for send in servers:
+            cursor = b""
+            while cursor != b"0":
+                scan = (b"SCAN", cursor or b"0", b"MATCH", redis_pattern(prefix), b"COUNT", _AT_ONCE)
+                cursor, keys = await _answer(partial(send, scan))
+                if keys:
+                    yield keys
+
+    async def _values(self, keys: list[bytes]) -> list[tuple[bytes, bytes | None]]:
+        slots = by_slot(keys)
+        found = await asyncio.gather(
+            *(_answer(partial(self._nodes.send, there[0], (b"MGET", *there))) for there in slots)
+        )
+        return [pair for there, values in zip(slots, found, strict=True) for pair in zip(there, values, strict=True)]
+
+    async def _time(self) -> float:
+        seconds, micros = await _answer(partial(self._nodes.send, _ANYWHERE, (b"TIME",)))
+        return int(seconds) + int(micros) / 1_000_000
 
     # -- sending ---------------------------------------------------------------------------------------------------
 
@@ -159,29 +210,37 @@ class RedisStore:
             self._nodes.send(where, command, lambda _: self._loading.discard(loading))
 
 
-class _Together:
-    """Combines the responses of several commands: done when all are, or the first error."""
+class Total:
+    """Combines several responses into one: their sum, or the first error."""
 
-    __slots__ = ("_error", "_left", "_then")
+    __slots__ = ("_error", "_left", "_sum", "_then")
 
-    def __init__(self, count: int, then: Callable[[StateError | None], None]) -> None:
+    def __init__(self, count: int, then: Callable[[int | StateError], None]) -> None:
         self._left = count
         self._then = then
+        self._sum = 0
         self._error: StateError | None = None
         if not count:
-            then(None)
+            then(0)
 
     def answered(self, answer: Any) -> None:
         self._left -= 1
-        if isinstance(answer, StateError) and self._error is None:
-            self._error = _error(answer)
+        if isinstance(answer, StateError):
+            self._error = self._error or _error(answer)
+        else:
+            self._sum += answer or 0
         if not self._left:
-            self._then(self._error)
+            self._then(self._sum if self._error is None else self._error)
 
 
-def _worded(then: Callable[[Any], None]) -> Callable[[Any], None]:
-    """Translate errors into messages without keys."""
-    return lambda found: then(_error(found) if isinstance(found, StateError) else found)
+async def _answer(send: Callable[[Callable[[Any], None]], None]) -> Any:
+    """Send a command and wait for its response. Raises `StateError`."""
+    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    send(lambda answer: None if future.done() else future.set_result(answer))
+    answer = await future
+    if isinstance(answer, StateError):
+        raise answer
+    return answer
 
 
 def _read(answer: Any, read: Callable[[Any], _T]) -> _T | StateError:

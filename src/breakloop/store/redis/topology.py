@@ -371,11 +371,8 @@ class Sentinels:
 COMMAND_S: Final = 5.0
 
 
-class Nodes(Protocol):
-    """The servers behind a URL, in any topology."""
-
-    up: bool  # every key has a connected server
-    on_change: Changed | None  # called when `up` changes, with a reason that contains no secrets
+class CommandSender(Protocol):
+    """Sends commands to the servers behind a URL, in any topology."""
 
     def send(self, key: bytes, args: tuple[bytes, ...], then: Then) -> None:
         """Send to the node of `key`'s slot. Never raises; never resends a command that may have been executed.
@@ -387,6 +384,13 @@ class Nodes(Protocol):
     def each(self) -> list[Send]:
         """Return a send function for each server, for commands that go to all; none if no server is known."""
         ...
+
+
+class Nodes(CommandSender, Protocol):
+    """The servers behind a URL, and the connections to them."""
+
+    up: bool  # every key has a connected server
+    on_change: Changed | None  # called when `up` changes, with a reason that contains no secrets
 
     async def start(self) -> None:
         """Connect. Raises `StateError` if that fails, but keeps trying until `close`."""

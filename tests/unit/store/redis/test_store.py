@@ -199,10 +199,9 @@ def test_errors_say_what_is_wrong_and_name_no_key(store: RedisStore, nodes: Told
     store.settle([Settle(FingerprintSpec(1.0, 1), "ld:p:k", 1.0, 1)], got.append, failed=False)
     store.correct([AdjustCharge(TEN, "tb:p:k", 1.0)], got.append)
     store.drop(["tb:p:k"], got.append)
-    store.forget("tb:p:", got.append)
     store.probe(got.append)
-    nodes.answer(*[RedisError(text)] * 7)
-    assert len(got) == 7
+    nodes.answer(*[RedisError(text)] * 6)
+    assert len(got) == 6
     for error in got:
         assert isinstance(error, StateError)
         assert str(error).startswith(f"Redis answered {code}")
@@ -248,21 +247,6 @@ def test_drop_is_one_command_a_project(store: RedisStore, nodes: Told) -> None:
     assert got == [None]
     store.drop(keys, got.append)
     nodes.answer(RedisError("READONLY no"), 1)
-    assert isinstance(got[1], StateError)
-
-
-def test_forget_goes_through_all_keys(store: RedisStore, nodes: Told) -> None:
-    """Page by page, and says how many it dropped (G-1)."""
-    got: list[object] = []
-    store.forget("ld:p:", got.append)
-    a, b, c = (redis_key(f"ld:p:{name}") for name in "abc")
-    nodes.answer([b"17", [a, b]], 2, [b"9", []], [b"0", [c]], 1)
-    assert got == [3]
-    assert nodes.commands == [b"SCAN", b"UNLINK", b"SCAN", b"SCAN", b"UNLINK"]
-    assert [args[1] for _, args in nodes.sent if args[0] == b"SCAN"] == [b"0", b"17", b"9"]
-    assert all(key.startswith(redis_key("ld:p:")) for key, _ in nodes.sent)
-    store.forget("ld:p:", got.append)
-    nodes.answer([b"0", [a]], RedisError("READONLY no"))
     assert isinstance(got[1], StateError)
 
 
