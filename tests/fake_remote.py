@@ -13,7 +13,7 @@ from breakloop.model.call import Answer, Call
 from breakloop.model.verdict import Verdict
 from breakloop.policy.descriptors import ContextSettings
 from breakloop.store.memory import MemoryStore
-from breakloop.store.ops import AdjustCharge, CommitResult, Op, Settle, StoredWindow, WindowWrite
+from breakloop.store.ops import AdjustCharge, CommitResult, Op, Settle, StoredBreaker, StoredWindow, WindowWrite
 from tests.builders import Json, World, world
 
 
