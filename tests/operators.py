@@ -19,8 +19,7 @@ from breakloop.model.call import Call
 from breakloop.model.events import Event
 from breakloop.policy.descriptors import ContextSettings, Descriptors
 from breakloop.store.memory import MemoryStore
-from breakloop.store.orders import FileOrderStore, Order, read
-from breakloop.store.orders_redis import CHANNEL, RedisOrderStore
+from breakloop.store.orders import CHANNEL, Order, RedisOrderStore, read
 from breakloop.store.redis.connection import RedisError
 from breakloop.store.redis.topology import Nodes
 from breakloop.store.sqlite import SqliteTrouble
@@ -99,6 +98,7 @@ class FakeNodes:
         self.up = True
         self.deaf = False  # messages are lost
         self.on_change: Any = None
+        self.feed: Any = self  # it stands for `PubSub` as well
         self.on_gap: Callable[[], None] | None = None
         self._hear: Callable[[bytes], None] | None = None
         server.listeners.append(self)
@@ -137,9 +137,7 @@ class Instance:
         descriptors = Descriptors(ContextSettings(secret=SECRET), self.clock)
         self.engine = Engine(MemoryStore(), self.clock, descriptors, publish=self.events.append)
         self.engine.set_bundle(compiled(bundle(), descriptors))
-        self.book = RedisOrderStore(
-            FileOrderStore(folder, self.troubles.append), nodes, self.clock, self.troubles.append
-        )
+        self.book = RedisOrderStore(folder, self.troubles.append, nodes, self.clock)
         self.operator = Operator(self.engine, self.book, self.clock, self.events.append)
         self.operator.start()
 

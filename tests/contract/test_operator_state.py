@@ -13,8 +13,7 @@ import pytest
 from breakloop.clock import Clock, FakeClock, SystemClock
 from breakloop.engine.operator import TICK_S
 from breakloop.errors import StateError
-from breakloop.store.orders import LIFTED, OVER_KEPT_S, FileOrderStore, OrderStore
-from breakloop.store.orders_redis import RedisOrderStore
+from breakloop.store.orders import LIFTED, OVER_KEPT_S, FileOrderStore, RedisOrderStore
 from breakloop.store.redis.topology import PubSub, make_nodes
 from breakloop.store.redis.url import parse_redis_url
 from tests.operators import NOW, Instance, record
@@ -26,7 +25,7 @@ pytestmark = pytest.mark.e2e
 IN_FORCE_S = 1.0
 DEADLINE_S = 10.0
 
-Opened = Callable[[], Awaitable[OrderStore]]
+Opened = Callable[[], Awaitable[FileOrderStore]]
 
 
 async def until(true: Callable[[], object], within_s: float) -> None:
@@ -50,7 +49,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 
 
 @asynccontextmanager
-async def book_at(url: str) -> AsyncIterator[OrderStore]:
+async def book_at(url: str) -> AsyncIterator[FileOrderStore]:
     """A book: in memory, in a folder, or on a server with nothing on disk."""
     if not url.startswith("redis"):
         book = FileOrderStore(Path(url) if url else None, print)
@@ -60,7 +59,7 @@ async def book_at(url: str) -> AsyncIterator[OrderStore]:
         return
     nodes = make_nodes(parse_redis_url(url), asyncio.get_running_loop())
     await nodes.start()
-    shared = RedisOrderStore(FileOrderStore(None, print), nodes, FakeClock(NOW), print)
+    shared = RedisOrderStore(None, print, nodes, FakeClock(NOW))
     shared.load()
     shared.tick(NOW)
     await until(lambda: shared.synced, DEADLINE_S)

@@ -44,7 +44,7 @@ class Fleet:
         self.clocks = [FakeClock(NOW), FakeClock(NOW + skew_s)]
         self.both = [Instance(way, clock) for way, clock in zip(self.ways, self.clocks, strict=True)]
         for one, way in zip(self.both, self.ways, strict=True):
-            one.book.listen(way)
+            one.book.listen(way.feed)
         self.newest: dict[tuple[str, str], Order] = {}
 
     async def step(self, name: str, *args: Any) -> None:

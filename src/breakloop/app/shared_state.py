@@ -7,6 +7,7 @@ import asyncio
 import secrets
 from collections.abc import Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, Final
 
 from breakloop.clock import SharedClock
@@ -19,8 +20,7 @@ from breakloop.model.events import STORE_DEGRADED, STORE_RECOVERED, Event, Publi
 from breakloop.policy.compiled import CompiledBundle
 from breakloop.policy.identity import SessionNames
 from breakloop.store.memory import MemoryStore
-from breakloop.store.orders import FileOrderStore
-from breakloop.store.orders_redis import RedisOrderStore
+from breakloop.store.orders import RedisOrderStore
 from breakloop.store.redis.scripts import plain_key
 from breakloop.store.redis.sharded import ShardedStore
 from breakloop.store.redis.store import RedisStore
@@ -85,9 +85,9 @@ class SharedState:
         engine.quarantine.drop_with(remote.drop)
         return remote
 
-    def order_store(self, local: FileOrderStore, report: Report) -> RedisOrderStore:
-        """Return the orders of all instances; `local` is used while Redis is unavailable."""
-        orders = RedisOrderStore(local, self.nodes, self.clock, report)
+    def order_store(self, folder: Path | None, report: Report) -> RedisOrderStore:
+        """Return the orders of all instances; a copy in `folder` is used while Redis is unavailable."""
+        orders = RedisOrderStore(folder, report, self.nodes, self.clock)
         orders.listen(self.feed)
         return orders
 

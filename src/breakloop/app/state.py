@@ -71,14 +71,14 @@ class ProcessState:
 
     def join(self, engine: Engine, admission: Admission, publish: Publish) -> Operator:
         """Connect the engine with a shared store, and return the operator, which applies orders to the engine."""
-        orders = FileOrderStore(self._directory, _report)
         if self.shared is None:
-            self._operator = Operator(engine, orders, self._clock, publish)
+            orders = FileOrderStore(self._directory, _report)
         else:
             admission.remote = self.shared.join(
                 engine, self.store, admission.fail_open, publish, admission.descriptors.sessions
             )
-            self._operator = Operator(engine, self.shared.order_store(orders, _report), self._clock, publish)
+            orders = self.shared.order_store(self._directory, _report)
+        self._operator = Operator(engine, orders, self._clock, publish)
         return self._operator
 
     def load(self) -> None:

@@ -1,7 +1,7 @@
 """Operator orders: holds, kill switches, overrides, snoozes and agent settings made at run time by operators or
 detectors.
 
-Orders given to this instance are persisted in an `OrderStore`; orders from other instances take effect within a
+Orders given to this instance are persisted in a `FileOrderStore`; orders from other instances take effect within a
 second. `policy.orders` validates orders, and the admin API decides who may give them.
 
 This module also converts orders to records and back. A record may have been written by another version or by another
@@ -34,7 +34,7 @@ from breakloop.policy.orders import (
     checked_text,
 )
 from breakloop.store.keys import escape
-from breakloop.store.orders import AGENT, HOLD, LIFTED, OVERRIDE, SNOOZE, SWITCH, Order, OrderStore
+from breakloop.store.orders import AGENT, HOLD, LIFTED, OVERRIDE, SNOOZE, SWITCH, FileOrderStore, Order
 
 _TEXTS = ("binds", "project", "caller", "agent", "why", "run", "by")
 
@@ -133,7 +133,7 @@ _ACKNOWLEDGED_S: Final = 1.0
 class Operator:
     """Accepts orders, persists them, and applies the orders of all instances to the engine."""
 
-    def __init__(self, engine: Engine, book: OrderStore, clock: Clock, publish: Publish) -> None:
+    def __init__(self, engine: Engine, book: FileOrderStore, clock: Clock, publish: Publish) -> None:
         self._engine = engine
         self._quarantine = engine.quarantine
         self._book = book

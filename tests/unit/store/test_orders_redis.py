@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from breakloop.clock import FakeClock
-from breakloop.store.orders import LIFTED, OVER_KEPT_S, FileOrderStore, Order
-from breakloop.store.orders_redis import RedisOrderStore
+from breakloop.store.orders import LIFTED, OVER_KEPT_S, FileOrderStore, Order, RedisOrderStore
 from breakloop.store.redis.connection import RedisError
 from breakloop.store.sqlite import SqliteTrouble
 from tests.operators import NOW, FakeNodes, FakeRedis, record
@@ -28,11 +27,9 @@ class Peer:
         self.clock = FakeClock(NOW)
         self.troubles: list[SqliteTrouble] = []
         self.told: list[Order] = []
-        self.book = RedisOrderStore(
-            FileOrderStore(folder, self.troubles.append), self.nodes, self.clock, self.troubles.append
-        )
+        self.book = RedisOrderStore(folder, self.troubles.append, self.nodes, self.clock)
         if hears:
-            self.book.listen(self.nodes)
+            self.book.listen(self.nodes.feed)
         self.book.on_change = self.told.extend
         self.book.load()
 
@@ -117,7 +114,7 @@ def test_a_gap_is_closed_at_once() -> None:
         two = Peer(server, hears=False)
         heard: list[str] = []
         two.nodes.on_gap = lambda: heard.append("gap")
-        two.book.listen(two.nodes)
+        two.book.listen(two.nodes.feed)
         two.nodes.deaf = True
         one.book.put([record("a")])
         assert two.nodes.on_gap is not None
@@ -297,8 +294,8 @@ def test_what_is_stale_in_redis_is_not_taken() -> None:
 
 def test_many_records_are_sent_bit_by_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     """A Redis that came back empty is filled without keeping requests waiting."""
-    monkeypatch.setattr("breakloop.store.orders_redis._AT_ONCE", 2)
-    monkeypatch.setattr("breakloop.store.orders_redis._PER_TICK", 4)
+    monkeypatch.setattr("breakloop.store.orders._AT_ONCE", 2)
+    monkeypatch.setattr("breakloop.store.orders._PER_TICK", 4)
 
     async def story(server: FakeRedis, one: Peer, two: Peer) -> None:
         one.book.put([record(f"k{number}") for number in range(10)])
