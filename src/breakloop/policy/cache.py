@@ -65,8 +65,5 @@ class TwoGenerationCache(Generic[K, V]):
         self._young[key] = value
         self._size += len(key)
 
-    def clear(self) -> None:
-        self._young, self._old, self._size = {}, {}, 0
-
     def __len__(self) -> int:
         return len(self._young) + len(self._old)

@@ -90,9 +90,7 @@ def _network(entry: str) -> IPv4Network | IPv6Network:
 
 
 def _from_the_right(call: Call) -> Iterator[str]:
-    """Yield the claimed hops, nearest first. X-Forwarded-For takes precedence if both fields are present, because few
-    proxies maintain both.
-    """
+    """Yield the claimed hops, nearest first. X-Forwarded-For takes precedence: few proxies maintain both fields."""
     line = _joined(call, "x-forwarded-for")
     if line is not None:
         yield from reversed([entry.strip() for entry in line.rsplit(",", _HOPS_MAX)[-_HOPS_MAX:]])
@@ -250,7 +248,5 @@ _categories: Final[MemoDict[bytes, str]] = MemoDict(lambda raw: classify(raw.dec
 
 
 def bot_category(raw: bytes) -> str:
-    """Return the category of a raw header value, or "". The clients of a gateway send the same few values all the time,
-    so recent results are cached.
-    """
+    """Return the category of a raw header value, or "". Clients send the same few values all the time: it is cached."""
     return _categories[raw[:_LOOKED_AT_MAX]]

@@ -108,9 +108,7 @@ def compile_bundle(
 def _agents_with(
     maker: _Compiler, said: Mapping[str, schema.Agent], given: Mapping[str, Mapping[str, Any]]
 ) -> CompiledAgents:
-    """Merge settings made for single agents at run time into the bundle's settings for that agent, or for the longest
-    pattern that matches it.
-    """
+    """Merge settings made at run time into the bundle's settings for that agent or the longest pattern that matches."""
     merged = dict(said)
     patterns = sorted((one for one in said if one.endswith("*")), key=len, reverse=True)
     for name, fields in given.items():
@@ -227,9 +225,7 @@ class _Compiler:
         return BreakerRule(rules[0], made, estimator("simple_word") if by_money else None)
 
     def _shown(self, name: str) -> Getter:
-        """Return a getter whose values may appear in state keys and debug headers: keys and tokens are replaced by
-        digests.
-        """
+        """Return a getter whose values may be shown and stored in keys: secrets are replaced by digests."""
         getter = self._descriptors.getter(name)
         if name not in SECRET_DESCRIPTORS:
             return getter
@@ -387,9 +383,7 @@ class _DetectorCompiler:
         return self._compile(defaults.loops, _DEFAULTS, _STATUS, None)
 
     def of_projects(self, bundle: schema.Bundle, guard: BuiltinLoopGuard) -> dict[str, tuple[CompiledDetector, ...]]:
-        """Compile the built-in block with the values of each project that sets some. They have no effect if the bundle
-        has its own default.
-        """
+        """Compile the built-in block with the values of each project, unless the bundle has its own default."""
         if bundle.defaults.loop_detection is not None:
             return {}
         own = {name: project.loop_guard for name, project in bundle.projects.items() if project.loop_guard is not None}
@@ -407,9 +401,7 @@ class _DetectorCompiler:
     def _compile(
         self, blocks: Iterable[AnyLoop], policy: str, status: int, names: tuple[str, ...] | None
     ) -> tuple[CompiledDetector, ...]:
-        """Compile blocks. `names` are the descriptors in exact fingerprints; None for default blocks, which apply to
-        LLM calls only.
-        """
+        """Compile blocks. `names` are the descriptors in exact fingerprints; None: only for LLM calls."""
         detectors: list[CompiledDetector] = []
         for index, block in enumerate(blocks):
             if not block.enabled:
@@ -428,9 +420,7 @@ class _DetectorCompiler:
         return tuple(detectors)
 
     def _steps(self, block: StepsLoop, config: DetectorConfig) -> list[CompiledDetector]:
-        """Compile a block of steps. The detector of a session's steps comes last, because it depends on a value set by
-        the detector of unnamed sessions.
-        """
+        """Compile a block of steps. The session's own detector depends on that of unnamed sessions, so it is last."""
         settings, digest, read = block.settings(), self._fingerprinter.short, self._read
         notice, block_at, _ = settings.thresholds["spawn"]
         return [
@@ -462,9 +452,7 @@ class _DetectorCompiler:
         return lambda call: None if chat(call) is None else fingerprint(call)
 
     def _identity(self, names: tuple[str, ...]) -> Callable[[Call], str]:
-        """Return a reader of the sender's part of a fingerprint: caller, agent and descriptors. It is cached if it only
-        depends on the sender.
-        """
+        """Return a reader of the sender's part of a fingerprint. It is cached if it depends on the sender only."""
         read = self._read
         getters = tuple(read.getter(name) for name in names)
         caller, agent, digest = read.caller, read.agent, self._fingerprinter.digest

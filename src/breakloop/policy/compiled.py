@@ -203,9 +203,7 @@ class CompiledKillSwitch:
 
 
 class KillSwitches:
-    """The kill switches of a bundle and those created at run time, indexed by descriptor: a thousand switches on one
-    descriptor cost as much as one.
-    """
+    """Kill switches of a bundle and of operators, indexed by descriptor: a thousand cost as much as one."""
 
     __slots__ = ("_by_key", "_getter", "_switches", "keys")
 
@@ -225,9 +223,7 @@ class KillSwitches:
         return KillSwitches((*self._switches, *more), self._getter)
 
     def named(self, scope_key: str, scope_value: str, now: float) -> CompiledKillSwitch | None:
-        """Return the first active switch with exactly this scope that applies to every route, or None. Used for
-        display.
-        """
+        """Return the first active switch with this scope that applies to every route, or None. Used for display."""
         scope = (scope_key, scope_value, "")
         found = (one for one in self._switches if (one.scope_key, one.scope_value, one.route) == scope)
         return next((one for one in found if one.expires > now), None)

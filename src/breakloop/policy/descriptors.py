@@ -19,7 +19,7 @@ import xxhash
 from breakloop.clock import Clock
 from breakloop.dialects import registry
 from breakloop.dialects.base import ParsedBody
-from breakloop.model.call import CREDENTIAL_HEADERS, TAIL_MESSAGES, UNREAD, Answer, Call, Chat, Step
+from breakloop.model.call import CREDENTIAL_HEADERS, TAIL_MESSAGES, UNREAD, Call, Chat, Step
 from breakloop.policy import identity
 from breakloop.policy.cache import MemoDict
 from breakloop.policy.client import HEADERS, ClientIp, Geo, bot_category
@@ -109,9 +109,7 @@ def fields(call: Call) -> dict[str, list[str]]:
 
 
 def query_for_fingerprint(call: Call) -> str:
-    """Return the query in canonical form for fingerprints: sorted by key, the values of a repeated key in order,
-    without the API key.
-    """
+    """Return the query for fingerprints: sorted by key, the values of one key in order, without the API key."""
     query = call.query
     if not query:
         return ""
@@ -179,9 +177,12 @@ class Descriptors:
         self._digests = identity.IdentityHasher(settings.secret)
         self._geo = Geo(self._addresses, settings.geo_file)
         self.sessions = SessionNames(self._digests, self.caller, self.agent, self.taken)
+        self.answered = self.sessions.answered
         self._fixed = self._fixed_getters()
         self._project = settings.project
-        self._project_getter = self._project_source(settings.project_descriptor)
+        if settings.project_descriptor == "project:id":
+            raise ValueError("the project cannot be taken from 'project:id', which is the project itself")
+        self._project_getter = self.getter(settings.project_descriptor) if settings.project_descriptor else None
         self.project_is_steady = not settings.project_descriptor  # the same for all callers
         self.shard_by_agent = settings.shard_by_agent
         self._key_parts = MemoDict(escape)
@@ -225,9 +226,7 @@ class Descriptors:
         return self._digests.bounded(named) if named else self._project
 
     def assign_project(self, call: Call) -> tuple[str, str]:
-        """Set the project of a call and the shard that holds the state of its agent. Returns the name of the project
-        and its escaped form for keys.
-        """
+        """Set the project and the shard of a call. Returns the name of the project and its escaped form for keys."""
         identity = call.identity
         fixed = self._fixed_project
         if fixed is not None:
@@ -269,10 +268,6 @@ class Descriptors:
         """Return the id of the call's trace if an earlier call of the same caller had the same one, or else ""."""
         self.session(call)  # reads the body if necessary
         return self.sessions.trace(call)
-
-    def answered(self, call: Call, answer: Answer) -> None:
-        """Record the session of a response: the next request may refer to it by nothing but the response id."""
-        self.sessions.answered(call, answer)
 
     def client_ip(self, call: Call) -> str:
         known = call.identity.ip
@@ -360,13 +355,6 @@ class Descriptors:
         if encoding and encoding.strip().lower() != _IDENTITY_ENCODING:
             return None
         return registry.parse(call.method, call.path, call.body)
-
-    def _project_source(self, name: str) -> Getter | None:
-        if not name:
-            return None
-        if name == "project:id":
-            raise ValueError("the project cannot be taken from 'project:id', which is the project itself")
-        return self.getter(name)
 
     def _fixed_getters(self) -> dict[str, Getter]:
         getters: dict[str, Getter] = {
@@ -497,9 +485,7 @@ class CallerProfiles:
 
 
 def _by_query(call: Call) -> bool:
-    """Return whether an API key in the query (`?key=`) counts: only if no header field has one. An empty field does not
-    identify a caller.
-    """
+    """Return whether an API key in the query (`?key=`) counts: only if no header field has one that is not empty."""
     return len(call.headers.get("authorization", b"").strip()) <= len(b"bearer")
 
 

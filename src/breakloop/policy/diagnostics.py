@@ -52,25 +52,19 @@ def _parts(word: str) -> Iterator[str]:
         yield "_".join(words[cut:])
 
 
-_SPELLINGS = {"tokens_per_second": "rps"}
+_SPELLINGS = {"tokens_per_second": "rps"}  # the other spelling of a field that has two
 _KINDS = ("similarity", "algorithm")  # the fields that choose between kinds of blocks
-
-
-def spelled(name: str) -> str | None:
-    """Return the other spelling of a field that has two."""
-    return _SPELLINGS.get(name)
 
 
 def where_it_belongs(root: Any, loc: DocumentPath, name: str) -> str:
     """Return a suggestion for an unknown field. `loc` is the location of the block, including the kinds of unions."""
     block = _walk(root, loc)
-    if not is_block(block):
+    if not _is_block(block):
         return ""
-    own = _names(block)
     for field, inner in _inner_blocks(block):
         if name in _names(inner):
             return f'; it belongs in "{field}"'
-    return _other_kind(root, loc, name) or _further_out(root, loc, name) or did_you_mean(name, own)
+    return _other_kind(root, loc, name) or _further_out(root, loc, name) or did_you_mean(name, _names(block))
 
 
 def _other_kind(root: Any, loc: DocumentPath, name: str) -> str:
@@ -89,17 +83,17 @@ def _other_kind(root: Any, loc: DocumentPath, name: str) -> str:
 def _further_out(root: Any, loc: DocumentPath, name: str) -> str:
     for end in range(len(loc) - 1, 0, -1):
         block, label = _walk(root, loc[:end]), loc[end - 1]
-        if is_block(block) and name in _names(block) and isinstance(label, str):
+        if _is_block(block) and name in _names(block) and isinstance(label, str):
             return f'; it belongs in "{label}"'
     return ""
 
 
-def is_block(kind: Any) -> bool:
+def _is_block(kind: Any) -> bool:
     return isinstance(kind, type) and hasattr(kind, "model_fields")
 
 
 def _names(block: Any) -> list[str]:
-    if not is_block(block):
+    if not _is_block(block):
         return []
     return [field.alias or name for name, field in block.model_fields.items()]
 
@@ -109,7 +103,7 @@ def _inner_blocks(block: Any) -> Iterator[tuple[str, Any]]:
         for kind in _alternatives(field.annotation):
             inner = _bare(get_args(kind)[-1]) if get_origin(kind) in (list, dict) else kind
             for one in _alternatives(inner):
-                if is_block(one):
+                if _is_block(one):
                     yield field.alias or name, one
 
 
@@ -120,7 +114,7 @@ def _walk(kind: Any, loc: DocumentPath) -> Any:
 
 
 def _step(kind: Any, part: str | int) -> Any:
-    if is_block(kind):
+    if _is_block(kind):
         fields = {field.alias or name: field for name, field in kind.model_fields.items()}
         return fields[part].annotation if part in fields else kind
     if get_origin(kind) in (list, dict):
@@ -294,8 +288,8 @@ def in_document(loc: DocumentPath, data: Any) -> tuple[DocumentPath, Any, bool]:
 
 
 def _as_spelled(block: dict[str, Any], part: str | int) -> str | int:
-    other = spelled(part) if isinstance(part, str) and part not in block else None
-    return other if other in block and other is not None else part
+    other = _SPELLINGS.get(part, part) if isinstance(part, str) and part not in block else part
+    return other if other in block else part
 
 
 def _hint(kind: str, path: DocumentPath, value: Any) -> str:

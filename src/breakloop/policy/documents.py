@@ -50,9 +50,7 @@ class DocumentPlaces(Protocol):
     """The locations of the parts of a document."""
 
     def locate(self, path: DocumentPath, *, key: bool = False) -> DocumentPlace:
-        """Return the location of a value or of its key. For a missing part, return the key of the nearest enclosing
-        part.
-        """
+        """Return the location of a value or of its key; for a missing part, the key of the nearest enclosing part."""
         ...
 
 
@@ -95,9 +93,7 @@ def readable(text: str) -> str:
 
 
 def in_order(problems: Iterable[Problem]) -> list[Problem]:
-    """Sort by location, drop duplicates and limit the number of problems. The last entry then contains the number of
-    those left out.
-    """
+    """Sort by location, drop duplicates and limit the number. The last entry then counts those left out."""
     ordered = sorted(set(problems), key=lambda p: (p.file, p.line, p.column, p.path, p.message))
     if len(ordered) <= _MOST_PROBLEMS:
         return ordered
@@ -149,9 +145,7 @@ def _bad_start(character: str) -> tuple[str, str]:
 
 
 def _unmarked(error: Exception, text: str, file: str) -> Problem:
-    """Return the problem for an error without a position: forbidden characters come with an offset, escapes beyond
-    Unicode with nothing at all.
-    """
+    """Return the problem for an error without a position. Only forbidden characters come with an offset."""
     offset = getattr(error, "position", None)
     if isinstance(offset, int):
         return _at(offset, text, file, "a control character", "take it out")

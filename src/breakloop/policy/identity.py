@@ -68,9 +68,7 @@ _NAME_MAX: Final = 256
 
 
 class IdentityHasher:
-    """Computes keyed digests of API keys and of names that are too long. The same secret yields the same digests on
-    every instance.
-    """
+    """Computes keyed digests of API keys and of long names. The same secret yields the same on every instance."""
 
     def __init__(self, secret: bytes) -> None:
         # blake2b accepts a key of at most 64 bytes.
@@ -92,9 +90,7 @@ class IdentityHasher:
 
 
 def api_key(call: Call, query_key: Callable[[Call], str | None]) -> bytes:
-    """Return the complete API key of a request, or b"". `query_key` reads `?key=` and is only called if no header has a
-    key.
-    """
+    """Return the complete API key of a request, or b"". `query_key` reads `?key=`, if no header has a key."""
     headers = call.headers
     value = headers.get("authorization")
     if value:
@@ -247,9 +243,7 @@ class SessionNames:
         self.chains = ResponseChains()
 
     def find(self, call: Call) -> str:
-        """Return the session, or "". Ids are tried from the narrowest to the widest, and the body is read as late as
-        possible.
-        """
+        """Return the session, or "". Ids are tried from the narrowest to the widest; the body is read late."""
         in_headers = may_name_session(call)
         named = conversation_header(call) if in_headers else ""
         if named:
@@ -274,9 +268,7 @@ class SessionNames:
         return DERIVED + self._digests.of("\0".join(parts).encode("utf-8", "replace"))
 
     def unknown(self, call: Call) -> tuple[str, str] | None:
-        """Return the caller and the id of the response that a call continues, if only another instance can know its
-        session.
-        """
+        """Return caller and id of the response that a call continues, if only another instance can know its session."""
         taken = self._taken(call)
         if taken is None or not taken.dialect.links_responses:
             return None

@@ -38,9 +38,7 @@ _ALWAYS: Final = (-math.inf, math.inf)
 
 @dataclass(frozen=True, slots=True)
 class JwtKeys:
-    """How tokens are verified. If `algorithms` is empty, those that fit the type of each key are allowed; `none` never
-    is.
-    """
+    """How tokens are verified. If `algorithms` is empty, those that fit each key are allowed; `none` never is."""
 
     secret: str = ""
     jwks_file: str = ""
@@ -72,9 +70,7 @@ _NOTHING: Final[_Entry] = (NO_CLAIMS, *_ALWAYS)
 
 
 class _KeySet:
-    """Keys together with the results of verifying by them. Both are replaced at once, so no cached result outlives its
-    keys.
-    """
+    """Keys and the results of verifying by them, replaced at once: no cached result outlives its keys."""
 
     __slots__ = ("judged", "keys", "source")
 
@@ -110,9 +106,7 @@ class JwtReader:
         return entry[0] if entry[1] <= self._clock.now() < entry[2] else NO_CLAIMS
 
     def holds(self, authorization: bytes | None) -> tuple[object, float, float]:
-        """Return the key set, and the start and end of the time in which the claims of an Authorization value do not
-        change.
-        """
+        """Return the key set, and the time span in which the claims of an Authorization value do not change."""
         key_set = self.key_set
         if not self.verifies or authorization is None:
             return key_set, *_ALWAYS

@@ -247,10 +247,7 @@ class LoadedBundle:
 
 
 def load_bundle(path: Path, *, now: float | None = None) -> LoadedBundle:
-    """Load a file, or the files of a directory in the order of their names.
-
-    If `now` is given, the notes also report what has expired.
-    """
+    """Load a file, or the files of a directory by name. With `now`, the notes also report what has expired."""
     return load_fetched(read_path(path), now=now)
 
 
@@ -325,10 +322,7 @@ def canonical(data: Any) -> str:
 
 
 def duplicates(data: dict[str, Any]) -> list[DocumentFinding]:
-    """Find duplicate policy ids and rule names.
-
-    This works on the plain data, so that duplicates are reported together with all other problems.
-    """
+    """Find duplicate policy ids and rule names in the plain data, to report them together with all other problems."""
     policies = data.get("policies")
     found = [
         DocumentFinding(

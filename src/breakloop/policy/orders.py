@@ -79,10 +79,7 @@ def check_override(name: str, reason: str, expires_at: float | None) -> None:
 
 
 def checked_agent(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of an agent if they are valid under `agents` in the bundle. Raises `OrderError`.
-
-    Settings that are None are left out.
-    """
+    """Return the valid settings of an agent, without those that are None. Raises `OrderError`."""
     known = schema.Agent.model_fields
     made = _checked(
         schema.Agent, {name: value for name, value in data.items() if value is not None or name not in known}

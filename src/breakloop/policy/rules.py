@@ -173,9 +173,7 @@ class CompiledRule:
 
 
 class FallbackRule(CompiledRule):
-    """The rule that applies if no other rule does. An unescaped `|` in its keys separates its counters from those of a
-    rule with the same name.
-    """
+    """The rule that applies if no other does. The `|` in its keys separates it from a rule with the same name."""
 
     __slots__ = ()
 
@@ -194,9 +192,7 @@ class CachedCharges(NamedTuple):
 
 
 class BreakerRule:
-    """The circuit breaker of a policy. It counts what the first rule of the policy would charge, by the keys of that
-    rule.
-    """
+    """The circuit breaker of a policy. It counts what the first rule of the policy would charge, by the same keys."""
 
     __slots__ = ("_by_money", "_rule", "limiter", "name", "policy", "status")
 

@@ -53,9 +53,7 @@ class Verifier:
         self._secret = secret
 
     def check(self, fetched: BundleBytes, name: str) -> None:
-        """Raise `SignatureError` unless the bundle is signed. A bundle that could not be read completely is not
-        checked.
-        """
+        """Raise `SignatureError` unless the bundle is signed. One that could not be read completely is not checked."""
         if any(document.unread is not None for document in fetched.documents):
             return
         given = list(_signatures(fetched.signature))
@@ -106,9 +104,7 @@ def make_keys() -> tuple[bytes, bytes]:
 
 
 def read_public_keys(text: bytes, where: str) -> tuple[Ed25519PublicKey, ...]:
-    """Read public keys: PEM, one or several, or lines of base64. Raises `SettingsError`, whose message contains
-    `where`.
-    """
+    """Read one or several public keys: PEM, or lines of base64. Raises `SettingsError`, which names `where`."""
     try:
         if b"-----BEGIN" in text:
             blocks = [block + _PEM_END for block in text.split(_PEM_END) if b"-----BEGIN" in block]
@@ -146,9 +142,7 @@ def shared_secret(text: bytes, where: str) -> bytes:
 
 
 def _signatures(text: str) -> Iterator[tuple[str, bytes]]:
-    """Return every line that can be a signature. Other lines are skipped, so that new kinds can be added beside old
-    ones.
-    """
+    """Return every line that can be a signature. Others are skipped, so that new kinds can stand beside old ones."""
     for line in text.split()[:_LINES_MAX]:
         algorithm, _, encoded = line.rpartition(":")
         try:

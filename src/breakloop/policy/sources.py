@@ -62,9 +62,7 @@ class BundleOrigin(Protocol):
 
 
 class FileOrigin:
-    """A path that is checked twice a second. Links are followed, because Kubernetes updates a ConfigMap by replacing a
-    link.
-    """
+    """A path. Links are followed, because Kubernetes updates a ConfigMap by replacing a link."""
 
     whole = False  # a file may be read while it is being saved
 
@@ -347,9 +345,7 @@ class RedisOrigin:
 
 
 def to_push(fetched: BundleBytes, loaded: LoadedBundle, *, by: str, force: bool) -> PushedBundle:
-    """Return a loaded, and therefore valid, bundle in the form that is pushed. Only for single files, not for
-    directories.
-    """
+    """Return a loaded, and therefore valid, bundle of a single file in the form that is pushed."""
     (document,) = fetched.documents
     digest = sha256(document.data).hexdigest()
     signature = " ".join(fetched.signature.split())

@@ -29,9 +29,7 @@ _FORMAT = 1
 
 
 class LastGood:
-    """The last good copy of one source's bundle in a data directory. `source` is a path, or the key of another kind of
-    source.
-    """
+    """The last good copy of one source's bundle. `source` is a path, or the key of another kind of source."""
 
     def __init__(self, data_dir: Path, source: Path | str) -> None:
         self._source = str(source.absolute()) if isinstance(source, Path) else source
@@ -64,9 +62,7 @@ class LastGood:
         return ""
 
     def read(self, verifier: Verifier | None = None) -> LoadedBundle | None:
-        """Return the copy, or None if there is none. Raises `BundleError` for a damaged copy, or for one whose
-        signature is missing.
-        """
+        """Return the copy, or None if there is none. Raises `BundleError` if it is damaged or not signed."""
         try:
             raw = self.path.read_bytes()
         except FileNotFoundError:
@@ -88,9 +84,7 @@ class LastGood:
         return replace(loaded, digest=copy["digest"])
 
     def _verify(self, verifier: Verifier, signed: Any, loaded: LoadedBundle) -> None:
-        """Check that the bundle is the one that was signed. The checksum does not prove this: anyone who can write the
-        file can compute it.
-        """
+        """Check that the bundle is the one that was signed. Anyone who can write the file can compute the checksum."""
         try:
             fetched = BundleBytes((BundleDocument("", b""),)) if signed is None else _read_signed(signed)
         except (ValueError, KeyError, TypeError):
@@ -126,9 +120,7 @@ def _read_signed(signed: Any) -> BundleBytes:
 
 
 def _write_whole(path: Path, content: bytes) -> None:
-    """Write a temporary file, flush it and rename it. Readers see either the old file or the new one, even after a
-    power failure.
-    """
+    """Replace a file at once: readers see the old one or the new one, even after a power failure."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     beside = path.with_suffix(f".{os.getpid()}.tmp")
     try:
@@ -153,7 +145,7 @@ FROM_LAST_GOOD: Final = "last good copy"
 
 
 class BundleFeed(Protocol):
-    """The interface between a process and the provider of its bundles."""
+    """The provider of the bundles of a process: a `BundleSource`, or in a worker the supervisor's."""
 
     origin: str
     current: LoadedBundle | None
@@ -162,26 +154,16 @@ class BundleFeed(Protocol):
     loaded_at: float
 
     @property
-    def name(self) -> str:
-        """The name of the source, for display."""
-        ...
+    def name(self) -> str: ...
 
     @property
-    def wait_s(self) -> float:
-        """Seconds to wait before the next `poll`."""
-        ...
+    def wait_s(self) -> float: ...
 
-    def start(self) -> bool:
-        """Load the first bundle. Returns whether a bundle is in force."""
-        ...
+    def start(self) -> bool: ...
 
-    def poll(self) -> None:
-        """Check for a new bundle and put it in force."""
-        ...
+    def poll(self) -> None: ...
 
-    def reload(self) -> None:
-        """Load now, at an operator's request."""
-        ...
+    def reload(self) -> None: ...
 
 
 class BundleSource:
@@ -262,9 +244,7 @@ class BundleSource:
             self._check_expiry()
 
     def reload(self) -> None:
-        """Load now, whether or not anything changed. A lower version is accepted, because an operator requested the
-        reload.
-        """
+        """Load now, whether or not anything changed. An operator asked for it, so a lower version is accepted."""
         with self.turn:
             problems = self._attempt(lambda: self._look(None), FROM_SOURCE, force=True)
             self._settle()
@@ -273,16 +253,12 @@ class BundleSource:
                 self._reject(problems)
 
     def _settle(self) -> None:
-        """Mark this state as handled, unless it could not be read: such an error may go away without a change of the
-        state.
-        """
+        """Mark this state as handled, unless it could not be read: that may change without a change of the state."""
         self._settled = None if self._unread else self._seen
         self._failing = None
 
     def _look(self, known: Stamp | None) -> LoadedBundle | None:
-        """Fetch and load what the source holds; None if it is unchanged. Bytes are only parsed once their signature is
-        verified.
-        """
+        """Fetch and load what the source holds; None if it is unchanged. The signature is verified before parsing."""
         self._seen = None
         self._fetched = fetched = self._source.fetch(known)
         if fetched is None:
@@ -322,9 +298,7 @@ class BundleSource:
         return before is not None and loaded.digest == before.digest and not self.problems and not force
 
     def _is_forced(self) -> bool:
-        """Return whether the bundle was pushed with `force`. This is ignored where bundles are signed, because the
-        signature does not cover the flag.
-        """
+        """Return whether it was pushed with `force`, which is ignored for signed bundles: no signature covers it."""
         return self._fetched is not None and self._fetched.forced and self._verifier is None
 
     def _refuse_lower(self, loaded: LoadedBundle, before: LoadedBundle) -> None:

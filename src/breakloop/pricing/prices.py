@@ -54,10 +54,7 @@ class Tier(NamedTuple):
 
 
 def cost_microusd(price: Price, usage: Usage) -> int:
-    """Return the cost of a usage in whole micro-dollars, rounded half up.
-
-    If the parts of a usage exceed its total, the parts are charged.
-    """
+    """Return the cost in micro-dollars, rounded half up. If the parts of a usage exceed its total, they are charged."""
     asked, answered, cached, written, reasoned = usage
     if price.tiers:
         price = price.for_input(asked)
@@ -139,13 +136,10 @@ def canonical_provider(name: str) -> str:
     return PROVIDERS.get(folded, folded)
 
 
-def ways(provider: str, model: str) -> Iterator[ModelName]:
+def ways(provider: str, model: str) -> list[ModelName]:
     """Return the names under which to look up a model, the most specific first, without duplicates."""
-    seen: set[ModelName] = set()
-    for named in _ways(canonical_provider(provider), model.strip().lower()):
-        if named.model and named not in seen:
-            seen.add(named)
-            yield named
+    names = dict.fromkeys(_ways(canonical_provider(provider), model.strip().lower()))
+    return [named for named in names if named.model]
 
 
 def _ways(provider: str, model: str) -> Iterator[ModelName]:
@@ -231,7 +225,7 @@ class ListedModel:
 class Prices:
     """The prices in effect, from all tables."""
 
-    __slots__ = ("_assumed", "_clock", "_known", "_since", "_tables", "unknown")
+    cost_microusd = staticmethod(cost_microusd)
 
     def __init__(
         self,
@@ -242,18 +236,15 @@ class Prices:
         assumed: Price | None = None,
         clock: Clock | None = None,
     ) -> None:
-        self._tables = (*overrides, table)
-        self._assumed = assumed if unknown == "assume" else None
+        self.tables: Sequence[PriceTable] = (*overrides, table)  # in order of precedence
+        self.assumed = assumed if unknown == "assume" else None
         self._clock = clock or SystemClock()
         self._known: dict[tuple[str, str], Price | None] = {}
         self._since = 0.0
         self.unknown = unknown
 
     def find(self, provider: str, model: str) -> Price | None:
-        """Return the price of a model, or None if it is unknown and no price is assumed.
-
-        `provider` may be the name of an upstream, or empty.
-        """
+        """Return the price of a model, or None. `provider` may be the name of an upstream, or empty."""
         now = self._clock.now()
         if now - self._since >= _AGE_S:
             self._known.clear()
@@ -263,7 +254,7 @@ class Prices:
             return self._known[key]
         except KeyError:
             found = self.look_up(provider, model)
-        price = self._assumed if found is None else found.price
+        price = self.assumed if found is None else found.price
         if len(model) <= NAME_MAX:
             if len(self._known) >= _KEPT:  # names come from clients, so the cache must not grow without limit
                 self._known.clear()
@@ -275,8 +266,8 @@ class Prices:
         if len(model) > NAME_MAX:
             return None
         now = self._clock.now()
-        tried = list(ways(provider, model))
-        for table in self._tables:
+        tried = ways(provider, model)
+        for table in self.tables:
             for named in tried:
                 found = table.find(named, now)
                 if found is not None:
@@ -286,20 +277,6 @@ class Prices:
     def load(self) -> None:
         """Load the tables in advance, so that no request waits for them."""
         self.look_up("", "-")
-
-    @staticmethod
-    def cost_microusd(price: Price, usage: Usage) -> int:
-        return cost_microusd(price, usage)
-
-    @property
-    def assumed(self) -> Price | None:
-        """The price assumed for unknown models."""
-        return self._assumed
-
-    @property
-    def tables(self) -> Sequence[PriceTable]:
-        """The tables, in order of precedence."""
-        return self._tables
 
 
 def _keys(name: str) -> Iterable[str]:

@@ -95,15 +95,11 @@ def _number(hint: str) -> int | None:
 class EstimateError:
     """The distribution of the ratio of estimated to actual tokens. 1 is an exact estimate."""
 
-    __slots__ = ("absolute_tokens", "buckets", "count", "largest", "signed_tokens", "smallest", "total")
-
     BOUNDS: Final = (0.25, 0.5, 0.75, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 4.0)
 
     def __init__(self) -> None:
         self.count = 0
         self.total = 0.0  # sum of all ratios
-        self.smallest = math.inf
-        self.largest = 0.0
         self.signed_tokens = 0  # overestimated minus underestimated tokens
         self.absolute_tokens = 0  # overestimated plus underestimated tokens
         self.buckets = [0] * (len(self.BOUNDS) + 1)  # number of ratios up to each bound and above the previous one
@@ -115,8 +111,6 @@ class EstimateError:
         ratio = estimated / actual
         self.count += 1
         self.total += ratio
-        self.smallest = min(self.smallest, ratio)
-        self.largest = max(self.largest, ratio)
         self.signed_tokens += estimated - actual
         self.absolute_tokens += abs(estimated - actual)
         self.buckets[bisect_left(self.BOUNDS, ratio)] += 1

@@ -31,14 +31,6 @@ def test_long_keys_count_by_their_size() -> None:
     assert len(recent) <= 6
 
 
-def test_clear_forgets_both_generations() -> None:
-    recent: TwoGenerationCache[str, int] = TwoGenerationCache(1)
-    recent.put("a", 1)
-    recent.put("b", 2)
-    recent.clear()
-    assert (recent.get("a"), recent.get("b"), len(recent)) == (None, None, 0)
-
-
 def test_what_follows_from_a_key_is_worked_out_once() -> None:
     """Short keys only, and all are forgotten when there are too many (Y-2)."""
     worked: list[str] = []
