@@ -231,15 +231,8 @@ class Runtime:
         return jobs
 
     async def _watch(self) -> None:
-        """Poll the bundle source, or reload it when asked to."""
         assert self.source is not None  # noqa: S101 - only a job when there is one
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._reload.wait(), self.source.wait_s)
-        if self._reload.is_set():
-            self._reload.clear()
-            await aside(self.source.reload)
-        else:
-            await aside(self.source.poll)
+        await poll_or_reload(self.source, self._reload)
 
     async def _refresh_keys(self) -> None:
         """Fetch token keys at the start, every five minutes, and when a token names an unknown key."""
@@ -295,6 +288,15 @@ class Runtime:
         hurried.cancel()
         log(logging.INFO, "stopped", {"cut_off": stopping.result()})
         return 0
+
+
+async def poll_or_reload(source: BundleFeed, asked: asyncio.Event) -> None:
+    """Poll a bundle source when it is time, or reload it when asked to."""
+    with suppress(TimeoutError):
+        await asyncio.wait_for(asked.wait(), source.wait_s)
+    reload = asked.is_set()
+    asked.clear()
+    await aside(source.reload if reload else source.poll)
 
 
 def serve(settings: Settings, ready: Callable[[Runtime], None], logging_: Logging) -> int:

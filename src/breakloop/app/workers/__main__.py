@@ -3,10 +3,14 @@ from the descriptor FD."""
 
 from __future__ import annotations
 
+import asyncio
 import sys
-from importlib import import_module
 
-from breakloop.app.workers.ipc import CONTROL, read_config
+import uvloop
+
+from breakloop.app.workers.control import Control
+from breakloop.app.workers.ipc import CONTROL, ChildConfig, read_config
+from breakloop.app.workers.worker import Worker
 from breakloop.observe.log import Logging
 
 
@@ -18,10 +22,13 @@ def main() -> int:
     logging = Logging(sys.stderr, settings.log_level, settings.log_format, always)
     logging.start()
     try:
-        code: int = import_module(f"breakloop.app.workers.{config.role}").run(config)
+        return asyncio.run(_run(Control, config)) if config.role == CONTROL else uvloop.run(_run(Worker, config))
     finally:
         logging.stop()
-    return code
+
+
+async def _run(role: type[Control | Worker], config: ChildConfig) -> int:
+    return await role(config).run()
 
 
 if __name__ == "__main__":

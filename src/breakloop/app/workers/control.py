@@ -1,6 +1,6 @@
 """The control process: what happens once for all workers. It watches the bundle source and delivers valid bundles, logs
 events, and adds up metrics and activity. With operations, it also runs the history, alerts and admin server
-(`workers.admin`). It handles no request."""
+(`AdminRuntime`). It handles no request."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Final
 from breakloop.app import build
 from breakloop.app.build import bundle_source
 from breakloop.app.jobs import Job, aside, forever
-from breakloop.app.state import open_state
+from breakloop.app.runtime import Runtime, poll_or_reload
+from breakloop.app.state import StateConnection, open_state
 from breakloop.app.workers.ipc import (
     ActivityReport,
     BundleApplied,
@@ -38,16 +39,15 @@ from breakloop.engine.build import compile_loaded
 from breakloop.errors import BundleError, SettingsError
 from breakloop.model.events import Activity, AgentUse, Event, LoopUse, Publish, add_use
 from breakloop.observe.log import INTERVAL_S, EventSink, LogAndBus, LogEvents, log
-from breakloop.observe.metrics import WorkerTotals
+from breakloop.observe.metrics import MetricValues, WorkerTotals
 from breakloop.policy.compiled import CompiledBundle
 from breakloop.policy.descriptors import Descriptors
 from breakloop.policy.load import LoadedBundle
-from breakloop.policy.watch import BundleSource
+from breakloop.policy.watch import BundleFeed, BundleSource
 from breakloop.store.data_dir import DataDir
 
 if TYPE_CHECKING:
-    from breakloop.app.workers.admin import AdminRuntime
-    from breakloop.policy.watch import BundleFeed
+    from breakloop.app.operations import Operations
 
 
 class WorkerEntry:
@@ -328,16 +328,7 @@ class Control:
         """Start the operations, if the settings ask for them."""
         if not build.operations_wanted(self.settings):
             return
-        from breakloop.app.workers.admin import AdminRuntime  # noqa: PLC0415 - a database and a web framework: 0.5 s
-
-        admin = self._admin = AdminRuntime(
-            self.settings,
-            await open_state(self.settings),
-            data=self.data,
-            source=self.source,
-            workers=self.workers,
-            publish=self.publish,
-        )
+        admin = self._admin = AdminRuntime(self, await open_state(self.settings))
         self.events = LogAndBus(self.events, admin.operations.bus)
         await admin.open(self._compiled)
 
@@ -360,13 +351,9 @@ class Control:
         await self._open_admin()
 
     async def _watch(self) -> None:
-        """Poll the bundle source, or reload it when asked to, and deliver a new bundle."""
+        """Poll the bundle source, and deliver a new bundle."""
         assert self.source is not None  # noqa: S101 - only a job when there is one
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._reload.wait(), self.source.wait_s)
-        reload = self._reload.is_set()
-        self._reload.clear()
-        await aside(self.source.reload if reload else self.source.poll)
+        await poll_or_reload(self.source, self._reload)
         self.workers.deliver(self.source)
 
     # -- jobs --------------------------------------------------------------------------------------------------------
@@ -409,10 +396,60 @@ class Control:
         self._stop.set()
 
 
-def run(config: ChildConfig) -> int:
-    """Run the control process; returns the exit code."""
-    return asyncio.run(_run(config))
+class _Forward:
+    """An `EventSink` that passes events to the control process, which flushes its own sinks."""
+
+    def __init__(self, publish: Publish) -> None:
+        self._publish = publish
+
+    def __call__(self, event: Event) -> None:
+        self._publish(event)
+
+    def flush(self, now: float, *, everything: bool = False) -> None: ...
 
 
-async def _run(config: ChildConfig) -> int:
-    return await Control(config).run()
+class AdminRuntime(Runtime):
+    """The operations of all workers: a `Runtime` that does not listen, but has an engine for operator orders, the
+    events and activity of all workers, and the admin server. It shares the parts of the control process."""
+
+    operations: Operations  # without them there is no `AdminRuntime`
+
+    def __init__(self, control: Control, opened: StateConnection) -> None:
+        self._control = control
+        super().__init__(control.settings, opened=opened)
+
+    def make_events(self) -> EventSink:
+        """Events are published like those of a worker."""
+        return _Forward(self._control.publish)
+
+    def make_data_dir(self) -> DataDir:
+        return self._control.data
+
+    def make_source(self) -> BundleFeed | None:
+        return self._control.source
+
+    def activity(self) -> Activity:
+        """Return what agents did on all workers since the last call."""
+        return self._control.workers.take_activity()
+
+    def worker_metrics(self) -> MetricValues:
+        """Return the totals of all workers, including those that have ended."""
+        return self._control.workers.totals.total()
+
+    def readiness(self) -> tuple[int, dict[str, object]]:
+        status, content = super().readiness()
+        return status, {**content, "workers": len(self._control.workers)}
+
+    async def open(self, bundle: CompiledBundle | None) -> None:
+        """Load the saved state and start the admin server. Raises `SettingsError`."""
+        self.state.load()
+        self.operations.load()
+        if bundle is not None:
+            self.engine.set_bundle(bundle)
+        await self.state.listen()
+        await self.operations.start()
+
+    async def close(self) -> None:
+        """Write what is left and close the connections."""
+        await self.operations.finish()
+        await self.state.finish()

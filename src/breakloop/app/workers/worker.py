@@ -13,8 +13,6 @@ from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any, Final
 
-import uvloop
-
 from breakloop.app import build
 from breakloop.app.build import tune
 from breakloop.app.runtime import Runtime
@@ -332,12 +330,3 @@ class WorkerRuntime(Runtime):
         if status == 200:
             content |= {"worker": self._worker.config.number, "workers": self._worker.workers}
         return status, content
-
-
-def run(config: ChildConfig) -> int:
-    """Run a worker; returns the exit code."""
-    return uvloop.run(_run(config))
-
-
-async def _run(config: ChildConfig) -> int:
-    return await Worker(config).run()

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from breakloop.app.state import StateConnection
-from breakloop.app.workers.admin import AdminRuntime
-from breakloop.app.workers.control import WorkerEntry, WorkerRegistry
+from breakloop.app.workers.control import AdminRuntime, WorkerEntry, WorkerRegistry
 from breakloop.app.workers.ipc import ActivityReport, MetricsReport, decode, encode
 from breakloop.clock import SystemClock
 from breakloop.config.settings import Settings
@@ -28,17 +27,14 @@ class Chief:
         self.settings = Settings.model_validate(given)
         self.data = DataDir(folder)
         self.told: list[Event] = []
-        self.members = WorkerRegistry(self.publish)
+        self.workers = WorkerRegistry(self.publish)
         self.source: BundleFeed | None = None
 
     def publish(self, event: Event) -> None:
         self.told.append(event)
 
     def admin(self) -> AdminRuntime:
-        opened = StateConnection(SystemClock())
-        return AdminRuntime(
-            self.settings, opened, data=self.data, source=self.source, workers=self.members, publish=self.publish
-        )
+        return AdminRuntime(cast("Any", self), StateConnection(SystemClock()))
 
 
 def did(requests: int, at: float, model: str = "") -> ActivityReport:
@@ -65,7 +61,7 @@ def hear(members: WorkerRegistry, message: Any, pid: int = 7) -> None:
 
 def test_what_workers_did_is_summed_once(tmp_path: Path) -> None:
     """Over all of them, and taken away (S-5, G-1)."""
-    members = Chief(tmp_path).members
+    members = Chief(tmp_path).workers
     hear(members, did(3, 10.0, "m-1"))
     hear(members, did(4, 9.0), pid=8)
     taken = members.take_activity()
@@ -84,13 +80,13 @@ def test_the_office_shows_all_workers(tmp_path: Path) -> None:
         await office.open(None)
         try:
             for pid in (7, 8):
-                hear(chief.members, counted(), pid)
+                hear(chief.workers, counted(), pid)
             status = office.operations.status()
             assert (status["requests"], status["workers"]) == (12, 0)
             assert (status["allowed"], status["denied"]) == ({"ok": 10}, {"loop_detected": 2})
             office.operator.kill("default", "bot", "too loud", "ann")
             assert [event.name for event in chief.told] == ["agent.killed"]
-            hear(chief.members, did(3, 10.0))
+            hear(chief.workers, did(3, 10.0))
             assert office.activity().agents["p", "c", "a"].requests == 3
             assert office.operations.admin_url.endswith(str(chief.settings.admin_port))
         finally:
@@ -109,8 +105,8 @@ def test_metrics_are_those_of_the_workers(tmp_path: Path) -> None:
         try:
             for pid in (7, 8):
                 for _ in range(2):  # all of it, every second
-                    hear(chief.members, counted(), pid)
-            chief.members.totals.end(8)
+                    hear(chief.workers, counted(), pid)
+            chief.workers.totals.end(8)
             found = samples(office.operations.services().metrics())
             assert found["breakloop_overhead_seconds_count", (("door", "decision"),)] == 12
             assert found["breakloop_overhead_seconds_sum", (("door", "decision"),)] == 1.0
