@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable
+from functools import partial
 from typing import IO, Final, Protocol, cast
 
 import brotli  # type: ignore[import-untyped]
@@ -21,10 +22,12 @@ RATIO_FREE_BYTES: Final = 256 * 1024  # allowed for any body: repetitive chats c
 _MEMBERS_MAX: Final = 16  # of one gzip body: empty ones cost time without reaching a limit of size
 _PIECE_BYTES: Final = 256 * 1024
 _ZSTD_WINDOW_BYTES: Final = 8 * 1024 * 1024  # RFC 9659: the largest that this content coding allows
-# zstandard's reader does not report a truncated body. A small frame is appended, which is only read if everything
+# zstandard does not report a truncated body. A small frame is appended, which is only read if everything
 # before it is complete. Its checksum prevents a truncated block from taking the frame for its own content.
 _ZSTD_MARK: Final = b"end of body"
 _ZSTD_END: Final = zstandard.ZstdCompressor(write_checksum=True).compress(_ZSTD_MARK)
+
+_DECODER_ERRORS: Final = (zlib.error, brotli.error, zstandard.ZstdError)
 
 _JSON_STARTS: Final = (b"{", b"[")
 
@@ -47,20 +50,12 @@ class _PastLimitError(Exception):
     """The output exceeds the limit."""
 
 
-def decoded(body: bytes, content_encoding: bytes, max_bytes: int, max_ratio: int = RATIO_MAX) -> bytes:
-    """Return the decompressed body. Raises `EncodingError` if that is impossible within the limits.
-
-    Decoders stop within one piece of the limit. Pieces and the whole are both in memory for a moment.
-    """
-    codings = _codings(content_encoding)
-    by_ratio = max(RATIO_FREE_BYTES, len(body) * max_ratio)
-    limit = min(max_bytes, by_ratio)
-    try:
-        for name in reversed(codings):
-            body = _UNPACK[name](body, limit)
-    except _PastLimitError:
-        raise EncodingError(TOO_LARGE if limit == max_bytes else RATIO) from None
-    return body
+def decoded(body: bytes, content_encoding: bytes, max_bytes: int) -> bytes:
+    """Return the decompressed body. Raises `EncodingError` if that is impossible within the limits."""
+    unpacker = Unpacker(content_encoding, max_bytes)
+    plain = unpacker.feed(body)
+    unpacker.finish()
+    return plain
 
 
 def unpack(call: Call, max_bytes: int) -> str:
@@ -88,93 +83,13 @@ def _codings(content_encoding: bytes) -> list[bytes]:
     named = [name for name in names if name and name != b"identity"]
     if len(named) > CODINGS_MAX:
         raise EncodingError(TOO_MANY_CODINGS)
-    if not _UNPACK.keys() >= set(named):
+    if not _DECODERS.keys() >= set(named):
         raise EncodingError(UNKNOWN_CODING)
     return named
 
 
-def _gunzip(body: bytes, limit: int) -> bytes:
-    plain = b""
-    for _ in range(_MEMBERS_MAX):
-        member, body = _inflate(body, limit - len(plain), zlib.MAX_WBITS | 16)
-        plain = plain + member if plain else member
-        if not body:
-            return plain
-    raise EncodingError(BROKEN)
-
-
-def _deflate(body: bytes, limit: int) -> bytes:
-    plain, rest = _inflate(body, limit, _deflate_bits(body))
-    if rest:
-        raise EncodingError(BROKEN)
-    return plain
-
-
-def _deflate_bits(body: bytes) -> int:
-    """Many senders omit the zlib header, which is recognised by its two bytes."""
-    wrapped = len(body) > 1 and body[0] & 0x0F == 8 and (body[0] << 8 | body[1]) % 31 == 0
-    return zlib.MAX_WBITS if wrapped else -zlib.MAX_WBITS
-
-
-def _inflate(body: bytes, limit: int, window_bits: int) -> tuple[bytes, bytes]:
-    """Return the content and the bytes after its end."""
-    unpacking = zlib.decompressobj(window_bits)
-    try:
-        plain = unpacking.decompress(body, limit + 1)
-    except zlib.error:
-        raise EncodingError(BROKEN) from None
-    if len(plain) > limit:
-        raise _PastLimitError
-    if not unpacking.eof:
-        raise EncodingError(BROKEN)
-    return plain, unpacking.unused_data
-
-
-def _unbrotli(body: bytes, limit: int) -> bytes:
-    unpacking = brotli.Decompressor()
-    pieces: list[bytes] = []
-    size = 0
-    try:
-        # Without a limit it would double its buffer until far beyond ours.
-        piece = unpacking.process(body, output_buffer_limit=_PIECE_BYTES)
-        while piece:
-            pieces.append(piece)
-            size += len(piece)
-            if size > limit:
-                raise _PastLimitError
-            piece = b"" if unpacking.is_finished() else unpacking.process(b"", output_buffer_limit=_PIECE_BYTES)
-    except brotli.error:
-        raise EncodingError(BROKEN) from None
-    if not unpacking.is_finished():
-        raise EncodingError(BROKEN)
-    return b"".join(pieces)
-
-
-def _unzstd(body: bytes, limit: int) -> bytes:
-    unpacking = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_BYTES)
-    reader = unpacking.stream_reader(body + _ZSTD_END, read_across_frames=True)
-    try:
-        plain = reader.read(limit + len(_ZSTD_MARK) + 1)
-    except zstandard.ZstdError:
-        raise EncodingError(BROKEN) from None
-    if len(plain) > limit + len(_ZSTD_MARK):
-        raise _PastLimitError
-    if not plain.endswith(_ZSTD_MARK):
-        raise EncodingError(BROKEN)
-    return plain[: -len(_ZSTD_MARK)]
-
-
-_UNPACK: Final[dict[bytes, Callable[[bytes, int], bytes]]] = {
-    b"gzip": _gunzip,
-    b"x-gzip": _gunzip,
-    b"deflate": _deflate,
-    b"br": _unbrotli,
-    b"zstd": _unzstd,
-}
-
-
 class Unpacker:
-    """Decompresses a body as it passes. A truncated body is not an error: HTTP framing detects that."""
+    """Decompresses a body as it passes."""
 
     __slots__ = ("_decoders", "_max_bytes", "_received")
 
@@ -193,15 +108,32 @@ class Unpacker:
                 packed = decoder.feed(packed, limit)
         except _PastLimitError:
             raise EncodingError(TOO_LARGE if limit == self._max_bytes else RATIO) from None
-        except (zlib.error, brotli.error, zstandard.ZstdError):
+        except _DECODER_ERRORS:
             raise EncodingError(BROKEN) from None
         return packed
+
+    def finish(self) -> None:
+        """Raise `EncodingError` if the body is truncated. Where HTTP framing detects that, this is not needed."""
+        try:
+            complete = all(decoder.is_complete() for decoder in self._decoders)
+        except (_PastLimitError, *_DECODER_ERRORS):
+            complete = False
+        if not complete:
+            raise EncodingError(BROKEN)
 
 
 class _Decoder(Protocol):
     """Decodes one content coding. `limit` applies to the total output."""
 
     def feed(self, packed: bytes, limit: int) -> bytes: ...
+
+    def is_complete(self) -> bool: ...
+
+
+def _deflate_bits(body: bytes) -> int:
+    """Many senders omit the zlib header, which is recognised by its two bytes."""
+    wrapped = len(body) > 1 and body[0] & 0x0F == 8 and (body[0] << 8 | body[1]) % 31 == 0
+    return zlib.MAX_WBITS if wrapped else -zlib.MAX_WBITS
 
 
 class _InflateDecoder:
@@ -236,6 +168,9 @@ class _InflateDecoder:
                 self._unpacking = None
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
+    def is_complete(self) -> bool:
+        return self._members > 0 and self._unpacking is None
+
     def _next_member(self) -> zlib._Decompress:
         self._members += 1
         if self._members > (_MEMBERS_MAX if self._bits > zlib.MAX_WBITS else 1):
@@ -256,6 +191,7 @@ class _BrotliDecoder:
         if packed and unpacking.is_finished():
             raise EncodingError(BROKEN)
         pieces: list[bytes] = []
+        # Without a limit it would double its buffer until far beyond ours.
         piece = unpacking.process(packed, output_buffer_limit=_PIECE_BYTES)
         while piece:
             pieces.append(piece)
@@ -264,6 +200,9 @@ class _BrotliDecoder:
                 raise _PastLimitError
             piece = b"" if unpacking.is_finished() else unpacking.process(b"", output_buffer_limit=_PIECE_BYTES)
         return b"".join(pieces)
+
+    def is_complete(self) -> bool:
+        return bool(self._unpacking.is_finished())
 
 
 class _Sink:
@@ -302,14 +241,16 @@ class _ZstdDecoder:
         sink.pieces.clear()
         return plain
 
+    def is_complete(self) -> bool:
+        limit = self._sink.made + len(_ZSTD_MARK)
+        # In two pieces: a whole frame in one write is decoded even after half a header.
+        return self.feed(_ZSTD_END[:4], limit) + self.feed(_ZSTD_END[4:], limit) == _ZSTD_MARK
 
-def _gzip_decoder() -> _Decoder:
-    return _InflateDecoder(zlib.MAX_WBITS | 16)
 
-
+_gzip: Final = partial(_InflateDecoder, zlib.MAX_WBITS | 16)
 _DECODERS: Final[dict[bytes, Callable[[], _Decoder]]] = {
-    b"gzip": _gzip_decoder,
-    b"x-gzip": _gzip_decoder,
+    b"gzip": _gzip,
+    b"x-gzip": _gzip,
     b"deflate": _InflateDecoder,
     b"br": _BrotliDecoder,
     b"zstd": _ZstdDecoder,

@@ -56,9 +56,9 @@ PACKS: dict[str, tuple[bytes, Pack]] = {
 EACH = pytest.mark.parametrize(("name", "pack"), PACKS.values(), ids=PACKS)
 
 
-def why(body: bytes, name: bytes, max_bytes: int = 10 * MB, max_ratio: int = 200) -> str:
+def why(body: bytes, name: bytes, max_bytes: int = 10 * MB) -> str:
     with pytest.raises(EncodingError) as raised:
-        decoded(body, name, max_bytes, max_ratio)
+        decoded(body, name, max_bytes)
     return raised.value.reason
 
 
@@ -162,10 +162,12 @@ def test_windows_are_bounded() -> None:
 
 
 @EACH
-def test_ratio(name: bytes, pack: Pack) -> None:
+def test_ratio(name: bytes, pack: Pack, monkeypatch: pytest.MonkeyPatch) -> None:
     """Small bodies that grow beyond all measure are stopped early; a repetitive chat is none (C-9)."""
-    assert why(pack(bytes(8 * MB)), name, max_ratio=10) == "ratio"
-    assert len(decoded(pack(bytes(256 * 1024)), name, 10 * MB, 1)) == 256 * 1024
+    monkeypatch.setattr(encoding, "RATIO_MAX", 10)
+    assert why(pack(bytes(8 * MB)), name) == "ratio"
+    monkeypatch.setattr(encoding, "RATIO_MAX", 1)
+    assert len(decoded(pack(bytes(256 * 1024)), name, 10 * MB)) == 256 * 1024
 
 
 def zeros(name: bytes, mega: int) -> bytes:
@@ -189,11 +191,13 @@ def cost_s(work: Callable[[], object]) -> float:
 
 
 @pytest.mark.parametrize("name", [b"gzip", b"br", b"zstd"])
-def test_bombs(name: bytes) -> None:
+def test_bombs(name: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     """A gigabyte in a megabyte costs what a body of the limit's size does, in time and memory (C-9, Y-2)."""
     packed, honest = zeros(name, 1024), zeros(name, 10)
     packed += bytes(max(0, MB - len(packed)))  # so that the ratio lets it run up to the limit of size
-    fair = cost_s(lambda: decoded(honest, name, 10 * MB, 10**6))
+    with monkeypatch.context() as patched:
+        patched.setattr(encoding, "RATIO_MAX", 10**6)
+        fair = cost_s(lambda: decoded(honest, name, 10 * MB))
     assert cost_s(lambda: why(packed, name)) < 4 * fair + 0.005
     assert why(packed, name) == "too_large"
     tracemalloc.start()
