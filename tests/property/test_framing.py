@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
 
 import h11
@@ -11,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from breakloop.errors import RequestError
-from breakloop.gateway.http_request import HeadParser, RequestLimits
+from breakloop.gateway.http_request import HeadParser, RequestChunks, RequestLimits
 from tests.unit.gateway.fake_client import Client, chunked, get, post
 
 LIMITS = RequestLimits(
@@ -19,9 +20,6 @@ LIMITS = RequestLimits(
     request_line_bytes=60,
     fields=8,
     body_bytes=200,
-    trailer_bytes=60,
-    chunk_line_bytes=30,
-    free_chunks=5,
 )
 
 VALID = {
@@ -77,6 +75,15 @@ INVALID = {
     "two empty lines": b"\r\n\r\n" + get(),
 }
 STREAMS = VALID | INVALID
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_chunks() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(RequestChunks, "trailer_bytes", 60)
+        patched.setattr(RequestChunks, "line_bytes", 30)
+        patched.setattr(RequestChunks, "free_chunks", 5)
+        yield
 
 
 def outcome(*pieces: bytes) -> tuple[object, ...]:

@@ -28,12 +28,11 @@ from breakloop.dialects.base import Dialect
 from breakloop.dialects.encoding import EncodingError, Unpacker
 from breakloop.dialects.mcp import rpc_stub
 from breakloop.dialects.usage_request import UsageStrip
-from breakloop.gateway.http_request import CLOSE, Reply, Request
+from breakloop.gateway.http_request import CLOSE, ChunkBoundary, Reply, Request
 from breakloop.gateway.http_response import (
     BODY_UNTIL_CLOSE,
     UNCHANGED,
     UNTIL_CLOSE,
-    ChunkBoundary,
     ResponseHead,
     Upload,
     can_append,

@@ -5,7 +5,8 @@ what llhttp accepts and another server could read differently is rejected too. L
 clients repeat most of them in every request, and a line that was valid once need not be checked again; neither need a
 head in which only the length of the body differs.
 
-What the body readers accept has only one interpretation. Trailers are checked and dropped.
+The framing classes find the end and the content of a body. What they accept has only one interpretation, because every
+recipient must find the same end; trailers are checked and dropped. Responses use them too.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ import re
 import string
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
 
 from breakloop.config import settings
-from breakloop.errors import RequestError
+from breakloop.errors import RequestError, UpstreamError
 from breakloop.policy.cache import MemoDict
 
 _DEFAULTS: Final = settings.Limits()
@@ -36,9 +37,6 @@ class RequestLimits:
     request_line_bytes: int = 16 * 1024
     body_bytes: int = _DEFAULTS.body_bytes
     all_bodies_bytes: int = 256 * 1024 * 1024  # of incomplete bodies, over all connections
-    chunk_line_bytes: int = 256  # the size of a chunk with its extensions
-    trailer_bytes: int = 8 * 1024
-    free_chunks: int = 1000  # more chunks than this must have 64 bytes on average
     backlog_bytes: int = 64 * 1024  # buffered behind a pending reply before reading pauses
     pipelined: int = 16  # requests of one connection processed before others are served
     connections: int = _DEFAULTS.connections
@@ -298,132 +296,164 @@ def _connection(request: Request, *, is_1_1: bool) -> bytes:
     return KEEP if b"keep-alive" in options else CLOSE
 
 
-Sink = Callable[[bytes], object]
-
-_CHUNK_LINE: Final = re.compile(rb"([0-9A-Fa-f]{1,8})(?:;[\t -~\x80-\xff]*)?")
-_TRAILER_LINE: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t -~\x80-\xff]*")
 _FRAMING_LINE: Final = re.compile(rb"(?i:host|content[-_]length|transfer[-_]encoding):")  # never in a trailer
 _BYTES_PER_CHUNK: Final = 64
 
 
-class RequestBodyReader(Protocol):
-    """Removes the framing of a body, piece by piece."""
+class ChunkBoundary(NamedTuple):
+    """A position in a chunked body where content can be inserted."""
 
-    done: bool
-
-    def feed(self, buffer: bytes | bytearray, at: int) -> int:
-        """Read from `buffer[at:]`; return the position after the body, or where more bytes are needed."""
-        ...
+    before: bytes  # must be written first
+    room: int  # bytes that the current chunk is missing
 
 
-def reader_for(length: int, limits: RequestLimits, sink: Sink, most: int | None) -> RequestBodyReader:
-    """Return the reader of a body of `length` bytes, or of chunks with at most `most` bytes in all (None: no limit)."""
-    return ChunkedReader(limits, sink, most) if length == CHUNKED else LengthReader(length, sink)
-
-
-class LengthReader:
+class LengthFraming:
     """A body of known length."""
 
-    __slots__ = ("_left", "_sink", "done")
+    __slots__ = ("_left", "content", "done")
 
-    def __init__(self, length: int, sink: Sink) -> None:
+    def __init__(self, length: int) -> None:
         self._left = length
-        self._sink = sink
         self.done = length == 0
+        self.content: list[bytes] = []  # of the last `feed`, without framing
 
-    def feed(self, buffer: bytes | bytearray, at: int) -> int:
-        """Pass content to the sink, up to the length."""
-        stop = min(len(buffer), at + self._left)
-        if stop > at:
-            self._sink(bytes(buffer[at:stop]))
-            self._left -= stop - at
-            self.done = self._left == 0
-        return stop
+    def feed(self, data: bytes) -> int:
+        """Return how many bytes of `data` belong to this body."""
+        size = len(data)
+        if size < self._left:
+            self._left -= size
+            self.content = [data]
+            return size
+        taken = self._left
+        self._left = 0
+        self.done = True
+        self.content = [data if taken == size else data[:taken]]
+        return taken
 
 
-class ChunkedReader:
-    """A chunked body. Limits the length of lines and trailers, and the number of small chunks."""
+class ChunkedFraming:
+    """A chunked body. Usually one read is one complete chunk, which takes one iteration of the loop in `feed`."""
 
-    __slots__ = ("_chunks", "_left", "_limits", "_most", "_sink", "_size", "_step", "_trailer_bytes", "done")
+    __slots__ = ("_left", "_partial", "_trailer_bytes", "content", "done")
 
-    def __init__(self, limits: RequestLimits, sink: Sink, most: int | None) -> None:
-        self._limits = limits
-        self._most = most
-        self._sink = sink
-        self._left = 0  # of the current chunk
-        self._size = 0  # of all chunks so far
-        self._chunks = 0
-        self._trailer_bytes = 0
-        self._step: Callable[[bytes | bytearray, int], int] = self._chunk_line
+    chunk_line = staticmethod(re.compile(rb"([0-9A-Fa-f]{1,15})(?:[ \t]*;[\t -~\x80-\xff]*+)?[ \t]*+").fullmatch)
+    line_bytes = 256  # the size of a chunk with its extensions
+    trailer_bytes = 8 * 1024
+
+    def __init__(self) -> None:
+        self._left = 0  # bytes that the current chunk is missing; -1: the line break after its content
+        self._partial = b""  # an incomplete line; after a chunk's content, it begins with the line break that ends it
+        self._trailer_bytes = -1  # the trailers have not begun
+        self.content: list[bytes] = []
         self.done = False
 
-    def feed(self, buffer: bytes | bytearray, at: int) -> int:
-        """Read complete lines and chunk content. Raises `RequestError`."""
-        while not self.done:
-            after = self._step(buffer, at)
-            if after < 0:
-                break
-            at = after
+    def feed(self, data: bytes) -> int:
+        """Return how many bytes of `data` belong to this body. Raises what `_malformed` raises."""
+        self.content = content = []
+        at, size = 0, len(data)
+        while at < size and not self.done:
+            left = self._left
+            if left > 0:
+                stop = at + left
+                if stop > size:
+                    content.append(data[at:] if at else data)
+                    self._left = stop - size
+                    return size
+                content.append(data[at:stop])
+                if data.startswith(b"\r\n", stop):
+                    at = stop + 2
+                    self._left = 0
+                else:
+                    at = stop
+                    self._left = -1
+            else:
+                at = self._line(data, at)
         return at
 
-    def _chunk_line(self, buffer: bytes | bytearray, at: int) -> int:
-        end = _line_end(buffer, at, self._limits.chunk_line_bytes)
-        if end < 0:
-            return -1
-        line = _CHUNK_LINE.fullmatch(buffer, at, end)
-        if line is None:
-            raise RequestError(400, "malformed chunk")
-        self._left = int(line[1], 16)
-        self._size += self._left
-        self._chunks += 1
-        if self._most is not None and self._size > self._most:
-            raise RequestError(413, "request body too large")
-        if self._chunks > self._limits.free_chunks + self._size // _BYTES_PER_CHUNK:
-            raise RequestError(400, "too many small chunks")
-        self._step = self._content if self._left else self._trailer_line
-        return end + 2
+    @property
+    def boundary(self) -> ChunkBoundary | None:
+        """Where the received part ends; None within a line of the framing, and after the last chunk."""
+        left, partial = self._left, self._partial
+        if self._trailer_bytes >= 0 or (left < 0 and len(partial) > 2) or (left == 0 and partial):
+            return None
+        return ChunkBoundary(b"\r\n"[len(partial) :], 0) if left < 0 else ChunkBoundary(b"", left)
 
-    def _content(self, buffer: bytes | bytearray, at: int) -> int:
-        stop = min(len(buffer), at + self._left)
-        if stop == at:
-            return -1
-        self._sink(bytes(buffer[at:stop]))
-        self._left -= stop - at
+    def _line(self, data: bytes, at: int) -> int:
+        """Read the first line of a chunk, with the line break that ends the chunk before, or a trailer."""
+        partial, trailers = self._partial, self._trailer_bytes
+        if partial:
+            data = partial + data[at : at + self.trailer_bytes]
+            start = 0
+        else:
+            start = at
+        begin = start
+        if self._left < 0:  # the line break after the content does not end this line
+            begin += 2
+            if not b"\r\n".startswith(data[start:begin]):
+                raise self._malformed("chunk")
+        most = self.line_bytes if trailers < 0 else self.trailer_bytes - trailers
+        end = data.find(b"\r\n", begin, begin + most)
+        if end >= 0:
+            self._partial = b""
+            self._read_line(data, begin, end)
+            return at + end + 2 - start - len(partial)
+        if len(data) - begin >= most:
+            raise self._too_long()
+        self._partial = data[start:]
+        return at + len(data) - start - len(partial)
+
+    def _read_line(self, data: bytes, start: int, end: int) -> None:
+        if self._trailer_bytes >= 0:
+            self._trailer_bytes += end + 2 - start
+            if end == start:
+                self.done = True
+            elif not FIELD_LINE.fullmatch(data, start, end) or _FRAMING_LINE.match(data, start, end):
+                raise self._malformed("trailer")
+            return
+        found = self.chunk_line(data, start, end)
+        if found is None:
+            raise self._malformed("chunk")
+        self._left = int(found[1], 16)
         if not self._left:
-            self._step = self._after_content
-        return stop
+            self._trailer_bytes = 0
 
-    def _after_content(self, buffer: bytes | bytearray, at: int) -> int:
-        if len(buffer) < at + 2:
-            return -1
-        if not buffer.startswith(b"\r\n", at):
-            raise RequestError(400, "malformed chunk")
-        self._step = self._chunk_line
-        return at + 2
+    def _malformed(self, what: str) -> Exception:
+        return UpstreamError(f"sent a malformed {what}")
 
-    def _trailer_line(self, buffer: bytes | bytearray, at: int) -> int:
-        end = _line_end(buffer, at, self._limits.trailer_bytes - self._trailer_bytes)
-        if end < 0:
-            return -1
-        if end == at:
-            self.done = True
-        elif not is_trailer(buffer, at, end):
-            raise RequestError(400, "malformed trailer")
-        self._trailer_bytes += end + 2 - at
-        return end + 2
+    def _too_long(self) -> Exception:
+        return self._malformed("chunk")
 
 
-def is_trailer(buffer: bytes | bytearray, at: int, end: int) -> bool:
-    """Return whether a line is a valid trailer: a header field, and not one of framing."""
-    return _TRAILER_LINE.fullmatch(buffer, at, end) is not None and _FRAMING_LINE.match(buffer, at, end) is None
+class RequestChunks(ChunkedFraming):
+    """A chunked request body of at most `most` bytes (None: no limit), also limited in the number of small chunks."""
 
+    __slots__ = ("_chunks", "_most", "_size")
 
-def _line_end(buffer: bytes | bytearray, at: int, max_bytes: int) -> int:
-    """Return where the line at `at` ends, or -1 if its end has not arrived. Raises if it is over `max_bytes`."""
-    end = buffer.find(b"\r\n", at, at + max_bytes)
-    if end < 0 and len(buffer) - at >= max_bytes:
-        raise RequestError(400, "chunk line or trailers too long")
-    return end
+    chunk_line = staticmethod(re.compile(rb"([0-9A-Fa-f]{1,8})(?:;[\t -~\x80-\xff]*)?").fullmatch)
+    free_chunks = 1000  # more chunks than this must have 64 bytes on average
+
+    def __init__(self, most: int | None) -> None:
+        super().__init__()
+        self._most = most
+        self._size = 0  # of all chunks so far
+        self._chunks = 0
+
+    def _read_line(self, data: bytes, start: int, end: int) -> None:
+        is_chunk = self._trailer_bytes < 0
+        super()._read_line(data, start, end)
+        if is_chunk:
+            self._size += self._left
+            self._chunks += 1
+            if self._most is not None and self._size > self._most:
+                raise RequestError(413, "request body too large")
+            if self._chunks > self.free_chunks + self._size // _BYTES_PER_CHUNK:
+                raise RequestError(400, "too many small chunks")
+
+    def _malformed(self, what: str) -> Exception:
+        return RequestError(400, f"malformed {what}")
+
+    def _too_long(self) -> Exception:
+        return RequestError(400, "chunk line or trailers too long")
 
 
 StreamsBody = Callable[[Request], bool]  # whether the body of a request is streamed to the upstream
@@ -446,19 +476,28 @@ class BodyMemory:
 
 
 class BodyCollector:
-    """The body of a request that is still arriving."""
+    """The body of a request that is still arriving. `most` is explained at `RequestChunks`."""
 
-    __slots__ = ("_memory", "content", "reader", "request")
+    __slots__ = ("_framing", "_memory", "content", "request")
 
-    def __init__(self, request: Request, limits: RequestLimits, memory: BodyMemory, most: int | None) -> None:
+    def __init__(self, request: Request, memory: BodyMemory, most: int | None) -> None:
         self.request = request
         self.content = bytearray()  # not a list of pieces: pieces of one byte would take 40 times their size
-        self.reader: RequestBodyReader = reader_for(request.length, limits, self._add, most)
+        self._framing = RequestChunks(most) if request.length == CHUNKED else LengthFraming(request.length)
         self._memory = memory
 
-    def _add(self, piece: bytes | bytearray | memoryview) -> None:
-        self._memory.reserve(len(piece))
-        self.content.extend(piece)
+    @property
+    def done(self) -> bool:
+        """Whether all of the body has arrived."""
+        return self._framing.done
+
+    def feed(self, data: bytes) -> int:
+        """Add the content of `data`; return how many bytes belong to this body. Raises `RequestError`."""
+        used = self._framing.feed(data)
+        for piece in self._framing.content:
+            self._memory.reserve(len(piece))
+            self.content += piece
+        return used
 
     def take(self) -> bytes:
         """Return what has arrived, and release its memory."""
@@ -528,11 +567,14 @@ class RequestReader:
         """Return the next piece of a streamed body, and whether it was the last."""
         body = self.body
         assert body is not None  # noqa: S101 - only called while `streaming`
-        self._at = body.reader.feed(self._buffer, self._at)
+        self._feed(body)
         self.compact()
-        if body.reader.done:
+        if body.done:
             self.body = None
-        return body.take(), body.reader.done
+        return body.take(), body.done
+
+    def _feed(self, body: BodyCollector) -> None:
+        self._at += body.feed(bytes(self._buffer[self._at :]))
 
     def compact(self) -> None:
         """Drop the consumed part of the buffer. Called once per batch and not per request, because it copies."""
@@ -573,7 +615,7 @@ class RequestReader:
             request.body = bytes(self._buffer[self._at : stop])
             self._at = stop
             return request
-        self.body = BodyCollector(request, self._limits, self._memory, most if streams_body is None else None)
+        self.body = BodyCollector(request, self._memory, most if streams_body is None else None)
         self.continue_due = request.expects_continue
         if streams_body is not None and (request.length > most or streams_body(request)):
             request.streamed = True
@@ -581,8 +623,8 @@ class RequestReader:
         return self._read_body(self.body)
 
     def _read_body(self, body: BodyCollector) -> Request | None:
-        self._at = body.reader.feed(self._buffer, self._at)
-        if not body.reader.done:
+        self._feed(body)
+        if not body.done:
             if len(body.content) <= self._limits.body_bytes:
                 return None
             body.request.streamed = True  # a chunked body that is too large to be inspected is forwarded all the same

@@ -1,8 +1,7 @@
 """HTTP/1.1 responses: rendering our own, parsing those of upstreams, and framing them for the client.
 
 Heads of upstreams are parsed strictly, line by line as in `http_request`, with a cache of known lines. Hop-by-hop
-fields are dropped (RFC 9110, 7.6.1). Bytes of a body are passed on as received; the framing classes find its end and
-content. They are strict, because every recipient must find the same end.
+fields are dropped (RFC 9110, 7.6.1). Bytes of a body are passed on as received.
 """
 
 from __future__ import annotations
@@ -14,12 +13,22 @@ import traceback
 from collections.abc import Callable
 from email.utils import formatdate
 from http import HTTPStatus
-from typing import Final, NamedTuple, Protocol
+from typing import Final
 
 import msgspec
 
 from breakloop.errors import UpstreamError
-from breakloop.gateway.http_request import BODYLESS, CHUNKED, CLOSE, FIELD_LINE, Reply, Request, is_trailer
+from breakloop.gateway.http_request import (
+    BODYLESS,
+    CHUNKED,
+    CLOSE,
+    FIELD_LINE,
+    ChunkBoundary,
+    ChunkedFraming,
+    LengthFraming,
+    Reply,
+    Request,
+)
 from breakloop.policy.cache import MemoDict
 
 _log: Final = logging.getLogger("breakloop.gateway")
@@ -203,59 +212,6 @@ def _field(line: bytes) -> bytes:
     return known
 
 
-_CHUNK_LINE: Final = re.compile(rb"([0-9A-Fa-f]{1,15})(?:[ \t]*;[\t -~\x80-\xff]*+)?[ \t]*+")
-_LINE_MAX: Final = 256
-_TRAILERS_MAX: Final = 8 * 1024
-
-
-class ChunkBoundary(NamedTuple):
-    """A position in a chunked body where content can be inserted."""
-
-    before: bytes  # must be written first
-    room: int  # bytes that the current chunk is missing
-
-
-class Framing(Protocol):
-    """Finds the end of one body in the received bytes, and its content."""
-
-    done: bool
-    content: list[bytes]  # of the last `feed`, without framing
-
-    def feed(self, data: bytes) -> int:
-        """Return how many bytes of `data` belong to this body. Raises `UpstreamError`."""
-        ...
-
-
-def framing_for(length: int) -> Framing:
-    """Return the framing for `ResponseHead.length`."""
-    if length == CHUNKED:
-        return ChunkedFraming()
-    return CloseFraming() if length == BODY_UNTIL_CLOSE else LengthFraming(length)
-
-
-class LengthFraming:
-    """A body of known length."""
-
-    __slots__ = ("_left", "content", "done")
-
-    def __init__(self, length: int) -> None:
-        self._left = length
-        self.done = length == 0
-        self.content: list[bytes] = []
-
-    def feed(self, data: bytes) -> int:
-        size = len(data)
-        if size < self._left:
-            self._left -= size
-            self.content = [data]
-            return size
-        taken = self._left
-        self._left = 0
-        self.done = True
-        self.content = [data if taken == size else data[:taken]]
-        return taken
-
-
 class CloseFraming:
     """A body that ends with the connection."""
 
@@ -270,88 +226,14 @@ class CloseFraming:
         return len(data)
 
 
-class ChunkedFraming:
-    """A chunked body. Usually one read is one complete chunk, which takes one iteration of the loop in `feed`."""
+Framing = LengthFraming | CloseFraming | ChunkedFraming
 
-    __slots__ = ("_left", "_partial", "_trailer_bytes", "content", "done")
 
-    def __init__(self) -> None:
-        self._left = 0  # bytes that the current chunk is missing; -1: the line break after its content
-        self._partial = b""  # an incomplete line; after a chunk's content, it begins with the line break that ends it
-        self._trailer_bytes = -1  # the trailers have not begun
-        self.content: list[bytes] = []
-        self.done = False
-
-    def feed(self, data: bytes) -> int:
-        """Consume complete lines and chunk content."""
-        self.content = content = []
-        at, size = 0, len(data)
-        while at < size and not self.done:
-            left = self._left
-            if left > 0:
-                stop = at + left
-                if stop > size:
-                    content.append(data[at:] if at else data)
-                    self._left = stop - size
-                    return size
-                content.append(data[at:stop])
-                if data.startswith(b"\r\n", stop):
-                    at = stop + 2
-                    self._left = 0
-                else:
-                    at = stop
-                    self._left = -1
-            else:
-                at = self._line(data, at)
-        return at
-
-    @property
-    def boundary(self) -> ChunkBoundary | None:
-        """Where the received part ends; None within a line of the framing, and after the last chunk."""
-        left, partial = self._left, self._partial
-        if self._trailer_bytes >= 0 or (left < 0 and len(partial) > 2) or (left == 0 and partial):
-            return None
-        return ChunkBoundary(b"\r\n"[len(partial) :], 0) if left < 0 else ChunkBoundary(b"", left)
-
-    def _line(self, data: bytes, at: int) -> int:
-        """Read the first line of a chunk, with the line break that ends the chunk before, or a trailer."""
-        partial = self._partial
-        skip = 2 if self._left < 0 else 0  # the line break after the content does not end this line
-        if partial:
-            data = partial + data[at : at + _TRAILERS_MAX]
-            start = 0
-        else:
-            start = at
-        end = data.find(b"\r\n", start + skip)
-        if end < 0:
-            if len(data) - start > (_LINE_MAX if self._trailer_bytes < 0 else _TRAILERS_MAX):
-                raise UpstreamError("sent a malformed chunk")
-            self._check_break(data, start, skip)
-            self._partial = data[start:]
-            return at + len(data) - start - len(partial)
-        self._check_break(data, start, skip)
-        self._partial = b""
-        self._read_line(data, start + skip, end)
-        return at + end + 2 - start - len(partial)
-
-    def _check_break(self, data: bytes, start: int, skip: int) -> None:
-        if skip and not b"\r\n".startswith(data[start : start + 2]):
-            raise UpstreamError("sent a malformed chunk")
-
-    def _read_line(self, data: bytes, start: int, end: int) -> None:
-        if self._trailer_bytes >= 0:
-            self._trailer_bytes += end + 2 - start
-            if end == start:
-                self.done = True
-            elif self._trailer_bytes > _TRAILERS_MAX or not is_trailer(data, start, end):
-                raise UpstreamError("sent a malformed trailer")
-            return
-        found = _CHUNK_LINE.fullmatch(data, start, end)
-        if found is None or end - start > _LINE_MAX:
-            raise UpstreamError("sent a malformed chunk")
-        self._left = int(found[1], 16)
-        if not self._left:
-            self._trailer_bytes = 0
+def framing_for(length: int) -> Framing:
+    """Return the framing for `ResponseHead.length`."""
+    if length == CHUNKED:
+        return ChunkedFraming()
+    return CloseFraming() if length == BODY_UNTIL_CLOSE else LengthFraming(length)
 
 
 LAST_CHUNK: Final = b"0\r\n\r\n"

@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 
 from breakloop.errors import RequestError
-from breakloop.gateway.http_request import CHUNKED, RequestLimits, reader_for
+from breakloop.gateway.http_request import CHUNKED, BodyCollector, BodyMemory, Request, RequestChunks, RequestLimits
 
 
 def read(stream: bytes, length: int = CHUNKED, limits: RequestLimits | None = None) -> tuple[bytes, int, bool]:
     """Content, where reading stopped, and whether the body is complete."""
-    content = bytearray()
-    reader = reader_for(length, bounds := limits or RequestLimits(), content.extend, bounds.body_bytes)
-    at = reader.feed(stream, 0)
-    return bytes(content), at, reader.done
+    bounds = limits or RequestLimits()
+    body = BodyCollector(Request("POST", b"/", {}, length=length), BodyMemory(bounds), bounds.body_bytes)
+    at = body.feed(stream)
+    return bytes(body.content), at, body.done
 
 
 def refused(stream: bytes, limits: RequestLimits | None = None) -> tuple[int, str]:
@@ -105,11 +105,10 @@ def test_size_is_bounded_by_what_a_chunk_announces() -> None:
 def test_many_tiny_chunks_are_refused_early() -> None:
     """256 KB in chunks of one byte would be 262,144 steps; it ends after about a thousand (Y-2)."""
     stream = b"1\r\nx\r\n" * 262_144 + b"0\r\n\r\n"
-    content = bytearray()
-    reader = reader_for(CHUNKED, RequestLimits(), content.extend, None)
+    chunks = RequestChunks(None)
     with pytest.raises(RequestError, match="too many small chunks"):
-        reader.feed(stream, 0)
-    assert 1000 <= len(content) < 1100
+        chunks.feed(stream)
+    assert 1000 <= len(chunks.content) < 1100
 
 
 def test_small_chunks_of_a_streaming_client_are_fine() -> None:

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from breakloop.errors import UpstreamError
-from breakloop.gateway.http_request import CHUNKED
-from breakloop.gateway.http_response import BODY_UNTIL_CLOSE, ChunkBoundary, ChunkedFraming, framing_for
+from breakloop.gateway.http_request import CHUNKED, ChunkBoundary, ChunkedFraming
+from breakloop.gateway.http_response import BODY_UNTIL_CLOSE, framing_for
 
 STREAM = b"5\r\nhello\r\n6;ext=1\r\n world\r\n00a\r\n0123456789\r\n0\r\nX-Trailer: t\r\n\r\n"
 CONTENT = b"hello world0123456789"
