@@ -33,6 +33,7 @@ from breakloop.admin.dashboard import dashboard_routes, page_renderer
 from breakloop.admin.dashboard.render import PageRenderer
 from breakloop.admin.errors import CODES, ApiError, fault_of
 from breakloop.errors import BreakloopError
+from breakloop.gateway.server import bind
 
 _LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 _WILDCARDS: Final = frozenset({"0.0.0.0", "::", ""})  # noqa: S104 - compared with, not listened on
@@ -211,7 +212,6 @@ async def _own_error(_request: Request, error: Exception) -> Response:
 
 _GRACE_S: Final = 1  # event streams do not end by themselves
 _CONNECTIONS_MAX: Final = 500
-_BACKLOG: Final = 128
 
 
 class _Quiet(uvicorn.Server):
@@ -243,7 +243,7 @@ class AdminServer:
 
     async def start(self) -> int:
         """Start listening; return the port. Raises `OSError`."""
-        sockets = _bound(self._host, self._port)
+        sockets = bind(self._host, self._port)
         config = uvicorn.Config(
             self._app,
             http="h11",  # strict; speed does not matter here
@@ -272,25 +272,3 @@ class AdminServer:
             with suppress(asyncio.CancelledError):
                 await self._task
             self._server = self._task = None
-
-
-def _bound(host: str, port: int) -> list[socket.socket]:
-    """Bind to every address of the host. With port 0 all of them get the same free port."""
-    bound: list[socket.socket] = []
-    try:
-        for found in dict.fromkeys(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)):
-            family, _, _, _, address = found
-            chosen = port or (bound[0].getsockname()[1] if bound else 0)
-            one = socket.socket(family, socket.SOCK_STREAM)
-            bound.append(one)
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:
-                one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            one.bind((address[0], chosen, *address[2:]))
-            one.listen(_BACKLOG)
-            one.setblocking(False)
-    except BaseException:
-        for one in bound:
-            one.close()
-        raise
-    return bound

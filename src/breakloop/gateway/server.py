@@ -53,10 +53,6 @@ class ConnectionCounts:
         least = min(self._counts)
         return connections <= least + (least >> _SLACK_SHIFT) + (recent >> _RECENT_SHIFT)
 
-    def snapshot(self) -> list[int | None]:
-        """Return all numbers; None for processes that do not accept."""
-        return [None if count == _ABSENT else count for count in self._counts]
-
 
 class FairAcceptor:
     """The listener of a `Server` on a shared socket. `connected` returns the number of open connections."""
@@ -177,8 +173,8 @@ class FairAcceptor:
         self.changed()
 
 
-_SWEEP_S = 1.0
-_BACKLOG = 1024
+BACKLOG: Final = 1024
+_SWEEP_S: Final = 1.0
 
 
 class ListenError(OSError):
@@ -210,19 +206,18 @@ class Server(ServerCore):
         self._empty: asyncio.Future[None] | None = None
         self.status_lines.renew(self._clock.now())
 
-    async def start(
-        self,
-        host: str = "127.0.0.1",
-        port: int = 0,
-        *,
-        sock: socket.socket | None = None,
-        tls: ssl.SSLContext | None = None,
-    ) -> int:
-        """Listen on an address, or on a bound socket; return the port (0 for a Unix socket)."""
-        listener = await (self._listen(host, port, tls) if sock is None else self._adopt(sock, tls))
+    async def start(self, host: str = "127.0.0.1", port: int = 0, *, tls: ssl.SSLContext | None = None) -> int:
+        """Listen on an address; return the port. Raises `ListenError`."""
+        # Without SO_REUSEPORT: a second instance must fail here instead of silently taking half of the traffic.
+        try:
+            listener = await self.loop.create_server(
+                self._connect, host, port, backlog=BACKLOG, reuse_port=False, **_tls(tls, self.limits)
+            )
+        except OSError as error:
+            why = "another program listens there" if error.errno == errno.EADDRINUSE else error.strerror or str(error)
+            raise ListenError(error.errno, f"cannot listen on {host}:{port}: {why}") from error
         self._begin(listener)
-        name = listener.sockets[0].getsockname()
-        return int(name[1]) if isinstance(name, tuple) else 0
+        return int(listener.sockets[0].getsockname()[1])
 
     def share(
         self, sock: socket.socket, counts: ConnectionCounts, index: int, tls: ssl.SSLContext | None = None
@@ -237,23 +232,6 @@ class Server(ServerCore):
         self._listeners.append(listener)
         if self._timer is None:
             self._timer = self.loop.call_later(_SWEEP_S, self._on_timer)
-
-    async def _listen(self, host: str, port: int, tls: ssl.SSLContext | None) -> asyncio.Server:
-        # Without SO_REUSEPORT: a second instance must fail here instead of silently taking half of the traffic.
-        try:
-            return await self.loop.create_server(
-                self._connect, host, port, backlog=_BACKLOG, reuse_port=False, **_tls(tls, self.limits)
-            )
-        except OSError as error:
-            why = "another program listens there" if error.errno == errno.EADDRINUSE else error.strerror or str(error)
-            raise ListenError(error.errno, f"cannot listen on {host}:{port}: {why}") from error
-
-    async def _adopt(self, sock: socket.socket, tls: ssl.SSLContext | None) -> asyncio.Server:
-        sock.setblocking(False)
-        options = _tls(tls, self.limits)
-        if sock.family == socket.AF_UNIX:
-            return await self.loop.create_unix_server(self._connect, sock=sock, backlog=_BACKLOG, **options)
-        return await self.loop.create_server(self._connect, sock=sock, backlog=_BACKLOG, **options)
 
     def _connect(self) -> Connection:
         return Connection(self)
@@ -310,7 +288,6 @@ class Server(ServerCore):
             await asyncio.wait((self._empty,), timeout=timeout_s)
 
 
-BACKLOG: Final = 1024
 _BIND_ERRORS: Final = {
     errno.EADDRINUSE: "is in use (stop the other program, or choose another port with --port)",
     errno.EACCES: "is not allowed (ports below 1024 need a privilege: choose another with --port)",
@@ -327,7 +304,9 @@ def bind(host: str, port: int) -> list[socket.socket]:
         for family, kind, protocol, _, address in dict.fromkeys(found):
             bound.append(socket.socket(family, kind, protocol))
             chosen = port or (bound[0].getsockname()[1] if len(bound) > 1 else 0)
-            _listen(bound[-1], (address[0], chosen, *address[2:]))
+            _bind(bound[-1], (address[0], chosen, *address[2:]))
+            bound[-1].listen(BACKLOG)
+            bound[-1].setblocking(False)
     except BaseException:
         for one in bound:
             one.close()
@@ -349,12 +328,6 @@ def check_free(host: str, port: int) -> None:
         except OSError as error:
             if error.errno in {errno.EADDRINUSE, errno.EACCES}:
                 raise
-
-
-def _listen(sock: socket.socket, address: tuple[object, ...]) -> None:
-    _bind(sock, address)
-    sock.listen(BACKLOG)
-    sock.setblocking(False)
 
 
 def _bind(sock: socket.socket, address: tuple[object, ...]) -> None:

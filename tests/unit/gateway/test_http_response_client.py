@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from breakloop.gateway.http_request import CLOSE, KEEP, Request
+from breakloop.gateway.http_request import CLOSE, KEEP, ChunkBoundary, Request
 from breakloop.gateway.http_response import (
     RECHUNKED,
     UNCHANGED,
     UNTIL_CLOSE,
-    ChunkBoundary,
     ResponseHeadParser,
     can_append,
     client_head,

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import socket
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 import uvloop
@@ -144,26 +142,6 @@ def test_an_address_that_is_not_ours() -> None:
     async def main() -> None:
         with pytest.raises(ListenError, match=r"cannot listen on 192\.0\.2\.1:0: "):
             await Server(echo).start("192.0.2.1", 0)
-
-    uvloop.run(main())
-
-
-def test_sockets_that_are_bound_already(tmp_path: Path) -> None:
-    """TCP and Unix; the peer of a Unix socket has no address."""
-
-    async def main() -> None:
-        server = Server(echo)
-        with socket.socket() as tcp, socket.socket(socket.AF_UNIX) as unix:
-            tcp.bind((LOCAL, 0))
-            unix.bind(str(tmp_path / "s"))
-            assert await server.start(sock=tcp) == tcp.getsockname()[1]
-            assert await server.start(sock=unix) == 0
-            reader, writer = await asyncio.open_unix_connection(str(tmp_path / "s"))
-            writer.write(get("/", "Connection: close"))
-            assert read_replies(await reader.read(-1))[0][:2] == (200, b" ")
-            writer.close()
-            await writer.wait_closed()
-            assert await server.stop(1) == 0
 
     uvloop.run(main())
 
