@@ -32,12 +32,12 @@ class Anthropic(GatewayClient, anthropic.Anthropic):
     client.messages.create(model="claude-sonnet-5", max_tokens=1024, messages=[...])
     """
 
-    gateway_path = ""
-    errors = (DeniedError, LoopDetectedError)
+    _gateway_path = ""
+    _denials = (DeniedError, LoopDetectedError)
 
 
 class AsyncAnthropic(GatewayClient, anthropic.AsyncAnthropic):
     """`anthropic.AsyncAnthropic` through the gateway. See `Anthropic`."""
 
-    gateway_path = ""
-    errors = (DeniedError, LoopDetectedError)
+    _gateway_path = ""
+    _denials = (DeniedError, LoopDetectedError)

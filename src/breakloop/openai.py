@@ -32,12 +32,12 @@ class OpenAI(GatewayClient, openai.OpenAI):
     client.chat.completions.create(model="gpt-5", messages=[...])
     """
 
-    gateway_path = "/v1"
-    errors = (DeniedError, LoopDetectedError)
+    _gateway_path = "/v1"
+    _denials = (DeniedError, LoopDetectedError)
 
 
 class AsyncOpenAI(GatewayClient, openai.AsyncOpenAI):
     """`openai.AsyncOpenAI` through the gateway. See `OpenAI`."""
 
-    gateway_path = "/v1"
-    errors = (DeniedError, LoopDetectedError)
+    _gateway_path = "/v1"
+    _denials = (DeniedError, LoopDetectedError)

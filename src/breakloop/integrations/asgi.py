@@ -48,9 +48,9 @@ class GuardASGIMiddleware:
             await self._app(scope, receive, send)
             return
         headers = dict(scope["headers"])
-        length = headers.get(b"content-length", b"")
+        kind, length = (headers.get(name, b"").decode("latin-1") for name in (b"content-type", b"content-length"))
         body = b""
-        if is_readable(headers.get(b"content-type", b""), int(length) if length.isdigit() else None):
+        if is_readable(kind, length):
             replayed = _ReplayedBody(receive)
             body = await replayed.read()
             receive = replayed

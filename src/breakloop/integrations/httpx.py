@@ -19,10 +19,10 @@ __all__ = ["AsyncGuardTransport", "GuardTransport"]
 class GuardTransport(GuardedTransport[httpx.BaseTransport], httpx.BaseTransport):
     """Checks the requests that pass through `transport`: `httpx.Client(transport=GuardTransport())`."""
 
-    library = httpx
+    _library = httpx
 
 
 class AsyncGuardTransport(AsyncGuardedTransport[httpx.AsyncBaseTransport], httpx.AsyncBaseTransport):
     """The same for `httpx.AsyncClient`: `httpx.AsyncClient(transport=AsyncGuardTransport())`."""
 
-    library = httpx
+    _library = httpx

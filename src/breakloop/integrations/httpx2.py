@@ -19,10 +19,10 @@ __all__ = ["AsyncGuardTransport", "GuardTransport"]
 class GuardTransport(GuardedTransport[httpx2.BaseTransport], httpx2.BaseTransport):
     """Checks the requests that pass through `transport`: `httpx2.Client(transport=GuardTransport())`."""
 
-    library = httpx2
+    _library = httpx2
 
 
 class AsyncGuardTransport(AsyncGuardedTransport[httpx2.AsyncBaseTransport], httpx2.AsyncBaseTransport):
     """The same for `httpx2.AsyncClient`: `httpx2.AsyncClient(transport=AsyncGuardTransport())`."""
 
-    library = httpx2
+    _library = httpx2

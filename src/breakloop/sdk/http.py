@@ -62,13 +62,10 @@ def _passing_answer(decision: Decision, content_type: bytes, encoding: bytes) ->
     chat = registry.head_of(call) if call is not None else None
     found = registry.reader(chat.dialect, content_type, streamed=chat.stream) if chat is not None else None
     try:
-        return PassingAnswer(found, unpacker(encoding), _ignore_unreadable) if found is not None else None
+        # What cannot be read is settled by its status.
+        return PassingAnswer(found, unpacker(encoding), lambda _why: None) if found is not None else None
     except EncodingError:
         return None
-
-
-def _ignore_unreadable(_why: str) -> None:
-    """A response that cannot be read is settled by its status."""
 
 
 class DeniedResponse(NamedTuple):
@@ -115,11 +112,6 @@ def _verdict(decision: Decision) -> Verdict:
     return made
 
 
-def wants_body(request: Any) -> bool:
-    length = request.headers.get("content-length", "")
-    return is_readable(request.headers.get("content-type", ""), int(length) if length.isdigit() else None)
-
-
 def httpx_call(request: Any, body: bytes) -> Call:
     """Return a request of httpx or httpx2 as a `Call`."""
     call = request_call(request.method, request.url.raw_path, request.headers.raw, body, host=request.url.host)
@@ -135,11 +127,6 @@ def steered_body(decision: Decision) -> bytes | None:
         return None
     chat = registry.head_of(call)
     return None if chat is None else registry.DIALECTS[chat.dialect].append_note(call.body, decision.note)
-
-
-def _with_note(request: Any, decision: Decision) -> Any:
-    body = steered_body(decision)
-    return request if body is None else with_body(request, body)
 
 
 def with_body(request: Any, body: bytes) -> Any:
@@ -190,29 +177,32 @@ class AsyncTappedStream(_Tapped):
 class _Transport(Generic[T]):
     """What the two transports below share. `T` is the class of the transport that they pass requests on to."""
 
-    library: Any  # httpx or httpx2
+    _library: Any  # httpx or httpx2
     _names: ClassVar[tuple[str, str]]  # of the library's own transport and stream
     _tapped: ClassVar[type]
 
     def __init__(self, transport: T | None = None, *, guard: Guard | None = None) -> None:
-        self._transport: Any = transport or getattr(self.library, self._names[0])()
+        self._transport: Any = transport or getattr(self._library, self._names[0])()
         self.guard = guard or Guard()
 
     async def _send(self, io: IO, request: Any, read: Callable[[], Any], send: Callable[[Any], Any]) -> Outcome:
         """Check a request; return its denial, or send it."""
-        body = await io.invoke(read) if wants_body(request) else Outcome(b"")
+        kind, length = (request.headers.get(name, "") for name in ("content-type", "content-length"))
+        body = await io.invoke(read) if is_readable(kind, length) else Outcome(b"")
         if body.error is not None:
             return body
         decision = await io.decide(httpx_call(request, body.value))
         if not decision.allowed:
             status, headers, content = denied_response(decision)
-            return Outcome(self.library.Response(status, headers=headers, content=content, request=request))
+            return Outcome(self._library.Response(status, headers=headers, content=content, request=request))
         await io.wait(decision)
-        outcome = await io.invoke(lambda: send(_with_note(request, decision)))
+        steered = steered_body(decision)
+        sent = request if steered is None else with_body(request, steered)
+        outcome = await io.invoke(lambda: send(sent))
         if outcome.error is not None:
             await io.settle(decision, Answer(NO_ANSWER))
             return outcome
-        response, stream = outcome.value, getattr(self.library, self._names[1])
+        response, stream = outcome.value, getattr(self._library, self._names[1])
         kind = response.headers.get("content-type", "").encode("latin-1")
         encoding = b"" if response.is_closed else response.headers.get("content-encoding", "").encode("latin-1")
         along = SettlingReader(toolkit_of(self.guard), decision, response.status_code, kind, encoding)

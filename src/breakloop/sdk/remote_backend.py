@@ -10,7 +10,7 @@ import http.client
 import json
 import re
 from collections.abc import Mapping
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, TypeVar
 from urllib.parse import urlsplit
 
 from breakloop.errors import SettingsError
@@ -19,6 +19,8 @@ from breakloop.model.call import CREDENTIAL_HEADERS, Answer, Call
 from breakloop.model.verdict import LOOP, LOOP_ERROR, Decision
 from breakloop.sdk.context import AGENT_HEADER, AgentContext, current_agent, gateway_url
 from breakloop.sdk.requests import BODY_MAX_BYTES, DecisionHandle
+
+T = TypeVar("T")
 
 TIMEOUT_S: Final = 2.0
 _IDLE_MAX: Final = 32
@@ -155,13 +157,13 @@ def decision_from_response(status: int, headers: Mapping[str, str], body: bytes,
         allowed=False,
         reason=headers[prefix + "reason"],
         status=status,
-        message=_text(detail, "message") or "Denied.",
+        message=_field(detail, "message", str) or "Denied.",
         retry_after=_number(get("retry-after")),
-        kind=_text(detail, "kind"),
-        hit_count=_count(detail, "hit_count"),
-        cooldown_seconds=_count(detail, "cooldown_seconds"),
-        fingerprint=_text(detail, "fingerprint"),
-        evidence=_text(detail, "evidence"),
+        kind=_field(detail, "kind", str),
+        hit_count=_field(detail, "hit_count", int),
+        cooldown_seconds=_field(detail, "cooldown_seconds", int),
+        fingerprint=_field(detail, "fingerprint", str),
+        evidence=_field(detail, "evidence", str),
         request_id=get(prefix + "request-id", ""),
         _handle=DecisionHandle(call, body=body, headers=shown),
     )
@@ -209,14 +211,9 @@ def _allowed_prefix(headers: Mapping[str, str], body: bytes) -> str:
     return ""
 
 
-def _text(detail: Mapping[str, Any], name: str) -> str:
+def _field(detail: Mapping[str, Any], name: str, kind: type[T]) -> T:
     value = detail.get(name)
-    return value if isinstance(value, str) else ""
-
-
-def _count(detail: Mapping[str, Any], name: str) -> int:
-    value = detail.get(name)
-    return value if isinstance(value, int) and not isinstance(value, bool) else 0
+    return value if type(value) is kind else kind()
 
 
 def _number(value: str | None) -> int | None:
@@ -226,12 +223,12 @@ def _number(value: str | None) -> int | None:
 class GatewayClient:
     """The first base of a drop-in client; the second is the client of an SDK."""
 
-    gateway_path: ClassVar[str]
-    errors: ClassVar[tuple[type[DeniedError], type[DeniedError]]]  # for a denial that is not a loop, and for a loop
+    _gateway_path: ClassVar[str]
+    _denials: ClassVar[tuple[type[DeniedError], type[DeniedError]]]  # for a denial that is not a loop, and for a loop
 
     def __init__(self, *, agent: str = "", session: str = "", **options: Any) -> None:
         if options.get("base_url") is None:
-            options["base_url"] = gateway_url() + self.gateway_path
+            options["base_url"] = gateway_url() + self._gateway_path
         named = AgentContext(agent, session).headers()
         if named:
             options["default_headers"] = {**named, **(options.get("default_headers") or {})}
@@ -248,7 +245,7 @@ class GatewayClient:
         decision = _denial_in(response) if response.status_code == 429 else None
         if decision is None:
             return error
-        denied = self.errors[decision.is_loop](decision, str(error))
+        denied = self._denials[decision.is_loop](decision, str(error))
         vars(denied).update({**vars(error), **vars(denied)})
         return denied
 

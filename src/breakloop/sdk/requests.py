@@ -23,7 +23,7 @@ CHAT_PATH: Final = "/v1/chat/completions"
 TOOLS_PATH: Final = "/mcp"
 BODY_MAX_BYTES: Final = 10 * 1024 * 1024  # larger bodies are not read
 RESULT_MAX_CHARS: Final = 8 * 1024
-_JSON: Final = b"application/json"
+_JSON: Final = "application/json"
 _TRANSCRIPT_MAX_BYTES: Final = 128 * 1024
 _TRANSCRIPT_KEPT_BYTES: Final = 16 * 1024  # of the newest messages, when a transcript is cut
 
@@ -98,7 +98,7 @@ def _fields(headers: Headers) -> tuple[dict[str, bytes], tuple[tuple[str, bytes]
 
 def chat_call(body: bytes, context: AgentContext, path: str = CHAT_PATH) -> Call:
     """Return an LLM request that is not sent over HTTP."""
-    return request_call("POST", path, {"content-type": _JSON.decode(), **context.headers()}, body, host="localhost")
+    return request_call("POST", path, {"content-type": _JSON, **context.headers()}, body, host="localhost")
 
 
 def tool_call(name: str, arguments: Any, context: AgentContext) -> Call:
@@ -112,11 +112,11 @@ def tool_call(name: str, arguments: Any, context: AgentContext) -> Call:
     return chat_call(body.encode("utf-8", "replace"), separate, TOOLS_PATH)
 
 
-def is_readable(content_type: str | bytes, length: int | None) -> bool:
-    """Tell whether to read a body before it is passed on: JSON of a known length that is small enough."""
-    kind = content_type if isinstance(content_type, bytes) else content_type.encode("latin-1", "replace")
-    kind = kind.partition(b";")[0].strip().lower()
-    return (kind == _JSON or kind.endswith(b"+json")) and length is not None and 0 < length <= BODY_MAX_BYTES
+def is_readable(content_type: str, length: str) -> bool:
+    """Tell whether to read a body before it is passed on: JSON of a known length that is small enough. Both are values
+    of header fields."""
+    kind = content_type.partition(";")[0].strip().lower()
+    return (kind == _JSON or kind.endswith("+json")) and length.isdecimal() and 0 < int(length) <= BODY_MAX_BYTES
 
 
 def denial_details(decision: Decision) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from breakloop.model.verdict import Decision
-from breakloop.sdk.http import httpx_call, steered_body, wants_body, with_body
+from breakloop.sdk.http import httpx_call, steered_body, with_body
 from breakloop.sdk.requests import DecisionHandle, request_call
 
 
@@ -19,7 +19,6 @@ def test_a_body_that_was_not_read_is_not_none(content: object, *, unseen: bool) 
     """Two uploads are not the same request because nobody looked (LD-1)."""
     request = httpx.Request("POST", "https://API.example.com:8443/a%20b?q=1", content=content)  # type: ignore[arg-type]
     call = httpx_call(request, b"")
-    assert not wants_body(request)
     assert (call.host, call.path, call.query, call.body_unseen) == ("api.example.com", "/a%20b", "q=1", unseen)
 
 
