@@ -65,7 +65,9 @@ class Core:
         self.faults = 0
         self.blocking = IO(self)
         self.asynchronous: IO = _AsyncIO(self)
-        self._fault_log = FaultLog(getattr(backend, "where", ""), clock)
+        self._clock = clock or SystemClock()
+        self._logged_at = -LOG_INTERVAL_S
+        self._left_out = 0  # faults that were not logged
 
     def decide(self, call: Call) -> Decision:
         try:
@@ -84,10 +86,25 @@ class Core:
         return FailOpen(self)
 
     def fault(self, error: Exception, call: Call | None = None) -> Decision:
-        """Count and log a fault, and allow the call. The log never holds what was asked about."""
+        """Count a fault and allow the call."""
         self.faults += 1
-        self._fault_log.write(error)
+        self._log_fault(error)
         return Decision(degraded=True, _handle=DecisionHandle(call))
+
+    def _log_fault(self, error: Exception) -> None:
+        """Log the first fault, then one a minute with the number of those between; never what was asked about."""
+        now = self._clock.now()
+        if 0 <= now - self._logged_at < LOG_INTERVAL_S:
+            self._left_out += 1
+            return
+        fields: dict[str, object] = {"error": f"{describe_fault(error)}; the request was allowed"}
+        url = getattr(self.backend, "where", "")  # of a decision service
+        if url:
+            fields["url"] = url
+        if self._left_out:
+            fields["left_out"] = self._left_out
+        self._logged_at, self._left_out = now, 0
+        log(logging.ERROR, "guard.fault", fields)
 
 
 class IO:
@@ -123,9 +140,8 @@ class _AsyncIO(IO):
 
     async def settle(self, decision: Decision, answer: Answer = ANSWERED) -> None:
         if self._core.backend.blocking:
-            await asyncio.to_thread(self._core.settle, decision, answer)
-        else:
-            self._core.settle(decision, answer)
+            return await asyncio.to_thread(self._core.settle, decision, answer)
+        return self._core.settle(decision, answer)
 
     async def wait(self, decision: Decision) -> None:
         if decision.delay_seconds:
@@ -211,28 +227,6 @@ class FailOpen:
             return False
         self._core.fault(error)
         return True
-
-
-class FaultLog:
-    """Logs the first fault of a `Guard`, and then one a minute with the number of those between. `where` is the URL of
-    the decision service; "" if the guard decides itself."""
-
-    def __init__(self, where: str = "", clock: Clock | None = None) -> None:
-        self._where = where
-        self._clock = clock or SystemClock()
-        self._logged_at = -LOG_INTERVAL_S
-        self._left_out = 0
-
-    def write(self, error: Exception) -> None:
-        now = self._clock.now()
-        if 0 <= now - self._logged_at < LOG_INTERVAL_S:
-            self._left_out += 1
-            return
-        more: dict[str, object] = {"url": self._where} if self._where else {}
-        if self._left_out:
-            more["left_out"] = self._left_out
-        self._logged_at, self._left_out = now, 0
-        log(logging.ERROR, "guard.fault", {"error": f"{describe_fault(error)}; the request was allowed", **more})
 
 
 def describe_fault(error: Exception) -> str:

@@ -40,10 +40,10 @@ class LocalBackend:
 
     def __init__(self, policy: Policy, state: str, clock: Clock | None, secret: bytes) -> None:
         if state != MEMORY:
-            why = (
-                "a Guard keeps its state in this process (memory://); to share it, run `breakloop serve` and pass url="
+            raise SettingsError(
+                "state: a Guard keeps its state in this process (memory://); "
+                "to share it, run `breakloop serve` and pass url="
             )
-            raise SettingsError(f"state: {why}")
         self._clock = clock or SystemClock()
         key = secret or secrets.token_bytes(32)
         loaded = _loaded(policy, self._clock.now())

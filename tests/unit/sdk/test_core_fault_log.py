@@ -14,8 +14,8 @@ import pytest
 from breakloop.clock import FakeClock
 from breakloop.errors import SettingsError
 from breakloop.exceptions import error_for
-from breakloop.sdk.core import Core, FaultLog, describe_fault
-from breakloop.sdk.remote_backend import UnreadableAnswerError
+from breakloop.sdk.core import Core, describe_fault
+from breakloop.sdk.remote_backend import RemoteBackend, UnreadableAnswerError
 from tests.unit.sdk.backends import DENIED, ScriptedBackend
 
 REFUSED = ConnectionRefusedError(111, "Connection refused")
@@ -28,20 +28,20 @@ def fields(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
 def test_once_a_minute_with_where_and_why(caplog: pytest.LogCaptureFixture, clock: FakeClock) -> None:
     """A service that stays away is told again, with a count (LD-7)."""
     caplog.set_level(logging.INFO, "breakloop")
-    faults = FaultLog("http://127.0.0.1:9", clock)
+    core = Core(RemoteBackend("http://127.0.0.1:9"), clock)
     for _ in range(4):
-        faults.write(REFUSED)
+        core.fault(REFUSED)
     error = "ConnectionRefusedError: Connection refused; the request was allowed"
     assert fields(caplog) == [{"error": error, "url": "http://127.0.0.1:9"}]
     clock.advance(60)
-    faults.write(REFUSED)
+    core.fault(REFUSED)
     assert fields(caplog)[1:] == [{"error": error, "url": "http://127.0.0.1:9", "left_out": 3}]
     assert caplog.messages == ["guard.fault"] * 2
 
 
 def test_without_a_service_there_is_no_url(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "breakloop")
-    FaultLog().write(RuntimeError("canary"))
+    Core(ScriptedBackend()).fault(RuntimeError("canary"))
     assert fields(caplog) == [{"error": "RuntimeError; the request was allowed"}]
 
 
