@@ -280,9 +280,13 @@ class World:
     hooks: FakeHooks
     services: AdminServices
     published: list[Event]
-    snoozed: list[tuple[str, float, str]]
     reset: list[tuple[str, str]]
     listeners: list[asyncio.Queue[Row | None]]
+
+    @property
+    def snoozed(self) -> dict[str, float]:
+        """The snoozed fingerprints, and until when."""
+        return self.operator.snoozes()
 
     def tell(self, item: Row | None) -> None:
         """Hand something to whoever listens live; None ends it."""
@@ -306,7 +310,6 @@ async def _aside(work: Callable[[], Any]) -> Any:
 def world(history: FakeHistory, bundles: FakeBundles, hooks: FakeHooks, *, breakers: Sequence[BreakerState] = (), counters: Sequence[Row] = ()) -> World:  # fmt: skip
     """Make one of these parts."""
     clock, published = FakeClock(NOW), list[Event]()
-    snoozed: list[tuple[str, float, str]] = []
     reset: list[tuple[str, str]] = []
     listeners: list[asyncio.Queue[Row | None]] = []
     operator = _operator(clock, published.append)
@@ -317,9 +320,6 @@ def world(history: FakeHistory, bundles: FakeBundles, hooks: FakeHooks, *, break
     async def closed(policy: str, key: str) -> BreakerState | None:
         reset.append((policy, key))
         return next((one for one in breakers if (one.policy, one.key) == (policy, key) and one.state != "closed"), None)
-
-    async def snooze(fingerprint: str, until: float, by: str) -> None:
-        snoozed.append((fingerprint, until, by))
 
     async def counted(prefix: str) -> list[Row]:
         return [one for one in counters if str(one["key"]).startswith(prefix)]
@@ -334,10 +334,10 @@ def world(history: FakeHistory, bundles: FakeBundles, hooks: FakeHooks, *, break
     services = AdminServices(
         clock=clock, history=cast("Any", history), operator=operator, bundles=cast("Any", bundles), alerts=cast("Any", hooks), project=PROJECT,
         status=lambda: {"version": "0.1.0", "url": "http://127.0.0.1:8787", "uptime_seconds": 98_200.0, "state": "memory", "degraded": False, "workers": 1, "tally": {"allowed": 10}},
-        settings=lambda: SETTINGS if history.agent_rows else SETTINGS[:2], metrics=lambda: b"breakloop_up 1\n", breakers=listed, reset_breaker=closed, snooze=snooze,
+        settings=lambda: SETTINGS if history.agent_rows else SETTINGS[:2], metrics=lambda: b"breakloop_up 1\n", breakers=listed, reset_breaker=closed,
         counters=counted, live=live, in_thread=_aside,
     )  # fmt: skip
-    return World(clock, history, operator, bundles, hooks, services, published, snoozed, reset, listeners)
+    return World(clock, history, operator, bundles, hooks, services, published, reset, listeners)
 
 
 def full() -> World:

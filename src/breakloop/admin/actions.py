@@ -45,12 +45,9 @@ class AdminServices:
     metrics: Callable[[], bytes]  # in the Prometheus text format
     breakers: Callable[[], Awaitable[list[BreakerState]]]
     reset_breaker: Callable[[str, str], Awaitable[BreakerState | None]]
-    snooze: Callable[[str, float, str], Awaitable[None]]  # fingerprint, until, by
     counters: Callable[[str], Awaitable[list[Mapping[str, Any]]]]  # by prefix of the key
     live: Callable[[], AsyncIterator[Mapping[str, Any]]]  # events and sums as they happen, for one listener
     in_thread: Callable[[Callable[[], Any]], Awaitable[Any]]  # runs a blocking function in a thread
-    # Applies the settings of an agent (project, agent, settings); `history.set_agent` stores them.
-    agent_changed: Callable[[str, str, Mapping[str, Any]], Awaitable[None]] | None = None
 
     async def past(self, ask: Callable[[History], Any]) -> Any:
         """Query the history, in a thread."""
@@ -108,8 +105,8 @@ class Actions:
         known = await services.past(lambda history: history.agent(project, agent))
         wanted = checked_agent({**(known.settings if known else {}), **changes})
         await services.past(lambda history: history.set_agent(project, agent, wanted))
-        if services.agent_changed is not None:
-            await services.agent_changed(project, agent, wanted)
+        removed = dict.fromkeys(services.operator.agent_settings().get(agent, {}))
+        services.operator.set_agent(agent, {**removed, **wanted}, "api")
         await self.audit("agent.settings", f"{project}/{agent}", changes)
         return wanted
 
@@ -143,7 +140,7 @@ class Actions:
     async def snooze(self, fingerprint: str, seconds: float) -> float:
         """Stop detecting a fingerprint for some time; return the end of it."""
         until = self.services.clock.now() + seconds
-        await self.services.snooze(fingerprint, until, self._who.name)
+        self.services.operator.snooze(fingerprint, until, self._who.name)
         await self.audit("loop.snooze", fingerprint, {"seconds": seconds})
         return until
 

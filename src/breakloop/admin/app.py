@@ -28,7 +28,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from breakloop.admin.actions import AdminServices
 from breakloop.admin.api import api_routes, body_bounds
 from breakloop.admin.api.operations import BODY_MAX, BUNDLE_MAX
-from breakloop.admin.auth import METRICS, Auth, AuthMiddleware, SessionCookies
+from breakloop.admin.auth import METRICS, Auth, AuthMiddleware
 from breakloop.admin.dashboard import dashboard_routes, page_renderer
 from breakloop.admin.dashboard.render import PageRenderer
 from breakloop.admin.errors import CODES, ApiError, fault_of
@@ -54,8 +54,6 @@ HEADERS: Final = {
 
 class AllowedHosts:
     """The accepted Host names."""
-
-    __slots__ = ("_any_address", "_names")
 
     def __init__(self, listening: str, more: Collection[str] = ()) -> None:
         self._any_address = listening in _WILDCARDS
@@ -158,7 +156,7 @@ def admin_app(services: AdminServices, auth: Auth, *, host: str = "127.0.0.1", h
         Route("/livez", livez, methods=["GET"]),
         Route(METRICS, _metrics(services), methods=["GET"]),
         *api_routes(services),
-        *dashboard_routes(renderer, SessionCookies(auth)),
+        *dashboard_routes(renderer, auth),
     ]
     handlers = {HTTPException: _http_error(renderer), BreakloopError: _own_error}
     inner = ExceptionMiddleware(_routed(Router(routes, redirect_slashes=False)), handlers)

@@ -56,8 +56,6 @@ class AdminToken:
 class AdminTokens:
     """The valid tokens of this process."""
 
-    __slots__ = ("_known",)
-
     def __init__(self, known: Sequence[AdminToken]) -> None:
         self._known = tuple(known)
 
@@ -157,8 +155,6 @@ class DashboardSession:
 class DashboardSessions:
     """Creates, finds and closes sessions."""
 
-    __slots__ = ("_clock", "_closed", "_key", "_tokens")
-
     def __init__(self, secret: bytes, tokens: AdminTokens, clock: Clock) -> None:
         self._key = hmac.digest(secret, b"breakloop admin session", "sha256")
         self._tokens = tokens
@@ -223,8 +219,6 @@ class _Peer:
 class LoginThrottle:
     """Delays attempts of peers that sent wrong tokens."""
 
-    __slots__ = ("_clock", "_peers")
-
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._peers: OrderedDict[str, _Peer] = OrderedDict()
@@ -274,7 +268,7 @@ class AdminIdentity:
 
 
 class Auth:
-    """Identifies requests."""
+    """Identifies requests, and begins and ends dashboard sessions."""
 
     def __init__(
         self,
@@ -322,6 +316,19 @@ class Auth:
         if token is None:
             self._slow.wrong(who)
         return token
+
+    def sign_in(self, request: Request, token: str, response: Response) -> bool:
+        """Set the cookie of a new session; return False for an unknown token."""
+        found = self.known(token, peer(request))
+        if found is None:
+            return False
+        _set(response, request, self.sessions.open(found), LASTS_S)
+        return True
+
+    def sign_out(self, request: Request, response: Response) -> None:
+        """Close the session and delete its cookie."""
+        self.sessions.close(request.cookies.get(COOKIE, ""))
+        _set(response, request, "", 0)
 
 
 def unauthenticated(message: str) -> ApiError:
@@ -381,28 +388,6 @@ def form_field(body: bytes, name: str) -> str:
     except ValueError:
         return ""
     return found.get(name, [""])[0]
-
-
-class SessionCookies:
-    """Begins and ends dashboard sessions."""
-
-    __slots__ = ("_auth",)
-
-    def __init__(self, auth: Auth) -> None:
-        self._auth = auth
-
-    def sign_in(self, request: Request, token: str, response: Response) -> bool:
-        """Set the cookie of a new session; return False for an unknown token."""
-        found = self._auth.known(token, peer(request))
-        if found is None:
-            return False
-        _set(response, request, self._auth.sessions.open(found), LASTS_S)
-        return True
-
-    def sign_out(self, request: Request, response: Response) -> None:
-        """Close the session and delete its cookie."""
-        self._auth.sessions.close(request.cookies.get(COOKIE, ""))
-        _set(response, request, "", 0)
 
 
 def _set(response: Response, request: Request, value: str, lasts_s: int) -> None:

@@ -312,39 +312,32 @@ _SIGNED: Final = (
 _AWAY: Final = "the source of the bundle cannot be read now, so it cannot be changed", "try again when it is back"
 
 
-@dataclass(frozen=True, slots=True)
-class BundleTarget:
-    """Where bundles come from and are stored: the setting `policy`, whether they must be signed, how to open the Redis
-    they are pushed to (with `policy: redis`), and the data directory.
-    """
-
-    policy: str = ""
-    signed: bool = False
-    shelf: Callable[[], PushedBundleStore] | None = None
-    data_dir: Path | None = None
-
-
 class BundleAdmin:
     """Reads and replaces the bundle of one source. Every method may block."""
 
     def __init__(
         self,
         source: BundleSource | None,
-        place: BundleTarget,
         clock: Clock,
         *,
         check: Callable[[LoadedBundle], None],
         guard: BuiltinLoopGuard,
+        policy: str = "",
+        signed: bool = False,
+        shelf: Callable[[], PushedBundleStore] | None = None,
+        data_dir: Path | None = None,
     ) -> None:
-        """`check` compiles a bundle and raises `BundleError`; `guard` configures the built-in protection."""
+        """`check` compiles a bundle and raises `BundleError`; `guard` configures the built-in protection. `policy` is
+        the setting; `signed`: bundles must be; `shelf` opens the Redis they are pushed to (with `policy: redis`).
+        """
         self._source = source
         self._clock = clock
         self._check = check
         self._guard = guard
-        self._policy = place.policy
-        self._signed = place.signed
-        self._shelf = place.shelf
-        self._kept = BundleHistory(place.data_dir)
+        self._policy = policy
+        self._signed = signed
+        self._shelf = shelf
+        self._kept = BundleHistory(data_dir)
 
     def current(self) -> Mapping[str, Any]:
         """Return version, digest, origin, loaded_at, text (as it was read), problems of the last rejected bundle."""

@@ -19,7 +19,7 @@ from breakloop._version import __version__
 from breakloop.admin.actions import AdminServices
 from breakloop.admin.app import AdminServer, admin_app
 from breakloop.admin.auth import Auth, open_tokens
-from breakloop.admin.bundles import BundleAdmin, BundleTarget
+from breakloop.admin.bundles import BundleAdmin
 from breakloop.alerts.service import AlertConfig, Alerts, configure
 from breakloop.alerts.transport import DeliveryContext, tls_context
 from breakloop.app import build
@@ -177,11 +177,9 @@ class Operations:
             metrics=self.metrics.text,
             breakers=self.breakers,
             reset_breaker=self.reset_breaker,
-            snooze=self._snooze,
             counters=self.counters,
             live=self.live.subscribe,
             in_thread=aside,
-            agent_changed=self._agent_changed,
         )
 
     def status(self) -> Mapping[str, Any]:
@@ -222,21 +220,20 @@ class Operations:
             return state.store.look_up(prefix, _COUNTERS_MAX)
         return await state.shared.counters(prefix, _COUNTERS_MAX)
 
-    async def _snooze(self, fingerprint: str, until: float, by: str) -> None:
-        self._runtime.operator.snooze(fingerprint, until, by)
-
-    async def _agent_changed(self, _project: str, agent: str, settings: Mapping[str, Any]) -> None:
-        operator = self._runtime.operator
-        removed = dict.fromkeys(operator.agent_settings().get(agent, {}))
-        operator.set_agent(agent, {**removed, **settings}, "api")
-
     def _bundles(self) -> BundleAdmin:
         runtime, settings = self._runtime, self._settings
         shelf = (lambda: open_shelf(settings.state)) if settings.policy == POLICY_REDIS else None
         signed = build.policy_verifier(settings) is not None
-        target = BundleTarget(settings.policy, signed, shelf, runtime.data.path)
-        source = runtime.source if isinstance(runtime.source, BundleSource) else None
-        return BundleAdmin(source, target, self._clock, check=runtime.check, guard=build.loop_guard(settings))
+        return BundleAdmin(
+            runtime.source if isinstance(runtime.source, BundleSource) else None,
+            self._clock,
+            policy=settings.policy,
+            signed=signed,
+            shelf=shelf,
+            data_dir=runtime.data.path,
+            check=runtime.check,
+            guard=build.loop_guard(settings),
+        )
 
     def _collect(self) -> list[MetricValues]:
         sources = self._runtime.metric_sources()

@@ -62,20 +62,6 @@ class EventBus:
 class EventListener:
     """A subscriber. If it is slow or raises, only its own events are dropped."""
 
-    __slots__ = (
-        "_always",
-        "_backlog",
-        "_delivering",
-        "_every_s",
-        "_queue_max",
-        "_sleep",
-        "_take",
-        "_tries",
-        "dropped",
-        "failed",
-        "name",
-    )
-
     def __init__(
         self, name: str, take: Take, *, every_s: float, always: bool, queue_max: int, sleep: Sleep = asyncio.sleep
     ) -> None:
@@ -142,8 +128,6 @@ class EventListener:
 class EventDispatcher:
     """Passes the events of the bus to every listener."""
 
-    __slots__ = ("_bus", "_sleep", "listeners")
-
     def __init__(self, bus: EventBus, sleep: Sleep = asyncio.sleep) -> None:
         self._bus = bus
         self._sleep = sleep
@@ -192,8 +176,6 @@ Item = Mapping[str, Any]
 class Subscription:
     """An `AsyncIterator` of live items, until it is closed. A reader unsubscribes by dropping it."""
 
-    __slots__ = ("__weakref__", "_closed", "_lost", "_news", "_queue_max", "_waiting")
-
     def __init__(self, queue_max: int, *, closed: bool = False) -> None:
         self._waiting: deque[Item] = deque()
         self._queue_max = queue_max
@@ -231,8 +213,6 @@ class Subscription:
 
 class LiveEvents:
     """The open subscriptions."""
-
-    __slots__ = ("_most", "_queue_max", "_readers", "refused")
 
     def __init__(self, most: int = READERS_MAX, queue_max: int = SUBSCRIPTION_MAX) -> None:
         self._readers: WeakSet[Subscription] = WeakSet()

@@ -449,8 +449,6 @@ def collect(sources: MetricSources) -> MetricValues:
 class EventCounters:
     """The metrics that are counted from events and from the activity of agents."""
 
-    __slots__ = ("_combinations_max", "values")
-
     def __init__(self, combinations_max: int = _COMBINATIONS_MAX) -> None:
         self.values = MetricValues()
         self._combinations_max = combinations_max
@@ -482,8 +480,6 @@ class LabelLimiter:
     """Limits the number of values of each label. The first values keep their names for the life of the process, so
     that a series never changes its name."""
 
-    __slots__ = ("_names",)
-
     def __init__(self) -> None:
         self._names: dict[str, set[str]] = {}  # label -> the values that keep their names
 
@@ -513,8 +509,6 @@ class LabelLimiter:
 
 class WorkerTotals:
     """The metrics of all workers together, including workers that have ended."""
-
-    __slots__ = ("_ended", "_live")
 
     def __init__(self) -> None:
         self._live: dict[int, MetricValues] = {}  # by process id

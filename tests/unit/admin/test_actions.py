@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -53,15 +52,9 @@ def test_what_is_refused_is_not_written_down(world: World) -> None:
 
 def test_settings_are_merged_kept_and_put_in_force(world: World) -> None:
     """At run time, over the bundle's (G-1)."""
-    told: list[tuple[str, str, Mapping[str, Any]]] = []
-
-    async def changed(project: str, agent: str, settings: Mapping[str, Any]) -> None:
-        told.append((project, agent, settings))
-
-    world.services.agent_changed = changed
     wanted = asyncio.run(_actions(world).set_agent("default", "invoice-bot", {"active": False, "allowed_hours": None}))
     assert wanted == {"budget_usd_per_day": 20.0, "active": False}
-    assert told == [("default", "invoice-bot", wanted)]
+    assert world.operator.agent_settings()["invoice-bot"] == wanted
     found = world.history.agent("default", "invoice-bot")
     assert found is not None
     assert found.settings == wanted
@@ -103,4 +96,4 @@ def test_a_snooze_ends(world: World) -> None:
     """A snooze ends (LD-6)."""
     until = asyncio.run(_actions(world).snooze("9b0c44d1e2a7f350", 600))
     assert until == world.clock.now() + 600
-    assert world.snoozed == [("9b0c44d1e2a7f350", until, "ada")]
+    assert world.snoozed == {"9b0c44d1e2a7f350": until}

@@ -10,7 +10,7 @@ from breakloop.admin.auth import OPERATOR, VIEWER
 from breakloop.admin.bundles import BundleAdmin
 from breakloop.alerts.service import Alerts
 from breakloop.history.store import History
-from tests.admin_world import FakeBundles, FakeHistory, FakeHooks, full
+from tests.admin_world import FakeBundles, FakeHistory, FakeHooks
 
 
 @pytest.mark.parametrize(("fake", "real"), [(FakeBundles, BundleAdmin), (FakeHooks, Alerts), (FakeHistory, History)])
@@ -24,4 +24,3 @@ def test_fakes_have_the_methods_of_what_they_replace(fake: type, real: type) -> 
 
 def test_roles_and_defaults() -> None:
     assert (VIEWER, OPERATOR) == ("viewer", "operator")
-    assert full().services.agent_changed is None

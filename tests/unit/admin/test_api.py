@@ -87,7 +87,7 @@ def test_a_viewer_cannot_act(world: World, operation: Operation) -> None:
     answer = send(client(world, LOOKS), operation, world)
     assert (answer.status_code, answer.json()["error"]["code"]) == (403, "forbidden")
     assert (world.operator.holds(), world.operator.switches(), len(world.history.audit_rows)) == before
-    assert (world.bundles.promoted, world.snoozed, world.reset) == ([], [], [])
+    assert (world.bundles.promoted, world.snoozed, world.reset) == ([], {}, [])
 
 
 @pytest.mark.parametrize("operation", CHANGING, ids=named)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from starlette.requests import Request
 from starlette.responses import Response
 
-from breakloop.admin.auth import FREE, SessionCookies
+from breakloop.admin.auth import FREE
 from tests.admin_client import OWN, auth_of
 from tests.admin_world import empty
 
@@ -17,29 +17,29 @@ def _request(cookie: str = "", scheme: str = "http") -> Request:
 
 def test_a_known_token_gets_a_cookie_that_opens() -> None:
     auth = auth_of(empty())
-    door, response = SessionCookies(auth), Response()
-    assert door.sign_in(_request(), OWN, response) is True
+    response = Response()
+    assert auth.sign_in(_request(), OWN, response) is True
     cookie = response.headers["set-cookie"].partition(";")[0]
     value = cookie.partition("=")[2].strip('"')
     assert auth.sessions.find(value) is not None
     assert "secure" not in response.headers["set-cookie"].lower()
     over = Response()
-    door.sign_out(_request(cookie), over)
+    auth.sign_out(_request(cookie), over)
     assert auth.sessions.find(value) is None
     assert "max-age=0" in over.headers["set-cookie"].lower()
 
 
 def test_over_tls_the_cookie_stays_there() -> None:
     response = Response()
-    assert SessionCookies(auth_of(empty())).sign_in(_request(scheme="https"), OWN, response)
+    assert auth_of(empty()).sign_in(_request(scheme="https"), OWN, response)
     assert "secure" in response.headers["set-cookie"].lower()
 
 
 def test_an_unknown_token_gets_nothing_and_is_remembered() -> None:
     auth = auth_of(empty())
-    door, response = SessionCookies(auth), Response()
+    response = Response()
     for _ in range(FREE):
-        assert door.sign_in(_request(), "wrong", response) is False
+        assert auth.sign_in(_request(), "wrong", response) is False
     assert "set-cookie" not in response.headers
     assert auth._slow.wait_s("10.0.0.1") == 0.0
     assert auth._slow.wait_s("10.0.0.1") != 0.0

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from breakloop.admin.bundles import BundleAdmin, BundleTarget
+from breakloop.admin.bundles import BundleAdmin
 from breakloop.clock import FakeClock
 from breakloop.detect.counting import BuiltinLoopGuard
 from breakloop.errors import BundleError, Problem, StateError
@@ -55,8 +55,9 @@ class Bench:
         return self.over(self.source, policy, **more)
 
     def over(self, source: BundleSource | None, policy: str = "", **more: Any) -> BundleAdmin:
-        place = BundleTarget(policy, data_dir=self.data, **more)
-        return BundleAdmin(source, place, self.clock, check=self._check, guard=GUARD)
+        return BundleAdmin(
+            source, self.clock, check=self._check, guard=GUARD, policy=policy, data_dir=self.data, **more
+        )
 
     def _check(self, loaded: LoadedBundle) -> None:
         self.check(loaded)

@@ -10,7 +10,6 @@ from urllib.parse import urlencode
 import pytest
 from starlette.routing import Route
 
-from breakloop.admin.auth import SessionCookies
 from breakloop.admin.dashboard import dashboard_routes, page_renderer
 from tests.admin_client import LOOKS, OWN, auth_of, browser, client
 from tests.admin_records import HOSTILE, PROJECT
@@ -154,11 +153,7 @@ def test_what_is_not_there(path: str, said: str) -> None:
 def test_no_two_routes_are_one() -> None:
     """Each path and method is answered in one place."""
     world = full()
-    routes = [
-        one
-        for one in dashboard_routes(page_renderer(world.services), SessionCookies(auth_of(world)))
-        if isinstance(one, Route)
-    ]
+    routes = [one for one in dashboard_routes(page_renderer(world.services), auth_of(world)) if isinstance(one, Route)]
     found = [(one.path, method) for one in routes for method in one.methods or ()]
     assert len(found) == len(set(found))
     assert {path for path, _ in found} >= {*PAGES, *PARTS, "/login", "/live"}

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from breakloop.admin.actions import Actions
+from breakloop.admin.auth import OPERATOR, AdminIdentity
 from breakloop.app.operations import Operations
 from breakloop.app.runtime import Runtime
 from breakloop.clock import FakeClock
@@ -196,14 +198,13 @@ def test_settings_of_an_agent_and_snoozes_are_in_force_at_once(tmp_path: Path) -
     runtime = made(tmp_path)
 
     async def order(operations: Operations) -> None:
-        services = operations.services()
-        assert services.agent_changed is not None
-        await services.agent_changed("default", "bot", {"active": False})
+        actions = Actions(operations.services(), AdminIdentity("ann", OPERATOR))
+        await actions.set_agent("default", "bot", {"active": False})
         asked = chat(headers={"x-agent-id": "bot"})
         assert runtime.engine.decide(asked).reason == "agent_inactive"
-        await services.agent_changed("default", "bot", {})
+        await actions.set_agent("default", "bot", {"active": None})
         assert runtime.operator.agent_settings() == {}
-        await services.snooze("f" * 32, runtime.clock.now() + 60, "ann")
+        await actions.snooze("f" * 32, 60)
         assert list(runtime.operator.snoozes()) == ["f" * 32]
 
     asyncio.run(lived(runtime, order))

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from breakloop.admin.actions import AdminServices
-from breakloop.admin.auth import SessionCookies
+from breakloop.admin.auth import Auth
 from breakloop.admin.dashboard import actions, pages
 from breakloop.admin.dashboard.render import STATIC, PageRenderer, mounted
 
@@ -20,13 +20,13 @@ def page_renderer(services: AdminServices) -> PageRenderer:
     return PageRenderer(services, pages.NAV)
 
 
-def dashboard_routes(renderer: PageRenderer, sessions: SessionCookies) -> list[BaseRoute]:
+def dashboard_routes(renderer: PageRenderer, auth: Auth) -> list[BaseRoute]:
     """Return all routes. Except for the login form and static files they need an authenticated request."""
     return [
         mounted(STATIC),
         *(_route(renderer, page) for page in pages.PAGES),
         *pages.LiveUpdates(renderer).routes(),
-        *pages.LoginPage(renderer, sessions).routes(),
+        *pages.LoginPage(renderer, auth).routes(),
         *actions.DashboardActions(renderer).routes(),
     ]
 

@@ -16,7 +16,7 @@ from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from breakloop.admin.actions import AdminServices
-from breakloop.admin.auth import AdminIdentity, SessionCookies
+from breakloop.admin.auth import AdminIdentity, Auth
 from breakloop.admin.dashboard import timeline, views, words
 from breakloop.admin.dashboard.actions import OVERRIDES
 from breakloop.admin.dashboard.render import THEME_COOKIE, THEMES, PageRenderer, own_path, read_form
@@ -390,9 +390,9 @@ _WRONG: Final = "This token is not valid."
 class LoginPage:
     """The login form, logout, and the choice of a theme."""
 
-    def __init__(self, renderer: PageRenderer, sessions: SessionCookies) -> None:
+    def __init__(self, renderer: PageRenderer, auth: Auth) -> None:
         self._renderer = renderer
-        self._sessions = sessions
+        self._auth = auth
 
     def routes(self) -> list[Route]:
         return [
@@ -412,13 +412,13 @@ class LoginPage:
             return self._asked(request, fault.status, "", str(fault))
         going = own_path(form.get("next", ""))
         response = RedirectResponse(going, 303)
-        if not self._sessions.sign_in(request, form.get("token", "").strip(), response):
+        if not self._auth.sign_in(request, form.get("token", "").strip(), response):
             return self._asked(request, 401, going, _WRONG)
         return response
 
     async def leave(self, request: Request, _who: AdminIdentity, _form: dict[str, str]) -> Response:
         response = RedirectResponse("/login", 303)
-        self._sessions.sign_out(request, response)
+        self._auth.sign_out(request, response)
         return response
 
     async def theme(self, _request: Request, _who: AdminIdentity, form: dict[str, str]) -> Response:

@@ -66,7 +66,7 @@ def test_settings_are_checked_and_kept() -> None:
 def test_snooze() -> None:
     world = full()
     act(world, "loop.snooze", fingerprint="9b0c44d1e2a7f350", agent="docs-writer", back="/incidents/inc-7c21")
-    assert world.snoozed == [("9b0c44d1e2a7f350", NOW + 3_600, "ada")]
+    assert world.snoozed == {"9b0c44d1e2a7f350": NOW + 3_600}
     assert act(world, "loop.snooze")[0] == 400
 
 
