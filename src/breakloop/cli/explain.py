@@ -124,6 +124,7 @@ _HEADINGS = {
     "breaker": "Policies",
     "rule": "Policies",
     "builtin": "Default loop detection",
+    "agent": "Agent",
     "verdict": "Verdict",
 }
 _INDENTED = frozenset(("loop", "breaker", "rule"))

@@ -69,6 +69,14 @@ def test_it_says_why_in_order(capsys: pytest.CaptureFixture[str]) -> None:
     assert '  RateLimit: "tools";r=9;t=1\n' in out
 
 
+def test_the_limits_of_an_agent_have_a_heading(capsys: pytest.CaptureFixture[str]) -> None:
+    """The bundle's entry for the agent is explained after the policies (E-7, G-1)."""
+    Path("p.yaml").write_text(POLICY + "agents: {research*: {budget_usd_per_day: 5}}\n", encoding="utf-8")
+    assert run(explain()) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[lines.index("Agent") + 1].startswith("  agents/")
+
+
 def test_repeats_show_the_way_there(capsys: pytest.CaptureFixture[str]) -> None:
     """--repeat sends it again on a simulated clock, and explains the last (E-7)."""
     assert run(explain("--repeat", "5", "--every", "2")) == 0
