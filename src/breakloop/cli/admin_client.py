@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 import re
-import ssl
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import wraps
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
 import click
@@ -31,6 +31,7 @@ TIMEOUT_S: Final = 15.0  # an idle event stream sends a comment every 15 s
 _STREAM_TIMEOUT_S: Final = 45.0
 _ANSWER_MAX: Final = 64 * 1024 * 1024
 _PLANE: Final = "X-Breakloop-Plane"
+_USER_AGENT: Final = f"breakloop/{__version__}"
 _REMEDIES: Final = {
     401: "give the token with --token, in BREAKLOOP_ADMIN_TOKEN, or in the file admin-token of the data directory",
     403: "use the token of an operator",
@@ -46,13 +47,6 @@ class AdminError(BreakloopError):
     def __init__(self, message: str, code: int = PROBLEM) -> None:
         super().__init__(message)
         self.code = code
-
-
-class AdminResponse(NamedTuple):
-    """One message of an event stream."""
-
-    id: str
-    data: Any
 
 
 class AdminClient:
@@ -72,7 +66,6 @@ class AdminClient:
         self._tls = parts.scheme == "https"
         self._host, self._port = parts.hostname, port or (443 if self._tls else 8788)
         self._path = parts.path.rstrip("/")
-        self._base = self._path + PREFIX
         self._token = token
         self._known = not token  # whether the server is known to be an admin API, so that the token may be sent
 
@@ -85,64 +78,57 @@ class AdminClient:
     def delete(self, path: str) -> Any:
         return self._ask("DELETE", path, None)
 
-    def follow(self, path: str, query: Query, last_id: str = "") -> Iterator[AdminResponse]:
+    def follow(self, path: str, query: Query, last_id: str = "") -> Iterator[tuple[str, Any]]:
+        """Yield the id and the content of each message of an event stream."""
         more = {"Accept": "text/event-stream"} | ({"Last-Event-ID": last_id} if last_id else {})
-        connection = self._connection(_STREAM_TIMEOUT_S)
-        try:
-            response = self._send(connection, "GET", self._target(path, query), None, more)
-            if response.status != 200:
-                raise self._refused(response.status, response.read(_ANSWER_MAX))
+        with self._sent("GET", path, query, more=more, timeout_s=_STREAM_TIMEOUT_S) as response:
             yield from _events(response)
-        except ValueError:
-            raise self._stranger() from None
-        except (OSError, HTTPException) as error:
-            raise self._unreachable(error) from None
-        finally:
-            connection.close()
 
     def _ask(self, method: str, path: str, query: Query | None, body: bytes | None = None) -> Any:
-        connection = self._connection(TIMEOUT_S)
-        try:
-            response = self._send(connection, method, self._target(path, query or {}), body, {})
-            data = response.read(_ANSWER_MAX)
-        except (OSError, HTTPException) as error:
-            raise self._unreachable(error) from None
-        finally:
-            connection.close()
-        if not 200 <= response.status < 300:
-            raise self._refused(response.status, data)
-        try:
-            return json.loads(data)
-        except ValueError:
-            raise self._stranger() from None
+        with self._sent(method, path, query or {}, body) as response:
+            return json.loads(response.read(_ANSWER_MAX))
 
-    def _connection(self, timeout_s: float) -> HTTPConnection:
-        if self._tls:
-            return HTTPSConnection(self._host, self._port, timeout=timeout_s, context=ssl.create_default_context())
-        return HTTPConnection(self._host, self._port, timeout=timeout_s)
-
-    def _target(self, path: str, query: Query) -> str:
+    @contextmanager
+    def _sent(
+        self,
+        method: str,
+        path: str,
+        query: Query,
+        body: bytes | None = None,
+        *,
+        more: Mapping[str, str] | None = None,
+        timeout_s: float = TIMEOUT_S,
+    ) -> Iterator[HTTPResponse]:
+        """Send a request. All errors, also those of reading the response, become `AdminError`s."""
         given = {name: value for name, value in query.items() if value not in ("", None, ())}
-        return self._base + path + (f"?{urlencode(given, doseq=True)}" if given else "")
-
-    def _send(
-        self, connection: HTTPConnection, method: str, target: str, body: bytes | None, more: Mapping[str, str]
-    ) -> HTTPResponse:
-        headers = {"User-Agent": f"breakloop/{__version__}", "Accept": "application/json", **more}
-        if not self._known:
-            self._meet(connection)
+        target = self._path + PREFIX + path + (f"?{urlencode(given, doseq=True)}" if given else "")
+        headers = {"User-Agent": _USER_AGENT, "Accept": "application/json", **(more or {})}
         if self._token:
             headers["Authorization"] = f"Bearer {self._token}"
         if body is not None:
             headers["Content-Type"] = "application/json"
-        connection.request(method, target, body, headers)
-        return connection.getresponse()
+        kind = HTTPSConnection if self._tls else HTTPConnection
+        connection = kind(self._host, self._port, timeout=timeout_s)
+        try:
+            if not self._known:
+                self._meet(connection)
+            connection.request(method, target, body, headers)
+            response = connection.getresponse()
+            if not 200 <= response.status < 300:
+                raise self._refused(response.status, response.read(_ANSWER_MAX))
+            yield response
+        except ValueError:
+            raise self._stranger() from None
+        except (OSError, HTTPException) as error:
+            raise self._unreachable(error) from None
+        finally:
+            connection.close()
 
     def _meet(self, connection: HTTPConnection) -> None:
         """Check that the server is an admin API before sending the token. The traffic port would forward it to a
         provider.
         """
-        connection.request("GET", f"{self._path}/livez", headers={"User-Agent": f"breakloop/{__version__}"})
+        connection.request("GET", f"{self._path}/livez", headers={"User-Agent": _USER_AGENT})
         response = connection.getresponse()
         data = response.read(_ANSWER_MAX)
         if response.status != 200:
@@ -176,7 +162,7 @@ def part(name: str) -> str:
     return quote(name, safe="")
 
 
-def _events(response: HTTPResponse) -> Iterator[AdminResponse]:
+def _events(response: HTTPResponse) -> Iterator[tuple[str, Any]]:
     last_id, data = "", ""
     while line := response.readline(_ANSWER_MAX):
         field, _, value = line.decode("utf-8", "replace").rstrip("\r\n").partition(":")
@@ -185,7 +171,7 @@ def _events(response: HTTPResponse) -> Iterator[AdminResponse]:
         elif field == "data":
             data += value.strip()
         elif not field and not value and data:
-            yield AdminResponse(last_id, json.loads(data))
+            yield last_id, json.loads(data)
             data = ""
 
 

@@ -116,10 +116,9 @@ def events_command(
     found = client.get("/events", {**asked, **since, "most": most})["events"][::-1] if most else []
     if follow:
         _follow(client, asked, found, as_json=as_json)
-    elif as_json:
-        print_json({"ok": True, "events": found})
-    elif not found:
-        click.echo("no events" + (" that match" if any(asked.values()) or since else " yet"))
+    elif as_json or not found:
+        nothing = "no events" + (" that match" if any(asked.values()) or since else " yet")
+        _tell({"events": found}, nothing, as_json=as_json)
     else:
         show_table(("time", "event", "agent", "what"), [_event_row(event) for event in found])
 
@@ -133,9 +132,9 @@ def _follow(client: AdminClient, asked: dict[str, Any], found: list[dict[str, An
         while True:
             lost = AdminError(f"{client.url}: ended the stream", UNREACHABLE)
             try:
-                for sent in client.follow("/events", {**asked, "follow": "true"}, last_id):
-                    last_id, tries = sent.id, 0
-                    _print(sent.data, as_json=as_json)
+                for event_id, event in client.follow("/events", {**asked, "follow": "true"}, last_id):
+                    last_id, tries = event_id, 0
+                    _print(event, as_json=as_json)
             except AdminError as error:
                 lost = error
             tries += 1
@@ -178,10 +177,8 @@ def agents_command(client: AdminClient, *, name: str, find: str, most: int, proj
             _show_agent(agent)
         return
     found = client.get("/agents", {"project": project, "find": find, "most": most})["agents"]
-    if as_json:
-        print_json({"ok": True, "agents": found})
-    elif not found:
-        click.echo("no agents" + (" match" if find else " yet"))
+    if as_json or not found:
+        _tell({"agents": found}, "no agents" + (" match" if find else " yet"), as_json=as_json)
     else:
         now = SystemClock().now()
         show_table(_HEADS, [_agent_row(agent, now) for agent in found], _NUMBERS)
@@ -225,7 +222,15 @@ def _show_agent(agent: dict[str, Any]) -> None:
         click.echo(f"  held       {until(hold['until'])}{by}: {clean(hold['reason'], 200)}")
 
 
-NOT_SHARED = "note: other instances are unreachable; they apply the change when they are back"
+def _tell(answer: dict[str, Any], *lines: str, as_json: bool) -> None:
+    """Print the answer as JSON, or these lines about it."""
+    if as_json:
+        print_json({"ok": True, **answer})
+        return
+    for line in lines:
+        click.echo(line)
+    if not answer.get("shared", True):
+        click.echo("note: other instances are unreachable; they apply the change when they are back")
 
 
 @click.command(name="kill", epilog=EPILOG)
@@ -243,19 +248,11 @@ def kill_command(
     expires_at = None if for_s is None else SystemClock().now() + for_s
     body = {"reason": reason, "expires_at": expires_at}
     done = client.post(f"/agents/{part(agent)}/kill", body, {"project": project})
-    if as_json:
-        print_json({"ok": True, **done})
-        return
-    hold = done["hold"]
-    click.echo(f"{clean(hold['agent'])} in project {clean(hold['project'])} is held {until(hold['until'])}")
+    hold, meant = done["hold"], done["did_you_mean"]
+    lines = [f"{clean(hold['agent'])} in project {clean(hold['project'])} is held {until(hold['until'])}"]
     if not done["seen"]:
-        meant = done["did_you_mean"]
-        click.echo("note: no agent with this name is known" + (f"; did you mean {clean(meant)}?" if meant else ""))
-    if not done["shared"]:
-        click.echo(NOT_SHARED)
-
-
-_NOTHING = "was neither quarantined nor blocked; its loop counters are cleared"
+        lines.append("note: no agent with this name is known" + (f"; did you mean {clean(meant)}?" if meant else ""))
+    _tell(done, *lines, as_json=as_json)
 
 
 @click.command(name="release", epilog=EPILOG)
@@ -276,20 +273,12 @@ def release_command(client: AdminClient, *, agent: str, caller: str, run: str, p
         done = client.post("/quarantine/release", {"agent": agent, "caller": caller, "run": run}, query)
     else:
         done = client.post(f"/agents/{part(agent)}/release", {}, query)
-    if as_json:
-        print_json({"ok": True, **done})
-        return
     ended, loops = len(done["released"]), done["loops"]
-    nothing = "was not held" if run else _NOTHING
-    click.echo(f"{clean(agent or caller or run)} " + (_said(ended, loops) if ended or loops else nothing))
-    if not done["shared"]:
-        click.echo(NOT_SHARED)
-
-
-def _said(ended: int, loops: int) -> str:
-    done = [f"{plural(ended, 'hold')} ended"] if ended else []
-    done += [f"{plural(loops, 'blocked loop')} forgotten"] if loops else []
-    return f"is released: {', '.join(done)}"
+    what = [f"{plural(ended, 'hold')} ended"] if ended else []
+    what += [f"{plural(loops, 'blocked loop')} forgotten"] if loops else []
+    nothing = "was not held" if run else "was neither quarantined nor blocked; its loop counters are cleared"
+    said = f"is released: {', '.join(what)}" if what else nothing
+    _tell(done, f"{clean(agent or caller or run)} {said}", as_json=as_json)
 
 
 @click.command(name="set", short_help="Deny requests by the value of a descriptor.", epilog=EPILOG)
@@ -308,13 +297,8 @@ def set_switch(
     expires_at = None if for_s is None else SystemClock().now() + for_s
     body = {"scope_key": descriptor, "scope_value": value, "expires_at": expires_at, **more}
     done = client.post("/kill-switches", body)
-    if as_json:
-        print_json({"ok": True, **done})
-        return
-    ends = f"until {moment(expires_at)}" if expires_at else "until it is lifted"
-    click.echo(f"{clean(done['id'])} is set, {ends}: breakloop switch lift {clean(done['id'])}")
-    if not done["shared"]:
-        click.echo(NOT_SHARED)
+    ends, name = f"until {moment(expires_at)}" if expires_at else "until it is lifted", clean(done["id"])
+    _tell(done, f"{name} is set, {ends}: breakloop switch lift {name}", as_json=as_json)
 
 
 @click.command(name="list", epilog=EPILOG)
@@ -322,10 +306,9 @@ def set_switch(
 def list_switches(client: AdminClient, *, as_json: bool) -> None:
     """List the kill switches that were set at run time."""
     found = client.get("/kill-switches")["kill_switches"]
-    if as_json:
-        print_json({"ok": True, "kill_switches": found})
-    elif not found:
-        click.echo("no kill switches are set at run time (the bundle may have its own)")
+    if as_json or not found:
+        nothing = "no kill switches are set at run time (the bundle may have its own)"
+        _tell({"kill_switches": found}, nothing, as_json=as_json)
     else:
         rows = [
             [
@@ -348,12 +331,7 @@ def list_switches(client: AdminClient, *, as_json: bool) -> None:
 def lift(client: AdminClient, *, switch: str, as_json: bool) -> None:
     """Lift a SWITCH by its id."""
     done = client.delete(f"/kill-switches/{part(switch)}")
-    if as_json:
-        print_json({"ok": True, **done})
-        return
-    click.echo(f"{clean(switch)} is lifted")
-    if not done["shared"]:
-        click.echo(NOT_SHARED)
+    _tell(done, f"{clean(switch)} is lifted", as_json=as_json)
 
 
 @click.group(name="switch", commands=[set_switch, list_switches, lift])

@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from breakloop import __version__
-from breakloop.cli.admin_client import AdminClient, AdminError, AdminResponse, part
+from breakloop.cli.admin_client import AdminClient, AdminError, part
 from tests.fake_admin import TOKEN, fake_admin
 
 
@@ -137,7 +137,7 @@ def test_a_stream_is_read_message_by_message() -> None:
     with fake_admin() as admin:
         admin.answers["GET /events"] = [STREAM]
         found = list(AdminClient(admin.url, TOKEN).follow("/events", {"follow": "true"}, "6"))
-        assert found == [AdminResponse("7", {"id": 7}), AdminResponse("8", {"id": 8})]
+        assert found == [("7", {"id": 7}), ("8", {"id": 8})]
         assert admin.headers[0]["last-event-id"] == "6"
         assert admin.headers[0]["accept"] == "text/event-stream"
 
