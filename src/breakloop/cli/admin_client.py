@@ -207,10 +207,10 @@ def admin_options(function: F) -> F:
     @wraps(function)
     def called(*, url: str, token: str, config: str, as_json: bool, **more: Any) -> Any:
         try:
-            client = AdminClient(url, token or _kept_token(config, as_json=as_json))
+            client = AdminClient(url, token or _kept_token(config))
             return function(client=client, as_json=as_json, **more)
         except AdminError as error:
-            fail(str(error), as_json=as_json, code=error.code)
+            fail(str(error), code=error.code)
 
     token_text = "Token; by default BREAKLOOP_ADMIN_TOKEN, the settings, or the file admin-token in the data directory."
     options = (
@@ -230,8 +230,8 @@ def project_option(function: F) -> F:
     )
 
 
-def _kept_token(config: str, *, as_json: bool) -> str:
-    settings = settings_of(config, as_json=as_json).settings
+def _kept_token(config: str) -> str:
+    settings = settings_of(config).settings
     given = settings.admin_token.get_secret_value()
     if given or not settings.data_dir:
         return given

@@ -6,16 +6,15 @@ import getpass
 import os
 import socket
 from pathlib import Path
-from typing import NoReturn
 
 import click
 
 from breakloop.app.build import policy_verifier
-from breakloop.cli.main import PROBLEM, UNREACHABLE
-from breakloop.cli.output import config_option, fail, fail_problems, json_option, print_json, settings_of
+from breakloop.cli.main import UNREACHABLE
+from breakloop.cli.output import config_option, fail, json_option, print_json, settings_of
 from breakloop.clock import SystemClock
 from breakloop.config.settings import Settings
-from breakloop.errors import BundleError, SettingsError, StateError
+from breakloop.errors import StateError
 from breakloop.policy.load import BundleBytes, LoadedBundle, load_fetched, read_path, signature_path
 from breakloop.policy.signing import Signer, Verifier, make_keys, read_private_key, read_public_keys, shared_secret
 from breakloop.policy.sources import to_push
@@ -23,7 +22,6 @@ from breakloop.store.redis.bundle import (
     NoPushedBundleError,
     PushDeniedError,
     PushedBundle,
-    RedisBundle,
     moment,
     open_shelf,
 )
@@ -45,16 +43,16 @@ def push(file: str, *, state: str, force: bool, by: str, config: str, as_json: b
     The bundle is validated first, and its signature is verified if the settings name a key. The signature (FILE.sig)
     is pushed with it.
     """
-    settings = settings_of(config, as_json=as_json).settings
-    fetched, loaded, verifier = _checked(Path(file), settings, as_json=as_json)
-    shelf = _shelf(state or settings.state, as_json=as_json)
+    settings = settings_of(config).settings
+    fetched, loaded, verifier = _checked(Path(file), settings)
+    shelf = open_shelf(state or settings.state)
     bundle = to_push(fetched, loaded, by=by or _somebody(), force=force)
     try:
         changed = shelf.push(bundle)
     except PushDeniedError as error:
-        fail(f"{file}: not pushed: {error} (or --force)", as_json=as_json)
+        fail(f"{file}: not pushed: {error} (or --force)")
     except StateError as error:
-        _unreachable(shelf, error, as_json=as_json)
+        fail(f"{shelf.name}: {error}", code=UNREACHABLE)
     finally:
         shelf.close()
     if as_json:
@@ -74,13 +72,13 @@ def push(file: str, *, state: str, force: bool, by: str, config: str, as_json: b
 @json_option
 def show(*, state: str, content: bool, config: str, as_json: bool) -> None:
     """Show which bundle was pushed, when and by whom."""
-    shelf = _shelf(state or settings_of(config, as_json=as_json).settings.state, as_json=as_json)
+    shelf = open_shelf(state or settings_of(config).settings.state)
     try:
         found = shelf.fetch(None)
     except NoPushedBundleError as error:
-        fail(f"{shelf.name}: {error}", as_json=as_json, code=PROBLEM)
+        fail(f"{shelf.name}: {error}")
     except StateError as error:
-        _unreachable(shelf, error, as_json=as_json)
+        fail(f"{shelf.name}: {error}", code=UNREACHABLE)
     finally:
         shelf.close()
     assert found is not None  # noqa: S101 - only a known bundle is None
@@ -95,29 +93,16 @@ def show(*, state: str, content: bool, config: str, as_json: bool) -> None:
         click.echo(f"pushed by {found.pushed_by or 'unknown'} at {moment(found.pushed_at)}")
 
 
-def _checked(file: Path, settings: Settings, *, as_json: bool) -> tuple[BundleBytes, LoadedBundle, Verifier | None]:
-    """Read, verify and load a file; exit if it is invalid."""
+def _checked(file: Path, settings: Settings) -> tuple[BundleBytes, LoadedBundle, Verifier | None]:
+    """Read, verify and load a file; exit if it cannot be read."""
     try:
         verifier = policy_verifier(settings)
         fetched = read_path(file, signed=True)
-        if verifier is not None:
-            verifier.check(fetched, str(file))
-        return fetched, load_fetched(fetched, now=SystemClock().now()), verifier
-    except BundleError as error:
-        fail_problems(error.problems, as_json=as_json)
-    except (SettingsError, OSError) as error:
-        fail(str(error), as_json=as_json)
-
-
-def _shelf(state: str, *, as_json: bool) -> RedisBundle:
-    try:
-        return open_shelf(state)
-    except SettingsError as error:
-        fail(f"{error}", as_json=as_json)
-
-
-def _unreachable(shelf: RedisBundle, error: StateError, *, as_json: bool) -> NoReturn:
-    fail(f"{shelf.name}: {error}", as_json=as_json, code=UNREACHABLE)
+    except OSError as error:
+        fail(str(error))
+    if verifier is not None:
+        verifier.check(fetched, str(file))
+    return fetched, load_fetched(fetched, now=SystemClock().now()), verifier
 
 
 def _facts(found: PushedBundle) -> dict[str, object]:
@@ -154,7 +139,7 @@ def keygen(name: str, *, as_json: bool) -> None:
         _write_new(f"{name}.key", private, 0o600)
         _write_new(f"{name}.pub", public, 0o644)
     except OSError as error:
-        fail(f"{error.filename}: cannot be written: {error.strerror}", as_json=as_json)
+        fail(f"{error.filename}: cannot be written: {error.strerror}")
     if as_json:
         print_json({"ok": True, "private_key": f"{name}.key", "public_key": f"{name}.pub"})
     else:
@@ -179,10 +164,8 @@ def sign(path: str, *, key: str | None, secret_file: str | None, add: bool, as_j
         load_fetched(fetched)
         kept = "".join(f"{line}\n" for line in fetched.signature.split())
         target.write_text(kept + signer.sign(fetched), encoding="ascii")
-    except BundleError as error:
-        fail_problems(error.problems, as_json=as_json)
-    except (SettingsError, OSError) as error:
-        fail(str(error), as_json=as_json)
+    except OSError as error:
+        fail(str(error))
     if as_json:
         print_json({"ok": True, "signature": str(target), "algorithm": signer.algorithm})
     else:
@@ -204,14 +187,12 @@ def verify(path: str, *, public_key: str | None, secret_file: str | None, config
     try:
         verifier = _verifier(public_key, secret_file)
         if verifier is None:
-            verifier = policy_verifier(settings_of(config, as_json=as_json).settings)
+            verifier = policy_verifier(settings_of(config).settings)
         if verifier is None:
             raise click.UsageError("give --public-key or --secret-file, or set policy_public_key_file")
         verifier.check(read_path(Path(path), signed=True), path)
-    except BundleError as error:
-        fail_problems(error.problems, as_json=as_json)
-    except (SettingsError, OSError) as error:
-        fail(str(error), as_json=as_json)
+    except OSError as error:
+        fail(str(error))
     if as_json:
         print_json({"ok": True})
     else:

@@ -478,7 +478,7 @@ def command(*, plain: bool, speed: float, seconds: int, price: tuple[float, floa
         else:
             _run_live(story, terminal, speed)
     except ListenError as error:
-        fail(f"the demo needs two ports of this machine: {error.strerror}", as_json=as_json)
+        fail(f"the demo needs two ports of this machine: {error.strerror}")
 
 
 def _can_show(terminal: Console) -> bool:

@@ -7,12 +7,10 @@ runs the engine.
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from http import HTTPStatus
 from itertools import groupby
-from pathlib import Path
 from typing import NoReturn
 
 import click
@@ -22,18 +20,15 @@ from rich.text import Text
 from breakloop.cli.output import (
     config_option,
     console,
-    fail,
-    fail_problems,
     json_option,
     policy_option,
     print_json,
+    read_input,
     settings_of,
 )
 from breakloop.cli.test import OFFLINE_SECRET, OfflineExchange, OfflineService, load_policy, server_secret
-from breakloop.cli.validate import STDIN, STDIN_NAME
 from breakloop.clock import FakeClock, SystemClock
-from breakloop.config.settings import Settings
-from breakloop.errors import BundleError, Problem, SettingsError
+from breakloop.errors import BundleError, Problem
 from breakloop.formatting import plural
 from breakloop.policy.documents import in_order, read_document
 from breakloop.replay.cases import CaseRequest, check_request, request_from
@@ -167,14 +162,11 @@ def command(request_file: str, *, repeat: int, every: float, policy: str, config
     "body": {}}. State starts empty; the clock is simulated, and no network is used. With --repeat, the last request
     is explained. Fingerprints and callers match those of a server with the same secret or data directory.
     """
-    settings = settings_of(config, as_json=as_json).settings
+    settings = settings_of(config).settings
     now = float(int(SystemClock().now()))
-    try:
-        request = _read(request_file, as_json=as_json)
-        loaded = load_policy(policy or settings.policy, now)
-    except BundleError as error:
-        fail_problems(error.problems, as_json=as_json)
-    secret = _secret(settings, as_json=as_json)
+    request = read_request(*read_input(request_file))
+    loaded = load_policy(policy or settings.policy, now)
+    secret = server_secret(settings)
     offline = OfflineService(loaded, settings, FakeClock(now), secret)
     sent = _send(offline, request, repeat, every)
     last = sent[-1].exchange
@@ -191,21 +183,6 @@ def command(request_file: str, *, repeat: int, every: float, policy: str, config
         _print_earlier(sent, out)
     _print_steps(steps, out)
     _print_answer(last, out)
-
-
-def _secret(settings: Settings, *, as_json: bool) -> bytes:
-    try:
-        return server_secret(settings)
-    except SettingsError as error:
-        fail(str(error), as_json=as_json)
-
-
-def _read(name: str, *, as_json: bool) -> CaseRequest:
-    try:
-        text = sys.stdin.buffer.read() if name == STDIN else Path(name).read_bytes()
-    except OSError as error:
-        fail(f"{name}: cannot be read: {error.strerror}", as_json=as_json)
-    return read_request(text, STDIN_NAME if name == STDIN else name)
 
 
 def _send(offline: OfflineService, request: CaseRequest, repeat: int, every: float) -> list[_Sent]:

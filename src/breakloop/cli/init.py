@@ -171,9 +171,9 @@ def command(directory: str, *, what: str | None, template: str | None, force: bo
     try:
         written = _write(root, {name: _beside(root / name, text) for name, text in texts.items()})
     except OSError as error:
-        fail(f"{error.filename}: cannot be written: {error.strerror}", as_json=as_json)
+        fail(f"{error.filename}: cannot be written: {error.strerror}")
     except MergeError as error:
-        fail(f"{error}; nothing was written", as_json=as_json)
+        fail(f"{error}; nothing was written")
     commands = CHOICES[what].commands if what else PLAIN
     if as_json:
         print_json({"ok": True, "written": [str(path) for path in written], "next": [line for line, _ in commands]})

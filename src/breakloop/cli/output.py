@@ -6,7 +6,9 @@ import json
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
-from typing import Any, NoReturn, TypeVar
+from functools import wraps
+from pathlib import Path
+from typing import Any, Final, NoReturn, TypeVar, cast
 
 import click
 from rich.console import Console
@@ -14,14 +16,28 @@ from rich.table import Table
 
 from breakloop.cli.main import PROBLEM
 from breakloop.config.loader import LoadedSettings, load_settings
-from breakloop.errors import Problem, SettingsError
+from breakloop.errors import BundleError, Problem, SettingsError
 
-_PIPE_WIDTH = 160
+STDIN: Final = "-"
+STDIN_NAME: Final = "<stdin>"
+_PIPE_WIDTH: Final = 160
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def json_option(command: Command) -> Command:
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")(command)
+    """Add `--json`. Errors of input files and settings are printed accordingly, and end the command with 1."""
+
+    @wraps(command)
+    def reported(*arguments: Any, **options: Any) -> Any:
+        try:
+            return command(*arguments, **options)
+        except BundleError as error:
+            fail_problems(error.problems)
+        except SettingsError as error:
+            fail(str(error))
+
+    option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+    return option(cast("Command", reported))
 
 
 def config_option(command: Command) -> Command:
@@ -53,36 +69,43 @@ def print_json(content: object) -> None:
     click.echo(json.dumps(content, indent=2, ensure_ascii=False))
 
 
-def problem_json(problem: Problem) -> dict[str, Any]:
-    return asdict(problem)
-
-
 def end(code: int) -> NoReturn:
     click.get_current_context().exit(code)
 
 
-def fail(message: str, *, as_json: bool = False, code: int = PROBLEM) -> NoReturn:
-    """Print why the command cannot continue and exit."""
-    if as_json:
+def _wants_json() -> bool:
+    return bool(click.get_current_context().params.get("as_json"))
+
+
+def fail(message: str, *, as_json: bool | None = None, code: int = PROBLEM) -> NoReturn:
+    """Print why the command cannot continue, by default as `--json` says, and exit."""
+    if _wants_json() if as_json is None else as_json:
         print_json({"ok": False, "error": message})
     else:
         click.echo(message, err=True)
     end(code)
 
 
-def fail_problems(problems: Iterable[Problem], *, as_json: bool = False) -> NoReturn:
+def fail_problems(problems: Iterable[Problem]) -> NoReturn:
     """Print the problems of an input file and exit with 1."""
-    if as_json:
-        print_json({"ok": False, "problems": [problem_json(problem) for problem in problems]})
+    if _wants_json():
+        print_json({"ok": False, "problems": [asdict(problem) for problem in problems]})
     else:
         for problem in problems:
             click.echo(str(problem), err=True)
     end(PROBLEM)
 
 
-def settings_of(config: str, *, as_json: bool = False) -> LoadedSettings:
-    """Return the effective settings; exit if they are invalid."""
+def settings_of(config: str) -> LoadedSettings:
+    """Return the effective settings. Raises `SettingsError`."""
+    return load_settings({"config": config or None})
+
+
+def read_input(name: str) -> tuple[bytes, str]:
+    """Return the content of a file or of standard input, and the name to show; exit if it cannot be read."""
+    if name == STDIN:
+        return sys.stdin.buffer.read(), STDIN_NAME
     try:
-        return load_settings({"config": config or None})
-    except SettingsError as error:
-        fail(str(error), as_json=as_json)
+        return Path(name).read_bytes(), name
+    except OSError as error:
+        fail(f"{name}: cannot be read: {error.strerror}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from difflib import get_close_matches
 from typing import Any, Final, NoReturn
 
@@ -10,9 +11,8 @@ import click
 
 from breakloop.app.build import PriceList, price_list
 from breakloop.cli.main import PROBLEM
-from breakloop.cli.output import config_option, end, fail, json_option, print_json, problem_json, settings_of
+from breakloop.cli.output import config_option, end, json_option, print_json, settings_of
 from breakloop.clock import SystemClock
-from breakloop.errors import SettingsError
 from breakloop.model.call import Usage
 from breakloop.pricing.prices import FoundPrice, Price, Prices, Tier, cost_microusd, dollars
 
@@ -49,10 +49,7 @@ def command(model: str, provider: str, **options: Any) -> None:
     usage = Usage(*(count or 0 for count in counts)) if any(count is not None for count in counts) else None
     if usage is not None:
         _check(usage, model)
-    try:
-        listed = price_list(settings_of(options["config"], as_json=as_json).settings, SystemClock())
-    except SettingsError as error:
-        fail(str(error), as_json=as_json)
+    listed = price_list(settings_of(options["config"]).settings, SystemClock())
     if not model:
         _tell_lists(listed, as_json=as_json)
         return
@@ -175,7 +172,7 @@ def _tell_lists(listed: PriceList, *, as_json: bool) -> None:
                 "ok": True,
                 "lists": [{"source": source, "models": count} for source, count in counts],
                 "unknown_model": listed.prices.unknown,
-                "problems": [problem_json(problem) for problem in listed.problems],
+                "problems": [asdict(problem) for problem in listed.problems],
             }
         )
         return

@@ -19,12 +19,20 @@ from rich.table import Table
 
 from breakloop.app.build import price_list
 from breakloop.cli.main import PROBLEM
-from breakloop.cli.output import Command, config_option, end, fail, fail_problems, json_option, print_table, settings_of
+from breakloop.cli.output import (
+    STDIN,
+    STDIN_NAME,
+    Command,
+    config_option,
+    end,
+    fail,
+    json_option,
+    print_table,
+    settings_of,
+)
 from breakloop.cli.test import OfflineService, load_policy
-from breakloop.cli.validate import STDIN, STDIN_NAME
 from breakloop.clock import FakeClock, SystemClock
 from breakloop.config.settings import Settings
-from breakloop.errors import BundleError, SettingsError
 from breakloop.formatting import plural
 from breakloop.policy.load import LoadedBundle
 from breakloop.replay.formats.recording import Recording, RecordingError
@@ -153,7 +161,7 @@ def write_html(name: str, heading: Heading, outcomes: Iterable[SessionOutcome]) 
     try:
         Path(name).write_text(page(heading, timelines), encoding="utf-8", errors="replace")
     except OSError as error:
-        fail(f"{name}: cannot be written: {error.strerror or error}")
+        fail(f"{name}: cannot be written: {error.strerror or error}", as_json=False)
     click.echo(f"report: {name}", err=True)
 
 
@@ -177,10 +185,7 @@ def pricing_of(options: Mapping[str, Any], settings: Settings) -> Pricing:
         return ModelPricing(asked or 0.0, answered or 0.0, cached)
     if cached is not None:
         raise click.UsageError("--price-cached needs --price-in")
-    try:
-        return ByModel(price_list(settings, SystemClock()).prices)
-    except SettingsError as error:
-        fail(str(error), as_json=options["as_json"])
+    return ByModel(price_list(settings, SystemClock()).prices)
 
 
 def unpriced_json(pricing: Pricing) -> dict[str, list[str]]:
@@ -221,14 +226,11 @@ def command(files: tuple[str, ...], *, policy: str, against: str, html: str, as_
 
     With --json, one line per session (id, loop, turns, first_notice, first_block, kind), then one line of totals.
     """
-    settings = settings_of(options["config"], as_json=as_json).settings
-    pricing = pricing_of({**options, "as_json": as_json}, settings)
+    settings = settings_of(options["config"]).settings
+    pricing = pricing_of(options, settings)
     start = float(int(SystemClock().now()))
-    try:
-        paths = [policy, against] if against else [policy]
-        rigs = [replace(setup(load_policy(path, start), settings, start), pricing=pricing) for path in paths]
-    except BundleError as error:
-        fail_problems(error.problems, as_json=as_json)
+    paths = [policy, against] if against else [policy]
+    rigs = [replace(setup(load_policy(path, start), settings, start), pricing=pricing) for path in paths]
     if html:
         rigs[0] = replace(rigs[0], recorder=partial(TimelineRecorder, pricing))
     outcomes: list[tuple[SessionOutcome, ...]] = []

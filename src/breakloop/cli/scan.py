@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from breakloop.cli.main import PROBLEM, UNREACHABLE
-from breakloop.cli.output import config_option, console, end, fail_problems, json_option, print_table, settings_of
+from breakloop.cli.output import config_option, console, end, json_option, print_table, settings_of
 from breakloop.cli.replay import (
     BUILTIN,
     failed,
@@ -29,7 +29,6 @@ from breakloop.cli.replay import (
 from breakloop.cli.test import load_policy
 from breakloop.clock import SystemClock
 from breakloop.config.settings import Settings
-from breakloop.errors import BundleError
 from breakloop.formatting import duration, plural
 from breakloop.policy.load import load_text
 from breakloop.replay.html import Heading
@@ -226,7 +225,7 @@ def command(paths: tuple[str, ...], **options: Any) -> None:
     With --json, one line per session (as with `replay --json`, with its loops), then one line of totals.
     """
     as_json = options["as_json"]
-    settings = settings_of(options["config"], as_json=as_json).settings
+    settings = settings_of(options["config"]).settings
     pricing = pricing_of(options, settings)
     files, trouble, places = _found(paths, as_json=as_json)
     scan = Scan(_rig(options, settings), pricing, excerpts=options["excerpts"])
@@ -288,9 +287,6 @@ def _unreachable(message: str, *, as_json: bool, teach: bool = False) -> NoRetur
 
 def _rig(options: dict[str, Any], settings: Settings) -> ReplaySetup:
     start = float(int(SystemClock().now()))
-    try:
-        policy = options["policy"]
-        loaded = load_policy(policy, start) if policy else load_text(_BUNDLE, "scan.yaml", now=start)
-    except BundleError as error:
-        fail_problems(error.problems, as_json=options["as_json"])
+    policy = options["policy"]
+    loaded = load_policy(policy, start) if policy else load_text(_BUNDLE, "scan.yaml", now=start)
     return replace(setup(loaded, settings, start), prices=None)  # budgets are not counted

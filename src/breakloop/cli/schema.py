@@ -42,7 +42,7 @@ def command(*, of_settings: bool, builtin: bool, presets: bool, config: str, as_
     if presets:
         print_json(_presets()) if as_json else click.echo("\n".join(_preset_lines()))
     elif builtin:
-        loaded = settings_of(config, as_json=as_json)
+        loaded = settings_of(config)
         block = builtin_block(loop_guard(loaded.settings))
         if as_json:
             print_json({"defaults": {"loop_detection": block}})

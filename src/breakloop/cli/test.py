@@ -7,8 +7,7 @@
 from __future__ import annotations
 
 import json
-import sys
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import click
@@ -20,16 +19,14 @@ from breakloop.cli.main import PROBLEM
 from breakloop.cli.output import (
     config_option,
     end,
-    fail,
-    fail_problems,
     json_option,
     policy_option,
     print_json,
     print_table,
-    problem_json,
+    read_input,
     settings_of,
 )
-from breakloop.cli.validate import STDIN, STDIN_NAME, note_text
+from breakloop.cli.validate import note_text
 from breakloop.clock import FakeClock, SystemClock
 from breakloop.config.settings import POLICY_REDIS, Settings
 from breakloop.dialects.denial import VerdictHeaders, field_pairs
@@ -187,11 +184,8 @@ def command(tests: tuple[str, ...], *, policy: str, config: str, as_json: bool) 
 
     `retry_after` is compared before the jitter that spreads clients. `breakloop init` writes an example.
     """  # noqa: D301 - click wants the character, not its spelling
-    settings = settings_of(config, as_json=as_json).settings
-    try:
-        reports = [_run_file(name, policy, settings, as_json=as_json) for name in tests]
-    except BundleError as error:
-        fail_problems(error.problems, as_json=as_json)
+    settings = settings_of(config).settings
+    reports = [_run_file(name, policy, settings, as_json=as_json) for name in tests]
     if as_json:
         print_json({"ok": not any(report.failed for report in reports), "files": [_as_json(one) for one in reports]})
     else:
@@ -202,11 +196,7 @@ def command(tests: tuple[str, ...], *, policy: str, config: str, as_json: bool) 
 
 
 def _run_file(name: str, policy: str, settings: Settings, *, as_json: bool) -> TestReport:
-    try:
-        text = sys.stdin.buffer.read() if name == STDIN else Path(name).read_bytes()
-    except OSError as error:
-        fail(f"{name}: cannot be read: {error.strerror}", as_json=as_json)
-    shown = STDIN_NAME if name == STDIN else name
+    text, shown = read_input(name)
     try:
         file = read_cases(text, shown)
     except BundleError as error:
@@ -287,7 +277,7 @@ def _as_json(report: TestReport) -> dict[str, object]:
         "policy": report.policy,
         "passed": len(report.results) - report.failed,
         "failed": report.failed,
-        "notes": [problem_json(note) for note in report.notes],
+        "notes": [asdict(note) for note in report.notes],
         "cases": [_case_json(result) for result in report.results],
     }
 

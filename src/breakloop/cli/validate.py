@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import click
 
 from breakloop.cli.main import PROBLEM
-from breakloop.cli.output import end, json_option, print_json, problem_json
+from breakloop.cli.output import STDIN, STDIN_NAME, end, json_option, print_json
 from breakloop.clock import SystemClock
 from breakloop.errors import BundleError, Problem
 from breakloop.formatting import plural
@@ -23,8 +23,6 @@ _OTHERS = {
     "port": "a settings file: check it with `breakloop doctor --config {name}`",
     "policy": "a settings file: check it with `breakloop doctor --config {name}`",
 }
-STDIN = "-"
-STDIN_NAME = "<stdin>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +122,8 @@ def _as_json(checked: Iterable[CheckedBundle], *, strict: bool) -> dict[str, obj
     files: list[dict[str, object]] = []
     for one in checked:
         shown: dict[str, object] = {"name": one.name, "ok": one.ok(strict=strict)}
-        shown["problems"] = [problem_json(problem) for problem in one.problems]
-        shown["notes"] = [problem_json(note) for note in one.notes]
+        shown["problems"] = [asdict(problem) for problem in one.problems]
+        shown["notes"] = [asdict(note) for note in one.notes]
         if one.missing:
             shown["error"] = one.missing
         if one.loaded is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -13,7 +14,7 @@ from click.testing import CliRunner
 from rich.table import Table
 
 from breakloop.cli import output
-from breakloop.errors import Problem
+from breakloop.errors import BundleError, Problem
 
 PROBLEM = Problem("f.yaml", 3, 4, "a.b", "is wrong", "fix it")
 
@@ -33,18 +34,26 @@ def test_fail_ends_with_one() -> None:
 
 def test_problems_are_told_with_their_place() -> None:
     """File:line:column: path: message (hint) (B-2)."""
-    assert outcome(lambda: output.fail_problems([PROBLEM])) == (1, "", "f.yaml:3:4: a.b: is wrong (fix it)\n")
-    code, out, _ = outcome(lambda: output.fail_problems([PROBLEM], as_json=True))
-    assert code == 1
-    assert json.loads(out)["problems"] == [output.problem_json(PROBLEM)]
-    assert output.problem_json(PROBLEM)["column"] == 4
+
+    @click.command()
+    @output.json_option
+    def command(as_json: bool) -> None:
+        raise BundleError([PROBLEM])
+
+    done = CliRunner().invoke(command)
+    assert (done.exit_code, done.stdout, done.stderr) == (1, "", "f.yaml:3:4: a.b: is wrong (fix it)\n")
+    done = CliRunner().invoke(command, ["--json"])
+    assert (done.exit_code, done.stderr) == (1, "")
+    said = json.loads(done.stdout)
+    assert (said["ok"], said["problems"]) == (False, [asdict(PROBLEM)])
+    assert said["problems"][0]["column"] == 4
 
 
 def test_settings_that_are_wrong_end_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A wrong settings file is told with its place (T-1)."""
     monkeypatch.chdir(tmp_path)
     Path("other.yaml").write_text("port: high\n", encoding="utf-8")
-    code, _, err = outcome(lambda: output.settings_of("other.yaml"))
+    code, _, err = outcome(output.json_option(lambda: output.settings_of("other.yaml")))
     assert code == 1
     assert err.startswith("other.yaml:1:7: port: ")
     assert output.settings_of("").settings.port == 8787
