@@ -42,14 +42,14 @@ def read_request(text: bytes, name: str) -> CaseRequest:
     """Parse the request. Raises `BundleError` with located problems."""
     if text.lstrip()[:1] == b"{":
         return _from_json(text, name)
-    head, body = _split(text.lstrip(b"\r\n"))
+    head, *rest = re.split(rb"\r?\n\r?\n", text.lstrip(b"\r\n"), maxsplit=1)
     lines = head.decode("utf-8", "surrogateescape").replace("\r\n", "\n").split("\n")
     if not head:
         _refuse(name, 1, "is empty", "give a raw HTTP request, or JSON with method, path, headers and body")
     method, target = _request_line(lines[0], name)
     headers = [_field(line, number, name) for number, line in enumerate(lines[1:], 2)]
     host, target = _host(headers, target)
-    return CaseRequest(method, target, host, tuple(headers), _body(headers, body, name))
+    return CaseRequest(method, target, host, tuple(headers), _body(headers, rest[0] if rest else b"", name))
 
 
 def _from_json(text: bytes, name: str) -> CaseRequest:
@@ -62,11 +62,6 @@ def _from_json(text: bytes, name: str) -> CaseRequest:
         host = dict(reversed([(key.lower(), value) for key, value in request.headers])).get("host", request.host)
         return CaseRequest(request.method, request.path, host, request.headers, request.body, request.peer)
     return request
-
-
-def _split(text: bytes) -> tuple[bytes, bytes]:
-    found = re.search(rb"\r?\n\r?\n", text)
-    return (text, b"") if found is None else (text[: found.start()], text[found.end() :])
 
 
 def _request_line(line: str, name: str) -> tuple[str, str]:

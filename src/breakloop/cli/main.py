@@ -92,9 +92,6 @@ def run(arguments: Sequence[str] | None = None) -> int:
     """Run a command line and return its exit code."""
     try:
         code = cli.main(args=arguments, prog_name="breakloop", standalone_mode=False)
-    except click.exceptions.NoArgsIsHelpError as error:
-        error.show()
-        return USAGE
     except click.UsageError as error:
         error.show()
         return USAGE

@@ -14,7 +14,7 @@ from breakloop.cli.main import PROBLEM
 from breakloop.cli.output import config_option, end, json_option, print_json, settings_of
 from breakloop.clock import SystemClock
 from breakloop.model.call import Usage
-from breakloop.pricing.prices import FoundPrice, Price, Prices, Tier, cost_microusd, dollars
+from breakloop.pricing.prices import FoundPrice, Price, Prices, cost_microusd, dollars
 
 _NEAR: Final = 5
 _COUNT: Final = click.IntRange(min=0, max=2**53)
@@ -112,7 +112,8 @@ def _json(model: str, found: FoundPrice, usage: Usage | None) -> dict[str, Any]:
     content: dict[str, Any] = {"ok": True, "model": model, "name": found.name, "source": found.source}
     content |= _price_json(found.price)
     content["call_usd"] = _dollars(found.price.call)
-    content["tiers"] = [_tier_json(tier) for tier in found.price.tiers]
+    tiers = [{"above_input_tokens": tier.above_tokens, **_price_json(tier.price)} for tier in found.price.tiers]
+    content["tiers"] = tiers
     if usage is not None:
         content["usage"] = usage._asdict()
         content["cost_microusd"] = cost_microusd(found.price, usage)
@@ -126,10 +127,6 @@ def _price_json(price: Price) -> dict[str, Any]:
         amount = getattr(price, kind)
         amounts[f"{kind}_usd_per_million"] = _dollars(getattr(price, part_of) if amount is None else amount)
     return amounts
-
-
-def _tier_json(tier: Tier) -> dict[str, Any]:
-    return {"above_input_tokens": tier.above_tokens, **_price_json(tier.price)}
 
 
 def _unknown(prices: Prices, model: str, *, as_json: bool) -> NoReturn:

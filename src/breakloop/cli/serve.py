@@ -188,17 +188,13 @@ def _policy(seen: StartupSummary) -> str:
 def _loops(settings: Settings, seen: StartupSummary) -> str:
     if seen.loops == NO_LOOPS:
         return "-"
-    said = _default_loops(settings, seen)
-    if not seen.own_loops or seen.loops == LOOPS_OFF:
+    if seen.loops == LOOPS_OFF:
+        return "built-in protection is OFF; policies with loop_detection still look"
+    guard = settings.loop_guard
+    said = f"LLM calls: repeated steps; the same end {guard.max_hits + 1} times in {guard.window_seconds} s"
+    if seen.loops == LOOPS_BUNDLE:
+        said = "as `defaults.loop_detection` of the bundle says"
+    if not seen.own_loops:
         return said
     whose = "1 policy goes by its" if seen.own_loops == 1 else f"{seen.own_loops} policies go by their"
     return f"{said}\n{_BELOW}{whose} own loop_detection instead"
-
-
-def _default_loops(settings: Settings, seen: StartupSummary) -> str:
-    if seen.loops == LOOPS_OFF:
-        return "built-in protection is OFF; policies with loop_detection still look"
-    if seen.loops == LOOPS_BUNDLE:
-        return "as `defaults.loop_detection` of the bundle says"
-    guard = settings.loop_guard
-    return f"LLM calls: repeated steps; the same end {guard.max_hits + 1} times in {guard.window_seconds} s"

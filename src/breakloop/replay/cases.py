@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from breakloop.errors import BundleError
-from breakloop.model.verdict import ALLOWED, ALLOWED_NO_POLICY, REASONS, ShadowFinding, Verdict
+from breakloop.model.verdict import ALLOWED, ALLOWED_NO_POLICY, REASONS, Verdict
 from breakloop.policy.diagnostics import did_you_mean
 from breakloop.policy.documents import (
     DocumentFinding,
@@ -201,7 +201,16 @@ class _Reader:
                 continue
             before = request_from(data["request"]) if "request" in data else before
             assert before is not None  # noqa: S101 - the first case was checked to have one
-            case = _case(data, index, before, self.places.locate(here))
+            case = PolicyCase(
+                data.get("name") or f"case {index + 1}",
+                self.places.locate(here),
+                before,
+                data["expect"],
+                data.get("at"),
+                data.get("after", 0.0),
+                data.get("repeat", 1),
+                data.get("every", 0.0),
+            )
             latest = self._times(case, latest, here)
             yield case
 
@@ -255,19 +264,6 @@ class _Reader:
 
     def _say(self, path: DocumentPath, message: str, hint: str = "") -> None:
         self.findings.append(DocumentFinding(path, message, hint))
-
-
-def _case(data: Mapping[str, Any], index: int, request: CaseRequest, place: DocumentPlace) -> PolicyCase:
-    return PolicyCase(
-        data.get("name") or f"case {index + 1}",
-        place,
-        request,
-        data["expect"],
-        data.get("at"),
-        data.get("after", 0.0),
-        data.get("repeat", 1),
-        data.get("every", 0.0),
-    )
 
 
 # Expected values where the response has no such field.
@@ -334,7 +330,8 @@ def actual_of(verdict: Verdict | None, status: int, fields: Sequence[tuple[str, 
     if verdict is None:
         return {"decision": "deny", "reason": BAD_REQUEST, "message": message, "status": status, "headers": headers}
     loop, limit = verdict.loop, verdict.limit
-    strongest = _strongest(verdict.shadow)
+    shadow = [("warn" if found.action == "steer" else found.action, found.policy) for found in verdict.shadow]
+    strongest = max(shadow, key=lambda found: DECISIONS.index(found[0]), default=("allow", None))
     return {
         "decision": decision_of(verdict),
         "reason": verdict.reason,
@@ -351,19 +348,10 @@ def actual_of(verdict: Verdict | None, status: int, fields: Sequence[tuple[str, 
         "kind": loop.kind if loop else None,
         "warning": verdict.warning,
         "should_retry": not verdict.never,
-        "shadow_decision": "allow" if strongest is None else _shadow_decision(strongest),
-        "shadow_policy": None if strongest is None else strongest.policy,
+        "shadow_decision": strongest[0],
+        "shadow_policy": strongest[1],
         "headers": headers,
     }
-
-
-def _shadow_decision(found: ShadowFinding) -> str:
-    return "warn" if found.action == "steer" else found.action
-
-
-def _strongest(shadow: tuple[ShadowFinding, ...]) -> ShadowFinding | None:
-    """Return the first of the strongest shadow findings."""
-    return max(shadow, key=lambda found: DECISIONS.index(_shadow_decision(found)), default=None)
 
 
 def _differences(case: PolicyCase, actual: Mapping[str, Any], number: int, at_s: float) -> Iterator[Difference]:
@@ -373,9 +361,5 @@ def _differences(case: PolicyCase, actual: Mapping[str, Any], number: int, at_s:
                 got = actual["headers"].get(header.lower())
                 if (NONE if got is None else got) != str(value):
                     yield Difference(number, at_s, f"headers.{header}", str(value), got)
-        elif not _same(expected, actual.get(name)):
+        elif actual.get(name) != expected and not (expected == NONE and actual.get(name) in (None, "")):
             yield Difference(number, at_s, name, expected, actual.get(name))
-
-
-def _same(expected: Any, actual: Any) -> bool:
-    return actual == expected or (expected == NONE and actual in (None, ""))

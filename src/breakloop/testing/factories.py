@@ -135,6 +135,7 @@ def limit_policy(
 
 SYSTEM: Final = "You are a careful engineer. Use the tools, one step at a time, and say when you are done."
 TASK: Final = "The nightly build fails. Find out why, and mend it."
+_CONVERSATIONS: Final = ("openai_chat", "openai_responses", "anthropic_messages", "gemini")
 _FILES: Final = ("build.log", "Makefile", "src/app.py", "src/config.py", "tests/test_app.py", "README.md")
 
 
@@ -156,8 +157,8 @@ class Conversation:
     def __init__(
         self, task: str = TASK, *, system: str = SYSTEM, model: str = MODEL, dialect: str = "openai_chat"
     ) -> None:
-        if dialect not in _REQUESTS:
-            raise ValueError(f"no conversations in {dialect}: one of {', '.join(_REQUESTS)}")
+        if dialect not in _CONVERSATIONS:
+            raise ValueError(f"no conversations in {dialect}: one of {', '.join(_CONVERSATIONS)}")
         self.dialect = dialect
         self.system = system
         self.model = model
@@ -201,7 +202,15 @@ class Conversation:
 
     def request(self, **more: Any) -> Json:
         """Return the body of the next request; further fields (`stream=True`) are added to it."""
-        return _REQUESTS[self.dialect](self, more)
+        items, system = self.items(), self.system
+        if self.dialect == "gemini":
+            return gemini_request(*items, systemInstruction={"parts": [{"text": system}]}, **more)
+        more["model"] = self.model
+        if self.dialect == "openai_responses":
+            return responses_request(*items, instructions=system, **more)
+        if self.dialect == "anthropic_messages":
+            return messages_request(*items, system=system, **more)
+        return chat_request({"role": "system", "content": system}, *items, **more)
 
     def requests(self, steps: int) -> Iterator[Json]:
         """Return the bodies of a healthy agent's next requests: one now, and one after each step."""
@@ -235,27 +244,3 @@ def _said(turn: Turn, dialect: str) -> Json:
     if dialect == "gemini":
         return {"role": "user" if turn.role == "user" else "model", "parts": [{"text": turn.text}]}
     return {"role": turn.role, "content": turn.text}
-
-
-def _chat(talk: Conversation, more: Json) -> Json:
-    return chat_request({"role": "system", "content": talk.system}, *talk.items(), model=talk.model, **more)
-
-
-def _messages(talk: Conversation, more: Json) -> Json:
-    return messages_request(*talk.items(), model=talk.model, system=talk.system, **more)
-
-
-def _responses(talk: Conversation, more: Json) -> Json:
-    return responses_request(*talk.items(), model=talk.model, instructions=talk.system, **more)
-
-
-def _gemini(talk: Conversation, more: Json) -> Json:
-    return gemini_request(*talk.items(), systemInstruction={"parts": [{"text": talk.system}]}, **more)
-
-
-_REQUESTS: Final = {
-    "openai_chat": _chat,
-    "openai_responses": _responses,
-    "anthropic_messages": _messages,
-    "gemini": _gemini,
-}

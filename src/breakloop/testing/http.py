@@ -216,6 +216,7 @@ def _header_lines(lines: list[bytes]) -> Pairs:
 
 
 REALISTIC_COUNT: Final = 24
+_REASONS: Final = {status.value: status.phrase for status in HTTPStatus} | {529: "Overloaded"}
 
 # Headers of hosted models, with made-up values.
 _REALISTIC: Final = (
@@ -258,24 +259,8 @@ def head(
     if realistic:
         room = REALISTIC_COUNT - len(pairs) - len(own)
         pairs += [pair for pair in _REALISTIC if pair[0] not in named][: max(room, 0)]
-    pairs += own
-    return _lines(status, pairs, version)
-
-
-def informational(status: int, fields: Sequence[tuple[str, str]]) -> bytes:
-    return _lines(status, fields, "1.1")
-
-
-def _lines(status: int, pairs: Iterable[tuple[str, str]], version: str) -> bytes:
-    lines = "".join([f"{name}: {value}\r\n" for name, value in pairs])
-    return f"HTTP/{version} {status} {_reason(status)}\r\n{lines}\r\n".encode("latin-1")
-
-
-def _reason(status: int) -> str:
-    try:
-        return HTTPStatus(status).phrase
-    except ValueError:
-        return "Overloaded" if status == 529 else "Unknown"
+    lines = "".join([f"{name}: {value}\r\n" for name, value in (*pairs, *own)])
+    return f"HTTP/{version} {status} {_REASONS.get(status, 'Unknown')}\r\n{lines}\r\n".encode("latin-1")
 
 
 _WINDOW_BITS = {"gzip": zlib.MAX_WBITS | 16, "deflate": zlib.MAX_WBITS}

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from breakloop.testing.answer import Gate, Manner
-from breakloop.testing.http import SeenRequest, accepted, compressed, head, informational, pieces_of
+from breakloop.testing.http import SeenRequest, accepted, compressed, head, pieces_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,20 +53,21 @@ class Rendered:
 
 def steps(rendered: Rendered, manner: Manner, seen: SeenRequest, date: str) -> Iterator[Step]:
     """Return the steps of a response to this request; steps after a `Leave` are not executed."""
-    sending = _Sending(rendered, manner, seen, date).steps()
-    after_bytes = None if manner.cut is None else manner.cut.after_bytes
-    return sending if after_bytes is None else _limited(sending, after_bytes, manner)
+    return _limited(_Sending(rendered, manner, seen, date).steps(), manner)
 
 
 def raw_steps(pieces: Iterable[bytes], manner: Manner, seen: SeenRequest) -> Iterator[Step]:
     """Return the steps of sending raw bytes; they count as chunks, and there is no head."""
-    sending = _Sending(Rendered(pieces), manner, seen, "").raw_steps()
-    after_bytes = None if manner.cut is None else manner.cut.after_bytes
-    return sending if after_bytes is None else _limited(sending, after_bytes, manner)
+    return _limited(_Sending(Rendered(pieces), manner, seen, "").raw_steps(), manner)
 
 
-def _limited(sending: Iterator[Step], after_bytes: int, manner: Manner) -> Iterator[Step]:
-    left = after_bytes
+def _limited(sending: Iterator[Step], manner: Manner) -> Iterator[Step]:
+    """End the connection after a number of bytes, if the manner says so."""
+    cut = manner.cut
+    if cut is None or cut.after_bytes is None:
+        yield from sending
+        return
+    left = cut.after_bytes
     for step in sending:
         if isinstance(step, bytes):
             if len(step) >= left:
@@ -74,7 +75,7 @@ def _limited(sending: Iterator[Step], after_bytes: int, manner: Manner) -> Itera
                 break
             left -= len(step)
         yield step
-    yield Leave(abrupt=True, reset=manner.cut is not None and manner.cut.reset)
+    yield Leave(abrupt=True, reset=cut.reset)
 
 
 class _Sending:
@@ -102,7 +103,7 @@ class _Sending:
         if manner.delay_s:
             yield Pause(manner.delay_s)
         for status, fields in manner.informational:
-            yield informational(status, fields)
+            yield head(status, fields)
         yield from self._at("start")
         pieces, coding = self._packed()
         first = self._head(pieces, coding)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from breakloop.testing.http import REALISTIC_COUNT, head, informational
+from breakloop.testing.http import REALISTIC_COUNT, head
 
 
 def test_a_head() -> None:
@@ -30,4 +30,4 @@ def test_odd_statuses_and_versions() -> None:
     assert head(529, []).startswith(b"HTTP/1.1 529 Overloaded\r\n")
     assert head(599, []).startswith(b"HTTP/1.1 599 Unknown\r\n")
     assert head(404, [], version="1.0").startswith(b"HTTP/1.0 404 Not Found\r\n")
-    assert informational(103, [("link", "</a>")]) == b"HTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\n"
+    assert head(103, [("link", "</a>")]) == b"HTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\n"
