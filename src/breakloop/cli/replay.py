@@ -35,20 +35,9 @@ from breakloop.clock import FakeClock, SystemClock
 from breakloop.config.settings import Settings
 from breakloop.formatting import plural
 from breakloop.policy.load import LoadedBundle
+from breakloop.replay import report
 from breakloop.replay.formats.recording import Recording, RecordingError
 from breakloop.replay.html import Heading, page
-from breakloop.replay.report import (
-    DetectionScore,
-    differences,
-    grouped,
-    money,
-    saved_usd,
-    score,
-    session_json,
-    spent,
-    tokens,
-    totals_json,
-)
 from breakloop.replay.run import ReplaySetup, SessionOutcome, replay
 from breakloop.replay.sessions import ByModel, ModelPricing, Pricing, Spent
 from breakloop.replay.timeline import TimelineRecorder, shown
@@ -81,16 +70,16 @@ def tell(outcomes: Sequence[SessionOutcome], policy: str) -> None:
     turns = sum(one.turns for one in outcomes)
     said = f"{plural(len(outcomes), 'session')}, {plural(turns, 'turn')}, judged by {policy}:"
     click.echo(f"{said} {len(blocked)} blocked, {len(flagged) - len(blocked)} noticed only")
-    kinds = grouped(blocked, lambda one: one.kind or "")
+    kinds = report.grouped(blocked, lambda one: one.kind or "")
     if kinds:
         click.echo("kinds: " + ", ".join(f"{kind} {len(found)}" for kind, found in kinds.items()))
     saved = sum(one.saved_tokens for one in outcomes)
     if saved:
-        usd = saved_usd(outcomes)
+        usd = report.saved_usd(outcomes)
         cost = Spent(saved, estimated=any(one.saved_estimated for one in outcomes))
         how = "; where none were recorded, four bytes count as one" if cost.estimated else ""
-        worth = f" ({money(usd)})" if usd is not None else ""
-        click.echo(f"saved: {tokens(cost)} tokens{worth}{how}")
+        worth = f" ({report.money(usd)})" if usd is not None else ""
+        click.echo(f"saved: {report.tokens(cost)} tokens{worth}{how}")
     for reason, count in sorted(_denied(outcomes).items()):
         click.echo(f"denied for {reason}: {plural(count, 'turn')}")
     shadowed = sum(one.shadowed for one in outcomes)
@@ -114,24 +103,24 @@ def _tell_score(outcomes: Sequence[SessionOutcome]) -> None:
     click.echo()
     table = Table("labelled", "loops", "found", "healthy", "wrongly", "precision", "recall", "false positives")
     table.box, table.padding = None, (0, 2, 0, 0)
-    sources = grouped(labelled, lambda one: one.session.source or "(no source)")
+    sources = report.grouped(labelled, lambda one: one.session.source or "(no source)")
     rows = {"all": labelled, **sources} if len(sources) > 1 else {"all": labelled}
     for name, found in rows.items():
-        table.add_row(name, *_cells(score(found)))
+        table.add_row(name, *_cells(report.score(found)))
     print_table(table)
-    share = spent(labelled)
+    share = report.spent(labelled)
     if share is not None:
         click.echo(f"half of the loops found were blocked before {share:.0%} of their turns were spent")
 
 
-def _cells(found: DetectionScore) -> Iterator[str]:
+def _cells(found: report.DetectionScore) -> Iterator[str]:
     yield from (str(found.loops), str(found.found), str(found.healthy), str(found.wrong))
     for rate in (found.precision, found.recall, found.false_positive_rate):
         yield "-" if rate is None else f"{rate:.3f}"
 
 
 def tell_differences(here: Sequence[SessionOutcome], there: Sequence[SessionOutcome], against: str) -> None:
-    found = differences(zip(here, there, strict=True))
+    found = report.differences(zip(here, there, strict=True))
     if not any(found.values()):
         click.echo(f"\nno session is judged differently by {against}")
         return
@@ -238,7 +227,7 @@ def command(files: tuple[str, ...], *, policy: str, against: str, html: str, as_
         for found in _outcomes(files, rigs, quiet=as_json and sys.stdout.isatty()):
             outcomes.append(found)
             if as_json:
-                click.echo(json.dumps(session_json(*found), ensure_ascii=False))
+                click.echo(json.dumps(report.session_json(*found), ensure_ascii=False))
     except RecordingError as error:
         if not as_json:
             fail(str(error))
@@ -247,7 +236,7 @@ def command(files: tuple[str, ...], *, policy: str, against: str, html: str, as_
     here = [found[0] for found in outcomes]
     there = [found[1] for found in outcomes] if against else []
     if as_json:
-        totals = totals_json(here, there)
+        totals = report.totals_json(here, there)
         totals["totals"] |= unpriced_json(pricing)
         click.echo(json.dumps(totals, ensure_ascii=False))
     else:

@@ -13,19 +13,9 @@ import click
 from rich.table import Table
 from rich.text import Text
 
+from breakloop.cli import replay
 from breakloop.cli.main import PROBLEM, UNREACHABLE
 from breakloop.cli.output import config_option, console, end, json_option, print_table, settings_of
-from breakloop.cli.replay import (
-    BUILTIN,
-    failed,
-    price_options,
-    pricing_of,
-    progress,
-    setup,
-    tell_unpriced,
-    unpriced_json,
-    write_html,
-)
 from breakloop.cli.test import load_policy
 from breakloop.clock import SystemClock
 from breakloop.config.settings import Settings
@@ -206,7 +196,7 @@ _BUNDLE: Final = (
 @click.argument("paths", nargs=-1, metavar="[PATH]...")
 @click.option("--html", metavar="FILE", default="", help="Also write a report with a picture of each loop.")
 @click.option("--excerpts", is_flag=True, help="Show the beginning of what was called or said in each loop.")
-@price_options
+@replay.price_options
 @click.option("--policy", metavar="PATH", default="", help="Bundle to judge by; else the built-in protection.")
 @click.option("--fail-on", type=click.Choice(["notice", "block"]), help="Exit 1 when a session gets that far.")
 @config_option
@@ -226,32 +216,32 @@ def command(paths: tuple[str, ...], **options: Any) -> None:
     """
     as_json = options["as_json"]
     settings = settings_of(options["config"]).settings
-    pricing = pricing_of(options, settings)
+    pricing = replay.pricing_of(options, settings)
     files, trouble, places = _found(paths, as_json=as_json)
     scan = Scan(_rig(options, settings), pricing, excerpts=options["excerpts"])
     scan.files.skipped += len(trouble)
     scan.files.problems += trouble
     scanned: list[ScanResult] = []
-    with progress("scanning", sum(one.size for one in files), quiet=as_json and sys.stdout.isatty()) as advance:
+    with replay.progress("scanning", sum(one.size for one in files), quiet=as_json and sys.stdout.isatty()) as advance:
         for one in scan.sessions(files, advance):
             scanned.append(one)
             if as_json:
                 click.echo(json.dumps(scanned_json(one), ensure_ascii=False))
     if as_json:
         totals = scan_totals_json(scanned, scan.files)
-        totals["totals"] |= unpriced_json(pricing)
+        totals["totals"] |= replay.unpriced_json(pricing)
         click.echo(json.dumps(totals, ensure_ascii=False))
     else:
         tell(scanned, scan.files, places, excerpts=options["excerpts"])
-        tell_unpriced(pricing)
+        replay.tell_unpriced(pricing)
     outcomes = [one.outcome for one in scanned]
     if options["html"]:
         turns = sum(one.turns for one in outcomes)
-        judged_by = options["policy"] or BUILTIN
+        judged_by = options["policy"] or replay.BUILTIN
         heading = Heading("Loops in transcripts", len(scanned), turns, judged_by, scan.files.problems)
-        write_html(options["html"], heading, outcomes)
+        replay.write_html(options["html"], heading, outcomes)
     none_is_one = any(one.named for one in files) and not scan.files.read  # of the files that were named explicitly
-    if failed(outcomes, options["fail_on"]) or none_is_one:
+    if replay.failed(outcomes, options["fail_on"]) or none_is_one:
         end(PROBLEM)
 
 
@@ -289,4 +279,4 @@ def _rig(options: dict[str, Any], settings: Settings) -> ReplaySetup:
     start = float(int(SystemClock().now()))
     policy = options["policy"]
     loaded = load_policy(policy, start) if policy else load_text(_BUNDLE, "scan.yaml", now=start)
-    return replace(setup(loaded, settings, start), prices=None)  # budgets are not counted
+    return replace(replay.setup(loaded, settings, start), prices=None)  # budgets are not counted

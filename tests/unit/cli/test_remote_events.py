@@ -122,7 +122,7 @@ def test_control_c_ends_it(capsys: pytest.CaptureFixture[str], monkeypatch: pyte
     def stopped(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("breakloop.cli.admin_client.AdminClient.follow", stopped)
+    monkeypatch.setattr("breakloop.cli.remote.AdminClient.follow", stopped)
     with fake_admin() as admin:
         assert run(["events", "-f", "--most", "0", *admin.args]) == 0
     assert capsys.readouterr().err == ""

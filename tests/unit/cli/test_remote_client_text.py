@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from breakloop.cli import admin_client
-from breakloop.cli.admin_client import ago, clean, dollars, moment, show_table, until, words
+from breakloop.cli.remote import ago, clean, dollars, moment, show_table, until, words
 
 
 def test_names_cannot_move_the_cursor() -> None:
@@ -65,4 +64,3 @@ def test_a_table(capsys: pytest.CaptureFixture[str]) -> None:
         "a               1",
         "long name   1,000",
     ]
-    assert admin_client.__doc__

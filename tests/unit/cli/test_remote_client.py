@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from breakloop import __version__
-from breakloop.cli.admin_client import AdminClient, AdminError, part
+from breakloop.cli.remote import AdminClient, AdminError, part
 from tests.fake_admin import TOKEN, fake_admin
 
 

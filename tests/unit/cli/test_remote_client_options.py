@@ -8,8 +8,8 @@ from pathlib import Path
 import click
 import pytest
 
-from breakloop.cli.admin_client import SPAN
 from breakloop.cli.main import run
+from breakloop.cli.remote import SPAN
 from tests.fake_admin import TOKEN, fake_admin
 
 LIST = ["switch", "list"]
