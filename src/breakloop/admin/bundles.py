@@ -29,7 +29,7 @@ from breakloop.policy.compile import BUILTIN, builtin_blocks
 from breakloop.policy.documents import DocumentPath, path_text, read_document
 from breakloop.policy.load import BundleBytes, BundleDocument, LoadedBundle, load_text
 from breakloop.policy.schema import bundle as schema
-from breakloop.policy.schema.limits import CostBasedConfig, LlmTokensConfig, TokenBucketConfig
+from breakloop.policy.schema.limits import AnyRule
 from breakloop.policy.schema.loops import AnyLoop, ExactLoop, SimhashLoop, StepsLoop, TailLoop
 from breakloop.policy.sources import to_push
 from breakloop.policy.watch import BundleSource
@@ -122,9 +122,6 @@ def _read(file: Path) -> StoredBundle | None:
         return None
 
 
-_PERIODS: Final = {"5m": "5 minutes", "1h": "an hour", "1d": "a day", "7d": "a week", "30d": "a month"}
-
-
 def describe_policies(bundle: schema.Bundle) -> list[Mapping[str, Any]]:
     """Return each policy: id, mode, selector, rules, loop detection."""
     return [
@@ -161,46 +158,11 @@ def _rules(spec: schema.Spec) -> list[Mapping[str, Any]]:
     return said
 
 
-def _rule(rule: schema.AnyRule) -> dict[str, Any]:
-    config = rule.algorithm_config
-    match config:
-        case TokenBucketConfig():
-            words = f"{config.tokens_per_second:g} a second, {config.burst:g} at once"
-        case CostBasedConfig():
-            words = _budget(config)
-        case LlmTokensConfig():
-            words = _tokens(config)
+def _rule(rule: AnyRule) -> dict[str, Any]:
+    words = rule.algorithm_config.words
     when = ", ".join(f"{name} is {value}" for name, value in (rule.match or {}).items())
     words = f"{words}, where {when}" if when else words
     return {"name": rule.name, "algorithm": rule.algorithm, "keys": list(rule.limit_keys), "words": words}
-
-
-def _budget(config: CostBasedConfig) -> str:
-    unit = "$" if config.cost_key == "usage:usd" else ""
-    what = " tokens" if config.cost_key == "usage:tokens" else ""
-    said = f"{unit}{config.budget:,g}{what} {_per(config.period)}"
-    stages = [f"{stage.action} at {stage.threshold_percent:g} %" for stage in config.stages if stage.action != "reject"]
-    return ", ".join([said, *stages])
-
-
-def _per(period: str) -> str:
-    words = _PERIODS[period]
-    return f"in {words}" if words[0].isdigit() else words
-
-
-def _tokens(config: LlmTokensConfig) -> str:
-    said = [f"{config.tokens_per_minute:,} tokens a minute"]
-    if config.tokens_per_day is not None:
-        said.append(f"{config.tokens_per_day:,} a day")
-    for name, what in (
-        ("max_tokens_per_request", "a request"),
-        ("max_prompt_tokens", "a prompt"),
-        ("max_completion_tokens", "an answer"),
-    ):
-        value = getattr(config, name)
-        if value is not None:
-            said.append(f"at most {value:,} {what}")
-    return ", ".join(said)
 
 
 def _breaker(breaker: schema.CircuitBreaker) -> str:

@@ -26,10 +26,9 @@ from breakloop.detect.steps.evaluator import StepEvaluator
 from breakloop.detect.steps.kinds import BY_NAME, NEVER, NORMAL
 from breakloop.detect.unnamed_sessions import UnnamedSessionsDetector
 from breakloop.dialects.content import canonical
-from breakloop.limits.base import COST, MICROUSD, TOKENS, Limiter, LocalDay, Period
+from breakloop.limits.base import MICROUSD, Limiter, LocalDay
 from breakloop.limits.budget import SETTING, CostBudget
 from breakloop.limits.circuit_breaker import CircuitBreakerLimiter
-from breakloop.limits.llm_tokens import LlmTokens, TokenCeilings
 from breakloop.limits.token_bucket import TokenBucket
 from breakloop.model.call import SECRET_HEADERS, TAIL_MESSAGES, Call, CompletionCap
 from breakloop.policy.compiled import (
@@ -47,7 +46,7 @@ from breakloop.policy.compiled import (
 from breakloop.policy.descriptors import CallerProfiles, Descriptors, query_for_fingerprint, steady
 from breakloop.policy.rules import AGENT, BreakerRule, CompiledRule, FallbackRule, Getter, RunRule
 from breakloop.policy.schema import bundle as schema
-from breakloop.policy.schema.limits import CostBasedConfig, LlmTokensConfig, TokenBucketConfig
+from breakloop.policy.schema.limits import LlmTokensConfig, Rule, TokenBucketConfig
 from breakloop.policy.schema.loops import (
     Allow,
     AllowEntry,
@@ -67,7 +66,6 @@ BUILTIN = "builtin"  # policy names in verdicts and events: the built-in protect
 _DEFAULTS: Final = "defaults"  # the bundle's own default,
 _AGENTS: Final = "agents"  # and the settings of agents
 _STATUS: Final = 429
-_UNITS: Final = {"usage:usd": MICROUSD, "usage:tokens": TOKENS}
 SECRET_DESCRIPTORS: Final = frozenset([*(f"header:{name}" for name in SECRET_HEADERS), "query:key", "query:api_key"])
 
 
@@ -158,10 +156,8 @@ class _Compiler:
             steady=self._descriptors.project_is_steady and all(steady(name) for name in (*names, *sources)),
         )
 
-    def _rule(
-        self, rule: schema.Rule, policy: str, status: int, kind: type[CompiledRule] = CompiledRule
-    ) -> CompiledRule:
-        limiter = self._limiter(rule)
+    def _rule(self, rule: Rule, policy: str, status: int, kind: type[CompiledRule] = CompiledRule) -> CompiledRule:
+        limiter = rule.algorithm_config.limiter(self._descriptors.getter)
         made = kind(
             rule.name,
             policy,
@@ -176,38 +172,7 @@ class _Compiler:
             made.caps = _stream_caps(rule, policy)
         return made
 
-    def _limiter(self, rule: schema.Rule) -> Limiter:
-        config = rule.algorithm_config
-        if isinstance(config, TokenBucketConfig):
-            source = config.cost_source
-            return TokenBucket(
-                config.tokens_per_second,
-                config.burst,
-                fixed_cost=config.fixed_cost,
-                default_cost=config.default_cost,
-                cost_of=None if source == "fixed" else self._descriptors.getter(source),
-            )
-        if isinstance(config, CostBasedConfig):
-            source = config.cost_key
-            fixed = source == "fixed"
-            named = not fixed and source not in _UNITS
-            return CostBudget(
-                config.budget,
-                Period(config.period),
-                [(stage.threshold_percent, stage.action, stage.delay_ms or 0) for stage in config.stages],
-                unit=_UNITS.get(source, COST),
-                cost=config.fixed_cost if fixed else config.default_cost,
-                cost_of=self._descriptors.getter(source) if named else None,
-            )
-        ceilings = TokenCeilings(
-            config.max_tokens_per_request,
-            config.max_prompt_tokens,
-            config.max_completion_tokens,
-            config.default_max_completion,
-        )
-        return LlmTokens(config.tokens_per_minute, burst=config.burst, per_day=config.tokens_per_day, ceilings=ceilings)
-
-    def _estimator(self, rule: schema.Rule) -> Estimator:
+    def _estimator(self, rule: Rule) -> Estimator:
         """Return the estimator of prompt tokens for a rule that needs one."""
         config = rule.algorithm_config
         named = config.token_source.estimator if isinstance(config, LlmTokensConfig) else "simple_word"
@@ -277,7 +242,7 @@ class AgentBudget(CostBudget):
     reason = "agent_budget_exceeded"
 
 
-def _stream_caps(rule: schema.Rule, policy: str) -> tuple[CompletionCap, CompletionCap] | None:
+def _stream_caps(rule: Rule, policy: str) -> tuple[CompletionCap, CompletionCap] | None:
     """Return the caps on streamed responses, enforced and in shadow mode, if a rule sets one."""
     config = rule.algorithm_config
     if not isinstance(config, LlmTokensConfig) or not config.enforce_mid_stream:
@@ -290,7 +255,7 @@ def _stream_caps(rule: schema.Rule, policy: str) -> tuple[CompletionCap, Complet
 
 
 def _names_used(spec: schema.Spec) -> tuple[str, ...]:
-    rules: list[schema.Rule] = [*spec.rules]
+    rules: list[Rule] = [*spec.rules]
     if spec.fallback_limit is not None:
         rules.append(spec.fallback_limit)
     return tuple(sorted({name for rule in rules for name in (*rule.limit_keys, *rule.match)}))

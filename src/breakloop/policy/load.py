@@ -30,7 +30,7 @@ from breakloop.policy.documents import (
 )
 from breakloop.policy.schema import bundle as schema
 from breakloop.policy.schema.bundle import Bundle
-from breakloop.policy.schema.limits import LlmTokensConfig
+from breakloop.policy.schema.limits import LlmTokensConfig, Rule
 from breakloop.policy.schema.types import validate
 from breakloop.pricing.tokens import is_installed
 
@@ -227,7 +227,7 @@ def missing_extras(bundle: schema.Bundle) -> list[DocumentFinding]:
 def _llm_rules(bundle: schema.Bundle) -> Iterator[tuple[DocumentPath, LlmTokensConfig]]:
     for index, policy in enumerate(bundle.policies):
         spec: DocumentPath = ("policies", index, "spec")
-        rules: list[tuple[DocumentPath, schema.Rule]] = [
+        rules: list[tuple[DocumentPath, Rule]] = [
             ((*spec, "rules", at), rule) for at, rule in enumerate(policy.spec.rules)
         ]
         if policy.spec.fallback_limit is not None:

@@ -35,6 +35,7 @@ from breakloop.policy.compiled import (
 from breakloop.policy.descriptors import Descriptors
 from breakloop.policy.rules import BreakerRule, CompiledRule, RunRule
 from breakloop.policy.schema import bundle as schema
+from breakloop.policy.schema.limits import Rule
 from breakloop.policy.schema.loops import AnyLoop
 from breakloop.pricing.prices import Prices
 from breakloop.store.keys import fingerprint_of
@@ -281,7 +282,7 @@ class PolicyExplainer:
         elif policy.fallback is not None:
             yield self._rule(policy.fallback, spec.fallback_limit)
 
-    def _rule(self, rule: CompiledRule, source: schema.Rule) -> ExplainStep:
+    def _rule(self, rule: CompiledRule, source: Rule) -> ExplainStep:
         name = f"{rule.policy}/{rule.name}"
         matches = [self._matched(key, wanted) for key, wanted in source.match.items()]
         data: dict[str, object] = {"match": [text for _, text in matches], "limit_keys": list(source.limit_keys)}

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import re
 from ipaddress import IPv6Address
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 from zoneinfo import ZoneInfo
 
-from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, WrapValidator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from breakloop.policy.diagnostics import did_you_mean
 from breakloop.policy.paths import normalise_host
-from breakloop.policy.schema.limits import CostBasedConfig, LlmTokensConfig, TokenBucketConfig
+from breakloop.policy.schema.limits import AnyRule
 from breakloop.policy.schema.loops import AnyLoop, LoopBlocks, Weights, reachable_score
 from breakloop.policy.schema.types import (
     CountFloat,
@@ -106,89 +106,6 @@ class Selector(Model):
     hosts: Annotated[list[Annotated[str, AfterValidator(_host)]], Field(min_length=1)] | None = Field(
         default=None, description="Host names, without scheme and path; a port is ignored; without it, every host."
     )
-
-
-Algorithm = Literal["token_bucket", "cost_based", "token_bucket_llm"]
-RuleConfig = TokenBucketConfig | CostBasedConfig | LlmTokensConfig
-
-
-def _limit_keys(keys: list[str]) -> list[str]:
-    faults = [SchemaFault((at,), f'"{key}" is listed twice') for at, key in enumerate(keys) if key in keys[:at]]
-    refuse(faults)
-    return keys
-
-
-def _match(value: Any, handler: Any) -> dict[str, str]:
-    match: dict[str, str] = handler(value)
-    if len(match) != len(value):
-        raise fault("names one header in two spellings", "case, - and _ make no difference in a header's name")
-    faults = [SchemaFault((key,), wrong) for key, text in match.items() if (wrong := check_descriptor_value(key, text))]
-    refuse(faults)
-    return match
-
-
-class Rule(Model):
-    """A limit: which requests share a counter (`limit_keys`), which it applies to (`match`), and its algorithm."""
-
-    name: Text = Field(description="Name of the rule, unique in its policy.")
-    limit_keys: Annotated[list[Descriptor], AfterValidator(_limit_keys)] = Field(
-        description="Descriptors whose values share one counter; an empty list is one counter for all."
-    )
-    match: Annotated[dict[Descriptor, DescriptorValue], WrapValidator(_match)] = Field(
-        default_factory=dict, description="Descriptors and the values they must have for the rule to apply."
-    )
-    on_missing: Literal["skip", "reject"] = Field(
-        default="skip",
-        description="What to do when a descriptor of `limit_keys` is missing: `skip` the rule or `reject`.",
-    )
-    algorithm: Algorithm = Field(description="The algorithm: `token_bucket`, `cost_based` or `token_bucket_llm`.")
-    algorithm_config: RuleConfig
-
-    @model_validator(mode="after")
-    def _repeats_algorithm(self) -> Self:
-        said = self.algorithm_config.algorithm
-        if said is not None and said != self.algorithm:
-            message = f'is "{said}", but the rule\'s algorithm is "{self.algorithm}"'
-            refuse([SchemaFault(("algorithm_config", "algorithm"), message, "leave it out here")])
-        return self
-
-
-class TokenBucketRule(Rule):
-    """A rule with `algorithm: token_bucket`."""
-
-    algorithm: Literal["token_bucket"] = Field(description="`token_bucket`: a steady rate with bursts.")
-    algorithm_config: TokenBucketConfig = Field(description="Rate, burst and cost.")
-
-
-class CostBasedRule(Rule):
-    """A rule with `algorithm: cost_based`."""
-
-    algorithm: Literal["cost_based"] = Field(description="`cost_based`: a budget per calendar period.")
-    algorithm_config: CostBasedConfig = Field(description="Budget, period, cost and stages.")
-
-
-class LlmTokensRule(Rule):
-    """A rule with `algorithm: token_bucket_llm`."""
-
-    algorithm: Literal["token_bucket_llm"] = Field(description="`token_bucket_llm`: tokens per minute and per day.")
-    algorithm_config: LlmTokensConfig = Field(description="Tokens per minute and day, and limits per request.")
-
-
-def _rule_kind(value: Any) -> str | None:
-    if isinstance(value, Rule):
-        return value.algorithm
-    if not isinstance(value, dict):
-        return "token_bucket"  # its own error says that a map is needed
-    algorithm = value.get("algorithm")
-    return algorithm if isinstance(algorithm, str) else None
-
-
-AnyRule = Annotated[
-    Annotated[TokenBucketRule, Tag("token_bucket")]
-    | Annotated[CostBasedRule, Tag("cost_based")]
-    | Annotated[LlmTokensRule, Tag("token_bucket_llm")],
-    Discriminator(_rule_kind),
-]
 
 
 class CircuitBreaker(Model):

@@ -1,21 +1,36 @@
-"""Bundle models of the limiters' configurations: their shapes, and what can never work. `breakloop.limits` counts."""
+"""Bundle models of the rules, one for each limiter: its configuration, what can never work, the limiter that it
+configures (`breakloop.limits`), and its description.
+
+To add a limiter, write its configuration and its rule here, and add the rule to `AnyRule`.
+"""
 
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal
+from collections.abc import Callable
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Discriminator, Field, Tag, WrapValidator, model_validator
 from pydantic.config import JsonDict
 
+from breakloop.limits.base import COST, MICROUSD, TOKENS, Limiter
+from breakloop.limits.base import Period as CalendarPeriod
+from breakloop.limits.budget import CostBudget
+from breakloop.limits.llm_tokens import LlmTokens, TokenCeilings
+from breakloop.limits.token_bucket import TokenBucket
+from breakloop.model.call import Call
 from breakloop.policy.descriptors import canonical
 from breakloop.policy.diagnostics import did_you_mean
 from breakloop.policy.schema.types import (
     LARGEST,
+    Descriptor,
+    DescriptorValue,
     Model,
     PositiveFloat,
     PositiveInt,
     SchemaFault,
+    Text,
+    check_descriptor_value,
     fault,
     refuse,
     refuse_field,
@@ -23,6 +38,9 @@ from breakloop.policy.schema.types import (
 
 Period = Literal["5m", "1h", "1d", "7d", "30d"]
 StageAction = Literal["warn", "throttle", "reject"]
+Getters = Callable[[str], Callable[[Call], str | None]]
+
+_UNITS = {"usage:usd": MICROUSD, "usage:tokens": TOKENS}
 
 _NAMED_SOURCE = re.compile(r"(?:header|query):[^\s&=#]+")
 
@@ -45,6 +63,65 @@ class AlgorithmConfig(Model):
     """Fields of all algorithm configurations."""
 
     algorithm: str | None = Field(default=None, description="Repeats the `algorithm` of the rule; must be equal.")
+
+    def limiter(self, getter: Getters) -> Limiter:
+        """Create the limiter; `getter` returns what reads a descriptor from a call."""
+        raise NotImplementedError
+
+    @property
+    def words(self) -> str:
+        """The limit in a few words, for the dashboard."""
+        raise NotImplementedError
+
+
+def _limit_keys(keys: list[str]) -> list[str]:
+    faults = [SchemaFault((at,), f'"{key}" is listed twice') for at, key in enumerate(keys) if key in keys[:at]]
+    refuse(faults)
+    return keys
+
+
+def _match(value: Any, handler: Any) -> dict[str, str]:
+    match: dict[str, str] = handler(value)
+    if len(match) != len(value):
+        raise fault("names one header in two spellings", "case, - and _ make no difference in a header's name")
+    faults = [SchemaFault((key,), wrong) for key, text in match.items() if (wrong := check_descriptor_value(key, text))]
+    refuse(faults)
+    return match
+
+
+class Rule(Model):
+    """A limit: which requests share a counter (`limit_keys`), which it applies to (`match`), and its algorithm."""
+
+    name: Text = Field(description="Name of the rule, unique in its policy.")
+    limit_keys: Annotated[list[Descriptor], AfterValidator(_limit_keys)] = Field(
+        description="Descriptors whose values share one counter; an empty list is one counter for all."
+    )
+    match: Annotated[dict[Descriptor, DescriptorValue], WrapValidator(_match)] = Field(
+        default_factory=dict, description="Descriptors and the values they must have for the rule to apply."
+    )
+    on_missing: Literal["skip", "reject"] = Field(
+        default="skip",
+        description="What to do when a descriptor of `limit_keys` is missing: `skip` the rule or `reject`.",
+    )
+    algorithm: str
+    algorithm_config: AlgorithmConfig
+
+    @model_validator(mode="after")
+    def _repeats_algorithm(self) -> Self:
+        said = self.algorithm_config.algorithm
+        if said is not None and said != self.algorithm:
+            message = f'is "{said}", but the rule\'s algorithm is "{self.algorithm}"'
+            refuse([SchemaFault(("algorithm_config", "algorithm"), message, "leave it out here")])
+        return self
+
+
+def _rule_kind(value: Any) -> str | None:
+    if isinstance(value, Rule):
+        return value.algorithm
+    if not isinstance(value, dict):
+        return "token_bucket"  # its own error says that a map is needed
+    algorithm = value.get("algorithm")
+    return algorithm if isinstance(algorithm, str) else None
 
 
 def _rps_schema(schema: JsonDict) -> None:
@@ -71,6 +148,19 @@ class TokenBucketConfig(AlgorithmConfig, json_schema_extra=_rps_schema):
         default=1.0, description="Tokens per request if the header or parameter is missing or invalid."
     )
 
+    def limiter(self, getter: Getters) -> TokenBucket:
+        return TokenBucket(
+            self.tokens_per_second,
+            self.burst,
+            fixed_cost=self.fixed_cost,
+            default_cost=self.default_cost,
+            cost_of=None if self.cost_source == "fixed" else getter(self.cost_source),
+        )
+
+    @property
+    def words(self) -> str:
+        return f"{self.tokens_per_second:g} a second, {self.burst:g} at once"
+
     @model_validator(mode="before")
     @classmethod
     def _rps(cls, data: Any) -> Any:
@@ -95,6 +185,13 @@ class TokenBucketConfig(AlgorithmConfig, json_schema_extra=_rps_schema):
             faults.append(SchemaFault(("tokens_per_second",), message, "to stop somebody for good, use a kill switch"))
         refuse(faults)
         return self
+
+
+class TokenBucketRule(Rule):
+    """A rule with `algorithm: token_bucket`."""
+
+    algorithm: Literal["token_bucket"] = Field(description="`token_bucket`: a steady rate with bursts.")
+    algorithm_config: TokenBucketConfig = Field(description="Rate, burst and cost.")
 
 
 class Stage(Model):
@@ -136,6 +233,27 @@ class CostBasedConfig(AlgorithmConfig):
     def stages(self) -> tuple[Stage, ...]:
         return tuple(sorted(self.staged_actions, key=lambda stage: stage.threshold_percent))
 
+    def limiter(self, getter: Getters) -> CostBudget:
+        fixed = self.cost_key == "fixed"
+        return CostBudget(
+            self.budget,
+            CalendarPeriod(self.period),
+            [(stage.threshold_percent, stage.action, stage.delay_ms or 0) for stage in self.stages],
+            unit=_UNITS.get(self.cost_key, COST),
+            cost=self.fixed_cost if fixed else self.default_cost,
+            cost_of=None if fixed or self.cost_key in _UNITS else getter(self.cost_key),
+        )
+
+    @property
+    def words(self) -> str:
+        unit = "$" if self.cost_key == "usage:usd" else ""
+        what = " tokens" if self.cost_key == "usage:tokens" else ""
+        said = [f"{unit}{self.budget:,g}{what} {CalendarPeriod(self.period).words}"]
+        said += [
+            f"{stage.action} at {stage.threshold_percent:g} %" for stage in self.stages if stage.action != "reject"
+        ]
+        return ", ".join(said)
+
     @model_validator(mode="after")
     def _can_fire(self) -> CostBasedConfig:
         faults = _stage_faults(self.staged_actions)
@@ -161,6 +279,13 @@ def _stage_faults(stages: list[Stage]) -> list[SchemaFault]:
         hint = "add {threshold_percent: 100, action: reject}"
         faults.append(SchemaFault(("staged_actions",), "reject stage missing: no stage rejects at 100", hint))
     return faults
+
+
+class CostBasedRule(Rule):
+    """A rule with `algorithm: cost_based`."""
+
+    algorithm: Literal["cost_based"] = Field(description="`cost_based`: a budget per calendar period.")
+    algorithm_config: CostBasedConfig = Field(description="Budget, period, cost and stages.")
 
 
 class TokenSource(Model):
@@ -197,6 +322,25 @@ class LlmTokensConfig(AlgorithmConfig):
     def burst(self) -> int:
         return self.burst_tokens if self.burst_tokens is not None else self.tokens_per_minute
 
+    def limiter(self, getter: Getters) -> LlmTokens:  # noqa: ARG002 - a request names no cost here
+        ceilings = TokenCeilings(
+            self.max_tokens_per_request, self.max_prompt_tokens, self.max_completion_tokens, self.default_max_completion
+        )
+        return LlmTokens(self.tokens_per_minute, burst=self.burst, per_day=self.tokens_per_day, ceilings=ceilings)
+
+    @property
+    def words(self) -> str:
+        said = [f"{self.tokens_per_minute:,} tokens a minute"]
+        if self.tokens_per_day is not None:
+            said.append(f"{self.tokens_per_day:,} a day")
+        ceilings = {
+            "a request": self.max_tokens_per_request,
+            "a prompt": self.max_prompt_tokens,
+            "an answer": self.max_completion_tokens,
+        }
+        said += [f"at most {most:,} {what}" for what, most in ceilings.items() if most is not None]
+        return ", ".join(said)
+
     @model_validator(mode="after")
     def _can_work(self) -> LlmTokensConfig:
         if self.burst < self.tokens_per_minute:
@@ -228,3 +372,18 @@ class LlmTokensConfig(AlgorithmConfig):
         if value is None or bound is None or value <= bound:
             return None
         return SchemaFault((low,), f"must be at most {high} ({bound}), got {value}", hint)
+
+
+class LlmTokensRule(Rule):
+    """A rule with `algorithm: token_bucket_llm`."""
+
+    algorithm: Literal["token_bucket_llm"] = Field(description="`token_bucket_llm`: tokens per minute and per day.")
+    algorithm_config: LlmTokensConfig = Field(description="Tokens per minute and day, and limits per request.")
+
+
+AnyRule = Annotated[
+    Annotated[TokenBucketRule, Tag("token_bucket")]
+    | Annotated[CostBasedRule, Tag("cost_based")]
+    | Annotated[LlmTokensRule, Tag("token_bucket_llm")],
+    Discriminator(_rule_kind),
+]

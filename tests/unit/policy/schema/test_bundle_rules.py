@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from breakloop.policy.schema import bundle
-from breakloop.policy.schema.limits import TokenBucketConfig
+from breakloop.policy.schema.limits import AnyRule, TokenBucketConfig
 from tests.unit.policy.said import messages
 
 
@@ -13,7 +13,7 @@ def bucket(**config: Any) -> dict[str, Any]:
     return {"name": "r", "limit_keys": [], "algorithm": "token_bucket", "algorithm_config": config}
 
 
-def rules(*made: dict[str, Any]) -> list[bundle.AnyRule]:
+def rules(*made: dict[str, Any]) -> list[AnyRule]:
     return bundle.Spec.model_validate({"selector": {}, "rules": list(made)}).rules
 
 
