@@ -17,13 +17,7 @@ Bundles use decimal numbers (12.34), accounts and breakers hold units, and messa
 Budgets run in calendar periods, aligned to UTC: weeks begin on Monday, and `30d` is the calendar month. A period
 includes its first second and excludes its end.
 
-To add a limiter that uses existing operations, edit six files: its configuration in `policy/schema/limits.py`, its rule
-in `policy/schema/bundle.py` (class, `Algorithm`, `AnyRule`), a file here, a branch in `LimiterCompiler.of`
-(`policy/compile.py`), its reason in `model/verdict.py`, and its description in `admin/bundles.py`.
-
-A new kind of operation needs eight more: `store/ops.py`, `store/memory.py`, `store/snapshot_file.py`,
-`store/redis/scripts.py` with `commit.lua`, `engine/fold.py`, `engine/hold_rules.py` and `replay/explain.py`. Once it is
-in the union `Op`, mypy reports those that do not handle it, except for Lua and the snapshot.
+ARCHITECTURE.md lists the edits that a new limiter takes.
 """
 
 from __future__ import annotations
