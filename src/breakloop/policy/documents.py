@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn, Protocol
 
 from ruamel.yaml import YAML
-from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.error import YAMLError
 from ruamel.yaml.events import (
     AliasEvent,
     CollectionEndEvent,
@@ -26,7 +26,6 @@ from ruamel.yaml.events import (
     MappingStartEvent,
     NodeEvent,
     ScalarEvent,
-    SequenceStartEvent,
 )
 
 from breakloop.errors import BundleError, Problem
@@ -44,6 +43,10 @@ class DocumentPlace(NamedTuple):
     file: str
     line: int
     column: int
+
+    def problem(self, message: str, hint: str = "") -> Problem:
+        """Return a problem at this location."""
+        return Problem(*self, path="", message=readable(message), hint=readable(hint))
 
 
 class DocumentPlaces(Protocol):
@@ -146,17 +149,23 @@ def _bad_start(character: str) -> tuple[str, str]:
 
 def _unmarked(error: Exception, text: str, file: str) -> Problem:
     """Return the problem for an error without a position. Only forbidden characters come with an offset."""
-    offset = getattr(error, "position", None)
-    if isinstance(offset, int):
-        return _at(offset, text, file, "a control character", "take it out")
-    escape = _BEYOND_UNICODE.search(text)
-    return _at(escape.start() if escape else 0, text, file, "an escape that stands for no character", "")
+    offset, message, hint = getattr(error, "position", None), "a control character", "take it out"
+    if not isinstance(offset, int):
+        escape = _BEYOND_UNICODE.search(text)
+        offset, message, hint = escape.start() if escape else 0, "an escape that stands for no character", ""
+    return _Lines(text, file).place(offset).problem(f"is not valid YAML: {message}", hint)
 
 
-def _at(offset: int, text: str, file: str, message: str, hint: str) -> Problem:
-    line = text.count("\n", 0, offset) + 1
-    column = offset - (text.rfind("\n", 0, offset) + 1) + 1
-    return Problem(file, line, column, "", f"is not valid YAML: {message}", hint)
+class _Lines:
+    """Converts offsets in a text to locations."""
+
+    def __init__(self, text: str, file: str) -> None:
+        self._file = file
+        self._starts = [0, *(match.end() for match in re.finditer("\n", text))]
+
+    def place(self, offset: int) -> DocumentPlace:
+        line = bisect_right(self._starts, offset)
+        return DocumentPlace(self._file, line, offset - self._starts[line - 1] + 1)
 
 
 MAX_DEPTH = 64
@@ -180,9 +189,8 @@ class JsonPlaces:
 
     def __init__(self, text: str, file: str) -> None:
         self._text = text
-        self._file = file
         self._decode = json.JSONDecoder().raw_decode
-        self._lines = [0, *(match.end() for match in re.finditer("\n", text))]
+        self.place = _Lines(text, file).place
         self._children: dict[int, dict[str | int, _Item]] = {}
 
     def locate(self, path: DocumentPath, *, key: bool = False) -> DocumentPlace:
@@ -196,23 +204,17 @@ class JsonPlaces:
             item = below
         return self.place(item.key_at if key else item.value_at)
 
-    def place(self, offset: int) -> DocumentPlace:
-        """Convert an offset to a line and column."""
-        line = bisect_right(self._lines, offset)
-        return DocumentPlace(self._file, line, offset - self._lines[line - 1] + 1)
-
     def duplicates(self) -> list[Problem]:
         """Return a problem for each duplicate key of an object."""
         found: list[Problem] = []
-        todo: list[tuple[DocumentPath, int]] = [((), self._skip(0))]
+        todo = [self._skip(0)]
         while todo:
-            path, at = todo.pop()
             seen: dict[str | int, _Item] = {}
-            for item in self._items(at):
+            for item in self._items(todo.pop()):
                 first = seen.setdefault(item.key, item)
                 if first is not item:
                     found.append(duplicate_key(str(item.key), self.place(item.key_at), self.place(first.key_at).line))
-                todo.append(((*path, item.key), item.value_at))
+                todo.append(item.value_at)
         return found
 
     def _below(self, at: int) -> dict[str | int, _Item]:
@@ -285,8 +287,7 @@ def _too_deep(data: Any) -> bool:
 
 def duplicate_key(key: str, place: DocumentPlace, first_line: int) -> Problem:
     """Return the problem for a duplicate key."""
-    message = readable(f'key "{key}" stands twice; the first is on line {first_line}')
-    return Problem(*place, path="", message=message, hint="keep one of them")
+    return place.problem(f'key "{key}" stands twice; the first is on line {first_line}', "keep one of them")
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -316,11 +317,10 @@ def _refuse_suspects(text: str, file: str) -> NoReturn:
         word = match[0]
         depth += (word in "[{") - (word in "]}")
         if depth > MAX_DEPTH:
-            message = f"is nested more than {MAX_DEPTH} deep"
-            raise BundleError([Problem(*places.place(match.start()), path="", message=message)])
+            raise BundleError([places.place(match.start()).problem(f"is nested more than {MAX_DEPTH} deep")])
         wrong = _bad_number(word)
         if wrong:
-            problems.append(Problem(*places.place(match.start()), path="", message=wrong))
+            problems.append(places.place(match.start()).problem(wrong))
     # The search for duplicates decodes parts of the text, which would fail on such numbers.
     raise BundleError(problems or places.duplicates())
 
@@ -335,7 +335,7 @@ def _bad_number(word: str) -> str:
 
 def _syntax_problem(error: json.JSONDecodeError, text: str, file: str) -> Problem:
     at, message, hint = _explain(error, text)
-    return Problem(*JsonPlaces(text, file).place(at), path="", message=f"is not valid JSON: {message}", hint=hint)
+    return _Lines(text, file).place(at).problem(f"is not valid JSON: {message}", hint)
 
 
 def _explain(error: json.JSONDecodeError, text: str) -> tuple[int, str, str]:
@@ -382,179 +382,156 @@ _WORDS: dict[str, bool | None] = {
     **dict.fromkeys(("true", "True", "TRUE"), True),
     **dict.fromkeys(("false", "False", "FALSE"), False),
 }
-_MERGE = "\0<<"  # a name that no file can have
 _CORE = "tag:yaml.org,2002:"
 _SCALAR_TAGS = {_CORE + name for name in ("int", "float", "bool", "null")}
 
 
-class _Key(NamedTuple):
-    name: str
-    place: DocumentPlace
+class YamlNode:
+    """A value and its location; of a map or list also its parts. The root locates every part of a document."""
 
-
-class _Node:
-    """A value and its location; for a map or list also its parts."""
-
-    __slots__ = ("done", "items", "key", "keys", "merges", "place", "value", "weight")
+    __slots__ = ("items", "keys", "place", "value", "weight")
 
     def __init__(self, value: Any, place: DocumentPlace) -> None:
         self.value = value
         self.place = place
-        self.keys: dict[str, DocumentPlace] = {}  # of a map
-        self.items: dict[str | int, _Node] = {}
-        self.key: _Key | None = None  # the key whose value comes next
-        self.merges: list[_Node] = []
-        self.weight = 1
-        self.done = True
-
-
-class YamlPlaces:
-    """Locates parts of a YAML document."""
-
-    def __init__(self, root: _Node) -> None:
-        self._root = root
+        self.keys: dict[str | int, DocumentPlace] = {}  # of a map
+        self.items: dict[str | int, YamlNode] = {}
+        self.weight = 1  # the number of nodes in it; 0 until it is complete
 
     def locate(self, path: DocumentPath, *, key: bool = False) -> DocumentPlace:
         """Return the location of a part. For a missing part, return the key of the nearest enclosing part."""
-        node, key_place = self._root, self._root.place
+        node, key_place = self, self.place
         for part in path:
             below = node.items.get(part)
             if below is None:
                 return key_place
-            key_place = node.keys.get(str(part), below.place)
+            key_place = node.keys.get(part, below.place)
             node = below
         return key_place if key else node.place
 
+    def add(self, key: str | int, node: YamlNode, key_place: DocumentPlace) -> None:
+        """Add an entry to a map, unless it has this key."""
+        if key not in self.items:
+            self.keys[key] = key_place
+            self.items[key] = node
+            self.value[key] = node.value
 
-def read_yaml(text: str, file: str) -> tuple[Any, YamlPlaces]:
+
+def read_yaml(text: str, file: str) -> tuple[Any, YamlNode]:
     """Return the data and its locations. Raises `BundleError` with all problems."""
-    builder = _Builder(file)
+    builder = _Builder(YAML(typ="safe", pure=True).parse(text), file)
     try:
-        for event in YAML(typ="safe", pure=True).parse(text):
-            builder.take(event)
-    except MarkedYAMLError as error:
-        raise BundleError([*builder.problems, explain(error, text, file)]) from None
+        root = builder.root()
     except (YAMLError, ValueError, IndexError, OverflowError) as error:
-        # Characters that YAML forbids, and escapes like \UFFFFFFFF that the scanner fails on.
+        # Also characters that YAML forbids, and escapes like \UFFFFFFFF that the scanner fails on.
         raise BundleError([*builder.problems, explain(error, text, file)]) from None
-    if builder.root is None:
+    if root is None:
         raise BundleError([Problem(file, 1, 1, "", "is empty")])
     if builder.problems:
         raise BundleError(builder.problems)
-    return builder.root.value, YamlPlaces(builder.root)
+    return root.value, root
 
 
 class _Builder:
-    """Builds data and locations from parser events, without recursion."""
+    """Builds data and locations from the events of the parser."""
 
-    def __init__(self, file: str) -> None:
-        self.root: _Node | None = None
+    def __init__(self, events: Iterator[Any], file: str) -> None:
         self.problems: list[Problem] = []
+        self._events = events
         self._file = file
-        self._open: list[_Node] = []
-        self._anchors: dict[str, _Node] = {}
+        self._anchors: dict[str, YamlNode] = {}
         self._count = 0
-        self._documents = 0
 
-    def take(self, event: Any) -> None:
-        """Process the next event of the parser."""
-        if isinstance(event, CollectionEndEvent):
-            self._close(self._open.pop())
-        elif isinstance(event, NodeEvent):
-            self._take_node(event)
-        elif isinstance(event, DocumentStartEvent):
-            self._documents += 1
-            if self._documents > 1:
-                self._refuse(self._place(event), "a second document begins here", 'take out the "---"')
+    def root(self) -> YamlNode | None:
+        """Return the only document, or None if there is none."""
+        root, documents = None, 0
+        for event in self._events:
+            if isinstance(event, NodeEvent):
+                root = self._node(event, 1)
+            elif isinstance(event, DocumentStartEvent):
+                documents += 1
+                if documents > 1:
+                    self._refuse(self._place(event), "a second document begins here", 'take out the "---"')
+        return root
 
-    def _take_node(self, event: NodeEvent) -> None:
+    def _node(self, event: NodeEvent, depth: int, *, is_key: bool = False) -> YamlNode:
         place = self._place(event)
         self._count += 1
         if isinstance(event, AliasEvent):
             node = self._alias(event, place)
         elif isinstance(event, ScalarEvent):
-            node = _Node(self._scalar(event, place), place)
+            node = YamlNode(self._scalar(event, place), place)
         else:
             node = self._collection(event, place)
         if self._count > MAX_NODES:
             self._refuse(place, f"has more than {MAX_NODES} parts, aliases counted as often as used")
         if event.anchor and not isinstance(event, AliasEvent):
             self._anchors[event.anchor] = node
-        self._add(node, event, place)
-        if not node.done and not isinstance(event, AliasEvent):
-            self._open.append(node)
-            if len(self._open) > MAX_DEPTH:
+        if is_key and (not node.weight or node.items):
+            self._refuse(place, "a map or list cannot be a key", "a text with braces or brackets is put in quotes")
+        if not node.weight:
+            if depth > MAX_DEPTH:
                 self._refuse(place, f"is nested more than {MAX_DEPTH} deep")
+            before = self._count
+            (self._fill_map if isinstance(node.value, dict) else self._fill_list)(node, depth + 1)
+            node.weight = self._count - before + 1
+        return node
 
-    def _alias(self, event: AliasEvent, place: DocumentPlace) -> _Node:
+    def _alias(self, event: AliasEvent, place: DocumentPlace) -> YamlNode:
         node = self._anchors.get(event.anchor)
         if node is None:
             self._refuse(place, f'"*{event.anchor}" names no anchor that stands before it', "a text is put in quotes")
-        if not node.done:
+        if not node.weight:
             self._refuse(place, f'"*{event.anchor}" stands inside what it repeats')
         self._count += node.weight
         return node
 
-    def _collection(self, event: Any, place: DocumentPlace) -> _Node:
+    def _collection(self, event: Any, place: DocumentPlace) -> YamlNode:
         kind = "map" if isinstance(event, MappingStartEvent) else "seq"
         if event.tag not in (None, "!", _CORE + kind):
             self._problem(place, f'tag "{_short(event.tag)}" is not supported', "take it out")
-        node = _Node({} if kind == "map" else [], place)
-        node.done = False
-        node.weight = -self._count
+        node = YamlNode({} if kind == "map" else [], place)
+        node.weight = 0
         return node
 
-    def _add(self, node: _Node, event: NodeEvent, place: DocumentPlace) -> None:
-        if not self._open:
-            self.root = node
-            return
-        parent = self._open[-1]
-        if isinstance(parent.value, list):
-            parent.items[len(parent.value)] = node
-            parent.value.append(node.value)
-        elif parent.key is None:
-            parent.key = self._key(parent, node, event, place)
-        else:
-            self._add_value(parent, parent.key, node)
+    def _fill_list(self, node: YamlNode, depth: int) -> None:
+        while not isinstance(event := next(self._events), CollectionEndEvent):
+            item = self._node(event, depth)
+            node.items[len(node.value)] = item
+            node.value.append(item.value)
 
-    def _key(self, parent: _Node, node: _Node, event: NodeEvent, place: DocumentPlace) -> _Key:
-        if isinstance(event, (MappingStartEvent, SequenceStartEvent)) or not node.done or node.items:
-            self._refuse(place, "a map or list cannot be a key", "a text with braces or brackets is put in quotes")
-        name = node.value
-        if not isinstance(name, str):
-            written = event.value if isinstance(event, ScalarEvent) else str(name)
-            self._problem(place, f"the key {written or 'null'} is not text", f'put it in quotes: "{written}"')
-            name = str(written)
-        plain = isinstance(event, ScalarEvent) and event.style is None
-        if name in parent.keys and not (plain and name == "<<"):
-            self.problems.append(duplicate_key(name, place, parent.keys[name].line))
-        return _Key(_MERGE if plain and name == "<<" else name, place)
-
-    def _add_value(self, parent: _Node, key: _Key, node: _Node) -> None:
-        parent.key = None
-        if key.name == _MERGE:
-            parent.merges.append(node)
-            return
-        parent.keys.setdefault(key.name, key.place)
-        parent.items.setdefault(key.name, node)
-        parent.value.setdefault(key.name, node.value)
-
-    def _close(self, node: _Node) -> None:
+    def _fill_map(self, node: YamlNode, depth: int) -> None:
+        merges: list[YamlNode] = []
+        while not isinstance(event := next(self._events), CollectionEndEvent):
+            plain = isinstance(event, ScalarEvent) and event.style is None
+            key, place = self._node(event, depth, is_key=True), self._place(event)
+            is_merge = plain and key.value == "<<"
+            name = "<<" if is_merge else self._name(node, key.value, event, place)
+            value = self._node(next(self._events), depth)
+            if is_merge:
+                merges.append(value)
+            else:
+                node.add(name, value, place)
         # The values of `<<` keys are only complete now. The map's own keys take precedence, wherever they are.
-        for merged in node.merges:
+        for merged in merges:
             for source in merged.items.values() if isinstance(merged.value, list) else [merged]:
                 self._merge(node, source)
-        node.done = True
-        node.weight += self._count + 1
 
-    def _merge(self, node: _Node, source: _Node) -> None:
+    def _merge(self, node: YamlNode, source: YamlNode) -> None:
         if not isinstance(source.value, dict):
             self._refuse(source.place, '"<<" takes an alias of a map, or a list of such aliases', "write <<: *name")
         for name, item in source.items.items():
-            if name not in node.items:
-                node.keys[str(name)] = source.keys[str(name)]
-                node.items[name] = item
-                node.value[name] = item.value
+            node.add(name, item, source.keys[name])
+
+    def _name(self, node: YamlNode, key: Any, event: NodeEvent, place: DocumentPlace) -> str:
+        if isinstance(key, str):
+            name = key
+        else:
+            name = str(event.value if isinstance(event, ScalarEvent) else key)
+            self._problem(place, f"the key {name or 'null'} is not text", f'put it in quotes: "{name}"')
+        if name in node.keys:
+            self.problems.append(duplicate_key(name, place, node.keys[name].line))
+        return name
 
     def _scalar(self, event: ScalarEvent, place: DocumentPlace) -> Any:
         text: str = event.value
@@ -573,7 +550,7 @@ class _Builder:
         return DocumentPlace(self._file, mark.line + 1, mark.column + 1)
 
     def _problem(self, place: DocumentPlace, message: str, hint: str = "") -> None:
-        self.problems.append(Problem(*place, path="", message=readable(message), hint=readable(hint)))
+        self.problems.append(place.problem(message, hint))
 
     def _refuse(self, place: DocumentPlace, message: str, hint: str = "") -> NoReturn:
         """Raise a problem after which reading on is pointless."""
@@ -669,10 +646,9 @@ def _decode(text: bytes, name: str) -> str:
     try:
         return text.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        before = text[: error.start]
-        line = before.count(b"\n") + 1
-        column = len(before[before.rfind(b"\n") + 1 :].decode("utf-8-sig", "replace")) + 1
-        raise BundleError([Problem(name, line, column, "", "is not UTF-8 text", "save it as UTF-8")]) from None
+        before = text[: error.start].decode("utf-8-sig", "replace")
+        place = _Lines(before, name).place(len(before))
+        raise BundleError([place.problem("is not UTF-8 text", "save it as UTF-8")]) from None
 
 
 def _refuse(name: str, message: str, hint: str = "") -> NoReturn:
