@@ -130,8 +130,12 @@ class _Compiler:
 
     def policy(self, index: int, policy: schema.Policy) -> CompiledPolicy:
         spec = policy.spec
-        names = _names_used(spec)
-        sources = _sources_used(spec)
+        every = spec.all_rules
+        names = tuple(sorted({name for rule in every for name in (*rule.limit_keys, *rule.match)}))
+        configs = [rule.algorithm_config for rule in every]
+        # The descriptors that rules read their costs from.
+        costs = [config.cost_source for config in configs if isinstance(config, TokenBucketConfig)]
+        sources = tuple(source for source in costs if source != "fixed")
         self.used.update(names, sources)
         rules = tuple(self._rule(rule, policy.id, spec.deny_status) for rule in spec.rules)
         fallback = None
@@ -252,20 +256,6 @@ def _stream_caps(rule: Rule, policy: str) -> tuple[CompletionCap, CompletionCap]
         return None  # the schema rejects this
     cap = CompletionCap(tokens, policy, rule.name, cuts=True)
     return cap, cap._replace(cuts=False)
-
-
-def _names_used(spec: schema.Spec) -> tuple[str, ...]:
-    rules: list[Rule] = [*spec.rules]
-    if spec.fallback_limit is not None:
-        rules.append(spec.fallback_limit)
-    return tuple(sorted({name for rule in rules for name in (*rule.limit_keys, *rule.match)}))
-
-
-def _sources_used(spec: schema.Spec) -> tuple[str, ...]:
-    """Return the descriptors that rules read their costs from."""
-    configs = [rule.algorithm_config for rule in (*spec.rules, spec.fallback_limit) if rule is not None]
-    sources = [config.cost_source for config in configs if isinstance(config, TokenBucketConfig)]
-    return tuple(source for source in sources if source != "fixed")
 
 
 def _selector(selector: schema.Selector) -> CompiledSelector:

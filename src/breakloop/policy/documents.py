@@ -248,27 +248,19 @@ class JsonPlaces:
 def read_json(text: str, file: str) -> tuple[Any, JsonPlaces]:
     """Return the data and its locations. Raises `BundleError`."""
     try:
-        data = json.loads(text, object_pairs_hook=_object, parse_constant=_constant, parse_float=_finite)
+        try:
+            data = json.loads(text, object_pairs_hook=_object, parse_constant=_constant, parse_float=_finite)
+        except _SuspectError:
+            json.loads(text)  # a syntax error further on in the text is reported before other problems
+            _refuse_suspects(text, file)
     except json.JSONDecodeError as error:
-        raise BundleError([_syntax_problem(error, text, file)]) from None
-    except _SuspectError:
-        _refuse_syntax(text, file)
-        _refuse_suspects(text, file)
+        at, message, hint = _explain(error, text)
+        raise BundleError([_Lines(text, file).place(at).problem(f"is not valid JSON: {message}", hint)]) from None
     except (ValueError, RecursionError):  # a number with thousands of digits, or very deep nesting
         _refuse_suspects(text, file)
     if _too_deep(data):
         _refuse_suspects(text, file)
     return data, JsonPlaces(text, file)
-
-
-def _refuse_syntax(text: str, file: str) -> None:
-    """Report a syntax error further on in the text, if there is one: it is reported before other problems."""
-    try:
-        json.loads(text)
-    except json.JSONDecodeError as error:
-        raise BundleError([_syntax_problem(error, text, file)]) from None
-    except (ValueError, RecursionError):
-        return
 
 
 def _too_deep(data: Any) -> bool:
@@ -331,11 +323,6 @@ def _bad_number(word: str) -> str:
     if word[-1] in "0123456789" and (len(word) > _LONGEST_NUMBER or math.isinf(float(word))):
         return "the number is too large"
     return ""
-
-
-def _syntax_problem(error: json.JSONDecodeError, text: str, file: str) -> Problem:
-    at, message, hint = _explain(error, text)
-    return _Lines(text, file).place(at).problem(f"is not valid JSON: {message}", hint)
 
 
 def _explain(error: json.JSONDecodeError, text: str) -> tuple[int, str, str]:

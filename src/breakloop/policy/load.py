@@ -251,43 +251,32 @@ def load_bundle(path: Path, *, now: float | None = None) -> LoadedBundle:
     return load_fetched(read_path(path), now=now)
 
 
+def load_text(text: bytes, name: str, *, now: float | None = None) -> LoadedBundle:
+    """Load a bundle from its text. `name` is used in messages, and its suffix may distinguish JSON from YAML."""
+    return load_fetched(BundleBytes((BundleDocument(name, text),)), now=now)
+
+
 def load_fetched(fetched: BundleBytes, *, now: float | None = None) -> LoadedBundle:
     """Load the bytes returned by a source."""
-    if fetched.directory:
-        return _load_directory(fetched.documents, now)
-    (document,) = fetched.documents
-    return _load_document(document, now)
-
-
-def _load_directory(documents: tuple[BundleDocument, ...], now: float | None) -> LoadedBundle:
-    merged = BundleDirectory()
+    found: list[tuple[Any, DocumentPlaces]] = []
     problems: list[Problem] = []
     kind = BundleError
-    for document in documents:
+    for document in fetched.documents:
         try:
-            merged.add(*_read(document))
+            found.append(_read(document))
         except BundleError as error:
             problems += error.problems
             kind = UnreadableError if isinstance(error, UnreadableError) else kind
-    problems += merged.problems
+    if fetched.directory:
+        merged = BundleDirectory()
+        for data, places in found:
+            merged.add(data, places)
+        problems += merged.problems
+        found = [(merged.data, merged)]
     if problems:
         # The other files cannot be validated without the one that cannot be read.
         raise kind(in_order(problems))
-    return _validated(merged.data, merged, now)
-
-
-def load_text(text: bytes, name: str, *, now: float | None = None) -> LoadedBundle:
-    """Load a bundle from its text. `name` is used in messages, and its suffix may distinguish JSON from YAML."""
-    return _load_document(BundleDocument(name, text), now)
-
-
-def _load_document(document: BundleDocument, now: float | None) -> LoadedBundle:
-    try:
-        data, places = _read(document)
-    except UnreadableError:
-        raise
-    except BundleError as error:
-        raise BundleError(in_order(error.problems)) from None
+    ((data, places),) = found
     return _validated(data, places, now)
 
 

@@ -288,13 +288,14 @@ class HttpOrigin:
         try:
             return self._get.get(url, {"Accept": _ACCEPT, **headers}, max_bytes)
         except FetchError as error:
-            raise self._problem(f"cannot be fetched: {error}", error.hint) from None
+            self._refuse(str(error), error.hint)
 
     def _refuse(self, why: str, hint: str) -> NoReturn:
-        raise self._problem(f"cannot be fetched: {why}", hint)
+        raise _unreadable(self.name, f"cannot be fetched: {why}", hint) from None
 
-    def _problem(self, message: str, hint: str) -> BundleError:
-        return UnreadableError([Problem(self.name, 1, 1, "", message, hint)])
+
+def _unreadable(name: str, message: str, hint: str = "") -> UnreadableError:
+    return UnreadableError([Problem(name, 1, 1, "", message, hint)])
 
 
 def _conditions(known: Stamp | None) -> dict[str, str]:
@@ -330,18 +331,15 @@ class RedisOrigin:
         try:
             found = self._shelf.fetch(known)
         except NoPushedBundleError:
-            raise self._unreadable("nothing was pushed yet", "breakloop bundle push FILE") from None
+            raise _unreadable(self.name, "nothing was pushed yet", "breakloop bundle push FILE") from None
         except StateError as error:
-            raise self._unreadable(f"cannot be read: {error}", "") from None
+            raise _unreadable(self.name, f"cannot be read: {error}") from None
         if found is None:
             return None
         if sha256(found.data).hexdigest() != found.digest:
             hint = "it was damaged or tampered with: push it again"
             raise BundleError([Problem(self.name, 1, 1, "", "is not what was pushed: its digest does not fit", hint)])
         return BundleBytes((BundleDocument(self.name, found.data),), found.stamp, found.signature, forced=found.forced)
-
-    def _unreadable(self, message: str, hint: str) -> UnreadableError:
-        return UnreadableError([Problem(self.name, 1, 1, "", message, hint)])
 
 
 def to_push(fetched: BundleBytes, loaded: LoadedBundle, *, by: str, force: bool) -> PushedBundle:

@@ -271,6 +271,11 @@ class Spec(Model):
     on_store_error: Literal["allow", "deny"] = Field(default="allow", description="The decision when the store fails.")
 
     @property
+    def all_rules(self) -> list[Rule]:
+        """The rules and the fallback."""
+        return [*self.rules, *([] if self.fallback_limit is None else [self.fallback_limit])]
+
+    @property
     def loops(self) -> tuple[AnyLoop, ...]:
         """The loop detectors, none or more."""
         return tuple(self.loop_detection or ())
