@@ -162,19 +162,17 @@ class _Compiler:
 
     def _rule(self, rule: Rule, policy: str, status: int, kind: type[CompiledRule] = CompiledRule) -> CompiledRule:
         limiter = rule.algorithm_config.limiter(self._descriptors.getter)
-        made = kind(
+        return kind(
             rule.name,
             policy,
             match=tuple((self._descriptors.getter(key), value) for key, value in rule.match.items()),
-            keys=tuple((key, self._shown(key)) for key in rule.limit_keys),
+            limit_keys=tuple((key, self._shown(key)) for key in rule.limit_keys),
             limiter=limiter,
             rejects_missing=rule.on_missing == "reject",
             status=status,
+            estimator=self._estimator(rule) if limiter.needs else None,
+            caps=_stream_caps(rule, policy) if limiter.needs else None,
         )
-        if limiter.needs:
-            made.estimator = self._estimator(rule)
-            made.caps = _stream_caps(rule, policy)
-        return made
 
     def _estimator(self, rule: Rule) -> Estimator:
         """Return the estimator of prompt tokens for a rule that needs one."""
@@ -229,13 +227,13 @@ class _Compiler:
         if agent.budget_usd_per_day is not None:
             day = LocalDay(ZoneInfo(agent.timezone))
             budget = AgentBudget(agent.budget_usd_per_day, day, [(100, "reject", 0)], unit=MICROUSD)
-            rule = self._agent_rule(f"{pattern}/budget_usd_per_day", budget)
-            rule.estimator = estimator("simple_word")
-            yield rule
+            yield self._agent_rule(f"{pattern}/budget_usd_per_day", budget, estimator("simple_word"))
 
-    def _agent_rule(self, name: str, limiter: Limiter) -> CompiledRule:
+    def _agent_rule(self, name: str, limiter: Limiter, estimates: Estimator | None = None) -> CompiledRule:
         keys = ((AGENT, self._descriptors.agent),)
-        return CompiledRule(name, _AGENTS, match=(), keys=keys, limiter=limiter, rejects_missing=False, status=_STATUS)
+        return CompiledRule(
+            name, _AGENTS, (), keys, limiter, rejects_missing=False, status=_STATUS, estimator=estimates
+        )
 
 
 class AgentBudget(CostBudget):

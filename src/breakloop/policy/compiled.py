@@ -36,30 +36,28 @@ class NotNow(NamedTuple):
     wait_s: int | None  # None: waiting does not help
 
 
+@dataclass(frozen=True, slots=True)
 class ActiveHours:
     """When an agent, or every agent that a pattern matches, may run."""
 
-    __slots__ = ("_active", "_hours", "_zone")
-
-    def __init__(self, *, active: bool = True, hours: tuple[int, int] | None = None, zone: str = "UTC") -> None:
-        self._active = active
-        self._hours = hours  # minutes of the day; the end is smaller than the start if the span crosses midnight
-        self._zone = ZoneInfo(zone)
+    active: bool = True
+    hours: tuple[int, int] | None = None  # minutes of the day; the end is smaller if the span crosses midnight
+    zone: str = "UTC"
 
     def absent(self, now: float) -> NotNow | None:
         """Return why the agent may not run at `now`, or None if it may."""
-        if not self._active:
+        if not self.active:
             return NotNow("agent_inactive", "This agent is switched off in the bundle.", None)
-        if self._hours is None:
+        if self.hours is None:
             return None
-        local = datetime.fromtimestamp(now, tz=UTC).astimezone(self._zone)
+        local = datetime.fromtimestamp(now, tz=UTC).astimezone(ZoneInfo(self.zone))
         minute = local.hour * 60 + local.minute
-        start, end = self._hours
+        start, end = self.hours
         inside = start <= minute < end if start < end else minute >= start or minute < end
         if inside:
             return None
         wait_s = ((start - minute) % _DAY) * _MINUTE_S - local.second
-        span = f"{start // 60:02}:{start % 60:02} to {end // 60:02}:{end % 60:02} ({self._zone.key})"
+        span = f"{start // 60:02}:{start % 60:02} to {end // 60:02}:{end % 60:02} ({self.zone})"
         return NotNow("outside_hours", f"This agent may work from {span}.", max(1, wait_s))
 
 

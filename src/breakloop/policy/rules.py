@@ -9,8 +9,9 @@ time is part of the keys of its accounts, so that a late response corrects the r
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from struct import Struct
-from typing import Final, NamedTuple, Protocol
+from typing import ClassVar, Final, NamedTuple, Protocol
 
 from breakloop.detect.counting import DetectorConfig
 from breakloop.detect.stateful import RUN_IDLE_S, DetectorSlot, Evaluation, StatefulDetector, section_tags
@@ -65,43 +66,32 @@ def unpriced(rule: RuleRef, group: int) -> Deny:
     return Deny(LimitDenial(rule, "unknown_model", message), group)
 
 
+@dataclass(slots=True, eq=False)
 class CompiledRule:
     """A rule of a policy: which keys it counts by (`limit_keys`), when it applies (`match`), and its limiter."""
 
-    __slots__ = (
-        "_key", "_keys", "_match", "caps", "estimator", "limiter", "name", "of_agent", "policy", "rejects_missing",
-        "status",
-    )  # fmt: skip
+    name: str
+    policy: str
+    match: Match
+    limit_keys: tuple[tuple[str, Getter], ...]
+    limiter: Limiter
+    rejects_missing: bool
+    status: int
+    estimator: Estimator | None = None  # set if the limiter needs an estimate of what a call may use
+    caps: tuple[CompletionCap, CompletionCap] | None = None  # caps on streams: enforced, and in shadow mode
+    of_agent: bool = field(init=False)  # it counts each agent separately
+    _key: str = field(init=False)
 
-    place = ""  # inserted before the name in keys
-    denial_reason: Final = "missing_descriptor"
+    place: ClassVar[str] = ""  # inserted before the name in keys
+    denial_reason: ClassVar[str] = "missing_descriptor"
 
-    def __init__(
-        self,
-        name: str,
-        policy: str,
-        *,
-        match: Match,
-        keys: tuple[tuple[str, Getter], ...],
-        limiter: Limiter,
-        rejects_missing: bool,
-        status: int,
-    ) -> None:
-        self.name = name
-        self.policy = policy
-        self.limiter = limiter
-        self.rejects_missing = rejects_missing
-        self.status = status
-        self._match = match
-        self._keys = keys
-        self.of_agent = any(name == AGENT for name, _ in keys)  # it counts each agent separately
-        self.estimator: Estimator | None = None  # set if the limiter needs an estimate of what a call may use
-        self.caps: tuple[CompletionCap, CompletionCap] | None = None  # caps on streams: enforced, and in shadow mode
-        self._key = f":{escape(policy)}:{self.place}{escape(name)}:"
+    def __post_init__(self) -> None:
+        self.of_agent = any(name == AGENT for name, _ in self.limit_keys)
+        self._key = f":{escape(self.policy)}:{self.place}{escape(self.name)}:"
 
     def applies(self, call: Call) -> bool:
         """Return whether every `match` descriptor has the required value."""
-        return not self._match or fits(self._match, call)
+        return not self.match or fits(self.match, call)
 
     def plan(
         self, call: Call, project: str, group: int, now: float, meter: MeterPort, missing: OnMissing
@@ -115,7 +105,7 @@ class CompiledRule:
     def keys(self, call: Call, project: str, group: int, missing: OnMissing) -> list[str] | None:
         """Return the keys it counts by, one for each family of its limiter, or None if a descriptor is missing."""
         values: list[str] = []
-        for name, get in self._keys:
+        for name, get in self.limit_keys:
             value = get(call)
             if value is None:
                 missing(self.policy, self.name, name)
@@ -140,7 +130,7 @@ class CompiledRule:
 
     def key(self, call: Call, project: str, group: int, family: str) -> str | None:
         """Return the key of another family for the same sender, or None if a descriptor is missing."""
-        values = [get(call) for _, get in self._keys]
+        values = [get(call) for _, get in self.limit_keys]
         known = [value for value in values if value is not None]
         if len(known) < len(values):
             return None
@@ -162,14 +152,9 @@ class CompiledRule:
         missing = ", ".join(self.missing_keys(call))
         verdict.message = f"The request lacks {missing}, which this limit counts by."
 
-    @property
-    def key_names(self) -> tuple[str, ...]:
-        """The names of its `limit_keys`, in the order in which keys contain their values."""
-        return tuple(name for name, _ in self._keys)
-
     def missing_keys(self, call: Call) -> list[str]:
         """Return the names of the `limit_keys` that this call lacks."""
-        return [name for name, get in self._keys if get(call) is None]
+        return [name for name, get in self.limit_keys if get(call) is None]
 
 
 class FallbackRule(CompiledRule):
@@ -206,8 +191,8 @@ class BreakerRule:
 
     def label(self, values: str) -> str:
         """Return a label for display: each of the `values` from a key with its descriptor."""
-        names = self._rule.key_names
-        return ", ".join(f"{name}={value}" for name, value in zip(names, split_values(values), strict=False))
+        pairs = zip(self._rule.limit_keys, split_values(values), strict=False)
+        return ", ".join(f"{name}={value}" for (name, _), value in pairs)
 
     def plan(self, call: Call, project: str, charges: Iterable[Op], group: int, meter: MeterPort) -> Op | None:
         """Return its operation, or None if the first rule charges nothing."""

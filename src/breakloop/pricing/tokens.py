@@ -10,8 +10,9 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from importlib.util import find_spec
-from typing import Final, Protocol
+from typing import ClassVar, Final, Protocol
 
 from breakloop.errors import SettingsError
 from breakloop.model.call import CHARS_A_TOKEN, Prompt, ToolCall, chars_of
@@ -92,17 +93,18 @@ def _number(hint: str) -> int | None:
     return math.ceil(said) if 0 <= said <= _HINT_MAX else None  # False for NaN
 
 
+@dataclass(slots=True)
 class EstimateError:
     """The distribution of the ratio of estimated to actual tokens. 1 is an exact estimate."""
 
-    BOUNDS: Final = (0.25, 0.5, 0.75, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 4.0)
+    BOUNDS: ClassVar = (0.25, 0.5, 0.75, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 4.0)
 
-    def __init__(self) -> None:
-        self.count = 0
-        self.total = 0.0  # sum of all ratios
-        self.signed_tokens = 0  # overestimated minus underestimated tokens
-        self.absolute_tokens = 0  # overestimated plus underestimated tokens
-        self.buckets = [0] * (len(self.BOUNDS) + 1)  # number of ratios up to each bound and above the previous one
+    count: int = 0
+    total: float = 0.0  # sum of all ratios
+    signed_tokens: int = 0  # overestimated minus underestimated tokens
+    absolute_tokens: int = 0  # overestimated plus underestimated tokens
+    # The number of ratios up to each bound and above the previous one.
+    buckets: list[int] = field(default_factory=lambda: [0] * (len(EstimateError.BOUNDS) + 1))
 
     def note(self, estimated: int, actual: int) -> None:
         """Record one estimate. It is ignored if the actual count is unknown."""

@@ -21,7 +21,7 @@ WHO = Reader(caller_id="me", agent_id="bot")
 def rule(name: str = "r", burst: float = 10, policy: str = "p") -> CompiledRule:
     limiter = TokenBucket(1, burst)
     missing = (("header:x", lambda call: call.header("x")),)
-    return CompiledRule(name, policy, match=(), keys=missing, limiter=limiter, rejects_missing=True, status=418)
+    return CompiledRule(name, policy, match=(), limit_keys=missing, limiter=limiter, rejects_missing=True, status=418)
 
 
 def charge(owner: CompiledRule, group: int = 0, cost: float = 1.0) -> TakeTokens:

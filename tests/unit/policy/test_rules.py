@@ -27,7 +27,7 @@ def rule(
         name,
         "p",
         match=match,
-        keys=tuple((key, lambda call, key=key: value_of(key, call)) for key in keys),  # type: ignore[misc]
+        limit_keys=tuple((key, lambda call, key=key: value_of(key, call)) for key in keys),  # type: ignore[misc]
         limiter=TokenBucket(1, 1),
         rejects_missing=rejects,
         status=429,
