@@ -271,7 +271,7 @@ class Spec(Model):
     on_store_error: Literal["allow", "deny"] = Field(default="allow", description="The decision when the store fails.")
 
     @property
-    def all_rules(self) -> list[Rule]:
+    def all_rules(self) -> list[AnyRule]:
         """The rules and the fallback."""
         return [*self.rules, *([] if self.fallback_limit is None else [self.fallback_limit])]
 
