@@ -27,8 +27,6 @@ class SettlingReader:
     """Reads a response as it passes, and settles the request once, when the response ends. Bytes are never held back,
     changed, or lost to a fault of ours. `feed` takes them as they came, still compressed."""
 
-    __slots__ = ("_decision", "_over", "_passing", "_status", "_toolkit")
-
     def __init__(self, toolkit: Toolkit, decision: Decision, status: int, content_type: bytes, encoding: bytes) -> None:
         self._toolkit = toolkit
         self._decision = decision
@@ -178,11 +176,12 @@ class _Transport(Generic[T]):
     """What the two transports below share. `T` is the class of the transport that they pass requests on to."""
 
     _library: Any  # httpx or httpx2
-    _names: ClassVar[tuple[str, str]]  # of the library's own transport and stream
+    _default: ClassVar[str]  # the library's own transport
+    _stream: ClassVar[str]  # its class of streams
     _tapped: ClassVar[type]
 
     def __init__(self, transport: T | None = None, *, guard: Guard | None = None) -> None:
-        self._transport: Any = transport or getattr(self._library, self._names[0])()
+        self._transport: Any = transport or getattr(self._library, self._default)()
         self.guard = guard or Guard()
 
     async def _send(self, io: IO, request: Any, read: Callable[[], Any], send: Callable[[Any], Any]) -> Outcome:
@@ -202,7 +201,7 @@ class _Transport(Generic[T]):
         if outcome.error is not None:
             await io.settle(decision, Answer(NO_ANSWER))
             return outcome
-        response, stream = outcome.value, getattr(self._library, self._names[1])
+        response, stream = outcome.value, getattr(self._library, self._stream)
         kind = response.headers.get("content-type", "").encode("latin-1")
         encoding = b"" if response.is_closed else response.headers.get("content-encoding", "").encode("latin-1")
         along = SettlingReader(toolkit_of(self.guard), decision, response.status_code, kind, encoding)
@@ -210,12 +209,12 @@ class _Transport(Generic[T]):
             along.feed(response.content)
             await along._end(io, complete=True)
         elif isinstance(response.stream, stream):
-            response.stream = _both(self._tapped, stream)(response.stream, along)
+            response.stream = _accepted(self._tapped, stream)(response.stream, along)
         return outcome
 
 
 @cache
-def _both(tapped: type, stream: type) -> type:
+def _accepted(tapped: type, stream: type) -> type:
     """Return a class of streams that the library accepts as its own."""
     return type(tapped.__name__, (tapped, stream), {})
 
@@ -223,7 +222,7 @@ def _both(tapped: type, stream: type) -> type:
 class GuardedTransport(_Transport[T]):
     """The first base of a transport for clients; the second is the library's."""
 
-    _names = ("HTTPTransport", "SyncByteStream")
+    _default, _stream = "HTTPTransport", "SyncByteStream"
     _tapped = TappedStream
 
     def handle_request(self, request: Any) -> Any:
@@ -237,7 +236,7 @@ class GuardedTransport(_Transport[T]):
 class AsyncGuardedTransport(_Transport[T]):
     """Like `GuardedTransport`, for asynchronous clients."""
 
-    _names = ("AsyncHTTPTransport", "AsyncByteStream")
+    _default, _stream = "AsyncHTTPTransport", "AsyncByteStream"
     _tapped = AsyncTappedStream
 
     async def handle_async_request(self, request: Any) -> Any:

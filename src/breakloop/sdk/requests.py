@@ -194,8 +194,6 @@ class Transcript:
     """The steps of a run, written as the chat request that would come next, so that detectors see what they would see
     in LLM traffic. Bounded: when it grows too long, the oldest steps are dropped."""
 
-    __slots__ = ("_calls", "_head", "_messages", "_size", "_token")
-
     def __init__(self, model: str, task: str) -> None:
         opening = {"role": "user", "content": task or "Begin."}
         self._head = b'{"model":%s,"messages":[%s' % (_json(model or "unknown"), _json(opening))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import time
 from collections.abc import Callable
@@ -44,6 +45,29 @@ def throttling(clock: FakeClock) -> Guard:
 
 def run_of(guard: Guard, agent: str = "", session: str = "") -> Run:
     return toolkit_of(guard).run_for(AgentContext(agent, session))
+
+
+@pytest.mark.parametrize(
+    ("blocking", "asynchronous"),
+    [
+        (Guard.check, Guard.acheck),
+        (Guard.report, Guard.areport),
+        (Guard.wait, Guard.async_wait),
+        (Guard.enforce, Guard.aenforce),
+        (Guard.step, Guard.astep),
+        (Run.step, Run.astep),
+        (Run.before_tool, Run.abefore_tool),
+        (Run.after_tool, Run.aafter_tool),
+    ],
+)
+def test_sync_and_async_methods_are_alike(blocking: Callable[..., Any], asynchronous: Callable[..., Any]) -> None:
+    """The same parameters, nothing internal among them, and both are documented (P-1)."""
+    assert inspect.signature(blocking) == inspect.signature(asynchronous)
+    assert "io" not in inspect.signature(blocking).parameters
+    assert blocking.__doc__
+    assert asynchronous.__doc__
+    assert inspect.iscoroutinefunction(asynchronous)
+    assert not inspect.iscoroutinefunction(blocking)
 
 
 def test_a_request_that_comes_again_is_a_loop(clock: FakeClock) -> None:
