@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import hmac
 import math
-import os
 import secrets
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections import OrderedDict
@@ -37,6 +36,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from breakloop.admin.errors import ApiError
 from breakloop.clock import Clock
+from breakloop.store.data_dir import write_once
 
 VIEWER, OPERATOR = ROLES = ("viewer", "operator")
 OWN_NAME: Final = "operator"  # name of the generated token, or of the one in admin_token
@@ -109,23 +109,9 @@ def _own(digest: bytes) -> AdminToken:
 
 def _kept(file: Path, digest: bytes) -> bytes:
     """Return the stored digest, which is the given one if there was none. Of two processes that start, one wins."""
-    known = _read(file)
-    if known is None:
-        beside = file.with_name(f"{file.name}.{os.getpid()}.{secrets.token_hex(4)}")
-        with suppress(OSError):  # it cannot be stored: the token is valid for this run
-            descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(descriptor, "w", encoding="ascii") as made:
-                made.write(digest.hex() + "\n")
-                made.flush()
-                os.fsync(made.fileno())
-            if file.exists():  # it is damaged, or it would have been read
-                beside.replace(file)
-            else:
-                with suppress(FileExistsError):  # another process was faster
-                    os.link(beside, file)
-        beside.unlink(missing_ok=True)
-        known = _read(file)
-    return digest if known is None else known
+    with suppress(OSError):  # it cannot be stored: the token is valid for this run
+        write_once(file, digest.hex(), lambda file: _read(file) is not None)
+    return _read(file) or digest
 
 
 def _read(file: Path) -> bytes | None:

@@ -11,9 +11,7 @@ parsed again and must be what was intended.
 from __future__ import annotations
 
 import json
-import os
 import re
-import secrets
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -33,6 +31,7 @@ from breakloop.policy.schema.limits import AnyRule
 from breakloop.policy.schema.loops import AnyLoop, ExactLoop, SimhashLoop, StepsLoop, TailLoop
 from breakloop.policy.sources import to_push
 from breakloop.policy.watch import BundleSource
+from breakloop.store.data_dir import write_whole
 from breakloop.store.redis.bundle import PushDeniedError, PushedBundleStore
 
 KEPT_MAX: Final = 100
@@ -90,24 +89,6 @@ class BundleHistory:
                     if sha256(text).hexdigest() == one.sha256:
                         return text
         return None
-
-
-def write_whole(file: Path, content: bytes, *, mode: int | None = None) -> None:
-    """Write a temporary file, sync and rename it, so readers see the old file or the new one. Keeps permissions."""
-    target = file.resolve()  # a symbolic link stays one
-    if mode is None:
-        mode = target.stat().st_mode & 0o777 if target.exists() else 0o644
-    beside = target.with_name(f".{target.name}.{os.getpid()}.{secrets.token_hex(4)}")
-    try:
-        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-        with os.fdopen(descriptor, "wb") as made:
-            made.write(content)
-            made.flush()
-            os.fsync(made.fileno())
-        beside.chmod(mode)
-        beside.replace(target)
-    finally:
-        beside.unlink(missing_ok=True)
 
 
 def _stem(version: int, digest: str) -> str:

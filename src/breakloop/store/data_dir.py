@@ -52,7 +52,8 @@ class DataDir:
             kept = self.path / "secret"
             try:
                 self.secret_from = str(kept)
-                return _read_or_make(kept)
+                write_once(kept, secrets.token_hex(32), _filled)
+                return kept.read_bytes().strip()
             except OSError as error:
                 self.warnings.append(f"{kept} cannot be used ({error.strerror}): the secret is made for this run only")
         self.secret_from = "this run only"
@@ -67,25 +68,53 @@ class DataDir:
         agreed = await agree(own)
         if agreed and agreed != own and kept is not None:
             try:
-                _replace(kept, agreed)
+                write_whole(kept, f"{agreed}\n".encode(), mode=0o600)
             except OSError as error:
                 self.warnings.append(f"{kept} cannot be written ({error.strerror}): the secret is not kept here")
         return agreed
 
 
-def _replace(file: Path, secret: str) -> None:
-    beside = _written(file, secret)
-    beside.replace(file)
+def write_whole(file: Path, content: bytes, *, mode: int | None = None) -> None:
+    """Write a temporary file, sync and rename it, so readers see the old file or the new one. Keeps permissions."""
+    target = file.resolve()  # a symbolic link stays one
+    if mode is None:
+        mode = target.stat().st_mode & 0o777 if target.exists() else 0o644
+    beside = _written_beside(target, content, mode)
+    try:
+        beside.chmod(mode)
+        beside.replace(target)
+    finally:
+        beside.unlink(missing_ok=True)
 
 
-def _written(file: Path, secret: str) -> Path:
-    """Write a secret to a temporary file that only its owner can read."""
-    beside = file.with_name(f"secret.{os.getpid()}.{secrets.token_hex(4)}")
-    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w") as made:
-        made.write(secret + "\n")
-        made.flush()
-        os.fsync(made.fileno())
+def write_once(file: Path, line: str, usable: Callable[[Path], bool]) -> None:
+    """Write a file that only its owner can read, unless there is a usable one. Of processes that start together, the
+    first to link the file wins."""
+    if usable(file):
+        return
+    beside = _written_beside(file, f"{line}\n".encode(), 0o600)
+    try:
+        if file.exists():  # a damaged leftover, otherwise it would be usable
+            beside.replace(file)
+        else:
+            with suppress(FileExistsError):  # another process was faster
+                os.link(beside, file)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def _written_beside(file: Path, content: bytes, mode: int) -> Path:
+    """Write and sync a temporary file in the same folder."""
+    beside = file.with_name(f".{file.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    try:
+        with os.fdopen(descriptor, "wb") as made:
+            made.write(content)
+            made.flush()
+            os.fsync(made.fileno())
+    except OSError:
+        beside.unlink(missing_ok=True)
+        raise
     return beside
 
 
@@ -102,21 +131,6 @@ def _read_given(file: Path) -> bytes:
     if not secret:
         raise SettingsError(f"secret_file {file}: is empty")
     return secret
-
-
-def _read_or_make(file: Path) -> bytes:
-    """Read the secret or create it. Processes that start together use the same one: the first to link the file wins."""
-    if not _filled(file):
-        beside = _written(file, secrets.token_hex(32))
-        try:
-            if file.exists():  # empty, otherwise it would have been read: a damaged leftover
-                beside.replace(file)
-            else:
-                with suppress(FileExistsError):  # another process was faster
-                    os.link(beside, file)
-        finally:
-            beside.unlink(missing_ok=True)
-    return file.read_bytes().strip()
 
 
 def _filled(file: Path) -> bool:

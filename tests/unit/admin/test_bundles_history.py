@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from breakloop.admin import bundles
-from breakloop.admin.bundles import BundleHistory, StoredBundle, write_whole
+from breakloop.admin.bundles import BundleHistory, StoredBundle
+from breakloop.store.data_dir import write_whole
 
 
 def _digest(number: int) -> str:
