@@ -174,18 +174,8 @@ def counters_table(found: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[
     """Return the names of the columns, and the rows. The key comes first."""
     names = list(dict.fromkeys(["key", *(name for row in found for name in row)])) if found else []
     return [words.shortened(name.replace("_", " "), 40) for name in names], [
-        [_cell(name, row.get(name)) for name in names] for row in found[:ROWS_MAX]
+        [words.value_words(name, row.get(name, "")) for name in names] for row in found[:ROWS_MAX]
     ]
-
-
-def _cell(name: str, value: object) -> str:
-    if value is None:
-        return ""
-    if name.endswith("_at") and isinstance(value, int | float):
-        return words.moment(value)
-    if isinstance(value, int) and not isinstance(value, bool):
-        return words.count(value)
-    return words.shortened(value)
 
 
 TABLE_ROWS: Final = 24
@@ -267,27 +257,6 @@ _SCORED: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class EvidencePart:
-    """A line of a score: how many, the weight of each, the sum, and its share of the total."""
-
-    name: str
-    number: str
-    weight: str
-    points: str
-    share: float
-
-
-@dataclass(frozen=True, slots=True)
-class ShadowScore:
-    """The parts of a score."""
-
-    parts: tuple[EvidencePart, ...]
-    total: str
-    threshold: str
-    window: str
-
-
 def first_open(incidents: Iterable[Incident]) -> list[Incident]:
     """Return incidents: open ones first, then the stopped ones, each the newest first."""
     return sorted(incidents, key=lambda one: (_RANK.get(one.state, 3), -one.last_at))
@@ -317,8 +286,9 @@ def held(incident: Incident, holds: Iterable[Hold]) -> Hold | None:
     return next((one for one in holds if (one.project, one.agent) == (incident.project, incident.agent)), None)
 
 
-def score(given: Mapping[str, Any]) -> ShadowScore | None:
-    """Return the parts of a `simhash` score; None if an incident has none."""
+def score(given: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return a `simhash` score and its `parts`: how many of what, the weight of each, the sum, and its share of the
+    total. None if an incident has none."""
     total = _float(given.get("score"))
     if total is None:
         return None
@@ -328,17 +298,13 @@ def score(given: Mapping[str, Any]) -> ShadowScore | None:
         if number is not None and weight is not None:
             points = number * weight
             share = min(1.0, points / total) if total else 0.0
-            parts.append(EvidencePart(name, f"{number:g}", f"{weight:g}", f"{points:g}", share))
-    threshold, window = _float(given.get("threshold")), _float(given.get("window_requests"))
-    return ShadowScore(tuple(parts), f"{total:g}", _said(threshold), _said(window))
+            parts.append({"name": name, "number": number, "weight": weight, "points": points, "share": share})
+    limits = {"threshold": _float(given.get("threshold")), "window": _float(given.get("window_requests"))}
+    return {"parts": parts, "total": total, **limits}
 
 
 def _float(value: object) -> float | None:
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
-
-
-def _said(value: float | None) -> str:
-    return "" if value is None else f"{value:g}"
 
 
 Counts = Sequence[tuple[str, str, str, int]]  # policy, rule, reason, how often

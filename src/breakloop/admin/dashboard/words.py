@@ -140,10 +140,11 @@ def event_words(name: str) -> tuple[str, str]:
 def details(data: Mapping[str, Any], skip: tuple[str, ...] = ()) -> list[tuple[str, str]]:
     """Return the fields of an event or a record as names and values, without empty ones."""
     shown = [(key, value) for key, value in data.items() if key not in {*skip, *_DRAWN} and value not in (None, "", [])]
-    return [(shortened(key.replace("_", " "), 40), _value(key, value)) for key, value in shown]
+    return [(shortened(key.replace("_", " "), 40), value_words(key, value)) for key, value in shown]
 
 
-def _value(key: str, value: object) -> str:
+def value_words(key: str, value: object) -> str:
+    """Format a value by its type and by the name of its field."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if key.endswith("_at") and isinstance(value, int | float):

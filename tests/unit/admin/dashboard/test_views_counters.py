@@ -9,7 +9,7 @@ from tests.admin_world import COUNTERS
 def test_the_key_comes_first() -> None:
     names, rows = views.counters_table([{"used": 1_200, "key": "a"}, {"key": "b", "flag": True}])
     assert names == ["key", "used", "flag"]
-    assert rows == [["a", "1,200", ""], ["b", "", "True"]]
+    assert rows == [["a", "1,200", ""], ["b", "", "yes"]]
 
 
 def test_times_are_times() -> None:

@@ -39,13 +39,13 @@ def test_a_score_adds_up() -> None:
     """How many, what each weighs, what they add up to (LD-3)."""
     found = views.score(admin_records.incidents()[3].score)
     assert found is not None
-    assert [(part.name, part.number, part.weight, part.points) for part in found.parts] == [
-        ("Similar prompts", "5", "1", "5"),
-        ("Similar responses", "3", "2", "6"),
-        ("The same tool calls", "1", "1.5", "1.5"),
+    assert [(part["name"], part["number"], part["weight"], part["points"]) for part in found["parts"]] == [
+        ("Similar prompts", 5, 1, 5),
+        ("Similar responses", 3, 2, 6),
+        ("The same tool calls", 1, 1.5, 1.5),
     ]
-    assert (found.total, found.threshold, found.window) == ("12.5", "10", "19")
-    assert sum(part.share for part in found.parts) == 1.0
+    assert (found["total"], found["threshold"], found["window"]) == (12.5, 10, 19)
+    assert sum(part["share"] for part in found["parts"]) == 1.0
 
 
 def test_no_score() -> None:
@@ -53,5 +53,5 @@ def test_no_score() -> None:
     assert views.score({"score": "12"}) is None
     half = views.score({"score": 0, "prompts": 1})
     assert half is not None
-    assert half.parts == ()
-    assert half.threshold == ""
+    assert half["parts"] == []
+    assert half["threshold"] is None
