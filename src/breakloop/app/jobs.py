@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from concurrent.futures import Future
 from threading import Thread
 from typing import TypeVar
 
@@ -16,27 +16,17 @@ Job = tuple[str, Callable[[], Awaitable[None]]]  # name, and one round of it
 
 async def aside(function: Callable[[], T]) -> T:
     """Run a slow function in a daemon thread. Threads of the standard pool would keep the process from exiting."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[T] = loop.create_future()
-
-    def finish(result: T | None, error: BaseException | None) -> None:
-        if not future.done():
-            if error is None:
-                future.set_result(result)  # type: ignore[arg-type]  # without an error there is a result
-            else:
-                future.set_exception(error)
+    future: Future[T] = Future()
+    future.set_running_or_notify_cancel()  # who waits may be cancelled, the function not
 
     def work() -> None:
-        result, error = None, None
         try:
-            result = function()
-        except BaseException as raised:  # noqa: BLE001 - raised again where the result is awaited
-            error = raised
-        with suppress(RuntimeError):  # the loop is closed already
-            loop.call_soon_threadsafe(finish, result, error)
+            future.set_result(function())
+        except BaseException as error:  # noqa: BLE001 - raised again where the result is awaited
+            future.set_exception(error)
 
     Thread(target=work, daemon=True).start()
-    return await future
+    return await asyncio.wrap_future(future)
 
 
 async def forever(name: str, job: Callable[[], Awaitable[None]]) -> None:

@@ -201,7 +201,7 @@ class Runtime:
             server=self.server,
             upstreams=[UpstreamCounts(name, pool.opened, len(pool.live)) for name, pool in pools.items()],
             bundles=self.source,
-            snapshots=self.state.saved,
+            snapshots=self.state.snapshots,
             remote=None if self.state.shared is None else self.state.shared.remote,
         )
 

@@ -67,7 +67,7 @@ class ProcessState:
         self._directory = directory
         self._operator: Operator | None = None
         # With Redis, the memory store only bridges outages and needs no snapshots.
-        self._snapshots = Snapshotter(self.store, directory, clock, _problem) if shared is None else None
+        self.snapshots = Snapshotter(self.store, directory, clock, _problem) if shared is None else None
 
     def join(self, engine: Engine, admission: Admission, publish: Publish) -> Operator:
         """Connect the engine with a shared store, and return the operator, which applies orders to the engine."""
@@ -83,8 +83,8 @@ class ProcessState:
 
     def load(self) -> None:
         """Load the saved state and orders. Called before the first request."""
-        if self._snapshots is not None:
-            self._snapshots.load()
+        if self.snapshots is not None:
+            self.snapshots.load()
         if self._operator is not None:
             self._operator.start()
 
@@ -99,32 +99,27 @@ class ProcessState:
         jobs: list[Job] = []
         if self._operator is not None:
             jobs.append(("orders", self._operator.watch))
-        if self._snapshots is not None:
+        if self.snapshots is not None:
             jobs.append(("save", self._save))
         return jobs
 
     async def _save(self) -> None:
-        assert self._snapshots is not None  # noqa: S101 - the job exists only with snapshots
+        assert self.snapshots is not None  # noqa: S101 - the job exists only with snapshots
         await asyncio.sleep(_SAVE_EVERY_S)
-        await self._snapshots.save(aside)
-
-    @property
-    def saved(self) -> Snapshotter | None:
-        """The snapshots of the memory store; None with a shared store."""
-        return self._snapshots
+        await self.snapshots.save(aside)
 
     def readiness(self) -> dict[str, object]:
         """Return the part of `/readyz` about the state."""
         if self.shared is None or self.shared.remote is None:
-            return {"state": "memory", "state_kept": self._snapshots is not None and self._snapshots.keeps}
+            return {"state": "memory", "state_kept": self.snapshots is not None and self.snapshots.keeps}
         return {"state": "redis", "degraded": not self.shared.remote.health.up}
 
     async def finish(self) -> None:
         """Save the state and close the connections."""
         if self._operator is not None:
             await self._operator.close()
-        if self._snapshots is not None:
-            self._snapshots.finish()
+        if self.snapshots is not None:
+            self.snapshots.finish()
         if self.shared is not None:
             await self.shared.close()
 

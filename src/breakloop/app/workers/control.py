@@ -50,18 +50,16 @@ if TYPE_CHECKING:
     from breakloop.app.operations import Operations
 
 
+@dataclass(slots=True, eq=False)
 class WorkerEntry:
     """A connected worker."""
 
-    __slots__ = ("applied", "channel", "dropped", "number", "pid", "sent")
-
-    def __init__(self, number: int, pid: int) -> None:
-        self.number = number
-        self.pid = pid
-        self.channel: Channel | None = None
-        self.sent: tuple[BundleText | None, int] = (None, 0)  # the last delivered bundle and number of workers
-        self.applied = 0
-        self.dropped = 0
+    number: int
+    pid: int
+    channel: Channel | None = None
+    sent: tuple[BundleText | None, int] = (None, 0)  # the last delivered bundle and number of workers
+    applied: int = 0
+    dropped: int = 0
 
 
 class WorkerRegistry:

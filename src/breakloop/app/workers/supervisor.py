@@ -12,7 +12,7 @@ import socket
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -109,8 +109,6 @@ FAILED_STARTS_MAX: Final = 5  # in a row
 class RestartPolicy:
     """When one process is restarted: at once after the first exit in a while, then with growing delays."""
 
-    __slots__ = ("_early_exits", "_failed_starts", "_started_at")
-
     def __init__(self) -> None:
         self._started_at = 0.0
         self._early_exits = 0  # in a row, each soon after the start
@@ -143,17 +141,17 @@ _HURRIED_S: Final = 2.0
 _CONTROL_S: Final = 5.0
 
 
+@dataclass(slots=True, eq=False)
 class WorkerSlot:
     """The slot of one process, which is replaced when it exits."""
 
-    def __init__(self, role: str, number: int) -> None:
-        self.role = role
-        self.number = number
-        self.process: Child | None = None
-        self.ready = False
-        self.first = True
-        self.problem = ""  # why it could not start
-        self.restarts = RestartPolicy()
+    role: str
+    number: int
+    process: Child | None = None
+    ready: bool = False
+    first: bool = True
+    problem: str = ""  # why it could not start
+    restarts: RestartPolicy = field(default_factory=RestartPolicy)
 
     @property
     def title(self) -> str:

@@ -56,23 +56,14 @@ class PushedBundleSource:
     def __init__(self, acknowledge: Callable[[BundleApplied], None]) -> None:
         self._acknowledge = acknowledge
         self._next: BundleText | None = None
-        self._name = ""
+        self.name = ""  # where the bundle comes from, for display
+        self.wait_s = _NEVER_S  # bundles are pushed, so there is nothing to poll
         self.use: Callable[[LoadedBundle], None] | None = None
         self.current: LoadedBundle | None = None
         self.origin = ""
         self.problems: list[Problem] = []
         self.rejected = 0
         self.loaded_at = 0.0  # the control process reports it
-
-    @property
-    def name(self) -> str:
-        """Where the bundle comes from, for display."""
-        return self._name
-
-    @property
-    def wait_s(self) -> float:
-        """Bundles are pushed, so there is nothing to poll."""
-        return _NEVER_S
 
     def put(self, policy: BundleText) -> None:
         """Store a delivery; `reload` activates it."""
@@ -97,7 +88,7 @@ class PushedBundleSource:
                 self._take(policy, policy.text)
             except Exception as error:  # noqa: BLE001 - whatever is wrong, the active bundle stays
                 problem = f"{type(error).__name__}: {error}"
-        self._name, self.problems, self.rejected = policy.name, policy.problems, policy.rejected
+        self.name, self.problems, self.rejected = policy.name, policy.problems, policy.rejected
         self._acknowledge(BundleApplied(policy.number, problem))
 
     def _take(self, policy: BundleText, text: bytes) -> None:
