@@ -119,22 +119,9 @@ class AnswerBuilder(ABC):
     """One answer being read. Texts and calls are kept by number and ordered by it at the end."""
 
     __slots__ = (
-        "_arguments_room",
-        "_calls",
-        "_room",
-        "_text",
-        "_texts",
-        "_write",
-        "ended",
-        "error",
-        "finish",
-        "has_spoken",
-        "listener",
-        "model",
-        "response_id",
-        "unreadable",
-        "usage",
-    )
+        "_arguments_room", "_calls", "_room", "_text", "_texts", "_write", "ended", "error", "finish", "has_spoken",
+        "listener", "model", "response_id", "unreadable", "usage",
+    )  # fmt: skip
 
     USAGE: str = "usage"  # the field that holds the dialect's token counts
     FAILS: bool = True  # an error inside the answer means that the answer is not complete

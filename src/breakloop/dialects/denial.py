@@ -35,10 +35,6 @@ class VerdictHeaders:
     `prefix` is the setting `header_prefix`; `secret` keys the jitter, so that clients cannot compute it.
     """
 
-    __slots__ = (
-        "_body", "_delay", "_heads", "_loop_count", "_note", "_reason", "_request_id", "_secret", "_status", "_warning",
-    )  # fmt: skip
-
     def __init__(self, prefix: str, secret: bytes) -> None:
         self._secret = secret[:64]
         self._reason = f"{prefix}Reason: "

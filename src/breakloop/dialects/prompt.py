@@ -24,20 +24,16 @@ _TEXT_FIELDS: Final = (
     "messages", "contents", "input", "system", "instructions", "systemInstruction", "system_instruction",
 )  # fmt: skip
 _TOOL_FIELDS: Final = ("tools", "functions")
-_MEDIA: Final = frozenset(
-    (
-        "audio", "computer_screenshot", "container_upload", "document", "file", "image", "image_url", "input_audio",
-        "input_file", "input_image", "video", "video_url",
-    )
-)  # fmt: skip
+_MEDIA: Final = frozenset((
+    "audio", "computer_screenshot", "container_upload", "document", "file", "image", "image_url", "input_audio",
+    "input_file", "input_image", "video", "video_url",
+))  # fmt: skip
 _GEMINI_MEDIA: Final = ("inlineData", "inline_data", "fileData", "file_data")
 # Not text for the model: type names, ids, and reasoning, which most APIs drop or do not count.
-_NOT_TEXT: Final = frozenset(
-    (
-        "cache_control", "call_id", "encrypted_content", "id", "role", "signature", "status", "thinking", "thought",
-        "thoughtSignature", "thought_signature", "tool_call_id", "tool_use_id", "type",
-    )
-)  # fmt: skip
+_NOT_TEXT: Final = frozenset((
+    "cache_control", "call_id", "encrypted_content", "id", "role", "signature", "status", "thinking", "thought",
+    "thoughtSignature", "thought_signature", "tool_call_id", "tool_use_id", "type",
+))  # fmt: skip
 
 
 class _Part(msgspec.Struct, gc=False):

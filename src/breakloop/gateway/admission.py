@@ -37,8 +37,6 @@ _VALUE_SHOWN = 256
 class DebugSessions:
     """Issues and checks the cookies, and renders the `-Debug-` header fields."""
 
-    __slots__ = ("_clock", "_key", "_prefix", "_secret")
-
     def __init__(self, secret: str, prefix: str, clock: Clock) -> None:
         self._secret = secret.encode()
         self._key = sha256(b"breakloop debug session\x00" + self._secret).digest()
@@ -121,19 +119,6 @@ _PROBLEM = b"Content-Type: application/problem+json\r\n"
 
 class Admission:
     """Decides about requests, with the store of this process (`decide`) or a remote one (`decide_remote`)."""
-
-    __slots__ = (
-        "_next_id",
-        "_run_id",
-        "body_bytes",
-        "debug",
-        "descriptors",
-        "engine",
-        "headers",
-        "remote",
-        "timings",
-        "traces",
-    )
 
     def __init__(
         self,

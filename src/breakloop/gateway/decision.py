@@ -124,8 +124,6 @@ _NOT_FOUND = b'{"detail":{"error":"not_found","message":"Not a path of the decis
 class DecisionHandler:
     """The `Handler` of the decision service and of the health endpoints."""
 
-    __slots__ = ("_admission", "_decides", "_ready", "_results", "_routes")
-
     def __init__(
         self,
         admission: Admission,

@@ -74,8 +74,6 @@ def release_body(request: Request, call: Call) -> None:
 class UsageInjector:
     """Adds the question for a token count to requests, and remembers the models that reject it. One per handler."""
 
-    __slots__ = ("_rejected", "_tally")
-
     def __init__(self, tally: Tally) -> None:
         self._tally = tally
         self._rejected: TwoGenerationCache[str, bool] = TwoGenerationCache(_MODELS_MAX)
@@ -238,31 +236,10 @@ class Exchange:
     """Made by the proxy handler, started by the client's connection."""
 
     __slots__ = (
-        "_call",
-        "_client",
-        "_client_head",
-        "_extra_lines",
-        "_framing",
-        "_handler",
-        "_head",
-        "_over",
-        "_paused",
-        "_pool",
-        "_progress_tick",
-        "_request",
-        "_reserved_bytes",
-        "_response",
-        "_reused",
-        "_server",
-        "_settled",
-        "_status",
-        "_task",
-        "_upload",
-        "_upstream",
-        "delay_s",
-        "method",
-        "usage_injection",
-    )
+        "_call", "_client", "_client_head", "_extra_lines", "_framing", "_handler", "_head", "_over", "_paused",
+        "_pool", "_progress_tick", "_request", "_reserved_bytes", "_response", "_reused", "_server", "_settled",
+        "_status", "_task", "_upload", "_upstream", "delay_s", "method", "usage_injection",
+    )  # fmt: skip
 
     def __init__(
         self, handler: ProxyHandler, pool: UpstreamPool, request: Request, call: Call, head: bytes, extra_lines: bytes

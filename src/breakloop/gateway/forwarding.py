@@ -41,8 +41,6 @@ class Destination(NamedTuple):
 class UpstreamRoutes:
     """Finds the upstream of a path. The first upstream is the default."""
 
-    __slots__ = ("_anthropic_cache", "_azure", "_by_name", "_cache", "_default")
-
     def __init__(self, upstreams: Sequence[Upstream]) -> None:
         self._default = upstreams[0]
         self._by_name = {upstream.name: upstream for upstream in upstreams}
@@ -152,23 +150,10 @@ HOP: Final = "x-breakloop-hop"  # independent of the configured prefix, so that 
 CREDENTIALS: Final = frozenset(CREDENTIAL_HEADERS)
 
 _OWN: Final = "x-breakloop-"
-_HOP_BY_HOP: Final = frozenset(
-    (
-        "connection",
-        "content-length",
-        "expect",
-        "host",
-        "http2-settings",
-        "keep-alive",
-        "proxy-authenticate",
-        "proxy-authorization",
-        "proxy-connection",
-        "te",
-        "trailer",
-        "transfer-encoding",
-        "upgrade",
-    )
-)
+_HOP_BY_HOP: Final = frozenset((
+    "connection", "content-length", "expect", "host", "http2-settings", "keep-alive", "proxy-authenticate",
+    "proxy-authorization", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade",
+))  # fmt: skip
 _REPLACED_BY_VIA: Final = frozenset(("x-forwarded-for", "x-forwarded-host", "x-forwarded-proto"))
 _ABOUT_ENCODED_BODY: Final = frozenset(("content-digest", "content-encoding", "content-md5", "digest", "repr-digest"))
 # A Connection line cannot remove these: the decision used them, or the request would change its meaning.
@@ -193,8 +178,6 @@ class HeadRewriter:
     `token` marks requests that passed this proxy. `keys` are provider keys by upstream, which replace the credentials
     of clients. `trusts` returns whether X-Forwarded-Proto and -Host of a peer are used; `scheme` is that of our port.
     """
-
-    __slots__ = ("_hop", "_hop_line", "_keys", "_line", "_line_without_keys", "_scheme", "_trusts", "_via")
 
     def __init__(
         self,

@@ -120,8 +120,6 @@ Handler = Callable[[Request], Any]
 class HeadParser:
     """Parses complete heads; one per server. Caches heads and lines that recur."""
 
-    __slots__ = ("_field", "_limits", "_request_lines", "_templates")
-
     def __init__(self, limits: RequestLimits) -> None:
         self._limits = limits
         self._request_lines = MemoDict(self._request_line)
@@ -461,8 +459,6 @@ StreamsBody = Callable[[Request], bool]  # whether the body of a request is stre
 
 class BodyMemory:
     """Memory that incomplete request bodies take, over all connections of a server."""
-
-    __slots__ = ("_limit", "held")
 
     def __init__(self, limits: RequestLimits) -> None:
         self._limit = limits.all_bodies_bytes

@@ -135,8 +135,6 @@ class ResponseHead(msgspec.Struct, gc=False):
 class ResponseHeadParser:
     """Parses heads of responses; one per server."""
 
-    __slots__ = ("_field", "_status_lines")
-
     def __init__(self) -> None:
         self._status_lines = MemoDict(_status_line)
         self._field = MemoDict(_field).__getitem__

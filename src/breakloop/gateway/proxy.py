@@ -40,8 +40,6 @@ class ClientKeys:
     depends neither on the stored digests nor on their number.
     """
 
-    __slots__ = ("_keyed", "_names", "_own_headers")
-
     def __init__(self, entries: Sequence[str], prefix: str = "X-Breakloop-") -> None:
         self._keyed = blake2b(digest_size=32, key=secrets.token_bytes(32))
         # The SDK does not know the prefix before its first response, so its own field is always accepted.
@@ -96,8 +94,6 @@ _ADMIN_TOKEN_SENT: Final = "This is a token of the admin plane, which has a port
 
 class ProxyHandler:
     """The `Handler` of the proxy: takes one request, returns a reply or an exchange."""
-
-    __slots__ = ("_admission", "_clients", "_faults", "_own", "_rewriter", "_routes", "_usage_injector", "pools")
 
     def __init__(
         self,

@@ -42,8 +42,6 @@ _NOT_OPEN: Final = (
 class ReportedResults:
     """Keeps allowed requests until their results are reported. Call `expect` before a decision, `keep` after it."""
 
-    __slots__ = ("_clock", "_descriptors", "_engine", "_max_open", "_oldest", "_open", "_reporters")
-
     def __init__(self, engine: Engine, descriptors: Descriptors, clock: Clock, max_open: int = _OPEN_MAX) -> None:
         self._engine = engine
         self._descriptors = descriptors

@@ -33,8 +33,6 @@ _RECENT_S: Final = 1.0
 class ConnectionCounts:
     """Number of connections of each worker process, in shared memory."""
 
-    __slots__ = ("_counts", "_memory")
-
     def __init__(self, fd: int, count: int) -> None:
         self._memory = mmap.mmap(fd, count * 4)
         self._counts = memoryview(self._memory).cast("I")

@@ -65,21 +65,9 @@ class UpstreamConnection(asyncio.Protocol):
     """One connection to an upstream."""
 
     __slots__ = (
-        "_framing",
-        "_head",
-        "_interims",
-        "_paused",
-        "_pool",
-        "_queued_reads",
-        "_server",
-        "by_line",
-        "exchange",
-        "idle_since",
-        "received",
-        "reusable",
-        "transport",
-        "write_paused",
-    )
+        "_framing", "_head", "_interims", "_paused", "_pool", "_queued_reads", "_server", "by_line", "exchange",
+        "idle_since", "received", "reusable", "transport", "write_paused",
+    )  # fmt: skip
 
     def __init__(self, server: ServerCore, pool: UpstreamPool) -> None:
         self._server = server
@@ -335,8 +323,6 @@ class UpstreamTimeouts:
 class UpstreamPool:
     """The connections to one upstream."""
 
-    __slots__ = ("_idle", "_idle_s", "_ssl", "heads", "live", "opened", "server", "timeouts", "upstream")
-
     def __init__(
         self,
         upstream: Upstream,
@@ -432,8 +418,6 @@ _CAUSES_MAX: Final = 100  # further causes are not reported: there are few, but 
 class UpstreamFaults:
     """Publishes failures of upstreams. An outage fails all requests, so each cause is published once in ten seconds,
     and the others are counted. One per process."""
-
-    __slots__ = ("_clock", "_publish", "_throttle")
 
     def __init__(self, publish: Publish, clock: Clock) -> None:
         self._publish = publish
