@@ -21,9 +21,8 @@ from breakloop.clock import Clock, SystemClock
 from breakloop.config.settings import Settings
 from breakloop.engine.build import BUILTIN, build_engine, compile_loaded
 from breakloop.errors import BundleError, SettingsError
-from breakloop.gateway.decision import DecisionHandler
+from breakloop.gateway.decision import DecisionHandler, ReportedResults
 from breakloop.gateway.proxy import ProxyHandler
-from breakloop.gateway.reported_results import ReportedResults
 from breakloop.gateway.server import ListenError, Server, url, why_not
 from breakloop.gateway.upstream import UpstreamFaults
 from breakloop.model.events import Activity

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from breakloop.errors import RequestError
+from breakloop.gateway.decision import BODY_MAX_BYTES, ReportedResults, is_result, read_report
 from breakloop.gateway.http_request import Reply
-from breakloop.gateway.reported_results import BODY_MAX_BYTES, ReportedResults, is_result, read_report
 from breakloop.model.call import CLIENT_LEFT, Answer, Call, ToolCall, Usage
 from breakloop.model.events import SHADOW_WOULD_REJECT
 from tests.builders import Json, World, bucket, bundle, call, chat, exact, fresh, policy, request, world
