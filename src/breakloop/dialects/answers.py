@@ -213,16 +213,10 @@ class AnswerBuilder(ABC):
             else:
                 listener.on_reasoning(number, 0, piece)
 
-    def has_text(self, number: int) -> bool:
-        return number in self._texts
-
     def current_text(self) -> str:
         """Return the text that was last added to."""
         text = None if self._text is None else self._texts.get(self._text)
         return "" if text is None else text.text()
-
-    def call(self, number: int) -> PartialCall | None:
-        return self._calls.get(number)
 
     def start_call(self, number: int, name: str, call_id: str = "") -> PartialCall:
         """Start a call and replace any other of this number. Calls beyond `CALLS_MAX` are not kept."""
@@ -238,6 +232,12 @@ class AnswerBuilder(ABC):
         room = self._arguments_room
         call.add(piece, room)
         self._arguments_room = max(0, room - len(piece))
+
+    def continue_call(self, number: int, piece: str) -> None:
+        """Add a piece to the arguments of the call of this number, if there is one."""
+        call = self._calls.get(number)
+        if call is not None:
+            self.add_arguments(call, piece)
 
     def set_arguments(self, call: PartialCall, value: object, choice: int = 0) -> None:
         """Set the arguments of a call as a value."""

@@ -290,7 +290,7 @@ class AnthropicAnswer(AnswerBuilder):
                 self.add_text(event.index, delta.text)
         elif delta.type == "input_json_delta":
             if delta.partial_json:
-                self._continue_call(event.index, delta.partial_json)
+                self.continue_call(event.index, delta.partial_json)
         elif delta.thinking and delta.type == "thinking_delta":
             self.add_reasoning(event.index, delta.thinking)
 
@@ -364,12 +364,7 @@ class AnthropicAnswer(AnswerBuilder):
             if delta.get("type") == "text_delta":
                 self.add_text(index, text(delta.get("text")))
             elif delta.get("type") == "input_json_delta":
-                self._continue_call(index, text(delta.get("partial_json")))
-
-    def _continue_call(self, index: int, piece: str) -> None:
-        call = self.call(index)
-        if call is not None:
-            self.add_arguments(call, piece)
+                self.continue_call(index, text(delta.get("partial_json")))
 
     def _update_usage(self, usage: object) -> None:
         if isinstance(usage, dict):

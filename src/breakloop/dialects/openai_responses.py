@@ -347,9 +347,7 @@ _ENDS: Final = frozenset((b"response.completed", b"response.incomplete", b"respo
 _OTHERS: Final = frozenset((b"response.created", b"response.output_item.added", b"response.output_item.done", b"error"))
 _PIECES: Final = _TEXT_PIECES | _ARGUMENT_PIECES
 _READ: Final = _PIECES | _ENDS | _OTHERS
-_OVER: Final = frozenset(
-    ("response.completed", "response.incomplete", "response.failed", "response.cancelled", "error")
-)
+_OVER: Final = frozenset([name.decode() for name in _ENDS]) | {"error"}
 # The fields that every response has, for streams that did not begin with one.
 _RESPONSE: Final[Json] = {
     "id": "",
@@ -409,7 +407,7 @@ class ResponsesAnswer(AnswerBuilder):
         if kind in _TEXT_PIECES:
             self.add_text(piece.output_index * _PARTS + piece.content_index, piece.delta)
         else:
-            self._continue_call(piece.output_index, piece.delta)
+            self.continue_call(piece.output_index, piece.delta)
 
     def read_fields(self, fields: dict[str, Any]) -> None:
         get = fields.get
@@ -474,7 +472,7 @@ class ResponsesAnswer(AnswerBuilder):
 
     def _read_message(self, index: int, parts: object) -> None:
         for position, item in enumerate(as_list(parts)[:_PARTS]):
-            if not self.has_text(index * _PARTS + position):  # not read from its pieces
+            if index * _PARTS + position not in self._texts:  # not read from its pieces
                 self.add_text(index * _PARTS + position, content([item]))
 
     def _read_odd_piece(self, name: bytes, fields: dict[str, Any]) -> None:
@@ -484,12 +482,7 @@ class ResponsesAnswer(AnswerBuilder):
         elif name in _TEXT_PIECES:
             self.add_text(index * _PARTS + number(fields.get("content_index")), piece)
         else:
-            self._continue_call(index, piece)
-
-    def _continue_call(self, index: int, piece: str) -> None:
-        call = self.call(index)
-        if call is not None:
-            self.add_arguments(call, piece)
+            self.continue_call(index, piece)
 
 
 def _close_part(last: Json, kind: str, said: str) -> list[Json]:

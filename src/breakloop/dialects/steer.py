@@ -35,16 +35,6 @@ def marked(note: str) -> str:
     return f"{MARK} {said} {END}"
 
 
-def strip(text: str) -> str:
-    """Return a text without the note at its end, if it ends in one."""
-    if not text.endswith(END):
-        return text
-    at = text.rfind(MARK)
-    if at < 0 or len(text) - at > len(marked("")) + _NOTE_MAX:
-        return text
-    return text[:at].rstrip("\n")
-
-
 class JsonBody:
     """A JSON object and the positions of its values. Changes are insertions: no other byte is rewritten."""
 

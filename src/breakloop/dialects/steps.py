@@ -200,21 +200,12 @@ _ADDITIONS: Final = (
 )
 _DATA_MARK: Final = ";base64,"
 _DATA_URL: Final = re.compile(r"data:(\w+)/[\w.+-]{1,80};base64,([A-Za-z0-9+/=_-]*)").sub
-_MEDIA: Final = {
-    "image": "image",
-    "image_url": "image",
-    "input_image": "image",
-    "image_file": "image",
-    "computer_screenshot": "image",
-    "audio": "audio",
-    "input_audio": "audio",
-    "video": "video",
-    "video_url": "video",
-    "input_video": "video",
-    "file": "file",
-    "input_file": "file",
-    "document": "file",
-}
+_MEDIA: Final = (
+    dict.fromkeys(("image", "image_url", "input_image", "image_file", "computer_screenshot"), "image")
+    | dict.fromkeys(("audio", "input_audio"), "audio")
+    | dict.fromkeys(("video", "video_url", "input_video"), "video")
+    | dict.fromkeys(("file", "input_file", "document"), "file")
+)
 _OPAQUE: Final = frozenset(("encrypted_content", "encrypted_index", "signature"))
 _KIND_MAX: Final = 32
 _OPENING_ROLES: Final = frozenset(("system", "developer"))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 import orjson
@@ -18,22 +19,11 @@ from breakloop.model.call import ToolCall
 _SHELL: Final = "bash"
 _PYTHON: Final = "python"
 # Languages whose blocks are executed; others are only shown to the user.
-_EXECUTED: Final = {
-    "bash": _SHELL,
-    "sh": _SHELL,
-    "shell": _SHELL,
-    "zsh": _SHELL,
-    "mswea_bash_command": _SHELL,
-    "powershell": "powershell",
-    "pwsh": "powershell",
-    "python": _PYTHON,
-    "py": _PYTHON,
-    "python3": _PYTHON,
-    "ipython": _PYTHON,
-    "tool_code": _PYTHON,
-    "execute_bash": _SHELL,
-    "execute_ipython": _PYTHON,
-}
+_EXECUTED: Final = (
+    dict.fromkeys(("bash", "sh", "shell", "zsh", "mswea_bash_command", "execute_bash"), _SHELL)
+    | dict.fromkeys(("powershell", "pwsh"), "powershell")
+    | dict.fromkeys(("python", "py", "python3", "ipython", "tool_code", "execute_ipython"), _PYTHON)
+)
 _FENCE: Final = "```"
 # Possessive (`*+`), so that a line that does not match is not tried again from each of its characters.
 _OPENED: Final = r"^[ \t]*+(?:(?:Action|Code|Command)[ \t*]*+:[ \t*]*+)?```[ \t]*+"
@@ -116,19 +106,12 @@ def _tool_call(text: str) -> ToolCall | None:
     found = _TOOL_CALL.findall(text)
     inside = found[-1].strip() if found else ""
     if inside.startswith("<function="):
-        return _function(inside)
+        return _with_parameters(_FUNCTION, inside)
     return _object(inside)
 
 
-def _function(text: str) -> ToolCall | None:
-    return _with_parameters(_FUNCTION.findall(text))
-
-
-def _invoke(text: str) -> ToolCall | None:
-    return _with_parameters(_INVOKE.findall(text))
-
-
-def _with_parameters(found: list[tuple[str, str]]) -> ToolCall | None:
+def _with_parameters(pattern: re.Pattern[str], text: str) -> ToolCall | None:
+    found = pattern.findall(text)
     if not found:
         return None
     name, inside = found[-1]
@@ -142,15 +125,8 @@ def _executed(text: str) -> ToolCall | None:
     if not found:
         return None
     name, inside = found[-1]
-    return _code(_EXECUTE_NAMES.get(name, name), inside)
-
-
-def _code(name: str, inside: str) -> ToolCall | None:
-    inside = inside.strip()
-    if inside.startswith(_FENCE):
-        found = _FENCED.search(inside)
-        inside = found[2].strip() if found is not None else inside
-    return ToolCall(name, inside) if inside else None
+    inside = _unfenced(inside.strip())
+    return ToolCall(_EXECUTE_NAMES.get(name, name), inside) if inside else None
 
 
 def _react(text: str) -> ToolCall | None:
@@ -245,7 +221,7 @@ def _named(value: dict[str, Any], depth: int = 0) -> ToolCall | None:
 
 _MARKED: Final[tuple[tuple[str, Callable[[str], ToolCall | None]], ...]] = (
     ("<tool_call>", _tool_call),
-    ("<function=", _function),
-    ("invoke name=", _invoke),
+    ("<function=", partial(_with_parameters, _FUNCTION)),
+    ("invoke name=", partial(_with_parameters, _INVOKE)),
     ("<execute_", _executed),
 )

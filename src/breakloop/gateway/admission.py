@@ -192,9 +192,13 @@ class Admission:
 
     def fail_open(self, error: Exception) -> Verdict:
         """Count and log a fault of ours; return a verdict that allows the request."""
-        self.engine.tally.faults += 1
-        log_fault(error, "allowed")
+        self.fault(error, "allowed")
         return Verdict()
+
+    def fault(self, error: Exception, outcome: str) -> None:
+        """Count and log a fault of ours."""
+        self.engine.tally.faults += 1
+        log_fault(error, outcome)
 
     def unpack(self, call: Call) -> None:
         """Decompress the body of a call. If that fails, the compressed bytes count as the body."""

@@ -177,9 +177,10 @@ class EnvoyCheck:
         try:
             request = self._request(parse_request(data))
         except RequestError as error:
-            reply = error_reply(error.status, str(error))
-            return denied_response(reply.status, _lines(reply.head), reply.body)
-        reply = await self._decide(request)
+            refusal = error_reply(error.status, str(error))
+            return denied_response(refusal.status, _lines(refusal.head), refusal.body)
+        result = self._handler(request)
+        reply: Reply = await _wait_for(result) if isinstance(result, DeferredReply) else result
         if reply.delay_s:
             await asyncio.sleep(reply.delay_s)
         if reply.status == 200:
@@ -202,13 +203,6 @@ class EnvoyCheck:
         request = self._heads.parse(head, question.peer)
         request.body = question.body
         return request
-
-    async def _decide(self, request: Request) -> Reply:
-        result = self._handler(request)
-        if isinstance(result, DeferredReply):
-            return await _wait_for(result)
-        reply: Reply = result
-        return reply
 
 
 async def _wait_for(pending: DeferredReply) -> Reply:
@@ -240,8 +234,7 @@ def _body_missing(question: EnvoyRequest) -> bool:
 
 
 def _lines(head: bytes) -> list[Field]:
-    found = (line.partition(b": ") for line in head.split(b"\r\n") if line)
-    return [(name, value) for name, _, value in found]
+    return [(name, value) for line in head.split(b"\r\n") if line for name, _, value in [line.partition(b": ")]]
 
 
 @asynccontextmanager

@@ -23,7 +23,7 @@ from breakloop.gateway.decision import DecisionHandler
 from breakloop.gateway.exchange import DeferredReply, Exchange, UsageInjection, UsageInjector, read_response
 from breakloop.gateway.forwarding import HOP, Destination, HeadRewriter, UpstreamRoutes
 from breakloop.gateway.http_request import Reply, Request
-from breakloop.gateway.http_response import ResponseHead, log_fault
+from breakloop.gateway.http_response import ResponseHead
 from breakloop.gateway.upstream import UpstreamFaults, UpstreamPool
 from breakloop.model.call import API_KEY_HEADERS, Answer, Call, Chat, CompletionCap
 from breakloop.model.verdict import Verdict
@@ -242,8 +242,7 @@ class ProxyHandler:
             watch = partial(self._watch, call, chat) if call.decision.guards_stream or call.decision.caps else None
             return read_response(chat, head, engine.not_read, watch)
         except Exception as error:  # noqa: BLE001 - fail-open edge: the response passes unread
-            engine.tally.faults += 1
-            log_fault(error, "not read")
+            self._admission.fault(error, "not read")
             return None
 
     def _watch(self, call: Call, chat: Chat, can_cut: bool) -> StreamWatch:  # noqa: FBT001 - called by `read_response`
@@ -258,12 +257,10 @@ class ProxyHandler:
 
     def _repeated(self, call: Call, action: str, chars: int, times: int) -> None:
         """Report a repetition that was found in a stream."""
-        engine = self._admission.engine
         try:
-            engine.repeated(call, action, chars, times)
+            self._admission.engine.repeated(call, action, chars, times)
         except Exception as error:  # noqa: BLE001 - as in `settle`
-            engine.tally.faults += 1
-            log_fault(error, "not told")
+            self._admission.fault(error, "not told")
 
     def _capped(self, call: Call, cap: CompletionCap, action: str) -> None:
         """Report a stream that exceeded a cap."""
@@ -273,8 +270,7 @@ class ProxyHandler:
                 engine.tally.cut_long += 1
             engine.meter.capped(call, cap, action)
         except Exception as error:  # noqa: BLE001 - as in `settle`
-            engine.tally.faults += 1
-            log_fault(error, "not told")
+            self._admission.fault(error, "not told")
 
     def settle(self, call: Call, answer: Answer) -> None:
         """Settle a call with what was read of its response."""
@@ -285,8 +281,7 @@ class ProxyHandler:
         try:
             admission.engine.settle(call, answer)
         except Exception as error:  # noqa: BLE001 - fail-open edge: the response has to reach the client
-            admission.engine.tally.faults += 1
-            log_fault(error, "not settled")
+            admission.fault(error, "not settled")
 
     def error_reply(self, call: Call, status: int, why: str) -> Reply:
         """Return an error of the proxy in the format of the client's dialect, and publish a failed upstream."""

@@ -14,6 +14,7 @@ from openai.types.responses import ResponseInputItemParam
 from pydantic import TypeAdapter
 
 from breakloop.dialects import steer
+from breakloop.dialects.steps import without_additions
 from breakloop.model.call import MARK
 from tests.unit.dialects.parsing import append_note
 
@@ -279,12 +280,12 @@ def test_fields_that_stand_in_it_twice_are_not_mistaken() -> None:
 
 
 def test_notes_are_recognised_and_taken_off() -> None:
-    """By a fixed mark, at the end of a text only, and only where it is as short as ours are (LD-5)."""
+    """By a fixed mark, and only where it is as short as ours are (LD-5)."""
     assert TEXT.startswith(MARK)
-    assert steer.strip("go" + INTO) == steer.strip(f"go\n{TEXT}") == "go"
-    assert steer.strip(TEXT) == ""
-    for text in ("go", "", TEXT + " more", "[/breakloop]", f"[breakloop] {'x' * 2000} [/breakloop]"):
-        assert steer.strip(text) == text
+    assert without_additions("go" + INTO) == without_additions(f"go\n{TEXT}") == "go"
+    assert without_additions(TEXT) == ""
+    for text in ("go", "", "[/breakloop]", f"[breakloop] {'x' * 2000} [/breakloop]"):
+        assert without_additions(text) == text
 
 
 @given(st.text(), st.text(alphabet="[]/breaklop \n"))
@@ -295,4 +296,4 @@ def test_any_note_can_be_taken_off_again(said: str, note: str) -> None:
         changed = append_note("openai_completions", body, text)
         assert changed is not None
         assert len(changed) < len(body) + 6000
-        assert steer.strip(json.loads(changed)["prompt"]) == said.rstrip("\n")
+        assert without_additions(json.loads(changed)["prompt"]) == said.rstrip()

@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from breakloop.dialects import steer
+from breakloop.dialects.steps import without_additions
 from breakloop.model.call import Chat
 from tests.unit.dialects.parsing import append_note, read_chat
 
@@ -195,7 +195,7 @@ def test_the_readers_read_what_was_steered(sent: tuple[str, dict[str, Any]]) -> 
     assert (after.model, after.fallback) == (before.model, before.fallback)
     last = after.tail[-1]
     assert (last.role, last.text.endswith(TEXT)) == ("user", True)
-    rest = steer.strip(last.text)
+    rest = without_additions(last.text)
     assert after.tail[:-1] == (before.tail[:-1] if len(after.tail) == len(before.tail) else before.tail)
     if len(after.tail) == len(before.tail):
         assert rest == before.tail[-1].text.rstrip("\n")

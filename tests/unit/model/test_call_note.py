@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from breakloop.dialects import steer
+from breakloop.dialects.steps import without_additions
 from breakloop.model.call import END, MARK, marked
 
 
@@ -11,5 +11,5 @@ def test_a_marked_note_is_known_again() -> None:
     assert marked("Change course.") == "[breakloop] Change course. [/breakloop]"
     assert marked("Change course.").startswith(MARK)
     assert marked("Change course.").endswith(END)
-    assert steer.strip(f"A result.\n\n{marked('Change course.')}") == "A result."
+    assert without_additions(f"A result.\n\n{marked('Change course.')}") == "A result."
     assert marked("") == ""

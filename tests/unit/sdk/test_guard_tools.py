@@ -9,7 +9,7 @@ import pytest
 
 from breakloop import Guard, LoopDetectedError
 from breakloop.clock import FakeClock
-from breakloop.dialects.steer import strip
+from breakloop.dialects.steps import without_additions
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def test_a_looping_tool_is_warned_then_stopped(guard: Guard, clock: FakeClock) -
         results = [search("x") for _ in range(4)]
         assert results[:2] == ["nothing found"] * 2
         assert all("You repeat yourself: `search`" in one for one in results[2:])
-        assert [strip(one) for one in results] == ["nothing found"] * 4
+        assert [without_additions(one) for one in results] == ["nothing found"] * 4
         for _ in range(3):
             with pytest.raises(LoopDetectedError, match="recursive_loop_detected"):
                 search(query="x")
