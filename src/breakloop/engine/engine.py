@@ -14,7 +14,7 @@ was decided, so that a charge is adjusted where it was made.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final, assert_never
+from typing import Final
 
 from breakloop.clock import Clock
 from breakloop.detect.steps.detector import CUT_STREAM
@@ -26,7 +26,7 @@ from breakloop.engine.fold import ResultFolder, denial, no_bundle
 from breakloop.engine.hold_rules import HoldRules
 from breakloop.engine.metering import Meter, adjustable_charges
 from breakloop.engine.plan import Plan, Planner
-from breakloop.engine.procedure import Commit, Decision, ReadWindows, Steps, record_answer, window_keys
+from breakloop.engine.procedure import AnswerUpdate, Decision, Procedure, window_keys
 from breakloop.engine.quarantine import Quarantine
 from breakloop.errors import StateError
 from breakloop.limits.base import adjustments
@@ -84,19 +84,16 @@ class LocalStore:
         if not plan.slots:  # nothing to read, so the procedure would only commit
             return plan.ops, self.store.commit(plan.ops, plan.now)
         decision = Decision(call, plan)
-        self._run(decision.steps(), plan.now)
+        self._run(decision, plan.now)
         if decision.contended:
             self._tally.conflicts += 1
         return decision.ops, decision.result
 
-    def _run(self, steps: Steps, now: float) -> None:
-        for request in steps:
-            if type(request) is Commit:
-                request.result = self.store.commit(request.ops, now, request.writes)
-            elif type(request) is ReadWindows:
-                request.windows = [self._read_window(key, now) for key in request.keys]
-            else:
-                assert_never(request)
+    def _run(self, procedure: Procedure, now: float) -> None:
+        read, store = self._read_window, self.store
+        while procedure.evaluate([read(key, now) for key in procedure.keys]):
+            if procedure.committed(store.commit(procedure.ops, now, procedure.writes)):
+                return
 
     def settle(self, call: Call, ops: Sequence[Settle], *, failed: bool) -> None:
         now = self._clock.now()
@@ -116,7 +113,7 @@ class LocalStore:
         now = self._clock.now()
         try:
             for key, slots in state_of(call).windows or ():
-                self._run(record_answer(key, slots, answer), now)
+                self._run(AnswerUpdate(key, slots, answer), now)
         except StateError as error:
             self._failed(call, now, error)
 

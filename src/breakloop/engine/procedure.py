@@ -1,13 +1,12 @@
 """The decision procedure, without I/O: read windows, detect, commit.
 
-`Decision.steps` and `record_answer` are generators. They yield requests to the store (`ReadWindows`, `Commit`), and the
-driver puts the reply into the request before it resumes them. `LocalStore` in `engine.py` drives them in a loop,
-`RemoteEngine` in `remote.py` from the callbacks of a connection. Both therefore share one order of steps:
+`Decision` and `AnswerUpdate` state what to read and what to commit, and a driver does it: `LocalStore` in `engine.py`
+in a loop, `RemoteEngine` in `remote.py` from the callbacks of a connection. Both therefore share one order of steps:
 
     plan           `Planner.plan`: the operations of the call, and the detectors that need a window
-    read windows   `ReadWindows`
+    read windows   the driver reads the windows in `keys`
     detect         `evaluate`: each detector evaluates the call with its section of a window
-    commit         `Commit`: the operations, findings and windows, in a single commit
+    commit         the driver commits `ops` and `writes` at once, and passes the result to `committed`
     fold           `Engine.fold`: the results become a verdict
 
 A plan without windows has nothing to read, and the engine commits it directly.
@@ -18,8 +17,8 @@ attempts it commits without writing windows, so that limits and counts still app
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Final, NamedTuple, final
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
 
 from breakloop.detect.counting import is_snoozed
 from breakloop.detect.stateful import (
@@ -50,113 +49,152 @@ TTL_S: Final = 3600.0
 TRIES: Final = 3  # attempts after the first, when a window has changed in the meantime
 
 _new: Final = tuple.__new__  # builds a named tuple in half the time of calling its class
-
-
-# -- requests to the store ---------------------------------------------------------------------------------------------
-
-
-@final
-class ReadWindows:
-    """A request to read windows. The driver sets `windows`, in the order of `keys`."""
-
-    __slots__ = ("keys", "windows")
-
-    def __init__(self, keys: Sequence[str]) -> None:
-        self.keys = keys
-        self.windows: Sequence[StoredWindow] = ()
-
-
-@final
-class Commit:
-    """A request to commit operations and windows. The driver sets `result`."""
-
-    __slots__ = ("ops", "result", "writes")
-
-    def __init__(self, ops: list[Op], writes: Sequence[WindowWrite]) -> None:
-        self.ops = ops
-        self.writes = writes
-        self.result = _NOT_COMMITTED
-
-
 _NOT_COMMITTED: Final = CommitResult([])
-
-StoreRequest = ReadWindows | Commit
-# The generators return None: returning a value costs 1 us more per decision, because it travels in an exception.
-Steps = Iterator[StoreRequest]
 
 
 # -- the procedure -----------------------------------------------------------------------------------------------------
 
 
 class Decision:
-    """One decision. After `steps` is exhausted, `ops` and `result` hold what was committed."""
+    """One decision. Once `committed` has returned True, `ops` and `result` hold what was committed."""
 
-    __slots__ = ("_call", "_findings", "_plan", "_shared", "contended", "ops", "result")
+    __slots__ = (
+        "_attempts", "_call", "_findings", "_first", "_known", "_plan", "_shared", "_targets", "contended", "keys",
+        "ops", "result", "writes",
+    )  # fmt: skip
 
     def __init__(self, call: Call, plan: Plan, *, shared: bool = False) -> None:
         self._call = call
         self._plan = plan
         self._shared = shared  # other processes write to the same store
-        self._findings: dict[int, Op] = {}  # findings of the detectors, by slot number
-        self.ops = plan.ops
-        self.result = _NOT_COMMITTED
+        self._known: Mapping[int, Op] | None = None  # findings of an earlier commit, which this one repeats
         self.contended = False  # the windows changed too often and were not written
-
-    def steps(self) -> Steps:
-        """Read windows, run the detectors and commit."""
-        call, plan = self._call, self._plan
         targets = find_windows(call, plan)
-        if self._shared and call.identity.shard != plan.project and any(target.of_caller for target in targets):
-            return self._sharded(targets)
-        return self._attempt(plan.ops, targets, {})
+        if shared and call.identity.shard != plan.project and any(target.of_caller for target in targets):
+            # With `shard_by: agent`, a window shared by several agents is in a different shard than the agent's own
+            # state, so it is evaluated first, in a separate commit that charges nothing.
+            self._first: _FirstCommit | None = _FirstCommit([target for target in targets if not target.of_caller])
+            targets = [target for target in targets if target.of_caller]
+        else:
+            self._first = None
+        self._begin(targets)
 
-    def _attempt(self, ops: list[Op], targets: Sequence[WindowTarget], known: Mapping[int, Op]) -> Steps:
-        """Read windows, run the detectors and commit; repeat if a window has changed. `known` holds findings from other
-        windows.
+    def _begin(self, targets: Sequence[WindowTarget]) -> None:
+        self._targets = targets
+        self._attempts = 0
+        self.keys = [targets[0].key] if len(targets) == 1 else list(dict.fromkeys([target.key for target in targets]))
+
+    def evaluate(self, windows: Sequence[StoredWindow]) -> bool:
+        """Run each detector on the call and its section of a window; set `ops` and `writes`. There is always something
+        to commit, so this returns True.
         """
-        call, plan = self._call, self._plan
+        call, plan, now = self._call, self._plan, self._plan.now
+        opened = {key: OpenWindow(key, stored[0], stored[1]) for key, stored in zip(self.keys, windows, strict=True)}
+        awaiting: dict[str, list[DetectorSlot]] = {}
+        found: dict[int, Op] = {}
         state = state_of(call)
-        keys = [targets[0].key] if len(targets) == 1 else list(dict.fromkeys([target.key for target in targets]))
-        read = ReadWindows(keys)
-        attempts = 0
-        while True:
-            if keys:
-                yield read
-            found, writes, state.windows = evaluate(call, targets, read, plan.now, self._shared)
-            findings = {**known, **found} if known else found
-            contended = attempts > TRIES
-            commit = Commit(insert(ops, plan.slots, findings) if findings else ops, () if contended else writes)
-            yield commit
-            if commit.result.conflict is None:
-                break
-            attempts += 1
-        self._findings, self.ops, self.result = findings, commit.ops, commit.result
-        self.contended = self.contended or contended
+        snoozed = state.snoozed
+        for number, slot, key, place, _ in self._targets:
+            window, detector, group = opened[key], slot.detector, slot.group
+            tag = detector.tags[group != ENFORCED]
+            before = window.sections.get(tag, b"")
+            evaluation = detector.evaluate(call, before, now)
+            if evaluation is None:
+                continue
+            if evaluation.window is not before:
+                window.sections[tag] = evaluation.window
+                window.changed = True
+            if detector.awaits_answer(call, evaluation):
+                awaiting.setdefault(key, []).append(slot)
+            op = detector.operation(call, evaluation, place, group)
+            if op is not None and (snoozed is None or not is_snoozed(op, snoozed, now)):
+                found[number] = op
+        state.windows = list(awaiting.items()) or None
+        self.writes = self._changes(opened) if self._attempts <= TRIES else []
+        ops = plan.ops if self._first is None or self._first.result is not None else []
+        if self._known:
+            found = {**self._known, **found}
+        self._findings = found
+        self.ops = insert(ops, plan.slots, found) if found else ops
+        return True
 
-    def _sharded(self, targets: Sequence[WindowTarget]) -> Steps:
-        """Decide in two commits. With `shard_by: agent`, a window shared by several agents is in a different shard than
-        the agent's own state, so it is evaluated first, in a separate commit that charges nothing.
+    def _changes(self, opened: Mapping[str, OpenWindow]) -> list[WindowWrite]:
+        """Return the windows to write. With a shared store, a decision may be based on a cached copy of a window.
+        Windows that did not change are then part of the commit as well, so that it fails if a copy is outdated.
         """
-        plan = self._plan
-        yield from self._attempt([], [target for target in targets if target.of_caller], {})
-        first, counted = self._findings, self.result
-        here = [target for target in targets if not target.of_caller]
-        yield from self._attempt(plan.ops, here, _carry_over(first, counted))
-        self.ops, self.result = _join(plan, first, counted, self._findings, self.ops, self.result)
+        if not self._shared:
+            return [window.write() for window in opened.values() if window.changed]
+        # The first version of a window is a timestamp, so that a window that was dropped and created again cannot
+        # have the version of a copy that another process still caches.
+        first = int(self._plan.now * 1000)
+        return [window.write(first) for window in opened.values()]
+
+    def committed(self, result: CommitResult) -> bool:
+        """Take the result of a commit. Returns False if there is more to read and commit."""
+        if result.conflict is not None:
+            self._attempts += 1
+            return False
+        if self._attempts > TRIES:
+            self.contended = True
+        first = self._first
+        if first is None:
+            self.result = result
+            return True
+        if first.result is None:
+            first.findings, first.result = self._findings, result
+            self._known = _carry_over(self._findings, result)
+            self._begin(first.remaining)
+            return False
+        self.ops, self.result = _join(self._plan, first.findings, first.result, self._findings, self.ops, result)
+        return True
 
 
-def record_answer(key: str, slots: Sequence[DetectorSlot], answer: Answer) -> Steps:
-    """Let detectors update a window with the answer to a call that they evaluated. Gives up after `TRIES` attempts."""
-    for _ in range(TRIES):
-        read = ReadWindows((key,))
-        yield read
-        write = apply_answer(key, read.windows[0], slots, answer)
-        if write is None:
-            return
-        commit = Commit([], (write,))
-        yield commit
-        if commit.result.conflict is None:
-            return
+class _FirstCommit:
+    """The first of two commits of one decision."""
+
+    __slots__ = ("findings", "remaining", "result")
+
+    def __init__(self, remaining: Sequence[WindowTarget]) -> None:
+        self.remaining = remaining  # windows of the second commit
+        self.findings: Mapping[int, Op] = {}
+        self.result: CommitResult | None = None
+
+
+class AnswerUpdate:
+    """Lets detectors update a window with the answer to a call that they evaluated. Gives up after `TRIES` attempts."""
+
+    __slots__ = ("_answer", "_attempts", "_slots", "keys", "ops", "writes")
+
+    def __init__(self, key: str, slots: Sequence[DetectorSlot], answer: Answer) -> None:
+        self._slots = slots
+        self._answer = answer
+        self._attempts = 0
+        self.keys = [key]
+        self.ops: list[Op] = []
+        self.writes: list[WindowWrite] = []
+
+    def evaluate(self, windows: Sequence[StoredWindow]) -> bool:
+        """Set `writes`. Returns False if nothing changes."""
+        version, data = windows[0]
+        window = OpenWindow(self.keys[0], version, data)
+        for slot in self._slots:
+            tag = slot.detector.tags[slot.group != ENFORCED]
+            section = window.sections.get(tag)
+            if section is not None:
+                after = slot.detector.answered(section, self._answer)
+                if after is not section:
+                    window.sections[tag] = after
+                    window.changed = True
+        self.writes = [window.write()]
+        return window.changed
+
+    def committed(self, result: CommitResult) -> bool:
+        """Take the result of a commit. Returns False to start over."""
+        self._attempts += 1
+        return result.conflict is None or self._attempts >= TRIES
+
+
+Procedure = Decision | AnswerUpdate
 
 
 def _carry_over(findings: Mapping[int, Op], result: CommitResult) -> dict[int, Op]:
@@ -230,51 +268,6 @@ def window_keys(call: Call, plan: Plan) -> list[str]:
     return list(dict.fromkeys([target.key for target in find_windows(call, plan)]))
 
 
-Awaiting = list[tuple[str, list[DetectorSlot]]]  # detectors that need the answer to a call, by window key
-
-
-def evaluate(
-    call: Call,
-    targets: Iterable[WindowTarget],
-    read: ReadWindows,
-    now: float,
-    shared: bool,  # noqa: FBT001 - called for each request: names cost
-) -> tuple[dict[int, Op], list[WindowWrite], Awaiting | None]:
-    """Run each detector on the call and its section of a window.
-
-    Returns the findings by slot number, the windows to write, and the detectors that need the answer.
-
-    With a shared store, a decision may be based on a cached copy of a window. Windows that did not change are then
-    part of the commit as well, so that it fails if a copy is outdated.
-    """
-    opened = {key: _OpenWindow(key, stored[0], stored[1]) for key, stored in zip(read.keys, read.windows, strict=True)}
-    awaiting: dict[str, list[DetectorSlot]] = {}
-    findings: dict[int, Op] = {}
-    snoozed = call.decision.snoozed
-    for number, slot, key, place, _ in targets:
-        window, detector = opened[key], slot.detector
-        tag = detector.tags[slot.group != ENFORCED]
-        before = window.sections.get(tag, b"")
-        found = detector.evaluate(call, before, now)
-        if found is None:
-            continue
-        if found.window is not before:
-            window.put(tag, found.window)
-        if detector.awaits_answer(call, found):
-            awaiting.setdefault(key, []).append(slot)
-        op = detector.operation(call, found, place, slot.group)
-        if op is not None and (snoozed is None or not is_snoozed(op, snoozed, now)):
-            findings[number] = op
-    if shared:
-        # The first version of a window is a timestamp, so that a window that was dropped and created again cannot
-        # have the version of a copy that another process still caches.
-        first = int(now * 1000)
-        writes = [window.write(first) for window in opened.values()]
-    else:
-        writes = [window.write() for window in opened.values() if window.changed]
-    return findings, writes, list(awaiting.items()) or None
-
-
 def insert(ops: Sequence[Op], slots: Sequence[tuple[int, DetectorSlot]], findings: Mapping[int, Op]) -> list[Op]:
     """Return the operations with each finding inserted at the position of its slot."""
     merged: list[Op] = []
@@ -289,20 +282,7 @@ def insert(ops: Sequence[Op], slots: Sequence[tuple[int, DetectorSlot]], finding
     return merged
 
 
-def apply_answer(key: str, stored: StoredWindow, slots: Sequence[DetectorSlot], answer: Answer) -> WindowWrite | None:
-    """Return the window after the answer to a call, or None if nothing changes."""
-    window = _OpenWindow(key, stored.version, stored.data)
-    for slot in slots:
-        tag = slot.detector.tags[slot.group != ENFORCED]
-        section = window.sections.get(tag)
-        if section is not None:
-            after = slot.detector.answered(section, answer)
-            if after is not section:
-                window.put(tag, after)
-    return window.write() if window.changed else None
-
-
-class _OpenWindow:
+class OpenWindow:
     """A window during one decision, as sections by detector tag."""
 
     __slots__ = ("changed", "key", "sections", "version")
@@ -312,10 +292,6 @@ class _OpenWindow:
         self.version = version
         self.sections = unpack_sections(data)
         self.changed = False
-
-    def put(self, tag: bytes, section: bytes) -> None:
-        self.sections[tag] = section
-        self.changed = True
 
     def write(self, first: int = 1) -> WindowWrite:
         data = pack_sections(self.sections) if self.changed else None

@@ -17,12 +17,12 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final, assert_never
+from typing import Final
 
 from breakloop.engine.decision_state import state_of
 from breakloop.engine.engine import Engine, unavailable
 from breakloop.engine.plan import Plan
-from breakloop.engine.procedure import Commit, Decision, ReadWindows, Steps, record_answer
+from breakloop.engine.procedure import AnswerUpdate, Decision, Procedure
 from breakloop.engine.window_cache import RemoteWindowCache
 from breakloop.errors import StateError
 from breakloop.model.call import Answer, Call
@@ -41,66 +41,56 @@ from breakloop.store.ops import (
 
 
 class _StoreRun:
-    """Drives a procedure with the replies of the store. Each reply resumes it, until `over` is set."""
+    """Drives a procedure with the replies of the store, until `over` is set."""
 
-    __slots__ = ("_remote", "_steps", "heard", "over")
+    __slots__ = ("_procedure", "_remote", "heard", "over")
 
-    def __init__(self, remote: RemoteEngine, steps: Steps) -> None:
+    def __init__(self, remote: RemoteEngine, procedure: Procedure) -> None:
         self._remote = remote
-        self._steps = steps
+        self._procedure = procedure
         self.over = False
         self.heard = False  # the store has replied at least once
 
     def start(self) -> None:
-        self._guarded(self._advance)
+        self._guarded(self._read)
 
-    def _advance(self) -> None:
-        """Run the procedure up to the next request that needs the store."""
-        windows, store = self._remote.windows, self._remote.store
-        while True:
-            request = next(self._steps, None)
-            match request:
-                case None:
-                    self._finished()
-                    return
-                case ReadWindows():
-                    missing = windows.missing(request.keys)
-                    if missing:
-                        store.read_windows(missing, partial(self._read, request, missing))
-                        return
-                    request.windows = [windows.get(key) for key in request.keys]
-                case Commit():
-                    windows.sent(request.writes)
-                    store.commit(request.ops, request.writes, partial(self._committed, request))
-                    return
-                case _:
-                    assert_never(request)
+    def _read(self) -> None:
+        missing = self._remote.windows.missing(self._procedure.keys)
+        if missing:
+            self._remote.store.read_windows(missing, partial(self._received, missing))
+        else:
+            self._evaluate()
 
-    def _read(self, request: ReadWindows, missing: list[str], found: list[StoredWindow] | StateError) -> None:
+    def _received(self, missing: list[str], found: list[StoredWindow] | StateError) -> None:
         if isinstance(found, StateError):
             self._store_failed(found)
             return
-        windows = self._remote.windows
         for key, window in zip(missing, found, strict=True):
-            windows.put(key, window)
-        request.windows = [windows.get(key) for key in request.keys]
-        self._resume()
+            self._remote.windows.put(key, window)
+        self._resume(self._evaluate)
 
-    def _committed(self, request: Commit, done: CommitResult | StateError) -> None:
-        windows = self._remote.windows
+    def _evaluate(self) -> None:
+        procedure, windows = self._procedure, self._remote.windows
+        if not procedure.evaluate([windows.get(key) for key in procedure.keys]):
+            self._finished()
+            return
+        windows.sent(procedure.writes)
+        self._remote.store.commit(procedure.ops, procedure.writes, self._committed)
+
+    def _committed(self, done: CommitResult | StateError) -> None:
+        procedure, windows = self._procedure, self._remote.windows
         if isinstance(done, StateError):
-            windows.lost(request.writes)
+            windows.lost(procedure.writes)
             self._store_failed(done)
             return
-        request.result = done
         if done.conflict is not None:
-            windows.refused(request.writes, done.conflict)
-        self._resume()
+            windows.refused(procedure.writes, done.conflict)
+        self._resume(lambda: self._finished() if procedure.committed(done) else self._read())
 
-    def _resume(self) -> None:
+    def _resume(self, step: Callable[[], None]) -> None:
         self.heard = True
         if not self.over:
-            self._guarded(self._advance)
+            self._guarded(step)
 
     def _guarded(self, step: Callable[[], None]) -> None:
         try:
@@ -127,7 +117,7 @@ class RemoteDecision(_StoreRun):
         self, remote: RemoteEngine, call: Call, plan: Plan, then: Callable[[Verdict], None], deadline: float
     ) -> None:
         self._decision = Decision(call, plan, shared=True)
-        super().__init__(remote, self._decision.steps())
+        super().__init__(remote, self._decision)
         self._call = call
         self._plan = plan
         self._then = then
@@ -453,4 +443,4 @@ class RemoteEngine:
     def answered(self, call: Call, answer: Answer) -> None:
         if self.health.up:
             for key, slots in state_of(call).windows or ():
-                _StoreRun(self, record_answer(key, slots, answer)).start()
+                _StoreRun(self, AnswerUpdate(key, slots, answer)).start()
