@@ -14,7 +14,7 @@ import msgspec
 
 from breakloop.detect.stateful import RUN_IDLE_S, Evaluation
 from breakloop.detect.steps import novelty, repeats, streaks, texts
-from breakloop.detect.steps.findings import Finding
+from breakloop.detect.steps.findings import Finding, StepState
 from breakloop.detect.steps.fingerprints import NONE, Digest, StepFingerprinter, StepFingerprints, is_answer_elsewhere
 from breakloop.detect.steps.kinds import (
     BY_NAME,
@@ -24,7 +24,6 @@ from breakloop.detect.steps.kinds import (
     NO_CHOICE,
     KindChoice,
     StepsSettings,
-    StepState,
     choose,
 )
 from breakloop.detect.steps.window import (

@@ -1,11 +1,39 @@
-"""What a kind of loop finds in a step, and how evidence is worded. Evidence names tools, counts and sizes, never what
-was asked or answered (Y-1)."""
+"""What a kind of loop evaluates (`StepState`), what it finds (`Finding`), and how evidence is worded. Evidence names
+tools, counts and sizes, never what was asked or answered (Y-1)."""
 
 from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+import msgspec
+
+from breakloop.detect.steps.fingerprints import StepFingerprinter, StepFingerprints
+from breakloop.detect.steps.window import SessionWindow
+from breakloop.model.call import Step
+
 _NAME_MAX: Final = 48
+
+
+class Novelty(NamedTuple):
+    """What is new in a step."""
+
+    dried: bool  # it counts as a turn without anything new
+    news: bool
+    worded: bool  # the model itself wrote new content
+
+
+class StepState(msgspec.Struct, gc=False):
+    """One step during its evaluation."""
+
+    window: SessionWindow
+    step: Step
+    prints: StepFingerprints
+    fingerprinter: StepFingerprinter
+    novelty: Novelty
+    known_texts: int  # how many of the step's texts were in the previous step already
+    now: float
+    weight: float  # of a repeat: slow ones count less
+    tracked: bool  # `answered` will be called with the answer
 
 
 class Finding(NamedTuple):

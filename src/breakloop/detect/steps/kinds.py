@@ -11,34 +11,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 
-import msgspec
-
 from breakloop.detect.stateful import BLOCK, NOTHING, NOTICE, STOP
 from breakloop.detect.steps import novelty, repeats, streaks, texts
-from breakloop.detect.steps.findings import Finding
-from breakloop.detect.steps.fingerprints import StepFingerprinter, StepFingerprints, ToolOptions
-from breakloop.detect.steps.novelty import Novelty
-from breakloop.detect.steps.window import COUNT_MAX, SessionWindow
-from breakloop.model.call import Step
+from breakloop.detect.steps.findings import Finding, StepState
+from breakloop.detect.steps.fingerprints import ToolOptions
+from breakloop.detect.steps.window import COUNT_MAX
 
 NEVER: Final = float("inf")
 
 Levels = tuple[float, float, float]  # counts at which a kind is notice, block, stop
 Thresholds = Mapping[str, Levels]  # by kind
-
-
-class StepState(msgspec.Struct, gc=False):
-    """One step during its evaluation."""
-
-    window: SessionWindow
-    step: Step
-    prints: StepFingerprints
-    fingerprinter: StepFingerprinter
-    novelty: Novelty
-    known_texts: int  # how many of the step's texts were in the previous step already
-    now: float
-    weight: float  # of a repeat: slow ones count less
-    tracked: bool  # `answered` will be called with the answer
 
 
 class LoopKind(NamedTuple):
@@ -62,21 +44,21 @@ class LoopKind(NamedTuple):
 KINDS: Final[tuple[LoopKind, ...]] = (
     LoopKind(
         1, "repeat", "the same call with the same result, one after the other", "times", (3, 5, 8),
-        lambda s: repeats.count_calls(s.window, s.prints, s.weight),  # and `failure` and `interleaved`
+        repeats.count_calls,  # and `failure` and `interleaved`
     ),
     LoopKind(
         2, "cycle", "a round of 2 to 16 steps again and again", "laps", (3, 5, 8),
-        lambda s: repeats.cycle(s.window, s.step, s.prints, s.weight, s.tracked),
+        repeats.cycle,
     ),
     LoopKind(3, "failure", "the same call, an error each time; a different error counts half", "errors", (2, 4, 7)),
     LoopKind(
         4, "unknown_tool", "calls of tools that there are not", "calls in a row", (2, 4, 8),
-        lambda s: streaks.unknown_tool(s.window, s.prints, s.weight),
+        streaks.unknown_tool,
     ),
     LoopKind(5, "interleaved", "the same call with the same result, other work between", "times", (4, 7, 12)),
     LoopKind(
         6, "stagnation", "one tool, new arguments, the same informative result", "results in a row", (5, 9, NEVER),
-        lambda s: streaks.stagnation(s.window, s.prints, s.novelty.news, s.weight),
+        streaks.stagnation,
     ),
     LoopKind(
         7, "nested", "each prompt holds the one before it whole", "times", (3, 5, 8),
@@ -84,42 +66,42 @@ KINDS: Final[tuple[LoopKind, ...]] = (
     ),
     LoopKind(
         8, "continue", 'the same "go on" of the user or the harness, and nothing called', "times", (3, 5, 8),
-        lambda s: texts.continued(s.window, s.prints, s.known_texts, s.novelty.worded, s.weight),
+        texts.continued,
         of_calls=False, of_users=True,
     ),
     LoopKind(
         9, "rejected", "the same text of the user or the harness, whatever is done between", "times", (3, 5, 12),
-        lambda s: texts.rejected(s.window, s.step, s.prints, s.known_texts, s.novelty.worded, s.weight),
+        texts.rejected,
         of_calls=False, of_users=True,
     ),
     LoopKind(
         10, "monologue", "the same answer again, and nothing called", "times", (3, 5, 8),
-        lambda s: texts.monologue(s.window, s.step, s.prints, s.known_texts, s.weight), of_calls=False,
+        texts.monologue, of_calls=False,
     ),
     LoopKind(
         11, "storm", "the same request after it was answered", "more times in 60 s", (5, 10, 20),
-        lambda s: streaks.call_storm(s.window, s.prints, s.now),  # requests that are no step: `streaks.storm`
+        streaks.call_storm,  # requests that are no step: `streaks.storm`
     ),
     LoopKind(
         12, "cascade", "bad results, whatever the tool", "of the last 10", (5, 8, NEVER),
-        lambda s: streaks.cascade(s.window, s.prints), relaxed=(6, 10, NEVER), most=10,
+        streaks.cascade, relaxed=(6, 10, NEVER), most=10,
     ),
     LoopKind(
         13, "reword", "the same instruction in other words, while nothing new comes", "of the last 13 texts",
-        (4, 6, NEVER), lambda s: repeats.reword(s.window, s.step, s.prints), of_calls=False, most=13,
+        (4, 6, NEVER), repeats.reword, of_calls=False, most=13,
     ),
     LoopKind(
         14, "dry", "turns since anything new came from outside; news halve the count", "turns", (5, 8, 16),
-        lambda s: novelty.findings(s.window, s.novelty),  # and `novelty`
+        novelty.findings,  # and `novelty`
     ),
     LoopKind(15, "novelty", "results that hold hardly a line not seen before", "results in a row", (8, 16, NEVER)),
     LoopKind(
         16, "near", "the same call but for its numbers, and nothing new from it", "calls in a row", (5, NEVER, NEVER),
-        lambda s: repeats.near(s.window, s.prints, s.novelty.dried, s.weight),
+        repeats.near,
     ),
     LoopKind(
         17, "thrash", "the context fills up again right after it was cut", "cuts, few steps apart", (3, NEVER, NEVER),
-        lambda s: streaks.thrash(s.window, s.step), of_calls=False,
+        streaks.thrash, of_calls=False,
     ),
     LoopKind(
         18, "spawn", "agents start agents for the same task", "agents deep, or with the same task", (4, 8, NEVER),

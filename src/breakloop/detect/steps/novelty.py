@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import repeat
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import Final
 
 from xxhash import xxh32_intdigest
 
-from breakloop.detect.steps.findings import Finding
+from breakloop.detect.steps.findings import Finding, Novelty, StepState
 from breakloop.detect.steps.fingerprints import (
     ACK,
     EMPTY,
@@ -125,14 +125,6 @@ _new: Final = tuple.__new__  # makes a named tuple in half the time that its nam
 _mark: Final = Struct("<I").unpack_from  # of a digest: its first four bytes
 
 
-class Novelty(NamedTuple):
-    """What is new in a step."""
-
-    dried: bool  # it counts as a turn without anything new
-    news: bool
-    worded: bool  # the model itself wrote new content
-
-
 def compare(
     window: SessionWindow, step: Step, prints: StepFingerprints, seed: int, weight: float, most: float = COUNT_MAX
 ) -> Novelty:
@@ -176,10 +168,11 @@ def compare(
     return _new(Novelty, (dried, news, fresh_words))
 
 
-def findings(window: SessionWindow, new: Novelty) -> Sequence[Finding]:
+def findings(state: StepState) -> Sequence[Finding]:
     """Return `dry` and `novelty` if the step counts as one of them."""
-    if not new.dried:
+    if not state.novelty.dried:
         return ()
+    window = state.window
     ago = window.steps - window.last_new_step
     found = Finding("dry", window.dry, b"dry" + window.dry_key, f"nothing new for {ago} turns")
     if not window.stale_steps:

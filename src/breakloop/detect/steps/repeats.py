@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from breakloop.detect.steps.findings import Finding, times, tool_name
+from breakloop.detect.steps.findings import Finding, StepState, times, tool_name
 from breakloop.detect.steps.fingerprints import (
     ACK,
     EMPTY,
@@ -39,7 +39,6 @@ from breakloop.detect.steps.window import (
     SessionWindow,
     find_row,
 )
-from breakloop.model.call import Step
 
 _NOT_FAILED: Final = -1.0
 _ONCE: Final = (0.0, 0.0, _NOT_FAILED)
@@ -47,9 +46,10 @@ _ROW: Final = CALL.size
 _ROWS: Final = CALLS * _ROW
 
 
-def count_calls(window: SessionWindow, prints: StepFingerprints, weight: float) -> Sequence[Finding]:
+def count_calls(state: StepState) -> Sequence[Finding]:
     """Count a step's calls, each once."""
-    pairs: Sequence[CallResult] = prints.pairs
+    pairs: Sequence[CallResult] = state.prints.pairs
+    window, weight = state.window, state.weight
     if len(pairs) > 1:
         pairs = list({pair.a + pair.r: pair for pair in pairs}.values())
     found: list[Finding] = []
@@ -126,22 +126,19 @@ _STEPS_MIN: Final = 6
 _NO_COUNTS: Final = bytes(COUNTS.size)
 
 
-def cycle(
-    window: SessionWindow,
-    step: Step,
-    prints: StepFingerprints,
-    weight: float,
-    tracked: bool,  # noqa: FBT001
-) -> Sequence[Finding]:
+def cycle(state: StepState) -> Sequence[Finding]:
     """Count the step as part of a cycle.
 
     If results are not in requests (MCP), a cycle needs their answers: one that was never seen before ends it.
     """
+    window, step = state.window, state.step
     if not step.calls and is_answer_elsewhere(step):
         add_unknown_step(window)
         return ()
-    found = find_cycle(window, prints.round, weight)
-    return found if not found or not is_hidden(prints) or (tracked and window.last_answer != NONE) else ()
+    found = find_cycle(window, state.prints.round, state.weight)
+    if found and is_hidden(state.prints) and not (state.tracked and window.last_answer != NONE):
+        return ()
+    return found
 
 
 def find_cycle(window: SessionWindow, round_: bytes, weight: float) -> Sequence[Finding]:
@@ -218,12 +215,13 @@ _WORDS_MIN: Final = 4
 _NO_TOOL: Final = bytes(4)
 
 
-def near(window: SessionWindow, prints: StepFingerprints, dried: bool, weight: float) -> Sequence[Finding]:  # noqa: FBT001
+def near(state: StepState) -> Sequence[Finding]:
     """The same call except for its numbers, several times in a row, and nothing new from it."""
-    if len(prints.pairs) != 1:
+    window, pairs, dried, weight = state.window, state.prints.pairs, state.novelty.dried, state.weight
+    if len(pairs) != 1:
         window.same_tool_run, window.near_count = 0.0, 0.0
         return ()
-    pair = prints.pairs[0]
+    pair = pairs[0]
     window.same_tool_run = min(window.same_tool_run + 1, COUNT_MAX) if pair.tool.key == window.near_tool else 1.0
     if pair.loose_a != window.near_call:
         window.near_count = 0.0
@@ -239,8 +237,9 @@ def near(window: SessionWindow, prints: StepFingerprints, dried: bool, weight: f
     return (Finding("near", count, b"near" + pair.loose_a, evidence),)
 
 
-def reword(window: SessionWindow, step: Step, prints: StepFingerprints) -> Sequence[Finding]:
+def reword(state: StepState) -> Sequence[Finding]:
     """The same instruction in other words: how many of the last texts to one recipient are similar."""
+    window, step, prints = state.window, state.step, state.prints
     if not step.said or (prints.pairs and not (step.as_text and prints.pairs[0].tool.manner != RUNS)):
         return ()
     words = sample(prints.words)

@@ -7,18 +7,16 @@ from collections.abc import Collection, Sequence
 from typing import Final
 
 from breakloop.detect.steps import repeats
-from breakloop.detect.steps.findings import Finding, times, tool_name
+from breakloop.detect.steps.findings import Finding, StepState, times, tool_name
 from breakloop.detect.steps.fingerprints import (
     EMPTY,
     UNKNOWN,
     UNSEEN,
     CallResult,
-    StepFingerprints,
     ToolTraits,
     is_answer_elsewhere,
 )
 from breakloop.detect.steps.window import COUNT_MAX, TOOL, TOOLS, SessionWindow, find_row
-from breakloop.model.call import Step
 
 FORGIVEN_MAX: Final = 10  # repeats after failed answers that do not count, within a storm
 _BAD_OF: Final = 10
@@ -33,9 +31,9 @@ _PENDING_MAX: Final = 255
 _ROW: Final = TOOL.size
 
 
-def cascade(window: SessionWindow, prints: StepFingerprints) -> Sequence[Finding]:
+def cascade(state: StepState) -> Sequence[Finding]:
     """Errors, whatever the tool. The calls of one tool in one step are one result, an error if all of them failed."""
-    pairs = prints.pairs
+    window, pairs = state.window, state.prints.pairs
     if not pairs:
         return ()
     if len(pairs) == 1:  # the usual case
@@ -57,26 +55,28 @@ def cascade(window: SessionWindow, prints: StepFingerprints) -> Sequence[Finding
     return ()
 
 
-def unknown_tool(window: SessionWindow, prints: StepFingerprints, weight: float) -> Sequence[Finding]:
+def unknown_tool(state: StepState) -> Sequence[Finding]:
     """Calls of tools that do not exist. Several in one step count once."""
     name: ToolTraits | None = None
-    for pair in prints.pairs:
+    window = state.window
+    for pair in state.prints.pairs:
         if pair.kind == UNKNOWN:
             name = pair.tool
         elif not pair.failed and pair.kind != UNSEEN:
             window.unknown_tools = 0.0
     if name is None:
         return ()
-    window.unknown_tools = min(window.unknown_tools + weight, COUNT_MAX)
+    window.unknown_tools = min(window.unknown_tools + state.weight, COUNT_MAX)
     evidence = f"{tool_name(name.name)} is not among the tools; called {times(window.unknown_tools)}"
     return (Finding("unknown_tool", window.unknown_tools, b"unknown" + name.raw, evidence),)
 
 
-def stagnation(window: SessionWindow, prints: StepFingerprints, news: bool, weight: float) -> Sequence[Finding]:  # noqa: FBT001
+def stagnation(state: StepState) -> Sequence[Finding]:
     """The same informative result of one tool, whatever its arguments. Several in one step count once."""
     found: list[Finding] = []
+    window, weight, all_pairs = state.window, state.weight, state.prints.pairs
     rows = window.tools
-    groups = (prints.pairs,) if len(prints.pairs) == 1 else _by_tool(prints.pairs)
+    groups = (all_pairs,) if len(all_pairs) == 1 else _by_tool(all_pairs)
     for pairs in groups:
         pair, count = pairs[0], 0.0
         if not pair.telling or pair.kind == EMPTY:
@@ -86,7 +86,7 @@ def stagnation(window: SessionWindow, prints: StepFingerprints, news: bool, weig
             _, result, before, _ = TOOL.unpack_from(rows, at)
             if len(pairs) > 1:
                 pair = next((one for one in pairs if one.r != result), pair)
-            if result == pair.r and not news:
+            if result == pair.r and not state.novelty.news:
                 count = min(before + weight, COUNT_MAX)
             del rows[at : at + _ROW]
         rows += TOOL.pack(pair.tool.key, pair.r, count, window.steps)
@@ -137,10 +137,11 @@ def storm(window: SessionWindow, now: float, tracked: bool) -> Sequence[Finding]
     return (Finding("storm", count, b"storm" + window.tail, f"the same request {times(count)} more"),)
 
 
-def call_storm(window: SessionWindow, prints: StepFingerprints, now: float) -> Sequence[Finding]:
+def call_storm(state: StepState) -> Sequence[Finding]:
     """`storm` of calls whose results are not in requests (MCP), so that each request is a step. The same rate."""
+    window, prints = state.window, state.prints
     window.awaits_result = 1 if prints.pairs and prints.pairs[0].kind == UNSEEN else 0
-    gap = now - window.last_at
+    gap = state.now - window.last_at
     if (
         not window.awaits_result
         or not repeats.is_hidden(prints)
@@ -153,9 +154,10 @@ def call_storm(window: SessionWindow, prints: StepFingerprints, now: float) -> S
     return (Finding("storm", window.storm, b"storm" + prints.round, f"the same call {times(window.storm)} more"),)
 
 
-def thrash(window: SessionWindow, step: Step) -> Sequence[Finding]:
+def thrash(state: StepState) -> Sequence[Finding]:
     """The context fills up again right after it was cut."""
     found: Sequence[Finding] = ()
+    window, step = state.window, state.step
     if not step.calls and is_answer_elsewhere(step):
         return found  # the provider keeps the context
     if window.cuts and step.messages >= window.messages_before_cut:

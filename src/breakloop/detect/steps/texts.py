@@ -8,7 +8,7 @@ from typing import Final, Protocol
 
 import xxhash
 
-from breakloop.detect.steps.findings import Finding, times
+from breakloop.detect.steps.findings import Finding, StepState, times
 from breakloop.detect.steps.fingerprints import NONE, RUNS, StepFingerprinter, StepFingerprints
 from breakloop.detect.steps.masks import folded, own
 from breakloop.detect.steps.novelty import is_answer
@@ -45,12 +45,11 @@ def known_texts(window: SessionWindow, prints: StepFingerprints) -> int:
     return kept
 
 
-def monologue(
-    window: SessionWindow, step: Step, prints: StepFingerprints, known: int, weight: float
-) -> Sequence[Finding]:
+def monologue(state: StepState) -> Sequence[Finding]:
     """The same answer again, and nothing called. In a conversation that has not grown, it is only shown again: examples
     before each item of a batch, or another question at the same position."""
-    if known or (prints.said == window.answer and step.messages <= window.messages):
+    window, prints, weight = state.window, state.prints, state.weight
+    if state.known_texts or (prints.said == window.answer and state.step.messages <= window.messages):
         return ()
     if prints.pairs or prints.said == NONE:
         if prints.pairs:
@@ -100,16 +99,11 @@ def nested(window: PromptState, step: Step, fingerprinter: StepFingerprinter, we
     )
 
 
-def continued(
-    window: SessionWindow,
-    prints: StepFingerprints,
-    known: int,
-    worded: bool,  # noqa: FBT001
-    weight: float,
-) -> Sequence[Finding]:
+def continued(state: StepState) -> Sequence[Finding]:
     """`continue`: the same prompt to go on again, and nothing called. It does not count if the model writes new content
     (`worded`)."""
-    if prints.pairs or prints.said == NONE or len(prints.users) <= known:
+    window, prints, worded, weight = state.window, state.prints, state.novelty.worded, state.weight
+    if prints.pairs or prints.said == NONE or len(prints.users) <= state.known_texts:
         return ()
     cue = prints.users[-1]
     if cue != window.cue:
@@ -125,19 +119,13 @@ def continued(
     )
 
 
-def rejected(
-    window: SessionWindow,
-    step: Step,
-    prints: StepFingerprints,
-    known: int,
-    worded: bool,  # noqa: FBT001
-    weight: float,
-) -> Sequence[Finding]:
+def rejected(state: StepState) -> Sequence[Finding]:
     """The same text of the user or the harness again, whatever happens in between. A model that writes a chapter of new
     content (`worded`) was not rejected, but told to go on."""
+    window, step, prints, known = state.window, state.step, state.prints, state.known_texts
     if not prints.users or not (step.said or step.calls):
         return ()
-    if worded and not prints.pairs and len(prints.words) >= CHAPTER:
+    if state.novelty.worded and not prints.pairs and len(prints.words) >= CHAPTER:
         return ()
     found: list[Finding] = []
     for user, text in dict(zip(prints.users[known:], step.users[known:], strict=True)).items():
@@ -149,7 +137,7 @@ def rejected(
             if text.startswith(_REMINDER) or tool.manner == RUNS:
                 continue
             key = xxhash.xxh3_64_digest(user + tool.raw)
-        count = _count_text(window, key, weight if not prints.pairs else 0.0)
+        count = _count_text(window, key, state.weight if not prints.pairs else 0.0)
         evidence = f"the same {len(text)} characters came back {times(count)}"
         found.append(Finding("rejected", count, b"text" + key, evidence))
     rows = window.texts

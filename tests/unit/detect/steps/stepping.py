@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from hashlib import blake2b
 
-from breakloop.detect.steps.findings import Finding
+from breakloop.detect.steps.findings import Finding, Novelty, StepState
 from breakloop.detect.steps.fingerprints import StepFingerprinter, StepFingerprints
+from breakloop.detect.steps.window import SessionWindow
 from breakloop.model.call import Result, Step, ToolCall
 
 LONG = "a result with several words in it, long enough to be of some interest, and then some more"
@@ -28,6 +29,25 @@ def spoken(said: str, *users: str) -> Step:
 
 def prints(step: Step) -> StepFingerprints:
     return PRINTER.step(step)
+
+
+def state(
+    window: SessionWindow,
+    made: StepFingerprints | None = None,
+    *,
+    step: Step | None = None,
+    novelty: Novelty | None = None,
+    dried: bool = False,
+    news: bool = False,
+    worded: bool = False,
+    known: int = 0,
+    now: float = 0.0,
+    weight: float = 1.0,
+) -> StepState:
+    """A step as the function of a kind gets it."""
+    step = step or called()
+    new = novelty or Novelty(dried, news, worded)
+    return StepState(window, step, made or prints(step), PRINTER, new, known, now, weight, tracked=False)
 
 
 def hits(found: object, kind: str) -> float:

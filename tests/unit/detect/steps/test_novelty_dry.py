@@ -6,7 +6,7 @@ from breakloop.detect.steps import novelty
 from breakloop.detect.steps.novelty import Novelty
 from breakloop.detect.steps.window import SessionWindow, load
 from breakloop.model.call import Result, Step
-from tests.unit.detect.steps.stepping import LONG, PRINTER, called, hits, prints, spoken
+from tests.unit.detect.steps.stepping import LONG, PRINTER, called, hits, prints, spoken, state
 
 
 def take(window: SessionWindow, step: Step, weight: float = 1.0) -> Novelty:
@@ -126,11 +126,11 @@ def test_findings() -> None:
     """A step that is not dry belongs to no dry loop, whatever the count (LD-4)."""
     window = load(b"")
     look = [take(window, called()) for _ in range(12)][-1]
-    found = list(novelty.findings(window, look))
+    found = list(novelty.findings(state(window, novelty=look)))
     assert hits(found, "dry") == 10
     assert hits(found, "novelty") == 0  # known messages have no lines to compare
     assert "nothing new for 12 turns" in found[0].evidence
-    assert list(novelty.findings(window, look._replace(dried=False))) == []
+    assert list(novelty.findings(state(window, novelty=look._replace(dried=False)))) == []
 
 
 def test_novelty() -> None:
@@ -138,7 +138,7 @@ def test_novelty() -> None:
     window = load(b"")
     lines = [f"{LONG} {chr(97 + index)}" for index in range(20)]
     looks = [take(window, called(f'{{"q": {index}}}', "\n".join(lines[index:] + lines[:index]))) for index in range(20)]
-    assert hits(list(novelty.findings(window, looks[-1])), "novelty") >= 8
+    assert hits(list(novelty.findings(state(window, novelty=looks[-1]))), "novelty") >= 8
 
 
 def test_a_known_call_with_another_result_is_unknown() -> None:

@@ -6,11 +6,11 @@ from breakloop.detect.steps import repeats
 from breakloop.detect.steps.findings import Finding
 from breakloop.detect.steps.window import CALL, CALLS, SessionWindow, load
 from breakloop.model.call import Step
-from tests.unit.detect.steps.stepping import LONG, called, hits, prints
+from tests.unit.detect.steps.stepping import LONG, called, hits, prints, state
 
 
 def take(window: SessionWindow, step: Step, weight: float = 1.0) -> list[Finding]:
-    found = list(repeats.count_calls(window, prints(step), weight))
+    found = list(repeats.count_calls(state(window, prints(step), weight=weight)))
     window.steps += 1
     return found
 

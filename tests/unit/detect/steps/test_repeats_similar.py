@@ -6,7 +6,7 @@ from breakloop.detect.steps import repeats
 from breakloop.detect.steps.repeats import alike, sample
 from breakloop.detect.steps.window import SKETCH_ROW, SKETCHES, SessionWindow, load
 from breakloop.model.call import Step, ToolCall
-from tests.unit.detect.steps.stepping import called, hits, prints, spoken
+from tests.unit.detect.steps.stepping import called, hits, prints, spoken, state
 
 VARIANTS = [
     f"Please search the {where} for the number of reference works on life sciences"
@@ -15,17 +15,19 @@ VARIANTS = [
 
 
 def reword(window: SessionWindow, step: Step) -> float:
-    return hits(repeats.reword(window, step, prints(step)), "reword")
+    return hits(repeats.reword(state(window, prints(step), step=step)), "reword")
 
 
 def test_near() -> None:
     """One tool in a row, alike but for numbers, and only where nothing new comes (LD-4)."""
     window = load(b"")
-    found = [hits(repeats.near(window, prints(called(f'{{"page": {at}}}')), True, 1.0), "near") for at in range(5)]
+    found = [
+        hits(repeats.near(state(window, prints(called(f'{{"page": {at}}}')), dried=True)), "near") for at in range(5)
+    ]
     assert found == [0, 0, 0, 4, 5]
-    assert hits(repeats.near(window, prints(called('{"page": 9}')), False, 1.0), "near") == 0
-    list(repeats.near(window, prints(called(name="other")), True, 1.0))
-    assert hits(repeats.near(window, prints(called('{"page": 9}')), True, 1.0), "near") == 0
+    assert hits(repeats.near(state(window, prints(called('{"page": 9}')))), "near") == 0
+    list(repeats.near(state(window, prints(called(name="other")), dried=True)))
+    assert hits(repeats.near(state(window, prints(called('{"page": 9}')), dried=True)), "near") == 0
 
 
 def test_reword_only_while_dry() -> None:

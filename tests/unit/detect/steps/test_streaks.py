@@ -5,53 +5,51 @@ from __future__ import annotations
 from breakloop.detect.steps import repeats, streaks
 from breakloop.detect.steps.window import TOOL, TOOLS, load
 from breakloop.model.call import Step
-from tests.unit.detect.steps.stepping import LONG, called, hits, prints
+from tests.unit.detect.steps.stepping import LONG, called, hits, prints, state
 
 
 def test_cascade() -> None:
     """Eight bad results of ten, whatever the tool, and only while nothing new comes (LD-4)."""
     window = load(b"")
     bad, good = prints(called(text="boom", error=True)), prints(called())
-    found = [hits(streaks.cascade(window, bad), "cascade") for _ in range(3)]
+    found = [hits(streaks.cascade(state(window, bad)), "cascade") for _ in range(3)]
     assert found == [0, 0, 0]
     window.dry = 2
-    assert [hits(streaks.cascade(window, bad), "cascade") for _ in range(3)] == [4, 5, 6]
-    assert hits(streaks.cascade(window, good), "cascade") == 0
-    assert max(hits(streaks.cascade(window, bad), "cascade") for _ in range(20)) == 10
+    assert [hits(streaks.cascade(state(window, bad)), "cascade") for _ in range(3)] == [4, 5, 6]
+    assert hits(streaks.cascade(state(window, good)), "cascade") == 0
+    assert max(hits(streaks.cascade(state(window, bad)), "cascade") for _ in range(20)) == 10
 
 
 def test_unknown_tool() -> None:
     """Counted until a call succeeds (LD-4)."""
     window = load(b"")
     missing = prints(called(error=True)._replace(tools=("other",)))
-    assert [hits(streaks.unknown_tool(window, missing, 1.0), "unknown_tool") for _ in range(3)] == [1, 2, 3]
-    list(streaks.unknown_tool(window, prints(called()), 1.0))
-    assert hits(streaks.unknown_tool(window, missing, 1.0), "unknown_tool") == 1
+    assert [hits(streaks.unknown_tool(state(window, missing)), "unknown_tool") for _ in range(3)] == [1, 2, 3]
+    list(streaks.unknown_tool(state(window, prints(called()))))
+    assert hits(streaks.unknown_tool(state(window, missing)), "unknown_tool") == 1
 
 
 def test_stagnation() -> None:
     """The same informative result whatever the arguments; short ones, changes and news do not count (LD-4)."""
     window = load(b"")
-    found = [
-        hits(streaks.stagnation(window, prints(called(f'{{"q": {at}}}')), False, 1.0), "stagnation") for at in range(3)
-    ]
+    found = [hits(streaks.stagnation(state(window, prints(called(f'{{"q": {at}}}')))), "stagnation") for at in range(3)]
     assert found == [0, 2, 3]
-    assert hits(streaks.stagnation(window, prints(called()), True, 1.0), "stagnation") == 0
+    assert hits(streaks.stagnation(state(window, prints(called()), news=True)), "stagnation") == 0
     for step in (called(text="ok"), called(name="write_file")):
-        assert [hits(streaks.stagnation(window, prints(step), False, 1.0), "stagnation") for _ in range(3)] == [0, 0, 0]
+        assert [hits(streaks.stagnation(state(window, prints(step))), "stagnation") for _ in range(3)] == [0, 0, 0]
 
 
 def test_stagnation_is_kept_per_tool_and_bounded() -> None:
     """Another tool between changes nothing; tools not used for long are forgotten (LD-4)."""
     window = load(b"")
     for _ in range(2):
-        list(streaks.stagnation(window, prints(called()), False, 1.0))
-        list(streaks.stagnation(window, prints(called(name="find", text=LONG + " x")), False, 1.0))
-    assert hits(streaks.stagnation(window, prints(called()), False, 1.0), "stagnation") == 3
+        list(streaks.stagnation(state(window, prints(called()))))
+        list(streaks.stagnation(state(window, prints(called(name="find", text=LONG + " x")))))
+    assert hits(streaks.stagnation(state(window, prints(called()))), "stagnation") == 3
     for index in range(TOOLS):
-        list(streaks.stagnation(window, prints(called(name=f"tool{index}")), False, 1.0))
+        list(streaks.stagnation(state(window, prints(called(name=f"tool{index}")))))
     assert len(window.tools) == TOOLS * TOOL.size
-    assert hits(streaks.stagnation(window, prints(called()), False, 1.0), "stagnation") == 0
+    assert hits(streaks.stagnation(state(window, prints(called()))), "stagnation") == 0
 
 
 def test_storm() -> None:
@@ -74,7 +72,7 @@ def test_storm_of_calls_whose_results_are_not_seen() -> None:
         for _ in range(times):
             window.last_at, now = now, now + gap_s
             list(repeats.find_cycle(window, asked.round, 1.0))
-            found = hits(streaks.call_storm(window, asked, now), "storm")
+            found = hits(streaks.call_storm(state(window, asked, now=now)), "storm")
             window.steps += 1
         return found
 
@@ -88,12 +86,16 @@ def test_thrash() -> None:
     window = load(b"")
     found = []
     for messages, size in ((80, 60_000), (5, 10_000), (7, 50_000), (5, 10_000), (7, 50_000), (5, 10_000)):
-        found.append(hits(streaks.thrash(window, called()._replace(messages=messages, size=size)), "thrash"))
+        found.append(
+            hits(streaks.thrash(state(window, step=called()._replace(messages=messages, size=size))), "thrash")
+        )
         window.steps += 1
     assert found == [0, 1, 0, 2, 0, 3]
     window, found = load(b""), []
     for messages, size in ((80, 60_000), (5, 10_000), (82, 61_000), (7, 11_000), (84, 62_000), (9, 12_000)):
-        found.append(hits(streaks.thrash(window, called()._replace(messages=messages, size=size)), "thrash"))
+        found.append(
+            hits(streaks.thrash(state(window, step=called()._replace(messages=messages, size=size))), "thrash")
+        )
         window.steps += 1
     assert max(found) == 1
 
@@ -102,9 +104,9 @@ def test_a_change_eases_stagnation() -> None:
     """It halves what was counted (LD-4)."""
     window = load(b"")
     for at in range(5):
-        streaks.stagnation(window, prints(called(f'{{"q": {at}}}')), False, 1.0)
+        streaks.stagnation(state(window, prints(called(f'{{"q": {at}}}'))))
     streaks.halve_stagnation(window)
-    assert hits(streaks.stagnation(window, prints(called('{"q": 9}')), False, 1.0), "stagnation") == 4
+    assert hits(streaks.stagnation(state(window, prints(called('{"q": 9}')))), "stagnation") == 4
 
 
 def at_once(*steps: Step) -> Step:
@@ -116,25 +118,25 @@ def test_a_round_of_calls_is_one_result_of_each_tool() -> None:
     """Whatever is asked at once is asked before anybody can learn from it (LD-4, C16)."""
     window = load(b"")
     missing = prints(at_once(*[called(f'{{"q": {at}}}', error=True) for at in range(5)])._replace(tools=("other",)))
-    assert [hits(streaks.unknown_tool(window, missing, 1.0), "unknown_tool") for _ in range(2)] == [1, 2]
+    assert [hits(streaks.unknown_tool(state(window, missing)), "unknown_tool") for _ in range(2)] == [1, 2]
     searches = prints(at_once(*[called(f'{{"q": {at}}}') for at in range(12)]))
-    found = [hits(streaks.stagnation(window, searches, False, 1.0), "stagnation") for _ in range(3)]
+    found = [hits(streaks.stagnation(state(window, searches)), "stagnation") for _ in range(3)]
     assert found == [0, 2, 3]
     window.dry = 2
-    assert [hits(streaks.cascade(window, missing), "cascade") for _ in range(3)] == [0, 2, 3]
+    assert [hits(streaks.cascade(state(window, missing)), "cascade") for _ in range(3)] == [0, 2, 3]
 
 
 def test_a_round_of_which_some_go_well() -> None:
     """Another result beside the old one is progress, and so is a success beside failures (LD-4)."""
     window = load(b"")
-    list(streaks.stagnation(window, prints(called()), False, 1.0))
+    list(streaks.stagnation(state(window, prints(called()))))
     both = prints(at_once(called('{"q": 1}'), called('{"q": 2}', LONG + " and news"), called('{"q": 3}')))
-    assert [hits(streaks.stagnation(window, both, False, 1.0), "stagnation") for _ in range(3)] == [0, 0, 0]
+    assert [hits(streaks.stagnation(state(window, both)), "stagnation") for _ in range(3)] == [0, 0, 0]
     window.dry = 2
     half = prints(at_once(called(), called(text="boom", error=True)))
-    assert [hits(streaks.cascade(window, half), "cascade") for _ in range(5)] == [0] * 5
+    assert [hits(streaks.cascade(state(window, half)), "cascade") for _ in range(5)] == [0] * 5
     two = prints(at_once(called(text="boom", error=True), called(text="boom", error=True, name="find")))
-    assert hits(streaks.cascade(window, two), "cascade") == 2
+    assert hits(streaks.cascade(state(window, two)), "cascade") == 2
 
 
 def test_the_size_of_a_request_without_its_history() -> None:
@@ -142,7 +144,7 @@ def test_the_size_of_a_request_without_its_history() -> None:
     window, found = load(b""), []
     for at in range(12):
         step = called()._replace(calls=(), size=60_000 if at % 2 else 1000)
-        found.append(hits(streaks.thrash(window, step), "thrash"))
+        found.append(hits(streaks.thrash(state(window, step=step)), "thrash"))
         window.steps += 1
     assert max(found) == 0
 
@@ -151,6 +153,6 @@ def test_a_persons_word_bounds_stagnation() -> None:
     """What was counted for hours is not held against the next step (LD-4)."""
     window = load(b"")
     for _ in range(50):
-        streaks.stagnation(window, prints(called()), False, 1.0)
+        streaks.stagnation(state(window, prints(called())))
     streaks.limit_stagnation(window, 4.5)
-    assert hits(streaks.stagnation(window, prints(called()), False, 1.0), "stagnation") == 6.5
+    assert hits(streaks.stagnation(state(window, prints(called()))), "stagnation") == 6.5

@@ -8,19 +8,19 @@ from breakloop.detect.steps import novelty, texts
 from breakloop.detect.steps.fingerprints import NONE
 from breakloop.detect.steps.window import TEXT, TEXTS, SessionWindow, load
 from breakloop.model.call import Step
-from tests.unit.detect.steps.stepping import PRINTER, called, hits, prints, spoken
+from tests.unit.detect.steps.stepping import PRINTER, called, hits, prints, spoken, state
 
 REFUSED = "Your patch is empty. Please provide one."
 
 
 def rejected(window: SessionWindow, step: Step, kept: int = 0) -> float:
-    found = hits(texts.rejected(window, step, prints(step), kept, False, 1.0), "rejected")
+    found = hits(texts.rejected(state(window, prints(step), step=step, known=kept)), "rejected")
     window.steps += 1
     return found
 
 
 def monologue(window: SessionWindow, step: Step, kept: int = 0) -> float:
-    return hits(texts.monologue(window, step, prints(step), kept, 1.0), "monologue")
+    return hits(texts.monologue(state(window, prints(step), step=step, known=kept)), "monologue")
 
 
 def test_monologue() -> None:
@@ -50,7 +50,7 @@ def test_a_tail_that_grows_is_the_same_answer_shown_again() -> None:
         kept = texts.known_texts(window, made)
         assert kept == count - 1
         assert monologue(window, step, kept) == 0
-        assert hits(texts.rejected(window, step, made, kept, False, 1.0), "rejected") <= 1
+        assert hits(texts.rejected(state(window, made, step=step, known=kept)), "rejected") <= 1
     assert texts.known_texts(window, made) == 0
 
 
@@ -123,18 +123,18 @@ def test_continued() -> None:
     window = load(b"")
     cues = ["continue", "continue", "continue", "go on", "continue"]
     found = [
-        hits(texts.continued(window, prints(spoken(f"part {at}", cue)), 0, False, 1.0), "continue")
+        hits(texts.continued(state(window, prints(spoken(f"part {at}", cue)))), "continue")
         for at, cue in enumerate(cues)
     ]
     assert found == [0, 2, 3, 0, 0]
-    assert list(texts.continued(window, prints(called()), 0, False, 1.0)) == []
+    assert list(texts.continued(state(window, prints(called())))) == []
 
 
 def test_who_writes_new_matter_goes_on() -> None:
     """The text "continue" is no loop while the model does; what counted before stays (LD-4)."""
     window, step = load(b""), prints(spoken("part", "continue"))
     worded = [False, False, True, True, True, False, False]
-    found = [hits(texts.continued(window, step, 0, one, 1.0), "continue") for one in worded]
+    found = [hits(texts.continued(state(window, step, worded=one)), "continue") for one in worded]
     assert found == [0, 2, 0, 0, 0, 3, 4]
 
 
