@@ -11,12 +11,14 @@ from typing import Any
 from breakloop.clock import FakeClock
 from breakloop.detect.counting import BuiltinLoopGuard
 from breakloop.dialects.denial import VerdictHeaders
+from breakloop.engine.decision_state import DecisionState
 from breakloop.engine.engine import Engine
 from breakloop.errors import StateError
 from breakloop.gateway.admission import Admission, DebugSessions
 from breakloop.gateway.decision import DecisionHandler, ReportedResults
 from breakloop.gateway.http_request import Reply, Request
-from breakloop.model.call import Call, CallDecision
+from breakloop.gateway.reported_results import ReportedResults
+from breakloop.model.call import Call
 from breakloop.model.events import Event
 from breakloop.model.verdict import Verdict
 from breakloop.policy.compile import compile_bundle
@@ -74,7 +76,7 @@ def tail(**more: Any) -> Json:
 def call(path: str = "/x", method: str = "GET", headers: Fields | None = None, **more: Any) -> Call:
     """A call that is being decided: detectors and rules may be asked without an engine."""
     made = Call(method, path, headers=canonical(headers or {}), **more)
-    made.decision = CallDecision()
+    made.decision = DecisionState()
     return made
 
 

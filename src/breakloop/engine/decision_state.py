@@ -6,13 +6,13 @@ Other packages treat it as an opaque `Call.decision`. If it has to outlive its r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from breakloop.clock import Clock
 from breakloop.detect.stateful import DetectorSlot
 from breakloop.limits.base import Estimate
-from breakloop.model.call import Answer, Call, CallDecision, Chat
+from breakloop.model.call import TAIL_MESSAGES, Answer, Call, Chat, CompletionCap
 from breakloop.model.events import LoopKey
 from breakloop.pricing.tokens import Estimator
 from breakloop.store.limit_ops import Charge
@@ -37,15 +37,29 @@ class Settlement(Protocol):
         ...
 
 
-class DecisionState(CallDecision):
-    """The state of one decision. The defaults are class attributes, as in `Call`, since most calls set few of these."""
+class DecisionState:
+    """The state of one decision; its first part is what other layers see of it (`CallDecision`)."""
 
-    ticket: Ticket | None = None  # the counts that settling ends or takes back
-    charges: list[Charge] | None = None  # estimated charges, which the answer corrects
-    windows: list[tuple[str, list[DetectorSlot]]] | None = None  # the windows that record the answer
-    settlement: Settlement | None = None  # where it was decided; None: in the store of this process
-    estimate: tuple[Estimator, bool, Estimate] | None = None  # of the last rule, for reuse by the next one
-    loop: LoopKey | None = None  # the loop that it belongs to in activity records
+    __slots__ = (
+        "caps", "charges", "crowded", "estimate", "estimator", "guards_stream", "loop", "prompt_tokens", "settlement",
+        "snoozed", "tail_messages", "ticket", "wants_usage", "windows",
+    )  # fmt: skip
+
+    def __init__(self, tail_messages: int = TAIL_MESSAGES, snoozed: Mapping[str, float] | None = None) -> None:
+        self.tail_messages = tail_messages
+        self.snoozed = snoozed
+        self.crowded = False
+        self.guards_stream = 0
+        self.caps: tuple[CompletionCap, ...] = ()
+        self.wants_usage = False
+        self.prompt_tokens = 0
+        self.estimator = "simple_word"
+        self.ticket: Ticket | None = None  # the counts that settling ends or takes back
+        self.charges: list[Charge] | None = None  # estimated charges, which the answer corrects
+        self.windows: list[tuple[str, list[DetectorSlot]]] | None = None  # the windows that record the answer
+        self.settlement: Settlement | None = None  # where it was decided; None: in the store of this process
+        self.estimate: tuple[Estimator, bool, Estimate] | None = None  # of the last rule, for reuse by the next one
+        self.loop: LoopKey | None = None  # the loop that it belongs to in activity records
 
 
 def state_of(call: Call) -> DecisionState:

@@ -21,7 +21,7 @@ from breakloop.detect.steps.detector import CUT_STREAM
 from breakloop.dialects import registry
 from breakloop.engine.activity import ActivityRecorder, Mark
 from breakloop.engine.breakers import Breakers, BreakerState
-from breakloop.engine.decision_state import DecisionState, PendingResult, Settlement, Ticket, pending_result, state_of
+from breakloop.engine.decision_state import PendingResult, Settlement, Ticket, pending_result, state_of
 from breakloop.engine.fold import ResultFolder, denial, no_bundle
 from breakloop.engine.hold_rules import HoldRules
 from breakloop.engine.metering import Meter, adjustable_charges
@@ -359,7 +359,6 @@ class Engine:
 
     def plan(self, call: Call) -> Plan | Verdict:
         """Return what to commit, or the verdict if it does not depend on state."""
-        call.decision = DecisionState()
         bundle = self._bundle
         return no_bundle() if bundle is None else self._planner.plan(bundle, call, self._clock.now())
 

@@ -141,11 +141,14 @@ class ResultFolder:
         self, call: Call, op: CountFingerprint, result: FingerprintCount, verdict: Verdict, now: float
     ) -> None:
         """Publish a loop, and warn, steer or throttle. Denials are handled in `_deny`."""
+        marks = op.group == ENFORCED and not op.spec.denies
+        if not (result.fresh or marks):
+            return
         loop = op.owner.finding(op, result)
         if result.fresh:
             data = _loop_data(call, op.owner, loop, shadow=op.group != ENFORCED)
             self._publish(Event(LOOP_DETECTED, now, data, call.identity.project, call.request_id))
-        if op.group == ENFORCED and not op.spec.denies:
+        if marks:
             self._mark(op.owner, loop, verdict, result.hits)
 
     def _mark(self, source: FoundLoop, loop: LoopFinding, verdict: Verdict, hits: int) -> None:

@@ -11,7 +11,7 @@ from typing import Final, get_args
 from breakloop.clock import Clock
 from breakloop.dialects import registry
 from breakloop.dialects.prompt import prompt_of
-from breakloop.engine.decision_state import state_of
+from breakloop.engine.decision_state import DecisionState, state_of
 from breakloop.limits.base import NOTHING, Estimate
 from breakloop.model.call import CAPPED, CLIENT_LEFT, NO_ANSWER, Answer, Call, Chat, CompletionCap, Usage
 from breakloop.model.events import LIMIT_EXCEEDED, MODEL_UNKNOWN, SHADOW_WOULD_REJECT, Event, Publish
@@ -50,7 +50,9 @@ class Meter:
 
     def estimate(self, call: Call, estimator: Estimator, *, money: bool) -> Estimate:
         """Return the estimated use of a call, or `NOTHING` if it is not an LLM call."""
-        state = state_of(call)
+        state = call.decision
+        if not isinstance(state, DecisionState):
+            state = state_of(call)
         known = state.estimate
         if known is not None and known[0] is estimator and known[1] >= money:
             return known[2]

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from breakloop.detect.counting import is_snoozed
 from breakloop.detect.stateful import DetectorSlot
+from breakloop.engine.decision_state import DecisionState
 from breakloop.engine.fold import absent, killed
 from breakloop.engine.metering import Meter
 from breakloop.engine.quarantine import NAME, Quarantine, held
@@ -62,24 +63,21 @@ class Planner:
 
     def plan(self, bundle: CompiledBundle, call: Call, now: float) -> Plan | Verdict:
         """Return what to commit, or the verdict if it does not depend on state."""
-        decision = call.decision
-        decision.tail_messages = bundle.tail_messages
+        call.decision = DecisionState(bundle.tail_messages, bundle.snoozed or None)
         profile = bundle.senders.find(call, now)
-        if bundle.kill_override_until <= now:
+        if bundle.kill_switches.keys and bundle.kill_override_until <= now:
             switch = bundle.kill_switches.find(call, now)
             if switch is not None:
                 return killed(switch, now)
         all_shadow = bundle.shadow_until > now
         project_id, project = self._descriptors.assign_project(call)
-        if self._quarantine:
+        if self._quarantine.by_key:
             verdict = self._held(call, project_id, now, all_shadow=all_shadow)
             if verdict is not None:
                 return verdict
         policies = bundle.routes.match(call.host, call.method, call.path) if bundle.policies else []
-        if bundle.snoozed:
-            decision.snoozed = bundle.snoozed
         plan = Plan(bundle, policies, [], [], now, project, profile)
-        if bundle.agents:
+        if bundle.agents.terms:
             agent = bundle.agents.find(self._descriptors.agent(call))
             if agent is not None:
                 absence = None if all_shadow else agent.presence.absent(now)

@@ -49,7 +49,7 @@ TTL_S: Final = 3600.0
 TRIES: Final = 3  # attempts after the first, when a window has changed in the meantime
 
 _new: Final = tuple.__new__  # builds a named tuple in half the time of calling its class
-_NOT_COMMITTED: Final = CommitResult([])
+_NO_FINDINGS: Final[Mapping[int, Op]] = {}
 
 
 # -- the procedure -----------------------------------------------------------------------------------------------------
@@ -67,22 +67,18 @@ class Decision:
         self._call = call
         self._plan = plan
         self._shared = shared  # other processes write to the same store
-        self._known: Mapping[int, Op] | None = None  # findings of an earlier commit, which this one repeats
+        self._known: Mapping[int, Op] = _NO_FINDINGS  # findings of an earlier commit, which this one repeats
         self.contended = False  # the windows changed too often and were not written
+        self._first: _FirstCommit | None = None
+        self._attempts = 0
         targets = find_windows(call, plan)
         if shared and call.identity.shard != plan.project and any(target.of_caller for target in targets):
             # With `shard_by: agent`, a window shared by several agents is in a different shard than the agent's own
             # state, so it is evaluated first, in a separate commit that charges nothing.
-            self._first: _FirstCommit | None = _FirstCommit([target for target in targets if not target.of_caller])
+            self._first = _FirstCommit([target for target in targets if not target.of_caller])
             targets = [target for target in targets if target.of_caller]
-        else:
-            self._first = None
-        self._begin(targets)
-
-    def _begin(self, targets: Sequence[WindowTarget]) -> None:
-        self._targets = targets
-        self._attempts = 0
-        self.keys = [targets[0].key] if len(targets) == 1 else list(dict.fromkeys([target.key for target in targets]))
+        self._targets: Sequence[WindowTarget] = targets
+        self.keys = unique_keys(targets)
 
     def evaluate(self, windows: Sequence[StoredWindow]) -> bool:
         """Run each detector on the call and its section of a window; set `ops` and `writes`. There is always something
@@ -111,8 +107,9 @@ class Decision:
                 found[number] = op
         state.windows = list(awaiting.items()) or None
         self.writes = self._changes(opened) if self._attempts <= TRIES else []
-        ops = plan.ops if self._first is None or self._first.result is not None else []
-        if self._known:
+        ops = plan.ops
+        if self._first is not None:
+            ops = [] if self._first.result is None else ops
             found = {**self._known, **found}
         self._findings = found
         self.ops = insert(ops, plan.slots, found) if found else ops
@@ -143,7 +140,8 @@ class Decision:
         if first.result is None:
             first.findings, first.result = self._findings, result
             self._known = _carry_over(self._findings, result)
-            self._begin(first.remaining)
+            self._targets, self.keys = first.remaining, unique_keys(first.remaining)
+            self._attempts = 0
             return False
         self.ops, self.result = _join(self._plan, first.findings, first.result, self._findings, self.ops, result)
         return True
@@ -265,7 +263,11 @@ def find_windows(call: Call, plan: Plan) -> list[WindowTarget]:
 
 def window_keys(call: Call, plan: Plan) -> list[str]:
     """Return the keys of the windows that a plan needs, without duplicates."""
-    return list(dict.fromkeys([target.key for target in find_windows(call, plan)]))
+    return unique_keys(find_windows(call, plan))
+
+
+def unique_keys(targets: Sequence[WindowTarget]) -> list[str]:
+    return [targets[0].key] if len(targets) == 1 else list(dict.fromkeys([target.key for target in targets]))
 
 
 def insert(ops: Sequence[Op], slots: Sequence[tuple[int, DetectorSlot]], findings: Mapping[int, Op]) -> list[Op]:

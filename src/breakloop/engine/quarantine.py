@@ -58,13 +58,13 @@ class HoldStore(Protocol):
 class Quarantine:
     """The holds in force in this process. Releasing a sender clears the state that was counted against it."""
 
-    __slots__ = ("_blocked", "_drop_keys", "_foreign", "_holds", "_publish", "_recent", "register")
+    __slots__ = ("_blocked", "_drop_keys", "_foreign", "_publish", "_recent", "by_key", "register")
 
     def __init__(self, drop: Callable[[Sequence[str]], None], publish: Publish) -> None:
         self._drop_keys = drop
         self.register: HoldStore | None = None
         self._publish = publish
-        self._holds: dict[Key, Hold] = {}
+        self.by_key: dict[Key, Hold] = {}
         self._foreign: set[Key] = set()  # made by another instance, which also publishes their end
         self._recent: dict[tuple[str, str], list[tuple[float, str]]] = {}  # agents killed, by project and caller
         # By project, caller and agent: the keys in which denied loops were counted, and until when each blocks.
@@ -74,11 +74,8 @@ class Quarantine:
         """Replace the function that clears state, for example to also clear a shared store."""
         self._drop_keys = drop
 
-    def __bool__(self) -> bool:
-        return bool(self._holds)
-
     def __len__(self) -> int:
-        return len(self._holds)
+        return len(self.by_key)
 
     def find(self, project: str, caller: str, agent: str, run: Callable[[], str], now: float) -> Hold | None:
         """Return the hold that applies to a sender: first by an operator, then on the agent, the caller and the run."""
@@ -88,7 +85,7 @@ class Quarantine:
         return found or self._live((RUN, project, caller, run()), now)
 
     def _live(self, key: Key, now: float) -> Hold | None:
-        hold = self._holds.get(key)
+        hold = self.by_key.get(key)
         if hold is None or hold.until > now:
             return hold
         self._end(hold, now, "its time is over")  # the agent still counts towards a hold on its caller
@@ -157,7 +154,7 @@ class Quarantine:
         binds, project, caller, last = key
         if binds != RUN:
             self._unblock(project, last, caller, now)
-        hold = self._holds.pop(key, None)
+        hold = self.by_key.pop(key, None)
         if hold is not None:
             self._foreign.discard(key)
             self._recent.pop((hold.project, hold.caller), None)
@@ -174,7 +171,7 @@ class Quarantine:
         return recent
 
     def _put(self, hold: Hold) -> None:
-        known = self._holds.get(hold.key)
+        known = self.by_key.get(hold.key)
         # The latest order of an operator always applies.
         if known is not None and known.until >= hold.until and hold.binds != NAME:
             return
@@ -184,9 +181,9 @@ class Quarantine:
         self._tell(AGENT_KILLED, hold, hold.since, hold.why, hold.by)
 
     def _set(self, hold: Hold) -> None:
-        if len(self._holds) >= HOLDS_MAX and hold.key not in self._holds:
+        if len(self.by_key) >= HOLDS_MAX and hold.key not in self.by_key:
             self._make_room(hold.since)
-        self._holds[hold.key] = hold
+        self.by_key[hold.key] = hold
         self._foreign.discard(hold.key)
 
     def release(
@@ -195,7 +192,7 @@ class Quarantine:
         """End the holds on an agent (of one caller or of all), on a caller or on a run. Returns the ended holds."""
         ended = [
             hold
-            for hold in self._holds.values()
+            for hold in self.by_key.values()
             if hold.project == project
             and (not agent or hold.agent == agent)
             and (not caller or hold.caller == caller)
@@ -210,14 +207,14 @@ class Quarantine:
 
     def sweep(self, now: float) -> None:
         """End expired holds, including those of senders that make no more requests."""
-        for hold in [hold for hold in self._holds.values() if hold.until <= now]:
+        for hold in [hold for hold in self.by_key.values() if hold.until <= now]:
             self._end(hold, now, "its time is over")
 
     def holds(self, now: float) -> list[Hold]:
-        return [hold for hold in self._holds.values() if hold.until > now]
+        return [hold for hold in self.by_key.values() if hold.until > now]
 
     def _end(self, hold: Hold, now: float, how: str, by: str = "") -> None:
-        del self._holds[hold.key]
+        del self.by_key[hold.key]
         self._clear(hold, now)
         elsewhere = hold.key in self._foreign and not by
         self._foreign.discard(hold.key)
@@ -237,12 +234,12 @@ class Quarantine:
         """Make room when many invented names fill the table: remove expired holds, or else the oldest that no operator
         made.
         """
-        over = [key for key, hold in self._holds.items() if hold.until <= now]
-        oldest = next((key for key, hold in self._holds.items() if hold.binds != NAME), next(iter(self._holds)))
+        over = [key for key, hold in self.by_key.items() if hold.until <= now]
+        oldest = next((key for key, hold in self.by_key.items() if hold.binds != NAME), next(iter(self.by_key)))
         if not over and self.register is not None:
-            self.register.ended([self._holds[oldest]], "")
+            self.register.ended([self.by_key[oldest]], "")
         for key in over or [oldest]:
-            del self._holds[key]
+            del self.by_key[key]
             self._foreign.discard(key)
 
     def _tell(self, name: str, hold: Hold, now: float, why: str, by: str) -> None:

@@ -261,21 +261,18 @@ class AgentTerms:
 class CompiledAgents:
     """The settings of agents, found by the agent's name or else by the longest pattern that matches."""
 
-    __slots__ = ("_named", "_prefixes")
+    __slots__ = ("_named", "_prefixes", "terms")
 
     def __init__(self, terms: Iterable[AgentTerms]) -> None:
-        made = list(terms)
-        self._named = {one.pattern: one for one in made if not one.pattern.endswith("*")}
-        patterns = [one for one in made if one.pattern.endswith("*")]
+        self.terms = tuple(terms)
+        self._named = {one.pattern: one for one in self.terms if not one.pattern.endswith("*")}
+        patterns = [one for one in self.terms if one.pattern.endswith("*")]
         self._prefixes = sorted(patterns, key=lambda one: len(one.pattern), reverse=True)
-
-    def __bool__(self) -> bool:
-        return bool(self._named or self._prefixes)
 
     @property
     def metered(self) -> bool:
         """Whether any of them makes charges that are corrected after the response."""
-        return any(one.metered for one in (*self._named.values(), *self._prefixes))
+        return any(one.metered for one in self.terms)
 
     def find(self, agent: str) -> AgentTerms | None:
         """Return the settings of an agent, or None."""

@@ -16,7 +16,7 @@ def test_what_is_said_of_agents() -> None:
         "idle": {"active": True},
     }
     made = world(bundle()).use(bundle(agents=agents)).agents
-    assert made
+    assert made.terms
 
     def kinds(agent: str) -> list[type]:
         terms = made.find(agent)
@@ -30,4 +30,4 @@ def test_what_is_said_of_agents() -> None:
 
 
 def test_without_agents_nobody_looks() -> None:
-    assert not world(bundle()).use(bundle()).agents
+    assert not world(bundle()).use(bundle()).agents.terms

@@ -23,5 +23,5 @@ def test_the_longest_pattern_holds_and_a_name_before_all() -> None:
 
 
 def test_nothing_said_and_nothing_metered() -> None:
-    assert not CompiledAgents([])
+    assert not CompiledAgents([]).terms
     assert not CompiledAgents([terms("*")]).metered

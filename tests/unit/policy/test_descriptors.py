@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from breakloop.clock import FakeClock
 from breakloop.dialects import registry
 from breakloop.dialects.base import ParsedBody
-from breakloop.model.call import UNREAD, Call, CallDecision
+from breakloop.engine.decision_state import DecisionState
+from breakloop.model.call import UNREAD, Call
 from breakloop.policy import descriptors
 from breakloop.policy.descriptors import ContextSettings, Descriptors, canonical_header, query_for_fingerprint
 from breakloop.policy.jwt import JwtKeys
@@ -217,7 +218,7 @@ def test_the_body_is_read_once() -> None:
     assert len(chat.tail) == 3
     assert context.chat(call) is chat
     more = chat_call()
-    more.decision = CallDecision()
+    more.decision = DecisionState()
     more.decision.tail_messages = 4
     wider = context.chat(more)
     assert wider is not None

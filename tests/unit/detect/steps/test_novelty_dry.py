@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from breakloop.detect.steps import novelty
-from breakloop.detect.steps.novelty import Novelty
+from breakloop.detect.steps.findings import Novelty
 from breakloop.detect.steps.window import SessionWindow, load
 from breakloop.model.call import Result, Step
 from tests.unit.detect.steps.stepping import LONG, PRINTER, called, hits, prints, spoken, state
