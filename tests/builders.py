@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+import pytest
+
 from breakloop.clock import FakeClock
 from breakloop.detect.counting import BuiltinLoopGuard
 from breakloop.dialects.denial import VerdictHeaders
@@ -78,6 +80,18 @@ def call(path: str = "/x", method: str = "GET", headers: Fields | None = None, *
     made = Call(method, path, headers=canonical(headers or {}), **more)
     made.decision = DecisionState()
     return made
+
+
+def decide_with(monkeypatch: pytest.MonkeyPatch, **fields: object) -> None:
+    """Every decision from now on has these values."""
+    create = DecisionState.__init__
+
+    def init(self: DecisionState, *given: Any) -> None:
+        create(self, *given)
+        for name, value in fields.items():
+            setattr(self, name, value)
+
+    monkeypatch.setattr(DecisionState, "__init__", init)
 
 
 def canonical(headers: Fields) -> dict[str, bytes]:

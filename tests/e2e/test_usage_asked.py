@@ -12,7 +12,7 @@ import pytest
 import uvloop
 from openai import AsyncOpenAI
 
-from breakloop.model.call import CLIENT_LEFT, CallDecision, Usage
+from breakloop.model.call import CLIENT_LEFT, Usage
 from breakloop.pricing.tokens import answer_tokens
 from breakloop.testing import Answer, StandInLLM, ThreadedLLM, call_tool, fail, say
 from tests.e2e.openai_calls import MODEL
@@ -24,11 +24,12 @@ ASKED = {"include_usage": True}
 WHAT = call_tool("read_file", {"path": "ä.txt"}, text='Let me see: "usage":null.').with_usage(120, 7, cached=64)
 
 Act = Callable[[Gateway, AsyncOpenAI, ThreadedLLM], Awaitable[None]]
+from tests.builders import decide_with
 
 
 @pytest.fixture
 def wanted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(CallDecision, "wants_usage", True)
+    decide_with(monkeypatch, wants_usage=True)
 
 
 def play(folder: Path, act: Act, *answers: Answer) -> None:
@@ -103,7 +104,7 @@ def test_the_bytes_are_those_of_a_stream_that_nobody_asked(
 ) -> None:
     """The same request with and without; also where the stream fails in the middle (D-1)."""
     plain = raw(tmp_path / "plain", answer)
-    monkeypatch.setattr(CallDecision, "wants_usage", True)
+    decide_with(monkeypatch, wants_usage=True)
     assert raw(tmp_path / "asked", answer) == plain
     assert plain.count(b"data: ") > 2
 

@@ -66,6 +66,8 @@ class DialectBody(Protocol):
 
     def chat(self, tail: int) -> Chat | None: ...
 
+    def newest_step(self) -> Step | None: ...
+
 
 class Parsed:
     """Results of parsing a request. Written by `policy.descriptors` and `dialects` only; None means not parsed yet."""

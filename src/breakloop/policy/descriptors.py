@@ -319,7 +319,7 @@ class Descriptors:
         """Return the newest step of an LLM request, or None for any other request."""
         known = call.parsed.step
         if known is None:
-            taken = self.taken(call)
+            taken = call.parsed.body if self.head(call) else None
             known = call.parsed.step = (taken.newest_step() if taken else None) or False
         return known or None
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from breakloop.gateway.connection import Phase
-from breakloop.model.call import CLIENT_LEFT, Answer, CallDecision, Usage
-from tests.builders import bundle, chat_body, policy, tail, user
+from breakloop.model.call import CLIENT_LEFT, Answer, Usage
+from tests.builders import bundle, chat_body, decide_with, policy, tail, user
 from tests.unit.dialects.recorded.shape import dump, events
 from tests.unit.gateway.fake_client import get, read_replies
 from tests.unit.gateway.fake_upstream import Proxy, answer, chunks, ok
@@ -33,7 +33,7 @@ ASKED = [*with_nulls(*PLAIN[:-1]), COUNTED, DONE]
 @pytest.fixture(autouse=True)
 def wanted(monkeypatch: pytest.MonkeyPatch) -> None:
     """A policy needs the count of every call."""
-    monkeypatch.setattr(CallDecision, "wants_usage", True)
+    decide_with(monkeypatch, wants_usage=True)
 
 
 @pytest.fixture
@@ -148,7 +148,7 @@ def test_who_asks_himself_or_needs_not_ask(proxy: Proxy, more: dict[str, Any]) -
 
 def test_nobody_asks_where_no_policy_needs_it(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bytes pass as they are (D-1)."""
-    monkeypatch.setattr(CallDecision, "wants_usage", False)
+    decide_with(monkeypatch, wants_usage=False)
     sent = request()
     proxy.send(sent)
     assert got(proxy)[1] == sent.partition(b"\r\n\r\n")[2]
@@ -226,7 +226,7 @@ def test_steering_and_asking_go_together() -> None:
 
 def test_the_stream_guard_cuts_a_rewritten_stream(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a proper end, and without what was asked for (LD-8)."""
-    monkeypatch.setattr(CallDecision, "guards_stream", 1)
+    decide_with(monkeypatch, guards_stream=1)
     proxy.send(request())
     proxy.upstream().says(answer("Transfer-Encoding: chunked", SSE))
     for one in with_nulls(*LOOP):

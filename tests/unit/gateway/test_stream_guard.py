@@ -16,7 +16,8 @@ from breakloop.engine.engine import Engine
 from breakloop.gateway.connection import Phase
 from breakloop.gateway.exchange import GuardedAnswer, read_response
 from breakloop.gateway.http_response import ResponseHead
-from breakloop.model.call import Answer, CallDecision, Chat
+from breakloop.model.call import Answer, Chat
+from tests.builders import decide_with
 from tests.unit.gateway.fake_client import read_replies
 from tests.unit.gateway.fake_upstream import FakeConnection, Proxy, answer, chunks
 from tests.unit.gateway.repeating import (
@@ -60,7 +61,7 @@ def test_a_guarded_stream_has_one_reader(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.fixture
 def guards(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """Guard every answer: 1 cuts, 2 only tells."""
-    return lambda value: monkeypatch.setattr(CallDecision, "guards_stream", value)
+    return lambda value: decide_with(monkeypatch, guards_stream=value)
 
 
 @pytest.fixture

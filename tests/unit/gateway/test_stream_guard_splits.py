@@ -10,7 +10,6 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from breakloop.gateway.connection import Phase
-from breakloop.model.call import CallDecision
 from tests.unit.gateway.fake_client import read_replies
 from tests.unit.gateway.fake_upstream import Proxy
 from tests.unit.gateway.repeating import CHUNKED_HEAD, LOOP, POLICY, UNIT, UNTIL_CLOSE_HEAD, asked, check_cut, chunked

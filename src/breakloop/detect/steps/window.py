@@ -219,13 +219,13 @@ class SessionWindow:
     def dump(self) -> bytes:
         calls, texts, tools, sketches = self.calls, self.texts, self.tools, self.sketches
         self.levels = self.level << 4 | self.reported_level
-        self.call_rows, self.text_rows = len(calls) // CALL.size, len(texts) // TEXT.size
-        self.tool_rows, self.sketch_rows = len(tools) // TOOL.size, len(sketches) // SKETCH_ROW.size
+        self.call_rows, self.text_rows = len(calls) // _CALL_SIZE, len(texts) // _TEXT_SIZE
+        self.tool_rows, self.sketch_rows = len(tools) // _TOOL_SIZE, len(sketches) // _SKETCH_SIZE
         self.line_count, self.mark_count, self.word_count = self.lines.count, self.marks.count, self.words.count
         return b"".join((
             _pack_head(self), self.ring, self.cycle_counts, self.tails,
-            calls, _ZEROS[len(calls) : CALLS * CALL.size], texts, _ZEROS[len(texts) : TEXTS * TEXT.size],
-            tools, _ZEROS[len(tools) : TOOLS * TOOL.size], sketches, _ZEROS[len(sketches) : SKETCHES * SKETCH_ROW.size],
+            calls, _ZEROS[len(calls) : _CALLS_SIZE], texts, _ZEROS[len(texts) : _TEXTS_SIZE],
+            tools, _ZEROS[len(tools) : _TOOLS_SIZE], sketches, _ZEROS[len(sketches) : _SKETCHES_SIZE],
             self.filters, self.evidence,
         ))  # fmt: skip
 
@@ -275,9 +275,11 @@ def _generate() -> tuple[_Unpack, _Unpack, Callable[[SessionWindow], bytes]]:
 
 
 _unpack_head, _unpack_floats, _pack_head = _generate()
+_CALL_SIZE, _TEXT_SIZE, _TOOL_SIZE, _SKETCH_SIZE = CALL.size, TEXT.size, TOOL.size, SKETCH_ROW.size
+_CALLS_SIZE, _TEXTS_SIZE = CALLS * _CALL_SIZE, TEXTS * _TEXT_SIZE
+_TOOLS_SIZE, _SKETCHES_SIZE = TOOLS * _TOOL_SIZE, SKETCHES * _SKETCH_SIZE
 _SIZES: Final = (
-    _HEAD.size, RING * 8, COUNTS.size, TAILS * 8, CALLS * CALL.size, TEXTS * TEXT.size, TOOLS * TOOL.size,
-    SKETCHES * SKETCH_ROW.size, 3 * BYTES,
+    _HEAD.size, RING * 8, COUNTS.size, TAILS * 8, _CALLS_SIZE, _TEXTS_SIZE, _TOOLS_SIZE, _SKETCHES_SIZE, 3 * BYTES,
 )  # fmt: skip
 _RING_AT, _COUNTS_AT, _TAILS_AT, _CALLS_AT, _TEXTS_AT, _TOOLS_AT, _SKETCHES_AT, _FILTERS_AT, _END = (
     sum(_SIZES[:at]) for at in range(1, 10)
