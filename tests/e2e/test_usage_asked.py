@@ -15,6 +15,7 @@ from openai import AsyncOpenAI
 from breakloop.model.call import CLIENT_LEFT, Usage
 from breakloop.pricing.tokens import answer_tokens
 from breakloop.testing import Answer, StandInLLM, ThreadedLLM, call_tool, fail, say
+from tests.builders import decide_with
 from tests.e2e.openai_calls import MODEL
 from tests.e2e.stage import Gateway, gateway, turns_until
 
@@ -24,7 +25,6 @@ ASKED = {"include_usage": True}
 WHAT = call_tool("read_file", {"path": "ä.txt"}, text='Let me see: "usage":null.').with_usage(120, 7, cached=64)
 
 Act = Callable[[Gateway, AsyncOpenAI, ThreadedLLM], Awaitable[None]]
-from tests.builders import decide_with
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from breakloop.gateway.connection import Phase
+from tests.builders import decide_with
 from tests.unit.gateway.fake_client import read_replies
 from tests.unit.gateway.fake_upstream import Proxy
 from tests.unit.gateway.repeating import CHUNKED_HEAD, LOOP, POLICY, UNIT, UNTIL_CLOSE_HEAD, asked, check_cut, chunked
@@ -23,7 +24,7 @@ DUE = next(number for number in range(4, 99, 4) if number * len(UNIT) >= 1200)  
 def guarded() -> Iterator[None]:
     """Every answer is."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(CallDecision, "guards_stream", 1)
+        decide_with(patch, guards_stream=1)
         yield
 
 
