@@ -200,7 +200,7 @@ def test_a_hook_loads_no_engine(backend: str) -> None:
         "breakloop.policy.cache",
     }
     assert ("http.client" in found) == (backend == "gateway")
-    assert ("breakloop.detect.steps.evaluator" in found) == (backend == "local")
+    assert ("breakloop.detect.steps.detector" in found) == (backend == "local")
 
 
 def test_a_wrapped_mcp_server_starts_without_an_engine() -> None:

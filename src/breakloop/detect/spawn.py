@@ -16,10 +16,9 @@ from typing import Final, NamedTuple
 
 from breakloop.detect.counting import CallReader, DetectorConfig
 from breakloop.detect.stateful import BLOCK, NOTHING, NOTICE, RUN_IDLE_S, Evaluation, StatefulDetector, caller_owner
-from breakloop.detect.steps.evaluator import weight_of
+from breakloop.detect.steps.detector import weight_of
 from breakloop.detect.steps.findings import Finding, times
-from breakloop.detect.steps.fingerprints import Digest, StepFingerprinter
-from breakloop.detect.steps.masks import folded, lowered, own, steady
+from breakloop.detect.steps.fingerprints import Digest, StepFingerprinter, folded, lowered, own, steady
 from breakloop.model.call import Call
 
 KIND: Final = "spawn"

@@ -16,7 +16,7 @@ from typing import Final
 from breakloop.detect.counting import CallReader, DetectorConfig
 from breakloop.detect.stateful import NOTHING, RUN_IDLE_S, Evaluation, StatefulDetector, agent_owner
 from breakloop.detect.steps import texts
-from breakloop.detect.steps.evaluator import weight_of
+from breakloop.detect.steps.detector import weight_of
 from breakloop.detect.steps.findings import times
 from breakloop.detect.steps.fingerprints import NONE, Digest, StepFingerprinter
 from breakloop.detect.steps.kinds import level

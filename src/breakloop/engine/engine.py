@@ -23,11 +23,10 @@ from breakloop.engine.activity import ActivityRecorder, Mark
 from breakloop.engine.breakers import Breakers, BreakerState
 from breakloop.engine.decision_state import PendingResult, Settlement, Ticket, pending_result, state_of
 from breakloop.engine.fold import ResultFolder, denial, no_bundle
-from breakloop.engine.hold_rules import HoldRules
 from breakloop.engine.metering import Meter, adjustable_charges
 from breakloop.engine.plan import Plan, Planner
 from breakloop.engine.procedure import AnswerUpdate, Decision, Procedure, window_keys
-from breakloop.engine.quarantine import Quarantine
+from breakloop.engine.quarantine import HoldRules, Quarantine
 from breakloop.errors import StateError
 from breakloop.limits.base import adjustments
 from breakloop.model.call import Answer, Call, Chat

@@ -12,7 +12,7 @@ from typing import Final
 
 from breakloop.detect.fingerprint import Fingerprinter
 from breakloop.detect.stateful import BLOCK, STOP
-from breakloop.detect.steps.evaluator import StepEvaluator
+from breakloop.detect.steps.detector import StepEvaluator
 from breakloop.detect.steps.fingerprints import ToolOptions
 from breakloop.detect.steps.kinds import StepsSettings
 from breakloop.dialects.steps import bounded

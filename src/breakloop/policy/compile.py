@@ -21,8 +21,7 @@ from breakloop.detect.run_steps import RunStepsLimit
 from breakloop.detect.simhash import SimhashDetector
 from breakloop.detect.spawn import SpawnDetector
 from breakloop.detect.stateful import DENYING, session_owner
-from breakloop.detect.steps.detector import StepsDetector
-from breakloop.detect.steps.evaluator import StepEvaluator
+from breakloop.detect.steps.detector import StepEvaluator, StepsDetector
 from breakloop.detect.steps.kinds import BY_NAME, NEVER, NORMAL
 from breakloop.detect.unnamed_sessions import UnnamedSessionsDetector
 from breakloop.dialects.content import canonical

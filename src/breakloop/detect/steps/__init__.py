@@ -5,7 +5,7 @@ This package does no I/O: `dialects` parse the steps, and the engine stores the 
 
 from __future__ import annotations
 
-from breakloop.detect.steps.evaluator import RequestContext, StepEvaluator
+from breakloop.detect.steps.detector import RequestContext, StepEvaluator
 from breakloop.detect.steps.fingerprints import ToolOptions
 from breakloop.detect.steps.kinds import PRESETS, StepsSettings
 

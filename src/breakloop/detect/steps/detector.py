@@ -1,15 +1,271 @@
-"""The detector of one `similarity: steps` block: evaluates the newest step of a call against its session's window."""
+"""The detector of a `similarity: steps` block.
+
+`StepEvaluator` evaluates one step against the window of its session; hooks use it without an engine. A step is counted
+once. Progress and new text of the user reset counts. `StepsDetector` applies it to the newest step of a call.
+"""
 
 from __future__ import annotations
 
+import zlib
+from collections.abc import Callable
 from typing import Final
 
+import msgspec
+
 from breakloop.detect.counting import CallReader, DetectorConfig, announced
-from breakloop.detect.stateful import BLOCK, NOTICE, DetectorSlot, Evaluation, StatefulDetector, session_owner
-from breakloop.detect.steps.evaluator import RequestContext, StepEvaluator
-from breakloop.detect.steps.window import awaits_answer
-from breakloop.model.call import Answer, Call
+from breakloop.detect.stateful import (
+    BLOCK,
+    NOTICE,
+    RUN_IDLE_S,
+    DetectorSlot,
+    Evaluation,
+    StatefulDetector,
+    session_owner,
+)
+from breakloop.detect.steps import novelty, repeats, streaks, texts
+from breakloop.detect.steps.findings import Finding, StepState
+from breakloop.detect.steps.fingerprints import NONE, Digest, StepFingerprinter, StepFingerprints, is_answer_elsewhere
+from breakloop.detect.steps.kinds import (
+    BY_NAME,
+    EVALUATED,
+    NAMES,
+    NEVER,
+    NO_CHOICE,
+    KindChoice,
+    StepsSettings,
+    choose,
+)
+from breakloop.detect.steps.window import (
+    COUNT_MAX,
+    EVIDENCE_MAX,
+    ID_MAX,
+    TAILS,
+    SessionWindow,
+    UnpackedWindows,
+    answered,
+    awaits_answer,
+    awaits_result,
+    failed,
+    find_row,
+    load,
+    readable,
+)
+from breakloop.model.call import Answer, Call, Step
 from breakloop.store.ops import Op
+
+SLOW_S: Final = 20.0
+SLOWER_S: Final = 60.0
+_POLL_WEIGHT: Final = 0.25
+_AMBIGUOUS_WEIGHT: Final = 0.25  # of a step that may belong to another conversation
+_HISTORY_MIN: Final = 2  # messages; the number of fewer shows nothing
+_ID_MIN: Final = 8  # shorter ids ("call_1", "0") are counters, not random: they are the same in each conversation
+
+
+def _no_system() -> str:
+    return ""
+
+
+class RequestContext(msgspec.Struct, frozen=True, gc=False):
+    """What the evaluator needs to know about a request besides its step."""
+
+    tracked: bool = False  # `answered` will be called with its answer
+    unnamed: bool = False  # the session is derived from how the conversation opens: starting over is another run
+    body: bytes = b""  # of an unnamed conversation, to find ids of its earlier steps
+    system: Callable[[], str] = _no_system  # model and system prompt; only called if there is a loop
+
+
+NO_CONTEXT: Final = RequestContext()
+
+
+class StepEvaluator:
+    """Evaluates steps of many sessions: all state is in their windows."""
+
+    __slots__ = ("_dry_max", "_fingerprinter", "_has_options", "_thresholds", "_unpacked", "_user_max")
+
+    def __init__(self, settings: StepsSettings, digest: Digest) -> None:
+        self._thresholds = settings.thresholds
+        self._has_options = bool(settings.tools)
+        self._fingerprinter = StepFingerprinter(digest, settings.tools)
+        self._unpacked = UnpackedWindows()
+        reached = [one for one in settings.thresholds["dry"] if one != NEVER]
+        self._dry_max = min(2 * max(reached, default=0.0) or COUNT_MAX, COUNT_MAX)
+        # What remains of these counts after new text of the user: some steps are left before a block.
+        self._user_max = {name: min(settings.thresholds[name][1] / 2, COUNT_MAX) for name in ("dry", "stagnation")}
+
+    def evaluate(self, data: bytes, step: Step, now: float, context: RequestContext = NO_CONTEXT) -> Evaluation:
+        """Evaluate a request's newest step; `data` is the packed window, b"" for a new session."""
+        window = self._unpacked.take(data)
+        if window.steps and now - window.last_at >= RUN_IDLE_S:
+            window = load(b"")
+        prints = self._fingerprinter.step(step)
+        tail = self._tail(step, prints)
+        users = self._users(prints) if prints.users else NONE
+        counted = window.tails.find(tail) >= 0 and find_row(window.tails, tail, 8) >= 0  # `in` takes twice the time
+        gap_s = now - window.last_at
+        weight = 1.0 if gap_s < SLOW_S or not window.steps else weight_of(gap_s)
+        if context.unnamed and window.steps:
+            if tail != window.tail and not (step.said or step.calls or step.results):
+                window, counted, weight = load(b""), False, 1.0  # from the first message: another run of the program
+            elif not counted and _is_foreign(window, step, context.body):
+                window.ambiguous_at, weight = now, _AMBIGUOUS_WEIGHT
+        if counted:
+            return self._evaluate_again(window, step, (tail, users), now, context)
+        found = self._findings(window, step, prints, now, weight, tracked=context.tracked)
+        choice = choose(self._thresholds, found) if found else NO_CHOICE
+        at = window.steps % TAILS * 8
+        window.tails[at : at + 8] = tail
+        window.steps += 1
+        window.last_at = window.storm_at = now
+        window.pending_repeats = window.forgiven_repeats = 0
+        window.tail, window.tail_users = tail, users
+        window.last_id = b""
+        if context.unnamed and step.call_ids:
+            first = step.call_ids[0].encode("utf-8", "surrogatepass")
+            window.last_id = first if _ID_MIN <= len(first) <= ID_MAX else b""
+        return self._report(window, step, choice, now, context)
+
+    def answered(self, data: bytes, answer: Answer) -> bytes:
+        """Return the packed window after an answer; the same object if nothing changed. Copies of the answer's text are
+        not new later. A request that failed is not a loop when it is sent again."""
+        if not readable(data):
+            return data
+        if answer.failed:
+            return failed(data, streaks.FORGIVEN_MAX)
+        if not answer.text:
+            return answered(data, NONE, ())
+        if awaits_result(data):
+            key = self._fingerprinter.incoming(answer.text, result=True).key
+            return answered(data, key, novelty.result_marks(key))
+        key = self._fingerprinter.incoming(answer.text).key
+        return answered(data, key, novelty.marks(key))
+
+    def _findings(
+        self, window: SessionWindow, step: Step, prints: StepFingerprints, now: float, weight: float, *, tracked: bool
+    ) -> list[Finding]:
+        pairs = prints.pairs
+        exempt = shown_again = bool(pairs) and _is_shown_again(window, step, prints)
+        if self._has_options and pairs:
+            exempt = shown_again or all(pair.tool.options.exempt for pair in pairs)
+            if all(pair.tool.options.poll for pair in pairs):
+                weight = min(weight, _POLL_WEIGHT)
+        changed = False
+        for pair in pairs:
+            if pair.changes and not pair.failed and repeats.is_new(window, pair):
+                changed = True
+        new = novelty.compare(window, step, prints, self._fingerprinter.seed, weight, self._dry_max)
+        if new.news and step.users and not step.calls and not step.results:
+            self._reset_for_user(window, step)
+        known = texts.known_texts(window, prints)
+        state = StepState(window, step, prints, self._fingerprinter, new, known, now, weight, tracked)
+        found: list[Finding] = []
+        for evaluate in EVALUATED[exempt, bool(step.users)]:
+            found += evaluate(state)
+        if exempt:
+            window.storm = 0.0
+            if shown_again:
+                repeats.add_last_step(window)
+        if changed:
+            streaks.halve_stagnation(window)
+            window.epoch = window.epoch + 1 & 0xFFFF
+        return found
+
+    def _reset_for_user(self, window: SessionWindow, step: Step) -> None:
+        """Reset counts, because there is new text of the user."""
+        if not step.said:
+            window.texts.clear()  # another task from its beginning, which may lead to the same questions
+        window.answer_count = 0.0
+        window.epoch = window.epoch + 1 & 0xFFFF
+        repeats.reset_cycles(window)
+        window.error_bits = 0
+        window.unknown_tools = window.near_count = 0.0
+        window.dry = min(window.dry, self._user_max["dry"])
+        streaks.limit_stagnation(window, self._user_max["stagnation"])
+
+    def _tail(self, step: Step, prints: StepFingerprints) -> bytes:
+        """Return what identifies a step: the ids of its calls, or else what it contains and its position."""
+        ids = step.call_ids
+        if not step.calls and is_answer_elsewhere(step):  # all there is with `previous_response_id`
+            ids = tuple([one.call_id for one in step.results])
+        of = self._fingerprinter.of
+        if ids and len(min(ids, key=len)) >= _ID_MIN:
+            return of(b"ids", "\0".join(ids).encode("utf-8", "surrogatepass"))
+        counted = b"" if step.calls else "\0".join(ids).encode("utf-8", "surrogatepass")
+        return of(step.messages.to_bytes(4, "little"), prints.said, prints.round, *prints.users, counted)
+
+    def _users(self, prints: StepFingerprints) -> bytes:
+        users = prints.users
+        return users[0] if len(users) == 1 else self._fingerprinter.of(*users)
+
+    def _evaluate_again(
+        self, window: SessionWindow, step: Step, tail: tuple[bytes, bytes], now: float, context: RequestContext
+    ) -> Evaluation:
+        """Evaluate a step that was counted before. It is no new step, but if it is the newest one and there is a loop,
+        it gets the same evaluation again. With another system prompt or other tools, a different program sent it: an
+        LLM judge, a summary. With another size, the history is different: one question about each item of a list."""
+        other = tail != (window.tail, window.tail_users) or step.size != window.size
+        if other or (window.level and _sender(step, context) != window.tail_sender):
+            return Evaluation(self._unpacked.keep(window))
+        choice = choose(self._thresholds, streaks.storm(window, now, context.tracked))
+        if choice.level > window.level:
+            return self._report(window, step, choice, now, context)
+        if not window.level:
+            return Evaluation(self._unpacked.keep(window))
+        evidence, identity = window.evidence.decode(errors="ignore"), window.identity.hex()
+        packed, kind, ambiguous = self._unpacked.keep(window), NAMES[window.kind], _is_ambiguous(window, now)
+        return Evaluation(packed, window.level, kind, evidence, identity, False, window.hits, ambiguous)
+
+    def _report(
+        self, window: SessionWindow, step: Step, choice: KindChoice, now: float, context: RequestContext
+    ) -> Evaluation:
+        finding = choice.finding
+        window.level = choice.level
+        if finding is None:
+            window.kind, window.evidence = 0, b""
+            return Evaluation(self._unpacked.keep(window))
+        identity = self._fingerprinter.of(b"loop", finding.key)
+        known = identity == window.identity
+        fresh = not known or choice.level > window.reported_level or finding.hits >= 2 * window.reported_hits
+        if fresh:
+            window.reported_hits, window.reported_level = min(finding.hits, COUNT_MAX), choice.level
+        window.identity, window.kind = identity, BY_NAME[finding.kind].id
+        window.hits = min(finding.hits, COUNT_MAX)
+        evidence = finding.evidence.encode()[:EVIDENCE_MAX].decode(errors="ignore")
+        window.evidence = evidence.encode()
+        window.tail_sender = _sender(step, context)
+        packed, ambiguous = self._unpacked.keep(window), _is_ambiguous(window, now)
+        return Evaluation(packed, choice.level, finding.kind, evidence, identity.hex(), fresh, window.hits, ambiguous)
+
+
+def weight_of(gap_s: float) -> float:
+    """Return the weight of a repeat by the time since the last step: slow polling is tolerated for long."""
+    return 1.0 if gap_s < SLOW_S else 0.5 if gap_s < SLOWER_S else 0.25
+
+
+def _sender(step: Step, context: RequestContext) -> bytes:
+    """Return four bytes that stand for model, system prompt and the declared tools."""
+    names = "\0".join([context.system(), *sorted(set(step.tools))])
+    return zlib.crc32(names.encode("utf-8", "surrogatepass")).to_bytes(4, "little")
+
+
+def _is_foreign(window: SessionWindow, step: Step, body: bytes) -> bool:
+    """Tell whether a conversation does not continue the last step: two that open alike share a window. It has not
+    grown, and does not contain the id of that step. A client that only sends the last messages looks the same."""
+    if step.messages > window.messages or step.messages < _HISTORY_MIN or is_answer_elsewhere(step):
+        return False
+    if step.size * 2 < window.size:
+        return False  # the context was cut
+    return not window.last_id or body.rfind(window.last_id) < 0
+
+
+def _is_shown_again(window: SessionWindow, step: Step, prints: StepFingerprints) -> bool:
+    """Tell whether the calls are those of the last step, at the same position, and only text of the user is new:
+    examples before each item of a batch. Not every API has ids that would show it."""
+    return bool(step.users) and step.messages <= window.messages and prints.round == repeats.last_step(window)
+
+
+def _is_ambiguous(window: SessionWindow, now: float) -> bool:
+    return bool(window.ambiguous_at) and now - window.ambiguous_at < RUN_IDLE_S
+
 
 OVERLAP: Final = "only noted, because unnamed conversations of this caller overlap (send X-Agent-Session)"
 AMBIGUOUS: Final = "only noted, because two unnamed conversations go by one name (send X-Agent-Session)"

@@ -23,9 +23,10 @@ from breakloop.detect.steps.fingerprints import (
     CallResult,
     StepFingerprints,
     is_answer_elsewhere,
+    lowered,
+    shape,
     tells,
 )
-from breakloop.detect.steps.masks import lowered, shape
 from breakloop.detect.steps.window import CAPACITY, COUNT_MAX, AgedFilter, SessionWindow
 from breakloop.model.call import Step
 

@@ -9,8 +9,7 @@ from typing import Final, Protocol
 import xxhash
 
 from breakloop.detect.steps.findings import Finding, StepState, times
-from breakloop.detect.steps.fingerprints import NONE, RUNS, StepFingerprinter, StepFingerprints
-from breakloop.detect.steps.masks import folded, own
+from breakloop.detect.steps.fingerprints import NONE, RUNS, StepFingerprinter, StepFingerprints, folded, own
 from breakloop.detect.steps.novelty import is_answer
 from breakloop.detect.steps.window import COUNT_MAX, TEXT, TEXTS, SessionWindow, find_row
 from breakloop.model.call import Step

@@ -9,8 +9,7 @@ import pytest
 from msgspec.structs import replace as changed
 
 from breakloop.detect.stateful import Detection, Evaluation
-from breakloop.detect.steps.detector import AMBIGUOUS, CUT_STREAM, OVERLAP, REPORT_STREAM, StepsDetector
-from breakloop.detect.steps.evaluator import RequestContext
+from breakloop.detect.steps.detector import AMBIGUOUS, CUT_STREAM, OVERLAP, REPORT_STREAM, RequestContext, StepsDetector
 from breakloop.detect.steps.window import load
 from breakloop.model.call import Answer, Step
 from breakloop.store.ops import CountFingerprint, Observation

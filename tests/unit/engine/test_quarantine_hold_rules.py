@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from breakloop.engine.hold_rules import HoldRules
+from breakloop.engine.quarantine import HoldRules
 from breakloop.model.verdict import Verdict
 from breakloop.policy.descriptors import ContextSettings
 from breakloop.store.limit_ops import BucketSpec, BudgetSpec, ChargeBudget, TakeTokens

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from breakloop.engine.window_cache import RemoteWindowCache
+from breakloop.engine.remote import RemoteWindowCache
 from breakloop.store.ops import StoredWindow, WindowWrite
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from breakloop.detect.stateful import RUN_IDLE_S, Evaluation
-from breakloop.detect.steps.evaluator import RequestContext, StepEvaluator
+from breakloop.detect.steps.detector import RequestContext, StepEvaluator
 from breakloop.detect.steps.fingerprints import ToolOptions
 from breakloop.detect.steps.kinds import NORMAL, StepsSettings
 from breakloop.detect.steps.window import load

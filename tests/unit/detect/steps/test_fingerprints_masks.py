@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from breakloop.detect.steps.masks import compact, folded, loose, lowered, own, shape, steady, words
+from breakloop.detect.steps.fingerprints import compact, folded, loose, lowered, own, shape, steady, words
 
 
 @pytest.mark.parametrize(("text", "masked"), [

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from breakloop.detect.stateful import Evaluation
-from breakloop.detect.steps.evaluator import RequestContext, StepEvaluator
+from breakloop.detect.steps.detector import RequestContext, StepEvaluator
 from breakloop.detect.steps.kinds import StepsSettings
 from breakloop.detect.steps.window import load
 from breakloop.model.call import Result, Step, ToolCall
