@@ -19,7 +19,6 @@ from breakloop.errors import StateError
 from breakloop.gateway.admission import Admission, DebugSessions
 from breakloop.gateway.decision import DecisionHandler, ReportedResults
 from breakloop.gateway.http_request import Reply, Request
-from breakloop.gateway.reported_results import ReportedResults
 from breakloop.model.call import Call
 from breakloop.model.events import Event
 from breakloop.model.verdict import Verdict
