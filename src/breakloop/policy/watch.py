@@ -24,6 +24,7 @@ from breakloop.model.events import BUNDLE_EXPIRED, BUNDLE_LOADED, BUNDLE_REJECTE
 from breakloop.policy.load import BundleBytes, BundleDocument, LoadedBundle, Stamp, canonical, load_fetched, load_text
 from breakloop.policy.signing import SignatureError, Verifier
 from breakloop.policy.sources import BundleOrigin
+from breakloop.store.data_dir import write_whole
 
 _FORMAT = 1
 
@@ -56,7 +57,13 @@ class LastGood:
         if fetched is not None and fetched.signature:
             copy["signed"] = _signed(fetched)
         try:
-            _write_whole(self.path, json.dumps(copy, indent=1).encode())
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            write_whole(self.path, json.dumps(copy, indent=1).encode())
+            folder = os.open(self.path.parent, os.O_RDONLY)
+            try:
+                os.fsync(folder)  # so that the new file is there even after a power failure
+            finally:
+                os.close(folder)
         except OSError as error:
             return error.strerror or str(error)
         return ""
@@ -117,25 +124,6 @@ def _read_signed(signed: Any) -> BundleBytes:
     if not documents or (len(documents) > 1 and not directory):
         raise ValueError("documents")
     return BundleBytes(documents, (), str(signed["signature"]), directory=directory)
-
-
-def _write_whole(path: Path, content: bytes) -> None:
-    """Replace a file at once: readers see the old one or the new one, even after a power failure."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    beside = path.with_suffix(f".{os.getpid()}.tmp")
-    try:
-        with beside.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 _PATIENCE_S: Final = 0.9  # how long a source that keeps changing may be unreadable before this is reported
