@@ -29,6 +29,8 @@ class AgentContext(NamedTuple):
 
     def headers(self) -> dict[str, str]:
         """Return the names as header fields. Header values have to be ASCII, so other characters are escaped."""
+        if self == UNNAMED:  # most calls
+            return {}
         named = ((AGENT_HEADER, self.agent), (SESSION_HEADER, self.session))
         return {header: value for header, name in named if name and (value := _ascii(name))}
 

@@ -127,6 +127,8 @@ class Run:
     async def _before_tool(self, io: IO, name: str, arguments: Any) -> Decision:
         """Decide about a tool call that is about to be made. Only a call that was blocked is checked; if the decision
         denies it, do not make it."""
+        if not self._blocked:
+            return Decision()
         key = name, arguments_text(arguments)
         result = self._blocked.get(key)
         if result is None:
