@@ -118,14 +118,13 @@ def _answer(
     call = claude_code.call_digest((event.tool, event.arguments_text), secret)
     if backend is None:
         decision = session.before(call, now)
-        return claude_code.before_answer(decision, session.strikes, options.stop_after), decision
-    if event.kind == claude_code.PROMPT:
+    elif event.kind == claude_code.PROMPT:
         session.unblock()
         decision = backend.decide(session, event, now)
-        return claude_code.prompt_answer(decision), decision
-    decision = backend.decide(session, event, now)
-    session.after(call, decision, now)
-    return claude_code.after_answer(event.kind, decision, session.strikes, options.stop_after), decision
+    else:
+        decision = backend.decide(session, event, now)
+        session.after(call, decision, now)
+    return claude_code.answer_to(event.kind, decision, session.strikes, options.stop_after), decision
 
 
 def _backend(options: HookOptions, secret: bytes) -> HookBackend:

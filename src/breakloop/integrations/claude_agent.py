@@ -64,14 +64,14 @@ class ClaudeHooks:
         run = self._toolkit.run_for(AgentContext(self._agent, event.owner))
         if event.kind == claude_code.PROMPT:
             self._strikes.pop(event.owner, None)
-            return claude_code.prompt_answer(await run.astep(user=event.prompt))
+            return claude_code.answer_to(event.kind, await run.astep(user=event.prompt))
         if event.kind == claude_code.BEFORE:
             decision = await run.abefore_tool(event.tool, event.arguments)
-            return claude_code.before_answer(decision, self._count(event, decision), self._stop_after)
-        if event.kind not in {claude_code.AFTER, claude_code.FAILED}:
+        elif event.kind in {claude_code.AFTER, claude_code.FAILED}:
+            decision = await run.aafter_tool(event.tool, event.arguments, event.outcome)
+        else:
             return {}
-        decision = await run.aafter_tool(event.tool, event.arguments, event.outcome)
-        return claude_code.after_answer(event.kind, decision, self._count(event, decision), self._stop_after)
+        return claude_code.answer_to(event.kind, decision, self._count(event, decision), self._stop_after)
 
     def _count(self, event: HookEvent, decision: Decision) -> int:
         """Return the blocks in a row. A step without any finding ends the row."""

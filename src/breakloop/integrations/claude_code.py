@@ -122,12 +122,8 @@ def response_text(response: Any) -> str:
         return response
     if isinstance(response, dict):
         if isinstance(response.get("stdout"), str):
-            parts = [
-                response["stdout"],
-                _text(response, "stderr"),
-                "(interrupted)" if response.get("interrupted") else "",
-            ]
-            return "\n".join(filter(None, parts))
+            interrupted = "(interrupted)" if response.get("interrupted") else ""
+            return "\n".join(filter(None, (response["stdout"], _text(response, "stderr"), interrupted)))
         if isinstance(response.get("content"), list):
             response = response["content"]
     if isinstance(response, list) and all(isinstance(block, dict) for block in response):
@@ -135,32 +131,18 @@ def response_text(response: Any) -> str:
     return _json(_steady(response))
 
 
-def before_answer(decision: Decision, strikes: int, stop_after: int = STOP_AFTER) -> Json:
-    """Return the answer to `PreToolUse`: a blocked call is denied, and the model reads why."""
-    if decision.allowed:
+def answer_to(kind: str, decision: Decision, strikes: int = 0, stop_after: int = STOP_AFTER) -> Json:
+    """Return the answer to an event. Before a call, a denial blocks it; after it, the model reads what it repeats."""
+    if kind == PROMPT:  # a person may repeat a prompt, but not continue a run that is held
+        return {} if decision.allowed or decision.is_loop else {"decision": "block", "reason": decision.notice}
+    if decision.allowed and (kind == BEFORE or not decision.notice):
         return {}
-    denied = {
-        "hookEventName": BEFORE,
-        "permissionDecision": "deny",
-        "permissionDecisionReason": decision.notice,
-    }
-    return {**_stopped(decision, strikes, stop_after), "hookSpecificOutput": denied}
-
-
-def after_answer(kind: str, decision: Decision, strikes: int, stop_after: int = STOP_AFTER) -> Json:
-    """Return the answer to `PostToolUse` or `PostToolUseFailure`: the model reads what it repeats."""
-    if decision.allowed and not decision.notice:
-        return {}
-    context = {"hookEventName": kind, "additionalContext": marked(decision.notice)}
+    if kind == BEFORE:
+        output = {"permissionDecision": "deny", "permissionDecisionReason": decision.notice}
+    else:
+        output = {"additionalContext": marked(decision.notice)}
     stopped = {} if decision.allowed else _stopped(decision, strikes, stop_after)
-    return {**stopped, "hookSpecificOutput": context}
-
-
-def prompt_answer(decision: Decision) -> Json:
-    """Return the answer to `UserPromptSubmit`: a person may repeat a prompt, but not continue a run that is held."""
-    if decision.allowed or decision.is_loop:
-        return {}
-    return {"decision": "block", "reason": decision.notice}
+    return {**stopped, "hookSpecificOutput": {"hookEventName": kind, **output}}
 
 
 def shadow_answer(answer: Json) -> Json:

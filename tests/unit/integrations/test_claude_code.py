@@ -60,22 +60,23 @@ def test_what_a_tool_answered(response: object, text: str) -> None:
 
 def test_a_healthy_agent_is_untouched() -> None:
     """No answer at all (P-3)."""
-    assert claude_code.before_answer(Decision(), 0) == {}
-    assert claude_code.after_answer(AFTER, Decision(), 0) == {}
-    assert claude_code.prompt_answer(Decision()) == {}
+    assert claude_code.answer_to(BEFORE, Decision(), 0) == {}
+    assert claude_code.answer_to(BEFORE, WARNED, 0) == {}
+    assert claude_code.answer_to(AFTER, Decision(), 0) == {}
+    assert claude_code.answer_to(PROMPT, Decision()) == {}
 
 
 def test_a_note_for_the_model() -> None:
     """As context behind the result (LD-5)."""
     for kind in (AFTER, FAILED):
-        assert claude_code.after_answer(kind, WARNED, 0) == {
+        assert claude_code.answer_to(kind, WARNED, 0) == {
             "hookSpecificOutput": {"hookEventName": kind, "additionalContext": NOTE}
         }
 
 
 def test_a_blocked_call_is_denied() -> None:
     """With the reason, which the model reads (P-3)."""
-    assert claude_code.before_answer(DENIED, 1) == {
+    assert claude_code.answer_to(BEFORE, DENIED, 1) == {
         "hookSpecificOutput": {
             "hookEventName": BEFORE,
             "permissionDecision": "deny",
@@ -88,8 +89,8 @@ def test_a_blocked_call_is_denied() -> None:
 def test_a_model_that_goes_on_is_stopped(strikes: int, stop_after: int, stops: bool) -> None:
     """After so many blocks in a row the run ends, before a call and behind one (P-3)."""
     for answer in (
-        claude_code.before_answer(DENIED, strikes, stop_after),
-        claude_code.after_answer(AFTER, DENIED, strikes, stop_after),
+        claude_code.answer_to(BEFORE, DENIED, strikes, stop_after),
+        claude_code.answer_to(AFTER, DENIED, strikes, stop_after),
     ):
         assert (answer.get("continue") is False) is stops
         assert ("stopReason" in answer) is stops
@@ -97,24 +98,27 @@ def test_a_model_that_goes_on_is_stopped(strikes: int, stop_after: int, stops: b
 
 def test_what_is_no_loop_stops_at_once() -> None:
     """Nothing that the model does would help (K-2)."""
-    assert claude_code.after_answer(AFTER, KILLED, 1)["continue"] is False
-    assert claude_code.before_answer(KILLED, 1)["continue"] is False
-    assert claude_code.prompt_answer(KILLED) == {"decision": "block", "reason": "Stopped by an operator. (kill_switch)"}
+    assert claude_code.answer_to(AFTER, KILLED, 1)["continue"] is False
+    assert claude_code.answer_to(BEFORE, KILLED, 1)["continue"] is False
+    assert claude_code.answer_to(PROMPT, KILLED) == {
+        "decision": "block",
+        "reason": "Stopped by an operator. (kill_switch)",
+    }
 
 
 def test_people_may_repeat_themselves() -> None:
     """A prompt is never blocked as a loop (LD-4)."""
-    assert claude_code.prompt_answer(DENIED) == {}
-    assert claude_code.prompt_answer(WARNED) == {}
+    assert claude_code.answer_to(PROMPT, DENIED) == {}
+    assert claude_code.answer_to(PROMPT, WARNED) == {}
 
 
 @pytest.mark.parametrize(
     ("answer", "does"),
     [
-        (claude_code.after_answer(AFTER, WARNED, 0), "tell"),
-        (claude_code.before_answer(DENIED, 1), "block"),
-        (claude_code.before_answer(DENIED, 3), "stop"),
-        (claude_code.prompt_answer(KILLED), "block"),
+        (claude_code.answer_to(AFTER, WARNED, 0), "tell"),
+        (claude_code.answer_to(BEFORE, DENIED, 1), "block"),
+        (claude_code.answer_to(BEFORE, DENIED, 3), "stop"),
+        (claude_code.answer_to(PROMPT, KILLED), "block"),
     ],
 )
 def test_in_shadow_only_the_person_is_told(answer: dict[str, Any], does: str) -> None:
