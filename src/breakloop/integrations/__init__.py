@@ -11,8 +11,8 @@ How to write one, in one new file:
 4. Use the form that fits the framework's hooks:
    - it calls you before and after a tool: `run = toolkit.run_for(context)`, then `run.before_tool(name, arguments)` and
      `run.after_tool(name, arguments, result)`. They decide, wait for throttles, and block a repeated call (`mcp`);
-   - it lets you wrap a model or tool call: `toolkit.call(GuardedCall(...), make)` with a request that `chat_call` or
-     `tool_call` builds (`langchain`);
+   - it lets you wrap a model or tool call: `toolkit.call(GuardedCall(...), make)`, or `toolkit.wrap` for a function,
+     with a request that `chat_call` or `tool_call` builds (`langchain`);
    - it sends HTTP: `breakloop.sdk.http` (`httpx`, `asgi`).
    Methods that begin with `a` are the same on an event loop.
 5. Show the decision: `decision.notice` is what the model should read, `denial_details(decision)` what the program may

@@ -1,5 +1,6 @@
 """`Core`: asks a backend, counts and logs what fails, and lets the program go on. The same procedure runs blocking or
-on an event loop: it is written once as a coroutine over `IO`, and `run_blocking` drives it where nothing may suspend.
+on an event loop: it is written once as a coroutine over `IO`, of which `both` makes two methods. `run_blocking` drives
+it where nothing may suspend.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ import http.client
 import json
 import re
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, ClassVar, Final, TypeVar
 from urllib.parse import urlsplit
 
@@ -52,11 +53,10 @@ class RemoteBackend:
         if not usable:
             raise SettingsError("url: is not the URL of a decision service; use for example http://127.0.0.1:8787")
         self.where = f"{at.scheme}://{at.netloc.rpartition('@')[2]}{at.path}"
-        self._connection_class = http.client.HTTPSConnection if at.scheme == "https" else http.client.HTTPConnection
-        self._host, self._port = at.hostname or "", at.port
+        connection = http.client.HTTPSConnection if at.scheme == "https" else http.client.HTTPConnection
+        self._connect = partial(connection, at.hostname or "", at.port, timeout=timeout_s)
         self._base = at.path.rstrip("/")
         self._token = token
-        self._timeout_s = timeout_s
         self._idle: list[http.client.HTTPConnection] = []
 
     def decide(self, call: Call) -> Decision:
@@ -126,9 +126,6 @@ class RemoteBackend:
         else:
             connection.close()
         return response.status, fields, content
-
-    def _connect(self) -> http.client.HTTPConnection:
-        return self._connection_class(self._host, self._port, timeout=self._timeout_s)
 
 
 def decision_from_response(status: int, headers: Mapping[str, str], body: bytes, call: Call | None = None) -> Decision:
