@@ -198,11 +198,6 @@ class Outbox:
             one["next_at"] = one["next_at"] if one["state"] == WAITING else None
         return found
 
-    def counts(self) -> dict[str, int]:
-        """Return how many deliveries are in each state."""
-        sql = "SELECT state, count(*) FROM delivery GROUP BY state"
-        return dict(self._database.run(lambda file: file.execute(sql).fetchall()))
-
     def purge(self, now: float) -> None:
         """Delete old deliveries that ended, and those beyond the number that is kept."""
         old = "DELETE FROM delivery WHERE state = ? AND ended_at < ?"

@@ -335,13 +335,6 @@ class Alerts:
             for rule in self._router.rules
         ]
 
-    def counts(self) -> Mapping[str, int]:
-        """Return how many deliveries are in each state, and how many were dropped; for metrics."""
-        states = {"waiting": 0, "delivered": 0, "failed": 0}
-        with suppress(StateError):  # the file has reported it
-            states |= self._outbox.counts()
-        return states | {"dropped": self._outbox.dropped, "lost": self._queue.lost}
-
     def _targets(self) -> list[str]:
         hooks = [one.id for one in self._webhooks.all() if not one.disabled]
         return hooks + [TARGET + name for name in self._config.targets]

@@ -29,14 +29,13 @@ Job = tuple[str, Callable[[], Awaitable[None]]]
 class EventBus:
     """A queue of events. Any thread may publish; one consumer takes them."""
 
-    __slots__ = ("_append", "_most", "_waiting", "dropped", "passed")
+    __slots__ = ("_append", "_most", "_waiting", "dropped")
 
     def __init__(self, most: int = QUEUE_MAX) -> None:
         self._waiting: deque[Event] = deque()
         self._append = self._waiting.append
         self._most = most
         self.dropped = 0
-        self.passed = 0  # taken since the start
 
     def __call__(self, event: Event) -> None:
         """Queue an event, or count it as dropped."""
@@ -51,9 +50,7 @@ class EventBus:
     def take(self, most: int = BATCH) -> list[Event]:
         """Remove and return the oldest events."""
         waiting = self._waiting
-        taken = [waiting.popleft() for _ in range(min(most, len(waiting)))]
-        self.passed += len(taken)
-        return taken
+        return [waiting.popleft() for _ in range(min(most, len(waiting)))]
 
     def flush(self, now: float, *, everything: bool = False) -> None:
         """Do nothing: an `EventSink` can be flushed."""
@@ -75,7 +72,6 @@ class EventListener:
         self._tries = 0
         self._delivering: asyncio.Task[bool] | None = None  # the batch that is being delivered
         self.dropped = 0
-        self.failed = 0  # batches that raised
 
     def put(self, events: Sequence[Event]) -> None:
         """Queue events until the next turn."""
@@ -116,7 +112,6 @@ class EventListener:
         return True
 
     def _failed(self, batch: list[Event]) -> None:
-        self.failed += 1
         self._tries += 1
         if self._tries >= _TRIES:
             self._tries = 0
@@ -218,7 +213,6 @@ class LiveEvents:
         self._readers: WeakSet[Subscription] = WeakSet()
         self._most = most
         self._queue_max = queue_max
-        self.refused = 0
 
     def __len__(self) -> int:
         return len(self._readers)
@@ -229,7 +223,6 @@ class LiveEvents:
         With too many readers, the subscription is closed at once.
         """
         if len(self._readers) >= self._most:
-            self.refused += 1
             return Subscription(self._queue_max, closed=True)
         subscription = Subscription(self._queue_max)
         self._readers.add(subscription)

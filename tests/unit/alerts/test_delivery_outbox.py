@@ -28,6 +28,10 @@ def entry(body: str, key: str = "", target: str = "t", *, critical: bool = True)
     return OutboxEntry(target, "loop.detected", body, key, critical)
 
 
+def states(outbox: Outbox) -> list[str]:
+    return sorted(one["state"] for one in outbox.recent(100))
+
+
 def due(outbox: Outbox, now: float = NOW, busy: tuple[int, ...] = (), most: int = 10) -> list[str]:
     return [one.body for one in outbox.due("t", now, busy, most)[0]]
 
@@ -116,7 +120,7 @@ def test_what_people_see(outbox: Outbox) -> None:
     )
     assert (delivered["state"], delivered["attempts"], delivered["webhook"]) == ("delivered", 1, "t")
     assert len(outbox.recent(2)) == 2
-    assert outbox.counts() == {"waiting": 1, "failed": 1, "delivered": 1}
+    assert states(outbox) == ["delivered", "failed", "waiting"]
 
 
 def test_what_was_delivered_is_not_kept(outbox: Outbox, database: AlertDatabase) -> None:
@@ -129,9 +133,9 @@ def test_what_was_delivered_is_not_kept(outbox: Outbox, database: AlertDatabase)
         ("",),
         ("b",),
     ]
-    for days, states in ((6, {"delivered": 1, "failed": 1}), (8, {"failed": 1}), (31, {})):
+    for days, kept in ((6, ["delivered", "failed"]), (8, ["failed"]), (31, [])):
         outbox.purge(NOW + days * 86_400)
-        assert outbox.counts() == states
+        assert states(outbox) == kept
 
 
 def test_giving_up_a_target(outbox: Outbox) -> None:

@@ -222,7 +222,7 @@ def test_what_was_given_up_can_be_sent_again(tmp_path: Path, server: Receiver) -
     flush(alerts)
     assert alerts.deliveries()[0]["state"] == "delivered"
     assert len({got.headers["webhook-id"] for got in server.got}) == 1
-    assert alerts.counts() == {"waiting": 0, "delivered": 1, "failed": 0, "dropped": 0, "lost": 0}
+    assert [one["state"] for one in alerts.deliveries()] == ["delivered"]
     assert not alerts.retry(found["id"])
 
 
@@ -311,7 +311,6 @@ def test_a_file_that_cannot_be_used(tmp_path: Path) -> None:
     alerts.take([loop()])
     with pytest.raises(AlertError, match="cannot be used"):
         alerts.add_webhook("https://93.184.215.14/", [], allow_private=False)
-    assert alerts.counts()["waiting"] == 0
     assert said.lines[0][0] == "alerts.file"
     tmp_path.joinpath("gone").rename(folder)
     alerts.take([])

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -42,8 +42,6 @@ OPERATIONS: Final = (
     *bundle.PROCESS_OPERATIONS,
 )
 DOCUMENT: Final = f"{PREFIX}/openapi.json"
-
-Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 class _AgentName(Convertor[str]):
