@@ -334,6 +334,11 @@ def peer(request: Request) -> str:
     return request.client.host if request.client else ""
 
 
+def here(request: Request) -> str:
+    """Return path and query of a page, to return to."""
+    return request.url.path + (f"?{request.url.query}" if request.url.query else "")
+
+
 def is_local(request: Request) -> bool:
     """Return whether the request comes from this machine, and not through a proxy on it."""
     if any(name in request.headers for name in _FORWARDED):
@@ -430,8 +435,8 @@ def _refusal(request: Request, fault: ApiError) -> Response:
         return fault.response()
     if not browser or request.method not in SAFE_METHODS:
         return fault.response()
-    here = request.url.path + (f"?{request.url.query}" if request.url.query else "")
-    form = escape("/login" + ("" if here == "/" else f"?{urlencode({'next': here})}"))
+    wanted = here(request)
+    form = escape("/login" + ("" if wanted == "/" else f"?{urlencode({'next': wanted})}"))
     return HTMLResponse(_LED.format(form=form), 401, fault.headers)
 
 

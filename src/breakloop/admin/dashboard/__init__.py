@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import BaseRoute, Mount, Route
 
 from breakloop.admin.actions import AdminServices
 from breakloop.admin.auth import Auth
 from breakloop.admin.dashboard import actions, pages
-from breakloop.admin.dashboard.render import STATIC, PageRenderer, mounted
+from breakloop.admin.dashboard.render import STATIC, DashboardFiles, PageRenderer
 
 
 def page_renderer(services: AdminServices) -> PageRenderer:
@@ -23,7 +23,7 @@ def page_renderer(services: AdminServices) -> PageRenderer:
 def dashboard_routes(renderer: PageRenderer, auth: Auth) -> list[BaseRoute]:
     """Return all routes. Except for the login form and static files they need an authenticated request."""
     return [
-        mounted(STATIC),
+        Mount("/static", DashboardFiles(directory=STATIC), name="static"),
         *(_route(renderer, page) for page in pages.PAGES),
         *pages.LiveUpdates(renderer).routes(),
         *pages.LoginPage(renderer, auth).routes(),

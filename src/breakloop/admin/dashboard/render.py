@@ -17,12 +17,12 @@ from urllib.parse import parse_qsl, quote, unquote, urlencode
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
-from starlette.routing import Mount, Route
+from starlette.routing import Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
 from breakloop.admin.actions import AdminServices
-from breakloop.admin.auth import AdminIdentity, identity, is_form
+from breakloop.admin.auth import AdminIdentity, here, identity, is_form
 from breakloop.admin.dashboard import views, words
 from breakloop.admin.errors import ApiError, fault_of
 from breakloop.errors import BreakloopError
@@ -95,11 +95,6 @@ class DashboardFiles(StaticFiles):
         return response
 
 
-def mounted(directory: str | PathLike[str]) -> Mount:
-    """Return the route of the static files."""
-    return Mount("/static", DashboardFiles(directory=directory), name="static")
-
-
 def digest(data: bytes) -> str:
     """Return a digest that identifies the version of a file."""
     return sha256(data).hexdigest()[:12]
@@ -119,18 +114,9 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    for function in (
-        words.amount,
-        words.money,
-        words.count,
-        words.short,
-        words.counted,
-        words.lasted,
-        words.ago,
-        words.moment,
-    ):
-        made.filters[function.__name__] = function
-    made.filters |= {"stamp": words.stamp, "cut": words.shortened, "quoted": _quoted}
+    for name in ("amount", "money", "count", "short", "counted", "lasted", "ago", "moment", "stamp"):
+        made.filters[name] = getattr(words, name)
+    made.filters |= {"cut": words.shortened, "quoted": _quoted}
     digests = {path.relative_to(STATIC).as_posix(): digest(path.read_bytes()) for path in STATIC.rglob("*.*")}
     made.globals |= {
         "asset": lambda name: f"/static/{name}?v={digests[name]}",
@@ -177,28 +163,27 @@ class PageRenderer:
 
     def get(self, path: str, handler: Handler) -> Route:
         """Return the route of a page. Errors are shown as pages."""
-
-        async def page(request: Request) -> Response:
-            try:
-                return await handler(request)
-            except BreakloopError as error:
-                return await self.problem(request, fault_of(error))
-
-        return Route(path, page, methods=["GET"])
+        return Route(path, self._guarded(handler), methods=["GET"])
 
     def post(self, path: str, handler: ActHandler, *, anybody: bool = False) -> Route:
         """Return the route of an action: for operators only, or for `anybody` who is signed in."""
 
         async def action(request: Request) -> Response:
             who = identity(request)
+            if not anybody:
+                check_acts(who)
+            return await handler(request, who, await read_form(request))
+
+        return Route(path, self._guarded(action), methods=["POST"])
+
+    def _guarded(self, handler: Handler) -> Handler:
+        async def guarded(request: Request) -> Response:
             try:
-                if not anybody:
-                    check_acts(who)
-                return await handler(request, who, await read_form(request))
+                return await handler(request)
             except BreakloopError as error:
                 return await self.problem(request, fault_of(error))
 
-        return Route(path, action, methods=["POST"])
+        return guarded
 
     async def show(self, request: Request, template: str, status: int = 200, **values: Any) -> Response:
         """Render a page, or the part of it that htmx requests."""
@@ -243,8 +228,3 @@ def check_acts(who: AdminIdentity) -> None:
     """Raise `ApiError` unless the role is operator."""
     if not who.may_act:
         raise ApiError(403, "You are signed in as a viewer. Actions need the role operator.")
-
-
-def here(request: Request) -> str:
-    """Return path and query of a page, to return to."""
-    return request.url.path + (f"?{request.url.query}" if request.url.query else "")
