@@ -17,6 +17,7 @@ from typing import Final
 import click
 from rich.console import Console, ConsoleDimensions, Group, RenderableType
 from rich.live import Live
+from rich.markup import escape
 from rich.padding import Padding
 from rich.panel import Panel
 from rich.table import Table
@@ -31,6 +32,7 @@ WHAT: Final = {LOOPING: "reads a file that is not there, again and again", HEALT
 WEEKEND_H: Final = 48
 _KEPT: Final = 40
 _MILLION: Final = 1_000_000
+_AGENTS: Final = (LOOPING, HEALTHY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,7 @@ class DemoPrice:
     output_usd: float
 
     def __str__(self) -> str:
-        return f"{_short(self.input_usd)} in, {_short(self.output_usd)} out per million tokens"
+        return f"${self.input_usd:g} in, ${self.output_usd:g} out per million tokens"
 
     def of(self, tokens_in: int, tokens_out: int) -> float:
         return (tokens_in * self.input_usd + tokens_out * self.output_usd) / _MILLION
@@ -125,15 +127,11 @@ def usd(amount: float) -> str:
     return f"${amount:,.2f}" if amount < 10 else f"${amount:,.0f}"
 
 
-def _short(amount: float) -> str:
-    return f"${amount:g}"
-
-
 def story_json(story: DemoStory) -> dict[str, object]:
     denial = story.denial
     return {
         "simulated_seconds": story.seen_s,
-        **{agent: _totals_json(story, agent) for agent in (LOOPING, HEALTHY)},
+        **{agent: _totals_json(story, agent) for agent in _AGENTS},
         "llm_requests": story.llm_requests,
         "denial": denial and {"status": denial.status, "code": denial.code, "message": denial.message},
         "assumed_usd_per_million_tokens": {"input": story.price.input_usd, "output": story.price.output_usd},
@@ -150,7 +148,6 @@ def _totals_json(story: DemoStory, agent: str) -> dict[str, object]:
 
 
 _REPORT_EVERY = 10  # requests of the healthy agent
-_INDENT = 2
 
 
 def introduction(story: DemoStory) -> list[str]:
@@ -174,26 +171,22 @@ class LineOutput:
         self._blocked_in_a_row = 0
 
     def begin(self) -> None:
-        for line in introduction(self._story):
-            click.echo(line)
+        click.echo("\n".join(introduction(self._story)))
 
     def tell(self, answers: list[tuple[DemoResponse, bool]]) -> None:
         """Print responses that are worth a line."""
         for answered, fresh in answers:
-            self._tell(answered, fresh=fresh)
-
-    def _tell(self, answered: DemoResponse, *, fresh: bool) -> None:
-        if answered.agent == HEALTHY:
-            self._healthy(answered)
-        elif fresh:
-            self._say(answered, f"BLOCKED: {answered.reason}, Retry-After: {answered.retry_after_s}")
-            if answered is self._story.denial:
-                click.echo(f'                       "{first_sentence(answered)}"')
-        elif answered.blocked:
-            self._blocked_in_a_row += 1
-        else:
-            self._catch_up(answered, "now the cooldown is over")
-            self._say(answered, answered.outcome)
+            if answered.agent == HEALTHY:
+                self._healthy(answered)
+            elif fresh:
+                self._say(answered, f"BLOCKED: {answered.reason}, Retry-After: {answered.retry_after_s}")
+                if answered is self._story.denial:
+                    click.echo(f'                       "{first_sentence(answered)}"')
+            elif answered.blocked:
+                self._blocked_in_a_row += 1
+            else:
+                self._catch_up(answered, "now the cooldown is over")
+                self._say(answered, answered.outcome)
 
     def end(self) -> None:
         for answered in list(self._story.last[LOOPING])[-1:]:
@@ -221,42 +214,48 @@ def first_sentence(answered: DemoResponse) -> str:
 
 # -- the summary -----------------------------------------------------------------------------------------------------
 
-Line = tuple[Text, bool]  # text, and whether it is indented
 
-
-def summary(story: DemoStory) -> list[Line]:
-    """Return the results and the next steps."""
+def summary(story: DemoStory) -> list[str]:
+    """Return the results and the next steps in the markup of rich."""
+    looping, denial = story.totals[LOOPING], story.denial
     whole = "" if story.seen_s >= story.wanted_s else f" of {story.wanted_s}"
-    lines = [_heading(f"After {story.seen_s}{whole} simulated seconds")]
-    lines += [_line(_fate(story, agent)) for agent in (LOOPING, HEALTHY)]
-    lines.append(_line(f"the stand-in LLM itself counted {plural(story.llm_requests, 'request')}"))
-    lines += _money(story)
-    if story.denial is not None:
-        lines.append(_heading("What the looping agent's SDK raises"))
-        lines.append(
-            _line(("openai.RateLimitError", "bold"), f", status {story.denial.status}, code {story.denial.code}")
-        )
-        lines.append(_line(story.denial.message))
-    return lines + _next()
+    spent, saved = usd(story.spent_usd(LOOPING)), usd(story.saved_usd(LOOPING))
+    tokens = f"{looping.tokens_in:,} tokens in, {looping.tokens_out:,} out"
+    per_call = f"{looping.blocked} blocked x ${story.call_usd():.3f}, the mean of the {looping.passed} that passed"
+    alone = f"{usd(story.hour_usd)} an hour, {usd(story.weekend_usd)} a weekend ({WEEKEND_H} h)"
+    lines = [
+        f"[bold]After {story.seen_s}{whole} simulated seconds[/]",
+        *(f"  {_fate(story, agent)}" for agent in _AGENTS),
+        f"  the stand-in LLM itself counted {plural(story.llm_requests, 'request')}",
+        "[bold]Money, estimated[/]",
+        f"  price: {story.price}, no caching; assumed (--price)",
+        f"  spent by the loop: {spent} for {tokens} (the LLM's usage)",
+        f"  saved: about [bold green]{saved}[/] ({per_call})",
+        f"  left alone, a call every {PACE_S[LOOPING]} s: {alone}",
+    ]
+    if denial is not None:
+        lines += [
+            "[bold]What the looping agent's SDK raises[/]",
+            f"  [bold]openai.RateLimitError[/], status {denial.status}, code {denial.code}",
+            f"  {escape(denial.message)}",
+        ]
+    return [
+        *lines,
+        "[bold]Next[/]",
+        "  [bold]breakloop serve[/]    the same gateway, in front of OpenAI, Anthropic and Gemini",
+        "  [bold]export OPENAI_BASE_URL=http://127.0.0.1:8787/v1[/]    where your agent runs",
+        "  [bold]breakloop init[/]     a policy of your own, with tests",
+    ]
 
 
-def printed(line: Line) -> RenderableType:
+def plain_text(line: str) -> str:
+    return Text.from_markup(line, emoji=False).plain
+
+
+def printed(line: str) -> RenderableType:
     """Return a line for the terminal; indented lines stay indented when they wrap."""
-    text, indented = line
-    return Padding(text, (0, 0, 0, _INDENT)) if indented else text
-
-
-def plain_text(line: Line) -> str:
-    text, indented = line
-    return " " * _INDENT * indented + text.plain
-
-
-def _heading(text: str) -> Line:
-    return Text(text, "bold"), False
-
-
-def _line(*parts: str | tuple[str, str]) -> Line:
-    return Text.assemble(*parts), True
+    text, indent = Text.from_markup(line.lstrip(), emoji=False), len(line) - len(line.lstrip())
+    return Padding(text, (0, 0, 0, indent)) if indent else text
 
 
 def _fate(story: DemoStory, agent: str) -> str:
@@ -269,33 +268,6 @@ def _fate(story: DemoStory, agent: str) -> str:
     return said + "; finished its task" * totals.finished
 
 
-def _money(story: DemoStory) -> list[Line]:
-    looping = story.totals[LOOPING]
-    per_call = f"{looping.blocked} blocked x ${story.call_usd():.3f}, the mean of the {looping.passed} that passed"
-    return [
-        _heading("Money, estimated"),
-        _line(f"price: {story.price}, no caching; assumed (--price)"),
-        _line(
-            f"spent by the loop: {usd(story.spent_usd(LOOPING))} for {looping.tokens_in:,} tokens in, "
-            f"{looping.tokens_out:,} out (the LLM's usage)"
-        ),
-        _line("saved: about ", (usd(story.saved_usd(LOOPING)), "bold green"), f" ({per_call})"),
-        _line(
-            f"left alone, a call every {PACE_S[LOOPING]} s: {usd(story.hour_usd)} an hour, "
-            f"{usd(story.weekend_usd)} a weekend ({WEEKEND_H} h)"
-        ),
-    ]
-
-
-def _next() -> list[Line]:
-    return [
-        _heading("Next"),
-        _line(("breakloop serve", "bold"), "    the same gateway, in front of OpenAI, Anthropic and Gemini"),
-        _line(("export OPENAI_BASE_URL=http://127.0.0.1:8787/v1", "bold"), "    where your agent runs"),
-        _line(("breakloop init", "bold"), "     a policy of your own, with tests"),
-    ]
-
-
 LEAST_WIDTH: Final = 60
 LEAST_HEIGHT: Final = 16
 _SIDE_BY_SIDE: Final = 80
@@ -304,7 +276,6 @@ _ALL_COLUMNS: Final = 56  # minimum inner width of a pane
 _BORDER: Final = 4  # width of a pane's border
 _MOST_ROWS: Final = 20
 _MOST_WIDTH: Final = 120
-_AGENTS: Final = (LOOPING, HEALTHY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -389,17 +360,11 @@ def _pane(story: DemoStory, agent: str, shape: ScreenShape) -> Panel:
     shown = list(story.last[agent])[-shape.rows :]
     rows = _all_columns(shown, shape) if shape.inside >= _ALL_COLUMNS else _few_columns(shown)
     empty = [Text() for _ in range(shape.rows - len(shown))]
-    state, colour = _state(story, agent)
+    totals = story.totals[agent]
+    state, colour = ("BLOCKED", "red") if totals.cooling else ("done" if totals.finished else "running", "green")
     title = Text.assemble(f"{agent} agent: ", (state, f"bold {colour}"))
     lines = [_cut(line) for line in _totals(story, agent, shape)]
     return Panel(Group(rows, *empty, *lines), title=title, border_style=colour)
-
-
-def _state(story: DemoStory, agent: str) -> tuple[str, str]:
-    totals = story.totals[agent]
-    if totals.cooling:
-        return "BLOCKED", "red"
-    return ("done" if totals.finished else "running"), "green"
 
 
 def _totals(story: DemoStory, agent: str, shape: ScreenShape) -> list[Text]:
