@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPMessage
@@ -110,7 +110,16 @@ class DemoAgent:
         request = {"model": MODEL, "messages": self._messages, "tools": TOOLS}
         status, headers, content = await self._client.post(_PATH, request)
         if status != 200:
-            return _refused(self.name, at_s, status, headers, content.get("error") or {})
+            error = content.get("error") or {}
+            return DemoResponse(
+                self.name,
+                at_s,
+                status,
+                reason=headers.get("x-breakloop-reason", ""),
+                retry_after_s=int(headers.get("retry-after", "0")),
+                code=str(error.get("code", "")),
+                message=str(error.get("message", "")),
+            )
         used = content["usage"]
         did = self._act(content["choices"][0]["message"])
         tokens = used["prompt_tokens"], used["completion_tokens"]
@@ -123,21 +132,9 @@ class DemoAgent:
             return "answers: done"
         call = said["tool_calls"][0]
         name, arguments = call["function"]["name"], json.loads(call["function"]["arguments"])
-        result, short = _TOOLS[name](**arguments)
+        result, short = _list() if name == "list" else _read(**arguments)
         self._messages.append({"role": "tool", "tool_call_id": call["id"], "content": result})
         return f"{name}({', '.join(arguments.values())}) -> {short}"
-
-
-def _refused(agent: str, at_s: int, status: int, headers: HTTPMessage, error: Json) -> DemoResponse:
-    return DemoResponse(
-        agent,
-        at_s,
-        status,
-        reason=headers.get("x-breakloop-reason", ""),
-        retry_after_s=int(headers.get("retry-after", "0")),
-        code=str(error.get("code", "")),
-        message=str(error.get("message", "")),
-    )
 
 
 def _list() -> tuple[str, str]:
@@ -149,9 +146,6 @@ def _read(path: str) -> tuple[str, str]:
     if text is None:
         return f"Error: there is no file {path}", "error"
     return text, f"{text.count(chr(10)) + 1} lines"
-
-
-_TOOLS: Final[Mapping[str, Callable[..., tuple[str, str]]]] = {"list": _list, "read": _read}
 
 
 class DemoClient:

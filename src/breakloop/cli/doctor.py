@@ -614,7 +614,10 @@ def _print(loaded: LoadedSettings | None, diagnosis: Diagnosis) -> None:
         for finding in diagnosis.findings:
             if finding.level == level:
                 click.echo(f"{click.style(mark + ' ' + level, fg=colour)} {finding.about}: {finding.message}")
-    click.echo(("\n" if diagnosis.findings else "") + _verdict(diagnosis))
+    problems = _problems(diagnosis)
+    warnings = sum(finding.level == "warning" for finding in diagnosis.findings)
+    verdict = f"{plural(problems, 'problem') if problems else 'No problems'}, {plural(warnings, 'warning')}."
+    click.echo(("\n" if diagnosis.findings else "") + verdict)
 
 
 def _print_settings(loaded: LoadedSettings) -> None:
@@ -626,9 +629,3 @@ def _print_settings(loaded: LoadedSettings) -> None:
         line = f"  {row.name:<{name_width}}  {row.value:<{value_width}}  {row.origin}"
         click.echo(line if row.origin != "default" else click.style(line, dim=True))
     click.echo()
-
-
-def _verdict(diagnosis: Diagnosis) -> str:
-    problems = _problems(diagnosis)
-    warnings = sum(finding.level == "warning" for finding in diagnosis.findings)
-    return f"{plural(problems, 'problem') if problems else 'No problems'}, {plural(warnings, 'warning')}."

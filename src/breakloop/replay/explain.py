@@ -175,8 +175,8 @@ class PolicyExplainer:
         yield ExplainStep("policy", policy.id, "match", f"mode {mode}", {"mode": mode})
         yield from self._blocks(policy.id, spec.loops, policy.loops)
         if policy.breaker is not None:
-            outcome, text, op = breaker(policy.breaker, self._record.done)
-            yield ExplainStep("breaker", f"{policy.id}/circuit_breaker", self._judged(outcome, op), text)
+            found = breaker(policy.breaker, self._record.done)
+            yield self._judged("breaker", f"{policy.id}/circuit_breaker", found)
         yield from self._rules(policy, spec)
 
     def default_loops(self) -> Iterator[ExplainStep]:
@@ -205,8 +205,7 @@ class PolicyExplainer:
             step = self._charged(rule, {}) if isinstance(rule.limiter, TokenBucket) else self._other(rule)
             yield replace(step, stage="agent", subject=f"agents/{rule.name}")
         if terms.run is not None:
-            outcome, text, op = run(terms.run, self._record.done)
-            yield ExplainStep("agent", f"agents/{terms.run.name}", self._judged(outcome, op), text)
+            yield self._judged("agent", f"agents/{terms.run.name}", run(terms.run, self._record.done))
 
     def _blocks(
         self, policy: str, blocks: Sequence[AnyLoop], detectors: Sequence[CompiledDetector]
@@ -301,11 +300,11 @@ class PolicyExplainer:
         return replace(self._other(rule), data=data)
 
     def _other(self, rule: CompiledRule) -> ExplainStep:
-        outcome, text, op = charges(rule, self._record.done)
-        return ExplainStep("rule", f"{rule.policy}/{rule.name}", self._judged(outcome, op), text)
+        return self._judged("rule", f"{rule.policy}/{rule.name}", charges(rule, self._record.done))
 
-    def _judged(self, outcome: str, op: Op | None) -> str:
-        return self._marked(outcome, op) if outcome == "deny" else outcome
+    def _judged(self, stage: str, subject: str, found: tuple[str, str, Op | None]) -> ExplainStep:
+        outcome, text, op = found
+        return ExplainStep(stage, subject, self._marked(outcome, op) if outcome == "deny" else outcome, text)
 
     def _charged(self, rule: CompiledRule, data: dict[str, object]) -> ExplainStep:
         name = f"{rule.policy}/{rule.name}"

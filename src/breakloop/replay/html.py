@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from html import escape
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -97,7 +96,7 @@ def _template() -> Environment:
     environment = Environment(
         loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    filters = (shown, tokens, money, picture, described, code_spans, facts, key)
+    filters = (shown, tokens, money, picture, described, facts, key)
     environment.filters.update({function.__name__: function for function in filters})
     return environment
 
@@ -128,12 +127,6 @@ def facts(loop: TimelineLoop) -> Iterator[str]:
         yield f"{tokens(loop.after)} after the block"
     if loop.after.money is not None:
         yield money(loop.after.money)
-
-
-def code_spans(evidence: str) -> str:
-    """Return HTML in which names in backticks are code."""
-    parts = escape(evidence).split("`")
-    return "".join(f"<code>{part}</code>" if index % 2 else part for index, part in enumerate(parts))
 
 
 def key(line: Timeline) -> Iterator[tuple[str, str, int, int]]:

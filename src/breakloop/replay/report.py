@@ -45,15 +45,9 @@ class DetectionScore:
 
     def as_json(self) -> dict[str, Any]:
         """Return counts and rates; a rate without sessions is null."""
-        return {
-            "loops": self.loops,
-            "found": self.found,
-            "healthy": self.healthy,
-            "wrong": self.wrong,
-            "precision": _rounded(self.precision),
-            "recall": _rounded(self.recall),
-            "false_positive_rate": _rounded(self.false_positive_rate),
-        }
+        counts = {"loops": self.loops, "found": self.found, "healthy": self.healthy, "wrong": self.wrong}
+        rates = {"precision": self.precision, "recall": self.recall, "false_positive_rate": self.false_positive_rate}
+        return {**counts, **{name: _rounded(rate) for name, rate in rates.items()}}
 
 
 def score(outcomes: Iterable[SessionOutcome]) -> DetectionScore:
@@ -166,7 +160,8 @@ def _totals(outcomes: Sequence[SessionOutcome]) -> dict[str, Any]:
     labelled = [one for one in outcomes if one.session.label.loop is not None]
     if labelled:
         totals["labelled"] = score(labelled).as_json()
-        totals["labelled_by"] = {by: score(labelled_by(labelled, by)).as_json() for by in BY if _has(labelled, by)}
+        known = {one.session.label.by for one in labelled if one.session.label.loop}
+        totals["labelled_by"] = {by: score(labelled_by(labelled, by)).as_json() for by in BY if by in known}
         totals["long"] = score(long_ones(labelled)).as_json()
         sources = grouped(labelled, lambda one: one.session.source)
         totals["sources"] = {name: score(found).as_json() for name, found in sources.items()}
@@ -183,10 +178,6 @@ def saved_usd(outcomes: Iterable[SessionOutcome]) -> float | None:
 def _money(outcomes: Iterable[SessionOutcome]) -> dict[str, float]:
     amount = saved_usd(outcomes)
     return {} if amount is None else {"saved_usd_estimate": round(amount, 6)}
-
-
-def _has(outcomes: Iterable[SessionOutcome], by: str) -> bool:
-    return any(one.session.label.by == by and one.session.label.loop for one in outcomes)
 
 
 def _rounded(share: float | None) -> float | None:

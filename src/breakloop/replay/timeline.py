@@ -114,7 +114,11 @@ class TimelineRecorder:
 
     def take(self, session: RecordedSession, turn: RecordedTurn, verdict: Verdict, size: int) -> None:
         tool, identity = _identity(turn)
-        level = _level(verdict)
+        level = NEW
+        if verdict.allowed:
+            level = NOTICE if verdict.warning else NEW
+        elif verdict.reason == LOOP:
+            level = BLOCK
         self._flagged = self._flagged or level > AGAIN
         if level == NEW and identity in self._seen:
             level = AGAIN
@@ -135,12 +139,6 @@ class TimelineRecorder:
         if not self._flagged:
             return None
         return Timeline(session, file, self.model, self._cells, _loops(self._cells))
-
-
-def _level(verdict: Verdict) -> int:
-    if verdict.allowed:
-        return NOTICE if verdict.warning else NEW
-    return BLOCK if verdict.reason == LOOP else NEW
 
 
 def _identity(turn: RecordedTurn) -> tuple[str, str]:

@@ -83,12 +83,13 @@ def _chat(message: Mapping[str, Any]) -> list[Message]:
 
 
 def _text(parts: Sequence[object]) -> str:
-    texts = [part.get("content", part.get("text")) if isinstance(part, dict) else part for part in parts if _says(part)]
-    return "\n".join(content(one) for one in texts)
-
-
-def _says(part: object) -> bool:
-    return not isinstance(part, dict) or part.get("type", "text") == "text"
+    texts = []
+    for part in parts:
+        if not isinstance(part, dict):
+            texts.append(part)
+        elif part.get("type", "text") == "text":
+            texts.append(part.get("content", part.get("text")))
+    return "\n".join(map(content, texts))
 
 
 def _call(part: Mapping[str, Any]) -> Message:

@@ -116,10 +116,6 @@ MODELS: Final = ("stand-in", "stand-in-mini")
 MODELS_CREATED: Final = 1_800_000_000
 
 
-def _is_no_client(_seen: SeenRequest) -> bool:
-    return False
-
-
 @dataclass(frozen=True, slots=True)
 class Provider:
     """One provider: its endpoints by the end of their path, and the shape of its errors and models."""
@@ -128,7 +124,7 @@ class Provider:
     error: Callable[[Failure, int, str], Json]  # failure, status, request id
     model: Callable[[str], Json]
     models: Json  # the list of all models
-    is_client: Callable[[SeenRequest], bool] = _is_no_client  # whether a request for models comes from its SDK
+    is_client: Callable[[SeenRequest], bool] = lambda _seen: False  # whether a request for models comes from its SDK
     request_id_header: str = ""
 
     def endpoint(self, path: str) -> Callable[[ProviderRequest], Rendered] | None:

@@ -10,7 +10,6 @@ from typing import Final
 from urllib.parse import parse_qs
 
 from breakloop.testing.answer import Failure
-from breakloop.testing.http import SeenRequest
 from breakloop.testing.providers.base import (
     EVENTS,
     MODELS,
@@ -117,14 +116,10 @@ def _model(name: str) -> Json:
     return {"name": f"models/{name}", "displayName": name, "supportedGenerationMethods": methods, **limits}
 
 
-def _is_client(seen: SeenRequest) -> bool:
-    return "/v1beta" in seen.path or seen.header("x-goog-api-key") is not None
-
-
 GEMINI: Final = Provider(
     endpoints={":generateContent": generate_content, STREAM: generate_content, ":countTokens": count_tokens},
     error=error,
     model=_model,
     models={"models": [_model(name) for name in MODELS]},
-    is_client=_is_client,
+    is_client=lambda seen: "/v1beta" in seen.path or seen.header("x-goog-api-key") is not None,
 )
