@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -18,6 +18,7 @@ _TOKEN: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _VALUE: Final = re.compile(rb"[\t\x20-\x7e\x80-\xff]*")
 _TARGET: Final = re.compile(rb"[\x21-\x7e\x80-\xff]+")
 _SIZE: Final = re.compile(rb"[0-9A-Fa-f]{1,16}")
+_END: Final = object()
 
 Pairs = list[tuple[bytes, bytes]]
 
@@ -101,10 +102,7 @@ class RequestReader:
 
     def __init__(self) -> None:
         self._buffer = bytearray()
-        self._left = 0  # of the body, or of the chunk
-        self._chunked = False
-        self._in_chunk = False
-        self._in_trailers = False
+        self._body: Iterator[None] = iter(())  # of the current request; yields when it needs more bytes
 
     def feed(self, data: bytes) -> None:
         self._buffer += data
@@ -120,10 +118,15 @@ class RequestReader:
         del self._buffer[: end + 4]
         seen = _request_line(first)
         seen.headers = _header_lines(lines)
-        self._frame(seen)
+        self._body = self._frame(seen)
         return seen
 
-    def _frame(self, seen: SeenRequest) -> None:
+    def body(self, seen: SeenRequest) -> bool:
+        """Move received bytes of the body into the request; returns whether the body is complete."""
+        seen.complete = next(self._body, _END) is _END
+        return seen.complete
+
+    def _frame(self, seen: SeenRequest) -> Iterator[None]:
         lengths, codings = seen.header_all("content-length"), seen.header_all("transfer-encoding")
         if len(seen.header_all("host")) != 1 and seen.version == "1.1":
             raise MalformedError("not exactly one Host")
@@ -133,62 +136,35 @@ class RequestReader:
             raise MalformedError(f"Transfer-Encoding {codings} in HTTP/{seen.version}")
         if lengths and (len(lengths) > 1 or not (lengths[0].isascii() and lengths[0].isdigit())):
             raise MalformedError(f"Content-Length {lengths}")
-        self._chunked = bool(codings)
-        self._in_chunk = self._in_trailers = False
-        self._left = int(lengths[0]) if lengths else 0
+        return self._chunks(seen) if codings else self._bytes(seen, int(lengths[0]) if lengths else 0)
 
-    def body(self, seen: SeenRequest) -> bool:
-        """Move received bytes of the body into the request; returns whether the body is complete."""
-        if not self._chunked:
-            self._move(seen)
-            seen.complete = not self._left
-        else:
-            while not seen.complete and self._chunk(seen):
-                pass
-        return seen.complete
-
-    def _move(self, seen: SeenRequest) -> None:
-        if self._left and self._buffer:
-            part = self._buffer[: self._left]
-            del self._buffer[: self._left]
-            self._left -= len(part)
+    def _bytes(self, seen: SeenRequest, left: int) -> Iterator[None]:
+        while left:
+            part = self._buffer[:left]
+            del self._buffer[:left]
             seen.take(part)
+            left -= len(part)
+            if left:
+                yield
 
-    def _chunk(self, seen: SeenRequest) -> bool:
-        """Parse a part of a chunked body; False if more bytes are needed."""
-        if self._left:
-            self._move(seen)
-            return not self._left
-        line = self._line()
-        if line is None:
-            return False
-        if self._in_trailers:
-            if line:
-                seen.trailers += _header_lines([line])
-            else:
-                seen.complete = True
-        elif self._in_chunk:  # the line break after the data of the chunk
-            if line:
+    def _chunks(self, seen: SeenRequest) -> Iterator[None]:
+        while True:
+            size = (yield from self._line()).partition(b";")[0]
+            if not _SIZE.fullmatch(size):
+                raise MalformedError(f"chunk size {size[:20]!r}")
+            if not int(size, 16):
+                break
+            yield from self._bytes(seen, int(size, 16))
+            if (yield from self._line()):
                 raise MalformedError("a chunk longer than it says")
-            self._in_chunk = False
-        else:
-            self._begin_chunk(line)
-        return True
+        while line := (yield from self._line()):
+            seen.trailers += _header_lines([line])
 
-    def _begin_chunk(self, line: bytes) -> None:
-        size = line.partition(b";")[0]
-        if not _SIZE.fullmatch(size):
-            raise MalformedError(f"chunk size {size[:20]!r}")
-        self._left = int(size, 16)
-        self._in_chunk = bool(self._left)
-        self._in_trailers = not self._left
-
-    def _line(self) -> bytes | None:
-        end = self._buffer.find(b"\r\n")
-        if end < 0:
+    def _line(self) -> Generator[None, None, bytes]:
+        while (end := self._buffer.find(b"\r\n")) < 0:
             if len(self._buffer) > HEAD_MAX_BYTES:
                 raise MalformedError("a line without an end")
-            return None
+            yield
         line = bytes(self._buffer[:end])
         del self._buffer[: end + 2]
         return line
