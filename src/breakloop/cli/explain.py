@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from http import HTTPStatus
 from itertools import groupby
 from typing import NoReturn
@@ -125,22 +125,6 @@ _UNMATCHED_SHOWN = 20
 _NAME_WIDTH = 32
 
 
-@dataclass(frozen=True, slots=True)
-class _Sent:
-    """One request of a repeated run."""
-
-    number: int
-    at_s: float
-    exchange: OfflineExchange
-
-    @property
-    def said(self) -> tuple[str, str, int]:
-        record = self.exchange.record
-        if record is None:
-            return "deny", "bad_request", self.exchange.reply.status
-        return decision_of(record.verdict), record.verdict.reason, self.exchange.reply.status
-
-
 @click.command(name="explain")
 @click.option("--request", "request_file", required=True, metavar="FILE", help="The request; - for standard input.")
 @click.option(
@@ -164,10 +148,10 @@ def command(request_file: str, *, repeat: int, every: float, policy: str, config
     secret = server_secret(settings)
     offline = OfflineService(loaded, settings, FakeClock(now), secret)
     sent = _send(offline, request, repeat, every)
-    last = sent[-1].exchange
+    last = sent[-1]
     steps = offline.explainer.steps(last.record) if last.record is not None else []
     if as_json:
-        print_json(_as_json(sent, steps))
+        print_json(_as_json(sent, every, steps))
         return
     if secret == OFFLINE_SECRET:
         click.echo("note: no secret is configured, so digests differ from those of a server", err=True)
@@ -175,29 +159,36 @@ def command(request_file: str, *, repeat: int, every: float, policy: str, config
         click.echo("note: jwt.jwks_url is not fetched here, so tokens are read without being verified", err=True)
     out = console()
     if repeat > 1:
-        _print_earlier(sent, out)
+        _print_earlier(sent, every, out)
     _print_steps(steps, out)
     _print_answer(last, out)
 
 
-def _send(offline: OfflineService, request: CaseRequest, repeat: int, every: float) -> list[_Sent]:
-    sent = []
-    for number in range(1, repeat + 1):
-        if number > 1:
-            offline.clock.advance(every)
-        sent.append(_Sent(number, (number - 1) * every, offline.send(request)))
+def _send(offline: OfflineService, request: CaseRequest, repeat: int, every: float) -> list[OfflineExchange]:
+    sent = [offline.send(request)]
+    while len(sent) < repeat:
+        offline.clock.advance(every)
+        sent.append(offline.send(request))
     return sent
 
 
-def _print_earlier(sent: Sequence[_Sent], out: Console) -> None:
+def _outcome(sent: OfflineExchange) -> tuple[str, str, int]:
+    """Return decision, reason and status."""
+    if sent.record is None:
+        return "deny", "bad_request", sent.reply.status
+    return decision_of(sent.record.verdict), sent.record.verdict.reason, sent.reply.status
+
+
+def _print_earlier(sent: Sequence[OfflineExchange], every: float, out: Console) -> None:
     """Print the earlier requests; equal outcomes share a line."""
     out.print(Text(f"Sent {plural(len(sent), 'time')}; the last is explained", "bold"))
-    for said, group in groupby(sent, key=lambda one: one.said):
-        listed = list(group)
-        first, last = listed[0], listed[-1]
-        numbers = f"{first.number}" if first is last else f"{first.number}-{last.number}"
-        times = f"{first.at_s:g} s" if first.at_s == last.at_s else f"{first.at_s:g}-{last.at_s:g} s"
-        decision, reason, status = said
+    first = 0
+    for (decision, reason, status), group in groupby(map(_outcome, sent)):
+        last = first + len(list(group)) - 1
+        numbers = f"{first + 1}" if first == last else f"{first + 1}-{last + 1}"
+        begin, end = first * every, last * every
+        times = f"{begin:g} s" if begin == end else f"{begin:g}-{end:g} s"
+        first = last + 1
         line = Text(f"  {numbers:>9}  {times:>12}  ")
         line.append(f"{decision:<8}", _STYLES.get(decision, ""))
         out.print(line.append(f" {status} {reason}"))
@@ -251,12 +242,10 @@ def _print_answer(exchange: OfflineExchange, out: Console) -> None:
         out.print(Text(f"  (sent after {reply.delay_s * 1000:g} ms)"))
 
 
-def _as_json(sent: Sequence[_Sent], steps: Iterable[ExplainStep]) -> dict[str, object]:
-    last = sent[-1].exchange
-    requests = []
-    for one in sent:
-        decision, reason, status = one.said
-        requests.append({"at": one.at_s, "decision": decision, "reason": reason, "status": status})
+def _as_json(sent: Sequence[OfflineExchange], every: float, steps: Iterable[ExplainStep]) -> dict[str, object]:
+    last = sent[-1]
+    outcomes = [dict(zip(("decision", "reason", "status"), _outcome(one), strict=True)) for one in sent]
+    requests = [{"at": number * every, **outcome} for number, outcome in enumerate(outcomes)]
     answer = {"status": last.reply.status, "headers": [list(field) for field in last.headers]}
     answer |= {"body": last.reply.body.decode(), "delay_ms": round(last.reply.delay_s * 1000)}
     return {"requests": requests, "steps": [asdict(step) for step in steps], "answer": answer}
