@@ -13,12 +13,12 @@ from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from breakloop.formatting import duration, plural
 from breakloop.replay.report import moment, money, tokens
 from breakloop.replay.sessions import total
-from breakloop.replay.timeline import AGAIN, BLOCK, NOTICE, Cell, Timeline, TimelineLoop, shown
+from breakloop.replay.timeline import AGAIN, BLOCK, NOTICE, Cell, Timeline, shown
 
 COLOURS: Final = 8
 CELLS_MAX: Final = 720  # of one picture
@@ -73,60 +73,31 @@ class Picture(NamedTuple):
 def page(heading: Heading, timelines: Iterable[Timeline]) -> str:
     """Return the page, the most expensive loops first."""
     lines = sorted(timelines, key=lambda line: (not line.blocked, -line.after.tokens, line.session.id))
-    return (
-        _template()
-        .get_template("report.html")
-        .render(
-            heading=heading,
-            lines=lines,
-            cards=_cards(heading, lines),
-            priced=any(line.after.money is not None for line in lines),
-            signs=SIGNS,
-            rows_max=_ROWS_MAX,
-            pictures_max=PICTURES_MAX,
-            loops_max=_LOOPS_MAX,
-            name_max=_NAME_MAX,
-        )
+    loops = [loop for line in lines for loop in line.loops if loop.block is not None]
+    return _template().render(
+        heading=heading,
+        lines=lines,
+        looping=sum(line.blocked for line in lines),
+        loop_turns=sum(loop.turns for loop in loops),
+        after=total(loop.after for loop in loops),
+        priced=any(line.after.money is not None for line in lines),
+        signs=SIGNS,
+        rows_max=_ROWS_MAX,
+        pictures_max=PICTURES_MAX,
+        loops_max=_LOOPS_MAX,
+        name_max=_NAME_MAX,
     )
 
 
 @cache
-def _template() -> Environment:
+def _template() -> Template:
     loader = FileSystemLoader(Path(__file__).parent)
     environment = Environment(
         loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    filters = (shown, tokens, money, picture, described, facts, key)
+    filters = (shown, tokens, money, moment, duration, plural, picture, described, key)
     environment.filters.update({function.__name__: function for function in filters})
-    return environment
-
-
-def _cards(heading: Heading, lines: Sequence[Timeline]) -> list[tuple[str, str, bool]]:
-    """Return figure, words, and whether it is bad news."""
-    loops = [loop for line in lines for loop in line.loops if loop.block is not None]
-    looping = sum(1 for line in lines if line.blocked)
-    after = total(loop.after for loop in loops)
-    cards = [
-        (f"{heading.sessions:,}", f"sessions with {plural(heading.turns, 'turn')}", False),
-        (f"{looping:,}", "of them loop" if looping != 1 else "of them loops", looping > 0),
-        (f"{sum(loop.turns for loop in loops):,}", "turns in loops", False),
-        (tokens(after), "tokens after the point where they would have been stopped", looping > 0),
-    ]
-    if after.money is not None:
-        cards.append((money(after.money), "spent on them", looping > 0))
-    return cards
-
-
-def facts(loop: TimelineLoop) -> Iterator[str]:
-    if moment(loop.began_at):
-        yield f"began {moment(loop.began_at)}"
-    if loop.seconds:
-        yield f"went on for {duration(loop.seconds)}"
-    yield f"{tokens(loop.spent)} tokens in the loop"
-    if loop.block is not None:
-        yield f"{tokens(loop.after)} after the block"
-    if loop.after.money is not None:
-        yield money(loop.after.money)
+    return environment.get_template("report.html")
 
 
 def key(line: Timeline) -> Iterator[tuple[str, str, int, int]]:
