@@ -158,26 +158,23 @@ class Scan:
         self._known: set[bytes] = set()  # keys of turns that were counted
         self.files = TranscriptFiles()
 
-    def sessions(self, found: Iterable[ScanFinding], progress: Progress | None = None) -> Iterator[ScanResult]:
+    def sessions(self, found: Iterable[ScanFinding], progress: Progress = lambda _done: None) -> Iterator[ScanResult]:
         """Yield every session of these files as soon as it is complete."""
         done = 0
         for one in found:
             yield from self._transcript(one, done, progress)
             done += one.size
-            if progress is not None:
-                progress(done)
+            progress(done)
 
-    def _transcript(self, found: ScanFinding, done: int, progress: Progress | None) -> Iterator[ScanResult]:
-        def advance(position: int) -> None:
-            if progress is not None:
-                progress(done + position)
-
+    def _transcript(self, found: ScanFinding, done: int, progress: Progress) -> Iterator[ScanResult]:
         try:
             with _opened(found.files) as file:
                 if not _may_be(file):
                     self._other(found, "is neither JSON Lines nor a JSON document")
                     return
-                yield from self._recording(found, Recording(file, found.name, advance))
+                yield from self._recording(
+                    found, Recording(file, found.name, lambda position: progress(done + position))
+                )
         except OSError as error:
             self.files.trouble(found.name, [f"cannot be read: {error.strerror or error}"])
 

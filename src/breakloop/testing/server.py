@@ -18,13 +18,14 @@ _BAD: Final = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: clo
 
 
 class StandInConnection(asyncio.Protocol):
+    _transport: asyncio.Transport
+
     def __init__(self, host: StandInServer) -> None:
         self.number = 0
         self.seen: SeenRequest | None = None  # the request being read or answered
         self.player: Player | None = None
         self._host = host
         self._reader = RequestReader()
-        self._transport: asyncio.Transport | None = None
         self._advancing = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -51,8 +52,7 @@ class StandInConnection(asyncio.Protocol):
             self.player.resume_writing()
 
     def abort(self) -> None:
-        if self._transport is not None:
-            self._transport.abort()
+        self._transport.abort()
 
     def _advance(self) -> None:
         """Parse further requests once the previous response is sent."""
@@ -90,11 +90,11 @@ class StandInConnection(asyncio.Protocol):
         early = self._host.heard_head(seen, self)
         if early is not None:
             self._play(seen, early)
-        elif (seen.header("expect") or "").lower() == "100-continue" and self._transport is not None:
+        elif (seen.header("expect") or "").lower() == "100-continue":
             self._transport.write(_CONTINUE)
 
     def _play(self, seen: SeenRequest, steps: Iterator[Step]) -> None:
-        if self._transport is None or self._transport.is_closing():
+        if self._transport.is_closing():
             return
         seen.outcome = "answering"
         self.player = Player(self._transport, steps, seen, self._ended, self._host.loop)
@@ -113,12 +113,11 @@ class StandInConnection(asyncio.Protocol):
         self.seen = self.player = None
 
     def stop_reading(self) -> None:
-        if self._transport is not None:
-            self._transport.pause_reading()
+        self._transport.pause_reading()
 
     def _refuse(self, problem: str) -> None:
         self._host.complain(self, problem)
-        if self._transport is not None and not self._transport.is_closing():
+        if not self._transport.is_closing():
             self._transport.write(_BAD)
             self._transport.close()
 
