@@ -14,9 +14,19 @@ from breakloop.engine.breakers import BreakerState
 from breakloop.engine.engine import Engine
 from breakloop.engine.operator import Operator
 from breakloop.errors import BundleError, Problem
-from breakloop.history.values import EventFilter, IncidentFilter
 from breakloop.model.events import Activity, Event
-from breakloop.model.records import CLEARED, OPEN, AgentRecord, AuditRecord, EventRecord, Incident, Point, TotalsRecord
+from breakloop.model.records import (
+    CLEARED,
+    OPEN,
+    AgentRecord,
+    AuditRecord,
+    EventFilter,
+    EventRecord,
+    Incident,
+    IncidentFilter,
+    Point,
+    TotalsRecord,
+)
 from breakloop.policy.descriptors import ContextSettings, Descriptors
 from breakloop.store.memory import MemoryStore
 from breakloop.store.orders import FileOrderStore

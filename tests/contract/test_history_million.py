@@ -17,7 +17,6 @@ import pytest
 from breakloop.clock import FakeClock
 from breakloop.history.agents import AGENT_FINE_S, COARSE_S, FINE_S
 from breakloop.history.store import History
-from breakloop.history.values import EventFilter, IncidentFilter
 from breakloop.model.events import (
     LIMIT_EXCEEDED,
     LOOP_DETECTED,
@@ -27,6 +26,7 @@ from breakloop.model.events import (
     AgentUse,
     LoopUse,
 )
+from breakloop.model.records import EventFilter, IncidentFilter
 from tests.admin_client import browser
 from tests.admin_world import full as a_company
 from tests.histories import Past, detected, told

@@ -20,8 +20,7 @@ from breakloop.engine.operator import Operator
 from breakloop.engine.quarantine import Hold
 from breakloop.errors import BreakloopError
 from breakloop.history.store import History
-from breakloop.history.values import IncidentFilter
-from breakloop.model.records import STOPPED, is_blocked
+from breakloop.model.records import STOPPED, IncidentFilter, is_blocked
 from breakloop.policy.diagnostics import nearest
 from breakloop.policy.orders import checked_agent
 

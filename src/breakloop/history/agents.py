@@ -6,6 +6,7 @@ agent for two days, per hour for both as long as history is kept.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -13,8 +14,18 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Row, ScalarSelect, Select, case, func, select
 
-from breakloop.history.schema import AGENT_POINTS, AGENTS, CALLERS, POINTS, adding, insert, upsert
-from breakloop.history.values import data_json, from_json, moment, text
+from breakloop.history.schema import (
+    AGENT_POINTS,
+    AGENTS,
+    CALLERS,
+    POINTS,
+    adding,
+    insert,
+    moment,
+    text,
+    to_json,
+    upsert,
+)
 from breakloop.model.events import LOOP_DETECTED, Activity, Event
 from breakloop.model.records import AgentRecord, Point, TotalsRecord
 
@@ -38,15 +49,8 @@ class AgentSums:
     model: str = ""
 
     def add(self, other: AgentSums) -> None:
-        self.requests += other.requests
-        self.denied += other.denied
-        self.failed += other.failed
-        self.loops += other.loops
-        self.input_tokens += other.input_tokens
-        self.output_tokens += other.output_tokens
-        self.cost_microusd += other.cost_microusd
-        self.saved_requests += other.saved_requests
-        self.saved_microusd += other.saved_microusd
+        for name in ("failed", *SUMS):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
 @dataclass(slots=True)
@@ -105,16 +109,7 @@ COARSE_S: Final = 3600
 FINE_KEPT_S: Final = 48 * 3600
 POINTS_MAX: Final = 5000  # points of one curve
 STEP_MAX_S: Final = 366 * 86_400
-SUMS: Final = (
-    "requests",
-    "denied",
-    "loops",
-    "input_tokens",
-    "output_tokens",
-    "cost_microusd",
-    "saved_requests",
-    "saved_microusd",
-)
+SUMS: Final = tuple(column.name for column in POINTS.c if not column.primary_key)
 _DRAWN: Final = ("requests", "denied", "cost_microusd", "saved_microusd")
 
 
@@ -209,16 +204,7 @@ DAY_S: Final = 86_400
 LIST_MAX: Final = 1000
 CALLERS_COUNTED: Final = 1000  # further callers are not counted
 _SEEN_AGAIN_S: Final = 3600.0  # a caller that was seen within this hour is not written again
-_SUMS: Final = (
-    "requests",
-    "denied",
-    "failed",
-    "loops",
-    "input_tokens",
-    "output_tokens",
-    "cost_microusd",
-    "saved_microusd",
-)
+_SUMS: Final = ("failed", *(name for name in SUMS if name in AGENTS.c))
 
 
 def add_to_agents(connection: Connection, batch: SumsBatch) -> None:
@@ -264,7 +250,7 @@ def _add_callers(connection: Connection, batch: SumsBatch) -> None:
 def set_agent(connection: Connection, project: str, agent: str, settings: Mapping[str, Any]) -> None:
     """Store the settings of an agent. An agent that was never seen is added with zeros."""
     row = {"project": text(project), "agent": text(agent), "first_at": 0.0, "last_at": 0.0, "model": ""}
-    row |= {"settings": data_json(settings), **dict.fromkeys(_SUMS, 0)}
+    row |= {"settings": to_json(settings), **dict.fromkeys(_SUMS, 0)}
     new = insert(connection, AGENTS)
     connection.execute(upsert(new, AGENTS, {"settings": new.excluded.settings}), row)
 
@@ -320,6 +306,6 @@ def _record(row: Row[Any]) -> AgentRecord:
         last_at=row.last_at,
         today_microusd=int(row.today),
         model=row.model,
-        settings=from_json(row.settings),
+        settings=json.loads(row.settings),
         **{name: getattr(row, name) for name in _SUMS if name != "failed"},
     )

@@ -7,6 +7,7 @@ kept longer than everything else. Shadow findings are summed up per day (UTC).
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from heapq import merge
 from itertools import islice
@@ -14,10 +15,9 @@ from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Connection, Row, Select, func, insert, literal_column, select
 
-from breakloop.history.schema import AUDIT, EVENTS, SHADOWS, adding
-from breakloop.history.values import MOMENT_MAX, EventFilter, data_json, from_json, moment, text, whole
+from breakloop.history.schema import AUDIT, EVENTS, MOMENT_MAX, SHADOWS, adding, moment, text, to_json, whole
 from breakloop.model.events import Event
-from breakloop.model.records import AuditRecord, EventRecord
+from breakloop.model.records import AuditRecord, EventFilter, EventRecord
 
 PAGE_MAX: Final = 1000
 _LATE_S: Final = 120.0  # an event may be written this much later than one that happened after it
@@ -36,7 +36,7 @@ def insert_events(connection: Connection, events: Sequence[Event], incidents: It
             "agent": text(event.data.get("agent")),
             "request_id": text(event.request_id),
             "incident": incident,
-            "data": data_json(event.data),
+            "data": to_json(event.data),
         }
         for event, incident in zip(events, incidents, strict=True)
     ]
@@ -132,13 +132,13 @@ def _ordered(conditions: Sequence[ColumnElement[bool]], most: int, *, onwards: b
 
 def _record(row: Row[Any]) -> EventRecord:
     return EventRecord(
-        row.id, row.name, row.at, row.project, row.agent, row.request_id, row.incident, from_json(row.data)
+        row.id, row.name, row.at, row.project, row.agent, row.request_id, row.incident, json.loads(row.data)
     )
 
 
 def add_audit(connection: Connection, record: AuditRecord) -> None:
     row = {"at": moment(record.at), "who": text(record.who), "role": text(record.role), "action": text(record.action)}
-    connection.execute(insert(AUDIT), row | {"target": text(record.target), "detail": data_json(record.detail)})
+    connection.execute(insert(AUDIT), row | {"target": text(record.target), "detail": to_json(record.detail)})
 
 
 def find_audit(connection: Connection, before: int, most: int) -> list[AuditRecord]:
@@ -147,7 +147,7 @@ def find_audit(connection: Connection, before: int, most: int) -> list[AuditReco
     if before > 0:
         found = found.where(AUDIT.c.id < whole(before))
     return [
-        AuditRecord(row.id, row.at, row.who, row.role, row.action, row.target, from_json(row.detail))
+        AuditRecord(row.id, row.at, row.who, row.role, row.action, row.target, json.loads(row.detail))
         for row in connection.execute(found)
     ]
 

@@ -8,6 +8,7 @@ them back.
 
 from __future__ import annotations
 
+import json
 import math
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,8 +18,7 @@ from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Connection, Row, and_, func, or_, select, update
 
-from breakloop.history.schema import INCIDENTS, PICTURES, replacing
-from breakloop.history.values import MOMENT_MAX, IncidentFilter, data_json, from_json, moment, text, to_json, whole
+from breakloop.history.schema import INCIDENTS, MOMENT_MAX, PICTURES, moment, replacing, text, to_json, whole
 from breakloop.model.events import (
     AGENT_KILLED,
     AGENT_RELEASED,
@@ -29,7 +29,7 @@ from breakloop.model.events import (
     LoopKey,
     LoopUse,
 )
-from breakloop.model.records import CLEARED, OPEN, STOPPED, Incident, StepMark
+from breakloop.model.records import CLEARED, OPEN, STOPPED, Incident, IncidentFilter, StepMark
 
 QUIET_S: Final = 600.0
 LATE_S: Final = 5.0  # events may take this long to arrive; an incident is not ended before
@@ -307,8 +307,8 @@ def find_incident(connection: Connection, incident_id: str) -> Incident | None:
     picture = connection.execute(select(PICTURES).where(PICTURES.c.incident == row.id)).one_or_none()
     if picture is None:
         return _record(row)
-    steps = tuple(StepMark(*mark) for mark in from_json(picture.steps))
-    return _record(row, steps=steps, score=from_json(picture.score))
+    steps = tuple(StepMark(*mark) for mark in json.loads(picture.steps))
+    return _record(row, steps=steps, score=json.loads(picture.score))
 
 
 def count_live(connection: Connection, project: str) -> int:
@@ -356,7 +356,7 @@ def _steps_row(connection: Connection, case: OpenIncident) -> dict[str, Any]:
     if case.detections > 1 and (case.steps is None or case.score is None):
         known = connection.execute(select(PICTURES).where(PICTURES.c.incident == case.id)).one_or_none()
     steps = to_json(case.steps) if case.steps is not None else known.steps if known is not None else "[]"
-    score = data_json(case.score) if case.score is not None else known.score if known is not None else "{}"
+    score = to_json(case.score) if case.score is not None else known.score if known is not None else "{}"
     return {"incident": case.id, "steps": steps, "score": score}
 
 

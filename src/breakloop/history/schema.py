@@ -1,4 +1,4 @@
-"""Tables, migrations and upserts.
+"""Tables, migrations and upserts; and the values of columns: text that every database accepts, integers that fit, JSON.
 
 Migrations only go forward. Step N leads from version N to N + 1 and never changes after its release; the version is
 stored in the database. A database of a newer version is left alone. A test compares the tables with what the
@@ -7,6 +7,7 @@ migrations create.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -15,137 +16,73 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 METADATA: Final = MetaData()
 
-EVENTS: Final = Table(
-    "breakloop_events",
-    METADATA,
-    Column("id", BigInteger, primary_key=True),
-    Column("name", Text, nullable=False),
-    Column("at", Double, nullable=False),
-    Column("project", Text, nullable=False),
-    Column("agent", Text, nullable=False),
-    Column("request_id", Text, nullable=False),
-    Column("incident", Text, nullable=False),
-    Column("data", Text, nullable=False),  # JSON
+_TYPES: Final = {"text": Text, "real": Double, "whole": BigInteger, "flag": Boolean}
+
+
+def _table(name: str, keys: str, *columns: tuple[str, str]) -> Table:
+    """Return a table of columns with their types. The columns in `keys` are its primary key."""
+    made: list[Column[Any]] = [
+        Column(column, _TYPES[kind], primary_key=column in keys.split(), nullable=column in _NULLABLE)
+        for kind, names in columns
+        for column in names.split()
+    ]
+    return Table(f"breakloop_{name}", METADATA, *made)
+
+
+_NULLABLE: Final = ("ended_at",)
+_SUMMED: Final = "requests denied loops input_tokens output_tokens cost_microusd saved_requests saved_microusd"
+
+EVENTS: Final = _table(
+    "events",
+    "id",
+    ("whole", "id"),
+    ("text", "name"),
+    ("real", "at"),
+    ("text", "project agent request_id incident data"),
 )
-
-INCIDENTS: Final = Table(
-    "breakloop_incidents",
-    METADATA,
-    Column("id", Text, primary_key=True),
-    Column("state", Text, nullable=False),
-    Column("project", Text, nullable=False),
-    Column("agent", Text, nullable=False),
-    Column("caller", Text, nullable=False),
-    Column("model", Text, nullable=False),
-    Column("kind", Text, nullable=False),
-    Column("fingerprint", Text, nullable=False),
-    Column("policy", Text, nullable=False),
-    Column("action", Text, nullable=False),
-    Column("evidence", Text, nullable=False),
-    Column("shadow", Boolean, nullable=False),
-    Column("first_at", Double, nullable=False),
-    Column("last_at", Double, nullable=False),
-    Column("ended_at", Double),
-    Column("over_at", Double, nullable=False),  # `ended_at`, or when the incident ends without further events
-    Column("held_until", Double, nullable=False),  # of the agent's quarantine
-    Column("detections", BigInteger, nullable=False),
-    Column("hit_count", BigInteger, nullable=False),
-    Column("cooldown_seconds", BigInteger, nullable=False),
-    Column("spent_requests", BigInteger, nullable=False),
-    Column("spent_tokens", BigInteger, nullable=False),
-    Column("spent_microusd", BigInteger, nullable=False),
-    Column("saved_requests", BigInteger, nullable=False),
-    Column("saved_tokens", BigInteger, nullable=False),
-    Column("saved_microusd", BigInteger, nullable=False),
-    Column("steps_at", Double, nullable=False),  # time of the last step
-    Column("steps_count", BigInteger, nullable=False),
+# `over_at` is `ended_at`, or when the incident ends without further events; `held_until` is of the agent's quarantine;
+# `steps_at` is the time of the last step.
+INCIDENTS: Final = _table(
+    "incidents",
+    "id",
+    ("text", "id state project agent caller model kind fingerprint policy action evidence"),
+    ("flag", "shadow"),
+    ("real", "first_at last_at ended_at over_at held_until"),
+    ("whole", "detections hit_count cooldown_seconds spent_requests spent_tokens spent_microusd"),
+    ("whole", "saved_requests saved_tokens saved_microusd"),
+    ("real", "steps_at"),
+    ("whole", "steps_count"),
 )
-
-# Separate from the incidents, so that listing them reads little.
-PICTURES: Final = Table(
-    "breakloop_pictures",
-    METADATA,
-    Column("incident", Text, primary_key=True),
-    Column("steps", Text, nullable=False),  # JSON
-    Column("score", Text, nullable=False),  # JSON
+# Separate from the incidents, so that listing them reads little. Steps and score are JSON.
+PICTURES: Final = _table("pictures", "incident", ("text", "incident steps score"))
+AGENTS: Final = _table(
+    "agents",
+    "project agent",
+    ("text", "project agent"),
+    ("real", "first_at last_at"),
+    ("whole", "requests denied failed loops input_tokens output_tokens cost_microusd saved_microusd"),
+    ("text", "model settings"),
 )
-
-AGENTS: Final = Table(
-    "breakloop_agents",
-    METADATA,
-    Column("project", Text, primary_key=True),
-    Column("agent", Text, primary_key=True),
-    Column("first_at", Double, nullable=False),
-    Column("last_at", Double, nullable=False),
-    Column("requests", BigInteger, nullable=False),
-    Column("denied", BigInteger, nullable=False),
-    Column("failed", BigInteger, nullable=False),
-    Column("loops", BigInteger, nullable=False),
-    Column("input_tokens", BigInteger, nullable=False),
-    Column("output_tokens", BigInteger, nullable=False),
-    Column("cost_microusd", BigInteger, nullable=False),
-    Column("saved_microusd", BigInteger, nullable=False),
-    Column("model", Text, nullable=False),
-    Column("settings", Text, nullable=False),  # JSON
-)
-
-CALLERS: Final = Table(
-    "breakloop_callers",
-    METADATA,
-    Column("project", Text, primary_key=True),
-    Column("agent", Text, primary_key=True),
-    Column("caller", Text, primary_key=True),
-    Column("last_at", Double, nullable=False),
-)
-
-
-def _sums() -> list[Column[int]]:
-    names = ("requests", "denied", "loops", "input_tokens", "output_tokens", "cost_microusd")
-    return [Column(name, BigInteger, nullable=False) for name in (*names, "saved_requests", "saved_microusd")]
-
-
+CALLERS: Final = _table("callers", "project agent caller", ("text", "project agent caller"), ("real", "last_at"))
 # Sums of `span_s` seconds from `at` on.
-POINTS: Final = Table(
-    "breakloop_points",
-    METADATA,
-    Column("span_s", BigInteger, primary_key=True),
-    Column("at", BigInteger, primary_key=True),
-    Column("project", Text, primary_key=True),
-    *_sums(),
+POINTS: Final = _table("points", "span_s at project", ("whole", "span_s at"), ("text", "project"), ("whole", _SUMMED))
+AGENT_POINTS: Final = _table(
+    "agent_points",
+    "span_s project agent at",
+    ("whole", "span_s"),
+    ("text", "project agent"),
+    ("whole", "at"),
+    ("whole", _SUMMED),
 )
-
-AGENT_POINTS: Final = Table(
-    "breakloop_agent_points",
-    METADATA,
-    Column("span_s", BigInteger, primary_key=True),
-    Column("project", Text, primary_key=True),
-    Column("agent", Text, primary_key=True),
-    Column("at", BigInteger, primary_key=True),
-    *_sums(),
+# `day` is the number of days since 1970, UTC.
+SHADOWS: Final = _table(
+    "shadows",
+    "day project policy rule reason",
+    ("whole", "day"),
+    ("text", "project policy rule reason"),
+    ("whole", "requests"),
 )
-
-SHADOWS: Final = Table(
-    "breakloop_shadows",
-    METADATA,
-    Column("day", BigInteger, primary_key=True),  # days since 1970, UTC
-    Column("project", Text, primary_key=True),
-    Column("policy", Text, primary_key=True),
-    Column("rule", Text, primary_key=True),
-    Column("reason", Text, primary_key=True),
-    Column("requests", BigInteger, nullable=False),
-)
-
-AUDIT: Final = Table(
-    "breakloop_audit",
-    METADATA,
-    Column("id", BigInteger, primary_key=True),
-    Column("at", Double, nullable=False),
-    Column("who", Text, nullable=False),
-    Column("role", Text, nullable=False),
-    Column("action", Text, nullable=False),
-    Column("target", Text, nullable=False),
-    Column("detail", Text, nullable=False),  # JSON
-)
+AUDIT: Final = _table("audit", "id", ("whole", "id"), ("real", "at"), ("text", "who role action target detail"))
 
 
 # Column types and constraints that differ between the two databases.
@@ -243,7 +180,10 @@ def migrate(connection: Connection, steps: Sequence[str] = STEPS) -> None:
         raise NewerSchemaError(found, len(steps))
     words = _WORDS[connection.dialect.name]
     for step in steps[found:]:
-        for statement in filter(str.strip, step.format(sums=_SUMS, **words).split(";")):
+        for statement in filter(
+            str.strip,
+            step.format(sums=_SUMS, **words).split(";"),
+        ):
             connection.exec_driver_sql(statement)
     if found < len(steps):
         _set_version(connection, len(steps))
@@ -278,7 +218,7 @@ def insert(connection: Connection, table: Table) -> Insert:
 def replacing(connection: Connection, table: Table) -> Insert:
     """Return a statement that replaces the row with the same key."""
     new = insert(connection, table)
-    return upsert(new, table, {column.name: new.excluded[column.name] for column in _others(table)})
+    return upsert(new, table, {column.name: new.excluded[column.name] for column in table.c if not column.primary_key})
 
 
 def adding(connection: Connection, table: Table, sums: Iterable[str]) -> Insert:
@@ -287,10 +227,51 @@ def adding(connection: Connection, table: Table, sums: Iterable[str]) -> Insert:
     return upsert(new, table, {name: table.c[name] + new.excluded[name] for name in sums})
 
 
-def _others(table: Table) -> list[Column[Any]]:
-    return [column for column in table.c if not column.primary_key]
-
-
 def upsert(new: Insert, table: Table, changes: Mapping[str, Any]) -> Insert:
     """Return an INSERT that updates the row with the same key, if there is one."""
     return new.on_conflict_do_update(index_elements=list(table.primary_key.columns), set_=dict(changes))
+
+
+TEXT_MAX: Final = 400  # characters; an index entry of PostgreSQL has at most 2,700 bytes
+MOMENT_MAX: Final = 1e11  # seconds since 1970: the year 5138
+_WHOLE_MAX: Final = 2**62
+
+
+def text(value: object, most: int = TEXT_MAX) -> str:
+    """Return text for a column, or "" for other types. PostgreSQL accepts no NUL, and no database a lone surrogate."""
+    if not isinstance(value, str):
+        return ""
+    if not value.isascii():
+        value = value.encode("utf-8", "replace").decode()
+    if "\0" in value:
+        value = value.replace("\0", "\N{REPLACEMENT CHARACTER}")
+    return value[:most]
+
+
+def whole(value: object) -> int:
+    """Return an integer that fits a 64-bit column; 0 for other types."""
+    if not isinstance(value, int | float) or value != value:  # noqa: PLR0124 - not a number
+        return 0
+    return int(min(max(value, -_WHOLE_MAX), _WHOLE_MAX))
+
+
+def moment(value: float) -> float:
+    """Return a time within the supported range."""
+    return min(value, MOMENT_MAX) if value > 0.0 else 0.0
+
+
+def to_json(value: object) -> str:
+    """Return JSON in ASCII, which every database accepts unchanged."""
+    return _ENCODER.encode(value)
+
+
+def _other(value: object) -> object:
+    """Values without a JSON form are replaced by their type: their text may contain private data."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, set | frozenset | tuple):
+        return list(value)
+    return f"<{type(value).__name__}>"
+
+
+_ENCODER: Final = json.JSONEncoder(separators=(",", ":"), default=_other)

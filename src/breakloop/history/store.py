@@ -27,9 +27,17 @@ from breakloop.history.database import DatabaseBackend, HistoryDatabase, SqliteB
 from breakloop.history.events import first_id_since
 from breakloop.history.postgres import PostgresBackend, is_postgres
 from breakloop.history.schema import AGENT_POINTS, AGENTS, AUDIT, CALLERS, EVENTS, INCIDENTS, PICTURES, POINTS, SHADOWS
-from breakloop.history.values import EventFilter, IncidentFilter
 from breakloop.model.events import Activity, Event
-from breakloop.model.records import AgentRecord, AuditRecord, EventRecord, Incident, Point, TotalsRecord
+from breakloop.model.records import (
+    AgentRecord,
+    AuditRecord,
+    EventFilter,
+    EventRecord,
+    Incident,
+    IncidentFilter,
+    Point,
+    TotalsRecord,
+)
 from breakloop.store.sqlite import Report
 
 DAY_S: Final = 86_400

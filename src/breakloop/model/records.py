@@ -1,11 +1,12 @@
-"""Records of the history: events, incidents, agents, totals and the audit log. Written by `history`, shown by `admin`.
+"""Records of the history: events, incidents, agents, totals and the audit log, and the filters of queries. Written by
+`history`, shown by `admin`.
 
 Records contain names, digests and counts, never prompts. Money is in integer micro-dollars, times are in seconds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -136,3 +137,35 @@ class Point:
     denied: int
     cost_microusd: int
     saved_microusd: int
+
+
+@dataclass(frozen=True, slots=True)
+class EventFilter:
+    """Selects events, the newest first. With `after` they are the ones behind that id, the oldest first."""
+
+    names: Sequence[str] = ()
+    project: str = ""
+    agent: str = ""
+    incident: str = ""
+    since: float = 0.0
+    until: float = float("inf")
+    before: int = 0  # the page behind this id
+    after: int = 0
+    most: int = 50
+
+
+@dataclass(frozen=True, slots=True)
+class IncidentFilter:
+    """Selects incidents, the newest first."""
+
+    state: str = ""
+    project: str = ""
+    agent: str = ""
+    kind: str = ""
+    shadow: bool | None = None
+    policy: str = ""
+    before: float = float("inf")  # the page behind this `last_at`
+    before_id: str = (
+        ""  # with `before`: the last incident of the previous page, so that none with the same time is skipped
+    )
+    most: int = 50

@@ -19,8 +19,8 @@ from breakloop.clock import FakeClock
 from breakloop.config.settings import Settings
 from breakloop.engine.breakers import BreakerState
 from breakloop.errors import SettingsError
-from breakloop.history.values import EventFilter, IncidentFilter
 from breakloop.model.call import Answer, Usage
+from breakloop.model.records import EventFilter, IncidentFilter
 from tests.builders import chat
 from tests.redis_servers import free_port
 

@@ -12,8 +12,8 @@ from breakloop.clock import FakeClock
 from breakloop.errors import HistoryError
 from breakloop.history.database import HistoryDatabase
 from breakloop.history.store import History
-from breakloop.history.values import EventFilter
 from breakloop.model.events import Event
+from breakloop.model.records import EventFilter
 from tests.histories import NOTHING, Past, told
 
 WAIT_S = 10.0
@@ -150,13 +150,11 @@ def test_an_error_of_the_caller_is_the_callers(history: History, clock: FakeCloc
     """And nothing of its transaction is kept."""
 
     class Broken(dict[str, object]):
-        def keys(self) -> object:  # type: ignore[override]
+        def items(self) -> object:  # type: ignore[override]
             raise RuntimeError("mine")
 
-        __iter__ = keys  # type: ignore[assignment]
-
     with pytest.raises(RuntimeError, match="mine"):
-        history.write([told("a", 1.0), Event("b", 1.0, Broken())], NOTHING(), 1.0)
+        history.write([told("a", 1.0), Event("b", 1.0, Broken(x=1))], NOTHING(), 1.0)
     assert history.events(EventFilter()) == []
     history.write([told("c", 1.0)], NOTHING(), 1.0)
     assert [event.name for event in history.events(EventFilter())] == ["c"]

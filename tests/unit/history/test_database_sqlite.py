@@ -12,7 +12,7 @@ from breakloop.errors import HistoryError
 from breakloop.history.database import APPLICATION_ID, SqliteBackend
 from breakloop.history.schema import STEPS
 from breakloop.history.store import History
-from breakloop.history.values import EventFilter
+from breakloop.model.records import EventFilter
 from tests.histories import NOTHING, Past, told
 
 

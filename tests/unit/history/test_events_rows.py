@@ -12,9 +12,8 @@ from sqlalchemy import event as sql_event
 from breakloop.clock import FakeClock
 from breakloop.history import events as event_rows
 from breakloop.history.store import History
-from breakloop.history.values import EventFilter
 from breakloop.model.events import AGENT_KILLED, AGENT_RELEASED, LIMIT_EXCEEDED, LOOP_DETECTED, STORE_DEGRADED, Event
-from breakloop.model.records import EventRecord
+from breakloop.model.records import EventFilter, EventRecord
 from tests.histories import NOTHING, Past, detected, told
 
 

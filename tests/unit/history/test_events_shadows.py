@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from breakloop.clock import FakeClock
 from breakloop.history.store import History
-from breakloop.history.values import EventFilter
 from breakloop.model.events import SHADOW_WOULD_REJECT, Activity
+from breakloop.model.records import EventFilter
 from tests.histories import told
 
 

@@ -6,7 +6,7 @@ import inspect
 import math
 
 from breakloop.history.store import History
-from breakloop.history.values import EventFilter, IncidentFilter
+from breakloop.model.records import EventFilter, IncidentFilter
 
 
 def test_filters_without_anything_are_a_first_page() -> None:

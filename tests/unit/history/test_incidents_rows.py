@@ -7,9 +7,8 @@ from dataclasses import replace
 
 from breakloop.clock import FakeClock
 from breakloop.history.store import History
-from breakloop.history.values import EventFilter, IncidentFilter
 from breakloop.model.events import AGENT_KILLED, AGENT_RELEASED, Activity, AgentUse, LoopUse
-from breakloop.model.records import CLEARED, OPEN, STOPPED, Incident, StepMark
+from breakloop.model.records import CLEARED, OPEN, STOPPED, EventFilter, Incident, IncidentFilter, StepMark
 from tests.histories import NOTHING, Past, detected, looped, told
 
 MARK = [1_800_000_000.0, "search", "aa", "bb", 10, False, "pass"]

@@ -13,9 +13,8 @@ import pytest
 from breakloop.clock import FakeClock
 from breakloop.errors import HistoryError, SettingsError
 from breakloop.history.store import History, Retention, open_history
-from breakloop.history.values import EventFilter, IncidentFilter
 from breakloop.model.events import Activity
-from breakloop.model.records import TotalsRecord
+from breakloop.model.records import EventFilter, IncidentFilter, TotalsRecord
 from tests.histories import NOTHING, detected, told
 
 
@@ -88,7 +87,7 @@ def test_a_batch_is_all_or_nothing(history: History, clock: FakeClock) -> None:
 def test_traffic_does_not_load_it() -> None:
     """`import breakloop` and the gateway come without a database library."""
     code = (
-        "import sys, breakloop, breakloop.gateway.server, breakloop.history.values; print('sqlalchemy' in sys.modules)"
+        "import sys, breakloop, breakloop.gateway.server, breakloop.model.records; print('sqlalchemy' in sys.modules)"
     )
     done = run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

@@ -9,8 +9,8 @@ import pytest
 from breakloop.history import store
 from breakloop.history import store as retention
 from breakloop.history.store import History, Retention
-from breakloop.history.values import EventFilter, IncidentFilter
 from breakloop.model.events import AGENT_KILLED, Activity
+from breakloop.model.records import EventFilter, IncidentFilter
 from tests.histories import NOTHING, Past, detected, told, used
 
 DAY = 86_400

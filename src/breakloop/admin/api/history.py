@@ -19,8 +19,7 @@ from starlette.responses import StreamingResponse
 from breakloop.admin.actions import AdminServices
 from breakloop.admin.api.operations import Id, Moment, Most, Name, OperationRequest, Operations
 from breakloop.admin.errors import ApiError
-from breakloop.history.values import EventFilter, IncidentFilter
-from breakloop.model.records import AuditRecord, EventRecord, Incident, Point, TotalsRecord
+from breakloop.model.records import AuditRecord, EventFilter, EventRecord, Incident, IncidentFilter, Point, TotalsRecord
 
 OPERATIONS = Operations()
 EVERY_S: Final = 0.5  # the history is written once a second

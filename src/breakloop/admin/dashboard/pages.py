@@ -24,9 +24,8 @@ from breakloop.admin.errors import ApiError
 from breakloop.detect.steps.kinds import BY_NAME
 from breakloop.errors import StateError
 from breakloop.history.store import History
-from breakloop.history.values import EventFilter, IncidentFilter
 from breakloop.model.events import SHADOW_WOULD_REJECT
-from breakloop.model.records import OPEN, STOPPED, is_blocked
+from breakloop.model.records import OPEN, STOPPED, EventFilter, IncidentFilter, is_blocked
 
 # Path, name, icon, and key: the keyboard shortcut is `g` and this key.
 NAV: Final = (

@@ -10,8 +10,7 @@ from typing import Any
 from starlette.requests import Request
 
 from breakloop.admin.api.history import EVERY_S, QUIET_S, follow, stream
-from breakloop.history.values import EventFilter
-from breakloop.model.records import EventRecord
+from breakloop.model.records import EventFilter, EventRecord
 from tests.admin_world import World, empty, full
 
 
