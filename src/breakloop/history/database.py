@@ -5,22 +5,28 @@ readers. Every failure becomes a `HistoryError` that contains neither data nor p
 
 A SQLite file is readable by its owner only and uses WAL. A file that is damaged, foreign or of a newer version is
 renamed and a new one is created; one that is locked, full or read-only is tried again.
+
+Several gateways may share a PostgreSQL database: a writer holds an advisory lock, so that ids grow with time and one
+process at a time folds incidents.
 """
 
 from __future__ import annotations
 
 import sqlite3
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final
 
-from sqlalchemy import Connection, Engine, QueuePool, create_engine, event
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy import URL, Connection, Engine, QueuePool, create_engine, event, text
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from breakloop.clock import Clock
-from breakloop.errors import HistoryError
+from breakloop.errors import HistoryError, SettingsError
 from breakloop.history.schema import NewerSchemaError, migrate
 from breakloop.store.sqlite import DatabaseFile, Report, UnfitError, in_words, is_damage
 
@@ -29,40 +35,41 @@ _RETRY_S: Final = 1.0  # after a failed attempt to open; each reader would wait 
 _FAILURES: Final = (SQLAlchemyError, sqlite3.Error, OSError, OverflowError, NewerSchemaError, UnfitError)
 
 
-class DatabaseBackend(Protocol):
+class DatabaseBackend(ABC):
     """A kind of database: SQLite or PostgreSQL."""
 
+    @abstractmethod
     def engine(self) -> Engine:
         """Return an engine; may raise any error of the database."""
-        ...
 
+    @abstractmethod
     def begin(self, connection: Connection, *, durable: bool) -> None:
-        """Begin a write transaction, exclusively. With `durable` it must survive a power failure."""
-        ...
+        """Begin a write transaction, exclusively. If it is not `durable`, a power failure may lose the last ones."""
 
+    @abstractmethod
     def is_moved(self) -> bool:
         """Return whether the opened database is no longer the one at this path or address."""
-        ...
 
+    @abstractmethod
     def explain(self, error: Exception) -> str: ...
 
-    def unfit(self, error: Exception) -> str:
-        """Return the kind of defect if the database never recovers by itself, else ""."""
-        ...
-
-    def set_aside(self, kind: str, wrong: str) -> bool:
-        """Rename a defective database, after all connections were closed; return whether there can be a new one."""
-        ...
-
+    @abstractmethod
     def failed(self, wrong: str) -> None:
         """Note that the database cannot be used."""
-        ...
 
-    def works(self) -> None: ...
+    def works(self) -> None:  # noqa: B027 - only a file reports it
+        """Note that the database was written."""
 
-    def tidy(self, connection: Connection) -> None:
+    def unfit(self, error: Exception) -> str:  # noqa: ARG002 - nothing on a server is moved away
+        """Return the kind of defect if the database never recovers by itself, else ""."""
+        return ""
+
+    def set_aside(self, kind: str, wrong: str) -> bool:  # noqa: ARG002 - only a file is renamed
+        """Rename a defective database, after all connections were closed; return whether there can be a new one."""
+        return False
+
+    def tidy(self, connection: Connection) -> None:  # noqa: B027 - a server does it by itself
         """Free the space of deleted rows."""
-        ...
 
 
 class HistoryDatabase:
@@ -170,11 +177,11 @@ _BUSY_S: Final = 2.0
 _CACHE_KIB: Final = 16_384  # per connection
 _WAL_MAX_BYTES: Final = 32 * 1024 * 1024
 _VACUUM_PAGES: Final = 2_000  # per call
-_CONNECTIONS: Final = 4
+_POOL: Final[dict[str, Any]] = {"pool_size": 4, "max_overflow": 4, "pool_timeout": 10, "hide_parameters": True}
 _WRITES: Final = "breakloop_writes"  # execution option: the transaction is going to write
 
 
-class SqliteBackend:
+class SqliteBackend(DatabaseBackend):
     """One SQLite file."""
 
     def __init__(self, path: Path, report: Report, busy_s: float = _BUSY_S) -> None:
@@ -191,18 +198,12 @@ class SqliteBackend:
             "sqlite://",
             creator=self._connect,
             poolclass=QueuePool,
-            pool_size=_CONNECTIONS,
-            max_overflow=_CONNECTIONS,
-            pool_timeout=10,
-            hide_parameters=True,
+            **_POOL,
         )
         event.listen(made, "begin", _begin)
         return made
 
     def begin(self, connection: Connection, *, durable: bool) -> None:
-        """Begin a write transaction. If it is not `durable`, a power failure may lose the last transactions, but
-        nothing else.
-        """
         raw = connection.connection.cursor()  # SQLAlchemy would begin a transaction first
         raw.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
         raw.close()
@@ -222,7 +223,6 @@ class SqliteBackend:
         return in_words(cause)
 
     def unfit(self, error: Exception) -> str:
-        """Return "damaged", "foreign", "newer" or "unusable" for a file that stays so."""
         if isinstance(error, UnfitError):
             return error.kind
         if isinstance(error, NewerSchemaError):
@@ -239,7 +239,6 @@ class SqliteBackend:
         self._file.works()
 
     def tidy(self, connection: Connection) -> None:
-        """Free the space of deleted rows, a part at a time."""
         raw = connection.connection.driver_connection
         assert raw is not None  # noqa: S101 - the connection is open
         raw.executescript(f"PRAGMA incremental_vacuum({_VACUUM_PAGES})")  # `execute` would stop after the first page
@@ -274,3 +273,79 @@ def _begin(connection: Connection) -> None:
 def _cause(error: Exception) -> BaseException:
     """Return the error of the driver."""
     return error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
+
+
+_DRIVER: Final = "postgresql+psycopg"
+_SCHEMES: Final = frozenset(("postgresql", "postgres", _DRIVER))
+_CONNECT_S: Final = 5
+_OPTIONS: Final = "-c statement_timeout=15000 -c lock_timeout=5000 -c idle_in_transaction_session_timeout=60000"
+_LOCK: Final = text("SELECT pg_advisory_xact_lock(7094986412)")  # an arbitrary number
+_WORDS_MAX: Final = 300
+
+
+class PostgresBackend(DatabaseBackend):
+    """One database on a server, by URL. The driver is an extra of the package."""
+
+    def __init__(self, url: str) -> None:
+        self._url = _parsed(url)
+        self._suspect = False
+        try:
+            self._engine()  # imports the driver, but does not connect
+        except ImportError as error:
+            why = f"history: needs a package that is not installed ({error.name}): pip install 'breakloop[postgres]'"
+            raise SettingsError(why) from None
+
+    def engine(self) -> Engine:
+        self._suspect = False
+        return self._engine()
+
+    def begin(self, connection: Connection, *, durable: bool) -> None:
+        connection.begin()
+        if not durable:
+            connection.exec_driver_sql("SET LOCAL synchronous_commit = off")
+        connection.execute(_LOCK)
+
+    def is_moved(self) -> bool:
+        """Return whether it failed: the server that answers next may be a replica with another state."""
+        return self._suspect
+
+    def explain(self, error: Exception) -> str:
+        """Return the first line of the error; the others may quote data."""
+        if isinstance(error, PoolTimeoutError):
+            return "all connections are in use"
+        line = str(_cause(error)).partition("\n")[0].strip()[:_WORDS_MAX]
+        password = self._url.password
+        return line.replace(str(password), "***") if password else line
+
+    def failed(self, wrong: str) -> None:  # noqa: ARG002 - the caller reports it
+        """Check the schema before the database is used again."""
+        self._suspect = True
+
+    def _engine(self) -> Engine:
+        return create_engine(
+            self._url,
+            connect_args=self._arguments(),
+            pool_pre_ping=True,
+            **_POOL,
+        )
+
+    def _arguments(self) -> dict[str, object]:
+        """Return the driver's arguments, unless the URL sets them."""
+        wanted = {"connect_timeout": _CONNECT_S, "options": _OPTIONS, "application_name": "breakloop"}
+        ours: dict[str, object] = {"prepare_threshold": None}  # a connection pooler would lose prepared statements
+        return ours | {name: value for name, value in wanted.items() if name not in self._url.query}
+
+
+def is_postgres(where: str) -> bool:
+    """Return whether a setting is the URL of a PostgreSQL database."""
+    return where.partition(":")[0] in _SCHEMES
+
+
+def _parsed(url: str) -> URL:
+    try:
+        parsed = make_url(url).set(drivername=_DRIVER)
+    except (ArgumentError, ValueError):
+        raise SettingsError("history: not a URL; write postgresql://user:password@host/database") from None
+    if not parsed.database:
+        raise SettingsError("history: the URL names no database; write postgresql://user:password@host/database")
+    return parsed

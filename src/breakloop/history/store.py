@@ -17,15 +17,11 @@ from sqlalchemy import ColumnElement, Connection, Select, Table, and_, delete, f
 from breakloop.clock import Clock
 from breakloop.errors import SettingsError
 from breakloop.history import agents
-from breakloop.history import agents as curves
-from breakloop.history import events as audit
 from breakloop.history import events as event_rows
-from breakloop.history import events as shadows
 from breakloop.history import incidents as incident_rows
 from breakloop.history.agents import COARSE_S, FINE_KEPT_S, summed
-from breakloop.history.database import DatabaseBackend, HistoryDatabase, SqliteBackend
+from breakloop.history.database import DatabaseBackend, HistoryDatabase, PostgresBackend, SqliteBackend, is_postgres
 from breakloop.history.events import first_id_since
-from breakloop.history.postgres import PostgresBackend, is_postgres
 from breakloop.history.schema import AGENT_POINTS, AGENTS, AUDIT, CALLERS, EVENTS, INCIDENTS, PICTURES, POINTS, SHADOWS
 from breakloop.model.events import Activity, Event
 from breakloop.model.records import (
@@ -155,8 +151,8 @@ class History:
             incidents = incident_rows.fold_incidents(connection, events, activity, now)
             event_rows.insert_events(connection, events, incidents)
             agents.add_to_agents(connection, batch)
-            curves.add_to_curves(connection, batch, now)
-            shadows.add_shadows(connection, activity.shadow, now)
+            agents.add_to_curves(connection, batch, now)
+            event_rows.add_shadows(connection, activity.shadow, now)
 
     def end_quiet(self, now: float) -> list[Event]:
         """End incidents without further events; return the events to publish."""
@@ -193,30 +189,30 @@ class History:
     def totals(self, since: float, project: str = "") -> TotalsRecord:
         """Return sums from `since` until now."""
         with self._database.reading() as connection:
-            found = curves.find_totals(connection, since, project, self._clock.now())
+            found = agents.find_totals(connection, since, project, self._clock.now())
             live = incident_rows.count_live(connection, project)
             return replace(found, incidents_open=live, agents=agents.count_agents(connection, since, project))
 
     def curve(self, since: float, until: float, step_s: int, project: str = "", agent: str = "") -> list[Point]:
         """Return sums for each interval, including empty ones."""
-        span = curves.CurveRange(since, until, step_s, self._clock.now())
+        span = agents.CurveRange(since, until, step_s, self._clock.now())
         with self._database.reading() as connection:
-            return curves.find_curve(connection, span, project, agent)
+            return agents.find_curve(connection, span, project, agent)
 
     def shadow(self, since: float, policy: str = "") -> list[tuple[str, str, str, int]]:
         """Return what policies in shadow mode would have denied: policy, rule, reason, count."""
         with self._database.reading() as connection:
-            return shadows.find_shadows(connection, since, policy)
+            return event_rows.find_shadows(connection, since, policy)
 
     def add_audit(self, who: str, role: str, action: str, target: str, detail: Mapping[str, Any], now: float) -> None:
         """Add an entry to the audit log; on disk when this returns."""
         with self._database.writing(durable=True) as connection:
-            audit.add_audit(connection, AuditRecord(0, now, who, role, action, target, detail))
+            event_rows.add_audit(connection, AuditRecord(0, now, who, role, action, target, detail))
 
     def audit(self, before: int = 0, most: int = 100) -> list[AuditRecord]:
         """Return entries of the audit log, the newest first."""
         with self._database.reading() as connection:
-            return audit.find_audit(connection, before, most)
+            return event_rows.find_audit(connection, before, most)
 
     def purge(self, now: float) -> int:
         """Delete rows that are too old or too many, in small transactions; return how many. May need several calls."""

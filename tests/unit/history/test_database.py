@@ -10,7 +10,7 @@ from sqlalchemy.exc import OperationalError
 
 from breakloop.clock import FakeClock
 from breakloop.errors import HistoryError
-from breakloop.history.database import HistoryDatabase
+from breakloop.history.database import DatabaseBackend, HistoryDatabase
 from breakloop.history.store import History
 from breakloop.model.events import Event
 from breakloop.model.records import EventFilter
@@ -19,7 +19,7 @@ from tests.histories import NOTHING, Past, told
 WAIT_S = 10.0
 
 
-class FakePlace:
+class FakePlace(DatabaseBackend):
     """A database in memory that fails as often as it is told to."""
 
     def __init__(self) -> None:

@@ -9,7 +9,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from breakloop.clock import FakeClock
 from breakloop.errors import HistoryError, SettingsError
-from breakloop.history.postgres import PostgresBackend, is_postgres
+from breakloop.history.database import PostgresBackend, is_postgres
 from breakloop.model.records import EventFilter
 from tests.histories import NOTHING, Past, told
 from tests.postgres_servers import PASSWORD, PostgresServer
