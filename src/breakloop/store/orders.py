@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from breakloop.clock import Clock
 from breakloop.errors import StateError
-from breakloop.store.redis.connection import Answer, RedisError
+from breakloop.store.redis.connection import Answer, RedisError, ignore
 from breakloop.store.redis.topology import Nodes, PubSub, command
 from breakloop.store.sqlite import Report, Schema, SqliteFile, SqliteTrouble
 
@@ -473,7 +473,9 @@ class RedisOrderStore(FileOrderStore):
         super().forget(records)
         for kind, chunk in _chunks(records) if self._nodes.up else ():
             args = [part for record in chunk for part in (_key(record), record.text().encode())]
-            self._nodes.send(_hash(kind), (b"EVAL", self._forget_script, b"1", _hash(kind), *args), _ignored)
+            self._nodes.send(
+                _hash(kind), (b"EVAL", self._forget_script, b"1", _hash(kind), *args), ignore
+            )  # if it fails, it is repeated later
 
     def _wake(self) -> None:
         if not self._pending:
@@ -504,7 +506,3 @@ def _chunks(records: Sequence[Order]) -> Iterator[tuple[str, Sequence[Order]]]:
         own = [record for record in records if record.kind == kind]
         for start in range(0, len(own), _AT_ONCE):
             yield kind, own[start : start + _AT_ONCE]
-
-
-def _ignored(_answer: Any) -> None:
-    """Ignore a failed deletion; it is repeated later."""

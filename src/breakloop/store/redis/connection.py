@@ -22,6 +22,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Protocol, cast
 
 from breakloop.errors import SettingsError, StateError
@@ -90,9 +91,7 @@ class RedisConnection(asyncio.Protocol):
 
     async def call(self, *args: bytes) -> Answer:
         """Send a command and wait for the response; errors are returned, as they are passed to `then`."""
-        future: asyncio.Future[Answer] = self._loop.create_future()
-        self.send(args, lambda answer: None if future.done() else future.set_result(answer))
-        return await future
+        return await answer_to(partial(self.send, args))
 
     def end(self, why: str) -> None:
         """Close immediately; pending callbacks get the reason."""
@@ -170,13 +169,20 @@ class RedisConnection(asyncio.Protocol):
             self.end(f"the server did not answer for {self._silence_s:g} s")
             return
         if not self._waiting:
-            self.send((b"PING",), _ignore)
+            self.send((b"PING",), ignore)
         self._heard = False
         self._watch = self._loop.call_later(self._silence_s, self._check)
 
 
-def _ignore(_answer: Answer) -> None:
-    """Ignore the content: any response will do."""
+def ignore(_answer: object) -> None:
+    """Ignore a response."""
+
+
+async def answer_to(send: Callable[[Then], None]) -> Answer:
+    """Send a command and wait for its response; errors are returned, as they are passed to `then`."""
+    future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+    send(lambda answer: None if future.done() else future.set_result(answer))
+    return await future
 
 
 def _keep_alive(sock: socket.socket | None) -> None:
@@ -258,7 +264,7 @@ async def _greet(door: ConnectOptions, link: RedisConnection) -> None:
         link.send((b"AUTH", *user, door.password.encode()), login.append)
     if door.db:
         link.send((b"SELECT", str(door.db).encode()), db.append)
-    link.send((b"CLIENT", b"SETNAME", _NAME), _whatever)
+    link.send((b"CLIENT", b"SETNAME", _NAME), ignore)  # a server that rejects the name can still be used
     if door.writes:
         link.send((b"ROLE",), role.append)
     pong = await link.call(b"PING")
@@ -279,10 +285,6 @@ def _judge(pong: Answer) -> None:
     if pong.code == "NOAUTH":
         raise WantsPasswordError("wants a password")
     raise StateError("is still loading its data" if pong.code == "LOADING" else f"answered {pong.code}")
-
-
-def _whatever(_answer: Answer) -> None:
-    """Ignore the response: a server that rejects the client name can still be used."""
 
 
 def _why(error: Exception) -> str:
@@ -355,20 +357,17 @@ class ReconnectBackoff:
 
 
 class Reconnector:
-    """One connection that is reopened when it breaks. `link` is the connection or None; `changed` is called when it
-    opens or closes.
-    """
+    """One connection that is reopened when it breaks."""
 
-    def __init__(
-        self, door: ConnectOptions, finder: AddressFinder, changed: Changed, backoff: ReconnectBackoff | None = None
-    ) -> None:
+    def __init__(self, door: ConnectOptions, finder: AddressFinder, backoff: ReconnectBackoff | None = None) -> None:
         self.link: RedisConnection | None = None
+        self.up = False
+        self.on_change: Changed | None = None  # called when it opens or closes, with a reason that contains no secrets
         self.why = "not connected yet"
         self.published: Callable[[list[object]], None] | None = None
         self._door = door
         self._finder = finder
         self._address: Address | None = None
-        self._changed = changed
         self._backoff = backoff or ReconnectBackoff()
         self._since = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -416,6 +415,11 @@ class Reconnector:
             self._queue.append((args, then))
         else:
             self._door.loop.call_soon(then, StateError(self.why))
+
+    def _changed(self, up: bool, why: str) -> None:  # noqa: FBT001 - as `Changed`
+        self.up = up
+        if self.on_change is not None:
+            self.on_change(up, why)
 
     def _attempt(self) -> None:
         self._timer = None

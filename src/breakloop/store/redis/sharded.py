@@ -30,6 +30,7 @@ from breakloop.store.ops import (
     WindowWrite,
     denies,
 )
+from breakloop.store.redis.connection import ignore
 from breakloop.store.redis.store import RedisStore, Total
 
 _Then = Callable[[CommitResult | StateError], None]
@@ -164,10 +165,11 @@ class ShardedStore(RedisStore):
             super().commit(ops, windows, partial(self._took, spread, then))
             return
         charges, flights = spread.give_back()
+        # A denied request does not wait for its refund. If that is lost, the charge stays until it expires.
         if charges:
-            self.correct(charges, _unheard)
+            self.correct(charges, ignore)
         if flights:
-            self.settle(flights, _unheard, failed=False)
+            self.settle(flights, ignore, failed=False)
         then(spread.committed())
 
     def _took(self, spread: ShardedCommit, then: _Then, done: CommitResult | StateError) -> None:
@@ -198,9 +200,3 @@ def _by_place(ops: Sequence[_Told]) -> list[Sequence[_Told]]:
         parts.setdefault(place_of(op.key), []).append(op)
     found: list[Sequence[_Told]] = [*parts.values()]
     return found or [ops]
-
-
-def _unheard(_answer: int | StateError | None) -> None:
-    """Ignore the response to a refund: a denied request does not wait for it. If it is lost, the charge stays until it
-    expires.
-    """

@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar
 from breakloop.errors import StateError
 from breakloop.store.limit_ops import breaker_in_redis
 from breakloop.store.ops import AdjustCharge, CommitResult, Op, Settle, StoredBreaker, StoredWindow, WindowWrite
+from breakloop.store.redis.connection import answer_to, ignore
 from breakloop.store.redis.scripts import (
     UNREADABLE,
     LuaScript,
@@ -98,7 +99,7 @@ class RedisStore:
             then(None)
             return
         keys, told = encode_correct(ops)
-        self._run(self._scripts.correct, keys, [told, self._now()], _nothing, then)
+        self._run(self._scripts.correct, keys, [told, self._now()], ignore, then)
 
     def drop(self, keys: Sequence[str], then: Callable[[StateError | None], None]) -> None:
         """Drop the entries with exactly these keys, which may belong to several projects."""
@@ -109,13 +110,13 @@ class RedisStore:
 
     def probe(self, then: Callable[[StateError | None], None]) -> None:
         """Check whether the store responds and accepts writes; in a cluster, one of its nodes."""
-        self._nodes.send(_PROBE, (b"SET", _PROBE, b"", b"PX", b"1000"), lambda answer: then(_read(answer, _nothing)))
+        self._nodes.send(_PROBE, (b"SET", _PROBE, b"", b"PX", b"1000"), lambda answer: then(_read(answer, ignore)))
 
     def note(self, key: str, value: str, ttl_s: float) -> None:
         """Store a text for other instances."""
         named = redis_key(key)
         told = value.encode("utf-8", "surrogatepass")
-        self._nodes.send(named, (b"SET", named, told, b"PX", b"%d" % (ttl_s * 1000)), _nothing)
+        self._nodes.send(named, (b"SET", named, told, b"PX", b"%d" % (ttl_s * 1000)), ignore)
 
     def recall(self, key: str, then: Callable[[str | StateError], None]) -> None:
         """Return a text stored with `note`, or ""."""
@@ -235,9 +236,7 @@ class Total:
 
 async def _answer(send: Callable[[Callable[[Any], None]], None]) -> Any:
     """Send a command and wait for its response. Raises `StateError`."""
-    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-    send(lambda answer: None if future.done() else future.set_result(answer))
-    answer = await future
+    answer = await answer_to(send)
     if isinstance(answer, StateError):
         raise answer
     return answer
@@ -280,7 +279,3 @@ def _windows(values: list[bytes | None]) -> list[StoredWindow]:
 
 def _text(value: bytes | None) -> str:
     return "" if value is None else value.decode("utf-8", "surrogatepass")
-
-
-def _nothing(_: object) -> None:
-    return None

@@ -36,7 +36,9 @@ from breakloop.store.redis.connection import (
     StaticAddress,
     Then,
     WantsPasswordError,
+    answer_to,
     door_for,
+    ignore,
     open_link,
 )
 from breakloop.store.redis.url import Address, RedisUrl
@@ -101,8 +103,9 @@ class _Node(Reconnector):
     """A master, at a fixed address."""
 
     def __init__(self, door: ConnectOptions, address: Address, changed: Changed) -> None:
-        super().__init__(door, StaticAddress(address), changed)
+        super().__init__(door, StaticAddress(address))
         self.address = address
+        self.on_change = changed
 
 
 class ClusterNodes:
@@ -168,7 +171,7 @@ class ClusterNodes:
             return
         other = self._node(address)
         if error.code == "ASK":
-            other.send_soon((b"ASKING",), _whatever)
+            other.send_soon((b"ASKING",), ignore)
         elif 0 <= slot < SLOTS:
             self._slots[slot] = other
             self._refresh_soon(at_once=True)
@@ -202,7 +205,7 @@ class ClusterNodes:
             node.start_soon()
         return node
 
-    def _changed(self, address: Address, up: bool, why: str) -> None:  # noqa: FBT001 - as Keeper tells it
+    def _changed(self, address: Address, up: bool, why: str) -> None:  # noqa: FBT001 - as `Changed`
         if not up:
             self._why = f"{address}: {why}"
             self._refresh_soon()
@@ -294,9 +297,6 @@ class ClusterNodes:
     def _left(self, node: _Node) -> None:
         self._leaving.discard(node)
         node.end("it has no slots any more")
-
-
-def _whatever(_answer: Answer) -> None: ...
 
 
 _SENTINEL_S: Final = 0.5  # per Sentinel; then the next is tried
@@ -401,40 +401,24 @@ class Nodes(CommandSender, Protocol):
         ...
 
 
-class OneNode:
+class OneNode(Reconnector):
     """A single server; the finder supplies its current address."""
-
-    def __init__(self, door: ConnectOptions, finder: AddressFinder, backoff: ReconnectBackoff | None = None) -> None:
-        self.up = False
-        self.on_change: Changed | None = None
-        self._loop = door.loop
-        self._keeper = Reconnector(door, finder, self._changed, backoff)
 
     def send(self, key: bytes, args: tuple[bytes, ...], then: Then) -> None:  # noqa: ARG002 - there is one place only
         """Send the command; the key makes no difference."""
-        link = self._keeper.link
+        link = self.link
         if link is None:
-            self._loop.call_soon(then, StateError(self._keeper.why))
+            self._door.loop.call_soon(then, StateError(self.why))
         else:
             link.send(args, then)
 
     def each(self) -> list[Send]:
-        """Return the send function of the only server."""
         return [partial(self.send, b"")]
-
-    async def start(self) -> None:
-        """Connect; see `Nodes`."""
-        await self._keeper.start()
 
     async def close(self) -> None:
         """Close the connection; see `Nodes`."""
         self.on_change = None
-        await self._keeper.close()
-
-    def _changed(self, up: bool, why: str) -> None:  # noqa: FBT001 - as Keeper tells it
-        self.up = up
-        if self.on_change is not None:
-            self.on_change(up, why)
+        await super().close()
 
 
 def make_nodes(url: RedisUrl, loop: asyncio.AbstractEventLoop) -> Nodes:
@@ -458,12 +442,10 @@ async def command(nodes: Nodes, *args: bytes | str | int, key: bytes | None = No
     `key` determines the node; the default is the first argument of the command.
     """
     packed = tuple(arg if isinstance(arg, bytes) else str(arg).encode() for arg in args)
-    future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
     place = key if key is not None else packed[1] if len(packed) > 1 else b""
-    nodes.send(place, packed, lambda answer: None if future.done() else future.set_result(answer))
     try:
         async with asyncio.timeout(COMMAND_S):
-            return await future
+            return await answer_to(partial(nodes.send, place, packed))
     except TimeoutError:
         return StateError(f"Redis did not answer within {COMMAND_S:g} s")
 
@@ -471,53 +453,44 @@ async def command(nodes: Nodes, *args: bytes | str | int, key: bytes | None = No
 OnMessage = Callable[[bytes], None]
 
 
-class PubSub:
+class PubSub(Reconnector):
     """Subscriptions that are restored after a lost connection. In a cluster any node can be used: nodes forward
     messages.
     """
 
-    def __init__(self, url: RedisUrl, loop: asyncio.AbstractEventLoop, backoff: ReconnectBackoff | None = None) -> None:
+    def __init__(self, url: RedisUrl, loop: asyncio.AbstractEventLoop) -> None:
         door = door_for(url, loop)
-        self.up = False
-        self.on_change: Changed | None = None
+        super().__init__(door, finder_for(url, door))
         self.on_gap: Callable[[], None] | None = None
+        self.published = self._published
         self._channels: dict[bytes, OnMessage] = {}
-        self._keeper = Reconnector(door, finder_for(url, door), self._changed, backoff)
-        self._keeper.published = self._published
         self._missing = 0  # subscriptions that are not confirmed yet
 
     def subscribe(self, channel: bytes, on_message: OnMessage) -> None:
         """Receive the messages of `channel` once there is a connection; one receiver per channel."""
         known = channel in self._channels
         self._channels[channel] = on_message
-        if self._keeper.link is not None and not known:
+        if self.link is not None and not known:
             self._missing += 1
-            self._ask(self._keeper.link, channel)
-
-    async def start(self) -> None:
-        """Connect. Raises `StateError` if that fails, but keeps trying until `close`."""
-        await self._keeper.start()
+            self._ask(self.link, channel)
 
     async def close(self) -> None:
         """Close the connection; no more messages are received."""
         self.on_change = self.on_gap = None
-        await self._keeper.close()
+        await super().close()
 
-    def _changed(self, up: bool, why: str) -> None:  # noqa: FBT001 - as Keeper tells it
-        self.up = up
-        link = self._keeper.link
-        if up and link is not None:
+    def _changed(self, up: bool, why: str) -> None:  # noqa: FBT001 - as `Changed`
+        if up and self.link is not None:
             self._missing = len(self._channels)
             for channel in self._channels:
-                self._ask(link, channel)
-        if self.on_change is not None:
-            self.on_change(up, why)
+                self._ask(self.link, channel)
+        super()._changed(up, why)
 
     def _ask(self, link: RedisConnection, channel: bytes) -> None:
         def confirmed(answer: Answer) -> None:
             if isinstance(answer, StateError):
                 link.end(f"a subscription was refused: {answer}")
-            elif link is self._keeper.link:
+            elif link is self.link:
                 self._missing -= 1
                 if not self._missing and self.on_gap is not None:
                     self.on_gap()

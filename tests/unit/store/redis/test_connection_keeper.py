@@ -60,7 +60,9 @@ class Place:
 
 
 def keeper(find: Place, changes: Callable[[bool, str], None], **options: Any) -> Reconnector:
-    return Reconnector(ConnectOptions(asyncio.get_running_loop(), **options), find, changes, Counted())
+    made = Reconnector(ConnectOptions(asyncio.get_running_loop(), **options), find, Counted())
+    made.on_change = changes
+    return made
 
 
 async def call(kept: Reconnector, *args: bytes) -> Any:
@@ -116,7 +118,8 @@ def test_delays_begin_anew_only_after_a_good_connection() -> None:
         loop = asyncio.get_running_loop()
         async with fake_redis() as fake:
             changes, backoff = Heard(), Counted()
-            kept = Reconnector(ConnectOptions(loop), Place(fake.address), changes, backoff)
+            kept = Reconnector(ConnectOptions(loop), Place(fake.address), backoff)
+            kept.on_change = changes
             await kept.start()
             for _ in range(2):
                 await changes.next()

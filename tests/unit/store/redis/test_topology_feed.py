@@ -72,7 +72,7 @@ def test_the_gap_comes_after_the_subscription() -> None:
             await fake.next_seen()
             await fake.next_seen()
             fake.say(held[0])
-            assert made._keeper.link is not None
+            assert made.link is not None
             await asyncio.sleep(0)
             assert gaps.all == []
             fake.say(held[1])
