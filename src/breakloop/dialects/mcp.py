@@ -14,14 +14,13 @@ from __future__ import annotations
 from typing import Any, Final
 
 import msgspec
-import xxhash
 
 from breakloop.dialects import denial, session_ids
 from breakloop.dialects.answers import AnswerBuilder, StreamListener, word
 from breakloop.dialects.base import BodyFields, Dialect, ParsedBody
 from breakloop.dialects.content import ITEMS_MAX, arguments, as_list, clean, content, load, more, text, truth
 from breakloop.dialects.session_ids import BodyIds
-from breakloop.dialects.steps import bounded, without_additions
+from breakloop.dialects.steps import bounded, digest, without_additions
 from breakloop.model.call import Call, Message, Step, ToolCall, Usage
 from breakloop.model.verdict import Verdict
 
@@ -178,11 +177,8 @@ def _step_ids(requests: list[McpRequest], calls: tuple[ToolCall, ...]) -> tuple[
     ids = [clean(text(request.id)) for request in requests[:ITEMS_MAX]]
     if not any(ids):
         return ()
-    return tuple([f"{sent}:{_digest(call)}" for sent, call in zip(ids, calls, strict=False)])
-
-
-def _digest(call: ToolCall) -> str:
-    return xxhash.xxh3_64_hexdigest(f"{call.name}\0{call.arguments}".encode("utf-8", "replace"))
+    digests = [digest("\0".join(call)) for call in calls]
+    return tuple([f"{sent}:{made}" for sent, made in zip(ids, digests, strict=False)])
 
 
 class McpAnswer(AnswerBuilder):

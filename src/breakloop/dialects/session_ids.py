@@ -76,19 +76,10 @@ _VALUE_MAX_BYTES: Final = 64 * 1024  # a larger value is not searched for ids
 _FIELDS: Final = BodyModel.__struct_fields__
 _values: Final = attrgetter(*_FIELDS)
 _NO_VALUES: Final = _values(BodyModel())
-_decode_body = msgspec.json.Decoder(BodyModel).decode
-
-
-def find(body: bytes) -> BodyIds:
-    """Return the ids in the body of any LLM request. Never raises."""
-    try:
-        return find_in(_fields(body))
-    except RecursionError:
-        return NONE
 
 
 def find_in(fields: BodyModel | dict[str, Any]) -> BodyIds:
-    """Return the ids in the fields of a parsed body."""
+    """Return the ids in the fields of any LLM request, typed or as plain values. May raise `RecursionError`."""
     if isinstance(fields, dict):
         return _find(fields)
     values = _values(fields)
@@ -107,14 +98,6 @@ def trace_of(traceparent: str) -> str:
     """Return the trace id of a W3C `traceparent`, or ""."""
     found = _TRACEPARENT(traceparent.strip())
     return found[1] if found else ""
-
-
-def _fields(body: bytes) -> BodyModel | dict[str, Any]:
-    try:
-        return _decode_body(body)
-    except ValueError:  # BOM, lone surrogates, NaN; or not JSON at all
-        loaded = load(body)
-        return loaded if isinstance(loaded, dict) else {}
 
 
 def _find(fields: dict[str, Any]) -> BodyIds:

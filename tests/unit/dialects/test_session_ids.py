@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from breakloop.dialects import registry, session_ids
-from breakloop.dialects.session_ids import NONE, BodyIds, trace_of
+from breakloop.dialects.content import load
+from breakloop.dialects.session_ids import NONE, BodyIds, BodyModel, trace_of
 from tests.unit.dialects import parsing
 
 UUID = "0199ae1c-5f0e-7c32-9d0b-7e8a4c1f2b3d"
@@ -28,7 +30,15 @@ DIALECTS = (
 
 
 def find(dialect: str, body: bytes) -> BodyIds:
-    return parsing.session_ids(dialect, body) if dialect == "mcp" else session_ids.find(body)
+    if dialect == "mcp":
+        return parsing.session_ids(dialect, body)
+    try:
+        return session_ids.find_in(msgspec.json.decode(body, type=BodyModel))
+    except RecursionError:
+        return NONE
+    except ValueError:
+        fields = load(body)
+        return session_ids.find_in(fields) if isinstance(fields, dict) else NONE
 
 
 def ids(dialect: str = "openai_chat", **fields: Any) -> BodyIds:

@@ -90,7 +90,9 @@ def session_of(turn: RecordedTurn, name: str, session_id: str, trace: str = "") 
     path, body = turn.request
     if not session_id:
         header = next((turn.headers[one] for one in CONVERSATION_HEADERS if turn.headers.get(one)), b"")
-        session_id = header.decode("utf-8", "replace") or session_ids.find(body).session
+        session_id = (
+            header.decode("utf-8", "replace") or session_ids.find_in(mapping(body.decode("utf-8", "replace"))).session
+        )
     if session_id:
         return RecordedSession(session_id, name, turn.agent)
     if trace:
