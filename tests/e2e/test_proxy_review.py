@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import uvloop
 
+from breakloop.config import settings
 from breakloop.dialects.denial import VerdictHeaders
 from breakloop.gateway.admission import Admission
 from breakloop.gateway.decision import DecisionHandler
@@ -18,7 +19,7 @@ from breakloop.gateway.http_request import RequestLimits
 from breakloop.gateway.http_response import ResponseHeadParser
 from breakloop.gateway.proxy import ProxyHandler
 from breakloop.gateway.server import Server
-from breakloop.gateway.upstream import UpstreamPool, UpstreamTimeouts
+from breakloop.gateway.upstream import UpstreamPool
 from breakloop.model.upstream import parse_upstream
 from tests.builders import SECRET, world
 from tests.unit.testing.talking import tls_contexts
@@ -52,7 +53,7 @@ async def gate(play: Play, limits: RequestLimits | None = None, tls: ssl.SSLCont
     own = DecisionHandler(judging, ready=lambda: (200, {}))
     server = Server(own, limits)
     named = parse_upstream("up", f"http://127.0.0.1:{port}")
-    pool = UpstreamPool(named, server, UpstreamTimeouts(), None, ResponseHeadParser())
+    pool = UpstreamPool(named, server, settings.Proxy(), None, ResponseHeadParser())
     rewriter = HeadRewriter("X-Breakloop-", "hop")
     door = ProxyHandler(judging, own, routes=UpstreamRoutes([named]), pools={"up": pool}, rewriter=rewriter)
     server.handler, server.streams_body = door, door.streams_body

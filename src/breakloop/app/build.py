@@ -28,7 +28,7 @@ from breakloop.gateway.http_request import RequestLimits
 from breakloop.gateway.http_response import ResponseHeadParser
 from breakloop.gateway.proxy import ClientKeys, ProxyHandler
 from breakloop.gateway.server import Server, check_free, why_not
-from breakloop.gateway.upstream import UpstreamFaults, UpstreamPool, UpstreamTimeouts
+from breakloop.gateway.upstream import UpstreamFaults, UpstreamPool
 from breakloop.model.call import Answer, Call
 from breakloop.model.events import Publish
 from breakloop.model.upstream import upstreams
@@ -108,7 +108,7 @@ def open_proxy(
     one port share `mark`, which marks forwarded requests. `faults` reports failing upstreams."""
     named = upstreams(settings.upstream)
     tls = upstream_tls(settings) if any(upstream.tls for upstream in named) else None
-    heads, timeouts = ResponseHeadParser(), _timeouts(settings)
+    heads, timeouts = ResponseHeadParser(), settings.proxy
     pools = {upstream.name: UpstreamPool(upstream, server, timeouts, tls, heads) for upstream in named}
     rewriter = HeadRewriter(
         settings.header_prefix,
@@ -153,11 +153,6 @@ def check_ports(settings: Settings) -> None:
                 check_free(host, port)
         except OSError as error:
             raise SettingsError(why_not(host, port, error).replace("--port", flag)) from None
-
-
-def _timeouts(settings: Settings) -> UpstreamTimeouts:
-    proxy = settings.proxy
-    return UpstreamTimeouts(proxy.connect_seconds, proxy.answer_seconds, proxy.idle_seconds)
 
 
 def own_tls(settings: Settings) -> ssl.SSLContext | None:

@@ -22,7 +22,7 @@ from breakloop.dialects.answers import (
     tokens,
     word,
 )
-from breakloop.dialects.base import BodyFields, Dialect, NamedTool, item_at
+from breakloop.dialects.base import BodyFields, Dialect, NamedTool, follows_answer, item_at
 from breakloop.dialects.content import (
     ITEMS_MAX,
     arguments,
@@ -185,10 +185,7 @@ def _is_prefill(item: dict[str, Any], items: list[Any], found: StepBuilder) -> b
     said = item.get("content")
     if isinstance(said, list) and len(said) == 1 and isinstance(said[0], dict) and said[0].get("type") == "text":
         said = said[0].get("text")
-    if not found.is_prefill(said):
-        return False
-    before = item_at(items, -2) if len(items) > 1 else None
-    return not (isinstance(before, dict) and before.get("role") == _ASSISTANT)
+    return found.is_prefill(said) and not follows_answer(items)
 
 
 def _add_input(found: StepBuilder, item: dict[str, Any]) -> None:

@@ -292,7 +292,7 @@ def _up_to_user(parsed: ParsedBody) -> list[str]:
     parts, flatten = parsed.parts, parsed.dialect.flatten
     texts: list[str] = []
     if parts.system is not None:
-        system = content(value(parts.system))
+        system = content(decode(parts.system) if type(parts.system) is Raw else parts.system)
         if system:
             texts.append(f"system\n{system}")
     items = parts.items
@@ -324,6 +324,7 @@ def item_at(items: list[Any], at: int) -> Any:
     return found
 
 
-def value(field: Any) -> Any:
-    """Return the value of a field that may be undecoded."""
-    return decode(field) if type(field) is Raw else field
+def follows_answer(items: list[Any]) -> bool:
+    """Return whether the last item comes after one of the assistant. Then it is no prefill."""
+    before = item_at(items, -2) if len(items) > 1 else None
+    return isinstance(before, dict) and before.get("role") == "assistant"

@@ -24,7 +24,7 @@ from breakloop.dialects.answers import (
     tokens,
     word,
 )
-from breakloop.dialects.base import BodyFields, Dialect, NamedTool, item_at
+from breakloop.dialects.base import BodyFields, Dialect, NamedTool, follows_answer, item_at
 from breakloop.dialects.content import (
     ITEMS_MAX,
     arguments,
@@ -320,10 +320,9 @@ def _tool_names_leniently(fields: dict[str, Any]) -> list[str]:
 
 
 def _is_prefill(item: dict[str, Any], items: list[Any], found: StepBuilder) -> bool:
-    if item.get("tool_calls") or item.get("function_call") or not found.is_prefill(item.get("content")):
+    if item.get("tool_calls") or item.get("function_call"):
         return False
-    before = item_at(items, -2) if len(items) > 1 else None
-    return not (isinstance(before, dict) and before.get("role") == _ASSISTANT)
+    return found.is_prefill(item.get("content")) and not follows_answer(items)
 
 
 def _add_answer(found: StepBuilder, item: dict[str, Any], flattened: Message | None) -> None:

@@ -44,7 +44,6 @@ from breakloop.dialects.steer import JsonBody
 from breakloop.dialects.steps import StepBuilder, result
 from breakloop.model.call import Message, ToolCall, Usage
 
-NAME: Final = "openai_responses"
 _ASSISTANT: Final = "assistant"
 _RESULT: Final = "tool"
 _GROUPED: Final = frozenset((_ASSISTANT, _RESULT))
@@ -71,7 +70,7 @@ _decode_body = msgspec.json.Decoder(ResponsesBody).decode
 
 
 class OpenAIResponses(OpenAI):
-    name = NAME
+    name = "openai_responses"
     path_endings = ("/responses", "/responses/")
     links_responses = True
     answer_field = "output"

@@ -73,8 +73,9 @@ class DebugSessions:
                 return True
         return False
 
-    def header_lines(self, call: Call, verdict: Verdict, bundle: CompiledBundle | None, latency_us: int) -> bytes:
-        """Return the `-Debug-` header lines of one decision."""
+    def header_lines(self, call: Call, verdict: Verdict, bundle: CompiledBundle | None, started_ns: int) -> bytes:
+        """Return the `-Debug-` header lines of one decision, which has just been made."""
+        latency_us = (perf_counter_ns() - started_ns) // 1000
         start = f"{self._prefix}Debug-"
         matched = bundle.routes.match(call.host, call.method, call.path) if bundle else []
         shadow = bundle is not None and bundle.shadow_until > self._clock.now()
@@ -153,9 +154,11 @@ class Admission:
         try:
             if "content-encoding" in request.headers:
                 self.unpack(call)
-            if self.debug is not None and self.debug.is_active(request):
-                return self._decide_debug(call, self.debug)
-            return self.engine.decide(call), b""
+            if self.debug is None or not self.debug.is_active(request):
+                return self.engine.decide(call), b""
+            started_ns = perf_counter_ns()
+            verdict = self.engine.decide(call)
+            return verdict, self.debug.header_lines(call, verdict, self.engine.bundle, started_ns)
         except Exception as error:  # noqa: BLE001 - fail-open edge: a fault of ours must not stop traffic
             return self.fail_open(error), b""
 
@@ -166,29 +169,15 @@ class Admission:
             if "content-encoding" in request.headers:
                 self.unpack(call)
             debug = self.debug if self.debug is not None and self.debug.is_active(request) else None
-            if debug is None:
-                self.remote.decide(call, lambda verdict: then(verdict, b""))
-            else:
-                self.remote.decide(call, self._with_debug(call, debug, then))
+            started_ns = perf_counter_ns()
+
+            def decided(verdict: Verdict) -> None:
+                bundle = self.engine.bundle
+                then(verdict, b"" if debug is None else debug.header_lines(call, verdict, bundle, started_ns))
+
+            self.remote.decide(call, decided)
         except Exception as error:  # noqa: BLE001 - as in `decide`
             then(self.fail_open(error), b"")
-
-    def _with_debug(
-        self, call: Call, debug: DebugSessions, then: Callable[[Verdict, bytes], None]
-    ) -> Callable[[Verdict], None]:
-        started = perf_counter_ns()
-
-        def decided(verdict: Verdict) -> None:
-            latency_us = (perf_counter_ns() - started) // 1000
-            then(verdict, debug.header_lines(call, verdict, self.engine.bundle, latency_us))
-
-        return decided
-
-    def _decide_debug(self, call: Call, debug: DebugSessions) -> tuple[Verdict, bytes]:
-        started = perf_counter_ns()
-        verdict = self.engine.decide(call)
-        latency_us = (perf_counter_ns() - started) // 1000
-        return verdict, debug.header_lines(call, verdict, self.engine.bundle, latency_us)
 
     def fail_open(self, error: Exception) -> Verdict:
         """Count and log a fault of ours; return a verdict that allows the request."""

@@ -13,7 +13,6 @@ import select
 import socket
 import ssl
 import struct
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, cast
 
 from breakloop.clock import Clock, Throttle
@@ -304,22 +303,6 @@ _CAUSES: Final = {
 _KINDS: Final = ((ConnectionRefusedError, errno.ECONNREFUSED), (ConnectionError, errno.ECONNRESET))
 
 
-_DEFAULTS: Final = Proxy()
-
-
-@dataclass(frozen=True, slots=True)
-class UpstreamTimeouts:
-    """Time limits of an upstream, in seconds."""
-
-    connect_s: float = _DEFAULTS.connect_seconds
-    answer_s: float = _DEFAULTS.answer_seconds  # until the response begins, and between two pieces of it
-    idle_s: float = _DEFAULTS.idle_seconds  # how long an idle connection is kept; 0: depends on TLS
-
-    def idle_for(self, *, tls: bool) -> float:
-        """Return how long an idle connection is kept."""
-        return self.idle_s or (HTTPS_IDLE_S if tls else HTTP_IDLE_S)
-
-
 class UpstreamPool:
     """The connections to one upstream."""
 
@@ -327,7 +310,7 @@ class UpstreamPool:
         self,
         upstream: Upstream,
         server: ServerCore,
-        timeouts: UpstreamTimeouts,
+        timeouts: Proxy,
         tls: ssl.SSLContext | None,
         heads: ResponseHeadParser,
     ) -> None:
@@ -339,7 +322,7 @@ class UpstreamPool:
         self.server = server
         self._ssl = tls if upstream.tls else None
         self._idle: list[UpstreamConnection] = []  # the most recently used last: it is the least likely to be closed
-        self._idle_s = timeouts.idle_for(tls=upstream.tls)
+        self._idle_s = timeouts.idle_seconds or (HTTPS_IDLE_S if upstream.tls else HTTP_IDLE_S)
 
     def take(self) -> UpstreamConnection | None:
         """Return an idle connection, or None."""

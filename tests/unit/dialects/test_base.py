@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from breakloop.dialects.answers import AnswerBuilder, StreamListener
-from breakloop.dialects.base import BodyFields, Dialect, ParsedBody, item_at, value
+from breakloop.dialects.base import BodyFields, Dialect, ParsedBody, item_at
 from breakloop.model.call import Chat, Message
 
 
@@ -164,8 +164,3 @@ def test_model_and_stream_flag_may_stand_in_the_path() -> None:
     chat = taken.chat(1)
     assert chat is not None
     assert (chat.model, chat.stream) == ("m", True)
-
-
-def test_values_that_may_be_undecoded() -> None:
-    assert value(msgspec.Raw(b"[1]")) == value([1]) == [1]
-    assert value(None) is None

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from breakloop.config import settings
 from breakloop.dialects.denial import VerdictHeaders
 from breakloop.gateway.admission import Admission
 from breakloop.gateway.decision import DecisionHandler
@@ -16,7 +17,7 @@ from breakloop.gateway.http_request import RequestLimits
 from breakloop.gateway.http_response import ResponseHeadParser
 from breakloop.gateway.proxy import ProxyHandler
 from breakloop.gateway.server import Server
-from breakloop.gateway.upstream import UpstreamConnection, UpstreamPool, UpstreamTimeouts
+from breakloop.gateway.upstream import UpstreamConnection, UpstreamPool
 from breakloop.model.upstream import parse_upstream
 from tests.builders import SECRET, Json, World, bundle, world
 from tests.unit.gateway.fake_client import Client, FakeLoop, FakeTransport, get
@@ -76,7 +77,7 @@ class Proxy(Client):
         data: Json | None = None,
         *,
         limits: RequestLimits | None = None,
-        times: UpstreamTimeouts | None = None,
+        times: settings.Proxy | None = None,
         **door: Any,
     ) -> None:
         loop = FakeLoop()
@@ -88,7 +89,7 @@ class Proxy(Client):
         server = Server(own, limits, clock=self.world.clock, loop=loop)
         named = [parse_upstream("up", "http://up.example:8000"), parse_upstream("anthropic", "https://a.example")]
         self.pools = {
-            upstream.name: FakePool(upstream, server, times or UpstreamTimeouts(), None, ResponseHeadParser())
+            upstream.name: FakePool(upstream, server, times or settings.Proxy(), None, ResponseHeadParser())
             for upstream in named
         }
         door.setdefault("rewriter", HeadRewriter("X-Breakloop-", "hop-token"))

@@ -7,7 +7,8 @@ import json
 import pytest
 
 from breakloop.clock import FakeClock
-from breakloop.gateway.upstream import UpstreamFaults, UpstreamTimeouts
+from breakloop.config import settings
+from breakloop.gateway.upstream import UpstreamFaults
 from breakloop.model.events import Event
 from tests.builders import bundle, chat_body, policy, tail, user
 from tests.unit.gateway.fake_client import get, post, read_replies
@@ -178,7 +179,7 @@ def test_bytes_behind_an_answer_end_the_connection() -> None:
 
 
 def test_an_upstream_that_does_not_take_the_connection() -> None:
-    with Proxy(times=UpstreamTimeouts(connect_s=3)) as proxy:
+    with Proxy(times=settings.Proxy(connect_seconds=3)) as proxy:
         proxy.pools["up"].never = True
         proxy.send(get("/a"))
         for _ in range(3):
@@ -189,7 +190,7 @@ def test_an_upstream_that_does_not_take_the_connection() -> None:
 
 
 def test_an_upstream_that_does_not_answer() -> None:
-    with Proxy(times=UpstreamTimeouts(answer_s=5)) as proxy:
+    with Proxy(times=settings.Proxy(answer_seconds=5)) as proxy:
         proxy.send(get("/a"))
         for _ in range(6):
             proxy.server.sweep()
@@ -200,7 +201,7 @@ def test_an_upstream_that_does_not_answer() -> None:
 
 def test_an_upstream_that_stalls_in_its_answer() -> None:
     """Every piece gives it time again; then the client is aborted."""
-    with Proxy(times=UpstreamTimeouts(answer_s=5)) as proxy:
+    with Proxy(times=settings.Proxy(answer_seconds=5)) as proxy:
         proxy.send(get("/a"))
         proxy.upstream().says(answer("Transfer-Encoding: chunked"))
         for _ in range(3):
@@ -222,8 +223,6 @@ def test_idle_connections_are_closed_before_the_upstream_does() -> None:
             assert not proxy.upstream().wire.closed
             proxy.server.sweep()
         assert proxy.upstream().wire.closed
-        assert UpstreamTimeouts().idle_for(tls=True) == 45
-        assert UpstreamTimeouts(idle_s=7).idle_for(tls=True) == 7
 
 
 def test_a_throttled_request_waits_and_a_client_that_leaves_frees_it() -> None:

@@ -9,11 +9,12 @@ import ssl
 
 import pytest
 
+from breakloop.config import settings
 from breakloop.gateway import upstream as pools
 from breakloop.gateway.http_request import Reply
 from breakloop.gateway.http_response import ResponseHeadParser
 from breakloop.gateway.server import Server
-from breakloop.gateway.upstream import UpstreamPool, UpstreamTimeouts, connect_error
+from breakloop.gateway.upstream import UpstreamPool, connect_error
 from breakloop.model.upstream import parse_upstream
 from tests.unit.gateway.fake_client import FakeTransport, get
 from tests.unit.gateway.fake_upstream import FakeConnection, Proxy
@@ -48,7 +49,7 @@ def test_only_so_many_are_kept() -> None:
 
 
 def test_the_oldest_go_first() -> None:
-    with Proxy(times=UpstreamTimeouts(idle_s=2)) as proxy:
+    with Proxy(times=settings.Proxy(idle_seconds=2)) as proxy:
         old = idle(proxy, 1)[0]
         proxy.server.sweep()
         new = idle(proxy, 1)[0]
@@ -119,7 +120,7 @@ def test_a_real_connection_is_made_and_counted() -> None:
         port = listener.sockets[0].getsockname()[1]
         server = Server(lambda _request: Reply(200))
         pool = UpstreamPool(
-            parse_upstream("x", f"http://127.0.0.1:{port}"), server, UpstreamTimeouts(), None, ResponseHeadParser()
+            parse_upstream("x", f"http://127.0.0.1:{port}"), server, settings.Proxy(), None, ResponseHeadParser()
         )
         connection = await pool.connect()
         await taken.wait()
