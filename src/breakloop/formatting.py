@@ -6,7 +6,7 @@ import math
 from datetime import UTC, datetime
 from typing import Final
 
-_UNITS: Final = ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "min"), (60, "min", 1, "s"))
+UNITS: Final = ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "min"), (60, "min", 1, "s"))
 
 
 def money(usd: float) -> str:
@@ -24,7 +24,7 @@ def duration(seconds: float) -> str:
     if not math.isfinite(seconds):
         return "for ever"
     whole = max(0, round(seconds))
-    for size, unit, smaller, below in _UNITS:
+    for size, unit, smaller, below in UNITS:
         if whole >= size:
             rest = whole % size // smaller
             return f"{whole // size} {unit} {rest} {below}" if rest else f"{whole // size} {unit}"

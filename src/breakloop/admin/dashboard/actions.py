@@ -22,6 +22,7 @@ from breakloop.admin.dashboard import views, words
 from breakloop.admin.dashboard.render import PageRenderer, check_acts, own_path
 from breakloop.admin.errors import ApiError
 from breakloop.errors import OrderError
+from breakloop.formatting import plural
 from breakloop.policy.orders import GLOBAL_SHADOW, KILL_SWITCH_OVERRIDE
 
 Asked = Mapping[str, str]
@@ -134,8 +135,8 @@ async def release(actions: Actions, form: Asked) -> ActionResult:
     back = agent_path(project, agent) if agent else "/agents"
     if not ended and not loops:
         return ActionResult(f"{who} {'was not quarantined' if run else _NOTHING}.", back, "warn", shared)
-    done = [words.counted(len(ended), "hold") + " ended"] if ended else []
-    done += [words.counted(loops, "blocked loop") + " cleared"] if loops else []
+    done = [plural(len(ended), "hold") + " ended"] if ended else []
+    done += [plural(loops, "blocked loop") + " cleared"] if loops else []
     return ActionResult(f"{who} is released: {', '.join(done)}.", back, shared=shared)
 
 

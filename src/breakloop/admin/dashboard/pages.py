@@ -23,6 +23,7 @@ from breakloop.admin.dashboard.render import THEME_COOKIE, THEMES, PageRenderer,
 from breakloop.admin.errors import ApiError
 from breakloop.detect.steps.kinds import BY_NAME
 from breakloop.errors import StateError
+from breakloop.formatting import duration
 from breakloop.history.store import History
 from breakloop.model.events import SHADOW_WOULD_REJECT
 from breakloop.model.records import OPEN, STOPPED, EventFilter, IncidentFilter, is_blocked
@@ -216,7 +217,7 @@ async def incident(services: AdminServices, request: Request) -> Values:
         "hold": views.held(incident, services.operator.holds()),
         "blocked": is_blocked(incident, services.clock.now()),
         "means": views.state_means(incident),
-        "lasted": words.lasted(incident.last_at - incident.first_at),
+        "lasted": duration(incident.last_at - incident.first_at),
     }
 
 

@@ -26,6 +26,7 @@ from breakloop.admin.auth import AdminIdentity, here, identity, is_form
 from breakloop.admin.dashboard import views, words
 from breakloop.admin.errors import ApiError, fault_of
 from breakloop.errors import BreakloopError
+from breakloop.formatting import duration, plural, timestamp
 
 FIELDS_MAX: Final = 100
 
@@ -114,9 +115,10 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    for name in ("amount", "money", "count", "short", "counted", "lasted", "ago", "moment", "stamp"):
+    for name in ("amount", "money", "count", "short", "ago", "stamp"):
         made.filters[name] = getattr(words, name)
-    made.filters |= {"cut": words.shortened, "quoted": _quoted}
+    made.filters |= {"counted": plural, "lasted": duration, "moment": timestamp, "cut": words.shortened}
+    made.filters["quoted"] = _quoted
     digests = {path.relative_to(STATIC).as_posix(): digest(path.read_bytes()) for path in STATIC.rglob("*.*")}
     made.globals |= {
         "asset": lambda name: f"/static/{name}?v={digests[name]}",

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from breakloop.admin.dashboard import words
+from breakloop.formatting import duration, plural
 from breakloop.model.records import StepMark
 
 COLOURS: Final = 8
@@ -140,7 +141,7 @@ def _mark(at: int, one: StepMark, names: dict[str, tuple[str, str]], columns: in
     told = [
         f"Step {at + 1}: {words.shortened(one.tools or 'words alone', 80)}",
         _VERDICTS[verdict],
-        f"{words.lasted(one.at - start)} after the first",
+        f"{duration(one.at - start)} after the first",
         f"{words.count(one.size)} bytes of results" + (", an error" if one.failed else ""),
     ]
     return TimelineMark(x, y, letter, colour, verdict, one.failed, " \N{MIDDLE DOT} ".join(told))
@@ -170,10 +171,10 @@ def _labels(steps: Sequence[StepMark], columns: int) -> list[tuple[int, int, str
     for begin in range(0, len(steps), columns):
         last = min(begin + columns, len(steps)) - 1
         x, y = _place(begin, columns)
-        found.append((x, y + _SIZE + 19, "start", f"+{words.lasted(steps[begin].at - steps[0].at)}"))
+        found.append((x, y + _SIZE + 19, "start", f"+{duration(steps[begin].at - steps[0].at)}"))
         if last - begin >= 5:
             end_x, _ = _place(last, columns)
-            found.append((end_x + _SIZE, y + _SIZE + 19, "end", f"+{words.lasted(steps[last].at - steps[0].at)}"))
+            found.append((end_x + _SIZE, y + _SIZE + 19, "end", f"+{duration(steps[last].at - steps[0].at)}"))
     return found
 
 
@@ -189,10 +190,10 @@ def _key(steps: Sequence[StepMark], names: dict[str, tuple[str, str]]) -> tuple[
 
 def _said(steps: Sequence[StepMark], first: int, end: int, period: int) -> str:
     """Describe the picture in words, for screen readers."""
-    parts = [words.counted(len(steps), "step")]
+    parts = [plural(len(steps), "step")]
     if end:
         parts.append(f"steps {first + 1} to {end} repeat: {_rounds(first, end, period)}")
     denied = [at + 1 for at, one in enumerate(steps) if one.verdict == "deny"]
     if denied:
-        parts.append(f"{words.counted(len(denied), 'step')} denied, the first of them step {denied[0]}")
+        parts.append(f"{plural(len(denied), 'step')} denied, the first of them step {denied[0]}")
     return "; ".join(parts) + "."

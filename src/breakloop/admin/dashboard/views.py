@@ -11,6 +11,7 @@ from typing import Any, Final
 from breakloop.admin.dashboard import words
 from breakloop.engine.quarantine import RUN, Hold
 from breakloop.errors import OrderError
+from breakloop.formatting import plural
 from breakloop.model.records import CLEARED, OPEN, STOPPED, AgentRecord, EventRecord, Incident, Point
 from breakloop.model.verdict import REASONS
 from breakloop.policy.compiled import CompiledKillSwitch
@@ -272,7 +273,7 @@ def state_means(incident: Incident) -> str:
     if incident.shadow:
         return "Detected by a policy in shadow mode: nothing was done."
     if incident.state == OPEN and incident.saved_requests:
-        denied = words.counted(incident.saved_requests, "request")
+        denied = plural(incident.saved_requests, "request")
         return f"The agent repeats itself and was warned; {denied} of it {_was(incident.saved_requests)} denied."
     return _MEANS.get(incident.state, "")
 

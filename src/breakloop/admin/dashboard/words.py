@@ -1,15 +1,16 @@
-"""Formats numbers, money and times for the dashboard, and names states, kinds and events."""
+"""Formats numbers and values for the dashboard, as far as `formatting` does not, and names kinds and events."""
 
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from breakloop.detect.steps.kinds import BY_NAME
+from breakloop.formatting import UNITS, timestamp
+from breakloop.formatting import money as dollars
 
 # Invisible characters, and those that reverse the text behind them.
 _HIDDEN: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
@@ -44,16 +45,11 @@ _EVENTS: Final = {
     "worker.replaced": ("Worker replaced", "info"),
 }
 EVENT_NAMES: Final = tuple(_EVENTS)
-_UNITS: Final = ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "min"), (60, "min", 1, "s"))
 _LARGE: Final = ((1_000_000_000, "B"), (1_000_000, "M"), (10_000, "k"))
 
 
 def money(microusd: int) -> str:
-    """Format US dollars: with cents, and with more digits below a cent."""
-    dollars = microusd / 1_000_000
-    if microusd and abs(dollars) < 0.01:
-        return f"${dollars:.4f}"
-    return f"${dollars:,.2f}"
+    return dollars(microusd / 1_000_000)
 
 
 def count(number: int) -> str:
@@ -71,44 +67,19 @@ def short(number: int) -> str:
     return f"{number:,}"
 
 
-def counted(number: int, noun: str, more: str = "") -> str:
-    """Return `1 request`, `1,200 requests`."""
-    return f"{number:,} {noun if number == 1 else more or noun + 's'}"
-
-
 def amount(number: int, unit: str) -> str:
     """Format a number of units; dollars with their sign."""
     return f"${number:,}" if unit in {"usd", "$"} else f"{number:,} {shortened(unit, 12)}"
 
 
-def lasted(seconds: float) -> str:
-    """Format a duration in its two largest units."""
-    if not math.isfinite(seconds):
-        return "for ever"
-    whole = max(0, round(seconds))
-    for size, unit, smaller, below in _UNITS:
-        if whole >= size:
-            rest = whole % size // smaller
-            return f"{whole // size} {unit} {rest} {below}" if rest else f"{whole // size} {unit}"
-    return f"{whole} s"
-
-
 def ago(at: float, now: float) -> str:
     """Format how long ago a time was, or how long it is until then, in one unit."""
     apart = now - at
-    size, unit = next(((size, unit) for size, unit, _, _ in _UNITS if abs(apart) >= size), (1, "s"))
+    size, unit = next(((size, unit) for size, unit, _, _ in UNITS if abs(apart) >= size), (1, "s"))
     if abs(apart) < 2:
         return "just now"
     number = int(abs(apart) // size)
     return f"{number} {unit} ago" if apart > 0 else f"in {number} {unit}"
-
-
-def moment(at: float) -> str:
-    """Format a date and a time; a dash for a time that never comes."""
-    try:
-        return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    except (ValueError, OverflowError, OSError):
-        return "\N{EN DASH}"
 
 
 def stamp(at: float) -> str:
@@ -148,7 +119,7 @@ def value_words(key: str, value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if key.endswith("_at") and isinstance(value, int | float):
-        return moment(value)
+        return timestamp(value)
     if isinstance(value, int):
         return f"{value:,}"
     return shortened(value)

@@ -7,6 +7,7 @@ import math
 import pytest
 
 from breakloop.admin.dashboard import words
+from breakloop.formatting import duration, plural, timestamp
 
 
 @pytest.mark.parametrize(
@@ -28,9 +29,9 @@ def test_short(number: int, said: str) -> None:
 
 
 def test_counted_and_count() -> None:
-    assert words.counted(1, "request") == "1 request"
-    assert words.counted(1_200, "request") == "1,200 requests"
-    assert words.counted(2, "entry", "entries") == "2 entries"
+    assert plural(1, "request") == "1 request"
+    assert plural(1_200, "request") == "1,200 requests"
+    assert plural(2, "entry", "entries") == "2 entries"
     assert words.count(1_000) == "1,000"
     assert words.amount(7, "usd") == "$7"
     assert words.amount(7_000, "requests") == "7,000 requests"
@@ -41,7 +42,7 @@ def test_counted_and_count() -> None:
     [(0.2, "0 s"), (59, "59 s"), (60, "1 min"), (90, "1 min 30 s"), (5_400, "1 h 30 min"), (90_000, "1 d 1 h"), (math.inf, "for ever")],
 )  # fmt: skip
 def test_lasted(seconds: float, said: str) -> None:
-    assert words.lasted(seconds) == said
+    assert duration(seconds) == said
 
 
 def test_ago_looks_both_ways() -> None:
@@ -53,10 +54,10 @@ def test_ago_looks_both_ways() -> None:
 
 def test_a_time_that_never_comes() -> None:
     """What cannot be a date is a dash, never an error."""
-    assert words.moment(1_800_000_000) == "2027-01-15 08:00:00 UTC"
+    assert timestamp(1_800_000_000) == "2027-01-15 08:00:00 UTC"
     assert words.stamp(1_800_000_000) == "2027-01-15T08:00:00+00:00"
     for at in (math.inf, math.nan, 1e300, -1e300):
-        assert words.moment(at) == "\N{EN DASH}"
+        assert timestamp(at) == "\N{EN DASH}"
         assert words.stamp(at) == ""
 
 
