@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 from urllib.parse import quote_from_bytes, unquote, unquote_to_bytes
 
@@ -372,13 +373,10 @@ class Descriptors:
             "tool:name": self._last_tool,
             "upstream:name": lambda call: call.upstream or None,
         }
-        for what in HEADERS:
-            getters[f"ip:{what}"] = self._geo_getter(what)
-        return getters
+        return getters | {f"ip:{what}": partial(self._location, what) for what in HEADERS}
 
-    def _geo_getter(self, what: str) -> Getter:
-        value = self._geo.value
-        return lambda call: value(what, call, self.client_ip(call))
+    def _location(self, what: str, call: Call) -> str | None:
+        return self._geo.value(what, call, self.client_ip(call))
 
     def _category(self, call: Call) -> str | None:
         raw = call.headers.get("user-agent")

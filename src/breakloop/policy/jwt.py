@@ -158,15 +158,11 @@ class JwtReader:
         if kid is None:
             return fitting
         named = [key for key in fitting if key.kid is None or key.kid == kid]
-        if not named and (self._keys.jwks_file or self._keys.jwks_url):
-            self._ask_for_refresh()
-        return named
-
-    def _ask_for_refresh(self) -> None:
         now = self._clock.now()
-        if now - self._asked_at >= _ASK_AGAIN_S:
+        if not named and (self._keys.jwks_file or self._keys.jwks_url) and now - self._asked_at >= _ASK_AGAIN_S:
             self._asked_at = now
             self.wants_refresh = True
+        return named
 
     def _verify(self, parts: _Parts, candidates: list[_Key]) -> _Entry:
         algorithm = self._algorithms[str(parts.header["alg"])]

@@ -30,7 +30,7 @@ from breakloop.policy.documents import (
 )
 from breakloop.policy.schema import bundle as schema
 from breakloop.policy.schema.bundle import Bundle
-from breakloop.policy.schema.limits import LlmTokensConfig, Rule
+from breakloop.policy.schema.limits import LlmTokensConfig
 from breakloop.policy.schema.types import validate
 from breakloop.pricing.tokens import is_installed
 
@@ -211,30 +211,20 @@ def _expired(bundle: schema.Bundle, now: float) -> Iterator[DocumentFinding]:
             )
 
 
-_ESTIMATOR: DocumentPath = ("algorithm_config", "token_source", "estimator")
-
-
 def missing_extras(bundle: schema.Bundle) -> list[DocumentFinding]:
     """Return a problem for each feature that needs an extra which is not installed."""
-    wanted = [place for place, config in _llm_rules(bundle) if config.token_source.estimator == "tokenizer"]
+    wanted: list[DocumentPath] = []
+    for index, policy in enumerate(bundle.policies):
+        places: list[DocumentPath] = [*(("rules", at) for at in range(len(policy.spec.rules))), ("fallback_limit",)]
+        for place, rule in zip(places, policy.spec.all_rules, strict=False):
+            config = rule.algorithm_config
+            if isinstance(config, LlmTokensConfig) and config.token_source.estimator == "tokenizer":
+                wanted.append(("policies", index, "spec", *place, "algorithm_config", "token_source", "estimator"))
     if not wanted or is_installed():
         return []
     message = "needs the extra 'tokenizer', which is not installed"
     hint = "pip install 'breakloop[tokenizer]', or use simple_word"
-    return [DocumentFinding((*place, *_ESTIMATOR), message, hint) for place in wanted]
-
-
-def _llm_rules(bundle: schema.Bundle) -> Iterator[tuple[DocumentPath, LlmTokensConfig]]:
-    for index, policy in enumerate(bundle.policies):
-        spec: DocumentPath = ("policies", index, "spec")
-        rules: list[tuple[DocumentPath, Rule]] = [
-            ((*spec, "rules", at), rule) for at, rule in enumerate(policy.spec.rules)
-        ]
-        if policy.spec.fallback_limit is not None:
-            rules.append(((*spec, "fallback_limit"), policy.spec.fallback_limit))
-        for place, rule in rules:
-            if isinstance(rule.algorithm_config, LlmTokensConfig):
-                yield place, rule.algorithm_config
+    return [DocumentFinding(place, message, hint) for place in wanted]
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag,
 from breakloop.policy.diagnostics import did_you_mean
 from breakloop.policy.paths import normalise_host
 from breakloop.policy.schema.limits import AnyRule
-from breakloop.policy.schema.loops import AnyLoop, LoopBlocks, Weights, reachable_score
+from breakloop.policy.schema.loops import AnyLoop, LoopBlocks, Weights, refuse_unreachable
 from breakloop.policy.schema.types import (
     CountFloat,
     CountInt,
@@ -34,6 +34,7 @@ from breakloop.policy.schema.types import (
     fault,
     refuse,
     refuse_field,
+    require,
 )
 
 # fmt: off
@@ -127,8 +128,8 @@ class CircuitBreaker(Model):
 
     @model_validator(mode="after")
     def _threshold(self) -> CircuitBreaker:
-        if self.enabled and "spend_rate_threshold_per_minute" not in self.model_fields_set:
-            refuse_field("spend_rate_threshold_per_minute", "is required when enabled")
+        if self.enabled:
+            require(self, "spend_rate_threshold_per_minute")
         return self
 
 
@@ -212,13 +213,9 @@ class Agent(Model):
 
     @model_validator(mode="after")
     def _reachable(self) -> Agent:
-        highest = reachable_score(self.kill_switch_window_size, Weights())
-        if self.kill_switch_enabled and highest <= self.kill_switch_threshold:
-            window = f"a window of {self.kill_switch_window_size} requests scores at most {highest:g}"
-            message = f"{self.kill_switch_threshold:g} can never be exceeded: {window}"
-            named = "kill_switch_threshold" in self.model_fields_set
-            at = "kill_switch_threshold" if named else "kill_switch_window_size"
-            refuse_field(at, message, "lower the threshold or widen the window")
+        if self.kill_switch_enabled:
+            hint = "lower the threshold or widen the window"
+            refuse_unreachable(self, "kill_switch_threshold", "kill_switch_window_size", Weights(), hint)
         return self
 
 

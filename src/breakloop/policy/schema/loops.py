@@ -37,6 +37,7 @@ from breakloop.policy.schema.types import (
     one_as_list,
     refuse,
     refuse_field,
+    require,
 )
 from breakloop.store.ops import COOLDOWN_GROWTH, COOLDOWN_MAX_S, COOLDOWN_S
 
@@ -138,8 +139,8 @@ class LoopBase(Model):
     def action_for(self, severity: Severity) -> Action:
         """Return what this block does at a severity; hits of exact, tail and simhash are `block`."""
         if self.ladder is not None:
-            steps: dict[str, Action] = {"notice": self.ladder.notice, "block": self.ladder.block}
-            return steps.get(severity, self.ladder.stop)
+            action: Action = getattr(self.ladder, severity)
+            return action
         return "warn" if severity == "notice" else self.action or self.default_action
 
     @model_validator(mode="after")
@@ -345,9 +346,7 @@ class ExactLoop(RepeatBase):
     @model_validator(mode="after")
     def _required(self) -> ExactLoop:
         if self.enabled:
-            needed = ("window_seconds", "threshold_identical_requests")
-            missing = [name for name in needed if name not in self.model_fields_set]
-            refuse([SchemaFault((name,), "is required when enabled") for name in missing])
+            require(self, "window_seconds", "threshold_identical_requests")
         return self
 
 
@@ -372,9 +371,13 @@ class Weights(Model):
     tool: CountFloat = Field(default=1.5, description="For each repeated tool call.")
 
 
-def reachable_score(window_requests: int, weights: Weights) -> float:
-    """Return the highest score a window can give: every earlier request alike in every way."""
-    return (window_requests - 1) * (weights.prompt + weights.response + weights.tool)
+def refuse_unreachable(block: Model, threshold: str, window: str, weights: Weights, hint: str) -> None:
+    """Report a threshold above the highest score a window can give: every earlier request alike in every way."""
+    score, requests = getattr(block, threshold), getattr(block, window)
+    highest = (requests - 1) * (weights.prompt + weights.response + weights.tool)
+    if highest <= score:
+        message = f"{score:g} can never be exceeded: a window of {requests} requests scores at most {highest:g}"
+        refuse_field(threshold if threshold in block.model_fields_set else window, message, hint)
 
 
 class SimhashLoop(LoopBase):
@@ -394,11 +397,8 @@ class SimhashLoop(LoopBase):
 
     @model_validator(mode="after")
     def _reachable(self) -> SimhashLoop:
-        highest = reachable_score(self.window_requests, self.weights)
-        if highest <= self.threshold_score:
-            message = f"{self.threshold_score:g} can never be exceeded: a window of {self.window_requests} requests"
-            at = "threshold_score" if "threshold_score" in self.model_fields_set else "window_requests"
-            refuse_field(at, f"{message} scores at most {highest:g}", "lower threshold_score or widen the window")
+        hint = "lower threshold_score or widen the window"
+        refuse_unreachable(self, "threshold_score", "window_requests", self.weights, hint)
         return self
 
 

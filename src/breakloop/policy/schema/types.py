@@ -62,6 +62,11 @@ def refuse_field(name: str, message: str, hint: str = "") -> NoReturn:
     raise AssertionError
 
 
+def require(block: BaseModel, *names: str) -> None:
+    """Report the fields that an enabled block must have and has not."""
+    refuse([SchemaFault((one,), "is required when enabled") for one in names if one not in block.model_fields_set])
+
+
 Block = TypeVar("Block", bound=BaseModel)
 
 
