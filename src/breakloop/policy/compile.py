@@ -48,8 +48,6 @@ from breakloop.policy.schema import bundle as schema
 from breakloop.policy.schema.limits import LlmTokensConfig, Rule, TokenBucketConfig
 from breakloop.policy.schema.loops import (
     Allow,
-    AllowEntry,
-    AllowRoute,
     AnyLoop,
     ExactLoop,
     SimhashLoop,
@@ -90,7 +88,7 @@ def compile_bundle(
         policies=policies,
         routes=Routes(policies),
         senders=CallerProfiles(descriptors, maker.used),
-        kill_switches=KillSwitches(_switches(bundle.kill_switches), descriptors.getter),
+        kill_switches=KillSwitches([kill_switch(*one) for one in enumerate(bundle.kill_switches)], descriptors.getter),
         shadow_until=_override_until(bundle.global_shadow),
         kill_override_until=_override_until(bundle.kill_switch_override),
         expires=_expiry(bundle.expires_at),
@@ -246,12 +244,9 @@ class AgentBudget(CostBudget):
 def _stream_caps(rule: Rule, policy: str) -> tuple[CompletionCap, CompletionCap] | None:
     """Return the caps on streamed responses, enforced and in shadow mode, if a rule sets one."""
     config = rule.algorithm_config
-    if not isinstance(config, LlmTokensConfig) or not config.enforce_mid_stream:
+    if not isinstance(config, LlmTokensConfig) or not config.enforce_mid_stream or config.max_completion_tokens is None:
         return None
-    tokens = config.max_completion_tokens
-    if tokens is None:
-        return None  # the schema rejects this
-    cap = CompletionCap(tokens, policy, rule.name, cuts=True)
+    cap = CompletionCap(config.max_completion_tokens, policy, rule.name, cuts=True)
     return cap, cap._replace(cuts=False)
 
 
@@ -264,11 +259,9 @@ def _selector(selector: schema.Selector) -> CompiledSelector:
     )
 
 
-def _switches(switches: Iterable[schema.KillSwitch]) -> list[CompiledKillSwitch]:
-    return [
-        CompiledKillSwitch(index, s.scope_key, s.scope_value, s.route or "", s.reason or "", _expiry(s.expires_at))
-        for index, s in enumerate(switches)
-    ]
+def kill_switch(index: int, switch: schema.KillSwitch) -> CompiledKillSwitch:
+    route, reason, expires = switch.route or "", switch.reason or "", _expiry(switch.expires_at)
+    return CompiledKillSwitch(index, switch.scope_key, switch.scope_value, route, reason, expires)
 
 
 def _override_until(override: schema.Override | None) -> float:
@@ -489,15 +482,5 @@ def _tail_spec(block: TailLoop, action: str) -> FingerprintSpec:
 
 
 def _allow_list(allow: Allow, tool_messages: int) -> AllowList | None:
-    def read(listed: Iterable[AllowEntry | AllowRoute]) -> dict[str, float]:
-        return {entry.value: _expiry(entry.expires_at) for entry in listed}
-
-    compiled = AllowList(
-        routes=read(allow.routes),
-        agents=read(allow.agents),
-        callers=read(allow.callers),
-        tools=read(allow.tools),
-        fingerprints=read(allow.fingerprints),
-        tool_messages=tool_messages,
-    )
-    return compiled or None
+    kinds = {kind: {entry.value: _expiry(entry.expires_at) for entry in listed} for kind, listed in allow}
+    return AllowList(**kinds, tool_messages=tool_messages) or None

@@ -38,8 +38,6 @@ class Estimator(Protocol):
 class SimpleWord:
     """`simple_word`: one token per four characters of content, or of the body if it cannot be parsed."""
 
-    __slots__ = ()
-
     name = "simple_word"
 
     def prompt_tokens(self, prompt: Prompt, _hint: str | None = None) -> int:
@@ -49,27 +47,22 @@ class SimpleWord:
         return _tokens(size.chars) + size.media * MEDIA_TOKENS + size.tokens
 
 
-class HeaderHint:
-    """`header_hint`: the client's own estimate in `X-Token-Estimate`, or another estimator if it is unusable."""
-
-    __slots__ = ("_otherwise",)
+class HeaderHint(SimpleWord):
+    """`header_hint`: the client's own estimate in `X-Token-Estimate`, or that of `simple_word` if it is unusable."""
 
     name = "header_hint"
 
-    def __init__(self, otherwise: Estimator) -> None:
-        self._otherwise = otherwise
-
     def prompt_tokens(self, prompt: Prompt, hint: str | None = None) -> int:
         said = None if hint is None else _number(hint)
-        return self._otherwise.prompt_tokens(prompt) if said is None else said
+        return super().prompt_tokens(prompt) if said is None else said
 
 
 def estimator(name: str) -> Estimator:
     """Return the estimator with this name. Raises `SettingsError` for `tokenizer` if its package is not installed."""
     if name == "header_hint":
-        return HeaderHint(SimpleWord())
+        return HeaderHint()
     if name == "tokenizer":
-        return Tokenizer(SimpleWord())
+        return Tokenizer()
     return SimpleWord()
 
 
@@ -167,14 +160,12 @@ def is_installed() -> bool:
     return find_spec("toktok") is not None
 
 
-class Tokenizer:
-    """`tokenizer`: counts tokens, or uses another estimator if the prompt cannot be parsed."""
-
-    __slots__ = ("_count", "_otherwise")
+class Tokenizer(SimpleWord):
+    """`tokenizer`: counts tokens, or estimates like `simple_word` if the prompt cannot be parsed."""
 
     name = "tokenizer"
 
-    def __init__(self, otherwise: Estimator) -> None:
+    def __init__(self) -> None:
         try:
             import toktok  # noqa: PLC0415 - an extra: only those who name it need it
         except ImportError:
@@ -182,14 +173,13 @@ class Tokenizer:
             message = f"token_source.estimator: tokenizer needs the extra 'tokenizer' ({remedy})"
             raise SettingsError(message) from None
         self._count = toktok.batch_count
-        self._otherwise = otherwise
         self._count(["loaded now, and not by the first request"], ENCODING, 1)
 
-    def prompt_tokens(self, prompt: Prompt, hint: str | None = None) -> int:
+    def prompt_tokens(self, prompt: Prompt, _hint: str | None = None) -> int:
         """Count the tokens of all texts; media are estimated as by `simple_word`."""
         size = prompt.size
         if size is None:
-            return self._otherwise.prompt_tokens(prompt, hint)
+            return super().prompt_tokens(prompt)
         counted, chars, beyond = [], 0, 0
         for text in prompt.texts():
             part = text[: COUNTED_MAX_CHARS - chars]

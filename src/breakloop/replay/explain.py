@@ -22,11 +22,10 @@ from breakloop.limits.base import LimitDenial
 from breakloop.limits.token_bucket import TokenBucket
 from breakloop.model.call import Call
 from breakloop.model.verdict import Verdict
-from breakloop.policy.compile import SECRET_DESCRIPTORS
+from breakloop.policy.compile import SECRET_DESCRIPTORS, kill_switch
 from breakloop.policy.compiled import (
     CompiledBundle,
     CompiledDetector,
-    CompiledKillSwitch,
     CompiledPolicy,
     CompiledSelector,
     KillSwitches,
@@ -438,17 +437,14 @@ class Explainer:
                 yield self._kill_switch(name, switch, call, now)
 
     def _kill_switch(self, name: str, switch: schema.KillSwitch, call: Call, now: float) -> ExplainStep:
-        expires = math.inf if switch.expires_at is None else switch.expires_at.timestamp()
-        made = CompiledKillSwitch(
-            0, switch.scope_key, switch.scope_value, switch.route or "", switch.reason or "", expires
-        )
+        made = kill_switch(0, switch)
         what = f"{switch.scope_key} = {hidden(switch.scope_key, switch.scope_value)}"
         what += f" on {switch.route}" if switch.route else ""
         if KillSwitches([made], self._descriptors.getter).find(call, now) is not None:
             return ExplainStep("kill_switch", name, "match", what)
         value = self._descriptors.getter(switch.scope_key)(call)
-        if expires <= now:
-            why = f"expired {_when(expires)}"
+        if made.expires <= now:
+            why = f"expired {_when(made.expires)}"
         elif value != switch.scope_value:
             why = f"this request has {hidden(switch.scope_key, value)}"
         else:

@@ -66,7 +66,7 @@ def test_four_characters_are_a_token(size: PromptSize | None, expected: int) -> 
 )
 def test_a_client_may_know_better(hint: str | None, expected: int) -> None:
     """`header_hint` takes a number, rounded up, and guesses where there is none of use (L-3)."""
-    assert HeaderHint(SimpleWord()).prompt_tokens(Said(PromptSize(20)), hint) == expected
+    assert HeaderHint().prompt_tokens(Said(PromptSize(20)), hint) == expected
     assert SimpleWord().prompt_tokens(Said(PromptSize(20)), hint) == 5
 
 

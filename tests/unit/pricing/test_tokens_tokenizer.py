@@ -9,13 +9,13 @@ import pytest
 
 from breakloop.errors import SettingsError
 from breakloop.model.call import PromptSize
-from breakloop.pricing.tokens import COUNTED_MAX_CHARS, MEDIA_TOKENS, SimpleWord, Tokenizer, estimator
+from breakloop.pricing.tokens import COUNTED_MAX_CHARS, MEDIA_TOKENS, Tokenizer, estimator
 from tests.unit.pricing.test_tokens_estimate import Said
 
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Tokenizer:
-    return Tokenizer(SimpleWord())
+    return Tokenizer()
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_a_long_prompt_is_counted_in_part(tokenizer: Tokenizer) -> None:
         asked.append(len("".join(texts)))
         return [7]
 
-    made = Tokenizer(SimpleWord())
+    made = Tokenizer()
     made._count = count
     made.prompt_tokens(Said(PromptSize(len(text)), 0, text[:1000], text[1000:]))
     assert asked == [COUNTED_MAX_CHARS]
@@ -75,7 +75,7 @@ def test_nothing_is_downloaded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
     for name in [name for name in sys.modules if name.partition(".")[0] == "toktok" and "_toktok" not in name]:
         monkeypatch.delitem(sys.modules, name)
-    assert Tokenizer(SimpleWord()).prompt_tokens(Said(PromptSize(11), 0, "hello world")) == 2
+    assert Tokenizer().prompt_tokens(Said(PromptSize(11), 0, "hello world")) == 2
 
 
 def test_without_the_package_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
