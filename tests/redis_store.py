@@ -31,8 +31,7 @@ from breakloop.store.ops import (
     StoredWindow,
     WindowWrite,
 )
-from breakloop.store.redis.sharded import ShardedStore
-from breakloop.store.redis.store import RedisStore
+from breakloop.store.redis.store import RedisStore, ShardedStore
 from breakloop.store.redis.topology import Nodes, make_nodes
 from breakloop.store.redis.url import parse_redis_url
 

@@ -21,7 +21,7 @@ from breakloop.store.ops import (
     Observation,
     Op,
 )
-from breakloop.store.redis.sharded import ShardedCommit
+from breakloop.store.redis.store import ShardedCommit
 from tests.property import test_money as money
 from tests.property import test_store as naive
 from tests.redis_store import NewStore

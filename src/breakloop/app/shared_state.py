@@ -22,8 +22,7 @@ from breakloop.policy.identity import SessionNames
 from breakloop.store.memory import MemoryStore
 from breakloop.store.orders import RedisOrderStore
 from breakloop.store.redis.scripts import plain_key
-from breakloop.store.redis.sharded import ShardedStore
-from breakloop.store.redis.store import RedisStore
+from breakloop.store.redis.store import RedisStore, ShardedStore
 from breakloop.store.redis.topology import PubSub, command, make_nodes
 from breakloop.store.redis.url import parse_redis_url
 from breakloop.store.sqlite import Report

@@ -26,7 +26,7 @@ from breakloop.store.ops import (
     denies,
 )
 from breakloop.store.redis.scripts import redis_key
-from breakloop.store.redis.sharded import ShardedCommit, ShardedStore, arranged
+from breakloop.store.redis.store import ShardedCommit, ShardedStore, arranged
 from tests.stores import NO_LIMITER, NO_OWNER, NO_RULE
 
 NOW = 1_800_000_000.0
