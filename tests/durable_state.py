@@ -47,7 +47,7 @@ class Life:
         file, lock = self.durable._file, self.durable._lock
         assert file is not None
         assert lock is not None
-        file._file.close()
+        file.close()
         lock.release()
 
     def spend(self, key: str, cost: int = 1, seconds: float = 86_400.0) -> int:

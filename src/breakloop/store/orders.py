@@ -172,9 +172,17 @@ class FileOrderStore:
         self._skip = self._skipped = 0
         self._purge_at = 0.0
 
-    def load(self) -> None:
-        """Load the orders. A file that cannot be read is reported and read later."""
-        self._read()
+    def load(self) -> list[Order]:
+        """Load the orders and return them. A file that cannot be read is reported and read later."""
+        texts: list[str] = []
+        self._loaded = self._try(lambda db: texts.extend(_texts(db)))
+        if self._loaded and self._file is not None:
+            self._made = self._file.made
+        found = [read(text) for text in texts]
+        odd = sum(record is None for record in found)
+        if odd and self._file is not None:
+            self._report(SqliteTrouble(str(self._file.path), f"{odd} entries cannot be read", "they are left out"))
+        return self.ledger.take(record for record in found if record is not None)
 
     def put(self, records: Sequence[Order], *, at_once: bool = True) -> list[Order]:
         """Add records; return those that are newer than the known ones. They are on disk when this returns, unless the
@@ -196,7 +204,7 @@ class FileOrderStore:
         if self._skip:
             self._skip -= 1
         elif not self._loaded:
-            found = self._read()
+            found = self.load()
             if found and self.on_change is not None:
                 self.on_change(found)
         elif self._due:
@@ -229,18 +237,6 @@ class FileOrderStore:
             self._write()
         if self._file is not None:
             self._file.close()
-
-    def _read(self) -> list[Order]:
-        """Return the records of the file."""
-        texts: list[str] = []
-        self._loaded = self._try(lambda db: texts.extend(_texts(db)))
-        if self._loaded and self._file is not None:
-            self._made = self._file.made
-        found = [read(text) for text in texts]
-        odd = sum(record is None for record in found)
-        if odd and self._file is not None:
-            self._report(SqliteTrouble(str(self._file.path), f"{odd} entries cannot be read", "they are left out"))
-        return self.ledger.take(record for record in found if record is not None)
 
     def _write(self) -> None:
         due = _rows(self._due.values())
@@ -377,9 +373,9 @@ class RedisOrderStore(FileOrderStore):
             await asyncio.wait((self._round,))
         await super().close()
 
-    def _read(self) -> list[Order]:
+    def load(self) -> list[Order]:
         self._synced = False  # a file that could not be read before may have more records than Redis
-        return super()._read()
+        return super().load()
 
     # -- reading from Redis -----------------------------------------------------------------------------------------
 
@@ -445,11 +441,9 @@ class RedisOrderStore(FileOrderStore):
 
     def _push(self, records: Sequence[Order]) -> None:
         for kind, chunk in _chunks(records):
-            args = [part for record in chunk for part in (_key(record), record.text().encode())]
-            key = _hash(kind)
-            eval_ = (b"EVAL", self._put_script, b"2", key, VERSION, CHANNEL, *args)
             self._sent.update(record.name for record in chunk)
-            self._nodes.send(key, eval_, partial(self._pushed, chunk))
+            eval_ = (b"EVAL", self._put_script, b"2", _hash(kind), VERSION, CHANNEL, *_fields(chunk))
+            self._nodes.send(_hash(kind), eval_, partial(self._pushed, chunk))
 
     def _pushed(self, records: Sequence[Order], answer: Answer) -> None:
         self._sent.difference_update(record.name for record in records)
@@ -494,6 +488,10 @@ class RedisOrderStore(FileOrderStore):
 
 def _hash(kind: str) -> bytes:
     return b"bl:{operator}:" + kind.encode()
+
+
+def _fields(records: Sequence[Order]) -> list[bytes]:
+    return [part for record in records for part in (_key(record), record.text().encode())]
 
 
 def _records(texts: Iterable[str | bytes]) -> Iterator[Order]:

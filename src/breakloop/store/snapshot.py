@@ -176,7 +176,7 @@ class Snapshotter:
             self.problems += 1
             self._problem(f"{file.path} could not be written within {timeout_s:.0f} s: the last second is lost")
             return
-        file.close()
+        file.finish()
         if self._lock is not None:
             self._lock.release()
 
@@ -220,7 +220,7 @@ class Snapshotter:
         change = await tidied(self._change(packer), file, self._tables, aside)
         if not (change.parts or change.old or change.whole or file.rows.expired(change.now)):
             return True
-        saved = await aside(partial(file.write, change))
+        saved: bool = await aside(partial(file.write, change))
         self._whole = self._whole or not saved
         return saved
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from secrets import token_hex
 from threading import Lock
 from types import GenericAlias
-from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from xxhash import xxh3_64_intdigest
@@ -289,38 +289,27 @@ class SegmentChange(NamedTuple):
     instead: list[Segment] | None = None  # and their valid entries; None: they stay
 
 
-class StateFile:
+class StateFile(SqliteFile):
     """The file, for one process. One call at a time, in any thread."""
 
-    __slots__ = ("_closed", "_file", "_lock", "_writer", "rows")
-
     def __init__(self, directory: Path, report: Report) -> None:
-        self._file = SqliteFile(directory / FILE, SCHEMA, report, synchronous="NORMAL")
+        super().__init__(directory / FILE, SCHEMA, report, synchronous="NORMAL")
         self._lock = Lock()
         self._closed = False
         self._writer = token_hex(8)
         self.rows = SegmentIndex()
 
-    @property
-    def path(self) -> Path:
-        return self._file.path
-
-    @property
-    def trouble(self) -> str:
-        """Why the file currently cannot be written."""
-        return self._file.trouble
-
     def load(self, take: Callable[[EntryBatch], None]) -> float:
         """Read everything; return the latest time stored. Raises `StateError`."""
         with self._lock:
-            return self._file.run(lambda db: self._load(db, take))
+            return self.run(lambda db: self._load(db, take))
 
     def read(self, rows: Sequence[SegmentRow]) -> list[EntryBatch]:
         """Return the contents of these rows, or nothing if the file is not the one that was written. Raises
         `StateError`.
         """
         with self._lock:
-            return self._file.run(lambda db: self._packs(db, rows) if self._is_ours(db) else [])
+            return self.run(lambda db: self._packs(db, rows) if self._is_ours(db) else [])
 
     def write(self, change: SegmentChange) -> bool:
         """Save. Returns False if the file is not the one that was written, so that everything has to be saved. Raises
@@ -329,17 +318,18 @@ class StateFile:
         with self._lock:
             if self._closed:  # a thread that is too late
                 raise StateError("the file is closed")
-            rows = self._file.run(lambda db: self._write(db, change))
+            rows = self.run(lambda db: self._apply(db, change))
             if rows is not None and change.whole:
                 self.rows = SegmentIndex(rows, tidy=True)
             elif rows is not None:
                 self.rows.became(rows, change.old)
             return rows is not None
 
-    def close(self) -> None:
+    def finish(self) -> None:
+        """Close the file; nothing is written to it any more."""
         with self._lock:
             self._closed = True
-            self._file.close()
+            self.close()
 
     def _load(self, db: sqlite3.Connection, take: Callable[[EntryBatch], None]) -> float:
         try:
@@ -377,7 +367,7 @@ class StateFile:
         except ValueError as error:
             raise UnfitError("damaged", str(error)) from None
 
-    def _write(self, db: sqlite3.Connection, change: SegmentChange) -> list[SegmentRow] | None:
+    def _apply(self, db: sqlite3.Connection, change: SegmentChange) -> list[SegmentRow] | None:
         if change.whole:
             db.execute("DELETE FROM part")
             self._sign(db)
@@ -422,15 +412,7 @@ def _checksum(data: bytes) -> int:
     return xxh3_64_intdigest(data) & (2**63 - 1)
 
 
-T = TypeVar("T")
-
-
-class RunInThread(Protocol):
-    """Runs a slow function in a thread."""
-
-    def __call__(self, function: Callable[[], T], /) -> Awaitable[T]:
-        """Return its result, or raise its exception."""
-        ...
+RunInThread = Callable[[Callable[[], Any]], Awaitable[Any]]  # returns the function's result, or raises its exception
 
 
 async def tidied(

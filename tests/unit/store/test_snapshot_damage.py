@@ -244,7 +244,7 @@ def test_a_log_of_changes_that_is_cut_off(tmp_path: Path, clock: FakeClock) -> N
 def full_disk(life: Life, pages: int) -> None:
     file = life.durable._file
     assert file is not None
-    file._file.run(lambda db: db.execute(f"PRAGMA max_page_count = {pages}").fetchone())
+    file.run(lambda db: db.execute(f"PRAGMA max_page_count = {pages}").fetchone())
 
 
 def test_a_full_disk_is_told_once_a_minute_and_gets_well_by_itself(tmp_path: Path, clock: FakeClock) -> None:
@@ -300,7 +300,7 @@ def test_what_is_remembered_while_the_disk_is_full_is_bounded(tmp_path: Path, cl
 def spoil(life: Life, folder: Path) -> None:
     file = life.durable._file
     assert file is not None
-    connection = file._file._connection
+    connection = file._connection
     assert connection is not None
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     with state_file(folder).open("r+b") as raw:

@@ -82,7 +82,7 @@ def test_a_file_that_another_wrote_is_noticed(tmp_path: Path) -> None:
 def test_a_closed_file_stays_closed(tmp_path: Path) -> None:
     """A thread that comes too late does not open it again (S-6)."""
     file, _, _ = opened(tmp_path)
-    file.close()
+    file.finish()
     with pytest.raises(StateError, match="closed"):
         file.write(SegmentChange([part("a")], NOW, NOW))
     assert not (tmp_path / f"{FILE}-wal").exists()
