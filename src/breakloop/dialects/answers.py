@@ -8,7 +8,7 @@ its fields are. If the builder has a listener, it reports each piece as it comes
 `SseParser` splits a byte stream into the `data` of complete events. The events are the same, however the bytes are cut
 into pieces. Event names are dropped, because every dialect that has them repeats them inside its JSON.
 
-`Dialect.reader` selects the reader. The caller removes the HTTP framing; `PassingAnswer` undoes compression.
+`reader_for` selects the reader. The caller removes the HTTP framing; `PassingAnswer` undoes compression.
 `ListeningReader` also reports the stream to a listener, and can end it early in its dialect's own way: `StreamState`
 keeps what `Dialect.end_stream` needs.
 """
@@ -734,3 +734,10 @@ class WholeAnswerReader:
 
 
 AnswerReader = StreamReader | WholeAnswerReader
+
+
+def reader_for(builder: AnswerBuilder, form: Form, max_bytes: int = BODY_MAX_BYTES) -> AnswerReader:
+    """Return the reader of an answer in this form."""
+    if form == STREAM:
+        return StreamReader(builder, min(max_bytes, EVENT_MAX_BYTES))
+    return WholeAnswerReader(builder, max_bytes)

@@ -23,6 +23,7 @@ from breakloop.dialects.answers import (
     word,
 )
 from breakloop.dialects.base import BodyFields, Dialect, NamedTool, follows_answer, item_at
+from breakloop.dialects.body_changes import JsonBody
 from breakloop.dialects.content import (
     ITEMS_MAX,
     arguments,
@@ -37,7 +38,6 @@ from breakloop.dialects.content import (
     truth,
 )
 from breakloop.dialects.session_ids import NULL, BodyModel
-from breakloop.dialects.steer import JsonBody
 from breakloop.dialects.steps import StepBuilder, result
 from breakloop.model.call import CHARS_A_TOKEN, Call, Message, ToolCall, Usage
 from breakloop.model.verdict import Verdict

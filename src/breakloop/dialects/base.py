@@ -18,22 +18,11 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from breakloop.dialects import denial, session_ids
-from breakloop.dialects.answers import (
-    BODY_MAX_BYTES,
-    EVENT_MAX_BYTES,
-    STREAM,
-    AnswerBuilder,
-    AnswerReader,
-    Form,
-    StreamEnd,
-    StreamListener,
-    StreamReader,
-    WholeAnswerReader,
-)
+from breakloop.dialects.answers import AnswerBuilder, StreamEnd, StreamListener
+from breakloop.dialects.body_changes import JsonBody, marked
 from breakloop.dialects.content import ITEMS_MAX, as_list, clean, content, decode, load, text
 from breakloop.dialects.prompt import PromptTexts
 from breakloop.dialects.session_ids import BodyIds
-from breakloop.dialects.steer import JsonBody, marked
 from breakloop.dialects.steps import StepBuilder, clean_step
 from breakloop.model.call import UNREAD, Call, Chat, Message, Step, ToolCall
 from breakloop.model.verdict import Verdict
@@ -176,12 +165,6 @@ class Dialect(ABC):
     @abstractmethod
     def answer_builder(self, listener: StreamListener | None = None) -> AnswerBuilder:
         """Return a new builder for one answer."""
-
-    def reader(self, form: Form, max_bytes: int = BODY_MAX_BYTES) -> AnswerReader:
-        """Return a new reader for an answer in this form."""
-        if form == STREAM:
-            return StreamReader(self.answer_builder(), min(max_bytes, EVENT_MAX_BYTES))
-        return WholeAnswerReader(self.answer_builder(), max_bytes)
 
     def owns_usage(self, fields: dict[str, Any]) -> bool:  # noqa: ARG002 - for overrides
         """Return whether token counts of unknown origin have names that only this dialect uses."""

@@ -30,6 +30,7 @@ from breakloop.dialects.answers import (
     word,
 )
 from breakloop.dialects.base import BodyFields, Dialect, NamedTool, ParsedBody, item_at
+from breakloop.dialects.body_changes import JsonBody
 from breakloop.dialects.content import (
     ITEMS_MAX,
     arguments,
@@ -45,7 +46,6 @@ from breakloop.dialects.content import (
 )
 from breakloop.dialects.prompt import ABSENT, PromptTexts
 from breakloop.dialects.session_ids import NULL, BodyModel
-from breakloop.dialects.steer import JsonBody
 from breakloop.dialects.steps import StepBuilder, media_class, result
 from breakloop.model.call import Answer, Call, Message, ToolCall, Usage
 from breakloop.model.verdict import Verdict
@@ -373,15 +373,12 @@ def _add_prompt_parts(texts: PromptTexts, content: _PromptContent) -> None:
         if part.text is not None:
             if not part.thought:
                 texts.texts.append(part.text)
-        elif part.functionCall is not ABSENT:
-            texts.raws.append(part.functionCall)
-        elif part.functionResponse is not ABSENT:
-            texts.raws.append(part.functionResponse)
-        elif part.function_call is not ABSENT:
-            texts.raws.append(part.function_call)
-        elif part.function_response is not ABSENT:
-            texts.raws.append(part.function_response)
-        elif any(raw is not ABSENT for raw in (part.inlineData, part.fileData, part.inline_data, part.file_data)):
+            continue
+        made = (part.functionCall, part.functionResponse, part.function_call, part.function_response)
+        raw = next((one for one in made if one is not ABSENT), None)
+        if raw is not None:
+            texts.raws.append(raw)
+        elif any(one is not ABSENT for one in (part.inlineData, part.fileData, part.inline_data, part.file_data)):
             texts.media += 1
 
 

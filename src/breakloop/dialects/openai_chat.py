@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from breakloop.dialects import denial, usage_request
+from breakloop.dialects import denial
 from breakloop.dialects.answers import (
     AnswerBuilder,
     Json,
@@ -25,6 +25,7 @@ from breakloop.dialects.answers import (
     word,
 )
 from breakloop.dialects.base import BodyFields, Dialect, NamedTool, follows_answer, item_at
+from breakloop.dialects.body_changes import JsonBody, request_usage
 from breakloop.dialects.content import (
     ITEMS_MAX,
     arguments,
@@ -39,7 +40,6 @@ from breakloop.dialects.content import (
     without_ids,
 )
 from breakloop.dialects.session_ids import BodyModel
-from breakloop.dialects.steer import JsonBody
 from breakloop.dialects.steps import StepBuilder, result
 from breakloop.model.call import Call, Message, ToolCall, Usage
 from breakloop.model.verdict import Verdict
@@ -225,7 +225,7 @@ class OpenAIChat(OpenAI):
         return json.with_item(messages, {"role": "user", "content": note})
 
     def request_usage(self, body: bytes) -> bytes | None:
-        return usage_request.request_usage(body)
+        return request_usage(body)
 
     def answer_builder(self, listener: StreamListener | None = None) -> AnswerBuilder:
         return ChatAnswer(listener)

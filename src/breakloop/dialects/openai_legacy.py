@@ -9,14 +9,13 @@ from typing import Any, Final
 
 import msgspec
 
-from breakloop.dialects import usage_request
 from breakloop.dialects.answers import AnswerBuilder, StreamEnd, StreamListener, number, word
 from breakloop.dialects.base import BodyFields, ParsedBody
+from breakloop.dialects.body_changes import JsonBody, request_usage
 from breakloop.dialects.content import as_list, at_least_one, count, prompt_text, text, truth
 from breakloop.dialects.openai_chat import OpenAI, end_openai_stream, openai_usage, read_error
 from breakloop.dialects.prompt import PromptTexts
 from breakloop.dialects.session_ids import BodyModel
-from breakloop.dialects.steer import JsonBody
 from breakloop.dialects.steps import without_additions
 from breakloop.model.call import Message, Step, Usage
 
@@ -92,7 +91,7 @@ class OpenAICompletions(OpenAI):
         return json.with_text(prompt, note)
 
     def request_usage(self, body: bytes) -> bytes | None:
-        return usage_request.request_usage(body)
+        return request_usage(body)
 
     def answer_builder(self, listener: StreamListener | None = None) -> AnswerBuilder:
         return CompletionsAnswer(listener)

@@ -25,6 +25,7 @@ from breakloop.dialects.answers import (
     word,
 )
 from breakloop.dialects.base import BodyFields, NamedTool, item_at
+from breakloop.dialects.body_changes import JsonBody
 from breakloop.dialects.content import (
     ITEMS_MAX,
     arguments,
@@ -40,7 +41,6 @@ from breakloop.dialects.content import (
 )
 from breakloop.dialects.openai_chat import OpenAI, openai_usage, read_error
 from breakloop.dialects.session_ids import NULL, BodyModel
-from breakloop.dialects.steer import JsonBody
 from breakloop.dialects.steps import StepBuilder, result
 from breakloop.model.call import Message, ToolCall, Usage
 

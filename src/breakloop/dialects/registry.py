@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from breakloop.dialects import denial
-from breakloop.dialects.answers import BODY_MAX_BYTES, AnswerReader, form_of
+from breakloop.dialects.answers import BODY_MAX_BYTES, AnswerReader, form_of, reader_for
 from breakloop.dialects.anthropic import Anthropic
 from breakloop.dialects.base import Dialect, ParsedBody
 from breakloop.dialects.gemini import Gemini
@@ -102,7 +102,7 @@ def reader(
 ) -> AnswerReader | None:
     """Return a reader of an answer; None if there is nothing to read. `streamed` is explained at `answers.form_of`."""
     found, form = DIALECTS.get(dialect), form_of(content_type, streamed=streamed)
-    return None if found is None or form is None else found.reader(form, max_bytes)
+    return None if found is None or form is None else reader_for(found.answer_builder(), form, max_bytes)
 
 
 def denial_for(verdict: Verdict, call: Call, dialect: str) -> tuple[int, bytes]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Callable, Mapping
+from functools import partial
 from time import perf_counter_ns
 from typing import Any, Final
 
@@ -339,7 +340,8 @@ class DecisionHandler:
             b"/readyz": self._readyz,
         }
         if decides:
-            self._routes |= {b"/v1/decision": self._generic, b"/v1/decision/nginx": self._nginx}
+            nginx = partial(self._decide, read=nginx_call, adapt=self._for_nginx)
+            self._routes |= {b"/v1/decision": self._generic, b"/v1/decision/nginx": nginx}
         if admission.debug is not None:
             self._routes[b"/v1/debug/session"] = admission.debug.open
             self._routes[b"/v1/debug/logout"] = admission.debug.close
@@ -353,7 +355,7 @@ class DecisionHandler:
             route = self._routes.get(path)
             if route is None:
                 if self._decides and path.startswith(ENVOY + b"/"):
-                    return self._envoy(request)
+                    return self._decide(request, envoy_call, self._for_envoy)
                 if self._decides and self._results is not None and is_result(path):
                     return self._results.handle(request)
                 return Reply(404, JSON, _NOT_FOUND, 0.0)
@@ -363,9 +365,6 @@ class DecisionHandler:
         if request.method not in _DECISION_METHODS:
             return Reply(405, b"Allow: GET, HEAD, POST\r\n", b"", 0.0)
         return self._decide(request, original_call)
-
-    def _nginx(self, request: Request) -> Reply | DeferredReply:
-        return self._decide(request, nginx_call, self._for_nginx)
 
     def _for_nginx(self, reply: Reply) -> Reply:
         """nginx turns every denial but 401 and 403 into a 500 and drops its body: send both in header fields."""
@@ -378,9 +377,6 @@ class DecisionHandler:
     def envoy(self, request: Request) -> Reply | DeferredReply:
         """Decide about a request of Envoy over gRPC, which can express every status."""
         return self._decide(request, envoy_call)
-
-    def _envoy(self, request: Request) -> Reply | DeferredReply:
-        return self._decide(request, envoy_call, self._for_envoy)
 
     def _for_envoy(self, reply: Reply) -> Reply:
         """Envoy treats a 5xx as a failure, and may fail open: send denials with 429 instead."""

@@ -23,11 +23,11 @@ import msgspec
 
 from breakloop.detect.stream import CUT, WARN, StreamWatch
 from breakloop.dialects import registry
-from breakloop.dialects.answers import STREAM, GiveUp, ListeningReader, PassingAnswer, form_of, unpacker
+from breakloop.dialects.answers import STREAM, GiveUp, ListeningReader, PassingAnswer, form_of, reader_for, unpacker
 from breakloop.dialects.base import Dialect
+from breakloop.dialects.body_changes import UsageStrip
 from breakloop.dialects.encoding import EncodingError, Unpacker
 from breakloop.dialects.mcp import rpc_stub
-from breakloop.dialects.usage_request import UsageStrip
 from breakloop.gateway.http_request import CLOSE, ChunkBoundary, Reply, Request
 from breakloop.gateway.http_response import (
     BODY_UNTIL_CLOSE,
@@ -229,7 +229,7 @@ def read_response(
         return None
     if watch is not None and form == STREAM and dialect.ends_streams:
         return GuardedAnswer(dialect, decoder, give_up, watch(decoder is None and head.length < 0))
-    return PassingAnswer(dialect.reader(form), decoder, give_up)
+    return PassingAnswer(reader_for(dialect.answer_builder(), form), decoder, give_up)
 
 
 class Exchange:

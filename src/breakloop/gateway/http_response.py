@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+import sys
 import traceback
 from collections.abc import Callable
 from email.utils import formatdate
@@ -210,28 +211,14 @@ def _field(line: bytes) -> bytes:
     return known
 
 
-class CloseFraming:
-    """A body that ends with the connection."""
-
-    __slots__ = ("content", "done")
-
-    def __init__(self) -> None:
-        self.done = False
-        self.content: list[bytes] = []
-
-    def feed(self, data: bytes) -> int:
-        self.content = [data]
-        return len(data)
-
-
-Framing = LengthFraming | CloseFraming | ChunkedFraming
+Framing = LengthFraming | ChunkedFraming
 
 
 def framing_for(length: int) -> Framing:
     """Return the framing for `ResponseHead.length`."""
     if length == CHUNKED:
         return ChunkedFraming()
-    return CloseFraming() if length == BODY_UNTIL_CLOSE else LengthFraming(length)
+    return LengthFraming(sys.maxsize if length == BODY_UNTIL_CLOSE else length)
 
 
 LAST_CHUNK: Final = b"0\r\n\r\n"

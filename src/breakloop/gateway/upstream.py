@@ -20,8 +20,8 @@ from breakloop.config.settings import HTTP_IDLE_S, HTTPS_IDLE_S, Proxy
 from breakloop.errors import UpstreamError
 from breakloop.gateway.http_request import BARE_LF, ChunkBoundary, ChunkedFraming
 from breakloop.gateway.http_response import (
+    BODY_UNTIL_CLOSE,
     HEAD_BYTES,
-    CloseFraming,
     Framing,
     ResponseHeadParser,
     framing_for,
@@ -65,7 +65,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     __slots__ = (
         "_framing", "_head", "_interims", "_paused", "_pool", "_queued_reads", "_server", "by_line", "exchange",
-        "idle_since", "received", "reusable", "transport", "write_paused",
+        "idle_since", "received", "reusable", "transport", "until_close", "write_paused",
     )  # fmt: skip
 
     def __init__(self, server: ServerCore, pool: UpstreamPool) -> None:
@@ -81,6 +81,7 @@ class UpstreamConnection(asyncio.Protocol):
         self.exchange: Exchange | None = None
         self.reusable = False  # after the current response
         self.by_line = False  # pass on the body line by line: the exchange waits for a point where it can be cut
+        self.until_close = False  # the current response ends with the connection
         self.idle_since = 0
         self.transport = cast("asyncio.Transport", None)  # set by connection_made
 
@@ -138,17 +139,13 @@ class UpstreamConnection(asyncio.Protocol):
         self._interims = 0
         self.received = False
         self.by_line = False
+        self.until_close = False
 
     @property
     def chunk_boundary(self) -> ChunkBoundary | None:
         """Where the received part of a chunked body ends; None where nothing could be inserted."""
         framing = self._framing
         return framing.boundary if type(framing) is ChunkedFraming else None
-
-    @property
-    def until_close(self) -> bool:
-        """Whether the current response ends with the connection."""
-        return isinstance(self._framing, CloseFraming)
 
     def pause(self) -> None:
         if not self._paused and not self.transport.is_closing():
@@ -252,6 +249,7 @@ class UpstreamConnection(asyncio.Protocol):
                 raise UpstreamError("changed the protocol, or sends provisional answers without end")
         self._head = bytearray()
         self._framing = framing_for(head.length)
+        self.until_close = head.length == BODY_UNTIL_CLOSE
         self.reusable = head.keep_alive
         exchange.response_head(head)
         return data

@@ -20,9 +20,9 @@ from breakloop.dialects.answers import (
     word,
 )
 from breakloop.dialects.base import BodyFields, Dialect, item_at
+from breakloop.dialects.body_changes import JsonBody
 from breakloop.dialects.content import arguments, as_list, text
 from breakloop.dialects.session_ids import BodyModel
-from breakloop.dialects.steer import JsonBody
 from breakloop.dialects.steps import StepBuilder, result
 from breakloop.model.call import Call, Message, Result, ToolCall, Usage
 from breakloop.model.verdict import Verdict

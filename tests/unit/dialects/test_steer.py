@@ -13,7 +13,7 @@ from openai.types.chat import ChatCompletionMessageParam
 from openai.types.responses import ResponseInputItemParam
 from pydantic import TypeAdapter
 
-from breakloop.dialects import steer
+from breakloop.dialects import body_changes
 from breakloop.dialects.steps import without_additions
 from breakloop.model.call import MARK
 from tests.unit.dialects.parsing import append_note
@@ -276,7 +276,7 @@ def test_fields_that_stand_in_it_twice_are_not_mistaken() -> None:
     """Lengths that fit by chance are not enough: each value is compared with what stands there (LD-5)."""
     trap = b'{"a":1,"b":22,"a":{"filler":1,"seven77":2}}'
     with pytest.raises(ValueError, match="not at the expected position"):
-        steer.JsonBody(trap)
+        body_changes.JsonBody(trap)
 
 
 def test_notes_are_recognised_and_taken_off() -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from breakloop.dialects import registry
-from breakloop.dialects.usage_request import HELD_MAX_BYTES, UsageStrip, without_usage
+from breakloop.dialects.body_changes import HELD_MAX_BYTES, UsageStrip, without_usage
 
 CHAT = "openai_chat"
 ASKS = b'"stream_options":{"include_usage":true}'
