@@ -71,7 +71,7 @@ def _shown(block: AnyLoop) -> Block:
 
 
 def _as_yaml(block: str | Block | list[Block], loaded: LoadedSettings) -> str:
-    found = loaded.origins.items()
+    found = loaded.settings.origins.items()
     origins = {name.partition(".")[2]: origin for name, origin in found if name.startswith("loop_guard.")}
     lines = [
         "# The built-in loop protection: it judges every LLM call that no policy's own loop_detection covers.",

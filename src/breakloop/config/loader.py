@@ -23,7 +23,7 @@ from pydantic.fields import FieldInfo
 from breakloop.alerts.channels import secret_references
 from breakloop.config.settings import POLICY_REDIS, RELATIVE, UNSAID, Settings
 from breakloop.errors import BundleError, Problem, SettingsError
-from breakloop.policy.diagnostics import KINDS, did_you_mean, nearest
+from breakloop.policy.diagnostics import KINDS, blocks_in, did_you_mean, nearest
 from breakloop.policy.documents import DocumentPlaces, path_text, read_yaml
 from breakloop.policy.schema.types import Model
 
@@ -51,14 +51,7 @@ def fields_of(model: type[Model], above: Name = ()) -> Iterator[tuple[Name, Fiel
 
 def blocks_of(field: FieldInfo) -> list[type[Model]]:
     """Return the models of the items of a list or a map."""
-    found, waiting = [], list(get_args(field.annotation)[-1:]) if get_origin(field.annotation) in (list, dict) else []
-    while waiting:
-        kind = waiting.pop()
-        if isinstance(kind, type) and issubclass(kind, Model):
-            found.append(kind)
-        else:
-            waiting += get_args(kind)
-    return found
+    return [*blocks_in(field.annotation)] if get_origin(field.annotation) in (list, dict) else []
 
 
 def shown(value: Any) -> str:
@@ -153,11 +146,6 @@ class LoadedSettings:
     settings: Settings
     warnings: tuple[str, ...] = ()
     file: str = ""
-
-    @property
-    def origins(self) -> Mapping[str, str]:
-        """Origins by dotted name: `flag --port`, `environment ...`, `file:line` or `default`."""
-        return self.settings.origins
 
 
 def load_settings(

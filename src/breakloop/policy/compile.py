@@ -69,9 +69,7 @@ SECRET_DESCRIPTORS: Final = frozenset([*(f"header:{name}" for name in SECRET_HEA
 def compile_bundle(
     bundle: schema.Bundle | None, digest: str, descriptors: Descriptors, secret: bytes, guard: BuiltinLoopGuard
 ) -> CompiledBundle:
-    """Compile a bundle for the engine. None means that no policy is configured; then only the built-in protection
-    applies.
-
+    """Compile a bundle for the engine; None if no policy is configured: then only the built-in protection applies.
     Has no side effects, because a bundle may be compiled only to validate it.
     """
     version = 0 if bundle is None else bundle.bundle_version

@@ -239,11 +239,8 @@ class Descriptors:
         return name, in_keys
 
     def session(self, call: Call) -> str:
-        """Return the session id sent by the client, or else one derived from the start of the conversation; "" if there
-        is neither.
-
-        Clients choose these ids freely, and a caller may send the id of another caller. Always combine a session id
-        with the caller.
+        """Return the session id sent by the client, or one derived from the start of the conversation, or "". A caller
+        may send the id of another caller: always combine it with the caller.
         """
         known = call.identity.session
         if known is None:  # cached, so that it stays the same until the response is recorded

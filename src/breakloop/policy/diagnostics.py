@@ -61,9 +61,9 @@ def where_it_belongs(root: Any, loc: DocumentPath, name: str) -> str:
     block = _walk(root, loc)
     if not _is_block(block):
         return ""
-    for field, inner in _inner_blocks(block):
-        if name in _names(inner):
-            return f'; it belongs in "{field}"'
+    for inner, field in block.model_fields.items():
+        if any(name in _names(one) for one in blocks_in(field.annotation)):
+            return f'; it belongs in "{field.alias or inner}"'
     return _other_kind(root, loc, name) or _further_out(root, loc, name) or did_you_mean(name, _names(block))
 
 
@@ -98,13 +98,13 @@ def _names(block: Any) -> list[str]:
     return [field.alias or name for name, field in block.model_fields.items()]
 
 
-def _inner_blocks(block: Any) -> Iterator[tuple[str, Any]]:
-    for name, field in block.model_fields.items():
-        for kind in _alternatives(field.annotation):
-            inner = _bare(get_args(kind)[-1]) if get_origin(kind) in (list, dict) else kind
-            for one in _alternatives(inner):
-                if _is_block(one):
-                    yield field.alias or name, one
+def blocks_in(kind: Any) -> Iterator[Any]:
+    """Yield the models in a type: of a list, a map or a union, those of its parts."""
+    if _is_block(kind):
+        yield kind
+    else:
+        for part in get_args(kind):
+            yield from blocks_in(part)
 
 
 def _walk(kind: Any, loc: DocumentPath) -> Any:
@@ -132,11 +132,6 @@ def _kinds(kind: Any) -> list[tuple[str, Any]]:
 
 def _notes(kind: Any) -> tuple[Any, ...]:
     return kind.__metadata__ if get_origin(kind) is Annotated else ()
-
-
-def _alternatives(kind: Any) -> list[Any]:
-    bare = _bare(kind)
-    return [_bare(arm) for arm in get_args(bare)] if _is_union(bare) else [bare]
 
 
 def _bare(kind: Any) -> Any:
@@ -265,10 +260,8 @@ def _finding(error: dict[str, Any], data: Any, model: Any) -> DocumentFinding:
 
 
 def in_document(loc: DocumentPath, data: Any) -> tuple[DocumentPath, Any, bool]:
-    """Convert a location in the schema to (path in the document, value there, whether the key is meant).
-
-    The location also contains the kinds of unions and the list that a single block is converted to; the document
-    does not.
+    """Convert a location in the schema to (path in the document, value there, whether the key is meant). The document
+    has neither the kinds of unions nor the list that a single block is converted to.
     """
     path: list[str | int] = []
     here, is_key = data, False

@@ -279,10 +279,8 @@ class SessionNames:
         return None if not named or self.chains.knows(caller, named) else (caller, named)
 
     def trace(self, call: Call, in_body: str = "") -> str:
-        """Return the id of the call's trace if an earlier call of the same caller had it, too; "" if it is new or there
-        is none.
-
-        A trace that only the body names is found if `find` had to read the body.
+        """Return the id of the call's trace if an earlier call of the same caller had it, too, or "". A trace that only
+        the body names is found if `find` had to read the body.
         """
         known = call.identity.trace
         if known is None:  # cached: on a second lookup, every trace would appear to recur

@@ -32,14 +32,6 @@ AGENT: Final = "agent:id"
 CHARGES_MAX: Final = 64  # number of policies whose charges are cached per sender
 
 
-def fits(match: Match, call: Call) -> bool:
-    """Return whether every descriptor of a `match` has the required value."""
-    for get, value in match:  # noqa: SIM110 - a generator costs twice as much on the hot path
-        if get(call) != value:
-            return False
-    return True
-
-
 class MeterPort(Protocol):
     """Estimates what a call may use."""
 
@@ -90,8 +82,11 @@ class CompiledRule:
         self._key = f":{escape(self.policy)}:{self.place}{escape(self.name)}:"
 
     def applies(self, call: Call) -> bool:
-        """Return whether every `match` descriptor has the required value."""
-        return not self.match or fits(self.match, call)
+        """Return whether every descriptor of `match` has the required value."""
+        for get, value in self.match:  # noqa: SIM110 - a generator costs twice as much on the hot path
+            if get(call) != value:
+                return False
+        return True
 
     def plan(
         self, call: Call, project: str, group: int, now: float, meter: MeterPort, missing: OnMissing
@@ -104,14 +99,10 @@ class CompiledRule:
 
     def keys(self, call: Call, project: str, group: int, missing: OnMissing) -> list[str] | None:
         """Return the keys it counts by, one for each family of its limiter, or None if a descriptor is missing."""
-        values: list[str] = []
-        for name, get in self.limit_keys:
-            value = get(call)
-            if value is None:
-                missing(self.policy, self.name, name)
-                return None
-            values.append(value)
-        rest = f":{self._place(call, project)}{self._key}{join_values(values) if values else ''}"
+        rest = self._rest(call, project)
+        if rest is None:
+            missing(self.policy, self.name, self.missing_keys(call)[0])
+            return None
         begins = prefix(group)
         return [f"{begins}{family}{rest}" for family in self.limiter.families]
 
@@ -130,15 +121,16 @@ class CompiledRule:
 
     def key(self, call: Call, project: str, group: int, family: str) -> str | None:
         """Return the key of another family for the same sender, or None if a descriptor is missing."""
-        values = [get(call) for _, get in self.limit_keys]
-        known = [value for value in values if value is not None]
-        if len(known) < len(values):
-            return None
-        place, values_told = self._place(call, project), join_values(known) if known else ""
-        return f"{prefix(group)}{family}:{place}{self._key}{values_told}"
+        rest = self._rest(call, project)
+        return None if rest is None else f"{prefix(group)}{family}{rest}"
 
-    def _place(self, call: Call, project: str) -> str:
-        return (call.identity.shard or project) if self.of_agent else project
+    def _rest(self, call: Call, project: str) -> str | None:
+        """Return what follows the family in a key, or None if a descriptor is missing."""
+        values = [value for _, get in self.limit_keys if (value := get(call)) is not None]
+        if len(values) < len(self.limit_keys):
+            return None
+        place = (call.identity.shard or project) if self.of_agent else project
+        return f":{place}{self._key}{join_values(values) if values else ''}"
 
     @property
     def denied_by(self) -> tuple[str, str]:

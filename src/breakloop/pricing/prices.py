@@ -184,12 +184,10 @@ class FoundPrice(NamedTuple):
 
 
 class PriceTable(Protocol):
-    """A source of prices."""
+    """A source of prices, with its name for display."""
 
     @property
-    def source(self) -> str:
-        """The name of the source, for display."""
-        ...
+    def source(self) -> str: ...
 
     def find(self, named: ModelName, at_s: float) -> FoundPrice | None:
         """Return the price of a model at a given time, or None if the table does not have this name."""

@@ -47,13 +47,13 @@ def test_flags_become_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     line = "--host ::1 --port 0 --admin-port 0 --upstream a=http://x --upstream b=http://y --policy p.yaml"
     line += " --state memory:// --data-dir d --workers 1 --mode decision --strict --log-level debug --log-format text"
     assert run(["serve", *line.split()]) == 0
-    settings, origins = seen[0].settings, seen[0].origins
+    settings, origins = seen[0].settings, seen[0].settings.origins
     assert (settings.host, settings.port, settings.admin_port) == ("::1", 0, 0)
     assert settings.upstream == ["a=http://x", "b=http://y"]
     assert (settings.policy, settings.data_dir, settings.mode, settings.strict) == ("p.yaml", "d", "decision", True)
     assert origins["strict"] == "flag --strict"
     assert run(["serve"]) == 0
-    assert seen[1].origins["strict"] == "default"
+    assert seen[1].settings.origins["strict"] == "default"
 
 
 def test_wrong_settings_are_printed_a_line_each(capsys: pytest.CaptureFixture[str]) -> None:

@@ -43,7 +43,7 @@ def test_defaults(tmp_path: Path) -> None:
     assert (settings.state, settings.workers, settings.mode) == ("memory://", 1, "all")
     assert settings.header_prefix == "X-Breakloop-"
     assert (settings.loop_guard.window_seconds, settings.loop_guard.max_hits) == (60, 5)
-    assert set(loaded.origins.values()) == {"default"}
+    assert set(loaded.settings.origins.values()) == {"default"}
     assert loaded.file == ""
 
 
@@ -53,19 +53,19 @@ def test_each_source_beats_the_one_below(tmp_path: Path) -> None:
     loaded = load(tmp_path, text, {"BREAKLOOP_PORT": "2", "BREAKLOOP_HOST": "10.0.0.2"}, port=3, state=None)
     settings = loaded.settings
     assert (settings.port, settings.host, settings.project, settings.state) == (3, "10.0.0.2", "file", "memory://")
-    assert loaded.origins["port"] == "flag --port"
-    assert loaded.origins["host"] == "environment BREAKLOOP_HOST"
-    assert loaded.origins["project"] == "breakloop.yaml:4"
-    assert loaded.origins["state"] == "default"
+    assert loaded.settings.origins["port"] == "flag --port"
+    assert loaded.settings.origins["host"] == "environment BREAKLOOP_HOST"
+    assert loaded.settings.origins["project"] == "breakloop.yaml:4"
+    assert loaded.settings.origins["state"] == "default"
     assert loaded.file == FILE
 
 
 def test_flag_origin_is_spelled_as_typed(tmp_path: Path) -> None:
     """`admin_port` is `--admin-port` on the command line; flags given several times make a list (T-1)."""
     loaded = load(tmp_path, admin_port=0, upstream=("a=http://x", "b=https://y"))
-    assert loaded.origins["admin_port"] == "flag --admin-port"
+    assert loaded.settings.origins["admin_port"] == "flag --admin-port"
     assert loaded.settings.upstream == ["a=http://x", "b=https://y"]
-    assert load(tmp_path, upstream=()).origins["upstream"] == "default"
+    assert load(tmp_path, upstream=()).settings.origins["upstream"] == "default"
 
 
 def test_blocks_in_the_environment(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_loop_guard_by_its_own_names(tmp_path: Path) -> None:
     loaded = load(tmp_path, "loop_guard: {max_hits: 3}\n", env)
     guard = loaded.settings.loop_guard
     assert (guard.window_seconds, guard.max_hits, guard.cooldown_seconds) == (10, 0, 7)
-    assert loaded.origins["loop_guard.max_hits"] == "environment LOOP_GUARD_MAX_HITS"
+    assert loaded.settings.origins["loop_guard.max_hits"] == "environment LOOP_GUARD_MAX_HITS"
     env["BREAKLOOP_LOOP_GUARD_MAX_HITS"] = "9"
     assert load(tmp_path, "", env).settings.loop_guard.max_hits == 9
 
@@ -164,7 +164,7 @@ def test_config_names_the_file(tmp_path: Path) -> None:
     loaded = load(tmp_path, config="etc/own.yaml")
     assert loaded.settings.policy == str(tmp_path / "etc" / "bundle.yaml")
     assert loaded.settings.secret_file == "/run/secret"
-    assert loaded.origins["policy"] == "etc/own.yaml:1"
+    assert loaded.settings.origins["policy"] == "etc/own.yaml:1"
     assert load(tmp_path, "", {"BREAKLOOP_CONFIG": str(other)}).settings.policy.endswith("etc/bundle.yaml")
     assert wrong(tmp_path, config="nothing.yaml") == ["nothing.yaml: no such file"]
     assert wrong(tmp_path, config="etc") == ["etc: cannot be read: Is a directory"]
@@ -184,7 +184,7 @@ def test_config_names_the_file(tmp_path: Path) -> None:
 def test_data_directory(tmp_path: Path, env: dict[str, str], path: str, origin: str) -> None:
     """A service gets its manager's directory, a person the usual one."""
     loaded = load(tmp_path, "", env)
-    assert (loaded.settings.data_dir, loaded.origins["data_dir"]) == (path, origin)
+    assert (loaded.settings.data_dir, loaded.settings.origins["data_dir"]) == (path, origin)
 
 
 def test_the_collectors_own_variable(tmp_path: Path) -> None:
@@ -192,7 +192,7 @@ def test_the_collectors_own_variable(tmp_path: Path) -> None:
     theirs = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:4318"}
     loaded = load(tmp_path, "", theirs)
     assert loaded.settings.otel_endpoint == "http://127.0.0.1:4318"
-    assert loaded.origins["otel_endpoint"] == "environment OTEL_EXPORTER_OTLP_ENDPOINT"
+    assert loaded.settings.origins["otel_endpoint"] == "environment OTEL_EXPORTER_OTLP_ENDPOINT"
     assert load(tmp_path).settings.otel_endpoint == ""
     assert load(tmp_path, "otel_endpoint: http://own\n", theirs).settings.otel_endpoint == "http://own"
 
@@ -268,7 +268,7 @@ def test_effective_lists_every_setting(tmp_path: Path) -> None:
     """`doctor` can show each value and its origin, plainly (T-1)."""
     loaded = load(tmp_path, "trusted_proxies: []\nstrict: true\n", {"BREAKLOOP_JWT_LEEWAY_SECONDS": "2"})
     rows = {row.name: (row.value, row.origin) for row in effective_settings(loaded.settings)}
-    assert rows.keys() == loaded.origins.keys()
+    assert rows.keys() == loaded.settings.origins.keys()
     assert rows["trusted_proxies"] == ("-", "breakloop.yaml:1")
     assert rows["strict"] == ("true", "breakloop.yaml:2")
     assert rows["jwt.leeway_seconds"] == ("2", "environment BREAKLOOP_JWT_LEEWAY_SECONDS")
