@@ -125,15 +125,10 @@ def merged(there: str, ours: str) -> str:
         known = hooks.setdefault(event, [])
         if not isinstance(known, list):
             raise MergeError(f'"hooks.{event}" is no list')
-        if not _has_ours(known):
+        if OURS not in json.dumps(known):  # compared without arguments, which may have been changed
             known.extend(matchers)
             changed = True
     return json.dumps(settings, indent=2, ensure_ascii=False) + "\n" if changed else there
-
-
-def _has_ours(matchers: list[Any]) -> bool:
-    """Compare without arguments, which may have been changed."""
-    return any(OURS in json.dumps(matcher) for matcher in matchers)
 
 
 def _object(text: str) -> dict[str, Any]:
@@ -147,8 +142,6 @@ def _object(text: str) -> dict[str, Any]:
 
 
 TEMPLATES = ("llm", "tools", "gateway", "minimal")
-_FOLDER = "templates"
-_NONE = "something else: only the policy"
 
 
 @click.command(name="init")
@@ -169,11 +162,15 @@ def command(directory: str, *, what: str | None, template: str | None, force: bo
     if there:
         _refuse(root, there, as_json=as_json)
     try:
-        written = _write(root, {name: _beside(root / name, text) for name, text in texts.items()})
+        texts = {name: _beside(root / name, text) for name, text in texts.items()}
+        for name, text in texts.items():
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).write_text(text, encoding="utf-8")
     except OSError as error:
         fail(f"{error.filename}: cannot be written: {error.strerror}")
     except MergeError as error:
         fail(f"{error}; nothing was written")
+    written = [root / name for name in texts]
     commands = CHOICES[what].commands if what else PLAIN
     if as_json:
         print_json({"ok": True, "written": [str(path) for path in written], "next": [line for line, _ in commands]})
@@ -185,7 +182,7 @@ def contents(template: str | None, what: str | None = None) -> dict[str, str]:
     """Return the files of a template and of a choice by their names."""
     choice = CHOICES[what] if what else None
     template = template or (choice.template if choice else TEMPLATES[0])
-    folder = files("breakloop.cli") / _FOLDER
+    folder = files("breakloop.cli") / "templates"
     settings = _text(folder / "breakloop.yaml")
     return {
         "policy.yaml": _text(folder / template / "policy.yaml"),
@@ -201,7 +198,7 @@ def _ask() -> str | None:
     names = [*CHOICES, None]
     click.echo("What do you run?")
     for number, name in enumerate(names, 1):
-        click.echo(f"  {number:>2}  {CHOICES[name].label if name else _NONE}")
+        click.echo(f"  {number:>2}  {CHOICES[name].label if name else 'something else: only the policy'}")
     chosen: int = click.prompt("Number", type=click.IntRange(1, len(names)), default=len(names))
     return names[chosen - 1]
 
@@ -229,16 +226,6 @@ def _beside(path: Path, text: str) -> str:
         except MergeError as error:
             raise MergeError(f"{path}: {error}") from None
     return text
-
-
-def _write(root: Path, texts: dict[str, str]) -> list[Path]:
-    written = []
-    for name, text in texts.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-        written.append(path)
-    return written
 
 
 def _tell(root: Path, written: list[Path], commands: tuple[tuple[str, str], ...]) -> None:

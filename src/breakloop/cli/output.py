@@ -24,6 +24,17 @@ _PIPE_WIDTH: Final = 160
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
+config_option: Final = click.option(
+    "--config", metavar="PATH", default="", help="Settings file; ./breakloop.yaml if it exists."
+)
+policy_option: Final = click.option(
+    "--policy",
+    metavar="PATH",
+    default="",
+    help="Bundle (file or directory); by default the one in the settings, or the built-in protection.",
+)
+
+
 def json_option(command: Command) -> Command:
     """Add `--json`. Errors of input files and settings are printed accordingly, and end the command with 1."""
 
@@ -38,16 +49,6 @@ def json_option(command: Command) -> Command:
 
     option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
     return option(cast("Command", reported))
-
-
-def config_option(command: Command) -> Command:
-    text = "Settings file; ./breakloop.yaml if it exists."
-    return click.option("--config", metavar="PATH", default="", help=text)(command)
-
-
-def policy_option(command: Command) -> Command:
-    text = "Bundle (file or directory); by default the one in the settings, or the built-in protection."
-    return click.option("--policy", metavar="PATH", default="", help=text)(command)
 
 
 def console(*, plain: bool = False) -> Console:

@@ -224,10 +224,9 @@ def admin_options(function: Command) -> Command:
     return called  # type: ignore[return-value]  # it is called as the command is
 
 
-def project_option(function: Command) -> Command:
-    return click.option("--project", metavar="NAME", default="", help="Project; by default the default project.")(
-        function
-    )
+project_option: Final = click.option(
+    "--project", metavar="NAME", default="", help="Project; by default the default project."
+)
 
 
 def _kept_token(config: str) -> str:

@@ -30,7 +30,7 @@ from breakloop.cli.validate import note_text
 from breakloop.clock import FakeClock, SystemClock
 from breakloop.config.settings import POLICY_REDIS, Settings
 from breakloop.dialects.denial import VerdictHeaders, field_pairs
-from breakloop.errors import BundleError, Problem, SettingsError
+from breakloop.errors import BundleError, Problem
 from breakloop.formatting import plural
 from breakloop.gateway.admission import Admission
 from breakloop.gateway.decision import ENVOY, DecisionHandler
@@ -39,7 +39,6 @@ from breakloop.model.verdict import ALLOWED
 from breakloop.policy.compile import compile_bundle
 from breakloop.policy.descriptors import ContextSettings, Descriptors, canonical_header
 from breakloop.policy.load import LoadedBundle, load_bundle
-from breakloop.pricing.prices import Prices
 from breakloop.replay.cases import Actual, CaseRequest, CaseResult, Difference, actual_of, read_cases, run_cases
 from breakloop.replay.explain import DecisionRecord, Explainer, RecordingEngine
 from breakloop.store.data_dir import DataDir
@@ -76,7 +75,7 @@ class OfflineService:
     ) -> None:
         self.clock = clock
         self.descriptors = Descriptors(_context(settings, secret), clock)
-        prices = _prices(settings, clock)
+        prices = price_list(settings, clock).prices
         self.prices = lambda: prices
         self.engine = RecordingEngine(MemoryStore(), clock, self.descriptors, self.prices)
         source = None if loaded is None else loaded.bundle
@@ -94,13 +93,6 @@ class OfflineService:
         reply = self.door(_at_the_door(request))
         assert isinstance(reply, Reply)  # noqa: S101 - with state in this process nothing has to be waited for
         return OfflineExchange(reply, self.engine.record)
-
-
-def _prices(settings: Settings, clock: FakeClock) -> Prices:
-    try:
-        return price_list(settings, clock).prices
-    except SettingsError as error:
-        raise click.ClickException(str(error)) from None
 
 
 def load_policy(path: str, now: float) -> LoadedBundle | None:

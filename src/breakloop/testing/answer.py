@@ -363,25 +363,26 @@ class Script:
 
     def early(self, seen: SeenRequest) -> Answer | None:
         """Take the queued response that is sent before the body has arrived, if there is one for this request."""
-        for index, (answer, when) in enumerate(tuple(self._queue)):
-            if self._fits(seen, when):
-                if not answer.manner.early:
-                    return None
-                del self._queue[index]
-                return answer
-        return None
+        found = self._first(seen)
+        if found is None or not found[0].manner.early:
+            return None
+        self._queue.remove(found)
+        return found[0]
 
     def take(self, seen: SeenRequest) -> Answer | None:
         """Take the response for a complete request; None for the default."""
-        for index, (answer, when) in enumerate(tuple(self._queue)):
-            if self._fits(seen, when):
-                del self._queue[index]
-                return answer
+        found = self._first(seen)
+        if found is not None:
+            self._queue.remove(found)
+            return found[0]
         if seen.is_housekeeping:
             return None
         answer_now = None if self.respond is None else self.respond(seen)
         return self.default if answer_now is None else answer_now
 
-    @staticmethod
-    def _fits(seen: SeenRequest, when: When | None) -> bool:
-        return not seen.is_housekeeping if when is None else when(seen)
+    def _first(self, seen: SeenRequest) -> tuple[Answer, When | None] | None:
+        for queued in tuple(self._queue):
+            when = queued[1]
+            if not seen.is_housekeeping if when is None else when(seen):
+                return queued
+        return None

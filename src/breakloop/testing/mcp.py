@@ -80,20 +80,16 @@ class McpServer:
         session = seen.header(SESSION)
         if session is not None and session not in self.sessions:
             return _problem(RpcError(_INVALID_REQUEST, "Session not found"), None, 404)
-        if seen.method == "GET":
-            return self._listen(seen)
+        if seen.method == "GET":  # a stream for messages of the server, which stays open and empty
+            if _is_modern(seen) or "text/event-stream" not in (seen.header("accept") or ""):
+                return Rendered([], status=405, headers=(("Allow", "POST"),))
+            return Rendered([b": open\n\n"], EVENTS, streamed=True, holds=True)
         if seen.method == "DELETE":
             self.sessions.discard(session or "")
             return Rendered([], status=204 if session else 405)
         if seen.method != "POST":
             return Rendered([], status=405, headers=(("Allow", "GET, POST, DELETE"),))
         return self._post(seen, answer)
-
-    def _listen(self, seen: SeenRequest) -> Rendered:
-        """Return a stream for messages of the server. It stays open and empty."""
-        if _is_modern(seen) or "text/event-stream" not in (seen.header("accept") or ""):
-            return Rendered([], status=405, headers=(("Allow", "POST"),))
-        return Rendered([b": open\n\n"], EVENTS, streamed=True, holds=True)
 
     def _post(self, seen: SeenRequest, answer: Answer | None) -> Rendered:
         messages = _messages(seen)

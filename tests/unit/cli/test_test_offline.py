@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import click
 import pytest
 
 from breakloop.app.build import loop_guard
@@ -12,7 +11,7 @@ from breakloop.cli.test import OFFLINE_SECRET, OfflineService, load_policy, serv
 from breakloop.clock import FakeClock
 from breakloop.config.settings import Settings
 from breakloop.detect.counting import CountingDetector
-from breakloop.errors import BundleError
+from breakloop.errors import BundleError, SettingsError
 from breakloop.policy.load import load_text
 from breakloop.replay.cases import CaseRequest
 from breakloop.store.data_dir import DataDir
@@ -185,5 +184,5 @@ def test_money_costs_what_the_settings_say() -> None:
 
 
 def test_a_price_file_that_is_not_there_is_said(tmp_path: Path) -> None:
-    with pytest.raises(click.ClickException, match="gone"):
+    with pytest.raises(SettingsError, match="gone"):
         offline(prices={"file": str(tmp_path / "gone.json")})
