@@ -7,18 +7,19 @@ from __future__ import annotations
 import asyncio
 import ssl
 import threading
+from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack
 from email.utils import formatdate
 from typing import Any, Final, Self, TypeVar
 
-from breakloop.clock import Clock
-from breakloop.testing.answer import Answer, Gate, Respond, Script, When
+from breakloop.clock import Clock, SystemClock
+from breakloop.testing.answer import Answer, Gate, News, Respond, Script, When
 from breakloop.testing.http import SeenRequest
 from breakloop.testing.mcp import McpServer, Tool, is_housekeeping
 from breakloop.testing.providers import render
 from breakloop.testing.sending import Step, raw_steps, steps
-from breakloop.testing.server import StandInConnection, StandInServer
+from breakloop.testing.server import StandInConnection
 
 T = TypeVar("T")
 
@@ -72,10 +73,15 @@ class LoopThread:
 
 
 EPOCH: Final = 1_800_000_000  # time of the first response without a clock; each request advances it by a second
+REMEMBERED: Final = 10_000
+_BACKLOG: Final = 4096
+_STOP_S: Final = 5.0
 
 
-class StandInLLM(StandInServer):
-    """The stand-in server. Responses come from the queue (`next`), from `respond`, or are a default."""
+class StandInLLM(Script):
+    """A server on a loopback port; `async with` starts and stops it. Responses come from the queue (`next`), from
+    `respond`, or are a default.
+    """
 
     def __init__(
         self,
@@ -87,50 +93,153 @@ class StandInLLM(StandInServer):
         clock: Clock | None = None,
         port: int = 0,
     ) -> None:
-        super().__init__(tls=tls, clock=clock, port=port)
-        self._script = Script(default, respond)
+        super().__init__(default, respond)
         self.mcp = McpServer(tools)
-        self._own_time = clock
+        self.host = "127.0.0.1"
+        self.port = port  # 0 until it listens, if no port was given
+        self.opened = 0  # connections so far
+        self.closed = 0  # closed connections
+        self.request_count = 0
+        self.malformed: list[str] = []  # errors of requests that were not valid HTTP
+        self._tls = tls
+        self._clock = clock
+        self._requests: deque[SeenRequest] = deque(maxlen=REMEMBERED)
+        self._live: dict[int, StandInConnection] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._listener: asyncio.Server | None = None
+        self._news = News()
 
     @classmethod
     def in_thread(cls, **options: Any) -> AbstractContextManager[ThreadedLLM]:
         """Run in a background thread: `with StandInLLM.in_thread() as llm`. Takes the options of the constructor."""
         return ThreadedLLM(cls(**options))
 
-    def next(self, *answers: Answer, when: When | None = None) -> None:
-        """Queue responses, one per request; with `when`, for requests that match."""
-        self._script.next(*answers, when=when)
+    # -- responses, beside `next`, `left` and `respond` of a script
 
     def script(self, answers: Iterable[Answer], *, when: When | None = None) -> None:
         """Queue a list of responses."""
-        self._script.next(*answers, when=when)
-
-    @property
-    def left(self) -> int:
-        return self._script.left
-
-    @property
-    def respond(self) -> Respond | None:
-        """Called for a response if none is queued; None from it means the default."""
-        return self._script.respond
-
-    @respond.setter
-    def respond(self, respond: Respond | None) -> None:
-        self._script.respond = respond
+        self.next(*answers, when=when)
 
     def stepped(self, answer: Answer, *, when: When | None = None) -> Gate:
         """Queue a response whose chunks are released one by one by the returned gate."""
         gate = Gate()
-        self._script.next(answer.sent(gate=gate), when=when)
+        self.next(answer.sent(gate=gate), when=when)
         return gate
 
-    # -- interface of connections
+    def resume(self) -> None:
+        """Continue all stalled responses."""
+        for connection in tuple(self._live.values()):
+            if connection.player is not None and connection.player.held:
+                connection.player.resume()
+
+    # -- starting and stopping
+
+    async def start(self) -> Self:
+        self._loop = asyncio.get_running_loop()
+        self._listener = await self._loop.create_server(
+            lambda: StandInConnection(self), self.host, self.port, ssl=self._tls, backlog=_BACKLOG
+        )
+        self.port = self._listener.sockets[0].getsockname()[1]
+        return self
+
+    async def stop(self) -> None:
+        """Close all connections and stop listening."""
+        if self._listener is None:
+            return
+        self._listener.close()
+        for connection in tuple(self._live.values()):
+            connection.abort()
+        await self._news.until(lambda: not self._live, _STOP_S)
+        await self._listener.wait_closed()
+        self._listener = None
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        if self._loop is None:
+            raise RuntimeError("the stand-in is not started")
+        return self._loop
+
+    @property
+    def url(self) -> str:
+        """Return the base URL without a trailing slash."""
+        return f"{'https' if self._tls else 'http'}://{self.host}:{self.port}"
+
+    # -- observations
+
+    @property
+    def requests(self) -> list[SeenRequest]:
+        """Return the last 10,000 requests in the order of their heads."""
+        return list(self._requests)
+
+    @property
+    def open(self) -> int:
+        return self.opened - self.closed
+
+    @property
+    def aborted(self) -> list[SeenRequest]:
+        """Return the requests whose client disconnected before the end of the response."""
+        return [seen for seen in self._requests if seen.outcome == "aborted"]
+
+    def is_connected(self, seen: SeenRequest) -> bool:
+        """Return whether the connection of a request is still open."""
+        return seen.connection in self._live
+
+    async def wait_until(self, condition: Callable[[], bool], *, timeout_s: float = 5.0) -> None:
+        """Wait until the condition holds. Raises TimeoutError if it does not in time."""
+        await self._news.until(condition, timeout_s)
+
+    async def wait_for_requests(self, count: int = 1, *, timeout_s: float = 5.0) -> SeenRequest:
+        """Wait until this number of requests has arrived completely; returns the newest."""
+        done = lambda: sum(seen.complete for seen in self._requests) >= count  # noqa: E731 - short, and used once
+        await self._news.until(done, timeout_s)
+        return [seen for seen in self._requests if seen.complete][-1]
+
+    async def wait_for_disconnect(self, seen: SeenRequest | None = None, *, timeout_s: float = 5.0) -> SeenRequest:
+        """Wait until the connection of a request (by default the newest) is closed; returns the request."""
+        found = self._requests[-1] if seen is None else seen
+        await self._news.until(lambda: not self.is_connected(found), timeout_s)
+        return found
+
+    async def wait_until_idle(self, *, timeout_s: float = 5.0) -> None:
+        """Wait until no connection is open."""
+        await self._news.until(lambda: not self._live, timeout_s)
+
+    # -- called by connections
+
+    def connected(self, connection: StandInConnection) -> int:
+        self.opened += 1
+        self._live[self.opened] = connection
+        self._news.tell()
+        return self.opened
+
+    def disconnected(self, connection: StandInConnection) -> None:
+        self.closed += 1
+        del self._live[connection.number]
+        self._news.tell()
+
+    def complain(self, connection: StandInConnection, problem: str) -> None:
+        self.malformed.append(f"connection {connection.number}: {problem}")
+        self._news.tell()
+
+    def changed(self) -> None:
+        """Called when a request or a response is complete."""
+        self._news.tell()
 
     def heard_head(self, seen: SeenRequest, connection: StandInConnection) -> Iterator[Step] | None:
-        """Respond before the body has arrived, if the script says so."""
-        super().heard_head(seen, connection)
+        """Return the steps of a response that does not wait for the body, if the script has one, or None."""
+        self.request_count += 1
+        seen.number = self.request_count
+        seen.received_at = (self._clock or SystemClock()).now()
+        self._requests.append(seen)
+        self._news.tell()
         seen.is_housekeeping = _is_mcp(seen) and is_housekeeping(seen)
-        answer = self._script.early(seen)
+        answer = self.early(seen)
         if answer is None:
             return None
         if not answer.manner.drain:
@@ -138,12 +247,12 @@ class StandInLLM(StandInServer):
         return self._steps(seen, answer)
 
     def heard(self, seen: SeenRequest) -> Iterator[Step]:
-        """Respond to a complete request."""
+        """Return the steps of the response to a complete request."""
         seen.is_housekeeping = _is_mcp(seen) and is_housekeeping(seen)
-        return self._steps(seen, self._script.take(seen))
+        return self._steps(seen, self.take(seen))
 
     def _steps(self, seen: SeenRequest, answer: Answer | None) -> Iterator[Step]:
-        created = EPOCH + seen.number if self._own_time is None else int(self._own_time.now())
+        created = EPOCH + seen.number if self._clock is None else int(self._clock.now())
         given = answer or Answer()
         if given.raw is not None:
             return raw_steps(given.raw, given.manner, seen)
