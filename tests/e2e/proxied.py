@@ -71,7 +71,7 @@ def one_test(both: Proxied) -> Iterator[Proxied]:
         assert both.llm.llm.left == 0
         assert both.llm.malformed == []
     finally:
-        both.llm.llm._script._queue.clear()
+        both.llm.llm._queue.clear()
         both.llm.malformed.clear()
         both.llm.resume()
 

@@ -171,7 +171,7 @@ def test_http_1_0_clients(proxy: Proxied, keeps: bool) -> None:
             found = client.answer()
             assert (found.framing, found["connection"]) == ("close", "close")
         else:
-            proxy.llm.llm._script._queue.clear()
+            proxy.llm.llm._queue.clear()
         assert client.ends() == "closed"
     assert proxy.llm.requests[-1].version == "1.1"
 

@@ -242,7 +242,7 @@ def test_nothing_is_left_of_those_who_left(proxy: Proxied) -> None:
             if number % 2 == 0:
                 client.until(b"data: ")
             list(LEAVING.values())[number % 3](client)
-    proxy.llm.llm._script._queue.clear()
+    proxy.llm.llm._queue.clear()
     eventually(lambda: descriptors() <= before + 1, "everything is closed", 10.0)
     proxy.llm.wait_until(lambda: proxy.llm.open <= 1, timeout_s=10.0)  # the idle one of the pool
 
