@@ -149,7 +149,7 @@ def command(request_file: str, *, repeat: int, every: float, policy: str, config
     offline = OfflineService(loaded, settings, FakeClock(now), secret)
     sent = _send(offline, request, repeat, every)
     last = sent[-1]
-    steps = offline.explainer.steps(last.record) if last.record is not None else []
+    steps = offline.explain(last.record) if last.record is not None else []
     if as_json:
         print_json(_as_json(sent, every, steps))
         return

@@ -40,7 +40,7 @@ from breakloop.policy.compile import compile_bundle
 from breakloop.policy.descriptors import ContextSettings, Descriptors, canonical_header
 from breakloop.policy.load import LoadedBundle, load_bundle
 from breakloop.replay.cases import Actual, CaseRequest, CaseResult, Difference, actual_of, read_cases, run_cases
-from breakloop.replay.explain import DecisionRecord, Explainer, RecordingEngine
+from breakloop.replay.explain import DecisionRecord, Explainer, ExplainStep, RecordingEngine
 from breakloop.store.data_dir import DataDir
 from breakloop.store.memory import MemoryStore
 
@@ -78,11 +78,10 @@ class OfflineService:
         prices = price_list(settings, clock).prices
         self.prices = lambda: prices
         self.engine = RecordingEngine(MemoryStore(), clock, self.descriptors, self.prices)
-        source = None if loaded is None else loaded.bundle
+        self._source = None if loaded is None else loaded.bundle
         digest = "" if loaded is None else loaded.digest
-        self.bundle = compile_bundle(source, digest, self.descriptors, secret, loop_guard(settings))
+        self.bundle = compile_bundle(self._source, digest, self.descriptors, secret, loop_guard(settings))
         self.engine.set_bundle(self.bundle)
-        self.explainer = Explainer(source, self.bundle, self.descriptors)
         answers = VerdictHeaders(settings.header_prefix, secret)
         body_bytes = settings.limits.body_bytes
         judging = Admission(self.engine, self.descriptors, answers, run_id="offline-", body_bytes=body_bytes)
@@ -93,6 +92,9 @@ class OfflineService:
         reply = self.door(_at_the_door(request))
         assert isinstance(reply, Reply)  # noqa: S101 - with state in this process nothing has to be waited for
         return OfflineExchange(reply, self.engine.record)
+
+    def explain(self, record: DecisionRecord) -> list[ExplainStep]:
+        return Explainer(self._source, self.bundle, self.descriptors, record).steps()
 
 
 def load_policy(path: str, now: float) -> LoadedBundle | None:

@@ -154,23 +154,128 @@ def hidden(descriptor: str, value: str | None) -> str:
     return "<hidden>" if descriptor in SECRET_DESCRIPTORS else f'"{value}"'
 
 
-class PolicyExplainer:
-    """Explains the policies of one recorded decision."""
+def _blocks_of(detectors: Sequence[CompiledDetector]) -> dict[int, CompiledDetector]:
+    """Group detectors by their block. A finding of any detector is shown under the terms of its block."""
+    return {detector.config.index: detector for detector in detectors}
+
+
+def _down(tokens: float) -> str:
+    """Format tokens, rounded down: what is not there cannot be spent."""
+    return f"{math.floor(tokens * 100) / 100:g}"
+
+
+def decision_of(verdict: Verdict) -> str:
+    """Return the verdict in one word: `deny`, `throttle`, `warn` or `allow`."""
+    if not verdict.allowed:
+        return "deny"
+    if verdict.delay_ms:
+        return "throttle"
+    return "warn" if verdict.warning else "allow"
+
+
+class Explainer:
+    """Explains one recorded decision. `source` is the bundle as written, None for the built-in protection alone."""
 
     def __init__(
-        self, source: schema.Bundle, compiled: CompiledBundle, descriptors: Descriptors, record: DecisionRecord
+        self, source: schema.Bundle | None, compiled: CompiledBundle, descriptors: Descriptors, record: DecisionRecord
     ) -> None:
-        self._source = source
+        self._source = source if source is not None else schema.Bundle(bundle_version=1, policies=[])
+        self._is_builtin = source is None
         self._compiled = compiled
         self._descriptors = descriptors
         self._record = record
         self._done: dict[int, tuple[Op, Result]] = {id(_rule_of(op)): (op, result) for op, result in record.done}
-        self._all_shadow = compiled.shadow_until > record.at
 
-    def policy(self, policy: CompiledPolicy) -> Iterator[ExplainStep]:
+    def steps(self) -> list[ExplainStep]:
+        """Return every step: what was read from the request, then what the engine did, in its order."""
+        call, now, plan = self._record.call, self._record.at, self._record.plan
+        steps = [self._request(call), *self._identity(call), self._bundle(now), *self._overrides(now)]
+        steps += self._kill_switches(call, now)
+        if plan is not None:
+            matched = {policy.index for policy in plan.policies}
+            for policy in self._compiled.policies:
+                if policy.index in matched:
+                    steps += self._policy(policy)
+                else:
+                    steps.append(_unmatched(policy, call))
+            steps += self._default_loops(plan)
+            steps += self._agents()
+        steps.append(_verdict(self._record.verdict))
+        return steps
+
+    def _bundle(self, now: float) -> ExplainStep:
+        bundle = self._compiled
+        if self._is_builtin:
+            return ExplainStep("bundle", "built-in", "info", "no policy given: only the built-in protection judges")
+        expired = "" if bundle.expires > now else f", expired {_when(bundle.expires)} and still enforced"
+        count = len(bundle.policies)
+        text = f"version {bundle.version}, {count} {'policy' if count == 1 else 'policies'}{expired}"
+        data = {"version": bundle.version, "digest": bundle.digest, "expired": bundle.expires <= now}
+        return ExplainStep("bundle", bundle.digest[:12], "info", text, data)
+
+    def _overrides(self, now: float) -> Iterator[ExplainStep]:
+        named = (
+            ("global_shadow", self._compiled.shadow_until, "every policy counts and logs only"),
+            ("kill_switch_override", self._compiled.kill_override_until, "kill switches are not looked at"),
+        )
+        for name, until, effect in named:
+            if until > now:
+                yield ExplainStep("override", name, "active", f"until {_when(until)}: {effect}")
+            elif until:
+                yield ExplainStep("override", name, "inactive", f"expired {_when(until)}")
+            else:
+                yield ExplainStep("override", name, "inactive", "not set")
+
+    def _request(self, call: Call) -> ExplainStep:
+        chat = self._descriptors.chat(call)
+        kind = "HTTP"
+        if chat:
+            kind = f"LLM call ({chat.dialect}, {chat.model or 'no model'}, {_messages(chat.message_count)})"
+        text = f"{kind}, host {call.host or '(none)'}, body {_size(call)}"
+        data: dict[str, object] = {"method": call.method, "path": call.path, "host": call.host}
+        data |= {"body_bytes": len(call.body), "llm": bool(chat), "model": chat.model if chat else None}
+        return ExplainStep("request", f"{call.method} {call.path}", "info", text, data)
+
+    def _identity(self, call: Call) -> list[ExplainStep]:
+        read = self._descriptors
+        caller, agent = read.caller(call), read.agent(call)
+        known = {"caller": caller, "agent": "the caller" if agent == caller else agent}
+        known |= {"session": read.session(call) or "none", "project": read.project(call)}
+        return [ExplainStep("identity", name, "info", said) for name, said in known.items()]
+
+    def _kill_switches(self, call: Call, now: float) -> Iterator[ExplainStep]:
+        switches = self._source.kill_switches
+        if not switches:
+            yield ExplainStep("kill_switch", "none", "info", "the bundle has none")
+            return
+        skipped = self._compiled.kill_override_until > now
+        for index, switch in enumerate(switches):
+            name = f"kill_switches[{index}]"
+            if skipped:
+                yield ExplainStep("kill_switch", name, "skipped", "kill_switch_override is active")
+            else:
+                yield self._kill_switch(name, switch, call, now)
+
+    def _kill_switch(self, name: str, switch: schema.KillSwitch, call: Call, now: float) -> ExplainStep:
+        made = kill_switch(0, switch)
+        what = f"{switch.scope_key} = {hidden(switch.scope_key, switch.scope_value)}"
+        what += f" on {switch.route}" if switch.route else ""
+        if KillSwitches([made], self._descriptors.getter).find(call, now) is not None:
+            return ExplainStep("kill_switch", name, "match", what)
+        value = self._descriptors.getter(switch.scope_key)(call)
+        if made.expires <= now:
+            why = f"expired {_when(made.expires)}"
+        elif value != switch.scope_value:
+            why = f"this request has {hidden(switch.scope_key, value)}"
+        else:
+            why = "another path"
+        return ExplainStep("kill_switch", name, "no match", f"{what}: {why}")
+
+    def _policy(self, policy: CompiledPolicy) -> Iterator[ExplainStep]:
         """Explain a matching policy: its loop detectors and its rules."""
         spec = self._source.policies[policy.index].spec
-        mode = "shadow" if policy.shadow else "global_shadow" if self._all_shadow else "enforce"
+        all_shadow = self._compiled.shadow_until > self._record.at
+        mode = "shadow" if policy.shadow else "global_shadow" if all_shadow else "enforce"
         yield ExplainStep("policy", policy.id, "match", f"mode {mode}", {"mode": mode})
         yield from self._blocks(policy.id, spec.loops, policy.loops)
         if policy.breaker is not None:
@@ -178,10 +283,9 @@ class PolicyExplainer:
             yield self._judged("breaker", f"{policy.id}/circuit_breaker", found)
         yield from self._rules(policy, spec)
 
-    def default_loops(self) -> Iterator[ExplainStep]:
+    def _default_loops(self, plan: Plan) -> Iterator[ExplainStep]:
         """Explain the built-in protection of calls without loop detection of their own."""
-        assert self._record.plan is not None  # noqa: S101 - only asked about decisions that were planned
-        covering = next((p for p in self._record.plan.policies if p.decides_loops and not p.shadow), None)
+        covering = next((p for p in plan.policies if p.decides_loops and not p.shadow), None)
         if covering is not None:
             yield ExplainStep("builtin", "defaults", "skipped", f"policy {covering.id} has loop detection of its own")
             return
@@ -192,7 +296,7 @@ class PolicyExplainer:
         for detector in _blocks_of(detectors).values():
             yield self._detector(detector, "builtin")
 
-    def agents(self) -> Iterator[ExplainStep]:
+    def _agents(self) -> Iterator[ExplainStep]:
         """Explain the bundle's entry for the agent."""
         agent = self._descriptors.agent(self._record.call)
         terms = self._compiled.agents.find(agent)
@@ -335,121 +439,6 @@ class PolicyExplainer:
     def _marked(self, outcome: str, op: Op | None) -> str:
         """Mark the outcome of a shadow policy as not enforced."""
         return f"would {outcome}" if op is not None and op.group != ENFORCED else outcome
-
-
-def _blocks_of(detectors: Sequence[CompiledDetector]) -> dict[int, CompiledDetector]:
-    """Group detectors by their block. A finding of any detector is shown under the terms of its block."""
-    return {detector.config.index: detector for detector in detectors}
-
-
-def _down(tokens: float) -> str:
-    """Format tokens, rounded down: what is not there cannot be spent."""
-    return f"{math.floor(tokens * 100) / 100:g}"
-
-
-def decision_of(verdict: Verdict) -> str:
-    """Return the verdict in one word: `deny`, `throttle`, `warn` or `allow`."""
-    if not verdict.allowed:
-        return "deny"
-    if verdict.delay_ms:
-        return "throttle"
-    return "warn" if verdict.warning else "allow"
-
-
-class Explainer:
-    """Explains decisions of one bundle. `source` is the bundle as written, None for the built-in protection alone."""
-
-    def __init__(self, source: schema.Bundle | None, compiled: CompiledBundle, descriptors: Descriptors) -> None:
-        self._source = source if source is not None else schema.Bundle(bundle_version=1, policies=[])
-        self._is_builtin = source is None
-        self._compiled = compiled
-        self._descriptors = descriptors
-
-    def steps(self, record: DecisionRecord) -> list[ExplainStep]:
-        """Return every step: what was read from the request, then what the engine did, in its order."""
-        call, now = record.call, record.at
-        steps = [self._request(call), *self._identity(call), self._bundle(now), *self._overrides(now)]
-        steps += self._kill_switches(call, now)
-        if record.plan is not None:
-            parts = PolicyExplainer(self._source, self._compiled, self._descriptors, record)
-            matched = {policy.index for policy in record.plan.policies}
-            for policy in self._compiled.policies:
-                if policy.index in matched:
-                    steps += parts.policy(policy)
-                else:
-                    steps.append(_unmatched(policy, call))
-            steps += parts.default_loops()
-            steps += parts.agents()
-        steps.append(_verdict(record.verdict))
-        return steps
-
-    def _bundle(self, now: float) -> ExplainStep:
-        bundle = self._compiled
-        if self._is_builtin:
-            return ExplainStep("bundle", "built-in", "info", "no policy given: only the built-in protection judges")
-        expired = "" if bundle.expires > now else f", expired {_when(bundle.expires)} and still enforced"
-        count = len(bundle.policies)
-        text = f"version {bundle.version}, {count} {'policy' if count == 1 else 'policies'}{expired}"
-        data = {"version": bundle.version, "digest": bundle.digest, "expired": bundle.expires <= now}
-        return ExplainStep("bundle", bundle.digest[:12], "info", text, data)
-
-    def _overrides(self, now: float) -> Iterator[ExplainStep]:
-        named = (
-            ("global_shadow", self._compiled.shadow_until, "every policy counts and logs only"),
-            ("kill_switch_override", self._compiled.kill_override_until, "kill switches are not looked at"),
-        )
-        for name, until, effect in named:
-            if until > now:
-                yield ExplainStep("override", name, "active", f"until {_when(until)}: {effect}")
-            elif until:
-                yield ExplainStep("override", name, "inactive", f"expired {_when(until)}")
-            else:
-                yield ExplainStep("override", name, "inactive", "not set")
-
-    def _request(self, call: Call) -> ExplainStep:
-        chat = self._descriptors.chat(call)
-        kind = "HTTP"
-        if chat:
-            kind = f"LLM call ({chat.dialect}, {chat.model or 'no model'}, {_messages(chat.message_count)})"
-        text = f"{kind}, host {call.host or '(none)'}, body {_size(call)}"
-        data: dict[str, object] = {"method": call.method, "path": call.path, "host": call.host}
-        data |= {"body_bytes": len(call.body), "llm": bool(chat), "model": chat.model if chat else None}
-        return ExplainStep("request", f"{call.method} {call.path}", "info", text, data)
-
-    def _identity(self, call: Call) -> list[ExplainStep]:
-        read = self._descriptors
-        caller, agent = read.caller(call), read.agent(call)
-        known = {"caller": caller, "agent": "the caller" if agent == caller else agent}
-        known |= {"session": read.session(call) or "none", "project": read.project(call)}
-        return [ExplainStep("identity", name, "info", said) for name, said in known.items()]
-
-    def _kill_switches(self, call: Call, now: float) -> Iterator[ExplainStep]:
-        switches = self._source.kill_switches
-        if not switches:
-            yield ExplainStep("kill_switch", "none", "info", "the bundle has none")
-            return
-        skipped = self._compiled.kill_override_until > now
-        for index, switch in enumerate(switches):
-            name = f"kill_switches[{index}]"
-            if skipped:
-                yield ExplainStep("kill_switch", name, "skipped", "kill_switch_override is active")
-            else:
-                yield self._kill_switch(name, switch, call, now)
-
-    def _kill_switch(self, name: str, switch: schema.KillSwitch, call: Call, now: float) -> ExplainStep:
-        made = kill_switch(0, switch)
-        what = f"{switch.scope_key} = {hidden(switch.scope_key, switch.scope_value)}"
-        what += f" on {switch.route}" if switch.route else ""
-        if KillSwitches([made], self._descriptors.getter).find(call, now) is not None:
-            return ExplainStep("kill_switch", name, "match", what)
-        value = self._descriptors.getter(switch.scope_key)(call)
-        if made.expires <= now:
-            why = f"expired {_when(made.expires)}"
-        elif value != switch.scope_value:
-            why = f"this request has {hidden(switch.scope_key, value)}"
-        else:
-            why = "another path"
-        return ExplainStep("kill_switch", name, "no match", f"{what}: {why}")
 
 
 def _unmatched(policy: CompiledPolicy, call: Call) -> ExplainStep:

@@ -35,7 +35,7 @@ def explained(call: Call, bundle: dict[str, Any] | None, *, guard: BuiltinLoopGu
     engine.set_bundle(compiled)
     engine.decide(call)
     assert engine.record is not None
-    return Explainer(source, compiled, descriptors).steps(engine.record)
+    return Explainer(source, compiled, descriptors, engine.record).steps()
 
 
 def told(steps: list[ExplainStep], stage: str) -> list[tuple[str, str, str]]:

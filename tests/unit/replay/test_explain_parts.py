@@ -44,7 +44,7 @@ def explained(
     for _ in range(repeat):
         engine.decide(call() if call else Call("GET", "/a"))
     assert engine.record is not None
-    return Explainer(source, compiled, descriptors).steps(engine.record)
+    return Explainer(source, compiled, descriptors, engine.record).steps()
 
 
 def told(steps: list[ExplainStep], stage: str) -> list[tuple[str, str, str]]:
