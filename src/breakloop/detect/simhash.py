@@ -52,11 +52,6 @@ def simhash(text: str, seed: int = 0) -> int:
     return found
 
 
-def distance(one: int, other: int) -> int:
-    """Return in how many bits two SimHashes differ: about 32 for unrelated texts."""
-    return (one ^ other).bit_count()
-
-
 def _gram_column(columns: list[int], offset: int) -> int:
     """Return one byte of every 3-gram. Its three words contribute bytes from different offsets of their hashes;
     with the same offset, the order of the words would make no difference."""

@@ -11,9 +11,8 @@ from collections.abc import Mapping
 from hashlib import blake2b
 from typing import Final
 
-from breakloop.model.verdict import LimitState, Verdict
+from breakloop.model.verdict import LOOP, LOOP_ERROR, LimitState, Verdict
 
-LOOP_ERROR: Final = "recursive_loop_detected"
 PROBLEM: Final = "application/problem+json"
 PREFIX: Final = "X-Breakloop-"  # of our header names, unless `header_prefix` changes it
 
@@ -120,7 +119,7 @@ def field_pairs(head: bytes) -> list[tuple[str, str]]:
 
 def error_code(verdict: Verdict) -> str:
     """Return the `error` of the body: the reason, except for loops."""
-    return LOOP_ERROR if verdict.reason == "loop_detected" else verdict.reason
+    return LOOP_ERROR if verdict.reason == LOOP else verdict.reason
 
 
 def message(verdict: Verdict) -> str:
@@ -165,7 +164,7 @@ def problem(verdict: Verdict) -> bytes:
 
 
 def _problem_type(verdict: Verdict) -> tuple[str, str]:
-    if verdict.reason == "loop_detected":
+    if verdict.reason == LOOP:
         return "abnormal-usage-detected", "Request repeats itself"
     if verdict.reason in {"no_bundle_loaded", "store_unavailable"}:
         return "temporary-reduced-capacity", "Temporarily unavailable"

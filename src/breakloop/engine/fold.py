@@ -21,7 +21,7 @@ from breakloop.model.events import (
     Event,
     Publish,
 )
-from breakloop.model.verdict import REASONS, LoopFinding, ShadowFinding, Verdict
+from breakloop.model.verdict import LOOP, REASONS, LoopFinding, ShadowFinding, Verdict
 from breakloop.policy.cache import TwoGenerationCache
 from breakloop.policy.compiled import CompiledKillSwitch, NotNow
 from breakloop.store.limit_ops import BudgetStage, ChargeBudget, CheckBreaker, TakeTokens
@@ -155,7 +155,7 @@ class ResultFolder:
         """Warn, and steer or throttle if that is the action."""
         if verdict.loop is None or loop.hit_count > verdict.loop.hit_count:
             verdict.loop = loop
-        verdict.warning = "loop_detected"
+        verdict.warning = LOOP
         if loop.action == "throttle":
             verdict.delay_ms = min(max(verdict.delay_ms, source.delay_ms(hits)), DELAY_MAX_MS)
         elif loop.action == "steer":
@@ -228,7 +228,7 @@ def _show_limit(op: Op | None, result: Result, verdict: Verdict, now: float) -> 
 
 def _deny_loop(op: CountFingerprint, result: FingerprintCount, verdict: Verdict) -> None:
     loop, config = op.owner.finding(op, result), op.owner.config
-    verdict.reason = "loop_detected"
+    verdict.reason = LOOP
     verdict.status = config.status
     verdict.policy, verdict.rule = config.policy, config.rule
     verdict.loop = loop
@@ -241,11 +241,11 @@ def _shadow_finding(op: Op) -> ShadowFinding:
     match op:
         case Observation():
             config = op.owner.config
-            return ShadowFinding(config.policy, config.rule, "loop_detected", op.owner.action)
+            return ShadowFinding(config.policy, config.rule, LOOP, op.owner.action)
         case CountFingerprint():
             config = op.owner.config
             action = "deny" if op.spec.denies else config.action
-            return ShadowFinding(config.policy, config.rule, "loop_detected", action)
+            return ShadowFinding(config.policy, config.rule, LOOP, action)
         case Deny():
             policy, name = op.owner.denied_by
             return ShadowFinding(policy, name, op.owner.denial_reason, "deny")

@@ -11,6 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
+LOOP: Final = "loop_detected"  # the reason of denials because of a loop
+
 
 @dataclass(frozen=True, slots=True)
 class ReasonInfo:
@@ -38,7 +40,7 @@ REASONS: Final[dict[str, ReasonInfo]] = {
         "Ask the operator; the switch ends when it expires or is lifted. Do not retry.",
         retry_helps=False,
     ),
-    "loop_detected": ReasonInfo(
+    LOOP: ReasonInfo(
         429,
         "loop detection",
         "The same request came too often without progress (`error` in the body is `recursive_loop_detected`).",
@@ -230,7 +232,6 @@ class Verdict:
         self.degraded = False
 
 
-LOOP: Final = "loop_detected"  # the reason of denials because of a loop
 LOOP_ERROR: Final = "recursive_loop_detected"  # the value of `error` in their response body
 
 

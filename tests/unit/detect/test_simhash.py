@@ -9,7 +9,7 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from breakloop.detect.simhash import distance, normalised, simhash
+from breakloop.detect.simhash import normalised, simhash
 
 words = st.text("abcdefghijklmnopqrstuvwxyz", min_size=1, max_size=9)
 TEXT = " ".join(f"word{number}x" for number in range(3000))
@@ -36,11 +36,9 @@ def test_it_counts_as_it_should(given_words: list[str]) -> None:
     assert 0 <= simhash(text) < 1 << 64
 
 
-def test_distances() -> None:
-    """As S3's own tests have them (LD-3)."""
-    assert (distance(1, 2), distance(1, 3), distance(0, 15), distance(7, 7)) == (2, 1, 4, 0)
-    assert distance(5, 9) == distance(9, 5)
-    assert distance(0, (1 << 64) - 1) == 64
+def distance(one: int, other: int) -> int:
+    """In how many bits two hashes differ: about 32 for unrelated texts."""
+    return (one ^ other).bit_count()
 
 
 def test_it_is_the_same_everywhere() -> None:
