@@ -255,36 +255,26 @@ _SIGNED: Final = (
 _AWAY: Final = "the source of the bundle cannot be read now, so it cannot be changed", "try again when it is back"
 
 
+@dataclass(slots=True, eq=False)
 class BundleAdmin:
     """Reads and replaces the bundle of one source. Every method may block."""
 
-    def __init__(
-        self,
-        source: BundleSource | None,
-        clock: Clock,
-        *,
-        check: Callable[[LoadedBundle], None],
-        guard: BuiltinLoopGuard,
-        policy: str = "",
-        signed: bool = False,
-        shelf: Callable[[], PushedBundleStore] | None = None,
-        data_dir: Path | None = None,
-    ) -> None:
-        """`check` compiles a bundle and raises `BundleError`; `guard` configures the built-in protection. `policy` is
-        the setting; `signed`: bundles must be; `shelf` opens the Redis they are pushed to (with `policy: redis`).
-        """
-        self._source = source
-        self._clock = clock
-        self._check = check
-        self._guard = guard
-        self._policy = policy
-        self._signed = signed
-        self._shelf = shelf
-        self._kept = BundleHistory(data_dir)
+    source: BundleSource | None
+    clock: Clock
+    check: Callable[[LoadedBundle], None]  # compiles a bundle; raises `BundleError`
+    guard: BuiltinLoopGuard  # configures the built-in protection
+    policy: str = ""  # the setting
+    signed: bool = False  # bundles have to be
+    shelf: Callable[[], PushedBundleStore] | None = None  # opens the Redis they are pushed to (with `policy: redis`)
+    data_dir: Path | None = None
+
+    @property
+    def _kept(self) -> BundleHistory:
+        return BundleHistory(self.data_dir)
 
     def current(self) -> Mapping[str, Any]:
         """Return version, digest, origin, loaded_at, text (as it was read), problems of the last rejected bundle."""
-        source = self._source
+        source = self.source
         if source is None:
             return {"version": 0, "digest": BUILTIN, "origin": BUILTIN, "loaded_at": 0.0, "text": "", "problems": []}
         loaded = source.current
@@ -301,11 +291,11 @@ class BundleAdmin:
 
     def policies(self) -> list[Mapping[str, Any]]:
         """Return each policy in words, and the built-in protection."""
-        loaded = self._source.current if self._source is not None else None
+        loaded = self.source.current if self.source is not None else None
         said = describe_policies(loaded.bundle) if loaded else []
         defaults = loaded.bundle.defaults if loaded else None
         own = defaults is not None and defaults.loop_detection is not None
-        blocks: Sequence[Any] = defaults.loops if defaults is not None and own else builtin_blocks(self._guard)
+        blocks: Sequence[Any] = defaults.loops if defaults is not None and own else builtin_blocks(self.guard)
         words = "; ".join(describe_loop(block) for block in blocks) or "off"
         every = {"id": "defaults" if own else BUILTIN, "mode": "enforce", "rules": [], "loop_detection": words}
         return [*said, {**every, "selector": "LLM and MCP calls that no policy's loop detection covers"}]
@@ -343,10 +333,10 @@ class BundleAdmin:
             source.reload()
             if self._digest() != loaded.digest:
                 problems = source.problems or [self._problem("was not taken")]
-                if self._shelf is None and source.accepted is not None:
-                    write_whole(Path(self._policy), old)
+                if self.shelf is None and source.accepted is not None:
+                    write_whole(Path(self.policy), old)
                 raise BundleError(problems)
-        self._kept.keep(text, loaded.bundle.bundle_version, loaded.digest, at=self._clock.now(), by=by)
+        self._kept.keep(text, loaded.bundle.bundle_version, loaded.digest, at=self.clock.now(), by=by)
         return self.current()
 
     def rollback(self, version: int, *, by: str = "") -> Mapping[str, Any]:
@@ -367,25 +357,25 @@ class BundleAdmin:
 
     def _writable(self) -> BundleSource:
         """Return the source, if it can be written to."""
-        source = self._source
+        source = self.source
         if source is None:
             self._refuse(*_NO_SOURCE)
-        if self._signed:
+        if self.signed:
             self._refuse(*_SIGNED)
-        if self._shelf is None and "://" in self._policy:
+        if self.shelf is None and "://" in self.policy:
             self._refuse(*_URL)
-        if self._shelf is None and Path(self._policy).is_dir():
+        if self.shelf is None and Path(self.policy).is_dir():
             self._refuse(*_DIRECTORY)
         return source
 
     def _put(self, source: BundleSource, loaded: LoadedBundle, text: bytes, *, by: str, force: bool) -> None:
-        if self._shelf is None:
+        if self.shelf is None:
             try:
-                write_whole(Path(self._policy), text)
+                write_whole(Path(self.policy), text)
             except OSError as error:
                 self._refuse(f"cannot be written: {error.strerror or error}", "see who owns the file and its folder")
             return
-        shelf = self._shelf()
+        shelf = self.shelf()
         fetched = BundleBytes((BundleDocument(source.name, text),))
         try:
             shelf.push(to_push(fetched, loaded, by=by, force=force))
@@ -395,8 +385,8 @@ class BundleAdmin:
             shelf.close()
 
     def _loaded(self, text: bytes) -> LoadedBundle:
-        loaded = load_text(text, self._name(), now=self._clock.now())
-        self._check(loaded)
+        loaded = load_text(text, self._name(), now=self.clock.now())
+        self.check(loaded)
         return loaded
 
     def _refuse_lower(self, loaded: LoadedBundle, before: LoadedBundle) -> None:
@@ -407,7 +397,7 @@ class BundleAdmin:
 
     def _text(self) -> bytes:
         """Return the active bundle as it was read; as JSON if it is several files, or the last good copy."""
-        source = self._source
+        source = self.source
         if source is None or source.current is None:
             return b""
         read = source.accepted
@@ -417,12 +407,12 @@ class BundleAdmin:
         return json.dumps(bundle, indent=2, ensure_ascii=False).encode() + b"\n"
 
     def _digest(self) -> str:
-        loaded = self._source.current if self._source is not None else None
+        loaded = self.source.current if self.source is not None else None
         return loaded.digest if loaded is not None else ""
 
     def _name(self) -> str:
-        is_file = self._policy and "://" not in self._policy and self._shelf is None
-        return Path(self._policy).name if is_file else "bundle"
+        is_file = self.policy and "://" not in self.policy and self.shelf is None
+        return Path(self.policy).name if is_file else "bundle"
 
     def _refuse(self, message: str, hint: str = "") -> NoReturn:
         raise BundleError([self._problem(message, hint)])
