@@ -11,7 +11,7 @@ import asyncio
 import logging
 import socket
 import ssl
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from ipaddress import ip_address
 from typing import Any, Final
@@ -26,8 +26,8 @@ from starlette.routing import BaseRoute, Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from breakloop.admin.actions import AdminServices
-from breakloop.admin.api import api_routes, body_bounds
-from breakloop.admin.api.operations import BODY_MAX, BUNDLE_MAX
+from breakloop.admin.api import api_routes, body_max
+from breakloop.admin.api.operations import BUNDLE_MAX
 from breakloop.admin.auth import METRICS, Auth, AuthMiddleware
 from breakloop.admin.dashboard import dashboard_routes, page_renderer
 from breakloop.admin.dashboard.render import PageRenderer
@@ -77,18 +77,12 @@ def _without_port(host: str) -> str:
     return host.partition(":")[0]
 
 
-def _small(_scope: Scope) -> int:
-    return BODY_MAX
-
-
 class SecurityMiddleware:
     """The outermost layer of the application."""
 
-    def __init__(self, app: ASGIApp, hosts: AllowedHosts, body_max: Callable[[Scope], int] = _small) -> None:
-        """`body_max` returns the size limit of a request's body."""
+    def __init__(self, app: ASGIApp, hosts: AllowedHosts) -> None:
         self._app = app
         self._hosts = hosts
-        self._body_max = body_max
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":  # neither websockets nor lifespan events are used
@@ -104,7 +98,7 @@ class SecurityMiddleware:
 
         try:
             self._check(scope)
-            await self._app(scope, _bounded(receive, self._body_max(scope)), guarded)
+            await self._app(scope, _bounded(receive, body_max(scope)), guarded)
         except ApiError as fault:
             if not begun:
                 await fault.response()(scope, receive, guarded)
@@ -160,7 +154,7 @@ def admin_app(services: AdminServices, auth: Auth, *, host: str = "127.0.0.1", h
     ]
     handlers = {HTTPException: _http_error(renderer), BreakloopError: _own_error}
     inner = ExceptionMiddleware(_routed(Router(routes, redirect_slashes=False)), handlers)
-    return SecurityMiddleware(AuthMiddleware(inner, auth), AllowedHosts(host, hosts), body_bounds())
+    return SecurityMiddleware(AuthMiddleware(inner, auth), AllowedHosts(host, hosts))
 
 
 def _routed(router: Router) -> ASGIApp:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,8 +12,8 @@ from starlette.responses import PlainTextResponse
 from starlette.testclient import TestClient
 from starlette.types import Message, Receive, Scope, Send
 
-from breakloop.admin.api import OPERATIONS, body_bounds
-from breakloop.admin.api.operations import BODY_MAX, BUNDLE_MAX, PlainText
+from breakloop.admin.api import OPERATIONS
+from breakloop.admin.api.operations import BODY_MAX, PlainText
 from breakloop.admin.app import HEADERS, AllowedHosts, SecurityMiddleware
 from tests.admin_client import OWN, app_of, client
 from tests.admin_world import World, full
@@ -87,20 +86,12 @@ def test_the_bound_that_an_operation_declares_holds(world: World, kind: str) -> 
     made = client(world)
     larger = b" " * (BODY_MAX + 1)
     writing = [one for one in OPERATIONS if one.method != "GET"]
-    assert {one.body_max for one in writing} == {BODY_MAX, BUNDLE_MAX}
+    assert {one.body is PlainText for one in writing} == {True, False}
     for one in writing:
         path = "/api/v1" + re.sub(r"\{\w+\}", "1", one.path)
         answer = made.request(one.method, path, content=larger, headers={"content-type": kind})
         reads = one.body is not None or kind != "application/json"
-        assert (answer.status_code == 413) is (reads and one.body_max == BODY_MAX), one.name
-
-
-def test_an_operation_may_declare_a_larger_body_at_any_path() -> None:
-    large = [replace(one, body=PlainText) if one.name == "killAgent" else one for one in OPERATIONS]
-    bound = body_bounds(large)
-    assert bound({"method": "POST", "path": "/api/v1/agents/some/agent/kill"}) == BUNDLE_MAX
-    assert bound({"method": "POST", "path": "/api/v1/bundle/rollback"}) == BODY_MAX
-    assert bound({"method": "POST", "path": "/login"}) == BODY_MAX
+        assert (answer.status_code == 413) is (reads and one.body is not PlainText), one.name
 
 
 def test_a_body_that_says_it_is_huge_is_not_waited_for(world: World) -> None:

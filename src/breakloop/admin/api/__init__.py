@@ -7,23 +7,25 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import msgspec
 from starlette.convertors import Convertor, register_url_convertor
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route, compile_path
+from starlette.routing import Route
 from starlette.types import Scope
 
 from breakloop.admin.actions import AdminServices
 from breakloop.admin.api import agents, alerts, bundle, history, orders
 from breakloop.admin.api.operations import (
     BODY_MAX,
+    BUNDLE_MAX,
     PREFIX,
     Operation,
     OperationRequest,
+    PlainText,
     checked_path,
     document,
     read_body,
@@ -42,6 +44,7 @@ OPERATIONS: Final = (
     *bundle.PROCESS_OPERATIONS,
 )
 DOCUMENT: Final = f"{PREFIX}/openapi.json"
+_TAKE_BUNDLES: Final = {(one.method, PREFIX + one.path) for one in OPERATIONS if one.body is PlainText}
 
 
 class _AgentName(Convertor[str]):
@@ -71,24 +74,9 @@ def api_routes(services: AdminServices) -> list[Route]:
     return [Route(DOCUMENT, openapi, methods=["GET"]), *routes]
 
 
-def body_bounds(operations: Sequence[Operation] = OPERATIONS) -> Callable[[Scope], int]:
-    """Return a function that returns the size limit of a request's body: that of its operation, else `BODY_MAX`.
-
-    It is needed before routing, because authentication reads forms.
-    """
-    register_url_convertor("agent", _AgentName())
-    by_path = {one.path: compile_path(_pattern(one.path))[0] for one in operations}
-    bounds = {(one.method, one.path): one.body_max for one in operations}
-    in_order = [(by_path[path], path) for path in _in_order(by_path)]
-
-    def bound(scope: Scope) -> int:
-        method = scope["method"]
-        for regex, path in in_order:
-            if (most := bounds.get((method, path))) is not None and regex.match(scope["path"]):
-                return most
-        return BODY_MAX
-
-    return bound
+def body_max(scope: Scope) -> int:
+    """Return the size limit of a request's body. It is needed before routing, because authentication reads forms."""
+    return BUNDLE_MAX if (scope["method"], scope["path"]) in _TAKE_BUNDLES else BODY_MAX
 
 
 def _in_order(paths: Iterable[str]) -> list[str]:

@@ -113,11 +113,6 @@ class Operation:
             known.add(415)
         return sorted(known)
 
-    @property
-    def body_max(self) -> int:
-        """The size limit of the body."""
-        return BUNDLE_MAX if self.body is PlainText else BODY_MAX
-
 
 class Operations(list[Operation]):
     """The operations of one module. Called with fields of an `Operation`, it returns a decorator for its handler, whose
