@@ -51,16 +51,6 @@ class AlertConfig:
     rules: Sequence[AlertRule] = ()
     targets: Mapping[str, Target] = field(default_factory=dict)  # by name
 
-    @property
-    def always_recovers(self) -> frozenset[str]:
-        """The targets that get recoveries whatever their rules say."""
-        return frozenset(name for name, target in self.targets.items() if target.always_recovers)
-
-    @property
-    def raw(self) -> frozenset[str]:
-        """The targets that get an event's payload instead of a message for people."""
-        return frozenset(name for name, target in self.targets.items() if target.raw)
-
 
 def configure(
     rules: Sequence[AlertRule],
@@ -134,7 +124,7 @@ class AlertQueue:
         self, clock: Clock, config: AlertConfig, webhooks: Webhooks, outbox: Outbox, router: AlertRouter
     ) -> None:
         self._clock = clock
-        self._always_recovers, self._raw = config.always_recovers, config.raw
+        self._targets = config.targets
         self._webhooks = webhooks
         self._outbox = outbox
         self._router = router
@@ -188,9 +178,10 @@ class AlertQueue:
     def _to_targets(self, notice: AlertNotice) -> Iterator[OutboxEntry]:
         rule, over = notice.rule, notice.state == RECOVERED
         for name in dict.fromkeys(rule.targets):
-            if over and not rule.recovery and name not in self._always_recovers:
+            target = self._targets[name]
+            if over and not rule.recovery and not target.always_recovers:
                 continue
-            body = _raw(notice) if name in self._raw else notice.body()
+            body = _raw(notice) if target.raw else notice.body()
             yield OutboxEntry(TARGET + name, notice.payload["event"], encoded(body), f"{rule.name}/{notice.key}")
 
 
@@ -365,7 +356,8 @@ class Alerts:
     def _test_body(self, target: str) -> str:
         event = Event(TEST, self._context.clock.now(), {"message": "breakloop alerts arrive here"})
         made = payload(event, {}, self._project)
-        if self._webhooks.get(target) is not None or target in self._config.raw:
+        known = self._config.targets.get(target)
+        if self._webhooks.get(target) is not None or (known is not None and known.raw):
             return encoded(made)
         notice = {"rule": "test", "state": FIRING, "key": TEST, "count": 1, "since": made["timestamp"]}
         return encoded(notice | {"payload": made, "about": made})
