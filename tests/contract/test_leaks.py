@@ -7,7 +7,7 @@ import asyncio
 import io
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from breakloop.engine.engine import Engine
 from breakloop.history.store import Retention, open_history
 from breakloop.model.call import Answer, Call, ToolCall, Usage
 from breakloop.model.events import Activity, Event
-from breakloop.observe.events import EventBus, EventDispatcher, event_json
+from breakloop.observe.events import EventBus, EventDispatcher
 from breakloop.observe.log import LogEvents, Logging
 from breakloop.observe.metrics import EventCounters, MetricSources, PrometheusPage, collect
 from breakloop.observe.tracing import Tracing
@@ -148,7 +148,7 @@ def test_events_log_and_live(traffic: Traffic) -> None:
     """Events log and live (Y-1)."""
     assert "loop.detected" in traffic.log.getvalue()
     assert clean(traffic.log.getvalue())
-    assert clean(json.dumps([event_json(event) for event in traffic.events], default=str))
+    assert clean(json.dumps([asdict(event) for event in traffic.events], default=str))
 
 
 def test_metrics(traffic: Traffic) -> None:

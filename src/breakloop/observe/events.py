@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, Final
 from weakref import WeakSet
 
@@ -232,7 +233,7 @@ class LiveEvents:
         """Send events to all readers. A listener of `EventDispatcher`."""
         if self._readers:
             for event in events:
-                self.send({"event": event_json(event)})
+                self.send({"event": asdict(event)})
 
     def send(self, item: Item) -> None:
         """Send an item to all readers."""
@@ -242,14 +243,3 @@ class LiveEvents:
     def close(self) -> None:
         for reader in list(self._readers):
             reader.close()
-
-
-def event_json(event: Event) -> dict[str, Any]:
-    """Return an event as a JSON object."""
-    return {
-        "name": event.name,
-        "at": event.at,
-        "project": event.project,
-        "request_id": event.request_id,
-        "data": dict(event.data),
-    }

@@ -218,19 +218,17 @@ class StartupSummary:
 
 
 def startup_summary(source: BundleFeed | None, bundle: CompiledBundle | None, url: str = "") -> StartupSummary:
+    seen = StartupSummary(url=url, loops=_loops(bundle))
     if source is None:
-        return StartupSummary(url=url, loops=_loops(bundle))
-    current, problem = source.current, str(source.problems[0]) if source.problems else ""
-    if current is None:
-        return StartupSummary(url=url, source=source.name, problem=problem, loops=_loops(bundle))
-    return StartupSummary(
-        url=url,
-        source=source.name,
+        return seen
+    seen = replace(seen, source=source.name, problem=str(source.problems[0]) if source.problems else "")
+    if source.current is None:
+        return seen
+    return replace(
+        seen,
         origin=source.origin,
-        version=current.bundle.bundle_version,
-        policies=len(current.bundle.policies),
-        problem=problem,
-        loops=_loops(bundle),
+        version=source.current.bundle.bundle_version,
+        policies=len(source.current.bundle.policies),
         own_loops=sum(one.decides_loops and not one.shadow for one in bundle.policies) if bundle else 0,
     )
 
