@@ -261,12 +261,14 @@ class BundleSource:
         """Load, compile and put in force. Returns the problems if this fails."""
         failures, self._failures, self._unread = self._failures, 0, False
         try:
-            loaded = get()
-            before = self.current
-            if loaded is None or self._is_in_force(loaded, force=force):
+            loaded, before = get(), self.current
+            if loaded is None:
                 return []
-            if before is not None and not force and not self._is_forced():
-                self._refuse_lower(loaded, before)
+            if before is not None and not force:
+                if loaded.digest == before.digest and not self.problems:
+                    return []
+                if not self._is_forced():
+                    self._refuse_lower(loaded, before)
             self._on_bundle(loaded)
         except BundleError as error:
             self._unread = isinstance(error, UnreadableError)
@@ -280,10 +282,6 @@ class BundleSource:
             return [Problem(self.name, 1, 1, "", f"cannot be used: {type(error).__name__}: {error}")]
         self._accepted(loaded, origin)
         return []
-
-    def _is_in_force(self, loaded: LoadedBundle, *, force: bool) -> bool:
-        before = self.current
-        return before is not None and loaded.digest == before.digest and not self.problems and not force
 
     def _is_forced(self) -> bool:
         """Return whether it was pushed with `force`, which is ignored for signed bundles: no signature covers it."""
