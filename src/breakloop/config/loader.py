@@ -104,13 +104,6 @@ def parse(text: str, field: FieldInfo) -> Any:
     return text.lower() if get_origin(kind) is Literal and text.lower() in get_args(kind) else text
 
 
-def read_references(named: Iterable[tuple[str, str]], env: Mapping[str, str]) -> dict[str, str]:
-    """Return secrets by their reference (`env:VARIABLE`, `file:/PATH`). `named` yields setting and reference. Raises
-    `SettingsError` if a secret is missing or is not one line of ASCII.
-    """
-    return {reference: _read_secret(setting, reference, env, spaces=True) for setting, reference in named}
-
-
 def _read_secret(setting: str, reference: str, env: Mapping[str, str], *, spaces: bool) -> str:
     kind, _, name = reference.partition(":")
     text = (env.get(name, "") if kind == "env" else _read(setting, name)).strip()
@@ -173,8 +166,9 @@ def provider_keys(settings: Settings, env: Mapping[str, str] | None = None) -> d
 
 
 def alert_secrets(settings: Settings, env: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Read the secrets of alert targets, by their reference. Raises `SettingsError`."""
-    return read_references(secret_references(settings.alert_targets), os.environ if env is None else env)
+    """Read the secrets of alert targets, by their reference (`env:VARIABLE`, `file:/PATH`). Raises `SettingsError`."""
+    env, named = os.environ if env is None else env, secret_references(settings.alert_targets)
+    return {reference: _read_secret(setting, reference, env, spaces=True) for setting, reference in named}
 
 
 def settings_json_schema() -> dict[str, Any]:

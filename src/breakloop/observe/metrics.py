@@ -182,11 +182,11 @@ def _decisions(p: MetricSources) -> Mapping[Labels, float]:
 
 
 def _estimates(read: Callable[[EstimateError], float]) -> Read:
-    return lambda p: {name: read(error) for name, error in list(p.engine.meter.errors.by_estimator.items())}
+    return lambda p: {name: read(error) for name, error in list(p.engine.meter.errors.items())}
 
 
 def _estimate_ratios(p: MetricSources) -> Mapping[str, HistogramData]:
-    errors = list(p.engine.meter.errors.by_estimator.items())
+    errors = list(p.engine.meter.errors.items())
     return {name: HistogramData(list(error.buckets), error.total) for name, error in errors}
 
 

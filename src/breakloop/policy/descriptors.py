@@ -438,11 +438,9 @@ class CallerProfile:
 
 
 class CallerProfiles:
-    """Caches what depends only on the sender of a request, because an agent sends thousands of requests with the same
-    key, token and address.
-
-    There is one bounded cache per compiled bundle, so a new bundle starts with an empty one. An entry is dropped when
-    the token keys change or the token expires. Nothing that depends on the path, the query or the body is cached here.
+    """Caches what depends only on the sender, because an agent sends thousands of requests with the same key, token and
+    address. Every compiled bundle has its own bounded cache. An entry is dropped when the token keys change or the
+    token expires. Nothing that depends on the path, the query or the body is cached here.
     """
 
     __slots__ = ("_descriptors", "_known", "_names", "_tokens")

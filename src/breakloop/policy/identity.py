@@ -186,10 +186,6 @@ class ResponseChains(TwoGenerationCache[str, str]):
         super().__init__(limit, _SIZE_MAX)
         self.told: Callable[[str, str, str], None] | None = None  # called with caller, response and session
 
-    def knows(self, caller: str, previous_id: str) -> bool:
-        """Return whether the session of this response is known."""
-        return self.get(f"{caller}\0{previous_id}") is not None
-
     def learn(self, caller: str, previous_id: str, session: str) -> None:
         """Record an entry that comes from another instance."""
         self.put(f"{caller}\0{previous_id}", session)
@@ -276,7 +272,7 @@ class SessionNames:
             return None
         previous = taken.session_ids().previous
         caller, named = self._caller(call), self._digests.bounded(previous) if previous else ""
-        return None if not named or self.chains.knows(caller, named) else (caller, named)
+        return None if not named or self.chains.get(f"{caller}\0{named}") else (caller, named)
 
     def trace(self, call: Call, in_body: str = "") -> str:
         """Return the id of the call's trace if an earlier call of the same caller had it, too, or "". A trace that only

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Final, NoReturn, Protocol
+from typing import Final, NamedTuple, NoReturn, Protocol
 from urllib.parse import SplitResult, urljoin, urlsplit
 
 from breakloop._version import __version__
@@ -116,8 +116,7 @@ class FetchError(Exception):
         self.hint = hint
 
 
-@dataclass(frozen=True, slots=True)
-class HttpResponse:
+class HttpResponse(NamedTuple):
     """The final response. `headers` are keyed by lower-case name."""
 
     status: int

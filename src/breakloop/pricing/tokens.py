@@ -116,23 +116,13 @@ class EstimateError:
         return self.total / self.count if self.count else 1.0
 
 
-class EstimateErrors:
+class EstimateErrors(dict[str, EstimateError]):
     """The errors of each estimator since the process started, for metrics only."""
 
-    __slots__ = ("by_estimator",)
-
-    def __init__(self) -> None:
-        self.by_estimator: dict[str, EstimateError] = {}
-
-    @property
-    def count(self) -> int:
-        return sum([error.count for error in self.by_estimator.values()])
-
     def note(self, estimator: str, estimated: int, actual: int) -> None:
-        error = self.by_estimator.get(estimator)
-        if error is None:
-            error = self.by_estimator[estimator] = EstimateError()
-        error.note(estimated, actual)
+        if estimator not in self:
+            self[estimator] = EstimateError()
+        self[estimator].note(estimated, actual)
 
     def lines(self) -> list[dict[str, object]]:
         """Return a summary for each estimator, sorted by name."""
@@ -144,7 +134,7 @@ class EstimateErrors:
                 "signed_tokens": error.signed_tokens,
                 "absolute_tokens": error.absolute_tokens,
             }
-            for name, error in sorted(self.by_estimator.items())
+            for name, error in sorted(self.items())
             if error.count
         ]
 

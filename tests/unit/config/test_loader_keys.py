@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from breakloop.config.loader import provider_keys, read_references
+from breakloop.config.loader import alert_secrets, provider_keys
 from breakloop.config.settings import Settings
 from breakloop.errors import SettingsError
 
@@ -61,8 +61,13 @@ def test_a_file_that_holds_no_key(tmp_path: Path) -> None:
         assert str(raised.value) == f"upstream_keys: x: {path} {said}"
 
 
-def test_other_secrets_are_named_by_their_reference(tmp_path: Path) -> None:
+def test_other_secrets_are_named_by_their_reference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each is read once; what is wrong is said with the name of its setting (Y-1, G-4)."""
+    monkeypatch.setattr("breakloop.config.loader.secret_references", iter)
+
+    def read_references(named: list[tuple[str, str]], env: dict[str, str]) -> dict[str, str]:
+        return alert_secrets(Settings.model_construct(alert_targets=named), env)
+
     file = tmp_path / "secret"
     file.write_text(f"{CANARY} x\n")
     assert read_references([("a.b", f"file:{file}"), ("c", "env:X")], {"X": "y"}) == {

@@ -38,7 +38,7 @@ def test_what_was_used() -> None:
     used = made.used(asked, Answer(200, usage=Usage(900, 100)), 1000)
     assert used is not None
     assert (used.tokens, used.microusd) == (1000, 900 * 2 + 100 * 8)
-    assert made.errors.count == 1
+    assert [error.count for error in made.errors.values()] == [1]
 
 
 def test_unknown_models_are_told_once() -> None:

@@ -128,10 +128,10 @@ def test_memory_is_bounded() -> None:
 def test_errors_of_each_estimator() -> None:
     """Apart from each other, and as lines to be told; one that says nothing is none (L-3)."""
     errors = EstimateErrors()
-    assert (errors.count, errors.lines()) == (0, [])
+    assert (len(errors), errors.lines()) == (0, [])
     for name, estimated in [("tokenizer", 100), ("simple_word", 80), ("simple_word", 130), ("header_hint", -1)]:
         errors.note(name, estimated, 100)
-    assert errors.count == 3
+    assert sum(error.count for error in errors.values()) == 3
     first, second = errors.lines()
     assert first == {
         "estimator": "simple_word", "count": 2, "mean_ratio": 1.05, "signed_tokens": 10, "absolute_tokens": 50,
