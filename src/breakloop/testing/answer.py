@@ -1,6 +1,6 @@
 """Scripted responses as data: their content, how they are sent, and which request gets which.
 
-Providers render an `Answer` in their dialect; `sending` puts it on the wire. A `Gate` releases a stream chunk by
+Providers render an `Answer` in their dialect; `connection` puts it on the wire. A `Gate` releases a stream chunk by
 chunk.
 """
 

@@ -15,11 +15,10 @@ from typing import Any, Final, Self, TypeVar
 
 from breakloop.clock import Clock, SystemClock
 from breakloop.testing.answer import Answer, Gate, News, Respond, Script, When
+from breakloop.testing.connection import StandInConnection, Step, raw_steps, steps
 from breakloop.testing.http import SeenRequest
 from breakloop.testing.mcp import McpServer, Tool, is_housekeeping
 from breakloop.testing.providers import render
-from breakloop.testing.sending import Step, raw_steps, steps
-from breakloop.testing.server import StandInConnection
 
 T = TypeVar("T")
 

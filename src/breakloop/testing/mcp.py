@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from breakloop.testing.answer import Answer
+from breakloop.testing.connection import Rendered
 from breakloop.testing.http import SeenRequest
 from breakloop.testing.providers.base import EVENTS, dump, event
-from breakloop.testing.sending import Rendered
 
 Json = dict[str, Any]
 Tool = Callable[[Json], str]

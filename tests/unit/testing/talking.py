@@ -18,9 +18,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from breakloop.testing.answer import Answer, Manner
+from breakloop.testing.connection import Leave, Rendered, Step
 from breakloop.testing.http import SeenRequest
 from breakloop.testing.providers.base import ProviderRequest
-from breakloop.testing.sending import Leave, Rendered, Step
 
 CHAT = "/v1/chat/completions"
 DATE = "Fri, 15 Jan 2027 08:00:00 GMT"

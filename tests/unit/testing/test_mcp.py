@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from breakloop.testing.answer import Answer, fail, say, tool_failed
+from breakloop.testing.connection import Rendered
 from breakloop.testing.factories import mcp_call
 from breakloop.testing.http import SeenRequest
 from breakloop.testing.mcp import MODERN, VERSIONS, McpServer, is_housekeeping
-from breakloop.testing.sending import Rendered
 from tests.unit.testing.talking import events, seen, whole
 
 

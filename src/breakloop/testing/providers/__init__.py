@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import Final
 
 from breakloop.testing.answer import DEFAULT_TEXT, Answer, Failure, filler, say
+from breakloop.testing.connection import Rendered
 from breakloop.testing.http import SeenRequest
 from breakloop.testing.providers.anthropic import ANTHROPIC
 from breakloop.testing.providers.base import Provider, ProviderRequest, dump, echo
 from breakloop.testing.providers.gemini import GEMINI
 from breakloop.testing.providers.openai import OPENAI
-from breakloop.testing.sending import Rendered
 
 PROVIDERS: tuple[Provider, ...] = (OPENAI, ANTHROPIC, GEMINI)  # unknown paths get errors and models of the first
 _COUNTS_BYTES: Final = 32  # token counts may grow by this much with the text

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from breakloop.testing.answer import Failure
+from breakloop.testing.connection import Rendered
 from breakloop.testing.providers.base import (
     MODELS,
     MODELS_CREATED,
@@ -19,7 +20,6 @@ from breakloop.testing.providers.base import (
     halves,
     parsed_arguments,
 )
-from breakloop.testing.sending import Rendered
 
 _FINISH: Final = {"stop": "end_turn", "length": "max_tokens", "tools": "tool_use", "filter": "refusal"}
 _KINDS: Final = {

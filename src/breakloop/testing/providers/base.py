@@ -13,8 +13,8 @@ from typing import Any, Final, TypeVar
 
 from breakloop.model.call import CHARS_A_TOKEN, Usage
 from breakloop.testing.answer import Answer, Failure, ToolUse
+from breakloop.testing.connection import Rendered
 from breakloop.testing.http import SeenRequest
-from breakloop.testing.sending import Rendered
 
 EVENTS: Final = "text/event-stream; charset=utf-8"
 

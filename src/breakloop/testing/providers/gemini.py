@@ -10,6 +10,7 @@ from typing import Final
 from urllib.parse import parse_qs
 
 from breakloop.testing.answer import Failure
+from breakloop.testing.connection import Rendered
 from breakloop.testing.providers.base import (
     EVENTS,
     MODELS,
@@ -20,7 +21,6 @@ from breakloop.testing.providers.base import (
     fail_at,
     parsed_arguments,
 )
-from breakloop.testing.sending import Rendered
 
 JSON: Final = "application/json; charset=UTF-8"
 STREAM: Final = ":streamGenerateContent"

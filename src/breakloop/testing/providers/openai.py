@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from breakloop.model.call import Usage
 from breakloop.testing.answer import Failure
+from breakloop.testing.connection import Rendered
 from breakloop.testing.providers.base import (
     MODELS,
     MODELS_CREATED,
@@ -21,7 +22,6 @@ from breakloop.testing.providers.base import (
     event,
     halves,
 )
-from breakloop.testing.sending import Rendered
 
 DONE: Final = b"data: [DONE]\n\n"
 _FINISH: Final = {"tools": "tool_calls", "filter": "content_filter"}

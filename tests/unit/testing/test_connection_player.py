@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from breakloop.testing.answer import Gate
+from breakloop.testing.connection import HoldOpen, Leave, Pause, Player, Step
 from breakloop.testing.http import SeenRequest
-from breakloop.testing.sending import HoldOpen, Leave, Pause, Player, Step
 from tests.unit.testing.talking import seen
 
 

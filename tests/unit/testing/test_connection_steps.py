@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from breakloop.testing.answer import Answer, Gate, Manner
+from breakloop.testing.connection import HoldOpen, Leave, Pause, Rendered, Step, raw_steps, steps
 from breakloop.testing.http import SeenRequest
-from breakloop.testing.sending import HoldOpen, Leave, Pause, Rendered, Step, raw_steps, steps
 from tests.unit.testing.talking import DATE, PLAIN, carried_out, read_with_h11, seen, written
 
 WHOLE = Rendered([b'{"a":1}'])
