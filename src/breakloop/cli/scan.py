@@ -43,6 +43,10 @@ _LISTED: Final = 20
 _DRAWN: Final = 8
 _TOLD: Final = 3  # loops of one session
 _PROBLEMS: Final = 5
+_ADVICE: Final = """Stop the next one while it happens:
+  make serve            # or: breakloop serve
+  export ANTHROPIC_BASE_URL=http://127.0.0.1:8787
+  export OPENAI_BASE_URL=http://127.0.0.1:8787/v1"""
 _ID_MAX: Final = 44
 _MARKS: Final = {
     NEW: "\N{MIDDLE DOT}",
@@ -165,10 +169,7 @@ def _next(found: Summary) -> None:
     click.echo()
     if found.noticed:
         click.echo(f"{plural(found.noticed, 'other session')} had a notice and no block (--html draws them)\n")
-    click.echo("Stop the next one while it happens:")
-    click.echo("  make serve            # or: breakloop serve")
-    click.echo("  export ANTHROPIC_BASE_URL=http://127.0.0.1:8787")
-    click.echo("  export OPENAI_BASE_URL=http://127.0.0.1:8787/v1")
+    click.echo(_ADVICE)
 
 
 def _passed_over(files: TranscriptFiles) -> None:

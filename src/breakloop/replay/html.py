@@ -40,8 +40,6 @@ _LEVELS: Final = {AGAIN: "the same call as before", NOTICE: "noticed", BLOCK: "b
 
 @dataclass(frozen=True, slots=True)
 class Heading:
-    """The heading of the report."""
-
     title: str
     sessions: int
     turns: int

@@ -65,7 +65,6 @@ def score(outcomes: Iterable[SessionOutcome]) -> DetectionScore:
 
 
 def long_ones(outcomes: Iterable[SessionOutcome]) -> list[SessionOutcome]:
-    """Return the sessions with at least `LONG_TURNS` turns."""
     return [one for one in outcomes if one.turns >= LONG_TURNS]
 
 

@@ -81,32 +81,26 @@ class SessionOutcome:
         self.shadowed += bool(verdict.shadow)
         if verdict.allowed:
             if verdict.warning:
-                self._noticed(verdict)
+                self.notices += 1
+                if self.first_notice is None:
+                    self.first_notice = self.turns
+                    self._describe(verdict)
             return
         self.saved_tokens += cost.tokens
         self.saved_estimated |= cost.estimated
         if cost.money is not None:
             self.saved_usd = (self.saved_usd or 0.0) + cost.money
         if verdict.reason == LOOP:
-            self._blocked(verdict)
+            self.blocks += 1
+            if self.first_block is None:
+                self._describe(verdict)
+                self.first_block = self.turns
         else:
             self.denied[verdict.reason] = self.denied.get(verdict.reason, 0) + 1
 
-    def _noticed(self, verdict: Verdict) -> None:
-        self.notices += 1
-        if self.first_notice is None:
-            self.first_notice = self.turns
-            if self.first_block is None:
-                self._seen(verdict)
-
-    def _blocked(self, verdict: Verdict) -> None:
-        self.blocks += 1
-        if self.first_block is None:
-            self.first_block = self.turns
-            self._seen(verdict)
-
-    def _seen(self, verdict: Verdict) -> None:
-        if verdict.loop is not None:
+    def _describe(self, verdict: Verdict) -> None:
+        """Take kind and evidence; those of the first block stay."""
+        if verdict.loop is not None and self.first_block is None:
             self.kind, self.evidence = verdict.loop.kind, verdict.loop.evidence
 
 

@@ -95,7 +95,6 @@ class Conversations:
         return self._head + b",".join(messages) + b"]}"
 
     def answered(self, thread: str, answer: Answer) -> None:
-        """Append the response to the thread."""
         message: dict[str, Any] = {"role": "assistant", "content": answer.text}
         if answer.calls:
             ids = [self._id() for _ in answer.calls]

@@ -86,7 +86,6 @@ class Timeline:
 
     @property
     def span(self) -> tuple[int, int]:
-        """Return the first and the last turn of its loops."""
         return min(loop.first for loop in self.stopped), max(loop.last for loop in self.stopped)
 
     @property

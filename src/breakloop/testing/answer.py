@@ -178,7 +178,6 @@ class Answer:
     # -- content
 
     def with_tool(self, name: str, arguments: Mapping[str, Any] | str | None = None, *, tool_id: str = "") -> Answer:
-        """Add a tool call."""
         return replace(self, tools=(*self.tools, ToolUse(name, {} if arguments is None else arguments, tool_id)))
 
     def with_usage(self, input_tokens: int, output_tokens: int, *, cached: int = 0, reasoning: int = 0) -> Answer:

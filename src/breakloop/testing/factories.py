@@ -33,7 +33,6 @@ def chat_request(*messages: Json | str, model: str = MODEL, **more: Any) -> Json
 
 
 def messages_request(*messages: Json | str, model: str = MODEL, max_tokens: int = 1024, **more: Any) -> Json:
-    """Return an Anthropic Messages body."""
     listed = [_message(message) for message in messages or ("Hello.",)]
     return {"model": model, "max_tokens": max_tokens, "messages": listed, **more}
 
@@ -55,7 +54,6 @@ def gemini_request(*contents: Json | str, **more: Any) -> Json:
 
 
 def mcp_call(name: str = "echo", arguments: Mapping[str, Any] | None = None, *, call_id: int | str = 1) -> Json:
-    """Return the body of an MCP tool call."""
     params = {"name": name, "arguments": dict(arguments or {})}
     return {"jsonrpc": "2.0", "id": call_id, "method": "tools/call", "params": params}
 
@@ -181,7 +179,6 @@ class Conversation:
         text: str = "",
         failed: bool = False,
     ) -> Self:
-        """Add a tool call and its result."""
         return self._add(Turn("assistant", text, name, dict(arguments or {}), result, failed))
 
     def work(self, steps: int = 1) -> Self:

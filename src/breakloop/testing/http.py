@@ -67,7 +67,6 @@ class SeenRequest:
         return hashlib.sha256(self._body).hexdigest()
 
     def header(self, name: str) -> str | None:
-        """Return the first value of a header."""
         values = self.header_all(name)
         return values[0] if values else None
 

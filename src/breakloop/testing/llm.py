@@ -116,7 +116,6 @@ class StandInLLM(Script):
     # -- responses, beside `next`, `left` and `respond` of a script
 
     def script(self, answers: Iterable[Answer], *, when: When | None = None) -> None:
-        """Queue a list of responses."""
         self.next(*answers, when=when)
 
     def stepped(self, answer: Answer, *, when: When | None = None) -> Gate:
@@ -206,7 +205,6 @@ class StandInLLM(Script):
         return found
 
     async def wait_until_idle(self, *, timeout_s: float = 5.0) -> None:
-        """Wait until no connection is open."""
         await self._news.until(lambda: not self._live, timeout_s)
 
     # -- called by connections
@@ -317,7 +315,6 @@ class ThreadedLLM:
         return ThreadedGate(self.llm.stepped(answer, when=when), self._thread)
 
     def wait_until(self, condition: Callable[[], bool], *, timeout_s: float = 5.0) -> None:
-        """Wait until the condition holds."""
         self._thread.run(self.llm.wait_until(condition, timeout_s=timeout_s))
 
     def wait_for_requests(self, count: int = 1, *, timeout_s: float = 5.0) -> SeenRequest:

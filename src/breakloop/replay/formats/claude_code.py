@@ -130,7 +130,6 @@ class _Thread:
         self._usage: dict[str, int] = {}
 
     def goes_on(self, record: Mapping[str, Any], message: Mapping[str, Any]) -> bool:
-        """Return whether a line belongs to the current response."""
         if not self._open or not self._id or message.get("id") != self._id:
             return False
         request = text(record.get("requestId"))

@@ -28,7 +28,6 @@ def dump(content: object) -> bytes:
 
 
 def event(content: object, name: str = "") -> bytes:
-    """Return a server-sent event."""
     lead = b"event: %b\n" % name.encode() if name else b""
     return lead + b"data: " + dump(content) + b"\n\n"
 
@@ -58,7 +57,6 @@ class ProviderRequest:
 
     @property
     def model(self) -> str:
-        """The requested model."""
         model = self.fields.get("model")
         return model if isinstance(model, str) and model else "stand-in"
 
