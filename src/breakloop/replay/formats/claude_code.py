@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from breakloop.dialects.content import arguments, clean, text
-from breakloop.model.call import Answer, ToolCall, Usage
+from breakloop.dialects import anthropic
+from breakloop.dialects.content import clean, text
+from breakloop.model.call import Answer
 from breakloop.replay.formats.base import ANTHROPIC, Dialogue, FormatReader, count, seconds
+from breakloop.replay.formats.requests import answer_of
 from breakloop.replay.sessions import RecordedSession, SessionSlice
 
 _AGENT: Final = "claude-code"
@@ -172,25 +174,15 @@ class _Thread:
             return None
         self._open = False
         blocks, model = self._blocks, self._model
-        calls = [block for block in blocks if text(block.get("type")).endswith("tool_use")]
-        said = [text(block.get("text")) for block in blocks if block.get("type") == "text"]
-        made = tuple([ToolCall(text(one.get("name")), arguments(one.get("input"))) for one in calls])
         failed = not self._id and not blocks  # an API error: there is no response
-        status = 500 if failed else 200
-        answer = Answer(status, "\n".join(said), made, self._used(), model, self._id, self._finish, complete=not failed)
-        first = text(calls[0].get("id")) if calls else ""
+        used = self._usage if any(self._usage.values()) else None
+        message = {"id": self._id, "model": model, "stop_reason": self._finish, "content": blocks, "usage": used}
+        answer = Answer(500) if failed else answer_of(anthropic.NAME, message)
+        first = next((text(block.get("id")) for block in blocks if text(block.get("type")).endswith("tool_use")), "")
         item = [] if failed else [{"role": "assistant", "content": blocks}]
         turn = self.dialogue.answered(item, answer, model, f"{self._id} {first}" if self._id else "")
         session = f"{self._session}/{self.name}" if self.name else self._session
         return session, model, turn
-
-    def _used(self) -> Usage | None:
-        used = self._usage
-        if not any(used.values()):
-            return None
-        cached, written = used.get("cache_read_input_tokens", 0), used.get("cache_creation_input_tokens", 0)
-        asked = used.get("input_tokens", 0) + cached + written
-        return Usage(asked, used.get("output_tokens", 0), cached, written)
 
 
 def _same(known: Mapping[str, Any], block: Mapping[str, Any]) -> bool:
