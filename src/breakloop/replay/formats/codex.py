@@ -11,9 +11,11 @@ from collections.abc import Iterator, Mapping
 from hashlib import blake2b
 from typing import Any, Final
 
-from breakloop.dialects.content import arguments, clean, content, json_text, text
-from breakloop.model.call import Answer, ToolCall, Usage
+from breakloop.dialects import registry
+from breakloop.dialects.content import clean, json_text, text
+from breakloop.model.call import Usage
 from breakloop.replay.formats.base import RESPONSES, Dialogue, FormatReader, count, mapping, seconds
+from breakloop.replay.formats.requests import answer_of
 from breakloop.replay.sessions import RecordedSession, RecordedTurn, SessionSlice
 
 _TYPES: Final = frozenset(("session_meta", "response_item", "event_msg", "turn_context", "compacted"))
@@ -123,16 +125,9 @@ class CodexReader(FormatReader):
     def _turn(self) -> RecordedTurn:
         items, self._answer = self._answer, []
         usage, self._usage = self._usage, None
-        said = [content(item.get("content")) for item in items if item.get("role") == "assistant"]
-        calls = tuple([_call(item) for item in items if item.get("role") != "assistant"])
-        answer = Answer(200, "\n".join(said), calls, usage, self._model, complete=True)
+        response = {"model": self._model, "output": items}
+        answer = answer_of(registry.of_path(RESPONSES.path), response)._replace(usage=usage)
         return self._dialogue.answered(items, answer, self._model, self._key)
-
-
-def _call(item: Mapping[str, Any]) -> ToolCall:
-    name = text(item.get("name")) or text(item.get("type")).removesuffix("_call")
-    given = next((item[field] for field in _ARGUMENTS if item.get(field) is not None), "")
-    return ToolCall(name, arguments(given))
 
 
 def _usage(said: Mapping[str, Any]) -> Usage | None:
