@@ -55,7 +55,6 @@ _RETRY_S: Final = 1  # a reused connection that fails later than this after the 
 _REJECTED: Final = frozenset((400, 422))
 _MODELS_MAX: Final = 1000
 _MODEL_CHARS: Final = 100
-_STREAM: Final = b"text/event-stream"
 _NOT_ENCODED: Final = frozenset((b"", b"identity"))
 # How content ends between two events, and the line break with which the final events continue.
 _BETWEEN_EVENTS: Final = {b"\n\n": b"\n", b"\n\r\n": b"\r\n", b"\r\r": b"\r"}
@@ -123,9 +122,9 @@ class UsageInjection:
             if head.status < 400:
                 self._injector.reject(self._call)
             return head
-        kind = head.headers.get("content-type", b"").partition(b";")[0].strip().lower()
+        is_stream = form_of(head.headers.get("content-type", b""), streamed=True) == STREAM
         encoded = head.headers.get("content-encoding", b"").lower() not in _NOT_ENCODED
-        if head.status >= 400 or kind not in (_STREAM, b"") or encoded:
+        if head.status >= 400 or not is_stream or encoded:
             return head
         self._strip = UsageStrip()
         return msgspec.structs.replace(head, length=BODY_UNTIL_CLOSE)
