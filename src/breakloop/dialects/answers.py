@@ -736,8 +736,6 @@ class WholeAnswerReader:
 AnswerReader = StreamReader | WholeAnswerReader
 
 
-def reader_for(builder: AnswerBuilder, form: Form, max_bytes: int = BODY_MAX_BYTES) -> AnswerReader:
+def reader_for(builder: AnswerBuilder, form: Form) -> AnswerReader:
     """Return the reader of an answer in this form."""
-    if form == STREAM:
-        return StreamReader(builder, min(max_bytes, EVENT_MAX_BYTES))
-    return WholeAnswerReader(builder, max_bytes)
+    return StreamReader(builder) if form == STREAM else WholeAnswerReader(builder)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from breakloop.dialects import denial
-from breakloop.dialects.answers import BODY_MAX_BYTES, AnswerReader, form_of, reader_for
+from breakloop.dialects.answers import AnswerReader, form_of, reader_for
 from breakloop.dialects.anthropic import Anthropic
 from breakloop.dialects.base import Dialect, ParsedBody
 from breakloop.dialects.gemini import Gemini
@@ -97,12 +97,10 @@ def of_path(path: str) -> str:
     return "" if dialect is None else dialect.name
 
 
-def reader(
-    dialect: str, content_type: bytes, *, streamed: bool = False, max_bytes: int = BODY_MAX_BYTES
-) -> AnswerReader | None:
+def reader(dialect: str, content_type: bytes, *, streamed: bool = False) -> AnswerReader | None:
     """Return a reader of an answer; None if there is nothing to read. `streamed` is explained at `answers.form_of`."""
     found, form = DIALECTS.get(dialect), form_of(content_type, streamed=streamed)
-    return None if found is None or form is None else reader_for(found.answer_builder(), form, max_bytes)
+    return None if found is None or form is None else reader_for(found.answer_builder(), form)
 
 
 def denial_for(verdict: Verdict, call: Call, dialect: str) -> tuple[int, bytes]:

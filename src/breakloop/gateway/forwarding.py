@@ -155,6 +155,7 @@ _HOP_BY_HOP: Final = frozenset((
     "proxy-authorization", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade",
 ))  # fmt: skip
 _REPLACED_BY_VIA: Final = frozenset(("x-forwarded-for", "x-forwarded-host", "x-forwarded-proto"))
+_ACCEPT_ENCODING: Final = frozenset(("accept-encoding",))
 _ABOUT_ENCODED_BODY: Final = frozenset(("content-digest", "content-encoding", "content-md5", "digest", "repr-digest"))
 # A Connection line cannot remove these: the decision used them, or the request would change its meaning.
 _PROTECTED: Final = CREDENTIALS | {"cookie", "forwarded", "idempotency-key", "range", "user-agent", "via"}
@@ -280,12 +281,11 @@ def _lines(request: Request, *, decoded: bool, identity: bool) -> list[bytes]:
     """Return the client's lines without those that are dropped for any upstream."""
     headers = request.headers
     lines = request.raw.split(b"\r\n")[1:-2]
-    if decoded:
-        lines = [line for line in lines if _name(line) not in _ABOUT_ENCODED_BODY]
+    if decoded or identity:
+        dropped = (_ABOUT_ENCODED_BODY if decoded else frozenset()) | (_ACCEPT_ENCODING if identity else frozenset())
+        lines = [line for line in lines if _name(line) not in dropped]
     if "connection" in headers and (headers["connection"] not in _USUAL_CONNECTIONS or request.repeated):
         lines = _without_named(lines, request)
-    if identity:
-        lines = [line for line in lines if _name(line) != "accept-encoding"]
     return lines
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from breakloop.dialects import registry
 from breakloop.dialects.answers import StreamReader, WholeAnswerReader
 from breakloop.dialects.registry import reader
 from breakloop.model.call import Answer, Usage
@@ -78,8 +79,7 @@ def test_what_is_seen_of_nothing(dialect: str) -> None:
 def test_large_bodies() -> None:
     """What is too large is not kept; the count of tokens near its end is read all the same (Y-2)."""
     for pieces in (1, 2, 100):
-        found = reader("openai_chat", JSON, max_bytes=100_000)
-        assert isinstance(found, WholeAnswerReader)
+        found = WholeAnswerReader(registry.DIALECTS["openai_chat"].answer_builder(), 100_000)
         said = {"choices": [{"message": {"content": 'say "usage": {} ' * 20_000}}], "usage": COUNT, "service_tier": "x"}
         body = dump(said)
         size = len(body) // pieces + 1
@@ -95,24 +95,21 @@ def test_large_bodies() -> None:
 )
 def test_large_bodies_without_a_count(end: bytes) -> None:
     """Broken ones too (Y-2)."""
-    found = reader("openai_chat", JSON, max_bytes=100)
-    assert found is not None
+    found = WholeAnswerReader(registry.DIALECTS["openai_chat"].answer_builder(), 100)
     found.feed(b"x" * 200 + end)
     assert found.answer(200, complete=True) == Answer(200, complete=True)
 
 
 def test_large_arrays_of_gemini() -> None:
     """The count has another name there (Y-2)."""
-    found = reader("gemini", JSON, max_bytes=100)
-    assert found is not None
+    found = WholeAnswerReader(registry.DIALECTS["gemini"].answer_builder(), 100)
     found.feed(b'[{"text": "' + b"x" * 200 + b'"},{"usageMetadata": {"promptTokenCount": 3}, "modelVersion": "m"}]')
     assert found.answer(200, complete=True).usage == Usage(3)
 
 
 def test_large_events() -> None:
     """Passed over and counted, and the next are read (Y-2)."""
-    found = reader("openai_chat", SSE, max_bytes=1000)
-    assert found is not None
+    found = StreamReader(registry.DIALECTS["openai_chat"].answer_builder(), 1000)
     found.feed(events(chunk(delta(content="one")), chunk(delta(content="x" * 2000)), chunk(delta(content=" two"))))
     assert (found.answer(200, complete=True).text, found.unreadable) == ("one two", 1)
 
