@@ -19,8 +19,6 @@ from breakloop.errors import SettingsError
 class DataDir:
     """A directory that may be unusable: `path` is then None, and `warnings` has the reasons."""
 
-    __slots__ = ("path", "secret_from", "warnings")
-
     def __init__(self, path: Path) -> None:
         self.warnings: list[str] = []
         self.path: Path | None = path

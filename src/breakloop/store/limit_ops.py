@@ -131,6 +131,7 @@ class BucketSpec:
 
 
 @final
+@dataclass(slots=True, eq=False)
 class TakeTokens(_LimiterOp[float]):
     """Take `cost` tokens if every limit of the commit allows it.
 
@@ -138,30 +139,18 @@ class TakeTokens(_LimiterOp[float]):
     amount.
     """
 
-    __slots__ = ("cost", "limiter", "spec")
-
     number = 2
     result_type = float
-    limiter: ChargeLimiter[TakeTokens, float]
     lua = "take_tokens"
     # (expires, tokens, last); expires when it is full again
     tables = (TableSpec("buckets", tuple[float, float, float]),)
 
-    def __init__(
-        self,
-        spec: BucketSpec,
-        key: str,
-        cost: float,
-        limiter: ChargeLimiter[TakeTokens, float],
-        rule: RuleRef,
-        group: int = ENFORCED,
-    ) -> None:
-        self.spec = spec
-        self.key = key
-        self.cost = cost
-        self.limiter = limiter
-        self.rule = rule
-        self.group = group
+    spec: BucketSpec
+    key: str
+    cost: float
+    limiter: ChargeLimiter[TakeTokens, float]
+    rule: RuleRef
+    group: int = ENFORCED
 
     def check(self, tables: Tables, now: float, results: list[Result], changes: list[Change]) -> bool:
         spec, buckets = self.spec, tables["buckets"]
@@ -237,6 +226,7 @@ class BudgetSpec:
 
 
 @final
+@dataclass(slots=True, eq=False)
 class ChargeBudget(_LimiterOp[int]):
     """Charge `cost` to an account whose period ends at `ends`, if every limit of the commit allows it.
 
@@ -245,31 +235,18 @@ class ChargeBudget(_LimiterOp[int]):
     its account to `ends`; after that time, a charge with a later end starts from zero.
     """
 
-    __slots__ = ("cost", "ends", "limiter", "spec")
-
     number = 3
     result_type = int
-    limiter: BudgetLimiter
     lua = "charge_budget"
     tables = (TableSpec("accounts", tuple[float, int]),)  # (expires, used); expires after its period has ended
 
-    def __init__(
-        self,
-        spec: BudgetSpec,
-        key: str,
-        cost: int,
-        ends: float,
-        limiter: BudgetLimiter,
-        rule: RuleRef,
-        group: int = ENFORCED,
-    ) -> None:
-        self.spec = spec
-        self.key = key
-        self.cost = cost
-        self.ends = ends
-        self.limiter = limiter
-        self.rule = rule
-        self.group = group
+    spec: BudgetSpec
+    key: str
+    cost: int
+    ends: float
+    limiter: BudgetLimiter
+    rule: RuleRef
+    group: int = ENFORCED
 
     def check(self, tables: Tables, now: float, results: list[Result], changes: list[Change]) -> bool:
         accounts, ends, used = tables["accounts"], self.ends, self.cost
@@ -320,6 +297,7 @@ _BREAKER_ENTRY: Final = tuple[float, float, float, float, float]
 
 
 @final
+@dataclass(slots=True, eq=False)
 class CheckBreaker(_LimiterOp[BreakerResult]):
     """Count `amount` into the rate of a key. A rate that reaches the threshold opens the breaker; an open breaker
     denies.
@@ -333,30 +311,18 @@ class CheckBreaker(_LimiterOp[BreakerResult]):
     closes, otherwise it opens again. So there is never more than one probe, and none has to be waited for.
     """
 
-    __slots__ = ("amount", "limiter", "spec")
-
     number = 4
     result_type = BreakerResult
-    limiter: BreakerLimiter
     lua = "check_breaker"
     # Two tables, so that counting any number of invented keys cannot evict an open breaker.
     tables = (TableSpec("rates", _BREAKER_ENTRY), TableSpec("open", _BREAKER_ENTRY, share=10))
 
-    def __init__(
-        self,
-        spec: BreakerSpec,
-        key: str,
-        amount: float,
-        limiter: BreakerLimiter,
-        rule: RuleRef,
-        group: int = ENFORCED,
-    ) -> None:
-        self.spec = spec
-        self.key = key
-        self.amount = amount
-        self.limiter = limiter
-        self.rule = rule
-        self.group = group
+    spec: BreakerSpec
+    key: str
+    amount: float
+    limiter: BreakerLimiter
+    rule: RuleRef
+    group: int = ENFORCED
 
     def check(self, tables: Tables, now: float, results: list[Result], changes: list[Change]) -> bool:  # noqa: ARG002
         """Count and write at once: the count stays even if the request is denied."""

@@ -234,6 +234,7 @@ class FingerprintCount(NamedTuple):
 
 
 @final
+@dataclass(slots=True, eq=False)
 class Settle:
     """Report the end of a counted request: its flight ends, and if it failed its count is taken back.
 
@@ -241,13 +242,10 @@ class Settle:
     `FingerprintCount`.
     """
 
-    __slots__ = ("at", "flight", "key", "spec")
-
-    def __init__(self, spec: FingerprintSpec, key: str, at: float, flight: int = 0) -> None:
-        self.spec = spec
-        self.key = key
-        self.at = at
-        self.flight = flight
+    spec: FingerprintSpec
+    key: str
+    at: float
+    flight: int = 0
 
 
 Tables = Mapping[str, "ExpiringTable"]  # the state of limiters in memory, by the names of their tables
@@ -337,6 +335,7 @@ class AdjustableSpec(Protocol):
 
 
 @final
+@dataclass(slots=True, eq=False)
 class AdjustCharge:
     """Correct a charge to the actual usage: `amount` is the difference, negative for a refund.
 
@@ -345,23 +344,18 @@ class AdjustCharge:
     created.
     """
 
-    __slots__ = ("amount", "key", "spec")
-
-    def __init__(self, spec: AdjustableSpec, key: str, amount: float) -> None:
-        self.spec = spec
-        self.key = key
-        self.amount = amount
+    spec: AdjustableSpec
+    key: str
+    amount: float
 
 
 @final
+@dataclass(slots=True, eq=False)
 class Observation:
     """Record a loop that is only reported. It denies nothing and keeps its position among the operations."""
 
-    __slots__ = ("group", "owner")
-
-    def __init__(self, owner: ObservedLoop, group: int = ENFORCED) -> None:
-        self.owner = owner
-        self.group = group
+    owner: ObservedLoop
+    group: int = ENFORCED
 
     def check(self, _tables: Tables, _now: float, results: list[Result], _changes: list[Change]) -> bool:
         results.append(None)
@@ -369,14 +363,12 @@ class Observation:
 
 
 @final
+@dataclass(slots=True, eq=False)
 class Deny:
     """Deny without reading any state (for example, a missing descriptor), in its position among the operations."""
 
-    __slots__ = ("group", "owner")
-
-    def __init__(self, owner: DenialSource, group: int = ENFORCED) -> None:
-        self.owner = owner
-        self.group = group
+    owner: DenialSource
+    group: int = ENFORCED
 
     def check(self, _tables: Tables, _now: float, results: list[Result], _changes: list[Change]) -> bool:
         results.append(None)

@@ -84,8 +84,6 @@ def read(text: str | bytes) -> Order | None:
 class OrderSet:
     """The newest form of every record, including ended ones until they are stale."""
 
-    __slots__ = ("_kinds",)
-
     def __init__(self) -> None:
         self._kinds: dict[str, dict[str, Order]] = {}
 
@@ -147,19 +145,6 @@ class FileOrderStore:
     """Orders in a file, or without a directory in memory only. No method raises: failures are reported, and `tick`
     retries.
     """
-
-    __slots__ = (
-        "_due",
-        "_file",
-        "_loaded",
-        "_made",
-        "_purge_at",
-        "_report",
-        "_skip",
-        "_skipped",
-        "ledger",
-        "on_change",
-    )
 
     def __init__(self, folder: Path | None, report: Report) -> None:
         self.ledger = OrderSet()

@@ -43,8 +43,6 @@ from breakloop.store.sqlite import SqliteTrouble
 class SnapshotLock:
     """A lock on a separate file, which is never deleted."""
 
-    __slots__ = ("_descriptor", "path")
-
     def __init__(self, path: Path) -> None:
         self.path = path
         self._descriptor = -1

@@ -99,8 +99,6 @@ def at_once(table: str) -> int:
 class EntryPacker:
     """Collects entries into segments."""
 
-    __slots__ = ("_entries", "_expires", "_pieces", "_size", "_size_max", "_versions", "parts")
-
     def __init__(self, size_max: int = PART_BYTES) -> None:
         self.parts: list[Segment] = []
         self._size_max = size_max
@@ -204,8 +202,6 @@ class SegmentRow(NamedTuple):
 
 class SegmentIndex:
     """All rows, oldest first."""
-
-    __slots__ = ("_after", "_base_bytes", "_base_rows", "_until", "all")
 
     def __init__(self, rows: list[SegmentRow] | None = None, *, tidy: bool = False) -> None:
         self.all = rows or []
@@ -439,8 +435,6 @@ async def tidied(
 
 class SegmentCompactor:
     """Takes batches one by one. Its output never has more rows than its input."""
-
-    __slots__ = ("_now", "_old", "_packer", "_seen", "_some", "_tables")
 
     def __init__(self, old: Sequence[SegmentRow], tables: dict[str, ExpiringTable], now: float) -> None:
         self._old = old

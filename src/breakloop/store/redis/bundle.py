@@ -75,8 +75,6 @@ _TIMEOUT_S: Final = 2.0  # to connect, and between two reads of a response
 class RedisBundle:
     """One bundle in one Redis. Used by one thread at a time; reconnects after every failure."""
 
-    __slots__ = ("_client", "_redis", "_script", "_url", "name")
-
     def __init__(self, url: RedisUrl) -> None:
         self._redis = _package()
         tls_context(url)  # reports unusable certificate files immediately

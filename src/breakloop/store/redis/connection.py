@@ -339,8 +339,6 @@ class StaticAddress:
 class ReconnectBackoff:
     """The delays between attempts to reconnect. `jitter` returns 0 to 1 and determines half of each delay."""
 
-    __slots__ = ("_jitter", "_tries")
-
     def __init__(self, jitter: Callable[[], float] | None = None) -> None:
         self._jitter = jitter or secrets.SystemRandom().random
         self._tries = 0
