@@ -32,7 +32,7 @@ from breakloop.policy.schema.loops import AnyLoop, ExactLoop, SimhashLoop, Steps
 from breakloop.policy.sources import to_push
 from breakloop.policy.watch import BundleSource
 from breakloop.store.data_dir import write_whole
-from breakloop.store.redis.bundle import PushDeniedError, PushedBundleStore
+from breakloop.store.redis.bundle import PushDeniedError, RedisBundle
 
 KEPT_MAX: Final = 100
 _FOLDER: Final = "bundles"
@@ -265,7 +265,7 @@ class BundleAdmin:
     guard: BuiltinLoopGuard  # configures the built-in protection
     policy: str = ""  # the setting
     signed: bool = False  # bundles have to be
-    shelf: Callable[[], PushedBundleStore] | None = None  # opens the Redis they are pushed to (with `policy: redis`)
+    shelf: Callable[[], RedisBundle] | None = None  # opens the Redis they are pushed to (with `policy: redis`)
     data_dir: Path | None = None
 
     @property

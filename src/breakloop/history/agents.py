@@ -30,6 +30,7 @@ from breakloop.model.events import LOOP_DETECTED, Activity, Event
 from breakloop.model.records import AgentRecord, Point, TotalsRecord
 
 Key = tuple[str, str]  # project, agent
+_USED: Final = ("requests", "denied", "failed", "input_tokens", "output_tokens", "cost_microusd")
 
 
 @dataclass(slots=True)
@@ -80,12 +81,8 @@ def summed(events: Iterable[Event], activity: Activity, now: float) -> SumsBatch
     batch = SumsBatch()
     for (project, caller, agent), use in activity.agents.items():
         sums = batch.of(project, agent)
-        sums.requests += use.requests
-        sums.denied += use.denied
-        sums.failed += use.failed
-        sums.input_tokens += use.input_tokens
-        sums.output_tokens += use.output_tokens
-        sums.cost_microusd += use.cost_microusd
+        for name in _USED:
+            setattr(sums, name, getattr(sums, name) + getattr(use, name))
         at = use.last_at or now
         if at >= sums.last_at:
             sums.last_at, sums.model = at, text(use.model) or sums.model

@@ -11,9 +11,9 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from heapq import merge
 from itertools import islice
-from typing import Any, Final
+from typing import Final
 
-from sqlalchemy import ColumnElement, Connection, Row, Select, func, insert, literal_column, select
+from sqlalchemy import ColumnElement, Connection, func, insert, literal_column, select
 
 from breakloop.history.schema import AUDIT, EVENTS, MOMENT_MAX, SHADOWS, adding, moment, text, to_json, whole
 from breakloop.model.events import Event
@@ -48,10 +48,8 @@ def find_events(connection: Connection, wanted: EventFilter) -> list[EventRecord
     most = min(max(wanted.most, 1), PAGE_MAX)
     onwards = wanted.after > 0
     within = _within(connection, wanted)
-    pages = [
-        connection.execute(_ordered(condition + within, most, onwards=onwards)).all()
-        for condition in _walks(connection, wanted)
-    ]
+    ordered = select(EVENTS).order_by(EVENTS.c.id.asc() if onwards else EVENTS.c.id.desc()).limit(most)
+    pages = [connection.execute(ordered.where(*condition, *within)).all() for condition in _walks(connection, wanted)]
     rows = merge(*pages, key=lambda row: row.id, reverse=not onwards)
     return [_record(row) for row in islice(rows, most)]
 
@@ -123,11 +121,6 @@ def _within(connection: Connection, wanted: EventFilter) -> list[ColumnElement[b
 def _plain(column: ColumnElement[str]) -> ColumnElement[str]:
     """Return an equivalent expression that no index can serve."""
     return column.concat(_EMPTY)
-
-
-def _ordered(conditions: Sequence[ColumnElement[bool]], most: int, *, onwards: bool) -> Select[Any]:
-    order = EVENTS.c.id.asc() if onwards else EVENTS.c.id.desc()
-    return select(EVENTS).where(*conditions).order_by(order).limit(most)
 
 
 def _record(row: Row[Any]) -> EventRecord:

@@ -340,14 +340,11 @@ def _chunks(names: Iterable[str]) -> Iterator[list[str]]:
 def _save(connection: Connection, cases: Sequence[OpenIncident]) -> None:
     if not cases:
         return
-    connection.execute(replacing(connection, INCIDENTS), [_row(case) for case in cases])
+    rows = [{name: getattr(case, name) for name in _COLUMNS} for case in cases]
+    connection.execute(replacing(connection, INCIDENTS), rows)
     pictured = [case for case in cases if case.steps is not None or case.score is not None]
     if pictured:
         connection.execute(replacing(connection, PICTURES), [_steps_row(connection, case) for case in pictured])
-
-
-def _row(case: OpenIncident) -> dict[str, Any]:
-    return {name: getattr(case, name) for name in _COLUMNS}
 
 
 def _steps_row(connection: Connection, case: OpenIncident) -> dict[str, Any]:

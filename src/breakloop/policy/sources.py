@@ -35,7 +35,7 @@ from breakloop.policy.load import (
     read_path,
     signature_path,
 )
-from breakloop.store.redis.bundle import BUNDLE_KEY, NoPushedBundleError, PushedBundle, PushedBundleStore
+from breakloop.store.redis.bundle import BUNDLE_KEY, NoPushedBundleError, PushedBundle, RedisBundle
 
 POLL_S: Final = 0.5  # how often a file is checked
 _STALL_S: Final = 10.0  # to connect, and between two chunks of a response
@@ -317,7 +317,7 @@ class RedisOrigin:
 
     whole = True  # a push is atomic
 
-    def __init__(self, shelf: PushedBundleStore, pace: PollBackoff) -> None:
+    def __init__(self, shelf: RedisBundle, pace: PollBackoff) -> None:
         self._shelf = shelf
         self._pace = pace
         self.name = self.key = f"{shelf.name}#{BUNDLE_KEY}"

@@ -137,6 +137,7 @@ _PUT: Final = (
     "INSERT INTO record VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET changed_at = excluded.changed_at, "
     "text = excluded.text WHERE excluded.changed_at >= changed_at"
 )
+_TEXTS: Final = "SELECT text FROM record ORDER BY changed_at"
 _PURGE_EVERY_S: Final = 600.0
 _SKIPPED_MAX: Final = 16  # ticks between attempts while the file fails: a locked file blocks its writer
 
@@ -160,7 +161,7 @@ class FileOrderStore:
     def load(self) -> list[Order]:
         """Load the orders and return them. A file that cannot be read is reported and read later."""
         texts: list[str] = []
-        self._loaded = self._try(lambda db: texts.extend(_texts(db)))
+        self._loaded = self._try(lambda db: texts.extend(text for (text,) in db.execute(_TEXTS)))
         if self._loaded and self._file is not None:
             self._made = self._file.made
         found = [read(text) for text in texts]
@@ -243,10 +244,6 @@ class FileOrderStore:
             return False
         self._skip = self._skipped = 0
         return True
-
-
-def _texts(db: sqlite3.Connection) -> list[str]:
-    return [text for (text,) in db.execute("SELECT text FROM record ORDER BY changed_at")]
 
 
 def _rows(records: Iterable[Order]) -> list[tuple[str, bytes, float, str]]:

@@ -18,7 +18,7 @@ from breakloop.model.events import Event
 from breakloop.policy.load import BundleBytes, BundleDocument, LoadedBundle, Stamp, load_fetched
 from breakloop.policy.sources import BundleOrigin, FileOrigin, PollBackoff, RedisOrigin
 from breakloop.policy.watch import BundleSource
-from breakloop.store.redis.bundle import NoPushedBundleError, PushDeniedError, PushedBundle
+from breakloop.store.redis.bundle import NoPushedBundleError, PushDeniedError, PushedBundle, RedisBundle
 
 GUARD = BuiltinLoopGuard(60, 5, 30)
 
@@ -272,7 +272,7 @@ def test_the_last_good_copy_cannot_be_promoted(bench: Bench) -> None:
         bundles.promote("a")
 
 
-class OneShelf:
+class OneShelf(RedisBundle):
     """A Redis for one bundle."""
 
     name = "redis://127.0.0.1:6379/"

@@ -10,13 +10,13 @@ import pytest
 from breakloop.errors import BundleError, StateError, UnreadableError
 from breakloop.policy.load import BundleBytes, BundleDocument, load_fetched
 from breakloop.policy.sources import PollBackoff, RedisOrigin, to_push
-from breakloop.store.redis.bundle import NoPushedBundleError, PushedBundle
+from breakloop.store.redis.bundle import NoPushedBundleError, PushedBundle, RedisBundle
 
 DATA = b"bundle_version: 3\npolicies: []\n"
 PACE = PollBackoff(0.5, 5, lambda: 0.0)
 
 
-class PlayedShelf:
+class PlayedShelf(RedisBundle):
     """Holds one thing, or fails."""
 
     name = "redis://127.0.0.1:6379/"

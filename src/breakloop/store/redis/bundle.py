@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.resources import files
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from breakloop.errors import SettingsError, StateError
 from breakloop.store.redis.url import RedisUrl, is_redis_url, parse_redis_url, tls_context
@@ -52,28 +52,11 @@ class PushDeniedError(StateError):
     """There is a newer bundle, or a different one with the same version, possibly from a concurrent push."""
 
 
-class PushedBundleStore(Protocol):
-    """Stores one bundle. Blocks: not for the thread of the event loop."""
-
-    @property
-    def name(self) -> str: ...
-
-    def fetch(self, known: tuple[object, ...] | None) -> PushedBundle | None:
-        """Return the bundle, or None if it still has this stamp. Raises `StateError`."""
-        ...
-
-    def push(self, bundle: PushedBundle) -> bool:
-        """Store a bundle atomically; return whether it changed. Raises `PushDeniedError` or `StateError`."""
-        ...
-
-    def close(self) -> None: ...
-
-
 _TIMEOUT_S: Final = 2.0  # to connect, and between two reads of a response
 
 
 class RedisBundle:
-    """One bundle in one Redis. Used by one thread at a time; reconnects after every failure."""
+    """One bundle in one Redis. Blocks, and is used by one thread at a time; reconnects after every failure."""
 
     def __init__(self, url: RedisUrl) -> None:
         self._redis = _package()
@@ -84,7 +67,7 @@ class RedisBundle:
         self.name = str(url).partition("?")[0]
 
     def fetch(self, known: tuple[object, ...] | None) -> PushedBundle | None:
-        """Return the bundle, or None if it still has this stamp."""
+        """Return the bundle, or None if it still has this stamp. Raises `StateError`."""
         digest, pushed_at = (_text(one) for one in self._ask("HMGET", BUNDLE_KEY, "digest", "pushed_at"))
         if known is not None and known == (digest, pushed_at):
             return None
@@ -104,7 +87,7 @@ class RedisBundle:
         )
 
     def push(self, bundle: PushedBundle) -> bool:
-        """Store a bundle unless a newer one exists; return whether anything changed."""
+        """Store a bundle atomically; return whether it changed. Raises `PushDeniedError` or `StateError`."""
         forced = "1" if bundle.forced else "0"
         said = (bundle.version, bundle.digest, bundle.data, bundle.signature, bundle.pushed_by, forced, BUNDLE_KEY)
         outcome, *found = (_text(one) for one in self._ask("EVAL", self._script, 1, BUNDLE_KEY, *said))
@@ -125,7 +108,8 @@ class RedisBundle:
             return self._client.execute_command(*command)
         except (self._redis.RedisError, OSError) as error:
             self.close()
-            raise StateError(_words(error)) from None
+            # The messages of Redis and the network contain addresses, never credentials.
+            raise StateError(str(error) or type(error).__name__) from None
 
     def _connect(self) -> Any:
         url = self._url
@@ -183,8 +167,3 @@ def _refusal(new: int, old: int, by: str, at: str) -> str:
     if new == old:
         return f"version {old} is there with another content, {who}: take a higher bundle_version"
     return f"version {old} is there, {who}, and {new} is lower: take a higher bundle_version"
-
-
-def _words(error: Exception) -> str:
-    """Return the message of Redis or the network. Messages of redis-py contain addresses, never credentials."""
-    return str(error) or type(error).__name__

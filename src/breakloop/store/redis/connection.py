@@ -23,7 +23,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, cast
 
 from breakloop.errors import SettingsError, StateError
 from breakloop.store.redis.url import Address, RedisUrl, tls_context
@@ -104,10 +104,6 @@ class RedisConnection(asyncio.Protocol):
     def alive(self) -> bool:
         """Whether it is connected, as far as is known."""
         return self._transport is not None
-
-    @property
-    def in_flight(self) -> int:
-        return len(self._waiting)
 
     # -- asyncio.Protocol ---------------------------------------------------------------------------------------------
 
@@ -307,33 +303,22 @@ _QUEUE_MAX: Final = 1024
 Changed = Callable[[bool, str], None]
 
 
-class AddressFinder(Protocol):
-    """Supplies the address of the server."""
+class AddressFinder:
+    """Supplies the address of the server: fixed addresses in turn, so that one that is unavailable is skipped."""
 
-    recheck_s: float | None  # how often the address is checked while connected; None: never
-
-    async def find(self) -> Address:
-        """Return the current address. Raises `StateError`."""
-        ...
-
-    def close(self) -> None: ...
-
-
-class StaticAddress:
-    """Returns fixed addresses in turn, so that one that is unavailable is skipped."""
-
-    recheck_s: float | None = None
+    recheck_s: float | None = None  # how often the address is checked while connected; None: never
 
     def __init__(self, *addresses: Address) -> None:
-        self._addresses = addresses
+        self._addresses = list(addresses)
         self._turn = -1
 
     async def find(self) -> Address:
+        """Return the current address. Raises `StateError`."""
         self._turn = (self._turn + 1) % len(self._addresses)
         return self._addresses[self._turn]
 
     def close(self) -> None:
-        """Do nothing: there are no resources."""
+        """Close what was needed to find it."""
 
 
 class ReconnectBackoff:

@@ -226,7 +226,7 @@ class RedisStore:
 
     def _load(self, script: LuaScript, where: bytes) -> None:
         """Load a script before the next command to the same slot; concurrent callers do not load it again."""
-        loading = (script.sha, _slot(where))
+        loading = (script.sha, where.partition(b"}")[0])
         if loading not in self._loading:
             self._loading.add(loading)
             command = (b"SCRIPT", b"LOAD", script.text)
@@ -288,11 +288,6 @@ def _code(error: StateError) -> str:
         text = str(error)
         return next((known for known in _MEANING if f"-{known} " in text), code)
     return code
-
-
-def _slot(key: bytes) -> bytes:
-    """Return the part of a key that determines its slot."""
-    return key.partition(b"}")[0]
 
 
 def _windows(values: list[bytes | None]) -> list[StoredWindow]:

@@ -33,7 +33,6 @@ from breakloop.store.redis.connection import (
     RedisConnection,
     RedisError,
     Send,
-    StaticAddress,
     Then,
     WantsPasswordError,
     answer_to,
@@ -103,7 +102,7 @@ class _Node(Reconnector):
     """A master, at a fixed address."""
 
     def __init__(self, door: ConnectOptions, address: Address, changed: Changed) -> None:
-        super().__init__(door, StaticAddress(address))
+        super().__init__(door, AddressFinder(address))
         self.address = address
         self.on_change = changed
 
@@ -302,15 +301,15 @@ class ClusterNodes:
 _SENTINEL_S: Final = 0.5  # per Sentinel; then the next is tried
 
 
-class Sentinels:
-    """An `AddressFinder`. Sentinels get the user and password of the servers only if they require authentication."""
+class Sentinels(AddressFinder):
+    """Finds the master. Sentinels get the user and password of the servers only if they require authentication."""
 
-    recheck_s: float | None = 1.0
+    recheck_s = 1.0
 
     def __init__(self, door: ConnectOptions, addresses: tuple[Address, ...], service: str) -> None:
+        super().__init__(*addresses)
         self._known = replace(door, db=0, writes=False, open_s=_SENTINEL_S)
         self._anonymous = replace(self._known, user="", password="")
-        self._addresses = list(addresses)
         self._service = service
         self._links: dict[Address, RedisConnection] = {}
 
@@ -433,7 +432,7 @@ def finder_for(url: RedisUrl, door: ConnectOptions) -> AddressFinder:
     """Return the finder of the server that accepts writes, or in a cluster of any node."""
     if url.kind == "sentinel":
         return Sentinels(door, url.addresses, url.service)
-    return StaticAddress(*url.addresses)
+    return AddressFinder(*url.addresses)
 
 
 async def command(nodes: Nodes, *args: bytes | str | int, key: bytes | None = None) -> Answer:

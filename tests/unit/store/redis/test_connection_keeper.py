@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from breakloop.errors import StateError
-from breakloop.store.redis.connection import ConnectOptions, ReconnectBackoff, Reconnector, StaticAddress
+from breakloop.store.redis.connection import AddressFinder, ConnectOptions, ReconnectBackoff, Reconnector
 from breakloop.store.redis.url import Address
 from tests.fake_redis import Command, Heard, array, fake_redis, polite
 from tests.unit.store.redis.test_connection_link import RUNNERS
@@ -39,7 +39,7 @@ class Counted(ReconnectBackoff):
         self.resets += 1
 
 
-class Place:
+class Place(AddressFinder):
     """Says where the server is; what it says can be changed."""
 
     def __init__(self, *answers: Address | StateError, recheck_s: float | None = None) -> None:
@@ -319,8 +319,8 @@ def test_a_recheck_ends_with_its_connection() -> None:
 def test_one_address_or_one_after_the_other() -> None:
     async def main() -> None:
         one, two = Address("a", 1), Address("b", 2)
-        assert [await StaticAddress(one).find() for _ in range(2)] == [one, one]
-        several = StaticAddress(one, two)
+        assert [await AddressFinder(one).find() for _ in range(2)] == [one, one]
+        several = AddressFinder(one, two)
         assert [await several.find() for _ in range(3)] == [one, two, one]
         assert several.recheck_s is None
         several.close()
