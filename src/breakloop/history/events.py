@@ -11,9 +11,9 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from heapq import merge
 from itertools import islice
-from typing import Final
+from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Connection, func, insert, literal_column, select
+from sqlalchemy import ColumnElement, Connection, Row, func, insert, literal_column, select
 
 from breakloop.history.schema import AUDIT, EVENTS, MOMENT_MAX, SHADOWS, adding, moment, text, to_json, whole
 from breakloop.model.events import Event
