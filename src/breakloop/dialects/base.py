@@ -97,7 +97,11 @@ class Dialect(ABC):
 
     @abstractmethod
     def flatten(self, item: Any) -> Message | None:
-        """Return one decoded item as a message; None if it holds only reasoning."""
+        """Return one decoded item as a message; None if it holds only reasoning.
+
+        In a body that was read leniently, an item may be of any type. The role of the user is `user`: a session without
+        a name is found by its first message.
+        """
 
     def load_fields(self, body: bytes) -> BodyFields | None:
         fields = load(body)
@@ -134,8 +138,8 @@ class Dialect(ABC):
         if isinstance(fields, dict):
             tools = as_list(fields.get("tools"))[:ITEMS_MAX]
             return [name for tool in tools if isinstance(tool, dict) and (name := text(tool.get("name")))]
-        tools = fields.tools
-        return [tool.name for tool in tools[:ITEMS_MAX] if tool.name] if tools else []
+        declared = getattr(fields, "tools", None)
+        return [tool.name for tool in declared[:ITEMS_MAX] if tool.name] if declared else []
 
     def add_prompt_texts(self, texts: PromptTexts, parsed: ParsedBody) -> None:
         """Add all texts that the model reads. Raises ValueError if the body is not of the expected shape."""

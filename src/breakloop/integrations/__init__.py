@@ -12,10 +12,13 @@ How to write one, in one new file:
    - it calls you before and after a tool: `run = toolkit.run_for(context)`, then `run.before_tool(name, arguments)` and
      `run.after_tool(name, arguments, result)`. They decide, wait for throttles, and block a repeated call (`mcp`);
    - it lets you wrap a model or tool call: `toolkit.call(GuardedCall(...), make)`, or `toolkit.wrap` for a function,
-     with a request that `chat_call` or `tool_call` builds (`langchain`);
+     with a request that `chat_call` or `tool_call` builds (`langchain`). `chat_call` takes a request of OpenAI's chat
+     API as JSON (`json_body`), and `make_answer` builds the answer;
    - it sends HTTP: `breakloop.sdk.http` (`httpx`, `asgi`).
    Methods that begin with `a` are the same on an event loop.
 5. Show the decision: `decision.notice` is what the model should read, `denial_details(decision)` what the program may
-   want to know, `error_for(decision)` what to raise. Put your own code around it into `with toolkit.fail_open():`, so
+   want to know, `error_for(decision)` what to raise. If later requests contain the notice, for example in the result of
+   a tool, add it as `marked(decision.notice)` (`breakloop.model.call`): unmarked, it counts as a new result, and the
+   loop is not detected. Put your own code around it into `with toolkit.fail_open():`, so
    that a mistake of ours never stops an agent.
 """

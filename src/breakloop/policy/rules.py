@@ -22,8 +22,8 @@ from breakloop.model.call import Call, CompletionCap
 from breakloop.model.verdict import Verdict
 from breakloop.pricing.tokens import Estimator
 from breakloop.store.keys import escape, join_values, prefix, run_key, split_values
-from breakloop.store.limit_ops import Charge, ChargeBudget
-from breakloop.store.ops import ENFORCED, CommitResult, Deny, Op, RuleRef
+from breakloop.store.limit_ops import ChargeBudget
+from breakloop.store.ops import ENFORCED, CommitResult, Deny, LimitOp, Op, RuleRef
 
 Getter = Callable[[Call], str | None]
 Match = tuple[tuple[Getter, str], ...]
@@ -188,7 +188,7 @@ class BreakerRule:
 
     def plan(self, call: Call, project: str, charges: Iterable[Op], group: int, meter: MeterPort) -> Op | None:
         """Return its operation, or None if the first rule charges nothing."""
-        own = [op for op in charges if isinstance(op, Charge) and op.rule is self._rule]
+        own = [op for op in charges if isinstance(op, LimitOp) and op.rule is self._rule]
         if not own:
             return None
         if self._by_money is None:

@@ -1,8 +1,9 @@
 """The operations of limiters, one class per kind. A class has everything that depends on the kind: what it costs and
 denies, its state in memory (`check`, `tables`), and its arguments and its result in Redis (`lua_args`, `decoded`; the
-script itself is `redis/lua/NAME.lua`). The engine and the stores only know `ops.LimitOp`.
+script itself is `redis/lua/limits/NAME.lua`). The engine and the stores only know `ops.LimitOp`.
 
-To add a kind, write its class here with the next free `number`, add it to `LIMIT_OPS`, and write its Lua file.
+To add a kind, write its class here with the next free `number` (1, 5 and 6 are in `redis/scripts.py`), add it to
+`LIMIT_OPS`, and write its Lua file.
 """
 
 from __future__ import annotations

@@ -81,6 +81,8 @@ class Acme(Dialect):
         )
 
     def flatten(self, item: Any) -> Message:
+        if not isinstance(item, dict):
+            return Message("", text(item))
         made = [ToolCall(text(run.get("tool")), arguments(run.get("with"))) for run in as_list(item.get("runs"))]
         return Message(text(item.get("by")), text(item.get("says")), tuple(made))
 
@@ -88,6 +90,8 @@ class Acme(Dialect):
         found = StepBuilder()
         for at in range(len(parts.items) - 1, -1, -1):
             item = item_at(parts.items, at)
+            if not isinstance(item, dict):
+                continue
             if item.get("by") == "model":
                 found.answered = True
                 found.texts.append(text(item.get("says")))
@@ -99,9 +103,6 @@ class Acme(Dialect):
             else:
                 found.users.append((text(item.get("by")), item.get("says")))
         return found
-
-    def tool_names(self, fields: Any) -> list[str]:
-        return []
 
     def insert_note(self, json: JsonBody, note: str) -> bytes | None:
         return json.with_item(json.fields["turns"], {"by": "user", "says": note})
@@ -171,6 +172,16 @@ def test_its_newest_step_is_read() -> None:
     assert step.calls == (ToolCall("search", '{"q":"it"}'),)
     assert step.results == (Result("Error: no such thing", error=True, call_id="r1"),)
     assert (step.messages, step.size) == (3, len(BODY))
+
+
+def test_an_odd_item_is_no_fault() -> None:
+    """A body with an item that is no object is still read (C-8)."""
+    parsed = registry.parse("POST", PATH, b'{"engine": "a", "turns": ["odd", {"by": "user", "says": "Hi."}]}')
+    assert parsed is not None
+    step = parsed.newest_step()
+    assert step is not None
+    assert step.users == ("Hi.",)
+    assert parsed.opening().endswith("user\nHi.")
 
 
 @pytest.mark.parametrize("streamed", [False, True])

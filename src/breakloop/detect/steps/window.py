@@ -1,18 +1,18 @@
-"""The state of a session, packed: fingerprints and counts, of a fixed size whatever the length of the session. Bytes:
+"""The state of a session, packed: fingerprints and counts, 5.5 KB whatever the length of the session. In order:
 
-    head 273 · ring of steps 16 x 8 · cycle counts 16 x 2 · tails 16 x 8 · calls 32 x 32 · texts 16 x 14
-    tools 8 x 18 · sketches 12 x 37 · filters of lines, marks and words 2 x 512 each: 5,469 in all
-    evidence, at most 200
+    head · ring of steps · cycle counts · tails · calls · texts · tools · sketches
+    filters of lines, marks and words, 1 KB each · evidence, at most 200 bytes
 
-To add a counter, append a field to the head of `SessionWindow` and raise `VERSION`: packing and unpacking follow from
-the types. Windows of another version count as new. Lists stay packed during an evaluation, because a step touches a
-row or two of them.
+To add a counter, add a field to the head of `SessionWindow`: packing, unpacking and the version follow from the types.
+Windows of another version count as new. Lists stay packed during an evaluation, because a step touches a row or two of
+them.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+import zlib
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Final, get_type_hints
 
 HALF: Final = 64  # 64-bit words of a half
@@ -111,7 +111,6 @@ class AgedFilter:
         self.count = 0
 
 
-VERSION: Final = 3
 RING: Final = 16
 TAILS: Final = 16
 CALLS: Final = 32
@@ -121,6 +120,7 @@ SKETCHES: Final = 12
 SKETCH: Final = 16
 EVIDENCE_MAX: Final = 200
 ID_MAX: Final = 48
+_VERSION_SHIFT: Final = 167  # so that the layout which had number 3 keeps it
 COUNT_MAX: Final = 1000.0  # of any count: half floats are exact in quarters up to 512, and no threshold is higher
 NONE: Final = bytes(8)
 
@@ -245,6 +245,15 @@ def _offset(name: str) -> int:
 
 
 _HEAD: Final = struct.Struct("<" + "".join(_CODES.values()))
+
+
+def layout_version(codes: Mapping[str, str]) -> int:
+    """Return the version of a layout: another one for other fields, or other sizes of the lists."""
+    lists = (RING, TAILS, CALLS, TEXTS, TOOLS, SKETCHES, SKETCH, HALF, CALL.format, TEXT.format, TOOL.format)
+    return zlib.crc32(repr(([*codes.items()], lists)).encode()) + _VERSION_SHIFT & 0xFF
+
+
+VERSION: Final = layout_version(_CODES)
 _FLOATS: Final = struct.Struct(
     "<" + "".join([code if code == "f" else f"{struct.calcsize('<' + code)}x" for code in _CODES.values()])
 )
