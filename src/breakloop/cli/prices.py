@@ -11,7 +11,7 @@ import click
 
 from breakloop.app.build import PriceList, price_list
 from breakloop.cli.main import PROBLEM
-from breakloop.cli.output import config_option, end, json_option, print_json, settings_of
+from breakloop.cli.output import config_option, end, fail, json_option, print_json, settings_of
 from breakloop.clock import SystemClock
 from breakloop.model.call import Usage
 from breakloop.pricing.prices import FoundPrice, Price, Prices, cost_microusd, dollars
@@ -136,14 +136,15 @@ def _unknown(prices: Prices, model: str, *, as_json: bool) -> NoReturn:
         error = f"no price is known for {model}"
         print_json({"ok": False, "error": error, "nearest": near, "unknown_model": prices.unknown})
         end(PROBLEM)
-    click.echo(f"no price is known for {model}", err=True)
-    if near:
-        click.echo(f"  nearest: {', '.join(near)}", err=True)
-    click.echo(f"  {_follows(prices)} (prices.unknown_model: {prices.unknown})", err=True)
-    click.echo("  set one in breakloop.yaml, for example:", err=True)
     said = "input_usd_per_million: 2.50, output_usd_per_million: 10"
-    click.echo(f'    prices: {{models: {{"{model}": {{{said}}}}}}}', err=True)
-    end(PROBLEM)
+    lines = [
+        f"no price is known for {model}",
+        *([f"  nearest: {', '.join(near)}"] if near else []),
+        f"  {_follows(prices)} (prices.unknown_model: {prices.unknown})",
+        "  set one in breakloop.yaml, for example:",
+        f'    prices: {{models: {{"{model}": {{{said}}}}}}}',
+    ]
+    fail("\n".join(lines), as_json=False)
 
 
 def _near(prices: Prices, model: str) -> list[str]:
@@ -163,17 +164,12 @@ def _follows(prices: Prices) -> str:
 
 def _tell_lists(listed: PriceList, *, as_json: bool) -> None:
     counts = [(table.source, sum(1 for _ in table.names())) for table in listed.prices.tables]
-    if as_json:
-        print_json(
-            {
-                "ok": True,
-                "lists": [{"source": source, "models": count} for source, count in counts],
-                "unknown_model": listed.prices.unknown,
-                "problems": [asdict(problem) for problem in listed.problems],
-            }
-        )
+    if not as_json:
+        click.echo("\n".join(_list_lines(counts, listed)))
         return
-    click.echo("\n".join(_list_lines(counts, listed)))
+    lists = [{"source": source, "models": count} for source, count in counts]
+    problems = [asdict(problem) for problem in listed.problems]
+    print_json({"ok": True, "lists": lists, "unknown_model": listed.prices.unknown, "problems": problems})
 
 
 def _list_lines(counts: Sequence[tuple[str, int]], listed: PriceList) -> Iterator[str]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate
@@ -80,20 +81,13 @@ def tell(outcomes: Sequence[SessionOutcome], policy: str) -> None:
         how = "; where none were recorded, four bytes count as one" if cost.estimated else ""
         worth = f" ({report.money(usd)})" if usd is not None else ""
         click.echo(f"saved: {report.tokens(cost)} tokens{worth}{how}")
-    for reason, count in sorted(_denied(outcomes).items()):
+    denied = sum((Counter(one.denied) for one in outcomes), Counter[str]())
+    for reason, count in sorted(denied.items()):
         click.echo(f"denied for {reason}: {plural(count, 'turn')}")
     shadowed = sum(one.shadowed for one in outcomes)
     if shadowed:
         click.echo(f"policies in shadow mode would have spoken up in {plural(shadowed, 'turn')}")
     _tell_score(outcomes)
-
-
-def _denied(outcomes: Iterable[SessionOutcome]) -> dict[str, int]:
-    denied: dict[str, int] = {}
-    for one in outcomes:
-        for reason, count in one.denied.items():
-            denied[reason] = denied.get(reason, 0) + count
-    return denied
 
 
 def _tell_score(outcomes: Sequence[SessionOutcome]) -> None:
@@ -282,17 +276,13 @@ def _outcomes(
                 click.echo(f"{name}: {plural(recording.skipped, 'record')} passed over: {problems}", err=True)
 
 
-@contextmanager
-def _opened(name: str) -> Iterator[IO[bytes]]:
+def _opened(name: str) -> AbstractContextManager[IO[bytes]]:
     if name == STDIN:
-        yield sys.stdin.buffer
-        return
+        return nullcontext(sys.stdin.buffer)
     try:
-        file = Path(name).open("rb")  # noqa: SIM115 - errors of whoever uses it are not those of opening
+        return Path(name).open("rb")
     except OSError as error:
         raise RecordingError(f"{name}: cannot be read: {error.strerror}") from None
-    with file:
-        yield file
 
 
 @contextmanager

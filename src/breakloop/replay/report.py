@@ -116,25 +116,19 @@ def totals_json(outcomes: Sequence[SessionOutcome], against: Sequence[SessionOut
     return {"totals": totals}
 
 
-def differences(
-    pairs: Iterable[tuple[SessionOutcome, SessionOutcome]],
-) -> dict[str, list[tuple[SessionOutcome, SessionOutcome]]]:
+Pair = tuple[SessionOutcome, SessionOutcome]  # the same session, judged by two bundles
+
+
+def differences(pairs: Iterable[Pair]) -> dict[str, list[Pair]]:
     """Return how the first bundle differs from the second: blocked only by it, earlier, later, or not at all."""
-    found: dict[str, list[tuple[SessionOutcome, SessionOutcome]]] = {
-        "blocked_only": [],
-        "earlier": [],
-        "later": [],
-        "not_blocked": [],
-    }
+    found: dict[str, list[Pair]] = {name: [] for name in ("blocked_only", "earlier", "later", "not_blocked")}
     for pair in pairs:
-        here, there = pair[0].first_block, pair[1].first_block
-        if here == there:
-            continue
-        if there is None:
+        here, there = (one.first_block for one in pair)
+        if there is None and here is not None:
             found["blocked_only"].append(pair)
-        elif here is None:
+        elif here is None and there is not None:
             found["not_blocked"].append(pair)
-        else:
+        elif here is not None and there is not None and here != there:
             found["earlier" if here < there else "later"].append(pair)
     return found
 

@@ -8,7 +8,7 @@ Three conventions are supported: `gen_ai.input.messages` (current), one event pe
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from breakloop.dialects.content import arguments, as_list, content, text
 from breakloop.model.call import Answer, ToolCall
@@ -29,30 +29,20 @@ _INDEXED: Final = ("gen_ai.prompt.", "gen_ai.completion.")
 Message = dict[str, Any]
 
 
-class OtelMessage(NamedTuple):
-    """An event of a span."""
-
-    name: str
-    attributes: Mapping[str, Any]
+Event = tuple[str, Mapping[str, Any]]  # name and attributes
+Exchange = tuple[list[Message], Answer]  # a request and its response
 
 
-class OtelExchange(NamedTuple):
-    """A request and its response."""
-
-    messages: list[Message]
-    answer: Answer
-
-
-def exchange(said: Mapping[str, Any], events: Sequence[OtelMessage]) -> OtelExchange | None:
+def exchange(said: Mapping[str, Any], events: Sequence[Event]) -> Exchange | None:
     """Return the exchange of a span, or None if the span has no messages."""
-    for one in (said, *[event.attributes for event in events if event.name == _DETAILS]):
+    for one in (said, *[attributes for name, attributes in events if name == _DETAILS]):
         found = _of_today(one)
         if found is not None:
             return found
     return _of_events(events) or _indexed(said)
 
 
-def _of_today(said: Mapping[str, Any]) -> OtelExchange | None:
+def _of_today(said: Mapping[str, Any]) -> Exchange | None:
     asked = as_list(decoded(said.get("gen_ai.input.messages")))
     if not asked:
         return None
@@ -61,7 +51,7 @@ def _of_today(said: Mapping[str, Any]) -> OtelExchange | None:
     for message in asked:
         messages += _chat(mapping(message))
     given = [one for message in as_list(decoded(said.get("gen_ai.output.messages"))) for one in _chat(mapping(message))]
-    return OtelExchange(messages, _answer(given[0] if given else None))
+    return messages, _answer(given[0] if given else None)
 
 
 def _chat(message: Mapping[str, Any]) -> list[Message]:
@@ -98,7 +88,7 @@ def _call(part: Mapping[str, Any]) -> Message:
     return {"id": text(part.get("id")), "type": "function", "function": function}
 
 
-def _of_events(events: Sequence[OtelMessage]) -> OtelExchange | None:
+def _of_events(events: Sequence[Event]) -> Exchange | None:
     messages: list[Message] = []
     given: Message | None = None
     for name, attributes in events:
@@ -106,7 +96,7 @@ def _of_events(events: Sequence[OtelMessage]) -> OtelExchange | None:
             messages.append(_event(attributes, _EVENT_ROLES[name]))
         elif name == _CHOICE and given is None:
             given = _event({**attributes, **mapping(attributes.get("message"))}, "assistant")
-    return OtelExchange(messages, _answer(given)) if messages else None
+    return (messages, _answer(given)) if messages else None
 
 
 def _event(attributes: Mapping[str, Any], role: str) -> Message:
@@ -120,13 +110,11 @@ def _event(attributes: Mapping[str, Any], role: str) -> Message:
     return message
 
 
-def _indexed(said: Mapping[str, Any]) -> OtelExchange | None:
+def _indexed(said: Mapping[str, Any]) -> Exchange | None:
     asked, given = (_gathered(said, prefix) for prefix in _INDEXED)
     if not asked:
         return None
-    return OtelExchange(
-        [_event(one, "user") for one in asked], _answer(_event(given[0], "assistant") if given else None)
-    )
+    return [_event(one, "user") for one in asked], _answer(_event(given[0], "assistant") if given else None)
 
 
 def _gathered(said: Mapping[str, Any], prefix: str) -> list[dict[str, Any]]:
@@ -187,13 +175,14 @@ class OtelReader(FormatReader):
         said = _attributes(span)
         if said.get("gen_ai.operation.name") in _NO_CALLS:
             return None
-        events = [OtelMessage(str(one.get("name", "")), _attributes(one)) for one in _maps(span.get("events"))]
+        events = [(str(one.get("name", "")), _attributes(one)) for one in _maps(span.get("events"))]
         found = exchange(said, events)
         if found is None:
             return None
-        body = {"model": str(first(said, _MODELS) or ""), "messages": found.messages}
+        messages, answer = found
+        body = {"model": str(first(said, _MODELS) or ""), "messages": messages}
         agent = str(first(said, _AGENTS) or "")
-        turn = RecordedTurn(RecordedBody(PATH, json_bytes(body)), found.answer, agent, _start(span))
+        turn = RecordedTurn(RecordedBody(PATH, json_bytes(body)), answer, agent, _start(span))
         return SessionSlice(self._session(span, said, turn), [turn], whole=False)
 
     def _session(self, span: Mapping[str, Any], said: Mapping[str, Any], turn: RecordedTurn) -> RecordedSession:

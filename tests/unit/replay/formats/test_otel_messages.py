@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from breakloop.model.call import ToolCall
-from breakloop.replay.formats.otel import OtelMessage, exchange
+from breakloop.replay.formats.otel import exchange
 
 CALL = {"type": "tool_call", "id": "c1", "name": "look", "arguments": {"b": 1, "a": 2}}
 WIRED = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": '{"a":2,"b":1}'}}
@@ -30,9 +31,9 @@ def test_the_conventions_of_today() -> None:
     }
     found = exchange(said, ())
     assert found is not None
-    assert found.messages == HISTORY
-    assert found.answer.calls == (ToolCall("look", '{"a":2,"b":1}'),)
-    details = exchange({}, [OtelMessage("gen_ai.client.inference.operation.details", said)])
+    assert found[0] == HISTORY
+    assert found[1].calls == (ToolCall("look", '{"a":2,"b":1}'),)
+    details = exchange({}, [("gen_ai.client.inference.operation.details", said)])
     assert details == found
 
 
@@ -41,25 +42,25 @@ def test_several_results_are_several_messages() -> None:
     parts = [{"type": "tool_call_response", "id": name, "response": {"r": name}} for name in ("c1", "c2")]
     found = exchange({"gen_ai.input.messages": [{"role": "user", "parts": [*parts, "Go on."]}]}, ())
     assert found is not None
-    assert [message["role"] for message in found.messages] == ["tool", "tool", "user"]
-    assert found.messages[1] == {"role": "tool", "tool_call_id": "c2", "content": '{"r":"c2"}'}
-    assert found.answer.failed
+    assert [message["role"] for message in found[0]] == ["tool", "tool", "user"]
+    assert found[0][1] == {"role": "tool", "tool_call_id": "c2", "content": '{"r":"c2"}'}
+    assert found[1].failed
 
 
 def test_one_event_a_message() -> None:
     """The conventions before (X-5)."""
     body = {"role": "assistant", "tool_calls": [{"id": "c1", "type": "function", "function": CALL}]}
-    events = [
-        OtelMessage("gen_ai.system.message", {"content": "Be brief."}),
-        OtelMessage("gen_ai.user.message", {"gen_ai.event.content": '{"content": "Where?"}'}),
-        OtelMessage("gen_ai.assistant.message", {"body": body}),
-        OtelMessage("gen_ai.tool.message", {"id": "c1", "content": "nowhere"}),
-        OtelMessage("gen_ai.choice", {"index": 0, "message": {"role": "assistant", "content": "Here."}}),
+    events: list[tuple[str, dict[str, Any]]] = [
+        ("gen_ai.system.message", {"content": "Be brief."}),
+        ("gen_ai.user.message", {"gen_ai.event.content": '{"content": "Where?"}'}),
+        ("gen_ai.assistant.message", {"body": body}),
+        ("gen_ai.tool.message", {"id": "c1", "content": "nowhere"}),
+        ("gen_ai.choice", {"index": 0, "message": {"role": "assistant", "content": "Here."}}),
     ]
     found = exchange({}, events)
     assert found is not None
-    assert found.messages == HISTORY
-    assert (found.answer.text, found.answer.status) == ("Here.", 200)
+    assert found[0] == HISTORY
+    assert (found[1].text, found[1].status) == ("Here.", 200)
 
 
 def test_numbered_attributes() -> None:
@@ -82,10 +83,10 @@ def test_numbered_attributes() -> None:
     }
     found = exchange(said, ())
     assert found is not None
-    assert found.messages == HISTORY
-    assert found.answer.text == "Here."
+    assert found[0] == HISTORY
+    assert found[1].text == "Here."
 
 
 def test_spans_without_messages_say_nothing() -> None:
     """By default instrumentations leave them out (X-5)."""
-    assert exchange({"gen_ai.operation.name": "chat", "gen_ai.request.model": "m"}, [OtelMessage("other", {})]) is None
+    assert exchange({"gen_ai.operation.name": "chat", "gen_ai.request.model": "m"}, [("other", {})]) is None
