@@ -85,15 +85,10 @@ class HistoryDatabase:
         self._retry_at = 0.0
 
     @contextmanager
-    def reading(self) -> Iterator[Connection]:
-        with self._connected() as connection:
-            yield connection
-
-    @contextmanager
     def writing(self, *, durable: bool = False) -> Iterator[Connection]:
         """Yield a connection with one write transaction, which is on disk afterwards if it is `durable`."""
         with self._writer:
-            with self._connected() as connection:
+            with self.reading() as connection:
                 self._backend.begin(connection, durable=durable)
                 yield connection
                 connection.commit()
@@ -101,7 +96,7 @@ class HistoryDatabase:
 
     def tidy(self) -> None:
         """Free the space of deleted rows, outside of a transaction."""
-        with self._writer, self._connected() as connection:
+        with self._writer, self.reading() as connection:
             self._backend.tidy(connection)
 
     def close(self) -> None:
@@ -110,7 +105,8 @@ class HistoryDatabase:
             self._dispose()
 
     @contextmanager
-    def _connected(self) -> Iterator[Connection]:
+    def reading(self) -> Iterator[Connection]:
+        """Yield a connection. Raises `HistoryError`."""
         engine = self._opened()
         try:
             with engine.connect() as connection:

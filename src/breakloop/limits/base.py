@@ -128,15 +128,12 @@ class Limiter(Protocol):
         self, call: Call, keys: Sequence[str], rule: RuleRef, group: int, now: float, estimate: Estimate
     ) -> tuple[Op, ...]:
         """Return the charges of a call, or a `Deny` if it can never be allowed. `keys` has one key per family."""
-        ...
 
     def cacheable_between(self, now: float) -> tuple[float, float] | None:
         """Return the interval in which the charges of a sender stay the same, or None if they depend on the call."""
-        ...
 
     def total(self, ops: Sequence[Op]) -> int:
         """Return the sum of the charges, for a circuit breaker, or 0 if there are none."""
-        ...
 
 
 class LimitDenial:

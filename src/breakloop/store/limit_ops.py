@@ -53,37 +53,25 @@ class OpLimiter(Protocol[_OpT_contra, _ResultT_contra]):
 
     def reason_for(self, op: _OpT_contra) -> str:
         """Return the reason of a denial, for records."""
-        ...
 
     def describe_denial(self, op: _OpT_contra, result: _ResultT_contra, now: float, verdict: Verdict) -> None:
         """Set the reason, the message, when to retry (or `never`) and the state of the limit."""
-        ...
 
     def explain(self, op: _OpT_contra, result: _ResultT_contra) -> str:
         """Describe a result for `breakloop explain`."""
-        ...
 
 
 class ChargeLimiter(OpLimiter[_OpT_contra, _ResultT_contra], Protocol[_OpT_contra, _ResultT_contra]):
     """Interprets the results of a charge, which may be an estimate."""
 
-    @property
-    def needs(self) -> str:
-        """Which part of an estimate it needs: nothing (""), "tokens" or "microusd"."""
-        ...
-
-    @property
-    def renews(self) -> bool:
-        """Whether the limit renews with time. Only such limits appear in the `RateLimit` fields."""
-        ...
+    needs: str  # which part of an estimate it needs: nothing (""), "tokens" or "microusd"
+    renews: bool  # with time; only such limits appear in the `RateLimit` fields
 
     def describe_limit(self, name: str, op: _OpT_contra, result: _ResultT_contra, now: float) -> LimitState:
         """Return the state of the limit after the call, for the `RateLimit` fields."""
-        ...
 
     def adjust(self, op: _OpT_contra, used: ActualUse) -> AdjustCharge | None:
         """Return the difference between actual usage and the charge, or None if the charge was right."""
-        ...
 
 
 class _LimiterOp(LimitOp, Generic[_ResultT]):
@@ -203,11 +191,9 @@ class BudgetLimiter(ChargeLimiter["ChargeBudget", int], Protocol):
 
     def stage_reached(self, op: ChargeBudget, used: int) -> BudgetStage | None:
         """Return the highest stage that was reached."""
-        ...
 
     def crossings(self, op: ChargeBudget, used: int, published: int) -> list[dict[str, object]]:
         """Return the data of `budget.threshold` for each stage reached above `published` units."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,7 +268,6 @@ class BreakerLimiter(OpLimiter["CheckBreaker", BreakerResult], Protocol):
 
     def event_data(self, op: CheckBreaker, result: BreakerResult) -> dict[str, object]:
         """Return the data of `breaker.opened` and `breaker.closed`."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

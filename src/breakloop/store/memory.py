@@ -22,6 +22,8 @@ from breakloop.store.ops import (
     ENFORCED,
     FLIGHT_S,
     JOINED,
+    NO_WINDOW,
+    SMALL_COUNTS,
     AdjustCharge,
     Change,
     CommitResult,
@@ -102,10 +104,6 @@ Lead = tuple[CountFingerprint, Entry]  # a flight that starts if its request pas
 _HITS_KEPT = 301
 
 
-# Most counts are small and do not trip, so their results are shared.
-_SMALL_COUNTS = tuple(FingerprintCount(count) for count in range(64))
-
-
 class MemoryFingerprints:
     """Counts, cooldowns and flights of fingerprints."""
 
@@ -139,7 +137,7 @@ class MemoryFingerprints:
                 self.cooldowns.put(op.key, (now + spec.cooldown_max_s, *cooled[1:]), now)
         before, count = self._slide(op, now) if spec.sliding else self._count_idle(op, now)
         if count <= op.limit and (cooled is not None or not spec.at_once):
-            return _SMALL_COUNTS[count] if count < len(_SMALL_COUNTS) else FingerprintCount(count)
+            return SMALL_COUNTS[count] if count < len(SMALL_COUNTS) else FingerprintCount(count)
         if spec.cooldown_s:
             return self._cool_down(op, count, cooled, now)
         return FingerprintCount(count, True, before <= op.limit, spec.window_s)
@@ -260,7 +258,6 @@ class MemoryFingerprints:
         return True
 
 
-_NO_WINDOW: Final = StoredWindow(0, b"")
 _new: Final = tuple.__new__  # creates a named tuple in half the time of its constructor
 
 
@@ -361,7 +358,7 @@ class MemoryStore:
     def read_window(self, key: str, now: float) -> StoredWindow:
         """Return the session window under `key`, with version 0 if there is none."""
         entry = self._windows.get(key)
-        return _NO_WINDOW if entry is None or entry[0] <= now else _new(StoredWindow, entry[1:])
+        return NO_WINDOW if entry is None or entry[0] <= now else _new(StoredWindow, entry[1:])
 
     def breakers(self, prefix: str, now: float, most: int) -> list[StoredBreaker]:
         """Return the breakers whose key begins with `prefix`, open ones first."""

@@ -77,15 +77,12 @@ class FoundLoop(Protocol):
 
     def note(self, loop: LoopFinding) -> str:
         """Return the sentence that is added for the model when the action is `steer`."""
-        ...
 
     def delay_ms(self, count: int) -> int:
         """Return the delay of a throttled request."""
-        ...
 
     def sender(self, call: Call) -> tuple[str, str]:
         """Return caller and agent as they appear in events."""
-        ...
 
 
 class LoopSource(FoundLoop, Protocol):
@@ -94,7 +91,6 @@ class LoopSource(FoundLoop, Protocol):
     @property
     def window_keys(self) -> tuple[str, ...]:
         """Keys other than the count that a release has to drop."""
-        ...
 
     def finding(self, op: CountFingerprint, result: FingerprintCount) -> LoopFinding: ...
 
@@ -120,7 +116,6 @@ class DenialSource(Protocol):
 
     def describe_denial(self, call: Call, verdict: Verdict) -> None:
         """Set status, policy, rule and message of the denial."""
-        ...
 
 
 class DeniedElsewhere:
@@ -139,12 +134,9 @@ DENIED_ELSEWHERE: Final = DeniedElsewhere()
 class RuleRef(Protocol):
     """The rule of a charge, as it appears in verdicts and events."""
 
-    @property
-    def policy(self) -> str: ...
-    @property
-    def name(self) -> str: ...
-    @property
-    def status(self) -> int: ...
+    policy: str
+    name: str
+    status: int
 
 
 class ActualUse(NamedTuple):
@@ -231,6 +223,10 @@ class FingerprintCount(NamedTuple):
     fresh: bool = False  # tripped by this request, not by a running cooldown
     wait_s: float = 0.0
     flight: int = 0  # > 0: leads a flight, with this number; JOINED: joined one, and `hits` is the leader's count
+
+
+# Most counts are small and do not trip, so their results are shared.
+SMALL_COUNTS: Final = tuple(FingerprintCount(count) for count in range(64))
 
 
 @final
@@ -327,11 +323,9 @@ class AdjustableSpec(Protocol):
 
     def correct(self, tables: Tables, key: str, amount: float, now: float) -> None:
         """Correct a charge in memory."""
-        ...
 
     def lua_correction(self, amount: float) -> tuple[object, ...]:
         """Return the arguments of correct.lua."""
-        ...
 
 
 @final
@@ -411,6 +405,9 @@ class StoredWindow(NamedTuple):
     data: bytes
 
 
+NO_WINDOW: Final = StoredWindow(0, b"")
+
+
 class WindowWrite(NamedTuple):
     """Write `data` if the window still has `version`; otherwise the whole commit changes nothing.
 
@@ -446,7 +443,6 @@ class Store(Protocol):
 
     def commit(self, ops: Sequence[Op], now: float, windows: Sequence[WindowWrite] = ()) -> CommitResult:
         """Execute `ops` and write `windows` atomically; see the module docstring."""
-        ...
 
     def settle(self, ops: Sequence[Settle], now: float, *, failed: bool) -> int:
         """Report that requests have ended; return how many counts were taken back.
@@ -458,25 +454,20 @@ class Store(Protocol):
         The count of a failed request is taken back once, if it is still in the window, no detection has consumed it,
         and fewer than `retry_free` counts of its key were taken back within `window_s`. Cooldowns are never undone.
         """
-        ...
 
     def correct(self, ops: Sequence[AdjustCharge], now: float) -> None:
         """Correct charges, each independently and in any order; see `AdjustCharge`."""
-        ...
 
     def read_window(self, key: str, now: float) -> StoredWindow:
         """Return the session window under `key`, with version 0 if there is none."""
-        ...
 
     def breakers(self, prefix: str, now: float, most: int) -> list[StoredBreaker]:
         """Return up to `most` breakers whose key begins with `prefix`: open ones first, sorted by key, then closed ones
         with a rate in any order. May scan the whole store: for operators, not for requests.
         """
-        ...
 
     def drop(self, keys: Sequence[str]) -> None:
         """Drop the entries with exactly these keys."""
-        ...
 
 
 class RemoteStore(Protocol):
@@ -491,30 +482,23 @@ class RemoteStore(Protocol):
         self, ops: Sequence[Op], windows: Sequence[WindowWrite], then: Callable[[CommitResult | StateError], None]
     ) -> None:
         """Execute `ops` and write `windows` atomically; `CommitResult.at` is the store's time."""
-        ...
 
     def read_windows(self, keys: Sequence[str], then: Callable[[list[StoredWindow] | StateError], None]) -> None:
         """Read several windows in one round trip, in the order of their keys."""
-        ...
 
     def settle(self, ops: Sequence[Settle], then: Callable[[int | StateError], None], *, failed: bool) -> None:
         """Report that requests have ended; `then` gets how many counts were taken back."""
-        ...
 
     def correct(self, ops: Sequence[AdjustCharge], then: Callable[[StateError | None], None]) -> None: ...
 
     def drop(self, keys: Sequence[str], then: Callable[[StateError | None], None]) -> None:
         """Drop the entries with exactly these keys."""
-        ...
 
     def note(self, key: str, value: str, ttl_s: float) -> None:
         """Store a text for other instances. There is no confirmation, and the text may be lost."""
-        ...
 
     def recall(self, key: str, then: Callable[[str | StateError], None]) -> None:
         """Return a text stored with `note`, or ""."""
-        ...
 
     def probe(self, then: Callable[[StateError | None], None]) -> None:
         """Check whether the store responds and accepts writes."""
-        ...

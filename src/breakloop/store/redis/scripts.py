@@ -15,6 +15,8 @@ import msgspec
 from breakloop.store.keys import split_place
 from breakloop.store.limit_ops import LIMIT_OPS
 from breakloop.store.ops import (
+    NO_WINDOW,
+    SMALL_COUNTS,
     AdjustCharge,
     CommitResult,
     CountFingerprint,
@@ -33,8 +35,6 @@ _LUA: Final = Path(__file__).parent / "lua"
 _BRANCHES: Final = b"  -- LIMITS\n"  # the line of commit.lua that the branches replace
 _WINDOW: Final = Struct("<cd")  # kind, version; followed by its data
 _WINDOW_KIND: Final = b"w"
-_NO_WINDOW: Final = StoredWindow(0, b"")
-_SMALL_COUNTS: Final = tuple(FingerprintCount(count) for count in range(64))
 
 UNREADABLE: Final = (
     msgspec.MsgspecError,
@@ -183,7 +183,7 @@ def decode_commit(ops: Sequence[Op], windows: Sequence[WindowWrite], answer: Any
 def _count_result(value: Any) -> FingerprintCount:
     """Decode a count, a count with its flight, or one that tripped."""
     if type(value) is int:
-        return _SMALL_COUNTS[value] if 0 <= value < len(_SMALL_COUNTS) else FingerprintCount(value)
+        return SMALL_COUNTS[value] if 0 <= value < len(SMALL_COUNTS) else FingerprintCount(value)
     if len(value) == 2:
         return FingerprintCount(value[0], False, False, 0.0, value[1])
     hits, tripped, fresh, wait_s = value
@@ -219,6 +219,6 @@ def window_value(write: WindowWrite) -> bytes:
 def window_of(value: bytes | None) -> StoredWindow:
     """Parse a stored window; one that is missing or in another format has version 0."""
     if value is None or len(value) < _WINDOW.size or value[:1] != _WINDOW_KIND:
-        return _NO_WINDOW
+        return NO_WINDOW
     _, version = _WINDOW.unpack_from(value)
     return StoredWindow(int(version), value[_WINDOW.size :])

@@ -378,11 +378,9 @@ class CommandSender(Protocol):
 
         `then` gets the response or a `StateError`, once, and not before this returns.
         """
-        ...
 
     def each(self) -> list[Send]:
         """Return a send function for each server, for commands that go to all; none if no server is known."""
-        ...
 
 
 class Nodes(CommandSender, Protocol):
@@ -393,11 +391,9 @@ class Nodes(CommandSender, Protocol):
 
     async def start(self) -> None:
         """Connect. Raises `StateError` if that fails, but keeps trying until `close`."""
-        ...
 
     async def close(self) -> None:
         """Close all connections, stop reconnecting, and report nothing more."""
-        ...
 
 
 class OneNode(Reconnector):
