@@ -177,18 +177,17 @@ _POOL: Final[dict[str, Any]] = {"pool_size": 4, "max_overflow": 4, "pool_timeout
 _WRITES: Final = "breakloop_writes"  # execution option: the transaction is going to write
 
 
-class SqliteBackend(DatabaseBackend):
+class SqliteBackend(DatabaseFile, DatabaseBackend):
     """One SQLite file."""
 
     def __init__(self, path: Path, report: Report, busy_s: float = _BUSY_S) -> None:
-        self.path = path
-        self._file = DatabaseFile(path, report)
+        super().__init__(path, report)
         self._busy_s = busy_s
 
     def engine(self) -> Engine:
         """Create the file if needed, check that it is ours, and return an engine."""
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._file.create()
+        self.create()
         self._check()
         made = create_engine(
             "sqlite://",
@@ -208,7 +207,7 @@ class SqliteBackend(DatabaseBackend):
 
     def is_moved(self) -> bool:
         try:
-            return self._file.is_replaced()
+            return self.is_replaced()
         except OSError:
             return True
 
@@ -226,13 +225,10 @@ class SqliteBackend(DatabaseBackend):
         return "damaged" if is_damage(_cause(error)) else ""
 
     def set_aside(self, kind: str, wrong: str) -> bool:
-        return self._file.set_aside(kind, f"{kind}: {wrong}")
+        return super().set_aside(kind, f"{kind}: {wrong}")
 
     def failed(self, wrong: str) -> None:
-        self._file.report(wrong, "nothing is kept until it can be written again")
-
-    def works(self) -> None:
-        self._file.works()
+        self.report(wrong, "nothing is kept until it can be written again")
 
     def tidy(self, connection: Connection) -> None:
         raw = connection.connection.driver_connection

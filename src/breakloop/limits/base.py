@@ -136,15 +136,13 @@ class Limiter(Protocol):
         """Return the sum of the charges, for a circuit breaker, or 0 if there are none."""
 
 
+@dataclass(frozen=True, slots=True)
 class LimitDenial:
     """A denial that depends on no state, because the call can never be allowed. It is the owner of a `Deny`."""
 
-    __slots__ = ("denial_reason", "message", "rule")
-
-    def __init__(self, rule: RuleRef, reason: str, message: str) -> None:
-        self.rule = rule
-        self.denial_reason = reason
-        self.message = message
+    rule: RuleRef
+    denial_reason: str
+    message: str
 
     @property
     def denied_by(self) -> tuple[str, str]:
@@ -183,13 +181,6 @@ class TimeSpan:
     def bounds(self, now: float) -> tuple[int, int]:
         """Return start and end of the period that contains `now`."""
         raise NotImplementedError
-
-    def start(self, now: float) -> int:
-        return self.bounds(now)[0]
-
-    def end(self, now: float) -> int:
-        """Return the end, which is the start of the next period."""
-        return self.bounds(now)[1]
 
 
 class Period(TimeSpan):

@@ -141,7 +141,7 @@ class CostBudget:
         """Return the state of the budget for the `RateLimit` fields. `reset_s` is the time until the next period."""
         budget, shown = op.spec.budget, self.unit.shown
         left = budget - (used if used <= budget else used - op.cost)  # a denied request is not charged
-        window_s = int(op.ends) - self._period.start(op.ends - 1)
+        window_s = int(op.ends) - self._period.bounds(op.ends - 1)[0]
         return LimitState(name, budget // shown, window_s, max(0, left // shown), self._until_end_s(op, now))
 
     def retry_after_s(self, op: ChargeBudget, now: float) -> int | None:

@@ -66,7 +66,7 @@ class DatabaseFile:
 
     def __init__(self, path: Path, report: Report) -> None:
         self.path = path
-        self.problem = ""  # the last problem that was reported; empty while the file works
+        self.trouble = ""  # the current problem, which was reported; empty while the file works
         self._report = report
         self._identity: tuple[int, int] | None = None  # device and inode
 
@@ -100,13 +100,13 @@ class DatabaseFile:
 
     def report(self, wrong: str, done: str) -> None:
         """Report a problem, or with an empty `wrong` its end. A persistent problem is reported once."""
-        changed, self.problem = wrong != self.problem, wrong
+        changed, self.trouble = wrong != self.trouble, wrong
         if changed:
             self.note(wrong, done)
 
     def works(self) -> None:
         """Report the end of a problem, if there was one."""
-        if self.problem:
+        if self.trouble:
             self.report("", "it is written again")
 
     def note(self, wrong: str, done: str) -> None:
@@ -118,24 +118,18 @@ class DatabaseFile:
         self._identity = status.st_dev, status.st_ino
 
 
-class SqliteFile:
+class SqliteFile(DatabaseFile):
     """One file. `made` counts how often it was created empty; its owner then writes everything again."""
 
     def __init__(
         self, path: Path, schema: Schema, report: Report, *, busy_s: float = 0.25, synchronous: str = "FULL"
     ) -> None:
-        self.path = path
+        super().__init__(path, report)
         self.made = 0
         self._schema = schema
-        self._file = DatabaseFile(path, report)
         self._busy_s = busy_s
         self._synchronous = synchronous
         self._connection: sqlite3.Connection | None = None
-
-    @property
-    def trouble(self) -> str:
-        """The current problem of the file; empty while it works."""
-        return self._file.problem
 
     def run(self, work: Callable[[sqlite3.Connection], T], *, synced: bool = True) -> T:
         """Run `work` in one transaction that is on disk when this returns. Raises `StateError`, after reporting it.
@@ -149,7 +143,7 @@ class SqliteFile:
             raise StateError(self._unfit(error)) from None
         except (sqlite3.Error, OSError) as error:
             raise StateError(self._failed(error)) from None
-        self._file.works()
+        self.works()
         return result
 
     def close(self) -> None:
@@ -160,9 +154,9 @@ class SqliteFile:
                 connection.close()
 
     def _transaction(self, work: Callable[[sqlite3.Connection], T], synchronous: str = "") -> T:
-        if self._connection is not None and self._file.is_replaced():
+        if self._connection is not None and self.is_replaced():
             self.close()
-            self._file.note("removed or replaced while in use", "opened again, or made anew")
+            self.note("removed or replaced while in use", "opened again, or made anew")
         try:
             connection = self._connection or self._open()
         except UnfitError as error:
@@ -189,7 +183,7 @@ class SqliteFile:
         return result
 
     def _open(self) -> sqlite3.Connection:
-        self._file.create()
+        self.create()
         connection = sqlite3.connect(
             self.path, timeout=self._busy_s, isolation_level=None, check_same_thread=False, cached_statements=16
         )
@@ -239,14 +233,14 @@ class SqliteFile:
             wrong = in_words(error)
         if _code(error) not in _PASSING:
             self.close()
-        self._file.report(wrong, "nothing is kept until it can be written again")
+        self.report(wrong, "nothing is kept until it can be written again")
         return wrong
 
     def _unfit(self, error: UnfitError) -> str:
         """Set the file aside, so that the next opening creates a new one; return the description of the problem."""
         self.close()
         wrong = f"{error.kind}: {error}"
-        self._file.set_aside(error.kind, wrong)
+        self.set_aside(error.kind, wrong)
         return wrong
 
 

@@ -125,7 +125,7 @@ def test_two_processes_that_find_the_same_damage_keep_one_new_file(here: Here) -
     here.path.write_bytes(b"damaged" * 1000)
     one, two = here.open(), here.open()
     add(one, "a")
-    two._file._identity = (0, 0)  # it looked at the file that is no longer there
+    two._identity = (0, 0)  # it looked at the file that is no longer there
     two._unfit(UnfitError("damaged", "as it was"))
     assert texts(two) == ["a"]
     assert len(here.troubles) == 1
