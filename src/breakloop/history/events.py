@@ -150,17 +150,10 @@ DAY_S: Final = 86_400
 
 def add_shadows(connection: Connection, counts: Mapping[tuple[str, str, str, str], int], now: float) -> None:
     """Add counts by project, policy, rule and reason."""
-    day = int(now // DAY_S)
+    day, names = int(now // DAY_S), ("project", "policy", "rule", "reason")
     rows = [
-        {
-            "day": day,
-            "project": text(project),
-            "policy": text(policy),
-            "rule": text(rule),
-            "reason": text(reason),
-            "requests": count,
-        }
-        for (project, policy, rule, reason), count in counts.items()
+        {"day": day, "requests": count, **dict(zip(names, map(text, key), strict=True))}
+        for key, count in counts.items()
     ]
     if rows:
         connection.execute(adding(connection, SHADOWS, ("requests",)), rows)

@@ -144,10 +144,6 @@ class CostBudget:
         window_s = int(op.ends) - self._period.bounds(op.ends - 1)[0]
         return LimitState(name, budget // shown, window_s, max(0, left // shown), self._until_end_s(op, now))
 
-    def retry_after_s(self, op: ChargeBudget, now: float) -> int | None:
-        """Return the seconds until the next period, or None if the cost exceeds the whole budget."""
-        return None if op.cost > op.spec.budget else self._until_end_s(op, now)
-
     def describe_denial(self, op: ChargeBudget, used: int, now: float, verdict: Verdict) -> None:
         """Set reason and message: the budget is used up, or too small for this request in any period."""
         self.fill_retry(op, used, now, verdict)
@@ -172,8 +168,8 @@ class CostBudget:
     def fill_retry(self, op: ChargeBudget, used: int, now: float, verdict: Verdict) -> None:
         """Set the retry time and the state of the limit, but not the reason."""
         # No jitter: the budget is available at the end of the period, and not before.
-        wait_s = verdict.retry_after_s = self.retry_after_s(op, now)
-        verdict.never = wait_s is None
+        verdict.never = op.cost > op.spec.budget  # in any period
+        verdict.retry_after_s = None if verdict.never else self._until_end_s(op, now)
         verdict.limit = self.describe_limit(op.rule.policy, op, used, now)
 
     def adjust(self, op: ChargeBudget, used: ActualUse) -> AdjustCharge | None:

@@ -87,9 +87,6 @@ class OrderSet:
     def __init__(self) -> None:
         self._kinds: dict[str, dict[str, Order]] = {}
 
-    def __len__(self) -> int:
-        return sum(map(len, self._kinds.values()))
-
     def get(self, kind: str, key: str) -> Order | None:
         """Return the newest form of a record."""
         return self._kinds.get(kind, {}).get(key)

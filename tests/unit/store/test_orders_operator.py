@@ -71,7 +71,7 @@ def test_the_newest_form_stays() -> None:
     assert ledger.get("switch", "other") is None
     tie = record(at=NOW + 1, n=3)
     assert ledger.take([tie]) == [tie]
-    assert len(ledger) == 1
+    assert len(ledger.all()) == 1
 
 
 def test_what_is_in_force_is_listed_by_kind() -> None:
@@ -92,9 +92,9 @@ def test_what_is_stale_is_forgotten_unless_it_changed() -> None:
     assert ledger.stale(later) == [old]
     ledger.take([record(at=NOW + 1)])
     ledger.forget([old])
-    assert len(ledger) == 2
+    assert len(ledger.all()) == 2
     ledger.forget(ledger.all())
-    assert len(ledger) == 0
+    assert len(ledger.all()) == 0
 
 
 def test_a_change_is_later_than_the_one_before_whosever_clock_is_wrong() -> None:

@@ -237,7 +237,7 @@ def test_a_redis_that_lost_everything_is_told_again() -> None:
         await third.tick()
         assert third.keys() == ["a", "h"]
         assert one.keys() == ["a", "h"]
-        assert len(third.book.ledger) == 3  # what was lifted, too
+        assert len(third.book.ledger.all()) == 3  # what was lifted, too
 
     run(story)
 
@@ -268,7 +268,7 @@ def test_what_is_stale_is_removed_by_whoever_notices() -> None:
         two.clock.advance(2 + OVER_KEPT_S)
         await two.tick()
         assert [list(kept) for kept in server.hashes.values()] == [[b"b"]]
-        assert len(two.book.ledger) == 1
+        assert len(two.book.ledger.all()) == 1
         third = Peer(server)
         third.clock.advance(2 + OVER_KEPT_S)
         one.book.missed()

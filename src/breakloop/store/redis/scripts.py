@@ -103,11 +103,6 @@ def plain_key(key: bytes) -> str:
     return key.partition(b"}:")[2].decode("utf-8", "surrogatepass")
 
 
-def names_place(prefix: str) -> bool:
-    """Return whether all keys that begin with `prefix` are in one slot."""
-    return bool(split_place(prefix)[1])
-
-
 def redis_pattern(prefix: str) -> bytes:
     """Return the `SCAN` pattern for keys that begin with `prefix`: of one project, or of all if it contains none."""
     project, whole = split_place(prefix)

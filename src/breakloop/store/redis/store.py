@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from breakloop.errors import StateError
-from breakloop.store.keys import AGENT_MARK, place_of
+from breakloop.store.keys import AGENT_MARK, place_of, split_place
 from breakloop.store.limit_ops import Charge, breaker_in_redis
 from breakloop.store.ops import (
     DENIED_ELSEWHERE,
@@ -46,7 +46,6 @@ from breakloop.store.redis.scripts import (
     encode_correct,
     encode_settle,
     load_scripts,
-    names_place,
     plain_key,
     redis_key,
     redis_pattern,
@@ -176,7 +175,8 @@ class RedisStore:
         """Yield keys, one server of a cluster after the other. A prefix that contains the complete project (or agent,
         with `shard_by: agent`) is scanned only on the server that has it.
         """
-        servers = [partial(self._nodes.send, redis_key(prefix))] if names_place(prefix) else self._nodes.each()
+        one_place = split_place(prefix)[1]
+        servers = [partial(self._nodes.send, redis_key(prefix))] if one_place else self._nodes.each()
         if not servers:
             raise StateError("no server is known")
         for send in servers:
