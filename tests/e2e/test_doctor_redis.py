@@ -17,7 +17,7 @@ def said(url: str) -> list[tuple[str, str]]:
     return [(level, text.partition(" within ")[0]) for level, text in found]
 
 
-NOTHING_KEPT = "keeps nothing on disk: a restart forgets kill switches, holds and budgets (appendonly yes)"
+NOTHING_KEPT = "has no persistence: a restart loses kill switches, holds and budgets (set appendonly yes)"
 
 
 def test_a_server(any_server: Server) -> None:
@@ -46,9 +46,9 @@ def test_a_user_who_may_not_be_told() -> None:
         client = server.client()
         client.acl_setuser("agent", enabled=True, passwords=["+x"], commands=["+ping", "+eval"], keys=["*"])
         url = server.url.replace("//", "//agent:x@")
-        assert said(url)[0] == ("note", "INFO is not allowed: version, eviction and persistence were not looked at")
+        assert said(url)[0] == ("note", "INFO is not allowed: version, eviction and persistence were not checked")
         client.acl_setuser("agent", enabled=True, passwords=["+x"], commands=["+ping", "-eval"], keys=["*"])
-        assert [text[:28] for level, text in said(url) if level == "problem"] == ["scripts cannot be run there:"]
+        assert [text[:28] for level, text in said(url) if level == "problem"] == ["scripts are not allowed:"]
 
 
 def test_a_cluster(redis_cluster: Cluster) -> None:

@@ -95,7 +95,7 @@ def test_an_upstream_that_does_not_answer(proxy: Proxied) -> None:
         for client, dialect in zip(clients, DIALECTS, strict=True):
             ask(client, dialect)
         for client, dialect in zip(clients, DIALECTS, strict=True):
-            check_error(client.answer(), dialect, 504, "did not answer in time")
+            check_error(client.answer(), dialect, 504, "did not respond in time")
         assert ANSWER_S <= time.monotonic() - began < TOO_LATE_S
         for seen in proxy.llm.requests[-len(DIALECTS) :]:
             assert proxy.llm.wait_for_disconnect(seen, timeout_s=1.0).outcome == "aborted"
@@ -106,7 +106,7 @@ def test_an_upstream_that_does_not_take_the_connection(proxy: Proxied) -> None:
     with proxy.client() as client:
         ask(client, "openai_chat", "/full")
         found, seconds = timed(client)
-        check_error(found, "openai_chat", 504, "The upstream full did not take the connection in time")
+        check_error(found, "openai_chat", 504, "The upstream full did not accept the connection in time")
         assert 1.0 <= seconds < TOO_LATE_S
 
 
@@ -151,7 +151,7 @@ def test_a_slow_head_is_waited_for(proxy: Proxied) -> None:
         assert client.answer().body == b"hi"
         client.ask("GET", "/slower")
         found, seconds = timed(client)
-        check_error(found, "", 504, "did not answer in time")
+        check_error(found, "", 504, "did not respond in time")
         assert seconds < TOO_LATE_S
 
 

@@ -115,9 +115,9 @@ def test_passwords_and_users() -> None:
         asyncio.run(main(f"redis://:hunter2@{place}"))
         asyncio.run(main(f"redis://agent:pa%40ss@{place}"))
         for url, says in (
-            (f"redis://:wrong-one@{place}", "refused the user or password"),
-            (f"redis://agent:wrong-one@{place}", "refused the user or password"),
-            (f"redis://{place}", "wants a password"),
+            (f"redis://:wrong-one@{place}", "rejected the user or password"),
+            (f"redis://agent:wrong-one@{place}", "rejected the user or password"),
+            (f"redis://{place}", "requires a password"),
         ):
             with pytest.raises(StateError) as caught:
                 asyncio.run(main(url))
@@ -134,7 +134,7 @@ def test_a_stopped_server(own_redis: Server, run: Runner) -> None:
             nodes.send(b"a", (b"INCR", b"a"), heard)
             up, why = await changes.next()
             assert not up
-            assert why == "the server did not answer for 2 s"
+            assert why == "the server did not respond for 2 s"
             assert isinstance(await heard.next(), StateError)
             assert isinstance(await command(nodes, "PING"), StateError)
             own_redis.resume()

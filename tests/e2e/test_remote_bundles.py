@@ -110,7 +110,7 @@ def test_a_bundle_behind_a_url(start: Start, tmp_path: Path) -> None:
         assert served.stop() == 0
     problems = [line["problem"] for line in served.log("bundle.rejected")]
     assert "algorithm_config.burst: is required" in problems[0]
-    assert "the server answered 500" in problems[1]
+    assert "the server returned 500" in problems[1]
 
     again = start("--policy", url, **poll)
     assert (version(again), again.ready()["bundle_from"]) == (1, "last good copy")
@@ -152,7 +152,7 @@ def test_tls_and_signatures(start: Start, tmp_path: Path) -> None:
         eventually(lambda: version(served) == 2, "the signed one")
         assert served.stop() == 0
     problems = [line["problem"] for line in served.log("bundle.rejected")]
-    assert "has a signature that does not fit" in problems[0]
+    assert "has an invalid signature" in problems[0]
     assert "is not signed" in problems[1]
     again = start()
     assert (version(again), again.ready()["bundle_from"]) == (2, "last good copy")

@@ -122,7 +122,7 @@ class Actions:
     async def lift_switch(self, switch: str) -> bool:
         """Lift a kill switch that was set at run time. Raises `ApiError` if there is none."""
         if not self.services.operator.lift_switch(switch, self._who.name):
-            raise ApiError(404, "there is no such kill switch; those of the bundle end with it")
+            raise ApiError(404, "there is no such kill switch; to lift one of the bundle, change the bundle")
         return await self._ordered("switch.lift", switch, {})
 
     async def set_override(self, name: str, reason: str, expires_at: float | None) -> bool:
@@ -133,7 +133,7 @@ class Actions:
     async def lift_override(self, name: str) -> bool:
         """End an override that was set at run time. Raises `ApiError` if there is none."""
         if not self.services.operator.lift_override(name, self._who.name):
-            raise ApiError(404, "there is no such override; those of the bundle end with it")
+            raise ApiError(404, "there is no such override; to end one of the bundle, change the bundle")
         return await self._ordered("override.lift", name, {})
 
     async def snooze(self, fingerprint: str, seconds: float) -> float:
@@ -224,7 +224,7 @@ class Actions:
                 lambda history: history.add_audit(who.name, who.role, action, target[:_DETAIL_MAX], short, now)
             )
         except BreakloopError as error:
-            message = f"the action was carried out, but could not be written to the audit log: {error}"
+            message = f"the action was done, but could not be written to the audit log: {error}"
             raise ApiError(503, message, code="not_audited") from None
 
     async def _ordered(self, action: str, target: str, detail: Mapping[str, Any]) -> bool:

@@ -196,7 +196,7 @@ def promoted(text: bytes, name: str, policy: str) -> bytes:
         raise BundleError([Problem(name, 1, 1, "policies", f'there is no policy "{policy}"')])
     index, one = found[0]
     if one["spec"].get("mode") != SHADOW:
-        raise BundleError([Problem(name, 1, 1, f"policies[{index}].spec.mode", f'"{policy}" enforces already')])
+        raise BundleError([Problem(name, 1, 1, f"policies[{index}].spec.mode", f'"{policy}" is already enforced')])
     mode: DocumentPath = ("policies", index, "spec", "mode")
     return replaced(text, name, {mode: ENFORCE, ("bundle_version",): data["bundle_version"] + 1})
 
@@ -218,8 +218,8 @@ def replaced(text: bytes, name: str, values: Mapping[DocumentPath, str | int]) -
     made = "\n".join(lines).encode()
     if _data(made, name) != wanted:
         place, path = spots[-1]
-        message = "cannot be changed here without changing something else (an anchor, an alias or a tag stands there)"
-        raise BundleError([Problem(*place, path_text(path), message, "change it by hand")])
+        message = "cannot be changed here, because an anchor, an alias or a tag is used at this place"
+        raise BundleError([Problem(*place, path_text(path), message, "edit the file")])
     return made
 
 
@@ -244,15 +244,15 @@ def _written(old: str, value: str | int) -> str:
 
 _NO_SOURCE: Final = "no policy is set, so there is nothing to change", "start with --policy FILE"
 _DIRECTORY: Final = (
-    "the policy is a directory of files, which are not written from here",
-    "edit its files: a change is in force within a second",
+    "the policy is a directory, which cannot be changed here",
+    "edit its files; changes take effect within a second",
 )
-_URL: Final = "the policy comes from a URL, which is not written from here", "publish the bundle where the URL leads"
+_URL: Final = "the policy is fetched from a URL and cannot be changed here", "publish the new bundle at that URL"
 _SIGNED: Final = (
-    "bundles have to be signed here, and this one is not",
-    "sign it with `breakloop bundle sign`, and put file and signature where the policy is read from",
+    "only signed bundles are accepted, and this bundle is not signed",
+    "sign it with `breakloop bundle sign` and publish the bundle and its signature at the policy's source",
 )
-_AWAY: Final = "the source of the bundle cannot be read now, so it cannot be changed", "try again when it is back"
+_AWAY: Final = "the bundle cannot be changed: its source cannot be read now", "try again when it is available"
 
 
 @dataclass(slots=True, eq=False)
@@ -332,7 +332,7 @@ class BundleAdmin:
                 self._kept.keep(old, version, before.digest, at=source.loaded_at, by="")
             source.reload()
             if self._digest() != loaded.digest:
-                problems = source.problems or [self._problem("was not taken")]
+                problems = source.problems or [self._problem("was not accepted")]
                 if self.shelf is None and source.accepted is not None:
                     write_whole(Path(self.policy), old)
                 raise BundleError(problems)
@@ -344,7 +344,7 @@ class BundleAdmin:
         text = self._kept.text(version, but=self._digest())
         if text is None:
             known = ", ".join(sorted({str(one["version"]) for one in self.earlier()})) or "none"
-            self._refuse(f"version {version} is not kept", f"kept are: {known}")
+            self._refuse(f"version {version} is not available", f"available versions: {known}")
         return self.apply(text, force=True, by=by)
 
     def promote(self, policy: str, *, by: str = "") -> Mapping[str, Any]:
@@ -373,7 +373,8 @@ class BundleAdmin:
             try:
                 write_whole(Path(self.policy), text)
             except OSError as error:
-                self._refuse(f"cannot be written: {error.strerror or error}", "see who owns the file and its folder")
+                hint = "check the permissions of the file and its directory"
+                self._refuse(f"cannot be written: {error.strerror or error}", hint)
             return
         shelf = self.shelf()
         fetched = BundleBytes((BundleDocument(source.name, text),))
@@ -392,7 +393,7 @@ class BundleAdmin:
     def _refuse_lower(self, loaded: LoadedBundle, before: LoadedBundle) -> None:
         new, old = loaded.bundle.bundle_version, before.bundle.bundle_version
         if new < old:
-            problem = Problem(self._name(), 1, 1, "bundle_version", f"{new} is lower than {old}, which is in force")
+            problem = Problem(self._name(), 1, 1, "bundle_version", f"{new} is lower than {old}, the active version")
             raise BundleError([problem])
 
     def _text(self) -> bytes:

@@ -35,5 +35,5 @@ async def forever(name: str, job: Callable[[], Awaitable[None]]) -> None:
         try:
             await job()
         except Exception:
-            logging.getLogger("breakloop").exception("job %s failed and starts again", name)
+            logging.getLogger("breakloop").exception("job %s failed and is restarted", name)
             await asyncio.sleep(1.0)

@@ -83,7 +83,11 @@ class Operations:
         if path is not None:
             return path
         self._temporary = tempfile.TemporaryDirectory(prefix="breakloop-")
-        log(logging.WARNING, "history.not_kept", {"problem": "without a usable data_dir it ends with the process"})
+        log(
+            logging.WARNING,
+            "history.not_kept",
+            {"problem": "data_dir is not usable: the history ends with the process"},
+        )
         return Path(self._temporary.name)
 
     # -- start and stop ----------------------------------------------------------------------------------------------

@@ -51,7 +51,7 @@ async def open_state(settings: Settings) -> StateConnection:
     shared = SharedState(settings.state, clock, shard_by_agent=settings.shard_by == "agent")
     problem = await shared.open()
     if problem:
-        log(logging.WARNING, "state.unreachable", {"error": problem, "meanwhile": "each instance counts for itself"})
+        log(logging.WARNING, "state.unreachable", {"error": problem, "meanwhile": "each instance counts on its own"})
     configured = settings.secret.get_secret_value() or settings.secret_file
     secret = "" if configured else await DataDir(Path(settings.data_dir)).agreed_secret(shared.secret)
     return StateConnection(clock, shared, secret)

@@ -27,7 +27,7 @@ from breakloop.store.redis.bundle import (
 )
 
 _STATE = "URL of the Redis; else `state` in the settings."
-_EPILOG = "Exit code 0: it is there; 1: a problem was found, or a newer one is there; 2: Redis cannot be reached."
+_EPILOG = "Exit code 0: pushed, or already there; 1: a problem, or Redis has a newer bundle; 2: Redis is unreachable."
 
 
 @click.command(name="push", short_help="Push a bundle to Redis, for every instance.", epilog=_EPILOG)
@@ -58,13 +58,13 @@ def push(file: str, *, state: str, force: bool, by: str, config: str, as_json: b
     if as_json:
         print_json({"ok": True, "changed": changed, **_facts(bundle)})
         return
-    click.echo(f"{file}: {'pushed' if changed else 'is there already'}, version {bundle.version}, {shelf.name}")
+    click.echo(f"{file}: {'pushed' if changed else 'already pushed'}, version {bundle.version}, {shelf.name}")
     if force and verifier is not None:
         click.echo("note: instances that verify signatures reject a lower version even with --force", err=True)
 
 
 @click.command(
-    name="show", epilog="Exit code 0: a bundle is there; 1: nothing was pushed yet; 2: Redis is unreachable."
+    name="show", epilog="Exit code 0: Redis has a bundle; 1: no bundle was pushed yet; 2: Redis is unreachable."
 )
 @click.option("--state", metavar="URL", default="", help=_STATE)
 @click.option("--content", is_flag=True, help="Print the bundle itself, as it was pushed.")

@@ -28,7 +28,7 @@ from breakloop.cli.output import console, fail, json_option, print_json
 from breakloop.formatting import plural
 from breakloop.gateway.server import ListenError
 
-WHAT: Final = {LOOPING: "reads a file that is not there, again and again", HEALTHY: "reads one file after the other"}
+WHAT: Final = {LOOPING: "reads a missing file again and again", HEALTHY: "reads one file after the other"}
 WEEKEND_H: Final = 48
 _KEPT: Final = 40
 _MILLION: Final = 1_000_000
@@ -190,7 +190,7 @@ class LineOutput:
 
     def end(self) -> None:
         for answered in list(self._story.last[LOOPING])[-1:]:
-            self._catch_up(answered, "the cooldown goes on")
+            self._catch_up(answered, "the cooldown continues")
         click.echo("")
 
     def _healthy(self, answered: DemoResponse) -> None:
@@ -443,7 +443,7 @@ def command(*, plain: bool, speed: float, seconds: int, price: tuple[float, floa
         else:
             _run_live(story, terminal, speed)
     except ListenError as error:
-        fail(f"the demo needs two ports of this machine: {error.strerror}")
+        fail(f"the demo needs two free local ports: {error.strerror}")
 
 
 def _can_show(terminal: Console) -> bool:

@@ -95,14 +95,14 @@ def examine(settings: Settings, clock: Clock) -> Diagnosis:
 def _trust(settings: Settings) -> Iterator[DoctorFinding]:
     for entry in settings.trusted_proxies:
         if entry != "unix" and ip_network(entry, strict=False).prefixlen == 0:
-            message = f"{entry} believes everybody's X-Forwarded-For: any client can pretend to be any address"
+            message = f"{entry} trusts X-Forwarded-For from any address: clients can forge their address"
             yield warning("trusted_proxies", message)
 
 
 def _admin(settings: Settings) -> Iterator[DoctorFinding]:
     if settings.admin_port and not is_loopback(settings.admin_host):
-        hint = "put a reverse proxy with TLS in front, or keep it on 127.0.0.1"
-        yield warning("admin_host", f"the admin plane speaks plain HTTP on {settings.admin_host}: {hint}")
+        hint = "put a reverse proxy with TLS in front, or listen on 127.0.0.1"
+        yield warning("admin_host", f"the admin port serves plain HTTP on {settings.admin_host}: {hint}")
 
 
 def _secrets(settings: Settings) -> Iterator[DoctorFinding]:
@@ -111,7 +111,7 @@ def _secrets(settings: Settings) -> Iterator[DoctorFinding]:
             yield warning(name, f"is shorter than {_SECRET_MIN} characters and can be guessed")
     if not settings.secret.get_secret_value() and not settings.secret_file:
         kept = Path(settings.data_dir, "secret")
-        yield note("secret", f"is {'kept' if kept.exists() else 'made at the first start and kept'} in {kept}")
+        yield note("secret", f"is {'stored' if kept.exists() else 'generated at the first start and stored'} in {kept}")
     if settings.secret_file and not os.access(settings.secret_file, os.R_OK):
         yield problem("secret_file", f"{settings.secret_file} cannot be read")
     for file in (Path(settings.secret_file or "."), Path(settings.data_dir, "secret")):
@@ -122,14 +122,14 @@ def _secrets(settings: Settings) -> Iterator[DoctorFinding]:
 def _private(about: str, file: str | Path, what: str = "") -> Iterator[DoctorFinding]:
     """Warn if others than the owner can read a file."""
     if Path(file).stat().st_mode & 0o077:
-        yield warning(about, f"{what or file} can be read by others than its owner (chmod 600 {file})")
+        yield warning(about, f"{what or file} can be read by other users (chmod 600 {file})")
 
 
 def _data_dir(settings: Settings) -> Iterator[DoctorFinding]:
     path = Path(settings.data_dir).absolute()
     nearest = next(folder for folder in (path, *path.parents) if folder.exists())
     if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
-        message = f"{path} cannot be written to: secret and last good bundle are not kept over a restart"
+        message = f"{path} is not writable: the secret and the last valid bundle are lost at a restart"
         yield warning("data_dir", message)
     else:
         yield from _last_good(path, settings)
@@ -146,7 +146,7 @@ def _last_good(path: Path, settings: Settings) -> Iterator[DoctorFinding]:
         return  # reported where the bundle is loaded
     else:
         if kept is not None:
-            yield note("data_dir", f"holds version {kept.bundle.bundle_version} as the last good bundle")
+            yield note("data_dir", f"contains the last valid bundle, version {kept.bundle.bundle_version}")
 
 
 def _prices(settings: Settings, clock: Clock) -> Iterator[DoctorFinding]:
@@ -197,7 +197,9 @@ def _on_the_way(settings: Settings) -> Iterator[DoctorFinding]:
     if not settings.policy.startswith("http://"):
         return
     if policy_verifier(settings) is None:
-        yield warning("policy", "is fetched without TLS and not signed: whoever sits between can change the rules")
+        yield warning(
+            "policy", "is not signed and fetched without TLS: anyone on the network path can change the rules"
+        )
     if settings.policy_token.get_secret_value() or settings.policy_token_file:
         yield warning("policy_token", "is sent without TLS: anyone on the network path can read it")
 
@@ -237,7 +239,7 @@ def _tokens(settings: Settings, bundle: Bundle | None) -> Iterator[DoctorFinding
         return
     used = sorted(name for name in _descriptors(settings, bundle) if name.startswith("jwt:"))
     if used:
-        message = f"tokens are not verified, and {', '.join(used)} is used: any client can claim anything"
+        message = f"tokens are not verified, and {', '.join(used)} is used: clients can forge claims"
         yield warning("jwt", f"{message} (set jwt.jwks_url, jwt.jwks_file or jwt.secret)")
 
 
@@ -255,8 +257,8 @@ def _descriptors(settings: Settings, bundle: Bundle | None) -> set[str]:
 def examine_state(settings: Settings, clock: Clock) -> Iterator[DoctorFinding]:
     """Inspect `state.db`, which exists only for a process with in-memory counters."""
     if settings.shard_by == "agent" and "+cluster" not in settings.state.partition("://")[0]:
-        why = "spreads nothing, for state names no cluster; limits that agents share cost a script more"
-        yield note("shard_by", f"agent {why if is_redis_url(settings.state) else 'means nothing to memory://'}")
+        why = "has no effect, because `state` is not a cluster; limits shared by agents need an extra script call"
+        yield note("shard_by", f"agent {why if is_redis_url(settings.state) else 'has no effect with memory://'}")
     folder = Path(settings.data_dir)
     if not settings.state.startswith("memory:"):
         return
@@ -264,25 +266,25 @@ def examine_state(settings: Settings, clock: Clock) -> Iterator[DoctorFinding]:
         found = look(folder)
         aside = sorted(path.name for path in folder.glob(f"{FILE}.*") if not path.name.endswith(("-wal", "-shm")))
     except OSError as error:
-        yield warning("data_dir", f"{folder / FILE} cannot be looked at: {error.strerror}")
+        yield warning("data_dir", f"{folder / FILE} cannot be read: {error.strerror}")
         return
     if found is not None:
         yield _judged(found, clock.now())
     if aside:
-        yield note("data_dir", f"holds {', '.join(aside)}: state that could not be used; look at it, or remove it")
+        yield note("data_dir", f"contains {', '.join(aside)}: unusable state files; inspect or delete them")
 
 
 def _judged(found: SnapshotView, now: float) -> DoctorFinding:
     size, age_s = f"{found.size / 1e6:.1f} MB", max(0.0, now - found.changed_at)
     if found.wrong:
-        message = f"{found.path} cannot be used ({found.wrong}): a start sets it aside, and counters begin anew"
+        message = f"{found.path} cannot be used ({found.wrong}): the next start renames it; counters start from zero"
         return warning("data_dir", message)
     if found.latest > now + _AHEAD_S:
         message = (
             f"{found.path} is {found.latest - now:.0f} s ahead of this clock: until then nothing refills or expires"
         )
-        return warning("data_dir", f"{message} (set the clock right, or stop and remove the file)")
-    message = f"{found.path} keeps the counters: up to {found.entries:,} entries, {size}, saved {_ago(age_s)} ago"
+        return warning("data_dir", f"{message} (correct the clock, or stop breakloop and delete the file)")
+    message = f"{found.path} stores the counters: up to {found.entries:,} entries, {size}, saved {_ago(age_s)} ago"
     return note("data_dir", message)
 
 
@@ -313,23 +315,21 @@ def _reach(settings: Settings) -> Iterator[DoctorFinding]:
     if is_loopback(host):
         return
     if settings.callers and settings.mode == "all":
-        message = (
-            "guards what is forwarded; whoever reaches /v1/decision may still ask and report (mode: proxy closes it)"
-        )
+        message = "protects only the proxy; /v1/decision needs no key (mode: proxy disables it)"
         yield warning("callers", message)
     if settings.callers:
         if not settings.tls.cert_file:
-            message = f"{host} can be reached from other machines, and their keys travel in the clear (set tls)"
+            message = f"{host} is reachable from other machines, and keys are sent without TLS (set tls)"
             yield warning("tls", message)
     elif settings.upstream_keys:
         names = ", ".join(entry.partition("=")[0] for entry in settings.upstream_keys)
-        message = f"whoever reaches {host} spends the provider keys held here ({names}): set callers, or listen on"
+        message = f"anyone who can reach {host} can use the provider keys ({names}): set callers, or listen on"
         yield warning("callers", f"{message} 127.0.0.1")
     else:
         yield warning(
             "host",
-            f"{host} can be reached from other machines, and nobody is asked for a key: set callers, or keep it behind "
-            "a firewall or the gateway that asks it",
+            f"{host} is reachable from other machines, and no key is required: set callers, or keep it behind "
+            "a firewall or a gateway",
         )
 
 
@@ -357,7 +357,7 @@ def _upstreams(settings: Settings) -> Iterator[DoctorFinding]:
         return
     for upstream in upstreams(settings.upstream):
         if _is_ourselves(upstream, settings):
-            yield problem("upstream", f"{upstream.name} points back at this port: requests for it are answered 508")
+            yield problem("upstream", f"{upstream.name} points back at this port: requests to it get status 508")
 
 
 def _is_ourselves(upstream: Upstream, settings: Settings) -> bool:
@@ -386,7 +386,7 @@ def _certificates(settings: Settings) -> Iterator[DoctorFinding]:
 def _why(error: Exception) -> str:
     if isinstance(error, ssl.SSLError):
         return (error.reason or "not PEM").lower().replace("_", " ")
-    return (error.strerror if isinstance(error, OSError) else None) or "it is not understood"
+    return (error.strerror if isinstance(error, OSError) else None) or "unknown format"
 
 
 _STATE: Final = "state"
@@ -413,7 +413,7 @@ def exposure(url: RedisUrl) -> Iterator[DoctorFinding]:
         what = "the password and everything else is" if url.password else "everything is"
         yield warning(_STATE, f"{what} sent to Redis without TLS (rediss://)")
     if not url.password:
-        yield warning(_STATE, "no password: whoever reaches Redis can release agents and clear counters")
+        yield warning(_STATE, "no password: anyone who can reach Redis can release agents and clear counters")
 
 
 async def _examine(url: RedisUrl) -> list[DoctorFinding]:
@@ -446,13 +446,13 @@ async def _masters(url: RedisUrl, door: ConnectOptions) -> tuple[list[Address], 
         answer = await link.call(b"CLUSTER", b"SLOTS")
         link.end("asked")
         if not isinstance(answer, list):
-            raise StateError(f"{seed} is no cluster, or may not be asked: write redis:// for a single server")
+            raise StateError(f"{seed} is not a cluster, or denies CLUSTER SLOTS: write redis:// for a single server")
         shares = read_shares(answer, seed)
         missing = SLOTS - sum(share.last - share.first + 1 for share in shares)
         if missing:
             findings.append(problem(_STATE, f"{missing} slots of the cluster have no owner"))
         return sorted({share.owner for share in shares}), findings
-    raise StateError("no node of the cluster answers: " + "; ".join(finding.message for finding in findings))
+    raise StateError("no node of the cluster responds: " + "; ".join(finding.message for finding in findings))
 
 
 async def _quorum(url: RedisUrl, sentinels: Sentinels) -> list[DoctorFinding]:
@@ -461,7 +461,7 @@ async def _quorum(url: RedisUrl, sentinels: Sentinels) -> list[DoctorFinding]:
         try:
             answer = await sentinels.ask(address, b"CKQUORUM")
         except StateError as error:
-            findings.append(warning(_STATE, f"a Sentinel cannot be asked: {error}"))
+            findings.append(warning(_STATE, f"a Sentinel cannot be queried: {error}"))
             continue
         if isinstance(answer, RedisError):
             findings.append(warning(_STATE, f"Sentinel {address} could not replace the master: {answer}"))
@@ -475,7 +475,7 @@ async def _server(url: RedisUrl, door: ConnectOptions, address: Address) -> list
         findings = [*judge(url, facts)]
         allowed = await link.call(b"EVAL", b"return 1", b"0")
         if isinstance(allowed, RedisError):
-            findings.append(problem(_STATE, f"scripts cannot be run there: {allowed}"))
+            findings.append(problem(_STATE, f"scripts are not allowed: {allowed}"))
         findings.append(await _latency(link, url))
     finally:
         link.end("asked")
@@ -504,16 +504,16 @@ async def _latency(link: RedisConnection, url: RedisUrl) -> DoctorFinding:
         await link.call(b"PING")
         took.append((loop.time() - begun) * 1000)
     slowest, usual = max(took), sorted(took)[_PINGS // 2]
-    text = f"answers within {usual:.1f} ms, {slowest:.1f} at worst, of a time budget of {url.time_budget_ms} ms"
+    text = f"latency {usual:.1f} ms, at most {slowest:.1f} ms; the time budget is {url.time_budget_ms} ms"
     if slowest > url.time_budget_ms / 2:
-        hint = "decisions will fall back to local state; move it nearer, or raise ?time_budget_ms="
+        hint = "decisions may fall back to local state; use a Redis with lower latency, or raise ?time_budget_ms="
         return warning(_STATE, f"{text}: {hint}")
     return note(_STATE, text)
 
 
 def judge(url: RedisUrl, facts: Facts) -> Iterator[DoctorFinding]:
     if not facts:
-        yield note(_STATE, "INFO is not allowed: version, eviction and persistence were not looked at")
+        yield note(_STATE, "INFO is not allowed: version, eviction and persistence were not checked")
         return
     yield from _version(facts)
     if url.kind != "cluster" and facts.get("cluster_enabled") == "1":
@@ -529,7 +529,7 @@ def _version(facts: Facts) -> Iterator[DoctorFinding]:
     version = facts.get("redis_version", "")
     parts = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
     if parts and parts < _OLDEST:
-        yield problem(_STATE, f"Redis {version} is too old: 6.2 is the oldest that works")
+        yield problem(_STATE, f"Redis {version} is too old: the minimum is 6.2")
     elif version:
         yield note(_STATE, f"Redis {version}")
 
@@ -537,26 +537,26 @@ def _version(facts: Facts) -> Iterator[DoctorFinding]:
 def _eviction(facts: Facts) -> Iterator[DoctorFinding]:
     policy, most, used = facts.get("maxmemory_policy", "noeviction"), _number(facts, "maxmemory"), "used_memory"
     if policy != "noeviction":
-        what = "counters, budgets and sessions before their time" if policy.startswith("volatile") else "any key"
+        what = "counters, budgets and sessions" if policy.startswith("volatile") else "any key"
         when = "when memory is full" if most else "once maxmemory is set"
-        message = f"maxmemory-policy {policy} drops {what} {when}, so that limits begin anew; set it to noeviction"
+        message = f"maxmemory-policy {policy} evicts {what} {when}, which resets limits; set it to noeviction"
         yield DoctorFinding("warning" if most else "note", _STATE, message)
     if most and _number(facts, used) > _FULL * most:
         percent = 100 * _number(facts, used) // most
-        yield warning(_STATE, f"its memory is {percent} % full; full, it takes no writes (raise maxmemory)")
+        yield warning(_STATE, f"its memory is {percent} % full; when it is full, writes fail (raise maxmemory)")
 
 
 def _persistence(facts: Facts) -> Iterator[DoctorFinding]:
     if facts.get("aof_enabled") != "1":
         if facts.get("save"):
-            message = "keeps snapshots only: a restart forgets what came after the last one (appendonly yes)"
+            message = "has snapshots only: a restart loses changes since the last snapshot (set appendonly yes)"
         else:
-            message = "keeps nothing on disk: a restart forgets kill switches, holds and budgets (appendonly yes)"
+            message = "has no persistence: a restart loses kill switches, holds and budgets (set appendonly yes)"
         yield warning(_STATE, message)
     elif facts.get("appendfsync") == "no":
-        yield note(_STATE, "appendfsync no: a crash of the machine may lose some 30 s")
+        yield note(_STATE, "appendfsync no: a crash of the machine may lose about 30 s of changes")
     if "err" in (facts.get("aof_last_write_status"), facts.get("rdb_last_bgsave_status")):
-        yield warning(_STATE, "its last write to disk failed; look at its log")
+        yield warning(_STATE, "the last write to disk failed; see the log of Redis")
 
 
 def _number(facts: Facts, name: str) -> int:

@@ -21,7 +21,7 @@ from breakloop.cli.output import end, fail, json_option, print_json
 from breakloop.config.loader import settings_json_schema
 from breakloop.policy.schema.bundle import bundle_json_schema
 
-_TEST: Final = ("breakloop test policy-test.yaml", "does the policy do what is expected?")
+_TEST: Final = ("breakloop test policy-test.yaml", "check that the policy works as expected")
 _SERVE: Final = ("breakloop serve", "run it (settings are in breakloop.yaml)")
 _DECISION: Final = "# The gateway forwards; breakloop only decides.\nmode: decision\n"
 _MCP: Final = "# /tools/... goes to this server; put yours here.\nupstream: [tools=http://127.0.0.1:9000]\n"
@@ -53,7 +53,7 @@ def _gateway(label: str, name: str, command: str) -> InitChoice:
 
 
 CHOICES: Final[dict[str, InitChoice]] = {
-    "openai": InitChoice("OpenAI's SDK, or anything that speaks its API", "llm", ("python client.py", "a first call")),
+    "openai": InitChoice("OpenAI's SDK, or any client of its API", "llm", ("python client.py", "a first call")),
     "anthropic": InitChoice("Anthropic's SDK", "llm", ("python client.py", "a first call")),
     "langchain": InitChoice("LangChain or LangGraph", "llm", ("python client.py", "a first call")),
     "litellm": InitChoice(
@@ -65,7 +65,7 @@ CHOICES: Final[dict[str, InitChoice]] = {
         "llm",
         (
             "claude --settings claude-settings.json",
-            "through it; hooks are in .claude/settings.json, and need no server",
+            "uses the gateway; the hooks in .claude/settings.json need no server",
         ),
     ),
     "mcp": InitChoice("an MCP server (HTTP)", "minimal", ("claude --mcp-config mcp.json", "or another client"), _MCP),
@@ -81,20 +81,20 @@ CHOICES: Final[dict[str, InitChoice]] = {
     "docker": InitChoice(
         "Docker",
         "llm",
-        ("curl -s http://127.0.0.1:8787/readyz", "is it there?"),
-        served=("docker compose up -d", "run it; compose.yaml says where the image comes from"),
+        ("curl -s http://127.0.0.1:8787/readyz", "check that it is ready"),
+        served=("docker compose up -d", "run it; the image is set in compose.yaml"),
     ),
     "kubernetes": InitChoice(
         "Kubernetes",
         "llm",
-        ("kubectl rollout status deployment/breakloop", "is it there?"),
+        ("kubectl rollout status deployment/breakloop", "check that it is ready"),
         served=(
             "helm install breakloop deploy/helm/breakloop -f values.yaml --set-file policy=policy.yaml",
             "the chart is in a checkout of breakloop",
         ),
     ),
 }
-PLAIN: Final[tuple[Line, ...]] = (("breakloop validate policy.yaml", "is the bundle right?"), _TEST, _SERVE)
+PLAIN: Final[tuple[Line, ...]] = (("breakloop validate policy.yaml", "check that the bundle is valid"), _TEST, _SERVE)
 
 
 def texts(name: str) -> dict[str, str]:
@@ -119,12 +119,12 @@ def merged(there: str, ours: str) -> str:
     settings = _object(there)
     hooks = settings.setdefault("hooks", {})
     if not isinstance(hooks, dict):
-        raise MergeError('"hooks" is no object')
+        raise MergeError('"hooks" is not an object')
     changed = False
     for event, matchers in _object(ours)["hooks"].items():
         known = hooks.setdefault(event, [])
         if not isinstance(known, list):
-            raise MergeError(f'"hooks.{event}" is no list')
+            raise MergeError(f'"hooks.{event}" is not a list')
         if OURS not in json.dumps(known):  # compared without arguments, which may have been changed
             known.extend(matchers)
             changed = True
@@ -135,9 +135,9 @@ def _object(text: str) -> dict[str, Any]:
     try:
         found = json.loads(text or "{}")
     except ValueError as error:
-        raise MergeError(f"is no JSON: {error}") from None
+        raise MergeError(f"is not JSON: {error}") from None
     if not isinstance(found, dict):
-        raise MergeError("is no JSON object")
+        raise MergeError("is not a JSON object")
     return found
 
 
@@ -204,7 +204,7 @@ def _ask() -> str | None:
 
 
 def _refuse(root: Path, there: list[str], *, as_json: bool) -> None:
-    hint = "nothing was written; --force overwrites, or name another directory"
+    hint = "nothing was written; use --force to overwrite, or another directory"
     if as_json:
         print_json({"ok": False, "exist": there, "error": hint})
     else:

@@ -65,4 +65,4 @@ class _Faults:
 
 
 def _told(notice: str) -> None:
-    click.echo(f"breakloop (shadow) would have said: {notice}", err=True)
+    click.echo(f"breakloop (shadow) would have responded: {notice}", err=True)

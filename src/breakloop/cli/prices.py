@@ -20,7 +20,7 @@ _NEAR: Final = 5
 _COUNT: Final = click.IntRange(min=0, max=2**53)
 _KINDS: Final = {"input": "", "cached": "input", "cache_write": "input", "output": "", "reasoning": "output"}
 _UNKNOWN: Final = {
-    "warn": "a model without a price counts nothing, and is warned of",
+    "warn": "a model without a price costs nothing; a warning is logged",
     "deny": "a model without a price is denied where money is limited",
     "assume": "a model without a price is assumed to cost",
 }

@@ -154,8 +154,8 @@ class AdminClient:
         return AdminError(f"{self.url}: is not the admin API of breakloop (is it the traffic port?)")
 
     def _unreachable(self, error: Exception) -> AdminError:
-        why = "no answer in time" if isinstance(error, TimeoutError) else getattr(error, "strerror", None) or str(error)
-        hint = "is `breakloop serve` running there, with its admin port? --url names another"
+        why = "timed out" if isinstance(error, TimeoutError) else getattr(error, "strerror", None) or str(error)
+        hint = "is `breakloop serve` running there, with its admin port? use --url for another address"
         return AdminError(f"{self.url}: cannot be reached: {why} ({hint})", UNREACHABLE)
 
 
@@ -402,7 +402,7 @@ def _follow(client: AdminClient, asked: dict[str, Any], found: list[dict[str, An
     tries = 0
     try:
         while True:
-            lost = AdminError(f"{client.url}: ended the stream", UNREACHABLE)
+            lost = AdminError(f"{client.url}: closed the stream", UNREACHABLE)
             try:
                 for event_id, event in client.follow("/events", {**asked, "follow": "true"}, last_id):
                     last_id, tries = event_id, 0
@@ -536,8 +536,7 @@ def kill_command(
 @project_option
 @admin_options
 def release_command(client: AdminClient, *, agent: str, caller: str, run: str, project: str, as_json: bool) -> None:
-    """Release an AGENT: what holds it ends, its loops are blocked no longer, and what was remembered against it is
-    cleared."""
+    """Release an AGENT: ends its holds, unblocks its loops and clears its counters."""
     if not (agent or caller or run):
         raise click.UsageError("give an AGENT, --caller or --run")
     query = {"project": project}
@@ -547,7 +546,7 @@ def release_command(client: AdminClient, *, agent: str, caller: str, run: str, p
         done = client.post(f"/agents/{part(agent)}/release", {}, query)
     ended, loops = len(done["released"]), done["loops"]
     what = [f"{plural(ended, 'hold')} ended"] if ended else []
-    what += [f"{plural(loops, 'blocked loop')} forgotten"] if loops else []
+    what += [f"{plural(loops, 'blocked loop')} cleared"] if loops else []
     nothing = "was not held" if run else "was neither quarantined nor blocked; its loop counters are cleared"
     said = f"is released: {', '.join(what)}" if what else nothing
     _tell(done, f"{clean(agent or caller or run)} {said}", as_json=as_json)

@@ -78,7 +78,7 @@ def tell(outcomes: Sequence[SessionOutcome], policy: str) -> None:
     if saved:
         usd = report.saved_usd(outcomes)
         cost = Spent(saved, estimated=any(one.saved_estimated for one in outcomes))
-        how = "; where none were recorded, four bytes count as one" if cost.estimated else ""
+        how = "; where no tokens were recorded, four bytes count as one token" if cost.estimated else ""
         worth = f" ({report.money(usd)})" if usd is not None else ""
         click.echo(f"saved: {report.tokens(cost)} tokens{worth}{how}")
     denied = sum((Counter(one.denied) for one in outcomes), Counter[str]())
@@ -86,7 +86,7 @@ def tell(outcomes: Sequence[SessionOutcome], policy: str) -> None:
         click.echo(f"denied for {reason}: {plural(count, 'turn')}")
     shadowed = sum(one.shadowed for one in outcomes)
     if shadowed:
-        click.echo(f"policies in shadow mode would have spoken up in {plural(shadowed, 'turn')}")
+        click.echo(f"policies in shadow mode would have acted in {plural(shadowed, 'turn')}")
     _tell_score(outcomes)
 
 
@@ -154,11 +154,11 @@ _NAME_MAX: Final = 60
 
 
 def price_options(command: Command) -> Command:
-    cached = "For a million read from a cache.  [a tenth of --price-in]"
+    cached = "US dollars for a million cached input tokens.  [a tenth of --price-in]"
     command = click.option("--price-cached", type=_DOLLARS, metavar="USD", help=cached)(command)
-    answered = "US dollars for a million tokens answered."
+    answered = "US dollars for a million output tokens."
     command = click.option("--price-out", type=_DOLLARS, metavar="USD", help=answered)(command)
-    asked = "US dollars for a million tokens sent, of every model; else the list that `prices` shows."
+    asked = "US dollars for a million input tokens of every model; by default the list that `prices` shows."
     return click.option("--price-in", type=_DOLLARS, metavar="USD", help=asked)(command)
 
 
@@ -183,7 +183,7 @@ def tell_unpriced(pricing: Pricing) -> None:
         return
     more = f" and {len(names) - _UNPRICED_SHOWN} more" if len(names) > _UNPRICED_SHOWN else ""
     said = ", ".join(shown(name, _NAME_MAX) for name in names[:_UNPRICED_SHOWN]) + more
-    click.echo(f"no price is known for {said}: not in the sums (set prices.models, or --price-in)", err=True)
+    click.echo(f"no price is known for {said}: it is not included (set prices.models, or --price-in)", err=True)
 
 
 @click.command(
@@ -191,9 +191,9 @@ def tell_unpriced(pricing: Pricing) -> None:
     epilog="Exit code 0: replayed, whether or not loops were found; 1: a file or bundle has problems, or --fail-on.",
 )
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
-@click.option("--policy", metavar="PATH", default="", help="Bundle, a file or directory; else the built-in protection.")
+@click.option("--policy", metavar="PATH", default="", help="Bundle (file or directory).  [the built-in protection]")
 @click.option("--against", metavar="PATH", default="", help="Another bundle: show where the two differ.")
-@click.option("--fail-on", type=click.Choice(["notice", "block"]), help="Exit 1 when a session gets that far.")
+@click.option("--fail-on", type=click.Choice(["notice", "block"]), help="Exit with 1 if a session gets one.")
 @click.option("--html", metavar="FILE", default="", help="Also write a report with a picture of each loop.")
 @price_options
 @config_option
@@ -273,7 +273,7 @@ def _outcomes(
                 yield from replay(recording.pieces(), *rigs, file=name)
             if recording.skipped:
                 problems = "; ".join(recording.problems)
-                click.echo(f"{name}: {plural(recording.skipped, 'record')} passed over: {problems}", err=True)
+                click.echo(f"{name}: {plural(recording.skipped, 'record')} skipped: {problems}", err=True)
 
 
 def _opened(name: str) -> AbstractContextManager[IO[bytes]]:

@@ -75,14 +75,14 @@ def tell(
             _drawn(lines[: found.looping], excerpts=excerpts)
             _next(found)
         else:
-            click.echo(f"looked at {', '.join(places)}: nothing would have been stopped")
+            click.echo(f"scanned {', '.join(places)}: nothing would have been stopped")
     _passed_over(files)
 
 
 def summed(found: Summary) -> str:
     said = f"{plural(found.sessions, 'session')}, "
     if not found.looping:
-        noticed = f"; {found.noticed} had a notice (--html draws them)" if found.noticed else ""
+        noticed = f"; {found.noticed} had a notice (--html shows them)" if found.noticed else ""
         return f"{said}no loops ({plural(found.turns, 'turn')}, {tokens(found.spent)} tokens){noticed}"
     said += f"{found.looping:,} with loops: "
     said += f"{found.loop_turns:,} of {plural(found.turns, 'turn')}, {tokens(found.after)} tokens"
@@ -110,7 +110,7 @@ def nothing_here() -> None:
     for whose, place in USUAL:
         click.echo(f"  {whose:<12} ~/{place}")
     click.echo("  SWE-agent    trajectories/**/*.traj")
-    click.echo("\nAlso read: JSON Lines of conversations (`messages`) or of requests with their answers.")
+    click.echo("\nAlso supported: JSON Lines of conversations (`messages`) or of requests with their responses.")
     click.echo("For example: breakloop scan ~/.claude/projects, or breakloop scan logs/agent.jsonl")
 
 
@@ -168,7 +168,7 @@ def _can_draw() -> bool:
 def _next(found: Summary) -> None:
     click.echo()
     if found.noticed:
-        click.echo(f"{plural(found.noticed, 'other session')} had a notice and no block (--html draws them)\n")
+        click.echo(f"{plural(found.noticed, 'other session')} had a notice and no block (--html shows them)\n")
     click.echo(_ADVICE)
 
 
@@ -176,7 +176,7 @@ def _passed_over(files: TranscriptFiles) -> None:
     if not files.problems:
         return
     lines = files.problems[:_PROBLEMS]
-    click.echo(f"passed over, {plural(max(files.skipped, len(files.problems)), 'problem')}:", err=True)
+    click.echo(f"skipped, {plural(max(files.skipped, len(files.problems)), 'problem')}:", err=True)
     for line in lines:
         click.echo(f"  {line}", err=True)
     if len(files.problems) > len(lines):
@@ -191,15 +191,15 @@ _BUNDLE: Final = (
 
 @click.command(
     name="scan",
-    epilog="Exit code 0: looked, whether or not loops were found; 1: --fail-on, or a file named is no transcript; "
-    "2: a path is not there or cannot be read.",
+    epilog="Exit code 0: scan completed, with or without loops; 1: --fail-on, or a given file is not a transcript; "
+    "2: a path does not exist or cannot be read.",
 )
 @click.argument("paths", nargs=-1, metavar="[PATH]...")
 @click.option("--html", metavar="FILE", default="", help="Also write a report with a picture of each loop.")
-@click.option("--excerpts", is_flag=True, help="Show the beginning of what was called or said in each loop.")
+@click.option("--excerpts", is_flag=True, help="Show the beginning of the calls or texts of each loop.")
 @replay.price_options
-@click.option("--policy", metavar="PATH", default="", help="Bundle to judge by; else the built-in protection.")
-@click.option("--fail-on", type=click.Choice(["notice", "block"]), help="Exit 1 when a session gets that far.")
+@click.option("--policy", metavar="PATH", default="", help="Bundle (file or directory).  [the built-in protection]")
+@click.option("--fail-on", type=click.Choice(["notice", "block"]), help="Exit with 1 if a session gets one.")
 @config_option
 @json_option
 def command(paths: tuple[str, ...], **options: Any) -> None:

@@ -31,7 +31,7 @@ Block = dict[str, object]
 
 @click.command(name="schema")
 @click.option("--settings", "of_settings", is_flag=True, help="The schema of breakloop.yaml.")
-@click.option("--builtin", is_flag=True, help="The built-in loop protection as YAML, with the numbers in effect here.")
+@click.option("--builtin", is_flag=True, help="The built-in loop protection as YAML, with the values in effect.")
 @click.option("--presets", is_flag=True, help="The thresholds behind each sensitivity of steps, kind by kind.")
 @config_option
 @json_option
@@ -74,7 +74,7 @@ def _as_yaml(block: str | Block | list[Block], loaded: LoadedSettings) -> str:
     found = loaded.settings.origins.items()
     origins = {name.partition(".")[2]: origin for name, origin in found if name.startswith("loop_guard.")}
     lines = [
-        "# The built-in loop protection: it judges every LLM call that no policy's own loop_detection covers.",
+        "# The built-in loop protection: it applies to every LLM call that no policy's own loop_detection covers.",
         "# To change it, set LOOP_GUARD_* (or loop_guard in breakloop.yaml), or put your own into the bundle:",
         "defaults:",
     ]
@@ -117,7 +117,7 @@ def _preset_lines() -> Iterator[str]:
     def row(*cells: str) -> str:
         return cells[0].ljust(_KIND_COLUMN) + "".join(cell.ljust(_COLUMN) for cell in cells[1:]).rstrip()
 
-    yield "Counts at which a kind of loop is notice, block, stop. Single ones are changed with `thresholds` in a block."
+    yield "Counts at which a kind of loop is notice, block, stop. Set `thresholds` in a block to change single ones."
     yield ""
     yield row("kind", *PRESETS, "counts")
     for kind in BY_NAME:

@@ -189,12 +189,12 @@ def _loops(settings: Settings, seen: StartupSummary) -> str:
     if seen.loops == NO_LOOPS:
         return "-"
     if seen.loops == LOOPS_OFF:
-        return "built-in protection is OFF; policies with loop_detection still look"
+        return "built-in protection is OFF; policies with loop_detection still apply"
     guard = settings.loop_guard
     said = f"LLM calls: repeated steps; the same end {guard.max_hits + 1} times in {guard.window_seconds} s"
     if seen.loops == LOOPS_BUNDLE:
-        said = "as `defaults.loop_detection` of the bundle says"
+        said = "set by `defaults.loop_detection` of the bundle"
     if not seen.own_loops:
         return said
-    whose = "1 policy goes by its" if seen.own_loops == 1 else f"{seen.own_loops} policies go by their"
+    whose = "1 policy uses its" if seen.own_loops == 1 else f"{seen.own_loops} policies use their"
     return f"{said}\n{_BELOW}{whose} own loop_detection instead"

@@ -101,7 +101,9 @@ def load_policy(path: str, now: float) -> LoadedBundle | None:
     """Load the bundle; without one, only the built-in protection applies."""
     if "://" in path or path == POLICY_REDIS:
         hint = "give a file or directory with --policy"
-        raise BundleError([Problem(path.partition("?")[0], 1, 1, "", "is elsewhere, and this uses no network", hint)])
+        raise BundleError(
+            [Problem(path.partition("?")[0], 1, 1, "", "is not a local file; tests use no network", hint)]
+        )
     return load_bundle(Path(path), now=now) if path else None
 
 

@@ -114,7 +114,7 @@ def _summary(checked: Iterable[CheckedBundle], *, strict: bool) -> str:
     notes = sum(len(one.notes) for one in listed)
     found = [plural(problems, "problem")] if problems else []
     found += [plural(notes, "note") + (" (which count: --strict)" if strict else "")] if notes else []
-    verdict = f"{bad} of {len(listed)} refused" if bad else f"{len(listed)} valid"
+    verdict = f"{bad} of {len(listed)} rejected" if bad else f"{len(listed)} valid"
     return f"{verdict}: {', '.join(found)}" if found else verdict
 
 

@@ -544,7 +544,7 @@ def inconsistencies(settings: Settings) -> Iterator[SchemaFault]:
         if value.partition("=")[0] not in known:
             yield SchemaFault(("upstream_keys", at), "unknown upstream", f"known: {', '.join(sorted(known))}")
     if settings.workers > 1 and in_memory:
-        message = f"{settings.workers} processes cannot share the state of memory://: each would count for itself"
+        message = f"{settings.workers} processes cannot share the state of memory://: each would count on its own"
         yield SchemaFault(("workers",), message, "set state to the URL of a Redis, or workers to 1")
     if settings.envoy_grpc_port and settings.mode == "proxy":
         hint = "set mode to decision or all, or envoy_grpc_port to 0"

@@ -99,7 +99,7 @@ class UnnamedSessionsDetector(StatefulDetector):
         overlap = abs(now - newer_at) < OVERLAP_S
         if one is None or not one.level:
             return Evaluation(window, ambiguous=overlap)
-        evidence = f"each prompt holds the one before it, {times(one.nested)}"
+        evidence = f"each prompt contains the previous one, {times(one.nested)}"
         return Evaluation(window, one.level, KIND, evidence, one.identity.hex(), fresh, ambiguous=overlap)
 
     def _nested(self, series: bytes, name: str, step: Step, now: float) -> tuple[PromptSeries, bool, bytes]:

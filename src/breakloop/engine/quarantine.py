@@ -150,7 +150,7 @@ class Quarantine:
         """
         loops = max(seen, self._unblock(project, agent, caller, now))
         if by:
-            why = "released: its loops are forgotten"
+            why = "released: its loops were cleared"
             binds = (AGENT if caller else NAME) if agent else CALLER
             order = Hold(binds, project, caller, agent, now, math.inf, why, by=by)
             if self.register is not None:

@@ -304,7 +304,7 @@ class StoreHealth:
         self._good += 1
         if self._good >= self._needed:
             self._returned_at = now
-            self._change(up=True, why=f"{self._good} probes in a row were answered")
+            self._change(up=True, why=f"{self._good} consecutive probes succeeded")
 
     def _change(self, *, up: bool, why: str) -> None:
         self.up = up
@@ -437,7 +437,7 @@ class RemoteEngine:
             deciding = waiting.popleft()
             if not deciding.over:
                 if not deciding.heard:
-                    self.failed(f"no answer within {self.budget_s * 1000:g} ms")
+                    self.failed(f"no response within {self.budget_s * 1000:g} ms")
                 deciding.give_up()
         self._timer = self._loop.call_at(waiting[0].deadline, self._sweep) if waiting else None
 

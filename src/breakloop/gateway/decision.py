@@ -75,7 +75,7 @@ def _agreed(headers: Mapping[str, bytes], original: str, forwarded: str) -> byte
     first = headers.get(original)
     second = headers.get(forwarded)
     if first and second and first != second:
-        raise RequestError(400, f"{original} and {forwarded} contradict each other; the gateway has to set one of them")
+        raise RequestError(400, f"{original} and {forwarded} differ; configure the gateway to set only one of them")
     return first or second
 
 
@@ -83,7 +83,8 @@ def _reject_ambiguous(request: Request) -> None:
     """Reject a field that the gateway set and a client sent in another spelling: `X_Original_URI`."""
     for name, value in request.repeated:
         if name in _UNIQUE and value != request.headers[name]:
-            raise RequestError(400, f"{name} came twice and says two things; the gateway has to replace the client's")
+            remedy = "configure the gateway to overwrite the client's header"
+            raise RequestError(400, f"{name} was sent twice with different values; {remedy}")
 
 
 def _hides_body(request: Request) -> bool:
@@ -126,7 +127,7 @@ def _without_authority(target: bytes) -> bytes:
         rest, mark, query = rest.partition(b"?")  # a slash in the query is not part of the path
         slash = rest.find(b"/")
         return (rest[slash:] if slash >= 0 else b"/") + mark + query
-    raise RequestError(400, "the original URI has to begin with a slash")
+    raise RequestError(400, "the original URI must begin with a slash")
 
 
 KEPT_S: Final = 900.0  # a result is accepted so long after the decision
@@ -222,7 +223,7 @@ def read_report(request: Request) -> Answer:
     if len(request.body) > BODY_MAX_BYTES:
         raise RequestError(413, f"a result has at most {BODY_MAX_BYTES} bytes: send a digest instead of a long text")
     if request.headers.get("content-encoding", b"identity").lower() != b"identity":
-        raise _wrong("Content-Encoding", "send the result plain")
+        raise _wrong("Content-Encoding", "send the result uncompressed")
     report = content.load(request.body)
     if not isinstance(report, dict):
         raise RequestError(400, 'the body must be a JSON object such as {"status": 200}')
@@ -242,12 +243,12 @@ def _wrong(field: str, remedy: str) -> RequestError:
 
 
 def _status(report: dict[str, Any]) -> int:
-    remedy = "send the HTTP status of the answer as a number, or 0 where none came (refused, cut short, too late)"
+    remedy = "send the HTTP status of the response as a number, or 0 if there was none (refused, cut off, timeout)"
     if report.get("status") is None:
         raise _wrong("status", f"is missing; {remedy}")
     status = content.count(report["status"])
     if status is None or not (status == NO_ANSWER or 100 <= status <= 999):
-        raise _wrong("status", f"is no status; {remedy}")
+        raise _wrong("status", f"is not a status; {remedy}")
     return status
 
 
@@ -256,12 +257,12 @@ def _text(report: dict[str, Any]) -> str:
     text, digest = report.get("text"), report.get("digest")
     if text is not None:
         if not isinstance(text, str):
-            raise _wrong("text", "send what the model said as a string, or leave it out")
+            raise _wrong("text", "send the text of the response as a string, or leave it out")
         return content.clean(text[:TEXT_MAX_CHARS])
     if digest is None:
         return ""
     if not isinstance(digest, str) or len(digest) > _DIGEST_MAX:
-        raise _wrong("digest", f"send a string of at most {_DIGEST_MAX} characters, the same for the same answer")
+        raise _wrong("digest", f"send a string of at most {_DIGEST_MAX} characters, equal for equal responses")
     return content.clean(f"{_DIGEST}{digest}>") if digest else ""
 
 

@@ -255,7 +255,7 @@ async def serve_envoy(
         else:
             server.add_secure_port(address, grpc.ssl_server_credentials([tls]))
     except RuntimeError:
-        raise SettingsError(f"envoy_grpc_port: cannot listen on {address}; another program may be there") from None
+        raise SettingsError(f"envoy_grpc_port: cannot listen on {address}; another program may be using it") from None
     await server.start()
     try:
         yield

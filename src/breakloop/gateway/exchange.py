@@ -469,14 +469,14 @@ class Exchange:
         upstream = self._upstream
         if isinstance(self._task, asyncio.Task):
             if age > timeouts.connect_seconds:
-                self._fail(504, "did not take the connection in time")
+                self._fail(504, "did not accept the connection in time")
         elif upstream is None:
             return
         elif self._uploading and not upstream.write_paused and age > self._server.limits.body_s:
             self._server.timeouts += 1
-            self._fail(408, "waits for a request body that does not arrive")
+            self._fail(408, "did not get the whole request body from the client in time")
         elif age > timeouts.answer_seconds:
-            self._fail(504, "did not answer in time")
+            self._fail(504, "did not respond in time")
 
     def _fail(self, status: int, why: str) -> None:
         self._over = True

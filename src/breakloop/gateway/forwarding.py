@@ -68,7 +68,7 @@ class UpstreamRoutes:
         rest = _after(path, cut)
         base = upstream.base.decode("ascii")
         if _DOTS_AND_MORE.search(path):
-            raise RequestError(400, "the path holds a dot segment with parameters")
+            raise RequestError(400, "the path contains a dot segment with parameters")
         version, doubled = _overlap(base, rest)
         cut += doubled
         rest = _after(path, cut)

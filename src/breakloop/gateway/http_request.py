@@ -175,7 +175,7 @@ class HeadParser:
             raise RequestError(400, "malformed request line")
         method, target, version = match.groups()
         if version not in (b"1.1", b"1.0"):
-            raise RequestError(505, "only HTTP/1.1 and HTTP/1.0 are spoken here")
+            raise RequestError(505, "only HTTP/1.1 and HTTP/1.0 are supported")
         if method not in _METHODS:
             raise RequestError(501, "method not implemented")
         if not _TARGET.fullmatch(target):
@@ -264,22 +264,22 @@ def _check_field(name: str, raw: bytes, value: bytes) -> None:
     if b"_" in raw and name in _ONCE_ONLY:  # some servers treat Content_Length as the real one
         raise RequestError(400, "Content-Length or Transfer-Encoding spelled with an underscore")
     if name == "host" and value.translate(None, _HOST_CHARS):
-        raise RequestError(400, "Host is not a host")
+        raise RequestError(400, "Host is not a valid host")
     if name == "content-length" and (not value.isdigit() or len(value) > _LENGTH_DIGITS):
         raise RequestError(400, "Content-Length is not a number")
     if name == "transfer-encoding" and value.lower() != b"chunked":
         raise RequestError(400, "Transfer-Encoding must be chunked")
     if name == "upgrade" and b"websocket" in value.lower():
-        raise RequestError(426, "websockets are not spoken here, use plain HTTP")
+        raise RequestError(426, "WebSocket upgrades are not supported; use plain HTTP")
     if name == "expect" and value.lower() != b"100-continue":
-        raise RequestError(417, "only 100-continue can be expected")
+        raise RequestError(417, "the only supported Expect value is 100-continue")
 
 
 def _length(headers: dict[str, bytes], *, is_1_1: bool) -> int:
     if "transfer-encoding" not in headers:
         return int(headers["content-length"])
     if not is_1_1 or "content-length" in headers:
-        raise RequestError(400, "Transfer-Encoding must be alone and on HTTP/1.1")
+        raise RequestError(400, "Transfer-Encoding needs HTTP/1.1 and no Content-Length")
     return CHUNKED
 
 

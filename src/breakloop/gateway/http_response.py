@@ -145,7 +145,7 @@ class ResponseHeadParser:
         lines = head.split(b"\r\n")
         status, is_1_1, line = self._status_lines[lines[0]]
         if len(lines) > _FIELDS:
-            raise UpstreamError("answered with too many header fields")
+            raise UpstreamError("sent too many header fields")
         fields = list(map(self._field, lines[1:-2]))
         kept = b"".join(fields)
         known = [field for field in fields if type(field) is KnownField]
@@ -171,12 +171,12 @@ def _length(status: int, headers: dict[str, bytes], known: list[KnownField], met
     if len(headers) != len(known):
         names = [field.name for field in known]
         if any(names.count(name) > 1 for name in _FRAMING):
-            raise UpstreamError("answered with two lengths")
+            raise UpstreamError("sent a response with two lengths")
     coding, size = headers.get("transfer-encoding"), headers.get("content-length")
     if coding is not None and (size is not None or coding.lower() != b"chunked" or not is_1_1):
-        raise UpstreamError("sent an answer whose length can be read in two ways")
+        raise UpstreamError("sent a response whose length is ambiguous")
     if size is not None and not (size.isdigit() and len(size) <= 18):
-        raise UpstreamError("sent an answer whose length is no number")
+        raise UpstreamError("sent a response whose length is not a number")
     if method == "HEAD" or status in BODYLESS or status < 200:
         return 0
     if coding is not None:
@@ -192,7 +192,7 @@ def _without_named(fields: list[bytes], options: bytes) -> bytes:
 def _status_line(line: bytes) -> tuple[int, bool, bytes]:
     found = _STATUS_LINE.fullmatch(line)
     if found is None:
-        raise UpstreamError("sent something that is no HTTP/1.1")
+        raise UpstreamError("sent a response that is not valid HTTP/1.1")
     minor, status, phrase = found.groups()
     return int(status), minor == b"1", b"HTTP/1.1 %b %b\r\n" % (status, phrase or b"")
 

@@ -87,9 +87,9 @@ _ERRORS: Final = {
 }
 _REQUEST_ERRORS: Final = (401, 413)
 _UPSTREAM_ERRORS: Final = (502, 504)
-_ADMIN_TOKEN: Final = b"bl_"  # as `admin.tokens` makes them: this and 43 characters, here after "Bearer "
+_ADMIN_TOKEN: Final = b"bl_"  # as `admin.auth` generates them: this and 43 characters, here after "Bearer "
 _ADMIN_TOKEN_LENGTH: Final = 53
-_ADMIN_TOKEN_SENT: Final = "This is a token of the admin plane, which has a port of its own; nothing was forwarded."
+_ADMIN_TOKEN_SENT: Final = "This is a token of the admin API, which has its own port; the request was not forwarded."
 
 
 class ProxyHandler:
@@ -144,14 +144,14 @@ class ProxyHandler:
         if HOP in request.headers and self._rewriter.came_through(request):
             return admission.client_denial(call, _proxy_loop())
         if self._clients is not None and self._clients.check(request.headers, query) is None:
-            return self.error_reply(call, 401, "The key of this request is not known here.")
+            return self.error_reply(call, 401, "The key of this request is unknown.")
         authorization = request.headers.get("authorization", b"")
         if authorization[7:10] == _ADMIN_TOKEN and len(authorization) == _ADMIN_TOKEN_LENGTH:
             return self.error_reply(call, 401, _ADMIN_TOKEN_SENT)
         if request.streamed and self._is_large(request):
             admission.engine.tally.unjudged += 1
             if admission.engine.enforces and rejects_large(admission.engine.bundle, call):
-                return self.error_reply(call, 413, "The body is larger than what a policy lets pass.")
+                return self.error_reply(call, 413, "The body exceeds the size that the policy allows.")
         if admission.remote is not None:
             pending = DeferredReply()
             admission.decide_remote(

@@ -212,7 +212,7 @@ class Server(ServerCore):
                 self._connect, host, port, backlog=BACKLOG, reuse_port=False, **_tls(tls, self.limits)
             )
         except OSError as error:
-            why = "another program listens there" if error.errno == errno.EADDRINUSE else error.strerror or str(error)
+            why = "the port is in use" if error.errno == errno.EADDRINUSE else error.strerror or str(error)
             raise ListenError(error.errno, f"cannot listen on {host}:{port}: {why}") from error
         self._begin(listener)
         return int(listener.sockets[0].getsockname()[1])

@@ -238,7 +238,7 @@ class UpstreamConnection(asyncio.Protocol):
             if end == 3:
                 self._head = bytearray(data) if isinstance(data, bytes) else data
                 if bare or len(data) > HEAD_BYTES or not b"HTTP/1."[: len(data)] == data[:7]:
-                    raise UpstreamError("sent something that is no HTTP/1.1")
+                    raise UpstreamError("sent a response that is not valid HTTP/1.1")
                 return b""
             head = self._pool.heads.parse(bytes(data[:end]), exchange.method)
             data = bytes(data[end:])
@@ -246,7 +246,7 @@ class UpstreamConnection(asyncio.Protocol):
                 break
             self._interims += 1
             if head.status == 101 or self._interims > _INTERIM_MAX:
-                raise UpstreamError("changed the protocol, or sends provisional answers without end")
+                raise UpstreamError("switched protocols, or sent too many 1xx responses")
         self._head = bytearray()
         self._framing = framing_for(head.length)
         self.until_close = head.length == BODY_UNTIL_CLOSE
@@ -281,12 +281,12 @@ class UpstreamConnection(asyncio.Protocol):
         exchange = self.exchange
         self.discard()
         if exchange is not None:
-            exchange.upstream_lost("sent what made us fail")
+            exchange.upstream_lost("sent a response that breakloop could not process")
 
 
 _IDLE_MAX: Final = 256  # idle connections for each upstream
-_RESET: Final = "closed the connection while it was made"
-_NO_WAY: Final = "cannot be reached: there is no way to its address from here"
+_RESET: Final = "closed the connection while connecting"
+_NO_WAY: Final = "cannot be reached: no route to host"
 _CAUSES: Final = {
     errno.ECONNREFUSED: "refused the connection",
     errno.ECONNRESET: _RESET,
@@ -294,9 +294,9 @@ _CAUSES: Final = {
     errno.EPIPE: _RESET,
     errno.EHOSTUNREACH: _NO_WAY,
     errno.ENETUNREACH: _NO_WAY,
-    errno.EADDRNOTAVAIL: "cannot be reached: this machine has no free port or no fitting address left",
-    errno.EMFILE: "cannot be reached: this process has too many files open",
-    errno.ETIMEDOUT: "did not take the connection in time",
+    errno.EADDRNOTAVAIL: "cannot be reached: this machine has no free port or no suitable address",
+    errno.EMFILE: "cannot be reached: this process has too many open files",
+    errno.ETIMEDOUT: "did not accept the connection in time",
 }
 _KINDS: Final = ((ConnectionRefusedError, errno.ECONNREFUSED), (ConnectionError, errno.ECONNRESET))
 
@@ -375,11 +375,11 @@ def connect_error(error: BaseException) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"has a certificate that is not trusted: {error.verify_message}"
     if isinstance(error, ssl.SSLError):
-        return "does not speak TLS as we do"
+        return "failed the TLS handshake"
     if isinstance(error, socket.gaierror):
         return "has a host name that cannot be resolved (DNS)"
     if isinstance(error, TimeoutError):
-        return "did not take the connection in time"
+        return "did not accept the connection in time"
     return _CAUSES.get(_errno(error), "could not be reached")
 
 

@@ -228,7 +228,7 @@ class SqliteBackend(DatabaseFile, DatabaseBackend):
         return super().set_aside(kind, f"{kind}: {wrong}")
 
     def failed(self, wrong: str) -> None:
-        self.report(wrong, "nothing is kept until it can be written again")
+        self.report(wrong, "nothing is stored until it is writable again")
 
     def tidy(self, connection: Connection) -> None:
         raw = connection.connection.driver_connection

@@ -170,7 +170,7 @@ class NewerSchemaError(Exception):
     """The database was written by a newer version of breakloop."""
 
     def __init__(self, found: int, own: int) -> None:
-        super().__init__(f"written by a newer version (its form is {found}, known is {own})")
+        super().__init__(f"written by a newer version (schema {found}, supported is {own})")
 
 
 def migrate(connection: Connection, steps: Sequence[str] = STEPS) -> None:

@@ -322,4 +322,4 @@ def _lock(descriptor: int) -> None:
             time.sleep(_LOCK_WAIT_S)  # noqa: TID251 - a process that has nothing else to do
         else:
             return
-    raise TimeoutError("another hook holds the session")
+    raise TimeoutError("another hook process has locked the session")

@@ -162,7 +162,7 @@ class CostBudget:
     def explain(self, op: ChargeBudget, used: int) -> str:
         say, budget = self.unit.words, op.spec.budget
         if used > budget:
-            return f"costs {say(op.cost)}, only {say(budget - used + op.cost)} of {say(budget)} there"
+            return f"costs {say(op.cost)}, only {say(budget - used + op.cost)} of {say(budget)} available"
         return f"costs {say(op.cost)}, {say(budget - used)} of {say(budget)} left"
 
     def fill_retry(self, op: ChargeBudget, used: int, now: float, verdict: Verdict) -> None:

@@ -133,7 +133,7 @@ def _long_prompt(prompt: int, most: int, rule: RuleRef) -> LimitDenial:
 
 def _large_request(estimate: Estimate, completion: int, most: int, rule: RuleRef) -> LimitDenial:
     named = estimate.max_completion is not None and estimate.max_completion >= 0
-    answer = f"{completion} for the answer" if named else f"{completion} for the answer, whose max_tokens is not named"
+    answer = f"{completion} for the answer" if named else f"{completion} for the answer, because max_tokens is not set"
     message = (
         f"The request may take {estimate.prompt_tokens + completion} tokens "
         f"({estimate.prompt_tokens} for the prompt, {answer}), and at most {most} are allowed: "

@@ -90,7 +90,7 @@ class TokenBucket:
 
     def explain(self, op: TakeTokens, left: float) -> str:
         if left < 0:
-            return f"reserves {op.cost:g}, only {left + op.cost:.0f} of {op.spec.burst:g} there"
+            return f"reserves {op.cost:g}, only {left + op.cost:.0f} of {op.spec.burst:g} available"
         return f"reserves {op.cost:g}, {left:.0f} of {op.spec.burst:g} left"
 
     def fill_retry(self, op: TakeTokens, left: float, verdict: Verdict) -> None:

@@ -61,17 +61,17 @@ class Upstream:
 def parse_upstream(name: str, url: str) -> Upstream:
     """Parse one upstream. Raises `UpstreamUrlError`, which is a `SettingsError`."""
     if not _NAME.fullmatch(name):
-        raise UpstreamUrlError("the name is not plain", "lower-case letters, digits and hyphens, as in my-llm")
+        raise UpstreamUrlError("the name is not valid", "lower-case letters, digits and hyphens, as in my-llm")
     if name in RESERVED:
-        raise UpstreamUrlError(f'"{name}" begins paths that mean something else', "choose another name")
+        raise UpstreamUrlError(f'"{name}" is reserved for other paths', "choose another name")
     if not url.isascii() or not url.isprintable() or " " in url:
-        raise UpstreamUrlError("the URL holds a space or a letter beyond ASCII", "write a host by its xn-- name")
+        raise UpstreamUrlError("the URL contains a space or a non-ASCII character", "write xn--... for the host")
     scheme, separator, rest = url.partition("://")
     scheme = scheme.lower()
     if not separator or scheme not in DEFAULT_PORTS:
         raise UpstreamUrlError("the URL does not begin with http:// or https://", _EXAMPLE)
     if "?" in rest or "#" in rest:
-        raise UpstreamUrlError("the URL has a query or a fragment", "leave it out: each request brings its own query")
+        raise UpstreamUrlError("the URL has a query or a fragment", "leave it out; the query is part of each request")
     authority, slash, path = rest.partition("/")
     host, port_text = _split_authority(authority)
     port = _port(port_text) if port_text is not None else DEFAULT_PORTS[scheme]
@@ -98,7 +98,7 @@ def upstreams(given: Sequence[str]) -> list[Upstream]:
 def _split_authority(authority: str) -> tuple[str, str | None]:
     """Return the host, in lower case and without brackets, and the port text, if any."""
     if "@" in authority:
-        raise UpstreamUrlError("the URL has a user name or password in it", "leave it out; a key goes in upstream_keys")
+        raise UpstreamUrlError("the URL contains a user name or password", "leave it out; a key goes in upstream_keys")
     if authority.startswith("["):
         host, bracket, rest = authority[1:].partition("]")
         try:
@@ -112,7 +112,7 @@ def _split_authority(authority: str) -> tuple[str, str | None]:
     if ":" in port:
         raise UpstreamUrlError("the URL has too many colons", "put an IPv6 address in brackets: http://[::1]:8000")
     if not host:
-        raise UpstreamUrlError("the URL names no host", _EXAMPLE)
+        raise UpstreamUrlError("the URL has no host", _EXAMPLE)
     if not _HOST.fullmatch(host) or ".." in host or len(host) > 253 or not _plausible(host):
         raise UpstreamUrlError("the host is neither a name nor an address", _EXAMPLE)
     return host.lower(), port if colon else None
@@ -138,7 +138,7 @@ def _port(text: str) -> int:
 def _base(path: str) -> bytes:
     base = path.rstrip("/")
     if not _BASE.fullmatch(base) or _DOT_SEGMENT.search(base):
-        raise UpstreamUrlError("the URL's path has escapes, dot segments or empty ones", "write it plainly, as in /v1")
+        raise UpstreamUrlError("the URL's path contains escapes, dot segments or empty segments", "write it as in /v1")
     if _ENDPOINT.search(base):
-        raise UpstreamUrlError("the URL is that of one endpoint", "give only what all requests share: up to /v1")
+        raise UpstreamUrlError("the URL is that of a single endpoint", "give only the common part, up to /v1")
     return base.encode("ascii")

@@ -105,7 +105,7 @@ class EventListener:
             if waits is not None:
                 await waits
         except Exception:  # other listeners must not be affected
-            logging.getLogger("breakloop").exception("%s did not take %d events", self.name, len(batch))
+            logging.getLogger("breakloop").exception("%s failed to process %d events", self.name, len(batch))
             self._failed(batch)
             await self._sleep(retry_s)
             return False

@@ -345,7 +345,7 @@ _TABLE: Final = (
            lambda p: {one.name: one.open for one in p.upstreams}, ("upstream",)),
     # State
     _gauge("breakloop_store_degraded",
-           "1 if the shared store is unavailable and each instance counts for itself, else 0.",
+           "1 if the shared store is unavailable and each instance counts on its own, else 0.",
            _remote(lambda r: int(not r.health.up)), merge=MAX),
     _counter("breakloop_store_changes_total", "Times that the shared store became unavailable or available again.",
              _remote(lambda r: r.health.changes)),

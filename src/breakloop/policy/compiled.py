@@ -58,7 +58,7 @@ class ActiveHours:
             return None
         wait_s = ((start - minute) % _DAY) * _MINUTE_S - local.second
         span = f"{start // 60:02}:{start % 60:02} to {end // 60:02}:{end % 60:02} ({self.zone})"
-        return NotNow("outside_hours", f"This agent may work from {span}.", max(1, wait_s))
+        return NotNow("outside_hours", f"This agent may send requests from {span}.", max(1, wait_s))
 
 
 class CompiledDetector(Protocol):

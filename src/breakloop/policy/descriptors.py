@@ -70,8 +70,8 @@ def fault(text: str) -> tuple[str, str] | None:
         if _NAME_PATTERNS[kind].fullmatch(name):
             return None
         if not name:
-            return f'descriptor "{text}" names nothing', f'write {OPEN[kind]} after "{kind}:"'
-        return f'descriptor "{text}" has a character that cannot stand in {OPEN[kind]}', ""
+            return f'descriptor "{text}" has no name', f'write {OPEN[kind]} after "{kind}:"'
+        return f'descriptor "{text}" contains a character that is not allowed in {OPEN[kind]}', ""
     guess = did_you_mean(kind.lower(), [*OPEN, *FIXED])
     return f'unknown descriptor kind "{kind}" in "{text}"{guess}', "kinds: " + ", ".join([*OPEN, *FIXED])
 

@@ -160,7 +160,7 @@ _WHY = {
     ): "the Nth identical request trips; 1 would stop every request",
     ("budget_usd_per_day", "greater_than"): "to stop an agent, set active: false",
     ("max_hits", "greater_than_equal"): "0 switches the detector off",
-    ("loop_detection", "list_type"): "a block, or a list of blocks; to have none, leave it out or set enabled: false",
+    ("loop_detection", "list_type"): "a block, or a list of blocks; for none, leave it out or set enabled: false",
     ("loop_detection", "literal_error"): "or a block, or a list of blocks",
     ("loop_detection", "too_short"): "leave loop_detection out instead",
     ("deny_status", "greater_than_equal"): "a denial is an HTTP status from 400 to 599",
@@ -181,7 +181,7 @@ KINDS = {
     "dict_type": "a map",
     "model_type": "a map",
     "datetime_type": "a timestamp",
-    "finite_number": "a number with an end",
+    "finite_number": "a finite number",
     "int_parsing_size": "a smaller number",
 }
 

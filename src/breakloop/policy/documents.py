@@ -128,7 +128,7 @@ def _words(said: str, context: str, opened_on: int) -> tuple[str, str]:
         if what in context:
             return f'the {name} opened on line {opened_on} lacks a comma or its "{close}"', ""
     if "mapping values are not allowed" in said:
-        return 'unexpected ":"', 'check the indentation, and put text that holds ": " in quotes'
+        return 'unexpected ":"', 'check the indentation, and put text that contains ": " in quotes'
     found = re.search(r"found character '(.+)' that cannot start", said)
     if found:
         return _bad_start(found[1])
@@ -137,8 +137,8 @@ def _words(said: str, context: str, opened_on: int) -> tuple[str, str]:
     if "could not find expected ':'" in said:
         return 'a key without ":"', "write key: value"
     if "expected <block end>" in said:
-        return "this does not belong to what stands above it", "check the indentation and the dashes"
-    return said or context or "it cannot be read", ""
+        return "unexpected item at this indentation", "check the indentation and the dashes"
+    return said or context or "unknown error", ""
 
 
 def _bad_start(character: str) -> tuple[str, str]:
@@ -149,10 +149,10 @@ def _bad_start(character: str) -> tuple[str, str]:
 
 def _unmarked(error: Exception, text: str, file: str) -> Problem:
     """Return the problem for an error without a position. Only forbidden characters come with an offset."""
-    offset, message, hint = getattr(error, "position", None), "a control character", "take it out"
+    offset, message, hint = getattr(error, "position", None), "a control character", "remove it"
     if not isinstance(offset, int):
         escape = _BEYOND_UNICODE.search(text)
-        offset, message, hint = escape.start() if escape else 0, "an escape that stands for no character", ""
+        offset, message, hint = escape.start() if escape else 0, "an invalid escape", ""
     return _Lines(text, file).place(offset).problem(f"is not valid YAML: {message}", hint)
 
 
@@ -279,7 +279,7 @@ def _too_deep(data: Any) -> bool:
 
 def duplicate_key(key: str, place: DocumentPlace, first_line: int) -> Problem:
     """Return the problem for a duplicate key."""
-    return place.problem(f'key "{key}" stands twice; the first is on line {first_line}', "keep one of them")
+    return place.problem(f'key "{key}" is used twice; the first is on line {first_line}', "keep one of them")
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -319,7 +319,7 @@ def _refuse_suspects(text: str, file: str) -> NoReturn:
 
 def _bad_number(word: str) -> str:
     if word in ("NaN", "Infinity", "-Infinity"):
-        return f"{word} is not a number that can be used"
+        return f"{word} is not a supported number"
     if word[-1] in "0123456789" and (len(word) > _LONGEST_NUMBER or math.isinf(float(word))):
         return "the number is too large"
     return ""
@@ -331,7 +331,7 @@ def _explain(error: json.JSONDecodeError, text: str) -> tuple[int, str, str]:
     if error.msg.startswith("Unterminated string"):
         return at, "a text is not closed", 'add the missing "'
     if error.msg.startswith("Invalid control character"):
-        return at, "a text goes over the end of the line or holds a control character", "write \\n or \\t"
+        return at, "a text spans several lines or contains a control character", "write \\n or \\t"
     if error.msg.startswith("Invalid \\"):
         return at, "unknown escape in a text", "write \\\\ for a backslash"
     if error.msg.startswith("Extra data"):
@@ -343,7 +343,7 @@ def _explain(error: json.JSONDecodeError, text: str) -> tuple[int, str, str]:
         return at, "the text ends too early", "a bracket or brace is not closed"
     after = text[at + 1 :].lstrip()[:1]
     if text[at] == "," and after in ("}", "]"):
-        return at, f'a comma before "{after}"', "nothing follows it, so take it out"
+        return at, f'a comma before "{after}"', "nothing follows it, so remove it"
     found = "text" if text[at] == '"' else f'"{readable(text[at])}"'
     return at, f"unexpected {found}", _syntax_hint(text, at, error.msg)
 
@@ -352,10 +352,10 @@ def _syntax_hint(text: str, at: int, message: str) -> str:
     if text.startswith(("//", "/*", "#"), at):
         return "JSON has no comments; YAML has"
     if text[at] == "'":
-        return "texts stand in double quotes"
+        return "write texts in double quotes"
     if "delimiter" in message and "," in message:
         return "a comma is missing before it"
-    return "keys stand in double quotes" if "property name" in message else ""
+    return "write keys in double quotes" if "property name" in message else ""
 
 
 MAX_NODES = 2_000_000  # aliases count once per use
@@ -438,7 +438,7 @@ class _Builder:
             elif isinstance(event, DocumentStartEvent):
                 documents += 1
                 if documents > 1:
-                    self._refuse(self._place(event), "a second document begins here", 'take out the "---"')
+                    self._refuse(self._place(event), "a second document begins here", 'remove the "---"')
         return root
 
     def _node(self, event: NodeEvent, depth: int, *, is_key: bool = False) -> YamlNode:
@@ -451,11 +451,11 @@ class _Builder:
         else:
             node = self._collection(event, place)
         if self._count > MAX_NODES:
-            self._refuse(place, f"has more than {MAX_NODES} parts, aliases counted as often as used")
+            self._refuse(place, f"has more than {MAX_NODES} nodes, counting each use of an alias")
         if event.anchor and not isinstance(event, AliasEvent):
             self._anchors[event.anchor] = node
         if is_key and (not node.weight or node.items):
-            self._refuse(place, "a map or list cannot be a key", "a text with braces or brackets is put in quotes")
+            self._refuse(place, "a map or list cannot be a key", "put a text with braces or brackets in quotes")
         if not node.weight:
             if depth > MAX_DEPTH:
                 self._refuse(place, f"is nested more than {MAX_DEPTH} deep")
@@ -467,16 +467,16 @@ class _Builder:
     def _alias(self, event: AliasEvent, place: DocumentPlace) -> YamlNode:
         node = self._anchors.get(event.anchor)
         if node is None:
-            self._refuse(place, f'"*{event.anchor}" names no anchor that stands before it', "a text is put in quotes")
+            self._refuse(place, f'"*{event.anchor}" has no anchor before it', "put a text in quotes")
         if not node.weight:
-            self._refuse(place, f'"*{event.anchor}" stands inside what it repeats')
+            self._refuse(place, f'"*{event.anchor}" is inside its own anchor')
         self._count += node.weight
         return node
 
     def _collection(self, event: Any, place: DocumentPlace) -> YamlNode:
         kind = "map" if isinstance(event, MappingStartEvent) else "seq"
         if event.tag not in (None, "!", _CORE + kind):
-            self._problem(place, f'tag "{_short(event.tag)}" is not supported', "take it out")
+            self._problem(place, f'tag "{_short(event.tag)}" is not supported', "remove it")
         node = YamlNode({} if kind == "map" else [], place)
         node.weight = 0
         return node
@@ -524,12 +524,12 @@ class _Builder:
         text: str = event.value
         tag = event.tag
         if tag is not None and tag not in ("!", _CORE + "str") and tag not in _SCALAR_TAGS:
-            self._problem(place, f'tag "{_short(tag)}" is not supported', "take it out; a text is put in quotes")
+            self._problem(place, f'tag "{_short(tag)}" is not supported', "remove it, or put the text in quotes")
         if tag not in _SCALAR_TAGS and (tag is not None or event.style is not None):
             return text
         value = plain_value(text)
         if isinstance(value, float) and not math.isfinite(value):
-            self._problem(place, f"{text} is not a number that can be used")
+            self._problem(place, f"{text} is not a supported number")
         return value
 
     def _place(self, event: Any) -> DocumentPlace:
@@ -604,13 +604,11 @@ def _half_characters(data: Any) -> Iterator[DocumentFinding]:
     while todo:
         path, value = todo.pop()
         if isinstance(value, str) and _SURROGATE.search(value):
-            yield DocumentFinding(path, "has half a character in it", "escapes from \\ud800 to \\udfff come in pairs")
+            yield DocumentFinding(path, "contains an unpaired surrogate", "\\ud800 to \\udfff must come in pairs")
         elif isinstance(value, dict):
             for key, item in value.items():
                 if _SURROGATE.search(key):
-                    yield DocumentFinding(
-                        path, "has a key with half a character in it", at_key=True, place=(*path, key)
-                    )
+                    yield DocumentFinding(path, "has a key with an unpaired surrogate", at_key=True, place=(*path, key))
                 todo.append(((*path, key), item))
         elif isinstance(value, list):
             todo += [((*path, index), item) for index, item in enumerate(value)]

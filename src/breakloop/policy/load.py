@@ -70,7 +70,7 @@ def read_path(path: Path, *, signed: bool = False, stamp: Stamp = ()) -> BundleB
         return BundleBytes((_read_file(path),), stamp, signature)
     files = sorted(file for file in path.iterdir() if file.suffix in _SUFFIXES and not file.name.startswith("."))
     if not files:
-        raise BundleError([Problem(str(path), 1, 1, "", "holds no policy file", "expected *.yaml, *.yml or *.json")])
+        raise BundleError([Problem(str(path), 1, 1, "", "contains no policy file", "expected *.yaml, *.yml or *.json")])
     return BundleBytes(tuple(_read_file(file) for file in files), stamp, signature, directory=True)
 
 
@@ -119,7 +119,7 @@ class BundleDirectory:
                 self._origin[(name,)] = (places, (name,))
             elif name != "$schema":
                 first = self._origin[(name,)][0].locate((name,), key=True)
-                message = f'"{name}" may stand in one file only; it is already in {first.file} on line {first.line}'
+                message = f'"{name}" is allowed in only one file; it is already in {first.file} on line {first.line}'
                 self._problem(places, (name,), message)
 
     def locate(self, path: DocumentPath, *, key: bool = False) -> DocumentPlace:
@@ -172,19 +172,19 @@ def _doubtful(bundle: schema.Bundle) -> Iterator[DocumentFinding]:
     if bundle.defaults.loop_detection is not None:
         for name, project in bundle.projects.items():
             if project.loop_guard is not None:
-                message = "does nothing: defaults.loop_detection takes the place of the built-in block that it is for"
+                message = "has no effect: defaults.loop_detection replaces the built-in block that it configures"
                 yield DocumentFinding(("projects", name, "loop_guard"), message, at_key=True)
     for index, policy in enumerate(bundle.policies):
         if not policy.spec.selector.model_fields_set:
             path = ("policies", index, "spec", "selector")
-            yield DocumentFinding(path, "is empty, so the policy is for every request", at_key=True)
+            yield DocumentFinding(path, "is empty, so the policy applies to every request", at_key=True)
     seen: dict[tuple[str, str], list[tuple[int, schema.KillSwitch]]] = {}
     for index, switch in enumerate(bundle.kill_switches):
         earlier = seen.setdefault((switch.scope_key, switch.scope_value), [])
         covering = next((other for other, before in earlier if _covers(before, switch)), None)
         if covering is not None:
             yield DocumentFinding(
-                ("kill_switches", index), f"can never fire: kill_switches[{covering}] already stops all of it"
+                ("kill_switches", index), f"can never match: kill_switches[{covering}] already covers it"
             )
         earlier.append((index, switch))
 
@@ -199,7 +199,7 @@ def _covers(first: schema.KillSwitch, second: schema.KillSwitch) -> bool:
 
 def _expired(bundle: schema.Bundle, now: float) -> Iterator[DocumentFinding]:
     if bundle.expires_at is not None and bundle.expires_at.timestamp() <= now:
-        yield DocumentFinding(("expires_at",), "has passed; the bundle goes on being enforced")
+        yield DocumentFinding(("expires_at",), "has passed; the bundle stays in force")
     overrides = {"global_shadow": bundle.global_shadow, "kill_switch_override": bundle.kill_switch_override}
     for name, override in overrides.items():
         if override and override.enabled and override.expires_at and override.expires_at.timestamp() <= now:
@@ -307,7 +307,7 @@ def duplicates(data: dict[str, Any]) -> list[DocumentFinding]:
         DocumentFinding(
             ("policies", index, "id"),
             f'policy id "{name}" is already used by policies[{first}]',
-            "ids name counters, so each must be its own",
+            "ids identify counters, so each must be unique",
         )
         for index, name, first in _repeated(policies, "id")
     ]

@@ -103,7 +103,7 @@ def _ending(expires_at: float) -> dict[str, str]:
     try:
         return {"expires_at": datetime.fromtimestamp(expires_at, tz=UTC).isoformat(timespec="microseconds")}
     except (ValueError, OverflowError, OSError):
-        raise OrderError(["expires_at: is no time"]) from None
+        raise OrderError(["expires_at: is not a time"]) from None
 
 
 def _checked(model: type[Block], data: dict[str, Any]) -> Block:

@@ -75,7 +75,7 @@ def _to_bytes(path: str) -> bytes:
     try:
         return path.encode()
     except UnicodeEncodeError:
-        raise RequestError(400, "the path holds characters that are not text") from None
+        raise RequestError(400, "the path contains characters that are not text") from None
 
 
 def _normalise_slowly(raw: bytes) -> str:
@@ -94,10 +94,10 @@ def _normal_character(match: re.Match[bytes]) -> bytes:
     if len(found) == 1 and found in b"%\\#\0":
         # A bare percent sign could complete an escape once its neighbour is decoded; some servers read a backslash as
         # a slash, and a fragment is never sent. All of these are ambiguous, so all are rejected.
-        raise RequestError(400, "the path holds a stray percent sign, backslash, number sign or NUL")
+        raise RequestError(400, "the path contains a stray percent sign, backslash, number sign or NUL")
     code = found[0] if len(found) == 1 else int(found[1:], 16)
     if code in _REFUSED:
-        raise RequestError(400, "the path holds an encoded slash, backslash or NUL")
+        raise RequestError(400, "the path contains an encoded slash, backslash or NUL")
     return bytes((code,)) if code in _UNRESERVED else b"%%%02X" % code
 
 

@@ -58,12 +58,12 @@ class Verifier:
             return
         given = list(_signatures(fetched.signature))
         if not given:
-            hint = "only signed bundles are taken here: `breakloop bundle sign`, and put the signature beside it"
+            hint = "sign it with `breakloop bundle sign`, and put the signature next to it"
             raise SignatureError([Problem(name, 1, 1, "", "is not signed", hint)])
         data = payload(fetched)
         if not any(self._fits(algorithm, signature, data) for algorithm, signature in given):
-            hint = "it was changed after it was signed, or signed with a key that is not trusted here: sign it again"
-            raise SignatureError([Problem(name, 1, 1, "", "has a signature that does not fit", hint)])
+            hint = "it was changed after it was signed, or signed with a key that is not trusted: sign it again"
+            raise SignatureError([Problem(name, 1, 1, "", "has an invalid signature", hint)])
 
     def _fits(self, algorithm: str, signature: bytes, data: bytes) -> bool:
         if self._secret and algorithm in {HMAC, ""} and hmac.compare_digest(_mac(self._secret, data), signature):
@@ -111,12 +111,12 @@ def read_public_keys(text: bytes, where: str) -> tuple[Ed25519PublicKey, ...]:
             keys = [load_pem_public_key(block.lstrip()) for block in blocks]
             found = tuple(key for key in keys if isinstance(key, Ed25519PublicKey))
             if len(found) != len(keys):
-                raise SettingsError(f"{where}: holds a key of another kind than Ed25519")
+                raise SettingsError(f"{where}: contains a key that is not an Ed25519 key")
         else:
             found = tuple(Ed25519PublicKey.from_public_bytes(_raw(line)) for line in text.split())
     except (ValueError, UnsupportedAlgorithm):
-        hint = "the private one signs" if b"PRIVATE" in text else "PEM, or base64 of its 32 bytes"
-        raise SettingsError(f"{where}: holds no public key of Ed25519 ({hint})") from None
+        hint = "it contains a private key" if b"PRIVATE" in text else "PEM, or base64 of its 32 bytes"
+        raise SettingsError(f"{where}: contains no public Ed25519 key ({hint})") from None
     if not found:
         raise SettingsError(f"{where}: is empty")
     return found
@@ -127,9 +127,9 @@ def read_private_key(text: bytes, where: str) -> Ed25519PrivateKey:
     try:
         key = load_pem_private_key(text, None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
-        raise SettingsError(f"{where}: holds no private key in PEM form without a passphrase") from None
+        raise SettingsError(f"{where}: contains no private key in PEM format without a passphrase") from None
     if not isinstance(key, Ed25519PrivateKey):
-        raise SettingsError(f"{where}: holds a key of another kind than Ed25519")
+        raise SettingsError(f"{where}: contains a key that is not an Ed25519 key")
     return key
 
 
@@ -137,7 +137,7 @@ def shared_secret(text: bytes, where: str) -> bytes:
     """Return a secret without surrounding white space. Raises `SettingsError` if it is easy to guess."""
     secret = text.strip()
     if len(secret) < SECRET_MIN_BYTES:
-        raise SettingsError(f"{where}: is shorter than {SECRET_MIN_BYTES} bytes (openssl rand -hex 32 makes one)")
+        raise SettingsError(f"{where}: is shorter than {SECRET_MIN_BYTES} bytes (use openssl rand -hex 32)")
     return secret
 
 

@@ -84,7 +84,7 @@ class FileOrigin:
         if stamp == known:
             return None
         if self._path.is_fifo():  # reading it could block forever
-            problem = Problem(self.name, 1, 1, "", "is a pipe", "a bundle that is watched is a file or a directory")
+            problem = Problem(self.name, 1, 1, "", "is a pipe", "use a file or a directory")
             raise BundleError([problem])
         return read_path(self._path, signed=self._signed, stamp=stamp)
 
@@ -144,7 +144,7 @@ class HttpGet:
             if answer.status not in _REDIRECTS:
                 return answer
             at = _redirected(at, answer.headers.get("location", ""))
-        raise FetchError(f"redirects more than {_REDIRECTS_MAX} times", "give the URL where it ends")
+        raise FetchError(f"redirects more than {_REDIRECTS_MAX} times", "give the final URL")
 
     def _once(self, at: SplitResult, headers: Mapping[str, str], max_bytes: int, ends_at: float) -> HttpResponse:
         try:
@@ -156,14 +156,14 @@ class HttpGet:
             finally:
                 connection.close()
         except ssl.SSLCertVerificationError as error:
-            hint = "set policy_ca_file if its authority is a private one"
+            hint = "set policy_ca_file if it uses a private CA"
             raise FetchError(f"its certificate is not trusted: {error.verify_message}", hint) from None
         except TimeoutError:
-            raise FetchError(f"no answer within {_STALL_S:g} s") from None
+            raise FetchError(f"no response within {_STALL_S:g} s") from None
         except OSError as error:
             raise FetchError(error.strerror or type(error).__name__) from None
         except (http.client.HTTPException, ValueError) as error:  # not HTTP, cut off, or a URL that cannot be sent
-            raise FetchError(f"no answer that can be used: {type(error).__name__}") from None
+            raise FetchError(f"invalid response: {type(error).__name__}") from None
 
     def _connection(self, at: SplitResult) -> http.client.HTTPConnection:
         host = at.hostname or ""
@@ -176,19 +176,19 @@ class HttpGet:
         if answer.status != 200:
             return HttpResponse(answer.status, headers, b"")
         if answer.length is None and not answer.chunked:
-            raise FetchError("the answer does not tell its length, so that it could be cut off unnoticed")
+            raise FetchError("the response has no length, so a cut-off would go unnoticed")
         if (answer.length or 0) > max_bytes:
-            raise FetchError(f"the answer has {answer.length} bytes, more than the {max_bytes} allowed")
+            raise FetchError(f"the response has {answer.length} bytes, more than the {max_bytes} allowed")
         missing = answer.length
         body = bytearray()
         while piece := answer.read1(_PIECE_BYTES):
             body += piece
             if len(body) > max_bytes:
-                raise FetchError(f"the answer has more than the {max_bytes} bytes allowed")
+                raise FetchError(f"the response has more than the {max_bytes} bytes allowed")
             if self._clock.now() > ends_at:
-                raise FetchError(f"the answer is not complete after {_WHOLE_S:g} s")
+                raise FetchError(f"the response was not complete after {_WHOLE_S:g} s")
         if missing is not None and len(body) < missing:
-            raise FetchError("the answer was cut off")
+            raise FetchError("the response was cut off")
         return HttpResponse(answer.status, headers, bytes(body))
 
 
@@ -198,11 +198,11 @@ def _redirected(at: SplitResult, location: str) -> SplitResult:
         to = urlsplit(urljoin(at.geturl(), location))
         usable = bool(location and to.hostname and to.port != 0)
     except ValueError:
-        raise FetchError("redirects to no usable URL") from None
+        raise FetchError("redirects to an invalid URL") from None
     if not usable or to.scheme not in {"http", "https"} or not to.geturl().isascii():
-        raise FetchError("redirects to no usable URL")
+        raise FetchError("redirects to an invalid URL")
     if at.scheme == "https" and to.scheme == "http":
-        raise FetchError("redirects from https to http", "give a URL that stays with https")
+        raise FetchError("redirects from https to http", "give a URL that does not redirect to http")
     return to
 
 
@@ -232,8 +232,8 @@ class PollBackoff:
 SIGNATURE_FIELD: Final = "x-breakloop-signature"
 _ACCEPT: Final = "application/yaml, application/json;q=0.9, */*;q=0.5"
 _MEANINGS: Final = {
-    401: "set policy_token, or a new one",
-    403: "this policy_token may not read it",
+    401: "set policy_token, or replace it",
+    403: "policy_token is not allowed to read it",
     404: "is the path right?",
 }
 
@@ -259,10 +259,11 @@ class HttpOrigin:
         if answer.status == 304 and known is not None:
             return None
         if answer.status != 200:
-            self._refuse(f"the server answered {answer.status}", _MEANINGS.get(answer.status, ""))
+            self._refuse(f"the server returned {answer.status}", _MEANINGS.get(answer.status, ""))
         coding = answer.headers.get("content-encoding", "identity").strip().lower()
         if coding not in {"", "identity"}:
-            self._refuse("the server packed the answer, though it was asked not to", "switch that off for this path")
+            message = "the server compressed the response although the request did not accept it"
+            self._refuse(message, "disable compression for this path")
         digest = sha256(answer.body).hexdigest()
         if known is not None and known[-1] == digest:
             return None
@@ -280,7 +281,7 @@ class HttpOrigin:
         if beside.status == 200:
             return beside.body.decode("ascii", "replace")
         if beside.status not in {404, 410}:
-            self._refuse(f"the server answered {beside.status} for its signature", _MEANINGS.get(beside.status, ""))
+            self._refuse(f"the server returned {beside.status} for its signature", _MEANINGS.get(beside.status, ""))
         return ""
 
     def _ask(self, url: str, headers: dict[str, str], max_bytes: int) -> HttpResponse:
@@ -330,14 +331,14 @@ class RedisOrigin:
         try:
             found = self._shelf.fetch(known)
         except NoPushedBundleError:
-            raise _unreadable(self.name, "nothing was pushed yet", "breakloop bundle push FILE") from None
+            raise _unreadable(self.name, "no bundle was pushed yet", "breakloop bundle push FILE") from None
         except StateError as error:
             raise _unreadable(self.name, f"cannot be read: {error}") from None
         if found is None:
             return None
         if sha256(found.data).hexdigest() != found.digest:
             hint = "it was damaged or tampered with: push it again"
-            raise BundleError([Problem(self.name, 1, 1, "", "is not what was pushed: its digest does not fit", hint)])
+            raise BundleError([Problem(self.name, 1, 1, "", "does not match its digest", hint)])
         return BundleBytes((BundleDocument(self.name, found.data),), found.stamp, found.signature, forced=found.forced)
 
 

@@ -43,9 +43,9 @@ class LastGood:
         text = canonical(bundle)
         try:
             if load_text(text.encode(), "last-good.json").bundle != loaded.bundle:
-                return "it does not read back the same"
+                return "it differs when it is read back"
         except BundleError as error:
-            return f"it does not read back: {error.problems[0].message}"
+            return f"it cannot be read back: {error.problems[0].message}"
         copy: dict[str, Any] = {
             "format": _FORMAT,
             "source": self._source,
@@ -82,9 +82,9 @@ class LastGood:
             intact = copy["format"] == _FORMAT and copy["checksum"] == sha256(text.encode()).hexdigest()
             intact = intact and isinstance(copy["digest"], str) and copy["source"] == self._source
         except (ValueError, KeyError, TypeError, RecursionError):
-            raise self._damaged("it is not what was written") from None
+            raise self._damaged("it was changed after it was written") from None
         if not intact:
-            raise self._damaged("its checksum does not fit")
+            raise self._damaged("its checksum does not match")
         loaded = load_text(text.encode(), str(self.path))
         if verifier is not None:
             self._verify(verifier, copy.get("signed"), loaded)
@@ -95,17 +95,17 @@ class LastGood:
         try:
             fetched = BundleBytes((BundleDocument("", b""),)) if signed is None else _read_signed(signed)
         except (ValueError, KeyError, TypeError):
-            raise self._damaged("what was signed is not there") from None
+            raise self._damaged("the signed files are missing") from None
         try:
             verifier.check(fetched, str(self.path))
             same = load_fetched(fetched).bundle == loaded.bundle
         except BundleError as error:
             raise self._damaged(f"it {error.problems[0].message}") from None
         if not same:
-            raise self._damaged("it is not what was signed")
+            raise self._damaged("it differs from what was signed")
 
     def _damaged(self, why: str) -> BundleError:
-        hint = "it is ignored, and written again with the next valid bundle"
+        hint = "it is ignored and replaced by the next valid bundle"
         return BundleError([Problem(str(self.path), 1, 1, "", f"the last good copy cannot be used: {why}", hint)])
 
 
@@ -290,8 +290,8 @@ class BundleSource:
     def _refuse_lower(self, loaded: LoadedBundle, before: LoadedBundle) -> None:
         new, old = loaded.bundle.bundle_version, before.bundle.bundle_version
         if new < old:
-            message = f"{new} is lower than {old}, which is in force"
-            hint = "raise it; to go back on purpose, send SIGHUP or restart"
+            message = f"{new} is lower than {old}, the active version"
+            hint = "raise it; to roll back, send SIGHUP or restart"
             raise BundleError([Problem(self.name, 1, 1, "bundle_version", message, hint)])
 
     def _accepted(self, loaded: LoadedBundle, origin: str) -> None:

@@ -68,12 +68,12 @@ def parse_litellm(text: str, file: str, service_tier: str = "standard") -> Impor
         data = json.loads(text, parse_float=Decimal, object_pairs_hook=lambda pairs: _unique(pairs, twice))
     except (ValueError, RecursionError) as error:
         line = error.lineno if isinstance(error, json.JSONDecodeError) else 1
-        why = error.msg if isinstance(error, json.JSONDecodeError) else "too deep, or a number that is too long"
+        why = error.msg if isinstance(error, json.JSONDecodeError) else "nested too deep, or a number is too long"
         raise SettingsError(f"prices.file: {file}:{line}: is not JSON: {why}") from None
     if not isinstance(data, dict):
         raise SettingsError(f"prices.file: {file}: must be a map of models (LiteLLM's model_prices_and_context_window)")
     prices: dict[str, Price] = {}
-    problems = [_problem(text, file, name, _EntryError("", "stands here twice; the last one counts")) for name in twice]
+    problems = [_problem(text, file, name, _EntryError("", "is defined twice; the last one is used")) for name in twice]
     others = 0
     for name, entry in data.items():
         if name in _NOT_MODELS:
@@ -88,7 +88,7 @@ def parse_litellm(text: str, file: str, service_tier: str = "standard") -> Impor
         else:
             prices[name] = price
     if not prices and not problems:
-        raise SettingsError(f"prices.file: {file}: holds no prices (no entry has {_INPUT})")
+        raise SettingsError(f"prices.file: {file}: contains no prices (no entry has {_INPUT})")
     return Imported(prices, tuple(problems), others)
 
 
@@ -213,5 +213,5 @@ def _amount(value: object, field: str) -> int:
     if value < 0:
         raise _EntryError(field, f"must not be negative, got {value}", _HINT)
     if value > _DEAREST_USD:
-        raise _EntryError(field, f"{value} is no price of a single token", _HINT)
+        raise _EntryError(field, f"{value} is not the price of a single token", _HINT)
     return from_dollars_a_token(Decimal(value))

@@ -219,13 +219,13 @@ class _Reader:
         if isinstance(data.get("request"), dict):
             self.findings += check_request(data["request"], (*path, "request"))
         elif "request" not in data and first:
-            self._say(path, "lacks request", "only a later case may leave it out, to send the one before again")
+            self._say(path, "lacks request", "only a later case may leave it out, to repeat the previous request")
         if isinstance(data.get("expect"), dict):
             self._check_expected(data["expect"], (*path, "expect"))
         elif "expect" not in data:
             self._say(path, "lacks expect", "write expect: {decision: allow}")
         if "at" in data and "after" in data:
-            self._say((*path, "after"), "stands beside at", "keep one of them")
+            self._say((*path, "after"), "cannot be combined with at", "keep one of them")
         for name in ("at", "after", "every"):
             if isinstance(data.get(name), int | float) and data[name] < 0:
                 self._say((*path, name), "must not be negative")
@@ -248,7 +248,7 @@ class _Reader:
     def _times(self, case: PolicyCase, latest: float, path: DocumentPath) -> float:
         begins = latest + case.after_s if case.at_s is None else case.at_s
         if begins < latest:
-            self._say((*path, "at"), f"{case.at_s:g} lies before the last request of the case above ({latest:g})")
+            self._say((*path, "at"), f"{case.at_s:g} is before the last request of the previous case ({latest:g})")
         return begins + (case.repeat - 1) * case.every_s
 
     def _start(self, text: Any) -> datetime | None:

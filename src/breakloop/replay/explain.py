@@ -59,7 +59,7 @@ def charges(rule: CompiledRule | RunRule, done: Done) -> tuple[str, str, Op | No
     """Return the outcome and the description of a rule's charges, and the operation that decided."""
     own = [(op, result) for op, result in done if _rule_of(op) is rule]
     if not own:
-        return "skipped", "the store did not answer", None
+        return "skipped", "the store did not respond", None
     words: list[str] = []
     for op, result in own:
         if isinstance(op, Deny) and isinstance(op.owner, LimitDenial):
@@ -75,7 +75,7 @@ def charges(rule: CompiledRule | RunRule, done: Done) -> tuple[str, str, Op | No
 def run(rule: RunRule, done: Done) -> tuple[str, str, Op | None]:
     """Return the outcome and the description of the cost of a run, and the operation that decided."""
     if not any(_rule_of(op) is rule for op, _ in done):
-        return "skipped", "no LLM request of a session, so nothing is charged", None
+        return "skipped", "not an LLM request of a session, so nothing is charged", None
     outcome, text, op = charges(rule, done)
     return outcome, text if outcome == "not asked" else f"{text} for this run", op
 
@@ -206,7 +206,7 @@ class Explainer:
     def _bundle(self, now: float) -> ExplainStep:
         bundle = self._compiled
         if self._is_builtin:
-            return ExplainStep("bundle", "built-in", "info", "no policy given: only the built-in protection judges")
+            return ExplainStep("bundle", "built-in", "info", "no policy given: only the built-in protection applies")
         expired = "" if bundle.expires > now else f", expired {_when(bundle.expires)} and still enforced"
         count = len(bundle.policies)
         text = f"version {bundle.version}, {count} {'policy' if count == 1 else 'policies'}{expired}"
@@ -216,7 +216,7 @@ class Explainer:
     def _overrides(self, now: float) -> Iterator[ExplainStep]:
         named = (
             ("global_shadow", self._compiled.shadow_until, "every policy counts and logs only"),
-            ("kill_switch_override", self._compiled.kill_override_until, "kill switches are not looked at"),
+            ("kill_switch_override", self._compiled.kill_override_until, "kill switches are skipped"),
         )
         for name, until, effect in named:
             if until > now:
@@ -287,7 +287,7 @@ class Explainer:
         """Explain the built-in protection of calls without loop detection of their own."""
         covering = next((p for p in plan.policies if p.decides_loops and not p.shadow), None)
         if covering is not None:
-            yield ExplainStep("builtin", "defaults", "skipped", f"policy {covering.id} has loop detection of its own")
+            yield ExplainStep("builtin", "defaults", "skipped", f"policy {covering.id} has its own loop detection")
             return
         project = self._descriptors.project(self._record.call)
         detectors = self._compiled.project_loops.get(project, self._compiled.default_loops)
@@ -331,8 +331,8 @@ class Explainer:
                 data: dict[str, object] = {"kind": seen.kind, "action": seen.action, "tripped": blocked}
                 return ExplainStep(stage, name, self._marked(outcome, op), f"{seen.kind}: {seen.evidence}", data)
         if self._descriptors.step(self._record.call) is None:
-            return ExplainStep(stage, name, "skipped", f"{config.kind}, not an LLM request that can be read")
-        return ExplainStep(stage, name, "pass", f"{config.kind}: nothing in its memory repeats itself")
+            return ExplainStep(stage, name, "skipped", f"{config.kind}, not a readable LLM request")
+        return ExplainStep(stage, name, "pass", f"{config.kind}: no repetition in its window")
 
     def _detector(self, detector: CompiledDetector, stage: str) -> ExplainStep:
         if isinstance(detector, RunStepsLimit):
@@ -363,12 +363,12 @@ class Explainer:
     def _why_not_counted(self, detector: CountingDetector) -> str:
         call = self._record.call
         if detector.config.kind == "tail" and self._descriptors.chat(call) is None:
-            return "not an LLM request that can be read"
+            return "not a readable LLM request"
         if call.body_unseen:
             return "the gateway did not send the body"
         if detector.config.allow is not None:
             return "on its allow list"
-        return "the store did not answer"
+        return "the store did not respond"
 
     def _rules(self, policy: CompiledPolicy, spec: schema.Spec) -> Iterator[ExplainStep]:
         made = {rule.name: rule for rule in policy.rules}
@@ -413,7 +413,7 @@ class Explainer:
         name = f"{rule.policy}/{rule.name}"
         op, result = self._done.get(id(rule), (None, None))
         if not isinstance(op, TakeTokens):
-            return ExplainStep("rule", name, "skipped", "the store did not answer", data)
+            return ExplainStep("rule", name, "skipped", "the store did not respond", data)
         data |= {"key": op.key, "cost": op.cost, "burst": op.spec.burst, "rate": op.spec.rate}
         if not isinstance(result, float):
             return ExplainStep("rule", name, "not asked", "the request was denied before", data)
@@ -423,10 +423,10 @@ class Explainer:
         charged = result >= 0 and self._record.verdict.allowed
         data |= {"tokens": result if charged else found, "charged": charged}
         if result < 0:
-            text = f"costs {op.cost:g}, only {_down(found)} of {of} there"
+            text = f"costs {op.cost:g}, only {_down(found)} of {of} available"
             return ExplainStep("rule", name, self._marked("deny", op), text, data)
         if not charged:
-            text = f"would pass, {_down(found)} of {of} there; not charged, the request is denied"
+            text = f"would pass, {_down(found)} of {of} available; not charged, the request is denied"
             return ExplainStep("rule", name, "pass", text, data)
         return ExplainStep("rule", name, "pass", f"costs {op.cost:g}, {_down(result)} of {of} left", data)
 
@@ -476,13 +476,13 @@ def _verdict(verdict: Verdict) -> ExplainStep:
     if verdict.delay_ms:
         text += f", after {verdict.delay_ms} ms"
     if verdict.shadow:
-        text += f"; shadow policies would have said otherwise ({len(verdict.shadow)})"
+        text += f"; shadow policies would have decided differently ({len(verdict.shadow)})"
     return ExplainStep("verdict", decision_of(verdict), decision_of(verdict), text, data)
 
 
 def _size(call: Call) -> str:
     if call.body_unseen:
-        return "not shown to us"
+        return "not sent to breakloop"
     return f"{len(call.body)} bytes" if call.body else "none"
 
 

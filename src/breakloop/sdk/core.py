@@ -162,7 +162,7 @@ def run_blocking(procedure: Coroutine[Any, Any, T]) -> T:
     except StopIteration as done:
         value: T = done.value
         return value
-    raise RuntimeError("the procedure waited for an event loop")
+    raise RuntimeError("a synchronous call tried to await")
 
 
 class _HasCore(Protocol):
@@ -238,7 +238,7 @@ def describe_fault(error: Exception) -> str:
     if isinstance(error, SettingsError):
         return str(error)
     if isinstance(error, TimeoutError):
-        return f"{kind}: no answer in time"
+        return f"{kind}: no response in time"
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"{kind}: {error.verify_message}"
     if isinstance(error, socket.gaierror):

@@ -92,7 +92,7 @@ class RemoteBackend:
         body = json.dumps(result).encode()
         status, _, _ = self._post(f"/v1/decision/{decision.request_id}/result", headers, body)
         if status not in {204, 404}:
-            raise UnreadableAnswerError(f"a result was answered with status {status}")
+            raise UnreadableAnswerError(f"a reported result got status {status}")
 
     def close(self) -> None:
         """Close the idle connections."""
@@ -140,7 +140,7 @@ def decision_from_response(status: int, headers: Mapping[str, str], body: bytes,
     if not prefix:
         prefix = _allowed_prefix(headers, body) if status == 200 else ""
         if not prefix:
-            raise UnreadableAnswerError(f"no decision, but status {status}")
+            raise UnreadableAnswerError(f"got status {status} instead of a decision")
         return Decision(
             delay_seconds=(_number(get(prefix + "loop-delay")) or 0) / 1000,
             warning=get(prefix + "warning", ""),

@@ -25,13 +25,13 @@ class DataDir:
         self.secret_from = ""
         try:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            why = "" if os.access(path, os.W_OK | os.X_OK) else "it cannot be written to"
+            why = "" if os.access(path, os.W_OK | os.X_OK) else "it is not writable"
         except OSError as error:
             why = error.strerror or str(error)
         if why:
             self.path = None
             self.warnings.append(
-                f"data_dir {path} cannot be used ({why}): secret and last good bundle are not kept over a restart"
+                f"data_dir {path} cannot be used ({why}): the secret and the last valid bundle are lost at a restart"
             )
 
     def secret(self, given: str, file: str) -> bytes:
@@ -53,7 +53,7 @@ class DataDir:
                 write_once(kept, secrets.token_hex(32), _filled)
                 return kept.read_bytes().strip()
             except OSError as error:
-                self.warnings.append(f"{kept} cannot be used ({error.strerror}): the secret is made for this run only")
+                self.warnings.append(f"{kept} cannot be used ({error.strerror}): the secret is for this run only")
         self.secret_from = "this run only"
         return secrets.token_hex(32).encode()
 
@@ -68,7 +68,7 @@ class DataDir:
             try:
                 write_whole(kept, f"{agreed}\n".encode(), mode=0o600)
             except OSError as error:
-                self.warnings.append(f"{kept} cannot be written ({error.strerror}): the secret is not kept here")
+                self.warnings.append(f"{kept} cannot be written ({error.strerror}): the secret is not stored")
         return agreed
 
 

@@ -164,7 +164,7 @@ class FileOrderStore:
         found = [read(text) for text in texts]
         odd = sum(record is None for record in found)
         if odd and self._file is not None:
-            self._report(SqliteTrouble(str(self._file.path), f"{odd} entries cannot be read", "they are left out"))
+            self._report(SqliteTrouble(str(self._file.path), f"{odd} entries cannot be read", "they are ignored"))
         return self.ledger.take(record for record in found if record is not None)
 
     def put(self, records: Sequence[Order], *, at_once: bool = True) -> list[Order]:
@@ -439,7 +439,7 @@ class RedisOrderStore(FileOrderStore):
         """Report a command that Redis rejects: out of memory, no permission, or a key of another type."""
         if isinstance(answer, RedisError) and str(answer) != self._trouble:
             self._trouble = str(answer)
-            done = "orders are in force and kept here, and shared as soon as that is possible"
+            done = "orders are active and stored here; they are shared when the store is available"
             self._report(SqliteTrouble("Redis", self._trouble, done))
 
     def forget(self, records: Sequence[Order]) -> None:

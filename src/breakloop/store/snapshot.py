@@ -116,8 +116,8 @@ class Snapshotter:
         if why:
             self.problems += 1
             self._problem(
-                f"{self._directory / FILE} is not used ({lock.path}: {why}): counters are in memory only and end with "
-                f"this process; give each process its own data_dir, or let them share state through Redis"
+                f"{self._directory / FILE} is not used ({lock.path}: {why}): counters are in memory only and are "
+                f"lost when this process ends; give each process its own data_dir, or share state through Redis"
             )
             return 0
         self._lock = lock
@@ -153,8 +153,8 @@ class Snapshotter:
         ahead_s = latest - self._clock.now()
         if ahead_s > _AHEAD_S:
             self._problem(
-                f"{file.path} was written {ahead_s:.0f} s ahead of this clock: for limits time stands still until "
-                f"the clock is there too; set the clock right, or stop and remove the file to begin anew"
+                f"{file.path} was written {ahead_s:.0f} s ahead of this clock: limits do not refill or expire "
+                f"until the clock catches up; correct the clock, or stop breakloop and delete the file to start over"
             )
 
     def finish(self, timeout_s: float = _FINISH_S) -> None:
@@ -287,7 +287,7 @@ class Snapshotter:
             self._problem(_text(trouble))
         if file.trouble and now - self._told_at >= _TELL_EVERY_S:
             self._told_at = now
-            self._problem(_text(SqliteTrouble(str(file.path), file.trouble, "still nothing is kept")))
+            self._problem(_text(SqliteTrouble(str(file.path), file.trouble, "it is still not written")))
 
 
 class _Ending(Thread):
@@ -309,11 +309,11 @@ class _Ending(Thread):
 def _text(trouble: SqliteTrouble) -> str:
     if not trouble.wrong:
         return f"{trouble.file}: {trouble.done}"
-    remedy = "counters are in memory meanwhile; mend the data directory (room, permissions), it is tried every second"
-    if "set aside as" in trouble.done:
-        remedy = "counters that were only in it begin anew; look at it or remove it, nothing waits for that"
+    remedy = "counters stay in memory; fix the data directory (space, permissions); writing is retried every second"
+    if "renamed to" in trouble.done:
+        remedy = "counters that were only in it start from zero; you can inspect or delete the file at any time"
     elif "in use" in trouble.wrong:
-        remedy = "everything is written again; stop the process before its files are changed"
+        remedy = "everything is written again; stop the process before you change its files"
     return f"{trouble.file}: {trouble.wrong}: {trouble.done} ({remedy})"
 
 
@@ -357,7 +357,7 @@ def _read(db: sqlite3.Connection, about: SnapshotView) -> SnapshotView:
         return about._replace(wrong="it is another program's database")
     version = db.execute("PRAGMA user_version").fetchone()[0]
     if version > len(SCHEMA.steps):
-        return about._replace(wrong=f"it was written by a newer version (its form is {version})")
+        return about._replace(wrong=f"it was written by a newer version (schema {version})")
     if version < len(SCHEMA.steps):
         return about
     (entries,) = db.execute("SELECT coalesce(sum(entries), 0) FROM part").fetchone()

@@ -71,7 +71,7 @@ def _hook(value: object) -> bytes:
     """
     if isinstance(value, array):
         return value.tobytes()
-    raise TypeError(f"{type(value).__name__} cannot be kept")
+    raise TypeError(f"{type(value).__name__} cannot be stored")
 
 
 _encode: Final = msgspec.msgpack.Encoder(enc_hook=_hook).encode
@@ -391,7 +391,7 @@ class StateFile(SqliteFile):
 def _read(db: sqlite3.Connection, first: int, last: int) -> Iterator[tuple[SegmentRow, bytes]]:
     for number, expires, checksum, data in db.execute(_READ, (first, last)):
         if type(data) is not bytes or _checksum(data) != checksum:
-            raise ValueError(f"the checksum of part {number} does not fit")
+            raise ValueError(f"the checksum of part {number} does not match")
         yield SegmentRow(number, len(data), expires), data
 
 

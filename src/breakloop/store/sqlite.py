@@ -29,8 +29,8 @@ _WORDS: Final = {
     sqlite3.SQLITE_FULL: "the disk is full",
     sqlite3.SQLITE_READONLY: "it is read-only",
     sqlite3.SQLITE_CANTOPEN: "it cannot be opened",
-    sqlite3.SQLITE_PERM: "there is no permission",
-    sqlite3.SQLITE_IOERR: "the disk fails",
+    sqlite3.SQLITE_PERM: "permission denied",
+    sqlite3.SQLITE_IOERR: "disk error",
 }
 
 
@@ -92,9 +92,9 @@ class DatabaseFile:
         try:
             if not self.is_replaced():
                 aside = _rename(self.path, kind)
-                self.note(wrong, f"set aside as {aside}, and a new one begun")
+                self.note(wrong, f"renamed to {aside}, and a new file was created")
         except OSError as failure:
-            self.report(wrong, f"it cannot be set aside ({failure.strerror}), so nothing is kept")
+            self.report(wrong, f"it cannot be renamed ({failure.strerror}), so nothing is stored")
             return False
         return True
 
@@ -107,7 +107,7 @@ class DatabaseFile:
     def works(self) -> None:
         """Report the end of a problem, if there was one."""
         if self.trouble:
-            self.report("", "it is written again")
+            self.report("", "it is writable again")
 
     def note(self, wrong: str, done: str) -> None:
         """Report an incident that is not a lasting problem."""
@@ -156,7 +156,7 @@ class SqliteFile(DatabaseFile):
     def _transaction(self, work: Callable[[sqlite3.Connection], T], synchronous: str = "") -> T:
         if self._connection is not None and self.is_replaced():
             self.close()
-            self.note("removed or replaced while in use", "opened again, or made anew")
+            self.note("removed or replaced while in use", "reopened or recreated")
         try:
             connection = self._connection or self._open()
         except UnfitError as error:
@@ -218,7 +218,7 @@ class SqliteFile(DatabaseFile):
             raise UnfitError("foreign", "another program's database")
         version, own = connection.execute("PRAGMA user_version").fetchone()[0], len(self._schema.steps)
         if version > own:
-            raise UnfitError("newer", f"written by a newer version (its form is {version}, known is {own})")
+            raise UnfitError("newer", f"written by a newer version (schema {version}, supported is {own})")
         found = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
         if found != "ok":
             raise UnfitError("damaged", str(found))
@@ -233,7 +233,7 @@ class SqliteFile(DatabaseFile):
             wrong = in_words(error)
         if _code(error) not in _PASSING:
             self.close()
-        self.report(wrong, "nothing is kept until it can be written again")
+        self.report(wrong, "nothing is stored until it is writable again")
         return wrong
 
     def _unfit(self, error: UnfitError) -> str:
@@ -249,7 +249,7 @@ def _rename(path: Path, kind: str) -> Path:
     names = [path.with_name(f"{path.name}.{kind}-{number}") for number in range(1, _ASIDE_MAX + 1)]
     free = [name for name in names if not name.exists()]
     if not free:
-        raise OSError(0, f"{_ASIDE_MAX} like it are there already")
+        raise OSError(0, f"there are already {_ASIDE_MAX} such files")
     for suffix in _COMPANIONS:
         with suppress(FileNotFoundError):
             Path(f"{path}{suffix}").rename(f"{free[0]}{suffix}")

@@ -252,7 +252,7 @@ class Answer:
         the whole body; its output is sent in the same number of chunks.
         """
         if packed_by is None and coding not in {"gzip", "deflate"}:
-            raise ValueError(f"no compressor for {coding}: give one as packed_by")
+            raise ValueError(f"no compressor for {coding}: pass one as packed_by")
         return self.sent(coding=coding, packed_by=packed_by, coding_forced=forced)
 
     def pieces_of(self, size_bytes: int) -> Answer:

@@ -80,7 +80,7 @@ class SeenRequest:
         try:
             plain = decoded(self.body, coding.encode(), _PLAIN_MAX_BYTES) if coding else self._body
         except EncodingError as error:
-            raise ValueError(f"the body cannot be unpacked: {error}") from error
+            raise ValueError(f"the body cannot be decompressed: {error}") from error
         return json.loads(plain)
 
     @property
@@ -155,7 +155,7 @@ class RequestReader:
                 break
             yield from self._bytes(seen, int(size, 16))
             if (yield from self._line()):
-                raise MalformedError("a chunk longer than it says")
+                raise MalformedError("a chunk longer than its size")
         while line := (yield from self._line()):
             seen.trailers += _header_lines([line])
 

@@ -125,7 +125,7 @@ def test_what_cannot_be_written_down_is_not_acknowledged(
     monkeypatch.setattr(world.history, "add_audit", full_disk)
     answer = send(client(world), operation, world)
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "not_audited")
-    assert "the action was carried out" in answer.json()["error"]["message"]
+    assert "the action was done" in answer.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("operation", [one for one in OPERATIONS if not one.acts], ids=named)

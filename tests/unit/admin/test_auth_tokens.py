@@ -1,4 +1,4 @@
-"""Tests of `admin.tokens`: what is known, what is made, what is kept."""
+"""Tests of the tokens in `admin.auth`: what is known, what is made, what is kept."""
 
 from __future__ import annotations
 

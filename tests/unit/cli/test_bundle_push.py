@@ -61,4 +61,4 @@ def test_wrong_calls(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert run(["bundle", "push", "none.yaml", "--state", "redis://127.0.0.1"]) == USAGE
     assert run(["bundle", "push", str(tmp_path), "--state", "redis://127.0.0.1"]) == USAGE
     assert run(["bundle", "push", "p.yaml"]) == PROBLEM
-    assert "state names none" in capsys.readouterr().err
+    assert "set state to a Redis URL" in capsys.readouterr().err

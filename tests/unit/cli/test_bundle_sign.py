@@ -28,7 +28,7 @@ def test_from_keys_to_a_verified_bundle(capsys: pytest.CaptureFixture[str]) -> N
     assert capsys.readouterr().out.endswith("p.yaml: the signature is valid\n")
     Path("p.yaml").write_text(GOOD + "#")
     assert run(["bundle", "verify", "p.yaml", "--public-key", "policy.pub"]) == PROBLEM
-    assert "p.yaml:1:1: has a signature that does not fit" in capsys.readouterr().err
+    assert "p.yaml:1:1: has an invalid signature" in capsys.readouterr().err
 
 
 def test_keys_are_not_written_over(capsys: pytest.CaptureFixture[str]) -> None:
@@ -88,6 +88,6 @@ def test_what_cannot_be_signed_or_verified(capsys: pytest.CaptureFixture[str]) -
     assert "bad.yaml:1:17: bundle_version" in capsys.readouterr().err
     assert not Path("bad.yaml.sig").exists()
     assert run(["bundle", "sign", "p.yaml", "--key", "secret"]) == PROBLEM
-    assert "secret: holds no private key" in capsys.readouterr().err
+    assert "secret: contains no private key" in capsys.readouterr().err
     assert run(["bundle", "verify", "p.yaml", "--public-key", "secret", "--json"]) == PROBLEM
-    assert "holds no public key" in json.loads(capsys.readouterr().out)["error"]
+    assert "contains no public Ed25519 key" in json.loads(capsys.readouterr().out)["error"]

@@ -19,7 +19,7 @@ from breakloop.gateway.server import ListenError, Server
 PLAIN = """\
 breakloop demo: two agents, the real gateway, a stand-in LLM; nothing leaves this machine
   agents -> gateway 127.0.0.1:PORT -> stand-in LLM 127.0.0.1:PORT
-  looping: reads a file that is not there, again and again, every 2 s
+  looping: reads a missing file again and again, every 2 s
   healthy: reads one file after the other, every 4 s
   the gateway's built-in rule: repeated steps; the same end 6 times in 60 s
   time is simulated; statuses and waits are the gateway's answers
@@ -159,7 +159,7 @@ def test_no_port(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[
 
     monkeypatch.setattr(Server, "start", start)
     assert run(["demo"]) == 1
-    assert "ports of this machine: cannot listen on 127.0.0.1:0: not permitted" in capsys.readouterr().err
+    assert "two free local ports: cannot listen on 127.0.0.1:0: not permitted" in capsys.readouterr().err
 
 
 def test_defaults_end_soon() -> None:

@@ -70,7 +70,7 @@ def test_a_cooldown_at_the_end_is_told(capsys: pytest.CaptureFixture[str]) -> No
         lines.tell([(one, story.take(one))])
     capsys.readouterr()
     lines.end()
-    assert capsys.readouterr().out == "  t=  4s  looping       1 more blocked; the cooldown goes on\n\n"
+    assert capsys.readouterr().out == "  t=  4s  looping       1 more blocked; the cooldown continues\n\n"
 
 
 def test_the_introduction_says_what_is_real_and_what_is_not() -> None:

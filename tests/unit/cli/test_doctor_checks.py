@@ -55,10 +55,10 @@ def test_sound_settings_have_nothing_to_say(doctor: Doctor) -> None:
     ("values", "said"),
     [
         ({}, "policy: none is set"),
-        ({"host": "0.0.0.0"}, "host: 0.0.0.0 can be reached from other machines"),
-        ({"host": "gateway.example"}, "host: gateway.example can be reached"),
-        ({"trusted_proxies": ["0.0.0.0/0"]}, "trusted_proxies: 0.0.0.0/0 believes everybody"),
-        ({"trusted_proxies": ["unix", "::/0"]}, "trusted_proxies: ::/0 believes everybody"),
+        ({"host": "0.0.0.0"}, "host: 0.0.0.0 is reachable from other machines"),
+        ({"host": "gateway.example"}, "host: gateway.example is reachable"),
+        ({"trusted_proxies": ["0.0.0.0/0"]}, "trusted_proxies: 0.0.0.0/0 trusts X-Forwarded-For from any address"),
+        ({"trusted_proxies": ["unix", "::/0"]}, "trusted_proxies: ::/0 trusts X-Forwarded-For from any address"),
         ({"loop_guard": {"max_hits": 0}}, "loop_guard.max_hits: 0 switches"),
         ({"secret": "short"}, "secret: is shorter than 16 characters"),
         ({"debug_secret": "short"}, "debug_secret: is shorter than 16 characters"),
@@ -117,12 +117,12 @@ def test_bundle_that_is_elsewhere(doctor: Doctor) -> None:
     with bundle_server() as server:
         server.put("/p", "bundle_version: 7\npolicies: []\n")
         said = doctor.says("warning", policy=server.url + "/p", policy_token="canary-token")
-        assert "policy: is fetched without TLS and not signed" in said
+        assert "policy: is not signed and fetched without TLS" in said
         assert "policy_token: is sent without TLS" in said
         assert "canary-token" not in said
         secret = {"policy_hmac_secret": "a shared secret of some length"}
         assert "is not signed" in doctor.says("problem", policy=server.url + "/p", **secret)
-        assert "answered 404" in doctor.says("problem", policy=server.url + "/none")
+        assert "returned 404" in doctor.says("problem", policy=server.url + "/none")
         wrong = doctor.says("problem", policy=server.url + "/p", policy_public_key_file=str(doctor.folder / "none"))
         assert "policy: policy_public_key_file: " in wrong
     assert "Connection refused" in doctor.says("problem", policy=server.url + "/p")
@@ -154,7 +154,7 @@ def test_data_directory(doctor: Doctor) -> None:
     doctor.says("note", policies("rules: []"))
     kept = LastGood(doctor.data, doctor.bundle)
     kept.write(load_bundle(doctor.bundle))
-    assert "holds version 1 as the last good bundle" in doctor.says("note", policies("rules: []"))
+    assert "contains the last valid bundle, version 1" in doctor.says("note", policies("rules: []"))
     kept.path.write_text("{}")
     assert "the last good copy cannot be used" in doctor.says("warning", policies("rules: []"))
 
@@ -162,7 +162,7 @@ def test_data_directory(doctor: Doctor) -> None:
 def test_an_admin_plane_for_everybody(doctor: Doctor) -> None:
     """It has a token, and no TLS of its own (Y-3)."""
     everywhere = {"admin_host": "0.0.0.0", "admin_port": 8788}
-    assert "admin_host: the admin plane speaks plain HTTP on 0.0.0.0" in doctor.says("warning", **everywhere)
+    assert "admin_host: the admin port serves plain HTTP on 0.0.0.0" in doctor.says("warning", **everywhere)
     assert "admin_host" not in doctor.says("warning", **{**everywhere, "admin_port": 0})
     assert doctor.says("note", upstream=["a=http://x"]) == doctor.says("note")
 

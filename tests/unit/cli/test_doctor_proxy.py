@@ -60,7 +60,7 @@ def test_provider_keys_open_to_everybody() -> None:
     """Keys held, no callers asked, and other machines reach it (Y-6)."""
     held: dict[str, object] = {"upstream_keys": ["openai=env:KEY", "gemini=env:KEY"]}
     text = says("warning", host="0.0.0.0", **held)
-    assert text.startswith("callers: whoever reaches 0.0.0.0 spends the provider keys held here (openai, gemini)")
+    assert text.startswith("callers: anyone who can reach 0.0.0.0 can use the provider keys (openai, gemini)")
     assert everything(**held) == ""
     assert "callers" not in says("warning", host="0.0.0.0", callers=CALLERS, mode="proxy", **held)
     assert CANARY not in text
@@ -68,10 +68,10 @@ def test_provider_keys_open_to_everybody() -> None:
 
 def test_reach_without_keys() -> None:
     """Asked for a key or not, and in the clear or not (T-1, Y-6)."""
-    assert "host: 0.0.0.0 can be reached from other machines, and nobody is asked" in says("warning", host="0.0.0.0")
-    assert says("warning", host="0.0.0.0", callers=CALLERS).startswith("callers: guards what is forwarded; whoever")
+    assert "host: 0.0.0.0 is reachable from other machines, and no key is required" in says("warning", host="0.0.0.0")
+    assert says("warning", host="0.0.0.0", callers=CALLERS).startswith("callers: protects only the proxy")
     text = says("warning", host="0.0.0.0", callers=CALLERS, mode="proxy")
-    assert text == "tls: 0.0.0.0 can be reached from other machines, and their keys travel in the clear (set tls)"
+    assert text == "tls: 0.0.0.0 is reachable from other machines, and keys are sent without TLS (set tls)"
     assert everything(callers=CALLERS) == ""
 
 
@@ -98,7 +98,7 @@ def test_keys_in_the_clear(tmp_path: Path) -> None:
     file.write_text(CANARY)
     file.chmod(0o644)
     text = says("warning", upstream_keys=[f"openai=file:{file}"])
-    assert text == f"upstream_keys: the key of openai can be read by others than its owner (chmod 600 {file})"
+    assert text == f"upstream_keys: the key of openai can be read by other users (chmod 600 {file})"
     file.chmod(0o600)
     assert everything(upstream_keys=[f"openai=file:{file}"]) == ""
 
@@ -117,7 +117,7 @@ def test_keys_in_the_clear(tmp_path: Path) -> None:
 )
 def test_an_upstream_that_is_this_port(values: dict[str, object], wrong: bool) -> None:
     """Said before the first 508 (LD-9)."""
-    expected = "upstream: x points back at this port: requests for it are answered 508" if wrong else ""
+    expected = "upstream: x points back at this port: requests to it get status 508" if wrong else ""
     assert says("problem", **values) == expected
 
 
@@ -132,7 +132,9 @@ def test_certificates(tmp_path: Path) -> None:
     cert, key = certificate(tmp_path)
     assert everything(tls={"cert_file": cert, "key_file": key}, upstream_ca_file=cert) == ""
     Path(key).chmod(0o640)
-    assert f"tls.key_file: {key} can be read by others" in says("warning", tls={"cert_file": cert, "key_file": key})
+    assert f"tls.key_file: {key} can be read by other users" in says(
+        "warning", tls={"cert_file": cert, "key_file": key}
+    )
     assert says("problem", tls={"cert_file": key, "key_file": key}).startswith(f"tls: {key} and {key} cannot be used: ")
     none = str(tmp_path / "none.pem")
     text = says("problem", tls={"cert_file": none, "key_file": key}, upstream_ca_file=none)

@@ -30,18 +30,18 @@ def test_a_sound_server() -> None:
 @pytest.mark.parametrize(
     ("facts", "level", "says"),
     [
-        ({"redis_version": "6.0.16"}, "problem", "Redis 6.0.16 is too old: 6.2 is the oldest that works"),
+        ({"redis_version": "6.0.16"}, "problem", "Redis 6.0.16 is too old: the minimum is 6.2"),
         ({"redis_version": "6.2.0"}, "note", "Redis 6.2.0"),
         ({"redis_version": "10.0.0"}, "note", "Redis 10.0.0"),
         ({"redis_version": "7.2.4", "valkey_version": "8.0.1"}, "note", "Valkey 8.0.1"),
-        ({"maxmemory_policy": "allkeys-lru", "maxmemory": "100"}, "warning", "drops any key when memory is full"),
-        ({"maxmemory_policy": "volatile-ttl", "maxmemory": "100"}, "warning", "drops counters, budgets and sessions"),
+        ({"maxmemory_policy": "allkeys-lru", "maxmemory": "100"}, "warning", "evicts any key when memory is full"),
+        ({"maxmemory_policy": "volatile-ttl", "maxmemory": "100"}, "warning", "evicts counters, budgets and sessions"),
         ({"maxmemory_policy": "volatile-ttl"}, "note", "once maxmemory is set"),
         ({"maxmemory": "100", "used_memory": "85"}, "warning", "its memory is 85 % full"),
-        ({"aof_enabled": "0", "save": ""}, "warning", "keeps nothing on disk"),
-        ({"aof_enabled": "0", "save": "3600 1"}, "warning", "keeps snapshots only"),
+        ({"aof_enabled": "0", "save": ""}, "warning", "has no persistence"),
+        ({"aof_enabled": "0", "save": "3600 1"}, "warning", "has snapshots only"),
         ({"appendfsync": "no"}, "note", "appendfsync no"),
-        ({"aof_last_write_status": "err"}, "warning", "its last write to disk failed"),
+        ({"aof_last_write_status": "err"}, "warning", "the last write to disk failed"),
         ({"cluster_enabled": "1"}, "problem", "is a node of a cluster: write redis+cluster://"),
     ],
 )
@@ -111,8 +111,8 @@ def test_a_server_is_asked() -> None:
     address = f"127.0.0.1:{fake.port}"
     assert [finding.level for finding in findings] == ["note", "note"]
     assert findings[0].message == f"{address}: Redis 7.2.4"
-    assert findings[1].message.startswith(f"{address}: answers within ")
-    assert findings[1].message.endswith("of a time budget of 50 ms")
+    assert findings[1].message.startswith(f"{address}: latency ")
+    assert findings[1].message.endswith("the time budget is 50 ms")
 
 
 def test_too_slow_for_its_budget() -> None:
@@ -126,7 +126,7 @@ def test_too_slow_for_its_budget() -> None:
     with served(slow) as fake:
         findings = examine_redis(f"redis://127.0.0.1:{fake.port}?time_budget_ms=10")
     (finding,) = [one for one in findings if one.level == "warning"]
-    assert "of a time budget of 10 ms: decisions will fall back to local state" in finding.message
+    assert "the time budget is 10 ms: decisions may fall back to local state" in finding.message
 
 
 def test_scripts_that_are_forbidden() -> None:
@@ -134,7 +134,7 @@ def test_scripts_that_are_forbidden() -> None:
     with served(lambda command: denied if command[0] == b"EVAL" else sound(command)) as fake:
         findings = examine_redis(f"redis://127.0.0.1:{fake.port}")
     assert [one.message.partition(": ")[2] for one in findings if one.level == "problem"] == [
-        f"scripts cannot be run there: {denied[1:-2].decode()}"
+        f"scripts are not allowed: {denied[1:-2].decode()}"
     ]
 
 
@@ -173,7 +173,7 @@ def test_a_cluster() -> None:
     assert texts[f"127.0.0.1:{fake.port}: Redis 7.2.4"] == "note"
     with served(sound) as fake:
         (finding,) = examine_redis(f"redis+cluster://127.0.0.1:{fake.port}")
-    assert "is no cluster" in finding.message
+    assert "is not a cluster" in finding.message
 
 
 def test_sentinels_that_could_not_replace_the_master() -> None:
@@ -189,5 +189,5 @@ def test_sentinels_that_could_not_replace_the_master() -> None:
     warnings = [one.message for one in findings if one.level == "warning"]
     assert warnings == [
         f"Sentinel 127.0.0.1:{fake.port} could not replace the master: NOQUORUM 1 usable Sentinels",
-        "a Sentinel cannot be asked: 127.0.0.1:1 refused the connection",
+        "a Sentinel cannot be queried: 127.0.0.1:1 refused the connection",
     ]

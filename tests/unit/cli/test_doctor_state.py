@@ -34,7 +34,7 @@ def test_how_much_and_how_old(tmp_path: Path, clock: FakeClock) -> None:
         os.utime(state_file(tmp_path), (clock.now() - age_s,) * 2)
         (line,) = says(tmp_path, clock)
         assert line == (
-            f"note data_dir: {state_file(tmp_path)} keeps the counters: up to 1,234 entries, 0.1 MB, saved {ago} ago"
+            f"note data_dir: {state_file(tmp_path)} stores the counters: up to 1,234 entries, 0.1 MB, saved {ago} ago"
         )
 
 
@@ -42,10 +42,10 @@ def test_a_file_that_will_be_set_aside(tmp_path: Path, clock: FakeClock) -> None
     """Said beforehand, and what was set aside before is named (T-1)."""
     state_file(tmp_path).write_bytes(b"nonsense" * 1000)
     (line,) = says(tmp_path, clock)
-    assert line.startswith(f"warning data_dir: {state_file(tmp_path)} cannot be used (file is not a database): a start")
+    assert line.startswith(f"warning data_dir: {state_file(tmp_path)} cannot be used (file is not a database): the")
     Life(tmp_path, clock).end()
     _, line = says(tmp_path, clock)
-    assert line == "note data_dir: holds state.db.damaged-1: state that could not be used; look at it, or remove it"
+    assert line == "note data_dir: contains state.db.damaged-1: unusable state files; inspect or delete them"
 
 
 def test_a_file_ahead_of_the_clock(tmp_path: Path, clock: FakeClock) -> None:
@@ -65,13 +65,16 @@ def test_a_directory_in_its_place(tmp_path: Path, clock: FakeClock) -> None:
     assert line.startswith("warning data_dir: ")
 
 
+NO_CLUSTER = "agent has no effect, because `state` is not a cluster; limits shared by agents need an extra script call"
+
+
 @pytest.mark.parametrize(
     ("state", "said"),
     [
-        ("memory://", ["agent means nothing to memory://"]),
+        ("memory://", ["agent has no effect with memory://"]),
         (
             "redis://h:1/0",
-            ["agent spreads nothing, for state names no cluster; limits that agents share cost a script more"],
+            [NO_CLUSTER],
         ),
         ("redis+cluster://h:1/", []),
     ],

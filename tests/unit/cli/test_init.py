@@ -72,7 +72,7 @@ def test_it_overwrites_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["init"]) == 1
     assert capsys.readouterr().err.splitlines() == [
         "policy.yaml: exists already",
-        "nothing was written; --force overwrites, or name another directory",
+        "nothing was written; use --force to overwrite, or another directory",
     ]
     assert Path("policy.yaml").read_text(encoding="utf-8") == "mine\n"
     assert not Path("breakloop.yaml").exists()
@@ -206,5 +206,5 @@ def test_hooks_are_brought_into_a_file_that_is_there(capsys: pytest.CaptureFixtu
     settings.write_text("{", encoding="utf-8")
     capsys.readouterr()
     assert run(["init", "--for", "claude-code", "--force"]) == 1
-    assert capsys.readouterr().err.startswith(".claude/settings.json: is no JSON: ")
+    assert capsys.readouterr().err.startswith(".claude/settings.json: is not JSON: ")
     assert settings.read_text(encoding="utf-8") == "{"

@@ -78,5 +78,5 @@ def test_what_it_says_on_standard_error(capsys: pytest.CaptureFixture[str]) -> N
     assert faults.count == 2
     assert capsys.readouterr().err.splitlines() == [
         "breakloop: ValueError; messages pass unchecked",
-        "breakloop (shadow) would have said: You repeat yourself.",
+        "breakloop (shadow) would have responded: You repeat yourself.",
     ]

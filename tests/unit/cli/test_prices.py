@@ -100,7 +100,7 @@ def test_an_unknown_model(capsys: pytest.CaptureFixture[str]) -> None:
     said = capsys.readouterr()
     assert said.out == ""
     assert said.err.startswith("no price is known for openai/gpt-4.1-mni\n  nearest: openai/gpt-4.1-mini")
-    assert "a model without a price counts nothing, and is warned of (prices.unknown_model: warn)" in said.err
+    assert "a model without a price costs nothing; a warning is logged (prices.unknown_model: warn)" in said.err
     assert 'prices: {models: {"openai/gpt-4.1-mni": {input_usd_per_million: 2.50' in said.err
     assert run(["prices", "gpt-4.1-mni", "--json"]) == 1
     content = printed(capsys)

@@ -75,7 +75,7 @@ def test_nobody_is_there() -> None:
     assert error.code == 2
     assert str(error) == (
         f"{url}: cannot be reached: Connection refused "
-        "(is `breakloop serve` running there, with its admin port? --url names another)"
+        "(is `breakloop serve` running there, with its admin port? use --url for another address)"
     )
 
 

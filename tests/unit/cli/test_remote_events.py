@@ -93,7 +93,7 @@ def test_following_goes_on_behind_the_last_one(
         assert [one.get("last-event-id") for one in admin.headers[1:]] == ["2", "3", "4"]
     said = capsys.readouterr()
     assert said.out.splitlines() == [LINE.format(number) for number in (2, 3, 4)]
-    assert said.err == f"{admin.url}: ended the stream\n"
+    assert said.err == f"{admin.url}: closed the stream\n"
 
 
 def test_following_as_json_is_one_line_an_event(

@@ -18,7 +18,7 @@ def test_an_agent(capsys: pytest.CaptureFixture[str]) -> None:
         admin.answers[PATH] = {"released": [{}, {}], "loops": 1, "shared": True}
         assert run(["release", "code-fixer", "--project", "blue", *admin.args]) == 0
         assert admin.asked == [(f"{PATH}?project=blue", {})]
-    assert capsys.readouterr().out == "code-fixer is released: 2 holds ended, 1 blocked loop forgotten\n"
+    assert capsys.readouterr().out == "code-fixer is released: 2 holds ended, 1 blocked loop cleared\n"
 
 
 def test_a_caller_and_a_run(capsys: pytest.CaptureFixture[str]) -> None:
@@ -45,7 +45,7 @@ def test_one_that_was_not_held(capsys: pytest.CaptureFixture[str]) -> None:
         assert run(["release", "code-fixer", *admin.args]) == 0
     assert capsys.readouterr().out.splitlines() == [
         "code-fixer was neither quarantined nor blocked; its loop counters are cleared",
-        "code-fixer is released: 2 blocked loops forgotten",
+        "code-fixer is released: 2 blocked loops cleared",
     ]
 
 

@@ -139,7 +139,7 @@ def test_records_that_are_passed_over_are_told(here: Path, capsys: pytest.Captur
         file.write('{"turns": [')
     assert run(["replay", "a.jsonl", "--json"]) == 0
     said = capsys.readouterr()
-    assert said.err == "a.jsonl: 1 record passed over: line 3: is no JSON\n"
+    assert said.err == "a.jsonl: 1 record skipped: line 3: is not JSON\n"
     assert len(said.out.splitlines()) == 3
 
 
@@ -194,11 +194,11 @@ def test_money(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert printed(capsys)[0]["saved_usd_estimate"] > 100 * line["saved_usd_estimate"]
     assert run(["replay", "m.jsonl", "--policy", "tail.yaml", "--html", "r.html"]) == 0
     said = capsys.readouterr()
-    assert "tokens ($0.0001); where none" in said.out
+    assert "tokens ($0.0001); where no tokens" in said.out
     assert "no price" not in said.err
     assert "$0.00" in (here / "r.html").read_text()
     assert run(["replay", "a.jsonl", "--policy", "tail.yaml"]) == 0
-    assert "no price is known for m: not in the sums" in capsys.readouterr().err
+    assert "no price is known for m: it is not included" in capsys.readouterr().err
     assert run(["replay", "m.jsonl", "--price-cached", "1"]) == 3
 
 

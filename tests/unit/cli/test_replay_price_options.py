@@ -35,6 +35,6 @@ def test_models_without_a_price_are_named(capsys: pytest.CaptureFixture[str]) ->
     for name in ("x\x1b[1m", *(f"m{number}" for number in range(6))):
         pricing(name, Usage(1, 1))
     tell_unpriced(pricing)
-    assert capsys.readouterr().err.startswith("no price is known for m0, m1, m2, m3, m4 and 2 more: not in the sums")
+    assert capsys.readouterr().err.startswith("no price is known for m0, m1, m2, m3, m4 and 2 more: it is not included")
     assert len(unpriced_json(pricing)["unpriced_models"]) == 7
     assert unpriced_json(ModelPricing(1.0, 1.0)) == {}

@@ -42,7 +42,7 @@ def test_an_estimate_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     other.saved_estimated = True
     tell([one, other], "p")
     assert capsys.readouterr().out.endswith(
-        "saved: about 25,000 tokens ($0.50); where none were recorded, four bytes count as one\n"
+        "saved: about 25,000 tokens ($0.50); where no tokens were recorded, four bytes count as one token\n"
     )
 
 
@@ -71,7 +71,7 @@ def test_limits_and_shadow_are_told_apart(capsys: pytest.CaptureFixture[str]) ->
     tell([one, other], "p")
     said = capsys.readouterr().out
     assert "denied for token_bucket_exceeded: 3 turns\n" in said
-    assert "policies in shadow mode would have spoken up in 4 turns\n" in said
+    assert "policies in shadow mode would have acted in 4 turns\n" in said
 
 
 def test_long_lists_and_long_names_are_cut(capsys: pytest.CaptureFixture[str]) -> None:

@@ -122,8 +122,8 @@ def test_damage_is_told_on_standard_error(here: Path, capsys: pytest.CaptureFixt
         file.write("{broken\n" * 8)
     assert run(["scan", "t"]) == 0
     said = capsys.readouterr().err
-    assert "passed over, 8 problems:" in said
-    assert "claude.jsonl: line 60: is no JSON" in said
+    assert "skipped, 8 problems:" in said
+    assert "claude.jsonl: line 60: is not JSON" in said
     assert run(["scan", "t", "--json"]) == 0
     assert printed(capsys)[-1]["totals"]["skipped"] == 8
 
@@ -203,7 +203,7 @@ def test_prices_of_the_settings(here: Path, capsys: pytest.CaptureFixture[str]) 
     assert run(["scan", "t/claude.jsonl"]) == 0
     assert (
         capsys.readouterr().err
-        == "no price is known for own-model: not in the sums (set prices.models, or --price-in)\n"
+        == "no price is known for own-model: it is not included (set prices.models, or --price-in)\n"
     )
     (here / "breakloop.yaml").write_text("prices: {file: gone.json}\n")
     assert run(["scan", "t"]) == 1

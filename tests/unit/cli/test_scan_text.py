@@ -29,7 +29,7 @@ def test_one_line_that_sums_up() -> None:
     priced = Summary(1, 20, 1, 0, 1, 9, after, Spent(5000, 0, money=1.5), after)
     assert summed(priced).startswith("1 session, 1 with loops: 9 of 20 turns, 5,000 tokens ($1.50) after")
     none = Summary(2, 10, 0, 1, 0, 0, Spent(), Spent(), Spent(900, 10))
-    assert summed(none) == "2 sessions, no loops (10 turns, 910 tokens); 1 had a notice (--html draws them)"
+    assert summed(none) == "2 sessions, no loops (10 turns, 910 tokens); 1 had a notice (--html shows them)"
 
 
 def test_a_mark_a_turn() -> None:

@@ -151,17 +151,17 @@ def test_summary_with_policy() -> None:
     file.write_text(BUNDLE)
     assert "b.yaml, version 4, 1 policy" in "\n".join(summary(policy="b.yaml"))
     file.write_text(BUNDLE + "defaults: {loop_detection: {similarity: tail}}\n")
-    assert "as `defaults.loop_detection` of the bundle says" in "\n".join(summary(policy="b.yaml"))
+    assert "set by `defaults.loop_detection` of the bundle" in "\n".join(summary(policy="b.yaml"))
     own = "{id: ID, spec: {selector: {pathPrefix: /}, mode: MODE, loop_detection: {similarity: tail}}}"
     listed = [own.replace("ID", name).replace("MODE", mode) for name, mode in (("a", "enforce"), ("b", "shadow"))]
     file.write_text(f"bundle_version: 4\npolicies: [{', '.join(listed)}]\n")
     lines = summary(policy="b.yaml")
     assert lines[2] == (
         "  loops     LLM calls: repeated steps; the same end 6 times in 60 s\n"
-        "            1 policy goes by its own loop_detection instead"
+        "            1 policy uses its own loop_detection instead"
     )
     file.write_text(f"bundle_version: 4\npolicies: [{', '.join(listed).replace('shadow', 'enforce')}]\n")
-    assert lines[2].replace("1 policy goes by its", "2 policies go by their") == summary(policy="b.yaml")[2]
+    assert lines[2].replace("1 policy uses its", "2 policies use their") == summary(policy="b.yaml")[2]
     file.unlink()
     text = "\n".join(summary(policy="b.yaml"))
     assert "version 4, 2 policies, from the last good copy:\n            b.yaml:1:1: cannot be read" in text

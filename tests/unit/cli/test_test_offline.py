@@ -154,7 +154,7 @@ def test_the_secret_is_that_of_the_server(tmp_path: Path) -> None:
 @pytest.mark.parametrize("path", ["https://x/p.yaml?key=canary", "redis"])
 def test_a_bundle_that_is_elsewhere_is_not_fetched(path: str) -> None:
     """These commands use no network, and say what to give instead (B-3)."""
-    with pytest.raises(BundleError, match="is elsewhere, and this uses no network") as caught:
+    with pytest.raises(BundleError, match="is not a local file; tests use no network") as caught:
         load_policy(path, 0.0)
     assert "canary" not in str(caught.value)
 

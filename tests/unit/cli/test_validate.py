@@ -58,7 +58,7 @@ def test_every_problem_with_its_place(write: Write, capsys: pytest.CaptureFixtur
         ["bad.yaml:6:13", "policies[0].spec.mode"],
     ]
     assert '(write "/v1")' in lines[1]
-    assert lines[-1] == "1 of 1 refused: 3 problems"
+    assert lines[-1] == "1 of 1 rejected: 3 problems"
 
 
 def test_notes_do_not_refuse_unless_strict(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
@@ -69,7 +69,7 @@ def test_notes_do_not_refuse_unless_strict(write: Write, capsys: pytest.CaptureF
     assert "odd.yaml:7:13: note: expires_at" in out
     assert out.splitlines()[-1] == "1 valid: 1 note"
     assert run(["validate", "--strict", name]) == 1
-    assert capsys.readouterr().out.splitlines()[-1] == "1 of 1 refused: 1 note (which count: --strict)"
+    assert capsys.readouterr().out.splitlines()[-1] == "1 of 1 rejected: 1 note (which count: --strict)"
 
 
 def test_several_files_and_a_missing_one(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
@@ -77,7 +77,7 @@ def test_several_files_and_a_missing_one(write: Write, capsys: pytest.CaptureFix
     assert run(["validate", write("good.yaml", GOOD), "nowhere.yaml"]) == 1
     out = capsys.readouterr().out
     assert "nowhere.yaml: there is no such file or directory\n" in out
-    assert out.endswith("1 of 2 refused: 1 problem\n")
+    assert out.endswith("1 of 2 rejected: 1 problem\n")
 
 
 def test_a_directory_is_one_bundle(write: Write, capsys: pytest.CaptureFixture[str]) -> None:

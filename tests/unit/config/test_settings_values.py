@@ -40,7 +40,7 @@ def refused(**values: object) -> str:
         ({"trusted_proxies": ["x"]}, '"x" is not an address or a network'),
         ({"upstream": ["openai"]}, "is not NAME=URL"),
         ({"upstream": ["openai=ftp://x"]}, "the URL does not begin with http:// or https://"),
-        ({"upstream": ["v1=https://x"]}, '"v1" begins paths that mean something else'),
+        ({"upstream": ["v1=https://x"]}, '"v1" is reserved for other paths'),
         ({"upstream": ["a=https://x", "a=https://y"]}, 'duplicate name "a"'),
         ({"upstream_keys": ["openai=sk-123"]}, "must be NAME=env:VARIABLE or NAME=file:/PATH"),
         ({"upstream_keys": ["openai=env:"]}, "must be NAME=env:VARIABLE"),

@@ -41,7 +41,7 @@ def test_the_next_request_of_a_blocked_agent_passes() -> None:
     assert [here.reason() for _ in range(2)] == [PASSED] * 2
     assert here.reason() == here.reason("b") == "loop_detected"
     [told] = here.world.named("agent.released")
-    assert (told["agent"], told["by"], told["reason"]) == ("a", "ann", "released: its loops are forgotten")
+    assert (told["agent"], told["by"], told["reason"]) == ("a", "ann", "released: its loops were cleared")
 
 
 def test_one_that_is_not_blocked_any_more_is_not_counted() -> None:

@@ -154,7 +154,7 @@ def test_time_is_up() -> None:
         assert asked == []
         await asyncio.wait_for(until(lambda: asked), 5)
         assert (asked[0].allowed, asked[0].degraded) == (True, True)
-        assert there.changes == [(False, "no answer within 10 ms")]
+        assert there.changes == [(False, "no response within 10 ms")]
         there.store.deliver()  # late: nobody looks at it
         assert len(asked) == 1
         assert [there.decide(call()).allowed for _ in range(2)] == [True, False]  # limits hold here, too

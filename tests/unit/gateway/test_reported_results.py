@@ -345,15 +345,15 @@ def test_usage_in_every_spelling(told: Json, usage: Usage | None) -> None:
         (b"status=200", "the body must be a JSON object"),
         (b"[200]", "the body must be a JSON object"),
         (b"[" * 5000, "the body must be a JSON object"),
-        ({}, "status: is missing; send the HTTP status of the answer as a number, or 0 where none came"),
+        ({}, "status: is missing; send the HTTP status of the response as a number, or 0 if there was none"),
         ({"status": None}, "status: is missing"),
-        ({"status": "200"}, "status: is no status; send"),
+        ({"status": "200"}, "status: is not a status; send"),
         ({"status": True}, "status: is no status"),
         ({"status": 20}, "status: is no status"),
         ({"status": -1}, "status: is no status"),
         ({"status": 1000}, "status: is no status"),
         ({"status": 200.5}, "status: is no status"),
-        ({"status": 200, "text": ["a"]}, "text: send what the model said as a string"),
+        ({"status": 200, "text": ["a"]}, "text: send the text of the response as a string"),
         ({"status": 200, "digest": 5}, "digest: send a string"),
         ({"status": 200, "digest": "x" * 257}, "digest: send a string of at most 256 characters"),
         ({"status": 200, "usage": 5}, "usage: send an object"),
@@ -390,7 +390,7 @@ def test_refusals_have_the_shape_of_all_errors() -> None:
 
 def test_packed_results_are_refused() -> None:
     """Nothing is unpacked here (Y-2)."""
-    with pytest.raises(RequestError, match="Content-Encoding: send the result plain"):
+    with pytest.raises(RequestError, match="Content-Encoding: send the result uncompressed"):
         read({"status": 200}, {"content-encoding": "gzip"})
     assert read({"status": 200}, {"content-encoding": "identity"}).status == 200
 

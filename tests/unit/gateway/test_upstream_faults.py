@@ -45,7 +45,7 @@ def test_upstreams_and_causes_are_told_apart(clock: FakeClock) -> None:
     faults = UpstreamFaults(events.append, clock)
     faults.record(call(), 502, "refused the connection")
     faults.record(call("anthropic"), 502, "refused the connection")
-    faults.record(call(), 504, "did not answer in time")
+    faults.record(call(), 504, "did not respond in time")
     assert [(one["upstream"], one["status"]) for one in data(events)] == [
         ("openai", 502), ("anthropic", 502), ("openai", 504)
     ]  # fmt: skip

@@ -75,7 +75,7 @@ def test_a_damaged_file_is_set_aside(sqlite_past: Past) -> None:
     assert aside(sqlite_past) == ["history.db.damaged-1"]
     (trouble,) = sqlite_past.troubles
     assert trouble.wrong == "damaged: file is not a database"
-    assert trouble.done.endswith("history.db.damaged-1, and a new one begun")
+    assert trouble.done.endswith("history.db.damaged-1, and a new file was created")
 
 
 def test_another_programs_file_is_set_aside_unchanged(sqlite_past: Past) -> None:
@@ -137,7 +137,7 @@ def test_no_more_than_nine_are_set_aside(sqlite_past: Past) -> None:
     Path(sqlite_past.where).write_bytes(b"not a database, and long enough to be one" * 100)
     with pytest.raises(HistoryError, match="not a database"):
         write(sqlite_past.open())
-    assert "9 like it are there already" in sqlite_past.troubles[0].done
+    assert "there are already 9 such files" in sqlite_past.troubles[0].done
 
 
 def test_a_file_that_was_removed_is_made_again(sqlite_past: Past) -> None:
@@ -229,7 +229,7 @@ def test_a_folder_that_cannot_be_made(sqlite_past: Past) -> None:
     history = sqlite_past.open()
     with pytest.raises(HistoryError, match=r"File exists|Not a directory"):
         write(history)
-    assert sqlite_past.troubles[0].done == "nothing is kept until it can be written again"
+    assert sqlite_past.troubles[0].done == "nothing is stored until it is writable again"
 
 
 def test_what_must_last_is_written_through(tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ def test_a_request_that_is_too_large() -> None:
         "The request may take 5000 tokens (1000 for the prompt, 4000 for the answer), and at most 4096 are allowed: "
         "lower max_tokens or shorten the prompt."
     )
-    assert "1000 for the answer, whose max_tokens is not named)" in refused(limiter, 3500).message
+    assert "1000 for the answer, because max_tokens is not set)" in refused(limiter, 3500).message
     assert reserved(limiter, 96, 4000) == 4096
     assert limiter.total(plan(limiter, 1000, 4000)) == 0
 

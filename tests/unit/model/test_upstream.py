@@ -105,7 +105,7 @@ def test_urls_refused_with_a_remedy(url: str, message: str, hint: str) -> None:
 @pytest.mark.parametrize("name", ["", "A", "a_b", "-a", "a/b", "a.b", "ä", "a" * 64, "a b"])
 def test_names_refused(name: str) -> None:
     """A name is one plain segment of a path (D-2)."""
-    with pytest.raises(UpstreamUrlError, match=r"the name is not plain \(lower-case letters"):
+    with pytest.raises(UpstreamUrlError, match=r"the name is not valid \(lower-case letters"):
         parse_upstream(name, "https://x")
 
 

@@ -70,7 +70,7 @@ def test_json_places_hold_the_values(data: Any, indent: Any) -> None:
     ("text", "problem"),
     [
         ('{"a": NaN, "b": }', '1:17: is not valid JSON: unexpected "}"'),
-        ('{"a": NaN, "b": ' + "9" * 5000 + "}", "1:7: NaN is not a number that can be used"),
+        ('{"a": NaN, "b": ' + "9" * 5000 + "}", "1:7: NaN is not a supported number"),
     ],
 )
 def test_broken_syntax_goes_before_suspect_values(text: str, problem: str) -> None:

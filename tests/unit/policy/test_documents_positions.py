@@ -18,8 +18,8 @@ def test_every_duplicate_key_is_reported(name: str) -> None:
     with pytest.raises(BundleError) as caught:
         read_document(text, name)
     assert sorted((p.line, p.column, p.message) for p in caught.value.problems) == [
-        (2, 17, 'key "c" stands twice; the first is on line 2'),
-        (3, 2, 'key "a" stands twice; the first is on line 1'),
+        (2, 17, 'key "c" is used twice; the first is on line 2'),
+        (3, 2, 'key "a" is used twice; the first is on line 1'),
     ]
 
 
@@ -34,17 +34,17 @@ def test_json_is_known_by_its_content_too() -> None:
         (b" \n\t\n", "x.json", "x.json:1:1: is empty"),
         (b"[" * 5000 + b"]" * 5000, "x", "x:1:65: is nested more than 64 deep"),
         (b'{"a": ' + b"9" * 5000 + b"}", "x.json", "x.json:1:7: the number is too large"),
-        (b'{"a": 1, "a": 2, }', "x.json", 'x.json:1:16: is not valid JSON: a comma before "}" (nothing follows it, so take it out)'),
+        (b'{"a": 1, "a": 2, }', "x.json", 'x.json:1:16: is not valid JSON: a comma before "}" (nothing follows it, so remove it)'),
         (b'{"a": "\\q"}', "x.json", "x.json:1:8: is not valid JSON: unknown escape in a text (write \\\\ for a backslash)"),
         (b'{"a": "b', "x.json", 'x.json:1:7: is not valid JSON: a text is not closed (add the missing ")'),
-        (b"{a: 1}", "x.json", 'x.json:1:2: is not valid JSON: unexpected "a" (keys stand in double quotes)'),
-        (b'{"a": -Infinity}', "x.json", "x.json:1:7: -Infinity is not a number that can be used"),
+        (b"{a: 1}", "x.json", 'x.json:1:2: is not valid JSON: unexpected "a" (write keys in double quotes)'),
+        (b'{"a": -Infinity}', "x.json", "x.json:1:7: -Infinity is not a supported number"),
         (b"a: 1\nkey\nb: 2\n", "x.yaml", 'x.yaml:2:1: is not valid YAML: a key without ":" (write key: value)'),
         (b"a: {b: 1\n", "x.yaml", 'x.yaml:2:1: is not valid YAML: the map opened on line 1 lacks a comma or its "}"'),
-        (b"- !!map [a]\n", "x.yaml", 'x.yaml:1:3: tag "!!map" is not supported (take it out)'),
-        (b'"\\ud83d": 1\n', "x.yaml", "x.yaml:1:1: has a key with half a character in it"),
-        (b"a: !!float .nan\n", "x.yaml", "x.yaml:1:4: .nan is not a number that can be used"),
-        (b"a: 1e999\n", "x.yaml", "x.yaml:1:4: 1e999 is not a number that can be used"),
+        (b"- !!map [a]\n", "x.yaml", 'x.yaml:1:3: tag "!!map" is not supported (remove it)'),
+        (b'"\\ud83d": 1\n', "x.yaml", "x.yaml:1:1: has a key with an unpaired surrogate"),
+        (b"a: !!float .nan\n", "x.yaml", "x.yaml:1:4: .nan is not a supported number"),
+        (b"a: 1e999\n", "x.yaml", "x.yaml:1:4: 1e999 is not a supported number"),
     ],
 )  # fmt: skip
 def test_texts_that_cannot_be_read(text: bytes, name: str, message: str) -> None:

@@ -15,8 +15,8 @@ from breakloop.policy.documents import read_yaml
         ("a: 1\nkey\nb: 2\n", '2:1: is not valid YAML: a key without ":" (write key: value)'),
         ("a: 'b\n", "1:4: is not valid YAML: a quoted text is not closed"),
         ("a: `b`\n", '1:4: is not valid YAML: a value cannot begin with "`" (put it in quotes)'),
-        ('a:\n  "\\UFFFFFFFF"\n', "2:4: is not valid YAML: an escape that stands for no character"),
-        ("a: 1\nb: \x01\n", "2:4: is not valid YAML: a control character (take it out)"),
+        ('a:\n  "\\UFFFFFFFF"\n', "2:4: is not valid YAML: an invalid escape"),
+        ("a: 1\nb: \x01\n", "2:4: is not valid YAML: a control character (remove it)"),
     ],
 )
 def test_syntax_errors_are_located_and_explained(text: str, problem: str) -> None:

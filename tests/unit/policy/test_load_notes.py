@@ -25,7 +25,7 @@ def test_what_has_expired_is_a_note() -> None:
         indent=1,
     ).encode()
     assert [(n.line, n.message) for n in load_text(text, "p.json", now=NOW).notes] == [
-        (3, "has passed; the bundle goes on being enforced"),
+        (3, "has passed; the bundle stays in force"),
         (8, "has passed, so global_shadow is not active"),
         (14, "has passed, so the kill switch is not active"),
     ]

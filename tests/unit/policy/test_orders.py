@@ -134,8 +134,8 @@ def test_what_is_wrong_is_said_by_field(field: str, value: Any, problem: str) ->
         ("global_shadow", "x" * 257, START, "reason: must be at most 256 characters"),
         ("kill_switch_override", "why", None, "expires_at: is required"),
         ("kill_switch_override", "why", math.inf, "expires_at: is required"),
-        ("kill_switch_override", "why", 1e300, "expires_at: is no time"),
-        ("kill_switch_override", "why", math.nan, "expires_at: is no time"),
+        ("kill_switch_override", "why", 1e300, "expires_at: is not a time"),
+        ("kill_switch_override", "why", math.nan, "expires_at: is not a time"),
     ],
 )
 def test_an_override_needs_a_reason_and_an_end(name: str, reason: str, expires_at: float | None, problem: str) -> None:

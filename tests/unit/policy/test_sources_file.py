@@ -41,7 +41,7 @@ def test_files_of_a_directory_in_the_order_of_their_names(tmp_path: Path) -> Non
     assert [Path(one.name).name for one in fetched.documents] == ["a.json", "b.yml", "e.yaml"]
     empty = tmp_path / "empty"
     empty.mkdir()
-    with pytest.raises(BundleError, match="holds no policy file"):
+    with pytest.raises(BundleError, match="contains no policy file"):
         read_path(empty)
 
 

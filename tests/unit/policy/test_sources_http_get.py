@@ -79,22 +79,28 @@ def test_chunks_are_put_together(server: BundleServer) -> None:
     """An answer without a length may come in chunks; one that ends early is noticed (B-3)."""
     head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
     assert getter().get(raw(server, "/a", head, b"3\r\nabc\r\n", b"2\r\nde\r\n0\r\n\r\n"), {}, 10).body == b"abcde"
-    assert "no answer that can be used: IncompleteRead" in refused(raw(server, "/b", head, b"3\r\nabc\r\n"))
+    assert "invalid response: IncompleteRead" in refused(raw(server, "/b", head, b"3\r\nabc\r\n"))
     assert "more than the 10 bytes" in refused(raw(server, "/c", head, b"b\r\n" + b"x" * 11 + b"\r\n0\r\n\r\n"), 10)
 
 
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        (b"garbage\r\n\r\n", "no answer that can be used: BadStatusLine"),
+        (b"garbage\r\n\r\n", "invalid response: BadStatusLine"),
         (b"", "RemoteDisconnected"),
-        (b"HTTP/1.1 200 OK\r\n\r\nabc", "does not tell its length"),
+        (b"HTTP/1.1 200 OK\r\n\r\nabc", "has no length"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nabc", "was cut off"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 1001\r\n\r\n", "has 1001 bytes, more than the 1000 allowed"),
-        (b"HTTP/1.1 302 Found\r\nContent-Length: 0\r\n\r\n", "redirects to no usable URL"),
-        (b"HTTP/1.1 302 Found\r\nLocation: ftp://x/\r\nContent-Length: 0\r\n\r\n", "redirects to no usable URL"),
-        (b"HTTP/1.1 302 Found\r\nLocation: http://x:99999/\r\nContent-Length: 0\r\n\r\n", "redirects to no usable"),
-        (b"HTTP/1.1 302 Found\r\nLocation: file:///etc/passwd\r\nContent-Length: 0\r\n\r\n", "redirects to no usable"),
+        (b"HTTP/1.1 302 Found\r\nContent-Length: 0\r\n\r\n", "redirects to an invalid URL"),
+        (b"HTTP/1.1 302 Found\r\nLocation: ftp://x/\r\nContent-Length: 0\r\n\r\n", "redirects to an invalid URL"),
+        (
+            b"HTTP/1.1 302 Found\r\nLocation: http://x:99999/\r\nContent-Length: 0\r\n\r\n",
+            "redirects to an invalid URL",
+        ),
+        (
+            b"HTTP/1.1 302 Found\r\nLocation: file:///etc/passwd\r\nContent-Length: 0\r\n\r\n",
+            "redirects to an invalid URL",
+        ),
     ],
 )
 def test_what_is_no_answer(server: BundleServer, answer: bytes, said: str) -> None:
@@ -109,7 +115,7 @@ def test_a_server_that_says_nothing(server: BundleServer) -> None:
         server.stalled.wait(10)
 
     server.pages["/a"] = Page(reply=stall)
-    assert "no answer within 0.3 s" in refused(server.url + "/a")
+    assert "no response within 0.3 s" in refused(server.url + "/a")
 
 
 def test_a_server_that_drips(server: BundleServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,7 +130,7 @@ def test_a_server_that_drips(server: BundleServer, monkeypatch: pytest.MonkeyPat
                 return
 
     server.pages["/a"] = Page(reply=drip)
-    assert "is not complete after 0.2 s" in refused(server.url + "/a")
+    assert "was not complete after 0.2 s" in refused(server.url + "/a")
 
 
 def test_nobody_listens() -> None:

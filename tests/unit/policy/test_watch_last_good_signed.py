@@ -93,15 +93,15 @@ def forge_signature(copy: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        (lambda copy: forge(copy, NONE), "is not what was signed"),
-        (forge_all, "has a signature that does not fit"),
-        (forge_signature, "has a signature that does not fit"),
+        (lambda copy: forge(copy, NONE), "differs from what was signed"),
+        (forge_all, "has an invalid signature"),
+        (forge_signature, "has an invalid signature"),
         (lambda copy: copy.pop("signed"), "is not signed"),
-        (lambda copy: copy.update(signed=5), "what was signed is not there"),
-        (lambda copy: copy["signed"].pop("documents"), "what was signed is not there"),
-        (lambda copy: copy["signed"].update(documents=[]), "what was signed is not there"),
-        (lambda copy: copy["signed"].update(documents=[["a", "", "!"]]), "what was signed is not there"),
-        (lambda copy: copy["signed"].update(documents=copy["signed"]["documents"] * 2), "what was signed is not there"),
+        (lambda copy: copy.update(signed=5), "the signed files are missing"),
+        (lambda copy: copy["signed"].pop("documents"), "the signed files are missing"),
+        (lambda copy: copy["signed"].update(documents=[]), "the signed files are missing"),
+        (lambda copy: copy["signed"].update(documents=[["a", "", "!"]]), "the signed files are missing"),
+        (lambda copy: copy["signed"].update(documents=copy["signed"]["documents"] * 2), "the signed files are missing"),
     ],
 )
 def test_a_tampered_copy_is_noticed(tmp_path: Path, damage: Callable[[dict[str, Any]], object], said: str) -> None:

@@ -148,7 +148,7 @@ MUSEUM = {
     "not a number": ({"input_cost_per_token": float("nan")}, "m.input_cost_per_token: must be a number, got nan"),
     "dollars for a million": (
         {"input_cost_per_token": 2.5},
-        "m.input_cost_per_token: 2.5 is no price of a single token",
+        "m.input_cost_per_token: 2.5 is not the price of a single token",
     ),
     "list": ({"input_cost_per_token": [1]}, "m.input_cost_per_token: must be a number, got [1]"),
     "a kind beside": (
@@ -200,7 +200,7 @@ def test_a_model_that_stands_there_twice() -> None:
     text = '{"m": {"input_cost_per_token": 1e-06},\n"m": {"input_cost_per_token": 2e-06}}'
     found = parse_litellm(text, "p.json")
     assert found.prices == {"m": Price(2_000_000, 0)}
-    assert [str(problem) for problem in found.problems] == ["p.json:1:2: m: stands here twice; the last one counts"]
+    assert [str(problem) for problem in found.problems] == ["p.json:1:2: m: is defined twice; the last one is used"]
 
 
 @pytest.mark.parametrize(
@@ -210,8 +210,8 @@ def test_a_model_that_stands_there_twice() -> None:
         ('{"a": {}\n "b": {}}', "p.json:2: is not JSON: Expecting ',' delimiter"),
         ("[" * 100_000, "p.json:1: is not JSON: too deep"),
         ("[]", "p.json: must be a map of models"),
-        ("{}", "p.json: holds no prices (no entry has input_cost_per_token)"),
-        ('{"a": {"mode": "chat"}}', "p.json: holds no prices"),
+        ("{}", "p.json: contains no prices (no entry has input_cost_per_token)"),
+        ('{"a": {"mode": "chat"}}', "p.json: contains no prices"),
     ],
 )
 def test_files_that_are_none_are_refused(text: str, said: str) -> None:

@@ -103,7 +103,7 @@ def test_headers() -> None:
 
 def test_requests_that_could_not_be_judged() -> None:
     """A bad request is a denial with its own reason (R-3)."""
-    answer = actual_of(None, 400, (), "the path holds an encoded slash")
+    answer = actual_of(None, 400, (), "the path contains an encoded slash")
     assert run({"decision": "deny", "reason": "bad_request", "status": 400}, answer).passed
 
 

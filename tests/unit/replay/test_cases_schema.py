@@ -73,7 +73,7 @@ def test_a_bare_list_and_text_bodies() -> None:
         ("- hello", "t.yaml:1:3: [0]: must be a map with request and expect"),
         (
             "- {expect: {status: 200}}",
-            "t.yaml:1:3: [0]: lacks request (only a later case may leave it out, to send the one before again)",
+            "t.yaml:1:3: [0]: lacks request (only a later case may leave it out, to repeat the previous request)",
         ),
         ("- {request: {path: /a}}", "t.yaml:1:3: [0]: lacks expect (write expect: {decision: allow})"),
         ("- {request: {path: /a}, expect: {}}", "t.yaml:1:33: [0].expect: expects nothing (write decision: allow)"),
@@ -99,7 +99,7 @@ def test_a_bare_list_and_text_bodies() -> None:
         ),
         (
             "- {request: {path: /a}, at: 1, after: 1, expect: {status: 1}}",
-            "t.yaml:1:39: [0].after: stands beside at (keep one of them)",
+            "t.yaml:1:39: [0].after: cannot be combined with at (keep one of them)",
         ),
         (
             "- {request: {path: /a, headers: {x: {}}}, expect: {status: 1}}",
@@ -107,7 +107,7 @@ def test_a_bare_list_and_text_bodies() -> None:
         ),
         (
             "- {request: {path: /a}, at: 5, expect: {status: 1}}\n- {at: 4, expect: {status: 1}}",
-            "t.yaml:2:8: [1].at: 4 lies before the last request of the case above (5)",
+            "t.yaml:2:8: [1].at: 4 is before the last request of the previous case (5)",
         ),
         (
             "start: yesterday\ncases: [{request: {path: /}, expect: {status: 1}}]",

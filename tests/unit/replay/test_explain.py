@@ -101,7 +101,7 @@ def test_overrides() -> None:
     steps = explained(Call("GET", "/", peer="10.0.0.1"), bundle)
     assert told(steps, "override") == [
         ("global_shadow", "inactive", "expired 2020-01-01T00:00:00Z"),
-        ("kill_switch_override", "active", "until 2100-01-01T00:00:00Z: kill switches are not looked at"),
+        ("kill_switch_override", "active", "until 2100-01-01T00:00:00Z: kill switches are skipped"),
     ]
     assert told(steps, "kill_switch") == [("kill_switches[0]", "skipped", "kill_switch_override is active")]
     assert told(explained(Call("GET", "/"), {}), "override")[0] == ("global_shadow", "inactive", "not set")
@@ -128,13 +128,13 @@ def test_the_bundle() -> None:
     old = explained(Call("GET", "/"), {"expires_at": PAST, "policies": [policy("p", pathPrefix="/")]})
     assert told(old, "bundle")[0][2] == "version 4, 1 policy, expired 2020-01-01T00:00:00Z and still enforced"
     none = explained(Call("GET", "/"), None)
-    assert told(none, "bundle")[0][2] == "no policy given: only the built-in protection judges"
+    assert told(none, "bundle")[0][2] == "no policy given: only the built-in protection applies"
 
 
 def test_bodies_that_were_not_shown() -> None:
     """What a gateway kept from us is said (LD-1)."""
     steps = explained(Call("POST", "/", body_unseen=True), {})
-    assert told(steps, "request")[0][2] == "HTTP, host (none), body not shown to us"
+    assert told(steps, "request")[0][2] == "HTTP, host (none), body not sent to breakloop"
 
 
 def test_decisions_in_one_word() -> None:

@@ -34,7 +34,7 @@ def test_budgets() -> None:
     assert charges(rule, (op, 2000)) == ("pass", "costs 2, 3 of 5 left")
     assert charges(rule, (op, 6000)) == ("deny", "costs 2, only 1 of 5 there")
     assert charges(rule, (op, None)) == ("not asked", "the request was denied before")
-    assert charges(rule) == ("skipped", "the store did not answer")
+    assert charges(rule) == ("skipped", "the store did not respond")
 
 
 def test_tokens() -> None:

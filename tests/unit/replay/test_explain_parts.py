@@ -82,10 +82,10 @@ def test_why_a_detector_is_not_asked() -> None:
         {**EXACT, "allow": {"routes": ["/a"]}},
     ]
     assert [(outcome, text) for _, outcome, text in told(explained({"loop_detection": blocks}), "loop")] == [
-        ("skipped", "tail, not an LLM request that can be read"),
+        ("skipped", "tail, not a readable LLM request"),
         ("skipped", "disabled"),
         ("skipped", "disabled"),
-        ("skipped", "simhash, not an LLM request that can be read"),
+        ("skipped", "simhash, not a readable LLM request"),
         ("skipped", "exact, on its allow list"),
     ]
     unseen = explained({"loop_detection": EXACT}, call=lambda: Call("POST", "/a", body_unseen=True))
@@ -187,12 +187,12 @@ def test_default_loop_detection() -> None:
     cooling = told(explained({}, call=chat, repeat=8), "builtin")[0][2]
     assert cooling.endswith(", request 8, number 6 trips (in 60 s), still blocked for 30 s")
     own = explained({"loop_detection": EXACT}, call=chat)
-    assert told(own, "builtin") == [("defaults", "skipped", "policy p has loop detection of its own")]
+    assert told(own, "builtin") == [("defaults", "skipped", "policy p has its own loop detection")]
     shadow = explained({"loop_detection": EXACT, "mode": "shadow"}, call=chat)
     assert told(shadow, "builtin")[0][1] == "pass"
     off = explained({}, call=chat, guard=BuiltinLoopGuard(max_hits=0))
     assert told(off, "builtin") == [("defaults", "skipped", "switched off")]
-    assert told(explained({}), "builtin")[0][1:] == ("skipped", "tail, not an LLM request that can be read")
+    assert told(explained({}), "builtin")[0][1:] == ("skipped", "tail, not a readable LLM request")
 
 
 def test_values_for_people() -> None:
@@ -212,12 +212,10 @@ def test_a_session_that_is_watched() -> None:
         )
 
     loop = {"loop_detection": {"similarity": "steps"}}
-    assert told(explained(loop), "loop") == [
-        ("p/loop_detection[0]", "skipped", "steps, not an LLM request that can be read")
-    ]
+    assert told(explained(loop), "loop") == [("p/loop_detection[0]", "skipped", "steps, not a readable LLM request")]
     assert told(explained(loop, call=call), "loop")[0][1:] == (
         "pass",
-        "steps: nothing in its memory repeats itself",
+        "steps: no repetition in its window",
     )
     counts = iter(range(100))
     [(_, outcome, text)] = told(explained(loop, call=call, repeat=5), "loop")
@@ -241,7 +239,7 @@ def test_what_a_run_may_cost() -> None:
         (name, "deny", "costs $0.01, only $0.005 of $0.015 there for this run")
     ]
     assert told(explained({}, agents=agents), "agent") == [
-        (name, "skipped", "no LLM request of a session, so nothing is charged")
+        (name, "skipped", "not an LLM request of a session, so nothing is charged")
     ]
 
 
@@ -257,6 +255,6 @@ def test_what_the_bundle_says_of_the_agent() -> None:
     agents = {"work*": {"max_steps_per_run": 1, "kill_switch_enabled": True}}
     assert told(explained({}, call=call, agents=agents), "agent") == [
         ("agents/work*", "pass", "at most 1 steps (max_steps_per_run)"),
-        ("agents/work*", "pass", "simhash: nothing in its memory repeats itself"),
+        ("agents/work*", "pass", "simhash: no repetition in its window"),
     ]
     assert told(explained({}, call=call, agents=agents, repeat=2), "agent")[0][1] == "deny"

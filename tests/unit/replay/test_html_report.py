@@ -128,4 +128,6 @@ def test_nothing_found_is_said_too() -> None:
 
 def test_what_was_passed_over() -> None:
     """File, line and reason (X-6)."""
-    assert "a.jsonl: line 3: is no JSON" in read(page(replace(HEADING, notes=["a.jsonl: line 3: is no JSON"]), [])).text
+    assert (
+        "a.jsonl: line 3: is not JSON" in read(page(replace(HEADING, notes=["a.jsonl: line 3: is not JSON"]), [])).text
+    )

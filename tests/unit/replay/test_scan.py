@@ -103,7 +103,7 @@ def test_what_cannot_be_read_is_named_and_the_rest_is_read(tmp_path: Path) -> No
     assert [one.outcome.turns for one in found] == [5, 5]
     assert (made.files.read, made.files.others, made.files.skipped) == (2, 2, 2)
     assert made.files.problems == [
-        f"{tmp_path}/a.jsonl: line 18: is no JSON",
+        f"{tmp_path}/a.jsonl: line 18: is not JSON",
         f"{tmp_path}/b.jsonl: is neither JSON Lines nor a JSON document",
     ]
 
@@ -123,7 +123,7 @@ def test_a_file_that_was_named_and_is_none(tmp_path: Path) -> None:
     assert made.files.problems == [f"{path}: is neither JSON Lines nor a JSON document"]
     path.write_text('{"a": 1}\n')
     _, made = scan(path)
-    assert made.files.problems[0].startswith(f"{path}: holds no recorded session or request")
+    assert made.files.problems[0].startswith(f"{path}: contains no recorded session or request")
 
 
 def test_how_far_it_is(tmp_path: Path) -> None:

@@ -49,9 +49,9 @@ def test_without_a_service_there_is_no_url(caplog: pytest.LogCaptureFixture) -> 
     ("error", "said"),
     [
         (REFUSED, "ConnectionRefusedError: Connection refused"),
-        (TimeoutError("timed out"), "TimeoutError: no answer in time"),
+        (TimeoutError("timed out"), "TimeoutError: no response in time"),
         (socket.gaierror(-2, "canary"), "gaierror: the host name cannot be resolved"),
-        (UnreadableAnswerError("no decision, but status 404"), "no decision, but status 404 (is that the traffic port of breakloop?)"),
+        (UnreadableAnswerError("got status 404 instead of a decision"), "got status 404 instead of a decision (is that the traffic port of breakloop?)"),
         (SettingsError("url: is wrong"), "url: is wrong"),
         (http.client.BadStatusLine("canary"), "BadStatusLine"),
         (http.client.RemoteDisconnected("canary"), "RemoteDisconnected"),

@@ -66,7 +66,7 @@ def test_unusable_secret_is_a_warning(tmp_path: Path) -> None:
     (tmp_path / "secret").mkdir()
     data = DataDir(tmp_path)
     assert len(data.secret("", "")) == 32
-    assert "made for this run only" in data.warnings[0]
+    assert "the secret is for this run only" in data.warnings[0]
 
 
 def test_the_secret_itself_can_be_handed_on(tmp_path: Path) -> None:

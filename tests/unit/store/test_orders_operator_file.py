@@ -143,7 +143,7 @@ def test_a_damaged_file_is_set_aside(here: Here, content: bytes) -> None:
     [trouble] = here.troubles
     assert trouble.file == str(here.file)
     assert trouble.wrong.startswith("damaged: ")
-    assert f"set aside as {here.file}.damaged-1" in trouble.done
+    assert f"renamed to {here.file}.damaged-1" in trouble.done
     assert (here.folder / f"{FILE}.damaged-1").read_bytes() == content
 
 
@@ -198,14 +198,14 @@ def test_a_full_disk_fails_nothing_and_is_caught_up_with(here: Here) -> None:
     book.put([record("c")])
     assert len(book.ledger.all()) == 3
     assert [(trouble.wrong, trouble.done) for trouble in here.troubles] == [
-        ("the disk is full", "nothing is kept until it can be written again")
+        ("the disk is full", "nothing is stored until it is writable again")
     ]
     assert not asyncio.run(book.settled(1.0))
     assert book._file is not None
     book._file.close()  # a new connection has no such bound
     for _ in range(20):
         book.tick(NOW)
-    assert here.troubles[-1] == SqliteTrouble(str(here.file), "", "it is written again")
+    assert here.troubles[-1] == SqliteTrouble(str(here.file), "", "it is writable again")
     assert [one.key for one in here.kept()] == ["a", "b", "c"]
 
 
@@ -256,4 +256,4 @@ def test_entries_that_cannot_be_read_are_left_out(here: Here) -> None:
     book.put([record("a")])
     book._try(lambda db: db.execute("INSERT INTO record VALUES ('hold', x'00', 1.0, 'nonsense')"))
     assert here.kept() == [record("a")]
-    assert here.troubles == [SqliteTrouble(str(here.file), "1 entries cannot be read", "they are left out")]
+    assert here.troubles == [SqliteTrouble(str(here.file), "1 entries cannot be read", "they are ignored")]

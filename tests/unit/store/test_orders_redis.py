@@ -316,7 +316,7 @@ def test_what_redis_refuses_is_reported_once_and_tried_again() -> None:
         server.fails = RedisError("OOM command not allowed")
         one.book.put([record("a")])
         await one.tick(3)
-        done = "orders are in force and kept here, and shared as soon as that is possible"
+        done = "orders are active and stored here; they are shared when the store is available"
         assert one.troubles == [SqliteTrouble("Redis", "OOM command not allowed", done)]
         assert not await one.book.settled(0.01)
         server.fails = None

@@ -260,13 +260,13 @@ def test_a_full_disk_is_told_once_a_minute_and_gets_well_by_itself(tmp_path: Pat
         clock.advance(1.0)
         life.save()
     assert [told.partition(": ")[2].partition(": ")[0] for told in life.told] == ["the disk is full"] * 2
-    assert "mend the data directory (room, permissions)" in life.told[0]
+    assert "fix the data directory (space, permissions)" in life.told[0]
     assert (life.durable.keeps, life.durable.problems) == (False, 90)
     full_disk(life, 10_000)
     clock.advance(1.0)
     life.spend("tpd:7", 2)
     life.save()
-    assert (life.durable.keeps, life.told[2:]) == (True, [f"{state_file(tmp_path)}: it is written again"])
+    assert (life.durable.keeps, life.told[2:]) == (True, [f"{state_file(tmp_path)}: it is writable again"])
     before = life.tables()
     life.kill()
     after = Life(tmp_path, clock)

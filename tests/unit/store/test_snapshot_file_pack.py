@@ -110,7 +110,7 @@ def test_what_is_not_of_this_form_is_refused(data: bytes) -> None:
 
 def test_what_cannot_be_kept_is_an_error_of_ours() -> None:
     """A new kind of entry needs a form (S-1)."""
-    with pytest.raises(TypeError, match="object cannot be kept"):
+    with pytest.raises(TypeError, match="object cannot be stored"):
         EntryPacker().add("counts", ["a"], [(1.0, object())])
 
 

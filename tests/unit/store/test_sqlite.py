@@ -175,7 +175,7 @@ def test_without_its_folder_nothing_can_be_kept(here: Here) -> None:
     away = folder.rename(f"{folder}-gone")
     with pytest.raises(StateError):
         texts(file)
-    assert here.troubles[0].done == "nothing is kept until it can be written again"
+    assert here.troubles[0].done == "nothing is stored until it is writable again"
     away.rename(folder)
     add(file, "a")
     assert here.troubles[-1].wrong == ""

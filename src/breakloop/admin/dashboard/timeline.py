@@ -24,7 +24,7 @@ _LETTERS: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _VERDICTS: Final = {
     "pass": "passed",
     "warn": "passed with a warning",
-    "steer": "passed, and the model was told",
+    "steer": "passed, with a note to the model",
     "throttle": "slowed down",
     "deny": "denied",
 }
@@ -139,7 +139,7 @@ def _mark(at: int, one: StepMark, names: dict[str, tuple[str, str]], columns: in
     letter, colour = names[one.step]
     verdict = one.verdict if one.verdict in _VERDICTS else "pass"
     told = [
-        f"Step {at + 1}: {words.shortened(one.tools or 'words alone', 80)}",
+        f"Step {at + 1}: {words.shortened(one.tools or 'text only', 80)}",
         _VERDICTS[verdict],
         f"{duration(one.at - start)} after the first",
         f"{words.count(one.size)} bytes of results" + (", an error" if one.failed else ""),
@@ -183,7 +183,7 @@ def _key(steps: Sequence[StepMark], names: dict[str, tuple[str, str]]) -> tuple[
     denied = Counter(one.step for one in steps if one.verdict == "deny")
     tools = {one.step: one.tools for one in reversed(steps)}
     return tuple(
-        TimelineStep(letter, colour, words.shortened(tools[step] or "words alone", 60), times[step], denied[step])
+        TimelineStep(letter, colour, words.shortened(tools[step] or "text only", 60), times[step], denied[step])
         for step, (letter, colour) in names.items()
     )
 

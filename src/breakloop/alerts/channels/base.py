@@ -73,7 +73,7 @@ def names_secret(info: FieldInfo) -> bool:
 
 def _check_reference(value: str) -> str:
     if value and not _REFERENCE.fullmatch(value):
-        raise fault("is not env:VARIABLE or file:/PATH", "do not write the secret itself here: write env:MY_SECRET")
+        raise fault("is not env:VARIABLE or file:/PATH", "do not write the secret itself; write env:MY_SECRET")
     return value
 
 

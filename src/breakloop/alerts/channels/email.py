@@ -111,7 +111,7 @@ class EmailTarget(Target):
         try:
             return await self.context.run_in_thread(lambda: self._submit(mail), timeout_s=_TIMEOUT_S)
         except TimeoutError:
-            return DeliveryResult(delivered=False, error=f"the mail server took longer than {_TIMEOUT_S:g} s")
+            return DeliveryResult(delivered=False, error=f"no response from the mail server within {_TIMEOUT_S:g} s")
 
     def _submit(self, mail: EmailMessage) -> DeliveryResult:
         try:
@@ -125,7 +125,7 @@ class EmailTarget(Target):
         except smtplib.SMTPRecipientsRefused:
             return DeliveryResult(delivered=False, error="the mail server refused all recipients")
         except smtplib.SMTPNotSupportedError:
-            return DeliveryResult(delivered=False, error="the mail server supports no STARTTLS, or no login")
+            return DeliveryResult(delivered=False, error="the mail server does not support STARTTLS or login")
         except ssl.SSLError:
             text = "the mail server's certificate is not trusted, or it does not support TLS"
             return DeliveryResult(delivered=False, error=text)

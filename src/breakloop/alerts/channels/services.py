@@ -199,7 +199,7 @@ def apprise_target(context: DeliveryContext, urls: Sequence[str], dashboard_url:
     services = apprise.Apprise()
     for number, url in enumerate(urls, 1):
         if not services.add(url):
-            raise AlertError(f"apprise does not know URL {number}")
+            raise AlertError(f"apprise does not support URL {number}")
     if not urls:
         raise AlertError("there is no URL")
     return AppriseTarget(context, services, dashboard_url)

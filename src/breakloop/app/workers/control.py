@@ -189,7 +189,7 @@ class WorkerRegistry:
     def _note_applied(self, entry: WorkerEntry, applied: BundleApplied) -> None:
         entry.applied = applied.number
         if applied.problem:
-            fields = {"worker": entry.number, "problem": applied.problem, "meanwhile": "it goes on with the old one"}
+            fields = {"worker": entry.number, "problem": applied.problem, "meanwhile": "it keeps the previous bundle"}
             log(logging.ERROR, "bundle.not_applied", fields)
 
 

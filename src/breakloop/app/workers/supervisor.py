@@ -232,7 +232,7 @@ class Supervisor:
             if self._stop.is_set():
                 self._codes.append(code)
             elif not self._serving:
-                self._fail(slot.problem or f"{slot.title} exited while it started: {describe_exit(code)}")
+                self._fail(slot.problem or f"{slot.title} exited during startup: {describe_exit(code)}")
             else:
                 await self._handle_exit(slot, pid, code)
             slot.first = False

@@ -267,8 +267,8 @@ def _is_ambiguous(window: SessionWindow, now: float) -> bool:
     return bool(window.ambiguous_at) and now - window.ambiguous_at < RUN_IDLE_S
 
 
-OVERLAP: Final = "only noted, because unnamed conversations of this caller overlap (send X-Agent-Session)"
-AMBIGUOUS: Final = "only noted, because two unnamed conversations go by one name (send X-Agent-Session)"
+OVERLAP: Final = "only reported, because unnamed conversations of this caller overlap (send X-Agent-Session)"
+AMBIGUOUS: Final = "only reported, because two conversations share one derived session id (send X-Agent-Session)"
 CUT_STREAM, REPORT_STREAM = 1, 2  # `CallDecision.guards_stream`
 
 

@@ -47,56 +47,56 @@ KINDS: Final[tuple[LoopKind, ...]] = (
         repeats.count_calls,  # and `failure` and `interleaved`
     ),
     LoopKind(
-        2, "cycle", "a round of 2 to 16 steps again and again", "laps", (3, 5, 8),
+        2, "cycle", "the same 2 to 16 steps in the same order, repeatedly", "laps", (3, 5, 8),
         repeats.cycle,
     ),
-    LoopKind(3, "failure", "the same call, an error each time; a different error counts half", "errors", (2, 4, 7)),
+    LoopKind(3, "failure", "the same call fails each time; a different error counts half", "errors", (2, 4, 7)),
     LoopKind(
-        4, "unknown_tool", "calls of tools that there are not", "calls in a row", (2, 4, 8),
+        4, "unknown_tool", "calls to tools that do not exist", "calls in a row", (2, 4, 8),
         streaks.unknown_tool,
     ),
-    LoopKind(5, "interleaved", "the same call with the same result, other work between", "times", (4, 7, 12)),
+    LoopKind(5, "interleaved", "the same call with the same result, with other work in between", "times", (4, 7, 12)),
     LoopKind(
         6, "stagnation", "one tool, new arguments, the same informative result", "results in a row", (5, 9, NEVER),
         streaks.stagnation,
     ),
     LoopKind(
-        7, "nested", "each prompt holds the one before it whole", "times", (3, 5, 8),
+        7, "nested", "each prompt contains the whole previous prompt", "times", (3, 5, 8),
         lambda s: texts.nested(s.window, s.step, s.fingerprinter, s.weight), of_calls=False, of_users=True,
     ),
     LoopKind(
-        8, "continue", 'the same "go on" of the user or the harness, and nothing called', "times", (3, 5, 8),
+        8, "continue", 'the same "go on" from the user or the harness, without tool calls', "times", (3, 5, 8),
         texts.continued,
         of_calls=False, of_users=True,
     ),
     LoopKind(
-        9, "rejected", "the same text of the user or the harness, whatever is done between", "times", (3, 5, 12),
+        9, "rejected", "the same text from the user or the harness, whatever happens in between", "times", (3, 5, 12),
         texts.rejected,
         of_calls=False, of_users=True,
     ),
     LoopKind(
-        10, "monologue", "the same answer again, and nothing called", "times", (3, 5, 8),
+        10, "monologue", "the same answer again, without tool calls", "times", (3, 5, 8),
         texts.monologue, of_calls=False,
     ),
     LoopKind(
-        11, "storm", "the same request after it was answered", "more times in 60 s", (5, 10, 20),
+        11, "storm", "the same request again after its response", "more times in 60 s", (5, 10, 20),
         streaks.call_storm,  # requests that are no step: `streaks.storm`
     ),
     LoopKind(
-        12, "cascade", "bad results, whatever the tool", "of the last 10", (5, 8, NEVER),
+        12, "cascade", "errors, from any tool", "of the last 10", (5, 8, NEVER),
         streaks.cascade, relaxed=(6, 10, NEVER), most=10,
     ),
     LoopKind(
-        13, "reword", "the same instruction in other words, while nothing new comes", "of the last 13 texts",
+        13, "reword", "the same instruction in other words, without new input", "of the last 13 texts",
         (4, 6, NEVER), repeats.reword, of_calls=False, most=13,
     ),
     LoopKind(
-        14, "dry", "turns since anything new came from outside; news halve the count", "turns", (5, 8, 16),
+        14, "dry", "turns without new external input; new input halves the count", "turns", (5, 8, 16),
         novelty.findings,  # and `novelty`
     ),
-    LoopKind(15, "novelty", "results that hold hardly a line not seen before", "results in a row", (8, 16, NEVER)),
+    LoopKind(15, "novelty", "results with almost no new lines", "results in a row", (8, 16, NEVER)),
     LoopKind(
-        16, "near", "the same call but for its numbers, and nothing new from it", "calls in a row", (5, NEVER, NEVER),
+        16, "near", "the same call except for its numbers, without new results", "calls in a row", (5, NEVER, NEVER),
         repeats.near,
     ),
     LoopKind(

@@ -178,7 +178,7 @@ def findings(state: StepState) -> Sequence[Finding]:
     found = Finding("dry", window.dry, b"dry" + window.dry_key, f"nothing new for {ago} turns")
     if not window.stale_steps:
         return (found,)
-    evidence = f"{window.stale_steps} results in a row with hardly a new line"
+    evidence = f"{window.stale_steps} results in a row with almost no new lines"
     return found, Finding("novelty", window.stale_steps, b"novelty" + window.dry_key, evidence)
 
 

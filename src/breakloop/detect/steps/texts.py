@@ -94,7 +94,7 @@ def nested(window: PromptState, step: Step, fingerprinter: StepFingerprinter, we
     if not holds:
         return ()
     return (
-        Finding("nested", window.nested, b"nested", f"each prompt holds the one before it, {times(window.nested)}"),
+        Finding("nested", window.nested, b"nested", f"each prompt contains the previous one, {times(window.nested)}"),
     )
 
 

@@ -72,7 +72,7 @@ def _host(value: str) -> str:
     if host.startswith("["):
         return _ipv6_host(host)
     if not host.isascii():
-        raise fault(f'"{value}" has characters that a request carries encoded', _punycode(host))
+        raise fault(f'"{value}" contains characters that are encoded in a request', _punycode(host))
     if not _HOST.fullmatch(host) or ".." in host:
         raise fault(f'"{value}" is not a host name')
     return host
@@ -134,7 +134,7 @@ class CircuitBreaker(Model):
 
 
 _HOURS = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-3]):([0-5]\d)|([01]\d|2[0-3]):([0-5]\d)-24:00")
-_HOURS_HINT = 'write "08:00-18:00", or [8, 18]; "22:00-06:00" goes over midnight'
+_HOURS_HINT = 'write "08:00-18:00", or [8, 18]; "22:00-06:00" spans midnight'
 
 
 def _hour_pair(value: Any) -> Any:
@@ -149,7 +149,7 @@ def _hour_pair(value: Any) -> Any:
 
 def _hours(value: str) -> str:
     if not _HOURS.fullmatch(value):
-        raise fault(f'"{value}" are no hours of a day', _HOURS_HINT)
+        raise fault(f'"{value}" is not a valid time range', _HOURS_HINT)
     start, end = value.split("-")
     if start == end:
         hint = "leave allowed_hours out for the whole day, or set active: false for never"
@@ -323,9 +323,9 @@ class Override(Model):
     def _accounted_for(self) -> Override:
         faults = []
         if self.enabled and not (self.reason or "").strip():
-            faults.append(SchemaFault(("reason",), "is required when enabled", "say why, for whoever finds it on"))
+            faults.append(SchemaFault(("reason",), "is required when enabled", "state why it is on"))
         if self.enabled and self.expires_at is None:
-            faults.append(SchemaFault(("expires_at",), "is required when enabled", "an override must end by itself"))
+            faults.append(SchemaFault(("expires_at",), "is required when enabled", "an override must expire"))
         refuse(faults)
         return self
 

@@ -51,7 +51,7 @@ def _source(value: str, *words: str) -> str:
         return value
     if not _NAMED_SOURCE.fullmatch(value):
         forms = [*words, "header:<name>", "query:<name>"]
-        raise fault(f'"{value}" is no source of cost{did_you_mean(value, words)}', "use " + ", ".join(forms))
+        raise fault(f'"{value}" is not a source of cost{did_you_mean(value, words)}', "use " + ", ".join(forms))
     return canonical(value)
 
 
@@ -176,13 +176,13 @@ class TokenBucketConfig(AlgorithmConfig, json_schema_extra=_rps_schema):
         faults = []
         if self.burst < self.tokens_per_second:
             message = f"must be at least the rate ({self.tokens_per_second:g} per second), got {self.burst:g}"
-            faults.append(SchemaFault(("burst",), message, "a smaller bucket can never give that rate"))
+            faults.append(SchemaFault(("burst",), message, "a smaller bucket can never reach that rate"))
         elif self.cost_source == "fixed" and self.fixed_cost > self.burst:
             message = f"must be at most burst ({self.burst:g}), got {self.fixed_cost:g}"
             faults.append(SchemaFault(("fixed_cost",), message, "no request could ever pass"))
         if self.burst / self.tokens_per_second > LARGEST:
             message = f"is so low that an empty bucket never fills again, got {self.tokens_per_second:g}"
-            faults.append(SchemaFault(("tokens_per_second",), message, "to stop somebody for good, use a kill switch"))
+            faults.append(SchemaFault(("tokens_per_second",), message, "use a kill switch to block a client"))
         refuse(faults)
         return self
 
@@ -206,7 +206,7 @@ class Stage(Model):
     @model_validator(mode="after")
     def _delay(self) -> Stage:
         if self.action == "throttle" and self.delay_ms is None:
-            refuse_field("delay_ms", "is required for a throttle stage", "say by how many milliseconds to delay")
+            refuse_field("delay_ms", "is required for a throttle stage", "set the delay in milliseconds")
         if self.action != "throttle" and self.delay_ms is not None:
             refuse_field("delay_ms", f"has no meaning for a {self.action} stage", "only throttle delays")
         return self
@@ -273,7 +273,7 @@ def _stage_faults(stages: list[Stage]) -> list[SchemaFault]:
         if first != index:
             faults.append(SchemaFault(at, f"{percent:g} is already used by staged_actions[{first}]", "one stage each"))
         elif stage.action == "reject" and percent != 100:
-            hint = "a request is only refused once the budget is used up; lower the budget, or use throttle here"
+            hint = "requests are rejected only when the budget is used up; lower the budget, or use throttle here"
             faults.append(SchemaFault(at, f"a reject stage at {percent:g} can never fire, it must be at 100", hint))
     if not any(stage.action == "reject" for stage in stages):
         hint = "add {threshold_percent: 100, action: reject}"
@@ -345,9 +345,9 @@ class LlmTokensConfig(AlgorithmConfig):
     def _can_work(self) -> LlmTokensConfig:
         if self.burst < self.tokens_per_minute:
             message = f"must be at least tokens_per_minute ({self.tokens_per_minute}), got {self.burst}"
-            refuse_field("burst_tokens", message, "a smaller bucket can never give that rate")
+            refuse_field("burst_tokens", message, "a smaller bucket can never reach that rate")
         if self.enforce_mid_stream and self.max_completion_tokens is None:
-            refuse_field("enforce_mid_stream", "needs max_completion_tokens", "say how many tokens an answer may have")
+            refuse_field("enforce_mid_stream", "needs max_completion_tokens", "set the maximum tokens of a response")
         refuse([found for low, high, hint in self._orders() if (found := self._at_most(low, high, hint))])
         return self
 
@@ -356,13 +356,13 @@ class LlmTokensConfig(AlgorithmConfig):
         orders = [
             ("max_tokens_per_request", bucket, "a request that large can never pass"),
             ("max_tokens_per_request", "tokens_per_day", "a request that large can never pass"),
-            ("max_prompt_tokens", "max_tokens_per_request", "that limit always refuses first"),
-            ("max_completion_tokens", "max_tokens_per_request", "that limit always refuses first"),
+            ("max_prompt_tokens", "max_tokens_per_request", "that limit always rejects first"),
+            ("max_completion_tokens", "max_tokens_per_request", "that limit always rejects first"),
         ]
         if "default_max_completion" in self.model_fields_set:
-            no_room = "a request that names no maximum could never pass"
+            no_room = "a request that sets no maximum could never pass"
             orders += [
-                ("default_max_completion", "max_completion_tokens", "it would always be cut down to that"),
+                ("default_max_completion", "max_completion_tokens", "it would always be reduced to that"),
                 ("default_max_completion", "max_tokens_per_request", no_room),
             ]
         return orders

@@ -70,7 +70,7 @@ class ActionsBySeverity(Model):
     def _rises(self) -> ActionsBySeverity:
         faults = [
             SchemaFault(
-                (high,), f'"{getattr(self, high)}" is weaker than {low} ("{getattr(self, low)}")', "a ladder rises"
+                (high,), f'"{getattr(self, high)}" is weaker than {low} ("{getattr(self, low)}")', "actions must rise"
             )
             for low, high in (("notice", "block"), ("block", "stop"))
             if _STRENGTH[getattr(self, high)] < _STRENGTH[getattr(self, low)]
@@ -146,10 +146,10 @@ class LoopBase(Model):
     @model_validator(mode="after")
     def _one_answer(self) -> LoopBase:
         if self.action is not None and self.ladder is not None:
-            refuse_field("ladder", "stands beside action", "keep one of them")
+            refuse_field("ladder", "cannot be combined with action", "keep one of them")
         kills = "kill" in (self.action_for("notice"), self.action_for("block"), self.action_for("stop"))
         if self.quarantine_seconds and not kills:
-            refuse_field("quarantine_seconds", "does nothing here", "only the action kill quarantines")
+            refuse_field("quarantine_seconds", "has no effect here", "only the action kill quarantines")
         return self
 
 
@@ -187,7 +187,7 @@ def _known_kind(value: str) -> str:
 
 def _levels(value: Any) -> tuple[float, float, float]:
     if not isinstance(value, (list, tuple)) or len(value) != len(LEVELS):
-        raise fault("must be three numbers: notice, block, stop", "like [3, 5, 8]; write never to leave one out")
+        raise fault("must be three numbers: notice, block, stop", "such as [3, 5, 8]; write never to disable a level")
     refuse([
         SchemaFault((at,), f"{name} must be a number from 1, or never, got {describe(one)}")
         for at, (name, one) in enumerate(zip(LEVELS, value, strict=True))
@@ -207,13 +207,13 @@ def _tool(value: str) -> str:
     if not value.strip():
         raise fault("a tool's name must not be empty")
     if "*" in value[:-1]:
-        raise fault(f'"{value}" has a * inside', f'a * may stand at the end only: "{value.split("*", 1)[0]}*"')
+        raise fault(f'"{value}" has a * inside', f'a * is only allowed at the end: "{value.split("*", 1)[0]}*"')
     return value
 
 
 def _arguments(value: list[str]) -> list[str]:
     if not value:
-        raise fault("must not be empty", "leave it out where every argument counts")
+        raise fault("must not be empty", "leave it out to compare all arguments")
     return value
 
 
@@ -237,8 +237,8 @@ class LoopKey(Model):
     @model_validator(mode="after")
     def _one_of_them(self) -> LoopKey:
         if self.include is not None and self.exclude is not None:
-            hint = "keep one of them: what is not included is excluded already"
-            refuse_field("exclude", "stands beside include", hint)
+            hint = "keep one of them: arguments that are not included are excluded"
+            refuse_field("exclude", "cannot be combined with include", hint)
         return self
 
 
@@ -255,8 +255,8 @@ class StepsTool(Model):
     def _matters(self) -> StepsTool:
         beside = [name for name, said in (("poll", self.poll), ("loop_key", self.loop_key)) if said]
         if self.exempt and beside:
-            hint = "the calls of an exempt tool are not looked at: keep one of them"
-            refuse([SchemaFault((name,), "can never matter beside exempt", hint) for name in beside])
+            hint = "the calls of an exempt tool are not counted: keep one of them"
+            refuse([SchemaFault((name,), "has no effect with exempt", hint) for name in beside])
         return self
 
     def options(self) -> ToolOptions:
@@ -304,7 +304,7 @@ def _faults(kind: str, levels: tuple[float, float, float]) -> Iterator[SchemaFau
         place = ("thresholds", kind, at)
         if at and value < levels[at - 1]:
             low = f"{LEVELS[at - 1]} ({number(levels[at - 1])})"
-            hint = f"thresholds rise; to go without {LEVELS[at - 1]}, make it equal to {name}"
+            hint = f"thresholds must rise; to skip {LEVELS[at - 1]}, set it equal to {name}"
             yield SchemaFault(place, f"{name} ({number(value)}) is below {low}", hint)
         elif most < value < NEVER:
             message = f"{name} ({number(value)}) can never be reached: this kind counts to {most:g}"

@@ -160,13 +160,13 @@ def check_path(path: str, wildcard_hint: str) -> None:
         raise fault(f'must begin with "/", got "{path}"', f'write "/{path.split("://", 1)[-1].lstrip("*")}"')
     for mark, name in (("?", "a query"), ("#", "a fragment")):
         if mark in path:
-            raise fault(f'"{path}" has {name}, which is no part of a path', f'write "{path.split(mark, 1)[0]}"')
+            raise fault(f'"{path}" has {name}, which is not part of a path', f'write "{path.split(mark, 1)[0]}"')
     if "*" in path:
         raise fault(f'"{path}" has a wildcard', wildcard_hint)
     try:
         normal = normalise(path)
     except RequestError as error:
-        raise fault(f'"{path}" can never match', f"a request is refused when {error}") from None
+        raise fault(f'"{path}" can never match', f"a request is rejected when {error}") from None
     if normal != path:
         raise fault(f'"{path}" can never match', f'request paths are matched in normal form; write "{normal}"')
 
@@ -174,7 +174,7 @@ def check_path(path: str, wildcard_hint: str) -> None:
 def _route(value: str) -> str:
     if value == "*":
         raise fault('must begin with "/", got "*"', 'write "/*"')
-    check_path(value.removesuffix("*"), f'a * may stand at the end only; write "{value.split("*", 1)[0]}*"')
+    check_path(value.removesuffix("*"), f'a * is only allowed at the end; write "{value.split("*", 1)[0]}*"')
     return value
 
 

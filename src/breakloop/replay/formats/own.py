@@ -48,7 +48,7 @@ def label_of(value: object) -> SessionLabel:
 
 def _turn(turn: object) -> RecordedTurn:
     if not isinstance(turn, dict):
-        raise ValueError("has a turn that is no map")  # noqa: TRY004 - as above
+        raise ValueError("has a turn that is not a map")  # noqa: TRY004 - as above
     delta = [message for message in as_list(turn.get("request_messages_delta")) if isinstance(message, dict)]
     keep, at_s = turn.get("keep"), turn.get("t")
     return RecordedTurn(

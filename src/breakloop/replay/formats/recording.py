@@ -65,7 +65,7 @@ class Recording:
             if reader is None:
                 reader = self._reader(record)
                 if reader is None:
-                    self._skip(number, "is no record of a format that replay knows")
+                    self._skip(number, "is not a record in a supported format")
                     if self.skipped >= _STRANGERS_MAX:
                         break
                     continue
@@ -79,7 +79,7 @@ class Recording:
             yield from reader.end()
         if not self.records:
             first = f" ({self.problems[0]})" if self.problems else ""
-            raise RecordingError(f"{self._name}: holds no recorded session or request{first}")
+            raise RecordingError(f"{self._name}: contains no recorded session or request{first}")
 
     def _reader(self, record: Mapping[str, Any]) -> FormatReader | None:
         kind = next((kind for kind in FORMATS if kind.fits(record)), None)
@@ -101,13 +101,13 @@ class Recording:
 
     def _objects(self, number: int, found: Any) -> Iterator[tuple[int, Mapping[str, Any]]]:
         if found is None:
-            self._skip(number, "is no JSON")
+            self._skip(number, "is not JSON")
             return
         for one in found if isinstance(found, list) else [found]:
             if isinstance(one, dict):
                 yield number, one
             else:
-                self._skip(number, "is no JSON object")
+                self._skip(number, "is not a JSON object")
 
     def _document(self, begun: bytes, lines: Iterator[tuple[int, bytes]]) -> Iterator[tuple[int, Mapping[str, Any]]]:
         """Read the file as one document, or as lines of which the first is damaged."""
@@ -144,7 +144,7 @@ class Recording:
                 if self._progress is not None and self._file.seekable():
                     self._progress(self._file.tell())
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            self._skip(0, f"the file ends early: {error}")
+            self._skip(0, f"the file is truncated: {error}")
         except OSError as error:
             raise RecordingError(f"{self._name}: cannot be read: {error.strerror or error}") from None
 

@@ -234,7 +234,7 @@ class LitellmReader(FormatReader):
             return []
         body = _body(entry, path)
         if body is None:
-            raise ValueError("has no messages: LiteLLM keeps them in spend logs only when it is told to")
+            raise ValueError("has no messages: LiteLLM stores them in spend logs only if configured to")
         turn = RecordedTurn(
             RecordedBody(path, json_bytes(body)),
             answer_of(

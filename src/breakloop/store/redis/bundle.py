@@ -74,7 +74,7 @@ class RedisBundle:
         names = ("version", "digest", "data", "signature", "forced", "pushed_at", "pushed_by")
         found = dict(zip(names, self._ask("HMGET", BUNDLE_KEY, *names), strict=True))
         if found["data"] is None or found["digest"] is None:
-            raise NoPushedBundleError("nothing was pushed yet")
+            raise NoPushedBundleError("no bundle was pushed yet")
         version = _text(found["version"])
         return PushedBundle(
             int(version) if version.isdecimal() else 0,
@@ -146,7 +146,7 @@ class RedisBundle:
 def open_shelf(state: str) -> RedisBundle:
     """Return the bundle store for a Redis URL, without connecting yet. Raises `SettingsError`."""
     if not is_redis_url(state):
-        raise SettingsError("a bundle is pushed to Redis, and state names none (redis://HOST:6379)")
+        raise SettingsError("bundles are pushed to Redis: set state to a Redis URL (redis://HOST:6379)")
     return RedisBundle(parse_redis_url(state))
 
 
@@ -154,7 +154,7 @@ def _package() -> Any:
     try:
         import redis  # noqa: PLC0415 - an extra: only those with a Redis need it
     except ImportError:
-        raise SettingsError("a bundle in Redis needs the package redis (install breakloop[redis])") from None
+        raise SettingsError("a bundle in Redis needs the extra 'redis' (pip install 'breakloop[redis]')") from None
     return redis
 
 
@@ -163,7 +163,7 @@ def _text(value: object) -> str:
 
 
 def _refusal(new: int, old: int, by: str, at: str) -> str:
-    who = f"pushed by {by or 'somebody'} at {moment(at)}"
+    who = f"pushed by {by or 'unknown'} at {moment(at)}"
     if new == old:
-        return f"version {old} is there with another content, {who}: take a higher bundle_version"
-    return f"version {old} is there, {who}, and {new} is lower: take a higher bundle_version"
+        return f"Redis has version {old} with different content, {who}: use a higher bundle_version"
+    return f"Redis has version {old}, {who}, and {new} is lower: use a higher bundle_version"

@@ -81,7 +81,7 @@ class RedisConnection(asyncio.Protocol):
         waiting = self._waiting
         if self._transport is None or len(waiting) >= self._in_flight_max:
             down = self._transport is None
-            why = self._why or "there is no connection" if down else "too many commands wait for Redis"
+            why = self._why or "there is no connection" if down else "too many commands are waiting for Redis"
             self._loop.call_soon(then, StateError(why))
             return
         if not self._out:
@@ -129,10 +129,10 @@ class RedisConnection(asyncio.Protocol):
                 if waiting:
                     self._tell(waiting.popleft(), answer)
                 else:  # responses can no longer be assigned to commands
-                    self.end("the server sent an answer that nobody asked for")
+                    self.end("the server sent an unexpected reply")
                     return
         except self._broken:
-            self.end("the server does not speak the protocol of Redis")
+            self.end("the server does not use the Redis protocol")
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the transport's signature
         """Notify all pending callbacks, then the owner of the connection."""
@@ -156,13 +156,13 @@ class RedisConnection(asyncio.Protocol):
         try:
             then(answer)
         except Exception as error:  # noqa: BLE001 - an outermost edge: one caller's fault must not lose others' answers
-            context = {"message": "a receiver of a Redis answer failed", "exception": error}
+            context = {"message": "a callback for a Redis reply failed", "exception": error}
             self._loop.call_exception_handler(context)
 
     def _check(self) -> None:
         """Check that the server still responds; send a PING if it is idle."""
         if self._waiting and not self._heard:
-            self.end(f"the server did not answer for {self._silence_s:g} s")
+            self.end(f"the server did not respond for {self._silence_s:g} s")
             return
         if not self._waiting:
             self.send((b"PING",), ignore)
@@ -234,14 +234,14 @@ async def open_link(door: ConnectOptions, address: Address) -> RedisConnection:
             )
             await _greet(door, link)
     except TimeoutError:
-        problem = StateError(f"{address} did not answer within {door.open_s:g} s")
+        problem = StateError(f"{address} did not respond within {door.open_s:g} s")
     except (OSError, UnicodeError) as error:  # the latter for an invalid host name
         problem = StateError(f"{address} {_why(error)}")
     except StateError as error:
         problem = type(error)(f"{address} {error}")
     except BaseException:
         if link is not None:
-            link.end("nobody waits for it any more")
+            link.end("the connection is no longer needed")
         raise
     else:
         return link
@@ -267,7 +267,7 @@ async def _greet(door: ConnectOptions, link: RedisConnection) -> None:
     if isinstance(pong, StateError) and not isinstance(pong, RedisError):
         raise StateError(f"closed the connection ({pong})")
     if login and isinstance(login[0], RedisError):
-        raise StateError("refused the user or password")
+        raise StateError("rejected the user or password")
     _judge(pong)
     if db and isinstance(db[0], RedisError):
         raise StateError(f"has no database {door.db}")
@@ -279,7 +279,7 @@ def _judge(pong: Answer) -> None:
     if not isinstance(pong, RedisError) or pong.code == "NOPERM":
         return
     if pong.code == "NOAUTH":
-        raise WantsPasswordError("wants a password")
+        raise WantsPasswordError("requires a password")
     raise StateError("is still loading its data" if pong.code == "LOADING" else f"answered {pong.code}")
 
 
@@ -287,9 +287,9 @@ def _why(error: Exception) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"has a certificate that is not trusted: {error.verify_message}"
     if isinstance(error, ssl.SSLError):
-        return "does not speak TLS as we do"
+        return "failed the TLS handshake"
     if isinstance(error, socket.gaierror | UnicodeError):
-        return "has a name that is not known"
+        return "has a host name that cannot be resolved"
     if isinstance(error, ConnectionRefusedError):
         return "refused the connection"
     return "could not be reached"

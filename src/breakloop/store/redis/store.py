@@ -62,13 +62,13 @@ _AT_ONCE: Final = b"1000"  # keys per step of a scan
 _MEANING: Final = {
     "BUSY": "a script has been running there for too long",
     "CLUSTERDOWN": "the cluster is down",
-    "CROSSSLOT": "the keys are of several slots",
+    "CROSSSLOT": "the keys are in different slots",
     "LOADING": "it is loading its data",
-    "MASTERDOWN": "its master is gone",
+    "MASTERDOWN": "its master is unavailable",
     "MISCONF": "it cannot save its data",
     "MOVED": "the slot has moved",
     "NOREPLICAS": "it has too few replicas",
-    "NOSCRIPT": "it does not keep scripts",
+    "NOSCRIPT": "it does not cache scripts",
     "OOM": "it is out of memory",
     "READONLY": "it is a replica",
     "TRYAGAIN": "the slot is moving",
@@ -271,14 +271,14 @@ def _read(answer: Any, read: Callable[[Any], _T]) -> _T | StateError:
     try:
         return read(answer)
     except UNREADABLE as problem:
-        return StateError(f"Redis gave an answer that cannot be read ({type(problem).__name__})")
+        return StateError(f"Redis sent an invalid reply ({type(problem).__name__})")
 
 
 def _error(error: StateError) -> StateError:
     code = _code(error)
     if not code:
         return error
-    return StateError(f"Redis answered {code}: {_MEANING[code]}" if code in _MEANING else f"Redis answered {code}")
+    return StateError(f"Redis returned {code}: {_MEANING[code]}" if code in _MEANING else f"Redis returned {code}")
 
 
 def _code(error: StateError) -> str:

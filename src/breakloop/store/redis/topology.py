@@ -76,7 +76,7 @@ def read_shares(answer: list[Any], asked: Address) -> list[SlotShare]:
     try:
         shares = [SlotShare(int(first), int(last), _address(owner, asked)) for first, last, owner, *_ in answer]
     except (TypeError, ValueError, IndexError):
-        raise StateError(f"{asked} gave a map of slots that cannot be read") from None
+        raise StateError(f"{asked} sent an invalid slot map") from None
     return [share for share in shares if 0 <= share.first <= share.last < SLOTS]
 
 
@@ -166,7 +166,7 @@ class ClusterNodes:
             then(error)
             return
         if times >= _REDIRECTIONS_MAX or self._closed:
-            then(StateError("the cluster's nodes do not agree on who has the key"))
+            then(StateError("the cluster's nodes do not agree on the owner of the key"))
             return
         other = self._node(address)
         if error.code == "ASK":
@@ -255,7 +255,7 @@ class ClusterNodes:
                 return await self._ask(address, link)
             except StateError as error:
                 problems.append(str(error))
-        raise StateError(f"no node of the cluster answers: {'; '.join(problems)}")
+        raise StateError(f"no node of the cluster responds: {'; '.join(problems)}")
 
     async def _ask(self, address: Address, link: RedisConnection | None) -> list[SlotShare]:
         own = link or await open_link(self._door, address)
@@ -263,14 +263,14 @@ class ClusterNodes:
             async with asyncio.timeout(self._door.open_s):
                 answer = await own.call(*_QUESTION)
         except TimeoutError:
-            raise StateError(f"{address} did not answer within {self._door.open_s:g} s") from None
+            raise StateError(f"{address} did not respond within {self._door.open_s:g} s") from None
         finally:
             if link is None:
                 own.end("asked")
         if isinstance(answer, list) and answer:
             return read_shares(answer, address)
         if isinstance(answer, RedisError):
-            raise StateError(f"{address} answered {answer.code}: it is no cluster, or may not be asked")
+            raise StateError(f"{address} returned {answer.code}: it is not a cluster, or denies CLUSTER SLOTS")
         raise StateError(f"{address}: {answer if isinstance(answer, StateError) else 'no slot has an owner'}")
 
     def _apply(self, shares: list[SlotShare]) -> None:
@@ -336,7 +336,7 @@ class Sentinels(AddressFinder):
             async with asyncio.timeout(_SENTINEL_S):
                 answer = await link.call(b"SENTINEL", *words, self._service.encode())
         except TimeoutError:
-            raise StateError(f"{address} did not answer within {_SENTINEL_S:g} s") from None
+            raise StateError(f"{address} did not respond within {_SENTINEL_S:g} s") from None
         if isinstance(answer, StateError) and not isinstance(answer, RedisError):
             raise StateError(f"{address}: {answer}")
         return answer
@@ -357,14 +357,14 @@ class Sentinels(AddressFinder):
     async def _master(self, address: Address) -> Address:
         answer = await self.ask(address, b"GET-MASTER-ADDR-BY-NAME")
         if isinstance(answer, RedisError):
-            raise StateError(f"{address} answered {answer.code}: it is no Sentinel, or may not be asked")
+            raise StateError(f"{address} returned {answer.code}: it is not a Sentinel, or denies the command")
         if answer is None:
             raise StateError(f"{address} does not know {self._service}")
         try:
             host, port = cast("list[bytes]", answer)
             return Address(host.decode(), int(port))
         except (AttributeError, TypeError, ValueError):
-            raise StateError(f"{address} gave an answer that is no address") from None
+            raise StateError(f"{address} returned an invalid address") from None
 
 
 COMMAND_S: Final = 5.0
@@ -442,7 +442,7 @@ async def command(nodes: Nodes, *args: bytes | str | int, key: bytes | None = No
         async with asyncio.timeout(COMMAND_S):
             return await answer_to(partial(nodes.send, place, packed))
     except TimeoutError:
-        return StateError(f"Redis did not answer within {COMMAND_S:g} s")
+        return StateError(f"Redis did not respond within {COMMAND_S:g} s")
 
 
 OnMessage = Callable[[bytes], None]

@@ -125,7 +125,7 @@ def tls_context(url: RedisUrl) -> ssl.SSLContext | None:
                 made.load_cert_chain(file, url.key_file or None, password="")  # an encrypted key must not prompt
         except ssl.SSLError:
             what = "no certificate" if name == "ca_file" else "no certificate with its key"
-            raise SettingsError(f"{name} in the Redis URL: {file} holds {what} in PEM form") from None
+            raise SettingsError(f"{name} in the Redis URL: {file} contains {what} in PEM format") from None
         except OSError as error:
             why = error.strerror or "no such file"
             raise SettingsError(f"{name} in the Redis URL: {error.filename or file}: cannot be read: {why}") from None
@@ -183,7 +183,7 @@ def _options(query: str) -> dict[str, str]:
 def _tls(options: dict[str, str], *, implied: bool) -> bool:
     said = options.get("tls", "true" if implied else "false")
     if said not in ("true", "false") or (implied and said == "false"):
-        raise SettingsError("tls in a Redis URL is true or left out (rediss:// says the same)")
+        raise SettingsError("tls in a Redis URL is true or left out (rediss:// is equivalent)")
     return said == "true"
 
 

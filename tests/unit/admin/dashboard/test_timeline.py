@@ -83,7 +83,7 @@ def test_what_is_not_known_is_drawn_as_passed() -> None:
     drawn = picture([step("", verdict="odd")])
     assert drawn is not None
     assert drawn.marks[0].verdict == "pass"
-    assert "words alone" in drawn.marks[0].title
+    assert "text only" in drawn.marks[0].title
 
 
 def test_the_incident_of_the_world_shows_its_circle() -> None:

@@ -77,7 +77,7 @@ def test_every_event_has_words() -> None:
 
 
 def test_kinds() -> None:
-    assert words.kind_meaning("cycle") == "a round of 2 to 16 steps again and again"
+    assert words.kind_meaning("cycle") == "the same 2 to 16 steps in the same order, repeatedly"
     assert words.kind_meaning("simhash")
     assert words.kind_meaning("unheard of") == ""
 

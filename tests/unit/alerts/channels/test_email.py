@@ -162,7 +162,7 @@ def test_a_server_without_starttls_gets_nothing() -> None:
     """What is to be encrypted is never sent plain (Y-1)."""
     with server() as (inbox, port):
         outcome = sent(port, security="starttls", user="bot", password=CANARY)
-        assert (outcome.delivered, outcome.error) == (False, "the mail server supports no STARTTLS, or no login")
+        assert (outcome.delivered, outcome.error) == (False, "the mail server does not support STARTTLS or login")
         assert inbox.got == []
 
 

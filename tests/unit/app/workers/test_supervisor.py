@@ -204,7 +204,7 @@ def test_a_dead_control_process_is_replaced_and_logged_here() -> None:
 
 @pytest.mark.parametrize(
     ("said", "message"),
-    [("tls: no certificate", "tls: no certificate"), ("", "worker 1 exited while it started: exit")],
+    [("tls: no certificate", "tls: no certificate"), ("", "worker 1 exited during startup: exit")],
 )
 def test_what_cannot_start_ends_the_start(said: str, message: str) -> None:
     """Exit 1 with its message, and nobody is left (S-5)."""

@@ -68,7 +68,7 @@ def test_what_cannot_be_read_is_passed_over_and_told() -> None:
     )
     assert [piece.session.id for piece in read(recording)] == ["a", "b"]
     assert recording.skipped == 3
-    assert recording.problems == ["line 3: is no JSON object", "line 4: has no list of turns", "line 6: is no JSON"]
+    assert recording.problems == ["line 3: is not a JSON object", "line 4: has no list of turns", "line 6: is not JSON"]
 
 
 def test_gzip_that_ends_early() -> None:
@@ -76,7 +76,7 @@ def test_gzip_that_ends_early() -> None:
     packed = gzip.compress(lines(*[own_line(f"{number}", number % 7) for number in range(3000)]))
     recording = opened(packed[: len(packed) // 2])
     assert 0 < len(read(recording)) < 3000
-    assert recording.problems[-1].startswith("the file ends early")
+    assert recording.problems[-1].startswith("the file is truncated")
 
 
 def test_gzip_that_is_broken_inside() -> None:
@@ -85,15 +85,15 @@ def test_gzip_that_is_broken_inside() -> None:
     stored = b"\x00" + len(content).to_bytes(2, "little") + (0xFFFF - len(content)).to_bytes(2, "little") + content
     recording = opened(gzip.compress(b"")[:10] + stored * 500 + b"\x07")
     assert 0 < len(read(recording)) <= 10_000
-    assert recording.problems[-1].startswith("the file ends early")
+    assert recording.problems[-1].startswith("the file is truncated")
 
 
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"", "holds no recorded session or request"),
+        (b"", "contains no recorded session or request"),
         (b"hello\n", "is neither JSON Lines nor a JSON document"),
-        (b'{"a": 1}\n', "line 1: is no record of a format that replay knows"),
+        (b'{"a": 1}\n', "line 1: is not a record in a supported format"),
         (b"{\n", "is neither JSON Lines nor a JSON document"),
     ],
 )
@@ -143,7 +143,7 @@ def test_the_first_line_may_be_damaged() -> None:
     """A log that was rotated in the middle of a line (X-6)."""
     recording = opened(b'{"turns": [\n' + lines(own_line("a", 1)) + b"{\n" + lines(own_line("b", 1)))
     assert [piece.session.id for piece in read(recording)] == ["a", "b"]
-    assert recording.problems == ["line 1: is no JSON", "line 3: is no JSON"]
+    assert recording.problems == ["line 1: is not JSON", "line 3: is not JSON"]
 
 
 def test_a_long_file_of_something_else_is_not_read_to_its_end() -> None:

@@ -70,4 +70,4 @@ def test_rubbish_between_the_lines(name: str) -> None:
     recording = Recording(io.BufferedReader(io.BytesIO(b"\n".join(mixed))), "file")
     assert sum(len(piece.turns) for piece in recording.pieces()) == turns(b"\n".join(lines)) == len(STEPS)
     assert recording.skipped >= len(lines)
-    assert recording.problems[0] == "line 2: is no JSON"
+    assert recording.problems[0] == "line 2: is not JSON"

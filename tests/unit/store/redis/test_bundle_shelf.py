@@ -31,7 +31,7 @@ def test_nobody_listens() -> None:
 @pytest.mark.parametrize("url", ["memory://", "sqlite://x", ""])
 def test_only_redis_has_a_shelf(url: str) -> None:
     """Other state cannot be pushed to (B-3)."""
-    with pytest.raises(SettingsError, match="state names none"):
+    with pytest.raises(SettingsError, match="set state to a Redis URL"):
         open_shelf(url)
 
 

@@ -265,7 +265,7 @@ def test_a_server_that_hangs_is_given_up() -> None:
             await kept.start()
             await changes.next()
             silent = True
-            assert await changes.next() == (False, "the server did not answer for 0.05 s")
+            assert await changes.next() == (False, "the server did not respond for 0.05 s")
             silent = False
             assert await changes.next() == (True, "connected")
             await kept.close()

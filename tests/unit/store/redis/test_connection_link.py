@@ -131,7 +131,7 @@ def test_too_many_in_flight() -> None:
         link.send((b"PING",), got.append)
     assert got == []  # never before `send` returns
     loop.turn()
-    assert [shown(answer) for answer in got] == ["StateError: too many commands wait for Redis"]
+    assert [shown(answer) for answer in got] == ["StateError: too many commands are waiting for Redis"]
     assert b"".join(wire.written).count(b"PING") == 2
     link.data_received(OK)
     link.send((b"PING",), got.append)
@@ -229,7 +229,7 @@ def test_silence_is_found_out() -> None:
     loop.tick()
     assert wire.aborted == 1
     link.connection_lost(None)
-    assert shown(got) == ["StateError: the server did not answer for 2 s"]
+    assert shown(got) == ["StateError: the server did not respond for 2 s"]
     assert loop.later == []
 
 

@@ -61,16 +61,16 @@ def test_a_greeting() -> None:
     [
         (
             but(AUTH=b"-WRONGPASS invalid username-password pair\r\n", PING=b"-NOAUTH\r\n"),
-            "refused the user or password",
+            "rejected the user or password",
         ),
-        (but(AUTH=b"-ERR AUTH <password> called without any password configured\r\n"), "refused the user or password"),
+        (but(AUTH=b"-ERR AUTH <password> called without any password configured\r\n"), "rejected the user or password"),
         (but(PING=b"-LOADING Redis is loading the dataset in memory\r\n"), "is still loading its data"),
         (but(PING=b"-MASTERDOWN Link with MASTER is down\r\n"), "answered MASTERDOWN"),
         (but(SELECT=b"-ERR DB index is out of range\r\n"), "has no database 3"),
         (but(ROLE=array(b"slave", b"127.0.0.1", 6379, b"connected", 10)), "is a read-only replica"),
         (
             but(CLIENT=b"HTTP/1.1 400 Bad Request\r\n"),
-            "closed the connection (the server does not speak the protocol of Redis)",
+            "closed the connection (the server does not use the Redis protocol)",
         ),
     ],
 )
@@ -80,7 +80,7 @@ def test_what_keeps_it_out(script: Script, says: str) -> None:
 
 
 def test_a_password_is_wanted() -> None:
-    with pytest.raises(WantsPasswordError, match="wants a password"):
+    with pytest.raises(WantsPasswordError, match="requires a password"):
         greet(but(PING=b"-NOAUTH Authentication required.\r\n"))
 
 
@@ -92,7 +92,7 @@ def test_a_user_who_may_do_little_gets_in() -> None:
 
 def test_time_is_up() -> None:
     """A server that accepts and says nothing does not hold us up."""
-    assert refused(lambda _: None, open_s=0.05) == "did not answer within 0.05 s"
+    assert refused(lambda _: None, open_s=0.05) == "did not respond within 0.05 s"
 
 
 def test_a_connection_that_ends_in_the_middle() -> None:
@@ -112,7 +112,7 @@ def test_nobody_there() -> None:
         taken.bind(("127.0.0.1", 0))  # and does not listen
         with pytest.raises(StateError, match=r"^127\.0\.0\.1:\d+ refused the connection$"):
             asyncio.run(main(Address("127.0.0.1", taken.getsockname()[1])))
-    with pytest.raises(StateError, match="has a name that is not known"):
+    with pytest.raises(StateError, match="has a host name that cannot be resolved"):
         asyncio.run(main(Address("redis.invalid", 6379)))
 
 
@@ -155,7 +155,7 @@ def test_tls(tmp_path: Path, runner: Callable[..., Any]) -> None:
         runner(main(trusting, wrong.server))
     with pytest.raises(StateError, match="has a certificate that is not trusted"):
         runner(main("rediss://127.0.0.1", right.server))
-    with pytest.raises(StateError, match=r"does not speak TLS|closed the connection|could not be reached"):
+    with pytest.raises(StateError, match=r"failed the TLS handshake|closed the connection|could not be reached"):
         runner(main(trusting, None))
 
 

@@ -204,7 +204,7 @@ def test_errors_say_what_is_wrong_and_name_no_key(store: RedisStore, nodes: Told
     assert len(got) == 6
     for error in got:
         assert isinstance(error, StateError)
-        assert str(error).startswith(f"Redis answered {code}")
+        assert str(error).startswith(f"Redis returned {code}")
         assert "secret" not in str(error)
 
 

@@ -143,7 +143,7 @@ def test_nodes_that_do_not_agree() -> None:
             fakes.answers[0, b"INCR"] = [fakes.moved(LOW, 1) for _ in range(9)]
             fakes.answers[1, b"INCR"] = [fakes.moved(LOW, 0) for _ in range(9)]
             error = await ask(nodes, b"INCR", LOW)
-            assert str(error) == "the cluster's nodes do not agree on who has the key"
+            assert str(error) == "the cluster's nodes do not agree on the owner of the key"
             assert len(fakes.commands(0)) + len(fakes.commands(1)) == 6
 
     asyncio.run(main())
@@ -231,12 +231,12 @@ def test_an_empty_cluster_and_one_that_hangs() -> None:
     async def main() -> None:
         async with fake_redis(lambda command: b"*0\r\n" if command[0] == b"CLUSTER" else polite(command)) as empty:
             nodes = ClusterNodes(ConnectOptions(asyncio.get_running_loop()), (empty.address,))
-            with pytest.raises(StateError, match=r"no node of the cluster answers: .* no slot has an owner"):
+            with pytest.raises(StateError, match=r"no node of the cluster responds: .* no slot has an owner"):
                 await nodes.start()
             await nodes.close()
         async with fake_redis(lambda command: None if command[0] == b"CLUSTER" else polite(command)) as mute:
             nodes = ClusterNodes(ConnectOptions(asyncio.get_running_loop(), open_s=0.05), (mute.address,))
-            with pytest.raises(StateError, match=r"did not answer within 0\.05 s"):
+            with pytest.raises(StateError, match=r"did not respond within 0\.05 s"):
                 await nodes.start()
             await nodes.close()
 

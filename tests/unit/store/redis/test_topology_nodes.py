@@ -137,7 +137,7 @@ def test_where_a_command_goes() -> None:
 
 def test_a_command_without_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(topology, "COMMAND_S", 0.01)
-    assert str(asyncio.run(command(Recorder(None), "PING"))) == "Redis did not answer within 0.01 s"
+    assert str(asyncio.run(command(Recorder(None), "PING"))) == "Redis did not respond within 0.01 s"
 
 
 def test_large_values() -> None:

@@ -61,11 +61,11 @@ def test_the_first_that_knows() -> None:
     ("answer", "says"),
     [
         (b"*-1\r\n", "does not know main"),
-        (b"-ERR unknown command 'SENTINEL'\r\n", "answered ERR: it is no Sentinel, or may not be asked"),
-        (array(b"10.0.0.1"), "gave an answer that is no address"),
-        (array(b"10.0.0.1", b"x"), "gave an answer that is no address"),
-        (array(None, b"1"), "gave an answer that is no address"),
-        (b":5\r\n", "gave an answer that is no address"),
+        (b"-ERR unknown command 'SENTINEL'\r\n", "answered ERR: it is not a Sentinel, or denies the command"),
+        (array(b"10.0.0.1"), "returned an invalid address"),
+        (array(b"10.0.0.1", b"x"), "returned an invalid address"),
+        (array(None, b"1"), "returned an invalid address"),
+        (b":5\r\n", "returned an invalid address"),
     ],
 )
 def test_none_that_knows(answer: bytes, says: str) -> None:
@@ -97,7 +97,7 @@ def test_the_password_is_for_sentinels_that_ask_for_one() -> None:
             assert await sentinels(free.address, password="hunter2").find() == Address("10.0.0.1", 6379)
             assert not [one for one in free.greetings if one[0] == b"AUTH"]
             let_in = False
-            with pytest.raises(StateError, match="wants a password"):
+            with pytest.raises(StateError, match="requires a password"):
                 await sentinels(fake.address).find()
 
     run(main)
@@ -127,7 +127,7 @@ def test_one_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
                 asked = sentinels(mute.address, good.address)
                 assert await asked.find() == Address("10.0.0.1", 6379)
                 asked.close()
-            with pytest.raises(StateError, match=r"did not answer within 0\.05 s"):
+            with pytest.raises(StateError, match=r"did not respond within 0\.05 s"):
                 await sentinels(mute.address).find()
 
     run(main)

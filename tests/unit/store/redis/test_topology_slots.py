@@ -43,7 +43,7 @@ def test_the_map() -> None:
 
 @pytest.mark.parametrize("answer", [[1], [[0, 1]], [[0, 1, []]], [[0, b"x", [b"h", 1]]], [[0, 1, [b"h", b"port"]]]])
 def test_a_map_that_cannot_be_read(answer: list[object]) -> None:
-    with pytest.raises(StateError, match=r"10\.0\.0\.9:7000 gave a map of slots that cannot be read"):
+    with pytest.raises(StateError, match=r"10\.0\.0\.9:7000 sent an invalid slot map"):
         read_shares(answer, ASKED)
 
 

@@ -1,6 +1,6 @@
--- Puts a bundle on the shelf. KEYS[1]: hash {version, digest, data, signature, forced, pushed_at, pushed_by}.
--- ARGV: version, digest, data, signature, pushed_by, "1" to force, channel that tells of it.
--- Returns {"pushed" | "same" | "refused", version, digest, pushed_at, pushed_by} of what is on the shelf afterwards.
+-- Stores a pushed bundle. KEYS[1]: hash {version, digest, data, signature, forced, pushed_at, pushed_by}.
+-- ARGV: version, digest, data, signature, pushed_by, "1" to force, channel to publish on.
+-- Returns {"pushed" | "same" | "refused", version, digest, pushed_at, pushed_by} of the bundle that is stored afterwards.
 local found = redis.call('HMGET', KEYS[1], 'version', 'digest', 'signature', 'pushed_at', 'pushed_by')
 if found[1] and ARGV[6] ~= '1' then
   local old, new = tonumber(found[1]) or 0, tonumber(ARGV[1])

@@ -1,7 +1,7 @@
 -- Units: seconds. KEYS: bl:{PROJECT}:KEY of each window, then of each operation that has one. ARGV: operations (msgpack), time or '', new value of each window.
--- One decision, see state/store.py. Whatever can fail comes before the first write. It is one piece, without functions:
--- those would be made anew at every call. Returns msgpack {time, denied at or -1, result...}; a list if windows moved on.
-local told = decode(ARGV[1])  -- flat: number of windows, of each its version and ttl_s, then the operations
+-- One decision, see `Store.commit` in store/ops.py. Everything that can fail precedes the first write. There are no
+-- functions, because each call would create them again. Returns msgpack {time, denied at or -1, result...}; a list if windows changed.
+local told = decode(ARGV[1])  -- flat: number of windows, version and ttl_s of each, then the operations
 local windows, newer = told[1], nil
 
 for i = 1, windows do
@@ -24,8 +24,8 @@ end
 
 local results, denied = {time, -1}, {}  -- denied: group -> true
 local repeats, writes, charges = {}, {}, {}  -- flat: key, repeat / key, value, expires / group, key, value, expires
-local flights  -- flat: group, repeat, number, free, hits; they begin if the request passes
-local DUST, o, last_o, k = 1e-9, windows * 2 + 2, #told, windows  -- where in `told` and in KEYS we are
+local flights  -- flat: group, repeat, number, free, hits; they start if the request passes
+local DUST, o, last_o, k = 1e-9, windows * 2 + 2, #told, windows  -- positions in `told` and in KEYS
 
 while o <= last_o do
   local kind, group, result, passes = told[o], told[o + 1], false, true
@@ -56,13 +56,13 @@ while o <= last_o do
     end
     local window_s, cooldown_s, cooldown_max_s = told[o + 4], told[o + 7], told[o + 9]
     local cooled = cooldown_s ~= 0 and r[COOL_EXPIRES] > now
-    if result then  -- it has joined a flight, and is not counted
+    if result then  -- the request joined a flight and is not counted
     elseif cooled and now < r[COOL_UNTIL] then
       r[COOL_HITS] = r[COOL_HITS] + 1
       result = {r[COOL_HITS], true, false, r[COOL_UNTIL] - now}
       passes = not told[o + 6]
     else
-      if cooled then  -- a hit after the cooldown is not quiet: its memory lives on
+      if cooled then  -- a hit after the cooldown extends the entry
         r[COOL_EXPIRES] = now + cooldown_max_s
       end
       local limit, before, hits = told[o + 3], r[COUNT], nil
@@ -112,7 +112,7 @@ while o <= last_o do
     o = o + 12
   -- LIMITS
   else
-    passes = kind ~= 5  -- 5 refuses, 6 is only noted
+    passes = kind ~= 5  -- 5 denies, 6 only records
     o = o + 2
   end
   local n = #results
@@ -149,7 +149,7 @@ if passed then
   end
 end
 for i = 1, windows do
-  if told[i * 2 + 1] then  -- else it only had to be the newest
+  if told[i * 2 + 1] then  -- otherwise only its version was checked
     put(KEYS[i], ARGV[i + 2], time + told[i * 2 + 1])
   end
 end

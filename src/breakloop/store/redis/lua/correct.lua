@@ -1,5 +1,5 @@
--- Units: seconds, tokens; money in whole units (high, low). KEYS: bl:{PROJECT}:KEY of what each operation corrects; one may come twice. ARGV: msgpack {2, rate, burst, amount | 3, high, low, 0, ...}, time or ''.
--- What was charged is corrected: a bucket may fall below nothing, an account may not, and one that is gone stays so.
+-- Units: seconds, tokens; money in whole units (high, low). KEYS: bl:{PROJECT}:KEY of the value that each operation corrects; a key may occur twice. ARGV: msgpack {2, rate, burst, amount | 3, high, low, 0, ...}, time or ''.
+-- Corrects earlier charges. A bucket may become negative, an account may not. A missing account is not created.
 local told = decode(ARGV[1])
 
 local function correct_bucket(key, rate, burst, amount)
@@ -9,7 +9,7 @@ local function correct_bucket(key, rate, burst, amount)
     if last > now then
       now = last
     end
-    -- One that has expired is full again, not gone.
+    -- An expired bucket counts as full, not as missing.
     live = expires > now
     if live then
       tokens = known + (now - last) * rate

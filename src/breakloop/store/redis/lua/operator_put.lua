@@ -1,5 +1,5 @@
--- Operator records of one kind, the newest of each stays. KEYS: hash of the kind, version. ARGV: channel, then field and text of each; a text begins with its time of change in seconds.
--- Returns the version, then the texts of those that are newer here.
+-- Stores operator records of one kind; of each, the newest is kept. KEYS: hash of the kind, version. ARGV: channel, then field and text of each; a text begins with its time of change in seconds.
+-- Returns the version, then the texts of records that are newer in Redis.
 local function changed_at(text)
   return tonumber(string.match(text, '^%[([%d%.eE+-]+)'))
 end
@@ -19,7 +19,7 @@ end
 
 local version = tonumber(redis.call('GET', KEYS[2]) or 0) or 0
 if #taken > 0 then
-  -- A version that was lost with its data begins anew at the time, so that it is never taken for one that was before.
+  -- If the version was lost with its data, it restarts at the current time, so that no earlier version is used again.
   version = version > 0 and version + 1 or tonumber(redis.call('TIME')[1]) * 1000
   local told = string.format('%.0f', version)
   redis.call('SET', KEYS[2], told)

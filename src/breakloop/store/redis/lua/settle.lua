@@ -1,9 +1,9 @@
--- Units: seconds. KEYS: bl:{PROJECT}:KEY of the count that each operation is about; one may come twice. ARGV: msgpack {failed, at, flight, window_s, sliding, retry_free, ...}, time or ''.
--- Requests have ended: flights are over, and counts of failed ones are taken back. Returns how many.
+-- Units: seconds. KEYS: bl:{PROJECT}:KEY of the count of each operation; a key may occur twice. ARGV: msgpack {failed, at, flight, window_s, sliding, retry_free, ...}, time or ''.
+-- Ends requests: ends their flights and undoes the counts of failed ones. Returns how many counts were undone.
 local told = decode(ARGV[1])
 local failed, taken_back = told[1], 0
 
--- Where this very time stands among packed ones, or nil.
+-- Returns the index of this time among packed ones, or nil.
 local function find(times, at)
   local wanted, from = pack('<d', at), 1
   while true do

@@ -1,23 +1,23 @@
 -- Units: seconds (doubles); money in whole units as two parts, high * 2^30 + low. KEYS: bl:{PROJECT}:KEY, one string each, with a TTL (PX).
--- Stands before every other script: time, and how each kind of value is kept. A value of another layout counts as none.
+-- Prepended to every other script: the time, and the layout of each kind of value. A value with another layout is ignored.
 local call, pack, unpack = redis.call, struct.pack, struct.unpack
 local encode, decode, byte, sub = cmsgpack.pack, cmsgpack.unpack, string.byte, string.sub
 
--- Time is Redis' own. A test may tell it; then it stands still while Redis' goes on, so keys are kept for a day more.
+-- The time is that of Redis, or ARGV[2] in tests. A test's time does not advance, so its keys live one day longer.
 local time, spare_ms = tonumber(ARGV[2]), 86400000
 if not time then
   local told = call('TIME')
   time, spare_ms = told[1] + told[2] / 1000000, 0
 end
 
--- Fixed layouts: kind (b, a, k), then doubles. Whoever reads one looks at its length and kind.
+-- Fixed layouts: kind (b, a, k), then doubles. A reader checks length and kind.
 local BUCKET = '<Bddd'  -- expires, tokens, last
 local ACCOUNT = '<Bddd'  -- expires, high, low
-local BREAKER = '<Bdddddd'  -- last, minute, spend of it, spend of the one before, open (1) or not (0), since when
--- A window is w, its version as a double, then its data. Only Redis knows when it expires: it is read whole or not at all.
+local BREAKER = '<Bdddddd'  -- last, minute, its spend, spend of the previous minute, open (1) or not (0), opened at
+-- A window is w, its version as a double, then its data. It has no stored expiry, because Redis deletes it.
 
--- A repeat is a msgpack array: 'r', and at these places what the names say. An expiry of 0: there is none.
--- COUNT is a number, or for a sliding window the packed times of its hits; BACK are those when counts were taken back.
+-- A repeat is a msgpack array: 'r', then these fields by index. An expiry of 0 means none.
+-- COUNT is a number, or for a sliding window the packed times of its hits. BACK are the times at which counts were undone.
 local LAST, COUNT_EXPIRES, COUNT = 2, 3, 4
 local COOL_EXPIRES, COOL_UNTIL, COOL_HITS, COOL_S, DETECTED = 5, 6, 7, 8, 9
 local FLIGHT_EXPIRES, STARTED, NUMBER, FREE, FLIGHT_HITS = 10, 11, 12, 13, 14
@@ -34,7 +34,7 @@ local function read_repeat(key)
   return nil
 end
 
--- How many of these times, packed and in order, are not later than `until_s`.
+-- Returns how many of these packed, sorted times are not later than `until_s`.
 local function count_stale(times, until_s)
   local stale, all = 0, #times / 8
   while stale < all and unpack('<d', times, stale * 8 + 1) <= until_s do
@@ -43,7 +43,7 @@ local function count_stale(times, until_s)
   return stale
 end
 
--- An expiry of false: none. Milliseconds as text, because Redis might write a number with an exponent; 2800 years at most.
+-- An expiry of false means none. Milliseconds as text, because a number might get an exponent; at most 2800 years.
 local function put(key, value, expires)
   if not expires then
     call('SET', key, value)

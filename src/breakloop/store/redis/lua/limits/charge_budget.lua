@@ -4,7 +4,7 @@ if not denied[group] then
   local value, high, low, ends = call('GET', KEYS[k]), told[o + 4], told[o + 5], told[o + 6]
   if value and #value == 25 and byte(value) == 97 then
     local _, expires, used_high, used_low = unpack(ACCOUNT, value)
-    -- Only a caller whose clock is behind asks for a period that has ended, and then what was used in it counts.
+    -- Only a caller whose clock is behind sends a period that has ended. Its stored amount still counts.
     if not (expires - 3600 <= time and time < ends) then
       high, low = high + used_high, low + used_low
       if low >= 1073741824 then

@@ -29,7 +29,7 @@ if not denied[group] then
   if stays then
     result, passes = {true, rate, reset_s ~= 0 and since + reset_s - now or 0, ''}, false
   elseif rate >= told[o + 2] - DUST then
-    -- Kept for a day after its reset. Without one it is an operator's to close, and the only value without a TTL.
+    -- Expires a day after its reset. Without a reset, only an operator closes it; it is the only value without a TTL.
     writes[n + 1], writes[n + 2], writes[n + 3] =
       KEYS[k], pack(BREAKER, 107, now, minute, current, previous, 1, now), reset_s ~= 0 and now + (reset_s + 86400)
     result, passes = {true, rate, reset_s, 'opened'}, false
