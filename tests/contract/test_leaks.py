@@ -226,7 +226,7 @@ def test_a_fault_is_logged_without_what_it_was_about(traffic: Traffic, caplog: p
     fan = EventDispatcher(traffic.bus)
     fan.add("history", fails)
     asyncio.run(fan.finish())
-    assert "history did not take" in caplog.text
+    assert "history failed to process" in caplog.text
     assert clean(caplog.text)
 
 

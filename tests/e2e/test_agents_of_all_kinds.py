@@ -87,7 +87,7 @@ def test_the_retry_loop_of_the_seed_is_stopped(served: Served, llm: ThreadedLLM,
     assert sent <= 6
     assert len(llm.requests) - before == sent - 1
     assert "recursive_loop_detected" in str(raised.value)
-    assert "each prompt holds the one before it" in str(raised.value)
+    assert "each prompt contains the previous one" in str(raised.value)
 
 
 @NAMED

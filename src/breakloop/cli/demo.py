@@ -157,7 +157,7 @@ def introduction(story: DemoStory) -> list[str]:
         f"  agents -> gateway {gateway} -> stand-in LLM {llm}",
         *(f"  {agent}: {what}, every {PACE_S[agent]} s" for agent, what in WHAT.items()),
         f"  the gateway's built-in rule: {rule()}",
-        "  time is simulated; statuses and waits are the gateway's answers",
+        "  time is simulated; statuses and waiting times come from the gateway",
         f"  money is an estimate: {story.price} are assumed",
         "",
     ]

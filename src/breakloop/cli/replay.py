@@ -47,10 +47,10 @@ BUILTIN = "the built-in protection"
 _LISTED = 20  # sessions in a table
 _ID_SHOWN = 60
 _DIFFERENCES = {
-    "blocked_only": "blocked here, not there",
-    "not_blocked": "blocked there, not here",
-    "earlier": "blocked earlier here",
-    "later": "blocked later here",
+    "blocked_only": "blocked by --policy only",
+    "not_blocked": "blocked by --against only",
+    "earlier": "blocked earlier by --policy",
+    "later": "blocked later by --policy",
 }
 
 
@@ -69,7 +69,7 @@ def tell(outcomes: Sequence[SessionOutcome], policy: str) -> None:
         click.echo()
     blocked = [one for one in outcomes if one.first_block is not None]
     turns = sum(one.turns for one in outcomes)
-    said = f"{plural(len(outcomes), 'session')}, {plural(turns, 'turn')}, judged by {policy}:"
+    said = f"{plural(len(outcomes), 'session')}, {plural(turns, 'turn')}, evaluated with {policy}:"
     click.echo(f"{said} {len(blocked)} blocked, {len(flagged) - len(blocked)} noticed only")
     kinds = report.grouped(blocked, lambda one: one.kind or "")
     if kinds:
@@ -116,10 +116,10 @@ def _cells(found: report.DetectionScore) -> Iterator[str]:
 def tell_differences(here: Sequence[SessionOutcome], there: Sequence[SessionOutcome], against: str) -> None:
     found = report.differences(zip(here, there, strict=True))
     if not any(found.values()):
-        click.echo(f"\nno session is judged differently by {against}")
+        click.echo(f"\nno session has a different result with {against}")
         return
     click.echo(f"\ncompared with {against}:")
-    table = Table("", "session", "block here", "block there", "kind", box=None, padding=(0, 2, 0, 0))
+    table = Table("", "session", "block (--policy)", "block (--against)", "kind", box=None, padding=(0, 2, 0, 0))
     for name, pairs in found.items():
         for one, other in pairs[:_LISTED]:
             row = (_id(one), _turn(one.first_block), _turn(other.first_block), one.kind or other.kind)

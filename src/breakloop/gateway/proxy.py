@@ -302,7 +302,7 @@ def _is_own(target: bytes) -> bool:
 
 def _proxy_loop() -> Verdict:
     """Return the denial of a request that passed this proxy before (LD-9)."""
-    message = "This request has come through this proxy before: an upstream points back at it."
+    message = "This request has already passed through this proxy: an upstream points back at it."
     verdict = denial("proxy_loop", 508, message)
     verdict.never = True
     return verdict

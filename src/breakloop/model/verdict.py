@@ -29,7 +29,7 @@ REASONS: Final[dict[str, ReasonInfo]] = {
     "no_bundle_loaded": ReasonInfo(
         503,
         "bundle",
-        "A policy source is configured, but it has given no valid bundle yet, and there is no last good copy.",
+        "A policy source is configured, but it has not provided a valid bundle yet, and there is no last good copy.",
         "Run `breakloop validate` on the bundle; `/readyz` turns 200 as soon as a valid one is loaded.",
         retry_helps=True,
     ),
@@ -43,7 +43,7 @@ REASONS: Final[dict[str, ReasonInfo]] = {
     LOOP: ReasonInfo(
         429,
         "loop detection",
-        "The same request came too often without progress (`error` in the body is `recursive_loop_detected`).",
+        "The same request was sent too often without progress (`error` in the body is `recursive_loop_detected`).",
         "Do not resend it: change the request, use what you have, or stop. See `message` and `evidence` in the body.",
         retry_helps=False,
     ),
@@ -64,7 +64,7 @@ REASONS: Final[dict[str, ReasonInfo]] = {
     "store_unavailable": ReasonInfo(
         429,
         "state",
-        "The state store failed and the policy says `on_store_error: deny`.",
+        "The state store failed and the policy sets `on_store_error: deny`.",
         "Wait and retry; operators: see `breakloop doctor`.",
         retry_helps=True,
     ),
@@ -135,7 +135,7 @@ REASONS: Final[dict[str, ReasonInfo]] = {
     "proxy_loop": ReasonInfo(
         508,
         "proxy",
-        "The request has come through this proxy before.",
+        "The request has already passed through this proxy.",
         "An upstream URL points back at breakloop: correct it.",
         retry_helps=False,
     ),

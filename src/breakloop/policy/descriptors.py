@@ -182,7 +182,7 @@ class Descriptors:
         self._fixed = self._fixed_getters()
         self._project = settings.project
         if settings.project_descriptor == "project:id":
-            raise ValueError("the project cannot be taken from 'project:id', which is the project itself")
+            raise ValueError("the project cannot be read from 'project:id', which is the project itself")
         self._project_getter = self.getter(settings.project_descriptor) if settings.project_descriptor else None
         self.project_is_steady = not settings.project_descriptor  # the same for all callers
         self.shard_by_agent = settings.shard_by_agent

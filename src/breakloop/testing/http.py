@@ -130,7 +130,7 @@ class RequestReader:
         if len(seen.header_all("host")) != 1 and seen.version == "1.1":
             raise MalformedError("not exactly one Host")
         if lengths and codings:
-            raise MalformedError("Content-Length beside Transfer-Encoding")
+            raise MalformedError("Content-Length together with Transfer-Encoding")
         if codings and (codings != ["chunked"] or seen.version == "1.0"):
             raise MalformedError(f"Transfer-Encoding {codings} in HTTP/{seen.version}")
         if lengths and (len(lengths) > 1 or not (lengths[0].isascii() and lengths[0].isdigit())):

@@ -38,5 +38,5 @@ def test_a_damaged_file_is_begun_anew_with_what_is_known(tmp_path: Path) -> None
     rows = database.run(lambda file: file.execute("SELECT count(*) FROM delivery").fetchall())
     assert rows == [(0,)]
     assert database.run(lambda file: file.execute("SELECT * FROM standing").fetchall()) == [("r", "k", "t")]
-    assert "set aside" in told[0].done
+    assert "renamed to" in told[0].done
     database.close()

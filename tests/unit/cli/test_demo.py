@@ -22,7 +22,7 @@ breakloop demo: two agents, the real gateway, a stand-in LLM; nothing leaves thi
   looping: reads a missing file again and again, every 2 s
   healthy: reads one file after the other, every 4 s
   the gateway's built-in rule: repeated steps; the same end 6 times in 60 s
-  time is simulated; statuses and waits are the gateway's answers
+  time is simulated; statuses and waiting times come from the gateway
   money is an estimate: $3 in, $15 out per million tokens are assumed
 
   t=  0s  looping  200  read(config.yml) -> error

@@ -29,7 +29,7 @@ def test_what_was_flagged_and_what_it_saved(capsys: pytest.CaptureFixture[str]) 
     lines = capsys.readouterr().out.splitlines()
     assert lines[1].split() == ["b1", "20", "4", "9", "dry", "nothing", "new", "for", "8", "turns"]
     assert lines[2].split()[:4] == ["a1", "20", "3", "-"]
-    assert lines[4] == "3 sessions, 60 turns, judged by policy.yaml: 1 blocked, 1 noticed only"
+    assert lines[4] == "3 sessions, 60 turns, evaluated with policy.yaml: 1 blocked, 1 noticed only"
     assert lines[5:] == ["kinds: dry 1", "saved: 12,345 tokens"]
 
 
@@ -60,7 +60,7 @@ def test_nothing_found_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     """Nothing found is one line (X-5)."""
     tell([made("a1")], "the built-in protection")
     assert capsys.readouterr().out == (
-        "1 session, 20 turns, judged by the built-in protection: 0 blocked, 0 noticed only\n"
+        "1 session, 20 turns, evaluated with the built-in protection: 0 blocked, 0 noticed only\n"
     )
 
 
@@ -93,6 +93,6 @@ def test_differences(capsys: pytest.CaptureFixture[str]) -> None:
     assert ["blocked", "earlier", "here", "a2", "3", "9", "dry"] in lines
     assert "a3" not in said
     tell_differences([made("a1")], [made("a1")], "q.yaml")
-    assert capsys.readouterr().out == "\nno session is judged differently by q.yaml\n"
+    assert capsys.readouterr().out == "\nno session has a different result with q.yaml\n"
     tell_differences([made(f"a{number}", 5) for number in range(22)], [made(f"a{number}") for number in range(22)], "q")
     assert "and 2 more" in capsys.readouterr().out

@@ -69,7 +69,7 @@ def test_a_prompt_wrapped_anew_each_time() -> None:
     found = Sender().wrap(10)
     assert levels(found) == [NOTHING] * 3 + [NOTICE] * 2 + [BLOCK] * 3 + [STOP] * 2
     assert found[3].kind == "nested"
-    assert found[5].evidence == "each prompt holds the one before it, 5 times"
+    assert found[5].evidence == "each prompt contains the previous one, 5 times"
     assert len({one.identity for one in found[3:]}) == 1
     assert len(found[3].identity) == 16
     assert not any(one.ambiguous for one in found)

@@ -181,7 +181,7 @@ def test_a_token_of_the_admin_plane_goes_nowhere(tmp_path: Path) -> None:
         proxy.send(get("/api/v1/status", f"Authorization: Bearer {token}"))
         status, content, _ = last(proxy)
         assert (status, content["detail"]["error"]) == (401, "unknown_caller")
-        assert "admin plane" in content["detail"]["message"]
+        assert "admin API" in content["detail"]["message"]
         assert proxy.pools["up"].made == []
         for key in ("sk-bl_x", "bl_somebody-elses", token.replace("bl_", "bl-")):
             proxy.exchange(get("/v1/models", f"Authorization: Bearer {key}"))

@@ -100,7 +100,7 @@ def test_a_newer_file_is_set_aside(sqlite_past: Past) -> None:
     older = sqlite_past.open()
     assert names(older) == []
     assert aside(sqlite_past) == ["history.db.newer-1"]
-    assert "written by a newer version (its form is 99, known is 1)" in sqlite_past.troubles[0].wrong
+    assert "written by a newer version (schema 99, supported is 1)" in sqlite_past.troubles[0].wrong
 
 
 def test_damage_while_it_is_open(sqlite_past: Past) -> None:

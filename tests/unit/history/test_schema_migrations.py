@@ -44,7 +44,7 @@ def test_steps_are_taken_once_and_in_order(engine: Engine) -> None:
 def test_a_newer_database_is_refused(engine: Engine) -> None:
     with engine.begin() as connection:
         migrate(connection, ("CREATE TABLE a (x TEXT)", "CREATE TABLE b (x TEXT)"))
-        with pytest.raises(NewerSchemaError, match=r"written by a newer version \(its form is 2, known is 1\)"):
+        with pytest.raises(NewerSchemaError, match=r"written by a newer version \(schema 2, supported is 1\)"):
             migrate(connection, ("CREATE TABLE a (x TEXT)",))
 
 

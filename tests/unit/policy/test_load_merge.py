@@ -27,7 +27,7 @@ def test_notes_of_a_directory_name_the_right_files() -> None:
     directory = POLICIES / "good" / "directory"
     notes = [str(note).removeprefix(f"{directory}/") for note in load_bundle(directory).notes]
     assert notes == [
-        "20-more.yml:2:5: kill_switches[1]: can never fire: kill_switches[0] already stops all of it",
+        "20-more.yml:2:5: kill_switches[1]: can never match: kill_switches[0] already covers it",
     ]
 
 

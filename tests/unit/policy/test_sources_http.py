@@ -75,7 +75,7 @@ def test_without_either_the_bytes_are_compared(server: BundleServer) -> None:
 
 @pytest.mark.parametrize(
     ("status", "said"),
-    [(500, "answered 500"), (404, "answered 404 (is the path right?)"), (401, "answered 401 (set policy_token")],
+    [(500, "returned 500"), (404, "returned 404 (is the path right?)"), (401, "returned 401 (set policy_token")],
 )
 def test_other_statuses_are_problems(server: BundleServer, status: int, said: str) -> None:
     """Named by their number, with what to do where that is known (B-3)."""
@@ -86,13 +86,13 @@ def test_other_statuses_are_problems(server: BundleServer, status: int, said: st
 def test_an_unasked_304_is_a_problem(server: BundleServer) -> None:
     """Nobody has what it speaks of (B-3)."""
     server.put("/policy.yaml", "", status=304)
-    assert "answered 304" in refused(source(server))
+    assert "returned 304" in refused(source(server))
 
 
 def test_packed_and_huge_answers(server: BundleServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is unpacked, and sizes are those of files (B-3)."""
     server.put("/policy.yaml", YAML, headers={"Content-Encoding": "gzip"})
-    assert "packed the answer" in refused(source(server))
+    assert "compressed the response" in refused(source(server))
     monkeypatch.setattr(sources, "MAX_BYTES", 10)
     server.put("/policy.yaml", YAML)
     assert f"has {len(YAML)} bytes, more than the 10 allowed" in refused(source(server))
@@ -139,7 +139,7 @@ def test_a_signature_comes_with_it_or_lies_beside_it(server: BundleServer) -> No
     assert beside is not None
     assert beside.signature == "hmac-sha256:xyz\n"
     server.put("/policy.yaml.sig", "", status=503)
-    assert "answered 503 for its signature" in refused(own)
+    assert "returned 503 for its signature" in refused(own)
     count = len(server.seen)
     assert source(server).fetch(None) is not None
     assert len(server.seen) == count + 1

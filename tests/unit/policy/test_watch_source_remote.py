@@ -205,7 +205,7 @@ def test_only_signed_bundles_are_taken(bench: Bench) -> None:
     assert "is not signed" in source.problems[0].message
     bench.played.data, bench.played.signature = text(2), signed(text(2), b"the secret of somebody else")
     bench.poll(source, 2)
-    assert "does not fit" in source.problems[0].message
+    assert "has an invalid signature" in source.problems[0].message
     assert (bench.used, source.rejected) == ([1], 2)
     assert SECRET.decode() not in str(bench.events)
 
@@ -266,7 +266,7 @@ def test_a_signed_file(tmp_path: Path) -> None:
     file.write_bytes(text(2, "# longer\n"))
     source.poll()
     source.poll()
-    assert (used, "does not fit" in source.problems[0].message) == ([1], True)
+    assert (used, "has an invalid signature" in source.problems[0].message) == ([1], True)
     (tmp_path / "p.yaml.sig").write_text(signed(text(2, "# longer\n")))
     source.poll()
     assert (used, source.problems) == ([1, 2], [])

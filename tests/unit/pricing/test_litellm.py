@@ -208,7 +208,7 @@ def test_a_model_that_stands_there_twice() -> None:
     [
         ("", "p.json:1: is not JSON: Expecting value"),
         ('{"a": {}\n "b": {}}', "p.json:2: is not JSON: Expecting ',' delimiter"),
-        ("[" * 100_000, "p.json:1: is not JSON: too deep"),
+        ("[" * 100_000, "p.json:1: is not JSON: nested too deep"),
         ("[]", "p.json: must be a map of models"),
         ("{}", "p.json: contains no prices (no entry has input_cost_per_token)"),
         ('{"a": {"mode": "chat"}}', "p.json: contains no prices"),

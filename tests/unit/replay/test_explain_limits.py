@@ -32,7 +32,7 @@ def test_budgets() -> None:
     rule = Ruled(CostBudget(5, Period("1d"), ()))
     op = ChargeBudget(BudgetSpec(5000), "cb:k", 2000, 100.0, rule.limiter, rule)
     assert charges(rule, (op, 2000)) == ("pass", "costs 2, 3 of 5 left")
-    assert charges(rule, (op, 6000)) == ("deny", "costs 2, only 1 of 5 there")
+    assert charges(rule, (op, 6000)) == ("deny", "costs 2, only 1 of 5 available")
     assert charges(rule, (op, None)) == ("not asked", "the request was denied before")
     assert charges(rule) == ("skipped", "the store did not respond")
 
@@ -42,7 +42,7 @@ def test_tokens() -> None:
     rule = Ruled(LlmTokens(600))
     op = TakeTokens(BucketSpec(10.0, 600.0), "tpm:k", 100.0, rule.limiter, rule)
     assert charges(rule, (op, 500.0)) == ("pass", "reserves 100, 500 of 600 left")
-    assert charges(rule, (op, -40.0)) == ("deny", "reserves 100, only 60 of 600 there")
+    assert charges(rule, (op, -40.0)) == ("deny", "reserves 100, only 60 of 600 available")
     refused = Deny(LimitDenial(rule, "prompt_tokens_exceeded", "too long"))
     assert charges(rule, (refused, None)) == ("deny", "too long")
 

@@ -116,8 +116,8 @@ def test_what_a_bucket_holds() -> None:
     """What is left, what was missing, what is not charged because another rule denies, what is not asked (L-1, E-4)."""
     rules = [rule("wide", 9), rule("narrow", 1), rule("after", 5)]
     assert [one[1:] for one in told(explained({"rules": rules}, repeat=2), "rule")] == [
-        ("pass", "would pass, 8 of 9 (refills 1/s) there; not charged, the request is denied"),
-        ("deny", "costs 1, only 0 of 1 (refills 1/s) there"),
+        ("pass", "would pass, 8 of 9 (refills 1/s) available; not charged, the request is denied"),
+        ("deny", "costs 1, only 0 of 1 (refills 1/s) available"),
         ("not asked", "the request was denied before"),
     ]
     step = next(step for step in explained({"rules": rules}) if step.stage == "rule")
@@ -154,7 +154,7 @@ def test_budgets_tokens_and_breakers() -> None:
     assert told(third, "rule")[0][1] == "not asked"
     del spec["circuit_breaker"]
     assert told(explained(spec, call=chat, repeat=3), "rule")[0] == (
-        "p/c", "deny", "costs 2, only 1 of 5 there"
+        "p/c", "deny", "costs 2, only 1 of 5 available"
     )  # fmt: skip
 
 
@@ -236,7 +236,7 @@ def test_what_a_run_may_cost() -> None:
         (name, "pass", "costs $0.01, $0.005 of $0.015 left for this run")
     ]
     assert told(explained({}, call=call, agents=agents, repeat=2), "agent") == [
-        (name, "deny", "costs $0.01, only $0.005 of $0.015 there for this run")
+        (name, "deny", "costs $0.01, only $0.005 of $0.015 available for this run")
     ]
     assert told(explained({}, agents=agents), "agent") == [
         (name, "skipped", "not an LLM request of a session, so nothing is charged")

@@ -183,7 +183,7 @@ def test_a_file_of_a_newer_version_is_set_aside(here: Here) -> None:
     db.close()
     here.book().put([record()])
     assert here.kept() == [record()]
-    assert here.troubles[0].wrong == "newer: written by a newer version (its form is 99, known is 1)"
+    assert here.troubles[0].wrong == "newer: written by a newer version (schema 99, supported is 1)"
     assert (here.folder / f"{FILE}.newer-1").exists()
 
 

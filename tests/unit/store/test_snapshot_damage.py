@@ -35,7 +35,10 @@ def check_begun_anew(folder: Path, clock: FakeClock, content: bytes | None, kind
     (aside,) = [name for name in files(folder) if "db." in name and not name.endswith(("-wal", "-shm"))]
     assert aside.startswith(f"state.db.{kind}-")
     assert (
-        (str(state_file(folder)) in life.told[0]) == (aside in life.told[0]) == ("begin anew" in life.told[0]) is True
+        (str(state_file(folder)) in life.told[0])
+        == (aside in life.told[0])
+        == ("start from zero" in life.told[0])
+        is True
     )
     if content is not None:
         assert (folder / aside).read_bytes() == content
@@ -100,7 +103,7 @@ def test_one_wrong_bit_in_what_is_kept(tmp_path: Path, clock: FakeClock) -> None
     at = content.index(b"tpd:200")
     wrong = content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :]
     state_file(tmp_path).write_bytes(wrong)
-    assert "the checksum of part 1 does not fit" in check_begun_anew(tmp_path, clock, None, "damaged")
+    assert "the checksum of part 1 does not match" in check_begun_anew(tmp_path, clock, None, "damaged")
 
 
 def sql(folder: Path, *statements: str) -> None:

@@ -41,7 +41,7 @@ def test_it_changes_nothing(tmp_path: Path, clock: FakeClock) -> None:
 @pytest.mark.parametrize(
     ("statement", "wrong"),
     [
-        ("PRAGMA user_version = 99", "written by a newer version (its form is 99)"),
+        ("PRAGMA user_version = 99", "written by a newer version (schema 99)"),
         ("PRAGMA application_id = 1", "another program's database"),
         ("DROP TABLE part", "no such table: part"),
         ("UPDATE meta SET value = 'x' WHERE name = 'latest'", "could not convert string to float"),

@@ -93,7 +93,7 @@ def test_a_newer_schema_takes_the_steps_that_are_missing(here: Here) -> None:
     assert new.made == 0
     new.close()
     add(here.open(), "by the old one")  # which cannot know what the new one means
-    assert here.troubles[-1].wrong == "newer: written by a newer version (its form is 3, known is 1)"
+    assert here.troubles[-1].wrong == "newer: written by a newer version (schema 3, supported is 1)"
 
 
 def test_each_file_that_is_set_aside_has_its_own_name(here: Here) -> None:
@@ -116,7 +116,7 @@ def test_a_disk_that_damages_everything_is_given_up(here: Here) -> None:
         with pytest.raises(StateError, match="damaged"):
             texts(file)
     assert [trouble.done for trouble in here.troubles] == [
-        "it cannot be set aside (9 like it are there already), so nothing is kept"
+        "it cannot be renamed (there are already 9 such files), so nothing is stored"
     ]
 
 

@@ -20,9 +20,7 @@ class WebhookBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         list[Annotated[str, msgspec.Meta(min_length=1, max_length=100)]],
         msgspec.Meta(max_length=100, description="Names of events, or `*`; empty: all of them."),
     ] = []
-    allow_private: Annotated[
-        bool, msgspec.Meta(description="Also allow addresses of this machine and of private networks.")
-    ] = False
+    allow_private: Annotated[bool, msgspec.Meta(description="Also allow loopback and private addresses.")] = False
 
 
 class LimitQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):

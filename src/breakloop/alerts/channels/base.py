@@ -94,4 +94,4 @@ def _check_url(value: str) -> str:
 SECRET: Final = "secret"  # marks fields that refer to a secret
 Secret = Annotated[str, SECRET, AfterValidator(_check_reference)]
 Url = Annotated[str, AfterValidator(_check_url)]
-AllowPrivate = Annotated[bool, Field(description="Also send to addresses of this machine and of private networks.")]
+AllowPrivate = Annotated[bool, Field(description="Also send to loopback and private addresses.")]

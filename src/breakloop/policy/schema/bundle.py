@@ -263,7 +263,7 @@ class Spec(Model):
     on_large_body: Literal["pass", "reject"] = Field(
         default="pass",
         description="What the proxy does with a body larger than `limits.body_bytes`: `pass` forwards it unchecked, "
-        "`reject` answers 413.",
+        "`reject` returns 413.",
     )
     on_store_error: Literal["allow", "deny"] = Field(default="allow", description="The decision when the store fails.")
 

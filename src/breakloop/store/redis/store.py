@@ -60,7 +60,7 @@ _PROBE: Final = b"bl:probe"
 _AT_ONCE: Final = b"1000"  # keys per step of a scan
 # Redis error codes and their meaning. In these cases nothing was executed; other codes are self-explanatory.
 _MEANING: Final = {
-    "BUSY": "a script has been running there for too long",
+    "BUSY": "a script has been running for too long",
     "CLUSTERDOWN": "the cluster is down",
     "CROSSSLOT": "the keys are in different slots",
     "LOADING": "it is loading its data",

@@ -359,7 +359,7 @@ class Sentinels(AddressFinder):
         if isinstance(answer, RedisError):
             raise StateError(f"{address} returned {answer.code}: it is not a Sentinel, or denies the command")
         if answer is None:
-            raise StateError(f"{address} does not know {self._service}")
+            raise StateError(f"{address} has no master named {self._service}")
         try:
             host, port = cast("list[bytes]", answer)
             return Address(host.decode(), int(port))

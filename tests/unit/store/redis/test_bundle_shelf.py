@@ -44,5 +44,5 @@ def test_certificate_files_are_looked_at_first(tmp_path: Path) -> None:
 def test_the_package_is_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without it, how to get it is said (B-3)."""
     monkeypatch.setitem(sys.modules, "redis", None)
-    with pytest.raises(SettingsError, match=r"install breakloop\[redis\]"):
+    with pytest.raises(SettingsError, match=r"pip install .breakloop\[redis\]"):
         open_shelf("redis://127.0.0.1")

@@ -79,7 +79,7 @@ def test_an_error_ends_it(answers: list[Any]) -> None:
 
 def test_an_error_names_no_key() -> None:
     """Its code is enough (S-3, Y-1)."""
-    with pytest.raises(StateError, match=r"^Redis answered WRONGTYPE$"):
+    with pytest.raises(StateError, match=r"^Redis returned WRONGTYPE$"):
         breakers([b"0", [A]], RedisError("WRONGTYPE Operation against a key holding tb:secret"))
 
 

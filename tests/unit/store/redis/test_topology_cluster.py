@@ -215,7 +215,7 @@ def test_a_start_that_fails_goes_on() -> None:
             fakes.answers[0, b"CLUSTER"] = [b"-ERR This instance has cluster support disabled\r\n"]
             nodes = ClusterNodes(ConnectOptions(asyncio.get_running_loop(), writes=False), (one.address,), Soon())
             nodes.on_change = changes
-            with pytest.raises(StateError, match="answered ERR: it is no cluster"):
+            with pytest.raises(StateError, match="returned ERR: it is not a cluster"):
                 await nodes.start()
             assert not nodes.up
             assert (await changes.next())[0] is True

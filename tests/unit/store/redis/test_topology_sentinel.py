@@ -60,8 +60,8 @@ def test_the_first_that_knows() -> None:
 @pytest.mark.parametrize(
     ("answer", "says"),
     [
-        (b"*-1\r\n", "does not know main"),
-        (b"-ERR unknown command 'SENTINEL'\r\n", "answered ERR: it is not a Sentinel, or denies the command"),
+        (b"*-1\r\n", "has no master named main"),
+        (b"-ERR unknown command 'SENTINEL'\r\n", "returned ERR: it is not a Sentinel, or denies the command"),
         (array(b"10.0.0.1"), "returned an invalid address"),
         (array(b"10.0.0.1", b"x"), "returned an invalid address"),
         (array(None, b"1"), "returned an invalid address"),

@@ -124,8 +124,8 @@ def test_tls_checks_names(tmp_path: Path) -> None:
     ("query", "says"),
     [
         ("ca_file={absent}", "ca_file in the Redis URL: {absent}: cannot be read: No such file"),
-        ("ca_file={empty}", "ca_file in the Redis URL: {empty} holds no certificate in PEM form"),
-        ("cert_file={empty}", "cert_file in the Redis URL: {empty} holds no certificate with its key"),
+        ("ca_file={empty}", "ca_file in the Redis URL: {empty} contains no certificate in PEM format"),
+        ("cert_file={empty}", "cert_file in the Redis URL: {empty} contains no certificate with its key"),
         ("cert_file={absent}", "cert_file in the Redis URL: {absent}: cannot be read: No such file"),
     ],
 )
