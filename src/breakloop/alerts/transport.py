@@ -79,7 +79,7 @@ def tls_context(ca_file: str = "") -> ssl.SSLContext:
 
 
 def resolve_host(host: str, port: int) -> list[str]:
-    """Return the addresses that the system knows for a host. Blocks."""
+    """Return the addresses that the system has for a host. Blocks."""
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(one[4][0]) for one in found))
 

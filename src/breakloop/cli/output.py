@@ -79,7 +79,7 @@ def _wants_json() -> bool:
 
 
 def fail(message: str, *, as_json: bool | None = None, code: int = PROBLEM) -> NoReturn:
-    """Print why the command cannot continue, by default as `--json` says, and exit."""
+    """Print why the command cannot continue, by default in the form of `--json`, and exit."""
     if _wants_json() if as_json is None else as_json:
         print_json({"ok": False, "error": message})
     else:

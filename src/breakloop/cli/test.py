@@ -179,7 +179,7 @@ def command(tests: tuple[str, ...], *, policy: str, config: str, as_json: bool) 
                 only those given are compared
 
     `retry_after` is compared before the jitter that spreads clients. `breakloop init` writes an example.
-    """  # noqa: D301 - click wants the character, not its spelling
+    """  # noqa: D301 - click needs the character, not its spelling
     settings = settings_of(config).settings
     reports = [_run_file(name, policy, settings, as_json=as_json) for name in tests]
     if as_json:

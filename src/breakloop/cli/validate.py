@@ -27,7 +27,7 @@ _OTHERS = {
 
 @dataclass(frozen=True, slots=True)
 class CheckedBundle:
-    """The results for one file or directory; `missing` tells why it could not be read."""
+    """The results for one file or directory; `missing` is the reason why it could not be read."""
 
     name: str
     loaded: LoadedBundle | None = None

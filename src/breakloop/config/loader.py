@@ -156,7 +156,7 @@ def load_settings(
 
 
 def provider_keys(settings: Settings, env: Mapping[str, str] | None = None) -> dict[str, bytes]:
-    """Read the keys of `upstream_keys`, by name of the upstream. Raises `SettingsError` for one that is no header."""
+    """Read the keys of `upstream_keys`, by name of the upstream. Raises `SettingsError` for an invalid key."""
     keys = {}
     for entry in settings.upstream_keys:
         name, _, reference = entry.partition("=")

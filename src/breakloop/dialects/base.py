@@ -312,6 +312,6 @@ def item_at(items: list[Any], at: int) -> Any:
 
 
 def follows_answer(items: list[Any]) -> bool:
-    """Return whether the last item comes after one of the assistant. Then it is no prefill."""
+    """Return whether the last item comes after one of the assistant. Then it is not a prefill."""
     before = item_at(items, -2) if len(items) > 1 else None
     return isinstance(before, dict) and before.get("role") == "assistant"

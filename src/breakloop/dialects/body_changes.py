@@ -77,7 +77,7 @@ class JsonBody:
         return None if span is None else decode(memoryview(self.body)[slice(*span)])
 
     def first_char(self, span: Span) -> str:
-        """Return the first character of a value, which tells its type."""
+        """Return the first character of a value, which identifies its type."""
         return chr(self.body[span[0]])
 
     def with_item(self, span: Span, item: object) -> bytes:

@@ -142,7 +142,7 @@ class ActivityRecorder:
         return use
 
     def _looped(self, call: Call, verdict: Verdict, who: Who) -> None:
-        assert verdict.loop is not None  # noqa: S101 - whoever calls has looked
+        assert verdict.loop is not None  # noqa: S101 - the caller has checked
         key = state_of(call).loop = (*who, verdict.loop.fingerprint)
         loop, found = self._loop(key), verdict.loop
         before = found.hit_count - 1 if found.fresh and found.kind in _COUNTED else 0

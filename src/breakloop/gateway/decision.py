@@ -205,7 +205,7 @@ class ReportedResults:
 
 
 def _has_usage(answer: Answer) -> bool:
-    """Return whether a report tells what was used: by a count, by content, or by an error, which costs nothing."""
+    """Return whether a report contains what was used: by a count, by content, or by an error, which costs nothing."""
     if answer.usage is not None or answer.calls:
         return True
     if answer.status >= _ERROR_FROM and answer.status != CLIENT_LEFT:

@@ -71,7 +71,7 @@ def release_body(request: Request, call: Call) -> None:
 
 
 class UsageInjector:
-    """Adds the question for a token count to requests, and remembers the models that reject it. One per handler."""
+    """Adds the question for a token count to requests, and stores the models that reject it. One per handler."""
 
     def __init__(self, tally: Tally) -> None:
         self._tally = tally

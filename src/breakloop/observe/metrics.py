@@ -396,7 +396,7 @@ class MetricValues:
     histograms: dict[str, dict[Labels, HistogramData]] = field(default_factory=dict)
 
     def add(self, name: str, value: float, *labels: str) -> None:
-        """Combine a value with the one under the same labels, as the table says."""
+        """Combine a value with the one under the same labels, as the table defines."""
         if name not in METRICS:
             return
         series = self.values.setdefault(name, {})

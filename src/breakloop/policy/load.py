@@ -133,7 +133,7 @@ class BundleDirectory:
         return self._first.locate(())
 
     def _merge(self, name: str, items: list[Any] | dict[str, Any], places: DocumentPlaces) -> None:
-        """Append to a list, or add to a map, in which every key may stand in one file only."""
+        """Append to a list, or add to a map, in which a key may occur in only one file."""
         merged = self.data.setdefault(name, type(items)())
         self._origin.setdefault((name,), (places, (name,)))
         for key, item in items.items() if isinstance(items, dict) else enumerate(items):

@@ -142,7 +142,7 @@ def shared_secret(text: bytes, where: str) -> bytes:
 
 
 def _signatures(text: str) -> Iterator[tuple[str, bytes]]:
-    """Return every line that can be a signature. Others are skipped, so that new kinds can stand beside old ones."""
+    """Return every line that can be a signature. Others are skipped, so that new kinds can be added."""
     for line in text.split()[:_LINES_MAX]:
         algorithm, _, encoded = line.rpartition(":")
         try:

@@ -324,7 +324,7 @@ def _run(case: PolicyCase, begins: float, send: Send) -> CaseResult:
 
 def actual_of(verdict: Verdict | None, status: int, fields: Sequence[tuple[str, str]], message: str = "") -> Actual:
     """Return a response under the field names of test files. `verdict` is None for a request that could not be decided,
-    for which `message` tells why.
+    for which `message` is the reason.
     """
     headers = dict(reversed([(name.lower(), value) for name, value in fields]))  # the first field of each name
     if verdict is None:

@@ -36,7 +36,7 @@ _REQUEST_ID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]+")
 
 
 class UnreadableAnswerError(Exception):
-    """A response that is no decision. The message describes it without quoting it."""
+    """A response that is not a decision. The message describes it without quoting it."""
 
 
 class RemoteBackend:
@@ -80,7 +80,7 @@ class RemoteBackend:
         return decision
 
     def settle(self, decision: Decision, answer: Answer) -> None:
-        """Report the result. A service that no longer knows the request answers 404, which is no error."""
+        """Report the result. A service that no longer knows the request answers 404, which is not an error."""
         result: dict[str, object] = {"status": answer.status, "text": answer.text}
         if answer.calls:
             result["tool_calls"] = [{"name": made.name, "arguments": made.arguments} for made in answer.calls]

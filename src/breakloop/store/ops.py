@@ -70,7 +70,7 @@ class DetectorTerms(Protocol):
 
 
 class FoundLoop(Protocol):
-    """What is said about a loop, however it was found."""
+    """The description of a loop, however it was found."""
 
     @property
     def config(self) -> DetectorTerms: ...

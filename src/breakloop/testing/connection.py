@@ -67,7 +67,7 @@ def raw_steps(pieces: Iterable[bytes], manner: Manner, seen: SeenRequest) -> Ite
 
 
 def _limited(sending: Iterator[Step], manner: Manner) -> Iterator[Step]:
-    """End the connection after a number of bytes, if the manner says so."""
+    """End the connection after a number of bytes, if it is configured."""
     cut = manner.cut
     if cut is None or cut.after_bytes is None:
         yield from sending

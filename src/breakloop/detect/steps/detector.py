@@ -199,7 +199,7 @@ class StepEvaluator:
     def _evaluate_again(
         self, window: SessionWindow, step: Step, tail: tuple[bytes, bytes], now: float, context: RequestContext
     ) -> Evaluation:
-        """Evaluate a step that was counted before. It is no new step, but if it is the newest one and there is a loop,
+        """Evaluate a step that was counted before. If it is the newest one and there is a loop,
         it gets the same evaluation again. With another system prompt or other tools, a different program sent it: an
         LLM judge, a summary. With another size, the history is different: one question about each item of a list."""
         other = tail != (window.tail, window.tail_users) or step.size != window.size
@@ -314,7 +314,7 @@ class StepsDetector(StatefulDetector):
 
         A block is downgraded to a notice if the counts may belong to two unnamed conversations: ids of calls have
         shown it, or there are no ids and unnamed conversations overlap. A stop is not, because a loop that goes on for
-        so long is no mistake (C-7).
+        so long is not a mistake (C-7).
         """
         level = evaluation.level
         if not level or evaluation.hits <= announced(call, self.config, self._read):

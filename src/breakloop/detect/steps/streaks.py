@@ -122,7 +122,7 @@ def limit_stagnation(window: SessionWindow, most: float) -> None:
 
 
 def storm(window: SessionWindow, now: float, tracked: bool) -> Sequence[Finding]:  # noqa: FBT001
-    """The newest request sent again, but not at the same time; only called for requests that are no new step. If the
+    """The newest request sent again, but not at the same time; only called for requests that are not a new step. If the
     request is tracked, it counts when its answer arrives, so that denied and failed ones do not count."""
     if now - window.last_at > _STORM_S:
         window.storm, window.pending_repeats, window.forgiven_repeats = 0.0, 0, 0

@@ -221,7 +221,7 @@ Kind = Annotated[str, AfterValidator(_known_kind)]
 Levels = Annotated[
     tuple[float, float, float],
     BeforeValidator(_levels),
-    PlainSerializer(as_json),  # as a bundle says it: JSON knows no endless numbers
+    PlainSerializer(as_json),  # as in a bundle: JSON has no infinite numbers
     WithJsonSchema({"type": "array", "items": _ONE_LEVEL, "minItems": 3, "maxItems": 3}),
 ]
 ToolName = Annotated[str, AfterValidator(_tool)]
@@ -292,7 +292,7 @@ class StepsLoop(Cooldowns, LoopBase):
         return self
 
     def settings(self) -> StepsSettings:
-        """Return what the detector works with: the preset of the sensitivity, with what is said here in its place."""
+        """Return the settings of the detector: the preset of the sensitivity, with the values that are set here."""
         tools: Mapping[str, ToolOptions] = {name: tool.options() for name, tool in self.tools.items()}
         return StepsSettings.preset(self.sensitivity, self.thresholds, tools)
 

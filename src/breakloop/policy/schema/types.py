@@ -50,7 +50,7 @@ def fault(message: str, hint: str = "") -> PydanticCustomError:
 
 
 def refuse(faults: list[SchemaFault]) -> None:
-    """Report everything that a check of several fields found, each at its own place. An empty list is no error."""
+    """Report everything that a check of several fields found, each at its own place. An empty list is not an error."""
     if faults:
         details = [InitErrorDetails(type=fault(f.message, f.hint), loc=f.at, input=None) for f in faults]
         raise ValidationError.from_exception_data("bundle", details)

@@ -48,7 +48,7 @@ _decode = msgspec.msgpack.Decoder(list[Any]).decode
 
 
 class LuaScript(NamedTuple):
-    """A script and its SHA-1, by which Redis knows it once it is loaded."""
+    """A script and its SHA-1, its name in Redis once it is loaded."""
 
     text: bytes
     sha: bytes
@@ -64,7 +64,7 @@ class LuaScripts(NamedTuple):
 
 def load_scripts() -> LuaScripts:
     """Read the files. values.lua is prepended to each script, because Redis has no libraries before version 7, and each
-    limit operation is a branch of commit.lua, because a function would be created anew for each call.
+    limit operation is a branch of commit.lua, because a function would be created again for each call.
     """
     shared = _file("values")
     branches = b"".join(b"  elseif kind == %d then\n%b" % (op.number, _branch(op.lua)) for op in LIMIT_OPS)
