@@ -89,8 +89,8 @@ def test_differences(capsys: pytest.CaptureFixture[str]) -> None:
     said = capsys.readouterr().out
     assert "compared with q.yaml:" in said
     lines = [line.split() for line in said.splitlines()]
-    assert ["blocked", "here,", "not", "there", "a1", "5", "-", "dry"] in lines
-    assert ["blocked", "earlier", "here", "a2", "3", "9", "dry"] in lines
+    assert ["blocked", "by", "--policy", "only", "a1", "5", "-", "dry"] in lines
+    assert ["blocked", "earlier", "by", "--policy", "a2", "3", "9", "dry"] in lines
     assert "a3" not in said
     tell_differences([made("a1")], [made("a1")], "q.yaml")
     assert capsys.readouterr().out == "\nno session has a different result with q.yaml\n"

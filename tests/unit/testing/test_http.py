@@ -104,7 +104,7 @@ HOST = b"Host: x\r\n"
         (b"POST / HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 1\r\n" + HOST, "Content-Length"),
         (b"POST / HTTP/1.1\r\nContent-Length: +1\r\n" + HOST, "Content-Length"),
         (b"POST / HTTP/1.1\r\nContent-Length: \xb2\r\n" + HOST, "Content-Length"),
-        (b"POST / HTTP/1.1\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n" + HOST, "beside"),
+        (b"POST / HTTP/1.1\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n" + HOST, "together with"),
         (b"POST / HTTP/1.1\r\nTransfer-Encoding: gzip, chunked\r\n" + HOST, "Transfer-Encoding"),
         (b"POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n" + HOST, "Transfer-Encoding"),
     ],
