@@ -114,7 +114,7 @@ def test_versions_go_up_unless_forced(redis_server: Server, tmp_path: Path) -> N
     """Lower, or other content with the same version, is refused with who was there before (B-3)."""
     shelf = open_shelf(redis_server.url)
     assert shelf.push(bundle(5))
-    with pytest.raises(PushDeniedError, match=r"version 5 is there, pushed by me@here at .* and 4 is lower"):
+    with pytest.raises(PushDeniedError, match=r"Redis has version 5, pushed by me@here at .* and 4 is lower"):
         shelf.push(bundle(4))
     with pytest.raises(PushDeniedError, match="Redis has version 5 with different content"):
         shelf.push(bundle(5, "# other"))
