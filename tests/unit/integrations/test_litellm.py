@@ -313,7 +313,7 @@ def test_where_it_is_decided(litellm: Any, tmp_path: Any) -> None:
     (tmp_path / "policy.json").write_text(json.dumps(bundle(policy("p"))))
     assert litellm.BreakloopGuardrail(policy=str(tmp_path / "policy.json")).guard._toolkit.backend.engine is not None
     backend = litellm.BreakloopGuardrail(api_base="http://127.0.0.1:1", api_key="k").guard._toolkit.backend
-    assert (backend._host, backend._port, backend._token) == ("127.0.0.1", 1, "k")
+    assert (backend.where, backend._token) == ("http://127.0.0.1:1", "k")
 
 
 def test_requests_that_never_end_are_forgotten(litellm: Any) -> None:

@@ -103,7 +103,7 @@ def test_no_code_says_a_reason_that_is_not_listed() -> None:
         for line, text in said(ast.parse(path.read_text(encoding="utf-8")))
         if text
     ]
-    assert {text for _, _, text in found} >= {"loop_detected", "kill_switch", "store_unavailable"}, "the scan is blind"
+    assert {text for _, _, text in found} >= {"tpd_exceeded", "kill_switch", "store_unavailable"}, "the scan is blind"
     assert [one for one in found if one[2] not in LISTED | {ALLOWED, ALLOWED_NO_POLICY}] == []
 
 
