@@ -81,8 +81,8 @@ def said(tree: ast.AST) -> Iterator[tuple[int, str]]:
         elif isinstance(node, ast.Compare):
             left = getattr(node.left, "attr", getattr(node.left, "id", ""))
             value = node.comparators[0] if is_reason(left) else None
-        elif isinstance(node, ast.Call) and getattr(node.func, "id", "") in {"denial", "Shadowed"} and node.args:
-            value = node.args[2 if getattr(node.func, "id", "") == "Shadowed" else 0]
+        elif isinstance(node, ast.Call) and getattr(node.func, "id", "") in {"denial", "ShadowFinding"} and node.args:
+            value = node.args[2 if getattr(node.func, "id", "") == "ShadowFinding" else 0]
         for literal in ast.walk(value) if value is not None else ():
             if isinstance(literal, ast.Constant) and isinstance(literal.value, str):
                 yield node.lineno if hasattr(node, "lineno") else 0, literal.value
@@ -103,7 +103,9 @@ def test_no_code_says_a_reason_that_is_not_listed() -> None:
         for line, text in said(ast.parse(path.read_text(encoding="utf-8")))
         if text
     ]
-    assert {text for _, _, text in found} >= {"tpd_exceeded", "kill_switch", "store_unavailable"}, "the scan is blind"
+    assert {text for _, _, text in found} >= {"budget_exceeded", "kill_switch", "store_unavailable"}, (
+        "the scan is blind"
+    )
     assert [one for one in found if one[2] not in LISTED | {ALLOWED, ALLOWED_NO_POLICY}] == []
 
 
