@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.rules import assert_no_violations, tree
+
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("src", "bench", "scripts")
 FILE_LINES = 800
@@ -42,7 +44,7 @@ def functions(node: ast.AST, prefix: str = "") -> Iterator[tuple[str, Function]]
 def measure(path: Path) -> Iterator[tuple[str, int, int]]:
     """Name, lines and parameters (without self and cls) of every function in a file."""
     relative = path.relative_to(ROOT).as_posix()
-    for name, function in functions(ast.parse(path.read_text(encoding="utf-8"))):
+    for name, function in functions(tree(path)):
         arguments = function.args
         names = [one.arg for one in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
         count = len(names) - (bool(names) and names[0] in {"self", "cls"})
@@ -70,28 +72,32 @@ def line_counts(*folders: str) -> dict[str, int]:
 
 def test_files_are_one_concept() -> None:
     """A file is a concept; past 800 lines it is two."""
-    problems = over(line_counts("tests", *FOLDERS), FILE_LINES, LONG_FILES)
-    assert not problems, "\n".join(problems)
+    assert_no_violations(
+        "a file of more than 800 lines",
+        "split it by concept",
+        over(line_counts("tests", *FOLDERS), FILE_LINES, LONG_FILES),
+    )
 
 
 def test_functions_are_short() -> None:
     """At most 60 lines a function."""
     measured = {name: lines for path in files(*FOLDERS) for name, lines, _ in measure(path)}
-    problems = over(measured, FUNCTION_LINES, LONG_FUNCTIONS)
-    assert not problems, "\n".join(problems)
+    assert_no_violations("a function of more than 60 lines", "split it", over(measured, FUNCTION_LINES, LONG_FUNCTIONS))
 
 
 def test_functions_take_few_parameters() -> None:
     """At most 7 parameters, self not counted."""
     measured = {name: count for path in files(*FOLDERS) for name, _, count in measure(path)}
-    problems = over(measured, PARAMETERS, MANY_PARAMETERS)
-    assert not problems, "\n".join(problems)
+    assert_no_violations(
+        "more than 7 parameters", "group those that belong together", over(measured, PARAMETERS, MANY_PARAMETERS)
+    )
 
 
-@pytest.mark.parametrize("table", [LONG_FILES, LONG_FUNCTIONS, MANY_PARAMETERS])
-def test_exceptions_say_why(table: dict[str, tuple[int, str]]) -> None:
+def test_exceptions_say_why() -> None:
     """An exception without a reason is not one."""
-    assert [name for name, (_, reason) in table.items() if len(reason.split()) < 3] == []
+    every = {**LONG_FILES, **LONG_FUNCTIONS, **MANY_PARAMETERS}
+    found = [name for name, (_, reason) in every.items() if len(reason.split()) < 3]
+    assert_no_violations("an exception without a reason", "write why it is needed", found)
 
 
 def test_the_measure_sees_methods_and_nested_functions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

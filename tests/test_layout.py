@@ -8,6 +8,8 @@ import sys
 import tomllib
 from pathlib import Path
 
+from tests.rules import assert_no_violations, tree
+
 ROOT = Path(__file__).resolve().parent.parent
 SRC = ROOT / "src" / "breakloop"
 UNIT = ROOT / "tests" / "unit"
@@ -27,6 +29,10 @@ DISTRIBUTIONS = {
 }
 
 
+def relative(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
 def modules() -> list[str]:
     return sorted(path.relative_to(SRC).as_posix() for path in SRC.rglob("*.py") if path.name not in NOT_MODULES)
 
@@ -34,35 +40,42 @@ def modules() -> list[str]:
 def test_unit_tests_follow_the_packages() -> None:
     """The tests of `src/breakloop/a/b.py` are in `tests/unit/a/`."""
     folders = {path.parent.relative_to(UNIT) for path in UNIT.rglob("test_*.py")}
-    assert sorted(str(folder) for folder in folders if not (SRC / folder).is_dir()) == []
+    found = sorted(f"tests/unit/{folder.as_posix()}" for folder in folders if not (SRC / folder).is_dir())
+    assert_no_violations("no package of this name", "move the tests to the folder of the package that they test", found)
 
 
 def test_few_modules_are_at_the_root() -> None:
     """A new module belongs in a package."""
-    assert len(list(SRC.glob("*.py"))) <= 10
+    names = sorted(f"src/breakloop/{path.name}" for path in SRC.glob("*.py"))
+    assert_no_violations(
+        "more than 10 modules at the root", "move one into a package", names if len(names) > 10 else ()
+    )
 
 
 def test_file_names_say_what_is_inside() -> None:
     """No drawers: a file is named by the word a user would search for."""
-    assert [module for module in modules() if Path(module).stem in VAGUE_NAMES] == []
+    found = [f"src/breakloop/{module}" for module in modules() if Path(module).stem in VAGUE_NAMES]
+    assert_no_violations("a vague file name", "name it after the concept inside", found)
 
 
 def test_every_package_folder_is_a_package() -> None:
     """A folder without __init__.py would be left out by tools that look for packages."""
     folders = {path.parent for path in SRC.rglob("*.py")}
-    assert sorted(str(folder.relative_to(SRC)) for folder in folders if not (folder / "__init__.py").is_file()) == []
+    found = sorted(relative(folder) for folder in folders if not (folder / "__init__.py").is_file())
+    assert_no_violations("a folder without __init__.py", "add one that opens with what the package is for", found)
 
 
 def test_modules_open_with_their_role() -> None:
     """Each module says what it is for."""
     files = sorted(SRC.rglob("*.py"))
-    assert [str(path) for path in files if not ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))] == []
+    found = [f"{relative(path)}:1" for path in files if not ast.get_docstring(tree(path))]
+    assert_no_violations("no docstring", "open the module with a few lines about its role", found)
 
 
 def third_party_imports() -> set[str]:
     names: set[str] = set()
     for path in SRC.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(tree(path)):
             if isinstance(node, ast.Import):
                 names |= {alias.name.partition(".")[0] for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
@@ -88,11 +101,14 @@ def test_dependencies_are_what_is_imported() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     required, optional = declared(project)
     imported = {DISTRIBUTIONS.get(name, name.replace("_", "-")) for name in third_party_imports()}
-    assert imported - required - optional == set(), "imported but not declared"
-    assert required - imported == set(), "declared but not imported"
+    undeclared = sorted(f"pyproject.toml: {name}" for name in imported - required - optional)
+    assert_no_violations("imported but not declared", "add it to the dependencies or to an extra", undeclared)
+    unused = sorted(f"pyproject.toml: {name}" for name in required - imported)
+    assert_no_violations("declared but not imported", "remove it from the dependencies", unused)
 
 
 def test_everything_in_e2e_is_marked() -> None:
     """`make check` starts no other programs."""
-    files = (ROOT / "tests" / "e2e").glob("test_*.py")
-    assert [file.name for file in files if "pytest.mark.e2e" not in file.read_text(encoding="utf-8")] == []
+    files = sorted((ROOT / "tests" / "e2e").glob("test_*.py"))
+    found = [relative(file) for file in files if "pytest.mark.e2e" not in file.read_text(encoding="utf-8")]
+    assert_no_violations("not marked as e2e", "write `pytestmark = pytest.mark.e2e`", found)

@@ -1,0 +1,20 @@
+"""Rules about files: one test per rule, which lists every violation instead of stopping at the first."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+
+
+def assert_no_violations(rule: str, remedy: str, places: Iterable[str]) -> None:
+    """Fail with one line per violation: where it is (`file:line`), the rule, and what to do about it."""
+    lines = [f"{place}: {rule}; {remedy}" for place in places]
+    assert not lines, "\n".join([f"{len(lines)} violations", *lines])
+
+
+@cache
+def tree(path: Path) -> ast.Module:
+    """The parsed file. Several rules need it, and parsing is most of their time."""
+    return ast.parse(path.read_text(encoding="utf-8"))
