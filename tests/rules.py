@@ -11,7 +11,7 @@ from pathlib import Path
 def assert_no_violations(rule: str, remedy: str, places: Iterable[str]) -> None:
     """Fail with one line per violation: where it is (`file:line`), the rule, and what to do about it."""
     lines = [f"{place}: {rule}; {remedy}" for place in places]
-    assert not lines, "\n".join([f"{len(lines)} violations", *lines])
+    assert not lines, "\n".join([f"violations: {len(lines)}", *lines])
 
 
 @cache
