@@ -78,6 +78,16 @@ def test_a_bucket_refills(store: Store) -> None:
     assert take(store, cost=1, now=NOW + 100) == 9.0
 
 
+def test_a_bucket_forgives_rounding(store: Store) -> None:
+    """Whoever waits as long as advised passes, whatever floats make of it; a millionth less does not (L-1)."""
+    spec = BucketSpec(0.7, 10.0)
+    assert 3 * 0.7 < 2.1
+    for key in ("tb:a", "tb:b"):
+        take(store, cost=10, key=key, spec=spec)
+    assert take(store, cost=2.1, key="tb:a", spec=spec, now=NOW + 3) == 0.0
+    assert take(store, cost=2.100001, key="tb:b", spec=spec, now=NOW + 3) == pytest.approx(-1e-6)
+
+
 def test_a_bucket_denies_and_says_where(store: Store) -> None:
     """`denied_at` is the first enforced denial (E-4)."""
     ops = [
@@ -197,6 +207,15 @@ def test_cooldowns_grow_and_are_forgotten(store: Store) -> None:
         now += tripped.wait_s
     assert found == [30.0, 60.0, 100.0, 100.0]
     assert [hit(store, COOLING, now + 100) for _ in range(3)][-1].wait_s == 30.0
+
+
+def test_a_cooldown_is_remembered_from_the_last_hit(store: Store) -> None:
+    """A hit after the cooldown keeps it for as long again, also one that trips nothing (LD-2)."""
+    assert [hit(store, COOLING) for _ in range(3)][-1].wait_s == 30.0
+    assert hits(store, COOLING, 129, 228) == [1, 1]  # without the first of them it would be over at 130
+    assert [hit(store, COOLING, NOW + 327) for _ in range(3)][-1].wait_s == 60.0
+    until = 327 + 60 + 100.0
+    assert [hit(store, COOLING, NOW + until) for _ in range(3)][-1].wait_s == 30.0
 
 
 def test_what_trips_at_once_passes_once_after_each_cooldown(store: Store) -> None:

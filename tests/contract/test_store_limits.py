@@ -166,7 +166,7 @@ def test_just_below_the_threshold_is_closed(store: Store) -> None:
     """Nine tenths and a little are not one; ten tenths are, whatever floats make of them (CB-1)."""
     one = BreakerSpec(1.0, 300.0)
     assert [ask(store, 0.1, spec=one).open for _ in range(10)] == [False] * 9 + [True]
-    assert not ask(store, 999.999, key="brk:other").open
+    assert not ask(store, 999.999999, key="brk:other").open
 
 
 def test_the_rate_is_of_a_sliding_minute(store: Store) -> None:

@@ -391,6 +391,15 @@ def test_kill_switches_hold_under_global_shadow() -> None:
     assert here.decide(call(headers={"x-agent": "a"})).reason == "kill_switch"
 
 
+def test_the_reason_of_a_kill_switch_is_cut() -> None:
+    """A denial shows 256 characters of it, because gateways pass it on in a header field of limited size (K-2)."""
+    switch = {"scope_key": "header:x-team", "scope_value": "red"}
+    for length, shown in ((256, 256), (257, 256), (5000, 256)):
+        here = world(bundle(kill_switches=[{**switch, "reason": "x" * length}]))
+        message = here.engine.decide(call(headers={"x-team": "red"})).message
+        assert message == f"Stopped by an operator's kill switch: {'x' * shown}"
+
+
 def test_kill_switches_come_before_routing_and_state() -> None:
     """No policy needs to match, and no state is touched (K-2)."""
     store = SpyStore()

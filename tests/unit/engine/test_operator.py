@@ -162,6 +162,20 @@ def test_global_shadow_suspends_automatic_quarantines_and_no_operators(here: Her
     assert here.reason() == "agent_quarantined"
 
 
+def test_an_operators_kill_takes_precedence_over_an_automatic_quarantine(here: Here) -> None:
+    """Global shadow suspends the automatic hold on an agent, its caller or its run, and not the operator's kill of the
+    same agent (K-1).
+    """
+    for agent in ("a", "b", "c"):  # the third one holds the caller, too
+        assert here.loop(agent) == "loop_detected"
+    here.operator.kill("default", "a", "INC-9", "ann")
+    here.operator.set_override("global_shadow", "drill", START + 60, "ann")
+    assert here.reason(agent="a") == "agent_quarantined"
+    assert here.reason(agent="b") != "agent_quarantined"
+    here.operator.release("default", agent="a", by="ann")
+    assert here.reason(agent="a") != "agent_quarantined"
+
+
 def test_everything_survives_a_restart(tmp_path: Path) -> None:
     """Holds of both kinds, switches, overrides; and what was lifted stays lifted (S-1, K-3)."""
     before = Here(tmp_path)

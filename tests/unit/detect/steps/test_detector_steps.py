@@ -82,6 +82,46 @@ def test_exempt_tools() -> None:
     assert {one.level for one in run(detector, [step(number) for number in range(20)])} == {0}
 
 
+def test_an_exempt_tool_ends_a_storm() -> None:
+    """Repeats of the call before it are not added to repeats of its own request (LD-4)."""
+    detector = StepEvaluator(StepsSettings(NORMAL, {"wait": ToolOptions(exempt=True)}), digest)
+    looks = [step(at)._replace(results=()) for at in range(7)]
+    wait = step(7)._replace(calls=(ToolCall("wait", "{}"),), results=())
+    judged = run(detector, [*looks, *[wait] * 6])
+    assert [(one.kind, one.hits) for one in judged[5:7]] == [("storm", 5), ("storm", 6)]
+    assert [one.level for one in judged[7:]] == [0, 0, 0, 0, 0, 1]
+
+
+def only(*kinds: str) -> StepEvaluator:
+    """With the thresholds of `normal` for these kinds, and no others."""
+    never = (float("inf"),) * 3
+    return StepEvaluator(StepsSettings({name: NORMAL[name] if name in kinds else never for name in NORMAL}), digest)
+
+
+def test_new_text_of_the_user_ends_a_cascade() -> None:
+    """Errors before it are not added to errors after it (LD-4)."""
+    failed = [
+        step(at, f'{{"q": {at % 2}}}')._replace(results=(Result("boom", error=True, call_id=f"call_{at:08}"),))
+        for at in range(20)
+    ]
+    news = "Leave that. Read the deployment logs of yesterday, which are in the folder of the server."
+    judged = run(only("cascade"), [*failed[:9], spoken("It fails.", news)._replace(messages=50), *failed[9:14]])
+    assert [one.level for one in judged[7:9]] == [2, 2]
+    assert [one.level for one in judged[9:]] == [0, 0, 0, 0, 0, 1]
+    assert judged[-1].hits == 5
+
+
+def test_results_with_hardly_a_new_line() -> None:
+    """Noticed after eight in a row, blocked after sixteen (LD-4)."""
+    lines = [f"{LONG} {chr(97 + at)}" for at in range(40)]
+    steps = [step(at, f'{{"q": {at}}}', "\n".join(lines[at:] + lines[:at])) for at in range(40)]
+    judged = run(only("novelty"), steps)
+    first = next(at for at, one in enumerate(judged) if one.level)
+    assert (judged[first].kind, judged[first].hits, judged[first].level) == ("novelty", 8, 1)
+    assert [one.level for one in judged[first : first + 10]] == [1] * 8 + [2] * 2
+    assert judged[first + 8].hits == 16
+
+
 def test_tools_that_are_made_for_polling() -> None:
     """Their repeats weigh a quarter however soon they come; a step with another call in it does not (LD-4)."""
     detector = StepEvaluator(StepsSettings(NORMAL, {"lo*": ToolOptions(poll=True)}), digest)

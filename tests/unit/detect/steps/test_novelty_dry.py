@@ -141,6 +141,17 @@ def test_novelty() -> None:
     assert hits(list(novelty.findings(state(window, novelty=looks[-1]))), "novelty") >= 8
 
 
+def test_novelty_is_low_below_a_tenth() -> None:
+    """The share of new lines is a moving average; a step counts while it is below 0.1 (LD-4)."""
+    lines = "\n".join(f"{LONG} {chr(97 + at)}" for at in range(20))
+    for average, counted in ((0.134, 0), (0.132, 1)):  # three quarters of it are left after a step without a new line
+        window = load(b"")
+        take(window, called('{"q": 0}', lines))
+        window.line_novelty = average
+        take(window, called('{"q": 1}', "\n".join(reversed(lines.split("\n")))))
+        assert (window.line_novelty, window.stale_steps) == (0.75 * average, counted)
+
+
 def test_a_known_call_with_another_result_is_unknown() -> None:
     """Its lines are known, the result as a whole is not: neither news nor a dry turn (LD-4)."""
     window = load(b"")

@@ -100,6 +100,30 @@ def test_thrash() -> None:
     assert max(found) == 1
 
 
+def cuts(*sizes: int) -> list[float]:
+    """The count of `thrash` after each step of a conversation with these sizes."""
+    window, found = load(b""), []
+    for size in sizes:
+        found.append(hits(streaks.thrash(state(window, step=called()._replace(size=size))), "thrash"))
+        window.steps += 1
+    return found
+
+
+def test_a_context_is_cut_where_less_than_half_is_left() -> None:
+    """Half is no cut, and requests up to 4 KB are too short to tell (LD-4)."""
+    assert cuts(60_000, 30_000) == [0, 0]
+    assert cuts(60_000, 29_999) == [0, 1]
+    assert cuts(4096, 100) == [0, 0]
+    assert cuts(4097, 100) == [0, 1]
+
+
+def test_cuts_count_on_within_three_steps() -> None:
+    """The next cut three steps later adds to the count; four steps later it begins again (LD-4)."""
+    assert cuts(60_000, 10_000, 20_000, 60_000, 10_000) == [0, 1, 0, 0, 2]
+    assert cuts(60_000, 10_000, 20_000, 30_000, 60_000, 10_000) == [0, 1, 0, 0, 0, 1]
+    assert cuts(60_000, 10_000, 60_000, 10_000, 60_000, 10_000, 60_000) == [0, 1, 0, 2, 0, 3, 0]
+
+
 def test_a_change_eases_stagnation() -> None:
     """It halves what was counted (LD-4)."""
     window = load(b"")
