@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench import decision, engine, peers, proxy, shared, streams
+from bench import decision, engine, peers, proxy, shared, startup, streams
 from bench.report import SIZES_KB, Options, Report
 
 BENCHMARKS = {
@@ -17,6 +17,7 @@ BENCHMARKS = {
     "proxy": proxy.run,
     "streams": streams.run,
     "redis": shared.run,
+    "startup": startup.run,
     "peers": peers.run,
 }
 _ALL = [name for name in BENCHMARKS if name != "peers"]  # peers are installed by `make bench-peers`

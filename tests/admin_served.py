@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from breakloop.admin.app import AdminServer
 from tests.admin_client import app_of
 from tests.admin_world import Row, World
+from tests.deadlines import DEADLINE_S
 
 
 @dataclass
@@ -44,9 +45,9 @@ def served(world: World) -> Iterator[Served]:
 
     thread = threading.Thread(target=asyncio.run, args=(run(),), daemon=True)
     thread.start()
-    assert ready.wait(10), "the server did not start"
+    assert ready.wait(DEADLINE_S), "the server did not start"
     try:
         yield found[0]
     finally:
         found[0].loop.call_soon_threadsafe(stop[0].set)
-        thread.join(10)
+        thread.join(DEADLINE_S)

@@ -10,6 +10,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import Any
 
+from tests.deadlines import DEADLINE_S
+
 TOKEN = "token-of-ada"
 Answer = Any  # a body for 200; (status, body); a list of streams, one for each time it is asked
 
@@ -80,4 +82,4 @@ def fake_admin(**answers: Answer) -> Iterator[Admin]:
     finally:
         server.shutdown()
         server.server_close()
-        thread.join(5)
+        thread.join(DEADLINE_S)

@@ -10,8 +10,8 @@ from typing import Any
 import hiredis
 
 from breakloop.store.redis.url import Address
+from tests.deadlines import DEADLINE_S
 
-WAIT_S = 10.0
 OK = b"+OK\r\n"
 Command = tuple[bytes, ...]
 # Returns the bytes to send, None for silence; may raise ConnectionError to end the connection without an answer.
@@ -64,7 +64,7 @@ class FakeRedis:
 
     async def next_seen(self) -> Command:
         """The next command that is no greeting, in the order of arrival."""
-        return await asyncio.wait_for(self._arrived.get(), WAIT_S)
+        return await asyncio.wait_for(self._arrived.get(), DEADLINE_S)
 
     def drop(self) -> None:
         """End every connection now, whoever waits."""
@@ -127,4 +127,4 @@ class Heard:
         self._queue.put_nowait(item)
 
     async def next(self) -> Any:
-        return await asyncio.wait_for(self._queue.get(), WAIT_S)
+        return await asyncio.wait_for(self._queue.get(), DEADLINE_S)

@@ -20,10 +20,10 @@ from typing import Any
 import psycopg
 import pytest
 
+from tests.deadlines import DEADLINE_S
 from tests.programs import program
 from tests.redis_servers import free_port
 
-DEADLINE_S = 30.0
 POLL_S = 0.02
 PASSWORD = "pg-password-of-tests"
 _VERSIONS = Path("/usr/lib/postgresql")  # where Debian puts every version's programs

@@ -121,7 +121,7 @@ class Watched:
         else:
             with self.sentinels[0].client() as client:
                 until(lambda: _do(client, "SENTINEL FAILOVER", SERVICE), "an accepted failover")
-        until(lambda: self.master is new and _is_master(new), "the replica to be the master", 30.0)
+        until(lambda: self.master is new and _is_master(new), "the replica to be the master")
         return new
 
     def wait_ready(self) -> None:

@@ -23,10 +23,10 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from tests.deadlines import DEADLINE_S
 from tests.e2e.certificates import Authority, Files
 from tests.programs import program
 
-DEADLINE_S = 15.0
 POLL_S = 0.01
 Options = Mapping[str, str | int]
 

@@ -34,8 +34,8 @@ from breakloop.store.ops import (
 from breakloop.store.redis.store import RedisStore, ShardedStore
 from breakloop.store.redis.topology import Nodes, make_nodes
 from breakloop.store.redis.url import parse_redis_url
+from tests.deadlines import DEADLINE_S
 
-ANSWER_S = 10.0
 # The fixture whose server a store is in.
 SERVERS = {
     "redis": "_redis_session",
@@ -61,7 +61,7 @@ class Connection:
         self.wait(self.nodes.start())
 
     def wait(self, work: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result(ANSWER_S)
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(DEADLINE_S)
 
     def ask(self, *asks: Callable[[Then], None]) -> list[Any]:
         """Ask all in one turn of the loop; return the answers in the order of the questions."""
@@ -72,12 +72,12 @@ class Connection:
                 ask(answer.set_result)
 
         self.loop.call_soon_threadsafe(send)
-        return [answer.result(ANSWER_S) for answer in answers]
+        return [answer.result(DEADLINE_S) for answer in answers]
 
     def close(self) -> None:
         self.wait(self.nodes.close())
         self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join(ANSWER_S)
+        self._thread.join(DEADLINE_S)
         self.loop.close()
 
 

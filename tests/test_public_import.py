@@ -70,8 +70,6 @@ CLIENTS = {
     "starlette",
     "uvloop",
 }
-IMPORT_S = 0.06  # promised; measured as the best of some, and with room for machines that are slow or busy
-ROOM = 5
 
 
 def loaded(code: str) -> set[str]:
@@ -207,25 +205,6 @@ def test_a_wrapped_mcp_server_starts_without_an_engine() -> None:
     """A client may start ten of them; the engine is loaded with the first tool call (P-3)."""
     found = modules_of("import breakloop.cli.mcp")
     assert found & {"pydantic", "ruamel", "breakloop.sdk.local_backend", "breakloop.engine.engine"} == set()
-
-
-def test_importing_it_is_quick() -> None:
-    """Less than 60 ms where nothing else runs (P-1)."""
-    times = []
-    for _ in range(5):
-        command = [
-            sys.executable,
-            "-I",
-            "-X",
-            "importtime",
-            "-c",
-            f"import sys; sys.path.insert(0, {str(SRC)!r})\nimport breakloop",
-        ]
-        told = subprocess.run(command, capture_output=True, text=True, check=True).stderr
-        found = re.search(r"\|\s+(\d+) \| breakloop$", told, re.MULTILINE)
-        assert found is not None
-        times.append(int(found[1]) / 1_000_000)
-    assert min(times) < IMPORT_S * ROOM, times
 
 
 def test_a_name_that_is_none_is_an_attribute_error() -> None:

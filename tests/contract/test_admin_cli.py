@@ -17,6 +17,7 @@ from tests import admin_world
 from tests.admin_client import LOOKS, OWN, app_of
 from tests.admin_records import NOW
 from tests.admin_world import World
+from tests.deadlines import DEADLINE_S
 
 
 class Served:
@@ -42,13 +43,13 @@ class Served:
 
     def start(self) -> None:
         self._thread.start()
-        assert self._ready.wait(10)
+        assert self._ready.wait(DEADLINE_S)
 
     def stop(self) -> None:
         assert self._loop is not None
         assert self._done is not None
         self._loop.call_soon_threadsafe(self._done.set)
-        self._thread.join(10)
+        self._thread.join(DEADLINE_S)
 
 
 @contextmanager

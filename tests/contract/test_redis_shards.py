@@ -22,6 +22,7 @@ from breakloop.store.memory import MemoryStore
 from breakloop.store.redis.scripts import redis_key
 from breakloop.store.redis.topology import command, slot_of
 from tests.builders import SECRET, Json, bucket, bundle, call, chat, compiled, policy, tail, user
+from tests.deadlines import DEADLINE_S
 from tests.redis_groups import Cluster
 
 pytestmark = pytest.mark.e2e
@@ -68,7 +69,7 @@ class Instance:
     async def decide(self, asked: Call) -> Verdict:
         future: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
         self.remote.decide(asked, future.set_result)
-        return await asyncio.wait_for(future, 10)
+        return await asyncio.wait_for(future, DEADLINE_S)
 
 
 @asynccontextmanager
@@ -250,7 +251,7 @@ def test_answers_reach_both_places(redis_cluster: Cluster) -> None:
                 before = one.sent["EVALSHA"]
                 one.engine.settle(asked, Answer(500, complete=True))
                 assert one.sent["EVALSHA"] - before == 3  # the count; what was charged, in two places
-                await asyncio.wait_for(forgiven(one, number + 1), 10)
+                await asyncio.wait_for(forgiven(one, number + 1), DEADLINE_S)
 
     run(test)
 

@@ -25,6 +25,7 @@ from breakloop.store.ops import (
 from breakloop.store.redis.scripts import load_scripts, redis_key
 from breakloop.store.redis.store import RedisStore
 from breakloop.store.redis.topology import slot_of
+from tests.deadlines import DEADLINE_S
 from tests.redis_groups import Cluster
 from tests.redis_servers import Options, Server, free_port, running, until
 from tests.redis_store import Connection, connected
@@ -305,7 +306,7 @@ def test_a_busy_server_is_an_error() -> None:
             assert "BUSY" in str(done)
         finally:
             client.script_kill()
-            busy.join(10)
+            busy.join(DEADLINE_S)
         assert isinstance(asked.commit(every_kind()), CommitResult)
 
 
@@ -329,7 +330,7 @@ def test_a_server_that_loads_is_an_error() -> None:
         loads.start()
         until(lambda: _says(client, "LOADING"), "a server that loads")
         done = asked.commit(every_kind())
-        loads.join(20)
+        loads.join(DEADLINE_S)
         assert isinstance(done, StateError)
         assert "LOADING" in str(done)
         assert isinstance(asked.commit(every_kind()), CommitResult)
@@ -358,7 +359,7 @@ def test_many_never_overspend(any_server: Server) -> None:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(60)
+            thread.join(DEADLINE_S)
         assert (len(passed), sum(passed)) == (640, 333)
         asked = Asked(with_many[0])
         done = asked.commit(

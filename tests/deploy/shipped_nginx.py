@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from tests.e2e.served import DEADLINE_S
+from tests.deadlines import DEADLINE_S
 from tests.programs import program
 from tests.redis_servers import free_port
 
@@ -59,7 +59,7 @@ def shipped_nginx(folder: Path, ports: Sequence[int]) -> Iterator[int]:
 def _wait_for(port: int, nginx: subprocess.Popen[bytes]) -> None:
     end = time.monotonic() + DEADLINE_S
     while time.monotonic() < end and nginx.poll() is None:
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=1)
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE_S)
         with suppress(OSError):
             connection.connect()
             connection.close()

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from breakloop.testing import StandInLLM, ThreadedLLM, say
+from tests.deadlines import DEADLINE_S
 from tests.deploy.shipped_nginx import configure, shipped_nginx
 from tests.e2e.served import Served, serving
 
@@ -56,7 +57,7 @@ class Closing:
             except OSError:
                 return
             with connection:
-                connection.settimeout(5)
+                connection.settimeout(DEADLINE_S)
                 self.heads.append(connection.recv(65536))
 
 
@@ -71,7 +72,7 @@ def closing() -> Iterator[Closing]:
 
 @contextmanager
 def asking(port: int, method: str, path: str, body: bytes = b"", **more: str) -> Iterator[http.client.HTTPResponse]:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE_S)
     try:
         connection.request(
             method, path, body or None, HEADERS | {name.replace("_", "-"): value for name, value in more.items()}

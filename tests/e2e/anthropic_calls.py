@@ -11,6 +11,7 @@ from anthropic import Anthropic, AsyncAnthropic
 from anthropic.types import Message, RawMessageStreamEvent
 
 from breakloop.testing import ThreadedLLM
+from tests.deadlines import DEADLINE_S
 from tests.e2e.served import Caller, Served, refusing, serving
 
 MODEL = "claude-sonnet-5"
@@ -33,7 +34,7 @@ def gateway(llm: ThreadedLLM, folder: Path) -> Iterator[Served]:
 def client_of(served: Served, caller: Caller) -> Iterator[Anthropic]:
     """As anybody would make it, but for a hook that counts what it sends."""
     http = anthropic.DefaultHttpxClient(event_hooks={"request": [caller.note]})
-    with Anthropic(api_key=caller.key, base_url=served.url, timeout=5, http_client=http) as made:
+    with Anthropic(api_key=caller.key, base_url=served.url, timeout=DEADLINE_S, http_client=http) as made:
         assert made.max_retries == 2
         yield made
 
@@ -41,7 +42,7 @@ def client_of(served: Served, caller: Caller) -> Iterator[Anthropic]:
 @asynccontextmanager
 async def async_client(served: Served, caller: Caller) -> AsyncIterator[AsyncAnthropic]:
     http = anthropic.DefaultAsyncHttpxClient(event_hooks={"request": [caller.note_async]})
-    async with AsyncAnthropic(api_key=caller.key, base_url=served.url, timeout=5, http_client=http) as made:
+    async with AsyncAnthropic(api_key=caller.key, base_url=served.url, timeout=DEADLINE_S, http_client=http) as made:
         yield made
 
 

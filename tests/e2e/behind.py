@@ -21,9 +21,10 @@ from typing import Any
 
 import pytest
 
+from tests.deadlines import DEADLINE_S
+
 ROOT = Path(__file__).resolve().parents[2]
 READY = "breakloop ready on http://127.0.0.1:"
-DEADLINE_S = 15.0
 
 
 @dataclass(frozen=True, slots=True)

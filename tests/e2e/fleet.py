@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
+from tests.deadlines import DEADLINE_S
 from tests.e2e.served import Served, eventually
 
 
@@ -37,7 +38,7 @@ class Fleet(Served):
 
     def answers(self, count: int) -> list[dict[str, Any]]:
         """What `/readyz` says on so many connections that are open at the same time, so that every worker has some."""
-        connections = [http.client.HTTPConnection("127.0.0.1", self.port, timeout=5) for _ in range(count)]
+        connections = [http.client.HTTPConnection("127.0.0.1", self.port, timeout=DEADLINE_S) for _ in range(count)]
         try:
             for connection in connections:
                 connection.request("GET", "/readyz")
@@ -105,7 +106,7 @@ class Traffic:
             thread.join()
 
     def _ask(self, counts: Counter[str]) -> None:
-        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=5)
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=DEADLINE_S)
         while not self._stop.wait(0.005):  # so that a small machine has time for the rest
             try:
                 connection.request("GET", "/readyz")

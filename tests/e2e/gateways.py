@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from tests.e2e.behind import DEADLINE_S, ROOT, Stack, breakloop_and_application, free_port, gateway_process
+from tests.deadlines import DEADLINE_S
+from tests.e2e.behind import ROOT, Stack, breakloop_and_application, free_port, gateway_process
 from tests.programs import found, missing, program
 
 EXAMPLES = ROOT / "examples"

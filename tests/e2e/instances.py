@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.deadlines import DEADLINE_S
 from tests.deploy.shipped_nginx import shipped_nginx
 from tests.e2e.served import Served, serving
 
@@ -22,7 +23,7 @@ class Instances:
 
     def ask(self, path: str, body: bytes | str = b"", **headers: str) -> tuple[int, dict[str, str], str]:
         """One request through nginx, on a connection of its own: each goes to the next instance."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=DEADLINE_S)
         try:
             connection.request("POST", path, body, {name.replace("_", "-"): value for name, value in headers.items()})
             answer = connection.getresponse()

@@ -11,6 +11,7 @@ from openai import AsyncOpenAI, OpenAI
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from breakloop.testing import ThreadedLLM
+from tests.deadlines import DEADLINE_S
 from tests.e2e.served import Caller, Served, refusing, serving
 
 MODEL = "gpt-5"
@@ -32,7 +33,7 @@ def gateway(llm: ThreadedLLM, folder: Path) -> Iterator[Served]:
 def client_of(served: Served, caller: Caller) -> Iterator[OpenAI]:
     """As anybody would make it, but for a hook that counts what it sends."""
     http = openai.DefaultHttpxClient(event_hooks={"request": [caller.note]})
-    with OpenAI(api_key=caller.key, base_url=f"{served.url}/v1", timeout=5, http_client=http) as made:
+    with OpenAI(api_key=caller.key, base_url=f"{served.url}/v1", timeout=DEADLINE_S, http_client=http) as made:
         assert made.max_retries == 2
         yield made
 
@@ -40,7 +41,9 @@ def client_of(served: Served, caller: Caller) -> Iterator[OpenAI]:
 @asynccontextmanager
 async def async_client(served: Served, caller: Caller) -> AsyncIterator[AsyncOpenAI]:
     http = openai.DefaultAsyncHttpxClient(event_hooks={"request": [caller.note_async]})
-    async with AsyncOpenAI(api_key=caller.key, base_url=f"{served.url}/v1", timeout=5, http_client=http) as made:
+    async with AsyncOpenAI(
+        api_key=caller.key, base_url=f"{served.url}/v1", timeout=DEADLINE_S, http_client=http
+    ) as made:
         yield made
 
 

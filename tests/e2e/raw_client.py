@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
+from tests.deadlines import DEADLINE_S
+
 Fields = list[tuple[str, str]]
 RECEIVE = 64 * 1024
 
@@ -61,7 +63,7 @@ class RawClient:
     """One connection. `with` closes it."""
 
     def __init__(
-        self, port: int, *, tls: ssl.SSLContext | None = None, timeout_s: float = 10.0, small: bool = False
+        self, port: int, *, tls: ssl.SSLContext | None = None, timeout_s: float = DEADLINE_S, small: bool = False
     ) -> None:
         plain = socket.socket()
         if small:  # so that not much fits between the two ends

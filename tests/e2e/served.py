@@ -20,9 +20,9 @@ from typing import Any, Protocol
 import pytest
 
 from breakloop.testing import Answer, SeenRequest, ThreadedGate, ThreadedLLM
+from tests.deadlines import DEADLINE_S
 
 SRC = Path(__file__).resolve().parent.parent.parent / "src"
-DEADLINE_S = 15.0
 KEY = "sk-canary-"  # how the keys of all callers begin
 
 
@@ -62,7 +62,7 @@ class Served:
     def ask(
         self, path: str, method: str = "GET", body: str | bytes = "", **headers: str
     ) -> tuple[int, dict[str, str], str]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=DEADLINE_S)
         try:
             connection.request(method, path, body, {name.replace("_", "-"): value for name, value in headers.items()})
             answer = connection.getresponse()

@@ -117,7 +117,12 @@ class Watch:
 
 def gateway(upstream_port: int, folder: Path) -> int:
     """Run the real server until it is told to stop, then tell how late its loop was."""
-    values = {"port": 0, "upstream": [f"openai=http://127.0.0.1:{upstream_port}"], "data_dir": str(folder / "data")}
+    values = {
+        "port": 0,
+        "admin_port": 0,
+        "upstream": [f"openai=http://127.0.0.1:{upstream_port}"],
+        "data_dir": str(folder / "data"),
+    }
     watch = Watch()
     code = serve(Settings.model_validate(values), watch.ready, Logging(sys.stderr, "info", "json"))
     tell(code=code, lag=[spread(series) for series in watch.series], **used())

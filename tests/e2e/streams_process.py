@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tests.deadlines import DEADLINE_S
 from tests.e2e.served import SRC
 
 MODULE = "tests.e2e.streams_load"
@@ -44,7 +45,7 @@ class Part:
     def stop(self) -> dict[str, Any]:
         self.process.send_signal(signal.SIGTERM)
         found = self.line()
-        assert self.process.wait(30) == 0
+        assert self.process.wait(DEADLINE_S) == 0
         return found
 
     @property

@@ -11,6 +11,7 @@ from secrets import token_hex
 import pytest
 
 from breakloop.testing import chat_request, say
+from tests.deadlines import DEADLINE_S
 from tests.e2e.proxied import CHAT, Proxied, proxied
 
 pytestmark = pytest.mark.e2e
@@ -34,7 +35,7 @@ def words(count: int) -> str:
 
 def calls(running: Proxied, count: int) -> None:
     """An agent that comes to its next question again and again, with all that was said before it."""
-    connection = http.client.HTTPConnection("127.0.0.1", running.served.port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", running.served.port, timeout=DEADLINE_S)
     said = [{"role": ("user", "assistant")[at % 2], "content": words(80)} for at in range(40)]
     for _ in range(count):
         running.llm.next(say(words(12)))

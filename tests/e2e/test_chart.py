@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import breakloop
+from tests.deadlines import DEADLINE_S
 from tests.programs import node
 
 pytestmark = pytest.mark.e2e
@@ -30,5 +31,5 @@ def test_no_two_marks_read_alike(marks: list[float], step: float, said: list[str
     text = CHART.read_text("utf-8")
     functions = text[text.index("  const compact = ") : text.index("  // Times as everywhere")]
     script = f"{functions}\nconsole.log(JSON.stringify(prices(null, {marks}, 2, 0, {step})));"
-    done = subprocess.run([node(), "-e", script], capture_output=True, check=True, timeout=30)
+    done = subprocess.run([node(), "-e", script], capture_output=True, check=True, timeout=DEADLINE_S)
     assert json.loads(done.stdout) == said

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from breakloop.testing import StandInLLM
+from tests.deadlines import DEADLINE_S
 from tests.e2e import claude
 from tests.e2e.served import SRC, serving
 
@@ -27,7 +28,7 @@ def run(folder: Path, model: Callable[[int], Any], **more: str) -> tuple[dict[st
     with StandInLLM.in_thread(respond=claude.agent(model)) as llm:
         env = {**claude.environment(folder, llm.url), **more}
         command = [str(claude.installed()), str(PROGRAM), llm.url]
-        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=90, check=False)
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout), claude.told(list(llm.requests))
 
@@ -64,7 +65,7 @@ def test_the_example(tmp_path: Path) -> None:
     """examples/claude-agent-sdk: what its page shows."""
     env = claude.environment(tmp_path, "http://127.0.0.1:9")
     command = [str(claude.installed()), str(EXAMPLE)]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=90, check=False)
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert lines[0] == "call 1: cat: missing.txt: No such file or directory"

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 import pytest
 
 from breakloop.testing import StandInLLM, ThreadedLLM
+from tests.deadlines import DEADLINE_S
 from tests.e2e import claude
 from tests.e2e.served import SRC, serving
 
@@ -59,7 +59,14 @@ def run(folder: Path, model: Callable[[int], Any], *flags: str, **more: str) -> 
         env = claude.environment(folder / "home", llm.url)
         env |= {"PATH": f"{folder / 'bin'}{os.pathsep}{env['PATH']}", **more}
         done = subprocess.run(
-            command, cwd=at, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=90, check=False
+            command,
+            cwd=at,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+            check=False,
         )
         assert done.returncode == 0, done.stderr
         return Session(done.stdout, llm)
@@ -122,8 +129,8 @@ def test_a_gateway_that_is_down_stops_nobody(tmp_path: Path, free_port: Callable
 
 
 @pytest.mark.parametrize("kind", ["PreToolUse", "PostToolUse"])
-def test_a_hook_is_quick(kind: str, tmp_path: Path) -> None:
-    """Everybody waits for it. 150 ms on a machine of one's own; here others work, too, so the quickest of ten (P-3)."""
+def test_a_hook_imports_little(kind: str, tmp_path: Path) -> None:
+    """Everybody waits for it, and imports are most of its time (P-3). `make bench` measures it."""
     sent = json.dumps({
         "session_id": "s",
         "hook_event_name": kind,
@@ -132,14 +139,14 @@ def test_a_hook_is_quick(kind: str, tmp_path: Path) -> None:
         "tool_response": "a.txt",
     }).encode()  # fmt: skip
     env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PYTHONPATH": str(SRC)}
-    took = []
-    for _ in range(10):
-        began = time.perf_counter()
-        command = [sys.executable, "-m", "breakloop", "hook", "claude-code"]
-        done = subprocess.run(command, input=sent, env=env, capture_output=True, check=True)
-        took.append(time.perf_counter() - began)
-        assert done.stderr == b""
-    assert min(took) < 0.3
+    command = [sys.executable, "-X", "importtime", "-m", "breakloop", "hook", "claude-code"]
+    done = subprocess.run(command, input=sent, env=env, capture_output=True, check=True)
+    lines = done.stderr.decode().splitlines()
+    assert [line for line in lines if not line.startswith("import time:")] == []
+    modules = [line.rpartition("|")[2].strip() for line in lines]
+    slow = {"asyncio", "httpx", "jinja2", "pydantic", "redis", "rich", "ruamel", "ssl", "starlette", "uvloop"}
+    assert slow & {name.partition(".")[0] for name in modules} == set()
+    assert 50 < len(modules) < 250  # 191; an interpreter without a program loads some 30
 
 
 def test_the_example(tmp_path: Path) -> None:
@@ -150,7 +157,7 @@ def test_the_example(tmp_path: Path) -> None:
     command.chmod(0o755)
     path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
     env = {"PATH": path, "HOME": str(tmp_path), "PYTHONPATH": str(SRC)}
-    done = subprocess.run(["sh", str(script)], env=env, capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(["sh", str(script)], env=env, capture_output=True, text=True, check=True, timeout=DEADLINE_S)
     lines = done.stdout.splitlines()
     assert lines[0] == "call 1: (nothing)"
     assert "You repeat yourself" in lines[2]

@@ -15,6 +15,7 @@ from typing import Final
 
 import pytest
 
+from tests.deadlines import DEADLINE_S
 from tests.e2e.served import KEY, Served
 
 pytestmark = pytest.mark.e2e
@@ -55,7 +56,7 @@ class Client:
     """A connection that ends with the process at its other end."""
 
     def __init__(self, port: int) -> None:
-        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE_S)
 
     def decide(self, path: str, **headers: str) -> Answer:
         fields = {name.replace("_", "-"): value for name, value in headers.items()}

@@ -17,7 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.served import DEADLINE_S, SRC
+from tests.deadlines import DEADLINE_S
+from tests.e2e.served import SRC
 
 pytestmark = pytest.mark.e2e
 

@@ -15,6 +15,7 @@ import pytest
 
 from breakloop.cli.init import texts
 from breakloop.testing import StandInLLM
+from tests.deadlines import DEADLINE_S
 from tests.e2e.behind import ROOT
 from tests.e2e.served import Served
 from tests.programs import missing, program
@@ -64,7 +65,7 @@ def environment(tmp_path: Path) -> Iterator[dict[str, str]]:
 
 
 def run(command: list[str], folder: Path, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False, timeout=100)
+    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False, timeout=DEADLINE_S)
 
 
 def test_python(environment: dict[str, str], tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from mcp.client.stdio import stdio_client
 from mcp.shared.exceptions import MCPError
 from mcp_types import CallToolResult, ElicitResult, TextContent
 
+from tests.deadlines import DEADLINE_S
 from tests.e2e.served import SRC, eventually, serving
 from tests.e2e.test_sdk_examples import script
 
@@ -186,7 +187,7 @@ def test_the_exit_code_and_standard_error_are_the_servers(tmp_path: Path) -> Non
         for line in lines:
             running.stdin.write(json.dumps({"jsonrpc": "2.0", **line}).encode() + b"\n")
         running.stdin.flush()
-        assert running.wait(30) == 7
+        assert running.wait(DEADLINE_S) == 7
         assert running.stderr.read() == b"going down\n"
         assert json.loads(running.stdout.read())["id"] == 0
         with suppress(BrokenPipeError):

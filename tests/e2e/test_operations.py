@@ -13,6 +13,7 @@ from playwright.sync_api import Browser, expect
 from breakloop.testing import ThreadedLLM
 from tests.browser import Visit, chromium, visit
 from tests.builders import chat_body, user
+from tests.deadlines import DEADLINE_S
 from tests.e2e.served import KEY, Served, eventually, serving
 from tests.redis_servers import free_port
 from tests.unit.engine.test_procedure import stuck
@@ -58,7 +59,7 @@ class Night:
         data = None if sent is None else json.dumps(sent).encode()
         headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
         asked = urllib.request.Request(f"{self.admin}/api/v1/{path}", data, headers)
-        with urllib.request.urlopen(asked, timeout=10) as answer:
+        with urllib.request.urlopen(asked, timeout=DEADLINE_S) as answer:
             return json.load(answer)
 
 
@@ -150,7 +151,7 @@ def test_a_kill_and_a_switch_by_the_api(night: Night) -> None:
 
 def test_metrics_need_no_token_here(night: Night) -> None:
     """Metrics need no token here: on loopback (X-1, G-5)."""
-    with urllib.request.urlopen(f"{night.admin}/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(f"{night.admin}/metrics", timeout=DEADLINE_S) as answer:
         text = answer.read().decode()
     assert 'breakloop_decisions_total{reason="loop_detected",verdict="denied"}' in text
     for name in ("bundle_loaded_timestamp_seconds ", "state_saved_timestamp_seconds ", "upstream_connections_open{"):

@@ -211,7 +211,7 @@ def test_chunks_with_two_readings_never_complete_an_upload(gate: Gate, name: str
         assert found.status == 400
         assert client.ends() in {"closed", "reset"}
     if gate.upstream.received:
-        eventually(lambda: gate.upstream.unfinished == ["/evil"], "the upload is given up", 2.0)
+        eventually(lambda: gate.upstream.unfinished == ["/evil"], "the upload is given up")
     still_serves(gate)
 
 
@@ -297,5 +297,5 @@ def test_an_unended_request_is_given_up(tmp_path: Path) -> None:
                 client.send(sent)
                 clients.append(client)
             assert [client.answer().status for client in clients] == [408] * 5
-            eventually(lambda: upstream.unfinished == ["/evil"] * 2, "both uploads are given up", 2.0)
+            eventually(lambda: upstream.unfinished == ["/evil"] * 2, "both uploads are given up")
         assert upstream.heard == []

@@ -16,6 +16,7 @@ import uvloop
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from tests.deadlines import DEADLINE_S
 from tests.e2e.h11_upstream import H11Upstream, Heard
 from tests.e2e.proxied import JSON, OCTETS
 from tests.e2e.raw_client import chunked, request
@@ -79,7 +80,7 @@ class Stage:
             sent.append(piece)
             writer.write(piece)
             await turns_until(lambda: len(arrived) >= len(sent) or reader.at_eof())
-        answered = await asyncio.wait_for(reader.read(), 10)
+        answered = await asyncio.wait_for(reader.read(), DEADLINE_S)
         writer.close()
         if not self._gateway.bad_requests:
             assert arrived == sent, "the pieces did not arrive as they were sent"

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from breakloop.testing import body, stall
+from tests.deadlines import DEADLINE_S
 from tests.e2e.noise import BETWEEN_MIB, BLOCK, BOUND_MIB, pieces, sha, some, standstill, upload
 from tests.e2e.proxied import JSON, MIB, OCTETS, Proxied, one_test, proxied
 from tests.e2e.raw_client import CutShortError, RawClient
@@ -82,7 +83,7 @@ def test_a_client_that_does_not_read_and_leaves_frees_the_upstream(
         client.head()
         standstill(lambda: proxy.llm.requests[-1].bytes_sent)
         way(client)
-        assert proxy.llm.wait_for_disconnect(timeout_s=1.0).outcome == "aborted"
+        assert proxy.llm.wait_for_disconnect(timeout_s=DEADLINE_S).outcome == "aborted"
 
 
 UPLOADS = {
@@ -119,7 +120,7 @@ def test_an_upstream_that_does_not_read_stops_the_client_and_is_to_blame(tmp_pat
         sent = push(client, UPLOADS[name])
         assert sent < (10 + BETWEEN_MIB) * MIB
         assert proxy.memory_mib("VmHWM") - before < BOUND_MIB
-        client.socket.settimeout(10)
+        client.socket.settimeout(DEADLINE_S)
         found = client.answer()
         assert (found.status, found.json()["detail"]["error"]) == (504, "upstream_timeout")
 
@@ -141,8 +142,8 @@ def test_a_client_that_leaves_a_stuck_upload_frees_the_upstream(tmp_path: Path) 
                 client.send(some(60 * MIB))
             assert not gone.is_set()
             client.reset()
-            assert gone.wait(2.0), "the upstream's connection is still there"
-        watcher.join(5)
+            assert gone.wait(DEADLINE_S), "the upstream's connection is still there"
+        watcher.join(DEADLINE_S)
 
 
 def unread(listener: socket.socket, gone: threading.Event) -> None:

@@ -30,7 +30,7 @@ def memory(redis: Server, maximum: int) -> Callable[[], object]:
 
 @pytest.mark.parametrize("fault", ["killed", "paused", "restarted_empty", "out_of_memory"])
 def test_a_fault_under_load(tmp_path: Path, llm: ThreadedLLM, own_redis: Server, fault: str) -> None:
-    """No error, no long wait, local enforcement, back within 2 s, one event each (S-3, S-4)."""
+    """No error, local enforcement, used again when it is back, one event each (S-3, S-4)."""
     redis = own_redis
     faults: dict[str, tuple[Callable[[], object], Callable[[], object], bool]] = {
         "killed": (redis.kill, redis.start, False),
@@ -74,7 +74,7 @@ def test_failing_over(tmp_path: Path, llm: ThreadedLLM, redis_sentinel: Watched)
             client.wait(1, 1000)
         here.begin(master.kill)
         here.during(0)
-        here.end(lambda: until(lambda: is_master(replica), "a new master", 30.0))
+        here.end(lambda: until(lambda: is_master(replica), "a new master"))
         here.after(kept=True)
         saw = here.finish()
     told_once(here.served, saw)
@@ -101,12 +101,12 @@ def test_too_slow(tmp_path: Path, llm: ThreadedLLM, own_redis: Server, delay_ms:
 def test_slow_but_in_time(tmp_path: Path, llm: ThreadedLLM, own_redis: Server) -> None:
     """A Redis far away is used, though the first decision of a session needs two answers, and gives up (S-2, S-3)."""
     with relay(own_redis.port) as slow:
-        state = f"redis://127.0.0.1:{slow.port}/0?time_budget_ms=200"
-        with incident(tmp_path, state, llm, budget_ms=200) as here:
+        state = f"redis://127.0.0.1:{slow.port}/0?time_budget_ms=1000"
+        with incident(tmp_path, state, llm) as here:
             here.before()
             here.began = time.monotonic()
-            slow.delay(120)
-            for number in range(5):
+            slow.delay(600)
+            for number in range(3):
                 headers = {"Authorization": f"Bearer {KEY}new-{number}", "Content_Type": "application/json"}
                 body = chat_body(user(f"session {number}"))
                 assert here.served.ask("/v1/chat/completions", "POST", body, **headers)[0] == 200

@@ -15,6 +15,7 @@ from breakloop.errors import StateError
 from breakloop.store.redis.connection import RedisError
 from breakloop.store.redis.topology import Nodes, PubSub, command, make_nodes, slot_of
 from breakloop.store.redis.url import parse_redis_url
+from tests.deadlines import DEADLINE_S
 from tests.fake_redis import Heard
 from tests.redis_groups import Cluster, Watched, cluster
 from tests.redis_servers import Server, make_tls, running
@@ -22,7 +23,6 @@ from tests.redis_servers import Server, make_tls, running
 pytestmark = pytest.mark.e2e
 
 Runner = Callable[[Any], None]
-DEADLINE_S = 30.0
 
 
 @pytest.fixture(params=["asyncio", "uvloop"])

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.bundle_server import BundleServer, bundle_server
+from tests.deadlines import DEADLINE_S
 from tests.e2e.certificates import Authority
 from tests.e2e.served import SRC, Served, eventually
 from tests.redis_servers import Server
@@ -62,7 +63,7 @@ def command(folder: Path, *arguments: str) -> tuple[int, str]:
         env=clean,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=DEADLINE_S,
         check=False,
     )
     return made.returncode, made.stdout + made.stderr

@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from breakloop.testing import ThreadedLLM
+from tests.deadlines import DEADLINE_S
 from tests.e2e.served import SRC, eventually, serving
 
 pytestmark = pytest.mark.e2e
@@ -29,7 +30,7 @@ def script(path: str, **environment: str) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=DEADLINE_S,
     )
 
 
@@ -87,7 +88,7 @@ def test_asgi_middleware_under_a_real_server(free_port: Callable[[], int]) -> No
         stdout=subprocess.DEVNULL,
     ) as running:
         try:
-            with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=10) as client:
+            with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=DEADLINE_S) as client:
                 eventually(lambda: _answers(client), "uvicorn")
                 said = [_called(client, "hi") for _ in range(6)]
                 assert ["called with" in one for one in said] == [True] * 5 + [False]

@@ -23,6 +23,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import CallToolResult, TextContent, ToolListChangedNotification
 
 from breakloop.testing import Answer, SeenRequest, StandInLLM, ThreadedLLM, cut, fail, say, stall, tool_failed
+from tests.deadlines import DEADLINE_S
 from tests.e2e.served import Caller, Served, eventually, refusing, serving
 
 pytestmark = pytest.mark.e2e
@@ -118,7 +119,7 @@ async def connected(url: str, caller: Caller, mode: str, **options: Any) -> Asyn
     hooks = {"request": [caller.note_async]}
     headers = {"Authorization": f"Bearer {caller.key}"}
     async with (
-        httpx2.AsyncClient(headers=headers, event_hooks=hooks, timeout=5) as http,
+        httpx2.AsyncClient(headers=headers, event_hooks=hooks, timeout=DEADLINE_S) as http,
         Client(streamable_http_client(url, http_client=http), mode=mode, **options) as client,
     ):
         yield client
@@ -217,7 +218,7 @@ def test_sessions_of_a_real_server(served: Served, caller: Caller, real: dict[st
             opened = lambda: "GET" in dict(real[upstream].requests[before:])  # noqa: E731 - short, and used once
             await asyncio.to_thread(eventually, opened, "the client's stream", 2)
             assert text_of(await client.call_tool("announce")) == "announced"
-            await asyncio.wait_for(told.wait(), 2)
+            await asyncio.wait_for(told.wait(), DEADLINE_S)
 
     asyncio.run(run())
     first, *others = real[upstream].requests[before:]
@@ -258,7 +259,7 @@ def test_each_event_comes_before_the_next_is_sent(served: Served, caller: Caller
             call = asyncio.create_task(client.call_tool("echo", {"x": 1}, progress_callback=hear))
             for text in ("one", "two"):
                 await asyncio.to_thread(gate.release)
-                assert await asyncio.wait_for(told.get(), 2) == text
+                assert await asyncio.wait_for(told.get(), DEADLINE_S) == text
             assert not call.done()
             gate.finish()
             return text_of(await call)

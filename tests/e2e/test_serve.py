@@ -12,14 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.served import DEADLINE_S, Served, eventually
+from tests.deadlines import DEADLINE_S
+from tests.e2e.served import Served, eventually
 
 pytestmark = pytest.mark.e2e
 
 CHAT = json.dumps({"model": "m", "messages": [{"role": "user", "content": "again"}]})
 
 
-def bundle(version: int, *, burst: int = 100, policy: str = "team") -> str:
+def bundle(version: int, *, burst: int = 100, per_second: float = 1, policy: str = "team") -> str:
     return f"""\
 bundle_version: {version}
 policies:
@@ -30,7 +31,7 @@ policies:
         - name: per-team
           limit_keys: ["header:x-team"]
           algorithm: token_bucket
-          algorithm_config: {{tokens_per_second: 1, burst: {burst}}}
+          algorithm_config: {{tokens_per_second: {per_second}, burst: {burst}}}
 """
 
 
@@ -175,7 +176,7 @@ def test_second_instance_fails(start: Start, tmp_path: Path) -> None:
 def test_signal_ends_it_cleanly(start: Start, number: int) -> None:
     """A signal lets it finish and exit 0, with a client connected and idle (S-6)."""
     served = start("--port", "0").wait_ready()
-    idle = http.client.HTTPConnection("127.0.0.1", served.port, timeout=5)
+    idle = http.client.HTTPConnection("127.0.0.1", served.port, timeout=DEADLINE_S)
     idle.connect()
     assert served.stop(number) == 0
     idle.close()
@@ -185,7 +186,7 @@ def test_signal_ends_it_cleanly(start: Start, number: int) -> None:
 def test_second_signal_does_not_wait(start: Start) -> None:
     """Whoever cannot wait for a request that never ends sends the signal again (S-6)."""
     served = start("--port", "0").wait_ready()
-    stuck = http.client.HTTPConnection("127.0.0.1", served.port, timeout=5)
+    stuck = http.client.HTTPConnection("127.0.0.1", served.port, timeout=DEADLINE_S)
     stuck.putrequest("POST", "/v1/decision")
     stuck.putheader("Content-Length", "10")
     stuck.endheaders(b"half")

@@ -13,6 +13,7 @@ from openai.types.responses import ResponseIncompleteEvent
 
 from breakloop.dialects.answers import SseParser
 from breakloop.testing import ThreadedLLM, say
+from tests.deadlines import DEADLINE_S
 from tests.e2e.proxied import Proxied, one_test, proxied, stream_request
 from tests.e2e.served import KEY, Caller, Served, eventually
 
@@ -66,13 +67,13 @@ def llm(running: Proxied) -> ThreadedLLM:
 
 @pytest.fixture
 def openai_client(served: Served, caller: Caller) -> Iterator[OpenAI]:
-    with OpenAI(api_key=caller.key, base_url=f"{served.url}/v1", timeout=5, max_retries=0) as made:
+    with OpenAI(api_key=caller.key, base_url=f"{served.url}/v1", timeout=DEADLINE_S, max_retries=0) as made:
         yield made
 
 
 @pytest.fixture
 def anthropic_client(served: Served, caller: Caller) -> Iterator[anthropic.Anthropic]:
-    with anthropic.Anthropic(api_key=caller.key, base_url=served.url, timeout=5, max_retries=0) as made:
+    with anthropic.Anthropic(api_key=caller.key, base_url=served.url, timeout=DEADLINE_S, max_retries=0) as made:
         yield made
 
 

@@ -16,6 +16,7 @@ from breakloop.model.call import CLIENT_LEFT, Usage
 from breakloop.pricing.tokens import answer_tokens
 from breakloop.testing import Answer, StandInLLM, ThreadedLLM, call_tool, fail, say
 from tests.builders import decide_with
+from tests.deadlines import DEADLINE_S
 from tests.e2e.openai_calls import MODEL
 from tests.e2e.stage import Gateway, gateway, turns_until
 
@@ -40,7 +41,7 @@ def play(folder: Path, act: Act, *answers: Answer) -> None:
             llm.next(*answers)
             async with gateway(folder, llm.port) as server:
                 base = f"http://127.0.0.1:{server.port}/v1"
-                async with AsyncOpenAI(api_key="sk-x", base_url=base, timeout=5, max_retries=0) as client:
+                async with AsyncOpenAI(api_key="sk-x", base_url=base, timeout=DEADLINE_S, max_retries=0) as client:
                     await act(server, client, llm)
 
     uvloop.run(run())
@@ -133,7 +134,7 @@ def test_a_cancelled_stream_settles_by_what_passed(tmp_path: Path, wanted: None)
         for _ in range(3):
             await anext(stream)
         await stream.close()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(DEADLINE_S):
             while not await turns_until(lambda: bool(server.settled)):
                 pass
         (settled,) = server.settled

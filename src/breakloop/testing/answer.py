@@ -16,6 +16,8 @@ from typing import Any, Final, Literal
 from breakloop.model.call import Usage
 from breakloop.testing.http import SeenRequest
 
+WAIT_S: Final = 60.0  # of a test for what must happen; long, because test machines are busy
+
 
 class News:
     """Wakes tasks that wait for a condition. Everything runs in the thread of one event loop."""
@@ -57,7 +59,7 @@ class Gate:
         self.sent += 1
         self._news.tell()
 
-    async def release(self, chunks: int = 1, *, timeout_s: float = 5.0) -> int:
+    async def release(self, chunks: int = 1, *, timeout_s: float = WAIT_S) -> int:
         """Release chunks; returns the number of chunks sent so far when they have been written."""
         wanted = self._released + chunks
         self._released = wanted

@@ -14,7 +14,7 @@ from email.utils import formatdate
 from typing import Any, Final, Self, TypeVar
 
 from breakloop.clock import Clock, SystemClock
-from breakloop.testing.answer import Answer, Gate, News, Respond, Script, When
+from breakloop.testing.answer import WAIT_S, Answer, Gate, News, Respond, Script, When
 from breakloop.testing.connection import StandInConnection, Step, raw_steps, steps
 from breakloop.testing.http import SeenRequest
 from breakloop.testing.mcp import McpServer, Tool, is_housekeeping
@@ -188,23 +188,23 @@ class StandInLLM(Script):
         """Return whether the connection of a request is still open."""
         return seen.connection in self._live
 
-    async def wait_until(self, condition: Callable[[], bool], *, timeout_s: float = 5.0) -> None:
+    async def wait_until(self, condition: Callable[[], bool], *, timeout_s: float = WAIT_S) -> None:
         """Wait until the condition holds. Raises TimeoutError if it does not in time."""
         await self._news.until(condition, timeout_s)
 
-    async def wait_for_requests(self, count: int = 1, *, timeout_s: float = 5.0) -> SeenRequest:
+    async def wait_for_requests(self, count: int = 1, *, timeout_s: float = WAIT_S) -> SeenRequest:
         """Wait until this number of requests has arrived completely; returns the newest."""
         done = lambda: sum(seen.complete for seen in self._requests) >= count  # noqa: E731 - short, and used once
         await self._news.until(done, timeout_s)
         return [seen for seen in self._requests if seen.complete][-1]
 
-    async def wait_for_disconnect(self, seen: SeenRequest | None = None, *, timeout_s: float = 5.0) -> SeenRequest:
+    async def wait_for_disconnect(self, seen: SeenRequest | None = None, *, timeout_s: float = WAIT_S) -> SeenRequest:
         """Wait until the connection of a request (by default the newest) is closed; returns the request."""
         found = self._requests[-1] if seen is None else seen
         await self._news.until(lambda: not self.is_connected(found), timeout_s)
         return found
 
-    async def wait_until_idle(self, *, timeout_s: float = 5.0) -> None:
+    async def wait_until_idle(self, *, timeout_s: float = WAIT_S) -> None:
         await self._news.until(lambda: not self._live, timeout_s)
 
     # -- called by connections
@@ -314,14 +314,14 @@ class ThreadedLLM:
         """Queue a response whose chunks are released one by one."""
         return ThreadedGate(self.llm.stepped(answer, when=when), self._thread)
 
-    def wait_until(self, condition: Callable[[], bool], *, timeout_s: float = 5.0) -> None:
+    def wait_until(self, condition: Callable[[], bool], *, timeout_s: float = WAIT_S) -> None:
         self._thread.run(self.llm.wait_until(condition, timeout_s=timeout_s))
 
-    def wait_for_requests(self, count: int = 1, *, timeout_s: float = 5.0) -> SeenRequest:
+    def wait_for_requests(self, count: int = 1, *, timeout_s: float = WAIT_S) -> SeenRequest:
         """Wait until this number of requests has arrived."""
         return self._thread.run(self.llm.wait_for_requests(count, timeout_s=timeout_s))
 
-    def wait_for_disconnect(self, seen: SeenRequest | None = None, *, timeout_s: float = 5.0) -> SeenRequest:
+    def wait_for_disconnect(self, seen: SeenRequest | None = None, *, timeout_s: float = WAIT_S) -> SeenRequest:
         """Wait until the connection of a request (by default the newest) is closed."""
         return self._thread.run(self.llm.wait_for_disconnect(seen, timeout_s=timeout_s))
 
@@ -341,7 +341,7 @@ class ThreadedGate:
     def sent(self) -> int:
         return self._gate.sent
 
-    def release(self, chunks: int = 1, *, timeout_s: float = 5.0) -> int:
+    def release(self, chunks: int = 1, *, timeout_s: float = WAIT_S) -> int:
         """Release chunks and wait until they are sent."""
         return self._thread.run(self._gate.release(chunks, timeout_s=timeout_s))
 

@@ -14,6 +14,7 @@ import pytest
 from breakloop.admin.app import AdminServer
 from tests.admin_client import OWN, app_of
 from tests.admin_world import World, full
+from tests.deadlines import DEADLINE_S
 from tests.e2e.certificates import Authority
 
 
@@ -23,7 +24,7 @@ async def _asked(port: int, path: str, *lines: str, method: str = "GET", body: b
     head = [f"{method} {path} HTTP/1.1", f"Host: 127.0.0.1:{port}", f"Authorization: Bearer {OWN}", *lines]
     head += ["Connection: close", f"Content-Length: {len(body)}"]
     writer.write("\r\n".join([*head, "", ""]).encode() + body)
-    answer = await asyncio.wait_for(reader.read(), 5)
+    answer = await asyncio.wait_for(reader.read(), DEADLINE_S)
     writer.close()
     found, _, rest = answer.partition(b"\r\n\r\n")
     return found, rest
@@ -77,10 +78,10 @@ def test_a_stream_of_events_does_not_hold_up_the_end(world: World) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         lines = ["GET /api/v1/events?follow=1 HTTP/1.1", "Host: localhost", f"Authorization: Bearer {OWN}", "", ""]
         writer.write("\r\n".join(lines).encode())
-        head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
+        head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), DEADLINE_S)
         assert b"content-type: text/event-stream" in head.lower()
-        assert b": breakloop events" in await asyncio.wait_for(reader.readuntil(b"\n\n"), 5)
-        await asyncio.wait_for(server.stop(), 10)
+        assert b": breakloop events" in await asyncio.wait_for(reader.readuntil(b"\n\n"), DEADLINE_S)
+        await asyncio.wait_for(server.stop(), DEADLINE_S)
         writer.close()
 
     asyncio.run(run())
@@ -120,7 +121,7 @@ def test_it_speaks_tls(world: World, tmp_path: Path) -> None:
         trusted = ssl.create_default_context(cafile=str(authority.file))
         reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=trusted, server_hostname="localhost")
         writer.write(b"GET /livez HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-        answer = await asyncio.wait_for(reader.read(), 5)
+        answer = await asyncio.wait_for(reader.read(), DEADLINE_S)
         writer.close()
         await server.stop()
         return answer

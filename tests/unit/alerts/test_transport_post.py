@@ -15,6 +15,7 @@ import pytest
 from breakloop.alerts.channels.base import DeliveryResult
 from breakloop.alerts.transport import tls_context
 from tests.alert_world import CANARY, NOW, fixed, means, receiver
+from tests.deadlines import DEADLINE_S
 from tests.e2e.certificates import Authority
 
 
@@ -41,7 +42,7 @@ def raw(answer: bytes, *, close: bool = True) -> Iterator[str]:
         thread = Thread(target=serve, daemon=True)
         thread.start()
         yield f"http://127.0.0.1:{listener.getsockname()[1]}/x"
-        thread.join(5)
+        thread.join(DEADLINE_S)
         for peer in done:
             peer.close()
 

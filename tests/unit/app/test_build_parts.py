@@ -17,6 +17,7 @@ from breakloop.errors import SettingsError
 from breakloop.gateway.proxy import ProxyHandler
 from breakloop.gateway.server import Server
 from breakloop.gateway.upstream import UpstreamFaults
+from tests.deadlines import DEADLINE_S
 
 
 def settings(tmp_path: Path, **values: object) -> Settings:
@@ -64,7 +65,7 @@ def test_envoy_may_ask_over_grpc(tmp_path: Path, free_port: Callable[[], int]) -
     """On its port while the process runs; without one nothing is opened, and nothing is imported for it (D-3)."""
 
     def connect(port: int) -> None:
-        socket.create_connection(("127.0.0.1", port), timeout=5).close()
+        socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S).close()
 
     async def test(port: int) -> None:
         runtime = Runtime(settings(tmp_path, envoy_grpc_port=port))

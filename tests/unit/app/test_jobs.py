@@ -9,6 +9,7 @@ import threading
 import pytest
 
 from breakloop.app.jobs import aside, forever
+from tests.deadlines import DEADLINE_S
 
 
 def test_aside_runs_elsewhere_and_returns() -> None:
@@ -36,14 +37,14 @@ def test_result_for_nobody_is_dropped() -> None:
     release, done = threading.Event(), threading.Event()
 
     def slow() -> None:
-        release.wait(5)
+        release.wait(DEADLINE_S)
         done.set()
 
     async def give_up() -> None:
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(aside(slow), 0.01)
         release.set()
-        await aside(lambda: done.wait(5))
+        await aside(lambda: done.wait(DEADLINE_S))
 
     asyncio.run(give_up())
     assert done.is_set()

@@ -22,6 +22,7 @@ from breakloop.errors import SettingsError
 from breakloop.model.call import Answer, Usage
 from breakloop.model.records import EventFilter, IncidentFilter
 from tests.builders import chat
+from tests.deadlines import DEADLINE_S
 from tests.redis_servers import free_port
 
 TOKEN = "bl_a-token-for-tests"
@@ -57,7 +58,7 @@ async def lived(runtime: Runtime, do: Callable[[Any], Any]) -> Any:
 
 def get(url: str, token: str = TOKEN) -> Any:
     asked = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})
-    with urllib.request.urlopen(asked, timeout=10) as answer:
+    with urllib.request.urlopen(asked, timeout=DEADLINE_S) as answer:
         return json.load(answer)
 
 

@@ -27,6 +27,7 @@ from breakloop.gateway.server import Server
 from breakloop.observe.log import Logging
 from breakloop.policy.load import load_text
 from tests.builders import chat, user
+from tests.deadlines import DEADLINE_S
 
 BUNDLE = """\
 bundle_version: 4
@@ -48,7 +49,7 @@ policies:
 
 
 def settings(tmp_path: Path, **values: object) -> Settings:
-    return Settings.model_validate({"data_dir": str(tmp_path / "data"), "port": 0, **values})
+    return Settings.model_validate({"data_dir": str(tmp_path / "data"), "port": 0, "admin_port": 0, **values})
 
 
 @pytest.fixture(autouse=True)
@@ -281,7 +282,7 @@ def test_reload_by_signal(tmp_path: Path, log: io.StringIO) -> None:
     async def act(url: str) -> None:
         file.write_text(BUNDLE.replace("bundle_version: 4", "bundle_version: 2"))
         os.kill(os.getpid(), signal.SIGHUP)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(DEADLINE_S):
             while not versions or versions[-1] != 2:
                 versions.append((await get(url, "/readyz"))[1]["bundle_version"])
 

@@ -12,7 +12,7 @@ from breakloop.model.events import Event
 from breakloop.model.verdict import Verdict
 from breakloop.store.memory import MemoryStore
 from tests.builders import bundle, call, policy, world
-from tests.fake_redis import WAIT_S, bulk, fake_redis, polite
+from tests.fake_redis import DEADLINE_S, bulk, fake_redis, polite
 from tests.fake_remote import RemoteWorld
 
 
@@ -42,8 +42,8 @@ def test_going_and_coming_are_told_once_each() -> None:
             remote = joined(shared, told)
             assert (remote.budget_s, remote.health.up) == (0.08, True)
             redis.drop()
-            await asyncio.wait_for(until(lambda: not remote.health.up), WAIT_S)
-            await asyncio.wait_for(until(lambda: remote.health.up), WAIT_S)
+            await asyncio.wait_for(until(lambda: not remote.health.up), DEADLINE_S)
+            await asyncio.wait_for(until(lambda: remote.health.up), DEADLINE_S)
             assert [event.name for event in told] == ["store.degraded", "store.recovered"]
             assert (b"SET", b"bl:probe", b"", b"PX", b"1000") in redis.seen
             await shared.close()

@@ -13,6 +13,7 @@ from breakloop.clock import FakeClock
 from breakloop.config.settings import Settings
 from breakloop.store.redis.topology import SLOTS
 from breakloop.store.redis.url import parse_redis_url
+from tests.deadlines import DEADLINE_S
 from tests.fake_redis import Command, FakeRedis, Script, array, bulk, fake_redis, polite
 
 SOUND: Facts = {"redis_version": "7.2.4", "maxmemory_policy": "noeviction", "maxmemory": "0", "aof_enabled": "1"}
@@ -89,12 +90,12 @@ def served(script: Script) -> Iterator[FakeRedis]:
 
     thread = threading.Thread(target=asyncio.run, args=(main(),))
     thread.start()
-    assert ready.wait(10)
+    assert ready.wait(DEADLINE_S)
     try:
         yield fakes[0]
     finally:
         loops[0].call_soon_threadsafe(over.set)
-        thread.join(10)
+        thread.join(DEADLINE_S)
 
 
 def sound(command: Command) -> bytes:

@@ -13,6 +13,7 @@ from breakloop.model.call import Answer, Call, Usage
 from breakloop.store.memory import MemoryStore
 from breakloop.store.ops import StoredWindow, WindowWrite
 from tests.builders import Json, bucket, bundle, call, chat, exact, policy, tail, world
+from tests.deadlines import DEADLINE_S
 from tests.fake_remote import RemoteWorld, run
 from tests.unit.engine.test_procedure import stuck
 
@@ -152,7 +153,7 @@ def test_time_is_up() -> None:
         there.store.holds = True
         asked = there.ask(call())
         assert asked == []
-        await asyncio.wait_for(until(lambda: asked), 5)
+        await asyncio.wait_for(until(lambda: asked), DEADLINE_S)
         assert (asked[0].allowed, asked[0].degraded) == (True, True)
         assert there.changes == [(False, "no response within 10 ms")]
         there.store.deliver()  # late: nobody looks at it
@@ -178,14 +179,14 @@ def test_it_comes_back_by_itself() -> None:
         there.store.error = StateError("gone")
         assert there.decide(call()).degraded
         there.store.error = None
-        await asyncio.wait_for(until(lambda: there.health.up), 5)
+        await asyncio.wait_for(until(lambda: there.health.up), DEADLINE_S)
         assert there.store.asked["probe"] == 2
         assert [up for up, _ in there.changes] == [False, True]
         assert not there.decide(call()).degraded
         there.store.error = StateError("gone again")
         there.decide(call())
         there.store.error = None
-        await asyncio.wait_for(until(lambda: there.health.up), 5)
+        await asyncio.wait_for(until(lambda: there.health.up), DEADLINE_S)
         assert there.store.asked["probe"] == 6
         there.remote.close()
 
@@ -340,7 +341,7 @@ def test_two_answers_in_time_that_are_too_long_together() -> None:
         asked = there.ask(turn(0))
         there.store.deliver(1)  # the window; the commit does not come
         assert there.store.asked == {"read": 1, "commit": 1}
-        await asyncio.wait_for(until(lambda: asked), 5)
+        await asyncio.wait_for(until(lambda: asked), DEADLINE_S)
         assert (asked[0].allowed, asked[0].degraded) == (True, True)
         assert (there.health.up, there.changes) == (True, [])
         again = there.ask(turn(1))
@@ -364,13 +365,13 @@ def test_whoever_was_held_up_reads_first_what_has_come() -> None:
         while loop.time() < held_until:  # nothing else gets its turn
             pass
         loop.call_later(0, there.store.deliver)  # as what is read from a socket: after timers that are due
-        await asyncio.wait_for(until(lambda: asked), 5)
+        await asyncio.wait_for(until(lambda: asked), DEADLINE_S)
         assert (asked[0].degraded, there.changes) == (False, [])
         there.ask(call())
         held_until = loop.time() + 0.03
         while loop.time() < held_until:
             pass
-        await asyncio.wait_for(until(lambda: there.changes), 5)  # but if there is nothing, it is the store
+        await asyncio.wait_for(until(lambda: there.changes), DEADLINE_S)  # but if there is nothing, it is the store
         there.remote.close()
 
     run(test)

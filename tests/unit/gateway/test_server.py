@@ -14,6 +14,7 @@ from breakloop.clock import FakeClock
 from breakloop.gateway.exchange import DeferredReply
 from breakloop.gateway.http_request import Handler, Reply, Request, RequestLimits
 from breakloop.gateway.server import ListenError, Server
+from tests.deadlines import DEADLINE_S
 from tests.unit.gateway.fake_client import FakeLoop, get, post, read_replies
 
 LOCAL = "127.0.0.1"
@@ -32,7 +33,7 @@ def run(
         server = Server(handler, limits)
         port = await server.start(LOCAL)
         try:
-            await asyncio.wait_for(steps(server, port), 20)
+            await asyncio.wait_for(steps(server, port), DEADLINE_S)
         finally:
             await server.stop(0)
         assert not server.live

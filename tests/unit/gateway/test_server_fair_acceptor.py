@@ -16,6 +16,7 @@ import uvloop
 from breakloop.gateway import server as sharing
 from breakloop.gateway.http_request import Reply, Request
 from breakloop.gateway.server import ConnectionCounts, Server, bind
+from tests.deadlines import DEADLINE_S
 from tests.e2e.certificates import Authority
 
 
@@ -83,7 +84,7 @@ def run(shares: ConnectionCounts, steps: Callable[[list[Server], int], Awaitable
             for index, server in enumerate(servers):
                 server.share(listener.dup(), shares, index)
             try:
-                await asyncio.wait_for(steps(servers, listener.getsockname()[1]), 20)
+                await asyncio.wait_for(steps(servers, listener.getsockname()[1]), DEADLINE_S)
             finally:
                 for server in servers:
                     await server.stop(0)
@@ -179,7 +180,7 @@ def test_encrypted_connections(shares: ConnectionCounts, tmp_path: Path) -> None
                 with suppress(OSError):
                     await reader.read()
                 writer.close()
-                await asyncio.wait_for(until(lambda: snapshot(shares)[0] == 0), 10)
+                await asyncio.wait_for(until(lambda: snapshot(shares)[0] == 0), DEADLINE_S)
                 reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=theirs)
                 writer.write(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
                 assert (await reader.read()).endswith(b"\r\n\r\na")

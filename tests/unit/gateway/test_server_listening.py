@@ -8,12 +8,13 @@ import socket
 import pytest
 
 from breakloop.gateway.server import bind, check_free, url, why_not
+from tests.deadlines import DEADLINE_S
 
 
 def test_a_free_port_is_listened_on() -> None:
     """Connections wait in its queue, whoever accepts them (S-5)."""
     (listener,) = bind("127.0.0.1", 0)
-    with listener, socket.create_connection(listener.getsockname(), timeout=5):
+    with listener, socket.create_connection(listener.getsockname(), timeout=DEADLINE_S):
         assert not listener.getblocking()
         taken, _ = listener.accept()
         taken.close()

@@ -11,6 +11,7 @@ import pytest
 import uvloop
 
 from breakloop.gateway.upstream import peer_closed, reset
+from tests.deadlines import DEADLINE_S
 from tests.unit.gateway.fake_client import FakeTransport
 
 
@@ -33,7 +34,7 @@ async def pair() -> tuple[Server, socket.socket, asyncio.AbstractServer]:
     made = Server()
     listener = await loop.create_server(lambda: made, "127.0.0.1", 0)
     client = socket.create_connection(listener.sockets[0].getsockname())
-    client.settimeout(5)
+    client.settimeout(DEADLINE_S)
     await made.made.wait()
     return made, client, listener
 
@@ -65,7 +66,7 @@ def test_whoever_leaves_is_seen_without_reading(run: object) -> None:
         client.send(b"unread")
         assert not peer_closed(made.transport)
         client.close()
-        await asyncio.wait_for(_until_left(made.transport), 5)
+        await asyncio.wait_for(_until_left(made.transport), DEADLINE_S)
         made.transport.abort()
         listener.close()
         with contextlib.suppress(OSError):

@@ -14,9 +14,8 @@ from breakloop.history.database import DatabaseBackend, HistoryDatabase
 from breakloop.history.store import History
 from breakloop.model.events import Event
 from breakloop.model.records import EventFilter
+from tests.deadlines import DEADLINE_S
 from tests.histories import NOTHING, Past, told
-
-WAIT_S = 10.0
 
 
 class FakePlace(DatabaseBackend):
@@ -166,7 +165,7 @@ def test_many_threads(past: Past) -> None:
     begin = threading.Barrier(8)
 
     def work(number: int) -> None:
-        begin.wait(WAIT_S)
+        begin.wait(DEADLINE_S)
         try:
             for index in range(10):
                 if number % 2:
@@ -182,7 +181,7 @@ def test_many_threads(past: Past) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(WAIT_S)
+        thread.join(DEADLINE_S)
     assert errors == []
     assert len(history.events(EventFilter(most=1000))) == 40
     assert len(history.audit(most=1000)) == 40

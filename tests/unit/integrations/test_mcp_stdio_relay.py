@@ -11,6 +11,7 @@ import pytest
 
 from breakloop import Run
 from breakloop.integrations.mcp import LineReader, NotStartedError, Relay, StdioGuard
+from tests.deadlines import DEADLINE_S
 
 ECHO = "import sys\nfor line in sys.stdin.buffer:\n    sys.stdout.buffer.write(line); sys.stdout.buffer.flush()"
 
@@ -65,7 +66,7 @@ class Client:
         with suppress(OSError):
             os.close(self.out)
         assert relay.reader is not None
-        relay.reader.join(5)
+        relay.reader.join(DEADLINE_S)
         os.close(self.to_relay)
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from breakloop.model.events import Event
 from breakloop.observe.events import BATCH, EventBus, EventDispatcher
+from tests.deadlines import DEADLINE_S
 
 
 def event(number: int) -> Event:
@@ -193,13 +194,13 @@ def test_what_is_being_written_when_a_process_ends_is_waited_for() -> None:
         bus(event(1))
         fan.distribute()
         job = asyncio.create_task(listener.turn())
-        await asyncio.wait_for(begun.wait(), 5)
+        await asyncio.wait_for(begun.wait(), DEADLINE_S)
         bus(event(2))
         job.cancel()
         finishing = asyncio.create_task(fan.finish())
         await asyncio.sleep(0)
         go_on.set()
-        await asyncio.wait_for(finishing, 5)
+        await asyncio.wait_for(finishing, DEADLINE_S)
 
     asyncio.run(run())
     assert written == [1, 2]
@@ -224,7 +225,7 @@ def test_a_slow_listener_loses_its_own_events_only() -> None:
         bus(event(0))
         fan.distribute()
         task = asyncio.create_task(slow.turn())
-        await asyncio.wait_for(begun.wait(), 5)
+        await asyncio.wait_for(begun.wait(), DEADLINE_S)
         for number in range(1, 6):
             bus(event(number))
         fan.distribute()

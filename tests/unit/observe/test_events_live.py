@@ -8,13 +8,14 @@ from typing import Any
 
 from breakloop.model.events import Event
 from breakloop.observe.events import LiveEvents, Subscription
+from tests.deadlines import DEADLINE_S
 
 LOOP = Event("loop.detected", 5.0, {"kind": "exact"}, "default", "r-1")
 SHOWN = {"name": "loop.detected", "at": 5.0, "project": "default", "request_id": "r-1", "data": {"kind": "exact"}}
 
 
 async def read(reader: Subscription, count: int) -> list[Any]:
-    return [await asyncio.wait_for(anext(reader), 5) for _ in range(count)]
+    return [await asyncio.wait_for(anext(reader), DEADLINE_S) for _ in range(count)]
 
 
 def test_readers_get_what_happens_from_when_they_came() -> None:

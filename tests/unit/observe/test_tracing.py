@@ -18,6 +18,7 @@ from breakloop.model.call import NO_ANSWER, Answer, Call, Usage
 from breakloop.model.verdict import Verdict
 from breakloop.observe.tracing import Tracing, open_tracing
 from tests.builders import START, World, bundle, chat, exact, policy, user, world
+from tests.deadlines import DEADLINE_S
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 CANARY = "canary-4711"
@@ -245,7 +246,7 @@ def test_spans_reach_a_collector() -> None:
     finally:
         server.shutdown()
         server.server_close()
-        thread.join(5)
+        thread.join(DEADLINE_S)
     assert sorted(path for path, _ in got) == ["/v1/metrics", "/v1/traces"]
     sent = ExportTraceServiceRequest.FromString(dict(got)["/v1/traces"])
     assert [span.name for span in sent.resource_spans[0].scope_spans[0].spans] == ["chat gpt-x"]

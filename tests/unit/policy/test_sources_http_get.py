@@ -12,6 +12,7 @@ from breakloop.clock import SystemClock
 from breakloop.policy import sources
 from breakloop.policy.sources import FetchError, HttpGet
 from tests.bundle_server import BundleServer, Handler, Page, bundle_server
+from tests.deadlines import DEADLINE_S
 from tests.e2e.certificates import Authority
 
 TOKEN = "tok-canary-91"
@@ -112,7 +113,7 @@ def test_a_server_that_says_nothing(server: BundleServer) -> None:
     """A server that says nothing: waiting ends (B-3)."""
 
     def stall(_handler: Handler) -> None:
-        server.stalled.wait(10)
+        server.stalled.wait(DEADLINE_S)
 
     server.pages["/a"] = Page(reply=stall)
     assert "no response within 0.3 s" in refused(server.url + "/a")

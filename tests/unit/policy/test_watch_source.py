@@ -16,6 +16,7 @@ from breakloop.model.events import BUNDLE_EXPIRED, BUNDLE_LOADED, BUNDLE_REJECTE
 from breakloop.policy.load import BundleBytes, LoadedBundle, load_fetched
 from breakloop.policy.sources import POLL_S, FileOrigin
 from breakloop.policy.watch import FROM_LAST_GOOD, FROM_SOURCE, BundleSource
+from tests.deadlines import DEADLINE_S
 
 BAD = "bundle_version: none\npolicies: []\n"
 
@@ -389,5 +390,5 @@ def test_one_looks_at_a_time(tmp_path: Path) -> None:
         watching.join(0.05)
         assert watching.is_alive()
         assert bench.used[-1] == 1
-    watching.join(5)
+    watching.join(DEADLINE_S)
     assert bench.used[-1] == 2

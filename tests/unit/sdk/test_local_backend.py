@@ -16,6 +16,7 @@ from breakloop.model.verdict import Verdict
 from breakloop.sdk.local_backend import MEMORY, LocalBackend, Policy
 from breakloop.sdk.requests import request_call
 from tests.builders import bucket, bundle, chat_body, policy, user
+from tests.deadlines import DEADLINE_S
 
 BODY = chat_body(user("again"))
 LIMITED = bundle(policy("p", bucket(rate=1, burst=1)))
@@ -106,7 +107,7 @@ def test_threads_share_one_count() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(10)
+        thread.join(DEADLINE_S)
     assert (len(allowed), sum(allowed)) == (100, 50)
 
 

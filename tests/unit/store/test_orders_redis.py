@@ -16,6 +16,7 @@ from breakloop.clock import FakeClock
 from breakloop.store.orders import LIFTED, OVER_KEPT_S, FileOrderStore, Order, RedisOrderStore
 from breakloop.store.redis.connection import RedisError
 from breakloop.store.sqlite import SqliteTrouble
+from tests.deadlines import DEADLINE_S
 from tests.operators import NOW, FakeNodes, FakeRedis, record
 
 
@@ -36,7 +37,7 @@ class Peer:
     async def tick(self, times: int = 1) -> None:
         for _ in range(times):
             self.book.tick(self.clock.now())
-            assert self.book._round is None or await asyncio.wait((self.book._round,), timeout=5)
+            assert self.book._round is None or await asyncio.wait((self.book._round,), timeout=DEADLINE_S)
             await turns()
 
     def keys(self) -> list[str]:

@@ -15,6 +15,7 @@ from breakloop.app.jobs import aside
 from breakloop.clock import FakeClock
 from breakloop.store.limit_ops import BreakerSpec, CheckBreaker
 from breakloop.store.ops import AdjustCharge, BreakerResult, CountFingerprint, FingerprintCount, FingerprintSpec, Settle
+from tests.deadlines import DEADLINE_S
 from tests.durable_state import SLOW, SPEND, Life, at_once, files, state_file
 from tests.stores import NO_LIMITER, NO_OWNER, NO_RULE
 
@@ -270,7 +271,7 @@ def test_a_save_that_is_cut_off_is_made_good_at_the_end(tmp_path: Path, clock: F
 
     async def held(function: Callable[[], T]) -> T:
         def work() -> T:
-            go.wait(10.0)
+            go.wait(DEADLINE_S)
             return function()
 
         return await aside(work)

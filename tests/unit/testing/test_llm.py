@@ -19,6 +19,7 @@ from breakloop.testing.answer import Answer, call_tool, cut, fail, nonsense, raw
 from breakloop.testing.factories import PATHS, Conversation, chat_request, mcp_call
 from breakloop.testing.llm import StandInLLM, ThreadedLLM
 from breakloop.testing.mcp import McpServer
+from tests.deadlines import DEADLINE_S
 from tests.unit.testing.talking import (
     CHAT,
     connected,
@@ -38,7 +39,7 @@ class Asking:
     """A plain client of the standard library."""
 
     def __init__(self, llm: ThreadedLLM) -> None:
-        self.connection = http.client.HTTPConnection("127.0.0.1", llm.port, timeout=5)
+        self.connection = http.client.HTTPConnection("127.0.0.1", llm.port, timeout=DEADLINE_S)
 
     def __call__(
         self, path: str, fields: Any = None, method: str = "POST", **headers: str
@@ -154,7 +155,7 @@ async def what_comes(answer: Answer, *, stream: bool = True) -> tuple[bytes, Bas
         error: BaseException | None = None
         async with connected(llm.port, post(CHAT, {"stream": stream})) as (reader, _):
             try:
-                while data := await asyncio.wait_for(reader.read(65536), 5):
+                while data := await asyncio.wait_for(reader.read(65536), DEADLINE_S):
                     got += data
             except ConnectionError as ended:
                 error = ended
@@ -298,7 +299,7 @@ def test_stepping(run: Run) -> None:
 def test_stepping_from_another_thread() -> None:
     with StandInLLM.in_thread() as llm:
         step = llm.stepped(say(chunks=["a", "b"]))
-        connection = http.client.HTTPConnection("127.0.0.1", llm.port, timeout=5)
+        connection = http.client.HTTPConnection("127.0.0.1", llm.port, timeout=DEADLINE_S)
         connection.request("POST", CHAT, json.dumps({"stream": True}))
         response = connection.getresponse()
         for number in range(1, 4):
@@ -315,7 +316,7 @@ def test_stepping_from_another_thread() -> None:
 def test_from_another_thread_a_leaving_client_is_seen() -> None:
     with StandInLLM.in_thread() as llm:
         llm.next(stall("head"), stall())
-        connection = http.client.HTTPConnection("127.0.0.1", llm.port, timeout=5)
+        connection = http.client.HTTPConnection("127.0.0.1", llm.port, timeout=DEADLINE_S)
         connection.request("POST", CHAT, "{}")
         response = connection.getresponse()
         assert llm.wait_for_requests().path == CHAT
@@ -326,7 +327,7 @@ def test_from_another_thread_a_leaving_client_is_seen() -> None:
         assert llm.aborted == llm.requests
         with pytest.raises(TimeoutError):
             llm.wait_until(lambda: False, timeout_s=0.001)
-        again = http.client.HTTPConnection("127.0.0.1", llm.port, timeout=5)
+        again = http.client.HTTPConnection("127.0.0.1", llm.port, timeout=DEADLINE_S)
         again.request("POST", CHAT, "{}")
         llm.wait_for_requests(2)
         llm.resume()

@@ -9,6 +9,7 @@ from typing import Any
 from breakloop.admin.dashboard.pages import LISTENERS_MAX, LiveUpdates, message
 from breakloop.admin.dashboard.render import PageRenderer
 from tests.admin_world import World, full
+from tests.deadlines import DEADLINE_S
 
 
 def live(world: World, still_here_s: float = 60.0) -> LiveUpdates:
@@ -45,7 +46,7 @@ def test_from_now_on_until_the_end() -> None:
         world.tell(None)
         return got + [line async for line in lines]
 
-    assert asyncio.run(asyncio.wait_for(listen(), 5)) == [
+    assert asyncio.run(asyncio.wait_for(listen(), DEADLINE_S)) == [
         b"retry: 3000\n\n",
         b'event: happened\ndata: {"name": "agent.killed"}\n\n',
     ]
@@ -70,7 +71,7 @@ def test_a_quiet_stream_says_that_it_lives() -> None:
         await anext(lines)
         said = await anext(lines)
         await lines.aclose()  # type: ignore[attr-defined]
-        await asyncio.wait_for(gone.wait(), 5)
+        await asyncio.wait_for(gone.wait(), DEADLINE_S)
         return said, gone.is_set()
 
     assert asyncio.run(listen()) == (b": still here\n\n", True)

@@ -31,6 +31,7 @@ from breakloop.config.settings import Settings
 from breakloop.model.events import Event
 from breakloop.observe.log import Logging
 from breakloop.policy.watch import BundleSource
+from tests.deadlines import DEADLINE_S
 
 BUNDLE = "bundle_version: {}\npolicies: [{{id: a, spec: {{selector: {{pathPrefix: /}}}}}}]\n"
 
@@ -86,7 +87,7 @@ class Supervised:
         self.channel = Channel(self.got.put_nowait, lambda: None)
 
     async def next(self) -> PipeMessage:
-        return await asyncio.wait_for(self.heard.get(), 5)
+        return await asyncio.wait_for(self.heard.get(), DEADLINE_S)
 
     async def join(self) -> None:
         one, other = socket.socketpair()
@@ -95,7 +96,7 @@ class Supervised:
         await open_channel(other, self.channel)
 
     async def policy(self) -> BundleText:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(DEADLINE_S):
             while not isinstance(message := await self.got.get(), BundleText):
                 pass
         return message
@@ -103,13 +104,13 @@ class Supervised:
     async def end(self) -> int:
         await self.channel.finish(5.0)
         self.line.send({"do": "stop"})
-        code = await asyncio.wait_for(self.task, 5)
+        code = await asyncio.wait_for(self.task, DEADLINE_S)
         self.line.close()
         return code
 
 
 def run(steps: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    asyncio.run(asyncio.wait_for(steps(), 20))
+    asyncio.run(asyncio.wait_for(steps(), DEADLINE_S))
 
 
 def test_it_delivers_the_bundle_and_its_changes(tmp_path: Path, log: Log) -> None:
@@ -183,12 +184,12 @@ def test_without_a_valid_bundle(tmp_path: Path, log: Log, strict: bool, first: b
 def test_a_slow_source_does_not_hold_up_the_end(tmp_path: Path, log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever stops while it starts does not wait for a bundle (S-6)."""
     free = threading.Event()
-    monkeypatch.setattr(BundleSource, "start", lambda _source: free.wait(20))
+    monkeypatch.setattr(BundleSource, "start", lambda _source: free.wait(DEADLINE_S))
 
     async def steps() -> None:
         here = Supervised(tmp_path, policy="b.yaml")
         here.line.send({"do": "stop"})
-        assert await asyncio.wait_for(here.task, 5) == 0
+        assert await asyncio.wait_for(here.task, DEADLINE_S) == 0
         here.line.close()
 
     run(steps)
@@ -202,13 +203,13 @@ def test_without_its_supervisor_it_waits_for_the_workers(tmp_path: Path, log: Lo
         here = Supervised(tmp_path)
         await here.next()
         await here.join()
-        await asyncio.wait_for(here.got.get(), 5)
+        await asyncio.wait_for(here.got.get(), DEADLINE_S)
         here.line.close()
         done, _ = await asyncio.wait((here.task,), timeout=0.1)
         assert not done
         here.channel.send(EventBatch([Event("loop.detected", 5.0, {"kind": "tail"})]))
         await here.channel.finish(5.0)
-        assert await asyncio.wait_for(here.task, 5) == 0
+        assert await asyncio.wait_for(here.task, DEADLINE_S) == 0
 
     run(steps)
     assert log.count("loop.detected") == 1

@@ -30,6 +30,7 @@ from breakloop.observe.metrics import MetricValues
 from breakloop.policy.load import load_fetched
 from breakloop.policy.sources import FileOrigin
 from breakloop.policy.watch import BundleSource
+from tests.deadlines import DEADLINE_S
 
 BUNDLE = "bundle_version: {}\npolicies: []\n"
 
@@ -53,7 +54,7 @@ class Worker:
         self.changed.set()
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(DEADLINE_S):
             while not condition():
                 self.changed.clear()
                 await self.changed.wait()
@@ -74,7 +75,7 @@ async def joined(members: WorkerRegistry, number: int, pid: int) -> Worker:
 
 
 async def spin(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(DEADLINE_S):
         while not condition():  # noqa: ASYNC110 - nobody is told
             await asyncio.sleep(0)
 

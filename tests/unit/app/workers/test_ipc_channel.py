@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from breakloop.app.workers.ipc import BundleApplied, Channel, Message, WorkerCount, encode, open_channel
+from tests.deadlines import DEADLINE_S
 
 
 class End:
@@ -40,7 +41,7 @@ class End:
         (transport.resume_reading if over else transport.pause_reading)()
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(DEADLINE_S):
             while not condition():
                 self.changed.clear()
                 await self.changed.wait()

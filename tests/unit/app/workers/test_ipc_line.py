@@ -8,6 +8,7 @@ import socket
 from typing import Any
 
 from breakloop.app.workers.ipc import PipeMessage, SupervisorPipe, pair
+from tests.deadlines import DEADLINE_S
 
 
 class Ear:
@@ -19,7 +20,7 @@ class Ear:
         )
 
     async def next(self) -> tuple[PipeMessage, list[socket.socket]]:
-        return await asyncio.wait_for(self.heard.get(), 5)
+        return await asyncio.wait_for(self.heard.get(), DEADLINE_S)
 
 
 def run(steps: Any) -> None:
@@ -62,7 +63,7 @@ def test_the_end_of_the_other_is_noticed_once() -> None:
         one.line.send({"is": "ready"})
         one.line.close()
         assert (await other.next())[0] == {"is": "ready"}
-        await asyncio.wait_for(other.ended.wait(), 5)
+        await asyncio.wait_for(other.ended.wait(), DEADLINE_S)
         assert not one.ended.is_set()
         assert not other.line.send({"do": "stop"})
 

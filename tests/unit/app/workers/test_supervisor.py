@@ -14,6 +14,7 @@ from breakloop.app.workers.supervisor import Supervisor, WorkerSlot
 from breakloop.clock import FakeClock
 from breakloop.errors import FleetError
 from breakloop.model.events import Event
+from tests.deadlines import DEADLINE_S
 
 STOP = {"do": "stop"}
 HURRY = {"do": "hurry"}
@@ -96,7 +97,7 @@ class Stage:
         await self.settle()
         for one in self.played:
             one.heard({"is": "ready"})
-        await asyncio.wait_for(self.ready.wait(), 5)
+        await asyncio.wait_for(self.ready.wait(), DEADLINE_S)
 
     async def dies(self, title: str, code: int = -9, *, ready: bool = True) -> None:
         """End it, and let what takes its place get ready."""
@@ -112,7 +113,7 @@ class Stage:
 
 
 def run(steps: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    asyncio.run(asyncio.wait_for(steps(), 10))
+    asyncio.run(asyncio.wait_for(steps(), DEADLINE_S))
 
 
 def test_it_is_ready_when_everybody_is() -> None:

@@ -11,6 +11,7 @@ import pytest
 from breakloop.app.workers import supervisor
 from breakloop.app.workers.ipc import CONTROL, ChildConfig, PipeMessage
 from breakloop.config.settings import Settings
+from tests.deadlines import DEADLINE_S
 
 
 @pytest.mark.parametrize(
@@ -49,11 +50,11 @@ def test_a_process_hears_and_is_heard(tmp_path: Path) -> None:
         assert "sk-canary" not in command_line(one.pid)
         assert "breakloop.app.workers control 0 " in command_line(one.pid)
         for _ in range(2):
-            assert (await asyncio.wait_for(heard.get(), 30))["is"] == "ready"
+            assert (await asyncio.wait_for(heard.get(), DEADLINE_S))["is"] == "ready"
         one.send({"do": "stop"})
-        assert await asyncio.wait_for(one.wait(), 10) == 0
+        assert await asyncio.wait_for(one.wait(), DEADLINE_S) == 0
         other.kill()
-        assert await asyncio.wait_for(other.wait(), 10) == -9
+        assert await asyncio.wait_for(other.wait(), DEADLINE_S) == -9
         assert not other.send({"do": "stop"})
         other.kill()
 

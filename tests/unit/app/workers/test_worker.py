@@ -38,6 +38,7 @@ from breakloop.config.settings import Settings
 from breakloop.gateway.server import bind
 from breakloop.observe.metrics import MetricValues
 from breakloop.policy.load import load_text
+from tests.deadlines import DEADLINE_S
 
 BUNDLE = "bundle_version: {}\npolicies: [{{id: a, spec: {{selector: {{pathPrefix: /}}}}}}]\n"
 CHAT = json.dumps({"model": "m", "messages": [{"role": "user", "content": "again"}]})
@@ -102,19 +103,19 @@ class Fleeting:
         await open_channel(other, self.channel)
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(DEADLINE_S):
             while not condition():
                 self.changed.clear()
                 await self.changed.wait()
 
     async def next(self) -> PipeMessage:
-        return await asyncio.wait_for(self.heard.get(), 5)
+        return await asyncio.wait_for(self.heard.get(), DEADLINE_S)
 
     async def ask(self, path: str, body: str = "", **headers: str) -> tuple[int, dict[str, Any]]:
         return await aside(lambda: self._ask(path, body, headers))
 
     def _ask(self, path: str, body: str, headers: dict[str, str]) -> tuple[int, dict[str, Any]]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=DEADLINE_S)
         try:
             connection.request("POST" if body else "GET", path, body, headers)
             answer = connection.getresponse()
@@ -123,7 +124,7 @@ class Fleeting:
             connection.close()
 
     async def exit_code(self) -> int:
-        code = await asyncio.wait_for(self.task, 5)
+        code = await asyncio.wait_for(self.task, DEADLINE_S)
         self.channel.close()
         self.line.close()
         self.listener.close()
@@ -132,7 +133,7 @@ class Fleeting:
 
 
 def run(steps: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    uvloop.run(asyncio.wait_for(steps(), 20))
+    uvloop.run(asyncio.wait_for(steps(), DEADLINE_S))
 
 
 def policy(number: int, version: int) -> BundleText:

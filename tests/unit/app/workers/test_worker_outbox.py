@@ -11,6 +11,7 @@ from breakloop.app.workers.ipc import ActivityReport, EventBatch, Message, Metri
 from breakloop.app.workers.worker import EVENTS_MAX, EventSender
 from breakloop.model.events import Activity, AgentUse, Event
 from breakloop.observe.metrics import MetricValues
+from tests.deadlines import DEADLINE_S
 
 
 class Wire:
@@ -54,11 +55,11 @@ def test_events_go_together_after_a_moment() -> None:
         thread.start()
         thread.join()
         assert wire.sent == []
-        await asyncio.wait_for(wire.told.wait(), 5)
+        await asyncio.wait_for(wire.told.wait(), DEADLINE_S)
         assert wire.sent == [EventBatch([event(number) for number in range(4)], 0)]
         wire.told.clear()
         outbox(event(4))
-        await asyncio.wait_for(wire.told.wait(), 5)
+        await asyncio.wait_for(wire.told.wait(), DEADLINE_S)
         assert wire.names == list("01234")
 
     run(steps)

@@ -9,6 +9,7 @@ import pytest
 from breakloop.errors import StateError
 from breakloop.store.redis.connection import AddressFinder, ConnectOptions, ReconnectBackoff, Reconnector
 from breakloop.store.redis.url import Address
+from tests.deadlines import DEADLINE_S
 from tests.fake_redis import Command, Heard, array, fake_redis, polite
 from tests.unit.store.redis.test_connection_link import RUNNERS
 
@@ -225,7 +226,7 @@ def test_close_is_final() -> None:
         lost = Lost()
         hanging = keeper(lost, Heard())
         hanging.start_soon()
-        await asyncio.wait_for(lost.begun.wait(), 10)
+        await asyncio.wait_for(lost.begun.wait(), DEADLINE_S)
         await hanging.close()
         assert lost.closed
         assert len(asyncio.all_tasks()) == 1
@@ -304,7 +305,7 @@ def test_a_recheck_ends_with_its_connection() -> None:
             kept = keeper(lost, changes)
             await kept.start()
             await changes.next()
-            await asyncio.wait_for(lost.begun.wait(), 10)
+            await asyncio.wait_for(lost.begun.wait(), DEADLINE_S)
             rechecking = kept._task
             assert rechecking is not None
             fake.drop()

@@ -11,6 +11,7 @@ import pytest
 from breakloop.errors import StateError
 from breakloop.store.redis.connection import ConnectOptions, WantsPasswordError, door_for, open_link
 from breakloop.store.redis.url import Address, parse_redis_url
+from tests.deadlines import DEADLINE_S
 from tests.e2e.certificates import Authority
 from tests.fake_redis import Command, Script, array, fake_redis, polite
 from tests.unit.store.redis.test_connection_link import RUNNERS
@@ -127,7 +128,7 @@ def test_given_up_by_its_caller() -> None:
 
         async with fake_redis(script) as fake:
             task = asyncio.create_task(open_link(ConnectOptions(asyncio.get_running_loop()), fake.address))
-            await asyncio.wait_for(asked.wait(), 10)
+            await asyncio.wait_for(asked.wait(), DEADLINE_S)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
