@@ -1,4 +1,4 @@
-"""The specification and the tests agree: every id that is used has an anchor, and every anchor has a test."""
+"""The specification and the tests agree: every id that is used has an anchor, and every anchor has a test or a benchmark."""
 
 from __future__ import annotations
 
@@ -21,6 +21,14 @@ def published() -> list[str]:
     return [anchor.upper() for text in texts for anchor in ANCHOR.findall(text)]
 
 
+def named_by_benchmarks() -> Iterator[str]:
+    """Yield the ids in the docstrings of benchmarks: of what is measured and has a target."""
+    for path in (ROOT / "bench").glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef):
+                yield from ID.findall(ast.get_docstring(node) or "")
+
+
 def named_by_tests() -> Iterator[str]:
     """Yield the ids in the docstrings of test functions."""
     for path in (ROOT / "tests").rglob("test_*.py"):
@@ -40,8 +48,8 @@ def test_every_id_in_use_has_an_anchor() -> None:
 
 
 def test_every_item_has_a_test() -> None:
-    """An item that no test names is a promise that nothing holds."""
-    named = set(named_by_tests())
+    """An item that no test and no benchmark names is a promise that nothing holds."""
+    named = {*named_by_tests(), *named_by_benchmarks()}
     assert [one for one in published() if one not in named] == []
 
 
