@@ -7,10 +7,9 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
-import pytest
-
 from breakloop.cli.init import CHOICES
 from tests.apart import APART
+from tests.each import each
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "how-to" / "i-use.md"
@@ -27,13 +26,13 @@ WANTED = [
 ]
 
 
-@pytest.mark.parametrize("name", WANTED)
+@each("name", WANTED)
 def test_it_has_a_row(name: str) -> None:
     """Whoever uses it finds it (P-3, P-4)."""
     assert [row for row in ROWS if name in row[0]] != []
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: str(row[0]))
+@each("row", {row[0]: row for row in ROWS})
 def test_a_row_is_short_and_true(row: list[str]) -> None:
     """Five lines at most; its pages, their headings and the words after `init --for` exist."""
     assert len(row) == 3

@@ -9,6 +9,7 @@ import pytest
 from breakloop.detect.steps.kinds import BY_NAME, NORMAL, PRESETS, number
 from scripts.loop_kinds import SCENES, played, thresholds, timelines
 from scripts.loop_scene import Row, Scene, table
+from tests.each import each
 
 # What no single threshold of a kind leads to: it is only told, or the gate that it stands behind opens late.
 NEVER_BLOCKED = {"near", "thrash"}
@@ -21,7 +22,7 @@ def test_every_kind_has_its_timeline() -> None:
     assert re.findall(r"^## (\w+)$", page, re.MULTILINE) == list(SCENES)
 
 
-@pytest.mark.parametrize("kind", SCENES)
+@each("kind", list(SCENES))
 def test_a_timeline_ends_where_its_kind_can_lead(kind: str) -> None:
     """Each comes to a block, but for those that are only told; and two to four sentences say what it is (LD-4)."""
     assert played(kind).highest >= (1 if kind in NEVER_BLOCKED else 2)
@@ -29,7 +30,7 @@ def test_a_timeline_ends_where_its_kind_can_lead(kind: str) -> None:
     assert 2 <= len(sentences) <= 6
 
 
-@pytest.mark.parametrize("kind", [kind for kind in SCENES if kind in NORMAL])
+@each("kind", [kind for kind in SCENES if kind in NORMAL])
 def test_counts_and_levels_agree(kind: str) -> None:
     """A row's level is what its count is at the thresholds of `normal` (LD-4)."""
     rows = [row for row in played(kind).rows if row.hits]

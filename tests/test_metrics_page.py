@@ -10,6 +10,7 @@ import pytest
 
 from breakloop.observe.metrics import HISTOGRAM, LABELS, METRICS
 from scripts.gen_docs import ROOT
+from tests.each import each
 
 DASHBOARD = ROOT / "deploy/grafana/dashboard.json"
 FUNCTIONS = {"sum", "max", "rate", "increase", "histogram_quantile", "by"}
@@ -73,7 +74,7 @@ def test_every_metric_and_label_is_documented() -> None:
     assert [name for name in LABELS if f"\n| `{name}` | " not in page] == []
 
 
-@pytest.mark.parametrize("panel", panels(), ids=lambda panel: str(panel["title"]))
+@each("panel", {str(panel["title"]): panel for panel in panels()})
 def test_every_expression_asks_for_what_there_is(panel: dict[str, Any]) -> None:
     """Each metric and each label of the dashboard is in the table (G-5)."""
     assert panel["targets"]

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from breakloop.dialects import registry
 from breakloop.model.call import Call, Chat
 from tests.builders import bundle, call, policy, tail, world
+from tests.each import each
 from tests.unit.dialects.parsing import read_chat, read_opening
 
 Json = dict[str, Any]
@@ -258,7 +259,7 @@ def test_a_wrong_type_in_one_field_blinds_nobody(sample: Sample) -> None:
 
 
 @every
-@pytest.mark.parametrize("raw", [b"", b"x", b"7", b'{"a":' * 100_000, b'{"jsonrpc":"2.0","params":' + b"[" * 100_000])
+@each("raw", [b"", b"x", b"7", b'{"a":' * 100_000, b'{"jsonrpc":"2.0","params":' + b"[" * 100_000])
 def test_what_is_no_request_is_plain_http(sample: Sample, raw: bytes) -> None:
     """The last step; deep nesting does not crash (C-9)."""
     assert read_chat("POST", sample.path, raw, 3) is None

@@ -6,12 +6,11 @@ import re
 import shlex
 from pathlib import Path
 
-import pytest
-
 from breakloop import __version__
 from breakloop.config.loader import environment_names
 from tests.deploy.command_lines import wrong_with
 from tests.deploy.tools import DEPLOY, ROOT
+from tests.each import each
 
 PAGES = [
     *(ROOT / "docs" / "how-to").glob("*.md"),
@@ -28,7 +27,7 @@ def relative(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
-@pytest.mark.parametrize("path", [*SHIPPED, *PAGES], ids=relative)
+@each("path", {relative(path): path for path in [*SHIPPED, *PAGES]})
 def test_every_variable_is_a_setting(path: Path) -> None:
     """A misspelt variable would only be warned of, in a log that nobody reads at that moment (T-1)."""
     known = {name for names in environment_names().values() for name in names} | NOT_SETTINGS

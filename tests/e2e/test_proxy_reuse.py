@@ -91,7 +91,7 @@ def test_kept_connections_are_closed_before_the_upstream_does(tmp_path: Path) ->
         client.ask("GET", "/1")
         client.answer()
         assert proxy.llm.open == 1
-        proxy.llm.wait_until(lambda: proxy.llm.open == 0, timeout_s=4.0)
+        proxy.llm.wait_until(lambda: proxy.llm.open == 0)
         client.ask("GET", "/2")
         assert client.answer().status == 200
 

@@ -231,7 +231,7 @@ def test_nothing_is_left_of_those_who_left(proxy: Proxied) -> None:
     def descriptors() -> int:
         return len(list(Path(f"/proc/{proxy.served.process.pid}/fd").iterdir()))
 
-    proxy.llm.wait_until(lambda: proxy.llm.open <= 1, timeout_s=10.0)  # those of earlier tests, idle
+    proxy.llm.wait_until(lambda: proxy.llm.open <= 1)  # those of earlier tests, idle
     before = descriptors()
     proxy.llm.next(*[WORDS.stall(1)] * 60)
     for number in range(60):
@@ -242,7 +242,7 @@ def test_nothing_is_left_of_those_who_left(proxy: Proxied) -> None:
             list(LEAVING.values())[number % 3](client)
     proxy.llm.llm._queue.clear()
     eventually(lambda: descriptors() <= before + 1, "everything is closed")
-    proxy.llm.wait_until(lambda: proxy.llm.open <= 1, timeout_s=10.0)  # the idle one of the pool
+    proxy.llm.wait_until(lambda: proxy.llm.open <= 1)  # the idle one of the pool
 
 
 # -- the gateway's own life

@@ -228,7 +228,7 @@ def test_gemini(proxy: Proxied) -> None:
         check_text("".join(piece["candidates"][0]["content"]["parts"][0]["text"] for piece in pieces))
         assert last["candidates"][0]["finishReason"] == "MAX_TOKENS"
         assert last["modelVersion"] == pieces[-1]["modelVersion"]
-        assert proxy.llm.wait_for_disconnect(timeout_s=2).outcome == "aborted"
+        assert proxy.llm.wait_for_disconnect().outcome == "aborted"
         client.send(stream_request("gemini"))
         assert client.answer().status == 200
 
@@ -247,7 +247,7 @@ def test_it_is_cut_at_once(proxy: Proxied) -> None:
         assert b'"finish_reason":"length"' in ending
         assert ending.endswith(b"data: [DONE]\n\n")
         assert client.exactly(5) == b"0\r\n\r\n"
-        assert proxy.llm.wait_for_disconnect(timeout_s=2).outcome == "aborted"
+        assert proxy.llm.wait_for_disconnect().outcome == "aborted"
         assert gate.sent == 17
 
 
@@ -268,7 +268,7 @@ def test_every_framing(proxy: Proxied, dialect: str, manner: str) -> None:
         assert (found.status, found.framing) == (200, "close" if version == "1.0" else "chunked")
         assert payloads(found.body)
         assert b"ength" in found.body or b"max_" in found.body or b"MAX_TOKENS" in found.body
-        assert proxy.llm.wait_for_disconnect(timeout_s=2).outcome == "aborted"
+        assert proxy.llm.wait_for_disconnect().outcome == "aborted"
 
 
 def test_a_client_that_is_slow(proxy: Proxied) -> None:
@@ -282,7 +282,7 @@ def test_a_client_that_is_slow(proxy: Proxied) -> None:
         client.body_of(found)
         assert payloads(found.body)[-2]["choices"][0]["finish_reason"] == "length"
         assert len(found.body) > 300_000
-        assert proxy.llm.wait_for_disconnect(timeout_s=2).outcome == "aborted"
+        assert proxy.llm.wait_for_disconnect().outcome == "aborted"
         client.send(stream_request("openai_chat"))
         assert b"Fine." in client.answer().body
 
@@ -296,7 +296,7 @@ def test_a_client_that_leaves_at_that_moment(proxy: Proxied) -> None:
             client.until(b"migration" if number % 2 else b"data: ")
             if number % 3:
                 client.reset()
-        assert proxy.llm.wait_for_disconnect(timeout_s=2).outcome == "aborted"
+        assert proxy.llm.wait_for_disconnect().outcome == "aborted"
     proxy.llm.next(say("Fine."))
     with proxy.client() as client:
         client.send(stream_request("openai_chat"))

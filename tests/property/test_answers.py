@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 from breakloop.dialects.answers import SseParser
 from breakloop.dialects.registry import reader
 from breakloop.model.call import Answer
+from tests.each import each
 from tests.unit.dialects.recorded.everything import EVERYTHING
 from tests.unit.dialects.recorded.reading import read, started
 from tests.unit.dialects.recorded.shape import JSON, SSE, Recorded, dump
 
-EACH = pytest.mark.parametrize("recorded", EVERYTHING.values(), ids=EVERYTHING)
+EACH = each("recorded", EVERYTHING)
 DIALECTS = sorted({recorded.dialect for recorded in EVERYTHING.values()})
 
 

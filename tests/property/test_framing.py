@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from breakloop.errors import RequestError
 from breakloop.gateway.http_request import HeadParser, RequestChunks, RequestLimits
+from tests.each import each
 from tests.unit.gateway.fake_client import Client, chunked, get, post
 
 LIMITS = RequestLimits(
@@ -95,7 +96,7 @@ def outcome(*pieces: bytes) -> tuple[object, ...]:
         return sent, seen, client.transport.closed, client.transport.eof, client.server.bad_requests
 
 
-@pytest.mark.parametrize("name", STREAMS)
+@each("name", list(STREAMS))
 def test_every_single_cut(name: str) -> None:
     """In two pieces, cut at any place, as in one (Y-3)."""
     stream = STREAMS[name]
@@ -105,7 +106,7 @@ def test_every_single_cut(name: str) -> None:
         assert outcome(stream[:at], stream[at:]) == whole, at
 
 
-@pytest.mark.parametrize("name", STREAMS)
+@each("name", list(STREAMS))
 def test_byte_by_byte(name: str) -> None:
     stream = STREAMS[name]
     assert outcome(*(stream[at : at + 1] for at in range(len(stream)))) == outcome(stream)
@@ -236,7 +237,7 @@ def test_whatever_we_accept_others_frame_the_same(line: bytes, fields: list[byte
     assert reader.requests[: len(requests)] == requests
 
 
-@pytest.mark.parametrize("name", VALID)
+@each("name", list(VALID))
 def test_valid_streams_are_read_whole_by_h11(name: str) -> None:
     stream = VALID[name]
     assert h11_reads(stream)[: len(we_read(stream)[0])] == we_read(stream)[0]

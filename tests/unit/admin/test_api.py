@@ -14,6 +14,7 @@ from breakloop.admin.api.operations import Operation
 from breakloop.errors import BreakloopError, HistoryError, StateError
 from tests.admin_client import EXAMPLES, LOOKS, browser, client, path_of, send
 from tests.admin_world import World, full
+from tests.each import each
 
 CHANGING = [one for one in OPERATIONS if one.acts]
 
@@ -27,8 +28,8 @@ def world() -> World:
     return full()
 
 
-@pytest.mark.parametrize(
-    ("method", "path"),
+@each(
+    "method, path",
     [
         ("GET", "/agents"),
         ("GET", "/agents/{id}"),

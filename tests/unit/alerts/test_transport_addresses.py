@@ -9,11 +9,12 @@ import pytest
 from breakloop.alerts.transport import parse_url, refusal, resolve_checked, resolve_host
 from breakloop.errors import AlertError
 from tests.alert_world import CANARY, fixed
+from tests.each import each
 
 PUBLIC = fixed("93.184.215.14")
 
 
-@pytest.mark.parametrize(
+@each(
     "url",
     [
         "ftp://example.com/x",
@@ -62,7 +63,7 @@ def test_what_is_no_target(url: str) -> None:
     assert "pass" not in str(raised.value).replace("password", "")
 
 
-@pytest.mark.parametrize(
+@each(
     "host",
     [
         "127.0.0.1", "127.8.9.1", "10.0.0.1", "172.16.3.4", "192.168.1.1", "169.254.1.1", "100.64.0.1", "0.0.0.0",

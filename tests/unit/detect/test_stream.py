@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from breakloop.detect.stream import PROBE_CHARS, REPEATED_CHARS, StreamProbe, is_prose
+from tests.each import each
 
 SENTENCE = "I should check the configuration file again before I go on with the migration. "
 PARAGRAPH = (
@@ -89,7 +90,7 @@ def test_a_value_of_json_that_does_not_end_is_cut() -> None:
     assert cut_at('{"thought": "' + SENTENCE * 40)
 
 
-@pytest.mark.parametrize(
+@each(
     "text",
     [
         base64.b64encode(bytes(9000)).decode(),
@@ -125,7 +126,7 @@ def test_a_value_of_json_that_does_not_end_is_cut() -> None:
         "Before.\n```python\na = 1\n```\nBetween.\n```\n" + rows("# " + SENTENCE + "\n", 100),
     ],
 )
-@pytest.mark.parametrize("piece", [3, 64, 5000])
+@each("piece", [3, 64, 5000])
 def test_what_repeats_for_good_reasons_is_never_cut(text: str, piece: int) -> None:
     """base64, grids, dot leaders, tables, code, JSON (LD-8, C32)."""
     assert not cut_at(INTRO + text, piece)

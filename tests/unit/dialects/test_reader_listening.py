@@ -10,6 +10,7 @@ import pytest
 from breakloop.dialects import registry
 from breakloop.dialects.answers import ListeningReader, SseParser
 from breakloop.dialects.registry import DIALECTS, reader
+from tests.each import each
 from tests.unit.dialects.recorded.everything import EVERYTHING
 from tests.unit.dialects.recorded.shape import SSE, Recorded, events, named
 
@@ -53,7 +54,7 @@ def told(ending: bytes) -> list[Any]:
     return ["[DONE]" if data == b"[DONE]" else json.loads(data) for data in SseParser().feed(ending)]
 
 
-@pytest.mark.parametrize("name", STREAMS)
+@each("name", list(STREAMS))
 def test_the_answer_is_the_same_as_without(name: str) -> None:
     """Listening changes nothing about what is read (LD-8)."""
     one: Recorded = STREAMS[name]
@@ -180,7 +181,7 @@ def test_what_is_not_read_on_is_not_ended() -> None:
 # -- calls
 
 
-@pytest.mark.parametrize("name", [name for name, one in STREAMS.items() if one.dialect != "openai_responses"])
+@each("name", [name for name, one in STREAMS.items() if one.dialect != "openai_responses"])
 def test_arguments_are_reported(name: str) -> None:
     """About as many characters as are read, each once (L-3)."""
     one: Recorded = STREAMS[name]

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from breakloop.dialects import registry, session_ids
 from breakloop.dialects.content import load
 from breakloop.dialects.session_ids import NONE, BodyIds, BodyModel, trace_of
+from tests.each import each
 from tests.unit.dialects import parsing
 
 UUID = "0199ae1c-5f0e-7c32-9d0b-7e8a4c1f2b3d"
@@ -204,7 +205,7 @@ def test_an_id_is_not_looked_for_in_something_huge() -> None:
     assert ids(metadata={"session_id": "s", "text": "x" * 1_000_000}) == NONE
 
 
-@pytest.mark.parametrize(
+@each(
     "body",
     [
         b"",
@@ -220,7 +221,7 @@ def test_an_id_is_not_looked_for_in_something_huge() -> None:
         b'{"metadata":{"user_id":"{' + b"[" * 50_000 + b'"}}',
     ],
 )
-@pytest.mark.parametrize("dialect", DIALECTS)
+@each("dialect", DIALECTS)
 def test_garbage_has_no_ids(dialect: str, body: bytes) -> None:
     """And raises nothing (C-9)."""
     assert find(dialect, body) == NONE

@@ -16,6 +16,7 @@ from pydantic import TypeAdapter
 from breakloop.dialects import body_changes
 from breakloop.dialects.steps import without_additions
 from breakloop.model.call import MARK
+from tests.each import each
 from tests.unit.dialects.parsing import append_note
 
 DIALECTS = ("openai_chat", "openai_responses", "openai_completions", "anthropic_messages", "gemini", "mcp")
@@ -244,7 +245,7 @@ def test_the_sdks_know_what_is_appended() -> None:
     TypeAdapter(list[ResponseInputItemParam]).validate_python(responses([FUNCTION_CALL, FUNCTION_OUTPUT])["input"])
 
 
-@pytest.mark.parametrize(
+@each(
     "body",
     [
         b"",
@@ -266,7 +267,7 @@ def test_the_sdks_know_what_is_appended() -> None:
         b'{"messages":[{"role":"user","content":"a"}],"x":' + b"[" * 5000 + b"]" * 5000 + b"}",
     ],
 )
-@pytest.mark.parametrize("dialect", DIALECTS)
+@each("dialect", DIALECTS)
 def test_garbage_is_left_alone(dialect: str, body: bytes) -> None:
     """What is not understood to the last byte is not changed (LD-5)."""
     assert append_note(dialect, body, NOTE) is None

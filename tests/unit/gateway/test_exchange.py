@@ -9,6 +9,7 @@ import pytest
 
 from breakloop.gateway.connection import Phase
 from tests.builders import bundle, chat_body, policy, tail, user
+from tests.each import each
 from tests.unit.gateway.fake_client import get, post, read_replies
 from tests.unit.gateway.fake_upstream import Proxy, answer, chunks, ok
 
@@ -65,7 +66,7 @@ STREAM = (
 )
 
 
-@pytest.mark.parametrize("cut", range(len(STREAM)))
+@each("cut", range(len(STREAM)))
 def test_an_answer_cut_in_two_at_every_byte(cut: int) -> None:
     """Every message split at every byte: the client gets the same."""
     with Proxy() as proxy:

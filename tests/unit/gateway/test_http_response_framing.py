@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from breakloop.errors import UpstreamError
 from breakloop.gateway.http_request import CHUNKED, ChunkBoundary, ChunkedFraming
 from breakloop.gateway.http_response import BODY_UNTIL_CLOSE, framing_for
+from tests.each import each
 
 STREAM = b"5\r\nhello\r\n6;ext=1\r\n world\r\n00a\r\n0123456789\r\n0\r\nX-Trailer: t\r\n\r\n"
 CONTENT = b"hello world0123456789"
@@ -27,7 +28,7 @@ def feed(length: int, *pieces: bytes) -> tuple[bytes, int, bool]:
     return content, used, framing.done
 
 
-@pytest.mark.parametrize("cut", range(len(STREAM) + 1))
+@each("cut", range(len(STREAM) + 1))
 def test_chunks_cut_in_two_at_every_byte(cut: int) -> None:
     pieces = [piece for piece in (STREAM[:cut], STREAM[cut:] + b"NEXT") if piece]
     assert feed(CHUNKED, *pieces) == (CONTENT, len(STREAM), True)

@@ -14,6 +14,7 @@ from breakloop.history import events as event_rows
 from breakloop.history.store import History
 from breakloop.model.events import AGENT_KILLED, AGENT_RELEASED, LIMIT_EXCEEDED, LOOP_DETECTED, STORE_DEGRADED, Event
 from breakloop.model.records import EventFilter, EventRecord
+from tests.each import each
 from tests.histories import NOTHING, Past, detected, told
 
 
@@ -66,28 +67,35 @@ FILTERS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("chosen", FILTERS, ids=str)
-@pytest.mark.parametrize("times", [{}, {"since": 20.0}, {"until": 40.0}, {"since": 20.0, "until": 25.5}], ids=str)
-def test_filters(history: History, clock: FakeClock, chosen: dict[str, Any], times: dict[str, Any]) -> None:
+TIMES: list[dict[str, float]] = [{}, {"since": 20.0}, {"until": 40.0}, {"since": 20.0, "until": 25.5}]
+
+
+def test_filters(history: History, clock: FakeClock) -> None:
     """Every combination gives what looking at each event would, newest first, page by page, and onwards (X-1)."""
     kept = fill(history, clock)
-    span = {name: clock.now() + value for name, value in times.items()}
-    names = chosen.get("names")
-    wanted = [
-        record.id
-        for record in kept
-        if (names is None or record.name in names)
-        and record.agent == chosen.get("agent", record.agent)
-        and record.project == chosen.get("project", record.project)
-        and span.get("since", 0.0) <= record.at <= span.get("until", math.inf)
-    ]
-    assert [record.id for record in history.events(EventFilter(**chosen, **span, most=1000))] == wanted
-    found: list[int] = []
-    while page := history.events(EventFilter(**chosen, **span, before=found[-1] if found else 0, most=4)):
-        found += [record.id for record in page]
-    assert found == wanted
-    after = history.events(EventFilter(**chosen, **span, after=kept[-10].id, most=5))
-    assert [record.id for record in after] == [one for one in wanted[::-1] if one > kept[-10].id][:5]
+
+    @each("chosen", FILTERS)
+    @each("times", TIMES)
+    def check(chosen: dict[str, Any], times: dict[str, float]) -> None:
+        span = {name: clock.now() + value for name, value in times.items()}
+        names = chosen.get("names")
+        wanted = [
+            record.id
+            for record in kept
+            if (names is None or record.name in names)
+            and record.agent == chosen.get("agent", record.agent)
+            and record.project == chosen.get("project", record.project)
+            and span.get("since", 0.0) <= record.at <= span.get("until", math.inf)
+        ]
+        assert [record.id for record in history.events(EventFilter(**chosen, **span, most=1000))] == wanted
+        found: list[int] = []
+        while page := history.events(EventFilter(**chosen, **span, before=found[-1] if found else 0, most=4)):
+            found += [record.id for record in page]
+        assert found == wanted
+        after = history.events(EventFilter(**chosen, **span, after=kept[-10].id, most=5))
+        assert [record.id for record in after] == [one for one in wanted[::-1] if one > kept[-10].id][:5]
+
+    check()
 
 
 def test_events_of_an_incident(history: History, clock: FakeClock) -> None:

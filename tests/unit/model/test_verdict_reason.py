@@ -7,10 +7,9 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 import breakloop
 from breakloop.model.verdict import ALLOWED, ALLOWED_NO_POLICY, REASONS
+from tests.each import each
 
 SRC = Path(breakloop.__file__).parent
 LISTED = {
@@ -43,7 +42,7 @@ def test_the_list_is_what_is_documented() -> None:
     assert not {ALLOWED, ALLOWED_NO_POLICY} & LISTED
 
 
-@pytest.mark.parametrize("reason", sorted(LISTED))
+@each("reason", sorted(LISTED))
 def test_every_reason_explains_itself(reason: str) -> None:
     """A status that denies, a meaning and a remedy in whole sentences (A-4)."""
     info = REASONS[reason]

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 
-import pytest
-
 from breakloop.observe.metrics import COUNTER, GAUGE, HISTOGRAM, LABELS, METRICS, Metric
+from tests.each import each
 
 UNITS = ("_seconds", "_ratio")
 
 
-@pytest.mark.parametrize("metric", METRICS.values(), ids=lambda metric: metric.name)
+@each("metric", METRICS)
 def test_names_say_what_is_counted_and_in_which_unit(metric: Metric) -> None:
     """Prometheus' own rules for names (G-5)."""
     assert re.fullmatch(r"breakloop(_[a-z0-9]+)+", metric.name)

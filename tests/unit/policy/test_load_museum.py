@@ -17,6 +17,7 @@ from breakloop.policy.load import load_bundle
 from breakloop.policy.schema.limits import TokenBucketConfig
 from breakloop.policy.schema.loops import ExactLoop
 from breakloop.policy.schema.types import Model
+from tests.each import each
 
 POLICIES = Path(__file__).parents[2] / "policies"
 BAD = POLICIES / "bad"
@@ -49,14 +50,14 @@ def test_there_are_enough_exhibits() -> None:
     assert {path.stem for path in BAD.iterdir()} == set(EXHIBITS)
 
 
-@pytest.mark.parametrize("name", EXHIBITS)
+@each("name", EXHIBITS)
 def test_a_broken_bundle_gets_exactly_this_message(name: str) -> None:
     """Refused whole, with file, line, column, path and hint (B-2)."""
     output = "".join(f"{problem}\n" for problem in problems_of(name))
     assert output.replace(f"{BAD}/", "") == expected(name)[0]
 
 
-@pytest.mark.parametrize("name", EXHIBITS)
+@each("name", EXHIBITS)
 def test_the_message_points_at_the_mistake(name: str) -> None:
     """What stands at line and column is what the exhibit says is wrong (B-2)."""
     first, here = problems_of(name)[0], expected(name)[1]
@@ -72,12 +73,12 @@ def test_the_message_points_at_the_mistake(name: str) -> None:
     assert text.count(here) == 1 if here else offset == len(text)
 
 
-@pytest.mark.parametrize("name", EXHIBITS)
+@each("name", EXHIBITS)
 def test_messages_are_in_plain_words(name: str) -> None:
     assert not JARGON.search(expected(name)[0])
 
 
-@pytest.mark.parametrize("name", GOOD)
+@each("name", GOOD)
 def test_a_good_bundle_loads(name: str) -> None:
     """What is right is not refused (B-1)."""
     assert load_bundle(POLICIES / "good" / name).bundle.bundle_version > 0

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from breakloop.testing.answer import Answer, Gate, Manner
 from breakloop.testing.connection import HoldOpen, Leave, Pause, Rendered, Step, raw_steps, steps
 from breakloop.testing.http import SeenRequest
+from tests.each import each
 from tests.unit.testing.talking import DATE, PLAIN, carried_out, read_with_h11, seen, written
 
 WHOLE = Rendered([b'{"a":1}'])
@@ -42,10 +43,10 @@ def test_a_stream_goes_out_in_chunks() -> None:
     assert request.chunks_sent == 3
 
 
-@pytest.mark.parametrize("framing", ["auto", "length", "chunked", "close"])
-@pytest.mark.parametrize("rendered", [WHOLE, STREAM])
-@pytest.mark.parametrize("version", ["1.1", "1.0"])
-@pytest.mark.parametrize("size", [0, 1, 7, 1000])
+@each("framing", ["auto", "length", "chunked", "close"])
+@each("rendered", [WHOLE, STREAM])
+@each("version", ["1.1", "1.0"])
+@each("size", [0, 1, 7, 1000])
 def test_h11_reads_every_framing(framing: str, rendered: Rendered, version: str, size: int) -> None:
     """The body comes out whole, and ended, whatever the framing and the size of the pieces."""
     manner = Manner(framing=framing, version=version, piece_bytes=size)  # type: ignore[arg-type]

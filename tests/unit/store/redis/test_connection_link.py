@@ -10,6 +10,7 @@ import uvloop
 
 from breakloop.errors import SettingsError, StateError
 from breakloop.store.redis.connection import Answer, RedisConnection, RedisError
+from tests.each import each
 from tests.fake_redis import OK, Command, FakeRedis, Heard, array, bulk, fake_redis, polite
 
 RUNNERS = [pytest.param(asyncio.run, id="asyncio"), pytest.param(uvloop.run, id="uvloop")]
@@ -96,7 +97,7 @@ def test_answers_in_pieces(size: int) -> None:
     assert got == list(enumerate(ANSWERS))
 
 
-@pytest.mark.parametrize("cut", range(1, len(STREAM)))
+@each("cut", range(1, len(STREAM)))
 def test_answers_cut_once_at_every_byte(cut: int) -> None:
     link, _, _ = made()
     got: list[Answer] = []
