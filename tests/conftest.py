@@ -1,4 +1,4 @@
-"""Shared fixtures, hypothesis profiles, and a guard that keeps every test on this machine."""
+"""Shared fixtures, hypothesis profiles, and a guard that keeps every test on this machine and off the default ports."""
 
 from __future__ import annotations
 
@@ -61,6 +61,11 @@ class OutsideNetworkError(RuntimeError):
     """A test tried to leave this machine."""
 
 
+class FixedPortError(RuntimeError):
+    """A test tried to listen on a port that a server on this machine may have."""
+
+
+_DEFAULT_PORTS = frozenset((8787, 8788, 8789))  # of `breakloop serve`
 _attempts: list[str] = []
 
 
@@ -92,6 +97,11 @@ def _audit(event: str, arguments: tuple[object, ...]) -> None:
             refuse_outside(address[0])
     elif event == "socket.getaddrinfo":
         refuse_outside(arguments[0])
+    elif event == "socket.bind":
+        address = arguments[1]
+        if isinstance(address, tuple) and address[1] in _DEFAULT_PORTS:
+            _attempts.append(f"port {address[1]}")
+            raise FixedPortError(f"tests may not listen on port {address[1]}: use port 0")
 
 
 def _guard_uvloop() -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import breakloop
-from tests.conftest import OutsideNetworkError
+from tests.conftest import FixedPortError, OutsideNetworkError
 from tests.rules import assert_no_violations, tree
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -272,6 +272,15 @@ def test_tests_cannot_leave_this_machine(host: str, outside_attempts: list[str])
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         inside.connect(listener.getsockname())
+
+
+@pytest.mark.parametrize("port", [8787, 8788, 8789])
+def test_tests_cannot_listen_where_a_server_does(port: int, outside_attempts: list[str]) -> None:
+    """The guard refuses the default ports of the server, so that tests pass beside a running one."""
+    with socket.socket() as listener, pytest.raises(FixedPortError):
+        listener.bind(("127.0.0.1", port))
+    assert outside_attempts == [f"port {port}"]
+    outside_attempts.clear()
 
 
 def test_uvloop_cannot_leave_this_machine(outside_attempts: list[str]) -> None:

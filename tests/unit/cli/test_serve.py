@@ -91,7 +91,7 @@ def test_it_says_it_is_ready_and_ends_with_0(
         os.kill(os.getpid(), signal.SIGTERM)
 
     monkeypatch.setattr(serve, "announce", announce_and_stop)
-    assert run(["serve", "--port", "0"]) == 0
+    assert run(["serve", "--port", "0", "--admin-port", "0"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[-1].startswith("breakloop ready on http://127.0.0.1:")
 
@@ -99,7 +99,7 @@ def test_it_says_it_is_ready_and_ends_with_0(
 def test_strict_without_bundle_prints_the_problems(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Located, and exit code 1 (E-0)."""
     Path("b.yaml").write_text("bundle_version: 0\npolicies: []\n")
-    assert run(["serve", "--port", "0", "--policy", "b.yaml", "--strict"]) == 1
+    assert run(["serve", "--port", "0", "--admin-port", "0", "--policy", "b.yaml", "--strict"]) == 1
     assert "breakloop: b.yaml:1:17: bundle_version" in capsys.readouterr().err
 
 
