@@ -19,6 +19,7 @@ from breakloop.app.jobs import aside
 from breakloop.clock import Clock, FakeClock
 from breakloop.model import events
 from breakloop.model.events import Event
+from tests.deadlines import DEADLINE_S
 
 NOW = 1_800_000_000.0
 CANARY = "canary-5e1f77"
@@ -58,7 +59,7 @@ class Receiver(ThreadingHTTPServer):
     def handle_error(self, *_: object) -> None:
         """Whoever left early does not interest it."""
 
-    def wait(self, number: int, timeout_s: float = 20.0) -> list[Got]:
+    def wait(self, number: int, timeout_s: float = DEADLINE_S) -> list[Got]:
         """Wait until so many requests are there."""
         with self.changed:
             assert self.changed.wait_for(lambda: len(self.got) >= number, timeout_s), f"{len(self.got)} of {number}"

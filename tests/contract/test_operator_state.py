@@ -161,7 +161,7 @@ async def orders_arrive(one: Member, two: Member) -> None:
     await until(lambda: there.reason("b", **{"x-team": "red"}) != "kill_switch", DEADLINE_S)
     away.set_override("global_shadow", "drill", one.here.clock.now() + 60, "ann")
     await until(lambda: not there.engine.enforces, DEADLINE_S)
-    assert await away.acknowledged()
+    assert await away.acknowledged(DEADLINE_S)
 
 
 @pytest.mark.parametrize("listens", [True, False], ids=["messages", "messages lost"])
@@ -232,8 +232,8 @@ def test_what_happens_while_redis_is_away_is_merged_when_it_is_back(own_redis: S
             assert one.here.reason("old") == two.here.reason("old") == "agent_quarantined"
             await until(lambda: one.here.live() == two.here.live(), DEADLINE_S)
         async with member(own_redis.url) as third:
-            await until(lambda: third.nodes.up, DEADLINE_S)
-            assert await third.operator.ready()
+            await synced(third)
+            assert await third.operator.ready(DEADLINE_S)
             assert third.here.reason("new") == "agent_quarantined"
             assert third.here.reason("freed") != "agent_quarantined"
 

@@ -12,6 +12,7 @@ from breakloop.alerts.transport import DeliveryContext
 from breakloop.app.jobs import aside
 from breakloop.clock import SystemClock
 from tests.alert_world import loop
+from tests.deadlines import DEADLINE_S
 
 AGENTS = 5
 
@@ -23,7 +24,7 @@ def say(line: str) -> None:
 
 async def main(folder: str, url: str, first: int) -> None:
     clock = SystemClock()
-    alerts = Alerts(Path(folder), DeliveryContext(clock, aside, timeout_s=2.0))
+    alerts = Alerts(Path(folder), DeliveryContext(clock, aside, timeout_s=DEADLINE_S))
     alerts.load()
     if not alerts.webhooks():
         alerts.add_webhook(url, [], allow_private=True)

@@ -84,4 +84,5 @@ def _check_order(got: list[Got]) -> None:
     for agent in range(AGENTS):
         mine = [number for number in dict.fromkeys(numbers(got)) if number % AGENTS == agent]
         assert mine == sorted(mine)
-    assert len(got) - len(ids) <= 4 + 1  # and one was under way when the process that delivered was killed
+    # One of each agent may have been under way when the process that delivered was killed.
+    assert len(got) - sum(map(len, ids.values())) <= AGENTS
