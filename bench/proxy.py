@@ -126,6 +126,8 @@ def _report(results: dict[tuple[int, bool], dict[str, list[Taken]]]) -> Report:
 
 
 def _targets(found: dict[str, list[Taken]]) -> list[Target]:
+    """What a call of 20 KB may cost, compared with nginx, and the time that it may add (Q-4)."""
+
     def ratio(name: str) -> float:
         return statistics.median(ratios(samples(found[name]), samples(found[NGINX])))
 

@@ -12,7 +12,8 @@ from breakloop.model.events import Event
 from breakloop.model.verdict import Verdict
 from breakloop.store.memory import MemoryStore
 from tests.builders import bundle, call, policy, world
-from tests.fake_redis import DEADLINE_S, bulk, fake_redis, polite
+from tests.deadlines import DEADLINE_S
+from tests.fake_redis import bulk, fake_redis, polite
 from tests.fake_remote import RemoteWorld
 
 

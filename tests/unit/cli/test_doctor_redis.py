@@ -108,12 +108,12 @@ def sound(command: Command) -> bytes:
 
 def test_a_server_is_asked() -> None:
     with served(sound) as fake:
-        findings = examine_redis(f"redis://127.0.0.1:{fake.port}")
+        findings = examine_redis(f"redis://127.0.0.1:{fake.port}?time_budget_ms=5000")  # a busy machine takes its time, too
     address = f"127.0.0.1:{fake.port}"
     assert [finding.level for finding in findings] == ["note", "note"]
     assert findings[0].message == f"{address}: Redis 7.2.4"
     assert findings[1].message.startswith(f"{address}: latency ")
-    assert findings[1].message.endswith("the time budget is 50 ms")
+    assert findings[1].message.endswith("the time budget is 5000 ms")
 
 
 def test_too_slow_for_its_budget() -> None:

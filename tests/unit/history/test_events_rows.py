@@ -67,7 +67,7 @@ FILTERS: list[dict[str, Any]] = [
 ]
 
 
-TIMES: list[dict[str, float]] = [{}, {"since": 20.0}, {"until": 40.0}, {"since": 20.0, "until": 25.5}]
+TIMES: list[dict[str, Any]] = [{}, {"since": 20.0}, {"until": 40.0}, {"since": 20.0, "until": 25.5}]
 
 
 def test_filters(history: History, clock: FakeClock) -> None:
@@ -76,7 +76,7 @@ def test_filters(history: History, clock: FakeClock) -> None:
 
     @each("chosen", FILTERS)
     @each("times", TIMES)
-    def check(chosen: dict[str, Any], times: dict[str, float]) -> None:
+    def check(chosen: dict[str, Any], times: dict[str, Any]) -> None:
         span = {name: clock.now() + value for name, value in times.items()}
         names = chosen.get("names")
         wanted = [

@@ -24,11 +24,6 @@ def server() -> Iterator[BundleServer]:
         yield running
 
 
-@pytest.fixture(autouse=True)
-def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "_STALL_S", 0.3)
-
-
 def getter(token: str = TOKEN) -> HttpGet:
     return HttpGet(SystemClock(), token=token)
 
@@ -109,8 +104,9 @@ def test_what_is_no_answer(server: BundleServer, answer: bytes, said: str) -> No
     assert said in refused(raw(server, "/a", answer))
 
 
-def test_a_server_that_says_nothing(server: BundleServer) -> None:
+def test_a_server_that_says_nothing(server: BundleServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that says nothing: waiting ends (B-3)."""
+    monkeypatch.setattr(sources, "_STALL_S", 0.3)
 
     def stall(_handler: Handler) -> None:
         server.stalled.wait(DEADLINE_S)
