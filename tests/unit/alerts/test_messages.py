@@ -12,6 +12,7 @@ from breakloop.alerts.router import FIRING, RECOVERED, encoded, payload
 from breakloop.model import events
 from breakloop.model.events import Event
 from tests.alert_world import NOW, killed, limited, loop, released
+from tests.each import each
 
 
 def told(event: Event, about: Event | None = None, link: str = "", **more: Any) -> AlertMessage:
@@ -48,8 +49,8 @@ def test_its_end() -> None:
     assert told(cleared, loop(), saved_microusd=5_000_000).title == "Agent summariser no longer loops, $5.00 saved"
 
 
-@pytest.mark.parametrize(
-    ("event", "title", "severity"),
+@each(
+    "event, title, severity",
     [
         (killed(), "Agent summariser is quarantined", "critical"),
         (killed(""), "An agent is quarantined", "critical"),

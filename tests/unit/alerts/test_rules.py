@@ -10,6 +10,7 @@ from breakloop.alerts.rules import ANY, TYPES, AlertRule
 from breakloop.model import events
 from breakloop.model.events import Event
 from tests.alert_world import NOW, killed, limited, loop, released
+from tests.each import each
 
 SHADOW = Event(events.SHADOW_WOULD_REJECT, NOW, {"policy": "p", "rule": "r", "reason": "x"})
 
@@ -22,8 +23,8 @@ def test_every_type_is_accepted() -> None:
     assert rule(*TYPES, ANY).type == [*TYPES, ANY]
 
 
-@pytest.mark.parametrize(
-    ("types", "event", "wanted"),
+@each(
+    "types, event, wanted",
     [
         (("kill_switch",), killed(), True),
         (("kill_switch",), loop(), False),

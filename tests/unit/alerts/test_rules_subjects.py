@@ -8,6 +8,7 @@ from breakloop.alerts.rules import ENDS, FAMILIES, ends, order_key, same_agent, 
 from breakloop.model import events
 from breakloop.model.events import Event
 from tests.alert_world import NOW, killed, limited, loop, released
+from tests.each import each
 
 
 def test_one_loop_is_one_subject() -> None:
@@ -52,8 +53,8 @@ def test_what_keeps_its_order() -> None:
     assert order_key(limited("a")) != order_key(limited("b"))
 
 
-@pytest.mark.parametrize(
-    ("event", "family", "over"),
+@each(
+    "event, family, over",
     [
         (released(), "kill", True),
         (released(), "loop", True),

@@ -14,6 +14,7 @@ from breakloop.config.settings import Settings
 from breakloop.store.redis.topology import SLOTS
 from breakloop.store.redis.url import parse_redis_url
 from tests.deadlines import DEADLINE_S
+from tests.each import each
 from tests.fake_redis import Command, FakeRedis, Script, array, bulk, fake_redis, polite
 
 SOUND: Facts = {"redis_version": "7.2.4", "maxmemory_policy": "noeviction", "maxmemory": "0", "aof_enabled": "1"}
@@ -28,8 +29,8 @@ def test_a_sound_server() -> None:
     assert said() == [("note", "Redis 7.2.4")]
 
 
-@pytest.mark.parametrize(
-    ("facts", "level", "says"),
+@each(
+    "facts, level, says",
     [
         ({"redis_version": "6.0.16"}, "problem", "Redis 6.0.16 is too old: the minimum is 6.2"),
         ({"redis_version": "6.2.0"}, "note", "Redis 6.2.0"),
@@ -108,7 +109,9 @@ def sound(command: Command) -> bytes:
 
 def test_a_server_is_asked() -> None:
     with served(sound) as fake:
-        findings = examine_redis(f"redis://127.0.0.1:{fake.port}?time_budget_ms=5000")  # a busy machine takes its time, too
+        findings = examine_redis(
+            f"redis://127.0.0.1:{fake.port}?time_budget_ms=5000"
+        )  # a busy machine takes its time, too
     address = f"127.0.0.1:{fake.port}"
     assert [finding.level for finding in findings] == ["note", "note"]
     assert findings[0].message == f"{address}: Redis 7.2.4"

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import pytest
 from pydantic import Field, SecretStr
 
 from breakloop.config.loader import blocks_of, effective_settings, fields_of, load_settings, parse, shown
 from breakloop.policy.schema.types import Model
+from tests.each import each
 
 
 class Inner(Model):
@@ -45,8 +45,8 @@ def test_a_block_is_no_setting_but_its_fields_are() -> None:
     assert list(FIELDS)[-4:] == [("text",), ("rules",), ("places",), ("inner", "deep")]
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "value"),
+@each(
+    "name, text, value",
     [
         ("count", "7", 7),
         ("count", "7.5", "7.5"),
@@ -70,8 +70,8 @@ def test_a_variable_is_read_by_the_type_of_its_field(name: str, text: str, value
     assert parse(text, FIELDS[(name,)]) == value
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
+@each(
+    "value, text",
     [
         (SecretStr("x"), "********"),
         (SecretStr(""), "-"),

@@ -8,6 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from breakloop.config.settings import Settings
+from tests.each import each
 
 HASH = sha256(b"key").hexdigest()
 
@@ -19,8 +20,8 @@ def refused(**values: object) -> str:
     return f"{error['msg']} | {error['ctx'].get('hint', '')}"
 
 
-@pytest.mark.parametrize(
-    ("values", "said"),
+@each(
+    "values, said",
     [
         ({"envoy_grpc_port": 9, "mode": "proxy"}, "needs the decision service, but mode is proxy"),
         ({"workers": 2}, "2 processes cannot share the state of memory://"),

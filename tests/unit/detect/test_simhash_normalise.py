@@ -9,12 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from breakloop.detect.simhash import normalised
+from tests.each import each
 
 UUID_TEXT = "550e8400-e29b-41d4-a716-446655440000"
 
 
-@pytest.mark.parametrize(
-    ("text", "same"),
+@each(
+    "text, same",
     [
         ("page 42 of 100", "page <num> of <num>"),  # as in S3's own tests, up to "user_abc123": see below
         (f"Fetch {UUID_TEXT}.", "fetch <id>."),

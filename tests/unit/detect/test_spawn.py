@@ -13,6 +13,7 @@ from breakloop.detect.spawn import SAMPLES, SPAWNED, RunStart, SpawnDetector, ta
 from breakloop.detect.stateful import Evaluation
 from breakloop.model.call import Step, ToolCall
 from tests.builders import call
+from tests.each import each
 from tests.unit.detect.reading import CONFIG, Reader, digest
 
 TASK = "Find out why the nightly build fails, and repair it."
@@ -246,8 +247,8 @@ def test_agents_whose_task_stands_in_their_system_prompt() -> None:
     assert levels(found)[-1] == NOTICE
 
 
-@pytest.mark.parametrize(
-    ("users", "task"),
+@each(
+    "users, task",
     [
         ((), ""),
         ((TASK,), TASK),

@@ -33,7 +33,7 @@ def rows(row: str, count: int = 400) -> str:
     return row * count
 
 
-@pytest.mark.parametrize(
+@each(
     "unit",
     [
         SENTENCE,

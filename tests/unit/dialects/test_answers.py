@@ -5,8 +5,6 @@ from __future__ import annotations
 import tracemalloc
 from typing import Any
 
-import pytest
-
 from breakloop.dialects.answers import (
     ARGUMENTS_MAX_CHARS,
     CALLS_MAX,
@@ -20,6 +18,7 @@ from breakloop.dialects.answers import (
     word,
 )
 from breakloop.model.call import Answer, ToolCall, Usage
+from tests.each import each
 
 
 class Notes(AnswerBuilder):
@@ -187,8 +186,8 @@ def test_halves_of_characters() -> None:
     assert joined("ä🌍") == "ä🌍"
 
 
-@pytest.mark.parametrize(
-    ("fields", "expected"),
+@each(
+    "fields, expected",
     [
         ({"a": 5}, 5),
         ({"b": 5}, 5),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from breakloop.dialects.answers import SseParser
+from tests.each import each
 
 
 def split(body: bytes, size: int = 0, max_bytes: int = 1000) -> list[bytes]:
@@ -15,8 +16,8 @@ def split(body: bytes, size: int = 0, max_bytes: int = 1000) -> list[bytes]:
     return found + list(events.finish())
 
 
-@pytest.mark.parametrize(
-    ("body", "expected"),
+@each(
+    "body, expected",
     [
         (b"data: a\n\n", [b"a"]),
         (b"data:a\n\n", [b"a"]),
@@ -46,8 +47,8 @@ def test_events(body: bytes, expected: list[bytes]) -> None:
         assert split(body, size) == expected, size
 
 
-@pytest.mark.parametrize(
-    ("pieces", "expected"),
+@each(
+    "pieces, expected",
     [
         ([b"data: a\n", b"data: b\n\n"], [b"a\nb"]),
         ([b"x", b"data: b\n\n"], []),

@@ -10,6 +10,7 @@ import pytest
 from breakloop.dialects import registry
 from breakloop.model.call import UNREAD
 from breakloop.testing import PATHS, Conversation
+from tests.each import each
 from tests.unit.dialects.parsing import read_chat
 from tests.unit.dialects.recorded.shape import dump
 
@@ -18,8 +19,8 @@ CONTENTS = [{"parts": [{"text": "hi"}]}]
 ODD = {"model": 7}  # sends the body to the tolerant step
 
 
-@pytest.mark.parametrize(
-    ("dialect", "body", "answers"),
+@each(
+    "dialect, body, answers",
     [
         ("openai_chat", {"messages": SAID}, 1),
         ("openai_chat", {"messages": SAID, "n": None}, 1),

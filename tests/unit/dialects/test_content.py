@@ -8,10 +8,11 @@ import pytest
 
 from breakloop.dialects import base, content
 from breakloop.model.call import Message, ToolCall
+from tests.each import each
 
 
-@pytest.mark.parametrize(
-    ("value", "expected"),
+@each(
+    "value, expected",
     [
         ('{"b": 1.0, "a": [1, 2]}', '{"a":[1,2],"b":1}'),
         (" [ 1 ]", "[1]"),

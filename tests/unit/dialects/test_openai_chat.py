@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from breakloop.model.call import Chat, Message, ToolCall
+from tests.each import each
 from tests.unit.dialects import parsing
 
 read = partial(parsing.chat, "openai_chat")
@@ -124,8 +125,8 @@ def test_odd_fields_of_a_message(fields: dict[str, Any], expected: Message) -> N
     assert message(**fields) == expected
 
 
-@pytest.mark.parametrize(
-    ("raw", "expected"),
+@each(
+    "raw, expected",
     [
         (b'\xef\xbb\xbf{"model":"m","messages":[{"role":"user","content":"x"}]}', ("m", False, None, ["x"])),
         (rb'{"model":"m","messages":[{"role":"user","content":"x\ud800"}]}', ("m", False, None, ["x?"])),

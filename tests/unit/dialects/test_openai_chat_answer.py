@@ -10,6 +10,7 @@ import pytest
 
 from breakloop.dialects.openai_chat import ChatAnswer, openai_usage
 from breakloop.model.call import ToolCall, Usage
+from tests.each import each
 from tests.unit.dialects import parsing
 from tests.unit.dialects.recorded.openai import CHAT, WHOLE, chunk, delta, tool
 from tests.unit.dialects.recorded.reading import read, stream, whole
@@ -81,8 +82,8 @@ def test_usage_that_grows() -> None:
     assert answer.usage == Usage(5, 3)
 
 
-@pytest.mark.parametrize(
-    ("fields", "expected"),
+@each(
+    "fields, expected",
     [
         ({"prompt_tokens": 5, "completion_tokens": 7, "total_tokens": 12}, Usage(5, 7)),
         ({"input_tokens": 5, "output_tokens": 7}, Usage(5, 7)),

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from breakloop.dialects.answers import ListeningReader
 from breakloop.dialects.registry import DIALECTS
+from tests.each import each
 from tests.unit.dialects.recorded.shape import events
 
 
@@ -45,8 +44,8 @@ REASONING = "response.reasoning_text.delta"
 SUMMARY = "response.reasoning_summary_text.delta"
 
 
-@pytest.mark.parametrize(
-    ("dialect", "payload", "expected"),
+@each(
+    "dialect, payload, expected",
     [
         ("openai_chat", chat(1, reasoning_content="hm"), [(1, "hm")]),
         ("openai_chat", chat(reasoning="hm", reasoning_details=[{"text": "hm"}]), [(0, "hm")]),
@@ -78,10 +77,8 @@ def test_thoughts(dialect: str, payload: Any, expected: list[tuple[int, str]]) -
     assert read(dialect, payload) == expected
 
 
-@pytest.mark.parametrize("dialect", ["openai_chat", "openai_responses", "anthropic_messages", "gemini"])
-@pytest.mark.parametrize(
-    "rest", [b"", b"{", b"[]", b'{"delta": 7, "choices": 7, "candidates": 7}', b"\xff", b"[" * 9999]
-)
+@each("dialect", ["openai_chat", "openai_responses", "anthropic_messages", "gemini"])
+@each("rest", [b"", b"{", b"[]", b'{"delta": 7, "choices": 7, "candidates": 7}', b"\xff", b"[" * 9999])
 def test_what_cannot_be_read_is_nothing(dialect: str, rest: bytes) -> None:
     """Nothing that comes can make it fail (Y-2)."""
     for mark in (b"", b'"reasoning', b'"response.reasoning', b'"thinking_delta"', b'"thought"'):

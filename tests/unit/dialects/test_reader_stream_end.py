@@ -18,6 +18,7 @@ from breakloop.dialects import registry
 from breakloop.dialects.answers import ITEMS_MAX_BYTES, SseParser, StreamEnd, StreamState
 from breakloop.dialects.registry import reader
 from breakloop.model.call import Usage
+from tests.each import each
 from tests.unit.dialects.recorded.shape import SSE, dump, events, named
 
 SAID = ("And so on, ", "and so on.")
@@ -237,8 +238,8 @@ def test_anthropic_needs_some_count() -> None:
     assert ending[1]["usage"] == {"output_tokens": 100}
 
 
-@pytest.mark.parametrize(
-    ("dialect", "last", "kinds"),
+@each(
+    "dialect, last, kinds",
     [
         ("openai_chat", b"[DONE]", []),
         ("anthropic_messages", {"type": "content_block_stop", "index": 1}, ["message_delta", "message_stop"]),

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from breakloop.dialects import registry
+from tests.each import each
 from tests.unit.dialects import parsing
 from tests.unit.dialects.parsing import newest_step, read_chat, read_opening
 
@@ -22,8 +23,8 @@ BODY = json.dumps(
 RPC = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"f"}}'
 
 
-@pytest.mark.parametrize(
-    ("path", "expected"),
+@each(
+    "path, expected",
     [
         ("/v1/chat/completions", "openai_chat"),
         ("/chat/completions/", "openai_chat"),

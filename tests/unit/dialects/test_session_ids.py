@@ -80,7 +80,7 @@ def test_a_user_is_no_session(user_id: object) -> None:
     assert ids(user="u-1", safety_identifier="u-1") == NONE
 
 
-@pytest.mark.parametrize(
+@each(
     "fields",
     [
         {"litellm_session_id": "s-1"},
@@ -101,7 +101,7 @@ def test_sessions_of_gateways_and_agents(fields: dict[str, Any]) -> None:
     assert ids(**fields) == BodyIds(session="s-1")
 
 
-@pytest.mark.parametrize("value", ["", "  ", "null", "undefined", "None", None, True, 1.5, [], {}, ["s"]])
+@each("value", ["", "  ", "null", "undefined", "None", None, True, 1.5, [], {}, ["s"]])
 def test_what_is_no_id(value: object) -> None:
     """Other types, and the words of a program without an id; the next field is looked at all the same (C-7)."""
     assert ids(session_id=value) == NONE

@@ -97,7 +97,7 @@ def test_mistral_takes_no_user_after_a_tool(model: str) -> None:
     assert found["messages"] == [user("go"), CALLS, RESULTS[0], {**RESULTS[1], "content": "2" + INTO}]
 
 
-@pytest.mark.parametrize(
+@each(
     "messages",
     [
         [user("go"), CALLS],

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
-
 from breakloop.dialects.steps import exit_status, result_error
+from tests.each import each
 
 LONG = "a line of output\n" * 200
 
 
-@pytest.mark.parametrize(
+@each(
     "text",
     [
         "<returncode>1</returncode>\n<output>\nno such file\n</output>",
@@ -50,7 +49,7 @@ def test_failed(text: str) -> None:
     assert result_error(text)
 
 
-@pytest.mark.parametrize(
+@each(
     "text",
     [
         "",

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import pytest
-
 from breakloop.dialects.text_actions import read
 from breakloop.model.call import ToolCall
+from tests.each import each
 from tests.growth import GROWTH_MAX, growth
 
 BLOCK = "THOUGHT: I look.\n\n```{}\n{}\n```"
 
 
-@pytest.mark.parametrize(
-    ("text", "name", "arguments"),
+@each(
+    "text, name, arguments",
     [
         (BLOCK.format("bash", "ls -la\npwd"), "bash", "ls -la\npwd"),
         (BLOCK.format("sh", "ls") + "\n\nThen I go on.", "bash", "ls"),
@@ -59,7 +58,7 @@ def test_forms(text: str, name: str, arguments: str) -> None:
     assert read(text) == ToolCall(name, arguments)
 
 
-@pytest.mark.parametrize(
+@each(
     "text",
     [
         "",

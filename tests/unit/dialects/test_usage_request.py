@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from breakloop.dialects import registry
 from breakloop.dialects.body_changes import HELD_MAX_BYTES, UsageStrip, without_usage
+from tests.each import each
 
 CHAT = "openai_chat"
 ASKS = b'"stream_options":{"include_usage":true}'
@@ -48,7 +49,7 @@ def test_it_is_asked_among_other_options(options: bytes, expected: bytes) -> Non
     assert json.loads(asking)["stream_options"]["include_usage"] is True
 
 
-@pytest.mark.parametrize(
+@each(
     "body",
     [
         b'{"messages":[]}',

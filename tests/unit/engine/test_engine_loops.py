@@ -14,6 +14,7 @@ from breakloop.model.events import LOOP_DETECTED
 from breakloop.model.verdict import LoopFinding, Verdict
 from breakloop.store.memory import MemoryStore
 from tests.builders import World, bucket, bundle, call, chat, compiled, exact, policy, tail, user, world
+from tests.each import each
 
 
 def looped(verdict: Verdict) -> LoopFinding:
@@ -105,8 +106,8 @@ def test_equal_requests_are_one(first: Call, second: Call) -> None:
     assert same(world(bundle(policy("p", loop=exact(2)))), first, second)
 
 
-@pytest.mark.parametrize(
-    ("first", "second"),
+@each(
+    "first, second",
     [
         (post('{"a":1}'), post('{"a":2}')),
         (post("a b"), post("a  b")),  # not JSON: byte for byte

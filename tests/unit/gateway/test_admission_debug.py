@@ -7,6 +7,7 @@ import pytest
 from breakloop.gateway.decision import DecisionHandler
 from breakloop.gateway.http_request import Reply
 from tests.builders import Fields, World, about, at, bucket, bundle, exact, header, lines, policy, request, world
+from tests.each import each
 
 SECRET = "open sesame"
 SESSION = "/v1/debug/session"
@@ -87,7 +88,7 @@ def test_a_cookie_expires_after_15_minutes() -> None:
     assert not shown(door(about(headers={"cookie": cookie})))
 
 
-@pytest.mark.parametrize(
+@each(
     "tamper",
     [
         lambda c: c[:-1] + ("A" if c[-1] != "A" else "B"),

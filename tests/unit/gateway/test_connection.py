@@ -11,6 +11,7 @@ import pytest
 from breakloop.errors import RequestError
 from breakloop.gateway.connection import Connection, Phase
 from breakloop.gateway.http_request import Reply, Request, RequestLimits
+from tests.each import each
 from tests.unit.gateway.fake_client import Client, FakeTransport, chunked, get, post, read_replies
 
 
@@ -56,8 +57,8 @@ def test_websockets_are_refused_with_an_answer() -> None:
         assert client.seen == []
 
 
-@pytest.mark.parametrize(
-    ("data", "status", "code"),
+@each(
+    "data, status, code",
     [
         (b"\x16\x03\x01", 400, "bad_request"),
         (b"GET / HTTP/1.1\r\n\r\n", 400, "bad_request"),

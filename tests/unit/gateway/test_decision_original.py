@@ -7,6 +7,7 @@ import pytest
 from breakloop.errors import RequestError
 from breakloop.gateway.decision import envoy_call, nginx_call, original_call
 from tests.builders import Fields, request
+from tests.each import each
 
 
 def test_x_original() -> None:
@@ -29,8 +30,8 @@ def test_nothing_but_the_request_itself() -> None:
     assert (made.method, made.path, made.query, made.host) == ("GET", "/v1/decision", "a=1", "h")
 
 
-@pytest.mark.parametrize(
-    ("uri", "path", "query"),
+@each(
+    "uri, path, query",
     [
         ("/", "/", ""),
         ("/a?", "/a", ""),

@@ -7,6 +7,7 @@ import pytest
 from breakloop.gateway.forwarding import HeadRewriter, UpstreamRoutes, key_field
 from breakloop.gateway.http_request import CHUNKED, HeadParser, Request, RequestLimits
 from breakloop.model.upstream import parse_upstream, upstreams
+from tests.each import each
 
 TOKEN = "own-token"
 HOP = b"X-Breakloop-Hop: own-token"
@@ -70,8 +71,8 @@ def test_a_head_that_began_with_an_empty_line_or_has_no_host() -> None:
     assert made == b"GET /v1/x HTTP/1.1\r\nhost: api.openai.com\r\nA: b\r\n" + HOP + b"\r\n\r\n"
 
 
-@pytest.mark.parametrize(
-    ("method", "length", "framing"),
+@each(
+    "method, length, framing",
     [
         ("POST", 0, [b"content-length: 0"]),
         ("PUT", 0, [b"content-length: 0"]),
@@ -93,7 +94,7 @@ def test_framing_is_ours(method: str, length: int, framing: list[bytes]) -> None
         assert lines == [b"host: up.example:81", *of_client, *framing, HOP]
 
 
-@pytest.mark.parametrize(
+@each(
     "field",
     [
         "Connection: close",
@@ -121,7 +122,7 @@ def test_fields_that_end_here(field: str) -> None:
     assert fields(request("A: b", field, "C: d")) == [b"A: b", b"C: d"]
 
 
-@pytest.mark.parametrize(
+@each(
     "field",
     [
         "Authorization: Bearer sk-x",
@@ -173,7 +174,7 @@ def test_fields_that_connection_names(option: str, passes: bool) -> None:
     assert fields(came) == [*private, *(field.encode() for field in kept)]
 
 
-@pytest.mark.parametrize(
+@each(
     "field",
     [
         "x-api-key",
@@ -205,8 +206,8 @@ def test_connection_in_several_lines() -> None:
     assert fields(request("Connection: keep-alive", "X-A: 1", "X-A: 2")) == [b"X-A: 1", b"X-A: 2"]
 
 
-@pytest.mark.parametrize(
-    ("offered", "sent_on"),
+@each(
+    "offered, sent_on",
     [
         ("gzip, deflate, br, zstd", "gzip, deflate, br, zstd"),
         ("gzip;q=1.0,  br;q=0.5", "gzip;q=1.0,  br;q=0.5"),

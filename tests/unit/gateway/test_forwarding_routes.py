@@ -8,6 +8,7 @@ from breakloop.errors import RequestError
 from breakloop.gateway.forwarding import Destination, UpstreamRoutes
 from breakloop.model.upstream import upstreams
 from breakloop.policy.cache import MemoDict
+from tests.each import each
 
 OPENAI, ANTHROPIC, GEMINI = "api.openai.com", "api.anthropic.com", "generativelanguage.googleapis.com"
 
@@ -26,8 +27,8 @@ def went(path: str, *given: str) -> tuple[str, str, str]:
     return found.upstream.host, found.path, found.target.decode()
 
 
-@pytest.mark.parametrize(
-    ("path", "host", "seen"),
+@each(
+    "path, host, seen",
     [
         ("/v1/chat/completions", OPENAI, "/v1/chat/completions"),
         ("/v1/messages", ANTHROPIC, "/v1/messages"),
@@ -59,8 +60,8 @@ def test_paths(path: str, host: str, seen: str) -> None:
     assert find(path).agent == ""
 
 
-@pytest.mark.parametrize(
-    ("path", "agent", "host", "seen"),
+@each(
+    "path, agent, host, seen",
     [
         ("/agents/bob/v1/chat/completions", "bob", OPENAI, "/v1/chat/completions"),
         ("/agents/bob/v1/messages", "bob", ANTHROPIC, "/v1/messages"),
@@ -93,8 +94,8 @@ def test_given_upstreams() -> None:
     assert [without.find(path, {}).upstream.name for path in (b"/v1/messages", b"/v1beta/x")] == ["mine", "mine"]
 
 
-@pytest.mark.parametrize(
-    ("path", "base", "seen", "sent"),
+@each(
+    "path, base, seen, sent",
     [
         ("/v1/chat/completions", "/v1", "/v1/chat/completions", "/v1/chat/completions"),
         ("/chat/completions", "/v1", "/v1/chat/completions", "/v1/chat/completions"),
@@ -120,8 +121,8 @@ def test_base_paths(path: str, base: str, seen: str, sent: str) -> None:
     assert went(path, f"x=http://x.example{base}", "gemini=http://x.example" + base) == ("x.example", seen, sent)
 
 
-@pytest.mark.parametrize(
-    ("path", "given", "host", "sent"),
+@each(
+    "path, given, host, sent",
     [
         ("/openai/deployments/d/chat/completions", "azure=https://r.openai.azure.com", "r.openai.azure.com", None),
         ("/openai/deployments", "azure=https://r.openai.azure.com", "r.openai.azure.com", None),
@@ -170,8 +171,8 @@ def test_azure_beside_openai_itself() -> None:
     assert went(path) == (OPENAI, "/deployments/d/chat/completions", "/deployments/d/chat/completions")
 
 
-@pytest.mark.parametrize(
-    ("path", "seen", "sent"),
+@each(
+    "path, seen, sent",
     [
         # Sent as it came, where it means the same.
         ("/v1/%63hat", "/v1/chat", "/v1/%63hat"),
@@ -214,8 +215,8 @@ def test_tricks_change_no_route(path: str, host: str) -> None:
     assert went(path)[0] == host
 
 
-@pytest.mark.parametrize(
-    ("path", "sent"),
+@each(
+    "path, sent",
     [
         ("/x/../admin", "/base/admin"),
         ("/x/a/../../admin", "/base/admin"),

@@ -6,6 +6,7 @@ import pytest
 
 from breakloop.errors import RequestError
 from breakloop.gateway.http_request import CHUNKED, BodyCollector, BodyMemory, Request, RequestChunks, RequestLimits
+from tests.each import each
 
 
 def read(stream: bytes, length: int = CHUNKED, limits: RequestLimits | None = None) -> tuple[bytes, int, bool]:
@@ -41,7 +42,7 @@ def test_trailers_are_thrown_away() -> None:
     assert read(stream + b".") == (b"a", len(stream), True)
 
 
-@pytest.mark.parametrize(
+@each(
     "stream",
     [
         b"\r\n",

@@ -18,6 +18,7 @@ from breakloop.gateway.http_request import (
     RequestLimits,
     early_error,
 )
+from tests.each import each
 
 
 def parse(head: bytes, limits: RequestLimits | None = None) -> Request:
@@ -75,8 +76,8 @@ def test_other_methods_get_501(method: str) -> None:
     assert refused(f"{method} / HTTP/1.1\r\nHost: a\r\n\r\n".encode()) == 501
 
 
-@pytest.mark.parametrize(
-    ("line", "status"),
+@each(
+    "line, status",
     [
         (b"GET /", 400),
         (b"GET / HTTP/0.9", 505),
@@ -110,7 +111,7 @@ def test_one_empty_line_before_a_request_is_skipped_and_two_are_not() -> None:
     assert refused(b"\r\n\r\n") == 400
 
 
-@pytest.mark.parametrize(
+@each(
     "fields",
     [
         b"",  # no Host
@@ -233,8 +234,8 @@ def test_what_is_remembered_is_bounded() -> None:
     assert max(map(len, [*fields, *parser._request_lines])) <= 1024
 
 
-@pytest.mark.parametrize(
-    ("data", "status"),
+@each(
+    "data, status",
     [
         (b"", None),
         (b"GET / HTTP/1.1\r\nHost", None),

@@ -64,7 +64,7 @@ def test_a_cut_body_is_not_done() -> None:
     assert feed(10, b"123456789") == (b"123456789", 9, False)
 
 
-@pytest.mark.parametrize(
+@each(
     "stream",
     [
         b"g\r\n",
@@ -110,8 +110,8 @@ def test_content_is_not_copied_where_it_need_not_be() -> None:
     assert framing.content[0] is piece
 
 
-@pytest.mark.parametrize(
-    ("fed", "joint"),
+@each(
+    "fed, joint",
     [
         (b"", ChunkBoundary(b"", 0)),
         (b"5", None),
@@ -126,7 +126,7 @@ def test_content_is_not_copied_where_it_need_not_be() -> None:
         (b"5\r\nhello\r\n0\r\n\r\n", None),
     ],
 )
-@pytest.mark.parametrize("whole", [True, False])
+@each("whole", [True, False])
 def test_where_other_content_could_follow(fed: bytes, joint: ChunkBoundary | None, whole: bool) -> None:
     """After any byte it is known what has to be written first, and what the running chunk still needs (LD-8)."""
     framing = ChunkedFraming()

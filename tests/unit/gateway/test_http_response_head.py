@@ -7,6 +7,7 @@ import pytest
 from breakloop.errors import UpstreamError
 from breakloop.gateway.http_request import CHUNKED
 from breakloop.gateway.http_response import BODY_UNTIL_CLOSE, ResponseHead, ResponseHeadParser
+from tests.each import each
 
 
 def parse(*lines: bytes, method: str = "GET") -> ResponseHead:
@@ -41,8 +42,8 @@ def test_connection_cannot_take_what_the_client_needs() -> None:
     assert head.lines == b"Content-Type: a/b\r\nRetry-After: 1\r\n"
 
 
-@pytest.mark.parametrize(
-    ("lines", "method", "length", "keeps", "announced"),
+@each(
+    "lines, method, length, keeps, announced",
     [
         ([b"HTTP/1.1 200 OK", b"Content-Length: 12"], "GET", 12, True, b""),
         ([b"HTTP/1.1 200 OK", b"Transfer-Encoding: Chunked"], "GET", CHUNKED, True, b""),
@@ -66,7 +67,7 @@ def test_a_reason_phrase_may_be_missing() -> None:
     assert parse(b"HTTP/1.0 404 Nope").line == b"HTTP/1.1 404 Nope\r\n"
 
 
-@pytest.mark.parametrize(
+@each(
     "lines",
     [
         [b"HTTP/2 200 OK"],

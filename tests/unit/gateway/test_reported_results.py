@@ -14,6 +14,7 @@ from breakloop.gateway.http_request import Reply
 from breakloop.model.call import CLIENT_LEFT, Answer, Call, ToolCall, Usage
 from breakloop.model.events import SHADOW_WOULD_REJECT
 from tests.builders import Json, World, bucket, bundle, call, chat, exact, fresh, policy, request, world
+from tests.each import each
 
 KEY = {"authorization": "Bearer sk-one"}
 
@@ -338,8 +339,8 @@ def test_usage_in_every_spelling(told: Json, usage: Usage | None) -> None:
     assert read({"status": 200, "usage": told}).usage == usage
 
 
-@pytest.mark.parametrize(
-    ("told", "says"),
+@each(
+    "told, says",
     [
         (b"", "the body must be a JSON object"),
         (b"status=200", "the body must be a JSON object"),

@@ -10,6 +10,7 @@ import pytest
 from breakloop.gateway.http_request import Reply
 from breakloop.pricing.prices import ListedModel, Price, Prices
 from tests.builders import CHAT, Json, World, about, bundle, chat_body, exact, header, policy, request, user, world
+from tests.each import each
 
 USED = {"input_tokens": 1000, "output_tokens": 2000}
 
@@ -65,8 +66,8 @@ def test_what_was_used_beyond_is_charged() -> None:
     assert left(here) == 100
 
 
-@pytest.mark.parametrize(
-    ("told", "remaining"),
+@each(
+    "told, remaining",
     [
         ({"status": 200}, 1000),  # nothing told: the estimate stays
         ({"status": 200, "digest": "abc"}, 1000),

@@ -13,6 +13,7 @@ from breakloop.dialects.registry import DIALECTS
 from breakloop.gateway.exchange import read_response
 from breakloop.gateway.http_response import ResponseHead
 from breakloop.model.call import Answer, Chat
+from tests.each import each
 
 BODY = json.dumps(
     {
@@ -43,9 +44,9 @@ def read(body: bytes, *, step: int, **fields: str) -> tuple[Answer, list[str]]:
     return reading.answer(200, complete=True), why
 
 
-@pytest.mark.parametrize("step", [1, 7, 10_000])
-@pytest.mark.parametrize(
-    ("coding", "packed"),
+@each("step", [1, 7, 10_000])
+@each(
+    "coding, packed",
     [("", BODY), ("identity", BODY), ("gzip", gzip.compress(BODY)), ("deflate", zlib.compress(BODY))],
 )
 def test_packed_answers_are_read_in_any_pieces(step: int, coding: str, packed: bytes) -> None:

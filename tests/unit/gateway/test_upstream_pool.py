@@ -7,8 +7,6 @@ import errno
 import socket
 import ssl
 
-import pytest
-
 from breakloop.config import settings
 from breakloop.gateway import upstream as pools
 from breakloop.gateway.http_request import Reply
@@ -16,6 +14,7 @@ from breakloop.gateway.http_response import ResponseHeadParser
 from breakloop.gateway.server import Server
 from breakloop.gateway.upstream import UpstreamPool, connect_error
 from breakloop.model.upstream import parse_upstream
+from tests.each import each
 from tests.unit.gateway.fake_client import FakeTransport, get
 from tests.unit.gateway.fake_upstream import FakeConnection, Proxy
 
@@ -80,8 +79,8 @@ def test_nothing_is_kept_while_the_server_stops() -> None:
         assert idle(proxy, 1)[0].wire.aborted
 
 
-@pytest.mark.parametrize(
-    ("error", "said"),
+@each(
+    "error, said",
     [
         (ConnectionRefusedError(), "refused the connection"),
         (OSError("somewhere:443 failed"), "could not be reached"),

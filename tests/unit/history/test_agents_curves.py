@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 
-import pytest
-
 from breakloop.clock import FakeClock
 from breakloop.history.agents import POINTS_MAX, CurveRange
 from breakloop.history.store import History
 from breakloop.model.events import Activity, AgentUse
 from breakloop.model.records import Point, TotalsRecord
+from tests.each import each
 from tests.histories import detected, looped, used
 
 HOUR = 3600
@@ -99,8 +98,8 @@ def test_totals(history: History, clock: FakeClock) -> None:
     assert history.totals(clock.now()) == TotalsRecord()
 
 
-@pytest.mark.parametrize(
-    ("since", "until", "step_s", "count", "coarse"),
+@each(
+    "since, until, step_s, count, coarse",
     [
         (START, START + 600, 60, 10, False),
         (START + 1, START + 599, 60, 10, False),

@@ -10,6 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from breakloop.limits.base import LocalDay, Period
+from tests.each import each
 
 NAMES = ["5m", "1h", "1d", "7d", "30d"]
 TIMES = st.floats(0, 4e9, allow_nan=False) | st.integers(0, 4_000_000_000)
@@ -20,8 +21,8 @@ def at(text: str) -> int:
     return int(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp())
 
 
-@pytest.mark.parametrize(
-    ("name", "now", "start", "end"),
+@each(
+    "name, now, start, end",
     [
         ("5m", "2026-02-03T14:34:59", "2026-02-03T14:30:00", "2026-02-03T14:35:00"),
         ("5m", "2026-02-03T14:35:00", "2026-02-03T14:35:00", "2026-02-03T14:40:00"),

@@ -7,10 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from breakloop.limits.base import COST, LARGEST, MICROUSD, TOKENS, Unit, read_cost
+from tests.each import each
 
 
-@pytest.mark.parametrize(
-    ("unit", "value", "units"),
+@each(
+    "unit, value, units",
     [
         (COST, 1, 1000), (COST, 0.1, 100), (COST, 1.1, 1100), (COST, 2.3, 2300), (COST, 0.00001, 1),
         (TOKENS, 6000, 6000), (TOKENS, 0.2, 1), (MICROUSD, 12.34, 12_340_000), (MICROUSD, 0.000001, 1),
@@ -34,8 +35,8 @@ def test_dollars_are_exact_to_the_micro_dollar(microusd: int) -> None:
     assert MICROUSD.of(microusd / 1_000_000) == microusd
 
 
-@pytest.mark.parametrize(
-    ("unit", "units", "words"),
+@each(
+    "unit, units, words",
     [
         (COST, 100_000, "100"), (COST, 2_500, "2.5"), (COST, 1_234_567_001, "1234567.001"), (COST, 999.6, "1"),
         (TOKENS, 5000, "5000 tokens"), (TOKENS, 12.4, "12 tokens"),

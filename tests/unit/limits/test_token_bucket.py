@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -14,6 +13,7 @@ from breakloop.model.verdict import LimitState, Verdict
 from breakloop.store.limit_ops import TakeTokens
 from breakloop.store.memory import MemoryStore
 from tests.builders import World, bucket, bundle, call, policy, world
+from tests.each import each
 from tests.stores import NO_RULE
 
 
@@ -85,9 +85,9 @@ def test_a_clock_that_goes_back_refills_nothing() -> None:
     assert passes(here, call()) == 1
 
 
-@pytest.mark.parametrize("source", ["header:X-Cost", "query:cost"])
-@pytest.mark.parametrize(
-    ("value", "cost"),
+@each("source", ["header:X-Cost", "query:cost"])
+@each(
+    "value, cost",
     [("4", 4), ("2.5", 2.5), (None, 2), ("", 2), ("0", 2), ("-3", 2), ("abc", 2), ("nan", 2), ("inf", 2), ("1e999", 2)],
 )
 def test_cost_of_a_request(source: str, value: str | None, cost: float) -> None:

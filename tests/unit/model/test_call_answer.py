@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from breakloop.model.call import CLIENT_LEFT, NO_ANSWER, Answer, Usage
+from tests.each import each
 
 
 def test_everything_but_the_status_may_be_missing() -> None:
@@ -22,7 +23,7 @@ def test_failures_of_the_upstream(status: int) -> None:
     assert Answer(status, complete=True).failed
 
 
-@pytest.mark.parametrize("status", [200, 204, 301, 400, 401, 404, 428, 430, 499, CLIENT_LEFT])
+@each("status", [200, 204, 301, 400, 401, 404, 428, 430, 499, CLIENT_LEFT])
 def test_no_failures(status: int) -> None:
     """What the client did wrong, or did not wait for, is no failure of the upstream (LD-6)."""
     assert not Answer(status).failed

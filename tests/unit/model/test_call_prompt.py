@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
-
 from breakloop.dialects import prompt
 from breakloop.model.call import Prompt, PromptSize, chars_of
+from tests.each import each
 
 
 def test_the_one_that_wire_makes_is_one() -> None:
@@ -15,8 +14,8 @@ def test_the_one_that_wire_makes_is_one() -> None:
     assert PromptSize(3) == (3, 0, 0)
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
+@each(
+    "text, expected",
     [
         ("", 0),
         ("four", 4),

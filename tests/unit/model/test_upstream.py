@@ -14,10 +14,11 @@ from breakloop.model.upstream import (
     parse_upstream,
     upstreams,
 )
+from tests.each import each
 
 
-@pytest.mark.parametrize(
-    ("url", "expected"),
+@each(
+    "url, expected",
     [
         ("https://api.openai.com", (True, "api.openai.com", 443, b"api.openai.com", b"")),
         ("https://api.openai.com/", (True, "api.openai.com", 443, b"api.openai.com", b"")),
@@ -44,8 +45,8 @@ def test_url_of_an_upstream_is_as_a_person_writes_it() -> None:
     assert parse_upstream("x", "https://a.example:443").url == "https://a.example"
 
 
-@pytest.mark.parametrize(
-    ("url", "message", "hint"),
+@each(
+    "url, message, hint",
     [
         ("", "does not begin with http", "https://llm.example.com"),
         ("api.openai.com", "does not begin with http", "https://llm.example.com"),

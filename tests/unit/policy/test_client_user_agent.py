@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
-
 from breakloop.policy.client import bot_category, classify
+from tests.each import each
 
 
-@pytest.mark.parametrize(
-    ("user_agent", "category"),
+@each(
+    "user_agent, category",
     [
         (
             "Mozilla/5.0 AppleWebKit/537.36 (KHTML, like Gecko; compatible; GPTBot/1.2; +https://openai.com/gptbot)",

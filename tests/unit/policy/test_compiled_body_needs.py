@@ -8,13 +8,14 @@ import pytest
 
 from breakloop.policy.compiled import needs_body
 from tests.builders import Json, bucket, bundle, exact, policy, tail, world
+from tests.each import each
 
 GUARD: Json = {"defaults": {}}
 SWITCH = {"scope_value": "x", "reason": "r"}
 
 
-@pytest.mark.parametrize(
-    ("data", "kind", "needed"),
+@each(
+    "data, kind, needed",
     [
         (bundle(), b"application/json", False),
         (bundle(**GUARD), b"application/json; charset=utf-8", True),

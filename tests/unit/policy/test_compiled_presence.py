@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-import pytest
-
 from breakloop.policy.compiled import ActiveHours
+from tests.each import each
 
 
 def at(hour: int, minute: int = 0, second: int = 0) -> float:
@@ -21,8 +20,8 @@ def test_an_agent_that_is_switched_off() -> None:
     assert ActiveHours().absent(at(3)) is None
 
 
-@pytest.mark.parametrize(
-    ("hours", "zone", "now", "wait_s"),
+@each(
+    "hours, zone, now, wait_s",
     [
         ((8 * 60, 18 * 60), "UTC", at(8), None),
         ((8 * 60, 18 * 60), "UTC", at(17, 59, 59), None),

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from breakloop.policy.compiled import CompiledPolicy, CompiledSelector, Routes, _Node
+from tests.each import each
 
 
 def policy(index: int, selector: CompiledSelector) -> CompiledPolicy:
@@ -39,8 +40,8 @@ def matched(table: Routes, path: str, host: str = "", method: str = "GET") -> li
     return [entry.index for entry in table.match(host, method, path)]
 
 
-@pytest.mark.parametrize(
-    ("selector", "path", "applies"),
+@each(
+    "selector, path, applies",
     [
         (CompiledSelector(prefix="/v1/"), "/v1/x", True),
         (CompiledSelector(prefix="/v1/"), "/v1/x/y/z", True),

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from breakloop.policy.schema import bundle
 from breakloop.policy.schema.limits import Stage, TokenBucketConfig
 from breakloop.policy.schema.types import Model
+from tests.each import each
 from tests.unit.policy.said import messages
 
 
-@pytest.mark.parametrize(
-    ("model", "data", "said"),
+@each(
+    "model, data, said",
     [
         (bundle.Policy, {"id": 5, "spec": []}, ["must be text, got 5", "must be a map, got a list"]),
         (bundle.Policy, {"id": "x" * 70, "spec": "y" * 70}, [f'must be a map, got the text "{"y" * 60}..."']),

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from breakloop.errors import BundleError, Problem
 from breakloop.policy import documents
 from breakloop.policy.documents import read_document
+from tests.each import each
 
 
 @pytest.mark.parametrize("name", ["x.yaml", "x.json"])
@@ -28,8 +29,8 @@ def test_json_is_known_by_its_content_too() -> None:
     assert read_document(b"{a: [1, 2]}", "bundle")[0] == {"a": [1, 2]}
 
 
-@pytest.mark.parametrize(
-    ("text", "name", "message"),
+@each(
+    "text, name, message",
     [
         (b" \n\t\n", "x.json", "x.json:1:1: is empty"),
         (b"[" * 5000 + b"]" * 5000, "x", "x:1:65: is nested more than 64 deep"),

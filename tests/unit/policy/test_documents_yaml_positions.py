@@ -7,6 +7,7 @@ import pytest
 from breakloop.errors import BundleError
 from breakloop.policy import documents
 from breakloop.policy.documents import DocumentPath, plain_value, read_document
+from tests.each import each
 
 YAML = b"""# comment
 top:
@@ -24,8 +25,8 @@ def at(text: bytes, name: str, path: DocumentPath, *, key: bool = False) -> tupl
     return place.line, place.column
 
 
-@pytest.mark.parametrize(
-    ("path", "key", "value"),
+@each(
+    "path, key, value",
     [
         ((), (2, 1), (2, 1)),
         (("top",), (2, 1), (3, 3)),
@@ -46,8 +47,8 @@ def test_places_in_yaml(path: DocumentPath, key: tuple[int, int], value: tuple[i
     assert at(YAML, "x.yaml", path) == value
 
 
-@pytest.mark.parametrize(
-    ("text", "value"),
+@each(
+    "text, value",
     [
         ("", None), ("~", None), ("null", None), ("true", True), ("FALSE", False), ("yes", "yes"), ("off", "off"),
         ("12", 12), ("-3", -3), ("+4", 4), ("0", 0), ("007", "007"), ("1_000", "1_000"), ("0o17", 15), ("0x1F", 31),

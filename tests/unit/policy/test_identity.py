@@ -17,6 +17,7 @@ from breakloop.policy.identity import (
     session_header,
     trace_id,
 )
+from tests.each import each
 
 
 def key_of(headers: dict[str, bytes], query: str = "") -> bytes:
@@ -25,8 +26,8 @@ def key_of(headers: dict[str, bytes], query: str = "") -> bytes:
     )
 
 
-@pytest.mark.parametrize(
-    ("headers", "expected"),
+@each(
+    "headers, expected",
     [
         ({"authorization": b"Bearer sk-1"}, b"sk-1"),
         ({"authorization": b"bearer  sk-1 "}, b"sk-1"),

@@ -20,6 +20,7 @@ from breakloop.clock import FakeClock
 from breakloop.errors import SettingsError
 from breakloop.policy import jwt as module
 from breakloop.policy.jwt import JwtKeys, JwtReader, claim_text
+from tests.each import each
 
 SECRET = "a shared secret of more than 64 bytes, as HS512 asks for it to be kept strong"
 RSA_KEY = rsa.generate_private_key(65537, 2048)
@@ -316,8 +317,8 @@ def test_a_verified_token_is_verified_once(clock: FakeClock, monkeypatch: pytest
     assert (tokens.claims(bytes(bytearray(good))), tokens.claims(bytes(bytearray(bad)))) == ({"sub": "u"}, {})
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
+@each(
+    "name, expected",
     [
         ("sub", "u"),
         ("level", "3"),

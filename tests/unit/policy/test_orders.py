@@ -11,6 +11,7 @@ from breakloop.errors import OrderError
 from breakloop.policy.compiled import CompiledKillSwitch
 from breakloop.policy.orders import NO_ORDERS, Orders, check_override, checked_agent, checked_switch, checked_text
 from tests.builders import START, at, bundle, call, world
+from tests.each import each
 
 
 def switch(value: str, **more: Any) -> CompiledKillSwitch:
@@ -101,8 +102,8 @@ def test_fields_are_as_the_bundle_would_have_them() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("field", "value", "problem"),
+@each(
+    "field, value, problem",
     [
         ("scope_key", "agent", "scope_key: "),
         ("scope_key", "", "scope_key: is required"),

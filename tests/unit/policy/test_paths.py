@@ -8,10 +8,11 @@ from hypothesis import strategies as st
 
 from breakloop.errors import RequestError
 from breakloop.policy.paths import normalise, normalise_host, strip_agent
+from tests.each import each
 
 
-@pytest.mark.parametrize(
-    ("sent", "normal"),
+@each(
+    "sent, normal",
     [
         ("/", "/"),
         ("", "/"),
@@ -44,7 +45,7 @@ def test_normalises(sent: str, normal: str) -> None:
     assert normalise(sent.encode()) == normal
 
 
-@pytest.mark.parametrize(
+@each(
     "sent",
     ["/a%2fb", "/a%2Fb", "/a%5cb", "/a\\b", "/a%00", "/a\0b", "/a%", "/a%2", "/a%zz", "/a%2%66b", "/a#b", "v1/x"],
 )
@@ -82,8 +83,8 @@ def test_normalising_twice_changes_nothing(path: str | bytes) -> None:
     assert not {".", ".."} & set(once.split("/"))
 
 
-@pytest.mark.parametrize(
-    ("path", "expected"),
+@each(
+    "path, expected",
     [
         ("/agents/x/v1/chat", ("x", "/v1/chat")),
         ("/agents/my%20agent/v1", ("my agent", "/v1")),

@@ -14,6 +14,7 @@ from genai_prices.types import Usage as TheirUsage
 from breakloop.clock import FakeClock
 from breakloop.model.call import Usage
 from breakloop.pricing.prices import GenaiTable, ModelName, Price, Prices, ServiceTier, Tier, cost_microusd
+from tests.each import each
 
 NOW = datetime(2026, 11, 15, 12, tzinfo=UTC).timestamp()
 TABLE = GenaiTable()
@@ -31,8 +32,8 @@ def test_prices_are_exact_and_tiers_are_kept() -> None:
     assert PRICES.find("perplexity", "sonar-deep-research") == Price(2_000_000, 8_000_000, reasoning=3_000_000)
 
 
-@pytest.mark.parametrize(
-    ("provider", "model", "name"),
+@each(
+    "provider, model, name",
     [
         ("openai", "gpt-4.1-mini-2025-04-14", "openai/gpt-4.1-mini"),
         ("", "openai/gpt-4.1", "openai/gpt-4.1"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from breakloop.pricing.prices import NAME_MAX, ModelName, canonical_provider, ways
+from tests.each import each
 
 
 @pytest.mark.parametrize(
@@ -40,8 +41,8 @@ def test_the_closest_name_first(provider: str, model: str, tried: list[tuple[str
     assert list(ways(provider, model)) == [ModelName(*one) for one in tried]
 
 
-@pytest.mark.parametrize(
-    ("model", "named"),
+@each(
+    "model, named",
     [
         ("models/gemini-2.5-pro", ModelName("google", "gemini-2.5-pro")),
         ("publishers/google/models/gemini-2.5-pro", ModelName("google", "gemini-2.5-pro")),

@@ -15,6 +15,7 @@ from breakloop.pricing.tokens import (
     answer_tokens,
     estimator,
 )
+from tests.each import each
 
 
 class Said:
@@ -46,8 +47,8 @@ def test_four_characters_are_a_token(size: PromptSize | None, expected: int) -> 
     assert SimpleWord().prompt_tokens(Said(size, 997)) == expected
 
 
-@pytest.mark.parametrize(
-    ("hint", "expected"),
+@each(
+    "hint, expected",
     [
         ("1200", 1200),
         (" 12.1 ", 13),

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from breakloop.model.verdict import LimitState, LoopFinding, ShadowFinding, Verdict
 from breakloop.policy.documents import DocumentPlace
 from breakloop.replay.cases import (
@@ -18,6 +16,7 @@ from breakloop.replay.cases import (
     actual_of,
     run_cases,
 )
+from tests.each import each
 
 REQUEST = CaseRequest("GET", "/")
 LOOP = LoopFinding("tail", "f" * 32, 6, 60, 30, "reject", fresh=True, message="m", evidence="e")
@@ -60,8 +59,8 @@ def test_when_requests_are_sent() -> None:
     assert [result.at_s for result in results] == [1, 5, 9, 20]
 
 
-@pytest.mark.parametrize(
-    ("expect", "actual"),
+@each(
+    "expect, actual",
     [
         ({"decision": "allow"}, "deny"),
         ({"reason": "kill_switch"}, "loop_detected"),

@@ -8,6 +8,7 @@ import pytest
 
 from breakloop.errors import BundleError
 from breakloop.replay.cases import CaseRequest, read_cases
+from tests.each import each
 
 
 def problems(text: str) -> list[str]:
@@ -63,8 +64,8 @@ def test_a_bare_list_and_text_bodies() -> None:
     assert file.start is None
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
+@each(
+    "text, message",
     [
         ("hello", "t.yaml:1:1: must be a list of cases, or a map with cases"),
         ("[]", "t.yaml:1:1: has no cases (write a list of maps with request and expect)"),

@@ -28,6 +28,7 @@ from breakloop.sdk.requests import (
     tool_call,
 )
 from tests.builders import call
+from tests.each import each
 
 BODY = b'{"model":"m","messages":[{"role":"user","content":"hi"}]}'
 LOOP = LoopFinding("tail", "ab", 6, 60, 30, "reject", True, "Blocked.", "same")
@@ -74,8 +75,8 @@ def test_a_step_is_a_chat_request() -> None:
     assert head_of(call("/x", "POST", body=b"{}")) is None
 
 
-@pytest.mark.parametrize(
-    ("kind", "length", "readable"),
+@each(
+    "kind, length, readable",
     [
         ("application/json", "2", True),
         ("Application/JSON; charset=utf-8", "2", True),

@@ -10,6 +10,7 @@ import pytest
 
 from breakloop.store.memory import MemoryStore
 from breakloop.store.snapshot_file import PART_BYTES, EntryBatch, EntryPacker, at_once, unpack
+from tests.each import each
 
 ENTRIES: dict[str, tuple[Any, ...]] = {
     "counts": (10.0, 3),
@@ -78,7 +79,7 @@ def test_large_entries_are_packed_in_smaller_lots() -> None:
     assert at_once("windows") < at_once("counts")
 
 
-@pytest.mark.parametrize(
+@each(
     "data",
     [
         b"\x00",

@@ -122,8 +122,8 @@ def kinds(found: list[Step]) -> str:
     )
 
 
-@pytest.mark.parametrize(
-    ("answer", "expected"),
+@each(
+    "answer, expected",
     [
         (Answer(), "hccce"),
         (Answer().paced(0.1), "hcPcPce"),

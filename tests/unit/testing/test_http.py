@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from breakloop.testing.http import HEAD_MAX_BYTES, MalformedError, RequestReader, SeenRequest
+from tests.each import each
 from tests.unit.testing.talking import post, seen
 
 CHUNKED = (
@@ -85,8 +86,8 @@ def test_h11_reads_the_same(data: bytes) -> None:
 HOST = b"Host: x\r\n"
 
 
-@pytest.mark.parametrize(
-    ("data", "problem"),
+@each(
+    "data, problem",
     [
         (b"GET /\r\n\r\n", "request line"),
         (b"GET  / HTTP/1.1\r\n" + HOST, "request line"),

@@ -21,6 +21,7 @@ from breakloop.detect.steps.fingerprints import (
     tells,
 )
 from breakloop.model.call import Result, Step, ToolCall
+from tests.each import each
 
 LONG = "a result with several words in it, long enough to be of some interest, and then some more"
 
@@ -55,7 +56,7 @@ def test_results_belong_to_calls_by_id_else_by_order() -> None:
     assert paired(step(a, b, results=(Result("1"),))) == [(a, Result("1"), 0), (b, None, -1)]
 
 
-@pytest.mark.parametrize(("result", "kind"), [
+@each("result, kind", [
     (Result(LONG), OK), (Result("done"), ACK), (Result(""), EMPTY), (Result("[]"), EMPTY),
     (Result("boom", error=True), ERROR), (Result("429 Too Many Requests", error=True), RATE),
     (Result("Unknown tool: serch", error=True), UNKNOWN), (Result("Error: the word alone, as a result may say it, is none; and more"), OK),

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from breakloop.detect.steps.fingerprints import compact, folded, loose, lowered, own, shape, steady, words
+from tests.each import each
 
 
-@pytest.mark.parametrize(("text", "masked"), [
+@each("text, masked", [
     ("no number here", "no number here"),
     ("at 2026-01-02T03:04:05.678Z it ended", "at ~ it ended"),
     ("at 2026-01-02 03:04:05 it ended", "at ~ it ended"),

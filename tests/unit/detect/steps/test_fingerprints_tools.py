@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from breakloop.detect.steps.fingerprints import (
     CHANGES,
     NO_OPTIONS,
@@ -15,10 +13,11 @@ from breakloop.detect.steps.fingerprints import (
     changes,
     manner,
 )
+from tests.each import each
 from tests.growth import GROWTH_MAX, growth
 
 
-@pytest.mark.parametrize(("name", "arguments"), [
+@each("name, arguments", [
     ("write_file", "{}"), ("apply_patch", "{}"), ("createIssue", "{}"), ("fileWrite", "{}"), ("book_flight", "{}"),
     ("str_replace_based_edit_tool", '{"command":"insert"}'),
     ("bash", '{"command":"echo a > b.txt"}'), ("bash", '{"command":"sed -i s/a/b/ f"}'), ("shell", '{"command":"git commit -m x"}'),
@@ -33,7 +32,7 @@ def test_changes(name: str, arguments: str) -> None:
     assert changes(manner(name), arguments.encode())
 
 
-@pytest.mark.parametrize(("name", "arguments"), [
+@each("name, arguments", [
     ("read_file", "{}"), ("search", '{"q":"write"}'), ("str_replace_based_edit_tool", '{"command":"view"}'),
     ("bash", '{"command":"ls -la 2>&1"}'), ("bash", '{"command":"grep x f >/dev/null"}'), ("bash", '{"command":"python -c \'1 -> 2\'"}'),
     ("execute-tool", '{"tool_name": "list_files"}'), ("get_address", "{}"), ("bash", "git log"), ("python", "open('b.txt')"),

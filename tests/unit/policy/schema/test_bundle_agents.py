@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from breakloop.policy.schema import bundle
+from tests.each import each
 from tests.unit.policy.said import messages
 
 
@@ -19,9 +20,7 @@ def test_allowed_hours(said: Any, minutes: tuple[int, int]) -> None:
     assert bundle.Agent.model_validate({"allowed_hours": said}).hours == minutes
 
 
-@pytest.mark.parametrize(
-    "said", ["8-18", "08:00-25:00", "24:00-08:00", [8], [8, 8], [24, 8], [8, 18.5], [True, 5], 8, ""]
-)
+@each("said", ["8-18", "08:00-25:00", "24:00-08:00", [8], [8, 8], [24, 8], [8, 18.5], [True, 5], 8, ""])
 def test_wrong_hours(said: Any) -> None:
     assert messages(bundle.Agent, {"allowed_hours": said})
 

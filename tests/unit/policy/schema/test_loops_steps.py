@@ -12,6 +12,7 @@ from breakloop.detect.steps.kinds import BY_NAME
 from breakloop.model.call import Result, Step, ToolCall
 from breakloop.policy.schema.bundle import bundle_json_schema
 from breakloop.policy.schema.loops import StepsLoop
+from tests.each import each
 from tests.unit.policy.said import messages
 
 NEVER = float("inf")
@@ -92,8 +93,8 @@ def test_tools() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("said", "wrong"),
+@each(
+    "said, wrong",
     [
         ({"repeat": [3, 3, 3]}, None),
         ({"cascade": [10, 10, 10]}, None),
@@ -124,8 +125,8 @@ def test_thresholds_that_are_refused(said: dict[str, Any], wrong: str | None) ->
     assert messages(StepsLoop, {"similarity": "steps", "thresholds": said}) == ([] if wrong is None else [wrong])
 
 
-@pytest.mark.parametrize(
-    ("said", "wrong"),
+@each(
+    "said, wrong",
     [
         ({"wait": {"exempt": True, "poll": False}}, []),
         ({"a*b": {"poll": True}}, ['"a*b" has a * inside']),

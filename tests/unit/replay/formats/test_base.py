@@ -7,10 +7,11 @@ import math
 import pytest
 
 from breakloop.replay.formats.base import count, decoded, first, mapping, named, seconds
+from tests.each import each
 
 
-@pytest.mark.parametrize(
-    ("value", "expected"),
+@each(
+    "value, expected",
     [
         (1_700_000_000, 1_700_000_000.0),
         (1_700_000_000_500, 1_700_000_000.5),

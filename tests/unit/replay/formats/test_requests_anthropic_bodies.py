@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from breakloop.replay.formats.requests import is_theirs
+from tests.each import each
 
 PLAIN: dict[str, Any] = {"model": "x", "messages": [{"role": "user", "content": "Hello."}]}
 USED = [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": "r"}]}]
 
 
-@pytest.mark.parametrize(
-    ("body", "response", "theirs"),
+@each(
+    "body, response, theirs",
     [
         (PLAIN, {"type": "message", "content": []}, True),
         (PLAIN, [{"type": "message_start"}], True),

@@ -47,6 +47,7 @@ from breakloop.store.redis.scripts import (
     window_value,
 )
 from breakloop.store.redis.topology import slot_of
+from tests.each import each
 from tests.stores import NO_LIMITER, NO_OWNER, NO_RULE
 
 LUA = Path(module.__file__).parent / "lua"
@@ -205,9 +206,7 @@ def test_a_list_is_a_conflict() -> None:
     assert done.at == 1000.5
 
 
-@pytest.mark.parametrize(
-    "answer", [b"", b"\xc1", pack(), pack(1.0, -1), pack(1.0, -1, "x"), pack({}), 5, None, [], [b"x"]]
-)
+@each("answer", [b"", b"\xc1", pack(), pack(1.0, -1), pack(1.0, -1, "x"), pack({}), 5, None, [], [b"x"]])
 def test_answers_that_mean_nothing_are_errors(answer: object) -> None:
     """Of a kind that whoever asked can expect (S-3)."""
     with pytest.raises(UNREADABLE):

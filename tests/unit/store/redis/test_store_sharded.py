@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import pytest
-
 from breakloop.errors import StateError
 from breakloop.store.limit_ops import BreakerSpec, BucketSpec, BudgetSpec, ChargeBudget, CheckBreaker, TakeTokens
 from breakloop.store.memory import MemoryStore
@@ -27,6 +25,7 @@ from breakloop.store.ops import (
 )
 from breakloop.store.redis.scripts import redis_key
 from breakloop.store.redis.store import ShardedCommit, ShardedStore, arranged
+from tests.each import each
 from tests.stores import NO_LIMITER, NO_OWNER, NO_RULE
 
 NOW = 1_800_000_000.0
@@ -163,8 +162,8 @@ def test_a_shadow_policy_gives_back_its_own() -> None:
     assert slots.used(TakeTokens(TEN, f"tb:{AGENT}:w", 0.0, NO_LIMITER, NO_RULE)) == 3.0
 
 
-@pytest.mark.parametrize(
-    ("op", "result", "denied"),
+@each(
+    "op, result, denied",
     [
         (own(), -0.1, True),
         (own(), 0.0, False),

@@ -8,10 +8,11 @@ import pytest
 from breakloop.errors import SettingsError
 from breakloop.store.redis.url import Address, RedisUrl, is_redis_url, parse_redis_url, tls_context
 from tests.e2e.certificates import Authority
+from tests.each import each
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
+@each(
+    "text, expected",
     [
         ("redis://cache", RedisUrl("single", (Address("cache", 6379),))),
         ("redis://cache:7000/3", RedisUrl("single", (Address("cache", 7000),), db=3)),
@@ -49,8 +50,8 @@ def test_the_time_budget_is_50_ms_unless_it_is_said() -> None:
 SECRET = "hunter2"
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
+@each(
+    "text, says",
     [
         ("memory://", "begins with redis://, rediss://"),
         (SECRET, "begins with redis://"),
