@@ -184,12 +184,15 @@ def test_the_exit_code_and_standard_error_are_the_servers(tmp_path: Path) -> Non
         assert running.stdin is not None
         assert running.stdout is not None
         assert running.stderr is not None
-        for line in lines:
-            running.stdin.write(json.dumps({"jsonrpc": "2.0", **line}).encode() + b"\n")
+        written = [json.dumps({"jsonrpc": "2.0", **line}).encode() + b"\n" for line in lines]
+        running.stdin.write(written[0])
+        running.stdin.flush()
+        assert json.loads(running.stdout.readline())["id"] == 0
+        running.stdin.writelines(written[1:])
         running.stdin.flush()
         assert running.wait(DEADLINE_S) == 7
         assert running.stderr.read() == b"going down\n"
-        assert json.loads(running.stdout.read())["id"] == 0
+        assert running.stdout.read() == b""
         with suppress(BrokenPipeError):
             running.stdin.close()
 

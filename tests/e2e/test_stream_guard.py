@@ -303,9 +303,11 @@ def test_a_client_that_leaves_at_that_moment(proxy: Proxied) -> None:
         assert b"Fine." in client.answer().body
 
 
-def test_what_is_known_to_be_so_long_or_is_packed_passes(proxy: Proxied) -> None:
+def test_what_is_known_to_be_so_long_or_is_packed_passes(tmp_path: Path) -> None:
     """Such an answer cannot be ended; that it repeats itself is told (LD-8)."""
-    with proxy.client() as client:
+    (tmp_path / "bundle.yaml").write_text(POLICY)
+    # An instance of its own: after many loops within a few seconds, the log would only count this one.
+    with proxied(tmp_path, "--policy", "bundle.yaml") as proxy, proxy.client() as client:
         for number, answer in enumerate((say(UNIT * 30).framed("length"), say(UNIT * 30).compressed(forced=True)), 1):
             proxy.llm.next(answer)
             client.send(stream_request("openai_chat"))
@@ -314,7 +316,7 @@ def test_what_is_known_to_be_so_long_or_is_packed_passes(proxy: Proxied) -> None
             if number == 1:
                 assert payloads(found.body)[-1] == "[DONE]"
                 assert payloads(found.body)[-2]["choices"][0]["finish_reason"] == "stop"
-    eventually(lambda: any(line["action"] == "warn" for line in loops(proxy)), "told")
+        eventually(lambda: any(line["action"] == "warn" for line in loops(proxy)), "told")
 
 
 def loops(proxy: Proxied) -> list[dict[str, Any]]:
