@@ -1,5 +1,5 @@
 # Development tasks, for people and for CI. Each target installs what it needs.
-# Prerequisites: Python 3.11 or newer with venv and pip, make, git, a C compiler.
+# Prerequisites: Python 3.11 or newer with venv and pip, make, git.
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -8,6 +8,8 @@ JOBS ?= 2
 
 BIN := $(VENV)/bin
 PY := $(BIN)/python
+# The virtual environment is made in two stages: what the server needs to run, then what development needs beside it.
+RUN := $(VENV)/.run
 STAMP := $(VENV)/.ready
 # Only directories that exist.
 CODE := $(wildcard src tests bench scripts examples)
@@ -18,22 +20,28 @@ UNIT := tests/unit $(wildcard tests/test_*.py) -m "not e2e and not slow"
 MAKEFLAGS += --no-print-directory
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: help setup serve demo check test lint types imports unit tools typescript suite audit docs docs-check eval trace photograph photograph-compare fmt bench bench-peers lock clean
+.PHONY: help setup setup-dev serve demo check test lint types imports unit tools typescript suite coverage audit docs docs-check eval trace photograph photograph-compare fmt bench bench-peers lock clean
 
 help: ## list the targets
 	@printf 'Usage: make TARGET [ARGS="..."], for example make serve ARGS="--port 8787"\n\n'
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-setup: $(STAMP) ## create the virtual environment (other targets do this automatically)
+setup: $(RUN) ## create .venv with the breakloop command and what it needs to run (serve and demo do this too)
 
-$(STAMP): pyproject.toml requirements/dev.txt scripts/setup.sh
-	@PYTHON="$(PYTHON)" sh scripts/setup.sh "$(VENV)" requirements/dev.txt
+setup-dev: $(STAMP) ## add all extras and the development tools to .venv (check, test and so on do this too)
+
+$(RUN): pyproject.toml requirements/serve.txt scripts/setup.sh
+	@PYTHON="$(PYTHON)" sh scripts/setup.sh "$(VENV)" requirements/serve.txt
 	@touch $@
 
-serve: $(STAMP) ## run the server; pass options with ARGS="--policy policy.yaml"
+$(STAMP): pyproject.toml requirements/dev.txt scripts/setup.sh
+	@PYTHON="$(PYTHON)" sh scripts/setup.sh --exact "$(VENV)" requirements/dev.txt
+	@touch $(RUN) $@
+
+serve: $(RUN) ## run the server; pass options with ARGS="--policy policy.yaml"
 	@exec $(BIN)/breakloop serve $(ARGS)
 
-demo: $(STAMP) ## watch a looping agent being stopped; needs no keys and no network
+demo: $(RUN) ## watch a looping agent being stopped; needs no keys and no network
 	@exec $(BIN)/breakloop demo $(ARGS)
 
 check: lint types imports unit ## lint, types, imports and unit tests; run it before every commit
