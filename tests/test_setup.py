@@ -28,6 +28,12 @@ def test_target_installs_only_what_it_needs(target: str, locks: list[str]) -> No
     assert re.findall(r"requirements/(\w+)\.txt", planned(target)) == locks
 
 
+def test_coverage_is_measured_on_request_only() -> None:
+    """`make test` runs the suite without coverage, which doubles its time; `make coverage` has the floor."""
+    assert "--cov" not in planned("suite")
+    assert "--cov " in planned("coverage")
+
+
 @pytest.mark.parametrize("name", ["serve", "runtime"])
 def test_stage_is_part_of_the_dev_lock(name: str) -> None:
     """What is tested is what is shipped (Y-5), and adding the development packages replaces nothing."""
