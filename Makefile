@@ -19,6 +19,8 @@ UNIT := tests/unit $(wildcard tests/test_*.py) -m "not e2e and not slow"
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
 export PATH := $(abspath $(BIN)):$(PATH)
+# Compiled modules are kept: setup compiles none, and without them each start of a program compiles its imports again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup setup-dev serve demo check test lint types imports unit tools typescript suite coverage audit docs docs-check eval trace photograph photograph-compare fmt bench bench-peers lock clean
 
