@@ -49,6 +49,7 @@ demo: $(RUN) ## watch a looping agent being stopped; needs no keys and no networ
 check: lint types imports unit ## lint, types, imports and unit tests; run it before every commit
 
 test: $(STAMP) ## everything CI runs; installs missing programs (nginx, Redis, Chromium ...)
+	@sh scripts/install-system.sh --check $(PROGRAMS)
 	@mkdir -p .cache; $(MAKE) tools >.cache/tools.log 2>&1 & tools=$$!; \
 	  $(MAKE) lint types imports audit docs-check || { kill $$tools; exit 1; }; \
 	  wait $$tools || { cat .cache/tools.log; exit 1; }
@@ -68,11 +69,13 @@ imports: $(STAMP) ## check import contracts (pyproject.toml, [tool.importlinter]
 unit: $(STAMP) ## run the unit tests, which start no other programs
 	$(PY) -m pytest -q -n $(JOBS) --dist loadfile $(UNIT) $(ARGS)
 
+# System programs that tests start.
+PROGRAMS := nginx caddy haproxy curl redis-server systemd-analyze postgres chromium
 # Separate environments: tools that check deploy/, gateways, and frameworks with conflicting dependencies.
 APART := crewai litellm claude deploy gateways
 
 tools: $(STAMP) ## install what only tests need: system programs and separate environments
-	@sh scripts/install-system.sh nginx caddy haproxy curl redis-server systemd-analyze postgres chromium
+	@sh scripts/install-system.sh $(PROGRAMS)
 	@$(MAKE) -j 2 $(APART:%=apart-%) typescript
 
 apart-%: $(STAMP)
