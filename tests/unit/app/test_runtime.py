@@ -350,6 +350,7 @@ def test_serve_runs_on_uvloop_or_asyncio_and_logs(
     assert json.loads(stream.getvalue().splitlines()[-1])["message"] == "stopped"
 
 
+@pytest.mark.slow
 def test_second_signal_ends_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A second signal does not wait for what never ends, and the exit code says so (S-6)."""
 

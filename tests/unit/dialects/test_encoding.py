@@ -190,6 +190,7 @@ def cost_s(work: Callable[[], object]) -> float:
     return min(costs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [b"gzip", b"br", b"zstd"])
 def test_bombs(name: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     """A gigabyte in a megabyte costs what a body of the limit's size does, in time and memory (C-9, Y-2)."""

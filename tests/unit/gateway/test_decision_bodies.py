@@ -152,6 +152,7 @@ def wire(coding: str, body: bytes) -> bytes:
     return head.encode() + body
 
 
+@pytest.mark.slow
 def test_through_a_socket() -> None:
     """A gigabyte in a megabyte passes unjudged, at the price of the limit; the loop after it is seen (C-9, Y-2)."""
     here = world()

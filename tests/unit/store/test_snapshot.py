@@ -338,6 +338,7 @@ def test_what_moves_during_a_save_is_not_lost(tmp_path: Path, clock: FakeClock) 
     after.end()
 
 
+@pytest.mark.slow
 def test_a_save_never_holds_the_loop(tmp_path: Path, clock: FakeClock) -> None:
     """100,000 changed entries are gathered a little at a time; less than 5 ms of the loop's own time in one go
     (S-1)."""
