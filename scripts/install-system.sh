@@ -1,7 +1,15 @@
 #!/bin/sh
-# Usage: install-system.sh PROGRAM...
-# Makes sure that the named system programs are there. Installs them with apt-get when that is possible, else says what to do.
+# Usage: install-system.sh [--check] PROGRAM...
+# Makes sure that the named system programs are there. Root gets them from apt-get, and their services are neither started
+# nor enabled: tests run the programs on free ports and stop them. Where that is not possible, it lists all that is missing
+# and fails. With --check it installs nothing, and only fails where it could not.
 set -eu
+
+check=no
+if [ "${1:-}" = --check ]; then
+    check=yes
+    shift
+fi
 
 PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
 for folder in /usr/lib/postgresql/*/bin; do # Debian keeps them off the PATH, a folder for each version
@@ -27,28 +35,53 @@ package_of() {
     esac
 }
 
+# The service that comes with a program, if any.
+service_of() {
+    case $1 in
+        nginx | caddy | haproxy | redis-server | valkey-server) echo "$1" ;;
+        postgres) echo postgresql ;;
+    esac
+}
+
 missing=
 packages=
+services=
 for program in "$@"; do
     package=$(package_of "$program")
     if ! command -v "$program" >/dev/null 2>&1; then
         missing="$missing $program"
         packages="$packages $package"
+        services="$services $(service_of "$program")"
     fi
 done
 [ -n "$missing" ] || exit 0
 
 by_hand() {
     printf 'install-system: %s\n' "$1" >&2
-    printf 'install-system: missing:%s. Install by hand, for example: apt-get install%s\n' "$missing" "$packages" >&2
+    printf 'install-system: missing programs:%s\n' "$missing" >&2
+    printf 'install-system: install all of them %s\n' "$2" >&2
     exit 1
 }
 
-command -v apt-get >/dev/null 2>&1 || by_hand "there is no apt-get here."
-[ "$(id -u)" -eq 0 ] || by_hand "only root can install programs."
+command -v apt-get >/dev/null 2>&1 ||
+    by_hand "there is no apt-get here." "with your package manager; the packages of Debian are:$packages"
+[ "$(id -u)" -eq 0 ] ||
+    by_hand "only root can install programs." "with: sudo sh scripts/install-system.sh$missing"
+[ "$check" = no ] || exit 0
 
 log=$(mktemp)
-trap 'rm -f "$log"' EXIT
+policy=${POLICY_RC_D:-/usr/sbin/policy-rc.d}
+ours=
+clean_up() { rm -f "$log" $ours; }
+trap clean_up EXIT
+trap 'exit 1' HUP INT TERM
+# Debian asks this program before a package may start its service; 101 forbids it. A policy of this machine's own stays.
+if [ ! -e "$policy" ]; then
+    ours=$policy
+    printf '#!/bin/sh\n# Made by scripts/install-system.sh while it installs packages.\nexit 101\n' >"$policy"
+    chmod 755 "$policy"
+fi
+
 try() { DEBIAN_FRONTEND=noninteractive "$@" >"$log" 2>&1; }
 # shellcheck disable=SC2086  # one package a word
 install() { try apt-get install -y -q --no-install-recommends $packages; }
@@ -57,5 +90,11 @@ printf 'install-system: installing%s\n' "$packages"
 # The lists may be absent or old; fetching them is slow, so only when the first attempt fails, and once more after that.
 install || { try apt-get update -q && install; } || { sleep 5 && try apt-get update -q && install; } || {
     tail -n 5 "$log" >&2
-    by_hand "apt-get could not install it."
+    by_hand "apt-get could not install it." "by hand, for example: apt-get install$packages"
 }
+# Nor does a service start with the machine.
+if command -v systemctl >/dev/null 2>&1; then
+    for service in $services; do
+        try systemctl disable "$service" || true
+    done
+fi

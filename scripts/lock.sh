@@ -28,10 +28,12 @@ print(*(f"--extra {name}" for name in names if name not in sys.argv[1:]))
 END
 }
 
-# What an image of the server has; the other extras are for programs that import the library.
-compile runtime --extra alerts --extra envoy --extra geo --extra otel --extra postgres --extra redis --extra tokenizer pyproject.toml
 # shellcheck disable=SC2046,SC2086  # one word each
 compile dev $(extras $apart) --group dev pyproject.toml
+# What `make serve` needs, and the build backend, which installs breakloop itself.
+compile serve --group build pyproject.toml
+# What an image of the server has; the other extras are for programs that import the library.
+compile runtime --extra alerts --extra envoy --extra geo --extra otel --extra postgres --extra redis --extra tokenizer pyproject.toml
 compile deploy --group pyproject.toml:deploy
 compile gateways --group pyproject.toml:gateways
 # With what breakloop itself needs, because it is imported there. Not universal: there is no CrewAI for Python 3.14 and up.

@@ -48,13 +48,6 @@ def test_pin_without_hash_is_a_finding() -> None:
     assert lockfile.differences(lockfile.parse("alpha==1.0\n"), {}) == ["alpha: locked without a hash"]
 
 
-def test_runtime_lock_is_part_of_the_dev_lock() -> None:
-    """What is tested is what is shipped (Y-5)."""
-    runtime, dev = (lockfile.parse((ROOT / "requirements" / f"{name}.txt").read_text()) for name in ("runtime", "dev"))
-    assert {name: pin.versions for name, pin in runtime.items()} == {name: dev[name].versions for name in runtime}
-    assert all(pin.hashes for pin in runtime.values())
-
-
 @pytest.mark.parametrize(
     ("source", "name"),
     [

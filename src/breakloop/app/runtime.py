@@ -11,9 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import uvloop
-
-from breakloop.app import build
+from breakloop.app import build, event_loop
 from breakloop.app.build import bundle_source, lazy_prices, tune
 from breakloop.app.jobs import Job, aside, forever
 from breakloop.app.state import ProcessState, StateConnection, open_state
@@ -302,7 +300,7 @@ def serve(settings: Settings, ready: Callable[[Runtime], None], logging_: Loggin
     """Run a process on its own event loop until a signal arrives; returns the exit code."""
     logging_.start()
     try:
-        return uvloop.run(_serve(settings, ready))
+        return event_loop.run(_serve(settings, ready))
     finally:
         logging_.stop()
 

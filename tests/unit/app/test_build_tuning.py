@@ -5,9 +5,12 @@ from __future__ import annotations
 import gc
 import sys
 
+import pytest
+
 from breakloop.app.build import GC_THRESHOLD, tune
 
 
+@pytest.mark.slow
 def test_garbage_is_collected_rarely_and_threads_take_turns_often() -> None:
     """What is made at the start is not looked at again (Q-1)."""
     before, switching = gc.get_threshold(), sys.getswitchinterval()

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from breakloop import __version__
 from breakloop.admin.actions import Actions
 from breakloop.admin.auth import OPERATOR, AdminIdentity
 from breakloop.app.operations import Operations
@@ -228,7 +229,7 @@ def test_how_it_is_in_numbers(tmp_path: Path) -> None:
     def look(operations: Operations) -> None:
         looped(runtime)
         status = operations.status()
-        assert (status["version"], status["workers"], status["held"]) == ("0.1.0", 1, 0)
+        assert (status["version"], status["workers"], status["held"]) == (__version__, 1, 0)
         assert status["allowed"] == {"no_matching_policy": 5}
         assert set(status["events_dropped"]) == {"bus", "history", "alerts", "live", "counts"}
 

@@ -27,6 +27,7 @@ def test_operations_where_they_are_wanted(given: dict[str, object], wanted: bool
     assert operations_wanted(Settings.model_validate({"admin_port": 0, **given})) is wanted
 
 
+@pytest.mark.slow
 def test_without_it_no_framework_is_imported() -> None:
     """DESIGN: the data plane is not slowed down by what it does not use."""
     program = (

@@ -331,8 +331,13 @@ def test_shutting_down_is_not_ready(tmp_path: Path) -> None:
     assert runtime.readiness() == (503, {"status": "not_ready", "reason": "shutting_down"})
 
 
-def test_serve_runs_on_uvloop_and_logs(tmp_path: Path) -> None:
-    """The command's way in: a loop of its own, a log that is written to the end."""
+@pytest.mark.parametrize("made_by", ["uvloop", "asyncio"])
+def test_serve_runs_on_uvloop_or_asyncio_and_logs(
+    made_by: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command's way in: a loop of its own, also where uvloop is not installed; a log that is written to the end."""
+    if made_by == "asyncio":
+        monkeypatch.setitem(sys.modules, "uvloop", None)
     stream = io.StringIO()
     seen: list[str] = []
 
@@ -341,10 +346,12 @@ def test_serve_runs_on_uvloop_and_logs(tmp_path: Path) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
     assert serve(settings(tmp_path), ready, Logging(stream, "info", "json")) == 0
-    assert seen[0].startswith("uvloop http://127.0.0.1:")
+    assert seen[0].startswith(made_by)
+    assert " http://127.0.0.1:" in seen[0]
     assert json.loads(stream.getvalue().splitlines()[-1])["message"] == "stopped"
 
 
+@pytest.mark.slow
 def test_second_signal_ends_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A second signal does not wait for what never ends, and the exit code says so (S-6)."""
 

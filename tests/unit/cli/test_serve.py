@@ -80,6 +80,7 @@ def test_misspelt_variable_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     assert "warning: environment BREAKLOOP_PROT is not a setting" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_it_says_it_is_ready_and_ends_with_0(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

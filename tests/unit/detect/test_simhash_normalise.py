@@ -78,6 +78,7 @@ def test_uuids_make_no_difference(before: str, after: str, one: UUID, other: UUI
     assert normalised(f"{before} {one} {after}") == normalised(f"{before} {other.hex.upper()} {after}")
 
 
+@pytest.mark.slow
 @given(plain, plain, numbers, numbers)
 def test_numbers_make_no_difference(before: str, after: str, one: int, other: int) -> None:
     """Numbers make no difference: property (LD-3)."""

@@ -194,6 +194,7 @@ def test_memory_is_bounded() -> None:
     assert sys.getsizeof(probe._tail) + sum(map(sys.getsizeof, probe._new)) < 20_000
 
 
+@pytest.mark.slow
 @given(st.lists(st.text(max_size=30), max_size=60), st.integers(1, 40))
 def test_whatever_comes(pieces: list[str], times: int) -> None:
     """Nothing fails, and how the text is split changes nothing about what is kept (Y-2)."""

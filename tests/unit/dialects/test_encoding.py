@@ -179,6 +179,7 @@ def zeros(name: bytes, mega: int) -> bytes:
     return b"".join([whole.compress(piece) for _ in range(mega)]) + whole.flush()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [b"gzip", b"br", b"zstd"])
 def test_bombs(name: bytes) -> None:
     """No more is unpacked than the limit and one piece, in time and memory, whatever is packed (C-9, Y-2)."""

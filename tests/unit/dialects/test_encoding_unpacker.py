@@ -153,6 +153,7 @@ def test_ratio() -> None:
     assert why(zeros(b"zstd", 64), b"zstd", 100, 10**9) == "ratio"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [b"gzip", b"br", b"zstd"])
 def test_bombs(name: bytes) -> None:
     """A gigabyte in one small piece takes no more memory than the limit (C-9, Y-2)."""

@@ -151,6 +151,7 @@ def wire(coding: str, body: bytes) -> bytes:
     return head.encode() + body
 
 
+@pytest.mark.slow
 def test_through_a_socket() -> None:
     """128 MB in some hundred KB pass unjudged; the loop after them is seen (C-9, Y-2)."""
     here = world()

@@ -370,6 +370,7 @@ def test_bodies_under_way_count_as_room() -> None:
         assert proxy.server.body_memory.held == 0
 
 
+@pytest.mark.slow
 def test_a_head_byte_by_byte_costs_no_more_than_its_size() -> None:
     """Searching and copying it from the beginning each time cost 4 s for 120 KB (Y-2)."""
     head = answer(*[f"X-{number}: {'y' * 1000}" for number in range(60)], "Content-Length: 0")

@@ -259,6 +259,7 @@ EVENT = len(chat(TEN))
 CONTENT = chat(TEN) * 30
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line_end", [b"\n", b"\r\n", b"\r"])
 def test_split_at_every_byte(line_end: bytes) -> None:
     """Around the place of the cut (L-3, D-1)."""

@@ -71,6 +71,7 @@ def test_an_event_to_a_chunk_split_at_every_byte(line_end: bytes) -> None:
             assert body.partition(b"[DONE]")[2].startswith(2 * line_end)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 50, EVENT - 1, EVENT + 1, 1000])
 def test_chunks_that_know_nothing_of_events(size: int) -> None:
     """What stands between an upstream and us may frame it anew; split at every byte of some chunks (LD-8, D-1)."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import pytest
+
 from breakloop.clock import FakeClock
 from breakloop.history.store import History
 from breakloop.model.events import AGENT_KILLED, AGENT_RELEASED, Activity, AgentUse, LoopUse
@@ -150,6 +152,7 @@ def test_filters_and_pages(history: History, clock: FakeClock) -> None:
     assert agents(state=CLEARED) == set()
 
 
+@pytest.mark.slow
 def test_a_batch_of_very_many(history: History, clock: FakeClock) -> None:
     """More agents than a statement asks for at once; each finds its own again."""
     now = clock.now()

@@ -33,6 +33,7 @@ def test_an_empty_history_answers_everything(history: History, clock: FakeClock)
     history.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [-(10**30), -1, 10**12, 10**30, math.inf, -math.inf, math.nan], ids=str)
 def test_whatever_is_asked_is_answered(history: History, clock: FakeClock, number: Any) -> None:
     """An odd question is not a failure of the database (X-1)."""
@@ -84,6 +85,7 @@ def test_a_batch_is_all_or_nothing(history: History, clock: FakeClock) -> None:
     assert history.totals(0.0) == TotalsRecord()
 
 
+@pytest.mark.slow
 def test_traffic_does_not_load_it() -> None:
     """`import breakloop` and the gateway come without a database library."""
     code = (

@@ -54,6 +54,7 @@ def test_by_number(past: Past, monkeypatch: pytest.MonkeyPatch) -> None:
     assert history.purge(now + 10) == 0
 
 
+@pytest.mark.slow
 def test_incidents_and_agents_are_bounded_too(past: Past) -> None:
     """Invented names do not fill the disk; what goes on, and what somebody has set, stays."""
     history, now = past.open(events=500), past.clock.now()

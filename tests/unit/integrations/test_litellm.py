@@ -316,6 +316,7 @@ def test_where_it_is_decided(litellm: Any, tmp_path: Any) -> None:
     assert (backend.where, backend._token) == ("http://127.0.0.1:1", "k")
 
 
+@pytest.mark.slow
 def test_requests_that_never_end_are_forgotten(litellm: Any) -> None:
     """Memory is bounded (Y-2)."""
     guardrail = litellm.BreakloopGuardrail(guard=Guard(_backend=ScriptedBackend()))

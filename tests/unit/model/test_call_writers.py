@@ -30,6 +30,7 @@ def writes(tree: ast.Module) -> Iterator[str]:
                 yield "decision"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", WRITERS)
 def test_one_writer_each(part: str) -> None:
     """Everyone else reads (Q-1)."""

@@ -108,6 +108,7 @@ def test_no_code_says_a_reason_that_is_not_listed() -> None:
     assert [one for one in found if one[2] not in LISTED | {ALLOWED, ALLOWED_NO_POLICY}] == []
 
 
+@pytest.mark.slow
 def test_no_near_miss_of_a_reason_anywhere() -> None:
     """A text that looks like a reason, in any file, is one (but for `testing`, which speaks as providers do) (A-4)."""
     shape = re.compile(r"[a-z_]+_(exceeded|quarantined|unavailable|detected|inactive)")

@@ -6,6 +6,8 @@ import asyncio
 import gc
 from typing import Any
 
+import pytest
+
 from breakloop.model.events import Event
 from breakloop.observe.events import LiveEvents, Subscription
 from tests.deadlines import DEADLINE_S
@@ -61,6 +63,7 @@ def test_a_slow_reader_loses_the_oldest_and_is_told() -> None:
     asyncio.run(run())
 
 
+@pytest.mark.slow
 def test_whoever_is_one_too_many_reads_nothing() -> None:
     async def run() -> None:
         live = LiveEvents(most=1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from breakloop.observe.metrics import METRICS, HistogramData, MetricSources, MetricValues, PrometheusPage, collect
@@ -101,6 +102,7 @@ def test_what_is_not_in_the_table_is_not_written() -> None:
     assert PrometheusPage(lambda: [values]).text() == b""
 
 
+@pytest.mark.slow
 def test_the_path_of_a_request_does_not_import_it() -> None:
     """Who serves without an admin plane pays nothing for it (G-5)."""
     code = (

@@ -64,6 +64,7 @@ def test_the_digest_is_of_the_content() -> None:
     assert one.digest != other.digest
 
 
+@pytest.mark.slow
 def test_a_large_bundle_needs_no_positions(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten thousand policies are read by the fast path alone; positions are looked for when somebody asks (B-3)."""
     monkeypatch.setattr("breakloop.policy.documents.JsonPlaces._items", None)

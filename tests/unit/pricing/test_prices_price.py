@@ -77,6 +77,7 @@ def some_price(dice: Dice) -> Price:
     return flat()._replace(tiers=tuple(Tier(start, flat()) for start in starts))
 
 
+@pytest.mark.slow
 def test_totals_equal_the_price_to_the_microdollar() -> None:
     """Ten thousand random usages of random prices, one by one and added up (L-5)."""
     dice = Dice()

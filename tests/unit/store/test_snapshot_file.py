@@ -126,6 +126,7 @@ def test_it_stays_within_a_few_times_of_what_is_true(tmp_path: Path, clock: Fake
     after.end()
 
 
+@pytest.mark.slow
 def test_many_small_saves_become_few_rows(tmp_path: Path, clock: FakeClock) -> None:
     """An hour of little traffic is not an hour's rows (S-1)."""
     life = Life(tmp_path, clock)

@@ -103,6 +103,7 @@ def test_waiting_for_requests_counts_whole_ones() -> None:
     asyncio.run(main())
 
 
+@pytest.mark.slow
 def test_it_forgets_old_requests_but_counts_them() -> None:
     """As a target of a load test it must not grow."""
     server = StandInLLM()

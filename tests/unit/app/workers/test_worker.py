@@ -169,6 +169,7 @@ def test_it_serves_what_is_delivered(tmp_path: Path) -> None:
     assert not (tmp_path / "data/secret").exists()
 
 
+@pytest.mark.slow
 def test_its_events_and_counts_arrive(tmp_path: Path) -> None:
     """While it runs, and the last ones when it ends (S-5)."""
 
@@ -193,6 +194,7 @@ def shown(fleet: Fleeting) -> list[MetricValues]:
     return [message.values for message in fleet.got if isinstance(message, MetricsReport)]
 
 
+@pytest.mark.slow
 def test_its_metrics_arrive_where_somebody_shows_them(tmp_path: Path) -> None:
     """All that one process alone would show, but for what the control process knows itself; the last ones when it ends;
     and at once to a new control process (G-5, S-5)."""
@@ -222,6 +224,7 @@ def test_its_metrics_arrive_where_somebody_shows_them(tmp_path: Path) -> None:
     run(steps)
 
 
+@pytest.mark.slow
 def test_it_ends_with_its_supervisor(tmp_path: Path) -> None:
     """No orphan, whether or not it got as far as serving (S-5)."""
 
@@ -237,6 +240,7 @@ def test_it_ends_with_its_supervisor(tmp_path: Path) -> None:
     run(steps)
 
 
+@pytest.mark.slow
 def test_signals(tmp_path: Path) -> None:
     """SIGINT and SIGHUP are the supervisor's; SIGTERM ends it, and a second one does not hurry (S-6)."""
 
@@ -253,6 +257,7 @@ def test_signals(tmp_path: Path) -> None:
     run(steps)
 
 
+@pytest.mark.slow
 def test_hurry(tmp_path: Path) -> None:
     """What is under way is not waited for (S-6)."""
 
@@ -285,6 +290,7 @@ def test_what_keeps_it_from_starting_is_said(tmp_path: Path) -> None:
     run(steps)
 
 
+@pytest.mark.slow
 def test_a_new_control_process_takes_over(tmp_path: Path) -> None:
     """Its channel replaces the old one, and events go there (S-5)."""
 

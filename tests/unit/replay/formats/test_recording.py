@@ -79,6 +79,7 @@ def test_gzip_that_ends_early() -> None:
     assert recording.problems[-1].startswith("the file is truncated")
 
 
+@pytest.mark.slow
 def test_gzip_that_is_broken_inside() -> None:
     """The same where a block of it is none (X-5)."""
     content = lines(*[own_line(f"{number}", 1) for number in range(20)])

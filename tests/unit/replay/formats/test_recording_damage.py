@@ -42,6 +42,7 @@ def spoiled(value: Any, chance: Any, share: float) -> Any:
     return [spoiled(one, chance, share) for one in value] if isinstance(value, list) else value
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WHOLE)
 @settings(max_examples=60, deadline=None)
 @given(chance=st.randoms(use_true_random=False), share=st.sampled_from((0.002, 0.02, 0.2)))

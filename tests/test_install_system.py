@@ -1,0 +1,129 @@
+"""scripts/install-system.sh, with stand-ins for `id`, `apt-get` and `systemctl`. Nothing is installed here."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parent.parent / "scripts" / "install-system.sh"
+TOOLS = ("chmod", "mktemp", "rm", "sh", "tail")
+# Installs what it is asked for, and notes whether a service may start meanwhile.
+APT_GET = """#!/bin/sh
+printf 'apt-get %s\\n' "$*" >>"$LOG"
+if "$POLICY_RC_D"; then echo 'services may start'; else echo "services: $?"; fi >>"$LOG"
+"""
+SYSTEMCTL = """#!/bin/sh
+printf 'systemctl %s\\n' "$*" >>"$LOG"
+"""
+
+
+class Machine:
+    """A PATH with a few tools, a user id, and stand-ins that write a log. Programs of /usr/bin are not on it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.bin = folder / "bin"
+        self.bin.mkdir()
+        self.policy = folder / "policy-rc.d"
+        self._log = folder / "log"
+        for name in TOOLS:
+            (self.bin / name).symlink_to(shutil.which(name) or pytest.fail(f"no {name}"))
+
+    def program(self, name: str, text: str = "#!/bin/sh\n") -> None:
+        (self.bin / name).write_text(text, encoding="utf-8")
+        (self.bin / name).chmod(0o755)
+
+    def user(self, number: int) -> None:
+        self.program("id", f"#!/bin/sh\necho {number}\n")
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        environment = {"PATH": str(self.bin), "LOG": str(self._log), "POLICY_RC_D": str(self.policy)}
+        command = [str(self.bin / "sh"), str(SCRIPT), *arguments]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+    def log(self) -> list[str]:
+        return self._log.read_text(encoding="utf-8").splitlines() if self._log.exists() else []
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
+
+
+def test_nothing_is_missing(machine: Machine) -> None:
+    """Then neither root nor a package manager is needed."""
+    machine.program("caddy")
+    done = machine.run("caddy")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize("options", [[], ["--check"]])
+def test_without_root_everything_missing_is_listed_at_once(machine: Machine, options: list[str]) -> None:
+    """One message names all programs and one command that installs them."""
+    machine.user(1000)
+    machine.program("apt-get", APT_GET)
+    machine.program("chromium")
+    done = machine.run(*options, "caddy", "redis-server", "chromium", "wrk")
+    assert done.returncode == 1
+    assert done.stderr.splitlines() == [
+        "install-system: only root can install programs.",
+        "install-system: missing programs: caddy redis-server wrk",
+        "install-system: install all of them with: sudo sh scripts/install-system.sh caddy redis-server wrk",
+    ]
+    assert machine.log() == []
+
+
+def test_without_apt_get_the_packages_are_listed(machine: Machine) -> None:
+    """Somebody with another package manager can look for the same packages there."""
+    machine.user(0)
+    done = machine.run("caddy", "chromium", "wrk")
+    assert done.returncode == 1
+    assert "with your package manager; the packages of Debian are: caddy chromium wrk\n" in done.stderr
+
+
+def test_check_installs_nothing(machine: Machine) -> None:
+    """Root could install it: that is all that is asked."""
+    machine.user(0)
+    machine.program("apt-get", APT_GET)
+    assert machine.run("--check", "caddy", "wrk").returncode == 0
+    assert machine.log() == []
+
+
+def test_services_are_neither_started_nor_enabled(machine: Machine) -> None:
+    """Packages are installed under a policy that forbids services to start; it is removed afterwards."""
+    machine.user(0)
+    machine.program("apt-get", APT_GET)
+    machine.program("systemctl", SYSTEMCTL)
+    done = machine.run("redis-server", "wrk", "caddy")
+    assert (done.returncode, done.stdout) == (0, "install-system: installing redis-server wrk caddy\n")
+    assert machine.log() == [
+        "apt-get install -y -q --no-install-recommends redis-server wrk caddy",
+        "services: 101",
+        "systemctl disable redis-server",
+        "systemctl disable caddy",
+    ]
+    assert not machine.policy.exists()
+
+
+def test_policy_of_the_machine_stays(machine: Machine) -> None:
+    """Images have a policy of their own."""
+    machine.user(0)
+    machine.program("apt-get", APT_GET)
+    machine.policy.write_text("#!/bin/sh\nexit 104\n", encoding="utf-8")
+    machine.policy.chmod(0o755)
+    assert machine.run("wrk").returncode == 0
+    assert machine.log()[1] == "services: 104"
+    assert machine.policy.read_text(encoding="utf-8") == "#!/bin/sh\nexit 104\n"
+
+
+def test_policy_is_removed_when_the_installation_fails(machine: Machine) -> None:
+    """A failure leaves nothing behind, and shows what apt-get printed last."""
+    machine.user(0)
+    machine.program("sleep")
+    machine.program("apt-get", "#!/bin/sh\necho 'E: no such package'\nexit 100\n")
+    done = machine.run("wrk")
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[:2] == ["E: no such package", "install-system: apt-get could not install it."]
+    assert not machine.policy.exists()
