@@ -9,6 +9,8 @@ import pytest
 
 from breakloop.detect.steps.kinds import KINDS
 from breakloop.dialects.registry import DIALECTS
+from scripts.eval import PAGE
+from scripts.eval_corpus import section
 from tests.corpus import floor
 from tests.corpus.answers import ANSWERS
 from tests.corpus.run import Judged, judge_all, sessions
@@ -41,6 +43,11 @@ def test_names_are_unique_and_lists_name_sessions() -> None:
     assert len(ids) == len(set(ids))
     named = {*ids, *(one.partition("/")[0] for one in ids)}
     assert {*floor.KNOWN_MISSED, *floor.KNOWN_BLOCKED} <= named
+
+
+def test_the_page_shows_these_sessions(judged: list[Judged]) -> None:
+    """docs/reference/evaluation.md is what `make eval` writes."""
+    assert PAGE.read_text(encoding="utf-8").endswith(section(judged)), "run `make eval ARGS=--own`"
 
 
 def test_every_kind_and_every_dialect_is_covered(judged: list[Judged]) -> None:
