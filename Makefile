@@ -103,7 +103,7 @@ docs: $(STAMP) ## regenerate the generated pages under docs/
 docs-check: $(STAMP) ## fail if a generated page is out of date
 	$(PY) -m scripts.gen_docs --check
 
-eval: $(STAMP) ## evaluate the detectors on recorded sessions, if available next to this directory
+eval: $(STAMP) ## evaluate the detectors on tests/corpus, and on recorded sessions next to this directory, if any
 	@$(PY) -m scripts.eval $(ARGS)
 
 trace: $(STAMP) ## print the files that one proxied request passes (ARGS="--walk", ARGS="--json")

@@ -1,5 +1,6 @@
-"""`make eval`: our detectors and simple ones of other people over recorded sessions, if there are any beside this tree.
-Prints the tables of docs/reference/evaluation.md and writes that page. No text of a recording leaves this program."""
+"""`make eval`: our detectors over the sessions of this repository; ours and simple ones of other people over recorded
+sessions, if there are any beside this tree. Prints the tables of docs/reference/evaluation.md and writes that page, in
+which the other part stays as it is. No text of a recording leaves this program."""
 
 from __future__ import annotations
 
@@ -18,8 +19,10 @@ from breakloop.policy.load import load_text
 from breakloop.replay.formats.recording import Recording
 from breakloop.replay.run import ReplaySetup, SessionOutcome, replay
 from breakloop.replay.sessions import SessionSlice
+from scripts import eval_corpus
 from scripts.eval_baselines import BASELINES
 from scripts.eval_page import page
+from tests.corpus.run import judge_all
 
 ROOT = Path(__file__).resolve().parent.parent
 CORPUS = ROOT.parent / "shared" / "corpus"
@@ -94,27 +97,55 @@ def mistakes(outcomes: Sequence[SessionOutcome]) -> Iterator[str]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure, print and write; without recordings, say so."""
+    """Measure, print and write; without recordings, say so. Returns 1 if a session of this repository is not judged as
+    expected."""
     parser = argparse.ArgumentParser(prog="make eval ARGS=...")
     parser.add_argument("--corpus", type=Path, default=CORPUS, help="folder with *.jsonl.gz")
-    parser.add_argument("--only", choices=OURS, help="one of our detectors; the page stays as it is")
-    parser.add_argument("--mistakes", choices=OURS, help="list the sessions that a detector judges wrongly")
+    parser.add_argument("--only", choices=OURS, help="one of our detectors on recordings; the page stays as it is")
+    parser.add_argument("--mistakes", choices=OURS, help="list the recordings that a detector judges wrongly")
     parser.add_argument("--no-page", action="store_true", help="leave docs/reference/evaluation.md as it is")
+    parser.add_argument("--own", action="store_true", help="only the sessions of this repository")
+    parser.add_argument("--recorded", action="store_true", help="only the recordings")
+    parser.add_argument("--export", type=Path, help="write the sessions of this repository as request logs, and end")
     chosen = parser.parse_args(arguments)
+    if chosen.export:
+        print(f"{eval_corpus.export(chosen.export)} sessions in {chosen.export}")
+        return 0
+    recorded, own = parts_of(PAGE.read_text(encoding="utf-8") if PAGE.is_file() else "")
+    if not chosen.own:
+        recorded = evaluate_recordings(chosen) or recorded
+    found: list[str] = []
+    if not (chosen.recorded or chosen.only or chosen.mistakes):
+        judged = judge_all()
+        found, text = eval_corpus.mistakes(judged), eval_corpus.section(judged)
+        print(text)
+        print("\n".join(["Not as expected:", *found] if found else ["All sessions are judged as expected."]))
+        own = own if found else text
+    if not (chosen.no_page or chosen.only or chosen.mistakes):
+        PAGE.write_text(recorded + own, encoding="utf-8")
+    return 1 if found else 0
+
+
+def parts_of(text: str) -> tuple[str, str]:
+    """Return the page in two parts: about recordings, and about the sessions of this repository."""
+    recorded, heading, own = text.partition(eval_corpus.HEADING)
+    return recorded, heading + own
+
+
+def evaluate_recordings(chosen: argparse.Namespace) -> str:
+    """Measure recordings and print what was asked for; return their part of the page, or "" if there is none."""
     files = sorted(chosen.corpus.glob("*.jsonl.gz")) if chosen.corpus.is_dir() else []
     if not files:
-        print("no recorded sessions beside this tree: nothing is measured, and the page stays as it is")
-        return 0
+        print("no recorded sessions beside this tree: their part of the page stays as it is")
+        return ""
     one = chosen.mistakes or chosen.only
     measured = measure(pieces(files), [one] if one else list(OURS))
     if chosen.mistakes:
         print("\n".join(mistakes(measured.ours[chosen.mistakes])))
-        return 0
+        return ""
     text = page(measured.ours, measured.baselines, measured.scores)
     print(text)
-    if not (chosen.no_page or chosen.only):
-        PAGE.write_text(text, encoding="utf-8")
-    return 0
+    return text
 
 
 if __name__ == "__main__":

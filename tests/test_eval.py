@@ -10,10 +10,12 @@ import pytest
 
 from breakloop.model.call import Answer, ToolCall
 from breakloop.replay.formats.own import OwnReader
+from breakloop.replay.run import SessionOutcome, replay
 from breakloop.replay.sessions import Delta, RecordedSession, RecordedTurn, SessionLabel
 from scripts import eval as evaluation
 from scripts import eval_baselines as baselines
-from scripts import eval_page
+from scripts import eval_corpus, eval_page
+from tests.corpus.run import Judged
 from tests.unit.replay.recorded import asks, busy, own_line, stuck
 
 
@@ -92,8 +94,8 @@ def test_sessions_of_one_task_are_in_one_fold() -> None:
 
 def test_without_recordings_it_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Nobody has to have them."""
-    assert evaluation.main(["--corpus", str(tmp_path / "none")]) == 0
-    assert "nothing is measured" in capsys.readouterr().out
+    assert evaluation.main(["--corpus", str(tmp_path / "none"), "--recorded", "--no-page"]) == 0
+    assert "no recorded sessions" in capsys.readouterr().out
 
 
 def test_the_page_has_every_detector_and_no_text(
@@ -107,11 +109,11 @@ def test_the_page_has_every_detector_and_no_text(
     (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress("".join(json.dumps(one) + "\n" for one in lines).encode()))
     target = tmp_path / "page.md"
     monkeypatch.setattr(evaluation, "PAGE", target)
-    assert evaluation.main(["--corpus", str(tmp_path), "--no-page"]) == 0
+    assert evaluation.main(["--corpus", str(tmp_path), "--recorded", "--no-page"]) == 0
     assert evaluation.main(["--corpus", str(tmp_path), "--only", "tail"]) == 0
     assert "| built-in |" not in capsys.readouterr().out.rpartition("# Evaluation")[2]
     assert not target.exists()
-    assert evaluation.main(["--corpus", str(tmp_path)]) == 0
+    assert evaluation.main(["--corpus", str(tmp_path), "--recorded"]) == 0
     text = target.read_text()
     assert text in capsys.readouterr().out
     for name in (*evaluation.OURS, *(one.name for one in baselines.BASELINES)):
@@ -119,6 +121,42 @@ def test_the_page_has_every_detector_and_no_text(
     assert "| tail | 1.000 / 1.000 / 0.000 |" in text
     assert "secret" not in text
     assert "Is it done" not in text
+
+
+OWN = f"{eval_corpus.HEADING}of before\n"
+
+
+def test_what_is_not_measured_stays_on_the_page(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Recordings and the sessions of this repository have a part each; a part with mistakes is not written."""
+    target = tmp_path / "page.md"
+    target.write_text(f"# Recordings\n{OWN}")
+    monkeypatch.setattr(evaluation, "PAGE", target)
+    wrong = Judged("some/chat", True, "openai_chat", "repeat", False, "", ("blocked never",))
+    monkeypatch.setattr(evaluation, "judge_all", lambda: [wrong])
+    assert evaluation.main(["--own"]) == 1
+    assert "some/chat: blocked never" in capsys.readouterr().out
+    assert target.read_text() == f"# Recordings\n{OWN}"
+    monkeypatch.setattr(evaluation, "judge_all", lambda: [wrong._replace(stopped=True, mistakes=())])
+    assert evaluation.main(["--own"]) == 0
+    assert target.read_text().startswith(f"# Recordings\n{eval_corpus.HEADING}")
+    assert "of before" not in target.read_text()
+
+
+def test_sessions_can_be_written_as_request_logs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`breakloop replay` reads them, and comes to the same result."""
+    assert evaluation.main(["--export", str(tmp_path)]) == 0
+    assert int(capsys.readouterr().out.split()[0]) == len(list(tmp_path.rglob("*.jsonl"))) > 200
+    for name, first_block in (("loops/same_search.chat", 6), ("loops/nothing_is_connected.messages", 9)):
+        (outcome,) = replayed(tmp_path / f"{name}.jsonl")
+        assert outcome.first_block == first_block
+    (outcome,) = replayed(tmp_path / "healthy/reads_many_files.responses.jsonl")
+    assert (outcome.turns, outcome.first_block) == (31, None)
+
+
+def replayed(path: Path) -> list[SessionOutcome]:
+    return [outcome for (outcome,) in replay(evaluation.pieces([path]), evaluation.rig(""))]
 
 
 def test_mistakes_can_be_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

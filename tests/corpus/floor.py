@@ -1,0 +1,46 @@
+"""What is wrong with the detectors today, by session or by scenario, with the reason. These lists may get shorter, never
+longer: a session that is judged correctly has to be removed, and the numbers below have to be lowered with it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+# Loops that are not found.
+KNOWN_MISSED: Final = {
+    "commands_that_differ_in_a_comment": "comments are part of a command, and a line of noise is a new line",
+    "context_full_right_after_each_cut/responses": "reasoning items are counted as messages, so the conversation seems"
+    " to have grown by more than one step, which resets the count of cuts",
+    "critic_with_the_same_verdict": "each new draft is a change that succeeded, which begins a new count",
+    "edits_that_do_not_help": "an edit begins a new count, so the same failing test after each edit is never counted",
+    "end_of_thought/stream": "every second line is a tag, so the text is not taken for prose, and only prose is cut",
+    "fan_out_in_other_words": "tasks are compared as they are written; in other words they are different tasks",
+    "mcp_same_call/mcp-unnamed": "`steps` needs a session; without a name there is none for MCP, `tail` counts instead",
+    "mcp_same_call_slowly": "six seconds are the most between two calls of a storm, and 60 s hold too few for `tail`",
+    "same_mail_with_a_new_id": "results below 80 bytes are not masked, so another id is another result",
+    "script_under_a_new_name": "a new file is a change that succeeded, and the command has a new name",
+    "short_result_with_a_counter": "results below 80 bytes are not masked, so another number is another result",
+}
+
+# Healthy sessions that are blocked.
+KNOWN_BLOCKED: Final = {
+    "first_turns_of_people_without_names": "nothing in the requests distinguishes people behind one key",
+    "judge_after_each_step/gemini": "calls have no ids in this dialect, so a judge's question after the same results"
+    " is a new step of the session, with the same text each time",
+    "names_that_are_gone/chat-text": "calls written as text are compared as the model's words, most of which are the"
+    " same each time, and an empty result in a tag is not known as empty",
+    "reads_an_empty_terminal": "a read of a terminal every 15 s is not known as waiting; an empty result is a repeat",
+    "same_question_in_each_task": "a new task in the same session does not reset the count of `continue`",
+    "scrolls_through_a_page": "pictures are compared by type and size class, because their bytes differ each time",
+    "story_in_simple_words": "after some chapters, few words are new, and the chapters look alike as sets of words",
+}
+
+# The number of sessions in each list, and the least number of sessions that are judged correctly.
+SESSIONS_MISSED: Final = 18
+SESSIONS_BLOCKED: Final = 13
+LOOPS_FOUND: Final = 271
+HEALTHY_PASSED: Final = 287
+
+
+def reason(known: dict[str, str], session_id: str) -> str | None:
+    """Return why a session is in a list, by its id or by its scenario; None if it is not."""
+    return known.get(session_id) or known.get(session_id.partition("/")[0])

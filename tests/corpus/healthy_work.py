@@ -1,0 +1,484 @@
+"""Healthy sessions of agents that work with tools. None of them may be blocked."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.corpus.catalogue import SOME, TOOLS, Catalogue
+from tests.corpus.script import Made, Script
+from tests.corpus.words import NOUNS, compound, line, noun, path, text
+
+CATALOGUE: Final = Catalogue()
+healthy = CATALOGUE.healthy
+STEPS: Final = "{similarity: steps}"
+
+# -- waiting
+
+
+@healthy(forms=(*TOOLS, "mcp"), every_s=10.0)
+def polls_a_job_that_advances(s: Script) -> None:
+    """The same call, and a percentage that rises."""
+    for turn in range(25):
+        s.call("job_status", {"job": 12}, f"running, {turn * 4} % of 4,000 records")
+    s.call("job_status", {"job": 12}, "finished, 4,000 records")
+
+
+@healthy(forms=SOME, every_s=15.0, quiet=False)
+def reads_an_empty_terminal(s: Script) -> None:
+    """A long build prints nothing for three minutes."""
+    s.call("exec_command", {"command": "make all"}, "started as session 3")
+    for _ in range(12):
+        s.call("write_stdin", {"session": 3, "chars": ""}, "")
+    s.call("write_stdin", {"session": 3, "chars": ""}, f"build finished\n{text('build')}")
+
+
+@healthy(forms=SOME, every_s=90.0, quiet=False)
+def looks_at_ci_every_90_seconds(s: Script) -> None:
+    """A pipeline takes a quarter of an hour."""
+    for _ in range(10):
+        s.call("bash", {"command": "ci status 4411"}, "pipeline 4411: running, 3 of 7 stages done")
+    s.call("bash", {"command": "ci status 4411"}, "pipeline 4411: passed")
+
+
+@healthy(forms=SOME, every_s=60.0, quiet=False)
+def sleeps_and_looks(s: Script) -> None:
+    """A wait of two minutes before each look; the job goes on."""
+    for _ in range(8):
+        s.call("bash", {"command": "sleep 120"}, "")
+        s.call("bash", {"command": "tail -1 train.log"}, "training: still in the first epoch")
+
+
+@healthy(forms=("chat", "gemini"), every_s=300.0, quiet=False)
+def heartbeat_every_five_minutes(s: Script) -> None:
+    """Someone is told to look every five minutes, for an hour."""
+    for _ in range(12):
+        s.call("list_alerts", {"state": "open"}, "no open alerts")
+
+
+@healthy(forms=SOME, every_s=5.0, policy="{similarity: steps, tools: {list_alerts: {poll: true}}}", quiet=False)
+def watches_with_a_tool_that_is_meant_to_poll(s: Script) -> None:
+    """`poll: true`: a repeat counts a quarter."""
+    for _ in range(16):
+        s.call("list_alerts", {"state": "open"}, "no open alerts in the last five minutes")
+
+
+@healthy(forms=("chat", "messages", "mcp"), every_s=2.0, policy="{similarity: steps, tools: {clock: {exempt: true}}}")
+def asks_an_exempt_clock(s: Script) -> None:
+    """An exempt tool may be called as often as the agent likes."""
+    for _ in range(30):
+        s.call("clock", {}, "the clock of the station shows a quarter past nine, as it has for years")
+
+
+@healthy(forms=("mcp",), every_s=2.0, policy="{similarity: steps, tools: {pause: {exempt: true}}}", quiet=False)
+def mcp_bursts_with_a_pause_between(s: Script) -> None:
+    """Four equal calls, then an exempt pause: the pause ends the burst."""
+    for _ in range(6):
+        for _ in range(5):
+            s.call("list_tickets", {"queue": "open"}, "no tickets in this queue")
+        s.call("pause", {"seconds": 1}, "paused")
+
+
+@healthy(forms=SOME, every_s=2.0, policy="{similarity: steps, tools: {clock: {exempt: true}}}")
+def exempt_calls_whose_requests_are_sent_three_times(s: Script) -> None:
+    """A client sends each request three times; each new step begins a new count, exempt or not."""
+    for turn in range(8):
+        s.call("clock", {}, f"it is {turn} minutes past nine at the station")
+        s.again(2)
+
+
+@healthy(forms=(*SOME, "mcp"), every_s=8.0)
+def waits_for_a_number_to_fall(s: Script) -> None:
+    """The same call with another short result each time."""
+    for turn in range(20):
+        s.call("queue_length", {"queue": "mail"}, f"{200 - 9 * turn} messages waiting")
+
+
+# -- failures and retries
+
+
+@healthy(forms=("chat", "responses", "messages", "gemini"), every_s=4.0)
+def provider_overloaded_for_a_while(s: Script) -> None:
+    """The provider returns 429 five times; the client backs off, and it goes on."""
+    for turn in range(3):
+        s.call("read_file", {"path": path(turn)}, text(turn))
+    for wait in (1.0, 2.0, 4.0, 8.0, 16.0):
+        s.again(status=429)
+        s.wait(wait)
+    for turn in range(3, 8):
+        s.call("read_file", {"path": path(turn)}, text(turn))
+
+
+@healthy(forms=("chat", "mcp", "completions", "embeddings"), every_s=6.5)
+def failed_attempts_every_few_seconds(s: Script) -> None:
+    """A client that retries slowly while the provider is down."""
+    s.call("read_file", {"path": path(0)}, text(0))
+    s.again(14, status=503)
+
+
+@healthy(forms=TOOLS, quiet=False)
+def rate_limited_tool_with_back_off(s: Script) -> None:
+    """A tool's own rate limit: the same call after 10, 20, 40 and 60 s, and then it works."""
+    for wait in (10.0, 20.0, 40.0, 60.0):
+        s.call("search_web", {"q": "ferry timetable"}, "rate limit exceeded, retry later", failed=True)
+        s.wait(wait)
+    s.call("search_web", {"q": "ferry timetable"}, text("ferry"))
+    for turn in range(4):
+        s.call("open_page", {"url": f"https://example.com/{noun(turn)}"}, text(turn, "page"))
+
+
+@healthy(forms=TOOLS, quiet=False)
+def tests_that_fail_less_and_less(s: Script) -> None:
+    """Edit, run the tests, read the changing report."""
+    for turn in range(9):
+        s.call("edit_file", {"path": path(turn), "new": line(turn, "edit")}, "edited")
+        report = f"{text(turn, 'report', lines=3)}\n{9 - turn} failed, {20 + turn} passed"
+        s.call("bash", {"command": "pytest -q"}, f"{report}\nexit code: {int(turn < 8)}")
+
+
+@healthy(forms=TOOLS, quiet=False)
+def seven_edits_until_it_is_green(s: Script) -> None:
+    """Seven different edits, the same failure after each, then green."""
+    for turn in range(7):
+        s.call("edit_file", {"path": "app.py", "new": line(turn, "edit")}, "edited")
+        s.call("bash", {"command": "pytest -q"}, f"{line('failure')} expected 4, got 3\nexit code: 1")
+    s.call("edit_file", {"path": "app.py", "new": line(7, "edit")}, "edited")
+    s.call("bash", {"command": "pytest -q"}, "12 passed")
+
+
+@healthy(forms=SOME, quiet=False)
+def searches_until_it_finds(s: Script) -> None:
+    """Six searches find nothing, the seventh does."""
+    for turn in range(6):
+        s.call("grep", {"pattern": f"def {noun(turn, 'f')}"}, "no matches")
+    s.call("grep", {"pattern": "def total"}, f"{path('t')}:12: def total(rows):")
+    for turn in range(3):
+        s.call("read_file", {"path": path(turn, "t")}, text(turn, "t"))
+
+
+@healthy(forms=SOME, quiet=False)
+def person_helps_after_errors(s: Script) -> None:
+    """Seven errors, a person explains, and a few more errors until it works: the person's text begins a new count."""
+    for turn in range(7):
+        s.call(f"{noun(turn, 'tool')}_{turn}", {"id": turn}, "connection refused", failed=True)
+    s.says("I cannot reach any of these servers.", line("person") + " Use the second network from now on, please.")
+    for turn in range(7, 10):
+        s.call(f"{noun(turn, 'tool')}_{turn}", {"id": turn}, "connection refused", failed=True)
+    s.call("ping", {"host": "db"}, text("works now"))
+
+
+@healthy(forms=("chat", "messages", "gemini"), quiet=False)
+def flaky_command_run_again(s: Script) -> None:
+    """A command fails, is run once more, and passes; several times in a row for different commands."""
+    for turn in range(6):
+        command = {"command": f"pytest tests/{noun(turn)}.py"}
+        s.call("bash", command, "timed out while waiting for the port", failed=True)
+        s.call("bash", command, f"{4 + turn} passed")
+
+
+@healthy(forms=SOME, quiet=False)
+def schema_wrong_twice_for_each_item(s: Script) -> None:
+    """Structured output is wrong twice and right the third time, for six items."""
+    for item in range(6):
+        for attempt in range(2):
+            wrong = f"field {noun(item, attempt)} is missing"
+            s.call("save_record", {"item": noun(item, "i"), "try": attempt}, wrong, failed=True)
+        s.call("save_record", {"item": noun(item, "i"), "complete": True}, "saved")
+
+
+# -- lists and batches
+
+
+@healthy(forms=(*TOOLS, "mcp"))
+def pages_of_a_list(s: Script) -> None:
+    """Page after page, each with other rows."""
+    for page in range(20):
+        s.call("list_customers", {"page": page, "size": 4}, text(page, "rows"))
+
+
+@healthy(forms=SOME)
+def pages_with_a_cursor(s: Script) -> None:
+    """A cursor instead of a number; the last page is empty."""
+    for page in range(12):
+        s.call(
+            "query_rows",
+            {"cursor": f"c{page * 7919:x}"},
+            f"{text(page, 'row', lines=2)}\nnext: c{page * 7919 + 7919:x}",
+        )
+    s.call("query_rows", {"cursor": "end"}, "[]")
+
+
+@healthy(forms=TOOLS)
+def twenty_calendar_entries(s: Script) -> None:
+    """A batch of changes, each acknowledged with the same word."""
+    for turn in range(20):
+        s.call("create_event", {"day": turn + 1, "title": noun(turn, "event")}, "created")
+
+
+@healthy(forms=(*TOOLS, "mcp"))
+def cleans_up_many_items(s: Script) -> None:
+    """Thirty items are deleted; each returns "ok"."""
+    for turn in range(30):
+        s.call("delete_file", {"path": f"/data/{noun(turn)}-{turn}.bak"}, "ok")
+
+
+@healthy(forms=SOME)
+def shell_clean_up(s: Script) -> None:
+    """Commands without output."""
+    for turn in range(20):
+        s.call("bash", {"command": f"rm -f build/{noun(turn)}-{turn}.o"}, "")
+
+
+@healthy(forms=SOME)
+def licence_headers(s: Script) -> None:
+    """Read, edit, next file."""
+    for turn in range(18):
+        s.call("read_file", {"path": path(turn)}, text(turn, "source"))
+        s.call("edit_file", {"path": path(turn), "insert": "# Licence: see LICENSE."}, "edited")
+
+
+@healthy(forms=TOOLS)
+def reads_many_files(s: Script) -> None:
+    """Thirty files."""
+    for turn in range(30):
+        s.call("read_file", {"path": path(turn)}, text(turn, "source", lines=8))
+
+
+@healthy(forms=SOME)
+def reads_one_file_in_blocks(s: Script) -> None:
+    """The same file, block after block."""
+    for turn in range(25):
+        arguments = {"path": "data.csv", "offset": turn * 40, "limit": 40}
+        s.call("read_file", arguments, "\n".join(f"{turn * 40 + at},{line(turn, at)}" for at in range(6)))
+
+
+@healthy(forms=("chat", "responses", "messages", "gemini"))
+def parallel_reads(s: Script) -> None:
+    """Four files at once, many times."""
+    for turn in range(10):
+        s.calls(*[Made("read_file", {"path": path(turn, at)}, text(turn, at, "source")) for at in range(4)])
+
+
+@healthy(forms=("chat", "messages"))
+def fifty_calls_in_one_answer(s: Script) -> None:
+    """A batch in one answer, all with the same acknowledgement."""
+    for turn in range(3):
+        s.calls(*[Made("add_row", {"n": turn * 50 + at}, "ok") for at in range(50)])
+
+
+@healthy(forms=SOME)
+def sweep_of_experiments(s: Script) -> None:
+    """Other parameters each time; results differ in their numbers."""
+    for turn in range(25):
+        loss = f"loss {1 / (turn + 2):.4f}, accuracy {0.5 + turn / 60:.3f}"
+        s.call("run_experiment", {"rate": turn / 100, "layers": turn % 5}, loss)
+
+
+@healthy(forms=SOME)
+def prices_of_pairs(s: Script) -> None:
+    """Two questions in turn, about other items each time."""
+    for turn in range(10):
+        for shop in ("north", "south"):
+            s.call(
+                "get_price", {"shop": shop, "item": NOUNS[turn]}, f"{NOUNS[turn]}: {turn * 3 + len(shop) * turn} coins"
+            )
+
+
+@healthy(forms=(*SOME, "mcp"))
+def moves_in_a_game(s: Script) -> None:
+    """The same key is pressed; only the position changes."""
+    for turn in range(25):
+        s.call("press_key", {"key": "right"}, f"you are at {turn}, {turn * turn % 7}")
+
+
+@healthy(forms=SOME)
+def same_command_with_other_output(s: Script) -> None:
+    """A directory that fills up."""
+    for turn in range(16):
+        s.call("bash", {"command": "ls out"}, "\n".join(f"{noun(at, 'out')}-{at}.txt" for at in range(turn + 1)))
+
+
+@healthy(forms=SOME)
+def moves_files_and_mends_imports(s: Script) -> None:
+    """Search, move, edit, edit, next."""
+    for turn in range(8):
+        name = noun(turn, "component")
+        s.call("grep", {"pattern": f"import {name}"}, f"{path(turn, 'a')}:3\n{path(turn, 'b')}:7")
+        s.call("bash", {"command": f"git mv {name}.py parts/{name}.py"}, "")
+        for place in "ab":
+            s.call("edit_file", {"path": path(turn, place), "old": name, "new": f"parts.{name}"}, "edited")
+
+
+# -- looking again after a change
+
+
+@healthy(forms=TOOLS)
+def status_after_each_edit(s: Script) -> None:
+    """The same look with the same result after each of twelve edits."""
+    for turn in range(12):
+        s.call("edit_file", {"path": path(turn), "new": line(turn, "edit")}, "edited")
+        s.call("get_preview", {"page": "home"}, "preview is ready")
+
+
+@healthy(forms=SOME)
+def saves_one_file_again_and_again(s: Script) -> None:
+    """An editor saves the same file with other content."""
+    for turn in range(20):
+        s.call("write_file", {"path": "draft.md", "text": text(turn, "draft")}, "written")
+
+
+@healthy(forms=SOME)
+def task_list_kept_up_to_date(s: Script) -> None:
+    """A task list is written after each step of work."""
+    for turn in range(10):
+        s.call("bash", {"command": f"python step_{turn}.py"}, text(turn, "step"))
+        done = {name: at <= turn for at, name in enumerate(NOUNS[:10])}
+        s.call("todo_write", {"items": done}, "The list was updated.")
+
+
+@healthy(forms=("chat", "messages"))
+def reads_the_plan_again_after_compaction(s: Script) -> None:
+    """After each compaction the same plan is read, and then new work is done."""
+    for part in range(6):
+        if part:
+            s.compact(f"Summary of part {part}: {text(part, 'summary')}")
+        s.call("read_file", {"path": "plan.md"}, text("plan"))
+        for turn in range(5):
+            s.call("edit_file", {"path": path(part, turn), "new": line(part, turn, "edit")}, "edited")
+
+
+@healthy(forms=("chat", "messages", "gemini"))
+def one_compaction_in_a_long_run(s: Script) -> None:
+    """A long run whose context is cut every twelve steps."""
+    for turn in range(36):
+        if turn and turn % 12 == 0:
+            s.compact(f"Summary: {text(turn, 'summary')}")
+        s.call("read_file", {"path": path(turn)}, text(turn, "large", lines=40))
+
+
+@healthy(forms=("chat", "messages", "gemini"))
+def contexts_that_shrink_a_little(s: Script) -> None:
+    """A client drops its oldest results each time the context is full: never half of it at once."""
+    for turn in range(20):
+        if turn > 8:
+            s.items[1:3] = []
+        s.call("read_file", {"path": path(turn)}, text(turn, "large", lines=30))
+
+
+@healthy(forms=("responses-chain",))
+def work_on_a_chain(s: Script) -> None:
+    """With `previous_response_id`, every result is new."""
+    for turn in range(20):
+        s.call("read_file", {"path": path(turn)}, text(turn, "source"))
+
+
+@healthy(forms=("responses-chain",))
+def batch_on_a_chain(s: Script) -> None:
+    """With `previous_response_id`, thirty changes that are each acknowledged with the same word."""
+    for turn in range(30):
+        s.call("delete_file", {"path": f"{noun(turn)}-{turn}"}, "done")
+
+
+@healthy(forms=SOME, quiet=False)
+def last_step_of_a_finished_run(s: Script) -> None:
+    """Work, a final check twice, and the end."""
+    for turn in range(8):
+        s.call("edit_file", {"path": path(turn), "new": line(turn, "edit")}, "edited")
+    for _ in range(2):
+        s.call("bash", {"command": "pytest -q"}, "31 passed")
+
+
+@healthy(forms=SOME)
+def bisects_a_history(s: Script) -> None:
+    """The same command after each checkout, with one of two results."""
+    for turn in range(12):
+        s.call("bash", {"command": f"git checkout {turn * 7919 + 40961:x}"}, f"HEAD is now at {turn * 7919 + 40961:x}")
+        s.call("bash", {"command": "make check"}, ("all good", "one check fails")[turn * 5 % 3 == 0])
+
+
+@healthy(forms=SOME, quiet=False)
+def empty_results_among_full_ones(s: Script) -> None:
+    """A sweep over dates, most of which have no entries."""
+    for turn in range(24):
+        s.call(
+            "get_entries", {"day": f"2026-03-{turn + 1:02}"}, text(turn, "entry", lines=2) if turn % 4 == 0 else "[]"
+        )
+
+
+@healthy(forms=("messages", "messages-unnamed"), quiet=False)
+def scrolls_through_a_page(s: Script) -> None:
+    """The caption is the same, the picture is another one of about the same size."""
+    for turn in range(10):
+        s.call("scroll_down", {}, "the screen after it:", image=noun(turn, "screen") * 700)
+
+
+@healthy(forms=("chat", "messages"), every_s=3.0, quiet=False)
+def same_text_read_by_two_agents(s: Script) -> None:
+    """A document is looked at twice, at the beginning and at the end."""
+    s.call("read_file", {"path": "brief.md"}, text("brief", lines=9))
+    for turn in range(8):
+        s.call("search", {"query": noun(turn, "q")}, text(turn, "found"))
+    s.call("read_file", {"path": "brief.md"}, text("brief", lines=9))
+
+
+@healthy(forms=SOME, quiet=False)
+def same_command_after_a_person_helps(s: Script) -> None:
+    """A command fails three times; a person explains; it fails three more times before it works."""
+    for part in range(2):
+        for turn in range(3):
+            s.call("bash", {"command": "make app"}, "no rule to make target 'app'", failed=True)
+            s.call("read_file", {"path": path(part, turn)}, text(part, turn, "file"))
+        s.says("It still fails.", f"{line(part, 'person')} Look at the other folder, too.")
+    s.call("bash", {"command": "make app"}, text("built"))
+
+
+@healthy(forms=SOME, quiet=False, tools=("search", "read_file"))
+def wrong_name_of_a_tool_now_and_then(s: Script) -> None:
+    """A name that is not declared, then the right one; five times in a long run."""
+    for turn in range(5):
+        s.call(f"{noun(turn, 'tool')}_find", {"q": noun(turn)}, "unknown tool", failed=True)
+        for part in range(3):
+            s.call("search", {"q": noun(turn, part)}, text(turn, part, "found"))
+
+
+@healthy(forms=SOME, quiet=False)
+def errors_that_teach_something(s: Script) -> None:
+    """An interface is explored by trial; each error names other fields."""
+    for turn in range(12):
+        s.call(f"try_{noun(turn, 'api')}", {"n": turn}, f"{noun(turn)} is missing; {text(turn, 'usage')}", failed=True)
+
+
+@healthy(forms=("chat", "messages", "gemini", "responses"), quiet=False)
+def banner_beside_each_read(s: Script) -> None:
+    """A second call in each round always returns the same long text; the first one returns something new."""
+    for turn in range(16):
+        banner = Made("get_rules", {"for": noun(turn, "rules"), "n": turn}, text("rules", lines=3))
+        s.calls(Made("read_file", {"path": path(turn)}, text(turn, "source", lines=8)), banner)
+
+
+@healthy(forms=SOME)
+def checks_the_connection_between_steps(s: Script) -> None:
+    """The same short acknowledgement between steps of work."""
+    for turn in range(12):
+        s.call("read_file", {"path": path(turn)}, text(turn, "source"))
+        s.call("ping", {"host": "db"}, "ok")
+
+
+@healthy(forms=SOME)
+def pages_some_of_which_are_empty(s: Script) -> None:
+    """Two pages with rows, two without, and so on."""
+    for page in range(24):
+        s.call("get_page", {"page": page}, text(page, "rows") if page % 4 < 2 else "there are no rows on this page")
+
+
+@healthy(forms=(*SOME, "chat-text"))
+def names_that_are_gone(s: Script) -> None:
+    """After a clean-up, twenty names are searched for, and none is found."""
+    for turn in range(20):
+        s.call("grep", {"pattern": compound(turn, "name")}, "")
+
+
+@healthy(forms=SOME)
+def every_host_is_up(s: Script) -> None:
+    """Twenty hosts, each with the same short result."""
+    for turn in range(20):
+        s.call("ping", {"host": f"{compound(turn, 'host')}.example.com"}, "ok")
