@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 import breakloop
 from breakloop.model.verdict import ALLOWED, ALLOWED_NO_POLICY, REASONS
 from tests.each import each
