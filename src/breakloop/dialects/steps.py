@@ -325,13 +325,18 @@ def _remove_additions(value: str) -> str:
 
 
 def _without(value: str, begin: str, end: str, within: int) -> str:
+    at = 0
     for _ in range(_REMOVED_MAX):
-        stop = value.find(end)
-        start = value.rfind(begin, max(0, stop - within), stop) if stop >= 0 else -1
-        if start < 0:
+        stop = value.find(end, at)
+        if stop < 0:
             break
+        start = value.rfind(begin, max(0, stop - within), stop)
+        if start < 0:  # an end without a beginning: part of the text
+            at = stop + len(end)
+            continue
         before, behind = value[:start].rstrip(), value[stop + len(end) :]
         value = before + behind if before else behind.lstrip()
+        at = min(at, len(before))
     return value
 
 

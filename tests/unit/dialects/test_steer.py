@@ -285,6 +285,7 @@ def test_notes_are_recognised_and_taken_off() -> None:
     assert TEXT.startswith(MARK)
     assert without_additions("go" + INTO) == without_additions(f"go\n{TEXT}") == "go"
     assert without_additions(TEXT) == ""
+    assert without_additions(f"[/breakloop] go\n{TEXT}") == "[/breakloop] go"
     for text in ("go", "", "[/breakloop]", f"[breakloop] {'x' * 2000} [/breakloop]"):
         assert without_additions(text) == text
 
