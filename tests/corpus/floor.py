@@ -38,7 +38,7 @@ KNOWN_BLOCKED: Final = {
 SESSIONS_MISSED: Final = 18
 SESSIONS_BLOCKED: Final = 13
 LOOPS_FOUND: Final = 271
-HEALTHY_PASSED: Final = 287
+HEALTHY_PASSED: Final = 289
 
 
 def reason(known: dict[str, str], session_id: str) -> str | None:

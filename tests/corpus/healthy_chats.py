@@ -344,3 +344,10 @@ def plain_reminder_beside_each_command(s: Script) -> None:
     for turn in range(10):
         s.call("bash", {"command": f"cat {path(turn)}"}, text(turn, "source"), then=reminder)
         s.call("read_file", {"path": path(turn, "b")}, text(turn, "other"))
+
+
+@healthy(forms=("chat", "messages", "gemini"), task=NO_TASK)
+def long_and_short_tasks_in_turn(s: Script) -> None:
+    """One session with a new task each time, every second one much shorter: no context was cut."""
+    for turn in range(12):
+        s.begin(text(turn, "task", lines=1 if turn % 2 else 30))
