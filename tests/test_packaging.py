@@ -29,9 +29,8 @@ def test_uvloop_is_required_only_where_it_exists(platform: str, implementation: 
 
 
 def test_index_accepts_the_metadata() -> None:
-    """An index rejects an unknown classifier, and gives well-known names of URLs a place of their own."""
+    """An index rejects an unknown classifier."""
     assert set(PROJECT["classifiers"]) - classifiers == set()
-    assert {"Homepage", "Documentation", "Changelog", "Source", "Issues"} <= set(PROJECT["urls"])
 
 
 def test_pages_show_the_version_of_the_package() -> None:
