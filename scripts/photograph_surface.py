@@ -29,6 +29,7 @@ import breakloop.testing
 from breakloop.cli.main import cli, run
 from breakloop.clock import FakeClock
 from breakloop.detect.steps.kinds import KINDS
+from breakloop.model.decision import ALLOWED
 from breakloop.model.events import (
     AGENT_KILLED,
     AGENT_RELEASED,
@@ -53,7 +54,7 @@ from breakloop.model.events import (
     WORKER_DIED,
     WORKER_REPLACED,
 )
-from breakloop.model.verdict import ALLOWED, ALLOWED_NO_POLICY, REASONS
+from breakloop.model.verdict import ALLOWED_NO_POLICY, REASONS
 from breakloop.observe.metrics import LABELS, METRICS
 from breakloop.testing import Conversation, bundle, loop_policy
 from scripts.gen_docs import PAGES

@@ -17,7 +17,7 @@ from breakloop.errors import BreakloopError, BundleError, Problem, RequestError,
 
 if TYPE_CHECKING:
     from breakloop.exceptions import DeniedError, LoopDetectedError
-    from breakloop.model.verdict import Decision
+    from breakloop.model.decision import Decision
     from breakloop.sdk.context import agent
     from breakloop.sdk.guard import Guard
     from breakloop.sdk.toolkit import Run
@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 _LAZY = {
-    "Decision": "breakloop.model.verdict",
+    "Decision": "breakloop.model.decision",
     "DeniedError": "breakloop.exceptions",
     "Guard": "breakloop.sdk.guard",
     "LoopDetectedError": "breakloop.exceptions",

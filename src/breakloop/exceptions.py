@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from breakloop.errors import BreakloopError
-from breakloop.model.verdict import Decision
+from breakloop.model.decision import Decision
 
 __all__ = ["DeniedError", "LoopDetectedError"]
 

@@ -9,7 +9,7 @@ import pytest
 
 from breakloop.errors import BreakloopError
 from breakloop.exceptions import DeniedError, LoopDetectedError, error_for
-from breakloop.model.verdict import Decision
+from breakloop.model.decision import Decision
 
 LOOP = Decision(
     allowed=False,

@@ -20,7 +20,7 @@ import click
 from breakloop.clock import Clock, SystemClock
 from breakloop.integrations import claude_code
 from breakloop.integrations.claude_code import HookBackend, HookEvent, HookSession, Json
-from breakloop.model.verdict import Decision
+from breakloop.model.decision import Decision
 from breakloop.sdk.context import configured_url, data_dir, gateway_token, shared_secret
 from breakloop.store.data_dir import DataDir
 

@@ -35,7 +35,7 @@ from breakloop.formatting import plural
 from breakloop.gateway.admission import Admission
 from breakloop.gateway.decision import ENVOY, DecisionHandler
 from breakloop.gateway.http_request import Reply, Request
-from breakloop.model.verdict import ALLOWED
+from breakloop.model.decision import ALLOWED
 from breakloop.policy.compile import compile_bundle
 from breakloop.policy.descriptors import ContextSettings, Descriptors, canonical_header
 from breakloop.policy.load import LoadedBundle, load_bundle

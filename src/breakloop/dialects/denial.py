@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from hashlib import blake2b
 from typing import Final
 
-from breakloop.model.verdict import LOOP, LOOP_ERROR, LimitState, Verdict
+from breakloop.model.decision import LOOP, LOOP_ERROR
+from breakloop.model.verdict import LimitState, Verdict
 
 PROBLEM: Final = "application/problem+json"
 PREFIX: Final = "X-Breakloop-"  # of our header names, unless `header_prefix` changes it

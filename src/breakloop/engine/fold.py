@@ -11,6 +11,7 @@ from typing import Final, assert_never
 
 from breakloop.detect.counting import DELAY_MAX_MS
 from breakloop.model.call import Call, Chat
+from breakloop.model.decision import LOOP
 from breakloop.model.events import (
     BREAKER_CLOSED,
     BREAKER_OPENED,
@@ -21,7 +22,7 @@ from breakloop.model.events import (
     Event,
     Publish,
 )
-from breakloop.model.verdict import LOOP, REASONS, LoopFinding, ShadowFinding, Verdict
+from breakloop.model.verdict import REASONS, LoopFinding, ShadowFinding, Verdict
 from breakloop.policy.cache import TwoGenerationCache
 from breakloop.policy.compiled import CompiledKillSwitch, NotNow
 from breakloop.store.limit_ops import BudgetStage, ChargeBudget, CheckBreaker, TakeTokens

@@ -15,7 +15,7 @@ from claude_agent_sdk import HookMatcher
 
 from breakloop.integrations import claude_code
 from breakloop.integrations.claude_code import STOP_AFTER, HookEvent, Json
-from breakloop.model.verdict import Decision
+from breakloop.model.decision import Decision
 from breakloop.sdk.context import AgentContext
 from breakloop.sdk.guard import Guard
 from breakloop.sdk.toolkit import BoundedDict, steps_guard, toolkit_of

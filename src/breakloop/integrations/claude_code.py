@@ -17,12 +17,14 @@ from contextlib import contextmanager, suppress
 from hashlib import blake2b
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from breakloop.model.call import ToolFailedError, marked
-from breakloop.model.verdict import Decision
+from breakloop.model.decision import Decision
 from breakloop.sdk.context import AgentContext
-from breakloop.store.ops import FingerprintSpec
+
+if TYPE_CHECKING:
+    from breakloop.store.ops import FingerprintSpec
 
 PROMPT: Final = "UserPromptSubmit"
 BEFORE: Final = "PreToolUse"

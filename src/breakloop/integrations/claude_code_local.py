@@ -18,7 +18,7 @@ from breakloop.detect.steps.kinds import StepsSettings
 from breakloop.dialects.steps import bounded
 from breakloop.integrations.claude_code import PROMPT, HookEvent, HookSession
 from breakloop.model.call import Result, Step, ToolCall
-from breakloop.model.verdict import LOOP, Decision
+from breakloop.model.decision import LOOP, Decision
 from breakloop.store.ops import blocked_at_once
 
 COOLDOWN: Final = blocked_at_once()  # as in the built-in protection

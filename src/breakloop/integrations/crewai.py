@@ -20,7 +20,7 @@ from crewai import hooks as crewai_hooks
 
 from breakloop import exceptions
 from breakloop.model.call import marked
-from breakloop.model.verdict import Decision
+from breakloop.model.decision import Decision
 from breakloop.sdk.context import AgentContext
 from breakloop.sdk.guard import Guard
 from breakloop.sdk.requests import ToolInvocation, arguments_text

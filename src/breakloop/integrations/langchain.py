@@ -27,7 +27,7 @@ from langgraph.types import Command
 
 from breakloop.exceptions import error_for
 from breakloop.model.call import Answer, Call, marked
-from breakloop.model.verdict import Decision
+from breakloop.model.decision import Decision
 from breakloop.sdk.context import UNNAMED, AgentContext, current_agent
 from breakloop.sdk.guard import Guard
 from breakloop.sdk.requests import arguments_text, chat_call, denial_details, make_answer, result_text, tool_call

@@ -20,7 +20,7 @@ from litellm.types.guardrails import GuardrailEventHooks
 
 from breakloop.dialects.registry import of_path
 from breakloop.model.call import SECRET_HEADERS, Call
-from breakloop.model.verdict import Decision
+from breakloop.model.decision import Decision
 from breakloop.sdk.core import ANSWERED
 from breakloop.sdk.guard import Guard, answer_in
 from breakloop.sdk.http import denied_response, steered_body

@@ -1,17 +1,15 @@
-"""The result of a decision, and the reasons for denials.
+"""The engine's result for one call, and the reasons for denials.
 
-`Verdict` is the engine's result for one call; entry points turn it into a response and do not modify it. `Decision`
-is the public form in the Python library, the same for decisions made in the process and by a decision service.
-`REASONS` lists every reason for a denial. A released reason is never renamed, and `docs/reference/reasons.md` is
-generated from the table.
+Entry points turn a `Verdict` into a response and do not modify it. `REASONS` lists every reason for a denial. A reason
+that was released is never renamed, and `docs/reference/reasons.md` is generated from the table.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
-LOOP: Final = "loop_detected"  # the reason of denials because of a loop
+from breakloop.model.decision import ALLOWED, LOOP
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +140,6 @@ REASONS: Final[dict[str, ReasonInfo]] = {
 }
 
 ALLOWED_NO_POLICY: Final = "no_matching_policy"
-ALLOWED: Final = "all_rules_passed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,49 +227,3 @@ class Verdict:
         self.note = ""
         self.shadow: tuple[ShadowFinding, ...] = ()
         self.degraded = False
-
-
-LOOP_ERROR: Final = "recursive_loop_detected"  # the value of `error` in their response body
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """The decision on one request or step. Times are in seconds."""
-
-    allowed: bool = True
-    reason: str = ALLOWED
-    status: int = 200
-    message: str = ""  # explains a denial, to people and models
-    retry_after: int | None = None  # None: retrying does not help, or nothing was denied
-    delay_seconds: float = 0.0  # throttled: wait this long, then continue
-    warning: str = ""  # the reason of a warning, if the request was allowed with one
-    note: str = ""  # for the model: what it repeats, and what to do instead
-    kind: str = ""  # kind of the detected loop
-    hit_count: int = 0
-    cooldown_seconds: int = 0
-    fingerprint: str = ""
-    evidence: str = ""
-    policy: str = ""
-    request_id: str = ""
-    degraded: bool = False  # made without stored state, or allowed because of an internal error
-    _handle: object = field(default=None, repr=False, compare=False)  # used by the library to settle the call
-
-    @property
-    def is_loop(self) -> bool:
-        """Whether the request was denied because of a loop."""
-        return not self.allowed and self.reason == LOOP
-
-    @property
-    def error(self) -> str:
-        """The value of `error` in the response body of this denial."""
-        return LOOP_ERROR if self.reason == LOOP else self.reason
-
-    @property
-    def notice(self) -> str:
-        """The message of a denial or a note about a detected loop, for the model; "" if there is neither."""
-        if not self.allowed:
-            return f"{self.message} ({self.error})"
-        if self.note or self.warning != LOOP:
-            return self.note
-        what = self.evidence or f"the same {self.hit_count} times" if self.hit_count else "the same again"
-        return f"You repeat yourself: {what}. Change course, or finish with what you have."

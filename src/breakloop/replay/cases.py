@@ -9,7 +9,8 @@ from datetime import datetime
 from typing import Any
 
 from breakloop.errors import BundleError
-from breakloop.model.verdict import ALLOWED, ALLOWED_NO_POLICY, REASONS, Verdict
+from breakloop.model.decision import ALLOWED
+from breakloop.model.verdict import ALLOWED_NO_POLICY, REASONS, Verdict
 from breakloop.policy.diagnostics import did_you_mean
 from breakloop.policy.documents import (
     DocumentFinding,

@@ -13,7 +13,8 @@ from breakloop.clock import FakeClock
 from breakloop.engine.build import build_engine
 from breakloop.engine.engine import Engine
 from breakloop.model.call import Call
-from breakloop.model.verdict import LOOP, Verdict
+from breakloop.model.decision import LOOP
+from breakloop.model.verdict import Verdict
 from breakloop.policy.compiled import CompiledBundle
 from breakloop.policy.descriptors import Descriptors
 from breakloop.pricing.prices import Prices

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Final, NamedTuple
 
-from breakloop.model.verdict import LOOP, Verdict
+from breakloop.model.decision import LOOP
+from breakloop.model.verdict import Verdict
 from breakloop.replay.sessions import Pricing, RecordedSession, RecordedTurn, Spent, free, spent, total
 
 NEW, AGAIN, NOTICE, BLOCK = 0, 1, 2, 3

@@ -20,7 +20,7 @@ from breakloop.clock import Clock, SystemClock
 from breakloop.errors import SettingsError
 from breakloop.exceptions import DeniedError
 from breakloop.model.call import Answer, Call
-from breakloop.model.verdict import Decision
+from breakloop.model.decision import Decision
 from breakloop.observe.log import log
 from breakloop.sdk.remote_backend import UnreadableAnswerError
 from breakloop.sdk.requests import DecisionHandle

@@ -12,7 +12,7 @@ from breakloop.dialects import openai_chat, registry
 from breakloop.errors import SettingsError
 from breakloop.exceptions import DeniedError, error_for
 from breakloop.model.call import Answer, marked
-from breakloop.model.verdict import Decision
+from breakloop.model.decision import Decision
 from breakloop.sdk.context import UNNAMED, AgentContext, shared_secret
 from breakloop.sdk.core import ANSWERED, IO, Backend, Outcome, both, wrapped
 from breakloop.sdk.local_backend import MEMORY, LocalBackend, Policy

@@ -12,7 +12,8 @@ from breakloop.dialects import denial, mcp, registry
 from breakloop.dialects.answers import PassingAnswer, unpacker
 from breakloop.dialects.encoding import EncodingError
 from breakloop.model.call import CLIENT_LEFT, NO_ANSWER, Answer, Call
-from breakloop.model.verdict import REASONS, Decision, LoopFinding, Verdict
+from breakloop.model.decision import Decision
+from breakloop.model.verdict import REASONS, LoopFinding, Verdict
 from breakloop.sdk.core import IO, Outcome, both, run_blocking
 from breakloop.sdk.guard import Guard
 from breakloop.sdk.requests import handle_of, is_readable, request_call

@@ -21,7 +21,8 @@ from breakloop.dialects.encoding import unpack
 from breakloop.engine.build import build_engine, compile_loaded
 from breakloop.errors import BundleError, SettingsError
 from breakloop.model.call import Answer, Call
-from breakloop.model.verdict import Decision, Verdict
+from breakloop.model.decision import Decision
+from breakloop.model.verdict import Verdict
 from breakloop.observe.log import INTERVAL_S, LogEvents
 from breakloop.policy.descriptors import ContextSettings, Descriptors
 from breakloop.policy.load import LoadedBundle, load_bundle, load_text

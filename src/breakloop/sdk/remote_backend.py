@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from breakloop.errors import SettingsError
 from breakloop.exceptions import DeniedError
 from breakloop.model.call import CREDENTIAL_HEADERS, Answer, Call
-from breakloop.model.verdict import LOOP, LOOP_ERROR, Decision
+from breakloop.model.decision import LOOP, LOOP_ERROR, Decision
 from breakloop.sdk.context import AGENT_HEADER, AgentContext, current_agent, gateway_url
 from breakloop.sdk.requests import BODY_MAX_BYTES, DecisionHandle
 

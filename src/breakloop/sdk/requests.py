@@ -15,7 +15,8 @@ from typing import Any, Final, NamedTuple
 
 from breakloop.errors import RequestError
 from breakloop.model.call import Answer, Call, ToolCall, Usage
-from breakloop.model.verdict import Decision, Verdict
+from breakloop.model.decision import Decision
+from breakloop.model.verdict import Verdict
 from breakloop.policy.paths import normalise, normalise_host, strip_agent
 from breakloop.sdk.context import AgentContext, current_agent
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar, cast
 
 from breakloop.clock import Clock
 from breakloop.model.call import NO_ANSWER, Answer, Call
-from breakloop.model.verdict import Decision
+from breakloop.model.decision import Decision
 from breakloop.sdk.context import UNNAMED, AgentContext, agent, current_agent
 from breakloop.sdk.core import ANSWERED, IO, Backend, Core, Outcome, both, run_blocking, wrapped
 from breakloop.sdk.requests import (

@@ -15,7 +15,7 @@ from breakloop.cli.hook import FOLDER, HookOptions, answered
 from breakloop.cli.main import OK, USAGE, run
 from breakloop.clock import FakeClock
 from breakloop.integrations.claude_code import GatewayHookBackend
-from breakloop.model.verdict import Decision
+from breakloop.model.decision import Decision
 from breakloop.testing import StandInLLM, ThreadedLLM, body
 
 ALLOWED = body(b"").with_headers(("X-Breakloop-Request-Id", "r-1"))

@@ -13,7 +13,7 @@ import pytest
 
 from breakloop import Guard
 from breakloop.clock import FakeClock
-from breakloop.model.verdict import Decision
+from breakloop.model.decision import Decision
 from breakloop.sdk.requests import STEPS_ONLY
 from tests.unit.sdk.backends import DENIED, NOTE, WARNED, FailingBackend, ScriptedBackend
 

@@ -9,7 +9,7 @@ import pytest
 
 from breakloop.integrations import claude_code
 from breakloop.integrations.claude_code import AFTER, BEFORE, FAILED, PROMPT, read
-from breakloop.model.verdict import Decision
+from breakloop.model.decision import Decision
 from tests.unit.sdk.backends import DENIED, NOTE, WARNED
 
 KILLED = Decision(allowed=False, reason="kill_switch", status=403, message="Stopped by an operator.")

@@ -6,7 +6,7 @@ import pytest
 
 from breakloop.integrations.claude_code import AFTER, FAILED, PROMPT, HookEvent, HookSession, load
 from breakloop.integrations.claude_code_local import LocalHookBackend
-from breakloop.model.verdict import Decision
+from breakloop.model.decision import Decision
 
 NOW = 1_000_000.0
 

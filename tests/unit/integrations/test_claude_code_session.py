@@ -12,7 +12,7 @@ import pytest
 
 from breakloop.integrations import claude_code
 from breakloop.integrations.claude_code import HookSession, load, open_session
-from breakloop.model.verdict import Decision
+from breakloop.model.decision import Decision
 from breakloop.store.memory import MemoryFingerprints
 from breakloop.store.ops import CountFingerprint, blocked_at_once
 from tests.stores import NO_OWNER

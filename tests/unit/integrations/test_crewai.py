@@ -15,7 +15,7 @@ import pytest
 
 from breakloop import DeniedError, Guard, LoopDetectedError
 from breakloop.clock import FakeClock
-from breakloop.model.verdict import Decision
+from breakloop.model.decision import Decision
 from breakloop.sdk.context import agent as named
 from breakloop.sdk.requests import STEPS_ONLY
 from tests.unit.sdk.backends import ScriptedBackend

@@ -15,7 +15,7 @@ import pytest
 
 from breakloop import Guard
 from breakloop.clock import FakeClock
-from breakloop.model.verdict import Decision
+from breakloop.model.decision import Decision
 from breakloop.testing import StandInLLM, body
 from tests.builders import bundle, policy
 from tests.unit.sdk.backends import ScriptedBackend

@@ -32,7 +32,7 @@ from breakloop import Guard
 from breakloop.integrations.openai_agents import GuardRunHooks
 from breakloop.model.call import NO_ANSWER, ToolCall
 from breakloop.model.call import Usage as Used
-from breakloop.model.verdict import Decision
+from breakloop.model.decision import Decision
 from tests.unit.sdk.backends import DENIED, NOTE, WARNED, FailingBackend, ScriptedBackend
 
 T = TypeVar("T")

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 import breakloop
-from breakloop.model.verdict import ALLOWED, ALLOWED_NO_POLICY, REASONS
+from breakloop.model.decision import ALLOWED
+from breakloop.model.verdict import ALLOWED_NO_POLICY, REASONS
 from tests.each import each
 
 SRC = Path(breakloop.__file__).parent

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from breakloop.model.call import Answer, Call
-from breakloop.model.verdict import LOOP, Decision
+from breakloop.model.decision import LOOP, Decision
 from breakloop.sdk.requests import DecisionHandle
 
 DENIED = Decision(

@@ -15,7 +15,7 @@ import breakloop
 from breakloop import DeniedError, Guard, LoopDetectedError, SettingsError
 from breakloop.clock import FakeClock
 from breakloop.model.call import Answer, Call
-from breakloop.model.verdict import Decision
+from breakloop.model.decision import Decision
 from breakloop.sdk.context import AgentContext
 from breakloop.sdk.toolkit import Run, toolkit_of
 from tests.builders import bundle, exact, policy

@@ -9,7 +9,7 @@ import pytest
 from breakloop.clock import FakeClock
 from breakloop.dialects.denial import VerdictHeaders, field_pairs
 from breakloop.gateway.admission import Admission
-from breakloop.model.verdict import Decision
+from breakloop.model.decision import Decision
 from breakloop.sdk.guard import Guard
 from breakloop.sdk.http import denied_response
 from breakloop.sdk.local_backend import MEMORY, LocalBackend

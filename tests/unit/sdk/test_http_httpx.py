@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from breakloop.model.verdict import Decision
+from breakloop.model.decision import Decision
 from breakloop.sdk.http import httpx_call, steered_body, with_body
 from breakloop.sdk.requests import DecisionHandle, request_call
 

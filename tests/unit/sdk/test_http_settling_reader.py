@@ -9,7 +9,7 @@ import json
 import pytest
 
 from breakloop.model.call import CLIENT_LEFT, Answer, Call
-from breakloop.model.verdict import Decision
+from breakloop.model.decision import Decision
 from breakloop.sdk.http import SettlingReader
 from breakloop.sdk.requests import DecisionHandle, request_call
 from breakloop.sdk.toolkit import Toolkit

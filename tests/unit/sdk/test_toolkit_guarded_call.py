@@ -11,7 +11,7 @@ import pytest
 
 from breakloop import Guard
 from breakloop.model.call import Answer, Call
-from breakloop.model.verdict import Decision
+from breakloop.model.decision import Decision
 from breakloop.sdk.context import AgentContext, current_agent
 from breakloop.sdk.requests import chat_call
 from breakloop.sdk.toolkit import GuardedCall, toolkit_of

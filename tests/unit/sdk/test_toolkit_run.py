@@ -7,7 +7,7 @@ import json
 
 from breakloop.clock import FakeClock
 from breakloop.model.call import Answer, Call
-from breakloop.model.verdict import Decision
+from breakloop.model.decision import Decision
 from breakloop.sdk.guard import Guard
 from breakloop.sdk.requests import DecisionHandle
 

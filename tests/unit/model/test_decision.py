@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from breakloop.model.verdict import Decision
+from breakloop.model.decision import Decision
 
 
 def test_a_plain_decision_allows_and_says_nothing() -> None:

@@ -1,0 +1,56 @@
+"""`Decision`: the public result in the Python library, whether the process or a decision service has decided.
+
+`breakloop hook` imports it for every event, so it is apart from the engine's `Verdict`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+ALLOWED: Final = "all_rules_passed"
+LOOP: Final = "loop_detected"  # the reason of denials because of a loop
+LOOP_ERROR: Final = "recursive_loop_detected"  # the value of `error` in their response body
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The decision on one request or step. Times are in seconds."""
+
+    allowed: bool = True
+    reason: str = ALLOWED
+    status: int = 200
+    message: str = ""  # explains a denial, to people and models
+    retry_after: int | None = None  # None: retrying does not help, or nothing was denied
+    delay_seconds: float = 0.0  # throttled: wait this long, then continue
+    warning: str = ""  # the reason of a warning, if the request was allowed with one
+    note: str = ""  # for the model: what it repeats, and what to do instead
+    kind: str = ""  # kind of the detected loop
+    hit_count: int = 0
+    cooldown_seconds: int = 0
+    fingerprint: str = ""
+    evidence: str = ""
+    policy: str = ""
+    request_id: str = ""
+    degraded: bool = False  # made without stored state, or allowed because of an internal error
+    _handle: object = field(default=None, repr=False, compare=False)  # used by the library to settle the call
+
+    @property
+    def is_loop(self) -> bool:
+        """Whether the request was denied because of a loop."""
+        return not self.allowed and self.reason == LOOP
+
+    @property
+    def error(self) -> str:
+        """The value of `error` in the response body of this denial."""
+        return LOOP_ERROR if self.reason == LOOP else self.reason
+
+    @property
+    def notice(self) -> str:
+        """The message of a denial or a note about a detected loop, for the model; "" if there is neither."""
+        if not self.allowed:
+            return f"{self.message} ({self.error})"
+        if self.note or self.warning != LOOP:
+            return self.note
+        what = self.evidence or f"the same {self.hit_count} times" if self.hit_count else "the same again"
+        return f"You repeat yourself: {what}. Change course, or finish with what you have."
