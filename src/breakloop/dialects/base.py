@@ -19,12 +19,12 @@ import msgspec
 
 from breakloop.dialects import denial, session_ids
 from breakloop.dialects.answers import AnswerBuilder, StreamEnd, StreamListener
-from breakloop.dialects.body_changes import JsonBody, marked
+from breakloop.dialects.body_changes import JsonBody
 from breakloop.dialects.content import ITEMS_MAX, as_list, clean, content, decode, load, text
 from breakloop.dialects.prompt import PromptTexts
 from breakloop.dialects.session_ids import BodyIds
 from breakloop.dialects.steps import StepBuilder, clean_step
-from breakloop.model.call import UNREAD, Call, Chat, Message, Step, ToolCall
+from breakloop.model.call import UNREAD, Call, Chat, Message, Step, ToolCall, marked
 from breakloop.model.verdict import Verdict
 
 _OPENING_MESSAGES_MAX: Final = 100  # the first message of the user has to be among these
@@ -150,9 +150,10 @@ class Dialect(ABC):
         return session_ids.find_in(parsed.parts.fields)
 
     def append_note(self, body: bytes, note: str) -> bytes | None:
-        """Return the body with a note for the model at the end of its conversation; None if that is impossible."""
+        """Return the body with a note (not empty) for the model at the end of its conversation; None if that is
+        impossible."""
         try:
-            return self.insert_note(JsonBody(body), marked(note))
+            return self.insert_note(JsonBody(body), marked(clean(note)))
         except (ValueError, KeyError, RecursionError):  # not JSON, an unexpected shape, or nested too deep
             return None
 

@@ -15,10 +15,8 @@ from typing import Any, Final
 
 import msgspec
 
-from breakloop.dialects.content import clean, decode
-from breakloop.model.call import END, MARK
+from breakloop.dialects.content import decode
 
-_NOTE_MAX: Final = 1000
 _BLANK_LINE: Final = "\n\n"
 _WHITE: Final = b" \t\n\r"
 _KEY: Final = re.compile(rb'[ \t\n\r]*"[^"\\]*(?:\\.[^"\\]*)*"[ \t\n\r]*:[ \t\n\r]*', re.DOTALL).match
@@ -30,12 +28,6 @@ Span = tuple[int, int]
 _split_object = msgspec.json.Decoder(dict[str, Raw]).decode
 _split_list = msgspec.json.Decoder(list[Raw]).decode
 _encode = msgspec.json.encode
-
-
-def marked(note: str) -> str:
-    """Return a note between its marks, by which it is recognised when it comes back in a conversation."""
-    said = clean(note)[:_NOTE_MAX].replace(MARK, "").replace(END, "")
-    return f"{MARK} {said} {END}"
 
 
 class JsonBody:

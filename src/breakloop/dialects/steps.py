@@ -27,7 +27,7 @@ from breakloop.dialects.content import (
     text,
     without_ids,
 )
-from breakloop.model.call import END, MARK, Result, Step, ToolCall
+from breakloop.model.call import END, MARK, MARKED_NOTE_MAX, Result, Step, ToolCall
 
 # Characters of all results of a step, of all its arguments, of all texts of the user. Each takes up to 0.1 us.
 ALL_MAX: Final = 512 * 1024
@@ -188,7 +188,6 @@ _PARTS_MAX: Final = 100  # parts of one content that are read one by one
 _USER_PARTS_MAX: Final = 2 * ITEMS_MAX  # parts of all contents of the user
 _LONG: Final = 4 * TEXT_MAX  # a longer text is searched for additions at both ends only
 _CALLS_MAX: Final = ITEMS_MAX + 1  # the last one represents all further calls
-_NOTE_MAX: Final = 1100
 _REMOVED_MAX: Final = 16
 # A short text of the assistant at the very end is a prefill (`{`, `<answer>`), which the model continues.
 _PREFILL_MAX: Final = 200
@@ -316,7 +315,7 @@ def without_additions(value: str) -> str:
 def _remove_additions(value: str) -> str:
     # Searching for one character takes a twentieth of the time.
     if "[" in value and END in value:
-        value = _without(value, MARK, END, _NOTE_MAX)
+        value = _without(value, MARK, END, MARKED_NOTE_MAX)
     if "<" in value:
         for begin, end in _ADDITIONS:
             if end in value:

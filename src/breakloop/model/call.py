@@ -335,11 +335,16 @@ def chars_of(text: str) -> int:
 
 MARK: Final = "[breakloop]"
 END: Final = "[/breakloop]"
+_NOTE_MAX: Final = 1000
+MARKED_NOTE_MAX: Final = 1100  # of a note with its markers; a longer text between markers is not a note of ours
 
 
 def marked(text: str) -> str:
-    """Return a note for the model between markers, which identify it in later requests; "" for an empty text."""
-    return f"{MARK} {text} {END}" if text else ""
+    """Return a note for the model between markers, which identify it in later requests; "" for an empty text. A text
+    that is too long, or contains a marker itself, would not be identified, so it is cut and its markers are removed.
+    """
+    note = text[:_NOTE_MAX].replace(MARK, " ").replace(END, " ")  # a space, so that no new marker arises
+    return f"{MARK} {note} {END}" if text else ""
 
 
 class ToolFailedError(Exception):

@@ -290,7 +290,7 @@ def test_notes_are_recognised_and_taken_off() -> None:
         assert without_additions(text) == text
 
 
-@given(st.text(), st.text(alphabet="[]/breaklop \n"))
+@given(st.text(), st.text(alphabet="[]/breaklop \n", min_size=1))
 def test_any_note_can_be_taken_off_again(said: str, note: str) -> None:
     """Also one that holds the marks themselves, or lone surrogates, or is far too long (LD-5)."""
     for text in (note, note * 300, "\ud800", "[breakloop] [/breakloop]"):

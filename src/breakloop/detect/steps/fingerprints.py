@@ -22,11 +22,10 @@ import msgspec
 import orjson
 import xxhash
 
-from breakloop.model.call import END, MARK, Result, Step, ToolCall
+from breakloop.model.call import END, MARK, MARKED_NOTE_MAX, Result, Step, ToolCall
 
 _MARK: Final = MARK.encode()
 _END: Final = END.encode()
-_NOTE_MAX: Final = 1100
 _DIGITS: Final = b"0123456789"
 _ZERO, _HYPHEN = b"0-"  # searching for a number takes a quarter of the time
 _WHITE: Final = b" \t\n\r\x0b\x0c"
@@ -77,7 +76,7 @@ def own(raw: bytes) -> bytes:
 def _before_note(piece: bytes) -> bytes:
     """Return the text before the note that ends here; all of it if there is no note."""
     at = piece.rfind(_MARK)
-    return piece[:at] if at >= 0 and len(piece) - at - len(_MARK) <= _NOTE_MAX else piece + _END
+    return piece[:at] if at >= 0 and len(piece) - at - len(_MARK) <= MARKED_NOTE_MAX else piece + _END
 
 
 def steady(raw: bytes) -> bytes:
