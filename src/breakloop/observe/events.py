@@ -53,9 +53,6 @@ class EventBus:
         waiting = self._waiting
         return [waiting.popleft() for _ in range(min(most, len(waiting)))]
 
-    def flush(self, now: float, *, everything: bool = False) -> None:
-        """Do nothing: an `EventSink` can be flushed."""
-
 
 class EventListener:
     """A subscriber. If it is slow or raises, only its own events are dropped."""

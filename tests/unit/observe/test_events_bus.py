@@ -51,13 +51,6 @@ def test_what_finds_no_room_is_counted() -> None:
     assert (bus.take(), bus.dropped) == ([], 3)
 
 
-def test_flushing_keeps_what_is_there() -> None:
-    bus = EventBus()
-    bus(event(1))
-    bus.flush(0.0, everything=True)
-    assert len(bus) == 1
-
-
 def test_everybody_is_told_in_order() -> None:
     """Everybody is told in order (G-2)."""
     bus, one, other = EventBus(), Somebody(), Somebody()
