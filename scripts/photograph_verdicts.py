@@ -320,9 +320,9 @@ def _looping(dialect: str, *, named: bool) -> SessionSlice:
     return _piece(f"{dialect}-{named}", turns, named=named)
 
 
-def _piece(name: str, turns: Sequence[RecordedTurn], *, named: bool = True, lane: str = "") -> SessionSlice:
+def _piece(name: str, turns: Sequence[RecordedTurn], *, named: bool = True, gateway: str = "") -> SessionSlice:
     return SessionSlice(
-        RecordedSession(name, "scripted", f"agent-{name}", "gpt-4o", named=named, lane=lane), turns, True
+        RecordedSession(name, "scripted", f"agent-{name}", "gpt-4o", named=named, gateway=gateway), turns, True
     )
 
 
@@ -360,7 +360,7 @@ def _spawned() -> Iterator[SessionSlice]:
         first = _turn(PATHS["openai_chat"], talk.request(), float(10 * number), headers=headers)
         talk.work()
         second = _turn(PATHS["openai_chat"], talk.request(), 10.0 * number + 5, headers=headers)
-        yield _piece(f"spawned-{number}", [first, second], lane="spawned")
+        yield _piece(f"spawned-{number}", [first, second], gateway="spawned")
 
 
 def _broken() -> list[RecordedTurn]:

@@ -113,7 +113,7 @@ class AdminClient:
         connection = kind(self._host, self._port, timeout=timeout_s)
         try:
             if not self._known:
-                self._meet(connection)
+                self._check_server(connection)
             connection.request(method, target, body, headers)
             response = connection.getresponse()
             if not 200 <= response.status < 300:
@@ -126,7 +126,7 @@ class AdminClient:
         finally:
             connection.close()
 
-    def _meet(self, connection: HTTPConnection) -> None:
+    def _check_server(self, connection: HTTPConnection) -> None:
         """Check that the server is an admin API before sending the token. The traffic port would forward it to a
         provider.
         """

@@ -105,7 +105,7 @@ class SessionOutcome:
             self.kind, self.evidence = verdict.loop.kind, verdict.loop.evidence
 
 
-class ReplayTimeline:
+class ReplayGateway:
     """One engine and its clock, shared by sessions of the same gateway."""
 
     __slots__ = ("_began", "_clock", "_elapsed_s", "engine", "rig")
@@ -133,10 +133,10 @@ class ReplayTimeline:
 class SessionRun:
     """One session in progress."""
 
-    __slots__ = ("_conversations", "_headers", "_lane", "_recorder", "outcome")
+    __slots__ = ("_conversations", "_gateway", "_headers", "_recorder", "outcome")
 
-    def __init__(self, session: RecordedSession, lane: ReplayTimeline) -> None:
-        self._lane = lane
+    def __init__(self, session: RecordedSession, gateway: ReplayGateway) -> None:
+        self._gateway = gateway
         self._conversations = Conversations(session.model)
         self._headers: dict[str, bytes] = {"content-type": _JSON}
         if session.named:
@@ -144,19 +144,19 @@ class SessionRun:
         if session.agent:
             self._headers["x-agent-id"] = _header(session.agent)
         self.outcome = SessionOutcome(session)
-        self._recorder = lane.rig.recorder() if lane.rig.recorder is not None else None
+        self._recorder = gateway.rig.recorder() if gateway.rig.recorder is not None else None
 
     def take(self, turn: RecordedTurn) -> Verdict:
         """Decide one turn, and settle it if it is allowed."""
-        self._lane.move(turn.at_s, first=not self.outcome.turns)
+        self._gateway.move(turn.at_s, first=not self.outcome.turns)
         call = self._call(turn)
-        verdict = self._lane.engine.decide(call)
+        verdict = self._gateway.engine.decide(call)
         if verdict.allowed:
-            self._lane.engine.settle(call, turn.answer)
+            self._gateway.engine.settle(call, turn.answer)
             self.outcome.take(verdict)
         else:
             model = self.outcome.session.model
-            self.outcome.take(verdict, spent(turn.answer, model, len(call.body), self._lane.rig.pricing))
+            self.outcome.take(verdict, spent(turn.answer, model, len(call.body), self._gateway.rig.pricing))
         if self._recorder is not None:
             self._recorder.take(self.outcome.session, turn, verdict, len(call.body))
         if not isinstance(turn.request, RecordedBody):
@@ -189,21 +189,21 @@ class SessionRun:
 class Replay:
     """All sessions and engines of one bundle."""
 
-    __slots__ = ("_file", "_lanes", "_rig", "_runs")
+    __slots__ = ("_file", "_gateways", "_rig", "_runs")
 
     def __init__(self, rig: ReplaySetup, file: str = "") -> None:
         self._rig = rig
         self._file = file
         self._runs: dict[tuple[str, str], SessionRun] = {}
-        self._lanes: dict[str, ReplayTimeline] = {}
+        self._gateways: dict[str, ReplayGateway] = {}
 
     def take(self, piece: SessionSlice) -> SessionOutcome | None:
         """Run some turns. Returns the outcome if the session is complete."""
         session, turns, whole = piece
-        key = (session.lane, session.id)
+        key = (session.gateway, session.id)
         run = self._runs.get(key)
         if run is None:
-            run = self._runs[key] = SessionRun(session, self._lane(session.lane))
+            run = self._runs[key] = SessionRun(session, self._gateway(session.gateway))
         for turn in turns:
             run.take(turn)
         return self._runs.pop(key).end(self._file) if whole else None
@@ -212,12 +212,12 @@ class Replay:
         """Return the outcomes of sessions that were not marked as complete."""
         return [run.end(self._file) for run in self._runs.values()]
 
-    def _lane(self, name: str) -> ReplayTimeline:
+    def _gateway(self, name: str) -> ReplayGateway:
         if not name:
-            return ReplayTimeline(self._rig)
-        if name not in self._lanes:
-            self._lanes[name] = ReplayTimeline(self._rig)
-        return self._lanes[name]
+            return ReplayGateway(self._rig)
+        if name not in self._gateways:
+            self._gateways[name] = ReplayGateway(self._rig)
+        return self._gateways[name]
 
 
 def replay(pieces: Iterable[SessionSlice], *rigs: ReplaySetup, file: str = "") -> Iterator[tuple[SessionOutcome, ...]]:

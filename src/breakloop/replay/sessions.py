@@ -34,7 +34,7 @@ class RecordedSession:
     task: str = ""
     label: SessionLabel = SessionLabel()
     named: bool = True  # the id was recorded; otherwise the engine derives the session as a gateway would
-    lane: str = ""  # sessions with the same lane share one gateway; "": a gateway of its own
+    gateway: str = ""  # sessions of the same gateway share its state; "": a gateway of its own
 
 
 class Delta(NamedTuple):

@@ -8,7 +8,7 @@ import pytest
 
 from breakloop.model.call import CHARS_A_TOKEN, Answer, ToolCall, Usage
 from breakloop.model.verdict import LoopFinding, Verdict
-from breakloop.replay.run import ReplayTimeline, SessionOutcome, SessionRun, replay
+from breakloop.replay.run import ReplayGateway, SessionOutcome, SessionRun, replay
 from breakloop.replay.sessions import Delta, ModelPricing, RecordedBody, RecordedSession, RecordedTurn, SessionSlice
 from breakloop.replay.timeline import AGAIN, BLOCK, NEW, TimelineRecorder
 from tests.unit.replay.recorded import TAIL, WARN, asks, busy, rig, session, stuck
@@ -60,11 +60,11 @@ def test_turns_without_times_are_three_seconds_apart() -> None:
 
 def test_a_clock_that_steps_back_stands_still() -> None:
     """Answers of sub-agents are recorded in any order."""
-    lane = ReplayTimeline(rig())
+    gateway = ReplayGateway(rig())
     for at_s, elapsed in ((100.0, 0.0), (105.0, 5.0), (101.0, 5.0), (None, 8.0), (107.0, 8.0), (109.0, 9.0)):
-        lane.move(at_s, first=at_s == 100.0)
-        assert lane._elapsed_s == elapsed
-        assert lane._clock.now() == rig().start + elapsed
+        gateway.move(at_s, first=at_s == 100.0)
+        assert gateway._elapsed_s == elapsed
+        assert gateway._clock.now() == rig().start + elapsed
 
 
 def test_what_is_saved_is_a_quarter_of_the_bytes() -> None:
@@ -97,9 +97,9 @@ def test_sessions_do_not_mix() -> None:
     assert [found.first_block for (found,) in replay(pieces, rig())] == [None] * 3
 
 
-def test_sessions_of_one_lane_meet_one_gateway() -> None:
+def test_sessions_of_one_gateway_share_its_state() -> None:
     """Requests without ids are told apart, or not, as a gateway does it (X-5)."""
-    one, other = (RecordedSession(name, named=False, lane="log") for name in ("a", "b"))
+    one, other = (RecordedSession(name, named=False, gateway="log") for name in ("a", "b"))
     pieces = [SessionSlice(one if number % 2 else other, stuck(1), whole=False) for number in range(6)]
     (first,), (second,) = replay(pieces, rig())
     assert (first.session.id, first.turns, first.first_block) == ("b", 3, None)
@@ -116,7 +116,7 @@ def test_two_bundles_side_by_side() -> None:
 
 def test_the_call_is_what_a_gateway_sees() -> None:
     """Session, agent (the turn's own first), path and body (X-5, C-7)."""
-    run = SessionRun(session("sé"), ReplayTimeline(rig()))
+    run = SessionRun(session("sé"), ReplayGateway(rig()))
     call = run._call(asks("Hello.", agent="critic"))
     assert (call.method, call.path, call.tracked) == ("POST", "/v1/chat/completions", True)
     assert call.headers["x-agent-session"] == "sé".encode()
@@ -128,16 +128,16 @@ def test_the_call_is_what_a_gateway_sees() -> None:
     call = run._call(sent)
     assert (call.path, call.body, call.headers["x-team"]) == ("/v1/messages", b"{}", b"t")
     assert call.headers["x-agent-session"] == "sé".encode()
-    unnamed = SessionRun(RecordedSession("derived", named=False), ReplayTimeline(rig()))
+    unnamed = SessionRun(RecordedSession("derived", named=False), ReplayGateway(rig()))
     assert "x-agent-session" not in unnamed._call(asks("Hello.")).headers
 
 
 def test_tool_steps_reach_the_engine_with_their_history() -> None:
     """The second request holds the call and its result (X-5)."""
-    run = SessionRun(session(), ReplayTimeline(rig()))
+    run = SessionRun(session(), ReplayGateway(rig()))
     run.take(RecordedTurn(Delta("0", 0, [{"role": "user", "content": "Go."}]), Answer(200, "", (ToolCall("f", "{}"),))))
     call = run._call(RecordedTurn(Delta("0", 2, [{"role": "tool", "content": "done"}]), Answer(200, "Fine.")))
-    chat = run._lane.engine.bundle is not None and rig().descriptors.chat(call)
+    chat = run._gateway.engine.bundle is not None and rig().descriptors.chat(call)
     assert chat
     assert [message.role for message in chat.tail] == ["user", "assistant", "tool"]
     assert chat.tail[1].calls == (ToolCall("f", "{}"),)
@@ -193,7 +193,7 @@ def test_the_kind_is_that_of_the_first_block(order: tuple[bool, bool], kind: str
 
 
 def test_timelines_are_recorded_where_they_are_wanted() -> None:
-    """As that bundle judges the turns, by session and lane; copies of one id in two lanes are kept apart (X-6)."""
+    """As that bundle judges the turns, by session and gateway; copies of one id in two gateways are kept apart (X-6)."""
     here = replace(rig(), recorder=TimelineRecorder)
     pieces = [SessionSlice(session(), stuck(7), whole=True)]
     ((first, second),) = replay(pieces, here, rig(WARN), file="log")
@@ -205,7 +205,8 @@ def test_timelines_are_recorded_where_they_are_wanted() -> None:
     body = len(b'{"model":"m","messages":[{"role":"user","content":"Is it done?"}]}')
     assert first.spent.input_tokens == 7 * (body // CHARS_A_TOKEN)
     assert (second.timeline, second.spent.tokens) == (None, 0)
-    lanes = [
-        SessionSlice(replace(session(), lane=lane), stuck(count), whole=False) for lane, count in (("a", 2), ("b", 7))
+    slices = [
+        SessionSlice(replace(session(), gateway=name), stuck(count), whole=False)
+        for name, count in (("a", 2), ("b", 7))
     ]
-    assert [found.timeline is not None for (found,) in replay([*lanes, *lanes], here)] == [False, True]
+    assert [found.timeline is not None for (found,) in replay([*slices, *slices], here)] == [False, True]

@@ -11,7 +11,7 @@ def test_what_is_not_recorded_is_not_known() -> None:
     assert RecordedSession("a").label == SessionLabel(None)
     assert asks("Hello.").at_s is None
     assert RecordedSession("a").named
-    assert RecordedSession("a").lane == ""
+    assert RecordedSession("a").gateway == ""
 
 
 def test_turns_do_not_share_their_headers() -> None:

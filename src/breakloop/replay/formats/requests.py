@@ -96,11 +96,11 @@ def session_of(turn: RecordedTurn, name: str, session_id: str, trace: str = "") 
     if session_id:
         return RecordedSession(session_id, name, turn.agent)
     if trace:
-        return RecordedSession(trace, name, turn.agent, named=False, lane=name)
+        return RecordedSession(trace, name, turn.agent, named=False, gateway=name)
     parsed = registry.parse("POST", path, body)
     opening = "" if parsed is None else parsed.opening()
     digest = blake2b(f"{turn.agent}\0{opening}".encode("utf-8", "replace"), digest_size=6).hexdigest()
-    return RecordedSession(f"opening:{digest}", name, turn.agent, named=False, lane=name)
+    return RecordedSession(f"opening:{digest}", name, turn.agent, named=False, gateway=name)
 
 
 def answer_of(dialect: str, response: object, failed: int = 0) -> Answer:

@@ -78,7 +78,7 @@ def test_sessions_by_trace() -> None:
     inner, root = OtelReader("log").take(exported(span(without, parentSpanId="9"), span(without)))
     assert (inner.session.id, inner.session.named) == ("abc", True)
     assert root.session.id.startswith("opening:")
-    assert (root.session.named, root.session.lane) == (False, "log")
+    assert (root.session.named, root.session.gateway) == (False, "log")
     (zero,) = OtelReader("log").take(exported(span(without, parentSpanId="0000000000000000")))
     assert not zero.session.named
 

@@ -79,7 +79,7 @@ def test_a_trace_that_litellm_made_up_joins_nothing() -> None:
     without = {**PAYLOAD, "metadata": {}}
     assert read({**without, "trace_id": "c1"})[0].id.startswith("opening:")
     session, _ = read(without)
-    assert (session.id, session.named, session.lane) == ("t1", False, "log")
+    assert (session.id, session.named, session.gateway) == ("t1", False, "log")
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,7 @@ def test_responses_and_calls() -> None:
 def test_sessions_by_recorded_ids(more: dict[str, Any]) -> None:
     """In the record, its metadata, a header field or the body (X-5, C-7)."""
     session, _ = read({"request": CHAT, "response": SAID, **more})
-    assert (session.id, session.named, session.lane) == ("s", True, "")
+    assert (session.id, session.named, session.gateway) == ("s", True, "")
 
 
 def test_sessions_without_ids_are_those_of_a_gateway() -> None:
@@ -96,7 +96,7 @@ def test_sessions_without_ids_are_those_of_a_gateway() -> None:
     assert one.id == same.id
     assert len({one.id, other.id, traced.id}) == 3
     assert traced.id == "t"
-    assert {(found.named, found.lane) for found in (one, same, other, traced)} == {(False, "log")}
+    assert {(found.named, found.gateway) for found in (one, same, other, traced)} == {(False, "log")}
 
 
 def test_agents_times_and_headers() -> None:
