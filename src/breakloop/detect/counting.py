@@ -48,7 +48,9 @@ class CallReader(Protocol):
         """Tell whether the client gave the session no name, so that it is derived from how the conversation opens."""
         ...
 
-    def lane(self, call: Call) -> str: ...
+    def model_and_system(self, call: Call) -> str:
+        """Return model and system prompt as one text, or "" for other requests."""
+        ...
 
     def parent(self, call: Call) -> str:
         """Return the session or agent that started this one, or ""."""

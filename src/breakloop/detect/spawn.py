@@ -121,7 +121,7 @@ class SpawnDetector(StatefulDetector):
             return None
         read = self._read
         names = (read.session(call), read.parent(call), read.trace(call), read.agent(call))
-        return self.evaluate_start(window, RunStart(*names, task_of(step.users), read.lane(call)), now)
+        return self.evaluate_start(window, RunStart(*names, task_of(step.users), read.model_and_system(call)), now)
 
     def evaluate_start(self, window: bytes, start: RunStart, now: float) -> Evaluation:
         """Evaluate the start of a conversation. The same request again starts nothing: it gets the same evaluation, and

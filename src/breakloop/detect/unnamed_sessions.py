@@ -65,7 +65,7 @@ class UnnamedSessionsDetector(StatefulDetector):
     def __init__(
         self, config: DetectorConfig, read: CallReader, digest: Digest, thresholds: tuple[float, float, float]
     ) -> None:
-        super().__init__(config, read, "lanes:")
+        super().__init__(config, read, "lanes:")  # names its section in stored windows: never change it
         self._thresholds = {KIND: thresholds}
         self._fingerprints = StepFingerprinter(digest)
 
@@ -80,7 +80,8 @@ class UnnamedSessionsDetector(StatefulDetector):
         step = self._step(call, now)
         if step is None:
             return None
-        system = "" if step.calls or step.results else self._read.lane(call)  # reading a system prompt takes time
+        # Reading a system prompt takes time, and only prompts are compared by it.
+        system = "" if step.calls or step.results else self._read.model_and_system(call)
         evaluation = self.evaluate_step(window, self._read.session(call), system, step, now)
         call.decision.crowded = evaluation.ambiguous
         return evaluation

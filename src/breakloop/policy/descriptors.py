@@ -177,7 +177,7 @@ class Descriptors:
         self._addresses = ClientIp(settings.trusted_proxies)
         self._digests = identity.IdentityHasher(settings.secret)
         self._geo = Geo(self._addresses, settings.geo_file)
-        self.sessions = SessionNames(self._digests, self.caller, self.agent, self.taken)
+        self.sessions = SessionNames(self._digests, self.caller, self.agent, self.parsed_body)
         self.answered = self.sessions.answered
         self._fixed = self._fixed_getters()
         self._project = settings.project
@@ -253,10 +253,10 @@ class Descriptors:
             self.session(call)
         return call.identity.session_derived
 
-    def lane(self, call: Call) -> str:
+    def model_and_system(self, call: Call) -> str:
         """Return what the requests of one program have in common regardless of their topic: model and system prompt."""
-        taken, chat = self.taken(call), self.chat(call)
-        return f"{chat.model}\0{taken.system()}" if taken and chat else ""
+        body, chat = self.parsed_body(call), self.chat(call)
+        return f"{chat.model}\0{body.system()}" if body and chat else ""
 
     def parent(self, call: Call) -> str:
         """Return the id of the parent session or agent, as sent by the client; "" if it sent none."""
@@ -294,7 +294,7 @@ class Descriptors:
         parsed = call.parsed
         known = parsed.chat
         if known is None:
-            parsed.body = self._take(call)
+            parsed.body = self._parse_body(call)
             known = parsed.chat = (parsed.body.chat(call.decision.tail_messages) if parsed.body else None) or False
         elif known and known.tail is UNREAD and parsed.body:
             known = parsed.chat = parsed.body.chat(call.decision.tail_messages) or False
@@ -305,11 +305,11 @@ class Descriptors:
         parsed = call.parsed
         known = parsed.chat
         if known is None:
-            taken = parsed.body = self._take(call)
-            known = parsed.chat = taken.head() if taken else False
+            body = parsed.body = self._parse_body(call)
+            known = parsed.chat = body.head() if body else False
         return known or None
 
-    def taken(self, call: Call) -> ParsedBody | None:
+    def parsed_body(self, call: Call) -> ParsedBody | None:
         """Return the parsed body of an LLM request, or None for any other request."""
         return call.parsed.body if self.chat(call) else None  # type: ignore[return-value]  # the registry made it
 
@@ -317,8 +317,8 @@ class Descriptors:
         """Return the newest step of an LLM request, or None for any other request."""
         known = call.parsed.step
         if known is None:
-            taken = call.parsed.body if self.head(call) else None
-            known = call.parsed.step = (taken.newest_step() if taken else None) or False
+            body = call.parsed.body if self.head(call) else None
+            known = call.parsed.step = (body.newest_step() if body else None) or False
         return known or None
 
     def window(self, call: Call) -> str:
@@ -348,7 +348,7 @@ class Descriptors:
         digest = self.key_digest(call)
         return "key:" + digest if digest else "ip:" + self.client_ip(call)
 
-    def _take(self, call: Call) -> ParsedBody | None:
+    def _parse_body(self, call: Call) -> ParsedBody | None:
         encoding = call.headers.get("content-encoding")
         if encoding and encoding.strip().lower() != _IDENTITY_ENCODING:
             return None
@@ -409,10 +409,10 @@ def _query_getter(name: str) -> Getter:
 _QUERY_KEY: Final = _query_getter("key")
 
 
-# What a sender is found by: the fields that identify the caller, its agent and its address.
+# The fields that identify the caller, its agent and its address.
 _SENDER_FIELDS: Final = (*CREDENTIAL_HEADERS, "x-agent-id", "x-forwarded-for", "forwarded")
 _STEADY: Final = ("jwt:", "header:", "ip:", "ua:", "caller:", "agent:id")
-_REMEMBERED: Final = 8192
+_PROFILES_MAX: Final = 8192
 _SENDER_KEY_MAX: Final = 4096  # longer keys are not cached, so that clients cannot fill the cache with them
 
 
@@ -422,7 +422,7 @@ def steady(name: str) -> bool:
 
 
 class CallerProfile:
-    """A sender under one bundle."""
+    """What is cached of one sender under one bundle."""
 
     __slots__ = ("agent", "begins", "caller", "charges", "claims", "ends", "identities", "ip", "keys", "verified")
 
@@ -454,30 +454,30 @@ class CallerProfiles:
     def find(self, call: Call, now: float) -> CallerProfile | None:
         """Return the sender, or None if header fields alone do not identify it."""
         query = call.query
-        if call.repeated or (query and ("key=" in query or "%" in query) and _by_query(call)):
+        if call.repeated or (query and ("key=" in query or "%" in query) and _is_query_key_used(call)):
             return None
         key = (call.peer, call.path_agent, *map(call.headers.get, self._names))
         sender = self._known.get(key)
         if sender is None or sender.keys is not self._tokens.key_set or not sender.begins <= now < sender.ends:
-            return self._meet(call, key)
+            return self._add(call, key)
         identity = call.identity
         identity.profile, identity.caller, identity.agent = sender, sender.caller, sender.agent
         return sender
 
-    def _meet(self, call: Call, key: tuple[object, ...]) -> CallerProfile | None:
+    def _add(self, call: Call, key: tuple[object, ...]) -> CallerProfile | None:
         if sum(len(part) for part in key if isinstance(part, str | bytes)) > _SENDER_KEY_MAX:
             return None
         sender = CallerProfile(call, self._descriptors)
         if sender.claims or not self._tokens.verifies:
             # A token without claims is not cached: its key may not have been fetched yet.
-            if len(self._known) >= _REMEMBERED:
+            if len(self._known) >= _PROFILES_MAX:
                 self._known.clear()
             self._known[key] = sender
         call.identity.profile = sender
         return sender
 
 
-def _by_query(call: Call) -> bool:
+def _is_query_key_used(call: Call) -> bool:
     """Return whether an API key in the query (`?key=`) counts: only if no header field has one that is not empty."""
     return len(call.headers.get("authorization", b"").strip()) <= len(b"bearer")
 

@@ -229,12 +229,12 @@ class SessionNames:
         digests: IdentityHasher,
         caller: Callable[[Call], str],
         agent: Callable[[Call], str],
-        taken: Callable[[Call], ParsedBody | None],
+        parsed_body: Callable[[Call], ParsedBody | None],
     ) -> None:
         self._digests = digests
         self._caller = caller
         self._agent = agent
-        self._taken = taken
+        self._parsed_body = parsed_body
         self._traces = TraceSessions()
         self.chains = ResponseChains()
 
@@ -244,8 +244,8 @@ class SessionNames:
         named = conversation_header(call) if in_headers else ""
         if named:
             return self._digests.bounded(named)
-        taken: ParsedBody | None = call.parsed.body if call.parsed.chat else self._taken(call)  # type: ignore[assignment]  # the registry made it
-        ids = session_ids.NONE if taken is None else taken.session_ids()
+        body: ParsedBody | None = call.parsed.body if call.parsed.chat else self._parsed_body(call)  # type: ignore[assignment]  # the registry made it
+        ids = session_ids.NONE if body is None else body.session_ids()
         trace = self.trace(call, ids.trace)
         named = ids.session or (session_header(call) if in_headers else "")
         if named:
@@ -256,7 +256,7 @@ class SessionNames:
             return ids.cache_key
         if trace:
             return _TRACE_PREFIX + trace
-        opening = "" if taken is None else taken.opening()
+        opening = "" if body is None else body.opening()
         if not opening:
             return ""
         call.identity.session_derived = True
@@ -265,12 +265,12 @@ class SessionNames:
 
     def unknown(self, call: Call) -> tuple[str, str] | None:
         """Return caller and id of the response that a call continues, if only another instance can know its session."""
-        taken = self._taken(call)
-        if taken is None or not taken.dialect.links_responses:
+        body = self._parsed_body(call)
+        if body is None or not body.dialect.links_responses:
             return None
         if may_name_session(call) and conversation_header(call):
             return None
-        previous = taken.session_ids().previous
+        previous = body.session_ids().previous
         caller, named = self._caller(call), self._digests.bounded(previous) if previous else ""
         return None if not named or self.chains.get(f"{caller}\0{named}") else (caller, named)
 

@@ -50,7 +50,7 @@ class Reader:
     def derived(self, _call: Call) -> bool:
         return self.unnamed
 
-    def lane(self, _call: Call) -> str:
+    def model_and_system(self, _call: Call) -> str:
         return self.system
 
     def parent(self, _call: Call) -> str:

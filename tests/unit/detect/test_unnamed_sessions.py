@@ -44,9 +44,9 @@ class Sender:
         self.window = b""
         self.now = 1_800_000_000.0
 
-    def send(self, session: str, step: Step, lane: str = "gpt\0Be brief.", after: float = 2.0) -> Evaluation:
+    def send(self, session: str, step: Step, system: str = "gpt\0Be brief.", after: float = 2.0) -> Evaluation:
         self.now += after
-        judged = DETECTOR.evaluate_step(self.window, session, lane, step, self.now)
+        judged = DETECTOR.evaluate_step(self.window, session, system, step, self.now)
         self.window = judged.window
         assert len(self.window) <= SIZE_MAX
         return judged
@@ -54,10 +54,10 @@ class Sender:
     def work(self, session: str, after: float = 2.0) -> Evaluation:
         return self.send(session, called(), after=after)
 
-    def wrap(self, times: int, after: float = 2.0, lane: str = "gpt\0Be brief.") -> list[Evaluation]:
+    def wrap(self, times: int, after: float = 2.0, system: str = "gpt\0Be brief.") -> list[Evaluation]:
         """A plain client that puts the same words before its prompt again and again."""
         prompts = [AGAIN * at + PROMPT for at in range(times)]
-        return [self.send(f"derived:{lane}{at}", asked(text), lane, after) for at, text in enumerate(prompts)]
+        return [self.send(f"derived:{system}{at}", asked(text), system, after) for at, text in enumerate(prompts)]
 
 
 def levels(judged: list[Evaluation]) -> list[int]:
@@ -144,7 +144,7 @@ def test_slow_repeats(after: float, block_at: int | None) -> None:
     assert (found.index(BLOCK) if BLOCK in found else None) == block_at
 
 
-def test_lanes_do_not_mix() -> None:
+def test_series_do_not_mix() -> None:
     """Another program of the same caller, at the same time, changes nothing (LD-4)."""
     sender, found = Sender(), []
     for at in range(6):
@@ -152,14 +152,14 @@ def test_lanes_do_not_mix() -> None:
         other = sender.send(f"b{at}", asked(f"Question number {at}, another one each time."), "two")
         assert other.level == NOTHING
     assert levels(found)[-1] == BLOCK
-    assert Sender().wrap(6, lane="one")[-1].identity != Sender().wrap(6, lane="two")[-1].identity
+    assert Sender().wrap(6, system="one")[-1].identity != Sender().wrap(6, system="two")[-1].identity
 
 
-def test_the_lane_used_longest_ago_is_forgotten() -> None:
+def test_the_series_used_longest_ago_is_forgotten() -> None:
     """Memory is bounded (LD-4)."""
     sender = Sender()
-    sender.wrap(3, lane="kept")
-    sender.wrap(3, lane="lost")
+    sender.wrap(3, system="kept")
+    sender.wrap(3, system="lost")
     sender.send("s", asked(AGAIN * 3 + PROMPT), "kept")
     for at in range(SERIES - 1):
         sender.send(f"t{at}", asked("Something else, and again something else."), f"other {at}")
@@ -168,7 +168,7 @@ def test_the_lane_used_longest_ago_is_forgotten() -> None:
 
 
 def test_steps_with_calls_are_not_looked_at() -> None:
-    """An agent at work neither counts nor ends anything, and its lane need not be known (LD-4)."""
+    """An agent at work neither counts nor ends anything, and its system prompt need not be read (LD-4)."""
     sender = Sender()
     sender.wrap(5)
     for at in range(4):
@@ -251,10 +251,10 @@ NAMES = st.sampled_from(["", "a", "b", "c", "\udfff"])
 
 
 @given(st.binary(max_size=300), st.integers(0, 16), st.integers(0, 16), STEPS, st.floats(-1e12, 1e12))
-def test_any_window_can_be_read(garbage: bytes, sessions: int, lanes: int, step: Step, now: float) -> None:
+def test_any_window_can_be_read(garbage: bytes, sessions: int, series: int, step: Step, now: float) -> None:
     """What cannot be read counts as new; judging twice gives the same (LD-4)."""
-    filled = (garbage * 40 or bytes(1067))[: 8 + sessions * 17 + lanes * 49]
-    for window in (garbage, b"\x02" + filled[:8] + bytes((sessions, lanes)) + filled[8:]):
+    filled = (garbage * 40 or bytes(1067))[: 8 + sessions * 17 + series * 49]
+    for window in (garbage, b"\x02" + filled[:8] + bytes((sessions, series)) + filled[8:]):
         first = DETECTOR.evaluate_step(window, "a", "b", step, now)
         assert first == DETECTOR.evaluate_step(window, "a", "b", step, now)
         again = DETECTOR.evaluate_step(first.window, "a", "b", step, now)
@@ -282,7 +282,7 @@ def test_memory_of_another_version_is_not_read() -> None:
 
 
 @pytest.mark.parametrize("count", [math.nan, math.inf, -1.0, 60_000.0])
-def test_counts_that_no_lane_has(count: float) -> None:
+def test_counts_that_no_series_has(count: float) -> None:
     """Whatever wrote them, they block nobody (LD-4)."""
     sender = Sender()
     sender.wrap(6)
@@ -292,8 +292,8 @@ def test_counts_that_no_lane_has(count: float) -> None:
 
 
 @given(st.binary(min_size=49, max_size=49), STEPS, st.floats(0, 1e10))
-def test_any_lane_can_be_read(garbage: bytes, step: Step, now: float) -> None:
-    """Counts that no lane ever has make it a new one (LD-4)."""
+def test_any_series_can_be_read(garbage: bytes, step: Step, now: float) -> None:
+    """Counts that no series ever has make it a new one (LD-4)."""
     key = DETECTOR.evaluate_step(b"", "a", "b", asked(PROMPT), now).window[27:35]
     window = b"\x01" + bytes(8) + b"\x00\x01" + key + garbage[8:]
     judged = DETECTOR.evaluate_step(window, "a", "b", step, now)
@@ -304,13 +304,13 @@ def test_any_lane_can_be_read(garbage: bytes, step: Step, now: float) -> None:
 def test_any_order_of_steps(sent: list[tuple[str, str, Step, float]]) -> None:
     """Levels are there or not, memory stays bounded, and the same at once changes nothing (LD-4)."""
     window, now = b"", 1e9
-    for session, lane, step, after in sent:
+    for session, system, step, after in sent:
         now += after
-        judged = DETECTOR.evaluate_step(window, session, lane, step, now)
+        judged = DETECTOR.evaluate_step(window, session, system, step, now)
         assert (judged.level > 0) == bool(judged.kind) == bool(judged.evidence) == bool(judged.identity)
         window = judged.window
         assert len(window) <= SIZE_MAX
-        again = DETECTOR.evaluate_step(window, session, lane, step, now)
+        again = DETECTOR.evaluate_step(window, session, system, step, now)
         assert again == replace(judged, fresh=False)
         assert again.window is window
 

@@ -14,12 +14,12 @@ def detectors(block: Json) -> list[object]:
 
 
 def test_steps_look_at_more_than_one_session() -> None:
-    """The lanes first, because they tell whether the session is one of a crowd (LD-4)."""
-    lanes, spawn, steps = detectors({"similarity": "steps"})
-    assert isinstance(lanes, UnnamedSessionsDetector)
+    """The one for unnamed sessions first, because they tell whether the session is one of a crowd (LD-4)."""
+    unnamed, spawn, steps = detectors({"similarity": "steps"})
+    assert isinstance(unnamed, UnnamedSessionsDetector)
     assert isinstance(spawn, SpawnDetector)
     assert isinstance(steps, StepsDetector)
-    assert lanes.config is spawn.config is steps.config
+    assert unnamed.config is spawn.config is steps.config
     assert steps.guards_stream
     [*_, quiet] = detectors({"similarity": "steps", "stream_guard": False})
     assert isinstance(quiet, StepsDetector)

@@ -251,7 +251,7 @@ def test_answers_are_kept_on_the_call() -> None:
 
 
 def test_a_body_is_taken_apart_once_for_all_that_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Chat, step, session and lane read the same parts; nothing else is taken apart at all (Q-1)."""
+    """Chat, step, session, model and system prompt read the same parts; nothing else is taken apart at all (Q-1)."""
     taken: list[str] = []
     parse = registry.parse
 
@@ -263,11 +263,11 @@ def test_a_body_is_taken_apart_once_for_all_that_is_asked(monkeypatch: pytest.Mo
     context, call, other = make(), chat_call(), plain()
     assert context.session(call).startswith("derived:")
     assert context.step(call) is not None
-    assert context.lane(call) == "gpt-4o\0system\nbe kind"
+    assert context.model_and_system(call) == "gpt-4o\0system\nbe kind"
     assert context.chat(call) is not None
     assert taken == ["/v1/chat/completions"]
     for _ in range(2):
-        assert (context.step(other), context.taken(other)) == (None, None)
+        assert (context.step(other), context.parsed_body(other)) == (None, None)
     assert taken == ["/v1/chat/completions", "/x"]
 
 

@@ -123,7 +123,7 @@ def test_long_fields_are_not_remembered(clock: FakeClock) -> None:
 
 def test_only_so_many_are_remembered(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
     """A flood of new senders does not grow the memory (Y-2)."""
-    monkeypatch.setattr("breakloop.policy.descriptors._REMEMBERED", 10)
+    monkeypatch.setattr("breakloop.policy.descriptors._PROFILES_MAX", 10)
     known, _ = senders(clock)
     for number in range(100):
         known.find(sent(authorization=f"Bearer {number}"), clock.now())

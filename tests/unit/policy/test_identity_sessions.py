@@ -221,22 +221,23 @@ def test_which_sessions_have_no_name() -> None:
     assert [context.derived(call) for call in calls] == [True, False]
 
 
-def test_a_lane_is_model_and_system_prompt() -> None:
+def test_model_and_system_prompt() -> None:
     """The same whatever is asked and whoever asks; another for another program (LD-4)."""
     context = make()
 
-    def lane(system: str, user: str, key: bytes = b"sk-1", model: str = "gpt") -> str:
+    def of(system: str, user: str, key: bytes = b"sk-1", model: str = "gpt") -> str:
         said = [{"role": "system", "content": system}, {"role": "user", "content": user}]
-        return context.lane(chat(key, model=model, messages=said))
+        return context.model_and_system(chat(key, model=model, messages=said))
 
-    known = lane("Answer in JSON.", "one")
-    assert known == lane("Answer in JSON.", "two", b"sk-2")
-    assert len({known, lane("Answer in XML.", "one"), lane("Answer in JSON.", "one", model="o")}) == 3
-    assert context.lane(chat()) == context.lane(chat(messages=[{"role": "user", "content": "other"}])) != known
-    assert context.lane(Call("GET", "/x")) == ""
-    assert context.lane(mcp()) == "\0"  # a call of a tool has neither
+    known = of("Answer in JSON.", "one")
+    assert known == of("Answer in JSON.", "two", b"sk-2")
+    assert len({known, of("Answer in XML.", "one"), of("Answer in JSON.", "one", model="o")}) == 3
+    without = context.model_and_system(chat())
+    assert without == context.model_and_system(chat(messages=[{"role": "user", "content": "other"}])) != known
+    assert context.model_and_system(Call("GET", "/x")) == ""
+    assert context.model_and_system(mcp()) == "\0"  # a call of a tool has neither
     anthropic = json.dumps({"model": "c", "system": "Be brief.", "messages": [{"role": "user", "content": "hi"}]})
-    assert "Be brief." in context.lane(Call("POST", "/v1/messages", body=anthropic.encode()))
+    assert "Be brief." in context.model_and_system(Call("POST", "/v1/messages", body=anthropic.encode()))
 
 
 def test_parents() -> None:

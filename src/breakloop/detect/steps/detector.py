@@ -299,7 +299,8 @@ class StepsDetector(StatefulDetector):
         if step is None or (self.config.allow is not None and self._is_allowed(call, now)):
             return None
         unnamed = read.derived(call)
-        context = RequestContext(call.tracked, unnamed, call.body if unnamed else b"", lambda: read.lane(call))
+        body = call.body if unnamed else b""
+        context = RequestContext(call.tracked, unnamed, body, lambda: read.model_and_system(call))
         return self._evaluator.evaluate(window, step, now, context)
 
     def awaits_answer(self, call: Call, evaluation: Evaluation) -> bool:

@@ -106,16 +106,16 @@ def test_a_log_that_grows(newest_first: bool) -> None:
 def test_nested_needs_little() -> None:
     """Whatever remembers the last prompt can be asked, not only a session's window (LD-4)."""
 
-    class Lane:
+    class Series:
         prompt, prompt_size, added, nested = NONE, 0, NONE, 0.0
 
-    lane = Lane()
+    series = Series()
     found = [
-        list(texts.nested(lane, spoken("", f"{'Again: ' * at}Ten large cities, please"), PRINTER, 0.5))
+        list(texts.nested(series, spoken("", f"{'Again: ' * at}Ten large cities, please"), PRINTER, 0.5))
         for at in range(3)
     ]
     assert [len(one) for one in found] == [0, 1, 1]
-    assert (lane.nested, lane.prompt_size) == (1.0, 38)
+    assert (series.nested, series.prompt_size) == (1.0, 38)
 
 
 def test_continued() -> None:
