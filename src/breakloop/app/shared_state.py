@@ -75,7 +75,7 @@ class SharedState:
             budget_s=budget_s,
             fault=fault,
             remember=local.remember,
-            heard_time=self.clock.adjust,
+            on_store_time=self.clock.adjust,
         )
         self.remote = remote
         remote.chains = SharedResponseChains(sessions, self.store)

@@ -25,7 +25,7 @@ from breakloop.engine.decision_state import PendingResult, Settlement, Ticket, p
 from breakloop.engine.fold import ResultFolder, denial, no_bundle
 from breakloop.engine.metering import Meter, adjustable_charges
 from breakloop.engine.plan import Plan, Planner
-from breakloop.engine.procedure import AnswerUpdate, Decision, Procedure, window_keys
+from breakloop.engine.procedure import AnswerUpdate, DecisionProcedure, Procedure, window_keys
 from breakloop.engine.quarantine import HoldRules, Quarantine
 from breakloop.errors import StateError
 from breakloop.limits.base import adjustments
@@ -59,8 +59,6 @@ from breakloop.store.ops import (
 )
 
 Failed = Callable[[Call, float, StateError], None]
-
-
 ReadWindow = Callable[[str, float], StoredWindow]  # key and time
 
 
@@ -82,7 +80,7 @@ class LocalStore:
         """Read windows, run the detectors and commit. Raises `StateError`."""
         if not plan.slots:  # nothing to read, so the procedure would only commit
             return plan.ops, self.store.commit(plan.ops, plan.now)
-        decision = Decision(call, plan)
+        decision = DecisionProcedure(call, plan)
         self._run(decision, plan.now)
         if decision.contended:
             self._tally.conflicts += 1
@@ -117,9 +115,6 @@ class LocalStore:
             self._failed(call, now, error)
 
 
-KIND = "stream"
-
-
 def repeated_event(call: Call, who: Descriptors, action: str, chars: int, times: int, now: float) -> Event:
     """Return the `loop_detected` event for a streamed answer that repeats itself."""
     chat = call.parsed.chat
@@ -130,7 +125,7 @@ def repeated_event(call: Call, who: Descriptors, action: str, chars: int, times:
         "fingerprint": "",
         "hit_count": times,
         "cooldown_seconds": 0,
-        "kind": KIND,
+        "kind": "stream",
         "action": action,
         "policy": "",
         "evidence": f"the same {chars} characters {times} times in one answer",

@@ -1,7 +1,8 @@
 """The decision procedure, without I/O: read windows, detect, commit.
 
-`Decision` and `AnswerUpdate` state what to read and what to commit, and a driver does it: `LocalStore` in `engine.py`
-in a loop, `RemoteEngine` in `remote.py` from the callbacks of a connection. Both therefore share one order of steps:
+`DecisionProcedure` and `AnswerUpdate` state what to read and what to commit, and a driver does it: `LocalStore` in
+`engine.py` in a loop, `RemoteProcedure` in `remote.py` from the callbacks of a connection. Both therefore share one
+order of steps:
 
     plan           `Planner.plan`: the operations of the call, and the detectors that need a window
     read windows   the driver reads the windows in `keys`
@@ -45,7 +46,7 @@ from breakloop.store.ops import (
     denies,
 )
 
-TTL_S: Final = 3600.0
+WINDOW_TTL_S: Final = 3600.0
 TRIES: Final = 3  # attempts after the first, when a window has changed in the meantime
 
 _new: Final = tuple.__new__  # builds a named tuple in half the time of calling its class
@@ -55,7 +56,7 @@ _NO_FINDINGS: Final[Mapping[int, Op]] = {}
 # -- the procedure -----------------------------------------------------------------------------------------------------
 
 
-class Decision:
+class DecisionProcedure:
     """One decision. Once `committed` has returned True, `ops` and `result` hold what was committed."""
 
     __slots__ = (
@@ -192,7 +193,7 @@ class AnswerUpdate:
         return result.conflict is None or self._attempts >= TRIES
 
 
-Procedure = Decision | AnswerUpdate
+Procedure = DecisionProcedure | AnswerUpdate
 
 
 def _carry_over(findings: Mapping[int, Op], result: CommitResult) -> dict[int, Op]:
@@ -297,4 +298,4 @@ class OpenWindow:
 
     def write(self, first: int = 1) -> WindowWrite:
         data = pack_sections(self.sections) if self.changed else None
-        return _new(WindowWrite, (self.key, self.version, data, TTL_S, first))
+        return _new(WindowWrite, (self.key, self.version, data, WINDOW_TTL_S, first))

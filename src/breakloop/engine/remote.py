@@ -3,9 +3,11 @@
 A decision is always made within its time budget. If the store fails or is late, the state of this process is used
 and the verdict is marked `degraded`. Nothing here blocks: `then` is called with the verdict.
 
-`RemoteDecision` drives the decision procedure (`procedure.py`) with the replies of the store. `RemoteEngine` handles
-deadlines, the fallback and probes. `StoreHealth` decides whether the store is used: a single failure takes it out of
-use, several successful probes in a row bring it back, and more of them are needed after a relapse.
+`RemoteDecision` drives the decision procedure (`procedure.py`) with the replies of the store. `RemoteWindowCache` has
+copies of windows, so that most decisions need a single round trip; a commit fails if a copy is outdated.
+`RemoteEngine` handles deadlines, the fallback and probes. `StoreHealth` decides whether the store is used: a single
+failure takes it out of use, several successful probes in a row bring it back, and more of them are needed after a
+relapse.
 
 `SharedResponseChains` shares the conversations that `previous_response_id` continues between all instances. This
 costs one more round trip if another instance handled the previous answer.
@@ -22,13 +24,14 @@ from typing import Final
 from breakloop.engine.decision_state import state_of
 from breakloop.engine.engine import Engine, unavailable
 from breakloop.engine.plan import Plan
-from breakloop.engine.procedure import AnswerUpdate, Decision, Procedure
+from breakloop.engine.procedure import AnswerUpdate, DecisionProcedure, Procedure
 from breakloop.errors import StateError
 from breakloop.model.call import Answer, Call
 from breakloop.model.verdict import Verdict
 from breakloop.policy.identity import SessionNames
 from breakloop.store.keys import chain_key
 from breakloop.store.ops import (
+    NO_WINDOW,
     AdjustCharge,
     CommitResult,
     CountFingerprint,
@@ -39,19 +42,17 @@ from breakloop.store.ops import (
     WindowWrite,
 )
 
-KEPT: Final = 10_000  # at most 6 KB each
-
-NONE: Final = StoredWindow(0, b"")
+_WINDOWS_MAX: Final = 10_000  # at most 6 KB each
 _UNKNOWN: Final = -1  # version of a copy that may be outdated
 
 
 class RemoteWindowCache:
     """A least recently used cache of windows."""
 
-    __slots__ = ("_kept", "_windows")
+    __slots__ = ("_max_windows", "_windows")
 
-    def __init__(self, kept: int = KEPT) -> None:
-        self._kept = kept
+    def __init__(self, max_windows: int = _WINDOWS_MAX) -> None:
+        self._max_windows = max_windows
         self._windows: OrderedDict[str, StoredWindow] = OrderedDict()
 
     def __len__(self) -> int:
@@ -62,11 +63,11 @@ class RemoteWindowCache:
         windows = self._windows
         return [key for key in keys if (window := windows.get(key)) is None or window[0] == _UNKNOWN]
 
-    def get(self, key: str, _now: float = 0.0) -> StoredWindow:
+    def get(self, key: str) -> StoredWindow:
         """Return the copy, or an empty window with version 0."""
         window = self._windows.get(key)
         if window is None:
-            return NONE
+            return NO_WINDOW
         self._windows.move_to_end(key)
         return window
 
@@ -75,7 +76,7 @@ class RemoteWindowCache:
         windows = self._windows
         windows[key] = window
         windows.move_to_end(key)
-        if len(windows) > self._kept:
+        if len(windows) > self._max_windows:
             windows.popitem(last=False)
 
     def sent(self, writes: Sequence[WindowWrite]) -> None:
@@ -104,16 +105,16 @@ class RemoteWindowCache:
             self._windows.pop(key, None)
 
 
-class _StoreRun:
+class RemoteProcedure:
     """Drives a procedure with the replies of the store, until `over` is set."""
 
-    __slots__ = ("_procedure", "_remote", "heard", "over")
+    __slots__ = ("_procedure", "_remote", "over", "responded")
 
     def __init__(self, remote: RemoteEngine, procedure: Procedure) -> None:
         self._remote = remote
         self._procedure = procedure
         self.over = False
-        self.heard = False  # the store has replied at least once
+        self.responded = False  # the store has replied at least once
 
     def start(self) -> None:
         self._guarded(self._read)
@@ -152,7 +153,7 @@ class _StoreRun:
         self._resume(lambda: self._finished() if procedure.committed(done) else self._read())
 
     def _resume(self, step: Callable[[], None]) -> None:
-        self.heard = True
+        self.responded = True
         if not self.over:
             self._guarded(step)
 
@@ -172,7 +173,7 @@ class _StoreRun:
         self._remote.fault(error)
 
 
-class RemoteDecision(_StoreRun):
+class RemoteDecision(RemoteProcedure):
     """A decision in progress."""
 
     __slots__ = ("_call", "_decision", "_plan", "_then", "deadline")
@@ -180,7 +181,7 @@ class RemoteDecision(_StoreRun):
     def __init__(
         self, remote: RemoteEngine, call: Call, plan: Plan, then: Callable[[Verdict], None], deadline: float
     ) -> None:
-        self._decision = Decision(call, plan, shared=True)
+        self._decision = DecisionProcedure(call, plan, shared=True)
         super().__init__(remote, self._decision)
         self._call = call
         self._plan = plan
@@ -199,7 +200,7 @@ class RemoteDecision(_StoreRun):
 
     def give_up(self) -> None:
         if not self.over:
-            self._guarded(lambda: self._end(self._remote.without(self._call, self._plan)))
+            self._guarded(lambda: self._end(self._remote.decide_without_store(self._call, self._plan)))
 
     def _end(self, verdict: Verdict) -> None:
         if not self.over:
@@ -207,7 +208,7 @@ class RemoteDecision(_StoreRun):
             self._then(verdict)
 
 
-TTL_S: Final = 3600.0
+_CHAIN_TTL_S: Final = 3600.0
 
 Unknown = tuple[str, str]  # caller, and the id of the response that the call continues
 
@@ -215,11 +216,11 @@ Unknown = tuple[str, str]  # caller, and the id of the response that the call co
 class ChainLookup:
     """A call that waits until the store has returned the session of its previous response."""
 
-    __slots__ = ("_decide", "_failed", "deadline", "heard", "over")
+    __slots__ = ("_decide", "_failed", "deadline", "over", "responded")
 
     def __init__(self, deadline: float, failed: Callable[[str], None], decide: Callable[[], None]) -> None:
         self.deadline = deadline
-        self.heard = False
+        self.responded = False
         self.over = False
         self._failed = failed
         self._decide = decide
@@ -246,29 +247,24 @@ class SharedResponseChains:
     def __init__(self, sessions: SessionNames, store: RemoteStore) -> None:
         self._sessions = sessions
         self._store = store
-        sessions.chains.told = self._told
+        sessions.chains.on_remember = self._share
 
     def unknown(self, call: Call) -> Unknown | None:
         """Return what has to be looked up before a call can be decided. In most cases there is nothing."""
         return self._sessions.unknown(call) if call.body else None
 
-    def recall(self, unknown: Unknown, recalling: ChainLookup) -> None:
+    def recall(self, unknown: Unknown, lookup: ChainLookup) -> None:
         """Look up the session of a response in the store."""
 
         def answered(session: str | StateError) -> None:
             if isinstance(session, str) and session:
                 self._sessions.chains.learn(*unknown, session)
-            recalling.answered(session)
+            lookup.answered(session)
 
-        self._store.recall(_key(unknown), answered)
+        self._store.recall(chain_key(*unknown), answered)
 
-    def _told(self, caller: str, answer: str, session: str) -> None:
-        self._store.note(_key((caller, answer)), session, TTL_S)
-
-
-def _key(unknown: Unknown) -> str:
-    """Return the store key for the session of a response."""
-    return chain_key(*unknown)
+    def _share(self, caller: str, answer: str, session: str) -> None:
+        self._store.note(chain_key(caller, answer), session, _CHAIN_TTL_S)
 
 
 PROBE_S: Final = 0.1  # interval between probes
@@ -278,12 +274,12 @@ _CALM_S: Final = 30.0  # a failure later than this after the store's return is n
 
 
 class StoreHealth:
-    """Tracks whether the store is used. `told(up, why)` is called on each change only."""
+    """Tracks whether the store is used. `on_change(up, why)` is called on each change only."""
 
-    __slots__ = ("_good", "_needed", "_returned_at", "_told", "changes", "up")
+    __slots__ = ("_good", "_needed", "_on_change", "_returned_at", "changes", "up")
 
-    def __init__(self, told: Callable[[bool, str], None]) -> None:
-        self._told = told
+    def __init__(self, on_change: Callable[[bool, str], None]) -> None:
+        self._on_change = on_change
         self.up = True
         self.changes = 0
         self._good = 0
@@ -309,7 +305,7 @@ class StoreHealth:
     def _change(self, *, up: bool, why: str) -> None:
         self.up = up
         self.changes += 1
-        self._told(up, why)
+        self._on_change(up, why)
 
 
 BUDGET_S: Final = 0.05
@@ -334,7 +330,7 @@ class RemoteEngine:
         budget_s: float = BUDGET_S,
         fault: Fault,
         remember: Callable[[CountFingerprint, FingerprintCount, float], None],
-        heard_time: Callable[[float], None] | None = None,
+        on_store_time: Callable[[float], None] | None = None,
     ) -> None:
         self.engine = engine
         self.store = store
@@ -343,7 +339,7 @@ class RemoteEngine:
         self.windows = RemoteWindowCache()
         self.fault = fault  # handles an exception: counts it and returns the verdict
         self._remember = remember  # blocks in this process what has tripped in the store
-        self._heard_time = heard_time  # called with the store's time after each commit
+        self._on_store_time = on_store_time  # called with the store's time after each commit
         self.chains: SharedResponseChains | None = None
         self._fallback = engine.local_store(self._read_window)
         self.degraded = 0  # decisions made without the store
@@ -362,9 +358,9 @@ class RemoteEngine:
         if self.chains is None or unknown is None:
             self._decide(deadline, call, then)
         else:
-            recalling = ChainLookup(deadline, self.failed, lambda: self._decide_late(deadline, call, then))
-            self._wait(recalling)
-            self.chains.recall(unknown, recalling)
+            lookup = ChainLookup(deadline, self.failed, lambda: self._decide_late(deadline, call, then))
+            self._wait(lookup)
+            self.chains.recall(unknown, lookup)
 
     def _decide_late(self, deadline: float, call: Call, then: Then) -> None:
         try:
@@ -380,25 +376,25 @@ class RemoteEngine:
         elif not plan.ops and not plan.slots:
             then(engine.count(call, Verdict(), plan))
         elif not self.health.up:
-            then(self.without(call, plan))
+            then(self.decide_without_store(call, plan))
         else:
-            deciding = RemoteDecision(self, call, plan, then, deadline)
-            self._wait(deciding)
-            deciding.start()
+            decision = RemoteDecision(self, call, plan, then, deadline)
+            self._wait(decision)
+            decision.start()
 
     def _wait(self, one: RemoteDecision | ChainLookup) -> None:
         self._waiting.append(one)
         if self._timer is None:
             self._timer = self._loop.call_at(one.deadline, self._sweep)
 
-    def fold(self, call: Call, plan: Plan, decision: Decision) -> Verdict:
+    def fold(self, call: Call, plan: Plan, decision: DecisionProcedure) -> Verdict:
         """Return the verdict for a call that was committed in the store."""
         engine, ops, done = self.engine, decision.ops, decision.result
         state_of(call).settlement = self
         if decision.contended:
             engine.tally.conflicts += 1
-        if self._heard_time is not None:
-            self._heard_time(done.at)
+        if self._on_store_time is not None:
+            self._on_store_time(done.at)
         verdict = engine.fold(call, plan, ops, done)
         if done.denied_at >= 0:
             op, result = ops[done.denied_at], done.results[done.denied_at]
@@ -406,7 +402,7 @@ class RemoteEngine:
                 self._remember(op, result, plan.now)  # keeps the loop blocked if the store fails
         return engine.count(call, verdict, plan)
 
-    def without(self, call: Call, plan: Plan) -> Verdict:
+    def decide_without_store(self, call: Call, plan: Plan) -> Verdict:
         """Decide with the state of this process."""
         self.degraded += 1
         denied = unavailable(plan)
@@ -434,11 +430,11 @@ class RemoteEngine:
             if not waiting[0].over and now - waiting[0].deadline > _LATE_S and not again:
                 self._timer = self._loop.call_later(_SOON_S, partial(self._sweep, again=True))
                 return
-            deciding = waiting.popleft()
-            if not deciding.over:
-                if not deciding.heard:
+            decision = waiting.popleft()
+            if not decision.over:
+                if not decision.responded:
                     self.failed(f"no response within {self.budget_s * 1000:g} ms")
-                deciding.give_up()
+                decision.give_up()
         self._timer = self._loop.call_at(waiting[0].deadline, self._sweep) if waiting else None
 
     # -- health ------------------------------------------------------------------------------------------------------
@@ -507,4 +503,4 @@ class RemoteEngine:
     def answered(self, call: Call, answer: Answer) -> None:
         if self.health.up:
             for key, slots in state_of(call).windows or ():
-                _StoreRun(self, AnswerUpdate(key, slots, answer)).start()
+                RemoteProcedure(self, AnswerUpdate(key, slots, answer)).start()

@@ -184,7 +184,7 @@ class ResponseChains(TwoGenerationCache[str, str]):
 
     def __init__(self, limit: int = _CHAINS_MAX) -> None:
         super().__init__(limit, _SIZE_MAX)
-        self.told: Callable[[str, str, str], None] | None = None  # called with caller, response and session
+        self.on_remember: Callable[[str, str, str], None] | None = None  # called with caller, response and session
 
     def learn(self, caller: str, previous_id: str, session: str) -> None:
         """Record an entry that comes from another instance."""
@@ -198,8 +198,8 @@ class ResponseChains(TwoGenerationCache[str, str]):
         """Record that the response `response_id` belongs to `session`."""
         if response_id and session:
             self.put(f"{caller}\0{response_id}", session)
-            if self.told is not None:
-                self.told(caller, response_id, session)
+            if self.on_remember is not None:
+                self.on_remember(caller, response_id, session)
 
 
 class TraceSessions(TwoGenerationCache[str, bool]):
