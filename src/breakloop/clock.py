@@ -50,6 +50,8 @@ class SharedClock:
 
     def adjust(self, at: float) -> None:
         """Correct the offset: the store's clock showed `at` a moment ago."""
+        if abs(at - self._last) <= _TOLERANCE_S:  # the usual case, without reading the clock
+            return
         ahead_s = at - self._own.now() - self.offset_s
         if abs(ahead_s) > _TOLERANCE_S:
             self.offset_s += ahead_s

@@ -6,7 +6,7 @@ Other packages treat it as an opaque `Call.decision`. If it has to outlive its r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from breakloop.clock import Clock
@@ -41,7 +41,7 @@ class DecisionState:
     """The state of one decision; its first part is what other layers see of it (`CallDecision`)."""
 
     __slots__ = (
-        "caps", "charges", "crowded", "estimate", "estimator", "guards_stream", "loop", "prompt_tokens", "settlement",
+        "awaits_result", "caps", "charges", "crowded", "estimate", "estimator", "guards_stream", "loop", "prompt_tokens", "settlement",
         "snoozed", "tail_messages", "ticket", "wants_usage", "windows",
     )  # fmt: skip
 
@@ -52,6 +52,7 @@ class DecisionState:
         self.guards_stream = 0
         self.caps: tuple[CompletionCap, ...] = ()
         self.wants_usage = False
+        self.awaits_result = False
         self.prompt_tokens = 0
         self.estimator = "simple_word"
         self.ticket: Ticket | None = None  # the counts that settling ends or takes back
@@ -102,16 +103,14 @@ class PendingResult(NamedTuple):
         return call
 
 
-def pending_result(call: Call, caller: Callable[[Call], str], clock: Clock) -> PendingResult | None:
-    """Return what is kept of an allowed call until its result is reported, or None if nothing depends on it."""
+def pending_result(call: Call, caller: str, clock: Clock) -> PendingResult:
+    """Return what is kept of an allowed call until its result is reported."""
     state = state_of(call)
     ticket, charges = state.ticket, state.charges
-    if ticket is None and not charges:
-        return None
     reserved = None
     if charges:
         chat = call.parsed.chat
         slim = chat._replace(tail=()) if chat else None
         reserved = _Reserved(charges, state.prompt_tokens, state.estimator, slim, call.upstream)
     at = clock.now() if ticket is None else ticket[0].at
-    return PendingResult(call.request_id, at, caller(call), call.identity.project, ticket, reserved)
+    return PendingResult(call.request_id, at, caller, call.identity.project, ticket, reserved)

@@ -268,10 +268,13 @@ class Engine:
                 self._hold_rules.blocked(call, ops, done, window_keys(call, plan))
         if verdict.shadow:
             self.tally.shadowed += 1
-        if verdict.allowed and plan.metered:
-            state_of(call).charges = adjustable_charges(ops, done)
-        if plan.counted and (call.tracked or call.reported) and verdict.allowed:
-            state_of(call).ticket = self._ticket(ops, done)
+        if verdict.allowed and (plan.metered or plan.counted):
+            state = state_of(call)
+            if plan.metered:
+                state.charges = adjustable_charges(ops, done)
+            if plan.counted and (call.tracked or call.reported):
+                state.ticket = self._ticket(ops, done)
+            state.awaits_result = state.ticket is not None or bool(state.charges)
         return verdict
 
     def count(self, call: Call, verdict: Verdict, plan: Plan | None) -> Verdict:
@@ -332,9 +335,9 @@ class Engine:
             self.recorder.answered(call, answer, used)
         self._answered(call, answer)
 
-    def pending_result(self, call: Call) -> PendingResult | None:
-        """Return what to keep of an allowed call whose result may be reported later; None if nothing depends on it."""
-        return pending_result(call, self._descriptors.caller, self._clock)
+    def pending_result(self, call: Call) -> PendingResult:
+        """Return what to keep of a call that awaits its result."""
+        return pending_result(call, self._descriptors.caller(call), self._clock)
 
     def settle_result(self, pending: PendingResult, answer: Answer, *, with_charges: bool) -> None:
         """Settle a call whose result was reported. Without charges, the estimates stay."""

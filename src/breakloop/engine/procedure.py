@@ -1,7 +1,7 @@
 """The decision procedure, without I/O: read windows, detect, commit.
 
 `DecisionProcedure` and `AnswerUpdate` state what to read and what to commit, and a driver does it: `LocalStore` in
-`engine.py` in a loop, `RemoteProcedure` in `remote.py` from the callbacks of a connection. Both therefore share one
+`engine.py` in a loop, `RemoteEngine` in `remote.py` from the callbacks of a connection. Both therefore share one
 order of steps:
 
     plan           `Planner.plan`: the operations of the call, and the detectors that need a window
@@ -10,7 +10,7 @@ order of steps:
     commit         the driver commits `ops` and `writes` at once, and passes the result to `committed`
     fold           `Engine.fold`: the results become a verdict
 
-A plan without windows has nothing to read, and the engine commits it directly.
+A plan without windows has nothing to read and is committed directly.
 
 The procedure starts over if another decision has written one of the windows in the meantime. After `TRIES` further
 attempts it commits without writing windows, so that limits and counts still apply.

@@ -3,7 +3,8 @@
 A decision is always made within its time budget. If the store fails or is late, the state of this process is used
 and the verdict is marked `degraded`. Nothing here blocks: `then` is called with the verdict.
 
-`RemoteDecision` drives the decision procedure (`procedure.py`) with the replies of the store. `RemoteWindowCache` has
+`RemoteDecision` drives the decision procedure (`procedure.py`) with the replies of the store; `RemoteCommit` is a
+decision without windows. `RemoteWindowCache` has
 copies of windows, so that most decisions need a single round trip; a commit fails if a copy is outdated.
 `RemoteEngine` handles deadlines, the fallback and probes. `StoreHealth` decides whether the store is used: a single
 failure takes it out of use, several successful probes in a row bring it back, and more of them are needed after a
@@ -36,6 +37,7 @@ from breakloop.store.ops import (
     CommitResult,
     CountFingerprint,
     FingerprintCount,
+    Op,
     RemoteStore,
     Settle,
     StoredWindow,
@@ -44,6 +46,9 @@ from breakloop.store.ops import (
 
 _WINDOWS_MAX: Final = 10_000  # at most 6 KB each
 _UNKNOWN: Final = -1  # version of a copy that may be outdated
+
+
+Then = Callable[[Verdict], None]
 
 
 class RemoteWindowCache:
@@ -105,16 +110,15 @@ class RemoteWindowCache:
             self._windows.pop(key, None)
 
 
-class RemoteProcedure:
+class _Driver:
     """Drives a procedure with the replies of the store, until `over` is set."""
 
-    __slots__ = ("_procedure", "_remote", "over", "responded")
+    __slots__ = ()
 
-    def __init__(self, remote: RemoteEngine, procedure: Procedure) -> None:
-        self._remote = remote
-        self._procedure = procedure
-        self.over = False
-        self.responded = False  # the store has replied at least once
+    _procedure: Procedure
+    _remote: RemoteEngine
+    over: bool
+    responded: bool  # the store has replied at least once
 
     def start(self) -> None:
         self._guarded(self._read)
@@ -153,7 +157,7 @@ class RemoteProcedure:
         self._resume(lambda: self._finished() if procedure.committed(done) else self._read())
 
     def _resume(self, step: Callable[[], None]) -> None:
-        self.responded = True
+        self.responded = True  # type: ignore[misc]  # a slot of the subclass
         if not self.over:
             self._guarded(step)
 
@@ -173,39 +177,87 @@ class RemoteProcedure:
         self._remote.fault(error)
 
 
-class RemoteDecision(RemoteProcedure):
-    """A decision in progress."""
+class RemoteUpdate(_Driver):
+    """The update of a window with an answer. Nothing waits for it."""
 
-    __slots__ = ("_call", "_decision", "_plan", "_then", "deadline")
+    __slots__ = ("_procedure", "_remote", "over", "responded")
 
-    def __init__(
-        self, remote: RemoteEngine, call: Call, plan: Plan, then: Callable[[Verdict], None], deadline: float
-    ) -> None:
-        self._decision = DecisionProcedure(call, plan, shared=True)
-        super().__init__(remote, self._decision)
+    def __init__(self, remote: RemoteEngine, procedure: AnswerUpdate) -> None:
+        self._remote = remote
+        self._procedure = procedure
+        self.over = False
+        self.responded = False
+
+
+class RemoteCommit:
+    """A decision in progress whose plan needs no windows: a single commit."""
+
+    __slots__ = ("_call", "_plan", "_remote", "_then", "deadline", "over", "responded")
+
+    def __init__(self, remote: RemoteEngine, call: Call, plan: Plan, then: Then, deadline: float) -> None:
+        self._remote = remote
         self._call = call
         self._plan = plan
         self._then = then
         self.deadline = deadline
+        self.over = False
+        self.responded = False
 
-    def _finished(self) -> None:
-        self._end(self._remote.fold(self._call, self._plan, self._decision))
+    def start(self) -> None:
+        try:
+            self._remote.store.commit(self._plan.ops, (), self._committed)
+        except Exception as error:  # noqa: BLE001 - an outermost edge: this may run where another reply is read
+            self._fault(error)
+
+    def _committed(self, done: CommitResult | StateError) -> None:
+        if isinstance(done, StateError):
+            self._store_failed(done)
+        elif not self.over:
+            try:
+                self._end(self._remote.fold(self._call, self._plan, self._plan.ops, done))
+            except Exception as error:  # noqa: BLE001 - an outermost edge: the same reply is read for other calls, too
+                self._fault(error)
 
     def _store_failed(self, error: StateError) -> None:
-        super()._store_failed(error)
+        self._remote.failed(str(error))
         self.give_up()
 
     def _fault(self, error: Exception) -> None:
         self._end(self._remote.fault(error))
 
     def give_up(self) -> None:
+        """Decide without the store."""
         if not self.over:
-            self._guarded(lambda: self._end(self._remote.decide_without_store(self._call, self._plan)))
+            try:
+                self._end(self._remote.decide_without_store(self._call, self._plan))
+            except Exception as error:  # noqa: BLE001 - an outermost edge: called for all decisions that are late
+                self._fault(error)
 
     def _end(self, verdict: Verdict) -> None:
         if not self.over:
             self.over = True
             self._then(verdict)
+
+
+class RemoteDecision(RemoteCommit, _Driver):
+    """A decision in progress whose detectors need windows."""
+
+    __slots__ = ("_procedure",)
+
+    _procedure: DecisionProcedure
+
+    def __init__(self, remote: RemoteEngine, call: Call, plan: Plan, then: Then, deadline: float) -> None:
+        super().__init__(remote, call, plan, then, deadline)
+        self._procedure = DecisionProcedure(call, plan, shared=True)
+
+    start = _Driver.start
+    _committed = _Driver._committed  # noqa: SLF001 - of a base class
+
+    def _finished(self) -> None:
+        procedure = self._procedure
+        if procedure.contended:
+            self._remote.engine.tally.conflicts += 1
+        self._end(self._remote.fold(self._call, self._plan, procedure.ops, procedure.result))
 
 
 _CHAIN_TTL_S: Final = 3600.0
@@ -312,7 +364,6 @@ BUDGET_S: Final = 0.05
 _LATE_S: Final = 0.005  # a timer this late means that this process was delayed
 _SOON_S: Final = 0.001
 
-Then = Callable[[Verdict], None]
 Fault = Callable[[Exception], Verdict]
 
 
@@ -343,7 +394,7 @@ class RemoteEngine:
         self.chains: SharedResponseChains | None = None
         self._fallback = engine.local_store(self._read_window)
         self.degraded = 0  # decisions made without the store
-        self._waiting: deque[RemoteDecision | ChainLookup] = deque()  # roughly in the order of their deadlines
+        self._waiting: deque[RemoteCommit | ChainLookup] = deque()  # roughly in the order of their deadlines
         self._timer: asyncio.TimerHandle | None = None
         self._probing: asyncio.TimerHandle | None = None
         self._closed = False
@@ -378,21 +429,19 @@ class RemoteEngine:
         elif not self.health.up:
             then(self.decide_without_store(call, plan))
         else:
-            decision = RemoteDecision(self, call, plan, then, deadline)
+            decision = (RemoteDecision if plan.slots else RemoteCommit)(self, call, plan, then, deadline)
             self._wait(decision)
             decision.start()
 
-    def _wait(self, one: RemoteDecision | ChainLookup) -> None:
+    def _wait(self, one: RemoteCommit | ChainLookup) -> None:
         self._waiting.append(one)
         if self._timer is None:
             self._timer = self._loop.call_at(one.deadline, self._sweep)
 
-    def fold(self, call: Call, plan: Plan, decision: DecisionProcedure) -> Verdict:
+    def fold(self, call: Call, plan: Plan, ops: list[Op], done: CommitResult) -> Verdict:
         """Return the verdict for a call that was committed in the store."""
-        engine, ops, done = self.engine, decision.ops, decision.result
+        engine = self.engine
         state_of(call).settlement = self
-        if decision.contended:
-            engine.tally.conflicts += 1
         if self._on_store_time is not None:
             self._on_store_time(done.at)
         verdict = engine.fold(call, plan, ops, done)
@@ -503,4 +552,4 @@ class RemoteEngine:
     def answered(self, call: Call, answer: Answer) -> None:
         if self.health.up:
             for key, slots in state_of(call).windows or ():
-                RemoteProcedure(self, AnswerUpdate(key, slots, answer)).start()
+                RemoteUpdate(self, AnswerUpdate(key, slots, answer)).start()

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import hmac
 from base64 import urlsafe_b64encode
-from collections.abc import Callable
 from hashlib import sha256
 from time import perf_counter_ns
+from typing import Protocol
 
 from breakloop.clock import Clock
 from breakloop.dialects import denial, registry
@@ -118,6 +118,12 @@ JSON = b"Content-Type: application/json\r\n"
 _PROBLEM = b"Content-Type: application/problem+json\r\n"
 
 
+class RemotelyDecided(Protocol):
+    """Called with the verdict, and the header lines of a debug session."""
+
+    def __call__(self, verdict: Verdict, lines: bytes = b"", /) -> None: ...
+
+
 class Admission:
     """Decides about requests, with the store of this process (`decide`) or a remote one (`decide_remote`)."""
 
@@ -162,22 +168,24 @@ class Admission:
         except Exception as error:  # noqa: BLE001 - fail-open edge: a fault of ours must not stop traffic
             return self.fail_open(error), b""
 
-    def decide_remote(self, request: Request, call: Call, then: Callable[[Verdict, bytes], None]) -> None:
+    def decide_remote(self, request: Request, call: Call, then: RemotelyDecided) -> None:
         """Like `decide`, with a remote store: `then` is called with the result, now or later."""
         try:
             assert self.remote is not None  # noqa: S101 - checked by the caller
             if "content-encoding" in request.headers:
                 self.unpack(call)
-            debug = self.debug if self.debug is not None and self.debug.is_active(request) else None
-            started_ns = perf_counter_ns()
+            debug = self.debug
+            if debug is None or not debug.is_active(request):
+                self.remote.decide(call, then)
+            else:
+                started_ns = perf_counter_ns()
 
-            def decided(verdict: Verdict) -> None:
-                bundle = self.engine.bundle
-                then(verdict, b"" if debug is None else debug.header_lines(call, verdict, bundle, started_ns))
+                def decided(verdict: Verdict) -> None:
+                    then(verdict, debug.header_lines(call, verdict, self.engine.bundle, started_ns))
 
-            self.remote.decide(call, decided)
+                self.remote.decide(call, decided)
         except Exception as error:  # noqa: BLE001 - as in `decide`
-            then(self.fail_open(error), b"")
+            then(self.fail_open(error))
 
     def fail_open(self, error: Exception) -> Verdict:
         """Count and log a fault of ours; return a verdict that allows the request."""

@@ -173,10 +173,10 @@ class ReportedResults:
         return self._reporters.live(self._descriptors.caller(call), self._clock.now()) is not None
 
     def keep(self, call: Call) -> None:
-        """Keep a call that was allowed, if anything depends on its result."""
-        pending, oldest = self._engine.pending_result(call), self._oldest
-        if pending is None:
+        """Keep a call that was allowed, if it awaits its result."""
+        if not call.decision.awaits_result:
             return
+        pending, oldest = self._engine.pending_result(call), self._oldest
         # Remove up to two for each one that is added: expired ones go faster than others come, at a bounded cost.
         for _ in (1, 2):
             if not oldest or (oldest[0].at + KEPT_S > pending.at and len(oldest) < self._max_open):
@@ -406,11 +406,11 @@ class DecisionHandler:
             results.expect(call)
         if admission.remote is not None:
             pending = DeferredReply()
-            admission.decide_remote(
-                request,
-                call,
-                lambda verdict, lines: pending.resolve(lambda: self._decided(request, call, verdict, lines, adapt)),
-            )
+
+            def decided(verdict: Verdict, lines: bytes = b"") -> None:
+                pending.resolve(lambda: self._decided(request, call, verdict, lines, adapt))
+
+            admission.decide_remote(request, call, decided)
             return pending
         lines = b""
         if admission.debug is not None or "content-encoding" in request.headers:

@@ -154,13 +154,11 @@ class ProxyHandler:
                 return self.error_reply(call, 413, "The body exceeds the size that the policy allows.")
         if admission.remote is not None:
             pending = DeferredReply()
-            admission.decide_remote(
-                request,
-                call,
-                lambda verdict, lines: pending.resolve(
-                    lambda: self._decided(request, call, destination, query, verdict, lines)
-                ),
-            )
+
+            def decided(verdict: Verdict, lines: bytes = b"") -> None:
+                pending.resolve(lambda: self._decided(request, call, destination, query, verdict, lines))
+
+            admission.decide_remote(request, call, decided)
             return pending
         verdict, lines = admission.decide(request, call)
         return self._decided(request, call, destination, query, verdict, lines)

@@ -131,13 +131,16 @@ def encode_commit(ops: Sequence[Op], windows: Sequence[WindowWrite]) -> tuple[li
         keys.append(redis_key(write.key))
         args += (write.version, write.ttl_s if write.data is not None else False)
     for op in ops:
-        if type(op) is Deny:
+        if type(op) is CountFingerprint:
+            keys.append(redis_key(op.key))
+            args += _count_args(op)
+        elif type(op) is Deny:
             args += (_DENY, op.group)
         elif type(op) is Observation:
             args += (_OBSERVE, op.group)
         else:
             keys.append(redis_key(op.key))
-            args += _count_args(op) if type(op) is CountFingerprint else op.lua_args()
+            args += op.lua_args()
     return keys, _encode(args)
 
 
@@ -168,10 +171,12 @@ def decode_commit(ops: Sequence[Op], windows: Sequence[WindowWrite], answer: Any
     at, denied_at, *found = _decode(answer)
     results: list[Result] = []
     for op, value in zip(ops, found, strict=True):
-        if value is False or type(op) is Deny or type(op) is Observation:
+        if type(op) is CountFingerprint:
+            results.append(None if value is False else _count_result(value))
+        elif value is False or type(op) is Deny or type(op) is Observation:
             results.append(None)
         else:
-            results.append(_count_result(value) if type(op) is CountFingerprint else op.decoded(value))
+            results.append(op.decoded(value))
     return CommitResult(results, denied_at, None, float(at))
 
 
