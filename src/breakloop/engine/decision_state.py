@@ -41,8 +41,8 @@ class DecisionState:
     """The state of one decision; its first part is what other layers see of it (`CallDecision`)."""
 
     __slots__ = (
-        "awaits_result", "caps", "charges", "crowded", "estimate", "estimator", "guards_stream", "loop", "prompt_tokens", "settlement",
-        "snoozed", "tail_messages", "ticket", "wants_usage", "windows",
+        "awaits_result", "caps", "charges", "crowded", "estimate", "estimator", "guards_stream", "loop",
+        "prompt_tokens", "settlement", "snoozed", "tail_messages", "ticket", "wants_usage", "windows",
     )  # fmt: skip
 
     def __init__(self, tail_messages: int = TAIL_MESSAGES, snoozed: Mapping[str, float] | None = None) -> None:
