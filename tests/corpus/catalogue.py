@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypedDict, Unpack
 
 from breakloop.replay.run import SessionOutcome
 from breakloop.replay.sessions import RecordedSession, RecordedTurn, SessionLabel, SessionSlice
@@ -100,54 +100,53 @@ class CorpusSession:
         return SessionSlice(session, self.scenario.turns(self.form), whole=True)
 
 
+class ScenarioOptions(TypedDict, total=False):
+    """Fields of `Scenario` that a decorator sets."""
+
+    policy: str
+    every_s: float
+    takes_s: float
+    task: str
+    tools: tuple[str, ...] | None
+
+
+class Options(ScenarioOptions, total=False):
+    """What every decorator takes."""
+
+    forms: Sequence[str]
+    but: Mapping[str, Expected]  # what is expected in some shapes instead
+
+
 @dataclass(slots=True)
 class Catalogue:
     """All scenarios of one module."""
 
     scenarios: list[Scenario] = field(default_factory=list)
 
-    def loop(
-        self,
-        kind: str,
-        at: Turns,
-        *,
-        forms: Sequence[str] = TOOLS,
-        but: Mapping[str, Expected] | None = None,
-        **more: object,
-    ) -> Callable[[Scene], Scene]:
-        """Add a scenario that has to be blocked. `but`: what is expected in some shapes instead."""
-        return self._add(Expected(True, kind, block=_bounds(at)), forms, but, more)
+    def loop(self, kind: str, at: Turns, **options: Unpack[Options]) -> Callable[[Scene], Scene]:
+        """Add a scenario that has to be blocked."""
+        return self._add(as_loop(kind, at), **options)
 
-    def noticed(
-        self,
-        kind: str,
-        at: Turns,
-        *,
-        forms: Sequence[str] = TOOLS,
-        but: Mapping[str, Expected] | None = None,
-        **more: object,
-    ) -> Callable[[Scene], Scene]:
+    def noticed(self, kind: str, at: Turns, **options: Unpack[Options]) -> Callable[[Scene], Scene]:
         """Add a loop of a kind that is only reported."""
-        return self._add(Expected(True, kind, notice=_bounds(at)), forms, but, more)
+        return self._add(as_noticed(kind, at), **options)
 
-    def healthy(
-        self,
-        *,
-        forms: Sequence[str] = TOOLS,
-        quiet: bool = True,
-        but: Mapping[str, Expected] | None = None,
-        **more: object,
-    ) -> Callable[[Scene], Scene]:
+    def healthy(self, *, quiet: bool = True, **options: Unpack[Options]) -> Callable[[Scene], Scene]:
         """Add a scenario that must not be blocked, and not be noticed either unless `quiet` is off."""
-        return self._add(Expected(False, quiet=quiet), forms, but, more)
+        return self._add(Expected(False, quiet=quiet), **options)
 
     def _add(
-        self, expected: Expected, forms: Iterable[str], but: Mapping[str, Expected] | None, more: Mapping[str, object]
+        self,
+        expected: Expected,
+        forms: Sequence[str] = TOOLS,
+        but: Mapping[str, Expected] | None = None,
+        **options: Unpack[ScenarioOptions],
     ) -> Callable[[Scene], Scene]:
+        by_form = dict.fromkeys(forms, expected) | dict(but or {})
+
         def add(scene: Scene) -> Scene:
-            by_form = dict.fromkeys(forms, expected) | dict(but or {})
             about = " ".join((scene.__doc__ or "").split())
-            self.scenarios.append(Scenario(scene.__name__, about, scene, by_form, **more))  # type: ignore[arg-type]
+            self.scenarios.append(Scenario(scene.__name__, about, scene, by_form, **options))
             return scene
 
         return add
