@@ -1,8 +1,10 @@
-"""The operations of a fleet: what workers did and counted is shown, and what is ordered reaches them through the book."""
+"""The admin port of the control process: it shows what workers did and counted, and passes orders on to them."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,8 +21,8 @@ from tests.redis_servers import free_port
 from tests.unit.observe.test_metrics_prometheus import samples
 
 
-class Chief:
-    """A control process without processes."""
+class ControlProcess:
+    """A control process without workers."""
 
     def __init__(self, folder: Path) -> None:
         given = {"data_dir": str(folder), "admin_port": free_port(), "admin_token": "bl_token"}
@@ -33,8 +35,16 @@ class Chief:
     def publish(self, event: Event) -> None:
         self.told.append(event)
 
-    def admin(self) -> AdminRuntime:
-        return AdminRuntime(cast("Any", self), StateConnection(SystemClock()))
+
+@asynccontextmanager
+async def admin(folder: Path) -> AsyncIterator[tuple[ControlProcess, AdminRuntime]]:
+    control = ControlProcess(folder)
+    runtime = AdminRuntime(cast("Any", control), StateConnection(SystemClock()))
+    await runtime.open(None)
+    try:
+        yield control, runtime
+    finally:
+        await runtime.close()
 
 
 def did(requests: int, at: float, model: str = "") -> ActivityReport:
@@ -61,7 +71,7 @@ def hear(members: WorkerRegistry, message: Any, pid: int = 7) -> None:
 
 def test_what_workers_did_is_summed_once(tmp_path: Path) -> None:
     """Over all of them, and taken away (S-5, G-1)."""
-    members = Chief(tmp_path).workers
+    members = ControlProcess(tmp_path).workers
     hear(members, did(3, 10.0, "m-1"))
     hear(members, did(4, 9.0), pid=8)
     taken = members.take_activity()
@@ -71,26 +81,21 @@ def test_what_workers_did_is_summed_once(tmp_path: Path) -> None:
     assert members.take_activity() == Activity()
 
 
-def test_the_office_shows_all_workers(tmp_path: Path) -> None:
+def test_the_admin_port_shows_all_workers(tmp_path: Path) -> None:
     """Counts of all, orders through its own engine, events told like those of a worker (S-5, X-1)."""
 
     async def test() -> None:
-        chief = Chief(tmp_path)
-        office = chief.admin()
-        await office.open(None)
-        try:
+        async with admin(tmp_path) as (control, runtime):
             for pid in (7, 8):
-                hear(chief.workers, counted(), pid)
-            status = office.operations.status()
+                hear(control.workers, counted(), pid)
+            status = runtime.operations.status()
             assert (status["requests"], status["workers"]) == (12, 0)
             assert (status["allowed"], status["denied"]) == ({"ok": 10}, {"loop_detected": 2})
-            office.operator.kill("default", "bot", "too loud", "ann")
-            assert [event.name for event in chief.told] == ["agent.killed"]
-            hear(chief.workers, did(3, 10.0))
-            assert office.activity().agents["p", "c", "a"].requests == 3
-            assert office.operations.admin_url.endswith(str(chief.settings.admin_port))
-        finally:
-            await office.close()
+            runtime.operator.kill("default", "bot", "too loud", "ann")
+            assert [event.name for event in control.told] == ["agent.killed"]
+            hear(control.workers, did(3, 10.0))
+            assert runtime.activity().agents["p", "c", "a"].requests == 3
+            assert runtime.operations.admin_url.endswith(str(control.settings.admin_port))
 
     asyncio.run(test())
 
@@ -99,20 +104,15 @@ def test_metrics_are_those_of_the_workers(tmp_path: Path) -> None:
     """Live and gone ones together, nothing twice; the control process does not serve (G-5, S-5)."""
 
     async def test() -> None:
-        chief = Chief(tmp_path)
-        office = chief.admin()
-        await office.open(None)
-        try:
+        async with admin(tmp_path) as (control, runtime):
             for pid in (7, 8):
                 for _ in range(2):  # all of it, every second
-                    hear(chief.workers, counted(), pid)
-            chief.workers.totals.end(8)
-            found = samples(office.operations.services().metrics())
+                    hear(control.workers, counted(), pid)
+            control.workers.totals.end(8)
+            found = samples(runtime.operations.services().metrics())
             assert found["breakloop_overhead_seconds_count", (("door", "decision"),)] == 12
             assert found["breakloop_overhead_seconds_sum", (("door", "decision"),)] == 1.0
             assert found["breakloop_decisions_total", (("reason", "ok"), ("verdict", "allowed"))] == 10
             assert found["breakloop_processes", ()] == 1
-        finally:
-            await office.close()
 
     asyncio.run(test())
