@@ -1,0 +1,33 @@
+"""Benchmarks: what they compare with their targets, without measuring anything."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bench import __main__ as bench
+from bench import proxy
+from bench.contenders import DIRECT, NGINX, OURS
+from bench.load import Burst
+from bench.measure import Sample
+from bench.proxy import Taken
+
+
+def taken(p99_us: int) -> Taken:
+    burst = Burst(requests=1000, duration_us=1_000_000, refused=0, broken=0, p50_us=200, p99_us=p99_us, cpu_s=0.5)
+    return Taken(burst, burst, Sample(100.0, burst, 50_000_000, others=0.0, load=0.5, load_others=0.0))
+
+
+def test_added_latency(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`bench --check` fails if a call of 20 KB takes over 1 ms longer at p99 than without a proxy (Q-4)."""
+
+    def check(p99_us: int) -> None:
+        found = {DIRECT: [taken(300)], NGINX: [taken(350)], **{name: [taken(p99_us)] for name in OURS}}
+        monkeypatch.setitem(bench.BENCHMARKS, "proxy", lambda _options: proxy._report({(20, False): found}))
+        bench.main(["proxy"])
+
+    monkeypatch.setattr("sys.argv", ["bench", "--check", "--json", str(tmp_path / "proxy.json")])
+    check(1_200)
+    with pytest.raises(SystemExit, match="1"):
+        check(1_400)
