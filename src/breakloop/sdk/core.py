@@ -1,6 +1,7 @@
-"""`Core`: asks a backend, counts and logs what fails, and lets the program go on. The same procedure runs blocking or
-on an event loop: it is written once as a coroutine over `IO`, of which `both` makes two methods. `run_blocking` drives
-it where nothing may suspend.
+"""`Core`: asks a backend, counts and logs what fails, and lets the program go on.
+
+A procedure is written once, as a coroutine over `IO`. `sync_and_async` makes two methods of it, and `wrap_function`
+runs it in the place of a function. `run_blocking` drives it where nothing may suspend.
 """
 
 from __future__ import annotations
@@ -173,7 +174,7 @@ class _HasCore(Protocol):
 S = TypeVar("S", bound=_HasCore)
 
 
-def both(
+def sync_and_async(
     procedure: Callable[Concatenate[S, IO, P], Coroutine[Any, Any, T]],
 ) -> tuple[Callable[Concatenate[S, P], T], Callable[Concatenate[S, P], Coroutine[Any, Any, T]]]:
     """Return a method that takes an `io` as two methods that do not: one that blocks, and one for an event loop."""
@@ -193,7 +194,7 @@ def both(
     return blocking, asynchronous
 
 
-def wrapped(
+def wrap_function(
     core: Core, function: Callable[P, T], procedure: Callable[[IO, Any, Any], Coroutine[Any, Any, Outcome]]
 ) -> Callable[P, T]:
     """Return a function, sync or async as the given one, that runs `procedure(io, args, kwargs)` in its place."""

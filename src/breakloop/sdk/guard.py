@@ -14,7 +14,7 @@ from breakloop.exceptions import DeniedError, error_for
 from breakloop.model.call import Answer, marked
 from breakloop.model.decision import Decision
 from breakloop.sdk.context import UNNAMED, AgentContext, shared_secret
-from breakloop.sdk.core import ANSWERED, IO, Backend, Outcome, both, wrapped
+from breakloop.sdk.core import ANSWERED, IO, Backend, Outcome, sync_and_async, wrap_function
 from breakloop.sdk.local_backend import MEMORY, LocalBackend, Policy
 from breakloop.sdk.remote_backend import RemoteBackend
 from breakloop.sdk.requests import CHAT_PATH, ToolInvocation, chat_call, json_body, make_answer, request_call
@@ -90,7 +90,7 @@ class Guard:
         fields = {"content-type": "application/json", **named}
         return await io.decide(request_call("POST", path, fields, sent, host="localhost"))
 
-    check, acheck = both(_check)
+    check, acheck = sync_and_async(_check)
 
     async def _report(
         self,
@@ -106,13 +106,13 @@ class Guard:
         (`input_tokens`, `output_tokens`)."""
         await io.settle(decision, make_answer(status, text, calls, usage))
 
-    report, areport = both(_report)
+    report, areport = sync_and_async(_report)
 
     async def _wait(self, io: IO, decision: Decision) -> None:
         """Sleep for the delay of a throttle."""
         await io.wait(decision)
 
-    wait, async_wait = both(_wait)
+    wait, async_wait = sync_and_async(_wait)
 
     async def _enforce(self, io: IO, decision: Decision) -> str:
         """Raise `DeniedError` for a denial and sleep for a throttle. Returns the notice for the model, or ""."""
@@ -121,7 +121,7 @@ class Guard:
         await io.wait(decision)
         return decision.notice
 
-    enforce, aenforce = both(_enforce)
+    enforce, aenforce = sync_and_async(_enforce)
 
     # -- agents
 
@@ -185,7 +185,7 @@ class Guard:
 
         def decorate(given: Callable[P, R]) -> Callable[P, R]:
             tool = _Tool(self._toolkit, given, name, returns=on_block == "return")
-            return wrapped(self._toolkit, given, tool.invoke)
+            return wrap_function(self._toolkit, given, tool.invoke)
 
         return decorate if function is None else decorate(function)
 

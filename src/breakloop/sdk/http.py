@@ -14,7 +14,7 @@ from breakloop.dialects.encoding import EncodingError
 from breakloop.model.call import CLIENT_LEFT, NO_ANSWER, Answer, Call
 from breakloop.model.decision import Decision
 from breakloop.model.verdict import REASONS, LoopFinding, Verdict
-from breakloop.sdk.core import IO, Outcome, both, run_blocking
+from breakloop.sdk.core import IO, Outcome, run_blocking, sync_and_async
 from breakloop.sdk.guard import Guard
 from breakloop.sdk.requests import handle_of, is_readable, request_call
 from breakloop.sdk.toolkit import Toolkit, toolkit_of
@@ -45,7 +45,7 @@ class SettlingReader:
             self._over = True
             await io.settle(self._decision, self._answer(complete=complete))
 
-    end, aend = both(_end)
+    end, aend = sync_and_async(_end)
 
     def _answer(self, *, complete: bool) -> Answer:
         if self._passing is None:

@@ -19,7 +19,7 @@ from breakloop.clock import Clock
 from breakloop.model.call import NO_ANSWER, Answer, Call
 from breakloop.model.decision import Decision
 from breakloop.sdk.context import UNNAMED, AgentContext, agent, current_agent
-from breakloop.sdk.core import ANSWERED, IO, Backend, Core, Outcome, both, run_blocking, wrapped
+from breakloop.sdk.core import ANSWERED, IO, Backend, Core, Outcome, run_blocking, sync_and_async, wrap_function
 from breakloop.sdk.requests import (
     STEPS_ONLY,
     ToolInvocation,
@@ -99,7 +99,7 @@ class Run:
         if last is not None:
             await io.settle(last, make_answer(usage=used))
 
-    __exit__, __aexit__ = both(_leave)
+    __exit__, __aexit__ = sync_and_async(_leave)
 
     async def _step(
         self,
@@ -122,7 +122,7 @@ class Run:
         self._last = decision = await io.decide(call)
         return decision
 
-    step, astep = both(_step)
+    step, astep = sync_and_async(_step)
 
     async def _before_tool(self, io: IO, name: str, arguments: Any) -> Decision:
         """Decide about a tool call that is about to be made. Only a call that was blocked is checked; if the decision
@@ -139,7 +139,7 @@ class Run:
             self._rechecked[key] = result, decision
         return decision
 
-    before_tool, abefore_tool = both(_before_tool)
+    before_tool, abefore_tool = sync_and_async(_before_tool)
 
     async def _after_tool(
         self, io: IO, name: str, arguments: Any, result: Any, usage: Mapping[str, int] | None = None
@@ -156,7 +156,7 @@ class Run:
         await io.wait(decision)
         return decision
 
-    after_tool, aafter_tool = both(_after_tool)
+    after_tool, aafter_tool = sync_and_async(_after_tool)
 
     def begin(self) -> Decision:
         """Decide about the first request of the run, before any step."""
@@ -243,7 +243,9 @@ class Toolkit(Core):
 
     def wrap(self, function: F, prepare: Callable[..., tuple[GuardedCall, Callable[[Decision], Any]]]) -> F:
         """Return a function, sync or async, whose calls are guarded. `prepare` gets their arguments."""
-        return cast("F", wrapped(self, function, lambda io, args, kwargs: self._call(io, *prepare(*args, **kwargs))))
+        return cast(
+            "F", wrap_function(self, function, lambda io, args, kwargs: self._call(io, *prepare(*args, **kwargs)))
+        )
 
     async def _call(self, io: IO, guarded: GuardedCall, make: Callable[[Decision], Any]) -> Outcome:
         decision = Decision() if guarded.call is None else await io.decide(guarded.call)
