@@ -24,7 +24,8 @@ from breakloop.dialects.content import ITEMS_MAX, as_list, clean, content, decod
 from breakloop.dialects.prompt import PromptTexts
 from breakloop.dialects.session_ids import BodyIds
 from breakloop.dialects.steps import StepBuilder, clean_step
-from breakloop.model.call import UNREAD, Call, Chat, Message, Step, ToolCall, marked
+from breakloop.model.call import UNREAD, Call, Chat, Message, Step, ToolCall
+from breakloop.model.decision import marked
 from breakloop.model.verdict import Verdict
 
 _OPENING_MESSAGES_MAX: Final = 100  # the first message of the user has to be among these

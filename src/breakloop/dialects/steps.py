@@ -27,7 +27,8 @@ from breakloop.dialects.content import (
     text,
     without_ids,
 )
-from breakloop.model.call import END, MARK, MARKED_NOTE_MAX, Result, Step, ToolCall
+from breakloop.model.call import Result, Step, ToolCall
+from breakloop.model.decision import END, MARK, MARKED_NOTE_MAX
 
 # Characters of all results of a step, of all its arguments, of all texts of the user. Each takes up to 0.1 us.
 ALL_MAX: Final = 512 * 1024

@@ -18,7 +18,7 @@ How to write one, in one new file:
    Methods that begin with `a` are the same on an event loop.
 5. Show the decision: `decision.notice` is what the model should read, `denial_details(decision)` what the program may
    want to know, `error_for(decision)` what to raise. If later requests contain the notice, for example in the result of
-   a tool, add it as `marked(decision.notice)` (`breakloop.model.call`): unmarked, it counts as a new result, and the
-   loop is not detected. Put your own code around it into `with toolkit.fail_open():`, so
-   that a mistake of ours never stops an agent.
+   a tool, add it as `marked(decision.notice)` (`breakloop.model.decision`): unmarked, it counts as a new result, and
+   the loop is not detected. Put your own code around it into `with toolkit.fail_open():`, so that a mistake of ours
+   never stops an agent.
 """

@@ -19,8 +19,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from breakloop.model.call import ToolFailedError, marked
-from breakloop.model.decision import Decision
+from breakloop.model.decision import Decision, ToolFailedError, marked
 from breakloop.sdk.context import AgentContext
 
 if TYPE_CHECKING:

@@ -19,8 +19,7 @@ from typing import Any, Final, Literal, Self, TypeVar
 from crewai import hooks as crewai_hooks
 
 from breakloop import exceptions
-from breakloop.model.call import marked
-from breakloop.model.decision import Decision
+from breakloop.model.decision import Decision, marked
 from breakloop.sdk.context import AgentContext
 from breakloop.sdk.guard import Guard
 from breakloop.sdk.requests import ToolInvocation, arguments_text

@@ -26,8 +26,8 @@ from langgraph.config import get_config
 from langgraph.types import Command
 
 from breakloop.exceptions import error_for
-from breakloop.model.call import Answer, Call, marked
-from breakloop.model.decision import Decision
+from breakloop.model.call import Answer, Call
+from breakloop.model.decision import Decision, marked
 from breakloop.sdk.context import UNNAMED, AgentContext, current_agent
 from breakloop.sdk.guard import Guard
 from breakloop.sdk.requests import arguments_text, chat_call, denial_details, make_answer, result_text, tool_call

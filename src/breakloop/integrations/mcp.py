@@ -22,8 +22,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
 from breakloop.dialects.steps import text_and_media
-from breakloop.model.call import ToolFailedError, marked
-from breakloop.model.decision import Decision
+from breakloop.model.decision import Decision, ToolFailedError, marked
 from breakloop.sdk.context import AGENT_HEADER, SESSION_HEADER, AgentContext
 from breakloop.sdk.requests import BODY_MAX_BYTES, ToolInvocation, arguments_text, denial_details
 from breakloop.sdk.toolkit import BoundedDict, Run, steps_guard, toolkit_of

@@ -33,8 +33,8 @@ from agents import (
 )
 
 from breakloop import exceptions
-from breakloop.model.call import NO_ANSWER, Answer, marked
-from breakloop.model.decision import Decision
+from breakloop.model.call import NO_ANSWER, Answer
+from breakloop.model.decision import Decision, marked
 from breakloop.sdk.context import AgentContext, current_agent
 from breakloop.sdk.guard import Guard
 from breakloop.sdk.requests import arguments_text, chat_call, denial_details, make_answer, tool_call

@@ -333,21 +333,3 @@ def chars_of(text: str) -> int:
         return len(text)
     wide = len(text.encode("utf-8", "surrogatepass").translate(None, _NARROW))
     return len(text) + wide * (_WIDE - 1)
-
-
-MARK: Final = "[breakloop]"
-END: Final = "[/breakloop]"
-_NOTE_MAX: Final = 1000
-MARKED_NOTE_MAX: Final = 1100  # of a note with its markers; a longer text between markers is not a note of ours
-
-
-def marked(text: str) -> str:
-    """Return a note for the model between markers, which identify it in later requests; "" for an empty text. A text
-    that is too long, or contains a marker itself, would not be identified, so it is cut and its markers are removed.
-    """
-    note = text[:_NOTE_MAX].replace(MARK, " ").replace(END, " ")  # a space, so that no new marker arises
-    return f"{MARK} {note} {END}" if text else ""
-
-
-class ToolFailedError(Exception):
-    """The output of a failed tool, as the result of a step: an exception distinguishes it from output. Never raised."""

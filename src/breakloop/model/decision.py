@@ -1,6 +1,7 @@
-"""`Decision`: the public result in the Python library, whether the process or a decision service has decided.
+"""`Decision`, the public result in the Python library, whether the process or a decision service has decided; notes for
+the model, which `marked` makes recognisable; and `ToolFailedError`, a tool's failure as the result of a step.
 
-`breakloop hook` imports it for every event, so it is apart from the engine's `Verdict`.
+`breakloop hook` imports this module for every event, so it is apart from `Call` and the engine's `Verdict`.
 """
 
 from __future__ import annotations
@@ -54,3 +55,21 @@ class Decision:
             return self.note
         what = self.evidence or f"the same {self.hit_count} times" if self.hit_count else "the same again"
         return f"You repeat yourself: {what}. Change course, or finish with what you have."
+
+
+MARK: Final = "[breakloop]"
+END: Final = "[/breakloop]"
+_NOTE_MAX: Final = 1000
+MARKED_NOTE_MAX: Final = 1100  # of a note with its markers; a longer text between markers is not a note of ours
+
+
+def marked(text: str) -> str:
+    """Return a note for the model between markers, which identify it in later requests; "" for an empty text. A text
+    that is too long, or contains a marker itself, would not be identified, so it is cut and its markers are removed.
+    """
+    note = text[:_NOTE_MAX].replace(MARK, " ").replace(END, " ")  # a space, so that no new marker arises
+    return f"{MARK} {note} {END}" if text else ""
+
+
+class ToolFailedError(Exception):
+    """The output of a failed tool, as the result of a step: an exception distinguishes it from output. Never raised."""

@@ -11,8 +11,8 @@ from breakloop.clock import Clock
 from breakloop.dialects import openai_chat, registry
 from breakloop.errors import SettingsError
 from breakloop.exceptions import DeniedError, error_for
-from breakloop.model.call import Answer, marked
-from breakloop.model.decision import Decision
+from breakloop.model.call import Answer
+from breakloop.model.decision import Decision, marked
 from breakloop.sdk.context import UNNAMED, AgentContext, shared_secret
 from breakloop.sdk.core import ANSWERED, IO, Backend, Outcome, sync_and_async, wrap_function
 from breakloop.sdk.local_backend import MEMORY, LocalBackend, Policy

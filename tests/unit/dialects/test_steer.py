@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 
 from breakloop.dialects import body_changes
 from breakloop.dialects.steps import without_additions
-from breakloop.model.call import MARK
+from breakloop.model.decision import MARK
 from tests.each import each
 from tests.unit.dialects.parsing import append_note
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from breakloop.integrations import mcp
-from breakloop.model.call import ToolFailedError
+from breakloop.model.decision import ToolFailedError
 from tests.unit.sdk.backends import DENIED
 
 TEXT = [{"type": "text", "text": "found"}]

@@ -22,7 +22,8 @@ import msgspec
 import orjson
 import xxhash
 
-from breakloop.model.call import END, MARK, MARKED_NOTE_MAX, Result, Step, ToolCall
+from breakloop.model.call import Result, Step, ToolCall
+from breakloop.model.decision import END, MARK, MARKED_NOTE_MAX
 
 _MARK: Final = MARK.encode()
 _END: Final = END.encode()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from breakloop.model.call import ToolFailedError
+from breakloop.model.decision import ToolFailedError
 from breakloop.sdk.requests import result_text
 
 

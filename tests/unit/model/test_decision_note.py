@@ -6,7 +6,7 @@ import pytest
 
 from breakloop.detect.steps.fingerprints import own
 from breakloop.dialects.steps import without_additions
-from breakloop.model.call import END, MARK, marked
+from breakloop.model.decision import END, MARK, marked
 
 
 def test_a_marked_note_is_known_again() -> None:
