@@ -5,24 +5,26 @@ from __future__ import annotations
 import os
 import shutil
 from importlib.util import find_spec
+from pathlib import Path
 from typing import NoReturn
 
 import pytest
 
-_SBIN = ("/usr/local/sbin", "/usr/sbin", "/sbin", "/opt/nginx/sbin")
+_UNPACKED = Path(__file__).parent.parent / ".cache" / "valkey" / "usr" / "bin"  # by scripts/install-system.sh
+_FOLDERS = ("/usr/local/sbin", "/usr/sbin", "/sbin", "/opt/nginx/sbin", str(_UNPACKED))
 
 
 def found(name: str) -> str | None:
-    """Look for a program, also where only root's PATH looks."""
-    path = os.pathsep.join([os.environ.get("PATH", ""), *_SBIN])
+    """Look for a program, also where only root's PATH looks, and where Valkey is unpacked."""
+    path = os.pathsep.join([os.environ.get("PATH", ""), *_FOLDERS])
     named = os.environ.get(f"BREAKLOOP_TESTS_{name.upper().replace('-', '_')}")
     return named or shutil.which(name, path=path)
 
 
-def program(name: str, *, required: bool = True) -> str:
-    """Find a program; absent, the test is skipped, or fails where every program is `required` (CI)."""
+def program(name: str) -> str:
+    """Find a program; absent, the test is skipped, or fails where everything must run (CI)."""
     remedy = f"{name} is not installed; `sh scripts/install-system.sh {name}` installs it"
-    return found(name) or missing(remedy, required=required)
+    return found(name) or missing(remedy)
 
 
 def node() -> str:
@@ -33,8 +35,8 @@ def node() -> str:
     return found("node") or missing("there is no node; it comes with pyright, in the group `lint`")
 
 
-def missing(message: str, *, required: bool = True) -> NoReturn:
-    """Skip the test, or fail it where everything is `required` (CI)."""
-    if required and (os.environ.get("CI") or os.environ.get("TESTS_COMPLETE")):
+def missing(message: str) -> NoReturn:
+    """Skip the test, or fail it where everything must run (CI)."""
+    if os.environ.get("CI") or os.environ.get("TESTS_COMPLETE"):
         pytest.fail(message)
     pytest.skip(message)

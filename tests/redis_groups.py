@@ -1,4 +1,4 @@
-"""Real Redis servers that belong together: a cluster of masters, and a master with a replica watched by Sentinels."""
+"""Real Redis or Valkey servers that belong together: a cluster of masters, and a master with a replica watched by Sentinels."""
 
 from __future__ import annotations
 
@@ -188,7 +188,9 @@ def _follow(master: Server, replica: Server) -> None:
 
 
 @contextmanager
-def cluster(masters: int = 3, *, replicas: bool = False, tls: Tls | None = None) -> Iterator[Cluster]:
+def cluster(
+    masters: int = 3, *, replicas: bool = False, tls: Tls | None = None, name: str = "redis-server"
+) -> Iterator[Cluster]:
     """Start a cluster; with `replicas`, each master has one, which takes over when it dies."""
     with ExitStack() as stack:
         nodes = []
@@ -200,7 +202,7 @@ def cluster(masters: int = 3, *, replicas: bool = False, tls: Tls | None = None)
                 "cluster-node-timeout": 1000,
                 "cluster-replica-validity-factor": 0,
             }
-            nodes.append(stack.enter_context(running(options, tls=tls)))
+            nodes.append(stack.enter_context(running(options, name=name, tls=tls)))
         _join(nodes, masters)
         yield Cluster(nodes, masters)
 
@@ -251,17 +253,17 @@ class _Sentinel(Server):
 
 
 @contextmanager
-def watched(sentinels: int = 3) -> Iterator[Watched]:
+def watched(sentinels: int = 3, *, name: str = "redis-server") -> Iterator[Watched]:
     """Start a master, its replica, and Sentinels that agree by majority."""
     with ExitStack() as stack:
-        master = stack.enter_context(running())
-        replica = stack.enter_context(running({"replicaof": f"127.0.0.1 {master.port}"}))
+        master = stack.enter_context(running(name=name))
+        replica = stack.enter_context(running({"replicaof": f"127.0.0.1 {master.port}"}, name=name))
         with replica.client() as client:
             until(lambda: b"master_link_status:up" in _do(client, "INFO", "replication"), "a replica in step")
         watchers = []
         for _ in range(sentinels):
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="sentinel-", ignore_cleanup_errors=True))
-            one = _Sentinel(program("redis-server"), Path(folder), master.port, sentinels // 2 + 1)
+            one = _Sentinel(program(name), Path(folder), master.port, sentinels // 2 + 1)
             stack.callback(one.close)
             one.start()
             one.look(often=True)

@@ -79,7 +79,7 @@ def free_port() -> int:
 
 
 class Server:
-    """One redis-server process."""
+    """One process of redis-server or valkey-server."""
 
     def __init__(self, path: str, folder: Path, options: Options, tls: Tls | None = None) -> None:
         self.port = free_port()
@@ -89,6 +89,11 @@ class Server:
         self._options = dict(options)
         self._process: subprocess.Popen[bytes] | None = None
         self._clients: list[redis.Redis] = []
+
+    @property
+    def name(self) -> str:
+        """Name of the program: redis-server or valkey-server."""
+        return Path(self._path).name
 
     @property
     def password(self) -> str:
@@ -204,7 +209,7 @@ class Server:
 @contextmanager
 def running(options: Options | None = None, *, name: str = "redis-server", tls: Tls | None = None) -> Iterator[Server]:
     """Start one server with these options of redis.conf, e.g. `{"requirepass": "secret", "maxmemory": "2mb"}`."""
-    path = program(name, required=name == "redis-server")
+    path = program(name)
     with tempfile.TemporaryDirectory(prefix="redis-", ignore_cleanup_errors=True) as folder:
         server = Server(path, Path(folder), options or {}, tls)
         try:
@@ -251,7 +256,7 @@ def _valkey_session() -> Iterator[Server]:
 
 @pytest.fixture(params=["redis-server", "valkey-server"])
 def any_server(request: pytest.FixtureRequest) -> Server:
-    """Redis, then Valkey (skipped where it is not installed); shared by the session and emptied for each test."""
+    """Redis, then Valkey; shared by the session and emptied for each test."""
     server: Server = request.getfixturevalue(
         "_valkey_session" if request.param == "valkey-server" else "_redis_session"
     )

@@ -1,4 +1,4 @@
-"""scripts/install-system.sh, with stand-ins for `id`, `apt-get` and `systemctl`. Nothing is installed here."""
+"""scripts/install-system.sh, with stand-ins for `id`, `apt-get`, `dpkg-deb` and `systemctl`. Nothing is installed here."""
 
 from __future__ import annotations
 
@@ -9,11 +9,24 @@ from pathlib import Path
 import pytest
 
 SCRIPT = Path(__file__).parent.parent / "scripts" / "install-system.sh"
-TOOLS = ("chmod", "mktemp", "rm", "sh", "tail")
+TOOLS = ("cat", "chmod", "dirname", "head", "mkdir", "mktemp", "mv", "rm", "sed", "sh", "tail")
 # Installs what it is asked for, and notes whether a service may start meanwhile.
 APT_GET = """#!/bin/sh
 printf 'apt-get %s\\n' "$*" >>"$LOG"
 if "$POLICY_RC_D"; then echo 'services may start'; else echo "services: $?"; fi >>"$LOG"
+"""
+# Downloads a file that the next one "unpacks": a Valkey that starts.
+APT_GET_DOWNLOAD = """#!/bin/sh
+printf 'apt-get %s\\n' "$*" >>"$LOG"
+case "$*" in
+    'update --print-uris') echo "'http://mirror.invalid/debian/dists/bookworm/InRelease' file 0" ;;
+    download*) : >valkey.deb; cat "${APT_CONFIG%/*}/sources.list" >>"$LOG" ;;
+esac
+"""
+DPKG_DEB = """#!/bin/sh
+mkdir -p "$3/usr/bin"
+printf '#!/bin/sh\\n' >"$3/usr/bin/valkey-server"
+chmod 755 "$3/usr/bin/valkey-server"
 """
 SYSTEMCTL = """#!/bin/sh
 printf 'systemctl %s\\n' "$*" >>"$LOG"
@@ -27,6 +40,9 @@ class Machine:
         self.bin = folder / "bin"
         self.bin.mkdir()
         self.policy = folder / "policy-rc.d"
+        self.valkey = folder / "cache" / "valkey"
+        self._release = folder / "os-release"
+        self.release("trixie")
         self._log = folder / "log"
         for name in TOOLS:
             (self.bin / name).symlink_to(shutil.which(name) or pytest.fail(f"no {name}"))
@@ -38,8 +54,12 @@ class Machine:
     def user(self, number: int) -> None:
         self.program("id", f"#!/bin/sh\necho {number}\n")
 
+    def release(self, name: str) -> None:
+        self._release.write_text(f"ID=debian\nVERSION_CODENAME={name}\n", encoding="utf-8")
+
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         environment = {"PATH": str(self.bin), "LOG": str(self._log), "POLICY_RC_D": str(self.policy)}
+        environment |= {"OS_RELEASE": str(self._release), "VALKEY_FOLDER": str(self.valkey)}
         command = [str(self.bin / "sh"), str(SCRIPT), *arguments]
         return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
@@ -65,12 +85,12 @@ def test_without_root_everything_missing_is_listed_at_once(machine: Machine, opt
     machine.user(1000)
     machine.program("apt-get", APT_GET)
     machine.program("chromium")
-    done = machine.run(*options, "caddy", "redis-server", "chromium", "wrk")
+    done = machine.run(*options, "caddy", "redis-server", "valkey-server", "chromium", "wrk")
     assert done.returncode == 1
     assert done.stderr.splitlines() == [
         "install-system: only root can install programs.",
-        "install-system: missing programs: caddy redis-server wrk",
-        "install-system: install all of them with: sudo sh scripts/install-system.sh caddy redis-server wrk",
+        "install-system: missing programs: caddy redis-server valkey-server wrk",
+        "install-system: install all of them with: sudo sh scripts/install-system.sh caddy redis-server valkey-server wrk",
     ]
     assert machine.log() == []
 
@@ -127,3 +147,37 @@ def test_policy_is_removed_when_the_installation_fails(machine: Machine) -> None
     assert done.returncode == 1
     assert done.stderr.splitlines()[:2] == ["E: no such package", "install-system: apt-get could not install it."]
     assert not machine.policy.exists()
+
+
+def test_debian_12_has_valkey_in_its_backports(machine: Machine) -> None:
+    """There it is unpacked: without root, and without a change to the system or to the configuration of apt."""
+    machine.user(1000)
+    machine.release("bookworm")
+    machine.program("apt-get", APT_GET_DOWNLOAD)
+    machine.program("dpkg-deb", DPKG_DEB)
+    assert machine.run("--check", "valkey-server").returncode == 0
+    assert machine.log() == []
+    done = machine.run("valkey-server")
+    assert done.returncode == 0, done.stderr
+    assert (machine.valkey / "usr" / "bin" / "valkey-server").is_file()
+    assert machine.log() == [
+        "apt-get update --print-uris",
+        "apt-get update",
+        "apt-get download valkey-server valkey-tools",
+        "deb http://mirror.invalid/debian bookworm-backports main",
+    ]
+    assert machine.run("valkey-server").returncode == 0
+    assert len(machine.log()) == 4, "it is there already"
+
+
+def test_valkey_that_cannot_be_unpacked(machine: Machine) -> None:
+    """The message names what is missing, and what to do."""
+    machine.user(0)
+    machine.release("bookworm")
+    machine.program("apt-get", "#!/bin/sh\nexit 100\n")
+    done = machine.run("valkey-server")
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-2:] == [
+        "install-system: missing programs: valkey-server",
+        "install-system: install all of them by hand, so that they are on the PATH",
+    ]

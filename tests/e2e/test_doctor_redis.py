@@ -23,7 +23,7 @@ NOTHING_KEPT = "has no persistence: a restart loses kill switches, holds and bud
 def test_a_server(any_server: Server) -> None:
     (kind, *rest) = said(any_server.url)
     assert kind[0] == "note"
-    assert kind[1].split()[0] in {"Redis", "Valkey"}
+    assert kind[1].split()[0] == {"redis-server": "Redis", "valkey-server": "Valkey"}[any_server.name]
     assert rest == [("warning", NOTHING_KEPT), ("note", "latency")]
 
 

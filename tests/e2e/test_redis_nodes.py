@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,12 @@ from breakloop.store.redis.topology import Nodes, PubSub, command, make_nodes, s
 from breakloop.store.redis.url import parse_redis_url
 from tests.deadlines import DEADLINE_S
 from tests.fake_redis import Heard
-from tests.redis_groups import Cluster, Watched, cluster
+from tests.redis_groups import Cluster, Watched, cluster, watched
 from tests.redis_servers import Server, make_tls, running
 
 pytestmark = pytest.mark.e2e
 
+SERVERS = ("redis-server", "valkey-server")
 Runner = Callable[[Any], None]
 
 
@@ -29,6 +30,16 @@ Runner = Callable[[Any], None]
 def run(request: pytest.FixtureRequest) -> Runner:
     """Both event loops."""
     return asyncio.run if request.param == "asyncio" else uvloop.run
+
+
+@pytest.fixture(params=SERVERS)
+def any_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """Three masters of Redis, which the session shares, then three of Valkey."""
+    if request.param == "redis-server":
+        yield request.getfixturevalue("redis_cluster")
+        return
+    with cluster(name=request.param) as made:
+        yield made
 
 
 @asynccontextmanager
@@ -164,22 +175,23 @@ def test_a_server_that_dies(own_redis: Server, run: Runner) -> None:
     run(main())
 
 
-@pytest.mark.parametrize("crash", [False, True])
-def test_sentinel(redis_sentinel: Watched, crash: bool) -> None:
+@pytest.mark.parametrize(("name", "crash"), [("redis-server", False), ("redis-server", True), ("valkey-server", True)])
+def test_sentinel(name: str, crash: bool) -> None:
     """By order or by crash, the new master is found without anybody's doing (S-1)."""
 
-    async def main() -> None:
-        async with connected(redis_sentinel.url) as (nodes, changes):
+    async def main(group: Watched) -> None:
+        async with connected(group.url) as (nodes, changes):
             assert await command(nodes, "SET", "a", "1") == b"OK"
-            old = redis_sentinel.master
-            new = await asyncio.to_thread(redis_sentinel.failover, crash=crash)
+            old = group.master
+            new = await asyncio.to_thread(group.failover, crash=crash)
             assert (await changes.next())[0] is False
             await settled(lambda: command(nodes, "SET", "a", "2"), b"OK")
             assert nodes.up
             assert new is not old
             assert new.client().get("a") == b"2"
 
-    asyncio.run(main())
+    with watched(name=name) as group:
+        asyncio.run(main(group))
 
 
 def test_sentinels_that_are_gone(redis_sentinel: Watched) -> None:
@@ -214,20 +226,20 @@ def test_cluster(redis_cluster: Cluster, run: Runner) -> None:
     assert min(sizes) > 0
 
 
-def test_a_slot_that_moves(redis_cluster: Cluster) -> None:
+def test_a_slot_that_moves(any_cluster: Cluster) -> None:
     """ASK while it moves, MOVED when it has moved: no command fails, and each is carried out once."""
     key = b"{p}n"
-    old = redis_cluster.node_of(slot_of(key))
-    new = next(node for node in redis_cluster.nodes if node is not old)
+    old = any_cluster.node_of(slot_of(key))
+    new = next(node for node in any_cluster.nodes if node is not old)
 
     async def main() -> None:
-        async with connected(redis_cluster.url) as (nodes, changes):
-            await asyncio.to_thread(redis_cluster.begin_move, slot_of(key), new)
+        async with connected(any_cluster.url) as (nodes, changes):
+            await asyncio.to_thread(any_cluster.begin_move, slot_of(key), new)
             counts = [
                 await command(nodes, "INCR", key) for _ in range(5)
             ]  # absent at its owner: asked for at the other
             assert new.client().execute_command("CLUSTER COUNTKEYSINSLOT", slot_of(key)) == 1  # type: ignore[no-untyped-call]
-            moving = asyncio.create_task(asyncio.to_thread(redis_cluster.move_slot, slot_of(key), new))
+            moving = asyncio.create_task(asyncio.to_thread(any_cluster.move_slot, slot_of(key), new))
             while not moving.done():
                 counts.append(await command(nodes, "INCR", key))
             await moving
@@ -240,7 +252,8 @@ def test_a_slot_that_moves(redis_cluster: Cluster) -> None:
     asyncio.run(main())
 
 
-def test_a_node_that_dies_is_replaced() -> None:
+@pytest.mark.parametrize("name", SERVERS)
+def test_a_node_that_dies_is_replaced(name: str) -> None:
     """Its replica takes over, and is found; the other nodes work all the time."""
 
     async def main(made: Cluster) -> None:
@@ -255,7 +268,7 @@ def test_a_node_that_dies_is_replaced() -> None:
             while not nodes.up:
                 assert (await changes.next())[0] is True
 
-    with cluster(replicas=True) as made:
+    with cluster(replicas=True, name=name) as made:
         asyncio.run(main(made))
 
 
