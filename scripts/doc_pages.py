@@ -6,7 +6,7 @@ import json
 
 import click
 
-from breakloop.cli.main import cli
+from breakloop.cli.main import COMMANDS, LIBRARY, cli
 from breakloop.config.loader import environment_names, settings_json_schema
 from breakloop.model.verdict import REASONS
 from breakloop.policy.schema.bundle import bundle_json_schema
@@ -21,7 +21,7 @@ _EXIT_CODES = """\
 | 0 | success |
 | 1 | a problem was found in a bundle, a test or the settings, or the server could not start |
 | 2 | the admin API or Redis could not be reached |
-| 3 | invalid arguments |
+| 3 | invalid arguments, or an extra that is not installed |
 
 `--json` prints one JSON document on standard output. If a problem was found, its `ok` field is false. (`replay` prints
 one line per session and one line of totals; `events --follow` prints one line per event.)"""
@@ -107,7 +107,9 @@ def _subcommands(command: click.Command, context: click.Context) -> list[str]:
 
 def commands() -> str:
     """Every command with its help, exactly as the terminal shows it."""
-    parts = [_GENERATED + "# Commands", "", _EXIT_CODES, ""]
+    alone = ", ".join(f"`{name}`" for name in COMMANDS if name in LIBRARY)
+    extra = f"{alone} are part of the library; the others need the [extra](../how-to/install.md) `server`."
+    parts = [_GENERATED + "# Commands", "", _EXIT_CODES, "", extra, ""]
     with click.Context(cli, info_name="breakloop", terminal_width=80, **cli.context_settings) as context:
         parts += ["```", context.get_help(), "```", ""]
         for name in cli.list_commands(context):

@@ -31,10 +31,11 @@ END
 # shellcheck disable=SC2046,SC2086  # one word each
 compile dev $(extras $apart) --group dev pyproject.toml
 # What `make serve` needs, and the build backend, which installs breakloop itself.
-compile serve --group build pyproject.toml
+compile serve --extra server --group build pyproject.toml
 # What an image of the server has; the other extras are for programs that import the library.
-compile runtime --extra alerts --extra envoy --extra geo --extra otel --extra postgres --extra redis --extra tokenizer pyproject.toml
+compile runtime --extra server --extra alerts --extra envoy --extra geo --extra otel --extra postgres --extra redis --extra tokenizer pyproject.toml
 compile deploy --group pyproject.toml:deploy
+compile release --group pyproject.toml:release
 compile gateways --group pyproject.toml:gateways
 # With what breakloop itself needs, because it is imported there. Not universal: there is no CrewAI for Python 3.14 and up.
 write claude --extra claude-agent pyproject.toml

@@ -58,18 +58,9 @@ OPTIONAL = {
     "starlette", "uvloop", "xxhash", "zstandard",
 }  # fmt: skip
 CLIENTS = {
-    "anthropic",
-    "click",
-    "hiredis",
-    "httptools",
-    "httpx",
-    "httpx2",
-    "openai",
-    "redis",
-    "rich",
-    "starlette",
-    "uvloop",
-}
+    "anthropic", "click", "cryptography", "genai_prices", "hiredis", "httptools", "httpx", "httpx2", "jinja2", "jwt", "openai",
+    "prometheus_client", "redis", "rich", "sqlalchemy", "starlette", "uvicorn", "uvloop",
+}  # fmt: skip
 
 
 def loaded(code: str) -> set[str]:

@@ -56,7 +56,7 @@ def tracing(settings: Settings, descriptors: Descriptors, clock: Clock) -> Traci
     try:
         from breakloop.observe.tracing import open_tracing  # noqa: PLC0415 - its packages are an extra
     except ImportError as error:
-        problem = f"otel_endpoint: the package {error.name} is not installed: pip install 'breakloop[otel]'"
+        problem = f'otel_endpoint: the package {error.name} is not installed: pip install "breakloop[otel]"'
         raise SettingsError(problem) from None
     return open_tracing(settings.otel_endpoint, descriptors, clock)
 

@@ -45,7 +45,7 @@ async def open_state(settings: Settings) -> StateConnection:
     try:
         from breakloop.app.shared_state import SharedState  # noqa: PLC0415 - its packages are an extra
     except ImportError as error:
-        problem = f"state: the package {error.name} is not installed: pip install 'breakloop[redis]'"
+        problem = f'state: the package {error.name} is not installed: pip install "breakloop[redis]"'
         raise SettingsError(problem) from None
     clock = SharedClock(SystemClock())
     shared = SharedState(settings.state, clock, shard_by_agent=settings.shard_by == "agent")

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Final, NoReturn
 
 import click
@@ -50,6 +51,13 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "doctor": ("breakloop.cli.doctor:command", "Show every setting with its origin, and check the configuration."),
     "version": ("breakloop.cli.main:version_command", "Print the version."),
 }
+# Commands that work with the library alone. The others need the extra `server`, which consists of these packages (and
+# uvloop, where there is one).
+LIBRARY: Final = frozenset({"hook", "init", "mcp", "validate", "version"})
+SERVER: Final = (
+    "brotli", "cryptography", "genai_prices", "jinja2", "jwt", "prometheus_client", "rich", "sqlalchemy", "starlette",
+    "uvicorn", "zstandard",
+)  # fmt: skip
 
 
 class LazyGroup(click.Group):
@@ -61,6 +69,9 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's signature
         if cmd_name not in COMMANDS:
             return None
+        if cmd_name not in LIBRARY and not all(find_spec(package) for package in SERVER):
+            needed = f'breakloop {cmd_name} needs the extra "server": pip install "breakloop[server]"'
+            raise click.UsageError(needed)
         module, _, attribute = COMMANDS[cmd_name][0].partition(":")
         command = getattr(import_module(module), attribute)
         assert isinstance(command, click.Command)  # noqa: S101 - a mistake in the table above

@@ -8,15 +8,17 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from functools import wraps
 from pathlib import Path
-from typing import Any, Final, NoReturn, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar, cast
 
 import click
-from rich.console import Console
-from rich.table import Table
 
 from breakloop.cli.main import PROBLEM
 from breakloop.config.loader import LoadedSettings, load_settings
 from breakloop.errors import BundleError, Problem, SettingsError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
 
 STDIN: Final = "-"
 STDIN_NAME: Final = "<stdin>"
@@ -53,6 +55,8 @@ def json_option(command: Command) -> Command:
 
 def console(*, plain: bool = False) -> Console:
     """Return a console for standard output. Output to files and pipes is not wrapped to the width of a terminal."""
+    from rich.console import Console  # noqa: PLC0415 - an extra, which not all commands need
+
     if sys.stdout.isatty() and not plain:
         return Console(highlight=False, markup=False)
     return Console(highlight=False, markup=False, no_color=True, force_terminal=False, width=_PIPE_WIDTH)

@@ -1,7 +1,8 @@
 """Decompressing bodies for inspection, at once or as they pass. The original bytes are forwarded.
 
 The sender decides how much a body expands, so output is limited in size and in ratio. A body that exceeds a limit stays
-compressed; callers count and report that.
+compressed; callers count and report that. br and zstd need packages of the extra `server`: without these, they are
+unknown codings.
 """
 
 from __future__ import annotations
@@ -11,10 +12,22 @@ from collections.abc import Callable
 from functools import partial
 from typing import IO, Final, Protocol, cast
 
-import brotli  # type: ignore[import-untyped]
-import zstandard
-
 from breakloop.model.call import Call
+
+_decoder_errors: tuple[type[Exception], ...] = (zlib.error,)
+_missing: set[bytes] = set()
+try:
+    import brotli  # type: ignore[import-untyped]
+except ImportError:
+    _missing.add(b"br")
+else:
+    _decoder_errors += (brotli.error,)
+try:
+    import zstandard
+except ImportError:
+    _missing.add(b"zstd")
+else:
+    _decoder_errors += (zstandard.ZstdError,)
 
 CODINGS_MAX: Final = 3
 RATIO_MAX: Final = 200
@@ -25,9 +38,7 @@ _ZSTD_WINDOW_BYTES: Final = 8 * 1024 * 1024  # RFC 9659: the largest that this c
 # zstandard does not report a truncated body. A small frame is appended, which is only read if everything
 # before it is complete. Its checksum prevents a truncated block from taking the frame for its own content.
 _ZSTD_MARK: Final = b"end of body"
-_ZSTD_END: Final = zstandard.ZstdCompressor(write_checksum=True).compress(_ZSTD_MARK)
-
-_DECODER_ERRORS: Final = (zlib.error, brotli.error, zstandard.ZstdError)
+_ZSTD_END: Final = bytes.fromhex("28b52ffd240b590000656e64206f6620626f6479e70018bf")
 
 _JSON_STARTS: Final = (b"{", b"[")
 
@@ -108,7 +119,7 @@ class Unpacker:
                 packed = decoder.feed(packed, limit)
         except _PastLimitError:
             raise EncodingError(TOO_LARGE if limit == self._max_bytes else RATIO) from None
-        except _DECODER_ERRORS:
+        except _decoder_errors:
             raise EncodingError(BROKEN) from None
         return packed
 
@@ -116,7 +127,9 @@ class Unpacker:
         """Raise `EncodingError` if the body is truncated. Where HTTP framing detects that, this is not needed."""
         try:
             complete = all(decoder.is_complete() for decoder in self._decoders)
-        except (_PastLimitError, *_DECODER_ERRORS):
+        except _PastLimitError:
+            complete = False
+        except _decoder_errors:
             complete = False
         if not complete:
             raise EncodingError(BROKEN)
@@ -255,3 +268,5 @@ _DECODERS: Final[dict[bytes, Callable[[], _Decoder]]] = {
     b"br": _BrotliDecoder,
     b"zstd": _ZstdDecoder,
 }
+for _name in _missing:
+    del _DECODERS[_name]

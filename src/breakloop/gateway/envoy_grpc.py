@@ -154,7 +154,7 @@ def _varint(value: int) -> bytes:
 
 
 SERVICE: Final = "envoy.service.auth.v3.Authorization"
-_MISSING: Final = "envoy_grpc_port needs an extra that is not installed: pip install 'breakloop[envoy]', or set it to 0"
+_MISSING: Final = 'envoy_grpc_port needs an extra that is not installed: pip install "breakloop[envoy]", or set it to 0'
 _MESSAGE_OVERHEAD: Final = 1024 * 1024  # size of a message without the body
 _GRACE_S: Final = 1.0
 _PARTIAL: Final = b"x-envoy-auth-partial-body"

@@ -284,7 +284,7 @@ class PostgresBackend(DatabaseBackend):
         try:
             self._engine()  # imports the driver, but does not connect
         except ImportError as error:
-            why = f"history: needs a package that is not installed ({error.name}): pip install 'breakloop[postgres]'"
+            why = f'history: needs a package that is not installed ({error.name}): pip install "breakloop[postgres]"'
             raise SettingsError(why) from None
 
     def engine(self) -> Engine:

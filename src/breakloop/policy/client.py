@@ -155,7 +155,7 @@ def _open(geo_file: str) -> Callable[[str], _Record]:
     try:
         import maxminddb  # noqa: PLC0415 (an extra: only those who name a file need it)
     except ImportError:
-        raise SettingsError("geo_file: reading it needs the extra 'geo' (the package maxminddb)") from None
+        raise SettingsError('geo_file: reading it needs the extra "geo": pip install "breakloop[geo]"') from None
     try:
         reader = maxminddb.open_database(geo_file)
     except (OSError, ValueError, maxminddb.InvalidDatabaseError) as error:

@@ -1,7 +1,8 @@
 """Reads the claims of `Authorization: Bearer` tokens.
 
 Without keys, tokens are decoded but not trusted. With keys, only a verified and unexpired token has claims. A token
-that is invalid in any way has no claims. The runtime calls `refresh` to fetch keys off the request path.
+that is invalid in any way has no claims. The runtime calls `refresh` to fetch keys off the request path. PyJWT, of the
+extra `server`, is imported if there are keys.
 """
 
 from __future__ import annotations
@@ -13,16 +14,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.request import Request, urlopen
-
-from jwt import PyJWK
-from jwt.algorithms import Algorithm, get_default_algorithms
-from jwt.exceptions import PyJWTError
 
 from breakloop.clock import Clock
 from breakloop.errors import SettingsError
 from breakloop.policy.cache import TwoGenerationCache
+
+if TYPE_CHECKING:
+    from jwt.algorithms import Algorithm
 
 NO_CLAIMS: Final[Mapping[str, object]] = MappingProxyType({})
 _HMAC: Final = frozenset(("HS256", "HS384", "HS512"))
@@ -89,7 +89,7 @@ class JwtReader:
         self.verifies = keys is not None
         self._clock = clock
         self._keys = keys or JwtKeys()
-        self._algorithms: Mapping[str, Algorithm] = get_default_algorithms() if keys else {}
+        self._algorithms = _algorithms() if keys else {}
         self._secret = _secret_key(self._keys.secret)
         self.key_set = _KeySet(self._secret, "")  # a different object after the keys have changed
         self.wants_refresh = bool(self._keys.jwks_file or self._keys.jwks_url)
@@ -198,6 +198,12 @@ def claim_text(claims: Mapping[str, object], name: str) -> str | None:
     return json.dumps(value) if isinstance(value, int | float) else None
 
 
+def _algorithms() -> Mapping[str, Algorithm]:
+    from jwt.algorithms import get_default_algorithms  # noqa: PLC0415 - an extra
+
+    return get_default_algorithms()
+
+
 def _secret_key(secret: str) -> tuple[_Key, ...]:
     if not secret:
         return ()
@@ -271,6 +277,9 @@ def _read_jwks(text: str) -> list[_Key]:
 
 def _read_jwk(item: object) -> _Key | None:
     """Read one key. Keys for encryption and keys of unknown types are skipped (RFC 7517 section 5)."""
+    from jwt import PyJWK  # noqa: PLC0415 - an extra
+    from jwt.exceptions import PyJWTError  # noqa: PLC0415 - an extra
+
     if not isinstance(item, dict) or item.get("use", "sig") != "sig":
         return None
     try:

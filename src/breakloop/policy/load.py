@@ -30,8 +30,9 @@ from breakloop.policy.documents import (
 )
 from breakloop.policy.schema import bundle as schema
 from breakloop.policy.schema.bundle import Bundle
-from breakloop.policy.schema.limits import LlmTokensConfig
+from breakloop.policy.schema.limits import CostBasedConfig, LlmTokensConfig
 from breakloop.policy.schema.types import validate
+from breakloop.pricing.prices import has_table
 from breakloop.pricing.tokens import is_installed
 
 Stamp = tuple[object, ...]  # a value that changes whenever the bundle does
@@ -213,18 +214,32 @@ def _expired(bundle: schema.Bundle, now: float) -> Iterator[DocumentFinding]:
 
 def missing_extras(bundle: schema.Bundle) -> list[DocumentFinding]:
     """Return a problem for each feature that needs an extra which is not installed."""
-    wanted: list[DocumentPath] = []
+    counted, priced = [], list(_priced_agents(bundle))
     for index, policy in enumerate(bundle.policies):
+        spec: DocumentPath = ("policies", index, "spec")
         places: list[DocumentPath] = [*(("rules", at) for at in range(len(policy.spec.rules))), ("fallback_limit",)]
         for place, rule in zip(places, policy.spec.all_rules, strict=False):
-            config = rule.algorithm_config
+            config, at = rule.algorithm_config, (*spec, *place, "algorithm_config")
             if isinstance(config, LlmTokensConfig) and config.token_source.estimator == "tokenizer":
-                wanted.append(("policies", index, "spec", *place, "algorithm_config", "token_source", "estimator"))
-    if not wanted or is_installed():
-        return []
-    message = "needs the extra 'tokenizer', which is not installed"
-    hint = "pip install 'breakloop[tokenizer]', or use simple_word"
-    return [DocumentFinding(place, message, hint) for place in wanted]
+                counted.append((*at, "token_source", "estimator"))
+            if isinstance(config, CostBasedConfig) and config.cost_key == "usage:usd":
+                priced.append((*at, "cost_key"))
+        if policy.spec.circuit_breaker is not None and policy.spec.circuit_breaker.spend_source is not None:
+            priced.append((*spec, "circuit_breaker", "spend_source"))
+    found = _needing("tokenizer", counted, ", or use simple_word") if counted and not is_installed() else []
+    return found + (_needing("prices", priced) if priced and not has_table() else [])
+
+
+def _priced_agents(bundle: schema.Bundle) -> Iterator[DocumentPath]:
+    for name, agent in bundle.agents.items():
+        for field in ("budget_usd_per_day", "max_usd_per_run"):
+            if getattr(agent, field) is not None:
+                yield "agents", name, field
+
+
+def _needing(extra: str, places: list[DocumentPath], otherwise: str = "") -> list[DocumentFinding]:
+    message = f'needs the extra "{extra}", which is not installed'
+    return [DocumentFinding(place, message, f'pip install "breakloop[{extra}]"{otherwise}') for place in places]
 
 
 @dataclass(frozen=True, slots=True)

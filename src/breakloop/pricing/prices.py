@@ -4,9 +4,9 @@ Amounts are integers: prices in micro-dollars per million tokens, costs in micro
 searches the override tables in order, then `GenaiTable`; if no table has the model, the price assumed for unknown
 models applies, if one is configured. Model ids are tried in several spellings, the most specific first (`ways`).
 
-`GenaiTable` wraps the package `genai-prices` and is the only code that depends on it. The package is imported on
-first use, and its updater is not started, so no network requests are made. Only its uncached lookups are used,
-because its caches grow without limit.
+`GenaiTable` wraps the package `genai-prices` (the extra `prices`) and is the only code that depends on it. The package
+is imported on first use, and its updater is not started, so no network requests are made. Only its uncached lookups are
+used, because its caches grow without limit.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import ROUND_HALF_UP, Decimal
 from importlib.metadata import version
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
 
 from breakloop.clock import Clock, SystemClock
@@ -315,6 +316,11 @@ _MAKERS: Final = (
     "meta",
     "perplexity",
 )
+
+
+def has_table() -> bool:
+    """Return whether the package of prices is installed, without importing it."""
+    return find_spec("genai_prices") is not None
 
 
 class GenaiTable:

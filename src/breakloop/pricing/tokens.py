@@ -159,7 +159,7 @@ class Tokenizer(SimpleWord):
         try:
             import toktok  # noqa: PLC0415 - an extra: only those who name it need it
         except ImportError:
-            remedy = "pip install 'breakloop[tokenizer]', or use estimator: simple_word"
+            remedy = 'pip install "breakloop[tokenizer]", or use estimator: simple_word'
             message = f"token_source.estimator: tokenizer needs the extra 'tokenizer' ({remedy})"
             raise SettingsError(message) from None
         self._count = toktok.batch_count

@@ -26,7 +26,7 @@ from breakloop.model.verdict import Verdict
 from breakloop.observe.log import INTERVAL_S, LogEvents
 from breakloop.policy.descriptors import ContextSettings, Descriptors
 from breakloop.policy.load import LoadedBundle, load_bundle, load_text
-from breakloop.pricing.prices import GenaiTable, Prices
+from breakloop.pricing.prices import GenaiTable, Prices, has_table
 from breakloop.sdk.requests import BODY_MAX_BYTES, DecisionHandle, handle_of
 
 Policy = str | PathLike[str] | Mapping[str, Any] | None
@@ -52,7 +52,8 @@ class LocalBackend:
         self._headers = VerdictHeaders(PREFIX, key)
         self._events = LogEvents()
         self._flushed_at = self._clock.now()
-        prices = cache(lambda: Prices(GenaiTable(), clock=self._clock))  # read when a budget first needs them
+        # Read when a budget first needs them. Without the extra, no budget does: `load_bundle` rejects it.
+        prices = cache(lambda: Prices(GenaiTable(), clock=self._clock)) if has_table() else None
         bundle = compile_loaded(loaded, descriptors, key, BuiltinLoopGuard())
         self.engine = build_engine(descriptors, self._clock, bundle, publish=self._events, prices=prices)
         self._lock = threading.Lock()

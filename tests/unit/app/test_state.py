@@ -148,7 +148,7 @@ def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     import sys
 
     monkeypatch.setitem(sys.modules, "breakloop.app.shared_state", None)
-    with pytest.raises(SettingsError, match=r"pip install 'breakloop\[redis\]'"):
+    with pytest.raises(SettingsError, match=r'pip install "breakloop\[redis\]"'):
         asyncio.run(open_state(made(tmp_path, state="redis://127.0.0.1:1/0")))
 
 

@@ -10,7 +10,8 @@ from importlib.util import find_spec
 import click
 import pytest
 
-from breakloop.cli.main import COMMANDS, OK, USAGE, cli, main, run
+from breakloop.cli.main import COMMANDS, LIBRARY, OK, SERVER, USAGE, cli, main, run
+from tests.each import each
 
 
 def test_list_of_commands_loads_none(capsys: pytest.CaptureFixture[str]) -> None:
@@ -56,6 +57,19 @@ def test_command_modules_are_where_the_table_says() -> None:
             assert command is not None
             assert command.name == name
     assert cli.get_command(context, "bogus") is None
+
+
+@each("name", sorted(set(COMMANDS) - LIBRARY))
+def test_a_command_says_which_extra_it_needs(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In one sentence with the remedy, whichever package is missing, before anything is done (X-3)."""
+    for package in SERVER:
+        with monkeypatch.context() as without:
+            without.setitem(sys.modules, package, None)
+            assert run([name]) == USAGE
+        said = f'Error: breakloop {name} needs the extra "server": pip install "breakloop[server]"\n'
+        assert capsys.readouterr() == ("", said), package
 
 
 def test_code_of_a_command_is_the_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:

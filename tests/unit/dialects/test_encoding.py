@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import subprocess
+import sys
 import tracemalloc
 import zlib
 from collections.abc import Callable
@@ -196,3 +198,18 @@ def test_bombs(name: bytes) -> None:
         assert tracemalloc.get_traced_memory()[1] < 30 * MB
     finally:
         tracemalloc.stop()
+
+
+@pytest.mark.parametrize(("package", "coding"), [("brotli", "br"), ("zstandard", "zstd")])
+def test_without_its_package_a_coding_is_unknown(package: str, coding: str) -> None:
+    """br and zstd are part of the extra `server`; the library leaves such bodies as they are (C-9)."""
+    code = (
+        f"import sys; sys.modules[{package!r}] = None\n"
+        "from breakloop.dialects.encoding import EncodingError, decoded\n"
+        "try:\n"
+        f"    decoded(b'x', {coding.encode()!r}, 100)\n"
+        "except EncodingError as error:\n"
+        "    print(error.reason)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == f"{encoding.UNKNOWN_CODING}\n"

@@ -39,7 +39,7 @@ def test_a_url_that_cannot_be_right(url: str, words: str) -> None:
 def test_without_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
     """The message says what to install."""
     monkeypatch.setitem(sys.modules, "psycopg", None)
-    with pytest.raises(SettingsError, match=r"pip install 'breakloop\[postgres\]'"):
+    with pytest.raises(SettingsError, match=r'pip install "breakloop\[postgres\]"'):
         PostgresBackend(URL)
 
 

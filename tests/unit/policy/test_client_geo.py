@@ -74,7 +74,7 @@ def test_a_bad_file_is_a_wrong_setting(tmp_path: Path) -> None:
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "maxminddb", None)
-    with pytest.raises(SettingsError, match="maxminddb"):
+    with pytest.raises(SettingsError, match=r'pip install "breakloop\[geo\]"'):
         geo("geo.mmdb")
     assert geo().value("country", Call("GET", "/", peer=STRANGER), STRANGER) is None
 

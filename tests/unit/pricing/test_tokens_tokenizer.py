@@ -81,5 +81,5 @@ def test_nothing_is_downloaded(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_without_the_package_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     """An extra; a bundle that names it is told so when it is loaded (L-3)."""
     monkeypatch.setitem(sys.modules, "toktok", None)
-    with pytest.raises(SettingsError, match=r"pip install 'breakloop\[tokenizer\]'"):
+    with pytest.raises(SettingsError, match=r'pip install "breakloop\[tokenizer\]"'):
         estimator("tokenizer")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import logging
+import sys
 import threading
 from pathlib import Path
 
@@ -180,3 +181,14 @@ def test_budgets_count_what_answers_used() -> None:
         return decision.allowed
 
     assert [spend(number) for number in range(4)] == [True, True, False, False]
+
+
+def test_limits_in_tokens_need_no_prices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The prices are an extra; what was used is settled without them (L-3)."""
+    monkeypatch.setitem(sys.modules, "genai_prices", None)
+    limit = {"tokens_per_minute": 1000}
+    rule = {"name": "r", "limit_keys": [], "algorithm": "token_bucket_llm", "algorithm_config": limit}
+    here = backend(bundle(policy("p", rule)))
+    decision = here.decide(request_call("POST", "/v1/chat/completions", {}, chat_body(user("hi"), max_tokens=10)))
+    here.settle(decision, Answer(200, usage=Usage(900, 200), complete=True))
+    assert [decision.allowed, ask(here, chat_body(user("ho"), max_tokens=10))] == [True, False]

@@ -2,7 +2,7 @@
 
 Slack is an incoming webhook, whose URL is the secret; Mattermost and others accept the same messages. PagerDuty is its
 Events API v2: an alert is triggered and later resolved under the same key. The URLs of apprise
-(`pip install breakloop[alerts]`) contain the credentials of the services, so they are secrets and never part of a
+(`pip install "breakloop[alerts]"`) contain the credentials of the services, so they are secrets and never part of a
 message.
 """
 
@@ -191,7 +191,7 @@ def apprise_target(context: DeliveryContext, urls: Sequence[str], dashboard_url:
     try:
         import apprise  # noqa: PLC0415 - an extra
     except ImportError:
-        raise AlertError("this target needs the library apprise: pip install 'breakloop[alerts]'") from None
+        raise AlertError('this target needs the library apprise: pip install "breakloop[alerts]"') from None
     # apprise logs URLs and responses of services, and with them secrets.
     logger = logging.getLogger("apprise")
     logger.addHandler(logging.NullHandler())

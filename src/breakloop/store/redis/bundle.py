@@ -154,7 +154,7 @@ def _package() -> Any:
     try:
         import redis  # noqa: PLC0415 - an extra: only those with a Redis need it
     except ImportError:
-        raise SettingsError("a bundle in Redis needs the extra 'redis' (pip install 'breakloop[redis]')") from None
+        raise SettingsError('a bundle in Redis needs the extra "redis": pip install "breakloop[redis]"') from None
     return redis
 
 

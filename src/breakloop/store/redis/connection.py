@@ -56,7 +56,7 @@ class RedisConnection(asyncio.Protocol):
         try:
             import hiredis  # noqa: PLC0415 - an extra: only those with a Redis need it
         except ImportError:
-            raise SettingsError("Redis needs the extra 'redis' (pip install 'breakloop[redis]')") from None
+            raise SettingsError('Redis needs the extra "redis": pip install "breakloop[redis]"') from None
         reader = hiredis.Reader(replyError=RedisError, notEnoughData=_NOT_YET)
         self._feed, self._next = reader.feed, reader.gets
         self._pack = cast("Callable[[tuple[bytes, ...]], bytes]", hiredis.pack_command)

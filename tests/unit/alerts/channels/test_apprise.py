@@ -58,5 +58,5 @@ def test_unknown_services(urls: list[str]) -> None:
 
 def test_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "apprise", None)
-    with pytest.raises(AlertError, match=r"pip install 'breakloop\[alerts\]'"):
+    with pytest.raises(AlertError, match=r'pip install "breakloop\[alerts\]"'):
         apprise_target(means(), ["json://localhost"])

@@ -249,7 +249,7 @@ def test_messages_of_channels_are_no_answers() -> None:
 def test_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who has no hiredis is told what to install."""
     monkeypatch.setitem(sys.modules, "hiredis", None)
-    with pytest.raises(SettingsError, match=r"pip install 'breakloop\[redis\]'"):
+    with pytest.raises(SettingsError, match=r'pip install "breakloop\[redis\]"'):
         made()
 
 
