@@ -171,7 +171,8 @@ class _Lines:
 MAX_DEPTH = 64
 
 _SPACE = re.compile(r"[ \t\r\n]*")
-_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]|-?[0-9][0-9.eE+-]*|-?[A-Za-z]+')
+# A string that is not closed is a token as well; otherwise each of its escaped quotes is tried as an opening quote.
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+"?|[\[\]{}]|-?[0-9]++(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?|-?[A-Za-z]+')
 
 
 class _SuspectError(Exception):
@@ -320,7 +321,7 @@ def _refuse_suspects(text: str, file: str) -> NoReturn:
 def _bad_number(word: str) -> str:
     if word in ("NaN", "Infinity", "-Infinity"):
         return f"{word} is not a supported number"
-    if word[-1] in "0123456789" and (len(word) > _LONGEST_NUMBER or math.isinf(float(word))):
+    if word[0] != '"' and word[-1] in "0123456789" and (len(word) > _LONGEST_NUMBER or math.isinf(float(word))):
         return "the number is too large"
     return ""
 

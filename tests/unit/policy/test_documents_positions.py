@@ -35,6 +35,7 @@ def test_json_is_known_by_its_content_too() -> None:
         (b" \n\t\n", "x.json", "x.json:1:1: is empty"),
         (b"[" * 5000 + b"]" * 5000, "x", "x:1:65: is nested more than 64 deep"),
         (b'{"a": ' + b"9" * 5000 + b"}", "x.json", "x.json:1:7: the number is too large"),
+        (b"[" + b"9" * 5000 + b', 1.2.3, "9', "x.json", "x.json:1:2: the number is too large"),
         (b'{"a": 1, "a": 2, }', "x.json", 'x.json:1:16: is not valid JSON: a comma before "}" (nothing follows it, so remove it)'),
         (b'{"a": "\\q"}', "x.json", "x.json:1:8: is not valid JSON: unknown escape in a text (write \\\\ for a backslash)"),
         (b'{"a": "b', "x.json", 'x.json:1:7: is not valid JSON: a text is not closed (add the missing ")'),
