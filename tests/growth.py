@@ -1,34 +1,52 @@
-"""How work grows with its input. A ratio: a limit in seconds would depend on the machine and on what else it does."""
+"""How work grows with its input, counted: a time would depend on the machine and on what else it does."""
 
 from __future__ import annotations
 
-import time
+import sys
 from collections.abc import Callable
-from typing import Final
+from types import FrameType
+from typing import Any, Final
 
-GROWTH_MAX: Final = 8.0  # for four times the input: 4 is linear, 16 the square
-_FAST_NS: Final = 2_000_000  # in less than this, nothing can have grown with the square of some ten thousand characters
-_TRIES: Final = 4
+GROWTH_MAX: Final = 4.5  # for four times the input: 4 is linear, 16 the square
+# Texts of models that make a careless reader slow: what one begins with, what is repeated, and what it ends with.
+HOSTILE_TEXTS: Final = (
+    ("Action:", " ", ""),
+    ("Action:", "\n", ""),
+    ("", "<tool_call>", ""),
+    ("<tool_call>", " ", ""),
+    ("<function=x>", "<parameter=a>", ""),
+    ("", "```\n", ""),
+    ("", "```bash\n", ""),
+    ("```bash\n", " ", ""),
+    ("```", "a", ""),
+    ("```", " ", ""),
+    ("Code:```", " ", ""),
+    ("Code:", " ", "```"),
+    ("", "<invoke name=", ""),
+    ("<code>", " ", ""),
+    ("", "</a_b>", ""),
+    ("", "{", "}"),
+)
 
 
-def cpu_ns(run: Callable[[], object], times: int = 3) -> int:
-    """The CPU time of this process for one run: the least of several, because others use the machine as well."""
-    found = []
-    for _ in range(times):
-        start = time.process_time_ns()
+def lines_run(run: Callable[[], object]) -> int:
+    """Lines of Python that it runs. What a line calls in C does not count: for patterns see `regex_steps`."""
+    count = 0
+
+    def trace(frame: FrameType, event: str, argument: Any) -> Any:
+        nonlocal count
+        count += event == "line"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
         run()
-        found.append(time.process_time_ns() - start)
-    return min(found)
+    finally:
+        sys.settrace(before)
+    return count
 
 
 def growth(run: Callable[[int], object], size: int) -> float:
-    """How many times the CPU time an input of four times the size takes. Measured again while it looks too much."""
-    ratio = 0.0
-    for _ in range(_TRIES):
-        whole, part = cpu_ns(lambda: run(4 * size)), cpu_ns(lambda: run(size))
-        if whole < _FAST_NS:
-            return 0.0
-        ratio = whole / max(part, 1)
-        if ratio <= GROWTH_MAX:
-            break
-    return ratio
+    """How many times the lines an input of four times the size takes."""
+    return lines_run(lambda: run(4 * size)) / lines_run(lambda: run(size))

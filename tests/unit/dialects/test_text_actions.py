@@ -5,7 +5,7 @@ from __future__ import annotations
 from breakloop.dialects.text_actions import read
 from breakloop.model.call import ToolCall
 from tests.each import each
-from tests.growth import GROWTH_MAX, growth
+from tests.growth import GROWTH_MAX, HOSTILE_TEXTS, growth
 
 BLOCK = "THOUGHT: I look.\n\n```{}\n{}\n```"
 
@@ -98,34 +98,13 @@ def test_code_is_shown_where_tools_are_declared() -> None:
     assert read('```json\n{"name": "f", "arguments": {}}\n```', declared=True) == ToolCall("f", "{}")
 
 
-# What a text begins with, what is repeated, and what it ends with.
-TEDIOUS = (
-    ("Action:", " ", ""),
-    ("Action:", "\n", ""),
-    ("", "<tool_call>", ""),
-    ("<tool_call>", " ", ""),
-    ("<function=x>", "<parameter=a>", ""),
-    ("", "```\n", ""),
-    ("", "```bash\n", ""),
-    ("```bash\n", " ", ""),
-    ("```", "a", ""),
-    ("```", " ", ""),
-    ("Code:```", " ", ""),
-    ("Code:", " ", "```"),
-    ("", "<invoke name=", ""),
-    ("<code>", " ", ""),
-    ("", "</a_b>", ""),
-    ("", "{", "}"),
-)
-
-
 def test_nothing_takes_long() -> None:
-    """No text makes the reading slow: four times as much takes some four times as long (C-9)."""
+    """No text makes the reading slow: four times as much is some four times the work (C-9)."""
 
     def growth_of(begin: str, again: str, end: str) -> float:
-        return growth(lambda size: read(begin + again * (size // len(again)) + end), 16_000)
+        return growth(lambda size: read(begin + again * (size // len(again)) + end), 1000)
 
-    grown = {f"{begin}{again}...{end}": growth_of(begin, again, end) for begin, again, end in TEDIOUS}
+    grown = {f"{begin}{again}...{end}": growth_of(begin, again, end) for begin, again, end in HOSTILE_TEXTS}
     assert {text: times for text, times in grown.items() if times > GROWTH_MAX} == {}
 
 

@@ -47,7 +47,7 @@ def test_many_beginnings_are_no_matter() -> None:
     """Calls full of beginnings that come to nothing cost as much as they are long (Y-2)."""
     for beginning in (b"open(", b"sed -"):
         assert not changes(RUNS, beginning * 800)
-        times = growth(lambda size, line=beginning: changes(RUNS, line * (size // len(line))), 16_000)  # type: ignore[misc]
+        times = growth(lambda size, line=beginning: changes(RUNS, line * (size // len(line))), 1000)  # type: ignore[misc]
         assert times <= GROWTH_MAX, beginning
 
 
