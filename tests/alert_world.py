@@ -7,7 +7,7 @@ import json
 import ssl
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Condition, Thread
 from typing import Any
@@ -171,7 +171,8 @@ def notice_body(event: Event, about: Event | None = None, **more: Any) -> str:
         "count": 12,
         "since": "T0",
     }
-    return encoded(known | {"payload": payload(event, more), "about": payload(about or event, more)})
+    made, first = (payload(replace(one, data={**one.data, **more})) for one in (event, about or event))
+    return encoded(known | {"payload": made, "about": first})
 
 
 def named(told: Sequence[Got]) -> list[str]:

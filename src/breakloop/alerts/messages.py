@@ -140,7 +140,7 @@ def _title(event: str, data: Mapping[str, Any]) -> str:
     who = f"Agent {agent}" if agent else "An agent"
     shadow = " (shadow)" if data.get("shadow") else ""
     if event == events.LOOP_DETECTED:
-        spent = money(data.get("spent_microusd"))
+        spent = money(data.get("spent_microusd") or None)
         done = _DONE.get(str(data.get("action")), str(data.get("action")))
         return f"{who} loops ({data.get('kind') or 'loop'}), {done}{f', {spent} spent' if spent else ''}{shadow}"
     if event == events.LOOP_CLEARED:
@@ -164,7 +164,7 @@ def amount(data: Mapping[str, Any], name: str) -> str:
 
 def _text(event: str, data: Mapping[str, Any]) -> str:
     if event == events.LOOP_DETECTED:
-        spent, saved = money(data.get("spent_microusd")), money(data.get("saved_microusd"))
+        spent, saved = (money(data.get(name) or None) for name in ("spent_microusd", "saved_microusd"))
         sentences = [
             str(data.get("evidence") or "The agent repeats itself."),
             f"The loop cost {spent}." if spent else "",

@@ -42,10 +42,9 @@ _LOOP: Final[Mapping[str, object]] = {
 }
 
 
-def payload(event: Event, more: Mapping[str, object] | None = None, project: str = "") -> Payload:
-    """Return the payload of an event, with `more` data such as its incident."""
+def payload(event: Event, project: str = "") -> Payload:
     data: dict[str, object] = dict(_LOOP) if event.name == LOOP_DETECTED else {}
-    for name, value in (*event.data.items(), *(more or {}).items()):
+    for name, value in event.data.items():
         if name not in _PRIVATE_FIELDS and isinstance(value, str | int | float | None) and len(data) < _NAMES_MAX:
             data[name] = _plain(value)
     return {

@@ -30,18 +30,13 @@ from breakloop.alerts.rules import FREQUENT, AlertRule, order_key, subject
 from breakloop.alerts.transport import DeliveryContext, parse_url, resolve_checked
 from breakloop.alerts.webhooks import Webhook, Webhooks
 from breakloop.clock import Clock
-from breakloop.errors import AlertError, BreakloopError, StateError
+from breakloop.errors import AlertError, StateError
 from breakloop.model.events import Event
 from breakloop.store.sqlite import SqliteTrouble
 
 T = TypeVar("T")
-Details = Callable[[Event], Mapping[str, object]]  # further data of an event: its incident, its cost
 TARGET: Final = "target:"  # prefix of configured targets in the outbox; webhooks have none
 _UNSAVED_MAX: Final = 1_000
-
-
-def no_details(_event: Event) -> Mapping[str, object]:
-    return {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +126,6 @@ class AlertQueue:
         self._throttle = EventThrottle()
         self._unsaved: deque[Event] = deque()
         self._lock = Lock()
-        self.details: Details = no_details
         self.project = ""
         self.lost = 0  # events dropped while the file could not be written
 
@@ -140,7 +134,7 @@ class AlertQueue:
         with self._lock:
             now = self._clock.now()
             self._unsaved.extend(self._throttle.throttle(events, now))
-            batch = [(event, payload(event, self._details(event), self.project)) for event in self._unsaved]
+            batch = [(event, payload(event, self.project)) for event in self._unsaved]
             change = self._router.route(batch, now)
             entries = [
                 *self._to_webhooks(batch),
@@ -155,12 +149,6 @@ class AlertQueue:
             self._router.accept(change)
             self._unsaved.clear()
             return bool(entries)
-
-    def _details(self, event: Event) -> Mapping[str, object]:
-        try:
-            return self.details(event)
-        except BreakloopError:  # alerts are sent even if the history fails
-            return {}
 
     def _bound(self) -> None:
         while len(self._unsaved) > _UNSAVED_MAX:
@@ -210,7 +198,6 @@ class Alerts:
         config: AlertConfig | None = None,
         *,
         project: str = "",
-        details: Details = no_details,
     ) -> None:
         self._context = context
         self._config = config or AlertConfig()
@@ -220,7 +207,7 @@ class Alerts:
         self._outbox = Outbox(self._database)
         self._router = AlertRouter(self._config.rules)
         self._queue = AlertQueue(context.clock, self._config, self._webhooks, self._outbox, self._router)
-        self._queue.details, self._queue.project = details, project
+        self._queue.project = project
         self._sender = DeliveryLoop(context, self._outbox, self._targets, self._target, self._gone)
         self._purge_at = 0.0
 
@@ -355,7 +342,7 @@ class Alerts:
 
     def _test_body(self, target: str) -> str:
         event = Event(TEST, self._context.clock.now(), {"message": "breakloop alerts arrive here"})
-        made = payload(event, {}, self._project)
+        made = payload(event, self._project)
         known = self._config.targets.get(target)
         if self._webhooks.get(target) is not None or (known is not None and known.raw):
             return encoded(made)

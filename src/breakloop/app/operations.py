@@ -12,6 +12,7 @@ import logging
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,14 +25,21 @@ from breakloop.alerts.service import AlertConfig, Alerts, configure
 from breakloop.alerts.transport import DeliveryContext, tls_context
 from breakloop.app import build
 from breakloop.app.jobs import Job, aside
-from breakloop.clock import Clock
 from breakloop.config.loader import alert_secrets, effective_settings
 from breakloop.config.settings import HISTORY_OFF, POLICY_REDIS, Settings
 from breakloop.engine.breakers import CLOSED, BreakerState
-from breakloop.errors import AlertError, SettingsError, StateError
+from breakloop.errors import AlertError, HistoryError, SettingsError, StateError
 from breakloop.gateway.server import url, why_not
 from breakloop.history.store import Retention, open_history
-from breakloop.model.events import Activity, Event
+from breakloop.model.events import (
+    AGENT_KILLED,
+    AGENT_RELEASED,
+    LOOP_CLEARED,
+    LOOP_DETECTED,
+    Activity,
+    Event,
+)
+from breakloop.model.records import EventFilter
 from breakloop.observe.events import EventBus, EventDispatcher, LiveEvents
 from breakloop.observe.log import log
 from breakloop.observe.metrics import ALLOWED, DECISIONS, EventCounters, MetricValues, PrometheusPage, collect
@@ -44,10 +52,13 @@ if TYPE_CHECKING:
 
 
 _HISTORY_FILE: Final = "history.db"
+_ANY_HOST: Final = frozenset(("0.0.0.0", "::"))  # noqa: S104 - compared with, not bound
 _WRITE_EVERY_S: Final = 1.0
 _PURGE_EVERY_S: Final = 60.0
 _CLEAR_EVERY_S: Final = 10.0
 _COUNTERS_MAX: Final = 200  # listed by one request to the admin API
+_HISTORY_WAIT_S: Final = 2.0  # at most, before an alert goes out without its incident
+_OF_INCIDENTS: Final = frozenset((LOOP_DETECTED, LOOP_CLEARED, AGENT_KILLED, AGENT_RELEASED))
 
 
 class Operations:
@@ -71,12 +82,23 @@ class Operations:
         where = settings.history if settings.history not in {"", HISTORY_OFF} else directory / _HISTORY_FILE
         retention = Retention(settings.history_days, settings.history_events)
         self.history = open_history(where, retention=retention, clock=self._clock, report=_history_problem)
-        self.alerts = Alerts(directory, *_alerting(settings, self._clock), project=settings.project)
-        self.dispatcher.add("history", self._write, every_s=_WRITE_EVERY_S, always=True)
-        self.dispatcher.add("alerts", lambda events: aside(lambda: self.alerts.take(events)))
+        self._dashboard_url = _dashboard_url(settings)
+        self.alerts = Alerts(directory, *self._alerting(), project=settings.project)
+        self._to_history = self.dispatcher.add("history", self._write, every_s=_WRITE_EVERY_S, always=True)
+        self.dispatcher.add("alerts", self._alert)
         self.dispatcher.add("live", self.live.take)
         self.dispatcher.add("counts", self._event_counters.take)
         runtime.activity()  # the first call starts the recording
+
+    def _alerting(self) -> tuple[DeliveryContext, AlertConfig]:
+        settings = self._settings
+        try:
+            context = DeliveryContext(self._clock, aside, log=log, tls=tls_context(settings.alert_ca_file))
+            secrets, link = alert_secrets(settings), self._dashboard_url
+            config = configure(settings.alerts, settings.alert_targets, secrets, context, link)
+        except (AlertError, OSError) as error:
+            raise SettingsError(f"alert_targets: {error}") from None
+        return context, config
 
     def _directory(self) -> Path:
         path = self._runtime.data.path
@@ -147,6 +169,39 @@ class Operations:
             await aside(lambda: self.history.write(events, activity, now))
             # Live pages got the events before they were written: tell them to read the history again.
             self.live.send({"sums": _sums(activity), "kept": len(events)})
+
+    async def _alert(self, events: Sequence[Event]) -> None:
+        """Queue alerts. Those about loops contain the incident, so its events are written first."""
+        told = events
+        if any(event.name in _OF_INCIDENTS for event in events):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_HISTORY_WAIT_S):
+                    if await self._to_history.deliver_now():
+                        told = await aside(lambda: self._with_incidents(events))
+        await aside(lambda: self.alerts.take(told))
+
+    def _with_incidents(self, events: Sequence[Event]) -> Sequence[Event]:
+        try:
+            return [self._with_incident(event) if event.name in _OF_INCIDENTS else event for event in events]
+        except HistoryError:  # which has been logged; alerts are sent without it
+            return events
+
+    def _with_incident(self, event: Event) -> Event:
+        """Return an event with its incident, and what that has cost and saved so far."""
+        incident = str(event.data.get("incident") or "") or self._incident_of(event)
+        found = self.history.incident(incident) if incident else None
+        if found is None:
+            return event
+        sums = ("spent_requests", "spent_microusd", "saved_requests", "saved_microusd")
+        data = {**event.data, "incident": incident, **{name: getattr(found, name) for name in sums}}
+        if self._dashboard_url:
+            data["incident_url"] = f"{self._dashboard_url}/incidents/{incident}"
+        return replace(event, data=data)
+
+    def _incident_of(self, event: Event) -> str:
+        wanted = EventFilter((event.name,), agent=str(event.data.get("agent") or ""), since=event.at, until=event.at)
+        same = event.project, event.request_id
+        return next((one.incident for one in self.history.events(wanted) if (one.project, one.request_id) == same), "")
 
     async def _clear(self) -> None:
         """Publish `loop.cleared` for incidents that have been quiet: no request does when an agent just stops."""
@@ -256,13 +311,11 @@ class Operations:
         return allowed, denied
 
 
-def _alerting(settings: Settings, clock: Clock) -> tuple[DeliveryContext, AlertConfig]:
-    try:
-        context = DeliveryContext(clock, aside, log=log, tls=tls_context(settings.alert_ca_file))
-        config = configure(settings.alerts, settings.alert_targets, alert_secrets(settings), context)
-    except (AlertError, OSError) as error:
-        raise SettingsError(f"alert_targets: {error}") from None
-    return context, config
+def _dashboard_url(settings: Settings) -> str:
+    """Return the address of the dashboard for links; "" if there is none, or it is not known how to reach it."""
+    if settings.dashboard_url or not settings.admin_port:
+        return settings.dashboard_url.rstrip("/")
+    return "" if settings.admin_host in _ANY_HOST else url(settings.admin_host, settings.admin_port, tls=False)
 
 
 def _sums(activity: Activity) -> dict[str, int]:

@@ -24,6 +24,7 @@ from pydantic import (
 )
 
 from breakloop.alerts.channels import AlertTargets
+from breakloop.alerts.channels.base import Url
 from breakloop.alerts.rules import AlertRule, check_rules
 from breakloop.detect.counting import BuiltinLoopGuard
 from breakloop.errors import SettingsError
@@ -383,6 +384,11 @@ class Settings(Model):
         default=[],
         description="Further host names under which the admin plane may be requested, for example behind a reverse "
         "proxy.",
+    )
+    dashboard_url: Url = Field(
+        default="",
+        description="URL under which people open the dashboard, for links in alerts. If empty, that of the admin port, "
+        "unless it listens on all interfaces.",
     )
     history: Annotated[str, UNSAID] = Field(
         default="",

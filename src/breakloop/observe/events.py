@@ -69,6 +69,7 @@ class EventListener:
         self._backlog: deque[Event] = deque()
         self._tries = 0
         self._delivering: asyncio.Task[bool] | None = None  # the batch that is being delivered
+        self._drains = asyncio.Lock()
         self.dropped = 0
 
     def put(self, events: Sequence[Event]) -> None:
@@ -82,16 +83,24 @@ class EventListener:
         await self._sleep(self._every_s)
         await self.drain(_RETRY_S)
 
+    async def deliver_now(self) -> bool:
+        """Deliver the queued events before the interval ends, unless a batch waits to be retried; returns whether all
+        of them are delivered."""
+        if not self._tries:
+            await self.drain()
+        return not self._tries and not self._backlog
+
     async def drain(self, retry_s: float = 0.0) -> None:
         """Deliver the queued events until one batch fails; then wait for `retry_s`."""
-        if self._delivering is not None:  # the task that ran `turn` was cancelled
-            await self._delivering
-        due = self._always or bool(self._backlog)
-        while due:
-            # A delivery continues when the job is cancelled at shutdown; `EventDispatcher.finish` waits for it.
-            self._delivering = asyncio.create_task(self._deliver(retry_s))
-            due = await asyncio.shield(self._delivering) and bool(self._backlog)
-            self._delivering = None
+        async with self._drains:
+            if self._delivering is not None:  # the task that waited for it was cancelled
+                await asyncio.shield(self._delivering)
+            due = self._always or bool(self._backlog)
+            while due:
+                # A delivery continues when the job is cancelled at shutdown; `EventDispatcher.finish` waits for it.
+                self._delivering = asyncio.create_task(self._deliver(retry_s))
+                due = await asyncio.shield(self._delivering) and bool(self._backlog)
+                self._delivering = None
 
     async def _deliver(self, retry_s: float) -> bool:
         """Deliver one batch; returns whether it was accepted."""

@@ -8,23 +8,14 @@ import pytest
 
 from breakloop.alerts import messages
 from breakloop.alerts.messages import AlertMessage, message_of, money, one_line
-from breakloop.alerts.router import FIRING, RECOVERED, encoded, payload
 from breakloop.model import events
 from breakloop.model.events import Event
-from tests.alert_world import NOW, killed, limited, loop, released
+from tests.alert_world import NOW, killed, limited, loop, notice_body, released
 from tests.each import each
 
 
 def told(event: Event, about: Event | None = None, link: str = "", **more: Any) -> AlertMessage:
-    known = {
-        "rule": "night watch",
-        "state": RECOVERED if about else FIRING,
-        "key": "loop-1",
-        "count": 12,
-        "since": "T0",
-    }
-    made = known | {"payload": payload(event, more), "about": payload(about or event, more)}
-    return message_of(encoded(made), link)
+    return message_of(notice_body(event, about, **more), link)
 
 
 def test_a_loop() -> None:
@@ -39,6 +30,7 @@ def test_a_loop() -> None:
     facts = dict(found.facts)
     assert (facts["Agent"], facts["Blocked for"], facts["Saved"], facts["Alert rule"]) == ("summariser", "30 s", "$40.00", "night watch")  # fmt: skip
     assert "Evidence: the same last 3 messages 6 times" in found.plain()
+    assert "spent" not in told(loop(), spent_microusd=0).title  # nothing is known of a model without a price
 
 
 def test_its_end() -> None:

@@ -21,7 +21,7 @@ from breakloop.alerts.rules import AlertRule
 from breakloop.alerts.service import AlertConfig, AlertQueue
 from breakloop.alerts.webhooks import Webhooks
 from breakloop.clock import FakeClock
-from breakloop.errors import HistoryError, StateError
+from breakloop.errors import StateError
 from breakloop.model.events import Event
 from tests.alert_world import NOW, killed, limited, loop, means, released, rule
 
@@ -93,24 +93,12 @@ def test_what_was_told_is_remembered(world: World) -> None:
     assert len(world.waiting()) == 3
 
 
-def test_what_else_is_known_goes_with_it(world: World) -> None:
-    """The incident and its money, as the history knows them (G-3, G-4)."""
-    world.intake.details = lambda event: (
-        {"incident": "inc-7", "spent_microusd": 5} if event.name == "loop.detected" else {}
-    )
+def test_the_default_project(world: World) -> None:
+    """Of an event that comes from no request (G-4)."""
     world.intake.project = "fallback"
     hook = world.webhooks.add("https://a.example", [], allow_private=False, now=NOW)
     world.intake.take([loop(), Event("store.degraded", NOW, {"error": "x"})])
-    first, second = world.bodies(hook.id)
-    assert (first["data"]["incident"], first["project_id"], second["project_id"]) == ("inc-7", "default", "fallback")
-
-
-def test_a_history_that_fails_keeps_nobody_from_being_told(world: World) -> None:
-    def fails(_event: Event) -> dict[str, object]:
-        raise HistoryError("the database is locked")
-
-    world.intake.details = fails
-    assert world.intake.take([loop()])
+    assert [body["project_id"] for body in world.bodies(hook.id)] == ["default", "fallback"]
 
 
 def test_a_flood_is_thin(world: World) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
@@ -14,16 +15,19 @@ import pytest
 from breakloop import __version__
 from breakloop.admin.actions import Actions
 from breakloop.admin.auth import OPERATOR, AdminIdentity
+from breakloop.app import operations as module
 from breakloop.app.operations import Operations
 from breakloop.app.runtime import Runtime
 from breakloop.clock import FakeClock
 from breakloop.config.settings import Settings
 from breakloop.engine.breakers import BreakerState
-from breakloop.errors import SettingsError
+from breakloop.errors import HistoryError, SettingsError
 from breakloop.model.call import Answer, Usage
 from breakloop.model.records import EventFilter, IncidentFilter
+from tests.alert_world import receiver
 from tests.builders import chat
 from tests.deadlines import DEADLINE_S
+from tests.each import each
 from tests.redis_servers import free_port
 
 TOKEN = "bl_a-token-for-tests"
@@ -106,6 +110,78 @@ def test_the_admin_plane_shows_it(tmp_path: Path) -> None:
             await asyncio.to_thread(get, base + "status", "wrong")
 
     asyncio.run(lived(runtime, look))
+
+
+async def alerted(operations: Operations) -> None:
+    """Send the alerts of what happened before it is the history's turn to be written."""
+    operations.dispatcher.distribute()
+    await next(one for one in operations.dispatcher.listeners if one.name == "alerts").drain()
+    await operations.alerts.flush()
+
+
+def test_alerts_about_a_loop_have_its_incident(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Webhooks get its id, its link and what it cost; messages for people link to it, too (G-3, G-4)."""
+    with receiver() as hook, receiver() as chat_service:
+        monkeypatch.setenv("CHAT", chat_service.url)
+        runtime = made(
+            tmp_path,
+            dashboard_url="https://ops.example/breakloop/",
+            alert_targets={"chat": {"type": "slack", "url": "env:CHAT", "allow_private": True}},
+            alerts=[{"name": "loops", "type": ["loop"], "targets": ["chat"]}],
+        )
+
+        async def look(operations: Operations) -> None:
+            operations.alerts.add_webhook(hook.url, ["loop.detected"], allow_private=True)
+            looped(runtime)
+            await alerted(operations)
+            [incident] = operations.history.incidents(IncidentFilter())
+            data = hook.wait(1)[0].json["data"]
+            link = f"https://ops.example/breakloop/incidents/{incident.id}"
+            assert (data["incident"], data["incident_url"]) == (incident.id, link)
+            assert data["spent_microusd"] == incident.spent_microusd > 0
+            assert (data["saved_requests"], data["saved_microusd"]) == (1, incident.saved_microusd)
+            assert link in chat_service.wait(1)[0].body.decode()
+
+        asyncio.run(lived(runtime, look))
+
+
+@pytest.mark.parametrize("hangs", [False, True])
+def test_alerts_without_a_history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, hangs: bool) -> None:
+    """A history that fails or does not respond does not stop alerts (G-4)."""
+    monkeypatch.setattr("breakloop.app.operations._HISTORY_WAIT_S", 0.0 if hangs else DEADLINE_S)
+    runtime, ended, waited = made(tmp_path), threading.Event(), []
+
+    def write(*_: object) -> None:
+        waited.append(not hangs or ended.wait(DEADLINE_S))
+        raise HistoryError("the database is locked")
+
+    async def look(operations: Operations) -> None:
+        monkeypatch.setattr(operations.history, "write", write)
+        operations.alerts.add_webhook(hook.url, ["loop.detected"], allow_private=True)
+        looped(runtime)
+        await alerted(operations)
+        assert "incident" not in hook.wait(1)[0].json["data"]
+        ended.set()
+
+    with receiver() as hook:
+        asyncio.run(lived(runtime, look))
+    assert all(waited)  # no alert waited for it
+
+
+@each(
+    "given, url",
+    [
+        ({}, "http://127.0.0.1:8788"),
+        ({"admin_host": "::1"}, "http://[::1]:8788"),
+        ({"admin_host": "0.0.0.0"}, ""),
+        ({"admin_host": "::"}, ""),
+        ({"admin_port": 0}, ""),
+        ({"dashboard_url": "https://ops.example/x/", "admin_host": "0.0.0.0"}, "https://ops.example/x"),
+    ],
+)
+def test_where_links_lead(given: dict[str, Any], url: str) -> None:
+    """To the dashboard as people reach it; nowhere if that is not known (G-4)."""
+    assert module._dashboard_url(Settings.model_validate(given)) == url
 
 
 def test_pages_are_told_when_it_is_kept(tmp_path: Path) -> None:

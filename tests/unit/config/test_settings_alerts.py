@@ -156,6 +156,7 @@ def test_a_secret_of_a_new_target_is_found_by_its_type() -> None:
 NO_SECRETS = {
     "Jwt.jwks_url": "public keys",
     "PagerDutyAlerts.url": "the address of a public API; a credential in it is refused",
+    "Settings.dashboard_url": "an address; a credential in it is refused",
     "WebhookAlerts.url": "an address; a credential in it is refused",
 }
 

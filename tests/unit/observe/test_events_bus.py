@@ -243,3 +243,59 @@ def test_at_the_end_everybody_gets_what_is_left(caplog: pytest.LogCaptureFixture
     assert [len(batch) for batch in well.heard] == [BATCH, 1]
     assert failing.failures == 8
     assert "failing failed to process" in caplog.text
+
+
+def test_one_batch_at_a_time_whoever_delivers() -> None:
+    """Who needs events to be written waits for a batch on its way and for those behind it (G-2)."""
+    bus = EventBus()
+    fan = EventDispatcher(bus, sleep=at_once)
+    written: list[int] = []
+
+    async def run() -> None:
+        batches = asyncio.Semaphore(0)
+
+        async def write(events: Sequence[Event]) -> None:
+            await batches.acquire()
+            written.extend(numbers(events))
+
+        async def settle() -> None:
+            for _ in range(20):
+                await asyncio.sleep(0)
+
+        listener = fan.add("history", write)
+        bus(event(1))
+        fan.distribute()
+        turn = asyncio.create_task(listener.turn())
+        await settle()
+        bus(event(2))
+        fan.distribute()
+        now = asyncio.create_task(listener.deliver_now())
+        await settle()
+        batches.release()
+        await settle()
+        assert (written, now.done()) == ([1], False)
+        batches.release()
+        assert await asyncio.wait_for(now, DEADLINE_S)
+        assert written == [1, 2]
+        await turn
+
+    asyncio.run(run())
+
+
+def test_a_batch_that_failed_waits_for_its_turn(caplog: pytest.LogCaptureFixture) -> None:
+    """Whoever asks for it in between uses up none of its tries (G-2)."""
+    bus, failing = EventBus(), Somebody(failures=2)
+    fan = EventDispatcher(bus, sleep=at_once)
+    listener = fan.add("failing", failing.take)
+    bus(event(1))
+    fan.distribute()
+
+    async def run() -> None:
+        assert [await listener.deliver_now() for _ in range(5)] == [False] * 5
+        assert caplog.text.count("failed to process") == 1
+        await listener.turn()
+        await listener.turn()
+        assert await listener.deliver_now()
+
+    asyncio.run(run())
+    assert (failing.heard, listener.dropped) == ([[1]], 0)
