@@ -22,7 +22,7 @@ export PATH := $(abspath $(BIN)):$(PATH)
 # Compiled modules are kept: setup compiles none, and without them each start of a program compiles its imports again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup setup-dev serve demo check test lint types imports unit tools typescript suite coverage audit docs docs-check eval trace photograph photograph-compare fmt bench bench-peers lock clean
+.PHONY: help setup setup-dev serve demo check test lint types imports unit tools typescript suite coverage audit docs docs-check eval mutants trace photograph photograph-compare fmt bench bench-peers lock clean
 
 help: ## list the targets
 	@printf 'Usage: make TARGET [ARGS="..."], for example make serve ARGS="--port 8787"\n\n'
@@ -105,6 +105,9 @@ docs-check: $(STAMP) ## fail if a generated page is out of date
 
 eval: $(STAMP) ## evaluate the detectors on tests/corpus, and on recorded sessions next to this directory, if any
 	@$(PY) -m scripts.eval $(ARGS)
+
+mutants: $(STAMP) apart-mutants ## mutation testing of the decision core, a sample (ARGS="--package detect", "--seed 2", "--all")
+	@.cache/mutants/bin/python -m scripts.mutants $(ARGS)
 
 trace: $(STAMP) ## print the files that one proxied request passes (ARGS="--walk", ARGS="--json")
 	@$(PY) -m scripts.trace_request $(ARGS)

@@ -37,6 +37,7 @@ compile runtime --extra server --extra alerts --extra envoy --extra geo --extra 
 compile deploy --group pyproject.toml:deploy
 compile release --group pyproject.toml:release
 compile gateways --group pyproject.toml:gateways
+compile mutants --group pyproject.toml:mutants
 # With what breakloop itself needs, because it is imported there. Not universal: there is no CrewAI for Python 3.14 and up.
 write claude --extra claude-agent pyproject.toml
 write crewai --extra crewai pyproject.toml
