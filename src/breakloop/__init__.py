@@ -1,4 +1,4 @@
-"""breakloop stops runaway AI agents before they burn money.
+"""The Python library of breakloop, which stops runaway AI agents before they burn money:
 
     from breakloop import Guard, LoopDetectedError
     guard = Guard()

@@ -28,8 +28,10 @@ class LoopDetectedError(exceptions.LoopDetectedError, anthropic.RateLimitError):
 class Anthropic(GatewayClient, anthropic.Anthropic):
     """`anthropic.Anthropic` through the gateway. `agent` and `session` name the caller; other options are the SDK's:
 
+    ```python
     client = Anthropic(agent="support-bot", session=ticket_id)
     client.messages.create(model="claude-sonnet-5", max_tokens=1024, messages=[...])
+    ```
     """
 
     _gateway_path = ""

@@ -66,6 +66,7 @@ class FakeClock:
         self._now = start
 
     def now(self) -> float:
+        """Return the simulated time, in seconds since 1970."""
         return self._now
 
     def advance(self, seconds: float) -> None:

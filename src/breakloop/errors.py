@@ -27,11 +27,11 @@ class Problem:
     """One error in a bundle or settings file, with its position."""
 
     file: str
-    line: int
+    line: int  # 0 if it has no position
     column: int
-    path: str
+    path: str  # of the value in the document, such as `policies[0].spec.rules`
     message: str
-    hint: str = ""
+    hint: str = ""  # what to do about it
 
     def __str__(self) -> str:
         """Return `file:line:column: path: message (hint)`, which editors can link. Line 0 means no position."""
@@ -45,7 +45,7 @@ class BundleError(BreakloopError):
 
     def __init__(self, problems: list[Problem]) -> None:
         super().__init__("\n".join(str(problem) for problem in problems))
-        self.problems = problems
+        self.problems = problems  # every mistake that was found
 
 
 class UnreadableError(BundleError):
@@ -85,7 +85,7 @@ class RequestError(BreakloopError):
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
-        self.status = status
+        self.status = status  # 400, 413 and so on
 
 
 class UpstreamError(BreakloopError):

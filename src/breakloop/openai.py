@@ -28,8 +28,10 @@ class LoopDetectedError(exceptions.LoopDetectedError, openai.RateLimitError):
 class OpenAI(GatewayClient, openai.OpenAI):
     """`openai.OpenAI` through the gateway. `agent` and `session` name the caller; all other options are the SDK's:
 
+    ```python
     client = OpenAI(agent="support-bot", session=ticket_id)
     client.chat.completions.create(model="gpt-5", messages=[...])
+    ```
     """
 
     _gateway_path = "/v1"

@@ -21,21 +21,23 @@ from breakloop.sdk.toolkit import toolkit_of
 
 __all__ = ["App", "GuardASGIMiddleware", "Message", "Receive", "Scope", "Send"]
 
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
+Scope = MutableMapping[str, Any]  # what ASGI calls the scope of a connection
+Message = MutableMapping[str, Any]  # an event of ASGI
+Receive = Callable[[], Awaitable[Message]]  # returns the next event of the client
+Send = Callable[[Message], Awaitable[None]]  # sends an event to the client
+App = Callable[[Scope, Receive, Send], Awaitable[None]]  # an ASGI application
 
 _BODY: Final = "http.request"
 _DISCONNECT: Final = "http.disconnect"
 
 
 class GuardASGIMiddleware:
-    """Checks the requests of an ASGI application:
+    """Checks the requests of an ASGI application, and answers those that are denied:
 
+    ```python
     app = GuardASGIMiddleware(app, guard=Guard("policy.yaml"))
     app.add_middleware(GuardASGIMiddleware)  # or like this, in Starlette and FastAPI
+    ```
     """
 
     def __init__(self, app: App, guard: Guard | None = None) -> None:

@@ -44,8 +44,10 @@ def breakloop_hooks(
 class ClaudeHooks:
     """One callback for all events. Each session, and each sub-agent in it, is a run of its own:
 
+    ```python
     hooks = ClaudeHooks(agent="reviewer")
     options = ClaudeAgentOptions(hooks={"PostToolUse": [HookMatcher(hooks=[hooks])]})
+    ```
     """
 
     def __init__(self, guard: Guard | None = None, *, agent: str = "", stop_after: int = STOP_AFTER) -> None:

@@ -49,8 +49,9 @@ class GuardAgentMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         middleware = GuardAgentMiddleware(agent="support-bot")
         agent = create_agent(model, tools, middleware=[middleware])
 
-    A conversation is identified by its `thread_id`, or else by the id of its first message. With `check_tools`, each
-    tool call is checked before it is made, so that kill switches and limits on `tool:name` apply to it.
+    A conversation is identified by its `thread_id`, or else by the id of its first message. A denial becomes the last
+    message of the agent; with `on_block="raise"` it is raised. With `check_tools`, each tool call is checked before it
+    is made, so that kill switches and limits on `tool:name` apply to it.
     """
 
     def __init__(

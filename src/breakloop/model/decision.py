@@ -18,21 +18,21 @@ LOOP_ERROR: Final = "recursive_loop_detected"  # the value of `error` in their r
 class Decision:
     """The decision on one request or step. Times are in seconds."""
 
-    allowed: bool = True
-    reason: str = ALLOWED
-    status: int = 200
+    allowed: bool = True  # whether to send the request, or to go on
+    reason: str = ALLOWED  # why it was denied, from a closed list
+    status: int = 200  # the HTTP status that a client of the gateway would get
     message: str = ""  # explains a denial, to people and models
-    retry_after: int | None = None  # None: retrying does not help, or nothing was denied
-    delay_seconds: float = 0.0  # throttled: wait this long, then continue
+    retry_after: int | None = None  # None if retrying does not help, or nothing was denied
+    delay_seconds: float = 0.0  # of a throttle: wait this long, then continue
     warning: str = ""  # the reason of a warning, if the request was allowed with one
     note: str = ""  # for the model: what it repeats, and what to do instead
     kind: str = ""  # kind of the detected loop
-    hit_count: int = 0
-    cooldown_seconds: int = 0
-    fingerprint: str = ""
-    evidence: str = ""
-    policy: str = ""
-    request_id: str = ""
+    hit_count: int = 0  # repetitions so far
+    cooldown_seconds: int = 0  # how long the same stays blocked
+    fingerprint: str = ""  # keyed digest of what is repeated
+    evidence: str = ""  # what is repeated, in words
+    policy: str = ""  # id of the policy that decided
+    request_id: str = ""  # the id in log lines and events
     degraded: bool = False  # made without stored state, or allowed because of an internal error
     _handle: object = field(default=None, repr=False, compare=False)  # used by the library to settle the call
 

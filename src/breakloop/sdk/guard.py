@@ -33,11 +33,26 @@ class ToolDecorator(Protocol):
 class Guard:
     """Checks LLM requests and the steps of agents. Thread-safe, and usable from any number of tasks:
 
-        guard = Guard()  # built-in protection; or Guard("policy.yaml"), or Guard(url="http://127.0.0.1:8787")
-        search = guard.tool(search)
+    ```python
+    guard = Guard()
+
+    @guard.tool
+    def search(query: str) -> str:
+        return "no results"
+
+    with guard.run(agent="support-bot"):
+        search("refund policy")  # raises LoopDetectedError when it returns the same for the fifth time
+    ```
 
     An error of breakloop, or a decision service that cannot be reached, never stops the program: the decision is
     `allowed` and `degraded`, and `faults` counts it. Methods that begin with `a` are for use on an event loop.
+
+    Args:
+        policy: A bundle: the path of a file or directory, or its content. None is the built-in protection.
+        url: The address of a breakloop that decides instead, with its own policy and state (`http://127.0.0.1:8787`).
+        token: The key by which that breakloop recognises this program.
+        state: Where counters are: in this process, or in a Redis that several processes share (`redis://...`).
+        clock: The time, for tests: `breakloop.testing.FakeClock`.
     """
 
     def __init__(
@@ -84,7 +99,10 @@ class Guard:
         agent: str = "",
         session: str = "",
     ) -> Decision:
-        """Decide about an LLM request before it is sent. Body and path are those of the provider's API."""
+        """Decide about an LLM request before it is sent. Body and path are those of the provider's API.
+
+        Report how it ended with `report`, so that failed requests do not count and estimated tokens are corrected.
+        """
         sent = body if isinstance(body, bytes) else json_body(body)
         named = {**(headers or {}), **AgentContext(agent, session).headers()}
         fields = {"content-type": "application/json", **named}
@@ -126,7 +144,14 @@ class Guard:
     # -- agents
 
     def run(self, agent: str = "", session: str = "", *, model: str = "", task: str = "") -> Run:
-        """Return a new run. Without a session, it is a session of its own."""
+        """Return a new run, to report steps to or to use as a context manager.
+
+        Args:
+            agent: Its name: agents with different names never share a count.
+            session: The conversation that it continues, such as the id of a ticket. Without one, it is a new one.
+            model: The model that it calls, for policies that match on it and for prices.
+            task: What it was asked to do: the first message of the conversation.
+        """
         return self._toolkit.new_run(AgentContext(agent, session), model=model, task=task)
 
     def step(

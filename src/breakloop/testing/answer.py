@@ -40,15 +40,15 @@ class Gate:
     __slots__ = ("_news", "_open", "_released", "_resume", "_taken", "sent")
 
     def __init__(self) -> None:
-        self.sent = 0
+        self.sent = 0  # chunks so far
         self._released = 0
         self._taken = 0
         self._open = False
         self._resume: Callable[[], None] | None = None
         self._news = News()
 
+    # Called by the connection: whether the next chunk may be sent; if not, `resume` is called when it may.
     def passes(self, resume: Callable[[], None]) -> bool:
-        """Return whether the next chunk may be sent; if not, `resume` is called when it may."""
         if self._open or self._taken < self._released:
             self._taken += 1
             return True
@@ -180,6 +180,7 @@ class Answer:
     # -- content
 
     def with_tool(self, name: str, arguments: Mapping[str, Any] | str | None = None, *, tool_id: str = "") -> Answer:
+        """Add a tool call. Arguments that are text are sent as they are, for JSON that is invalid."""
         return replace(self, tools=(*self.tools, ToolUse(name, {} if arguments is None else arguments, tool_id)))
 
     def with_usage(self, input_tokens: int, output_tokens: int, *, cached: int = 0, reasoning: int = 0) -> Answer:
@@ -197,9 +198,11 @@ class Answer:
     # -- timing
 
     def delayed(self, seconds: float) -> Answer:
+        """Wait before the head is sent."""
         return self.sent(delay_s=seconds)
 
     def paced(self, interval_s: float) -> Answer:
+        """Wait before each chunk."""
         return self.sent(interval_s=interval_s)
 
     def stall(self, at: Place = "head", *, for_s: float | None = None) -> Answer:
@@ -232,6 +235,7 @@ class Answer:
         return self.sent(framing=framing)
 
     def http10(self) -> Answer:
+        """Respond as an HTTP/1.0 server."""
         return self.sent(version="1.0")
 
     def closing(self) -> Answer:
@@ -239,6 +243,7 @@ class Answer:
         return self.sent(close=True)
 
     def with_trailers(self, *pairs: tuple[str, str]) -> Answer:
+        """Send the body in chunks, and these fields after the last one."""
         return self.sent(trailers=pairs, framing="chunked")
 
     def after_informational(self, status: int = 103, *pairs: tuple[str, str]) -> Answer:

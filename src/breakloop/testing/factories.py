@@ -33,6 +33,7 @@ def chat_request(*messages: Json | str, model: str = MODEL, **more: Any) -> Json
 
 
 def messages_request(*messages: Json | str, model: str = MODEL, max_tokens: int = 1024, **more: Any) -> Json:
+    """Return a body of Anthropic's Messages API; a string is a user message."""
     listed = [_message(message) for message in messages or ("Hello.",)]
     return {"model": model, "max_tokens": max_tokens, "messages": listed, **more}
 
@@ -54,6 +55,7 @@ def gemini_request(*contents: Json | str, **more: Any) -> Json:
 
 
 def mcp_call(name: str = "echo", arguments: Mapping[str, Any] | None = None, *, call_id: int | str = 1) -> Json:
+    """Return the `tools/call` request of an MCP client."""
     params = {"name": name, "arguments": dict(arguments or {})}
     return {"jsonrpc": "2.0", "id": call_id, "method": "tools/call", "params": params}
 
@@ -113,6 +115,7 @@ def tool_result(
 
 
 def bundle(*policies: Json, version: int = 1, **top: Any) -> Json:
+    """Return a bundle of policies; further fields (`kill_switches=[...]`) are added to it."""
     return {"bundle_version": version, "policies": list(policies), **top}
 
 
@@ -165,9 +168,11 @@ class Conversation:
         self.user(task)
 
     def user(self, text: str) -> Self:
+        """Add a message of the user."""
         return self._add(Turn("user", text))
 
     def assistant(self, text: str) -> Self:
+        """Add an answer of the model without a tool call."""
         return self._add(Turn("assistant", text))
 
     def tool(
@@ -179,6 +184,7 @@ class Conversation:
         text: str = "",
         failed: bool = False,
     ) -> Self:
+        """Add a tool call with its result; `text` is what the model wrote with it."""
         return self._add(Turn("assistant", text, name, dict(arguments or {}), result, failed))
 
     def work(self, steps: int = 1) -> Self:

@@ -36,8 +36,8 @@ class SeenRequest:
         self.version = version
         self.headers = headers  # as sent, in order
         self.trailers: Pairs = []
-        self.number = 0
-        self.connection = 0
+        self.number = 0  # of the request, from 1
+        self.connection = 0  # number of its connection, from 1
         self.received_at = 0.0  # when the head was complete
         self.complete = False  # the body is complete
         self.outcome = "waiting"  # "answering", then "sent", "cut" (by the script) or "aborted" (by the client)
@@ -67,10 +67,12 @@ class SeenRequest:
         return hashlib.sha256(self._body).hexdigest()
 
     def header(self, name: str) -> str | None:
+        """Return the first value of a header, or None; case does not matter."""
         values = self.header_all(name)
         return values[0] if values else None
 
     def header_all(self, name: str) -> list[str]:
+        """Return every value of a header."""
         wanted = name.lower().encode("latin-1")
         return [value.decode("latin-1") for key, value in self.headers if key.lower() == wanted]
 

@@ -79,7 +79,21 @@ _STOP_S: Final = 5.0
 
 class StandInLLM(Script):
     """A server on a loopback port; `async with` starts and stops it. Responses come from the queue (`next`), from
-    `respond`, or are a default.
+    `respond`, or are a default:
+
+    ```python
+    async with StandInLLM() as llm:
+        llm.next(say("Hello."), fail(529), call_tool("search", {"query": "x"}))
+        client = openai.AsyncOpenAI(base_url=f"{llm.url}/v1", api_key="any")
+    ```
+
+    Args:
+        respond: Returns the response to a request, or None for the default.
+        default: The response where nothing else is scripted.
+        tools: Functions that the MCP server at `/mcp` offers, by name.
+        tls: Serve HTTPS.
+        clock: The time in responses; by default it begins at a fixed time.
+        port: Listen there instead of on a free port.
     """
 
     def __init__(
@@ -116,6 +130,7 @@ class StandInLLM(Script):
     # -- responses, beside `next`, `left` and `respond` of a script
 
     def script(self, answers: Iterable[Answer], *, when: When | None = None) -> None:
+        """Queue responses, as `next` does."""
         self.next(*answers, when=when)
 
     def stepped(self, answer: Answer, *, when: When | None = None) -> Gate:
@@ -133,6 +148,7 @@ class StandInLLM(Script):
     # -- starting and stopping
 
     async def start(self) -> Self:
+        """Listen. `async with` does this, and stops it at the end."""
         self._loop = asyncio.get_running_loop()
         self._listener = await self._loop.create_server(
             lambda: StandInConnection(self), self.host, self.port, ssl=self._tls, backlog=_BACKLOG
@@ -205,6 +221,7 @@ class StandInLLM(Script):
         return found
 
     async def wait_until_idle(self, *, timeout_s: float = WAIT_S) -> None:
+        """Wait until no connection is open."""
         await self._news.until(lambda: not self._live, timeout_s)
 
     # -- called by connections
@@ -224,12 +241,11 @@ class StandInLLM(Script):
         self.malformed.append(f"connection {connection.number}: {problem}")
         self._news.tell()
 
-    def changed(self) -> None:
-        """Called when a request or a response is complete."""
+    def changed(self) -> None:  # a request or a response is complete
         self._news.tell()
 
     def heard_head(self, seen: SeenRequest, connection: StandInConnection) -> Iterator[Step] | None:
-        """Return the steps of a response that does not wait for the body, if the script has one, or None."""
+        # The steps of a response that does not wait for the body, if the script has one.
         self.request_count += 1
         seen.number = self.request_count
         seen.received_at = (self._clock or SystemClock()).now()
@@ -244,7 +260,7 @@ class StandInLLM(Script):
         return self._steps(seen, answer)
 
     def heard(self, seen: SeenRequest) -> Iterator[Step]:
-        """Return the steps of the response to a complete request."""
+        # The steps of the response to a complete request.
         seen.is_housekeeping = _is_mcp(seen) and is_housekeeping(seen)
         return self._steps(seen, self.take(seen))
 
@@ -315,6 +331,7 @@ class ThreadedLLM:
         return ThreadedGate(self.llm.stepped(answer, when=when), self._thread)
 
     def wait_until(self, condition: Callable[[], bool], *, timeout_s: float = WAIT_S) -> None:
+        """Wait until the condition holds. Raises TimeoutError if it does not in time."""
         self._thread.run(self.llm.wait_until(condition, timeout_s=timeout_s))
 
     def wait_for_requests(self, count: int = 1, *, timeout_s: float = WAIT_S) -> SeenRequest:
@@ -346,4 +363,5 @@ class ThreadedGate:
         return self._thread.run(self._gate.release(chunks, timeout_s=timeout_s))
 
     def finish(self) -> None:
+        """Release all remaining chunks."""
         self._thread.run(self._gate.finish())
