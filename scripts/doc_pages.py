@@ -67,8 +67,9 @@ def bundle_schema() -> str:
 def settings() -> str:
     """Every setting."""
     intro = (
-        "# Settings\n\nA flag takes precedence over an [environment variable](#environment-variables), which takes "
-        "precedence over the settings file, which takes precedence over the default. The settings file is "
+        "# Settings\n\nEvery setting of a process, with its default and its environment variable. A flag takes "
+        "precedence over an [environment variable](#environment-variables), which takes precedence over the settings "
+        "file, which takes precedence over the default. The settings file is "
         "`breakloop.yaml` in the working directory, or the file given by `--config` or `BREAKLOOP_CONFIG`; paths in it "
         "are relative to that file. Flags are listed with the [commands](cli.md#breakloop-serve). Settings are read at "
         "start, so a change needs a restart (a change of the bundle does not). `breakloop doctor` prints each value "
@@ -107,9 +108,10 @@ def _subcommands(command: click.Command, context: click.Context) -> list[str]:
 
 def commands() -> str:
     """Every command with its help, exactly as the terminal shows it."""
+    opening = "The commands and their options, as `--help` shows them, and exit codes."
     alone = ", ".join(f"`{name}`" for name in COMMANDS if name in LIBRARY)
     extra = f"{alone} are part of the library; the others need the [extra](../how-to/install.md) `server`."
-    parts = [_GENERATED + "# Commands", "", _EXIT_CODES, "", extra, ""]
+    parts = [_GENERATED + "# Commands", "", opening, "", _EXIT_CODES, "", extra, ""]
     with click.Context(cli, info_name="breakloop", terminal_width=80, **cli.context_settings) as context:
         parts += ["```", context.get_help(), "```", ""]
         for name in cli.list_commands(context):
