@@ -22,7 +22,7 @@ export PATH := $(abspath $(BIN)):$(PATH)
 # Compiled modules are kept: setup compiles none, and without them each start of a program compiles its imports again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup setup-dev serve demo check test lint types imports unit tools typescript suite coverage audit docs docs-check eval mutants trace photograph photograph-compare fmt bench bench-peers lock clean
+.PHONY: help setup setup-dev serve demo check test lint types imports unit tools typescript suite coverage audit docs docs-check site eval mutants trace photograph photograph-compare fmt bench bench-peers lock clean
 
 help: ## list the targets
 	@printf 'Usage: make TARGET [ARGS="..."], for example make serve ARGS="--port 8787"\n\n'
@@ -53,6 +53,7 @@ test: $(STAMP) ## everything CI runs; installs missing programs (nginx, Redis, C
 	@mkdir -p .cache; $(MAKE) tools >.cache/tools.log 2>&1 & tools=$$!; \
 	  $(MAKE) lint types imports audit docs-check || { kill $$tools; exit 1; }; \
 	  wait $$tools || { cat .cache/tools.log; exit 1; }
+	@$(MAKE) site ARGS=
 	@$(MAKE) suite
 
 lint: $(STAMP) ## check rules and formatting with ruff
@@ -71,8 +72,8 @@ unit: $(STAMP) ## run the unit tests, which start no other programs
 
 # System programs that tests start.
 PROGRAMS := nginx caddy haproxy curl redis-server valkey-server systemd-analyze postgres chromium
-# Separate environments: tools that check deploy/, gateways, and frameworks with conflicting dependencies.
-APART := crewai litellm claude deploy gateways
+# Separate environments: tools that check deploy/, gateways, frameworks with conflicting dependencies, the site generator.
+APART := crewai litellm claude deploy gateways docs
 
 tools: $(STAMP) ## install what only tests need: system programs and separate environments
 	@sh scripts/install-system.sh $(PROGRAMS)
@@ -102,6 +103,9 @@ docs: $(STAMP) ## regenerate the generated pages under docs/
 
 docs-check: $(STAMP) ## fail if a generated page is out of date
 	$(PY) -m scripts.gen_docs --check
+
+site: apart-docs ## build the documentation site in .cache/site/html (ARGS=--serve shows it)
+	$(PY) -m scripts.doc_site $(ARGS)
 
 eval: $(STAMP) ## evaluate the detectors on tests/corpus, and on recorded sessions next to this directory, if any
 	@$(PY) -m scripts.eval $(ARGS)

@@ -1,8 +1,9 @@
 #!/bin/sh
 # Usage: install-apart.sh FOLDER LOCKFILE
 # Installs what checks deploy/ (Helm, Kubernetes' and Compose's schemas, a linter for Dockerfiles), the gateways that
-# examples/ is tested with (Envoy, Traefik), or a framework that does not fit beside the others (CrewAI, LiteLLM) into an
-# environment of its own: nothing of it gets into the one that breakloop is tested in. What is there already stays.
+# examples/ is tested with (Envoy, Traefik), the generator of the documentation site, or a framework that does not fit
+# beside the others (CrewAI, LiteLLM) into an environment of its own: nothing of it gets into the one that breakloop is
+# tested in. What is there already stays.
 set -eu
 
 folder=$1

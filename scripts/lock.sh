@@ -36,6 +36,7 @@ compile serve --extra server --group build pyproject.toml
 compile runtime --extra server --extra alerts --extra envoy --extra geo --extra otel --extra postgres --extra redis --extra tokenizer pyproject.toml
 compile deploy --group pyproject.toml:deploy
 compile release --group pyproject.toml:release
+compile docs --group pyproject.toml:docs
 compile gateways --group pyproject.toml:gateways
 compile mutants --group pyproject.toml:mutants
 # With what breakloop itself needs, because it is imported there. Not universal: there is no CrewAI for Python 3.14 and up.
