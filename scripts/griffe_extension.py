@@ -1,7 +1,7 @@
 """An extension of griffe, which reads the source for the API reference and does not run it.
 
-- `check, acheck = both(_check)` defines two methods, with the signature and the docstring of `_check`
-  (`breakloop.sdk.core.both`).
+- `check, acheck = sync_and_async(_check)` defines two methods, with the signature and the docstring of `_check`
+  (`breakloop.sdk.core.sync_and_async`).
 - A comment behind a field or a constant describes it. Fields are listed with their class.
 - Parameters that begin with an underscore are not for users.
 """
@@ -27,7 +27,7 @@ class SourceExtension(griffe.Extension):
             match statement:
                 case ast.Assign(
                     targets=[ast.Tuple(elts=[ast.Name(id=blocking), ast.Name(id=asynchronous)])],
-                    value=ast.Call(func=ast.Name(id="both"), args=[ast.Name(id=source)]),
+                    value=ast.Call(func=ast.Name(id="sync_and_async"), args=[ast.Name(id=source)]),
                 ):
                     made = cls.members[source]
                     if isinstance(made, griffe.Function):

@@ -125,7 +125,7 @@ def test_the_overview_of_the_python_api_has_every_public_module() -> None:
 
 def test_every_public_name_has_a_docstring() -> None:
     """The reference leaves out what has none. Methods of a class may have none if their name says everything, or if they
-    implement what a framework documents; those of `Guard` and `Run` all have one, also those that `both` makes."""
+    implement what a framework documents; those of `Guard` and `Run` all have one, also those that `sync_and_async` makes."""
     loader = griffe.GriffeLoader(extensions=griffe.Extensions(SourceExtension()), search_paths=[ROOT / "src"])
     package = loader.load("breakloop")
     loader.resolve_aliases(implicit=False, external=False)
@@ -140,6 +140,14 @@ def test_every_public_name_has_a_docstring() -> None:
     assert {"breakloop.Guard", "Guard.check", "Guard.acheck", "Run.astep", "breakloop.testing.PATHS"} <= set(shown)
     assert [name for name, one in shown.items() if not one.has_docstring] == []
     assert "io" not in [one.name for one in package["Guard.acheck"].parameters]
+
+
+def test_the_code_of_the_start_page_prints_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:
+    """What a newcomer pastes first."""
+    block = re.search(r"```python\n(.*?)```", (ROOT / "docs/index.md").read_text(encoding="utf-8"), re.DOTALL)
+    assert block is not None
+    exec(compile(block[1], "docs/index.md", "exec"), {})
+    assert capsys.readouterr().out == block[1].rpartition("# ")[2]
 
 
 def test_pages_are_found_by_their_path() -> None:
