@@ -53,7 +53,6 @@ test: $(STAMP) ## everything CI runs; installs missing programs (nginx, Redis, C
 	@mkdir -p .cache; $(MAKE) tools >.cache/tools.log 2>&1 & tools=$$!; \
 	  $(MAKE) lint types imports audit docs-check || { kill $$tools; exit 1; }; \
 	  wait $$tools || { cat .cache/tools.log; exit 1; }
-	@$(MAKE) site ARGS=
 	@$(MAKE) suite
 
 lint: $(STAMP) ## check rules and formatting with ruff
@@ -88,10 +87,12 @@ typescript: $(STAMP)
 
 EVERY_TEST = HYPOTHESIS_PROFILE=ci TESTS_COMPLETE=1 $(PY) -m pytest -q -n $(JOBS) --dist loadfile
 
-suite: tools ## run every test; a missing program is a failure
+suite: tools ## build the documentation site and run every test; a missing program is a failure
+	@$(MAKE) site ARGS=
 	$(EVERY_TEST) $(ARGS)
 
 coverage: tools ## the same with coverage, which fails below its floor: twice the time, for nightly runs
+	@$(MAKE) site ARGS=
 	@mkdir -p .cache/coverage && rm -f .cache/coverage/data*
 	$(EVERY_TEST) --cov --cov-report=term $(ARGS)
 
