@@ -22,6 +22,11 @@ _DEPTH_MAX = 200
 # Visiting every value in Python costs 0.15 us a byte, so a larger body is compared as the fast decoder writes it, or
 # byte for byte. Identical requests are still recognised.
 _ONE_BY_ONE_MAX_BYTES = 256 * 1024
+# A decoded value may take 50 times its size, so a body with more values than this is not decoded, and is compared byte
+# for byte. The values of a smaller body are not counted: it cannot hold many more.
+VALUES_MAX: Final = 200_000
+COUNTED_FROM_BYTES: Final = 1024 * 1024
+_LENIENT_VALUES_MAX: Final = 50_000  # the lenient decoder takes ten times as long for each
 _BAD_JSON = (ValueError, RecursionError)  # the decode errors of msgspec and orjson are ValueErrors
 
 # Parts of one content, and calls of one message, that are read one by one. The rest is represented by one digest, so
@@ -44,9 +49,24 @@ decode: Final = msgspec.json.Decoder().decode
 """Strict JSON decoder. Raises `ValueError`."""
 
 
+def has_too_many_values(body: bytes, most: int = VALUES_MAX) -> bool:
+    """Return whether a JSON body holds more than `most` values, or as many strings, without decoding it."""
+    if _separators(body) <= most:  # the usual case, in one pass
+        return False
+    plain = body.replace(b"\\\\", b"").replace(b'\\"', b"")  # what is left of quotes begins or ends a string
+    if plain.count(b'"') > 2 * most:
+        return True
+    return _separators(b"".join(plain.split(b'"')[::2])) > most
+
+
+def _separators(json: bytes) -> int:
+    """Count commas, objects and lists: one less than the number of values, or more if strings contain them."""
+    return len(json) - len(json.translate(None, b",[{"))
+
+
 def canonical(body: bytes) -> bytes:
-    """Return compact JSON with sorted keys, or `body` unchanged if it is not JSON."""
-    if not body:
+    """Return compact JSON with sorted keys, or `body` unchanged if it is not JSON or has too many values."""
+    if not body or (len(body) > COUNTED_FROM_BYTES and has_too_many_values(body)):
         return body
     if body.startswith(_BOM):
         body = body[3:]
@@ -101,10 +121,14 @@ def _canonical_lenient(body: bytes) -> bytes:
 
 
 def load(body: bytes) -> Any:
-    """Decode JSON that a strict decoder rejected (BOM, UTF-16, lone surrogates, NaN); None if it is not JSON."""
+    """Decode JSON that a strict decoder rejected (BOM, UTF-16, lone surrogates, NaN); None if it is not JSON, or holds
+    too many values for a slow decoder.
+    """
     try:
         return orjson.loads(body)
     except ValueError:
+        if len(body) > _LENIENT_VALUES_MAX and has_too_many_values(body, _LENIENT_VALUES_MAX):
+            return None
         try:
             return json.loads(body.decode(json.detect_encoding(body), "replace"), parse_int=_integer)
         except (ValueError, RecursionError):

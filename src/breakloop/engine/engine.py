@@ -19,10 +19,11 @@ from typing import Final
 from breakloop.clock import Clock
 from breakloop.detect.steps.detector import CUT_STREAM
 from breakloop.dialects import registry
+from breakloop.dialects.content import COUNTED_FROM_BYTES
 from breakloop.engine.activity import ActivityRecorder, Mark
 from breakloop.engine.breakers import Breakers, BreakerState
 from breakloop.engine.decision_state import PendingResult, Settlement, Ticket, pending_result, state_of
-from breakloop.engine.fold import ResultFolder, denial, no_bundle
+from breakloop.engine.fold import ResultFolder, denial, no_bundle, too_complex
 from breakloop.engine.metering import Meter, adjustable_charges
 from breakloop.engine.plan import Plan, Planner
 from breakloop.engine.procedure import AnswerUpdate, DecisionProcedure, Procedure, window_keys
@@ -42,7 +43,7 @@ from breakloop.model.events import (
 )
 from breakloop.model.verdict import ALLOWED_NO_POLICY, Verdict
 from breakloop.policy.cache import TwoGenerationCache
-from breakloop.policy.compiled import CompiledBundle
+from breakloop.policy.compiled import CompiledBundle, rejects_large
 from breakloop.policy.descriptors import Descriptors
 from breakloop.policy.orders import NO_ORDERS, Orders
 from breakloop.pricing.prices import Prices
@@ -357,7 +358,13 @@ class Engine:
     def plan(self, call: Call) -> Plan | Verdict:
         """Return what to commit, or the verdict if it does not depend on state."""
         bundle = self._bundle
-        return no_bundle() if bundle is None else self._planner.plan(bundle, call, self._clock.now())
+        if bundle is None:
+            return no_bundle()
+        if len(call.body) > COUNTED_FROM_BYTES and not self._descriptors.is_inspectable(call):
+            self.tally.unjudged += 1
+            if self.enforces and rejects_large(bundle, call):
+                return too_complex()
+        return self._planner.plan(bundle, call, self._clock.now())
 
     def not_unpacked(self, call: Call, why: str) -> None:
         """Count and publish that a compressed body was not decompressed and is evaluated as received."""

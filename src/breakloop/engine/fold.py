@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Final, assert_never
 
 from breakloop.detect.counting import DELAY_MAX_MS
+from breakloop.dialects.content import VALUES_MAX
 from breakloop.model.call import Call, Chat
 from breakloop.model.decision import LOOP
 from breakloop.model.events import (
@@ -294,6 +295,14 @@ def killed(switch: CompiledKillSwitch, now: float) -> Verdict:
     verdict = denial("kill_switch", 429, f"Stopped by an operator's kill switch{why}")
     verdict.rule = switch.name
     verdict.retry_after_s = switch.retry_after_s(now)
+    verdict.never = True
+    return verdict
+
+
+def too_complex() -> Verdict:
+    """Return the denial for a body that is not decoded because of the number of its values (`on_large_body`)."""
+    message = f"The body holds more than {VALUES_MAX:,} JSON values, and the policy rejects what cannot be inspected."
+    verdict = denial("body_too_complex", 413, message)
     verdict.never = True
     return verdict
 

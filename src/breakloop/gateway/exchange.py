@@ -70,6 +70,13 @@ def release_body(request: Request, call: Call) -> None:
         call.release_body(rpc_stub(call.body))
 
 
+def release_parsed(request: Request, call: Call) -> None:
+    """Free what only the decision needed: the parsed body, and a large unpacked one, as the received one is sent."""
+    call.release_parsed()
+    if len(call.body) > KEPT_BYTES and call.body is not request.body:
+        call.release_body(rpc_stub(call.body))
+
+
 class UsageInjector:
     """Adds the question for a token count to requests, and stores the models that reject it. One per handler."""
 

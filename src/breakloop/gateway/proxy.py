@@ -20,7 +20,14 @@ from breakloop.dialects.answers import PassingAnswer
 from breakloop.engine.fold import denial
 from breakloop.gateway.admission import JSON, Admission
 from breakloop.gateway.decision import DecisionHandler
-from breakloop.gateway.exchange import DeferredReply, Exchange, UsageInjection, UsageInjector, read_response
+from breakloop.gateway.exchange import (
+    DeferredReply,
+    Exchange,
+    UsageInjection,
+    UsageInjector,
+    read_response,
+    release_parsed,
+)
 from breakloop.gateway.forwarding import HOP, Destination, HeadRewriter, UpstreamRoutes
 from breakloop.gateway.http_request import Reply, Request
 from breakloop.gateway.http_response import ResponseHead
@@ -173,6 +180,7 @@ class ProxyHandler:
         result: Reply | Exchange
         if verdict.allowed:
             result = self._forward(request, call, destination, query, verdict, lines)
+            release_parsed(request, call)
         else:
             result = admission.client_denial(call, verdict)
             result.head += lines

@@ -222,11 +222,18 @@ class Call:
         if headers is not None:
             self.headers = headers
 
-    def release_body(self, stub: bytes) -> None:
-        """Free the body and its parsed messages once they are no longer needed. Model and options stay available."""
-        self.body = stub
+    def release_parsed(self) -> None:
+        """Free the parsed body once the call is decided. Model and options stay available."""
         parsed = self.parsed
-        parsed.body = None
+        parsed.body = parsed.prompt = None
+        if parsed.step:
+            parsed.step = False
+
+    def release_body(self, stub: bytes) -> None:
+        """Free the body and its messages once they are no longer needed. Model and options stay available."""
+        self.body = stub
+        self.release_parsed()
+        parsed = self.parsed
         if parsed.chat:
             parsed.chat = parsed.chat._replace(tail=())
 

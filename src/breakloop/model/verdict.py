@@ -59,6 +59,13 @@ REASONS: Final[dict[str, ReasonInfo]] = {
         "Send the field that the message names.",
         retry_helps=False,
     ),
+    "body_too_complex": ReasonInfo(
+        413,
+        "`on_large_body: reject`",
+        "The body holds too many JSON values to be decoded at a bounded cost.",
+        "Send fewer values, for example a batch in several requests.",
+        retry_helps=False,
+    ),
     "store_unavailable": ReasonInfo(
         429,
         "state",

@@ -20,6 +20,7 @@ import xxhash
 from breakloop.clock import Clock
 from breakloop.dialects import registry
 from breakloop.dialects.base import ParsedBody
+from breakloop.dialects.content import COUNTED_FROM_BYTES, has_too_many_values
 from breakloop.model.call import CREDENTIAL_HEADERS, TAIL_MESSAGES, UNREAD, Call, Chat, Step
 from breakloop.policy import identity
 from breakloop.policy.cache import MemoDict
@@ -288,6 +289,15 @@ class Descriptors:
             call.identity.verified = self.tokens.verifies and known is not NO_CLAIMS
         call.identity.claims = known
         return known
+
+    def is_inspectable(self, call: Call) -> bool:
+        """Return whether a body can be decoded at a bounded cost. One that cannot is compared byte for byte, and is no
+        LLM request.
+        """
+        if len(call.body) <= COUNTED_FROM_BYTES or not has_too_many_values(call.body):
+            return True
+        call.parsed.chat = False
+        return False
 
     def chat(self, call: Call) -> Chat | None:
         """Return the parsed LLM request, or None for any other request."""

@@ -84,3 +84,34 @@ def test_clean_messages_can_be_encoded() -> None:
     """Lone surrogates are replaced everywhere, other text is left alone (C-9)."""
     broken = Message("r\ud800", "t\ud800é", (ToolCall("n\ud800", "a\ud800"),))
     assert base._clean_message(broken) == Message("r?", "t?é", (ToolCall("n?", "a?"),))
+
+
+MOST = 1000
+PROSE = '"First, [second], {third}, \\"fourth\\", \\\\"'  # strings with commas, brackets, quotes and backslashes
+
+
+@each(
+    "json_text, expected",
+    [
+        ("[" + ",".join(["[]"] * MOST) + "]", True),
+        ("[" + "[" * MOST + "]" * MOST + "]", True),
+        ("[" + ",".join(["null"] * (MOST + 1)) + "]", True),
+        ("[" + ", ".join(["1"] * (MOST - 1)) + "]", False),
+        ("{" + ",".join(f'"{at}": 1' for at in range(MOST + 1)) + "}", True),
+        ("[" + ",".join([PROSE] * (MOST - 1)) + "]", False),
+        ("[" + ",".join([PROSE] * (MOST + 1)) + "]", True),
+        ('["' + "1," * 5 * MOST + '"]', False),
+    ],
+)
+def test_the_values_of_a_body_are_counted_without_decoding_it(json_text: str, expected: bool) -> None:
+    """Lists, objects, numbers and strings count; what only a string contains does not (Y-2)."""
+    assert content.has_too_many_values(json_text.encode(), MOST) is expected
+
+
+def test_a_body_with_too_many_values_is_compared_as_it_is() -> None:
+    """Neither decoded for a fingerprint, nor read leniently (Y-2)."""
+    dense = b"[" + b" [1.0]," * content.VALUES_MAX + b"1]"
+    assert content.canonical(dense) is dense
+    assert content.canonical(b'["' + b" [1.0]," * content.VALUES_MAX + b'" ,2]').endswith(b'",2]')
+    assert content.load(b"[" + b"1," * 60_000 + b"NaN]") is None
+    assert content.load(b"[" + b"1," * 40_000 + b"1,NaN]")[:2] == [1, 1]

@@ -30,6 +30,7 @@ LISTED = {
     "unknown_model",
     "proxy_loop",
     "token_bucket_exceeded",
+    "body_too_complex",
     "budget_exceeded",
     "prompt_tokens_exceeded",
     "max_tokens_per_request_exceeded",
@@ -49,7 +50,7 @@ def test_the_list_is_what_is_documented() -> None:
 def test_every_reason_explains_itself(reason: str) -> None:
     """A status that denies, a meaning and a remedy in whole sentences (A-4)."""
     info = REASONS[reason]
-    assert info.status in {429, 503, 508}
+    assert info.status in {413, 429, 503, 508}
     assert info.source
     for text in (info.meaning, info.remedy):
         assert len(text.split()) >= 3

@@ -1,0 +1,55 @@
+"""Bodies that cannot be decoded at a bounded cost: they pass uninspected, or are refused where a policy says so."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+from tests.builders import at, bundle, call, exact, policy, tail, world
+
+DENSE = b'{"model":"m","messages":[{"role":"user","content":[' + b"[]," * 400_000 + b'""]}]}'
+PATH = "/v1/chat/completions"
+
+
+def test_a_body_with_too_many_values_is_not_decoded() -> None:
+    """It passes and is counted, at a small multiple of its size in memory: decoded it would take 20 times as much
+    (Y-2).
+    """
+    here = world(bundle(policy("p", prefix="/", loop=tail())))
+    asked = call(PATH, "POST", body=DENSE)
+    tracemalloc.start()
+    try:
+        assert here.engine.decide(asked).allowed
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (asked.parsed.chat, here.engine.tally.unjudged) == (False, 1)
+    assert most < 4 * len(DENSE)
+
+
+def test_repetitions_of_such_a_body_are_found_by_its_bytes() -> None:
+    """An exact fingerprint needs no decoding (LD-1, Y-2)."""
+    here = world(bundle(policy("p", loop=exact(3))))
+    allowed = [here.decide(call(PATH, "POST", body=DENSE)).allowed for _ in range(3)]
+    assert allowed == [True, True, False]
+    assert here.decide(call(PATH, "POST", body=DENSE + b" ")).allowed
+
+
+def test_a_policy_may_refuse_what_cannot_be_inspected() -> None:
+    """413 with a reason that retrying does not change; `global_shadow` suspends it (Y-2, K-1)."""
+    strict = policy("p", on_large_body="reject")
+    here = world(bundle(strict))
+    verdict = here.decide(call(PATH, "POST", body=DENSE))
+    assert (verdict.allowed, verdict.status, verdict.reason, verdict.never) == (False, 413, "body_too_complex", True)
+    assert "200,000" in verdict.message
+    shadow = {"enabled": True, "reason": "r", "expires_at": at(60)}
+    assert world(bundle(strict, global_shadow=shadow)).decide(call(PATH, "POST", body=DENSE)).allowed
+
+
+def test_long_texts_are_decoded_whatever_they_contain() -> None:
+    """Commas and brackets inside of a text are no values: a large tool result is inspected like any other (Y-2)."""
+    here = world(bundle(policy("p", prefix="/", loop=tail())))
+    text = "1,[{" * 400_000
+    asked = call(PATH, "POST", body=b'{"model":"m","messages":[{"role":"user","content":"%b"}]}' % text.encode())
+    assert here.engine.decide(asked).allowed
+    assert asked.parsed.chat
+    assert here.engine.tally.unjudged == 0
