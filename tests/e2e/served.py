@@ -50,10 +50,17 @@ class Served:
         return f"http://127.0.0.1:{self.port}"
 
     def wait_ready(self) -> Served:
+        return self._wait(r"breakloop ready on http://127\.0\.0\.1:(\d+)")
+
+    def wait_listening(self) -> Served:
+        """Wait until it listens, ready or not."""
+        return self._wait(r"breakloop (?:ready|listening) on http://127\.0\.0\.1:(\d+).*")
+
+    def _wait(self, pattern: str) -> Served:
         assert self.process.stdout is not None
         for line in self.process.stdout:
             self.banner.append(line.rstrip())
-            found = re.fullmatch(r"breakloop ready on http://127\.0\.0\.1:(\d+)", self.banner[-1])
+            found = re.fullmatch(pattern, self.banner[-1])
             if found:
                 self.port = int(found[1])
                 return self

@@ -45,7 +45,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
     def begin(*arguments: str, **environment: str) -> Served:
         started.append(Served(tmp_path, "--port", "0", *arguments, **environment))
-        return started[-1].wait_ready()
+        return started[-1].wait_listening()
 
     (tmp_path / "home").mkdir()
     yield begin
@@ -150,7 +150,8 @@ def test_tls_and_signatures(start: Start, tmp_path: Path) -> None:
         assert (version(served), limits(served, "a")) == (1, [200, 429, 429])
         second, signature = sign(bundle(2))
         page.body, page.headers = second.encode(), {"X-Breakloop-Signature": signature.strip()}
-        eventually(lambda: version(served) == 2, "the signed one")
+        eventually(lambda: served.log("bundle.loaded")[-1]["version"] == 2, "the signed one, and its copy")
+        assert version(served) == 2
         assert served.stop() == 0
     problems = [line["problem"] for line in served.log("bundle.rejected")]
     assert "has an invalid signature" in problems[0]

@@ -144,7 +144,7 @@ def test_last_good_bundle_survives(start: Start, tmp_path: Path) -> None:
 
     (copy,) = (tmp_path / "home/.local/share/breakloop/last-good").glob("*.json")
     copy.write_text(copy.read_text().replace('"burst": 1', '"burst": 9'))
-    served = start("--port", "0", "--policy", "bundle.yaml").wait_ready()
+    served = start("--port", "0", "--policy", "bundle.yaml").wait_listening()
     assert served.ask("/readyz")[0] == 503
     assert served.ready() == {"status": "not_ready", "reason": "no_bundle_loaded"}
     status, headers, _ = served.decide("/v1/x")
@@ -152,7 +152,7 @@ def test_last_good_bundle_survives(start: Start, tmp_path: Path) -> None:
     assert any("checksum" in line["problem"] for line in served.log("bundle.rejected"))
 
     file.write_text(bundle(8))
-    eventually(lambda: served.ask("/readyz")[0] == 200, "a bundle that came later")
+    assert served.wait_ready().ask("/readyz")[0] == 200
 
 
 def test_strict_start_needs_a_bundle(start: Start, tmp_path: Path) -> None:

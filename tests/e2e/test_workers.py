@@ -227,12 +227,13 @@ def test_strict_start_needs_a_bundle(tmp_path: Path, redis_server: Server) -> No
         assert "breakloop: bundle.yaml:1:17: bundle_version" in (tmp_path / "log.jsonl").read_text()
     (tmp_path / "log.jsonl").unlink()
     with fleet(tmp_path, redis_server.url, "--policy", "bundle.yaml") as started:
-        started.wait_ready()
+        started.wait_listening()
         assert any("NO VALID BUNDLE" in line for line in started.banner)
         status, headers, _ = started.decide("/v1/x")
         assert (status, headers["x-breakloop-reason"]) == (503, "no_bundle_loaded")
         (tmp_path / "bundle.yaml").write_text(bundle(8))
-        eventually(lambda: {a.get("bundle_version") for a in started.each()} == {8}, "a bundle that came later")
+        started.wait_ready()
+        assert {answer.get("bundle_version") for answer in started.each()} == {8}
 
 
 def test_what_cannot_start_is_said(tmp_path: Path, redis_server: Server) -> None:

@@ -8,6 +8,7 @@ import logging
 import signal
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -81,6 +82,7 @@ class Runtime:
         )
         self.url = ""
         self.operations = self.make_operations()
+        self.on_first_bundle: Callable[[], None] | None = None
         self._draining = False
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
@@ -230,6 +232,9 @@ class Runtime:
     async def _watch(self) -> None:
         assert self.source is not None  # noqa: S101 - only a job when there is one
         await poll_or_reload(self.source, self._reload)
+        if self.on_first_bundle is not None and self.engine.bundle is not None:
+            announce, self.on_first_bundle = self.on_first_bundle, None
+            announce()
 
     async def _refresh_keys(self) -> None:
         """Fetch token keys at the start, every five minutes, and when a token names an unknown key."""
@@ -297,7 +302,8 @@ async def poll_or_reload(source: BundleFeed, asked: asyncio.Event) -> None:
 
 
 def serve(settings: Settings, ready: Callable[[Runtime], None], logging_: Logging) -> int:
-    """Run a process on its own event loop until a signal arrives; returns the exit code."""
+    """Run a process on its own event loop until a signal arrives; returns the exit code. `ready` is called when it
+    listens, and again with the first valid bundle if there was none."""
     logging_.start()
     try:
         return event_loop.run(_serve(settings, ready))
@@ -312,5 +318,7 @@ async def _serve(settings: Settings, ready: Callable[[Runtime], None]) -> int:
     def on_ready(_url: str) -> None:
         tune()
         ready(runtime)
+        if runtime.engine.bundle is None:
+            runtime.on_first_bundle = partial(ready, runtime)
 
     return await runtime.run(on_ready)

@@ -129,10 +129,13 @@ def announce(runtime: Runtime) -> None:
 
 
 def say(settings: Settings, seen: StartupSummary) -> None:
-    """Print the summary, then the line that scripts wait for."""
+    """Print the summary, then the line that scripts wait for; without a valid bundle, that it is not ready yet."""
     for line in summary(settings, seen):
         click.echo(line)
-    click.echo(f"breakloop ready on {seen.url}")
+    if seen.origin or not seen.source:
+        click.echo(f"breakloop ready on {seen.url}")
+    else:
+        click.echo(f"breakloop listening on {seen.url}, not ready: requests get 503 until the policy is valid")
     sys.stdout.flush()
 
 

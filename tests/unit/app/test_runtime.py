@@ -352,6 +352,23 @@ def test_serve_runs_on_uvloop_or_asyncio_and_logs(
 
 
 @pytest.mark.slow
+def test_a_bundle_that_comes_later_is_announced(tmp_path: Path) -> None:
+    """Once, when it is in force: until then, it listens and is not ready (T-2, E-0)."""
+    file, seen = tmp_path / "bundle.yaml", []
+
+    def ready(runtime: Runtime) -> None:
+        seen.append((runtime.url, runtime.readiness()[0]))
+        if len(seen) == 1:
+            file.write_text(BUNDLE)
+            runtime.reload()
+        else:
+            runtime.stop()
+
+    assert serve(settings(tmp_path, policy=str(file)), ready, Logging(io.StringIO())) == 0
+    assert seen == [(seen[0][0], 503), (seen[0][0], 200)]
+
+
+@pytest.mark.slow
 def test_second_signal_ends_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A second signal does not wait for what never ends, and the exit code says so (S-6)."""
 

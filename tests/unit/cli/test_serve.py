@@ -170,6 +170,21 @@ def test_summary_with_policy() -> None:
     assert "NO VALID BUNDLE, every request gets 503:\n            b.yaml:1:1: cannot be read" in text
 
 
+@pytest.mark.parametrize(
+    ("origin", "line"),
+    [
+        ("source", "breakloop ready on http://h:1"),
+        ("", "breakloop listening on http://h:1, not ready: requests get 503 until the policy is valid"),
+    ],
+)
+def test_ready_is_said_only_where_requests_are_answered(
+    origin: str, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A configured policy that cannot be read, and no copy of it: it listens, and is not ready (T-2, E-0)."""
+    serve.say(Settings(), StartupSummary(url="http://h:1", source="b.yaml", origin=origin))
+    assert capsys.readouterr().out.splitlines()[-1] == line
+
+
 def test_later_starts_say_how_to_get_another_token() -> None:
     """It was shown once; not where it is set, and not where it is shown right now (X-1, Y-3)."""
     seen = StartupSummary(url="http://127.0.0.1:8787", admin_url="http://127.0.0.1:8788")

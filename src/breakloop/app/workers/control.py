@@ -8,6 +8,7 @@ import asyncio
 import logging
 import signal
 import socket
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -75,6 +76,7 @@ class WorkerRegistry:
         self._dropped = 0  # events that workers dropped, not logged yet
         self._dropped_logged_at = 0.0
         self.bundle: BundleText | None = None
+        self.on_applied: Callable[[], None] = lambda: None
         self.totals = WorkerTotals()
         self._activity = Activity()
 
@@ -191,6 +193,7 @@ class WorkerRegistry:
         if applied.problem:
             fields = {"worker": entry.number, "problem": applied.problem, "meanwhile": "it keeps the previous bundle"}
             log(logging.ERROR, "bundle.not_applied", fields)
+        self.on_applied()
 
 
 NO_LOOPS: Final = "none"  # there is no bundle
@@ -253,6 +256,7 @@ class Control:
         self.clock = SystemClock()
         self.events: EventSink = LogEvents()
         self.workers = WorkerRegistry(self.publish)
+        self.workers.on_applied = self._announce_bundle
         self.data = DataDir(Path(settings.data_dir))
         self._secret = self.data.secret(settings.secret.get_secret_value(), settings.secret_file)
         self._descriptors = Descriptors(build.context(settings, self._secret), self.clock)
@@ -262,6 +266,7 @@ class Control:
         self._loop = asyncio.get_running_loop()
         self._reload = asyncio.Event()
         self._stop = asyncio.Event()
+        self._without_bundle = False  # since the start
         self._workers_s = _WORKERS_S
         self._pipe = SupervisorPipe(socket.socket(fileno=config.pipe), self._received_order, self._orphaned)
 
@@ -288,6 +293,7 @@ class Control:
 
     async def _work(self) -> int:
         tasks = [asyncio.create_task(forever(name, job)) for name, job in self._jobs()]
+        self._without_bundle = self._compiled is None
         self._pipe.send({"is": "ready", "started": asdict(self._summary())})
         await self._stop.wait()
         await self.workers.all_gone(self._workers_s)
@@ -345,6 +351,13 @@ class Control:
         if not in_force and self.settings.strict and self.config.first:
             raise BundleError(self.source.problems)
         await self._open_admin()
+
+    def _announce_bundle(self) -> None:
+        """Report the first valid bundle when all workers use it, if there was none at the start."""
+        bundle = self.workers.bundle
+        if self._without_bundle and bundle and bundle.text and set(self.workers.applied) == {bundle.number}:
+            self._without_bundle = False
+            self._pipe.send({"is": "loaded", "started": asdict(self._summary())})
 
     async def _watch(self) -> None:
         """Poll the bundle source, and deliver a new bundle."""

@@ -178,6 +178,7 @@ class Supervisor:
         self.workers = [WorkerSlot(WORKER, number) for number in range(1, workers + 1)]
         self.on_exit: Callable[[WorkerSlot], None] = lambda _slot: None
         self.on_stop: Callable[[], None] = lambda: None
+        self.on_loaded: Callable[[], None] = lambda: None  # the first valid bundle, if there was none at the start
         self.started: dict[str, Any] = {}  # the summary of the control process
         self._launch = launch
         self._clock = clock
@@ -284,6 +285,10 @@ class Supervisor:
                 self._publish(Event(WORKER_REPLACED, self._clock.now(), data))
             if all(one.ready for one in (self.control, *self.workers)):
                 self._all_ready.set()
+        elif message.get("is") == "loaded":
+            self.started = message["started"]
+            if self._serving:
+                self.on_loaded()
 
     def _fail(self, why: str) -> None:
         self._failure = self._failure or why
@@ -372,9 +377,12 @@ async def _serve(settings: Settings, ready: Callable[[StartupSummary], None]) ->
         address = url(settings.host, listeners[0].getsockname()[1], tls=bool(settings.tls.cert_file))
         supervisor = _supervisor(basis)
         supervisor.on_stop = partial(_close, listeners)
-        return await supervisor.run(
-            lambda: ready(replace(StartupSummary(**supervisor.started), url=address, workers=settings.workers))
-        )
+
+        def announce() -> None:
+            ready(replace(StartupSummary(**supervisor.started), url=address, workers=settings.workers))
+
+        supervisor.on_loaded = announce
+        return await supervisor.run(announce)
 
 
 def _close(listeners: list[socket.socket]) -> None:

@@ -17,6 +17,7 @@ import pytest
 from breakloop.app.workers.control import Control
 from breakloop.app.workers.ipc import (
     CONTROL,
+    BundleApplied,
     BundleText,
     Channel,
     ChildConfig,
@@ -158,7 +159,8 @@ def test_events_are_published_once(tmp_path: Path, log: Log) -> None:
 
 @pytest.mark.parametrize(("strict", "first", "starts"), [(True, True, False), (False, True, True), (True, False, True)])
 def test_without_a_valid_bundle(tmp_path: Path, log: Log, strict: bool, first: bool, starts: bool) -> None:
-    """Strict, it does not start and says why; in place of one that died, it does: there is traffic (E-0)."""
+    """Strict, it does not start and says why; in place of one that died, it does: there is traffic. A valid one that
+    comes later is reported when the workers use it (E-0)."""
     file = tmp_path / "b.yaml"
     file.write_text("bundle_version: 0\npolicies: []\n")
 
@@ -171,6 +173,12 @@ def test_without_a_valid_bundle(tmp_path: Path, log: Log, strict: bool, first: b
             policy = await here.policy()
             assert policy.text is None
             assert policy.problems
+            here.channel.send(BundleApplied(policy.number))
+            file.write_text(BUNDLE.format(8))
+            here.line.send({"do": "reload"})
+            here.channel.send(BundleApplied((await here.policy()).number))
+            loaded = await here.next()  # not before the worker uses it
+            assert (loaded["is"], loaded["started"]["version"]) == ("loaded", 8)
             assert await here.end() == 0
         else:
             assert said["is"] == "failed"

@@ -131,6 +131,10 @@ def test_it_is_ready_when_everybody_is() -> None:
         await stage.settle()
         assert stage.ready.is_set()
         assert stage.supervisor.started == {"version": 7}
+        later: list[dict[str, Any]] = []
+        stage.supervisor.on_loaded = lambda: later.append(stage.supervisor.started)
+        stage["control"].heard({"is": "loaded", "started": {"version": 8}})
+        assert later == [{"version": 8}]
         control = [one for one in stage["control"].told if one["do"] == "channel"]
         assert [(one["worker"], one["pid"], one["sockets"]) for one in control] == [(1, 101, 1), (2, 102, 1)]
         assert stage["worker 1"].told == [{"do": "channel", "sockets": 1}]
