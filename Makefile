@@ -22,7 +22,7 @@ export PATH := $(abspath $(BIN)):$(PATH)
 # Compiled modules are kept: setup compiles none, and without them each start of a program compiles its imports again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup setup-dev serve demo check test lint types imports unit tools typescript suite coverage audit docs docs-check site eval mutants trace photograph photograph-compare fmt bench bench-peers lock clean
+.PHONY: help setup setup-dev serve demo check test lint types imports unit tools typescript suite coverage test-python installed-suite audit docs docs-check site eval mutants trace photograph photograph-compare fmt bench bench-peers lock clean
 
 help: ## list the targets
 	@printf 'Usage: make TARGET [ARGS="..."], for example make serve ARGS="--port 8787"\n\n'
@@ -95,6 +95,14 @@ coverage: tools ## the same with coverage, which fails below its floor: twice th
 	@$(MAKE) site ARGS=
 	@mkdir -p .cache/coverage && rm -f .cache/coverage/data*
 	$(EVERY_TEST) --cov --cov-report=term $(ARGS)
+
+test-python: ## run the tests on another Python, with the programs that are there: make test-python VERSION=3.13
+	@python=$$(PYTHON="$(PYTHON)" sh scripts/find-python.sh "$(VERSION)") && \
+	  $(MAKE) installed-suite PYTHON="$$python" VENV=".cache/venv-$(VERSION)"
+
+# CI is unset because it makes a missing program a failure.
+installed-suite: $(STAMP)
+	CI= HYPOTHESIS_PROFILE=ci $(PY) -m pytest -q -n $(JOBS) --dist loadfile $(ARGS)
 
 audit: $(STAMP) ## check dependencies (pins, advisories, licences) and forbidden calls
 	$(PY) -m scripts.audit

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import socket
+import sqlite3
 import sys
 from collections.abc import Callable, Iterator
 
@@ -12,6 +13,7 @@ import hypothesis
 import pytest
 
 from breakloop.clock import FakeClock
+from breakloop.store.sqlite import SqliteFile
 from tests.histories import history, past, sqlite_past  # noqa: F401 - fixtures
 from tests.postgres_servers import _postgres_session, own_postgres, postgres_server  # noqa: F401 - fixtures
 from tests.programs import program
@@ -126,6 +128,33 @@ def pytest_configure() -> None:
     """Put the guard up once per process; an audit hook cannot be taken down again, and need not be."""
     sys.addaudithook(_audit)
     _guard_uvloop()
+    _open_files.watch()
+
+
+class OpenFiles:
+    """The database files that a test opened. Many tests load a runtime or a store and never run it, and what would close
+    it is the end of the run: Python 3.13 warns of each connection that is dropped without being closed.
+    """
+
+    def __init__(self) -> None:
+        self._open = SqliteFile._open
+        self._files: list[SqliteFile] = []
+
+    def watch(self) -> None:
+        opened = self
+
+        def _open(file: SqliteFile) -> sqlite3.Connection:
+            opened._files.append(file)
+            return opened._open(file)
+
+        SqliteFile._open = _open  # type: ignore[assignment, method-assign]
+
+    def close(self) -> None:
+        while self._files:
+            self._files.pop().close()
+
+
+_open_files = OpenFiles()
 
 
 @pytest.fixture
@@ -140,3 +169,9 @@ def _stay_on_this_machine() -> Iterator[None]:
     _attempts.clear()
     yield
     assert not _attempts, f"this test tried to reach {_attempts}"
+
+
+@pytest.fixture(autouse=True)
+def _close_files() -> Iterator[None]:
+    yield
+    _open_files.close()

@@ -338,7 +338,8 @@ def _bind(sock: socket.socket, address: tuple[object, ...]) -> None:
 
 def why_not(host: str, port: int, error: OSError) -> str:
     """Describe why an address cannot be listened on."""
-    why = _BIND_ERRORS.get(error.errno or 0)
+    # asyncio skips addresses that are not available; since Python 3.13, its error has no errno if none is left.
+    why = _BIND_ERRORS.get(error.errno or errno.EADDRNOTAVAIL)
     return f"{host}:{port} {why}" if why else f"cannot listen on {host}:{port}: {error.strerror or error}"
 
 

@@ -106,8 +106,9 @@ def test_the_admin_plane_shows_it(tmp_path: Path) -> None:
         assert (await asyncio.to_thread(get, base + "breakers"))["breakers"] == []
         counters = await asyncio.to_thread(get, base + "counters?key=cnt:default:")
         assert [one["kind"] for one in counters["counters"]] == ["cooldowns"]
-        with pytest.raises(urllib.error.HTTPError, match="401"):
+        with pytest.raises(urllib.error.HTTPError, match="401") as refused:
             await asyncio.to_thread(get, base + "status", "wrong")
+        refused.value.close()
 
     asyncio.run(lived(runtime, look))
 

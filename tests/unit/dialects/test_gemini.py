@@ -119,4 +119,4 @@ def test_opening() -> None:
     assert first == opening(body(user, {"role": "model", "parts": [{"text": "ok"}]}, system_instruction=system)) != ""
     assert first == opening(b"\xef\xbb\xbf" + body(user, systemInstruction=system))
     assert first != opening(body(user))
-    assert opening(b'{"contents":[{"parts":[{"text":' + b"[" * 5_000 + b"]" * 5_000 + b"}]}]}") == ""
+    assert opening(b'{"contents":[{"parts":[{"text":' + b"[" * 100_000 + b"]" * 100_000 + b"}]}]}") == ""

@@ -184,7 +184,8 @@ def test_what_is_no_chat_is_none(raw: bytes) -> None:
 def test_deep_nesting_in_the_tail_is_none() -> None:
     """A message nested too deep to walk makes the request plain HTTP (C-9)."""
     assert (
-        read(b'{"model":"m","messages":[{"role":"user","content":[' + b"[" * 5_000 + b"]" * 5_000 + b"]}]}", 3) is None
+        read(b'{"model":"m","messages":[{"role":"user","content":[' + b"[" * 100_000 + b"]" * 100_000 + b"]}]}", 3)
+        is None
     )
 
 
