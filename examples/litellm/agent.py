@@ -14,7 +14,8 @@ from breakloop.testing import StandInLLM, ThreadedLLM, call_tool
 
 HERE = Path(__file__).resolve().parent
 LITELLM = [str(Path(sys.executable).with_name("litellm")), "--config", "config.yaml"]
-STAND_IN_PORT, PORT = 9000, 4000
+STAND_IN_PORT = 9000
+PORT = 4000
 
 
 def loop(llm: ThreadedLLM, client: openai.OpenAI) -> None:

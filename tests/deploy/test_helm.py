@@ -15,7 +15,8 @@ from breakloop.cli.main import run as breakloop
 from breakloop.config.loader import environment_names, load_settings
 from tests.deploy.command_lines import wrong_with
 from tests.deploy.manifests import by_name, container, environment, manifests
-from tests.deploy.tools import DEPLOY, ask, wrong_for_kubernetes, yaml_documents
+from tests.deploy.tools import DEPLOY, ROOT, ask, wrong_for_kubernetes, yaml_documents
+from tests.pages.blocks import blocks_of
 
 CHART = DEPLOY / "helm" / "breakloop"
 TOKEN = {"admin": {"token": "t0ken-for-the-operator"}}
@@ -45,6 +46,11 @@ EVERYTHING = {
     "affinity": {"podAntiAffinity": {}},
     "shutdownGraceSeconds": 3600,
 }
+(PAGE,) = (
+    yaml_documents(block.text)[0]
+    for block in blocks_of(ROOT / "docs/how-to/kubernetes.md")
+    if block.text.startswith("settings:")
+)
 VARIANTS: dict[str, dict[str, Any]] = {
     "defaults": STATE,
     "everything": EVERYTHING,
@@ -53,6 +59,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "the operator's token for Prometheus": {**STATE, "admin": {**TOKEN["admin"], "serviceMonitor": {"enabled": True}}},
     "a config map of mine": {**STATE, "existingPolicyConfigMap": "rules"},
     "what `breakloop init` writes": yaml_documents(texts("kubernetes")["values.yaml"])[0],
+    "what the page shows": {**STATE, **PAGE},
     "bare": {**STATE, "podDisruptionBudget": {"enabled": False}, "networkPolicy": {"enabled": False}},
 }
 

@@ -1,4 +1,5 @@
-"""docs/how-to/several-instances.md: the Redis user that it advises can do all that breakloop does, and nothing else."""
+"""docs/how-to/several-instances.md: a Redis with the settings and the user that it advises. The user can do all that
+breakloop does, and nothing else."""
 
 from __future__ import annotations
 
@@ -25,9 +26,14 @@ def command(client: redis.Redis, *words: str) -> object:
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    found = re.search(r"^ACL SETUSER breakloop (.*)$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    page = PAGE.read_text(encoding="utf-8")
+    found = re.search(r"^ACL SETUSER breakloop (.*)$", page, re.MULTILINE)
+    block = re.search(r"^```text\n(appendonly .*?)requirepass", page, re.MULTILINE | re.DOTALL)
     assert found is not None
-    with running({"appendonly": "yes", "appendfsync": "everysec"}) as started:
+    assert block is not None
+    settings = dict(line.split()[:2] for line in block[1].splitlines())
+    assert len(settings) == 4
+    with running(settings) as started:
         command(started.client(), "ACL", "SETUSER", "breakloop", *found[1].split())
         yield started
 

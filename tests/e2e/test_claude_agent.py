@@ -14,12 +14,11 @@ import pytest
 from breakloop.testing import StandInLLM
 from tests.deadlines import DEADLINE_S
 from tests.e2e import claude
-from tests.e2e.served import SRC, serving
+from tests.e2e.served import serving
 
 pytestmark = pytest.mark.e2e
 
 PROGRAM = Path(__file__).parent / "claude_agent_program.py"
-EXAMPLE = SRC.parent / "examples" / "claude-agent-sdk" / "agent.py"
 
 
 def run(folder: Path, model: Callable[[int], Any], **more: str) -> tuple[dict[str, Any], list[str]]:
@@ -59,15 +58,3 @@ def test_the_gateway_decides(tmp_path: Path) -> None:
         assert (ended["ended"], len(told)) == ("hook_stopped", 6)
         ended, told = run(tmp_path / "healthy", claude.healthy, BREAKLOOP_URL=served.url)
         assert (ended["said"], len(told)) == ("All done.", 6)
-
-
-def test_the_example(tmp_path: Path) -> None:
-    """examples/claude-agent-sdk: what its page shows."""
-    env = claude.environment(tmp_path, "http://127.0.0.1:9")
-    command = [str(claude.installed()), str(EXAMPLE)]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
-    assert lines[0] == "call 1: cat: missing.txt: No such file or directory"
-    assert lines[5].startswith("call 6: PreToolUse:Bash hook error: Blocked: `Bash` returned the same 43 bytes")
-    assert lines[-2:] == ["ended after 7 calls: hook_stopped", "the model was asked 7 times, and read 3 notes"]

@@ -147,19 +147,3 @@ def test_a_hook_imports_little(kind: str, tmp_path: Path) -> None:
     slow = {"asyncio", "httpx", "jinja2", "pydantic", "redis", "rich", "ruamel", "ssl", "starlette", "uvloop"}
     assert slow & {name.partition(".")[0] for name in modules} == set()
     assert 50 < len(modules) < 250  # 191; an interpreter without a program loads some 30
-
-
-def test_the_example(tmp_path: Path) -> None:
-    """examples/claude-code: what its page promises."""
-    script = SRC.parent / "examples" / "claude-code" / "show.sh"
-    command = tmp_path / "breakloop"
-    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m breakloop "$@"\n')
-    command.chmod(0o755)
-    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
-    env = {"PATH": path, "HOME": str(tmp_path), "PYTHONPATH": str(SRC)}
-    done = subprocess.run(["sh", str(script)], env=env, capture_output=True, text=True, check=True, timeout=DEADLINE_S)
-    lines = done.stdout.splitlines()
-    assert lines[0] == "call 1: (nothing)"
-    assert "You repeat yourself" in lines[2]
-    assert '"permissionDecision": "deny"' in lines[5]
-    assert '"continue": false' in lines[6]

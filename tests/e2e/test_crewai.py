@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 
 from tests.e2e.environments import program_of, variables
-from tests.e2e.served import SRC, refusing, serving
+from tests.e2e.served import refusing, serving
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
-EXAMPLE = SRC.parent / "examples" / "crewai"
 STOPPED = {"raised": "_LoopDetectedError", "kinds": ["HookAborted", "LoopDetectedError", "DeniedError"]}
 
 
@@ -111,12 +110,3 @@ def test_limits_hold(crews: Any) -> None:
     outcome = crews["limited"]
     assert picked(outcome, "raised", "kinds") == {"raised": "_DeniedError", "kinds": ["HookAborted", "DeniedError"]}
     assert picked(outcome, "reason", "asked") == {"reason": "token_bucket_exceeded", "asked": 2}
-
-
-def test_the_example(tmp_path: Path) -> None:
-    """As it is shipped; and it prints what its README says (P-3)."""
-    printed = ran(tmp_path, EXAMPLE / "agent.py")
-    assert printed[-2].startswith("stopped after 5 requests, kind repeat: Blocked: `search` returned the same 30 bytes")
-    assert printed[-1] == "2 requests carried a note for the model"
-    shown = (EXAMPLE / "README.md").read_text()
-    assert all(line[:60] in shown for line in printed[-2:])

@@ -22,7 +22,7 @@ from pydantic import SecretStr
 from breakloop import Guard, LoopDetectedError
 from breakloop.integrations.langchain import GuardAgentMiddleware
 from breakloop.testing import Answer, StandInLLM, ThreadedLLM, call_tool, fail, say
-from tests.e2e.served import SRC, refusing, serving
+from tests.e2e.served import refusing, serving
 from tests.e2e.test_sdk_examples import script
 
 pytestmark = pytest.mark.e2e
@@ -239,13 +239,8 @@ def test_a_tool_is_switched_off(llm: ThreadedLLM, http: httpx2.Client) -> None:
     assert state["messages"][-1].text == "I cannot search."
 
 
-def test_the_examples_run() -> None:
-    """Each is stopped, and prints what its page says."""
-    done = script("langchain/agent.py")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines()[-1] == "stopped: repeat"
-    page = (SRC.parent / "examples/langchain/README.md").read_text(encoding="utf-8")
-    assert done.stdout.splitlines()[-2][:60] in page
+def test_the_example_of_a_graph() -> None:
+    """The example beside the one that its page shows."""
     done = script("langchain/graph.py")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines()[0] == "requests: 5"

@@ -21,7 +21,6 @@ from mcp_types import CallToolRequestParams, CallToolResult, ListToolsResult, Te
 from breakloop import Guard
 from breakloop.integrations.mcp import GuardMCPMiddleware
 from tests.e2e.served import serving
-from tests.e2e.test_sdk_examples import script
 
 pytestmark = pytest.mark.e2e
 
@@ -183,13 +182,3 @@ def test_the_gateway_decides(tmp_path_factory: pytest.TempPathFactory) -> None:
     with serving(tmp_path_factory.mktemp("served"), "--mode", "decision") as served, Guard(url=served.url) as guard:
         asyncio.run(run(guard))
     assert tools.calls == ["x"] * 5 + ["y"]
-
-
-def test_the_example() -> None:
-    """examples/mcp-middleware: what its page shows."""
-    done = script("mcp-middleware/server.py")
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
-    assert lines[0] == "call 1: no results for 'refund policy'"
-    assert lines[2].startswith("call 3: no results for 'refund policy' / [breakloop] You repeat yourself: `search`")
-    assert lines[5].startswith("call 6: failed: Blocked: `search` returned the same 30 bytes")

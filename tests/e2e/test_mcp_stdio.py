@@ -20,7 +20,6 @@ from mcp_types import CallToolResult, ElicitResult, TextContent
 
 from tests.deadlines import DEADLINE_S
 from tests.e2e.served import SRC, eventually, serving
-from tests.e2e.test_sdk_examples import script
 
 pytestmark = pytest.mark.e2e
 
@@ -208,13 +207,3 @@ def test_the_gateway_decides(stage: Stage) -> None:
         assert asyncio.run(run(served.url)) == [False] * 5 + [True]
         url = served.url
     assert asyncio.run(run(url)) == [False] * 6
-
-
-def test_the_example() -> None:
-    """examples/mcp-stdio: what its page shows."""
-    done = script("mcp-stdio/client.py")
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
-    assert lines[0] == "call 1: no results for 'refund policy'"
-    assert lines[2].startswith("call 3: no results for 'refund policy' / [breakloop] You repeat yourself: `search`")
-    assert lines[5].startswith("call 6: failed: Blocked: `search` returned the same 30 bytes")

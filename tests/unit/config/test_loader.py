@@ -247,16 +247,6 @@ def test_provider_keys_are_read_and_not_shown(tmp_path: Path) -> None:
         provider_keys(loaded.settings, {"OPENAI_API_KEY": CANARY})
 
 
-def test_the_settings_of_the_how_to_hold(tmp_path: Path) -> None:
-    """What the page on keys shows can be copied (Y-6)."""
-    page = Path(__file__).parents[3] / "docs/how-to/hold-provider-keys.md"
-    text = page.read_text("utf-8").split("```yml\n")[1].split("```")[0]
-    settings = load(tmp_path, text).settings
-    assert [entry.partition("=")[0] for entry in settings.upstream_keys] == ["openai", "anthropic"]
-    assert settings.callers[0].startswith("alice=")
-    assert settings.tls.key_file == str(tmp_path / "key.pem")
-
-
 def test_a_key_without_its_upstream_is_located(tmp_path: Path) -> None:
     """A key that would never be sent (Y-6, T-1)."""
     assert wrong(tmp_path, "upstream_keys: [openai=env:A,\n mine=env:B]\n") == [
