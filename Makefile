@@ -22,7 +22,7 @@ export PATH := $(abspath $(BIN)):$(PATH)
 # Compiled modules are kept: setup compiles none, and without them each start of a program compiles its imports again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup setup-dev serve demo check test lint types imports unit tools typescript suite coverage test-python installed-suite audit docs docs-check site eval mutants trace photograph photograph-compare fmt bench bench-peers lock clean
+.PHONY: help setup setup-dev serve demo check test lint types imports unit tools typescript suite coverage test-python installed-suite audit docs docs-check site eval mutants trace photograph photograph-compare fmt bench bench-peers release lock clean
 
 help: ## list the targets
 	@printf 'Usage: make TARGET [ARGS="..."], for example make serve ARGS="--port 8787"\n\n'
@@ -143,6 +143,10 @@ bench-peers: $(STAMP) ## run benchmarks against LiteLLM and Portkey; installs bo
 	@sh scripts/install-system.sh nginx wrk
 	@PYTHON="$(PYTHON)" sh scripts/install-peers.sh .cache/peers
 	$(PY) -m bench peers $(ARGS)
+
+release: ## build sdist and wheel, check them, and tag the version (ARGS=--dry-run does not tag)
+	@PYTHON="$(PYTHON)" sh scripts/install-apart.sh .cache/release requirements/release.txt
+	@$(PYTHON) -m scripts.release $(ARGS)
 
 lock: ## rewrite requirements/*.txt (needs a package index)
 	@PYTHON="$(PYTHON)" sh scripts/lock.sh
