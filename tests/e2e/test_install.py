@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tarfile
 import venv
 import zipfile
 from collections.abc import Callable
@@ -90,13 +91,16 @@ def needed(dist: Distribution, extras: frozenset[str], seen: dict[str, Distribut
             needed(seen[name], frozenset(requirement.extras), seen)
 
 
+def built(target: str, folder: Path) -> Path:
+    build = [sys.executable, "-m", "hatchling", "build", "-t", target, "-d", str(folder)]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
+    (file,) = folder.iterdir()
+    return file
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("wheel")
-    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
-    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
-    (built,) = folder.glob("*.whl")
-    return built
+    return built("wheel", tmp_path_factory.mktemp("wheel"))
 
 
 def installed(wheel: Path, folder: Path, *extras: str) -> Run:
@@ -150,3 +154,17 @@ def test_the_server_has_what_it_needs(wheel: Path, tmp_path: Path) -> None:
     demo = python("-m", "breakloop", "demo", "--json")
     assert demo.returncode == OK, demo.stderr
     assert json.loads(demo.stdout)["looping"]["blocked"] > 0
+
+
+def test_the_sdist_has_what_its_tests_read(tmp_path: Path) -> None:
+    """Every file of the repository but those of git and CI, so that `make check` works in it; nothing else."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a git repository: nothing to compare with")
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split(
+        "\n"
+    )
+    tracked = {name for name in listed if name and (ROOT / name).exists()}
+    with tarfile.open(built("sdist", tmp_path)) as archive:
+        packed = {name.partition("/")[2] for name in archive.getnames()}
+    assert {name for name in tracked - packed if not name.startswith((".ci/", ".git"))} == set()
+    assert packed - tracked == {"PKG-INFO"}
