@@ -21,6 +21,8 @@ ROOT = Path(__file__).resolve().parent.parent
 TOOLS = Path(".cache/release/bin")  # requirements/release.txt
 _VERSION = re.compile(r'^__version__ = "([^"]+)"$', re.MULTILINE)
 
+Command = Sequence[Path | str]
+
 
 class ReleaseError(Exception):
     """A check of the built files failed."""
@@ -82,13 +84,13 @@ def _try_out(wheel: Path, number: str, folder: Path, tools: Path) -> None:
     """Install the library and then the server into an empty environment, and run them; run the wheel with pipx."""
     venv.create(folder / "env", with_pip=True)
     programs = folder / "env" / ("Scripts" if os.name == "nt" else "bin")
-    pip = [programs / "python", "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
+    pip: Command = [programs / "python", "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
     _run([*pip, wheel], folder)
     _expect([programs / "breakloop", "--version"], folder, f"breakloop {number}")
     _run([programs / "python", "-c", "from breakloop import Guard; Guard().step([('f', {})], ['x'])"], folder)
     _run([*pip, f"{wheel}[server]"], folder)
     _expect([programs / "breakloop", "demo", "--plain"], folder, "BLOCKED")
-    run = [tools / "pipx", "run", "--quiet", "--no-cache", "--spec", wheel, "breakloop", "--version"]
+    run: Command = [tools / "pipx", "run", "--quiet", "--no-cache", "--spec", wheel, "breakloop", "--version"]
     _expect(run, folder, f"breakloop {number}", PIPX_HOME=str(folder / "pipx"), PIPX_DEFAULT_PYTHON=sys.executable)
 
 
@@ -124,7 +126,7 @@ def _git(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
 
 
-def _run(command: Sequence[Path | str], folder: Path, **environment: str) -> str:
+def _run(command: Command, folder: Path, **environment: str) -> str:
     """Run a program in a folder and return its output. Raises `ReleaseError` if it fails."""
     shown = " ".join(Path(part).name if isinstance(part, Path) else part for part in command)
     print(f"release: {shown}", flush=True)
@@ -143,7 +145,7 @@ def _run(command: Sequence[Path | str], folder: Path, **environment: str) -> str
     return done.stdout
 
 
-def _expect(command: Sequence[Path | str], folder: Path, wanted: str, **environment: str) -> None:
+def _expect(command: Command, folder: Path, wanted: str, **environment: str) -> None:
     printed = _run(command, folder, **environment)
     if wanted not in printed:
         raise ReleaseError(f"{command[-1]}: did not print {wanted!r}\n{printed}")
