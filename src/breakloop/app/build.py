@@ -3,16 +3,17 @@ interpreter. Commands use them too. `runtime` puts them together."""
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import logging
 import secrets
 import ssl
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from breakloop.clock import Clock
 from breakloop.config.loader import provider_keys
@@ -366,3 +367,12 @@ def tune() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLD)
+
+
+def run_event_loop(main: Coroutine[Any, Any, int]) -> int:
+    """Run a process that serves traffic on uvloop, or on asyncio's own loop where there is none; returns its result."""
+    try:
+        import uvloop  # noqa: PLC0415 - optional
+    except ModuleNotFoundError:
+        return asyncio.run(main)
+    return uvloop.run(main)

@@ -30,15 +30,9 @@ from breakloop.config.settings import HISTORY_OFF, POLICY_REDIS, Settings
 from breakloop.engine.breakers import CLOSED, BreakerState
 from breakloop.errors import AlertError, HistoryError, SettingsError, StateError
 from breakloop.gateway.server import url, why_not
+from breakloop.history.incidents import OF_LOOPS
 from breakloop.history.store import Retention, open_history
-from breakloop.model.events import (
-    AGENT_KILLED,
-    AGENT_RELEASED,
-    LOOP_CLEARED,
-    LOOP_DETECTED,
-    Activity,
-    Event,
-)
+from breakloop.model.events import Activity, Event
 from breakloop.model.records import EventFilter
 from breakloop.observe.events import EventBus, EventDispatcher, LiveEvents
 from breakloop.observe.log import log
@@ -58,7 +52,6 @@ _PURGE_EVERY_S: Final = 60.0
 _CLEAR_EVERY_S: Final = 10.0
 _COUNTERS_MAX: Final = 200  # listed by one request to the admin API
 _HISTORY_WAIT_S: Final = 2.0  # at most, before an alert goes out without its incident
-_OF_INCIDENTS: Final = frozenset((LOOP_DETECTED, LOOP_CLEARED, AGENT_KILLED, AGENT_RELEASED))
 
 
 class Operations:
@@ -173,7 +166,7 @@ class Operations:
     async def _alert(self, events: Sequence[Event]) -> None:
         """Queue alerts. Those about loops contain the incident, so its events are written first."""
         told = events
-        if any(event.name in _OF_INCIDENTS for event in events):
+        if any(event.name in OF_LOOPS for event in events):
             with suppress(TimeoutError):
                 async with asyncio.timeout(_HISTORY_WAIT_S):
                     if await self._to_history.deliver_now():
@@ -182,7 +175,7 @@ class Operations:
 
     def _with_incidents(self, events: Sequence[Event]) -> Sequence[Event]:
         try:
-            return [self._with_incident(event) if event.name in _OF_INCIDENTS else event for event in events]
+            return [self._with_incident(event) if event.name in OF_LOOPS else event for event in events]
         except HistoryError:  # which has been logged; alerts are sent without it
             return events
 

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from breakloop.app import build, event_loop
+from breakloop.app import build
 from breakloop.app.build import bundle_source, lazy_prices, tune
 from breakloop.app.jobs import Job, aside, forever
 from breakloop.app.state import ProcessState, StateConnection, open_state
@@ -306,7 +306,7 @@ def serve(settings: Settings, ready: Callable[[Runtime], None], logging_: Loggin
     listens, and again with the first valid bundle if there was none."""
     logging_.start()
     try:
-        return event_loop.run(_serve(settings, ready))
+        return build.run_event_loop(_serve(settings, ready))
     finally:
         logging_.stop()
 

@@ -37,7 +37,7 @@ STRAGGLERS_S: Final = 60.0  # activity this late still counts for an incident th
 STEPS_MAX: Final = 60
 EVIDENCE_MAX: Final = 2000
 _STOPS: Final = frozenset(("reject", "kill", "cut"))  # these actions stop a request; the others let it pass
-_OF_LOOPS: Final = frozenset((LOOP_DETECTED, LOOP_CLEARED, AGENT_KILLED, AGENT_RELEASED))
+OF_LOOPS: Final = frozenset((LOOP_DETECTED, LOOP_CLEARED, AGENT_KILLED, AGENT_RELEASED))
 _DIGITS: Final = "0123456789abcdefghjkmnpqrstvwxyz"  # in ASCII order, without characters that look alike
 
 NewId = Callable[[float], str]
@@ -106,7 +106,7 @@ class IncidentFolder:
 
     def event(self, event: Event) -> str:
         """Fold an event; return the id of its incident, or ""."""
-        if event.name not in _OF_LOOPS:
+        if event.name not in OF_LOOPS:
             return ""
         if event.name == LOOP_DETECTED:
             return self._detected(event)
@@ -201,7 +201,7 @@ def concerned(events: Iterable[Event], activity: Activity) -> tuple[set[str], se
     agents = {text(agent) for _, _, agent, _ in activity.loops}
     callers = set()
     for event in events:
-        if event.name in _OF_LOOPS:
+        if event.name in OF_LOOPS:
             agent = text(event.data.get("agent"))
             if agent or event.name == LOOP_DETECTED:
                 agents.add(agent)

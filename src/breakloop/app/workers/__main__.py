@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from breakloop.app import event_loop
+from breakloop.app.build import run_event_loop
 from breakloop.app.workers.control import Control
 from breakloop.app.workers.ipc import CONTROL, ChildConfig, read_config
 from breakloop.app.workers.worker import Worker
@@ -21,7 +21,7 @@ def main() -> int:
     logging = Logging(sys.stderr, settings.log_level, settings.log_format, always)
     logging.start()
     try:
-        return asyncio.run(_run(Control, config)) if config.role == CONTROL else event_loop.run(_run(Worker, config))
+        return asyncio.run(_run(Control, config)) if config.role == CONTROL else run_event_loop(_run(Worker, config))
     finally:
         logging.stop()
 
