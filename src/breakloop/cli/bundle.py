@@ -18,13 +18,7 @@ from breakloop.errors import StateError
 from breakloop.policy.load import BundleBytes, LoadedBundle, load_fetched, read_path, signature_path
 from breakloop.policy.signing import Signer, Verifier, make_keys, read_private_key, read_public_keys, shared_secret
 from breakloop.policy.sources import to_push
-from breakloop.store.redis.bundle import (
-    NoPushedBundleError,
-    PushDeniedError,
-    PushedBundle,
-    moment,
-    open_shelf,
-)
+from breakloop.store.redis.bundle import NoPushedBundleError, PushDeniedError, PushedBundle, moment, open_shelf
 
 _STATE = "URL of the Redis; else `state` in the settings."
 _EPILOG = "Exit code 0: pushed, or already there; 1: a problem, or Redis has a newer bundle; 2: Redis is unreachable."

@@ -17,15 +17,7 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from breakloop.cli.output import (
-    config_option,
-    console,
-    json_option,
-    policy_option,
-    print_json,
-    read_input,
-    settings_of,
-)
+from breakloop.cli.output import config_option, console, json_option, policy_option, print_json, read_input, settings_of
 from breakloop.cli.test import OFFLINE_SECRET, OfflineExchange, OfflineService, load_policy, server_secret
 from breakloop.clock import FakeClock, SystemClock
 from breakloop.errors import BundleError, Problem

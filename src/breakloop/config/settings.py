@@ -13,15 +13,7 @@ from hashlib import sha256
 from typing import Annotated, Any, Final, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    Field,
-    PrivateAttr,
-    SecretStr,
-    WithJsonSchema,
-    model_validator,
-)
+from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, SecretStr, WithJsonSchema, model_validator
 
 from breakloop.alerts.channels import AlertTargets
 from breakloop.alerts.channels.base import Url

@@ -17,16 +17,7 @@ from typing import Any, Final
 import xxhash
 
 from breakloop.dialects import text_actions
-from breakloop.dialects.content import (
-    ITEMS_MAX,
-    arguments,
-    clean,
-    content,
-    is_reasoning,
-    json_text,
-    text,
-    without_ids,
-)
+from breakloop.dialects.content import ITEMS_MAX, arguments, clean, content, is_reasoning, json_text, text, without_ids
 from breakloop.model.call import Result, Step, ToolCall
 from breakloop.model.decision import END, MARK, MARKED_NOTE_MAX
 

@@ -19,13 +19,7 @@ from breakloop.policy.descriptors import Descriptors
 from breakloop.pricing.prices import Price, Prices
 from breakloop.pricing.tokens import HINT, EstimateErrors, Estimator, answer_tokens
 from breakloop.store.limit_ops import Charge
-from breakloop.store.ops import (
-    ENFORCED,
-    ActualUse,
-    CommitResult,
-    Op,
-    denies,
-)
+from breakloop.store.ops import ENFORCED, ActualUse, CommitResult, Op, denies
 
 DENY: Final = "deny"
 _CHARGES: Final = get_args(Charge)  # a tuple is faster than the union

@@ -19,13 +19,7 @@ from breakloop.clock import Clock, Throttle
 from breakloop.config.settings import HTTP_IDLE_S, HTTPS_IDLE_S, Proxy
 from breakloop.errors import UpstreamError
 from breakloop.gateway.http_request import BARE_LF, ChunkBoundary, ChunkedFraming
-from breakloop.gateway.http_response import (
-    BODY_UNTIL_CLOSE,
-    HEAD_BYTES,
-    Framing,
-    ResponseHeadParser,
-    framing_for,
-)
+from breakloop.gateway.http_response import BODY_UNTIL_CLOSE, HEAD_BYTES, Framing, ResponseHeadParser, framing_for
 from breakloop.model.call import Call
 from breakloop.model.events import UPSTREAM_FAILED, Event, Publish
 from breakloop.model.upstream import Upstream

@@ -18,16 +18,7 @@ from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 from typing import Final
 
-from breakloop.limits.base import (
-    COST,
-    LARGEST,
-    MICROUSD,
-    TOKENS,
-    Estimate,
-    TimeSpan,
-    Unit,
-    read_cost,
-)
+from breakloop.limits.base import COST, LARGEST, MICROUSD, TOKENS, Estimate, TimeSpan, Unit, read_cost
 from breakloop.model.call import Call
 from breakloop.model.verdict import LimitState, Verdict
 from breakloop.store.limit_ops import BudgetLimiter, BudgetSpec, BudgetStage, ChargeBudget

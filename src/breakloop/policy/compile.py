@@ -46,15 +46,7 @@ from breakloop.policy.descriptors import CallerProfiles, Descriptors, query_for_
 from breakloop.policy.rules import AGENT, BreakerRule, CompiledRule, FallbackRule, Getter, RunRule
 from breakloop.policy.schema import bundle as schema
 from breakloop.policy.schema.limits import LlmTokensConfig, Rule, TokenBucketConfig
-from breakloop.policy.schema.loops import (
-    Allow,
-    AnyLoop,
-    ExactLoop,
-    SimhashLoop,
-    StepsLoop,
-    TailLoop,
-    Weights,
-)
+from breakloop.policy.schema.loops import Allow, AnyLoop, ExactLoop, SimhashLoop, StepsLoop, TailLoop, Weights
 from breakloop.policy.schema.types import validate
 from breakloop.pricing.tokens import Estimator, estimator
 from breakloop.store.ops import FingerprintSpec, blocked_at_once

@@ -16,15 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import Field
 
-from breakloop.alerts.channels.base import (
-    AllowPrivate,
-    ChannelSettings,
-    Delivery,
-    DeliveryResult,
-    Secret,
-    Target,
-    Url,
-)
+from breakloop.alerts.channels.base import AllowPrivate, ChannelSettings, Delivery, DeliveryResult, Secret, Target, Url
 from breakloop.alerts.messages import CRITICAL, ERROR, INFO, WARNING, AlertMessage, message_of
 from breakloop.errors import AlertError
 

@@ -17,15 +17,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
 from pydantic import Field
 
-from breakloop.alerts.channels.base import (
-    AllowPrivate,
-    ChannelSettings,
-    Delivery,
-    DeliveryResult,
-    Secret,
-    Target,
-    Url,
-)
+from breakloop.alerts.channels.base import AllowPrivate, ChannelSettings, Delivery, DeliveryResult, Secret, Target, Url
 from breakloop.errors import AlertError
 
 if TYPE_CHECKING:

@@ -25,16 +25,7 @@ from breakloop.detect.stateful import (
 from breakloop.detect.steps import novelty, repeats, streaks, texts
 from breakloop.detect.steps.findings import Finding, StepState
 from breakloop.detect.steps.fingerprints import NONE, Digest, StepFingerprinter, StepFingerprints, is_answer_elsewhere
-from breakloop.detect.steps.kinds import (
-    BY_NAME,
-    EVALUATED,
-    NAMES,
-    NEVER,
-    NO_CHOICE,
-    KindChoice,
-    StepsSettings,
-    choose,
-)
+from breakloop.detect.steps.kinds import BY_NAME, EVALUATED, NAMES, NEVER, NO_CHOICE, KindChoice, StepsSettings, choose
 from breakloop.detect.steps.window import (
     COUNT_MAX,
     EVIDENCE_MAX,

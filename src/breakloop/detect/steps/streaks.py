@@ -8,14 +8,7 @@ from typing import Final
 
 from breakloop.detect.steps import repeats
 from breakloop.detect.steps.findings import Finding, StepState, times, tool_name
-from breakloop.detect.steps.fingerprints import (
-    EMPTY,
-    UNKNOWN,
-    UNSEEN,
-    CallResult,
-    ToolTraits,
-    is_answer_elsewhere,
-)
+from breakloop.detect.steps.fingerprints import EMPTY, UNKNOWN, UNSEEN, CallResult, ToolTraits, is_answer_elsewhere
 from breakloop.detect.steps.window import COUNT_MAX, TOOL, TOOLS, SessionWindow, find_row
 
 FORGIVEN_MAX: Final = 10  # repeats after failed answers that do not count, within a storm
