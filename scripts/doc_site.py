@@ -115,8 +115,11 @@ def _text_path(page: Page) -> str:
 
 def build(home: Path = HOME) -> list[str]:
     """Build the site, and return what is wrong with it."""
-    pages = site_pages.collect(ROOT)
-    nav = site_pages.navigation(pages)
+    try:
+        pages = site_pages.collect(ROOT)
+        nav = site_pages.navigation(pages)
+    except ValueError as error:
+        return [str(error)]
     stage(pages, nav, home)
     html = home / "html"
     shutil.rmtree(html, ignore_errors=True)

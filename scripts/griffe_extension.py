@@ -3,7 +3,7 @@
 - `check, acheck = sync_and_async(_check)` defines two methods, with the signature and the docstring of `_check`
   (`breakloop.sdk.core.sync_and_async`).
 - A comment behind a field or a constant describes it. Fields are listed with their class.
-- Parameters that begin with an underscore are not for users.
+- Parameters and fields that begin with an underscore are not for users.
 """
 
 from __future__ import annotations
@@ -33,9 +33,11 @@ class SourceExtension(griffe.Extension):
                     if isinstance(made, griffe.Function):
                         cls.set_member(blocking, _blocking(made, blocking, statement.lineno))
                         cls.set_member(asynchronous, _asynchronous(made, asynchronous, blocking, statement.lineno))
-        for member in cls.members.values():
+        for name, member in list(cls.members.items()):
             if isinstance(member, griffe.Function):
                 member.parameters = _for_users(member)
+            elif isinstance(member, griffe.Attribute) and name.startswith("_") and cls.decorators:
+                cls.del_member(name)  # a field of a dataclass, which would be a parameter
         public = [one for name, one in cls.members.items() if isinstance(one, griffe.Attribute) and name[0] != "_"]
         fields = [f"    {one.name}: {text}" for one in public if (text := _description(one))]
         if fields and cls.docstring is not None:

@@ -215,6 +215,8 @@ def collect(root: Path) -> dict[str, Page]:
         path = site_path(source)
         if path in pages or (source.startswith("docs/") and not source.endswith(".md")) or source == "README.md":
             continue
+        if not (root / source).is_file():
+            continue  # a link that leads nowhere, which the site generator reports with its line
         if not source.endswith(".md"):
             pages[path] = Page(path, source, _file_page(root, source), f"The file {source} of the repository.")
             continue
@@ -239,8 +241,10 @@ def navigation(pages: Mapping[str, Page]) -> list[Entry]:
     rest = [Entry(page.title, path) for path, page in sorted(pages.items()) if path not in listed]
     if missing := [entry.path for entry in rest if pages[entry.path].source.startswith("docs/")]:
         raise ValueError(f"not in the lists of docs/index.md: {', '.join(missing)}")
-    examples = [entry for entry in rest if entry.path.startswith("examples/")]
-    files = Entry("Files", children=tuple(entry for entry in rest if entry not in examples))
+    # By the names of their folders, because their titles are those of the how-to guides.
+    examples = [Entry(posixpath.basename(one.path)[:-3], one.path) for one in rest if one.path.startswith("examples/")]
+    others = [one for one in rest if not one.path.startswith("examples/")]
+    files = Entry("Files", children=tuple(replace(one, title=one.title.removeprefix("deploy/")) for one in others))
     return [Entry("Start", _START), *sections, Entry("Examples", children=(*examples, files))]
 
 
@@ -281,11 +285,14 @@ def _capital(title: str) -> str:
 
 def api_pages(root: Path) -> Iterator[Page]:
     """A page for each public module. The site generator fills it from the docstrings of the names in `__all__`."""
+    overview = LINK.sub(r"../\1", (root / "docs" / API_INDEX).read_text(encoding="utf-8"))  # one folder deeper
+    rows = re.findall(r"^\| `(breakloop[\w.]*)` \| .+ \| (.+) \| (.+) \|$", overview, re.MULTILINE)
+    use = {module: f"How to use it: {guide}. Install: {extra}." for module, extra, guide in rows}
     for module, path in public_modules(root).items():
         public = [name for name in public_names(path) if not name.startswith("_")]
-        names = sorted(public, key=lambda name: (name.endswith("Error"), name != "Guard"))  # the rest as in `__all__`
+        names = sorted(public, key=lambda name: (name.endswith("Error"), name != "Guard", name.startswith("Async")))
         summary = (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").partition("\n\n")[0]
-        text = f"# {module}\n\n::: {module}\n    options:\n      members: {names}\n"
+        text = f"# {module}\n\n{use[module]}\n\n::: {module}\n    options:\n      members: {names}\n"
         yield Page(f"{_API_FOLDER}{module}.md", "", text, " ".join(summary.split()))
 
 

@@ -123,7 +123,7 @@ def test_the_overview_of_the_python_api_has_every_public_module() -> None:
     assert {f"reference/python/{module}.md" for module in modules} <= set(PAGES)
 
 
-def test_every_public_name_has_a_docstring() -> None:
+def test_every_public_name_has_a_docstring(caplog: pytest.LogCaptureFixture) -> None:
     """The reference leaves out what has none. Methods of a class may have none if their name says everything, or if they
     implement what a framework documents; those of `Guard` and `Run` all have one, also those that `sync_and_async` makes."""
     loader = griffe.GriffeLoader(extensions=griffe.Extensions(SourceExtension()), search_paths=[ROOT / "src"])
@@ -139,6 +139,10 @@ def test_every_public_name_has_a_docstring() -> None:
         shown |= {f"{name}.{one}": member for one, member in methods.items() if not one.startswith("_")}
     assert {"breakloop.Guard", "Guard.check", "Guard.acheck", "Run.astep", "breakloop.testing.PATHS"} <= set(shown)
     assert [name for name, one in shown.items() if not one.has_docstring] == []
+    for one in shown.values():
+        assert one.docstring is not None
+        one.docstring.parse("google")
+    assert caplog.messages == []  # such as a parameter that the function does not have
     assert "io" not in [one.name for one in package["Guard.acheck"].parameters]
 
 

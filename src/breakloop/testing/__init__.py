@@ -1,7 +1,5 @@
 """Tools for tests: stand-in LLM and MCP servers with scripted responses, a simulated clock, and factories for requests,
 conversations and bundles.
-
-This package is public; docs/reference/testing.md describes it.
 """
 
 from __future__ import annotations
