@@ -9,24 +9,20 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import IO, Final, Protocol, cast
 
 from breakloop.model.call import Call
 
 _decoder_errors: tuple[type[Exception], ...] = (zlib.error,)
-_missing: set[bytes] = set()
-try:
+with suppress(ImportError):
     import brotli  # type: ignore[import-untyped]
-except ImportError:
-    _missing.add(b"br")
-else:
+
     _decoder_errors += (brotli.error,)
-try:
+with suppress(ImportError):
     import zstandard
-except ImportError:
-    _missing.add(b"zstd")
-else:
+
     _decoder_errors += (zstandard.ZstdError,)
 
 CODINGS_MAX: Final = 3
@@ -265,8 +261,6 @@ _DECODERS: Final[dict[bytes, Callable[[], _Decoder]]] = {
     b"gzip": _gzip,
     b"x-gzip": _gzip,
     b"deflate": _InflateDecoder,
-    b"br": _BrotliDecoder,
-    b"zstd": _ZstdDecoder,
+    **({b"br": _BrotliDecoder} if "brotli" in globals() else {}),
+    **({b"zstd": _ZstdDecoder} if "zstandard" in globals() else {}),
 }
-for _name in _missing:
-    del _DECODERS[_name]

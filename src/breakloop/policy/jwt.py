@@ -89,7 +89,11 @@ class JwtReader:
         self.verifies = keys is not None
         self._clock = clock
         self._keys = keys or JwtKeys()
-        self._algorithms = _algorithms() if keys else {}
+        self._algorithms: Mapping[str, Algorithm] = {}
+        if keys is not None:
+            from jwt.algorithms import get_default_algorithms  # noqa: PLC0415 - an extra
+
+            self._algorithms = get_default_algorithms()
         self._secret = _secret_key(self._keys.secret)
         self.key_set = _KeySet(self._secret, "")  # a different object after the keys have changed
         self.wants_refresh = bool(self._keys.jwks_file or self._keys.jwks_url)
@@ -196,12 +200,6 @@ def claim_text(claims: Mapping[str, object], name: str) -> str | None:
     if isinstance(value, str):
         return value or None
     return json.dumps(value) if isinstance(value, int | float) else None
-
-
-def _algorithms() -> Mapping[str, Algorithm]:
-    from jwt.algorithms import get_default_algorithms  # noqa: PLC0415 - an extra
-
-    return get_default_algorithms()
 
 
 def _secret_key(secret: str) -> tuple[_Key, ...]:
