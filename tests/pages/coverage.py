@@ -115,6 +115,7 @@ REPLACED: Final = {
 # Environment variables that a page asks for.
 _TOKEN = {"BREAKLOOP_ADMIN_TOKEN": "token-of-the-operator-0123456789"}
 VARIABLES: Final[dict[str, dict[str, str]]] = {
+    "docs/how-to/kill-switch.md": _TOKEN,
     "docs/how-to/webhooks.md": _TOKEN,
     "docs/how-to/why-denied.md": {"BREAKLOOP_DEBUG_SECRET": "secret-of-the-operator"},
     "docs/reference/admin-api.md": _TOKEN,
