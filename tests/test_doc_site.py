@@ -146,14 +146,6 @@ def test_every_public_name_has_a_docstring(caplog: pytest.LogCaptureFixture) -> 
     assert "io" not in [one.name for one in package["Guard.acheck"].parameters]
 
 
-def test_the_code_of_the_start_page_prints_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:
-    """What a newcomer pastes first."""
-    block = re.search(r"```python\n(.*?)```", (ROOT / "docs/index.md").read_text(encoding="utf-8"), re.DOTALL)
-    assert block is not None
-    exec(compile(block[1], "docs/index.md", "exec"), {})
-    assert capsys.readouterr().out == block[1].rpartition("# ")[2]
-
-
 def test_pages_are_found_by_their_path() -> None:
     """A page of the site is the file that a reader of the repository sees, example files included."""
     assert PAGES["examples/nginx.md"].source == "examples/nginx/README.md"
