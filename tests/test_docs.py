@@ -163,7 +163,6 @@ def test_the_one_line_of_the_readme_is_all_that_an_agent_needs(tmp_path: Path) -
                 with pytest.raises(openai.RateLimitError) as raised:
                     ask()
         finally:
-            served.process.kill()
-            served.process.communicate()
+            served.end()
         assert len(llm.requests) == 5
     assert " ".join(promised[1].split()) in str(raised.value)

@@ -9,7 +9,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -22,6 +21,7 @@ from typing import Any
 import pytest
 
 from tests.deadlines import DEADLINE_S
+from tests.e2e.forking import Process, start
 
 ROOT = Path(__file__).resolve().parents[2]
 READY = "breakloop ready on http://127.0.0.1:"
@@ -143,7 +143,7 @@ class Stack:
     """A gateway in front, breakloop to be asked, the application behind."""
 
     port: int
-    breakloop: subprocess.Popen[str]
+    breakloop: Process
     application: Application
     relay: Relay
 
@@ -230,18 +230,12 @@ def free_port() -> int:
 
 
 @contextmanager
-def _breakloop(folder: Path, policy: Path, more: dict[str, str]) -> Iterator[tuple[subprocess.Popen[str], int]]:
+def _breakloop(folder: Path, policy: Path, more: dict[str, str]) -> Iterator[tuple[Process, int]]:
     flags = ["--mode", "decision", "--port", "0", "--admin-port", "0", "--policy", str(policy)]
     env = {name: value for name, value in os.environ.items() if not name.startswith("BREAKLOOP_")}
     with (folder / "breakloop.log").open("w") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "breakloop", "serve", *flags, "--data-dir", str(folder / "data")],
-            cwd=folder,
-            env=env | more,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            text=True,
-        )
+        command = ["serve", *flags, "--data-dir", str(folder / "data")]
+        process = start(command, cwd=folder, env=env | more, stderr=log)
     try:
         yield process, _announced_port(process, folder / "breakloop.log")
     finally:
@@ -251,7 +245,7 @@ def _breakloop(folder: Path, policy: Path, more: dict[str, str]) -> Iterator[tup
         process.stdout.close()
 
 
-def _announced_port(process: subprocess.Popen[str], log: Path) -> int:
+def _announced_port(process: Process, log: Path) -> int:
     assert process.stdout is not None
     for line in process.stdout:
         if line.startswith(READY):

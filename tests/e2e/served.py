@@ -9,8 +9,6 @@ import os
 import re
 import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,6 +19,7 @@ import pytest
 
 from breakloop.testing import Answer, SeenRequest, ThreadedGate, ThreadedLLM
 from tests.deadlines import DEADLINE_S
+from tests.e2e.forking import Process, start
 
 SRC = Path(__file__).resolve().parent.parent.parent / "src"
 KEY = "sk-canary-"  # how the keys of all callers begin
@@ -34,14 +33,7 @@ class Served:
         clean = {name: value for name, value in os.environ.items() if not name.startswith(("BREAKLOOP_", "XDG_"))}
         clean |= {"HOME": str(folder / "home"), "PYTHONPATH": str(SRC), **environment}
         with self._log.open("a") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "breakloop", "serve", "--admin-port", "0", *arguments],
-                cwd=folder,
-                env=clean,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-            )
+            self.process: Process = start(["serve", "--admin-port", "0", *arguments], cwd=folder, env=clean, stderr=log)
         self.banner: list[str] = []
         self.port = 0
 

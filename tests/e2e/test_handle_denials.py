@@ -60,8 +60,7 @@ def environment(tmp_path: Path) -> Iterator[dict[str, str]]:
         try:
             yield dict(os.environ) | {"OPENAI_BASE_URL": f"{served.url}/v1", "OPENAI_API_KEY": "sk-one"}
         finally:
-            served.process.kill()
-            served.process.communicate()
+            served.end()
 
 
 def run(command: list[str], folder: Path, env: dict[str, str]) -> subprocess.CompletedProcess[str]:

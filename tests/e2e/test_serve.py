@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.deadlines import DEADLINE_S
+from tests.e2e.forking import start_anew
 from tests.e2e.served import Served, eventually
 
 pytestmark = pytest.mark.e2e
@@ -52,8 +53,9 @@ def start(tmp_path: Path) -> Iterator[Start]:
         one.end()
 
 
-def test_serve_protects_without_any_policy(start: Start, tmp_path: Path) -> None:
+def test_serve_protects_without_any_policy(start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An empty home, no files: it says where it listens, is ready, and stops a loop (T-2, D-5, B-6)."""
+    monkeypatch.setattr("tests.e2e.served.start", start_anew)  # the command as a user starts it
     served = start("--port", "0").wait_ready()
     assert served.banner[-1] == f"breakloop ready on http://127.0.0.1:{served.port}"
     assert any("built-in loop protection" in line for line in served.banner)
