@@ -7,8 +7,9 @@ import signal
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,18 +21,47 @@ from tests.e2e.raw_client import RawClient
 from tests.e2e.served import Served, eventually, serving
 from tests.e2e.test_serve import bundle
 from tests.redis_servers import Server, free_port
+from tests.redis_servers import running as redis
 from tests.unit.observe.test_metrics_prometheus import samples
 
 pytestmark = pytest.mark.e2e
 
 
-@pytest.fixture
-def running(tmp_path: Path, redis_server: Server) -> Iterator[Fleet]:
-    (tmp_path / "bundle.yaml").write_text(bundle(1, burst=6, per_second=0.0001))  # nothing comes back meanwhile
-    with fleet(tmp_path, redis_server.url, "--policy", "bundle.yaml") as started:
+@contextmanager
+def watched(folder: Path, redis: Server) -> Iterator[Fleet]:
+    (folder / "bundle.yaml").write_text(bundle(1, burst=6, per_second=0.0001))  # nothing comes back meanwhile
+    state = f"{redis.url}?time_budget_ms=5000"  # a busy machine is not a Redis that is gone
+    with fleet(folder, state, "--policy", "bundle.yaml") as started:
+        started.wait_ready()
         yield started
         faults = {line["message"] for line in started.log() if line["level"] in {"error", "critical"}}
         assert not faults - {"bundle.rejected"}, faults
+
+
+@pytest.fixture
+def running(tmp_path: Path, redis_server: Server) -> Iterator[Fleet]:
+    """One of a test's own, which it may end."""
+    with watched(tmp_path, redis_server) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    """One for all tests that leave a supervisor, a control process and two workers behind. Its Redis is its own, because
+    other tests empty theirs."""
+    with redis() as server, watched(tmp_path_factory.mktemp("fleet"), server) as started:
+        yield started
+        assert started.stop() == 0
+
+
+class New:
+    """The lines of a log that are new since this was made."""
+
+    def __init__(self, started: Fleet) -> None:
+        self._started, self._before = started, len(started.log())
+
+    def log(self, message: str) -> list[dict[str, Any]]:
+        return [line for line in self._started.log()[self._before :] if line["message"] == message]
 
 
 def spread(started: Fleet, count: int) -> list[int]:
@@ -42,7 +72,6 @@ def spread(started: Fleet, count: int) -> list[int]:
 def test_two_workers_serve_as_one(running: Fleet, tmp_path: Path) -> None:
     """One address, said once; connections are shared evenly; a limit holds for both together; events are told once
     (S-5)."""
-    running.wait_ready()
     assert running.banner[-1] == f"breakloop ready on http://127.0.0.1:{running.port}"
     assert "  workers   2" in running.banner
     assert set(running.children()) == {"control 0", "worker 1", "worker 2"}
@@ -61,74 +90,84 @@ def test_two_workers_serve_as_one(running: Fleet, tmp_path: Path) -> None:
     assert sum(line.get("left_out", 0) + 1 for line in told) == statuses.count(429)
 
 
-def test_dead_worker_is_replaced(running: Fleet) -> None:
+def test_dead_worker_is_replaced(shared: Fleet) -> None:
     """kill -9 under load: replaced without a delay; clients of the other worker see nothing of it (S-5)."""
-    running.wait_ready()
-    with Traffic(running.port, 8) as traffic:
+    new = New(shared)
+    with Traffic(shared.port, 8) as traffic:
         eventually(lambda: all(counts for counts in traffic.seen), "traffic on all connections")
         survivors = [counts for counts in traffic.seen if "2" in counts]
         assert survivors
-        died = running.kill("worker 1")
-        eventually(lambda: bool(running.log("worker.replaced")), "a new worker")
-        again = running.children()["worker 1"]
+        died = shared.kill("worker 1")
+        eventually(lambda: bool(new.log("worker.replaced")), "a new worker")
+        again = shared.children()["worker 1"]
         assert again != died
         before = [sum(counts.values()) for counts in survivors]
         eventually(lambda: all(sum(c.values()) > b for c, b in zip(survivors, before, strict=True)), "more traffic")
-        eventually(lambda: any(a["worker"] == 1 for a in running.answers(8)), "answers of the new one")
+        eventually(lambda: any(a["worker"] == 1 for a in shared.answers(8)), "answers of the new one")
     assert not any("error" in counts or "1" in counts for counts in survivors)
     assert sum(counts["error"] for counts in traffic.seen) <= 8 - len(survivors)
-    (told,) = running.log("worker.died")
+    (told,) = new.log("worker.died")
     assert (told["process"], told["pid"], told["ended"]) == ("worker 1", died, "killed by SIGKILL")
     assert told["restart_in_seconds"] == 0
-    assert running.stop() == 0
 
 
-def test_hanging_worker_holds_up_nobody_else(running: Fleet) -> None:
+def test_hanging_worker_holds_up_nobody_else(shared: Fleet) -> None:
     """New connections go to the other (S-5)."""
-    running.wait_ready()
-    hung = running.kill("worker 1", signal.SIGSTOP)
-    assert {running.ready()["worker"] for _ in range(40)} == {2}
-    assert {answer["worker"] for answer in running.answers(20)} == {2}
+    hung = shared.kill("worker 1", signal.SIGSTOP)
+    assert {shared.ready()["worker"] for _ in range(40)} == {2}
+    assert {answer["worker"] for answer in shared.answers(20)} == {2}
     os.kill(hung, signal.SIGCONT)
-    eventually(lambda: any(answer["worker"] == 1 for answer in running.answers(4)), "answers of both")
-    assert running.stop() == 0
+    eventually(lambda: any(answer["worker"] == 1 for answer in shared.answers(4)), "answers of both")
 
 
-def test_dead_control_is_replaced(running: Fleet, tmp_path: Path) -> None:
+def test_dead_control_is_replaced(shared: Fleet) -> None:
     """Without it workers go on; the new one watches the bundle and hears events (S-5)."""
-    running.wait_ready()
-    with Traffic(running.port, 4) as traffic:
-        running.kill("control 0")
-        eventually(lambda: bool(running.log("worker.replaced")), "a new control process")
-        (tmp_path / "bundle.yaml").write_text(bundle(2))
-        eventually(lambda: {a["bundle_version"] for a in running.each()} == {2}, "version 2")
+    new, version = New(shared), shared.ready()["bundle_version"]
+    with Traffic(shared.port, 4) as traffic:
+        shared.kill("control 0")
+        eventually(lambda: bool(new.log("worker.replaced")), "a new control process")
+        (shared.folder / "bundle.yaml").write_text(bundle(version + 1))
+        eventually(lambda: {a["bundle_version"] for a in shared.each()} == {version + 1}, "the next version")
     assert not any("error" in counts for counts in traffic.seen)
-    assert running.stop() == 0
-    assert [line["version"] for line in running.log("bundle.loaded")] == [1, 1, 2]
+    eventually(lambda: [line["version"] for line in new.log("bundle.loaded")] == [version, version + 1], "events of it")
 
 
-def test_bundle_reaches_all(running: Fleet, tmp_path: Path) -> None:
+def test_bundle_reaches_all(shared: Fleet) -> None:
     """A change is in force in every worker, a bad one in none; SIGHUP takes a lower one (S-5, B-3)."""
-    running.wait_ready()
-    file = tmp_path / "bundle.yaml"
+    new, file, version = New(shared), shared.folder / "bundle.yaml", shared.ready()["bundle_version"]
 
     def versions() -> set[int]:
-        return {answer["bundle_version"] for answer in running.each()}
+        return {answer["bundle_version"] for answer in shared.each()}
 
-    file.write_text(bundle(5))
-    eventually(lambda: versions() == {5}, "version 5")
-    file.write_text(bundle(6).replace("burst", "brust"))
-    eventually(lambda: {a["bundle_rejected"] for a in running.each()} == {1}, "rejection")
-    assert versions() == {5}
-    assert {a["bundle_problems"] > 0 for a in running.each()} == {True}
-    file.write_text(bundle(3))
-    running.process.send_signal(signal.SIGHUP)
-    eventually(lambda: versions() == {3}, "version 3")
-    running.kill("worker 2")
-    eventually(lambda: bool(running.log("worker.replaced")), "a new worker")
-    assert versions() == {3}
-    assert len(running.log("bundle.rejected")) == 1
-    assert running.stop() == 0
+    file.write_text(bundle(version + 4))
+    eventually(lambda: versions() == {version + 4}, "a higher version")
+    file.write_text(bundle(version + 5).replace("burst", "brust"))
+    eventually(lambda: {a["bundle_rejected"] for a in shared.each()} == {1}, "rejection")
+    assert versions() == {version + 4}
+    assert {a["bundle_problems"] > 0 for a in shared.each()} == {True}
+    file.write_text(bundle(version + 2))
+    shared.process.send_signal(signal.SIGHUP)
+    eventually(lambda: versions() == {version + 2}, "a lower version")
+    shared.kill("worker 2")
+    eventually(lambda: bool(new.log("worker.replaced")), "a new worker")
+    assert versions() == {version + 2}
+    assert len(new.log("bundle.rejected")) == 1
+
+
+def test_second_instance_fails(shared: Fleet, tmp_path: Path, redis_server: Server) -> None:
+    """The error is "in use", as with one process, whichever of the two has workers; the first goes on (S-5)."""
+    for workers in ("2", "1"):
+        folder = tmp_path / workers
+        (folder / "home").mkdir(parents=True)
+        state = ("--state", redis_server.url, "--workers", workers)
+        other = Served(folder, "--port", str(shared.port), *state)
+        try:
+            assert other.process.wait(DEADLINE_S) == 1
+            text = f"breakloop: 127.0.0.1:{shared.port} is in use (stop the other program"
+            assert text in (folder / "log.jsonl").read_text()
+        finally:
+            other.end()
+    assert len(shared.answers(4)) == 4
 
 
 def shown(port: int) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
@@ -181,29 +220,11 @@ def test_metrics_are_those_of_all(tmp_path: Path, redis_server: Server) -> None:
 
 def test_no_orphans(running: Fleet) -> None:
     """kill -9 of the supervisor leaves no process behind, and the port is free (S-5)."""
-    running.wait_ready()
     children = running.children()
     assert len(children) == 3
     running.process.kill()
     running.process.wait()
     eventually(lambda: not any(map(is_alive, children.values())), "all processes gone")
-
-
-def test_second_instance_fails(running: Fleet, tmp_path: Path, redis_server: Server) -> None:
-    """The error is "in use", as with one process, whichever of the two has workers; the first goes on (S-5)."""
-    running.wait_ready()
-    for workers in ("2", "1"):
-        folder = tmp_path / workers
-        (folder / "home").mkdir(parents=True)
-        state = ("--state", redis_server.url, "--workers", workers)
-        other = Served(folder, "--port", str(running.port), *state)
-        try:
-            assert other.process.wait(DEADLINE_S) == 1
-            text = f"breakloop: 127.0.0.1:{running.port} is in use (stop the other program"
-            assert text in (folder / "log.jsonl").read_text()
-        finally:
-            other.end()
-    assert len(running.answers(4)) == 4
 
 
 def test_memory_is_not_shared(tmp_path: Path) -> None:
