@@ -1,5 +1,5 @@
-"""Runs in the environment of scripts/install-apart.sh: one question on standard input, one answer on standard
-output, both JSON. The questions are asked by `tools.ask`."""
+"""Runs in the environment of scripts/install-apart.sh: a question on each line of standard input, its answer on
+a line of standard output, both JSON. The questions are asked by `tools.ask`."""
 
 from __future__ import annotations
 
@@ -42,5 +42,8 @@ def validate(question: dict[str, Any]) -> list[str]:
 
 
 if __name__ == "__main__":
-    asked = json.load(sys.stdin)
-    json.dump({"render": render, "lint": lint, "validate": validate}[asked["do"]](asked), sys.stdout)
+    for line in sys.stdin:
+        asked = json.loads(line)
+        json.dump({"render": render, "lint": lint, "validate": validate}[asked["do"]](asked), sys.stdout)
+        sys.stdout.write("\n")
+        sys.stdout.flush()

@@ -3,8 +3,10 @@ of their own (scripts/install-apart.sh), which tests reach by starting its progr
 
 from __future__ import annotations
 
+import atexit
 import json
 import subprocess
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +35,21 @@ def run(*command: str) -> subprocess.CompletedProcess[str]:
 
 def ask(question: dict[str, Any]) -> Any:
     """Let `in_tools.py` answer, over there."""
+    process = _answering()
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(json.dumps(question) + "\n")
+    process.stdin.flush()
+    return json.loads(process.stdout.readline())
+
+
+@cache
+def _answering() -> subprocess.Popen[str]:
+    """One process for all questions of this one, because its imports take longer than an answer."""
     command = [tool("python"), str(Path(__file__).with_name("in_tools.py"))]
-    done = subprocess.run(
-        command, input=json.dumps(question), capture_output=True, text=True, check=False, timeout=_WITHIN_S
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    atexit.register(process.communicate)
+    return process
 
 
 def yaml_documents(text: str) -> list[Any]:
