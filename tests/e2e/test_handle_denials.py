@@ -85,10 +85,12 @@ def test_what_init_writes(sdk: str, environment: dict[str, str], tmp_path: Path)
     url = environment.pop("OPENAI_BASE_URL").removesuffix("/v1")
     (tmp_path / "client.py").write_text(texts(sdk)["client.py"].replace("http://127.0.0.1:8787", url), encoding="utf-8")
     env = environment | {"ANTHROPIC_API_KEY": "sk-ant-one"}
-    done = [run([sys.executable, "client.py"], tmp_path, env) for _ in range(6)]
-    assert [one.returncode for one in done] == [0] * 6, done[0].stderr
-    assert [one.stdout.startswith("stopped: ") for one in done] == [False] * 5 + [True]
-    assert "recursive_loop_detected" in done[5].stdout
+    again = "import runpy\nfor _ in range(6):\n    runpy.run_path('client.py', run_name='__main__')\n    print('--')\n"
+    done = run([sys.executable, "-c", again], tmp_path, env)
+    assert done.returncode == 0, done.stderr
+    printed = done.stdout.split("--\n")[:-1]
+    assert [one.startswith("stopped: ") for one in printed] == [False] * 5 + [True]
+    assert "recursive_loop_detected" in printed[5]
 
 
 def test_typescript(environment: dict[str, str], tmp_path: Path) -> None:

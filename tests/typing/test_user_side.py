@@ -38,8 +38,7 @@ def test_pyright(tmp_path: Path) -> None:
         missing("pyright is not installed: it comes with the group `lint`, and brings its own node")
     (tmp_path / "user_side.py").write_text("# pyright: strict\n" + FILE.read_text())
     check = (pyright, "--pythonpath", sys.executable)
-    assert "0 errors" in run(*check, str(tmp_path / "user_side.py"))
-    wrong = tmp_path / "wrong.py"
-    wrong.write_text("from breakloop import Guard\nGuard().run(agent=3)\n")
-    with pytest.raises(AssertionError, match="reportArgumentType"):
-        run(*check, str(wrong))
+    (tmp_path / "wrong.py").write_text("from breakloop import Guard\nGuard().run(agent=3)\n")
+    with pytest.raises(AssertionError, match=r"wrong\.py:2:\d+ - error: [^/]*reportArgumentType") as found_wrong:
+        run(*check, str(tmp_path / "user_side.py"), str(tmp_path / "wrong.py"))
+    assert "1 error, 0 warnings" in str(found_wrong.value)
