@@ -30,7 +30,7 @@ from tests.redis_store import new_redis_store, new_sharded_store, new_store  # n
 
 # `ci` gives the same examples on every run, so that a red build is red for everybody; `dev` looks for new ones,
 # and so does `nightly`, for longer.
-hypothesis.settings.register_profile("ci", derandomize=True, max_examples=100, deadline=None, print_blob=True)
+hypothesis.settings.register_profile("ci", derandomize=True, max_examples=50, deadline=None, print_blob=True)
 hypothesis.settings.register_profile("dev", max_examples=50, deadline=None)
 hypothesis.settings.register_profile("nightly", max_examples=2000, deadline=None, print_blob=True)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "dev"))

@@ -19,7 +19,7 @@ schemathesis = pytest.importorskip("schemathesis")
 
 pytestmark = pytest.mark.slow
 TOKEN = {"authorization": f"Bearer {OWN}"}
-EXAMPLES = 25  # of each kind, for each operation
+EXAMPLES = settings().max_examples // 3  # of each kind, for each operation
 QUIET = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large, HealthCheck.large_base_example]
 
 
