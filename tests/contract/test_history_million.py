@@ -1,6 +1,5 @@
-"""A million events in SQLite: every question is answered in less than 50 ms, every page of the dashboard in less than
-200, and a second's batch is written in less than 300. Counted is CPU time, SQLite's share included, so that other
-programs do not matter."""
+"""A million events in SQLite: what each question, each page of the dashboard and the batch of a second read and write is
+a small part of them. Counted are the instructions of SQLite, so that neither the machine nor other programs matter."""
 
 from __future__ import annotations
 

@@ -154,9 +154,10 @@ class Stack:
         body: bytes | Iterator[bytes] | None = None,
         client: str = "127.0.0.1",
         headers: dict[str, str] | None = None,
+        timeout_s: float = DEADLINE_S,
     ) -> Answer:
         """Send one request through the gateway, from an address of the loopback network."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=DEADLINE_S, source_address=(client, 0))
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout_s, source_address=(client, 0))
         started = time.monotonic()
         try:
             connection.request(method, path, body, headers or {}, encode_chunked=not isinstance(body, bytes | None))

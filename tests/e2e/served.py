@@ -29,6 +29,7 @@ class Served:
     """A running `breakloop serve`."""
 
     def __init__(self, folder: Path, *arguments: str, **environment: str) -> None:
+        self.folder = folder
         self._log = folder / "log.jsonl"
         clean = {name: value for name, value in os.environ.items() if not name.startswith(("BREAKLOOP_", "XDG_"))}
         clean |= {"HOME": str(folder / "home"), "PYTHONPATH": str(SRC), **environment}
@@ -108,13 +109,13 @@ def serving(folder: Path, *arguments: str, **environment: str) -> Iterator[Serve
         served.end()
 
 
-def eventually(check: Callable[[], bool], what: str, within_s: float = DEADLINE_S) -> float:
-    """Ask until it is so; returns how long that took."""
-    began = time.monotonic()
+def eventually(check: Callable[[], bool], what: str, within_s: float = DEADLINE_S) -> None:
+    """Ask until it is so."""
+    began, pause_s = time.monotonic(), 0.005
     while not check():
         assert time.monotonic() - began < within_s, f"{what}: not within {within_s} s"
-        time.sleep(0.01)
-    return time.monotonic() - began
+        time.sleep(pause_s)
+        pause_s = min(0.1, pause_s * 1.5)  # what is waited for needs the processor as well
 
 
 @contextmanager
@@ -169,6 +170,6 @@ class Caller:
         """Wait until so many of its requests have come to the stand-in."""
         self.llm.wait_until(lambda: sum(map(self.owns, self.llm.llm.requests)) >= count)
 
-    def wait_freed(self, within_s: float = 1.0) -> SeenRequest:
+    def wait_freed(self) -> SeenRequest:
         """Wait until the upstream connection of the newest request is gone."""
-        return self.llm.wait_for_disconnect(self.seen[-1], timeout_s=within_s)
+        return self.llm.wait_for_disconnect(self.seen[-1], timeout_s=DEADLINE_S)

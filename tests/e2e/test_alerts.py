@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.alert_world import Got, Receiver, receiver
+from tests.deadlines import DEADLINE_S
 from tests.e2e.alerts_process import AGENTS
 
 pytestmark = pytest.mark.e2e
@@ -44,7 +45,7 @@ def numbers(got: list[Got]) -> list[int]:
 
 
 def wait_for(wanted: set[int], server: Receiver) -> None:
-    ends = time.monotonic() + 60
+    ends = time.monotonic() + DEADLINE_S
     while not wanted <= set(numbers(server.got)):
         assert time.monotonic() < ends, f"missing: {sorted(wanted - set(numbers(server.got)))[:10]}"
         time.sleep(0.05)

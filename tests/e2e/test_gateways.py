@@ -151,7 +151,6 @@ def test_without_breakloop_requests_pass(start: Start) -> None:
     stack.stop_breakloop()
     answers = [stack.ask("/after", "POST", b'{"n": 1}') for _ in range(6)]
     assert [answer.status for answer in answers] == [200] * 6
-    assert answers[-1].seconds < 0.5  # whatever the first of them waited
     assert stack.application.seen[1:] == [("POST", "/after", b'{"n": 1}')] * 6
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -18,6 +19,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from breakloop.testing import SeenRequest, ThreadedLLM, call_tool, fail
+from tests.deadlines import DEADLINE_S
 from tests.e2e.behind import free_port
 from tests.e2e.environments import program_of, variables
 from tests.e2e.served import KEY, SRC, Served, eventually, refusing, serving
@@ -88,7 +90,7 @@ def running(folder: Path) -> Iterator[str]:
         )
     url = f"http://127.0.0.1:{port}"
     try:
-        eventually(lambda: process.poll() is not None or _alive(url), "LiteLLM", within_s=120)
+        eventually(lambda: process.poll() is not None or _alive(url), "LiteLLM", within_s=250)
         assert process.poll() is None, (folder / "log").read_text()[-3000:]
         yield url
     finally:
@@ -98,8 +100,9 @@ def running(folder: Path) -> Iterator[str]:
 
 def _alive(url: str) -> bool:
     try:
-        return httpx.get(f"{url}/health/liveliness", timeout=5).status_code == 200
-    except httpx.TransportError:
+        with urllib.request.urlopen(f"{url}/health/liveliness", timeout=DEADLINE_S) as answer:
+            return bool(answer.status == 200)
+    except OSError:
         return False
 
 

@@ -91,7 +91,7 @@ def test_answers_pass_byte_for_byte(proxy: Proxied, size: int, version: str, fra
     content = some(size)
     pieces = [content[at : at + 256 * 1024] for at in range(0, size, 256 * 1024)]
     proxy.llm.next(body(pieces, content_type="application/octet-stream").framed(framing))
-    with proxy.client(timeout_s=30) as client:
+    with proxy.client() as client:
         client.ask("GET", "/download", version=version)
         found = client.answer()
     assert (found.status, sha(found.body)) == (200, sha(content))

@@ -36,7 +36,7 @@ def proxy(running: Proxied) -> Iterator[Proxied]:
 def test_fifty_megabytes_pass_without_being_kept(tmp_path: Path, chunk_bytes: int, kind: str) -> None:
     """A large upload is streamed; the gateway's memory hardly grows (D-1, Y-2)."""
     content = some(50 * MIB)
-    with proxied(tmp_path) as proxy, proxy.client(timeout_s=30) as client:
+    with proxied(tmp_path) as proxy, proxy.client() as client:
         client.ask("GET", "/warm")
         client.answer()
         before = proxy.memory_mib()
@@ -47,7 +47,7 @@ def test_fifty_megabytes_pass_without_being_kept(tmp_path: Path, chunk_bytes: in
 
 def test_a_client_that_does_not_read_stops_the_upstream(tmp_path: Path) -> None:
     """Back-pressure: what the upstream can get rid of is what fits between, and the gateway keeps none of it (D-1)."""
-    with proxied(tmp_path) as proxy, proxy.client(small=True, timeout_s=30) as client:
+    with proxied(tmp_path) as proxy, proxy.client(small=True) as client:
         before = proxy.memory_mib()
         proxy.llm.next(body(pieces(100 * MIB), content_type="application/octet-stream"))
         client.ask("GET", "/download")

@@ -113,7 +113,7 @@ def test_requests_and_streams_pass(proxy: Proxied) -> None:
 def test_bodies_pass_byte_for_byte(proxy: Proxied, size: int, chunk_bytes: int) -> None:
     """Around the size of a TLS record, and large (D-1)."""
     proxy.llm.next(body(pieces(size, chunk_bytes or size), content_type="application/octet-stream"))
-    with proxy.client(timeout_s=20) as client:
+    with proxy.client() as client:
         upload(client, some(size), OCTETS, chunk_bytes=chunk_bytes)
         assert sha(client.answer().body) == sha(some(size))
     assert proxy.llm.requests[-1].digest == sha(some(size))
@@ -255,7 +255,7 @@ def test_a_client_that_leaves_frees_the_upstream(proxy: Proxied, moment: str, wa
 
 def test_a_client_that_does_not_read_stops_the_upstream(tmp_path: Path) -> None:
     """TLS has buffers of its own on both sides; they are limited as well (D-1)."""
-    with tls_proxied(tmp_path) as proxy, proxy.client(small=True, timeout_s=30) as client:
+    with tls_proxied(tmp_path) as proxy, proxy.client(small=True) as client:
         before = proxy.memory_mib()
         proxy.llm.next(body(pieces(80 * MIB), content_type="application/octet-stream"))
         client.ask("GET", "/download")

@@ -81,7 +81,7 @@ def check(text: str, caller: Caller) -> None:
     """More than the cap came, and not all. How much came in one piece depends on the machine."""
     assert text == TEXT[: len(text)]
     assert 4 * CAP < len(text) < len(TEXT)
-    assert caller.wait_freed(2.0).outcome == "aborted"
+    assert caller.wait_freed().outcome == "aborted"
 
 
 def test_openai_chat(openai_client: OpenAI, caller: Caller) -> None:

@@ -13,7 +13,7 @@ from breakloop.config.settings import Settings
 from breakloop.errors import SettingsError
 from breakloop.policy.load import BundleBytes, BundleDocument
 from breakloop.policy.signing import SignatureError, Signer, make_keys, read_private_key
-from breakloop.policy.sources import FileOrigin, HttpOrigin
+from breakloop.policy.sources import FileOrigin, HttpOrigin, RedisOrigin
 from tests.bundle_server import bundle_server
 from tests.e2e.certificates import Authority
 
@@ -25,10 +25,16 @@ def settings(**values: Any) -> Settings:
 
 
 def test_files_urls_and_nothing(tmp_path: Path) -> None:
-    """A path, a URL with its own pace, or none at all (B-3, T-2)."""
+    """A path, a URL with its own pace, Redis, or none at all; a file and Redis are asked twice a second, so that what is
+    new is in force within one (B-3, T-2)."""
     clock = SystemClock()
     assert policy_source(settings(), clock, signed=False) is None
-    assert isinstance(policy_source(settings(policy=str(tmp_path)), clock, signed=False), FileOrigin)
+    file = policy_source(settings(policy=str(tmp_path)), clock, signed=False)
+    assert isinstance(file, FileOrigin)
+    assert file.wait_s(0) == 0.5
+    pushed = policy_source(settings(policy="redis", state="redis://127.0.0.1:1"), clock, signed=False)
+    assert isinstance(pushed, RedisOrigin)
+    assert 0.45 <= pushed.wait_s(0) <= 0.5
     source = policy_source(settings(policy="https://x/p", policy_poll_seconds=2), clock, signed=False)
     assert isinstance(source, HttpOrigin)
     assert 1.8 <= source.wait_s(0) <= 2
