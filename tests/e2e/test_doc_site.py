@@ -38,13 +38,14 @@ def site() -> Iterator[str]:
 
 
 def test_the_site_searches_and_stays_at_home(site: str) -> None:
-    """From the start page to a how-to by search, in both schemes, on a wide and a narrow screen."""
+    """From the start page to a how-to by search, in both schemes, on a wide and a narrow screen; and it can be read."""
     schemes: list[Scheme] = ["light", "dark"]
     with chromium() as browser:
         for scheme, size in zip(schemes, (WIDE, NARROW), strict=True):
             with visit(browser, site, size=size, scheme=scheme) as window:
                 window.open("/reference/python/breakloop/")
                 expect(window.page.locator("h2#breakloop\\.Guard")).to_be_visible()
+                assert [problem for problem in window.axe() if "color-contrast" in problem] == []
                 window.open("/")
                 window.page.locator('.md-search__button:visible, [for="__search"]:visible').first.click()
                 window.page.get_by_role("combobox", name="Search").fill("stop a client with a kill switch")
