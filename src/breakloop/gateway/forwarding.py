@@ -161,7 +161,7 @@ _ABOUT_ENCODED_BODY: Final = frozenset(("content-digest", "content-encoding", "c
 _PROTECTED: Final = CREDENTIALS | {"cookie", "forwarded", "idempotency-key", "range", "user-agent", "via"}
 _PROTECTED_PREFIXES: Final = ("accept", "anthropic-", "content-", "if-", "mcp-", "openai-", "x-agent-", "x-forwarded-")
 _USUAL_CONNECTIONS: Final = frozenset((b"keep-alive", b"Keep-Alive", b"close"))
-_NO_BODY_EXPECTED: Final = frozenset(("GET", "HEAD", "DELETE", "OPTIONS", "TRACE"))
+_NO_BODY_EXPECTED: Final = frozenset(("GET", "HEAD", "DELETE", "OPTIONS"))
 _READABLE: Final = frozenset((b"gzip", b"x-gzip", b"deflate", b"br", b"zstd", b"identity"))
 _DEBUG: Final = f"{COOKIE}=".encode()
 _TOKEN: Final = re.compile(rb"[A-Za-z0-9._-]{1,64}")

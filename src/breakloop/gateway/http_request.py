@@ -51,9 +51,10 @@ BODYLESS: Final = frozenset((204, 304))  # statuses whose responses have no body
 CLOSE: Final = b"connection: close\r\n"
 KEEP: Final = b"connection: keep-alive\r\n"
 
-# The methods of llhttp, without CONNECT and PRI, which do not ask for a response.
+# The methods of llhttp, without CONNECT and PRI, which do not ask for a response, and TRACE, whose response would show
+# the client the provider's key.
 _METHOD_NAMES: Final = (
-    "GET POST PUT DELETE HEAD OPTIONS PATCH TRACE QUERY COPY LOCK MKCOL MOVE PROPFIND PROPPATCH SEARCH UNLOCK BIND "
+    "GET POST PUT DELETE HEAD OPTIONS PATCH QUERY COPY LOCK MKCOL MOVE PROPFIND PROPPATCH SEARCH UNLOCK BIND "
     "REBIND UNBIND ACL REPORT MKACTIVITY CHECKOUT MERGE M-SEARCH NOTIFY SUBSCRIBE UNSUBSCRIBE PURGE MKCALENDAR LINK "
     "UNLINK SOURCE"
 )

@@ -70,9 +70,9 @@ def test_methods_of_llhttp_are_taken(method: str) -> None:
     assert parse(f"{method} / HTTP/1.1\r\nHost: a\r\n\r\n".encode()).method == method
 
 
-@pytest.mark.parametrize("method", ["FOO", "get", "CONNECT", "PRI", "DESCRIBE", "GETX"])
+@pytest.mark.parametrize("method", ["FOO", "get", "CONNECT", "TRACE", "PRI", "DESCRIBE", "GETX"])
 def test_other_methods_get_501(method: str) -> None:
-    """Else 501. CONNECT and PRI ask for something else than an answer (D-1)."""
+    """Else 501. CONNECT and PRI ask for something else than an answer; that of TRACE would show a held key (D-1)."""
     assert refused(f"{method} / HTTP/1.1\r\nHost: a\r\n\r\n".encode()) == 501
 
 
