@@ -11,6 +11,7 @@ import ssl
 import sys
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -28,7 +29,7 @@ from breakloop.gateway.forwarding import HeadRewriter, UpstreamRoutes
 from breakloop.gateway.http_request import RequestLimits
 from breakloop.gateway.http_response import ResponseHeadParser
 from breakloop.gateway.proxy import ClientKeys, ProxyHandler
-from breakloop.gateway.server import Server, check_free, why_not
+from breakloop.gateway.server import Server, check_free, connections_for, why_not
 from breakloop.gateway.upstream import UpstreamFaults, UpstreamPool
 from breakloop.model.call import Answer, Call
 from breakloop.model.events import Publish
@@ -225,7 +226,13 @@ def context(settings: Settings, secret: bytes) -> ContextSettings:
 
 def limits(settings: Settings) -> RequestLimits:
     """Return the limits of the traffic port. Fields have the same names, with `_s` for `_seconds`."""
-    return RequestLimits(**{name.replace("_seconds", "_s"): value for name, value in settings.limits})
+    found = RequestLimits(**{name.replace("_seconds", "_s"): value for name, value in settings.limits})
+    connections = connections_for(found.connections)
+    if 2 * connections < found.connections:  # somewhat fewer are nothing to worry about
+        remedy = "raise it (ulimit -n, LimitNOFILE), or lower limits.connections"
+        problem = f"the limit on open files allows {connections} connections, not {found.connections}: {remedy}"
+        log(logging.WARNING, "limits.problem", {"problem": problem})
+    return replace(found, connections=connections)
 
 
 _URL_POLL_MAX_S: Final = 60.0  # after failures

@@ -26,6 +26,7 @@ from breakloop.config.loader import LoadedSettings, effective_settings, load_set
 from breakloop.config.settings import Settings
 from breakloop.errors import BundleError, SettingsError, StateError
 from breakloop.formatting import plural
+from breakloop.gateway.server import connections_for
 from breakloop.model.upstream import Upstream, upstreams
 from breakloop.policy.compile import compile_bundle
 from breakloop.policy.compiled import CompiledBundle, CompiledPolicy
@@ -297,6 +298,7 @@ def _ago(age_s: float) -> str:
 
 def examine_proxy(settings: Settings) -> Iterator[DoctorFinding]:
     yield from _reach(settings)
+    yield from _open_files(settings)
     yield from _keys(settings)
     yield from _upstreams(settings)
     yield from _certificates(settings)
@@ -308,6 +310,14 @@ def is_loopback(host: str) -> bool:
         return ip_address(host).is_loopback
     except ValueError:
         return host == "localhost" or host.endswith(".localhost")
+
+
+def _open_files(settings: Settings) -> Iterator[DoctorFinding]:
+    wanted = settings.limits.connections
+    allowed = connections_for(wanted)
+    if 2 * allowed < wanted:
+        remedy = "raise it (`ulimit -n`, `LimitNOFILE`), or lower limits.connections"
+        yield warning("limits.connections", f"the limit on open files allows {allowed} of {wanted}: {remedy}")
 
 
 def _reach(settings: Settings) -> Iterator[DoctorFinding]:

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable
 from enum import IntEnum
 from functools import partial
+from itertools import islice
 from typing import Final, cast
 
 from breakloop.errors import RequestError
@@ -29,6 +30,7 @@ from breakloop.gateway.http_response import CONTINUE, StatusLines, error_reply, 
 from breakloop.gateway.upstream import UpstreamConnection, peer_closed, reset
 
 _LINGER_BYTES: Final = 1024 * 1024
+_LOOKED_AT: Final = 64  # connections in search of an idle one
 
 
 class Phase(IntEnum):
@@ -68,7 +70,7 @@ class ServerCore:
         self.streams_body: StreamsBody | None = None  # which request bodies are streamed; None: all are collected
         self.on_sweep: list[Callable[[], None]] = []  # called once a second
         self.on_stop: list[Callable[[], None]] = []  # called when the last client connection is closed
-        self.live: set[Connection] = set()
+        self.live: dict[Connection, None] = {}  # in the order in which they were accepted or last found busy
         self._reads: list[tuple[Connection | UpstreamConnection, bytes]] = []
         self._writes: list[tuple[asyncio.Transport, bytes]] = []
         self.batching = False  # `process_reads` is running: replies go through `queue_write`
@@ -76,6 +78,7 @@ class ServerCore:
         self.draining = False
         self.connections = 0  # accepted since the start
         self.refused = 0  # connections above the limit
+        self.reclaimed = 0  # idle connections that were closed for new ones
         self.requests = 0  # passed to the handler
         self.bad_requests = 0
         self.handler_errors = 0
@@ -128,8 +131,26 @@ class ServerCore:
                         self.handler_failed(error)
                         transport.abort()
 
+    def make_room(self) -> bool:
+        """Close an idle connection for a new one, since a client opens another one when it needs it. Returns False if
+        none of the oldest is idle; the next attempt looks at others.
+        """
+        self.process_reads()  # a connection whose request has just arrived is not idle
+        oldest = list(islice(self.live, _LOOKED_AT))
+        idle = [connection for connection in oldest if connection.phase is IDLE]
+        if idle:
+            longest = min(idle, key=lambda connection: connection.idle_since)
+            longest.abort()
+            self.remove(longest)
+            self.reclaimed += 1
+            return True
+        for connection in oldest:
+            del self.live[connection]
+            self.live[connection] = None
+        return False
+
     def remove(self, connection: Connection) -> None:
-        self.live.discard(connection)
+        self.live.pop(connection, None)
 
     def handler_failed(self, error: BaseException) -> Reply:
         """Count and log an exception of ours; return the reply to send."""
@@ -173,7 +194,7 @@ class Connection(asyncio.Protocol):
         """Accept the connection, or close it at once when there are too many."""
         self._transport = cast("asyncio.Transport", transport)
         server = self._server
-        if len(server.live) >= server.limits.connections or server.draining:
+        if server.draining or (len(server.live) >= server.limits.connections and not server.make_room()):
             server.refused += 1
             self.phase = CLOSED
             self._transport.abort()
@@ -184,8 +205,13 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
             return
         server.connections += 1
-        server.live.add(self)
+        server.live[self] = None
         self._peer = peer[0] if isinstance(peer, tuple) else ""
+
+    @property
+    def idle_since(self) -> int:
+        """The tick of the last progress."""
+        return self._progress_tick
 
     def data_received(self, data: bytes) -> None:
         """Queue what was received; `process` gets it with the rest of the batch."""

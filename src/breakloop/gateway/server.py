@@ -10,9 +10,11 @@ from __future__ import annotations
 import asyncio
 import errno
 import mmap
+import resource
 import socket
 import ssl
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final
 
 from breakloop.clock import Clock, SystemClock
@@ -291,6 +293,25 @@ _BIND_ERRORS: Final = {
     errno.EACCES: "is not allowed (ports below 1024 need a privilege: choose another with --port)",
     errno.EADDRNOTAVAIL: "cannot be used: this machine has no such address (see --host)",
 }
+
+
+_OTHER_FILES: Final = 200  # open files beside connections: admin port, state, history, logs, Redis
+
+
+def connections_for(wanted: int) -> int:
+    """Return how many client connections the limit on open files allows, at most `wanted`. Each may need a second one
+    to an upstream, so that clients alone cannot use up all files. The soft limit is raised first, up to the hard one.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = 2 * wanted + _OTHER_FILES
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return wanted
+    if hard == resource.RLIM_INFINITY or hard > soft:
+        soft = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+        with suppress(OSError, ValueError):  # macOS has a lower limit of its own
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return min(wanted, max(1, (soft - _OTHER_FILES) // 2))
 
 
 def bind(host: str, port: int) -> list[socket.socket]:

@@ -95,6 +95,7 @@ class ServerCounts(Protocol):
 
     connections: int
     refused: int
+    reclaimed: int
     requests: int
     bad_requests: int
     handler_errors: int
@@ -338,6 +339,8 @@ _TABLE: Final = (
     _counter("breakloop_connections_total", "Accepted client connections.", _server(lambda s: s.connections)),
     _counter("breakloop_connections_refused_total", "Client connections refused because of the connection limit.",
              _server(lambda s: s.refused)),
+    _counter("breakloop_connections_reclaimed_total", "Idle client connections closed to make room for new ones.",
+             _server(lambda s: s.reclaimed)),
     _gauge("breakloop_connections_open", "Open client connections.", _server(lambda s: len(s.live))),
     _counter("breakloop_upstream_connections_total", "Connections opened to upstreams.",
              lambda p: {one.name: one.opened for one in p.upstreams}, ("upstream",)),

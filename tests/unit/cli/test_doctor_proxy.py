@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
@@ -25,6 +26,11 @@ def says(level: str, **values: object) -> str:
 
 def everything(**values: object) -> str:
     return "".join(says(level, **values) for level in ("problem", "warning", "note"))
+
+
+@pytest.fixture(autouse=True)
+def _many_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _which: (65_536, 65_536))
 
 
 @pytest.fixture
@@ -150,3 +156,10 @@ def test_a_private_key_with_a_passphrase_is_said_and_not_asked_for(tmp_path: Pat
     form = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8)
     Path(key).write_bytes(private.private_bytes(*form, serialization.BestAvailableEncryption(b"secret")))
     assert says("problem", tls={"cert_file": cert, "key_file": key}).startswith("tls: ")
+
+
+def test_a_low_limit_on_open_files_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the clients find it (Y-2)."""
+    monkeypatch.setattr(resource, "getrlimit", lambda _which: (1024, 1024))
+    assert "the limit on open files allows 412 of 10000" in says("warning")
+    assert "open files" not in everything(limits={"connections": 400})

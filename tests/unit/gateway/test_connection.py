@@ -315,9 +315,33 @@ def test_waiting_is_the_handlers_time() -> None:
         assert sweeps_until_closed(client) == -1
 
 
-def test_more_connections_than_the_cap_are_closed_at_once() -> None:
-    """And counted; a place that becomes free is given again (Y-2)."""
+def test_an_idle_connection_makes_room_for_a_new_one() -> None:
+    """The longest idle one is closed: a thousand clients that send nothing keep nobody out (Y-2)."""
+    with Client(limits=RequestLimits(connections=3)) as client:
+        server = client.server
+        client.send(get()[:10])  # it has begun a request
+        others = [(Connection(server), FakeTransport()) for _ in range(4)]
+        for connection, transport in others:
+            server.sweep()
+            connection.connection_made(transport)
+        assert [transport.aborted for _, transport in others] == [True, True, False, False]
+        assert (client.transport.aborted, server.refused, server.reclaimed, len(server.live)) == (False, 0, 2, 3)
+        others[2][0].process(get())
+        assert others[2][1].sent.startswith(b"HTTP/1.1 200 ")
+
+
+def test_a_request_that_has_just_arrived_is_not_lost_for_a_new_connection() -> None:
+    """It is answered first; then its connection may be the one that goes (Y-2)."""
     with Client(limits=RequestLimits(connections=1)) as client:
+        client.connection.data_received(get())
+        Connection(client.server).connection_made(FakeTransport())
+        assert client.transport.sent.startswith(b"HTTP/1.1 200 ")
+
+
+def test_more_connections_than_the_cap_are_closed_at_once() -> None:
+    """And counted, if none is idle; a place that becomes free is given again (Y-2)."""
+    with Client(limits=RequestLimits(connections=1)) as client:
+        client.send(get()[:10])
         second, transport = Connection(client.server), FakeTransport()
         second.connection_made(transport)
         assert transport.aborted

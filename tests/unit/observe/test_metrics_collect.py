@@ -64,6 +64,7 @@ class FakeServer:
     live: tuple[int, ...] = (1, 2)
     connections: int = 11
     refused: int = 12
+    reclaimed: int = 18
     requests: int = 13
     bad_requests: int = 14
     handler_errors: int = 15
