@@ -65,7 +65,7 @@ def generate(home: Path) -> list[str]:
     said = re.sub(r"\x1b\[[0-9;]*m", "", done.stdout + done.stderr)
     # Its --strict does not count what mkdocstrings and griffe log.
     if done.returncode or "No issues found" not in said or re.search(r"WARN|ERROR|Warning|Error", said):
-        return [said.strip()]
+        return [said.partition("Traceback")[0].strip() or said.strip()]
     return []
 
 

@@ -90,8 +90,9 @@ def site_path(source: str) -> str:
         return source.removeprefix("docs/")
     if "/" not in source and (root := _PROJECT.fullmatch(source)):
         return f"project/{root[1].lower()}.md"
-    folder, name = posixpath.split(source)
-    return f"{folder}.md" if name == "README.md" else f"{source}.md"
+    shown = re.sub(r"(^|/)\.+(?=\w)", r"\1", source)  # the site generator leaves out hidden files
+    folder, name = posixpath.split(shown)
+    return f"{folder}.md" if name == "README.md" else f"{shown}.md"
 
 
 def links(text: str) -> Iterator[str]:

@@ -54,6 +54,7 @@ def test_llms_txt_has_every_page_with_a_sentence_about_it() -> None:
         ("docs/how-to/a.md", "../../examples/nginx/README.md", "../examples/nginx.md"),
         ("docs/how-to/a.md", "../../ARCHITECTURE.md#state", "../project/architecture.md#state"),
         ("docs/how-to/a.md", "../../deploy/nginx/x.conf", "../deploy/nginx/x.conf.md"),
+        ("CONTRIBUTING.md", ".github/workflows/ci.yml", "../github/workflows/ci.yml.md"),
         ("docs/index.md", "images/dashboard/incident.png", "images/dashboard/incident.png"),
         ("examples/nginx/README.md", "../../docs/how-to/a.md", "../how-to/a.md"),
         ("ARCHITECTURE.md", "docs/decisions/1.md", "../decisions/1.md"),
