@@ -47,7 +47,7 @@ def browser(world: World, token: str = OWN) -> tuple[TestClient, str]:
     """Somebody who has signed in, and what the forms of the session carry."""
     auth = auth_of(world)
     made = client(world, "", app=admin_app(world.services, auth))
-    known = auth.known(token, "")
+    known = auth._tokens.find(token)
     assert known is not None
     cookie = auth.sessions.open(known)
     made.cookies.set(COOKIE, cookie)

@@ -24,6 +24,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from breakloop.admin.actions import AdminServices
 from breakloop.admin.api import api_routes, body_max
@@ -204,6 +205,8 @@ async def _own_error(_request: Request, error: Exception) -> Response:
 
 _GRACE_S: Final = 1  # event streams do not end by themselves
 _CONNECTIONS_MAX: Final = 500
+_RESERVED: Final = 50  # from here on, connections that send no request are closed for new ones
+_REQUEST_S: Final = 10.0  # to send the head of a request
 
 
 class _Quiet(uvicorn.Server):
@@ -222,6 +225,50 @@ class _Quiet(uvicorn.Server):
         self.listening.set()
 
 
+class _BoundedProtocol(H11Protocol):
+    """A connection that has to send its request within a time limit. If there are too many connections, one that waits
+    for its request is closed for a new one, so that idle connections keep nobody out.
+    """
+
+    _timer: asyncio.TimerHandle | None = None
+
+    @property
+    def _is_waiting(self) -> bool:
+        cycle: RequestResponseCycle | None = self.cycle  # None before the first request
+        return cycle is None or cycle.response_complete
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        if len(self.connections) >= _CONNECTIONS_MAX - _RESERVED:
+            for one in self.connections:
+                if isinstance(one, _BoundedProtocol) and one._is_waiting:  # noqa: SLF001 - of its own class
+                    one.transport.abort()
+                    self.connections.discard(one)
+                    break
+        super().connection_made(transport)
+        self._timer = self.loop.call_later(_REQUEST_S, self._expire)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if not self._is_waiting:
+            self._stop_timer()
+        elif self._timer is None:
+            self._timer = self.loop.call_later(_REQUEST_S, self._expire)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_timer()
+        super().connection_lost(exc)
+
+    def _expire(self) -> None:
+        self._timer = None
+        if self._is_waiting:
+            self.transport.abort()
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
 class AdminServer:
     """The server of the admin port."""
 
@@ -238,7 +285,7 @@ class AdminServer:
         sockets = bind(self._host, self._port)
         config = uvicorn.Config(
             self._app,
-            http="h11",  # strict; speed does not matter here
+            http=_BoundedProtocol,  # h11: strict; speed does not matter here
             ws="none",
             lifespan="off",
             log_config=None,

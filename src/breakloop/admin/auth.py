@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import logging
 import math
 import secrets
 from base64 import urlsafe_b64decode, urlsafe_b64encode
@@ -36,6 +37,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from breakloop.admin.errors import ApiError
 from breakloop.clock import Clock
+from breakloop.observe.log import log
 from breakloop.store.data_dir import write_once
 
 VIEWER, OPERATOR = ROLES = ("viewer", "operator")
@@ -193,6 +195,8 @@ FORGOTTEN_S: Final = 60.0  # after the last wrong attempt
 APART_S: Final = 0.2
 LONGEST_S: Final = 5.0  # longer waits are rejected
 _PEERS_MAX: Final = 10_000
+STRONG_CHARS: Final = 32  # of a token; those that breakloop generates have 46
+_LOGGED: Final = frozenset(10**power for power in range(9))  # how many wrong tokens of a peer are logged
 
 
 @dataclass(slots=True)
@@ -227,6 +231,8 @@ class LoginThrottle:
             known = self._peers[peer] = _Peer()
         known.wrong += 1
         known.last_at = now
+        if known.wrong in _LOGGED:
+            log(logging.WARNING, "admin.denied", {"peer": peer, "wrong_tokens": known.wrong})
         self._peers.move_to_end(peer)
         if len(self._peers) > _PEERS_MAX:
             self._peers.popitem(last=False)
@@ -273,9 +279,7 @@ class Auth:
         header = request.headers.get("authorization")
         if header is not None:
             scheme, _, presented = header.partition(" ")
-            who = peer(request)
-            await self.wait(who)
-            token = self.known(presented.strip(), who) if scheme.lower() == "bearer" else None
+            token = await self._check(presented.strip() if scheme.lower() == "bearer" else "", peer(request))
             if token is None:
                 raise unauthenticated("the token is not valid")
             return AdminIdentity(token.name, token.role)
@@ -287,25 +291,28 @@ class Auth:
             await _check_csrf(request, session.csrf)
         return AdminIdentity(session.token.name, session.token.role, session.csrf)
 
-    async def wait(self, who: str) -> None:
-        """Delay a peer that sent many wrong tokens. Raises `ApiError` 429."""
+    async def _check(self, presented: str, who: str) -> AdminToken | None:
+        """Return a valid token; None, after a delay for a peer that sent many wrong ones. Raises `ApiError` 429.
+
+        A valid token that is too long to be guessed is not delayed: others may send wrong ones from the same address.
+        """
+        token = self._tokens.find(presented) if len(presented) >= STRONG_CHARS else None
+        if token is not None:
+            return token
         wait_s = self._slow.wait_s(who)
         if wait_s is None:
             retry = {"Retry-After": str(math.ceil(LONGEST_S))}
             raise ApiError(429, "too many wrong tokens from your address", headers=retry)
         if wait_s:
             await self._sleep(wait_s)
-
-    def known(self, presented: str, who: str) -> AdminToken | None:
-        """Return the token that was presented, or None, which counts as a wrong attempt."""
         token = self._tokens.find(presented)
         if token is None:
             self._slow.wrong(who)
         return token
 
-    def sign_in(self, request: Request, token: str, response: Response) -> bool:
-        """Set the cookie of a new session; return False for an unknown token."""
-        found = self.known(token, peer(request))
+    async def sign_in(self, request: Request, token: str, response: Response) -> bool:
+        """Set the cookie of a new session; return False for an unknown token. Raises `ApiError` 429."""
+        found = await self._check(token, peer(request))
         if found is None:
             return False
         _set(response, request, self.sessions.open(found), LASTS_S)
@@ -418,10 +425,8 @@ class AuthMiddleware:
         await self._app(scope, receive, send)
 
     async def _open(self, request: Request, scope: Scope, receive: Receive, send: Send) -> None:
-        """A token in the login form counts as an attempt like any other."""
         if request.method not in SAFE_METHODS:
             check_own_site(request)
-            await self._auth.wait(peer(request))
         await self._app(scope, receive, send)
 
 

@@ -6,11 +6,13 @@ import asyncio
 import signal
 import socket
 import ssl
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 
+from breakloop.admin import app
 from breakloop.admin.app import AdminServer
 from tests.admin_client import OWN, app_of
 from tests.admin_world import World, full
@@ -129,3 +131,30 @@ def test_it_speaks_tls(world: World, tmp_path: Path) -> None:
     answer = asyncio.run(run())
     assert answer.startswith(b"HTTP/1.1 200 OK")
     assert b"strict-transport-security" in answer.lower()
+
+
+def test_idle_connections_keep_nobody_out(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that has sent no request is closed for a new one, and all of them after a while (Y-3)."""
+    monkeypatch.setattr(app, "_CONNECTIONS_MAX", 8)
+    monkeypatch.setattr(app, "_RESERVED", 3)
+
+    async def run() -> None:
+        server = AdminServer(app_of(world), "127.0.0.1", 0)
+        port = await server.start()
+        silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(20)]
+        silent[-1][1].write(b"GET /livez HTTP/1.1\r\n")  # half a head
+        head, _ = await _asked(port, "/livez")
+        assert head.startswith(b"HTTP/1.1 200 OK")
+        assert server._server is not None
+        open_ones = [one for one in server._server.server_state.connections if isinstance(one, app._BoundedProtocol)]
+        assert len(open_ones) <= 5
+        for one in open_ones:
+            assert one._timer is not None
+            one._expire()
+        for reader, writer in silent:
+            with suppress(ConnectionResetError):
+                assert await asyncio.wait_for(reader.read(), DEADLINE_S) == b""
+            writer.close()
+        await server.stop()
+
+    asyncio.run(run())

@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from hashlib import sha256
 
 import pytest
 from starlette.requests import Request
+from starlette.responses import Response
 
-from breakloop.admin.auth import FREE, form_field, is_local, peer
+from breakloop.admin.auth import (
+    FREE,
+    OPERATOR,
+    AdminToken,
+    AdminTokens,
+    Auth,
+    LoginThrottle,
+    form_field,
+    is_local,
+    peer,
+)
 from breakloop.admin.errors import ApiError
 from tests.admin_client import LOOKS, OWN, auth_of, browser, client
 from tests.admin_world import World, full
@@ -98,19 +110,48 @@ def test_wrong_tokens_are_slowed_down(world: World) -> None:
 def test_too_many_at_once_are_refused(world: World) -> None:
     auth = auth_of(world)
     auth._sleep = lambda _seconds: asyncio.sleep(0)
-    for _ in range(FREE):
-        auth.known("wrong", "p")
 
     async def flood() -> ApiError:
-        for _ in range(100):
+        for _ in range(FREE + 100):
             try:
-                await auth.wait("p")
+                await auth.sign_in(_request(), "wrong", Response())
             except ApiError as fault:
                 return fault
         raise AssertionError
 
     refused = asyncio.run(flood())
     assert (refused.status, refused.headers) == (429, {"Retry-After": "5"})
+
+
+def test_a_long_token_does_not_wait_for_the_wrong_ones_of_others(world: World) -> None:
+    """It cannot be guessed, and an operator who shares an address with an attacker must be able to act (Y-3)."""
+    long = "bl_" + "x" * 43
+    auth = Auth(AdminTokens([AdminToken("ada", OPERATOR, sha256(long.encode()).digest())]), b"s", world.clock)
+    auth._sleep = lambda _seconds: asyncio.sleep(0)
+
+    async def run() -> tuple[int, bool, str]:
+        refused = 0
+        for _ in range(FREE + 100):
+            try:
+                await auth.sign_in(_request(), "wrong" * 10, Response())
+            except ApiError:
+                refused += 1
+        who = await auth.identify(_request({"authorization": f"Bearer {long}"}))
+        return refused, await auth.sign_in(_request(), long, Response()), who.name
+
+    refused, signed_in, name = asyncio.run(run())
+    assert refused > 50
+    assert (signed_in, name) == (True, "ada")
+
+
+def test_wrong_tokens_are_logged(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    """The first of an address, the tenth, the hundredth: an attack shows, and does not fill the disk (Y-3)."""
+    slow = LoginThrottle(world.clock)
+    with caplog.at_level("WARNING"):
+        for _ in range(120):
+            slow.wrong("10.0.0.7")
+    assert [record.getMessage() for record in caplog.records] == ["admin.denied"] * 3
+    assert [record.fields["wrong_tokens"] for record in caplog.records] == [1, 10, 100]  # type: ignore[attr-defined]
 
 
 def test_this_machine_is_whoever_connects_from_it_for_itself() -> None:

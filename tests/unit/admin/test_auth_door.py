@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -18,7 +20,7 @@ def _request(cookie: str = "", scheme: str = "http") -> Request:
 def test_a_known_token_gets_a_cookie_that_opens() -> None:
     auth = auth_of(empty())
     response = Response()
-    assert auth.sign_in(_request(), OWN, response) is True
+    assert asyncio.run(auth.sign_in(_request(), OWN, response)) is True
     cookie = response.headers["set-cookie"].partition(";")[0]
     value = cookie.partition("=")[2].strip('"')
     assert auth.sessions.find(value) is not None
@@ -31,7 +33,7 @@ def test_a_known_token_gets_a_cookie_that_opens() -> None:
 
 def test_over_tls_the_cookie_stays_there() -> None:
     response = Response()
-    assert auth_of(empty()).sign_in(_request(scheme="https"), OWN, response)
+    assert asyncio.run(auth_of(empty()).sign_in(_request(scheme="https"), OWN, response))
     assert "secure" in response.headers["set-cookie"].lower()
 
 
@@ -39,7 +41,7 @@ def test_an_unknown_token_gets_nothing_and_is_remembered() -> None:
     auth = auth_of(empty())
     response = Response()
     for _ in range(FREE):
-        assert auth.sign_in(_request(), "wrong", response) is False
+        assert asyncio.run(auth.sign_in(_request(), "wrong", response)) is False
     assert "set-cookie" not in response.headers
     assert auth._slow.wait_s("10.0.0.1") == 0.0
     assert auth._slow.wait_s("10.0.0.1") != 0.0

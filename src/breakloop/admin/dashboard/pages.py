@@ -412,7 +412,7 @@ class LoginPage:
             return self._asked(request, fault.status, "", str(fault))
         going = own_path(form.get("next", ""))
         response = RedirectResponse(going, 303)
-        if not self._auth.sign_in(request, form.get("token", "").strip(), response):
+        if not await self._auth.sign_in(request, form.get("token", "").strip(), response):
             return self._asked(request, 401, going, _WRONG)
         return response
 
