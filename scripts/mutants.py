@@ -257,7 +257,7 @@ def mutant_at(package: str, site: Site) -> Mutant | None:
         return None
     lines, changed = source.split("\n"), mutated.split("\n")
     at = next(i for i, pair in enumerate(zip(lines, changed, strict=False)) if pair[0] != pair[1])
-    now = changed[at] if len(changed) == len(lines) else "(deleted)"
+    now = "(deleted)" if lines[at].lstrip().startswith("@") else changed[at]
     return Mutant(package, site.path.relative_to(ROOT).as_posix(), at + 1, lines[at].strip(), now.strip(), mutated)
 
 

@@ -6,7 +6,7 @@ failed, if any. No file of the tree is changed. Each mutant has a process of its
 
 - forked from a run of pytest that has collected all tests, with the code of the changed functions replaced, or
 - forked from a process that has imported third-party packages only, with the changed module imported from memory. This
-  takes seconds. It is for what an import runs, such as constants, and for a second run of every mutant that survived.
+  takes seconds. It is for what an import runs: constants, and functions that an import calls.
 
 Programs that a test starts would run the original, so tests that start programs are left out.
 """
@@ -41,6 +41,7 @@ import pytest
 ROOT: Final = Path(__file__).resolve().parent.parent
 CACHE: Final = ROOT / ".cache" / "mutation"
 
+CORPUS: Final = "tests/test_corpus.py"
 # Tests that may kill a mutant; those of a module's own name are run first.
 TESTS: Final = (
     "tests/unit/detect",
@@ -50,17 +51,24 @@ TESTS: Final = (
     "tests/unit/policy",
     *(path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "tests/unit/admin").glob("test_auth*.py"))),
     "tests/unit/cli/test_bundle_sign.py",
-    "tests/contract",
-    "tests/test_corpus.py",
+    "tests/contract/test_batches_not_flagged.py",
+    "tests/contract/test_limits.py",
+    "tests/contract/test_operator_state.py",
+    "tests/contract/test_steps.py",
+    "tests/contract/test_steps_engine.py",
+    "tests/contract/test_store.py",
+    "tests/contract/test_store_limits.py",
+    "tests/contract/test_store_windows.py",
+    CORPUS,
 )
 PYTEST: Final = ("-q", "--timeout=0", "-pno:xdist", "-pno:pytest_cov", "-m", "not e2e and not slow")
 # Plugins are imported before the fork, too late for pytest to rewrite the `assert` statements in them.
 IN_FORK: Final = ("-x", "-ocache_dir=.cache/mutation/pytest", "-Wignore::pytest.PytestAssertRewriteWarning")
-TESTS_MAX_S: Final = 30.0  # what the tests of one mutant take at most, fastest first: the slowest are left out
+TESTS_MAX_S: Final = 10.0  # for the tests of one mutant, fastest first; those of the module and the corpus come on top
 MEMORY_MAX: Final = 3 * 1024**3
 
 
-def _line_is_code_of_function(path: Path) -> set[int]:
+def _lines_of_functions(path: Path) -> set[int]:
     """Lines that run when a function is called; the others run when the module is imported."""
     found: set[int] = set()
     for node in ast.walk(ast.parse(path.read_text())):
@@ -74,14 +82,13 @@ class _Tracer:
 
     def __init__(self) -> None:
         self.coverage = coverage.Coverage(data_file=None, source_pkgs=["breakloop"], config_file=False)
-        self.coverage.set_option("run:disable_warnings", ["module-not-measured"])
+        self.coverage.start()
         self.cost: dict[str, float] = {}
         self.failed: list[str] = []
         self.names: list[str] = []
 
     def pytest_collection_finish(self) -> None:
         import_core()
-        self.coverage.start()
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
@@ -100,11 +107,11 @@ class _Tracer:
         self.coverage.stop()
 
     def lines(self) -> dict[str, dict[int, list[int]]]:
-        """Path -> line -> places of tests in `names`."""
+        """Path -> line -> places of tests in `names`, and -1 if an import executes it."""
         data = self.coverage.get_data()
         return {
             Path(path).relative_to(ROOT).as_posix(): {
-                line: [int(each) for each in names if each] for line, names in data.contexts_by_lineno(path).items()
+                line: [int(each or -1) for each in names] for line, names in data.contexts_by_lineno(path).items()
             }
             for path in data.measured_files()
         }
@@ -153,7 +160,8 @@ def trace() -> None:
 
 
 def _preloadable(name: str) -> bool:
-    return name.partition(".")[0] not in {"__main__", "breakloop", "conftest", "scripts", "tests", "coverage"}
+    top = name.partition(".")[0]
+    return top not in sys.stdlib_module_names and top not in {"breakloop", "conftest", "coverage", "scripts", "tests"}
 
 
 class Selection:
@@ -166,33 +174,40 @@ class Selection:
 
     def stages(self, path: str, line: int) -> list[list[str]]:
         """Tests in the files that are named after the module, and the others: a failure of the first saves the rest."""
-        names = self._executing(path, line)
-        home = str(Path("tests/unit", *Path(path).parts[2:-1], f"test_{Path(path).stem}"))
-        own = sorted(name for name in names if name.startswith(home))
-        rest = sorted(names - set(own), key=lambda name: self._cost[name])
-        left, chosen = TESTS_MAX_S, []
-        for name in rest:
-            left -= self._cost[name]
-            if left < 0:
-                break
-            chosen.append(name)
-        return [stage for stage in (own, chosen) if stage]
+        package = Path(*Path(path).parts[2:-1])
+        own, rest, left = [], [], TESTS_MAX_S
+        for name in sorted(self._executing(path, line), key=lambda name: (name.startswith(CORPUS), self._cost[name])):
+            if name.startswith(f"tests/unit/{package}/test_{Path(path).stem}"):
+                own.append(name)
+            elif name.startswith(CORPUS):
+                rest += [name] if package.parts[0] == "detect" else []
+            elif (left := left - self._cost[name]) > 0:
+                rest.append(name)
+        return [stage for stage in (own, rest) if stage]
 
     def cost(self, names: Iterable[str]) -> float:
         return sum(self._cost[name] for name in names)
 
+    def is_run_by_import(self, path: str, line: int) -> bool:
+        return line not in _lines_of_functions(ROOT / path) or -1 in self._tests(path, line)
+
+    def _tests(self, path: str, line: int) -> Sequence[int]:
+        rows = self._lines.get(path, {})
+        while str(line) not in rows and line > 0:  # a statement of several lines may be recorded at its first one
+            line -= 1
+        return rows.get(str(line), ())
+
     def _executing(self, path: str, line: int) -> set[str]:
-        if line in _line_is_code_of_function(ROOT / path):
-            rows = self._lines.get(path, {})
-            # A statement of several lines is recorded at its first one.
-            while str(line) not in rows and line > 0:
-                line -= 1
-            if tests := rows.get(str(line)):
-                return {self._names[each] for each in tests}
+        if not self.is_run_by_import(path, line):
+            return {self._names[each] for each in self._tests(path, line)}
         # Run by the import: what depends on it is found by nothing smaller than the package.
         folder = str(Path(path).parent)
         near = (rows for other, rows in self._lines.items() if other.startswith(folder))
-        return {self._names[each] for each in set().union(*(tests for rows in near for tests in rows.values()))}
+        tests = set[int]().union(*(each for rows in near for each in rows.values())) - {-1}
+        unit = f"tests/unit/{Path(path).parts[2]}/"  # all of them: some only look at a constant
+        others = (self._names[each] for each in tests)
+        found = {name for name in self._names if name.startswith(unit)}
+        return found | {name for name in others if name.startswith(("tests/contract/", CORPUS))}
 
 
 class _Mutant(SourceFileLoader):
@@ -362,7 +377,7 @@ class Tests:
         traced = json.loads((CACHE / "trace.json").read_text())
         self._selection = Selection(traced)
         self._proven: set[str] = set()
-        for name in traced["modules"]:
+        for name in filter(_preloadable, traced["modules"]):
             with contextlib.suppress(Exception):
                 importlib.import_module(name)
         # The exception that Cosmic Ray writes into `except` clauses, which nothing raises.
@@ -383,26 +398,28 @@ class Tests:
     def kill(self, path: str, line: int, source: str) -> tuple[str, int]:
         """What killed the mutant, or an empty text, and the number of tests."""
         stages = self._selection.stages(path, line)
+        by_import = self._selection.is_run_by_import(path, line)
         number = sum(map(len, stages))
         original = (ROOT / path).read_text()
         for names in stages:
             if path not in self._proven:  # a failure without a mutation would count as a kill
-                self._require_none(self._run(names, path, original), path)
-                self._require_none(run_imported(names, ROOT / path, original, 60), path)
+                self._require_none(self._run(names, path, original, by_import=by_import), path)
                 self._proven.add(path)
-            if failed := self._run(names, path, source):
+            if failed := self._run(names, path, source, by_import=by_import):
                 if failed in names and failed not in self._proven:
-                    self._require_none(self._run([failed], path, original), path)
+                    self._require_none(self._run([failed], path, original, by_import=by_import), path)
                     self._proven.add(failed)
                 return failed, number
         return "", number
 
-    def _run(self, names: list[str], path: str, source: str) -> str:
+    def _run(self, names: list[str], path: str, source: str, *, by_import: bool) -> str:
         limit_s = 10 + 10 * self._selection.cost(names)
+        if by_import:
+            return run_imported(names, ROOT / path, source, limit_s)
         question = {"names": names, "path": path, "source": source, "limit_s": limit_s}
         print(json.dumps(question), file=self._questions, flush=True)
         failed: str | None = json.loads(self._answers.readline())
-        return failed or run_imported(names, ROOT / path, source, limit_s)
+        return run_imported(names, ROOT / path, source, limit_s) if failed is None else failed
 
     @staticmethod
     def _require_none(failed: str, path: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from breakloop.detect import simhash
 from breakloop.detect.counting import DetectorConfig
-from breakloop.detect.simhash import TEXT_MAX_CHARS, SimhashDetector, SimhashScore, new_prompt
+from breakloop.detect.simhash import TEXT_MAX_CHARS, SimhashDetector, SimhashScore, _bounded, new_prompt
 from breakloop.detect.stateful import Detection
 from breakloop.model.call import Answer, Result, Step, ToolCall
 from breakloop.store.ops import CountFingerprint
@@ -310,6 +311,17 @@ def test_long_texts_are_judged_by_pieces_of_all_of_them() -> None:
     )
     changed = long[:TEXT_MAX_CHARS] + long[TEXT_MAX_CHARS:-TEXT_MAX_CHARS][::-1] + long[-TEXT_MAX_CHARS:]
     assert agent.ask(changed).prompts == 0
+
+
+def test_at_most_16_kib_of_a_text_are_read() -> None:
+    """Eight pieces from the beginning to the end, at equal distances (Y-2)."""
+    text = "".join(chr(0x4E00 + number) for number in range(20_000))
+    assert _bounded(text[: 16 * 1024]) == text[: 16 * 1024]
+    pieces = _bounded(text).split(" ")
+    assert [len(piece) for piece in pieces] == [2048] * 8
+    starts = [text.index(piece) for piece in pieces]
+    assert (starts[0], starts[-1]) == (0, 20_000 - 2048)
+    assert {after - before for before, after in pairwise(starts)} <= {2564, 2565}
 
 
 def step(*, results: tuple[Result, ...] = (), users: tuple[str, ...] = ()) -> Step:

@@ -164,6 +164,11 @@ def pem_of_another_kind() -> tuple[bytes, bytes]:
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()), public
 
 
+def pem_of_no_known_kind(label: str, der: str) -> bytes:
+    """A key of algorithm 1.2.3.4, which no library knows."""
+    return f"-----BEGIN {label} KEY-----\n{base64.b64encode(bytes.fromhex(der)).decode()}\n-----END {label} KEY-----\n".encode()
+
+
 @pytest.mark.parametrize(
     ("read", "text", "said"),
     [
@@ -172,7 +177,13 @@ def pem_of_another_kind() -> tuple[bytes, bytes]:
         (read_public_keys, b"not a key!", "p: contains no public Ed25519 key"),
         (read_public_keys, make_keys()[0], "it contains a private key"),
         (read_public_keys, pem_of_another_kind()[1], "not an Ed25519 key"),
+        (read_public_keys, pem_of_no_known_kind("PUBLIC", "300b30050603 2a0304 03020000"), "no public Ed25519 key"),
         (read_private_key, b"", "p: contains no private key"),
+        (
+            read_private_key,
+            pem_of_no_known_kind("PRIVATE", "300c020100 30050603 2a0304 0400"),
+            "p: contains no private key",
+        ),
         (read_private_key, make_keys()[1], "p: contains no private key"),
         (read_private_key, pem_of_another_kind()[0], "not an Ed25519 key"),
         (shared_secret, b"  guess  \n", "p: is shorter than 16 bytes"),

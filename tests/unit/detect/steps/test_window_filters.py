@@ -91,3 +91,15 @@ def test_learning_tells_what_was_new() -> None:
             other.add(digest)
         assert one.add_new(digest) is not known
         assert one.count == other.count
+
+
+def test_stored_filters_keep_their_meaning() -> None:
+    """Filters are in Redis and in the state file: another version must find in them what this one has added (S-1)."""
+    data = bytearray(BYTES)
+    AgedFilter(memoryview(data).cast("Q"), 0, 0).add(5 << 26 | 2739, 63 << 26 | 4095)
+    stored = {
+        place: data[8 * place : 8 * place + 8].hex()
+        for place in range(2 * HALF)
+        if any(data[8 * place : 8 * place + 8])
+    }
+    assert stored == {5: "0000000010040800", 63: "0002000000000080"}
