@@ -205,6 +205,8 @@ def not_mutated(tree: ast.Module) -> list[tuple[tuple[int, int], tuple[int, int]
             found.append(node.value)
         if isinstance(node, ast.Call) and _name_of(node) in {"assert_never", "cast", "TypeVar", "NewType"}:
             found.append(node)
+        if isinstance(node, ast.keyword) and node.arg == "strict":  # of `zip`: an assertion
+            found.append(node)
     return [
         ((each.lineno, each.col_offset), (each.end_lineno or each.lineno, each.end_col_offset or 0))  # type: ignore[attr-defined]
         for each in found

@@ -115,7 +115,7 @@ def server_secret(settings: Settings) -> bytes:
         return OFFLINE_SECRET
     data = DataDir(home if home.is_dir() else Path())
     secret = data.secret(given, file)
-    return OFFLINE_SECRET if data.secret_from == "this run only" else secret
+    return OFFLINE_SECRET if data.secret_is_temporary else secret
 
 
 def _at_the_door(request: CaseRequest) -> Request:

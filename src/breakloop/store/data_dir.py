@@ -22,7 +22,7 @@ class DataDir:
     def __init__(self, path: Path) -> None:
         self.warnings: list[str] = []
         self.path: Path | None = path
-        self.secret_from = ""
+        self.secret_is_temporary = False  # there was no place to store it
         try:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
             why = "" if os.access(path, os.W_OK | os.X_OK) else "it is not writable"
@@ -37,10 +37,8 @@ class DataDir:
     def secret(self, given: str, file: str) -> bytes:
         """Return the key of fingerprints: from the settings, from a file, or generated once and stored here."""
         if given:
-            self.secret_from = "settings"
             return _key(given.encode())
         if file:
-            self.secret_from = file
             return _key(_read_given(Path(file)))
         return _key(self.kept_secret())
 
@@ -49,12 +47,11 @@ class DataDir:
         if self.path is not None:
             kept = self.path / "secret"
             try:
-                self.secret_from = str(kept)
                 write_once(kept, secrets.token_hex(32), _filled)
                 return kept.read_bytes().strip()
             except OSError as error:
                 self.warnings.append(f"{kept} cannot be used ({error.strerror}): the secret is for this run only")
-        self.secret_from = "this run only"
+        self.secret_is_temporary = True
         return secrets.token_hex(32).encode()
 
     async def agreed_secret(self, agree: Callable[[str], Awaitable[str]]) -> str:

@@ -150,6 +150,22 @@ def test_what_is_left() -> None:
     assert money.describe_limit("p", op, 500_000, NOON) == LimitState("p", 2_500_000, 86_400, 2_000_000, 64_800)
 
 
+def test_what_explain_shows() -> None:
+    """What the request costs, and what is left with it, or would be without it (L-2)."""
+    limiter = budget()
+    op = limiter.plan("k", 10_000, Ruled(limiter), 0, NOON)
+    assert limiter.explain(op, 70_000) == "costs 10, 30 of 100 left"
+    assert limiter.explain(op, 100_000) == "costs 10, 0 of 100 left"
+    assert limiter.explain(op, 104_000) == "costs 10, only 6 of 100 available"
+
+
+def test_a_denial_never_says_to_come_back_at_once() -> None:
+    """The answer of a store may take until the period is over (L-4)."""
+    limiter = budget(period="1h")
+    op = limiter.plan("k", 10_000, Ruled(limiter), 0, NOON)
+    assert denial(limiter, op, 101_000, op.ends + 0.1).retry_after_s == 1
+
+
 def test_more_than_the_whole_budget_can_never_pass() -> None:
     """No `Retry-After`, and it says so; the account is full all the same (L-4)."""
     limiter = budget(cost_of=lambda _: "101")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from breakloop.errors import SettingsError
-from breakloop.store.data_dir import DataDir
+from breakloop.store.data_dir import DataDir, write_whole
 
 
 def test_secret_is_made_once_and_kept_private(tmp_path: Path) -> None:
@@ -20,7 +20,7 @@ def test_secret_is_made_once_and_kept_private(tmp_path: Path) -> None:
     assert (path / "secret").stat().st_mode & 0o777 == 0o600
     assert path.stat().st_mode & 0o777 == 0o700
     assert [file.name for file in path.iterdir()] == ["secret"]
-    assert first.secret_from == str(path / "secret")
+    assert not first.secret_is_temporary
     assert DataDir(tmp_path / "other").secret("", "") != key
 
 
@@ -58,7 +58,7 @@ def test_unusable_directory_is_a_warning(tmp_path: Path) -> None:
     assert data.path is None
     assert "cannot be used (Not a directory)" in data.warnings[0]
     assert len(data.secret("", "")) == 32
-    assert data.secret_from == "this run only"
+    assert data.secret_is_temporary
 
 
 def test_unusable_secret_is_a_warning(tmp_path: Path) -> None:
@@ -74,3 +74,11 @@ def test_the_secret_itself_can_be_handed_on(tmp_path: Path) -> None:
     data = DataDir(tmp_path / "a")
     kept = data.kept_secret().decode()
     assert DataDir(tmp_path / "b").secret(kept, "") == data.secret("", "")
+
+
+def test_a_write_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
+    """The temporary file goes, also when it cannot take the place of the other."""
+    (tmp_path / "file" / "below").mkdir(parents=True)
+    with pytest.raises(OSError, match="directory"):
+        write_whole(tmp_path / "file", b"content")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]

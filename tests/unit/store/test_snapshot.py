@@ -151,6 +151,20 @@ def test_a_clock_that_stepped_back_does_not_refill(tmp_path: Path, clock: FakeCl
     assert "was written 7200 s ahead of this clock" in told
 
 
+@pytest.mark.parametrize(("behind_s", "told"), [(60.0, 0), (60.5, 1)])
+def test_a_clock_that_stepped_back_a_minute_is_not_reported(
+    tmp_path: Path, clock: FakeClock, behind_s: float, told: int
+) -> None:
+    """Clocks are corrected now and then; limits that stand still for longer are a problem (S-1)."""
+    life = Life(tmp_path, clock)
+    life.take("tb:a")
+    life.end()
+    clock.advance(-behind_s)
+    after = Life(tmp_path, clock)
+    assert len(after.told) == told
+    after.end()
+
+
 def test_expired_entries_are_left_out(tmp_path: Path, clock: FakeClock) -> None:
     """Also where an older row of the same key would have lived longer (S-1)."""
     life = Life(tmp_path, clock)
@@ -232,6 +246,10 @@ def test_nothing_is_written_when_nothing_changed(tmp_path: Path, clock: FakeCloc
     for _ in range(3):
         asyncio.run(life.durable.save(counted))
     assert calls == 1
+    clock.advance(3 * 86_400.0)
+    for _ in range(3):
+        asyncio.run(life.durable.save(counted))
+    assert calls == 2  # to remove what has expired
     life.end()
 
 
