@@ -125,6 +125,17 @@ def test_a_switch_is_set_listed_and_lifted(here: Here) -> None:
     assert (second["id"], second["change"], second["by"], second["scope_value"]) == (made, "lifted", "bob", "red")
 
 
+def test_a_switch_that_another_instance_changed_is_read_again(here: Here) -> None:
+    """The newest form of a switch is in force (K-3)."""
+    here.operator.set_switch("header:x-team", "red", "ann")
+    assert here.reason(**{"x-team": "red"}) == "kill_switch"
+    [stored] = here.book.ledger.all()
+    changed = Order(stored.kind, stored.key, {**stored.value, "scope_value": "blue"}, stored.expires_at, START + 1)
+    here.operator._obey(here.book.put([changed]))
+    assert [switch.scope_value for switch in here.operator.switches()] == ["blue"]
+    assert [here.reason(**{"x-team": team}) == "kill_switch" for team in ("red", "blue")] == [False, True]
+
+
 def test_a_switch_ends_by_itself(here: Here) -> None:
     """Expired ones are skipped, and in time not even looked at (K-2)."""
     here.operator.set_switch("llm:model", "gpt-x", "ann", expires_at=START + 60)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from breakloop.store.snapshot import SnapshotLock
@@ -18,6 +19,23 @@ def test_only_one_has_it(tmp_path: Path) -> None:
     assert second.take() == ""
     second.release()
     assert (tmp_path / "lock").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_lock_that_is_not_free_leaves_no_file_open(tmp_path: Path) -> None:
+    """A process that is second tries again and again (S-1)."""
+
+    def next_descriptor() -> int:
+        found = os.dup(0)
+        os.close(found)
+        return found
+
+    first, second = SnapshotLock(tmp_path / "lock"), SnapshotLock(tmp_path / "lock")
+    first.take()
+    before = next_descriptor()
+    assert second.take() != ""
+    assert next_descriptor() == before
+    first.release()
+    assert next_descriptor() < before
 
 
 def test_where_it_cannot_be_made(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ def test_nobody_listens() -> None:
             assert "canary" not in str(caught.value) + shelf.name
         with pytest.raises(StateError, match="Connection refused"):
             shelf.push(PushedBundle(1, "d", b"x"))
+        assert shelf._client is None  # the next request connects anew, perhaps to another server
         shelf.close()
     assert shelf.name.startswith("redis://user:***@127.0.0.1:")
 

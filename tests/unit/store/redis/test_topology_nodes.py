@@ -126,10 +126,12 @@ def test_where_a_command_goes() -> None:
         assert await command(nodes, "SET", "a", 7) == b"yes"
         await command(nodes, "EVAL", "return 1", 1, "b", key=b"b")
         await command(nodes, "PING")
+        await command(nodes, "GET", "a")
         assert nodes.sent == [
             (b"a", (b"SET", b"a", b"7")),
             (b"b", (b"EVAL", b"return 1", b"1", b"b")),
             (b"", (b"PING",)),
+            (b"a", (b"GET", b"a")),
         ]
 
     asyncio.run(main())
