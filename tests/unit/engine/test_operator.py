@@ -291,11 +291,19 @@ def test_acknowledged_and_closed() -> None:
 
 
 def test_watching_is_ticking(monkeypatch: pytest.MonkeyPatch, here: Here) -> None:
-    monkeypatch.setattr("breakloop.engine.operator.TICK_S", 0.0)
-    here.operator.kill("default", "a", "why", "ann", START + 60)
-    here.world.clock.advance(61)
+    """Four times a second (K-3)."""
+    slept: list[float] = []
+
+    async def sleep(delay_s: float) -> None:
+        slept.append(delay_s)
+
+    monkeypatch.setattr("breakloop.engine.operator.asyncio.sleep", sleep)
+    here.operator.kill("default", "a", "INC-7", "ann", START + 60)
+    here.world.clock.advance(60)
     asyncio.run(here.operator.watch())
+    assert slept == [0.25]
     assert not here.world.engine.quarantine
+
 
 
 def test_a_switch_needs_no_body_unless_it_looks_into_one(here: Here) -> None:
