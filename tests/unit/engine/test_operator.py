@@ -21,15 +21,24 @@ KILLING: Json = bundle(policy("p", loop=tail(action="kill", max_hits=2)))
 class Book(FileOrderStore):
     """Remembers how it was asked."""
 
-    __slots__ = ("puts",)
+    __slots__ = ("puts", "waits")
 
     def __init__(self, folder: Path | None) -> None:
         super().__init__(folder, lambda trouble: pytest.fail(str(trouble)))
         self.puts: list[tuple[list[str], bool]] = []
+        self.waits: list[float] = []
 
     def put(self, records: Sequence[Order], *, at_once: bool = True) -> list[Order]:
         self.puts.append(([record.key for record in records], at_once))
         return super().put(records, at_once=at_once)
+
+    async def ready(self, timeout_s: float) -> bool:
+        self.waits.append(timeout_s)
+        return await super().ready(timeout_s)
+
+    async def settled(self, timeout_s: float) -> bool:
+        self.waits.append(timeout_s)
+        return await super().settled(timeout_s)
 
 
 class Here:
@@ -269,6 +278,18 @@ def test_what_is_over_is_ended_though_nobody_asks(here: Here) -> None:
     assert not here.world.engine.quarantine
 
 
+def test_what_is_over_is_looked_for_every_five_seconds(here: Here) -> None:
+    """With a hundred thousand holds, looking takes a while (G-1)."""
+    here.operator.tick()
+    here.operator.kill("default", "a", "why", "ann", START + 1)
+    here.world.clock.advance(4.9)
+    here.operator.tick()
+    assert here.told("agent.released") == []
+    here.world.clock.advance(0.1)
+    here.operator.tick()
+    assert len(here.told("agent.released")) == 1
+
+
 def test_records_that_are_not_understood_are_left_alone(here: Here) -> None:
     """Of a newer version in the same fleet, say."""
     odd = [
@@ -283,10 +304,12 @@ def test_records_that_are_not_understood_are_left_alone(here: Here) -> None:
 
 
 def test_acknowledged_and_closed() -> None:
+    """Nobody waits longer than a second for another store (K-3)."""
     here = Here(None)
     here.operator.kill("default", "a", "why", "ann")
     assert asyncio.run(here.operator.ready())
     assert asyncio.run(here.operator.acknowledged())
+    assert here.book.waits == [1.0, 1.0]
     asyncio.run(here.operator.close())
 
 
@@ -303,7 +326,6 @@ def test_watching_is_ticking(monkeypatch: pytest.MonkeyPatch, here: Here) -> Non
     asyncio.run(here.operator.watch())
     assert slept == [0.25]
     assert not here.world.engine.quarantine
-
 
 
 def test_a_switch_needs_no_body_unless_it_looks_into_one(here: Here) -> None:

@@ -76,13 +76,6 @@ def test_the_third_agent_holds_the_caller(here: Here) -> None:
     assert "3 of its agents" in found.why
 
 
-def test_slower_ones_do_not(here: Here) -> None:
-    """Ten minutes, not eleven (G-1)."""
-    for number, agent in enumerate("abcdef"):
-        here.kill(agent, at=NOW + 301 * number)
-    assert here.find("z", at=NOW + 2000) is None
-
-
 def test_an_operator_binds_the_name(here: Here) -> None:
     """An operator's kill binds the agent's name in its project, whoever calls (G-1)."""
     here.quarantine.hold(Hold(NAME, "p", "", "a", NOW, math.inf, "by hand"))
@@ -162,6 +155,7 @@ def test_after_a_release_the_count_of_agents_begins_anew(here: Here) -> None:
 def test_a_longer_hold_wins(here: Here) -> None:
     here.kill("a", until=NOW + 60)
     here.kill("a", until=NOW + 30)
+    here.kill("a", until=NOW + 60)
     here.kill("a", until=NOW + 90)
     [hold] = here.quarantine.holds(NOW)
     assert hold.until == NOW + 90
@@ -175,6 +169,24 @@ def test_it_stays_bounded(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(6):
         here.quarantine.hold(Hold(AGENT, "p", f"caller-{number}", "a", NOW, math.inf, "it loops"))
     assert [hold.caller for hold in here.quarantine.holds(NOW)] == ["caller-3", "caller-4", "caller-5"]
+
+
+def test_blocked_loops_stay_bounded(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    """256 for each sender, and 10,000 senders; the oldest goes (Y-2)."""
+    for count in (256, 257):
+        here.quarantine.blocked(("p", "caller", "a"), {f"k{number}": NOW + 60 for number in range(count)})
+        assert here.quarantine.unblock("p", agent="a", now=NOW) == 256
+    monkeypatch.setattr("breakloop.engine.quarantine.BLOCKED_MAX", 2)
+    for agent in "abc":
+        here.quarantine.blocked(("p", "caller", agent), {f"k{agent}": NOW + 60})
+    assert [here.quarantine.unblock("p", agent=agent, now=NOW) for agent in "abc"] == [0, 1, 1]
+
+
+@pytest.mark.parametrize(("seconds", "held_as_a_whole"), [(599.9, True), (600.0, False)])
+def test_agents_of_the_last_ten_minutes_count(here: Here, seconds: float, held_as_a_whole: bool) -> None:
+    for agent, at in (("a", NOW), ("b", NOW + 1), ("c", NOW + seconds)):
+        here.kill(agent, at=at)
+    assert (here.find("another", at=NOW + seconds) is not None) == held_as_a_whole
 
 
 class Kept:
