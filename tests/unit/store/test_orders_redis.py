@@ -346,7 +346,7 @@ def test_what_others_write_into_redis_harms_nobody() -> None:
 def test_closing_lets_redis_take_what_is_under_way() -> None:
     async def story(server: FakeRedis, one: Peer, _two: Peer) -> None:
         do = one.nodes.send
-        one.nodes.send = lambda *sent: asyncio.get_running_loop().call_soon(do, *sent)  # type: ignore[assignment,method-assign,return-value]
+        one.nodes.send = lambda *sent: asyncio.get_running_loop().call_soon(do, *sent)  # type: ignore[assignment,method-assign]
         one.book.put([record("a", until=math.inf)])
         assert not server.hashes.get(b"bl:{operator}:switch")
         await one.book.close()
