@@ -263,15 +263,18 @@ def mutant_at(package: str, site: Site) -> Mutant | None:
     return Mutant(package, site.path.relative_to(ROOT).as_posix(), at + 1, lines[at].strip(), now.strip(), mutated)
 
 
-def equivalents() -> dict[tuple[str, str, str], str]:
+def equivalents() -> dict[tuple[str, ...], str]:
     """Mutants that no test can kill, because they behave as the original does, with the reason."""
     rows = tomllib.loads(EQUIVALENT.read_text()).get("mutant", [])
-    return {(f"src/breakloop/{row['path']}", row["was"], row["now"]): row["reason"] for row in rows}
+    return {(f"src/breakloop/{row['path']}", *_without_spaces(row["was"], row["now"])): row["reason"] for row in rows}
 
 
-def draw(
-    package: str, known: Collection[tuple[str, str, str]], count: int | None, seed: int
-) -> tuple[Score, list[Mutant]]:
+def _without_spaces(*lines: str) -> tuple[str, ...]:
+    """Cosmic Ray adds spaces before numbers."""
+    return tuple("".join(line.split()) for line in lines)
+
+
+def draw(package: str, known: Collection[tuple[str, ...]], count: int | None, seed: int) -> tuple[Score, list[Mutant]]:
     """The first mutants in an order that depends on the seed, without those that are known to be equivalent."""
     paths = sorted({path for pattern in PACKAGES[package] for path in SRC.glob(pattern)})
     if not paths:
@@ -282,10 +285,10 @@ def draw(
         if len(found) == count:
             break
         mutant = mutant_at(package, site)
-        if mutant and (mutant.path, mutant.was, mutant.now) not in known:
+        if mutant and (mutant.path, *_without_spaces(mutant.was, mutant.now)) not in known:
             found.setdefault(mutant.source, mutant)
     names = {path.relative_to(ROOT).as_posix() for path in paths}
-    return Score(package, len(every) - sum(path in names for path, _, _ in known)), list(found.values())
+    return Score(package, len(every) - sum(path in names for path, *_ in known)), list(found.values())
 
 
 class Tester:

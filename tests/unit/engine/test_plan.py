@@ -81,6 +81,22 @@ def test_what_is_remembered_of_a_sender_is_charged_as_it_is_now() -> None:
     assert ops_of(here) == first
 
 
+def test_charges_of_a_sender_are_made_once_a_period() -> None:
+    """What is the same for every request of a sender costs nothing at the next one (P-1)."""
+    here = world(bundle(policy("p", bucket("a"), BUDGET)))
+
+    def charges() -> list[Charge]:
+        plan = here.engine.plan(chat(user("hi"), headers={"authorization": "Bearer k"}))
+        assert isinstance(plan, Plan)
+        return [op for op in plan.ops if isinstance(op, Charge)]
+
+    first = charges()
+    here.clock.advance(299 - here.clock.now() % 300)
+    assert [one is other for one, other in zip(first, charges(), strict=True)] == [True, True]
+    here.clock.advance(1)
+    assert [one is other for one, other in zip(first, charges(), strict=True)] == [False, False]
+
+
 def test_a_missing_descriptor_is_told_each_time() -> None:
     """Nothing is remembered of a sender who lacks one (E-3)."""
     here = world(bundle(policy("p", bucket("a", keys=["header:x-tool"]), TOKENS)))

@@ -175,6 +175,7 @@ def pem_of_no_known_kind(label: str, der: str) -> bytes:
         (read_public_keys, b"", "p: is empty"),
         (read_public_keys, b"c2hvcnQ=", r"p: contains no public Ed25519 key \(PEM"),
         (read_public_keys, b"not a key!", "p: contains no public Ed25519 key"),
+        (read_public_keys, b"AAAA!" + b"A" * 39 + b"=", "p: contains no public Ed25519 key"),
         (read_public_keys, make_keys()[0], "it contains a private key"),
         (read_public_keys, pem_of_another_kind()[1], "not an Ed25519 key"),
         (read_public_keys, pem_of_no_known_kind("PUBLIC", "300b30050603 2a0304 03020000"), "no public Ed25519 key"),
