@@ -82,7 +82,7 @@ def test_what_is_remembered_of_a_sender_is_charged_as_it_is_now() -> None:
 
 
 def test_charges_of_a_sender_are_made_once_a_period() -> None:
-    """What is the same for every request of a sender costs nothing at the next one (P-1)."""
+    """What is the same for every request of a sender costs nothing at the next one."""
     here = world(bundle(policy("p", bucket("a"), BUDGET)))
 
     def charges() -> list[Charge]:
