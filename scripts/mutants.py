@@ -187,7 +187,8 @@ def operators() -> tuple[Operator, ...]:
 
 def not_mutated(tree: ast.Module) -> list[tuple[tuple[int, int], tuple[int, int]]]:
     """Spans of what does not decide anything when it runs: annotations, aliases of types, imports for type checkers,
-    arguments of `dataclass`, whose effect on programs mypy checks. And bounds of memory: tests set them to small values."""
+    arguments of `dataclass`, whose effect on programs mypy checks. And bounds of memory, which tests set to small values.
+    """
     found: list[ast.AST] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.arg | ast.AnnAssign) and node.annotation:
@@ -206,7 +207,10 @@ def not_mutated(tree: ast.Module) -> list[tuple[tuple[int, int], tuple[int, int]
         if isinstance(node, ast.Call) and _name_of(node) in {"assert_never", "cast", "TypeVar", "NewType"}:
             found.append(node)
         if isinstance(node, ast.AnnAssign) and ast.unparse(node.target).endswith("_MAX"):  # one more or less of many
-            found += [each for each in ast.walk(node) if isinstance(each, ast.Constant) and each.value >= 1000]
+            numbers = (
+                each for each in ast.walk(node) if isinstance(each, ast.Constant) and isinstance(each.value, int)
+            )
+            found += [each for each in numbers if cast("int", each.value) >= 1000]
         if isinstance(node, ast.keyword) and node.arg == "strict":  # of `zip`: an assertion
             found.append(node)
     return [
