@@ -187,7 +187,7 @@ def operators() -> tuple[Operator, ...]:
 
 def not_mutated(tree: ast.Module) -> list[tuple[tuple[int, int], tuple[int, int]]]:
     """Spans of what does not decide anything when it runs: annotations, aliases of types, imports for type checkers,
-    arguments of `dataclass`, whose effect on programs mypy checks. And bounds of memory, which tests set to small values.
+    arguments of `dataclass`, whose effect on programs mypy checks. And bounds of memory: tests set them to a few.
     """
     found: list[ast.AST] = []
     for node in ast.walk(tree):

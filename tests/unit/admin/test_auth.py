@@ -93,6 +93,7 @@ def test_a_forms_field_is_as_good_as_the_header(world: World) -> None:
     made, csrf = browser(world)
     assert made.post("/theme", data={"theme": "dark"}).status_code == 403
     assert made.post("/theme", data={"theme": "dark", "csrf": csrf}).status_code == 303
+    assert made.post("/theme", data={"theme": "dark"}, headers={"x-csrf-token": csrf}).status_code == 303
     assert form_field(b"a=1&csrf=%C3%A9&csrf=2", "csrf") == "é"
     assert form_field(b"&".join(b"a=%d" % n for n in range(500)), "a") == ""
 

@@ -109,6 +109,7 @@ def test_base64_alone_will_do_and_unknown_kinds_are_passed_over(signer: Signer, 
     verifier.check(one(signature=bare), "p.yaml")
     verifier.check(one(signature=f"new-kind:AAAA\n???\n{Signer(SECRET).sign(one())}{signature}"), "p.yaml")
     assert "has an invalid signature" in refused(verifier, one(signature="ed25519:AAAA\n" * 16 + signature))
+    assert "is not signed" in refused(verifier, one(signature=f"{bare[:8]}!{bare[8:]}"))
 
 
 def test_two_keys_for_a_change(signer: Signer, keys: tuple[bytes, bytes]) -> None:
