@@ -106,7 +106,9 @@ def kept(cluster: Cluster) -> list[list[bytes]]:
 def test_a_project_is_spread_over_all_nodes(redis_cluster: Cluster) -> None:
     """Every agent's windows, counts and limits are in one slot of its own; what agents share, in the project's
     (E-5)."""
-    rules = bundle(policy("p", bucket(keys=["agent:id"]), bucket("all", burst=100), loop=[STEPS, tail()]))
+    # A full bucket expires: these stay for as long as the test may take.
+    own, shared = bucket(rate=0.01, keys=["agent:id"]), bucket("all", rate=0.01, burst=100)
+    rules = bundle(policy("p", own, shared, loop=[STEPS, tail()]))
 
     async def test() -> None:
         async with instances(redis_cluster, rules) as [one]:

@@ -264,7 +264,7 @@ def test_the_sdks_know_what_is_appended() -> None:
         b'{"messages":[{"role":"user","content":"a"}],"x":NaN}',
         b'{"messages":[{"role":"user","content":"a"}]} x',
         b'{"messages":' + b"[" * 100_000,
-        b'{"messages":[{"role":"user","content":"a"}],"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+        b'{"messages":[{"role":"user","content":"a"}],"x":' + b"[" * 1_000_000 + b"]" * 1_000_000 + b"}",
     ],
 )
 @each("dialect", DIALECTS)

@@ -320,6 +320,7 @@ def test_the_end_does_not_wait_for_ever(tmp_path: Path, clock: FakeClock) -> Non
     with file._lock:  # somebody is writing and does not come back
         life.durable.finish(timeout_s=0.05)
     assert life.told == [f"{state_file(tmp_path)} could not be written within 0 s: the last second is lost"]
+    file.finish()  # its thread can write now, and must not open the file after this test
 
 
 def test_keys_that_are_no_text(tmp_path: Path, clock: FakeClock) -> None:
