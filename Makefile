@@ -70,7 +70,7 @@ unit: $(STAMP) ## run the unit tests, which start no other programs
 	$(PY) -m pytest -q -n $(JOBS) --dist loadfile $(UNIT) $(ARGS)
 
 # System programs that tests start.
-PROGRAMS := nginx caddy haproxy curl redis-server valkey-server systemd-analyze postgres chromium
+PROGRAMS := nginx caddy haproxy curl openssl redis-server valkey-server systemd-analyze postgres chromium
 # Separate environments: tools that check deploy/, gateways, frameworks with conflicting dependencies, the site generator.
 APART := crewai litellm claude deploy gateways docs
 

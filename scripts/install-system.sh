@@ -27,6 +27,7 @@ package_of() {
         haproxy) echo haproxy ;;
         wrk) echo wrk ;;
         curl) echo curl ;;
+        openssl) echo openssl ;;
         redis-server) echo redis-server ;;
         postgres) echo postgresql ;;
         valkey-server) echo valkey-server ;;

@@ -12,11 +12,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from packaging.requirements import Requirement
 from ruamel.yaml import YAML
 
-from breakloop.cli.main import run
+from breakloop.cli.main import cli, run
 from breakloop.config.loader import FILE, environment_names, load_settings, settings_json_schema
 from breakloop.policy.schema.bundle import bundle_json_schema
 from tests.deploy.command_lines import wrong_with
@@ -32,6 +33,12 @@ CONFIGURATION = [block for block in blocks() if how(block) == "config"]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 NOT_SETTINGS = {"BREAKLOOP_CONFIG", "BREAKLOOP_TOKEN", "BREAKLOOP_URL"}
 PRINTED = {"bundle manifest", "listening on", "ready on"}  # what a program prints, not what is typed
+FLAG = re.compile(r"`(--[a-z][a-z-]*)")
+OPTIONS_OF_OTHERS = {
+    *("--env-file", "--health-cmd", "--read-only"),  # Docker
+    "--headless",  # Chromium
+    *("--corpus", "--ignore", "--only"),  # make photograph
+}
 GATEWAY = "http://127.0.0.1:8787"
 
 
@@ -249,6 +256,26 @@ def test_a_command_line_that_is_wrong_is_seen() -> None:
     assert "--worker-count" in wrong_with(["serve", "--worker-count", "2"])
     assert wrong_with(["start"]) == "there is no command start"
     assert "--loud" in wrong_with(["bundle", "push", "policy.yaml", "--loud"])
+
+
+def options(command: click.Command, context: click.Context) -> Iterator[str]:
+    for parameter in command.get_params(context):
+        yield from (*parameter.opts, *parameter.secondary_opts)
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            inner = command.get_command(context, name)
+            assert inner is not None
+            yield from options(inner, click.Context(inner, parent=context, info_name=name))
+
+
+def test_every_flag_exists() -> None:
+    """A flag that a page names without its command is one of ours, but for those of the programs listed here."""
+    known = {*options(cli, click.Context(cli)), *OPTIONS_OF_OTHERS}
+    named = [(page.relative_to(ROOT).as_posix(), one) for page in pages() for one in FLAG.findall(prose(page))]
+    assert len(named) > 50
+    assert_no_violations(
+        "no such flag", "correct the page", [f"{page}: {one}" for page, one in named if one not in known]
+    )
 
 
 def test_every_make_target_exists() -> None:

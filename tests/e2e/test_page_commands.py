@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 PAGES = sorted({block.page for block in blocks() if how(block) == "run"})
 CLONED = ("Makefile", "pyproject.toml", "requirements", "scripts", "src")
-PROGRAMS = ("caddy", "curl", "haproxy", "nginx", "redis-server")
+PROGRAMS = ("caddy", "curl", "haproxy", "nginx", "openssl", "redis-server")
 
 
 @pytest.fixture(scope="module")
@@ -84,6 +84,7 @@ def environment(page: str, folder: Path, llm: ThreadedLLM) -> dict[str, str]:
 esac
 exec {python} -m breakloop "$@\"""",
         "python": f'exec {python} "$@"',
+        "python3": f'exec {python} "$@"',
         "uvicorn": f'exec {python} -m uvicorn "$@"',
         "claude": f'exec {claude.command_line() if "claude-code-and" in page else ""} -p "Hello." "$@"',
         "nginx": f'exec {found("nginx")} -e "$PWD/error.log" -g "daemon off; pid $PWD/nginx.pid;" "$@"',

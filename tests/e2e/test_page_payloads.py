@@ -21,7 +21,19 @@ pytestmark = pytest.mark.e2e
 
 TOKEN = "token-of-the-operator-0123456789"
 KEY = {"Authorization": "Bearer sk-one"}
-VARYING = {"caller", "fingerprint", "model", "request_id", "time", "timestamp"}
+DASHBOARD = "https://breakloop.example.com"
+VARYING = {
+    "saved_microusd",
+    "spent_microusd",
+    "caller",
+    "fingerprint",
+    "incident",
+    "incident_url",
+    "model",
+    "request_id",
+    "time",
+    "timestamp",
+}
 BODY = '{"model": "m", "messages": [{"role": "user", "content": "Again."}]}'
 
 
@@ -53,7 +65,9 @@ def world(
     """A server that has detected one loop and told a webhook of it, and the body of the denial."""
     port = free_port()
     options = ("--upstream", f"openai={llm.url}", "--admin-port", str(port))
-    with serving(tmp_path_factory.mktemp("served"), *options, BREAKLOOP_ADMIN_TOKEN=TOKEN) as running:
+    with serving(
+        tmp_path_factory.mktemp("served"), *options, BREAKLOOP_ADMIN_TOKEN=TOKEN, BREAKLOOP_DASHBOARD_URL=DASHBOARD
+    ) as running:
         hook = {"url": f"{receiver.url}/hook", "events": ["loop.detected"], "allow_private": True}
         address, head = f"http://127.0.0.1:{port}/api/v1/webhooks", {"Authorization": f"Bearer {TOKEN}"}
         httpx.post(address, json=hook, headers=head, timeout=DEADLINE_S).raise_for_status()

@@ -47,12 +47,11 @@ start() {
     opened "$1" $! "$4" "$OUT/$2"
 }
 opened() {  # a port, a process, and what the process prints to a file when it is ready
-    local tries=0
-    until (exec 8<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null && { [ -z "$3" ] || grep -qs "$3" "$4"; }; do
-        tries=$((tries + 1))
-        if ! kill -0 "$2" 2>/dev/null || [ $tries -gt 1000 ]; then return 1; fi
-        sleep 0.05
-    done
+    until : <>"/dev/tcp/127.0.0.1/$1" && { [ -z "$3" ] || grep -qs "$3" "$4"; }; do
+        if ! kill -0 "$2" || [ $SECONDS -gt 240 ]; then return 1; fi
+        read -rt 0.1 -u 9  # waits without another process
+    done 2>/dev/null
+    return 0
 }
 """
 
@@ -131,7 +130,7 @@ class Shell:
         if not documented:
             return f"{{ {text}\n}} >$OUT/{number} 2>&1 </dev/null; echo $? >$OUT/{number}.code"
         port = self.port(documented)
-        ready = "^breakloop ready" if " serve" in text else ""
+        ready = r"^breakloop \(ready\|listening\) on" if re.search(r"\bserve\b", text) else ""
         if text.endswith("&"):
             return f"{text}\njob[{port}]=$!; opened {port} $! '{ready}' breakloop.log; echo $? >$OUT/{number}.code"
         return f"start {port} {number} {shlex.quote(text)} '{ready}'; echo $? >$OUT/{number}.code"
