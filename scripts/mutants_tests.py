@@ -50,7 +50,11 @@ TESTS: Final = (
     "tests/unit/engine",
     "tests/unit/policy",
     *(path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "tests/unit/admin").glob("test_auth*.py"))),
+    "tests/unit/app/test_shared_state.py",
+    "tests/unit/app/test_state.py",
     "tests/unit/cli/test_bundle_sign.py",
+    "tests/unit/replay/test_explain_limits.py",
+    "tests/unit/replay/test_explain_parts.py",
     "tests/contract/test_batches_not_flagged.py",
     "tests/contract/test_limits.py",
     "tests/contract/test_operator_state.py",
@@ -377,7 +381,7 @@ class Tests:
         traced = json.loads((CACHE / "trace.json").read_text())
         self._selection = Selection(traced)
         self._proven: set[str] = set()
-        for name in filter(_preloadable, traced["modules"]):
+        for name in traced["modules"]:
             with contextlib.suppress(Exception):
                 importlib.import_module(name)
         # The exception that Cosmic Ray writes into `except` clauses, which nothing raises.
