@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -82,3 +83,36 @@ def test_a_write_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="directory"):
         write_whole(tmp_path / "file", b"content")
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize(("own", "agreed"), [("", "theirs"), ("mine", "theirs"), ("mine", "mine"), ("mine", "")])
+def test_the_secret_that_instances_agree_on_is_stored(tmp_path: Path, own: str, agreed: str) -> None:
+    """So that they have it without Redis, too; when there is none yet, or no answer, the own one stays (S-5)."""
+    file = tmp_path / "secret"
+    if own:
+        file.write_text(f"{own}\n")
+        file.chmod(0o640)
+    asked: list[str] = []
+
+    async def agree(mine: str) -> str:
+        asked.append(mine)
+        return agreed
+
+    data = DataDir(tmp_path)
+    assert asyncio.run(data.agreed_secret(agree)) == agreed
+    assert asked == [own]
+    assert file.read_text() == f"{agreed or own}\n"
+    assert file.stat().st_mode & 0o777 == (0o640 if agreed in {"", own} else 0o600)
+    assert data.warnings == []
+
+
+def test_an_agreed_secret_that_cannot_be_stored_is_used_nevertheless(tmp_path: Path) -> None:
+    async def agree(_mine: str) -> str:
+        return "theirs"
+
+    (tmp_path / "secret" / "below").mkdir(parents=True)
+    data = DataDir(tmp_path)
+    assert asyncio.run(data.agreed_secret(agree)) == "theirs"
+    assert data.warnings == [f"{tmp_path / 'secret'} cannot be written (Is a directory): the secret is not stored"]
+    (tmp_path / "file").write_text("")
+    assert asyncio.run(DataDir(tmp_path / "file" / "below").agreed_secret(agree)) == "theirs"

@@ -107,3 +107,20 @@ def test_what_is_kept_and_from_when_it_goes_on() -> None:
     store.resume(100.0)
     store.resume(50.0)
     assert store.latest == 100.0
+
+
+def test_what_operators_look_up() -> None:
+    """By the beginning of a key, so many at most, and nothing that has expired; of windows only their size."""
+    store = MemoryStore(100)
+    store.commit([TakeTokens(BucketSpec(1.0, 60.0), f"tb:{name}", 6, NO_LIMITER, NO_RULE) for name in "abc"], NOW)
+    store.commit([], NOW, [WindowWrite("win:a", 0, b"12345", 100.0)])
+    assert [(found["key"], found["kind"]) for found in store.look_up("tb:", 2)] == [
+        ("tb:a", "buckets"),
+        ("tb:b", "buckets"),
+    ]
+    [bucket] = store.look_up("tb:b", 2)
+    assert bucket == {"key": "tb:b", "kind": "buckets", "expires_at": NOW + 6, "value": [54.0, NOW]}
+    [window] = store.look_up("win:", 9)
+    assert (window["kind"], window["value"]) == ("windows", [1, 5])
+    store.commit([TakeTokens(ONE, "other", 1, NO_LIMITER, NO_RULE)], NOW + 6)
+    assert [found["key"] for found in store.look_up("", 9)] == ["other", "win:a"]

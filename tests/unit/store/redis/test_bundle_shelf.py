@@ -3,6 +3,7 @@ servers: tests/e2e/test_bundle_redis.py."""
 
 from __future__ import annotations
 
+import re
 import socket
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from breakloop.errors import SettingsError, StateError
-from breakloop.store.redis.bundle import PushedBundle, open_shelf
+from breakloop.store.redis.bundle import NoPushedBundleError, PushDeniedError, PushedBundle, open_shelf
 
 
 def test_nobody_listens() -> None:
@@ -47,3 +48,72 @@ def test_the_package_is_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "redis", None)
     with pytest.raises(SettingsError, match=r"pip install .breakloop\[redis\]"):
         open_shelf("redis://127.0.0.1")
+
+
+class Server:
+    """One hash, and the answer of the script."""
+
+    def __init__(self) -> None:
+        self.fields: dict[str, bytes] = {}
+        self.answer: list[bytes] = [b"pushed"]
+        self.asked: list[tuple[object, ...]] = []
+
+    def execute_command(self, *command: object) -> list[bytes | None]:
+        self.asked.append(command)
+        if command[0] == "HMGET":
+            return [self.fields.get(str(name)) for name in command[2:]]
+        return list(self.answer)
+
+
+def test_a_bundle_is_read_when_its_stamp_has_changed() -> None:
+    """It is asked for twice a second, and is large (B-3)."""
+    shelf, server = open_shelf("redis://127.0.0.1"), Server()
+    shelf._client = server
+    with pytest.raises(NoPushedBundleError, match="no bundle was pushed yet"):
+        shelf.fetch(None)
+    server.fields = {
+        "version": b"7",
+        "digest": b"d",
+        "data": b"\xff",
+        "forced": b"1",
+        "pushed_at": b"9.5",
+        "pushed_by": b"ann",
+    }
+    found = shelf.fetch(None)
+    assert found == PushedBundle(7, "d", b"\xff", "", forced=True, pushed_at="9.5", pushed_by="ann")
+    server.asked.clear()
+    assert shelf.fetch(found.stamp) is None
+    assert server.asked == [("HMGET", "bl:bundle", "digest", "pushed_at")]
+    server.fields |= {"version": b"seven", "forced": b"0", "pushed_at": b"10.5"}
+    assert shelf.fetch(found.stamp) == PushedBundle(0, "d", b"\xff", "", pushed_at="10.5", pushed_by="ann")
+    for missing in ("data", "digest"):
+        kept = server.fields.pop(missing)
+        with pytest.raises(NoPushedBundleError):
+            shelf.fetch(None)
+        server.fields[missing] = kept
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (
+            [b"refused", b"8", b"d", b"1.5", b"ann"],
+            "version 8, pushed by ann at 1970-01-01T00:00:01+00:00, and 7 is lower",
+        ),
+        (
+            [b"refused", b"7", b"d", b"soon", b""],
+            "version 7 with different content, pushed by unknown at an unknown time",
+        ),
+    ],
+)
+def test_a_push_that_is_refused_says_whose_is_there(answer: list[bytes], said: str) -> None:
+    shelf, server = open_shelf("redis://127.0.0.1"), Server()
+    shelf._client = server
+    assert shelf.push(PushedBundle(7, "d", b"x", pushed_by="ann"))
+    assert server.asked[0][2:] == (1, "bl:bundle", 7, "d", b"x", "", "ann", "0", "bl:bundle")
+    server.answer = [b"same"]
+    assert not shelf.push(PushedBundle(7, "d", b"x", forced=True))
+    assert server.asked[1][9] == "1"
+    server.answer = answer
+    with pytest.raises(PushDeniedError, match=re.escape(said)):
+        shelf.push(PushedBundle(7, "d", b"x"))
