@@ -257,3 +257,17 @@ def test_a_probe_writes(store: RedisStore, nodes: Told) -> None:
     assert nodes.sent == [(b"bl:probe", (b"SET", b"bl:probe", b"", b"PX", b"1000"))]
     nodes.answer("OK")
     assert got == [None]
+
+
+def test_a_note_for_other_instances(store: RedisStore, nodes: Told) -> None:
+    """Any text, for its time; nothing where there is none (LD-5)."""
+    got: list[object] = []
+    store.note("chain:p:x", "a\udc80", 1.5)
+    store.recall("chain:p:x", got.append)
+    key = nodes.sent[0][0]
+    assert nodes.sent == [(key, (b"SET", key, b"a\xed\xb2\x80", b"PX", b"1500")), (key, (b"GET", key))]
+    assert key == redis_key("chain:p:x")
+    nodes.answer("OK", b"a\xed\xb2\x80")
+    store.recall("chain:p:x", got.append)
+    nodes.answer(None)
+    assert got == ["a\udc80", ""]

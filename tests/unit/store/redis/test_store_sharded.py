@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
+
 from breakloop.errors import StateError
 from breakloop.store.limit_ops import BreakerSpec, BucketSpec, BudgetSpec, ChargeBudget, CheckBreaker, TakeTokens
 from breakloop.store.memory import MemoryStore
@@ -265,3 +267,22 @@ def test_settling_and_correcting_go_to_each_place() -> None:
     store.settle([], got.append, failed=True)
     store.correct([], got.append)
     assert [str(one) for one in got] == ["3", "None", "first", "0", "None"]
+
+
+def test_a_denial_is_answered_before_what_it_gives_back() -> None:
+    """The agent's charge and its flight are taken back by two more scripts, which nobody waits for (L-2, LD-6)."""
+    nodes, got = Told(), list[Any]()
+    ShardedStore(nodes).commit([seen(spec=FLIGHT, tracked=True), own(4.0), all_together()], (), got.append)
+    nodes.waiting.pop()(msgspec.msgpack.encode([NOW, -1, [1, 5], 6]))
+    assert (len(nodes.sent), got) == (2, [])
+    nodes.waiting.pop()(msgspec.msgpack.encode([NOW, 0, 11]))
+    assert got == [CommitResult([FingerprintCount(1, False, False, 0.0, 5), 6, 11], 2)]
+    assert nodes.scripts()[2:] == [[redis_key(f"tb:{AGENT}:x")], [redis_key(f"ld:{AGENT}:f")]]
+
+
+def test_a_request_that_passes_gives_nothing_back() -> None:
+    nodes, got = Told(), list[Any]()
+    ShardedStore(nodes).commit([own(4.0), all_together()], (), got.append)
+    nodes.waiting.pop()(msgspec.msgpack.encode([NOW, -1, 6]))
+    nodes.waiting.pop()(msgspec.msgpack.encode([NOW, -1, 10]))
+    assert (len(nodes.sent), got) == (2, [CommitResult([6, 10], -1)])
