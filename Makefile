@@ -67,7 +67,7 @@ imports: $(STAMP) ## check import contracts (pyproject.toml, [tool.importlinter]
 	$(BIN)/lint-imports --cache-dir .cache/import_linter
 
 unit: $(STAMP) ## run the unit tests, which start no other programs
-	$(PY) -m pytest -q -n $(JOBS) --dist loadfile $(UNIT) $(ARGS)
+	$(PY) -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder $(UNIT) $(ARGS)
 
 # System programs that tests start.
 PROGRAMS := nginx caddy haproxy curl openssl redis-server valkey-server systemd-analyze postgres chromium
@@ -87,7 +87,7 @@ typescript: $(STAMP)
 
 # Of hypothesis, see tests/conftest.py: ci, dev or nightly.
 PROFILE ?= ci
-EVERY_TEST = HYPOTHESIS_PROFILE=$(PROFILE) TESTS_COMPLETE=1 $(PY) -m pytest -q -n $(JOBS) --dist loadfile
+EVERY_TEST = HYPOTHESIS_PROFILE=$(PROFILE) TESTS_COMPLETE=1 $(PY) -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 suite: tools ## build the documentation site and run every test; a missing program is a failure
 	@$(MAKE) site ARGS=
@@ -112,7 +112,7 @@ test-python: ## run the tests on another Python, with the programs that are ther
 
 # CI is unset because it makes a missing program a failure.
 installed-suite: $(STAMP)
-	CI= HYPOTHESIS_PROFILE=ci $(PY) -m pytest -q -n $(JOBS) --dist loadfile $(ARGS)
+	CI= HYPOTHESIS_PROFILE=ci $(PY) -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 audit: $(STAMP) ## check dependencies (pins, advisories, licences) and forbidden calls
 	$(PY) -m scripts.audit

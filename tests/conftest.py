@@ -126,6 +126,16 @@ def _guard_uvloop() -> None:
     uvloop.Loop.getaddrinfo = getaddrinfo
 
 
+# Files of the longest tests first, so that at the end no process has a long one while the others have none. Processes take
+# files in this order (`--no-loadscope-reorder`).
+_LONGEST_FIRST = ("e2e", "typing", "deploy", "property", "contract")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    order = {name: place for place, name in enumerate(_LONGEST_FIRST)}
+    items.sort(key=lambda item: order.get(item.nodeid.split("/", 2)[1], len(order)))
+
+
 def pytest_configure() -> None:
     """Put the guard up once per process; an audit hook cannot be taken down again, and need not be."""
     sys.addaudithook(_audit)
