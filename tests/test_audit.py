@@ -90,6 +90,7 @@ def test_forbidden_calls_in_a_tree(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_product_has_no_forbidden_calls() -> None:
     """The product itself (Y-5)."""
     assert forbidden_calls.scan(ROOT / "src", forbidden_calls.ALLOWED) == []

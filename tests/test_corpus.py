@@ -15,6 +15,8 @@ from tests.corpus import floor
 from tests.corpus.answers import ANSWERS
 from tests.corpus.run import Judged, judge_all, sessions
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def judged() -> list[Judged]:

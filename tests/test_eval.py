@@ -144,6 +144,7 @@ def test_what_is_not_measured_stays_on_the_page(
     assert "of before" not in target.read_text()
 
 
+@pytest.mark.slow
 def test_sessions_can_be_written_as_request_logs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`breakloop replay` reads them, and comes to the same result."""
     assert evaluation.main(["--export", str(tmp_path)]) == 0
