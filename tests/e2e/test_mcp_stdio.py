@@ -132,8 +132,10 @@ def test_what_the_server_asks(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_cancelling(stage: Stage, mode: str) -> None:
-    """A call that the client gives up is given up by the server; others go on meanwhile and after (P-3)."""
+def test_cancelling_and_a_server_that_crashes(stage: Stage, mode: str) -> None:
+    """A call that the client gives up is given up by the server; others go on meanwhile and after. Of a server that
+    crashes, the client learns as it would without us (P-3)."""
+    told: list[str] = []
 
     async def run() -> None:
         async with stage.connected(mode) as client:
@@ -145,18 +147,6 @@ def test_cancelling(stage: Stage, mode: str) -> None:
                 await call
             await asyncio.to_thread(eventually, lambda: "cancelled" in stage.calls, "the end of the call")
             assert texts(await client.call_tool("echo", {"text": "after"})) == ["after"]
-
-    asyncio.run(run())
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_a_server_that_crashes(stage: Stage, mode: str) -> None:
-    """The client learns of it as it would without us (P-3)."""
-
-    told: list[str] = []
-
-    async def run() -> None:
-        async with stage.connected(mode) as client:
             try:
                 await client.call_tool("crash")
             except MCPError as error:

@@ -15,7 +15,7 @@ from tests.e2e.streams_process import Part
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 STREAMS = 1000
-SECONDS = float(os.environ.get("BREAKLOOP_TESTS_STREAM_SECONDS", "15"))
+SECONDS = float(os.environ.get("BREAKLOOP_TESTS_STREAM_SECONDS", "5"))
 
 
 @pytest.fixture
