@@ -36,9 +36,15 @@ _PROLOGUE = """\
 set -m
 declare -A job
 mkfifo "$OUT/stdin" && exec 9<>"$OUT/stdin"   # an open terminal, in which nobody types
-finish() { for pid in "${job[@]}"; do kill -- "-$pid"; done 2>/dev/null; wait; }
+finish() {
+    for pid in "${job[@]}"; do kill -- "-$pid"; done
+    SECONDS=0
+    while [ -n "$(jobs -pr)" ] && [ $SECONDS -lt 20 ]; do read -rt 0.1 -u 9; done
+    for pid in "${job[@]}"; do kill -KILL -- "-$pid"; done
+    wait
+} 2>/dev/null
 trap finish EXIT
-pip() { :; }
+pip() { :; }  # installs nothing: tests/test_pages.py checks what it is told to install
 ls() { command ls -C -T 0 "$@"; }  # columns, as on a terminal
 start() {
     if [ -n "${job[$1]}" ]; then kill -- "-${job[$1]}"; wait "${job[$1]}"; fi 2>/dev/null
