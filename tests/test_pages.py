@@ -243,6 +243,9 @@ def words_after(program: str) -> Iterator[tuple[str, list[str]]]:
 def test_every_command_line_is_understood() -> None:
     """Every command and flag that a page tells people to type is there (X-3)."""
     lines = [(where, words) for where, words in words_after("breakloop") if " ".join(words[:2]) not in PRINTED]
+    for where, (target, *more) in words_after("make"):
+        if target in {"demo", "serve"}:  # pass their ARGS on
+            lines.append((where, [target, *shlex.split("".join(more).removeprefix("ARGS="))]))
     assert len(lines) > 150
     found = [
         f"{where}: breakloop {shlex.join(words)}: {wrong}" for where, words in lines if (wrong := wrong_with(words))
@@ -286,6 +289,20 @@ def test_every_make_target_exists() -> None:
     assert_no_violations(
         "no such target", "correct the page", [f"{where}: make {name}" for where, name in used if name not in targets]
     )
+
+
+def test_every_path_exists() -> None:
+    """The files of the repository that commands name, also where the commands cannot be run."""
+    named = [
+        (block.where, path)
+        for block in blocks()
+        if block.language in {"console", "sh"}
+        for path in re.findall(r"(?<![\w/.-])(?:deploy|examples|requirements|scripts)/[\w./-]+\w", block.text)
+        if path != "deploy/breakloop"  # kubectl's name for a Deployment
+    ]
+    assert len(named) > 5
+    found = [f"{where}: {path}" for where, path in named if not (ROOT / path).exists() and path != "deploy/docker/.env"]
+    assert_no_violations("no such file", "correct the page", found)
 
 
 def test_every_extra_exists() -> None:

@@ -4,7 +4,10 @@ refused where it could not work."""
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from copy import deepcopy
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -46,11 +49,35 @@ EVERYTHING = {
     "affinity": {"podAntiAffinity": {}},
     "shutdownGraceSeconds": 3600,
 }
-(PAGE,) = (
-    yaml_documents(block.text)[0]
-    for block in blocks_of(ROOT / "docs/how-to/kubernetes.md")
-    if block.text.startswith("settings:")
-)
+
+
+POLICY = (ROOT / "examples" / "nginx" / "policy.yaml").read_text(encoding="utf-8")
+
+
+def of_the_page(beginning: str) -> str:
+    """The block of the page that begins like this."""
+    (found,) = (one for one in blocks_of(ROOT / "docs/how-to/kubernetes.md") if one.text.startswith(beginning))
+    return found.text
+
+
+def set_by(command: str) -> dict[str, Any]:
+    """The values that a `helm` command sets, as Helm reads them."""
+    values: dict[str, Any] = {}
+    command = re.sub(r"\$\(.*?\)(?=})", "a" * 64, command[command.index("helm ") :].replace("\\\n", " "))
+    words = shlex.split(command)
+    for option, word in pairwise(words):
+        if option in {"--set", "--set-file"}:
+            path, _, text = word.partition("=")
+            *above, name = path.split(".")
+            place = values
+            for part in above:
+                place = place.setdefault(part, {})
+            listed = text[1:-1].split(",") if text.startswith("{") else None
+            place[name] = POLICY if option == "--set-file" else listed or yaml_documents(text)[0]
+    return values
+
+
+INSTALLED = set_by(of_the_page("$ helm install"))
 VARIANTS: dict[str, dict[str, Any]] = {
     "defaults": STATE,
     "everything": EVERYTHING,
@@ -59,7 +86,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "the operator's token for Prometheus": {**STATE, "admin": {**TOKEN["admin"], "serviceMonitor": {"enabled": True}}},
     "a config map of mine": {**STATE, "existingPolicyConfigMap": "rules"},
     "what `breakloop init` writes": yaml_documents(texts("kubernetes")["values.yaml"])[0],
-    "what the page shows": {**STATE, **PAGE},
+    "what the page shows": {**STATE, **yaml_documents(of_the_page("settings:"))[0]},
+    "`helm install` of the page": INSTALLED,
+    "`helm upgrade` of the page": {**INSTALLED, **set_by(of_the_page("$ TOKEN="))},
     "bare": {**STATE, "podDisruptionBudget": {"enabled": False}, "networkPolicy": {"enabled": False}},
 }
 
