@@ -12,7 +12,8 @@ import pytest
 from tests.e2e.served import SRC
 from tests.programs import found, missing
 
-pytestmark = pytest.mark.e2e
+# Without a cache, mypy reads everything that is imported.
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 ROOT = SRC.parent
 FILE = Path(__file__).with_name("user_side.py")
