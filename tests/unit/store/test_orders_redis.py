@@ -178,6 +178,21 @@ def test_messages_out_of_turn_are_taken_and_the_missing_one_is_looked_for() -> N
     run(story)
 
 
+def test_messages_in_the_wrong_order_leave_nothing_to_look_for() -> None:
+    async def story(server: FakeRedis, _one: Peer, two: Peer) -> None:
+        known = two.book._known
+        for version, key in ((known + 2, "b"), (known + 3, "c"), (known + 1, "a")):
+            two.book.heard(b"%d\n%s" % (version, record(key).text().encode()))
+        assert two.keys() == ["a", "b", "c"]
+        assert two.book._known == known + 3
+        server.version = known + 3
+        server.commands.clear()
+        await two.tick(2)
+        assert b"HSCAN" not in server.commands
+
+    run(story)
+
+
 def test_while_redis_is_away_orders_hold_here_and_are_sent_later() -> None:
     """While Redis is away orders hold here and are sent later (K-3, S-3)."""
 
