@@ -196,8 +196,8 @@ def not_mutated(tree: ast.Module) -> list[tuple[tuple[int, int], tuple[int, int]
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             if node.returns:
                 found.append(node.returns)
-            if ast.get_docstring(node, clean=False) is None and _is_stub(node):
-                found.append(node)
+            if _is_stub(node):
+                found += [node, *node.decorator_list]
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             found += [each for each in node.decorator_list if _name_of(each) in {"dataclass", *_TYPING_ONLY}]
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
@@ -225,7 +225,8 @@ def _name_of(node: ast.expr) -> str:
 
 
 def _is_stub(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    return len(node.body) == 1 and ast.unparse(node.body[0]) == "..."
+    """Whether it has no body: a member of a protocol, or an abstract method."""
+    return len(node.body) == 1 and isinstance(node.body[0], ast.Expr) and isinstance(node.body[0].value, ast.Constant)
 
 
 def _is_union(node: ast.expr) -> bool:

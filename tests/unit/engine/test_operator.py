@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -122,6 +123,7 @@ def test_a_switch_is_set_listed_and_lifted(here: Here) -> None:
     """A switch is set, listed and lifted (K-3)."""
     made = here.operator.set_switch("header:X-Team", "red", "ann", route="/v1/*", reason="INC-8", expires_at=START + 60)
     [switch] = here.operator.switches()
+    assert re.fullmatch("[0-9a-f]{8}", made)
     assert switch == (made, "header:x-team", "red", "/v1/*", "INC-8", START + 60, "ann", START)
     assert here.reason(**{"x-team": "red"}) == "kill_switch"
     assert here.reason(**{"x-team": "blue"}) != "kill_switch"
@@ -138,11 +140,26 @@ def test_a_switch_that_another_instance_changed_is_read_again(here: Here) -> Non
     """The newest form of a switch is in force (K-3)."""
     here.operator.set_switch("header:x-team", "red", "ann")
     assert here.reason(**{"x-team": "red"}) == "kill_switch"
+    [before], [again] = here.operator.switches(), here.operator.switches()
+    assert before is again  # with a thousand of them, reading takes a while
     [stored] = here.book.ledger.all()
     changed = Order(stored.kind, stored.key, {**stored.value, "scope_value": "blue"}, stored.expires_at, START + 1)
     here.operator._obey(here.book.put([changed]))
     assert [switch.scope_value for switch in here.operator.switches()] == ["blue"]
     assert [here.reason(**{"x-team": team}) == "kill_switch" for team in ("red", "blue")] == [False, True]
+
+
+def test_the_switch_that_stops_an_agent(here: Here) -> None:
+    """What the dashboard shows instead of a button; a switch for something else is none (K-3)."""
+    assert here.operator.stops("a") is None
+    here.operator.set_switch("header:x-team", "red", "ann")
+    here.operator.set_switch("agent:id", "a", "ann", reason="INC-8", expires_at=START + 60)
+    found = here.operator.stops("a")
+    assert found is not None
+    assert found.reason == "INC-8"
+    assert here.operator.stops("b") is None
+    here.world.clock.advance(60)
+    assert here.operator.stops("a") is None
 
 
 def test_a_switch_ends_by_itself(here: Here) -> None:
@@ -180,6 +197,15 @@ def test_global_shadow_suspends_automatic_quarantines_and_no_operators(here: Her
     assert here.loop("c") != "loop_detected"
     here.world.clock.advance(60)
     assert here.reason() == "agent_quarantined"
+
+
+def test_a_caller_is_released_as_a_whole(here: Here) -> None:
+    """By the name of the caller alone (G-1)."""
+    here.loop()
+    assert here.reason("y") == "agent_quarantined"
+    [hold] = here.operator.holds()
+    assert here.operator.release("default", caller=hold.caller, by="ann") == [hold]
+    assert here.reason("y") != "agent_quarantined"
 
 
 def test_an_operators_kill_takes_precedence_over_an_automatic_quarantine(here: Here) -> None:

@@ -73,7 +73,7 @@ def test_the_third_agent_holds_the_caller(here: Here) -> None:
     found = here.find("d", at=NOW + 600)
     assert found is not None
     assert found.binds == CALLER
-    assert "3 of its agents" in found.why
+    assert found.why == "3 of its agents were stopped within 10 minutes; the last: it loops"
 
 
 def test_an_operator_binds_the_name(here: Here) -> None:
@@ -226,6 +226,9 @@ def test_what_is_crowded_out_is_not_kept_either(here: Here, monkeypatch: pytest.
     here.kill("b", until=NOW + 5)
     here.kill("b", at=NOW + 6)
     assert kept.heard == ["agent a", "end of a by ", "agent b", "agent b"]
+    for agent in "cd":
+        here.quarantine.adopt(Hold(AGENT, "p", "caller", agent, NOW, math.inf, "it loops"), foreign=True)
+    assert [key[-1] for key in here.quarantine._foreign] == ["d"]
 
 
 def test_what_is_adopted_binds_and_is_neither_kept_nor_told(here: Here) -> None:

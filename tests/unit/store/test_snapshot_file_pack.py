@@ -35,6 +35,17 @@ def test_every_table_reads_back(table: str) -> None:
     assert packed(packer) == [(table, ["a", "b:é"], [ENTRIES[table], None])]
 
 
+def test_a_part_ends_at_its_size() -> None:
+    """Not a byte later, so that no part is larger than it has to be (S-1)."""
+    packer = EntryPacker()
+    packer.add("counts", ["a"], [ENTRIES["counts"]])
+    size = len(packer.close()[0].data)
+    for size_max, parts in ((size, 1), (size + 1, 0)):
+        packer = EntryPacker(size_max)
+        packer.add("counts", ["a"], [ENTRIES["counts"]])
+        assert len(packer.parts) == parts
+
+
 def test_times_of_hits_are_a_copy() -> None:
     """A hit that comes between packing and writing is not half in it (S-1)."""
     times, packer = array("d", [1.0, 2.5]), EntryPacker()
