@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from breakloop.detect.counting import CountingDetector, DetectorConfig
-from breakloop.engine.fold import ResultFolder
+from breakloop.engine.fold import ResultFolder, absent
 from breakloop.limits.token_bucket import TokenBucket
 from breakloop.model.events import LIMIT_EXCEEDED, LOOP_DETECTED, SHADOW_WOULD_REJECT, Event
 from breakloop.model.verdict import LimitState, Verdict
+from breakloop.policy.compiled import NotNow
 from breakloop.policy.rules import CompiledRule
 from breakloop.store.limit_ops import TakeTokens
 from breakloop.store.ops import CommitResult, CountFingerprint, Deny, FingerprintCount, FingerprintSpec, Op, Result
@@ -84,6 +85,15 @@ def test_a_loop_denial_forgets_warnings() -> None:
     assert verdict.loop is not None
     assert verdict.loop.hit_count == 3
     assert [event.name for event in events] == [LOOP_DETECTED]
+
+
+def test_an_agent_that_may_not_run_now() -> None:
+    """When it may, if ever; what is told is of the agents' rules, as no policy denies it (B-1)."""
+    later = absent(NotNow("outside_hours", "From 8 to 9.", 90))
+    assert (later.allowed, later.status, later.reason, later.message) == (False, 429, "outside_hours", "From 8 to 9.")
+    assert (later.policy, later.rule, later.retry_after_s, later.never) == ("agents", "outside_hours", 90, False)
+    never = absent(NotNow("agent_inactive", "It is switched off.", None))
+    assert (never.retry_after_s, never.never) == (None, True)
 
 
 def test_a_missing_descriptor_is_named() -> None:

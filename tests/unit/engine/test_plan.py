@@ -8,9 +8,11 @@ from breakloop.engine.plan import Plan
 from breakloop.engine.quarantine import AGENT, Hold
 from breakloop.model.verdict import Verdict
 from breakloop.policy.descriptors import ContextSettings
+from breakloop.policy.orders import Orders
+from breakloop.store.keys import fingerprint_of
 from breakloop.store.limit_ops import Charge, TakeTokens
 from breakloop.store.ops import CountFingerprint, Keyed
-from tests.builders import SECRET, World, bucket, bundle, chat, policy, tail, user, world
+from tests.builders import SECRET, World, at, bucket, bundle, chat, exact, policy, tail, user, world
 
 
 def test_operations_stand_in_the_order_of_evaluation() -> None:
@@ -33,6 +35,30 @@ def test_where_nothing_is_remembered_nothing_is_watched() -> None:
     plain = world(bundle(policy("a", bucket()))).engine.plan(chat())
     assert isinstance(plain, Plan)
     assert not plain.counted
+
+
+def test_under_global_shadow_nothing_denies_for_another() -> None:
+    """The terms of the agent and each policy are groups of their own (K-1)."""
+    shadow = {"enabled": True, "reason": "drill", "expires_at": at(600)}
+    agent = {"budget_usd_per_day": 5}
+    here = world(bundle(*(policy(name, bucket()) for name in "abc"), agents={"*": agent}, global_shadow=shadow))
+    plan = here.engine.plan(chat())
+    assert isinstance(plan, Plan)
+    own, *policies = [op.group for op in plan.ops if isinstance(op, Charge)]
+    assert (len(policies), len({0, own, *policies})) == (3, 5)
+
+
+def test_a_snoozed_loop_does_not_hide_others() -> None:
+    """What a later detector counts is counted (LD-6)."""
+    here = world(bundle(policy("p", loop=[tail(max_hits=2), exact(3)])))
+    first = here.engine.plan(chat())
+    assert isinstance(first, Plan)
+    counts = [op for op in first.ops if isinstance(op, CountFingerprint)]
+    assert len(counts) == 2
+    here.engine.apply_orders(Orders(snoozed=((fingerprint_of(counts[0].key), here.clock.now() + 600),)))
+    again = here.engine.plan(chat())
+    assert isinstance(again, Plan)
+    assert [op.key for op in again.ops if isinstance(op, CountFingerprint)] == [counts[1].key]
 
 
 def test_whoever_is_held_is_denied_before_anything_is_planned() -> None:

@@ -108,6 +108,7 @@ def test_base64_alone_will_do_and_unknown_kinds_are_passed_over(signer: Signer, 
     bare = signature.partition(":")[2]
     verifier.check(one(signature=bare), "p.yaml")
     verifier.check(one(signature=f"new-kind:AAAA\n???\n{Signer(SECRET).sign(one())}{signature}"), "p.yaml")
+    verifier.check(one(signature="ed25519:AAAA\n" * 15 + signature), "p.yaml")
     assert "has an invalid signature" in refused(verifier, one(signature="ed25519:AAAA\n" * 16 + signature))
     assert "is not signed" in refused(verifier, one(signature=f"{bare[:8]}!{bare[8:]}"))
 
@@ -201,6 +202,7 @@ def test_keys_that_are_none(read: Callable[[bytes, str], object], text: bytes, s
 def test_secrets_lose_the_white_space_around_them() -> None:
     """Editors add a line end (B-4)."""
     assert shared_secret(SECRET + b"\n", "p") == SECRET
+    assert shared_secret(b" 16-bytes-are-ok. ", "p") == b"16-bytes-are-ok."
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl here")
