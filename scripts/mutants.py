@@ -206,11 +206,8 @@ def not_mutated(tree: ast.Module) -> list[tuple[tuple[int, int], tuple[int, int]
             found.append(node.value)
         if isinstance(node, ast.Call) and _name_of(node) in {"assert_never", "cast", "TypeVar", "NewType"}:
             found.append(node)
-        if isinstance(node, ast.AnnAssign) and ast.unparse(node.target).endswith("_MAX"):  # one more or less of many
-            numbers = (
-                each for each in ast.walk(node) if isinstance(each, ast.Constant) and isinstance(each.value, int)
-            )
-            found += [each for each in numbers if cast("int", each.value) >= 1000]
+        if isinstance(node, ast.AnnAssign) and "_MAX" in ast.unparse(node.target) and _product(node.value) >= 1000:
+            found.append(cast("ast.expr", node.value))
         if isinstance(node, ast.keyword) and node.arg == "strict":  # of `zip`: an assertion
             found.append(node)
     return [
@@ -222,6 +219,12 @@ def not_mutated(tree: ast.Module) -> list[tuple[tuple[int, int], tuple[int, int]
 def _name_of(node: ast.expr) -> str:
     function = node.func if isinstance(node, ast.Call) else node
     return ast.unparse(function).rpartition(".")[2]
+
+
+def _product(node: ast.expr | None) -> float:
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+        return _product(node.left) * _product(node.right)
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, int | float) else 0
 
 
 def _is_stub(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
