@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from dataclasses import fields
 
 import pytest
@@ -11,6 +12,12 @@ from breakloop.app.build import limits
 from breakloop.config import settings as said
 from breakloop.config.settings import Settings
 from breakloop.gateway.http_request import RequestLimits
+
+
+@pytest.fixture(autouse=True)
+def _as_many_files_as_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Connections are bounded by the open files of this machine, too."""
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 
 
 def test_limits_are_those_of_the_data_plane() -> None:
