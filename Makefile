@@ -13,7 +13,9 @@ RUN := $(VENV)/.run
 STAMP := $(VENV)/.ready
 # Only directories that exist.
 CODE := $(wildcard src tests bench scripts examples)
-UNIT := tests/unit $(wildcard tests/test_*.py) -m "not e2e and not slow"
+# Without what takes long, and without files that import a framework for a second.
+UNIT := tests/unit $(wildcard tests/test_*.py) -m "not e2e and not slow" \
+  --ignore=tests/unit/integrations/test_langchain.py --ignore=tests/unit/integrations/test_openai_agents.py
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:

@@ -331,6 +331,7 @@ def test_shutting_down_is_not_ready(tmp_path: Path) -> None:
     assert runtime.readiness() == (503, {"status": "not_ready", "reason": "shutting_down"})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("made_by", ["uvloop", "asyncio"])
 def test_serve_runs_on_uvloop_or_asyncio_and_logs(
     made_by: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

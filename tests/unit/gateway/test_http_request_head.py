@@ -311,6 +311,7 @@ def test_heads_that_are_kept_are_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
     assert len(likes) <= 2
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         st.sampled_from(["Connection: close", "connection: keep-alive, x", "Expect: 100-continue", "A: 1", "a: 2"])
