@@ -124,6 +124,7 @@ def test_the_overview_of_the_python_api_has_every_public_module() -> None:
     assert {f"reference/python/{module}.md" for module in modules} <= set(PAGES)
 
 
+@pytest.mark.slow
 def test_every_public_name_has_a_docstring(caplog: pytest.LogCaptureFixture) -> None:
     """The reference leaves out what has none. Methods of a class may have none if their name says everything, or if they
     implement what a framework documents; those of `Guard` and `Run` all have one, also those that `sync_and_async` makes."""

@@ -155,6 +155,7 @@ def _shown(
         stdout=theirs,
         stderr=theirs,
         start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - a shell's background job ignores it
     )
     os.close(theirs)
     written = b""

