@@ -42,6 +42,7 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 CACHE: Final = ROOT / ".cache" / "mutation"
 
 CORPUS: Final = "tests/test_corpus.py"
+DOCS: Final = "tests/test_docs.py::test_generated_pages_are_what_the_code_says"  # with thresholds and settings
 # Tests that may kill a mutant; those of a module's own name are run first.
 TESTS: Final = (
     "tests/unit/detect",
@@ -66,6 +67,7 @@ TESTS: Final = (
     "tests/contract/test_store_limits.py",
     "tests/contract/test_store_windows.py",
     CORPUS,
+    DOCS,
 )
 PYTEST: Final = ("-q", "--timeout=0", "-pno:xdist", "-pno:pytest_cov", "-m", "not e2e and not slow")
 # Plugins are imported before the fork, too late for pytest to rewrite the `assert` statements in them.
@@ -182,10 +184,12 @@ class Selection:
         """Tests in the files that are named after the module, and the others: a failure of the first saves the rest."""
         package = Path(*Path(path).parts[2:-1])
         own, rest, left = [], [], TESTS_MAX_S
-        for name in sorted(self._executing(path, line), key=lambda name: (name.startswith(CORPUS), self._cost[name])):
+        for name in sorted(
+            self._executing(path, line), key=lambda name: (name.startswith((CORPUS, DOCS)), self._cost[name])
+        ):
             if name.startswith(f"tests/unit/{package}/test_{Path(path).stem}"):
                 own.append(name)
-            elif name.startswith(CORPUS):
+            elif name.startswith((CORPUS, DOCS)):
                 rest += [name] if package.parts[0] == "detect" else []
             elif (left := left - self._cost[name]) > 0:
                 rest.append(name)
@@ -213,7 +217,7 @@ class Selection:
         unit = f"tests/unit/{Path(path).parts[2]}/"  # all of them: some only look at a constant
         others = (self._names[each] for each in tests)
         found = {name for name in self._names if name.startswith(unit)}
-        return found | {name for name in others if name.startswith(("tests/contract/", CORPUS))}
+        return found | {name for name in others if name.startswith(("tests/contract/", CORPUS, DOCS))}
 
 
 class _Mutant(SourceFileLoader):

@@ -121,6 +121,26 @@ def test_short_and_long_texts_are_folded_alike(text: str) -> None:
     assert folded(text) == " ".join(text.split()).lower()
 
 
+def test_so_much_is_folded_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Texts and arguments together; what comes after counts as it is (LD-2, Y-2)."""
+    monkeypatch.setattr("breakloop.detect.fingerprint._FOLDED_MAX", 10)
+
+    def same(*lengths: int) -> list[bool]:
+        """Whether the case of a text, of arguments and of the text after them makes no difference."""
+        texts = ["a" * length for length in lengths]
+        variants = [[text.upper() if at == place else text for at, text in enumerate(texts)] for place in range(3)]
+
+        def made(first: str, arguments: str, last: str) -> str:
+            return mark(Message("user", first, (ToolCall("f", arguments),)), Message("user", last))
+
+        return [made(*variant) == made(*texts) for variant in variants]
+
+    assert same(4, 4, 2) == [True, True, True]
+    assert same(4, 4, 3) == [True, True, False]
+    assert same(4, 7, 1) == [True, False, False]
+    assert same(11, 1, 1) == [False, False, False]
+
+
 def test_who_sends_is_hashed_once_and_the_fingerprint_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """And what is kept for it is bounded (LD-2, Y-2)."""
     monkeypatch.setattr("breakloop.detect.fingerprint._SENDERS_MAX", 2)

@@ -49,6 +49,7 @@ def test_long_lines_are_taken_in_pieces() -> None:
     assert 0 < known < 0.05
     assert novelty.pieces(b"a. " * 101) == b"a.\n" * 101
     assert novelty.plain(novelty.pieces(b"word,\t" * 61)) == [b"word,"] * 61
+    assert [novelty.pieces(b"a. " + b"b" * more).count(b"\n") for more in (297, 298)] == [0, 1]
     assert novelty.pieces(b" " * 301 + b"a. b") == b" " * 301 + b"a. b"
     assert novelty.pieces((b"a" * 20 + b"\\\\n") * 20).count(b"\n") == 20
 

@@ -98,6 +98,7 @@ def test_is_new() -> None:
     window = load(b"")
     one, other = (prints(called(text=text)).pairs[0] for text in (LONG, LONG + "!"))
     assert repeats.is_new(window, one)
+    take(window, called('{"b": 1}'))
     take(window, called())
     assert not repeats.is_new(window, one)
     assert repeats.is_new(window, other)
