@@ -150,3 +150,14 @@ def test_whoever_waits_as_told_passes(rate: float, burst: int, cost: int, start:
             assert store.commit([op], now + wait_s).denied_at == -1
             return
     raise AssertionError("the bucket never emptied")
+
+
+def test_what_explain_shows() -> None:
+    """What a request takes, and what is left with it, or was there for it (L-1)."""
+    limiter = TokenBucket(1, 10)
+    op = TakeTokens(limiter.spec, "tb:k", 4.0, limiter, NO_RULE)
+    assert [limiter.explain(op, left) for left in (6.0, 0.0, -1.0)] == [
+        "reserves 4, 6 of 10 left",
+        "reserves 4, 0 of 10 left",
+        "reserves 4, only 3 of 10 available",
+    ]
