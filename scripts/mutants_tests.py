@@ -217,7 +217,9 @@ class Selection:
         unit = f"tests/unit/{Path(path).parts[2]}/"  # all of them: some only look at a constant
         others = (self._names[each] for each in tests)
         found = {name for name in self._names if name.startswith(unit)}
-        return found | {name for name in others if name.startswith(("tests/contract/", CORPUS, DOCS))}
+        return found | {
+            name for name in others if name.startswith(("tests/unit/engine/", "tests/contract/", CORPUS, DOCS))
+        }
 
 
 class _Mutant(SourceFileLoader):
