@@ -152,9 +152,13 @@ def test_what_is_out_of_date_is_not_waited_for() -> None:
     async def story(server: FakeRedis, one: Peer, _two: Peer) -> None:
         server.fails = RedisError("OOM")
         one.book.put([record("a")])
+        waiting = asyncio.create_task(one.book.settled(DEADLINE_S))
         await turns()
+        assert not waiting.done()
         one.book.heard(b"7\n" + record("a", at=NOW + 1).text().encode())
-        assert await one.book.settled(0.01)
+        await turns()
+        assert waiting.done()
+        assert waiting.result()
 
     run(story)
 
