@@ -146,6 +146,16 @@ def test_a_gap_while_everything_is_read_is_a_gap() -> None:
     run(story)
 
 
+def test_nothing_is_waited_for_where_nothing_was_ordered() -> None:
+    async def story(_server: FakeRedis, one: Peer, _two: Peer) -> None:
+        waiting = asyncio.create_task(one.book.settled(DEADLINE_S))
+        await turns()
+        assert waiting.done()
+        assert waiting.result()
+
+    run(story)
+
+
 def test_what_is_out_of_date_is_not_waited_for() -> None:
     """Another instance has changed the same since."""
 
