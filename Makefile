@@ -81,7 +81,7 @@ tools: $(STAMP) ## install what only tests need: system programs and separate en
 	@$(MAKE) -j 2 $(APART:%=apart-%) typescript
 
 apart-%: $(STAMP)
-	@PYTHON="$(PYTHON)" sh scripts/install-apart.sh .cache/$* requirements/$*.txt
+	@PYTHON="$(PYTHON)" VENV="$(VENV)" sh scripts/install-apart.sh .cache/$* requirements/$*.txt
 
 typescript: $(STAMP)
 	@sh scripts/install-node-packages.sh .cache/typescript tests/e2e/typescript \
@@ -157,7 +157,7 @@ bench-peers: $(STAMP) ## run benchmarks against LiteLLM and Portkey; installs bo
 	$(PY) -m bench peers $(ARGS)
 
 release: ## build sdist and wheel, check them, and tag the version (ARGS=--dry-run does not tag)
-	@PYTHON="$(PYTHON)" sh scripts/install-apart.sh .cache/release requirements/release.txt
+	@PYTHON="$(PYTHON)" VENV= sh scripts/install-apart.sh .cache/release requirements/release.txt
 	@$(PYTHON) -m scripts.release $(ARGS)
 
 IMAGE ?= breakloop

@@ -3,7 +3,8 @@
 # Installs what checks deploy/ (Helm, Kubernetes' and Compose's schemas, a linter for Dockerfiles), the gateways that
 # examples/ is tested with (Envoy, Traefik), the generator of the documentation site, or a framework that does not fit
 # beside the others (CrewAI, LiteLLM) into an environment of its own: nothing of it gets into the one that breakloop is
-# tested in. What is there already stays.
+# tested in. What is there already stays. If VENV names an environment with pip, that one installs, which takes less time
+# than to install pip first.
 set -eu
 
 folder=$1
@@ -14,6 +15,12 @@ export PIP_ROOT_USER_ACTION=ignore PIP_DISABLE_PIP_VERSION_CHECK=1
 cmp -s "$lock" "$folder/.lock" && exit 0
 printf 'install-apart: installing %s into %s (once, up to a minute and 900 MB)\n' "$lock" "$folder" >&2
 rm -rf "$folder"
-"$python" -m venv "$folder"
-"$folder/bin/python" -m pip install --quiet --no-input --no-deps --require-hashes --no-compile -r "$lock"
+if [ -n "${VENV:-}" ]; then
+    "$python" -m venv --without-pip "$folder"
+    set -- "$VENV/bin/python" -m pip --python "$folder/bin/python"
+else
+    "$python" -m venv "$folder"
+    set -- "$folder/bin/python" -m pip
+fi
+"$@" install --quiet --no-input --no-deps --require-hashes --no-compile -r "$lock"
 cp "$lock" "$folder/.lock"
