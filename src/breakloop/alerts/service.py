@@ -192,12 +192,7 @@ class Alerts:
     """
 
     def __init__(
-        self,
-        folder: Path,
-        context: DeliveryContext,
-        config: AlertConfig | None = None,
-        *,
-        project: str = "",
+        self, folder: Path, context: DeliveryContext, config: AlertConfig | None = None, *, project: str = ""
     ) -> None:
         self._context = context
         self._config = config or AlertConfig()

@@ -167,9 +167,7 @@ def sign(path: str, *, key: str | None, secret_file: str | None, add: bool, as_j
 
 
 @click.command(
-    name="verify",
-    short_help="Verify a bundle's signature.",
-    epilog="Exit code 0: signed with one of the keys; 1: not.",
+    name="verify", short_help="Verify a bundle's signature.", epilog="Exit code 0: signed with one of the keys; 1: not."
 )
 @click.argument("path", metavar="FILE", type=click.Path(exists=True))
 @click.option("--public-key", type=_FILE, metavar="FILE", default=None, help="Public keys of Ed25519, PEM or base64.")

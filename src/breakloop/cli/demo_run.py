@@ -101,10 +101,7 @@ class DemoAgent:
         self.name = name
         self.finished = False
         self._client = client
-        self._messages: list[Json] = [
-            {"role": "system", "content": SYSTEM},
-            {"role": "user", "content": TASKS[name]},
-        ]
+        self._messages: list[Json] = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": TASKS[name]}]
 
     async def turn(self, at_s: int) -> DemoResponse:
         request = {"model": MODEL, "messages": self._messages, "tools": TOOLS}

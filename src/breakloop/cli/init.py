@@ -74,9 +74,7 @@ CHOICES: Final[dict[str, InitChoice]] = {
     "caddy": _gateway("Caddy", "caddy", "caddy run --config caddy/Caddyfile"),
     "haproxy": _gateway("HAProxy", "haproxy", "haproxy -C haproxy -f haproxy.cfg"),
     "traefik": _gateway(
-        "Traefik",
-        "traefik",
-        "traefik --entrypoints.web.address=:8080 --providers.file.filename=traefik/dynamic.yaml",
+        "Traefik", "traefik", "traefik --entrypoints.web.address=:8080 --providers.file.filename=traefik/dynamic.yaml"
     ),
     "docker": InitChoice(
         "Docker",

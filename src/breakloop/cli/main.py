@@ -33,10 +33,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "bundle": ("breakloop.cli.bundle:command", "Push a bundle to every instance; sign and verify bundles."),
     "test": ("breakloop.cli.test:command", "Run a test file of requests and verdicts against a bundle."),
     "explain": ("breakloop.cli.explain:command", "Show how a request is decided, and why."),
-    "replay": (
-        "breakloop.cli.replay:command",
-        "Run recorded traffic through a bundle; report what it would deny.",
-    ),
+    "replay": ("breakloop.cli.replay:command", "Run recorded traffic through a bundle; report what it would deny."),
     "scan": ("breakloop.cli.scan:command", "Find loops in transcripts of Claude Code, Codex and other agents."),
     "status": ("breakloop.cli.remote:status_command", "Show the status of a running instance and what it saved."),
     "events": ("breakloop.cli.remote:events_command", "Show recent events; --follow streams new ones."),

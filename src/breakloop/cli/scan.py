@@ -48,12 +48,7 @@ _ADVICE: Final = """Stop the next one while it happens:
   export ANTHROPIC_BASE_URL=http://127.0.0.1:8787
   export OPENAI_BASE_URL=http://127.0.0.1:8787/v1"""
 _ID_MAX: Final = 44
-_MARKS: Final = {
-    NEW: "\N{MIDDLE DOT}",
-    AGAIN: "\N{LIGHT SHADE}",
-    NOTICE: "\N{DARK SHADE}",
-    BLOCK: "\N{FULL BLOCK}",
-}
+_MARKS: Final = {NEW: "\N{MIDDLE DOT}", AGAIN: "\N{LIGHT SHADE}", NOTICE: "\N{DARK SHADE}", BLOCK: "\N{FULL BLOCK}"}
 _PLAIN: Final = {NEW: ".", AGAIN: "o", NOTICE: "!", BLOCK: "#"}
 _STYLES: Final = {NEW: "dim", AGAIN: "", NOTICE: "yellow", BLOCK: "bold red"}
 _WORDS: Final = {NEW: "new", AGAIN: "same call again", NOTICE: "noticed", BLOCK: "would have been blocked"}

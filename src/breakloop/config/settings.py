@@ -428,8 +428,7 @@ class Settings(Model):
     policy_token: SecretStr = Field(default=SecretStr(""), description="Bearer token for the URL in `policy`.")
     policy_token_file: FilePath = Field(default="", description="File that contains this token.")
     policy_ca_file: FilePath = Field(
-        default="",
-        description="Additional CA certificates for the URL in `policy`, in PEM format.",
+        default="", description="Additional CA certificates for the URL in `policy`, in PEM format."
     )
     policy_public_key_file: FilePath = Field(
         default="",
@@ -516,8 +515,7 @@ class Settings(Model):
         default={}, description="Targets of alert rules, by name. In a variable, as JSON."
     )
     alert_ca_file: FilePath = Field(
-        default="",
-        description="Additional CA certificates for alert targets, in PEM format.",
+        default="", description="Additional CA certificates for alert targets, in PEM format."
     )
     memory_max_entries: PositiveInt = Field(
         default=1_000_000, description="Maximum number of entries in each table of `memory://`."

@@ -157,11 +157,7 @@ class CountingDetector:
     __slots__ = ("_fingerprint", "_key", "_read", "config", "spec")
 
     def __init__(
-        self,
-        config: DetectorConfig,
-        spec: FingerprintSpec,
-        fingerprint: Callable[[Call], str | None],
-        read: CallReader,
+        self, config: DetectorConfig, spec: FingerprintSpec, fingerprint: Callable[[Call], str | None], read: CallReader
     ) -> None:
         self.config = config
         self.spec = spec

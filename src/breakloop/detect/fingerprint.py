@@ -69,12 +69,7 @@ class ExactFingerprint:
     __slots__ = ("_body", "_fingerprinter", "_identity", "_query")
 
     def __init__(
-        self,
-        fingerprinter: Fingerprinter,
-        *,
-        identity: Text,
-        query: Text,
-        body: Callable[[bytes], bytes],
+        self, fingerprinter: Fingerprinter, *, identity: Text, query: Text, body: Callable[[bytes], bytes]
     ) -> None:
         self._fingerprinter = fingerprinter
         self._identity = identity  # caller, agent and the policy's descriptors in one text

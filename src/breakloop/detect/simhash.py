@@ -64,13 +64,11 @@ NUM: Final = "<num>"
 
 _LONG: Final = 16  # hex digits of an id; fewer may be a word, or an abbreviated commit
 _UUID: Final = r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}"
-_ids: Final = re.compile(
-    rf"(?<![0-9a-zA-Z])(?:{_UUID}|(?:0[xX])?[0-9a-fA-F]{{{_LONG},}})(?![0-9a-zA-Z])",
-).sub
+_ids: Final = re.compile(rf"(?<![0-9a-zA-Z])(?:{_UUID}|(?:0[xX])?[0-9a-fA-F]{{{_LONG},}})(?![0-9a-zA-Z])").sub
 # The patterns begin with a digit, so that the search runs from digit to digit, and look behind afterwards.
 _times: Final = re.compile(
     r"\d(?<!\d\d)\d{3}-\d\d-\d\d"
-    r"(?:[Tt ]\d\d:\d\d(?::\d\d(?:[.,]\d+)?)?(?: ?[Zz]|[+-]\d\d(?::?\d\d)?)?)?(?!\d)",
+    r"(?:[Tt ]\d\d:\d\d(?::\d\d(?:[.,]\d+)?)?(?: ?[Zz]|[+-]\d\d(?::?\d\d)?)?)?(?!\d)"
 ).sub
 _numbers: Final = re.compile(r"\d(?<![^\W\d_]\d)(?<!\d\d)\d*(?:[.,]\d+)*(?:[eE][+-]?\d+)?").sub
 

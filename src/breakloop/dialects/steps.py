@@ -185,10 +185,7 @@ _REMOVED_MAX: Final = 16
 _PREFILL_MAX: Final = 200
 # What harnesses add to texts of the user and to results, different each time: open files, the time, a to-do list. It is
 # not new information.
-_ADDITIONS: Final = (
-    ("<system-reminder>", "</system-reminder>"),
-    ("<environment_details>", "</environment_details>"),
-)
+_ADDITIONS: Final = (("<system-reminder>", "</system-reminder>"), ("<environment_details>", "</environment_details>"))
 _DATA_MARK: Final = ";base64,"
 _DATA_URL: Final = re.compile(r"data:(\w+)/[\w.+-]{1,80};base64,([A-Za-z0-9+/=_-]*)").sub
 _MEDIA: Final = (

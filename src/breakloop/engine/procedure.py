@@ -22,13 +22,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from breakloop.detect.counting import is_snoozed
-from breakloop.detect.stateful import (
-    CALLER_OWNER,
-    DetectorSlot,
-    pack_sections,
-    unpack_sections,
-    window_shard,
-)
+from breakloop.detect.stateful import CALLER_OWNER, DetectorSlot, pack_sections, unpack_sections, window_shard
 from breakloop.engine.decision_state import state_of
 from breakloop.engine.plan import Plan
 from breakloop.model.call import Answer, Call

@@ -387,10 +387,7 @@ class DecisionHandler:
         return reply
 
     def _decide(
-        self,
-        request: Request,
-        read: Callable[[Request, str], Call],
-        adapt: Callable[[Reply], Reply] | None = None,
+        self, request: Request, read: Callable[[Request, str], Call], adapt: Callable[[Reply], Reply] | None = None
     ) -> Reply | DeferredReply:
         """Return the reply, now or deferred, as `adapt` changes it for a gateway."""
         began_ns = perf_counter_ns()

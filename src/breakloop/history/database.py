@@ -189,12 +189,7 @@ class SqliteBackend(DatabaseFile, DatabaseBackend):
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.create()
         self._check()
-        made = create_engine(
-            "sqlite://",
-            creator=self._connect,
-            poolclass=QueuePool,
-            **_POOL,
-        )
+        made = create_engine("sqlite://", creator=self._connect, poolclass=QueuePool, **_POOL)
         event.listen(made, "begin", _begin)
         return made
 
@@ -314,12 +309,7 @@ class PostgresBackend(DatabaseBackend):
         self._suspect = True
 
     def _engine(self) -> Engine:
-        return create_engine(
-            self._url,
-            connect_args=self._arguments(),
-            pool_pre_ping=True,
-            **_POOL,
-        )
+        return create_engine(self._url, connect_args=self._arguments(), pool_pre_ping=True, **_POOL)
 
     def _arguments(self) -> dict[str, object]:
         """Return the driver's arguments, unless the URL sets them."""

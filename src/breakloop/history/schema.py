@@ -180,10 +180,7 @@ def migrate(connection: Connection, steps: Sequence[str] = STEPS) -> None:
         raise NewerSchemaError(found, len(steps))
     words = _WORDS[connection.dialect.name]
     for step in steps[found:]:
-        for statement in filter(
-            str.strip,
-            step.format(sums=_SUMS, **words).split(";"),
-        ):
+        for statement in filter(str.strip, step.format(sums=_SUMS, **words).split(";")):
             connection.exec_driver_sql(statement)
     if found < len(steps):
         _set_version(connection, len(steps))

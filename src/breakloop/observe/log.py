@@ -118,11 +118,7 @@ class Logging:
     """Writes the log of this process, from `start` to `stop`."""
 
     def __init__(
-        self,
-        stream: TextIO,
-        level: str = "info",
-        form: str = "auto",
-        always: Mapping[str, object] | None = None,
+        self, stream: TextIO, level: str = "info", form: str = "auto", always: Mapping[str, object] | None = None
     ) -> None:
         as_text = form == "text" or (form == "auto" and stream.isatty())
         handler = logging.StreamHandler(stream)

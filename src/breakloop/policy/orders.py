@@ -61,12 +61,7 @@ def checked_switch(data: dict[str, Any], expires_at: float) -> dict[str, Any]:
     if made.scope_key in SECRET_DESCRIPTORS:
         # Orders are stored, listed and logged.
         raise OrderError([f"scope_key: {made.scope_key} is a secret (use caller:key, the digest of a key, instead)"])
-    return {
-        "scope_key": made.scope_key,
-        "scope_value": made.scope_value,
-        "route": made.route or "",
-        "reason": reason,
-    }
+    return {"scope_key": made.scope_key, "scope_value": made.scope_value, "route": made.route or "", "reason": reason}
 
 
 def check_override(name: str, reason: str, expires_at: float | None) -> None:

@@ -178,13 +178,7 @@ def blocked_at_once(
     request passes, and the next cooldown is longer.
     """
     return FingerprintSpec(
-        window_s=60.0,
-        limit=1,
-        sliding=True,
-        cooldown_s=cooldown_s,
-        growth=growth,
-        cooldown_max_s=max_s,
-        at_once=True,
+        window_s=60.0, limit=1, sliding=True, cooldown_s=cooldown_s, growth=growth, cooldown_max_s=max_s, at_once=True
     )
 
 

@@ -92,12 +92,7 @@ def tool_call(
 
 
 def tool_result(
-    text: str,
-    *,
-    call_id: str = "call_1",
-    name: str = "tool",
-    failed: bool = False,
-    dialect: str = "openai_chat",
+    text: str, *, call_id: str = "call_1", name: str = "tool", failed: bool = False, dialect: str = "openai_chat"
 ) -> Json:
     """Return a tool result. Gemini matches it by the name of the tool, the others by the id of the call."""
     if dialect == "openai_responses":

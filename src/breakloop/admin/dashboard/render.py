@@ -144,11 +144,7 @@ def _quoted(text: object) -> str:
     return quote(str(text), safe="")
 
 
-_TITLES: Final = {
-    403: "Operators only",
-    404: "Page not found",
-    503: "This is not available now",
-}
+_TITLES: Final = {403: "Operators only", 404: "Page not found", 503: "This is not available now"}
 
 Handler = Callable[[Request], Awaitable[Response]]
 ActHandler = Callable[[Request, AdminIdentity, dict[str, str]], Awaitable[Response]]

@@ -180,10 +180,7 @@ class Channel(asyncio.Protocol):
     room again."""
 
     def __init__(
-        self,
-        received: Callable[[Message], None],
-        ended: Callable[[], None],
-        writable: Callable[[], None] | None = None,
+        self, received: Callable[[Message], None], ended: Callable[[], None], writable: Callable[[], None] | None = None
     ) -> None:
         self._received = received
         self._ended = ended

@@ -117,12 +117,7 @@ ANTHROPIC: Final = Provider(
     endpoints={"/messages": messages, "/messages/count_tokens": count_tokens},
     error=error,
     model=_model,
-    models={
-        "data": [_model(name) for name in MODELS],
-        "has_more": False,
-        "first_id": MODELS[0],
-        "last_id": MODELS[-1],
-    },
+    models={"data": [_model(name) for name in MODELS], "has_more": False, "first_id": MODELS[0], "last_id": MODELS[-1]},
     is_client=lambda seen: seen.header("anthropic-version") is not None,
     request_id_header="request-id",
 )
