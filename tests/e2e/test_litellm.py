@@ -95,7 +95,7 @@ def running(folder: Path) -> Iterator[str]:
         yield url
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(DEADLINE_S)
 
 
 def _alive(url: str) -> bool:
@@ -283,7 +283,7 @@ def test_the_other_apis(proxy: str, agent_of: Make) -> None:
         openai_client.responses.create(model="stand-in", input="The same, please.", extra_body=extra)
     body = {"contents": [{"role": "user", "parts": [{"text": "The same, Gemini."}]}], **extra}
     head = {"Authorization": f"Bearer {MASTER_KEY}"}
-    with httpx.Client(base_url=proxy, headers=head, timeout=30) as plain:
+    with httpx.Client(base_url=proxy, headers=head, timeout=DEADLINE_S) as plain:
         said = [plain.post("/v1beta/models/stand-in:generateContent", json=body) for _ in range(6)]
     assert [one.status_code for one in said] == [200] * 5 + [429]
 
