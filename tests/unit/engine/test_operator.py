@@ -22,16 +22,26 @@ KILLING: Json = bundle(policy("p", loop=tail(action="kill", max_hits=2)))
 class Book(FileOrderStore):
     """Remembers how it was asked."""
 
-    __slots__ = ("puts", "waits")
+    __slots__ = ("closed", "puts", "ticks", "waits")
 
     def __init__(self, folder: Path | None) -> None:
         super().__init__(folder, lambda trouble: pytest.fail(str(trouble)))
         self.puts: list[tuple[list[str], bool]] = []
         self.waits: list[float] = []
+        self.ticks: list[float] = []
+        self.closed = False
 
     def put(self, records: Sequence[Order], *, at_once: bool = True) -> list[Order]:
         self.puts.append(([record.key for record in records], at_once))
         return super().put(records, at_once=at_once)
+
+    def tick(self, now: float) -> None:
+        self.ticks.append(now)
+        super().tick(now)
+
+    async def close(self) -> None:
+        self.closed = True
+        await super().close()
 
     async def ready(self, timeout_s: float) -> bool:
         self.waits.append(timeout_s)
@@ -278,8 +288,8 @@ def test_a_flood_of_holds_does_not_wait_for_the_disk_each_time(here: Here, monke
 def test_what_others_order_is_in_force_and_not_told_again(here: Here) -> None:
     """A fleet tells once (K-3)."""
     there = Here(None)
-    there.operator.kill("default", "a", "INC-7", "ann", START + 60)
     there.operator.set_switch("header:x-team", "red", "ann")
+    there.operator.kill("default", "a", "INC-7", "ann", START + 60)
     here.operator._obey(here.book.put(there.book.ledger.all()))
     assert here.reason() == "agent_quarantined"
     assert here.reason(agent="b", **{"x-team": "red"}) == "kill_switch"
@@ -314,6 +324,7 @@ def test_what_is_over_is_looked_for_every_five_seconds(here: Here) -> None:
     here.world.clock.advance(0.1)
     here.operator.tick()
     assert len(here.told("agent.released")) == 1
+    assert here.book.ticks == [START, START + 4.9, START + 5]  # what it has to do cannot wait
 
 
 def test_records_that_are_not_understood_are_left_alone(here: Here) -> None:
@@ -337,6 +348,7 @@ def test_acknowledged_and_closed() -> None:
     assert asyncio.run(here.operator.acknowledged())
     assert here.book.waits == [1.0, 1.0]
     asyncio.run(here.operator.close())
+    assert here.book.closed
 
 
 def test_watching_is_ticking(monkeypatch: pytest.MonkeyPatch, here: Here) -> None:

@@ -241,6 +241,7 @@ def test_what_is_adopted_binds_and_is_neither_kept_nor_told(here: Here) -> None:
     assert (kept.heard, here.events) == ([], [])
     here.quarantine.sweep(NOW + 60)
     assert [event.data["agent"] for event in here.events] == ["a"]  # whoever held the other tells of its end
+    assert not here.quarantine._foreign
 
 
 def test_agents_that_others_held_count_against_the_caller(here: Here) -> None:
@@ -263,6 +264,25 @@ def test_what_another_instance_ended_is_cleared_here_too(here: Here) -> None:
     assert here.find("a") is None
     assert here.store.read_window("win:p:s:1:", NOW).version == 0
     assert len(here.events) == told
+    here.kill("b")
+    here.kill("c")
+    assert here.find("z") is None  # two agents of this caller, not three
+
+
+@pytest.mark.parametrize(
+    ("agent", "caller", "binds"), [("a", "", NAME), ("a", "caller", AGENT), ("", "caller", CALLER)]
+)
+def test_whom_a_release_of_loops_is_for(here: Here, agent: str, caller: str, binds: str) -> None:
+    """Other instances get it as an order about the same sender (G-1, K-3)."""
+    ended: list[Hold] = []
+
+    class Register(Kept):
+        def ended(self, holds: Sequence[Hold], by: str) -> None:
+            ended.extend(holds)
+
+    Register(here)
+    here.quarantine.unblock("p", agent=agent, caller=caller, now=NOW, by="ann")
+    assert [(order.binds, order.agent, order.caller, order.by) for order in ended] == [(binds, agent, caller, "ann")]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from breakloop.errors import StateError
-from breakloop.store.redis.connection import ConnectOptions, WantsPasswordError, door_for, open_link
+from breakloop.store.redis.connection import ConnectOptions, WantsPasswordError, _keep_alive, door_for, open_link
 from breakloop.store.redis.url import Address, parse_redis_url
 from tests.deadlines import DEADLINE_S
 from tests.e2e.certificates import Authority
@@ -165,3 +165,16 @@ def test_a_url_says_how() -> None:
     assert (door.user, door.password, door.db, door.writes, door.tls) == ("me", "hunter2", 3, True, None)
     assert "hunter2" not in repr(door)
     door.loop.close()
+
+
+def test_a_peer_that_is_gone_is_noticed_within_half_a_minute() -> None:
+    """By the operating system, also while nothing is sent (S-3)."""
+    with socket.socket() as made:
+        _keep_alive(made)
+        assert made.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        assert made.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        idle_s, every_s, times = (
+            made.getsockopt(socket.IPPROTO_TCP, getattr(socket, name))
+            for name in ("TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT")
+        )
+        assert (idle_s, every_s, times) == (15, 5, 3)

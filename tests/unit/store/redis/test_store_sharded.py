@@ -280,6 +280,14 @@ def test_a_denial_is_answered_before_what_it_gives_back() -> None:
     assert nodes.scripts()[2:] == [[redis_key(f"tb:{AGENT}:x")], [redis_key(f"ld:{AGENT}:f")]]
 
 
+def test_a_count_without_a_flight_is_not_ended() -> None:
+    nodes, got = Told(), list[Any]()
+    ShardedStore(nodes).commit([seen(), own(4.0), all_together()], (), got.append)
+    nodes.waiting.pop()(msgspec.msgpack.encode([NOW, -1, 1, 6]))
+    nodes.waiting.pop()(msgspec.msgpack.encode([NOW, 0, 11]))
+    assert (len(got), nodes.scripts()[2:]) == (1, [[redis_key(f"tb:{AGENT}:x")]])
+
+
 def test_a_request_that_passes_gives_nothing_back() -> None:
     nodes, got = Told(), list[Any]()
     ShardedStore(nodes).commit([own(4.0), all_together()], (), got.append)
