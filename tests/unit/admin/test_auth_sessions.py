@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
+from dataclasses import replace
 
 import pytest
 
@@ -22,10 +23,19 @@ def test_a_session_lasts_twelve_hours(sessions: DashboardSessions, clock: FakeCl
     found = sessions.find(cookie)
     assert found is not None
     assert found.token is ADA
-    clock.advance(LASTS_S - 1)
+    clock.advance(12 * 3600 - 1)
     assert sessions.find(cookie) == found
     clock.advance(1)
     assert sessions.find(cookie) is None
+
+
+def test_names_may_contain_dots(clock: FakeClock) -> None:
+    """A cookie separates its parts by dots (Y-3)."""
+    token = replace(ADA, name="ada.b.example.com")
+    sessions = DashboardSessions(KEY, AdminTokens([token]), clock)
+    found = sessions.find(sessions.open(token))
+    assert found is not None
+    assert found.token is token
 
 
 def test_every_session_has_its_own_csrf_text(sessions: DashboardSessions) -> None:

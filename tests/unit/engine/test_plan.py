@@ -35,6 +35,7 @@ def test_where_nothing_is_remembered_nothing_is_watched() -> None:
     plain = world(bundle(policy("a", bucket()))).engine.plan(chat())
     assert isinstance(plain, Plan)
     assert not plain.counted
+    assert not plain.metered
 
 
 def test_under_global_shadow_nothing_denies_for_another() -> None:

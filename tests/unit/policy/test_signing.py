@@ -12,7 +12,14 @@ from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+)
 
 from breakloop.errors import Problem, SettingsError, UnreadableError
 from breakloop.policy.load import BundleBytes, BundleDocument
@@ -166,6 +173,11 @@ def pem_of_another_kind() -> tuple[bytes, bytes]:
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()), public
 
 
+def pem_with_a_passphrase() -> bytes:
+    key, locked = load_pem_private_key(make_keys()[0], None), BestAvailableEncryption(b"open sesame")
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, locked)
+
+
 def pem_of_no_known_kind(label: str, der: str) -> bytes:
     """A key of algorithm 1.2.3.4, which no library knows."""
     return f"-----BEGIN {label} KEY-----\n{base64.b64encode(bytes.fromhex(der)).decode()}\n-----END {label} KEY-----\n".encode()
@@ -188,6 +200,7 @@ def pem_of_no_known_kind(label: str, der: str) -> bytes:
             "p: contains no private key",
         ),
         (read_private_key, make_keys()[1], "p: contains no private key"),
+        (read_private_key, pem_with_a_passphrase(), "in PEM format without a passphrase"),
         (read_private_key, pem_of_another_kind()[0], "not an Ed25519 key"),
         (shared_secret, b"  guess  \n", "p: is shorter than 16 bytes"),
     ],
