@@ -6,6 +6,7 @@ import base64
 import hmac
 import io
 import json
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -210,12 +211,15 @@ def test_times_are_checked_on_every_use(clock: FakeClock) -> None:
     tokens = JwtReader(JwtKeys(secret=SECRET), clock)
     token = signed({"sub": "u", "exp": now + 10, "nbf": now + 5})
     assert tokens.claims(token) == {}
+    assert tokens.holds(token)[1:] == (-math.inf, now + 5)
     clock.advance(5)
+    assert tokens.holds(token)[1:] == (now + 5, now + 10)
     assert tokens.claims(token)["sub"] == "u"
     clock.advance(4.9)
     assert tokens.claims(token)["sub"] == "u"
     clock.advance(0.1)
     assert tokens.claims(token) == {}
+    assert tokens.holds(token)[1:] == (now + 10, math.inf)
 
 
 def test_leeway(clock: FakeClock) -> None:
