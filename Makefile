@@ -132,7 +132,7 @@ eval: $(STAMP) ## evaluate the detectors on tests/corpus, and on recorded sessio
 	@$(PY) -m scripts.eval $(ARGS)
 
 mutants: $(STAMP) apart-mutants ## mutation testing of the decision core, a sample (ARGS="--package detect", "--seed 2", "--all")
-	@.cache/mutants/bin/python -m scripts.mutants $(ARGS)
+	@.cache/mutants/bin/python -m scripts.mutants --python "$(abspath $(PY))" $(ARGS)
 
 trace: $(STAMP) ## print the files that one proxied request passes (ARGS="--walk", ARGS="--json")
 	@$(PY) -m scripts.trace_request $(ARGS)
