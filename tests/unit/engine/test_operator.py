@@ -253,6 +253,15 @@ def test_everything_survives_a_restart(tmp_path: Path) -> None:
     assert not Here(tmp_path).world.engine.enforces
 
 
+def test_the_end_of_a_hold_is_told_after_a_restart(tmp_path: Path) -> None:
+    """By the instance that has made it, which is the same one (G-1)."""
+    Here(tmp_path).operator.kill("default", "a", "why", "ann", START + 60)
+    after = Here(tmp_path)
+    after.world.clock.advance(60)
+    after.operator.tick()
+    assert [told["agent"] for told in after.told("agent.released")] == ["a"]
+
+
 def test_a_release_after_a_restart_clears_what_was_remembered(tmp_path: Path) -> None:
     """The keys of it are kept with the hold (G-1)."""
     Here(tmp_path).loop("a")

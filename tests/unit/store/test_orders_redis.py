@@ -8,7 +8,9 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -375,7 +377,12 @@ def test_what_others_write_into_redis_harms_nobody() -> None:
 def test_closing_lets_redis_take_what_is_under_way() -> None:
     async def story(server: FakeRedis, one: Peer, _two: Peer) -> None:
         do = one.nodes.send
-        one.nodes.send = lambda *sent: asyncio.get_running_loop().call_soon(do, *sent)  # type: ignore[assignment,method-assign]
+
+        def slowly(*sent: Any, turns_left: int = 9) -> None:
+            after = partial(slowly, *sent, turns_left=turns_left - 1) if turns_left else partial(do, *sent)
+            asyncio.get_running_loop().call_soon(after)
+
+        one.nodes.send = slowly  # type: ignore[assignment,method-assign]
         one.book.put([record("a", until=math.inf)])
         assert not server.hashes.get(b"bl:{operator}:switch")
         await one.book.close()

@@ -319,10 +319,10 @@ def test_a_recheck_ends_with_its_connection() -> None:
 
 def test_one_address_or_one_after_the_other() -> None:
     async def main() -> None:
-        one, two = Address("a", 1), Address("b", 2)
+        one, two, three = Address("a", 1), Address("b", 2), Address("c", 3)
         assert [await AddressFinder(one).find() for _ in range(2)] == [one, one]
-        several = AddressFinder(one, two)
-        assert [await several.find() for _ in range(3)] == [one, two, one]
+        several = AddressFinder(one, two, three)
+        assert [await several.find() for _ in range(4)] == [one, two, three, one]
         assert several.recheck_s is None
         several.close()
 
