@@ -81,6 +81,15 @@ def test_a_threshold_is_told_once_a_period() -> None:
     assert thresholds(here) == [80, 80, 95]  # the next day; and whoever passes two is told of both
 
 
+@pytest.mark.parametrize(("mode", "shadow"), [("enforce", False), ("shadow", True)])
+def test_a_threshold_of_a_shadow_policy_is_told_as_such(mode: str, shadow: bool) -> None:
+    """And neither warns nor slows anybody down (G-2, K-1)."""
+    here = world(bundle(policy("p", budget(100, 96), mode=mode)))
+    verdict = here.decide(call())
+    assert [event["shadow"] for event in here.named("budget.threshold")] == [shadow, shadow]
+    assert (verdict.warning, verdict.delay_ms) == (("", 0) if shadow else ("budget_throttle", 500))
+
+
 def test_a_threshold_that_an_answer_passes_is_told_with_the_next_charge() -> None:
     """It used more than was reserved (G-2, L-3)."""
     here = world(bundle(policy("p", budget(10_000, cost_key="usage:tokens"))))
