@@ -51,6 +51,7 @@ TESTS: Final = (
     "tests/unit/engine",
     "tests/unit/policy",
     *(path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "tests/unit/admin").glob("test_auth*.py"))),
+    "tests/unit/admin/test_api.py",
     "tests/unit/app/test_shared_state.py",
     "tests/unit/app/test_state.py",
     "tests/unit/cli/test_bundle_sign.py",
