@@ -75,7 +75,8 @@ def test_two_workers_serve_as_one(running: Fleet, tmp_path: Path) -> None:
     assert running.banner[-1] == f"breakloop ready on http://127.0.0.1:{running.port}"
     assert "  workers   2" in running.banner
     assert set(running.children()) == {"control 0", "worker 1", "worker 2"}
-    assert spread(running, 16)[0] >= 5
+    # A busy machine may keep one of them from accepting for a while.
+    eventually(lambda: spread(running, 16)[0] in range(5, 9), "connections of both")
     answers = running.each()
     assert {(answer["workers"], answer["bundle_version"], answer["state"]) for answer in answers} == {(2, 1, "redis")}
     assert len({answer["bundle_digest"] for answer in answers}) == 1
