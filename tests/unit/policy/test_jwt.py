@@ -192,7 +192,9 @@ def test_a_key_may_name_its_algorithm_and_the_settings_may_narrow_it(
 
 
 def test_encryption_keys_and_unknown_keys_are_passed_over(clock: FakeClock, key_file: Callable[..., str]) -> None:
-    file = key_file({"kty": "new"}, jwk(RSA_KEY.public_key(), use="enc"), {}, jwk(EC_KEY.public_key(), use="sig"))
+    file = key_file(
+        {"kty": "new"}, {"kty": "oct"}, jwk(RSA_KEY.public_key(), use="enc"), {}, jwk(EC_KEY.public_key(), use="sig")
+    )
     tokens = with_file(file, clock)
     assert tokens.claims(signed({"sub": "u"}, EC_KEY, "ES256")) == {"sub": "u"}
     assert tokens.claims(signed({"sub": "u"}, RSA_KEY, "RS256")) == {}
