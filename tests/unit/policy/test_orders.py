@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 import pytest
@@ -162,3 +163,12 @@ def test_an_agents_settings_are_checked_as_in_the_bundle() -> None:
     for wrong in ({"budget": 1}, {"budget": None}, {"budget_usd_per_day": -1}, {"max_steps_per_run": "5"}):
         with pytest.raises(OrderError, match=next(iter(wrong))):
             checked_agent(wrong)
+
+
+def test_what_is_refused_says_what_to_write_instead() -> None:
+    """The same words as for the bundle (K-3)."""
+    with pytest.raises(OrderError, match=re.escape('route: must begin with "/", got "v1" (write "/v1")')):
+        checked_switch({"scope_key": "agent:id", "scope_value": "a", "route": "v1"}, math.inf)
+    with pytest.raises(OrderError) as caught:
+        checked_switch({"scope_key": "agent:id"}, math.inf)
+    assert "()" not in str(caught.value)
