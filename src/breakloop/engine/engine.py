@@ -274,7 +274,7 @@ class Engine:
             if plan.metered:
                 state.charges = adjustable_charges(ops, done)
             if plan.counted and (call.tracked or call.reported):
-                state.ticket = self._ticket(ops, done)
+                state.ticket = self._ticket(ops, done, plan.counted + len(plan.slots))
             state.awaits_result = state.ticket is not None or bool(state.charges)
         return verdict
 
@@ -289,8 +289,10 @@ class Engine:
             self._mark = None
         return verdict
 
-    def _ticket(self, ops: list[Op], done: CommitResult) -> Ticket | None:
-        """Return the counts that settling may take back, or that lead a flight."""
+    def _ticket(self, ops: list[Op], done: CommitResult, counts: int) -> Ticket | None:
+        """Return the counts that settling may take back, or that lead a flight. There are at most `counts`, and most
+        come before the limits.
+        """
         ticket: list[Settle] = []
         for index, op in enumerate(ops):
             if type(op) is not CountFingerprint or type(result := done.results[index]) is not FingerprintCount:
@@ -301,6 +303,9 @@ class Engine:
             # If a shadow policy had been enforced, the call that it denied would have had no answer.
             elif (flight or spec.retry_free) and not (result.tripped and spec.denies):
                 ticket.append(Settle(spec, op.key, done.at, flight))
+            counts -= 1
+            if not counts:
+                break
         return tuple(ticket) if ticket else None
 
     def settle(self, call: Call, answer: Answer) -> None:

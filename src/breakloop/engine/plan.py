@@ -39,7 +39,7 @@ class Plan:
     now: float
     project: str = ""  # as used in keys; `Identity.shard` also includes the agent
     profile: CallerProfile | None = None
-    counted: bool = False  # some operations belong to a detector
+    counted: int = 0  # detectors: each adds one operation at most
     metered: bool = False  # some charges are estimates
 
     def add(self, planned: Op | DetectorSlot) -> None:
@@ -137,7 +137,7 @@ class Planner:
                 continue
             else:
                 plan.ops.append(planned)
-            plan.counted = True
+            plan.counted += 1
 
     def _plan_rules(self, policy: CompiledPolicy, call: Call, plan: Plan, group: int) -> None:
         """Add the charges of a policy's rules. Charges that depend only on the sender are cached in its profile."""

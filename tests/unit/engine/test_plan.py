@@ -24,14 +24,14 @@ def test_operations_stand_in_the_order_of_evaluation() -> None:
     assert [type(op) for op in plan.ops] == [CountFingerprint, TakeTokens, TakeTokens]
     assert [position for position, _ in plan.slots] == [0, 1]  # before the count, and before the first charge
     assert [one.id for one in plan.policies] == ["a", "b"]
-    assert (plan.counted, len(plan.slots)) == (True, 2)
+    assert (plan.counted, len(plan.slots)) == (3, 2)
 
 
 def test_where_nothing_is_remembered_nothing_is_watched() -> None:
     here = world(bundle(policy("a", bucket(), loop=tail())))
     plan = here.engine.plan(chat())
     assert isinstance(plan, Plan)
-    assert (plan.counted, plan.slots) == (True, [])
+    assert (plan.counted, plan.slots) == (1, [])
     plain = world(bundle(policy("a", bucket()))).engine.plan(chat())
     assert isinstance(plain, Plan)
     assert not plain.counted
