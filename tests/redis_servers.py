@@ -203,7 +203,10 @@ class Server:
 
     def _spawn(self) -> None:
         with (self.folder / "log").open("wb") as log:
-            self._process = subprocess.Popen([self._path, *self.arguments()], stdout=log, stderr=subprocess.STDOUT)
+            # In a session of its own: the kernel resumes a paused process if its group is orphaned by another one's end.
+            self._process = subprocess.Popen(
+                [self._path, *self.arguments()], stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+            )
 
 
 @contextmanager
