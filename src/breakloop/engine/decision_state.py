@@ -41,8 +41,8 @@ class DecisionState:
     """The state of one decision; its first part is what other layers see of it (`CallDecision`)."""
 
     __slots__ = (
-        "awaits_result", "caps", "charges", "crowded", "estimate", "estimator", "guards_stream", "loop",
-        "prompt_tokens", "settlement", "snoozed", "tail_messages", "ticket", "wants_usage", "windows",
+        "caps", "charges", "crowded", "estimate", "estimator", "guards_stream", "loop", "prompt_tokens", "settlement",
+        "snoozed", "tail_messages", "ticket", "wants_usage", "windows",
     )  # fmt: skip
 
     def __init__(self, tail_messages: int = TAIL_MESSAGES, snoozed: Mapping[str, float] | None = None) -> None:
@@ -52,7 +52,6 @@ class DecisionState:
         self.guards_stream = 0
         self.caps: tuple[CompletionCap, ...] = ()
         self.wants_usage = False
-        self.awaits_result = False
         self.prompt_tokens = 0
         self.estimator = "simple_word"
         self.ticket: Ticket | None = None  # the counts that settling ends or takes back
@@ -61,6 +60,10 @@ class DecisionState:
         self.settlement: Settlement | None = None  # where it was decided; None: in the store of this process
         self.estimate: tuple[Estimator, bool, Estimate] | None = None  # of the last rule, for reuse by the next one
         self.loop: LoopKey | None = None  # the loop that it belongs to in activity records
+
+    @property
+    def awaits_result(self) -> bool:
+        return self.ticket is not None or bool(self.charges)
 
 
 def state_of(call: Call) -> DecisionState:

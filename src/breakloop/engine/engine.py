@@ -269,13 +269,10 @@ class Engine:
                 self._hold_rules.blocked(call, ops, done, window_keys(call, plan))
         if verdict.shadow:
             self.tally.shadowed += 1
-        if verdict.allowed and (plan.metered or plan.counted):
-            state = state_of(call)
-            if plan.metered:
-                state.charges = adjustable_charges(ops, done)
-            if plan.counted and (call.tracked or call.reported):
-                state.ticket = self._ticket(ops, done, plan.counted + len(plan.slots))
-            state.awaits_result = state.ticket is not None or bool(state.charges)
+        if verdict.allowed and plan.metered:
+            state_of(call).charges = adjustable_charges(ops, done)
+        if plan.counted and (call.tracked or call.reported) and verdict.allowed:
+            state_of(call).ticket = self._ticket(ops, done, plan.counted + len(plan.slots))
         return verdict
 
     def count(self, call: Call, verdict: Verdict, plan: Plan | None) -> Verdict:

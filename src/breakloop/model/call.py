@@ -139,9 +139,13 @@ class CallDecision(Protocol):
     guards_stream: int  # 1: cut a streamed answer that repeats itself; 2: only report it
     caps: tuple[CompletionCap, ...]  # limits on the length of a streamed answer
     wants_usage: bool  # a policy needs the provider's token usage, for streams too
-    awaits_result: bool  # allowed, and counts or charges depend on the result
     prompt_tokens: int  # estimated
     estimator: str  # the estimator of `prompt_tokens`
+
+    @property
+    def awaits_result(self) -> bool:
+        """Whether counts or charges depend on the result of the call."""
+        ...
 
 
 class _Undecided:
