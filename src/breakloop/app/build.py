@@ -227,12 +227,18 @@ def context(settings: Settings, secret: bytes) -> ContextSettings:
 def limits(settings: Settings) -> RequestLimits:
     """Return the limits of the traffic port. Fields have the same names, with `_s` for `_seconds`."""
     found = RequestLimits(**{name.replace("_seconds", "_s"): value for name, value in settings.limits})
-    connections = connections_for(found.connections)
-    if 2 * connections < found.connections:  # somewhat fewer are nothing to worry about
-        remedy = "raise it (ulimit -n, LimitNOFILE), or lower limits.connections"
-        problem = f"the limit on open files allows {connections} connections, not {found.connections}: {remedy}"
+    problem = too_few_files(settings)
+    if problem:
         log(logging.WARNING, "limits.problem", {"problem": problem})
-    return replace(found, connections=connections)
+    return replace(found, connections=connections_for(found.connections))
+
+
+def too_few_files(settings: Settings) -> str:
+    """Return a problem if the limit on open files allows less than half of `limits.connections`; otherwise ""."""
+    wanted = settings.limits.connections
+    allowed = connections_for(wanted)
+    remedy = "raise it (ulimit -n, LimitNOFILE), or lower limits.connections"
+    return f"the limit on open files allows {allowed} of {wanted}: {remedy}" if 2 * allowed < wanted else ""
 
 
 _URL_POLL_MAX_S: Final = 60.0  # after failures

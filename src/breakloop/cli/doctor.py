@@ -19,14 +19,13 @@ from typing import Final, Literal
 import click
 
 from breakloop._version import __version__
-from breakloop.app.build import context, loop_guard, policy_source, policy_verifier, price_list
+from breakloop.app.build import context, loop_guard, policy_source, policy_verifier, price_list, too_few_files
 from breakloop.cli.serve import settings_options
 from breakloop.clock import Clock, SystemClock
 from breakloop.config.loader import LoadedSettings, effective_settings, load_settings, provider_keys
 from breakloop.config.settings import Settings
 from breakloop.errors import BundleError, SettingsError, StateError
 from breakloop.formatting import plural
-from breakloop.gateway.server import connections_for
 from breakloop.model.upstream import Upstream, upstreams
 from breakloop.policy.compile import compile_bundle
 from breakloop.policy.compiled import CompiledBundle, CompiledPolicy
@@ -313,11 +312,9 @@ def is_loopback(host: str) -> bool:
 
 
 def _open_files(settings: Settings) -> Iterator[DoctorFinding]:
-    wanted = settings.limits.connections
-    allowed = connections_for(wanted)
-    if 2 * allowed < wanted:
-        remedy = "raise it (`ulimit -n`, `LimitNOFILE`), or lower limits.connections"
-        yield warning("limits.connections", f"the limit on open files allows {allowed} of {wanted}: {remedy}")
+    problem_found = too_few_files(settings)
+    if problem_found:
+        yield warning("limits.connections", problem_found)
 
 
 def _reach(settings: Settings) -> Iterator[DoctorFinding]:
