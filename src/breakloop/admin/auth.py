@@ -7,8 +7,9 @@ A session is a signed cookie that names its token, for twelve hours. Scripts can
 send it. Requests with a cookie that change something also need a CSRF token. Nothing is stored but the sessions that
 were closed.
 
-After several wrong tokens the attempts of a peer are checked one after the other, a few per second, whether they are
-right or wrong: otherwise a fast response would reveal the right one.
+After several wrong tokens the attempts of a peer are checked one after the other, a few per second. A valid token that
+is too long to be guessed is exempt, since a peer may be several people behind one address; a shorter one is not, since
+a fast response would reveal it.
 """
 
 from __future__ import annotations
@@ -196,7 +197,7 @@ APART_S: Final = 0.2
 LONGEST_S: Final = 5.0  # longer waits are rejected
 _PEERS_MAX: Final = 10_000
 STRONG_CHARS: Final = 32  # of a token; those that breakloop generates have 46
-_LOGGED: Final = frozenset(10**power for power in range(9))  # how many wrong tokens of a peer are logged
+_LOGGED: Final = frozenset(10**power for power in range(9))  # numbers of wrong tokens at which a peer is logged
 
 
 @dataclass(slots=True)
@@ -292,10 +293,7 @@ class Auth:
         return AdminIdentity(session.token.name, session.token.role, session.csrf)
 
     async def _check(self, presented: str, who: str) -> AdminToken | None:
-        """Return a valid token; None, after a delay for a peer that sent many wrong ones. Raises `ApiError` 429.
-
-        A valid token that is too long to be guessed is not delayed: others may send wrong ones from the same address.
-        """
+        """Return a valid token, or None. Delays a peer that sent many wrong ones. Raises `ApiError` 429."""
         token = self._tokens.find(presented) if len(presented) >= STRONG_CHARS else None
         if token is not None:
             return token

@@ -406,15 +406,16 @@ class LoginPage:
         return self._asked(request, 200, request.query_params.get("next", ""), "")
 
     async def enter(self, request: Request) -> Response:
+        going = ""
         try:
             form = await read_form(request)
+            going = own_path(form.get("next", ""))
+            response = RedirectResponse(going, 303)
+            if await self._auth.sign_in(request, form.get("token", "").strip(), response):
+                return response
         except ApiError as fault:
-            return self._asked(request, fault.status, "", str(fault))
-        going = own_path(form.get("next", ""))
-        response = RedirectResponse(going, 303)
-        if not await self._auth.sign_in(request, form.get("token", "").strip(), response):
-            return self._asked(request, 401, going, _WRONG)
-        return response
+            return self._asked(request, fault.status, going, str(fault))
+        return self._asked(request, 401, going, _WRONG)
 
     async def leave(self, request: Request, _who: AdminIdentity, _form: dict[str, str]) -> Response:
         response = RedirectResponse("/login", 303)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from tests.admin_client import OWN, browser, client
+import asyncio
+
+from breakloop.admin.app import admin_app
+from breakloop.admin.auth import FREE
+from tests.admin_client import OWN, auth_of, browser, client
 from tests.admin_world import full
 
 
@@ -42,3 +46,15 @@ def test_colours_are_kept() -> None:
     assert 'data-theme="dark"' in client(full(), "").get("/login", headers={"cookie": "breakloop_theme=dark"}).text
     made.post("/theme", data={"csrf": csrf, "theme": '"><script>'})
     assert 'data-theme="dark"' in made.get("/").text
+
+
+def test_too_many_wrong_tokens_are_said_in_the_form() -> None:
+    """Not as JSON: a person reads it (Y-3)."""
+    world = full()
+    auth = auth_of(world)
+    auth._sleep = lambda _seconds: asyncio.sleep(0)  # as if all of them came at once
+    made = client(world, "", app=admin_app(world.services, auth))
+    answers = [made.post("/login", data={"token": "guess"}) for _ in range(FREE + 40)]
+    assert (answers[0].status_code, answers[-1].status_code) == (401, 429)
+    assert "too many wrong tokens from your address" in answers[-1].text
+    assert "<form" in answers[-1].text
