@@ -118,7 +118,7 @@ JSON = b"Content-Type: application/json\r\n"
 _PROBLEM = b"Content-Type: application/problem+json\r\n"
 
 
-class RemotelyDecided(Protocol):
+class VerdictCallback(Protocol):
     """Called with the verdict, and the header lines of a debug session."""
 
     def __call__(self, verdict: Verdict, lines: bytes = b"", /) -> None: ...
@@ -168,7 +168,7 @@ class Admission:
         except Exception as error:  # noqa: BLE001 - fail-open edge: a fault of ours must not stop traffic
             return self.fail_open(error), b""
 
-    def decide_remote(self, request: Request, call: Call, then: RemotelyDecided) -> None:
+    def decide_remote(self, request: Request, call: Call, then: VerdictCallback) -> None:
         """Like `decide`, with a remote store: `then` is called with the result, now or later."""
         try:
             assert self.remote is not None  # noqa: S101 - checked by the caller

@@ -30,7 +30,7 @@ from breakloop.gateway.http_response import CONTINUE, StatusLines, error_reply, 
 from breakloop.gateway.upstream import UpstreamConnection, peer_closed, reset
 
 _LINGER_BYTES: Final = 1024 * 1024
-_LOOKED_AT: Final = 64  # connections in search of an idle one
+_SEARCH_MAX: Final = 64  # connections among which an idle one is looked for
 
 
 class Phase(IntEnum):
@@ -136,7 +136,7 @@ class ServerCore:
         none of the oldest is idle; the next attempt looks at others.
         """
         self.process_reads()  # a connection whose request has just arrived is not idle
-        oldest = list(islice(self.live, _LOOKED_AT))
+        oldest = list(islice(self.live, _SEARCH_MAX))
         idle = [connection for connection in oldest if connection.phase is IDLE]
         if idle:
             longest = min(idle, key=lambda connection: connection.idle_since)
