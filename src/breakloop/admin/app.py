@@ -29,7 +29,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from breakloop.admin.actions import AdminServices
 from breakloop.admin.api import api_routes, body_max
 from breakloop.admin.api.operations import BUNDLE_MAX
-from breakloop.admin.auth import METRICS, Auth, AuthMiddleware
+from breakloop.admin.auth import METRICS, Auth, AuthMiddleware, is_loopback
 from breakloop.admin.dashboard import dashboard_routes, page_renderer
 from breakloop.admin.dashboard.render import PageRenderer
 from breakloop.admin.errors import CODES, ApiError, fault_of
@@ -205,8 +205,15 @@ async def _own_error(_request: Request, error: Exception) -> Response:
 
 _GRACE_S: Final = 1  # event streams do not end by themselves
 _CONNECTIONS_MAX: Final = 500
-_RESERVED: Final = 50  # from here on, connections that send no request are closed for new ones
+_RESERVED: Final = 50  # connections from this machine beyond the maximum; and where idle ones begin to make room
 _REQUEST_S: Final = 10.0  # to send the head of a request
+_BODY_S: Final = 60.0  # to send the body of a request, after that
+
+
+async def _full(scope: Scope, receive: Receive, send: Send) -> None:
+    message = "the admin port has too many connections: close some, try again, or connect from its own machine"
+    fault = ApiError(503, message, headers={**HEADERS, **THIS_PLANE, "Connection": "close"})
+    await fault.response()(scope, receive, send)
 
 
 class _Quiet(uvicorn.Server):
@@ -227,25 +234,41 @@ class _Quiet(uvicorn.Server):
 
 class _BoundedProtocol(H11Protocol):
     """A connection that has to send its request within a time limit. If there are too many connections, one that waits
-    for its request is closed for a new one, so that idle connections keep nobody out.
+    for its request is closed for a new one, so that idle connections keep nobody out. If all are busy, the new one is
+    answered 503; some from this machine are served even then, so that `breakloop kill` works.
     """
 
     _timer: asyncio.TimerHandle | None = None
+    _is_local = False
+
+    @property
+    def _is_uploading(self) -> bool:
+        cycle: RequestResponseCycle | None = self.cycle  # None before the first request
+        return cycle is not None and cycle.more_body and not cycle.response_complete
 
     @property
     def _is_waiting(self) -> bool:
-        cycle: RequestResponseCycle | None = self.cycle  # None before the first request
-        return cycle is None or cycle.response_complete
+        cycle: RequestResponseCycle | None = self.cycle
+        return cycle is None or cycle.more_body or cycle.response_complete
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        if len(self.connections) >= _CONNECTIONS_MAX - _RESERVED:
-            for one in self.connections:
-                if isinstance(one, _BoundedProtocol) and one._is_waiting:  # noqa: SLF001 - of its own class
-                    one.transport.abort()
-                    self.connections.discard(one)
-                    break
+        others = [one for one in self.connections if isinstance(one, _BoundedProtocol)]
+        if len(others) >= _CONNECTIONS_MAX - _RESERVED:
+            self._make_room(others)
         super().connection_made(transport)
+        self._is_local = self.client is not None and is_loopback(self.client[0])
+        if len(self.connections) > _CONNECTIONS_MAX:
+            local = sum(one._is_local for one in others)  # noqa: SLF001 - of its own class
+            if not self._is_local or local >= _RESERVED:
+                self.app = _full
         self._timer = self.loop.call_later(_REQUEST_S, self._expire)
+
+    def _make_room(self, others: list[_BoundedProtocol]) -> None:
+        waiting = [one for one in others if one._is_waiting]  # noqa: SLF001 - of its own class
+        if waiting:
+            first = min(waiting, key=lambda one: (one._is_local, one._is_uploading))  # noqa: SLF001 - as above
+            first.transport.abort()
+            self.connections.discard(first)
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
@@ -258,9 +281,11 @@ class _BoundedProtocol(H11Protocol):
         self._stop_timer()
         super().connection_lost(exc)
 
-    def _expire(self) -> None:
+    def _expire(self, body_s: float = _BODY_S) -> None:
         self._timer = None
-        if self._is_waiting:
+        if body_s and self._is_uploading:
+            self._timer = self.loop.call_later(body_s, self._expire, 0.0)
+        elif self._is_waiting:
             self.transport.abort()
 
     def _stop_timer(self) -> None:
@@ -293,7 +318,6 @@ class AdminServer:
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            limit_concurrency=_CONNECTIONS_MAX,
             timeout_graceful_shutdown=_GRACE_S,
         )
         config.load()

@@ -20,7 +20,7 @@ import logging
 import math
 import secrets
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -239,6 +239,41 @@ class LoginThrottle:
             self._peers.popitem(last=False)
 
 
+_REPORTED_EVERY_S: Final = 3600.0
+_REPORTED_PEERS: Final = 10
+_COUNTED_PEERS: Final = 1000
+
+
+class DeniedAttempts:
+    """Counts requests that were denied for their token, for the metrics and for the audit log. The log gets the first
+    ones at once and then one entry an hour, so that an attacker cannot displace the others.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._reported_at: float | None = None
+        self._by_peer: Counter[str] = Counter()  # since the last report
+        self.total = 0
+
+    def add(self, peer: str) -> None:
+        self.total += 1
+        known = peer in self._by_peer or len(self._by_peer) < _COUNTED_PEERS
+        self._by_peer[peer if known else "other"] += 1
+
+    def report(self, *, everything: bool = False) -> tuple[str, dict[str, object]] | None:
+        """Return target and detail of an entry for the audit log, if one is due; with `everything`, at the end."""
+        now = self._clock.now()
+        last = self._reported_at
+        waits = last is not None and 0 <= now - last < _REPORTED_EVERY_S and not everything
+        if not self._by_peer or waits:
+            return None
+        counts, self._by_peer, self._reported_at = self._by_peer, Counter(), now
+        most = counts.most_common(_REPORTED_PEERS)
+        peers = ", ".join(f"{peer} ({count})" for peer, count in most)
+        target = most[0][0] if len(counts) == 1 else f"{len(counts)} addresses"
+        return target, {"attempts": counts.total(), "addresses": peers}
+
+
 SAFE_METHODS: Final = frozenset({"GET", "HEAD"})
 _OWN_SITES: Final = frozenset({"same-origin", "none"})
 _FORM: Final = "application/x-www-form-urlencoded"
@@ -272,6 +307,7 @@ class Auth:
     ) -> None:
         self.sessions = DashboardSessions(secret, tokens, clock)
         self._tokens = tokens
+        self.denied = DeniedAttempts(clock)
         self._slow = LoginThrottle(clock)
         self._sleep = sleep
 
@@ -299,6 +335,7 @@ class Auth:
             return token
         wait_s = self._slow.wait_s(who)
         if wait_s is None:
+            self.denied.add(who)
             retry = {"Retry-After": str(math.ceil(LONGEST_S))}
             raise ApiError(429, "too many wrong tokens from your address", headers=retry)
         if wait_s:
@@ -306,6 +343,7 @@ class Auth:
         token = self._tokens.find(presented)
         if token is None:
             self._slow.wrong(who)
+            self.denied.add(who)
         return token
 
     async def sign_in(self, request: Request, token: str, response: Response) -> bool:
@@ -346,10 +384,12 @@ def here(request: Request) -> str:
 
 def is_local(request: Request) -> bool:
     """Return whether the request comes from this machine, and not through a proxy on it."""
-    if any(name in request.headers for name in _FORWARDED):
-        return False
+    return not any(name in request.headers for name in _FORWARDED) and is_loopback(peer(request))
+
+
+def is_loopback(address: str) -> bool:
     try:
-        return ip_address(peer(request)).is_loopback
+        return ip_address(address).is_loopback
     except ValueError:
         return False
 

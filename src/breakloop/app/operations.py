@@ -51,6 +51,7 @@ _WRITE_EVERY_S: Final = 1.0
 _PURGE_EVERY_S: Final = 60.0
 _CLEAR_EVERY_S: Final = 10.0
 _COUNTERS_MAX: Final = 200  # listed by one request to the admin API
+_NOBODY: Final = "unknown"  # in the audit log
 _HISTORY_WAIT_S: Final = 2.0  # at most, before an alert goes out without its incident
 
 
@@ -70,6 +71,7 @@ class Operations:
         self._event_counters = EventCounters()
         self._open_breakers: int | None = None
         self._server: AdminServer | None = None
+        self._auth: Auth | None = None
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         directory = self._directory()
         where = settings.history if settings.history not in {"", HISTORY_OFF} else directory / _HISTORY_FILE
@@ -121,8 +123,8 @@ class Operations:
         tokens, self.new_token = open_tokens(
             runtime.data.path, settings.admin_token.get_secret_value(), settings.admin_tokens
         )
-        auth = Auth(tokens, runtime.secret, self._clock)
-        app = admin_app(self.services(), auth, host=settings.admin_host, hosts=settings.admin_hosts)
+        self._auth = Auth(tokens, runtime.secret, self._clock)
+        app = admin_app(self.services(), self._auth, host=settings.admin_host, hosts=settings.admin_hosts)
         port = settings.admin_port
         self._server = AdminServer(app, settings.admin_host, port)
         try:
@@ -138,6 +140,7 @@ class Operations:
             ("alerts", self.alerts.run),
             ("purge", self._purge),
             ("clear", self._clear),
+            ("denied", self._audit_denied),
             ("breakers", self._count_breakers),
         ]
 
@@ -148,6 +151,7 @@ class Operations:
             await self._server.stop()
         await self.dispatcher.finish()
         await self.alerts.close()
+        await self._write_denied(everything=True)
         await aside(self.history.close)
         if self._temporary is not None:
             self._temporary.cleanup()
@@ -202,6 +206,18 @@ class Operations:
         for event in await aside(lambda: self.history.end_quiet(self._clock.now())):
             self.bus(event)
             log(logging.INFO, event.name, event.data)
+
+    async def _audit_denied(self) -> None:
+        await asyncio.sleep(_CLEAR_EVERY_S)
+        await self._write_denied()
+
+    async def _write_denied(self, *, everything: bool = False) -> None:
+        """Write denied attempts to use the admin port to the audit log, if an entry is due."""
+        found = None if self._auth is None else self._auth.denied.report(everything=everything)
+        if found is not None:
+            (target, detail), now = found, self._clock.now()
+            with suppress(HistoryError):  # the attempts are in the log
+                await aside(lambda: self.history.add_audit(_NOBODY, "", "login.denied", target, detail, now))
 
     async def _count_breakers(self) -> None:
         """Count the open breakers for the metrics; they may be in Redis, so `/metrics` does not ask for them."""
@@ -291,6 +307,7 @@ class Operations:
         sources = self._runtime.metric_sources()
         sources.events_dropped = self.dispatcher.dropped()
         sources.open_breakers = self._open_breakers
+        sources.admin_denied = None if self._auth is None else self._auth.denied.total
         return [collect(sources), self._runtime.worker_metrics(), self._event_counters.values]
 
     def _decisions(self) -> tuple[dict[str, int], dict[str, int]]:

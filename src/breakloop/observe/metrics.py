@@ -125,6 +125,7 @@ class MetricSources:
     snapshots: Snapshotter | None = None
     remote: RemoteEngine | None = None
     open_breakers: int | None = None
+    admin_denied: int | None = None
     events_dropped: Mapping[str, int] = field(default_factory=dict)
     log_dropped: Callable[[], int] = lines_dropped
 
@@ -380,6 +381,9 @@ _TABLE: Final = (
              lambda p: dict(p.events_dropped), ("place",)),
     _counter("breakloop_log_lines_dropped_total", "Log lines dropped because the queue was full.",
              lambda p: p.log_dropped()),
+    _counter("breakloop_admin_denied_total",
+             "Requests to the admin port that were denied because of a wrong token, or of too many before.",
+             lambda p: p.admin_denied),
     _gauge("breakloop_processes", "Processes that serve traffic.", lambda p: int(p.server is not None)),
     _gauge("breakloop_start_timestamp_seconds", "Start time of the process that was started last.",
            lambda p: p.started_at, merge=MAX),

@@ -14,6 +14,7 @@ import pytest
 
 from breakloop.admin import app
 from breakloop.admin.app import AdminServer
+from breakloop.cli.remote import AdminClient, AdminError
 from tests.admin_client import OWN, app_of
 from tests.admin_world import World, full
 from tests.deadlines import DEADLINE_S
@@ -154,6 +155,69 @@ def test_idle_connections_keep_nobody_out(world: World, monkeypatch: pytest.Monk
         for reader, writer in silent:
             with suppress(ConnectionResetError):
                 assert await asyncio.wait_for(reader.read(), DEADLINE_S) == b""
+            writer.close()
+        await server.stop()
+
+    asyncio.run(run())
+
+
+def test_a_request_that_is_never_complete_ends(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A body that does not arrive has its time; under pressure the connection makes room before (Y-3)."""
+    monkeypatch.setattr(app, "_CONNECTIONS_MAX", 8)
+    monkeypatch.setattr(app, "_RESERVED", 3)
+
+    async def run() -> None:
+        server = AdminServer(app_of(world), "127.0.0.1", 0)
+        port = await server.start()
+        assert server._server is not None
+        connections = server._server.server_state.connections
+        half = [await asyncio.open_connection("127.0.0.1", port) for _ in range(12)]
+        for _, writer in half:
+            writer.write(
+                b"POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-www-form-urlencoded\r\nContent-Length: 9\r\n\r\nto"
+            )
+        head, _ = await _asked(port, "/livez")
+        assert head.startswith(b"HTTP/1.1 200 OK")
+        for one in list(connections):
+            assert isinstance(one, app._BoundedProtocol)
+            one._expire()
+            assert one._timer is not None  # the head was in time, and the body has its own
+            one._expire(0.0)
+        for reader, writer in half:
+            with suppress(ConnectionResetError):
+                assert await asyncio.wait_for(reader.read(), DEADLINE_S) == b""
+            writer.close()
+        await server.stop()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("is_local", [True, False])
+def test_this_machine_has_places_of_its_own(world: World, monkeypatch: pytest.MonkeyPatch, is_local: bool) -> None:
+    """With all connections busy, a kill from this machine still works; elsewhere it states what is wrong (Y-3)."""
+    monkeypatch.setattr(app, "_CONNECTIONS_MAX", 4)
+    monkeypatch.setattr(app, "_RESERVED", 2)
+    monkeypatch.setattr(app, "is_loopback", lambda _address: False)
+
+    async def run() -> None:
+        server = AdminServer(app_of(world), "127.0.0.1", 0)
+        port = await server.start()
+        busy = []
+        for _ in range(4):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            lines = ["GET /api/v1/events?follow=1 HTTP/1.1", "Host: localhost", f"Authorization: Bearer {OWN}", "", ""]
+            writer.write("\r\n".join(lines).encode())
+            await asyncio.wait_for(reader.readuntil(b"\n\n"), DEADLINE_S)
+            busy.append(writer)
+        monkeypatch.setattr(app, "is_loopback", lambda _address: is_local)
+        command = AdminClient(f"http://127.0.0.1:{port}", OWN)
+        kill = asyncio.to_thread(command.post, "/agents/planner/kill", {"reason": "spins"})
+        if is_local:
+            assert (await kill)["hold"]["agent"] == "planner"
+        else:
+            with pytest.raises(AdminError, match="too many connections"):
+                await kill
+        for writer in busy:
             writer.close()
         await server.stop()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from hashlib import sha256
 
 import pytest
@@ -15,6 +16,7 @@ from breakloop.admin.auth import (
     AdminToken,
     AdminTokens,
     Auth,
+    DeniedAttempts,
     LoginThrottle,
     form_field,
     is_local,
@@ -153,6 +155,51 @@ def test_wrong_tokens_are_logged(world: World, caplog: pytest.LogCaptureFixture)
             slow.wrong("10.0.0.7")
     assert [record.getMessage() for record in caplog.records] == ["admin.denied"] * 3
     assert [record.fields["wrong_tokens"] for record in caplog.records] == [1, 10, 100]  # type: ignore[attr-defined]
+
+
+def test_denied_attempts_are_counted_and_audited(world: World) -> None:
+    """The audit log gets the first at once and one entry an hour, however many there are; login counts, too (Y-3)."""
+    auth = auth_of(world)
+    auth._sleep = lambda _seconds: asyncio.sleep(0)
+
+    async def attempt(peer_: str, times: int) -> None:
+        for number in range(times):
+            with suppress(ApiError):
+                if number % 2:
+                    await auth.sign_in(_request(peer_=peer_), "wrong", Response())
+                else:
+                    await auth.identify(_request({"authorization": "Bearer wrong"}, peer_))
+
+    denied = auth.denied
+    assert denied.report() is None
+    asyncio.run(attempt("10.0.0.7", 1))
+    assert denied.report() == ("10.0.0.7", {"attempts": 1, "addresses": "10.0.0.7 (1)"})
+    asyncio.run(attempt("10.0.0.7", 300))
+    asyncio.run(attempt("10.0.0.8", 2))
+    world.clock.advance(3599)
+    assert denied.report() is None
+    world.clock.advance(1)
+    assert denied.report() == ("2 addresses", {"attempts": 302, "addresses": "10.0.0.7 (300), 10.0.0.8 (2)"})
+    world.clock.advance(7200)
+    assert denied.report() is None
+    asyncio.run(attempt("10.0.0.9", 1))
+    assert denied.report() is not None
+    asyncio.run(attempt("10.0.0.9", 1))
+    assert denied.report(everything=True) is not None
+    assert denied.total == 305
+
+
+def test_denied_attempts_of_many_addresses_are_bounded(world: World) -> None:
+    denied = DeniedAttempts(world.clock)
+    for number in range(5000):
+        denied.add(f"10.0.{number // 250}.{number % 250}")
+    assert len(denied._by_peer) == 1001
+    found = denied.report()
+    assert found is not None
+    target, detail = found
+    assert (target, detail["attempts"]) == ("1001 addresses", 5000)
+    assert str(detail["addresses"]).startswith("other (4000), ")
+    assert str(detail["addresses"]).count("(") == 10
 
 
 def test_this_machine_is_whoever_connects_from_it_for_itself() -> None:

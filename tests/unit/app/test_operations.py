@@ -113,6 +113,25 @@ def test_the_admin_plane_shows_it(tmp_path: Path) -> None:
     asyncio.run(lived(runtime, look))
 
 
+def test_wrong_tokens_are_in_the_audit_log_and_in_the_metrics(tmp_path: Path) -> None:
+    """Of requests and of the login form; by the end at the latest (Y-3)."""
+
+    async def attempt(operations: Operations) -> None:
+        with pytest.raises(urllib.error.HTTPError, match="401") as refused:
+            await asyncio.to_thread(get, operations.admin_url + "/api/v1/status", "wrong")
+        refused.value.close()
+        form = urllib.request.Request(operations.admin_url + "/login", b"token=wrong")
+        with pytest.raises(urllib.error.HTTPError, match="401") as refused:
+            await asyncio.to_thread(urllib.request.urlopen, form, timeout=DEADLINE_S)
+        refused.value.close()
+        assert b"breakloop_admin_denied_total 2.0" in operations.metrics.text()
+
+    asyncio.run(lived(made(tmp_path), attempt))
+    [entry] = asyncio.run(lived(made(tmp_path), lambda operations: operations.history.audit()))
+    assert (entry.who, entry.action, entry.target) == ("unknown", "login.denied", "127.0.0.1")
+    assert entry.detail == {"attempts": 2, "addresses": "127.0.0.1 (2)"}
+
+
 async def alerted(operations: Operations) -> None:
     """Send the alerts of what happened before it is the history's turn to be written."""
     operations.dispatcher.distribute()

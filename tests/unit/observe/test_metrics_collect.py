@@ -115,6 +115,7 @@ def full() -> MetricSources:
         snapshots=cast("Any", FakeSnapshots()),
         remote=remote,
         open_breakers=1,
+        admin_denied=1,
         events_dropped={"bus": 7},
         log_dropped=lambda: 8,
     )
