@@ -28,13 +28,14 @@ from breakloop.gateway.decision import DecisionHandler
 from breakloop.gateway.forwarding import HeadRewriter, UpstreamRoutes
 from breakloop.gateway.http_request import RequestLimits
 from breakloop.gateway.http_response import ResponseHeadParser
-from breakloop.gateway.proxy import ClientKeys, ProxyHandler
+from breakloop.gateway.proxy import ProxyHandler
 from breakloop.gateway.server import Server, check_free, connections_for, why_not
 from breakloop.gateway.upstream import UpstreamFaults, UpstreamPool
 from breakloop.model.call import Answer, Call
 from breakloop.model.events import Publish
 from breakloop.model.upstream import upstreams
 from breakloop.observe.log import log
+from breakloop.policy.callers import CallerKeys
 from breakloop.policy.client import ClientIp
 from breakloop.policy.descriptors import ContextSettings, Descriptors
 from breakloop.policy.jwt import JwtKeys
@@ -94,6 +95,7 @@ def admission(
         run_id=secrets.token_hex(4) + "-",
         debug=DebugSessions(debug_secret, prefix, clock) if debug_secret else None,
         body_bytes=settings.limits.body_bytes,
+        needs_key=bool(settings.callers),
         traces=traces,
     )
 
@@ -120,9 +122,8 @@ def open_proxy(
         scheme="https" if settings.tls.cert_file else "http",
         trusts=ClientIp(tuple(settings.trusted_proxies)).trusted,
     )
-    clients = ClientKeys(settings.callers, settings.header_prefix) if settings.callers else None
     handler = ProxyHandler(
-        admission, own, routes=UpstreamRoutes(named), pools=pools, rewriter=rewriter, clients=clients, faults=faults
+        admission, own, routes=UpstreamRoutes(named), pools=pools, rewriter=rewriter, faults=faults
     )
     server.handler = handler
     server.streams_body = handler.streams_body
@@ -215,6 +216,7 @@ def context(settings: Settings, secret: bytes) -> ContextSettings:
         )
     return ContextSettings(
         secret=secret,
+        callers=CallerKeys(settings.callers, settings.header_prefix) if settings.callers else None,
         trusted_proxies=tuple(settings.trusted_proxies),
         project=settings.project,
         project_descriptor=settings.project_descriptor,

@@ -114,6 +114,8 @@ def _printable(value: str) -> str:
     return "".join(c if c.isascii() and c.isprintable() else "?" for c in value)
 
 
+_NO_CALLER = "The key of this request is unknown."
+_TWO_CALLERS = "This request carries the keys of different callers: send one of them, or name one in X-Breakloop-Key."
 JSON = b"Content-Type: application/json\r\n"
 _PROBLEM = b"Content-Type: application/problem+json\r\n"
 
@@ -136,6 +138,7 @@ class Admission:
         run_id: str,
         debug: DebugSessions | None = None,
         body_bytes: int = RequestLimits().body_bytes,
+        needs_key: bool = False,
         traces: TraceCounters | None = None,
     ) -> None:
         self.engine = engine
@@ -148,12 +151,20 @@ class Admission:
         self._run_id = run_id
         self._next_id = 0
         self.body_bytes = body_bytes  # limit of an unpacked body
+        self.needs_key = needs_key  # only callers that are named in the settings are admitted
 
     def request_id(self) -> str:
         """Return an id that is unique in this process."""
         number = self._next_id
         self._next_id = number + 1
         return f"{self._run_id}{number:x}"
+
+    def unknown_caller(self, call: Call) -> tuple[int, str] | None:
+        """Return status and message for a request that does not carry the key of exactly one caller."""
+        found = self.descriptors.name_caller(call)
+        if found == 1:
+            return None
+        return (400, _TWO_CALLERS) if found else (401, _NO_CALLER)
 
     def decide(self, request: Request, call: Call) -> tuple[Verdict, bytes]:
         """Return the verdict, and the header lines of a debug session. If deciding fails, the request is allowed."""

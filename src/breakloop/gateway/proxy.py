@@ -1,18 +1,14 @@
 """The reverse proxy: decides about a request, then forwards it or replies with a denial.
 
-`exchange` transfers the bytes, and `forwarding` finds the upstream and rewrites the head. `ClientKeys` restricts the
-traffic port to the clients in the setting `callers`.
+`exchange` transfers the bytes, and `forwarding` finds the upstream and rewrites the head.
 """
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
-from hashlib import blake2b, sha256
 from time import perf_counter_ns
 from typing import Any, Final
-from urllib.parse import unquote_to_bytes
 
 from breakloop.detect.stream import CUT, StreamWatch, watch_stream
 from breakloop.dialects import registry
@@ -32,67 +28,22 @@ from breakloop.gateway.forwarding import HOP, Destination, HeadRewriter, Upstrea
 from breakloop.gateway.http_request import Reply, Request
 from breakloop.gateway.http_response import ResponseHead
 from breakloop.gateway.upstream import UpstreamFaults, UpstreamPool
-from breakloop.model.call import API_KEY_HEADERS, Answer, Call, Chat, CompletionCap
+from breakloop.model.call import Answer, Call, Chat, CompletionCap
 from breakloop.model.verdict import Verdict
 from breakloop.policy.compiled import needs_body, rejects_large
 from breakloop.policy.paths import normalise_host
 
-_OWN: Final = "x-breakloop-key"
-
-
-class ClientKeys:
-    """The clients that may use the traffic port, as `NAME=SHA256` each. A name may have several keys, to rotate them.
-
-    Digests are looked up by a second digest that is keyed with a secret of this process, so the time of a lookup
-    depends neither on the stored digests nor on their number.
-    """
-
-    def __init__(self, entries: Sequence[str], prefix: str = "X-Breakloop-") -> None:
-        self._keyed = blake2b(digest_size=32, key=secrets.token_bytes(32))
-        # The SDK does not know the prefix before its first response, so its own field is always accepted.
-        self._own_headers = tuple(dict.fromkeys((f"{prefix}Key".lower(), _OWN)))
-        self._names: dict[bytes, str] = {}
-        for entry in entries:
-            name, _, digest = entry.rpartition("=")
-            self._names[self._lookup_key(bytes.fromhex(digest))] = name
-
-    def check(self, headers: Mapping[str, bytes], query: bytes = b"") -> str | None:
-        """Return the client's name, or None. With `X-Breakloop-Key`, other fields can hold the provider's key."""
-        keys = [headers[name] for name in self._own_headers if name in headers]
-        authorization = headers.get("authorization")
-        if authorization:
-            scheme, _, value = authorization.partition(b" ")
-            keys.append(value.strip() if scheme.lower() == b"bearer" else authorization)
-        keys += [headers[name] for name in API_KEY_HEADERS if name in headers]
-        if b"key" in query or b"%" in query:
-            keys += _query_keys(query)
-        for key in keys:
-            name = self._names.get(self._lookup_key(sha256(key).digest()))
-            if name is not None:
-                return name
-        return None
-
-    def _lookup_key(self, digest: bytes) -> bytes:
-        keyed = self._keyed.copy()
-        keyed.update(digest)
-        return keyed.digest()
-
-
-def _query_keys(query: bytes) -> list[bytes]:
-    pairs = (part.replace(b"+", b" ").partition(b"=") for part in query.split(b"&"))
-    return [unquote_to_bytes(value) for name, _, value in pairs if unquote_to_bytes(name) == b"key"]
-
-
 _RESERVED: Final = (b"/v1/decision", b"/v1/debug/", b"/livez", b"/readyz")
 _ENDS: Final = (b"", b"/", b"?")
 _ERRORS: Final = {
+    400: "ambiguous_caller",
     401: "unknown_caller",
     408: "request_timeout",
     413: "body_too_large",
     502: "upstream_failed",
     504: "upstream_timeout",
 }
-_REQUEST_ERRORS: Final = (401, 413)
+_REQUEST_ERRORS: Final = (400, 401, 413)
 _UPSTREAM_ERRORS: Final = (502, 504)
 _ADMIN_TOKEN: Final = b"bl_"  # as `admin.auth` generates them: this and 43 characters, here after "Bearer "
 _ADMIN_TOKEN_LENGTH: Final = 53
@@ -110,7 +61,6 @@ class ProxyHandler:
         routes: UpstreamRoutes,
         pools: Mapping[str, UpstreamPool],
         rewriter: HeadRewriter,
-        clients: ClientKeys | None = None,
         faults: UpstreamFaults | None = None,
     ) -> None:
         self._admission = admission
@@ -118,7 +68,6 @@ class ProxyHandler:
         self._routes = routes
         self.pools = pools  # by name of the upstream
         self._rewriter = rewriter
-        self._clients = clients
         self._faults = faults
         self._usage_injector = UsageInjector(admission.engine.tally)
 
@@ -150,8 +99,9 @@ class ProxyHandler:
         call.began_ns = began_ns
         if HOP in request.headers and self._rewriter.came_through(request):
             return admission.client_denial(call, _proxy_loop())
-        if self._clients is not None and self._clients.check(request.headers, query) is None:
-            return self.error_reply(call, 401, "The key of this request is unknown.")
+        refusal = admission.unknown_caller(call) if admission.needs_key else None
+        if refusal is not None:
+            return self.error_reply(call, *refusal)
         authorization = request.headers.get("authorization", b"")
         if authorization[7:10] == _ADMIN_TOKEN and len(authorization) == _ADMIN_TOKEN_LENGTH:
             return self.error_reply(call, 401, _ADMIN_TOKEN_SENT)

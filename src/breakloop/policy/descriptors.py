@@ -24,6 +24,7 @@ from breakloop.dialects.content import COUNTED_FROM_BYTES, has_too_many_values
 from breakloop.model.call import CREDENTIAL_HEADERS, TAIL_MESSAGES, UNREAD, Call, Chat, Step
 from breakloop.policy import identity
 from breakloop.policy.cache import MemoDict
+from breakloop.policy.callers import CallerKeys
 from breakloop.policy.client import HEADERS, ClientIp, Geo, bot_category
 from breakloop.policy.diagnostics import did_you_mean
 from breakloop.policy.identity import SessionNames
@@ -35,7 +36,7 @@ FIXED: dict[str, tuple[str, ...]] = {
     "ip": ("address", "country", "asn", "type", "tor"),
     "ua": ("bot", "bot_category"),
     "agent": ("id", "session"),
-    "caller": ("key",),
+    "caller": ("key", "name"),
     "project": ("id",),
     "llm": ("model", "provider"),
     "tool": ("name",),
@@ -155,6 +156,7 @@ def _text(text: str) -> str:
 
 
 _IDENTITY_ENCODING: Final = b"identity"
+_NAMED: Final = "caller:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +164,7 @@ class ContextSettings:
     """The settings that descriptors depend on."""
 
     secret: bytes = b""
+    callers: CallerKeys | None = None
     trusted_proxies: tuple[str, ...] = ()
     project: str = "default"
     project_descriptor: str = ""
@@ -175,6 +178,7 @@ class Descriptors:
 
     def __init__(self, settings: ContextSettings, clock: Clock) -> None:
         self.tokens = JwtReader(settings.jwt, clock)
+        self.callers = settings.callers
         self._addresses = ClientIp(settings.trusted_proxies)
         self._digests = identity.IdentityHasher(settings.secret)
         self._geo = Geo(self._addresses, settings.geo_file)
@@ -205,12 +209,23 @@ class Descriptors:
         return lambda call: claim_text(self.claims(call), rest)
 
     def caller(self, call: Call) -> str:
-        """Return the caller: `sub:` with a verified subject, `key:` with a digest, or `ip:` with an address."""
+        """Return the caller: `caller:` with its name in the settings, `sub:` with a verified subject, `key:` with a
+        digest, or `ip:` with an address.
+        """
         known = call.identity.caller
         if known is None:
             sender = call.identity.profile
             known = call.identity.caller = self._find_caller(call) if sender is None else sender.caller
         return known
+
+    def name_caller(self, call: Call) -> int:
+        """Return the number of callers in the settings whose keys a call carries. If it is one, that is the caller,
+        whatever other credentials the call carries.
+        """
+        found = self.callers.find(call) if self.callers is not None else {}
+        if len(found) == 1:
+            call.identity.caller = _NAMED + next(iter(found))
+        return len(found)
 
     def agent(self, call: Call) -> str:
         """Return the agent from the path or from X-Agent-Id, or else the caller."""
@@ -342,8 +357,9 @@ class Descriptors:
         return tuple([made.name for message in chat.tail[-messages:] for made in message.calls]) if chat else ()
 
     def key_digest(self, call: Call) -> str | None:
-        """Return the digest of the API key, or None if the request has no key."""
-        key = identity.api_key(call, _QUERY_KEY)
+        """Return the digest of the API key that identifies the caller, or None if the request has no key."""
+        found = self.callers.find(call) if self.callers is not None else {}
+        key = next(iter(found.values())) if len(found) == 1 else identity.api_key(call, _QUERY_KEY)
         return self._digests.of_key(key) if key else None
 
     def _find_agent(self, call: Call) -> str:
@@ -351,6 +367,8 @@ class Descriptors:
         return self._digests.bounded(named) if named else self.caller(call)
 
     def _find_caller(self, call: Call) -> str:
+        if self.callers is not None and self.name_caller(call) == 1:
+            return call.identity.caller or ""
         if self.tokens.verifies:
             subject = self.claims(call).get("sub")
             if isinstance(subject, str) and subject:
@@ -372,6 +390,7 @@ class Descriptors:
             "agent:id": self.agent,
             "agent:session": lambda call: self.session(call) or None,
             "caller:key": self.key_digest,
+            "caller:name": self._caller_name,
             "project:id": self.project,
             "llm:model": lambda call: chat.model or None if (chat := self.chat(call)) else None,
             "llm:provider": lambda call: (
@@ -381,6 +400,10 @@ class Descriptors:
             "upstream:name": lambda call: call.upstream or None,
         }
         return getters | {f"ip:{what}": partial(self._location, what) for what in HEADERS}
+
+    def _caller_name(self, call: Call) -> str | None:
+        caller = self.caller(call)
+        return caller.removeprefix(_NAMED) if caller.startswith(_NAMED) else None
 
     def _location(self, what: str, call: Call) -> str | None:
         return self._geo.value(what, call, self.client_ip(call))
@@ -458,13 +481,13 @@ class CallerProfiles:
     def __init__(self, descriptors: Descriptors, used: Iterable[str]) -> None:
         self._descriptors = descriptors
         self._tokens = descriptors.tokens
-        self._names = _fields_read(used)
+        self._names = _fields_read(used, () if descriptors.callers is None else descriptors.callers.own_headers)
         self._known: dict[tuple[object, ...], CallerProfile] = {}
 
     def find(self, call: Call, now: float) -> CallerProfile | None:
         """Return the sender, or None if header fields alone do not identify it."""
         query = call.query
-        if call.repeated or (query and ("key=" in query or "%" in query) and _is_query_key_used(call)):
+        if call.repeated or (query and ("key=" in query or "%" in query) and self._is_query_key_used(call)):
             return None
         key = (call.peer, call.path_agent, *map(call.headers.get, self._names))
         sender = self._known.get(key)
@@ -473,6 +496,14 @@ class CallerProfiles:
         identity = call.identity
         identity.profile, identity.caller, identity.agent = sender, sender.caller, sender.agent
         return sender
+
+    def _is_query_key_used(self, call: Call) -> bool:
+        """Return whether an API key in the query (`?key=`) counts: if it may name a caller, or if no header field has
+        one that is not empty.
+        """
+        if self._descriptors.callers is not None:
+            return True
+        return len(call.headers.get("authorization", b"").strip()) <= len(b"bearer")
 
     def _add(self, call: Call, key: tuple[object, ...]) -> CallerProfile | None:
         if sum(len(part) for part in key if isinstance(part, str | bytes)) > _SENDER_KEY_MAX:
@@ -487,14 +518,9 @@ class CallerProfiles:
         return sender
 
 
-def _is_query_key_used(call: Call) -> bool:
-    """Return whether an API key in the query (`?key=`) counts: only if no header field has one that is not empty."""
-    return len(call.headers.get("authorization", b"").strip()) <= len(b"bearer")
-
-
-def _fields_read(used: Iterable[str]) -> tuple[str, ...]:
+def _fields_read(used: Iterable[str], own_headers: Iterable[str]) -> tuple[str, ...]:
     """Return every header field that is read by the sender-only descriptors in use."""
-    names = set(_SENDER_FIELDS)
+    names = {*_SENDER_FIELDS, *own_headers}
     for name in used:
         if name.startswith("header:"):
             names.add(name.removeprefix("header:"))

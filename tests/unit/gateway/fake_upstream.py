@@ -19,6 +19,8 @@ from breakloop.gateway.proxy import ProxyHandler
 from breakloop.gateway.server import Server
 from breakloop.gateway.upstream import UpstreamConnection, UpstreamPool
 from breakloop.model.upstream import parse_upstream
+from breakloop.policy.callers import CallerKeys
+from breakloop.policy.descriptors import ContextSettings
 from tests.builders import SECRET, Json, World, bundle, world
 from tests.unit.gateway.fake_client import Client, FakeLoop, FakeTransport, get
 
@@ -78,12 +80,17 @@ class Proxy(Client):
         *,
         limits: RequestLimits | None = None,
         times: settings.Proxy | None = None,
+        callers: CallerKeys | None = None,
         **door: Any,
     ) -> None:
         loop = FakeLoop()
-        self.world: World = world(data or bundle())
+        self.world: World = world(data or bundle(), settings=ContextSettings(secret=SECRET, callers=callers))
         judging = Admission(
-            self.world.engine, self.world.descriptors, VerdictHeaders("X-Breakloop-", SECRET), run_id="t-"
+            self.world.engine,
+            self.world.descriptors,
+            VerdictHeaders("X-Breakloop-", SECRET),
+            run_id="t-",
+            needs_key=callers is not None,
         )
         own = DecisionHandler(judging, ready=lambda: (200, {"status": "ready"}))
         server = Server(own, limits, clock=self.world.clock, loop=loop)

@@ -12,8 +12,8 @@ import pytest
 
 from breakloop.admin.auth import open_tokens
 from breakloop.gateway.connection import Phase
-from breakloop.gateway.proxy import ClientKeys
-from tests.builders import CHAT, bundle, chat_body, exact, policy, tail, user
+from breakloop.policy.callers import CallerKeys
+from tests.builders import CHAT, bucket, bundle, chat_body, exact, policy, tail, user
 from tests.unit.gateway.fake_client import Client, get, read_replies
 from tests.unit.gateway.fake_upstream import Proxy, answer, chunks, ok
 
@@ -162,8 +162,8 @@ def test_copies_of_our_fields_stay_here() -> None:
 
 def test_only_known_callers_are_let_through() -> None:
     """An error in the client's dialect for the others, and nothing reaches the upstream (Y-6)."""
-    callers = ClientKeys([f"alice={sha256(b'alice-key').hexdigest()}"])
-    with Proxy(clients=callers) as proxy:
+    callers = CallerKeys([f"alice={sha256(b'alice-key').hexdigest()}"])
+    with Proxy(callers=callers) as proxy:
         proxy.send(send(CHAT, chat_body(user("x")), "Authorization: Bearer nobody"))
         status, content, fields = last(proxy)
         assert (status, content["detail"]["error"]) == (401, "unknown_caller")
@@ -171,6 +171,32 @@ def test_only_known_callers_are_let_through() -> None:
         assert b"x-breakloop-request-id" in fields
         assert proxy.pools["up"].made == []
         proxy.exchange(send(CHAT, chat_body(user("x")), "Authorization: Bearer alice-key"))
+        assert last_status(proxy) == 200
+
+
+def test_no_second_credential_sheds_the_limits_of_a_caller() -> None:
+    """Whoever is let in is who is charged, and not its neighbour at the same address (Y-6)."""
+    callers = CallerKeys([f"{name}={sha256(name.encode()).hexdigest()}" for name in ("alice", "bob")])
+    data = bundle(policy("p", bucket(rate=0.001, burst=5, keys=["caller:key"])))
+    with Proxy(data, callers=callers) as proxy:
+        for fields in (("X-Breakloop-Key: alice",), ("X-Breakloop-Key: alice", "Authorization: Bearer random")):
+            for _ in range(3):
+                proxy.exchange(send(CHAT, chat_body(user("x")), *fields))
+        assert last_status(proxy) == 429
+        proxy.exchange(send(CHAT, chat_body(user("x")), "X-Breakloop-Key: bob"))
+        assert last_status(proxy) == 200
+
+
+def test_keys_of_two_callers_are_refused() -> None:
+    """It would be open who is charged; the same key in two fields is what some clients send (Y-6)."""
+    callers = CallerKeys([f"{name}={sha256(name.encode()).hexdigest()}" for name in ("alice", "bob")])
+    with Proxy(callers=callers) as proxy:
+        proxy.send(send(CHAT, chat_body(user("x")), "Authorization: Bearer alice", "X-Api-Key: bob"))
+        status, content, _ = last(proxy)
+        assert (status, content["detail"]["error"]) == (400, "ambiguous_caller")
+        assert "different callers" in content["detail"]["message"]
+        assert proxy.pools["up"].made == []
+        proxy.exchange(send(CHAT, chat_body(user("x")), "Authorization: Bearer alice", "X-Api-Key: alice"))
         assert last_status(proxy) == 200
 
 
