@@ -122,9 +122,7 @@ def open_proxy(
         scheme="https" if settings.tls.cert_file else "http",
         trusts=ClientIp(tuple(settings.trusted_proxies)).trusted,
     )
-    handler = ProxyHandler(
-        admission, own, routes=UpstreamRoutes(named), pools=pools, rewriter=rewriter, faults=faults
-    )
+    handler = ProxyHandler(admission, own, routes=UpstreamRoutes(named), pools=pools, rewriter=rewriter, faults=faults)
     server.handler = handler
     server.streams_body = handler.streams_body
     server.on_sweep += [pool.sweep for pool in pools.values()]
