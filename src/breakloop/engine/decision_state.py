@@ -6,7 +6,7 @@ Other packages treat it as an opaque `Call.decision`. If it has to outlive its r
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from breakloop.clock import Clock
@@ -42,12 +42,11 @@ class DecisionState:
 
     __slots__ = (
         "caps", "charges", "crowded", "estimate", "estimator", "guards_stream", "loop", "prompt_tokens", "settlement",
-        "snoozed", "tail_messages", "ticket", "wants_usage", "windows",
+        "tail_messages", "ticket", "wants_usage", "windows",
     )  # fmt: skip
 
-    def __init__(self, tail_messages: int = TAIL_MESSAGES, snoozed: Mapping[str, float] | None = None) -> None:
+    def __init__(self, tail_messages: int = TAIL_MESSAGES) -> None:
         self.tail_messages = tail_messages
-        self.snoozed = snoozed
         self.crowded = False
         self.guards_stream = 0
         self.caps: tuple[CompletionCap, ...] = ()
@@ -67,7 +66,7 @@ class DecisionState:
 
 
 def state_of(call: Call) -> DecisionState:
-    """Return the decision state of a call. A call that was never planned gets a new one."""
+    """Return the decision state of a call. A call without one, such as a call without a body, gets a new one."""
     decision = call.decision
     if isinstance(decision, DecisionState):
         return decision

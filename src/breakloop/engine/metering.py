@@ -66,13 +66,14 @@ class Meter:
         """Return the estimate for a rule that charges it, and keep it for settling."""
         found = self.estimate(call, estimator, money=money)
         if found is not NOTHING:
-            decision = call.decision
-            decision.prompt_tokens, decision.estimator = found.prompt_tokens, estimator.name
+            state = state_of(call)
+            state.prompt_tokens, state.estimator = found.prompt_tokens, estimator.name
         return found
 
     def cap(self, call: Call, cap: CompletionCap) -> None:
         """Limit the length of a streamed answer."""
-        call.decision.caps = (*call.decision.caps, cap)
+        state = state_of(call)
+        state.caps = (*state.caps, cap)
 
     def denies(self, call: Call) -> bool:
         """Return whether a call is denied because the price of its model is unknown (`unknown_model: deny`)."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from breakloop.detect.counting import is_snoozed
 from breakloop.detect.stateful import DetectorSlot
-from breakloop.engine.decision_state import DecisionState
+from breakloop.engine.decision_state import DecisionState, state_of
 from breakloop.engine.fold import absent, killed
 from breakloop.engine.metering import Meter
 from breakloop.engine.quarantine import NAME, Quarantine, held
@@ -63,7 +63,8 @@ class Planner:
 
     def plan(self, bundle: CompiledBundle, call: Call, now: float) -> Plan | Verdict:
         """Return what to commit, or the verdict if it does not depend on state."""
-        call.decision = DecisionState(bundle.tail_messages, bundle.snoozed or None)
+        if call.body:  # without a body there is little to keep, and `state_of` creates the state when it is needed
+            call.decision = DecisionState(bundle.tail_messages)
         profile = bundle.senders.find(call, now)
         if bundle.kill_switches.keys and bundle.kill_override_until <= now:
             switch = bundle.kill_switches.find(call, now)
@@ -112,7 +113,8 @@ class Planner:
     def _want_usage(self, call: Call, plan: Plan) -> None:
         plan.metered = True
         chat = call.parsed.chat
-        call.decision.wants_usage = call.decision.wants_usage or (isinstance(chat, Chat) and chat.stream)
+        if isinstance(chat, Chat) and chat.stream:
+            state_of(call).wants_usage = True
 
     def _held(self, call: Call, project: str, now: float, *, all_shadow: bool) -> Verdict | None:
         """Return the denial if the sender is held. Global shadow suspends automatic holds, but not those of an operator
@@ -126,14 +128,14 @@ class Planner:
 
     def _plan_detectors(self, detectors: Sequence[CompiledDetector], call: Call, plan: Plan, group: int) -> None:
         # Sessions and fingerprints belong to one agent. A window shared by several agents determines its own shard.
-        shard, now, snoozed = call.identity.shard, plan.now, call.decision.snoozed
+        shard, now, snoozed = call.identity.shard, plan.now, plan.bundle.snoozed
         for detector in detectors:
             planned = detector.plan(call, shard, group, now)
             if planned is None:
                 continue
             if isinstance(planned, DetectorSlot):
                 plan.slots.append((len(plan.ops), planned))
-            elif snoozed is not None and is_snoozed(planned, snoozed, now):
+            elif snoozed and is_snoozed(planned, snoozed, now):
                 continue
             else:
                 plan.ops.append(planned)

@@ -83,8 +83,7 @@ class DecisionProcedure:
         opened = {key: OpenWindow(key, stored[0], stored[1]) for key, stored in zip(self.keys, windows, strict=True)}
         awaiting: dict[str, list[DetectorSlot]] = {}
         found: dict[int, Op] = {}
-        state = state_of(call)
-        snoozed = state.snoozed
+        snoozed = plan.bundle.snoozed
         for number, slot, key, place, _ in self._targets:
             window, detector, group = opened[key], slot.detector, slot.group
             tag = detector.tags[group != ENFORCED]
@@ -98,9 +97,9 @@ class DecisionProcedure:
             if detector.awaits_answer(call, evaluation):
                 awaiting.setdefault(key, []).append(slot)
             op = detector.operation(call, evaluation, place, group)
-            if op is not None and (snoozed is None or not is_snoozed(op, snoozed, now)):
+            if op is not None and not (snoozed and is_snoozed(op, snoozed, now)):
                 found[number] = op
-        state.windows = list(awaiting.items()) or None
+        state_of(call).windows = list(awaiting.items()) or None
         self.writes = self._changes(opened) if self._attempts <= TRIES else []
         ops = plan.ops
         if self._first is not None:

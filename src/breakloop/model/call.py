@@ -134,7 +134,6 @@ class CallDecision(Protocol):
     """
 
     tail_messages: int  # how many of the last messages the active bundle needs
-    snoozed: Mapping[str, float] | None  # fingerprints that may repeat, and until when
     crowded: bool  # the session has no id, and other sessions of this caller without an id are active
     guards_stream: int  # 1: cut a streamed answer that repeats itself; 2: only report it
     caps: tuple[CompletionCap, ...]  # limits on the length of a streamed answer
@@ -150,7 +149,6 @@ class CallDecision(Protocol):
 
 class _Undecided:
     tail_messages = TAIL_MESSAGES
-    snoozed: Mapping[str, float] | None = None
     crowded = False
     guards_stream = 0
     caps: tuple[CompletionCap, ...] = ()

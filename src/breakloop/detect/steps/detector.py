@@ -277,7 +277,7 @@ class StepsDetector(StatefulDetector):
 
     def plan(self, call: Call, _project: str, group: int, now: float) -> DetectorSlot:
         """Return the slot for this call, and set `call.decision.guards_stream`."""
-        if self.guards_stream and (self.config.allow is None or not self._is_allowed(call, now)):
+        if self.guards_stream and call.body and (self.config.allow is None or not self._is_allowed(call, now)):
             call.decision.guards_stream = call.decision.guards_stream or REPORT_STREAM if group else CUT_STREAM
         return DetectorSlot(self, group) if group else self._slot
 

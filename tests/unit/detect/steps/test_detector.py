@@ -91,7 +91,7 @@ def test_answers_to_those_who_are_left_alone_are_not_watched() -> None:
     """An allow list holds for the stream guard too (LD-6, LD-8)."""
     made = StepsDetector(allowing(BLOCK), Reader(), Spy(0), guards_stream=True)  # type: ignore[arg-type]
     for now, said in ((7.0, 0), (10.0, CUT_STREAM)):
-        asked = call()
+        asked = call(body=b"{}")
         made.plan(asked, "project", 0, now)
         assert asked.decision.guards_stream == said
 
@@ -132,7 +132,7 @@ def test_a_crowd_does_not_hide_a_loop_that_goes_on() -> None:
 )
 def test_the_answer_is_watched_too(guards: bool, groups: tuple[int, ...], said: int) -> None:
     """Cut where a block is enforced, only told where all are in shadow (LD-8)."""
-    asked, made = call(), block(guards=guards)
+    asked, made = call(body=b"{}"), block(guards=guards)
     for group in groups:
         made.plan(asked, "project", group, 7.0)
     assert asked.decision.guards_stream == said
