@@ -142,18 +142,21 @@ class TakeTokens(_LimiterOp[float]):
     group: int = ENFORCED
 
     def check(self, tables: Tables, now: float, results: list[Result], changes: list[Change]) -> bool:
-        spec, buckets = self.spec, tables["buckets"]
-        entry = buckets.get(self.key)
-        if entry is None or entry[0] <= now:
-            left = spec.burst - self.cost
-        else:
-            left = min(entry[1] + (now - entry[2]) * spec.rate, spec.burst) - self.cost
-            if -_DUST <= left < 0.0:
-                left = 0.0
+        spec, buckets, key = self.spec, tables["buckets"], self.key
+        entry = buckets.get(key)
+        cost, left = self.cost, spec.burst
+        burst = left
+        if entry is not None and entry[0] > now:
+            left = entry[1] + (now - entry[2]) * spec.rate
+            if left > burst:
+                left = burst
+            if left < cost and cost - left <= _DUST:
+                left = cost
+        left -= cost
         results.append(left)
         if left < 0.0:
             return False
-        changes.append((self.group, buckets, self.key, (now + (spec.burst - left) / spec.rate, left, now)))
+        changes.append((self.group, buckets, key, (now + (burst - left) / spec.rate, left, now)))
         return True
 
     def lua_args(self) -> tuple[object, ...]:

@@ -317,15 +317,15 @@ class MemoryStore:
                 results.append(repeated)
                 if not repeated[1] or not op.spec.denies:
                     continue
-            elif op.group in denied:
+            elif denied and op.group in denied:
                 results.append(None)
                 continue
             elif op.check(limits, now, results, changes):
                 continue
             denied.setdefault(op.group, len(results) - 1)
-        if ENFORCED not in denied:
+        if not denied or ENFORCED not in denied:
             for group, table, key, entry in changes:
-                if group not in denied:
+                if not denied or group not in denied:
                     table.put(key, entry, now)
             if leads:
                 repeats.lead(leads, denied, now)
