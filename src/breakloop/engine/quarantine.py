@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Protocol, assert_never
 
 from breakloop.detect.run_steps import RunStepsLimit
@@ -56,6 +56,7 @@ class Hold:
     run: str = ""  # the run that has reached a limit
     clears: tuple[str, ...] = ()  # keys of the state to clear when the hold ends
     by: str = ""  # the operator who ordered it
+    foreign: bool = False  # made by another instance, which also publishes its end
 
     @property
     def key(self) -> Key:
@@ -75,14 +76,13 @@ class HoldStore(Protocol):
 class Quarantine:
     """The holds in force in this process. Releasing a sender clears the state that was counted against it."""
 
-    __slots__ = ("_blocked", "_drop_keys", "_foreign", "_publish", "_recent", "by_key", "register")
+    __slots__ = ("_blocked", "_drop_keys", "_publish", "_recent", "by_key", "register")
 
     def __init__(self, drop: Callable[[Sequence[str]], None], publish: Publish) -> None:
         self._drop_keys = drop
         self.register: HoldStore | None = None
         self._publish = publish
         self.by_key: dict[Key, Hold] = {}
-        self._foreign: set[Key] = set()  # made by another instance, which also publishes their end
         self._recent: dict[tuple[str, str], list[tuple[float, str]]] = {}  # agents killed, by project and caller
         # By project, caller and agent: the keys in which denied loops were counted, and until when each blocks.
         self._blocked: dict[tuple[str, str, str], dict[str, float]] = {}
@@ -119,11 +119,9 @@ class Quarantine:
             why = f"{len(recent)} of its agents were stopped {within}; the last: {hold.why}"
             self._put(Hold(CALLER, hold.project, hold.caller, "", hold.since, hold.until, why))
 
-    def adopt(self, hold: Hold, *, foreign: bool = False) -> None:
+    def adopt(self, hold: Hold, *, foreign: bool) -> None:
         """Apply a hold that was made before a restart or by another instance and is already published and persisted."""
-        self._set(hold)
-        if foreign:
-            self._foreign.add(hold.key)
+        self._set(replace(hold, foreign=foreign))
         if hold.binds == AGENT:
             self._count(hold)
 
@@ -173,7 +171,6 @@ class Quarantine:
             self._unblock(project, last, caller, now)
         hold = self.by_key.pop(key, None)
         if hold is not None:
-            self._foreign.discard(key)
             self._recent.pop((hold.project, hold.caller), None)
             self._clear(hold, now)
 
@@ -201,7 +198,6 @@ class Quarantine:
         if len(self.by_key) >= HOLDS_MAX and hold.key not in self.by_key:
             self._make_room(hold.since)
         self.by_key[hold.key] = hold
-        self._foreign.discard(hold.key)
 
     def release(
         self, project: str, *, agent: str = "", caller: str = "", run: str = "", now: float, by: str = ""
@@ -233,9 +229,7 @@ class Quarantine:
     def _end(self, hold: Hold, now: float, how: str, by: str = "") -> None:
         del self.by_key[hold.key]
         self._clear(hold, now)
-        elsewhere = hold.key in self._foreign and not by
-        self._foreign.discard(hold.key)
-        if not elsewhere:
+        if by or not hold.foreign:
             self._tell(AGENT_RELEASED, hold, now, how, by)
 
     def _clear(self, hold: Hold, now: float) -> None:
@@ -257,7 +251,6 @@ class Quarantine:
             self.register.ended([self.by_key[oldest]], "")
         for key in over or [oldest]:
             del self.by_key[key]
-            self._foreign.discard(key)
 
     def _tell(self, name: str, hold: Hold, now: float, why: str, by: str) -> None:
         data: dict[str, object] = {

@@ -57,6 +57,7 @@ def test_its_time_ends_it(here: Here) -> None:
     """Until `quarantine_seconds` pass (G-1)."""
     here.kill("a", until=NOW + 60)
     assert here.find("a", at=NOW + 59.9) is not None
+    assert here.quarantine.holds(NOW + 60) == []
     assert here.find("a", at=NOW + 60) is None
     assert not here.quarantine
     assert [event.name for event in here.events] == ["agent.killed", "agent.released"]
@@ -140,7 +141,7 @@ def test_what_a_person_holds_is_never_crowded_out(here: Here, monkeypatch: pytes
     here.quarantine.hold(Hold(NAME, "p", "", "rogue", NOW, math.inf, "by hand"))
     here.quarantine.hold(Hold(AGENT, "p", "caller-0", "a", NOW, NOW + 1, "it loops"))
     for number in range(1, 6):
-        here.quarantine.hold(Hold(AGENT, "p", f"caller-{number}", "a", NOW + 2, math.inf, "it loops"))
+        here.quarantine.hold(Hold(AGENT, "p", f"caller-{number}", "a", NOW + 1, math.inf, "it loops"))
     assert [hold.caller or hold.agent for hold in here.quarantine.holds(NOW)] == ["rogue", "caller-4", "caller-5"]
 
 
@@ -180,6 +181,36 @@ def test_blocked_loops_stay_bounded(here: Here, monkeypatch: pytest.MonkeyPatch)
     for agent in "abc":
         here.quarantine.blocked(("p", "caller", agent), {f"k{agent}": NOW + 60})
     assert [here.quarantine.unblock("p", agent=agent, now=NOW) for agent in "abc"] == [0, 1, 1]
+
+
+def test_a_loop_that_blocks_again_is_not_the_oldest(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a release has to clear is what blocked last (G-1)."""
+    monkeypatch.setattr("breakloop.engine.quarantine.BLOCKED_KEYS_MAX", 2)
+    dropped: list[str] = []
+    here.quarantine.drop_with(dropped.extend)
+    for key in ("first", "second", "first", "third"):
+        here.quarantine.blocked(("p", "caller", "a"), {key: NOW + 60})
+    here.quarantine.unblock("p", agent="a", now=NOW)
+    assert dropped == ["first", "third"]
+
+
+def test_a_loop_blocks_until_its_time(here: Here) -> None:
+    """A release says how many it ended (G-1)."""
+    for now, number in ((NOW + 59, 1), (NOW + 60, 0)):
+        here.quarantine.blocked(("p", "caller", "a"), {"k": NOW + 60})
+        assert here.quarantine.unblock("p", agent="a", now=now) == number
+
+
+def test_callers_are_remembered_while_there_is_room(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their third agent holds them as a whole (G-1, Y-2)."""
+    monkeypatch.setattr("breakloop.engine.quarantine.HOLDS_MAX", 2)
+    for agent in "ab":
+        for caller in ("one", "two"):
+            here.quarantine.hold(Hold(AGENT, "p", caller, agent, NOW, math.inf, "it loops"))
+    here.quarantine.hold(Hold(AGENT, "p", "one", "c", NOW, math.inf, "it loops"))
+    found = here.find("z", caller="one")
+    assert found is not None
+    assert found.binds == CALLER
 
 
 @pytest.mark.parametrize(("seconds", "held_as_a_whole"), [(599.9, True), (600.0, False)])
@@ -226,9 +257,6 @@ def test_what_is_crowded_out_is_not_kept_either(here: Here, monkeypatch: pytest.
     here.kill("b", until=NOW + 5)
     here.kill("b", at=NOW + 6)
     assert kept.heard == ["agent a", "end of a by ", "agent b", "agent b"]
-    for agent in "cd":
-        here.quarantine.adopt(Hold(AGENT, "p", "caller", agent, NOW, math.inf, "it loops"), foreign=True)
-    assert [key[-1] for key in here.quarantine._foreign] == ["d"]
 
 
 def test_what_is_adopted_binds_and_is_neither_kept_nor_told(here: Here) -> None:
@@ -241,7 +269,14 @@ def test_what_is_adopted_binds_and_is_neither_kept_nor_told(here: Here) -> None:
     assert (kept.heard, here.events) == ([], [])
     here.quarantine.sweep(NOW + 60)
     assert [event.data["agent"] for event in here.events] == ["a"]  # whoever held the other tells of its end
-    assert not here.quarantine._foreign
+
+
+def test_what_is_held_here_too_is_told_here(here: Here) -> None:
+    """A hold that another instance made, and that this one prolongs (K-3)."""
+    here.quarantine.adopt(Hold(AGENT, "p", "caller", "a", NOW, NOW + 60, "it loops"), foreign=True)
+    here.kill("a", until=NOW + 90)
+    here.quarantine.sweep(NOW + 90)
+    assert [event.name for event in here.events] == ["agent.killed", "agent.released"]
 
 
 def test_agents_that_others_held_count_against_the_caller(here: Here) -> None:
@@ -305,5 +340,6 @@ def test_what_the_client_is_told(hold: Hold, message: str, retry: int | None) ->
     verdict = held(hold, NOW)
     assert (verdict.allowed, verdict.reason, verdict.status) == (False, "agent_quarantined", 429)
     assert verdict.message == message
+    assert verdict.rule == f"quarantine/{hold.binds}"  # for logs and metrics
     assert verdict.retry_after_s == retry
     assert verdict.never
