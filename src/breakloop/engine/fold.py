@@ -71,7 +71,7 @@ class ResultFolder:
                 share = result / op.spec.burst
             elif type(op) is ChargeBudget and type(result) is int:
                 share = _share_left(op, result, stages)
-            elif type(op) is CountFingerprint and type(result) is FingerprintCount and not result[1]:
+            elif type(op) is CountFingerprint and not (type(result) is FingerprintCount and result[1]):
                 continue  # not tripped, the most common case
             elif self._detected(call, op, result, verdict, now):
                 share = -1.0
@@ -112,12 +112,10 @@ class ResultFolder:
                 verdict.delay_ms = min(max(verdict.delay_ms, stage.delay_ms), DELAY_MAX_MS)
 
     def _detected(self, call: Call, op: Op, result: Result, verdict: Verdict, now: float) -> bool:
-        """Fold the result of an operation that is not a charge. Returns whether it found anything."""
+        """Fold a result that is neither of a charge nor a count below its limit. Returns whether it found anything."""
         match op:
             case CountFingerprint():
-                if not isinstance(result, FingerprintCount) or not result.tripped:
-                    return False
-                self._fold_tripped(call, op, result, verdict, now)
+                self._fold_tripped(call, op, expect(FingerprintCount, result), verdict, now)
                 return True
             case CheckBreaker():
                 return isinstance(result, BreakerResult) and self._fold_breaker(call, op, result, now)
@@ -127,7 +125,7 @@ class ResultFolder:
             case Deny():
                 return True
             case LimitOp():
-                return result is not None and op.denies(result)
+                return op.denies(result)
             case _:
                 assert_never(op)
 

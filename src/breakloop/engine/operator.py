@@ -313,7 +313,7 @@ class Operator:
     def _order(self, kind: str, key: str, value: dict[str, Any], expires_at: float) -> None:
         record = self._record(kind, key, value, expires_at)
         self._book.put([record])
-        self._apply([record], foreign=False)
+        self._put_in_force()
 
     def _lift(self, kind: str, key: str, by: str, event: str, name: str) -> bool:
         known = self._book.ledger.get(kind, key)
