@@ -54,6 +54,7 @@ class FakeRedis:
         self.seen: list[Command] = []
         self.greetings: list[Command] = []
         self.connections = 0
+        self.ended = asyncio.Event()  # a connection has ended
         self.port = 0
         self._writers: set[asyncio.StreamWriter] = set()
         self._arrived: asyncio.Queue[Command] = asyncio.Queue()
@@ -90,6 +91,7 @@ class FakeRedis:
         finally:
             self._writers.discard(writer)
             writer.close()
+            self.ended.set()
 
     def _answer(self, command: Command, writer: asyncio.StreamWriter) -> None:
         greeting = command[0] in self.GREETINGS

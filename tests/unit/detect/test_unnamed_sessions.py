@@ -273,6 +273,15 @@ def test_memory_that_is_cut_short_is_not_read(cut: int) -> None:
     assert not sender.work("A").ambiguous
 
 
+@pytest.mark.parametrize(("sessions", "series", "read"), [(16, 16, True), (17, 0, False), (0, 17, False)])
+def test_memory_of_more_than_is_kept_is_not_read(sessions: int, series: int, read: bool) -> None:
+    """It counts as new (S-2)."""
+    sender = Sender()
+    head = struct.pack("<BdBB", 2, sender.now, sessions, series)  # the last overlap was now
+    sender.window = head + bytes(17 * sessions + 49 * series)
+    assert sender.work("A").ambiguous is read
+
+
 def test_memory_of_another_version_is_not_read() -> None:
     """It counts as new (S-2)."""
     sender = Sender()
@@ -294,8 +303,8 @@ def test_counts_that_no_series_has(count: float) -> None:
 @given(st.binary(min_size=49, max_size=49), STEPS, st.floats(0, 1e10))
 def test_any_series_can_be_read(garbage: bytes, step: Step, now: float) -> None:
     """Counts that no series ever has make it a new one (LD-4)."""
-    key = DETECTOR.evaluate_step(b"", "a", "b", asked(PROMPT), now).window[27:35]
-    window = b"\x01" + bytes(8) + b"\x00\x01" + key + garbage[8:]
+    key = DETECTOR.evaluate_step(b"", "a", "b", asked(PROMPT), now).window[28:36]
+    window = b"\x02" + bytes(8) + b"\x00\x01" + key + garbage[8:]
     judged = DETECTOR.evaluate_step(window, "a", "b", step, now)
     assert judged == DETECTOR.evaluate_step(window, "a", "b", step, now)
 

@@ -90,12 +90,16 @@ def test_shadow_breakers_say_so() -> None:
     assert spend(here, 1000) == ""
     [one] = here.engine.breakers()
     assert (one.state, one.shadow) == ("open", True)
+    assert [event["shadow"] for event in here.named("breaker.opened")] == [True]
     assert here.engine.reset_breaker("p", one.key) is not None
     assert here.named("breaker.closed")[0]["shadow"] is True
     shadow = {"enabled": True, "reason": "drill", "expires_at": at(600)}
     here.use(bundle(breaking(), global_shadow=shadow))
     spend(here, 1000)
     assert [one.shadow for one in here.engine.breakers()] == [True]
+    enforced = world(bundle(breaking()))
+    spend(enforced, 1000)
+    assert [event["shadow"] for event in enforced.named("breaker.opened")] == [False]
 
 
 def test_what_no_policy_has_any_more_is_not_listed() -> None:

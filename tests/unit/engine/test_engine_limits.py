@@ -61,6 +61,14 @@ def test_a_budget_has_stages_and_exactly_all_of_it_passes() -> None:
     assert [event["threshold_percent"] for event in here.named("budget.threshold")] == [80, 95]
 
 
+def test_a_shadow_policy_that_would_deny_hides_no_warning() -> None:
+    """Its own stage is not told, because it has charged nothing; that of the policy after it is (E-1, L-2)."""
+    shadow = policy("s", budget(100, 45), bucket("once", rate=0.001, burst=1), mode="shadow")
+    here = world(bundle(shadow, policy("p", budget(100, 45))))
+    assert [here.decide(call()).warning for _ in range(2)] == ["", "budget_warn"]
+    assert [event["policy"] for event in here.named("budget.threshold")] == ["p"]
+
+
 def thresholds(here: World) -> list[object]:
     return [event["threshold_percent"] for event in here.named("budget.threshold")]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from breakloop.detect.counting import CountingDetector, DetectorConfig
+from breakloop.detect.stateful import Detection, Evaluation
 from breakloop.engine.fold import ResultFolder, absent
 from breakloop.limits.token_bucket import TokenBucket
 from breakloop.model.events import LIMIT_EXCEEDED, LOOP_DETECTED, SHADOW_WOULD_REJECT, Event
@@ -12,7 +13,16 @@ from breakloop.model.verdict import LimitState, Verdict
 from breakloop.policy.compiled import NotNow
 from breakloop.policy.rules import CompiledRule
 from breakloop.store.limit_ops import TakeTokens
-from breakloop.store.ops import CommitResult, CountFingerprint, Deny, FingerprintCount, FingerprintSpec, Op, Result
+from breakloop.store.ops import (
+    CommitResult,
+    CountFingerprint,
+    Deny,
+    FingerprintCount,
+    FingerprintSpec,
+    Observation,
+    Op,
+    Result,
+)
 from tests.builders import call
 from tests.unit.detect.reading import Reader
 
@@ -118,6 +128,25 @@ def test_warnings_are_gathered() -> None:
     assert verdict.loop is not None
     assert verdict.loop.hit_count == 9
     assert [event.data["action"] for event in events] == ["steer", "warn", "throttle"]
+
+
+def test_a_loop_that_is_only_observed() -> None:
+    """It is told once, and marks the request unless it is of a shadow policy (E-1, E-2)."""
+    terms = DetectorConfig("steps", "p", 0, ("warn", "warn", "reject"), 429)
+    for group, fresh in ((0, True), (0, False), (1, True)):
+        found = Evaluation(b"", 1, "repeat", "the same call 3 times", "f" * 16, fresh, 3.0)
+        verdict, events = judge((Observation(Detection(terms, "warn", found, WHO, "p:s", ""), group), None))
+        assert verdict.allowed
+        assert verdict.warning == ("" if group else "loop_detected")
+        assert [event.data["shadow"] for event in events] == ([bool(group)] if fresh else [])
+
+
+def test_of_loops_that_were_repeated_as_often_the_first_is_shown() -> None:
+    """That of the policy that comes first (E-2)."""
+    first, second = repeat("warn"), repeat("steer", policy="q")
+    verdict, _ = judge((first, TRIPPED), (second, TRIPPED))
+    assert verdict.loop is not None
+    assert verdict.loop.action == "warn"
 
 
 def test_shadow_is_set_aside() -> None:

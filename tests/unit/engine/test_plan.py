@@ -12,7 +12,7 @@ from breakloop.policy.orders import Orders
 from breakloop.store.keys import fingerprint_of
 from breakloop.store.limit_ops import Charge, TakeTokens
 from breakloop.store.ops import CountFingerprint, Keyed
-from tests.builders import SECRET, World, at, bucket, bundle, chat, exact, policy, tail, user, world
+from tests.builders import SECRET, World, at, bucket, bundle, call, chat, exact, policy, tail, user, world
 
 
 def test_operations_stand_in_the_order_of_evaluation() -> None:
@@ -39,14 +39,16 @@ def test_where_nothing_is_remembered_nothing_is_watched() -> None:
 
 
 def test_under_global_shadow_nothing_denies_for_another() -> None:
-    """The terms of the agent and each policy are groups of their own (K-1)."""
+    """The terms of the agent, each policy and the default loop protection are groups of their own (K-1)."""
     shadow = {"enabled": True, "reason": "drill", "expires_at": at(600)}
     agent = {"budget_usd_per_day": 5}
-    here = world(bundle(*(policy(name, bucket()) for name in "abc"), agents={"*": agent}, global_shadow=shadow))
+    policies = (policy(name, bucket()) for name in "abc")
+    default = {"loop_detection": tail()}
+    here = world(bundle(*policies, agents={"*": agent}, defaults=default, global_shadow=shadow))
     plan = here.engine.plan(chat())
     assert isinstance(plan, Plan)
-    own, *policies = [op.group for op in plan.ops if isinstance(op, Charge)]
-    assert (len(policies), len({0, own, *policies})) == (3, 5)
+    groups = [op.group for op in plan.ops if isinstance(op, Charge | CountFingerprint)]
+    assert (len(groups), len({0, *groups})) == (5, 6)
 
 
 def test_a_snoozed_loop_does_not_hide_others() -> None:
@@ -60,6 +62,14 @@ def test_a_snoozed_loop_does_not_hide_others() -> None:
     again = here.engine.plan(chat())
     assert isinstance(again, Plan)
     assert [op.key for op in again.ops if isinstance(op, CountFingerprint)] == [counts[1].key]
+
+
+def test_a_detector_that_does_not_concern_a_call_hides_no_others() -> None:
+    """`tail` needs a conversation; `exact` counts any request (LD-1)."""
+    here = world(bundle(policy("p", loop=[tail(), exact(3)])))
+    plan = here.engine.plan(call("/v1/search", "POST", {"authorization": "Bearer k"}, body=b"hi"))
+    assert isinstance(plan, Plan)
+    assert [type(op) for op in plan.ops] == [CountFingerprint]
 
 
 def test_whoever_is_held_is_denied_before_anything_is_planned() -> None:

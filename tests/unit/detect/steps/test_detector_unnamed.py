@@ -173,6 +173,16 @@ def test_a_history_that_was_cut_is_no_other_conversation() -> None:
     assert (later[-1].level, later[-1].ambiguous) == (2, False)
 
 
+@pytest.mark.parametrize(("size", "cut"), [(29_999, True), (30_000, False)])
+def test_a_shorter_history_was_cut_if_less_than_half_is_left(size: int, cut: bool) -> None:
+    """Otherwise it is another conversation, unless it shows the last call (LD-4)."""
+    program = Program()
+    program.send(OPENING)
+    program.send(poll("a", 20)._replace(size=60_000), *ids("a", 20))
+    program.send(poll("a", 21)._replace(size=size, messages=6), "call_a_000021")
+    assert (load(program.window).ambiguous_at == 0) is cut
+
+
 def test_where_calls_have_no_ids_nothing_is_taken_for_another() -> None:
     """Actions that are written as text (LD-4)."""
     program = Program()

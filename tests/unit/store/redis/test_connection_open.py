@@ -132,7 +132,7 @@ def test_given_up_by_its_caller() -> None:
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-            assert fake.connections == 1
+            await asyncio.wait_for(fake.ended.wait(), DEADLINE_S)
 
     asyncio.run(main())
 

@@ -121,6 +121,16 @@ def test_tls_checks_names(tmp_path: Path) -> None:
     assert "authority" in str(made.get_ca_certs()[-1]["subject"])
 
 
+def test_tls_is_at_least_1_2(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also with a Python that leaves the versions to OpenSSL."""
+    older = ssl.create_default_context()
+    older.minimum_version = ssl.TLSVersion.MINIMUM_SUPPORTED
+    monkeypatch.setattr(ssl, "create_default_context", lambda: older)
+    made = tls_context(parse_redis_url("rediss://h"))
+    assert made is not None
+    assert made.minimum_version == ssl.TLSVersion.TLSv1_2
+
+
 @pytest.mark.parametrize(
     ("query", "says"),
     [
