@@ -117,7 +117,7 @@ _MASKS: Final = (
     (re.compile(r"(?i)^(retry-after(?:-ms)?: ).*"), r"\1*"),
     (re.compile(r"(?i)^(ratelimit-reset: ).*"), r"\1*"),
     (re.compile(r";t=\d+"), ";t=*"),
-    (re.compile(r"(?i)^(x-breakloop-request-id: ).*"), r"\1*"),
+    (re.compile(r"(?i)^(x-breakloop-(?:request|result)-id: ).*"), r"\1*"),
     (re.compile(r"(?i)^(content-length: ).*"), r"\1*"),  # bodies are compared as they are
     (re.compile(r"(?i)^(x-breakloop-debug-latency[^:]*: ).*"), r"\1*"),
     (re.compile(r"(?i)(breakloop_debug=)[^;]+"), r"\1*"),

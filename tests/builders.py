@@ -131,15 +131,18 @@ def about(uri: str = "/x", method: str = "GET", headers: Fields | None = None, *
 
 
 def lines(reply: Reply) -> list[str]:
-    """The header lines of a reply, without the request id, which is a new one each time."""
+    """The header lines of a reply, without the request id and the result id, which are new ones each time."""
+    return [line for line in _all_lines(reply) if "Request-Id:" not in line and "Result-Id:" not in line]
+
+
+def _all_lines(reply: Reply) -> list[str]:
     assert reply.head.endswith(b"\r\n")
-    found = reply.head.decode("latin-1").removesuffix("\r\n").split("\r\n")
-    return [line for line in found if "Request-Id:" not in line]
+    return reply.head.decode("latin-1").removesuffix("\r\n").split("\r\n")
 
 
 def header(reply: Reply, name: str) -> str | None:
     """One header field of a reply."""
-    found = [line.partition(": ")[2] for line in lines(reply) if line.partition(":")[0].lower() == name.lower()]
+    found = [line.partition(": ")[2] for line in _all_lines(reply) if line.partition(":")[0].lower() == name.lower()]
     assert len(found) <= 1, f"{name} is there twice"
     return found[0] if found else None
 

@@ -333,6 +333,17 @@ def test_what_was_used_beyond_is_charged(store: Store) -> None:
     assert reserve(store, 1, 10.01) == pytest.approx(0.0, abs=1e-3)
 
 
+def test_a_bucket_is_in_debt_for_an_hour_at_most(store: Store) -> None:
+    """Whatever is corrected, and how often; a larger bucket by sixty times what it holds (L-3)."""
+    for _ in range(2):
+        correct_bucket(store, 10_000_000)
+    assert reserve(store, 1, 3600) == -1.0
+    assert reserve(store, 1, 3600.01) == pytest.approx(0.0, abs=1e-3)
+    slow = BucketSpec(0.1, 100.0)
+    store.correct([AdjustCharge(slow, "tpm:slow", 10_000)], NOW)
+    assert take(store, cost=0, key="tpm:slow", spec=slow, now=NOW) == -6000.0
+
+
 def test_a_bucket_refills_before_it_is_corrected(store: Store) -> None:
     """What came back by time is there already; nothing goes over the brim (L-3)."""
     reserve(store, 5000)

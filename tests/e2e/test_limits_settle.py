@@ -91,13 +91,13 @@ def test_a_gateway_that_forwards_by_itself_tells_what_was_used(served: Served) -
         body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "x" * chars}], "max_tokens": most})
         status, fields, _ = served.decide("/day/v1/chat/completions", body, **key)
         assert status == 200
-        return int(fields["ratelimit-remaining"]), fields["x-breakloop-request-id"]
+        return int(fields["ratelimit-remaining"]), fields["x-breakloop-result-id"]
 
-    def tell(request_id: str) -> int:
+    def tell(result_id: str) -> int:
         told = json.dumps({"status": 200, "usage": {"prompt_tokens": 1000, "completion_tokens": 2000}})
-        return served.ask(f"/v1/decision/{request_id}/result", "POST", told)[0]
+        return served.ask(f"/v1/decision/{result_id}/result", "POST", told)[0]
 
-    left, request_id = ask(4000, 4000)
+    left, result_id = ask(4000, 4000)
     assert left == 15_000
-    assert (tell(request_id), tell(request_id), tell("nobody")) == (204, 404, 404)
+    assert (tell(result_id), tell(result_id), tell("nobody")) == (204, 404, 404)
     assert ask(0, 0)[0] == 17_000

@@ -105,5 +105,5 @@ def test_reported_result(served: Served) -> None:
     assert status == 200
     head, _, body = shown("docs/reference/decision-api.md", "POST").partition("\n\n")
     method, path, name, value = re.split(r"[ \n]", head)
-    path = path.replace("1ef9780a-5", fields["x-breakloop-request-id"])
+    path = re.sub(r"1ef9780a-5\.\w+", fields["x-breakloop-result-id"], path)
     assert served.ask(path, method, body, **{name.rstrip(":"): value}, **KEY)[0] == 204

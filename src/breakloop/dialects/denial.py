@@ -39,6 +39,7 @@ class VerdictHeaders:
         self._secret = secret[:64]
         self._reason = f"{prefix}Reason: "
         self._request_id = f"{prefix}Request-Id: "
+        self._result_id = f"{prefix}Result-Id: "
         self._warning = f"{prefix}Warning: "
         self._loop_count = f"{prefix}Loop-Count: "
         self._delay = f"{prefix}Loop-Delay: "
@@ -71,6 +72,10 @@ class VerdictHeaders:
             head += f"RateLimit: {quoted(verdict.policy)};r=0;t={verdict.retry_after_s}\r\n"
             head += f"RateLimit-Reset: {verdict.retry_after_s}\r\n"
         return head.encode("latin-1")
+
+    def result_id(self, result_id: str) -> bytes:
+        """Return the header line that tells a gateway under which id to report the result."""
+        return f"{self._result_id}{result_id}\r\n".encode("latin-1")
 
     def carried(self, status: int, body: bytes) -> bytes:
         """Return header lines that carry a status and a one-line body through a gateway that drops both."""

@@ -85,11 +85,13 @@ class _Reserved(NamedTuple):
 class PendingResult(NamedTuple):
     """An allowed call whose result may be reported later. The request itself is not kept, since it may be large."""
 
+    result_id: str
     request_id: str
     at: float
     caller: str
     project: str
     ticket: Ticket | None
+    settlement: Settlement | None
     reserved: _Reserved | None
 
     def call(self, *, with_charges: bool) -> Call:
@@ -98,14 +100,14 @@ class PendingResult(NamedTuple):
         call = Call("", "", request_id=self.request_id, upstream="" if reserved is None else reserved.upstream)
         call.identity.caller, call.identity.project = self.caller, self.project
         state = call.decision = DecisionState()
-        state.ticket = self.ticket
+        state.ticket, state.settlement = self.ticket, self.settlement
         if reserved is not None:
             state.charges, state.prompt_tokens, state.estimator = reserved[:3]
             call.parsed.chat = reserved.chat
         return call
 
 
-def pending_result(call: Call, caller: str, clock: Clock) -> PendingResult:
+def pending_result(call: Call, result_id: str, caller: str, clock: Clock) -> PendingResult:
     """Return what is kept of an allowed call until its result is reported."""
     state = state_of(call)
     ticket, charges = state.ticket, state.charges
@@ -115,4 +117,6 @@ def pending_result(call: Call, caller: str, clock: Clock) -> PendingResult:
         slim = chat._replace(tail=()) if chat else None
         reserved = _Reserved(charges, state.prompt_tokens, state.estimator, slim, call.upstream)
     at = clock.now() if ticket is None else ticket[0].at
-    return PendingResult(call.request_id, at, caller, call.identity.project, ticket, reserved)
+    return PendingResult(
+        result_id, call.request_id, at, caller, call.identity.project, ticket, state.settlement, reserved
+    )

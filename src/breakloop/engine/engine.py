@@ -338,9 +338,9 @@ class Engine:
             self.recorder.answered(call, answer, used)
         self._answered(call, answer)
 
-    def pending_result(self, call: Call) -> PendingResult:
+    def pending_result(self, call: Call, result_id: str) -> PendingResult:
         """Return what to keep of a call that awaits its result."""
-        return pending_result(call, self._descriptors.caller(call), self._clock)
+        return pending_result(call, result_id, self._descriptors.caller(call), self._clock)
 
     def settle_result(self, pending: PendingResult, answer: Answer, *, with_charges: bool) -> None:
         """Settle a call whose result was reported. Without charges, the estimates stay."""

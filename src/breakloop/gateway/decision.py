@@ -4,17 +4,19 @@ The request in question is read from `X-Original-*` (set by nginx), `X-Forwarded
 path after `/v1/decision/envoy`. Gateways pass on fields that a client invented, so a request in which both kinds are
 present and disagree is rejected.
 
-Gateways that forward requests themselves may report the outcome to `POST /v1/decision/{request_id}/result`. Then
+Gateways that forward requests themselves may report the outcome to `POST /v1/decision/{result_id}/result`. Then
 detectors know failed and running requests and limits know the actual usage, as behind the proxy. A report becomes an
-`Answer`, which the engine settles. There is no authentication beyond that of the decision service.
+`Answer`, which the engine settles. Only whoever asked for a decision knows its result id, which is a secret; request
+ids are sequential, and clients see them.
 """
 
 from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from secrets import token_hex
 from time import perf_counter_ns
 from typing import Any, Final
 
@@ -142,9 +144,16 @@ _DIGEST_MAX: Final = 256
 _ERROR_FROM: Final = 400
 _NAME_SHOWN: Final = 100
 _NOT_OPEN: Final = (
-    b'{"detail":{"error":"not_found","message":"No result is awaited under this request id: it was told already, the '
+    b'{"detail":{"error":"not_found","message":"No result is awaited under this result id: it was told already, the '
     b'decision was a denial or is more than 15 minutes old, or nothing depends on it."}}'
 )
+
+
+def _random_secrets() -> Iterator[str]:
+    """Yield texts of 128 random bits, drawn 256 at a time: asking the system for each would take 1 us."""
+    while True:
+        drawn = token_hex(256 * 16)
+        yield from [drawn[at : at + 32] for at in range(0, len(drawn), 32)]
 
 
 class ReportedResults:
@@ -155,7 +164,8 @@ class ReportedResults:
         self._descriptors = descriptors
         self._clock = clock
         self._max_open = max_open
-        self._open: dict[str, PendingResult] = {}
+        self._secrets = _random_secrets()
+        self._open: dict[str, PendingResult] = {}  # by result id
         self._oldest: deque[PendingResult] = deque()  # all open ones, and some that are closed
         self._reporters = ExpiringTable(_REPORTERS_MAX)
 
@@ -172,33 +182,35 @@ class ReportedResults:
         """Return whether the caller reports results: then it is known which of its requests are running."""
         return self._reporters.live(self._descriptors.caller(call), self._clock.now()) is not None
 
-    def keep(self, call: Call) -> None:
-        """Keep a call that was allowed, if it awaits its result."""
-        if not call.decision.awaits_result:
-            return
-        pending, oldest = self._engine.pending_result(call), self._oldest
+    def keep(self, call: Call) -> str:
+        """Keep a call that was allowed; return its result id, or "" if no result is awaited."""
+        if not call.reported or not call.decision.awaits_result:
+            return ""
+        result_id = f"{call.request_id}.{next(self._secrets)}"
+        pending, oldest = self._engine.pending_result(call, result_id), self._oldest
         # Remove up to two for each one that is added: expired ones go faster than others come, at a bounded cost.
         for _ in (1, 2):
             if not oldest or (oldest[0].at + KEPT_S > pending.at and len(oldest) < self._max_open):
                 break
-            self._open.pop(oldest.popleft().request_id, None)
-        self._open[pending.request_id] = pending
+            self._open.pop(oldest.popleft().result_id, None)
+        self._open[result_id] = pending
         oldest.append(pending)
+        return result_id
 
     def handle(self, request: Request) -> Reply:
-        """Handle `POST /v1/decision/{request_id}/result`."""
+        """Handle `POST /v1/decision/{result_id}/result`."""
         if request.method != "POST":
             return Reply(405, b"Allow: POST\r\n", b"", 0.0)
-        request_id = request.target.partition(b"?")[0][len(_BEFORE) : -len(_AFTER)].decode("latin-1")
+        result_id = request.target.partition(b"?")[0][len(_BEFORE) : -len(_AFTER)].decode("latin-1")
         now = self._clock.now()
-        pending = self._open.get(request_id)
+        pending = self._open.get(result_id)
         if pending is None or pending.at + KEPT_S <= now:
             return Reply(404, JSON, _NOT_OPEN, 0.0)
         try:
             answer = read_report(request)
         except RequestError as error:
             return error_reply(error.status, str(error))
-        del self._open[request_id]
+        del self._open[result_id]
         self._reporters.put(pending.caller, (now + REPORTER_S,), now)
         self._engine.settle_result(pending, answer, with_charges=_has_usage(answer))
         return Reply(204, b"", b"", 0.0)
@@ -356,7 +368,7 @@ class DecisionHandler:
             route = self._routes.get(path)
             if route is None:
                 if self._decides and path.startswith(ENVOY + b"/"):
-                    return self._decide(request, envoy_call, self._for_envoy)
+                    return self._decide(request, envoy_call, self._for_envoy, reported=False)
                 if self._decides and self._results is not None and is_result(path):
                     return self._results.handle(request)
                 return Reply(404, JSON, _NOT_FOUND, 0.0)
@@ -377,7 +389,7 @@ class DecisionHandler:
 
     def envoy(self, request: Request) -> Reply | DeferredReply:
         """Decide about a request of Envoy over gRPC, which can express every status."""
-        return self._decide(request, envoy_call)
+        return self._decide(request, envoy_call, reported=False)
 
     def _for_envoy(self, reply: Reply) -> Reply:
         """Envoy treats a 5xx as a failure, and may fail open: send denials with 429 instead."""
@@ -387,9 +399,16 @@ class DecisionHandler:
         return reply
 
     def _decide(
-        self, request: Request, read: Callable[[Request, str], Call], adapt: Callable[[Reply], Reply] | None = None
+        self,
+        request: Request,
+        read: Callable[[Request, str], Call],
+        adapt: Callable[[Reply], Reply] | None = None,
+        *,
+        reported: bool = True,
     ) -> Reply | DeferredReply:
-        """Return the reply, now or deferred, as `adapt` changes it for a gateway."""
+        """Return the reply, now or deferred, as `adapt` changes it for a gateway. `reported` is False for Envoy: it
+        passes our header fields to the client, which must not know the result id.
+        """
         began_ns = perf_counter_ns()
         admission = self._admission
         request_id = admission.request_id()
@@ -398,9 +417,8 @@ class DecisionHandler:
         except RequestError as error:
             return _bad(error) if adapt is None else adapt(_bad(error))
         call.began_ns = began_ns
-        results = self._results
-        if results is not None:
-            results.expect(call)
+        if reported and self._results is not None:
+            self._results.expect(call)
         if admission.remote is not None:
             pending = DeferredReply()
 
@@ -428,9 +446,10 @@ class DecisionHandler:
             admission.traces.decided(call, verdict)
         admission.timings.decision.note(perf_counter_ns() - call.began_ns)
         if verdict.allowed:
-            if results is not None:
-                results.keep(call)
             head = admission.headers.allowed(verdict, call.request_id)
+            result_id = "" if results is None else results.keep(call)
+            if result_id:
+                head += admission.headers.result_id(result_id)
             if lines:
                 head += lines
             delay_s = verdict.delay_ms / 1000

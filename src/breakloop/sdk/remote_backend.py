@@ -1,4 +1,5 @@
-"""Asks a decision service (`breakloop serve`): `/v1/decision` before a request, `/v1/decision/{id}/result` after it.
+"""Asks a decision service (`breakloop serve`): `/v1/decision` before a request, and if the service awaits the result,
+`/v1/decision/{result_id}/result` after it.
 
 Standard library only. Errors are raised; that a failed question allows the request is decided by `core`. Also what the
 drop-in clients `breakloop.openai` and `breakloop.anthropic` share: they read the denials of a gateway.
@@ -19,7 +20,7 @@ from breakloop.exceptions import DeniedError
 from breakloop.model.call import CREDENTIAL_HEADERS, Answer, Call
 from breakloop.model.decision import LOOP, LOOP_ERROR, Decision
 from breakloop.sdk.context import AGENT_HEADER, AgentContext, current_agent, gateway_url
-from breakloop.sdk.requests import BODY_MAX_BYTES, DecisionHandle
+from breakloop.sdk.requests import BODY_MAX_BYTES, DecisionHandle, handle_of
 
 T = TypeVar("T")
 
@@ -80,7 +81,11 @@ class RemoteBackend:
         return decision
 
     def settle(self, decision: Decision, answer: Answer) -> None:
-        """Report the result. A service that no longer knows the request answers 404, which is not an error."""
+        """Report the result if it is awaited. A service that no longer knows the request answers 404, which is not an
+        error."""
+        result_id = handle_of(decision).result_id
+        if not result_id:
+            return
         result: dict[str, object] = {"status": answer.status, "text": answer.text}
         if answer.calls:
             result["tool_calls"] = [{"name": made.name, "arguments": made.arguments} for made in answer.calls]
@@ -90,7 +95,7 @@ class RemoteBackend:
         if self._token:
             headers["X-Breakloop-Key"] = self._token
         body = json.dumps(result).encode()
-        status, _, _ = self._post(f"/v1/decision/{decision.request_id}/result", headers, body)
+        status, _, _ = self._post(f"/v1/decision/{result_id}/result", headers, body)
         if status not in {204, 404}:
             raise UnreadableAnswerError(f"a reported result got status {status}")
 
@@ -147,7 +152,7 @@ def decision_from_response(status: int, headers: Mapping[str, str], body: bytes,
             note=get(prefix + "note", ""),
             hit_count=_number(get(prefix + "loop-count")) or 0,
             request_id=headers[prefix + "request-id"],
-            _handle=DecisionHandle(call),
+            _handle=DecisionHandle(call, result_id=get(prefix + "result-id", "")),
         )
     shown = tuple((name, value) for name, value in headers.items() if _is_for_client(name, prefix))
     return Decision(

@@ -47,6 +47,7 @@ class DecisionHandle(NamedTuple):
     verdict: Verdict | None = None  # if the decision was made in this process
     body: bytes = b""  # of a denial by a decision service
     headers: tuple[tuple[str, str], ...] = ()  # of a denial
+    result_id: str = ""  # under which a decision service awaits the result; "": it awaits none
 
 
 def handle_of(decision: Decision) -> DecisionHandle:

@@ -106,17 +106,24 @@ class BucketSpec:
     rate: float
     burst: float
 
+    @property
+    def lowest(self) -> float:
+        """The deepest debt: 60 times what the bucket holds or a minute refills. One wrong report of usage then denies
+        for about an hour, while an answer of 100,000 tokens is charged in full by a limit of 2,000 a minute.
+        """
+        return -60.0 * max(self.burst, _MINUTE_S * self.rate)
+
     def correct(self, tables: Tables, key: str, amount: float, now: float) -> None:
         # An expired bucket is full, not missing: usage beyond the estimate of a long call is still charged.
         buckets = tables["buckets"]
         entry = buckets.live(key, now)
         tokens = self.burst if entry is None else min(entry[1] + (now - entry[2]) * self.rate, self.burst)
-        left = min(tokens - amount, self.burst)
+        left = min(max(tokens - amount, self.lowest), self.burst)
         if entry is not None or left < self.burst:
             buckets.put(key, (now + (self.burst - left) / self.rate, left, now), now)
 
     def lua_correction(self, amount: float) -> tuple[object, ...]:
-        return TakeTokens.number, self.rate, self.burst, amount
+        return TakeTokens.number, self.rate, self.burst, self.lowest, amount
 
 
 @final
@@ -212,7 +219,7 @@ class BudgetSpec:
             accounts.change(key, (entry[0], max(0, entry[1] + round(amount))))
 
     def lua_correction(self, amount: float) -> tuple[object, ...]:
-        return ChargeBudget.number, *divmod(round(amount), _LOW), 0
+        return ChargeBudget.number, *divmod(round(amount), _LOW), 0, 0
 
 
 @final

@@ -327,9 +327,9 @@ class AdjustableSpec(Protocol):
 class AdjustCharge:
     """Correct a charge to the actual usage: `amount` is the difference, negative for a refund.
 
-    A bucket that was charged too little may become negative, even if it has refilled in the meantime; a refund fills
-    it up to `burst` at most. An account does not become negative, and an account that no longer exists is not
-    created.
+    A bucket that was charged too little may become negative (`BucketSpec.lowest` at most), even if it has refilled in
+    the meantime; a refund fills it up to `burst` at most. An account does not become negative, and an account that no
+    longer exists is not created.
     """
 
     spec: AdjustableSpec

@@ -13,8 +13,9 @@ from breakloop.gateway.decision import BODY_MAX_BYTES, ReportedResults, is_resul
 from breakloop.gateway.http_request import Reply
 from breakloop.model.call import CLIENT_LEFT, Answer, Call, ToolCall, Usage
 from breakloop.model.events import SHADOW_WOULD_REJECT
-from tests.builders import Json, World, bucket, bundle, call, chat, exact, fresh, policy, request, world
+from tests.builders import Json, World, bucket, bundle, call, chat, exact, fresh, policy, request, user, world
 from tests.each import each
+from tests.fake_remote import RemoteWorld, run
 
 KEY = {"authorization": "Bearer sk-one"}
 
@@ -28,20 +29,18 @@ class Service:
     asked: int = 0
 
     def ask(self, what: Call | None = None) -> str:
-        """Ask about a call; return its request id, or "" for a denial."""
+        """Ask about a call; return its result id, or "" for a denial."""
         made = fresh(what or chat(headers=KEY))
         self.asked += 1
         made.request_id = f"t-{self.asked:x}"
         self.results.expect(made)
         verdict = self.here.engine.decide(made)
-        if verdict.allowed:
-            self.results.keep(made)
-        return made.request_id if verdict.allowed else ""
+        return (self.results.keep(made) or "not awaited") if verdict.allowed else ""
 
-    def tell(self, request_id: str, told: Any = 200, method: str = "POST") -> Reply:
+    def tell(self, result_id: str, told: Any = 200, method: str = "POST") -> Reply:
         body = {"status": told} if isinstance(told, int) else told
         raw = body if isinstance(body, bytes) else json.dumps(body).encode()
-        return self.results.handle(request(f"/v1/decision/{request_id}/result", method=method, body=raw))
+        return self.results.handle(request(f"/v1/decision/{result_id}/result", method=method, body=raw))
 
 
 def service(*policies: Json, max_open: int = 100, **top: Any) -> Service:
@@ -91,13 +90,35 @@ def test_a_result_is_taken_once() -> None:
     assert there.ask() == ""
 
 
-@pytest.mark.parametrize("request_id", ["nobody", "t-ff", "t-1/x", "..", "%74-1", ""])
-def test_an_unknown_request_is_404(request_id: str) -> None:
-    """Also one that is only spelled otherwise (D-6)."""
+@pytest.mark.parametrize("result_id", ["nobody", "t-ff", "t-1/x", "..", "%74-1", "", "t-1", "t-1.", "t-1.A"])
+def test_an_unknown_request_is_404(result_id: str) -> None:
+    """Also a request id, which clients see and which can be guessed (D-6, Y-1)."""
     there = service()
     there.ask()
-    assert there.tell(request_id).status == 404
+    assert there.tell(result_id).status == 404
     assert there.here.engine.tally.settled == 0
+
+
+def test_result_ids_cannot_be_guessed() -> None:
+    """The request id, for whoever searches a log, and 128 random bits; no two services have the same (D-6, Y-1)."""
+    ids = [there.ask(call(f"/{number}")) for there in (service(), service()) for number in range(300)]
+    names, secrets = zip(*[one.split(".") for one in ids], strict=True)
+    assert names[:2] == names[300:302] == ("t-1", "t-2")
+    assert len(set(secrets)) == 600
+    assert {len(bytes.fromhex(secret)) for secret in secrets} == {16}
+
+
+def test_a_failure_takes_back_its_own_count_once() -> None:
+    """Not that of another decision, and not twice (D-6, LD-6)."""
+    there, other = service(), chat(user("other"))
+    failed = there.ask()
+    there.ask(other)
+    assert [there.tell(failed, 503).status for _ in range(3)] == [204, 404, 404]
+    assert there.here.engine.tally.forgiven == 1
+    there.here.clock.advance(2)
+    assert there.ask(other)
+    there.here.clock.advance(2)
+    assert there.ask(other) == ""
 
 
 def test_a_denial_has_no_result() -> None:
@@ -105,15 +126,14 @@ def test_a_denial_has_no_result() -> None:
     there = service(policy("p", bucket(rate=1, burst=1), loop=exact(9)))
     assert there.ask()
     assert there.ask() == ""
-    assert there.tell("t-2").status == 404
+    assert len(there.results) == 1
 
 
 def test_what_nobody_counted_has_no_result() -> None:
     """Without a loop detector there is nothing to settle yet, and nothing is kept for it (D-6)."""
     there = service(policy("p", bucket()))
-    there.ask()
+    assert there.ask() == "not awaited"
     assert len(there.results) == 0
-    assert there.tell("t-1").status == 404
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "DELETE"])
@@ -148,6 +168,32 @@ def test_usage_is_counted() -> None:
     there.tell(there.ask(), {"status": 200, "usage": {"input_tokens": 5, "output_tokens": 1}})
     tally = there.here.engine.tally
     assert (tally.input_tokens, tally.output_tokens) == (105, 21)
+
+
+def test_a_result_settles_in_the_store_that_decided() -> None:
+    """In a shared one, and in the memory of the process for what was decided while it was away (D-6, S-3)."""
+
+    def test() -> None:
+        there = RemoteWorld(bundle(policy("p", loop=exact(9))))
+        results = ReportedResults(there.here.engine, there.here.descriptors, there.here.clock)
+
+        def ask(path: str) -> str:
+            made = call(path)
+            results.expect(made)
+            assert there.decide(made).allowed
+            return results.keep(made)
+
+        shared = ask("/shared")
+        there.remote.failed("gone")
+        alone = ask("/alone")
+        there.health.up = True
+        for result_id in (shared, alone):
+            results.handle(request(f"/v1/decision/{result_id}/result", body=b'{"status": 503}'))
+        assert there.store.asked["settle"] == 1
+        assert there.here.engine.tally.forgiven == 2
+        there.remote.close()
+
+    run(test)
 
 
 # -- whom it believes --------------------------------------------------------------------------------------------------
@@ -214,7 +260,7 @@ def test_it_is_bounded() -> None:
     there = service(max_open=10)
     ids = [there.ask(call(f"/{number}")) for number in range(25)]
     assert len(there.results) == 10
-    assert [there.tell(request_id).status for request_id in ids] == [404] * 15 + [204] * 10
+    assert [there.tell(result_id).status for result_id in ids] == [404] * 15 + [204] * 10
     assert len(there.results) == 0
     for number in range(25, 60):
         there.tell(there.ask(call(f"/{number}")))

@@ -34,10 +34,8 @@ def left(here: World) -> int:
     return int(header(reply, "RateLimit-Remaining") or "")
 
 
-def request_id(reply: Reply) -> str:
-    lines = reply.head.decode().split("\r\n")
-    (found,) = [line.partition(": ")[2] for line in lines if line.startswith("X-Breakloop-Request-Id")]
-    return found
+def result_id(reply: Reply) -> str:
+    return header(reply, "X-Breakloop-Result-Id") or ""
 
 
 def tell(here: World, told: str, status: int = 200, **more: Any) -> int:
@@ -52,9 +50,9 @@ def test_a_result_gives_back_what_was_not_used(loop: Json | None) -> None:
     here = world(bundle(policy("p", tokens(), loop=loop)))
     first = ask(here)
     assert header(first, "RateLimit-Remaining") == "1000"
-    assert tell(here, request_id(first), usage=USED) == 204
+    assert tell(here, result_id(first), usage=USED) == 204
     assert left(here) == 3000
-    assert tell(here, request_id(first), usage=USED) == 404
+    assert tell(here, result_id(first), usage=USED) == 404
     assert left(here) == 3000
     assert [error.count for error in here.engine.meter.errors.values()] == [1]
 
@@ -62,8 +60,48 @@ def test_a_result_gives_back_what_was_not_used(loop: Json | None) -> None:
 def test_what_was_used_beyond_is_charged() -> None:
     """Reserved 5000, used 5900 (D-6, L-3)."""
     here = world(bundle(policy("p", tokens())))
-    tell(here, request_id(ask(here)), usage={"prompt_tokens": 1900, "completion_tokens": 4000})
+    tell(here, result_id(ask(here)), usage={"prompt_tokens": 1900, "completion_tokens": 4000})
     assert left(here) == 100
+
+
+def test_a_request_id_is_not_enough_to_report() -> None:
+    """Clients see it, and it can be guessed: whoever reports with it takes nothing from anybody (D-6, Y-1)."""
+    here = world(bundle(policy("p", tokens())))
+    first = header(ask(here), "X-Breakloop-Request-Id") or ""
+    assert tell(here, first, usage={"input_tokens": 18_000_000, "output_tokens": 0}) == 404
+    assert left(here) == 1000
+
+
+@pytest.mark.parametrize("grpc", [False, True])
+def test_envoy_gets_no_result_id(grpc: bool) -> None:
+    """It passes all our header fields to the client (D-6, Y-1)."""
+    here = world(bundle(policy("p", tokens(), loop=exact(9))))
+    asked = request(f"/v1/decision/envoy{CHAT}", body=chat_body(user("x")))
+    reply = here.door.envoy(asked) if grpc else here.door(asked)
+    assert isinstance(reply, Reply)
+    assert (reply.status, header(reply, "X-Breakloop-Result-Id")) == (200, None)
+    results = here.door._results
+    assert results is not None
+    assert len(results) == 0
+
+
+@each(
+    "reported, wait_s",
+    [
+        ((300_000,), 2940),  # an answer whose maximum was not known: charged in full, at 100 a second
+        ((18_000_000,), 3600),
+        ((18_000_000, 18_000_000, 10**9), 3600),
+    ],
+)
+def test_no_report_denies_for_longer_than_an_hour(reported: tuple[int, ...], wait_s: int) -> None:
+    """However much it says, and however many there are: a minute's limit is an hour in debt at most (L-3, Y-2)."""
+    here = world(bundle(policy("p", tokens())))
+    for told, count in zip([ask(here, 0, 1000) for _ in reported], reported, strict=True):
+        tell(here, result_id(told), usage={"input_tokens": count, "output_tokens": 0})
+    here.clock.advance(wait_s - 60.0)
+    assert ask(here, 0, 1).status == 429
+    here.clock.advance(60.0)
+    assert left(here) == 0
 
 
 @each(
@@ -84,7 +122,7 @@ def test_what_was_used_beyond_is_charged() -> None:
 def test_results_without_a_count(told: Json, remaining: int | None) -> None:
     """By what is told; what is not told stays as it was estimated (D-6, L-3)."""
     here = world(bundle(policy("p", tokens())))
-    assert tell(here, request_id(ask(here)), **told) == 204
+    assert tell(here, result_id(ask(here)), **told) == 204
     if remaining is None:
         assert ask(here, 0, 1).status == 429
         here.clock.advance(150)  # 100 a second: 15,000 short
@@ -103,7 +141,7 @@ def test_money() -> None:
     here.engine.meter._prices = lambda: Prices(ListedModel({"gpt-x": price}, "a test"))
     first = ask(here)
     assert header(first, "RateLimit-Remaining") == str(1_000_000 - 1000 * 2 - 4000 * 8)
-    tell(here, request_id(first), usage=USED)
+    tell(here, result_id(first), usage=USED)
     assert left(here) == 1_000_000 - 1000 * 2 - 2000 * 8
 
 
@@ -112,8 +150,8 @@ def test_denials_and_unknown_requests() -> None:
     here = world(bundle(policy("p", tokens())))
     ask(here)
     denied = ask(here)
-    assert denied.status == 429
-    assert tell(here, request_id(denied), usage=USED) == 404
+    assert (denied.status, result_id(denied)) == (429, "")
+    assert tell(here, header(denied, "X-Breakloop-Request-Id") or "", usage=USED) == 404
     assert tell(here, "nobody", usage=USED) == 404
     assert left(here) == 1000
 

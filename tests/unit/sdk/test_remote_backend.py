@@ -13,7 +13,7 @@ from breakloop.sdk.remote_backend import RemoteBackend, UnreadableAnswerError
 from breakloop.sdk.requests import make_answer, request_call
 from breakloop.testing import Answer, SeenRequest, StandInLLM, ThreadedLLM, body, cut, raw
 
-ALLOWED = body(b"").with_headers(("X-Breakloop-Request-Id", "r-1"))
+ALLOWED = body(b"").with_headers(("X-Breakloop-Request-Id", "r-1"), ("X-Breakloop-Result-Id", "r-1.secret"))
 
 
 @pytest.fixture
@@ -84,12 +84,20 @@ def test_results_are_reported(backend: RemoteBackend, service: ThreadedLLM) -> N
     backend.settle(decision, make_answer(200, "hi", [("f", {"a": 1})], {"input_tokens": 7}))
     seen = service.requests[-1]
     told = json.loads(seen.body)
-    assert seen.path == "/base/v1/decision/r-1/result"
+    assert seen.path == "/base/v1/decision/r-1.secret/result"
     assert (told["status"], told["text"], told["usage"]["input_tokens"]) == (200, "hi", 7)
     assert told["tool_calls"] == [{"name": "f", "arguments": '{"a":1}'}]
     backend.settle(decision, make_answer(503))
     with pytest.raises(UnreadableAnswerError):
         backend.settle(decision, make_answer(200))
+
+
+def test_a_result_that_is_not_awaited_is_not_reported(backend: RemoteBackend, service: ThreadedLLM) -> None:
+    """Nothing depends on it: that saves a request (D-6)."""
+    service.next(body(b"").with_headers(("X-Breakloop-Request-Id", "r-1")))
+    decision = backend.decide(request_call("POST", "/v1/x"))
+    backend.settle(decision, make_answer(200))
+    assert [seen.path for seen in service.requests] == ["/base/v1/decision"]
 
 
 @pytest.mark.parametrize("answer", [body(b"hello"), cut("start"), raw(b"nonsense\r\n\r\n")])

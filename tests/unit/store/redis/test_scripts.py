@@ -254,4 +254,4 @@ def test_corrections_of_money_are_whole() -> None:
     ]
     keys, told = encode_correct(ops)
     assert keys == [redis_key(op.key) for op in ops]
-    assert unpack(told) == [2, 1.0, 10.0, -0.5, 3, -1, 2**30 - 20, 0, 3, 2**31, 0, 0]
+    assert unpack(told) == [2, 1.0, 10.0, -3600.0, -0.5, 3, -1, 2**30 - 20, 0, 0, 3, 2**31, 0, 0, 0]

@@ -1,8 +1,8 @@
--- Units: seconds, tokens; money in whole units (high, low). KEYS: bl:{PROJECT}:KEY of the value that each operation corrects; a key may occur twice. ARGV: msgpack {2, rate, burst, amount | 3, high, low, 0, ...}, time or ''.
--- Corrects earlier charges. A bucket may become negative, an account may not. A missing account is not created.
+-- Units: seconds, tokens; money in whole units (high, low). KEYS: bl:{PROJECT}:KEY of the value that each operation corrects; a key may occur twice. ARGV: msgpack {2, rate, burst, lowest, amount | 3, high, low, 0, 0, ...}, time or ''.
+-- Corrects earlier charges. A bucket may become negative, down to its lowest value, an account may not. A missing account is not created.
 local told = decode(ARGV[1])
 
-local function correct_bucket(key, rate, burst, amount)
+local function correct_bucket(key, rate, burst, lowest, amount)
   local value, now, tokens, live = call('GET', key), time, burst, false
   if value and #value == 25 and byte(value) == 98 then
     local _, expires, known, last = unpack(BUCKET, value)
@@ -21,6 +21,8 @@ local function correct_bucket(key, rate, burst, amount)
   local left = tokens - amount
   if left > burst then
     left = burst
+  elseif left < lowest then
+    left = lowest
   end
   if live or left < burst then
     local expires = now + (burst - left) / rate
@@ -48,9 +50,9 @@ local function correct_account(key, high, low)
 end
 
 for i = 1, #KEYS do
-  local o = i * 4 - 3
+  local o = i * 5 - 4
   if told[o] == 2 then
-    correct_bucket(KEYS[i], told[o + 1], told[o + 2], told[o + 3])
+    correct_bucket(KEYS[i], told[o + 1], told[o + 2], told[o + 3], told[o + 4])
   else
     correct_account(KEYS[i], told[o + 1], told[o + 2])
   end
