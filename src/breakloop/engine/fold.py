@@ -77,13 +77,13 @@ class ResultFolder:
                 share = -1.0
             else:
                 continue
-            if share >= 0.0:
-                if op.group == ENFORCED and share < tightest:
-                    tightest = share
-                    limiting, remaining = op, result
-            elif op.group != ENFORCED:
-                shadow = shadow or []
-                shadow.append(_shadow_finding(op))
+            if share < 0.0:
+                if op.group != ENFORCED:
+                    shadow = shadow or []
+                    shadow.append(_shadow_finding(op))
+            elif share < tightest and op.group == ENFORCED:
+                tightest = share
+                limiting, remaining = op, result
         if done.denied_at >= 0:
             self._deny(call, ops[done.denied_at], done.results[done.denied_at], verdict, now)
         else:
