@@ -28,6 +28,7 @@ from breakloop.model.events import Activity
 from breakloop.observe.events import EventBus
 from breakloop.observe.log import EventSink, LogAndBus, LogEvents, Logging, log
 from breakloop.observe.metrics import MetricSources, MetricValues, UpstreamCounts
+from breakloop.policy.client import ClientIp
 from breakloop.policy.compiled import CompiledBundle
 from breakloop.policy.descriptors import Descriptors
 from breakloop.policy.load import LoadedBundle
@@ -170,6 +171,7 @@ class Runtime:
 
     def _server(self) -> Server:
         server = Server(self.handler, build.limits(self.settings), clock=self.clock)
+        server.exempts = ClientIp((*self.settings.trusted_proxies, "127.0.0.0/8", "::1")).trusted
         if self.settings.mode != "decision":
             faults = UpstreamFaults(self.events, self.clock)
             build.open_proxy(server, self.settings, self.admission, self.handler, self.mark, faults)

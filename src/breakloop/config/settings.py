@@ -267,6 +267,12 @@ class Limits(Model):
         description="Maximum size of an inspected body; the proxy forwards larger ones without inspection.",
     )
     connections: PositiveInt = Field(default=10_000, description="Maximum number of open client connections.")
+    connections_per_peer: CountInt = Field(
+        default=0,
+        description="Maximum number of open connections of one address (IPv6: of a /64 network); 0: three quarters of "
+        "`connections`. Loopback and `trusted_proxies` are exempt. Raise it if all clients connect through an address "
+        "that is not a trusted proxy, such as a TCP load balancer.",
+    )
     idle_seconds: PositiveInt = Field(default=75, description="How long a connection may be idle between requests.")
     head_seconds: PositiveInt = Field(default=10, description="How long a client may take to send a request head.")
     body_seconds: PositiveInt = Field(default=60, description="How long a client may pause while sending a body.")

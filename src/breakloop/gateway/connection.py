@@ -11,6 +11,7 @@ from collections.abc import Callable
 from enum import IntEnum
 from functools import partial
 from itertools import islice
+from socket import AF_INET6, inet_pton
 from typing import Final, cast
 
 from breakloop.errors import RequestError
@@ -71,6 +72,9 @@ class ServerCore:
         self.on_sweep: list[Callable[[], None]] = []  # called once a second
         self.on_stop: list[Callable[[], None]] = []  # called when the last client connection is closed
         self.live: dict[Connection, None] = {}  # in the order in which they were accepted or last found busy
+        self.exempts: Callable[[str], bool] = lambda _address: False  # from the limit of one address
+        self._of_peer: dict[str | bytes, dict[Connection, None]] = {}  # `live` by address, in the same order
+        self._per_peer = limits.connections_per_peer or limits.connections - limits.connections // 4
         self._reads: list[tuple[Connection | UpstreamConnection, bytes]] = []
         self._writes: list[tuple[asyncio.Transport, bytes]] = []
         self.batching = False  # `process_reads` is running: replies go through `queue_write`
@@ -78,6 +82,8 @@ class ServerCore:
         self.draining = False
         self.connections = 0  # accepted since the start
         self.refused = 0  # connections above the limit
+        self.refused_of_peer = 0  # connections above the limit of one address
+        self.refused_peer = ""  # the last of these addresses
         self.reclaimed = 0  # idle connections that were closed for new ones
         self.requests = 0  # passed to the handler
         self.bad_requests = 0
@@ -131,12 +137,29 @@ class ServerCore:
                         self.handler_failed(error)
                         transport.abort()
 
-    def make_room(self) -> bool:
+    def admit(self, connection: Connection, address: str) -> bool:
+        """Add a new connection, unless there are too many of its address or of all and none of them is idle."""
+        peer = _peer_key(address)
+        same = self._of_peer.get(peer, {})
+        is_beyond = self._per_peer <= len(same) < self.limits.connections
+        if is_beyond and not self.exempts(address) and not self._make_room(same):
+            self.refused_of_peer += 1
+            self.refused_peer = address
+            return False
+        if len(self.live) >= self.limits.connections and not self._make_room(self.live):
+            self.refused += 1
+            return False
+        self.connections += 1
+        self.live[connection] = None
+        self._of_peer.setdefault(peer, {})[connection] = None
+        return True
+
+    def _make_room(self, among: dict[Connection, None]) -> bool:
         """Close an idle connection for a new one, since a client opens another one when it needs it. Returns False if
         none of the oldest is idle; the next attempt looks at others.
         """
         self.process_reads()  # a connection whose request has just arrived is not idle
-        oldest = list(islice(self.live, _SEARCH_MAX))
+        oldest = list(islice(among, _SEARCH_MAX))
         idle = [connection for connection in oldest if connection.phase is IDLE]
         if idle:
             longest = min(idle, key=lambda connection: connection.idle_since)
@@ -145,12 +168,18 @@ class ServerCore:
             self.reclaimed += 1
             return True
         for connection in oldest:
-            del self.live[connection]
-            self.live[connection] = None
+            del among[connection]
+            among[connection] = None
         return False
 
     def remove(self, connection: Connection) -> None:
-        self.live.pop(connection, None)
+        if connection in self.live:
+            del self.live[connection]
+            peer = _peer_key(connection.peer)
+            same = self._of_peer[peer]
+            del same[connection]
+            if not same:
+                del self._of_peer[peer]
 
     def handler_failed(self, error: BaseException) -> Reply:
         """Count and log an exception of ours; return the reply to send."""
@@ -159,13 +188,24 @@ class ServerCore:
         return error_reply(500, "internal error")
 
 
+def _peer_key(address: str) -> str | bytes:
+    """Return what connections are counted by: an IPv4 address, or the /64 network of an IPv6 address, since a single
+    client may have all of its addresses."""
+    if ":" not in address:
+        return address
+    try:
+        return inet_pton(AF_INET6, address.partition("%")[0])[:8]
+    except OSError:
+        return address
+
+
 class Connection(asyncio.Protocol):
     """The protocol object of one client."""
 
     __slots__ = (
-        "_discarded", "_exchange", "_handle", "_limits", "_parse", "_peer", "_pending", "_progress_tick", "_reader",
+        "_discarded", "_exchange", "_handle", "_limits", "_parse", "_pending", "_progress_tick", "_reader",
         "_reading", "_server", "_status_lines", "_throttled", "_transport", "_unsent", "_upload_paused",
-        "_write_paused", "phase",
+        "_write_paused", "peer", "phase",
     )  # fmt: skip
 
     def __init__(self, server: ServerCore) -> None:
@@ -176,7 +216,7 @@ class Connection(asyncio.Protocol):
         self._status_lines = server.status_lines
         self._reader = RequestReader(server.head_parser, server.limits, server.body_memory, server.streams_body)
         self._transport = cast("asyncio.Transport", None)  # set by connection_made
-        self._peer = ""
+        self.peer = ""
         self.phase = IDLE
         self._progress_tick = server.tick  # when the phase began or last made progress
         self._reading = True
@@ -193,20 +233,11 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Accept the connection, or close it at once when there are too many."""
         self._transport = cast("asyncio.Transport", transport)
-        server = self._server
-        if server.draining or (len(server.live) >= server.limits.connections and not server.make_room()):
-            server.refused += 1
+        peer = transport.get_extra_info("peername")  # None: already gone, and its address is unknown
+        self.peer = peer[0] if isinstance(peer, tuple) else ""
+        if peer is None or self._server.draining or not self._server.admit(self, self.peer):
             self.phase = CLOSED
             self._transport.abort()
-            return
-        peer = transport.get_extra_info("peername")
-        if peer is None:  # already gone, and its address is unknown
-            self.phase = CLOSED
-            self._transport.abort()
-            return
-        server.connections += 1
-        server.live[self] = None
-        self._peer = peer[0] if isinstance(peer, tuple) else ""
 
     @property
     def idle_since(self) -> int:
@@ -269,7 +300,7 @@ class Connection(asyncio.Protocol):
             if 4 < end <= self._limits.head_bytes:
                 size = len(data)
                 try:
-                    request = self._parse(data if end == size else data[:end], self._peer)
+                    request = self._parse(data if end == size else data[:end], self.peer)
                 except RequestError:
                     pass  # the reader parses it again and reports the first error in stream order
                 else:
@@ -297,7 +328,7 @@ class Connection(asyncio.Protocol):
         """Process buffered requests until one has to wait, or until other connections are to be served."""
         try:
             for _ in range(self._limits.pipelined):
-                request = None if self._write_paused else self._reader.next(self._peer)
+                request = None if self._write_paused else self._reader.next(self.peer)
                 if request is None:
                     self._wait_for_more()
                     break

@@ -40,6 +40,7 @@ class RequestLimits:
     backlog_bytes: int = 64 * 1024  # buffered behind a pending reply before reading pauses
     pipelined: int = 16  # requests of one connection processed before others are served
     connections: int = _DEFAULTS.connections
+    connections_per_peer: int = _DEFAULTS.connections_per_peer
     idle_s: int = _DEFAULTS.idle_seconds
     head_s: int = _DEFAULTS.head_seconds
     body_s: int = _DEFAULTS.body_seconds  # without progress; also for a client that does not read its response

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 import mmap
 import resource
 import socket
@@ -20,6 +21,7 @@ from typing import Any, Final
 from breakloop.clock import Clock, SystemClock
 from breakloop.gateway.connection import Connection, ServerCore
 from breakloop.gateway.http_request import Handler, RequestLimits
+from breakloop.observe.log import log
 
 _ABSENT: Final = 0xFFFFFFFF
 _PAUSE_S: Final = 0.001  # the resolution of the loop's clock
@@ -175,6 +177,7 @@ class FairAcceptor:
 
 BACKLOG: Final = 1024
 _SWEEP_S: Final = 1.0
+_REPORT_S: Final = 60
 
 
 class ListenError(OSError):
@@ -204,6 +207,8 @@ class Server(ServerCore):
         self._acceptors: list[FairAcceptor] = []
         self._timer: asyncio.TimerHandle | None = None
         self._empty: asyncio.Future[None] | None = None
+        self._reported = (0, 0, 0)
+        self._report_tick = 0  # when the next line about full limits may be logged
         self.status_lines.renew(self._clock.now())
 
     async def start(self, host: str = "127.0.0.1", port: int = 0, *, tls: ssl.SSLContext | None = None) -> int:
@@ -244,11 +249,24 @@ class Server(ServerCore):
         """Update the Date line and enforce time limits; called once a second."""
         self.tick += 1
         self.status_lines.renew(self._clock.now())
+        self._report_limits()
         for step in [*[connection.expire for connection in self.live], *self.on_sweep]:
             try:
                 step()
             except Exception as error:  # noqa: BLE001 - fail-safe edge: the others must be checked too
                 self.handler_failed(error)
+
+    def _report_limits(self) -> None:
+        """Log how many connections were refused or closed because of their number, at most once a minute."""
+        counts = self.refused, self.refused_of_peer, self.reclaimed
+        if counts == self._reported or self.tick < self._report_tick:
+            return
+        refused, of_peer, reclaimed = (now - before for now, before in zip(counts, self._reported, strict=True))
+        fields: dict[str, object] = {"open": len(self.live), "refused": refused, "idle_closed": reclaimed}
+        if of_peer:
+            fields |= {"refused_of_peer": of_peer, "peer": self.refused_peer}
+        log(logging.WARNING, "connections.limit", fields)
+        self._reported, self._report_tick = counts, self.tick + _REPORT_S
 
     def remove(self, connection: Connection) -> None:
         """Drop a closed connection, and wake up `stop` after the last."""

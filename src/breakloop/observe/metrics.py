@@ -95,6 +95,7 @@ class ServerCounts(Protocol):
 
     connections: int
     refused: int
+    refused_of_peer: int
     reclaimed: int
     requests: int
     bad_requests: int
@@ -338,8 +339,10 @@ _TABLE: Final = (
     _counter("breakloop_http_abandoned_total", "Clients that disconnected before the response.",
              _server(lambda s: s.abandoned)),
     _counter("breakloop_connections_total", "Accepted client connections.", _server(lambda s: s.connections)),
-    _counter("breakloop_connections_refused_total", "Client connections refused because of the connection limit.",
-             _server(lambda s: s.refused)),
+    _counter("breakloop_connections_refused_total",
+             "Client connections refused because of the limit on all (`full`), or on those of one address (`peer`).",
+             lambda p: {} if p.server is None else {"full": p.server.refused, "peer": p.server.refused_of_peer},
+             ("why",)),
     _counter("breakloop_connections_reclaimed_total", "Idle client connections closed to make room for new ones.",
              _server(lambda s: s.reclaimed)),
     _gauge("breakloop_connections_open", "Open client connections.", _server(lambda s: len(s.live))),

@@ -11,6 +11,7 @@ import pytest
 from breakloop.errors import RequestError
 from breakloop.gateway.connection import Connection, Phase
 from breakloop.gateway.http_request import Reply, Request, RequestLimits
+from breakloop.gateway.server import Server
 from tests.each import each
 from tests.unit.gateway.fake_client import Client, FakeTransport, chunked, get, post, read_replies
 
@@ -328,6 +329,81 @@ def test_an_idle_connection_makes_room_for_a_new_one() -> None:
         assert (client.transport.aborted, server.refused, server.reclaimed, len(server.live)) == (False, 0, 2, 3)
         others[2][0].process(get())
         assert others[2][1].sent.startswith(b"HTTP/1.1 200 ")
+
+
+def connect(server: Server, peer: str, sent: bytes = b"") -> FakeTransport:
+    connection, transport = Connection(server), FakeTransport((peer, 4711))
+    connection.connection_made(transport)
+    if sent:
+        connection.process(sent)
+    return transport
+
+
+def test_one_address_cannot_take_all_connections() -> None:
+    """Three quarters by default; other addresses get the rest. Trusted proxies may have all of them (Y-2)."""
+    half = get()[:10]
+    with Client(limits=RequestLimits(connections=8)) as client:
+        server = client.server
+        server.exempts = lambda address: address == "10.0.0.1"
+        assert [connect(server, "203.0.113.9", half).aborted for _ in range(8)] == [False] * 6 + [True] * 2
+        assert not connect(server, "10.0.0.7").aborted
+        assert (server.refused_of_peer, server.refused_peer, server.refused, server.reclaimed) == (
+            2,
+            "203.0.113.9",
+            0,
+            0,
+        )
+        assert len(server.live) == 8
+    with Client(limits=RequestLimits(connections=8)) as client:
+        client.server.exempts = lambda address: address == "10.0.0.1"
+        assert [connect(client.server, "10.0.0.1", half).aborted for _ in range(7)] == [False] * 7
+
+
+def test_an_address_at_its_limit_makes_room_among_its_own() -> None:
+    """Its idle connections are closed, and nobody else's (Y-2)."""
+    with Client(limits=RequestLimits(connections=100, connections_per_peer=2)) as client:
+        server = client.server
+        other = connect(server, "10.0.0.7")
+        busy = connect(server, "203.0.113.9", get()[:10])
+        idle = connect(server, "203.0.113.9")
+        assert not connect(server, "203.0.113.9", get()[:10]).aborted
+        assert (other.aborted, busy.aborted, idle.aborted, server.reclaimed) == (False, False, True, 1)
+        assert connect(server, "203.0.113.9").aborted
+
+
+def test_ipv6_addresses_count_by_their_network() -> None:
+    """A client has 2**64 of them; a place that becomes free is given again (Y-2)."""
+    with Client(limits=RequestLimits(connections=100, connections_per_peer=2)) as client:
+        server = client.server
+        first = Connection(server)
+        first.connection_made(FakeTransport(("2001:db8::1", 1, 0, 0)))
+        first.process(get()[:10])
+        assert not connect(server, "2001:db8::2%eth0", get()[:10]).aborted
+        assert connect(server, "2001:db8::3", get()[:10]).aborted
+        assert not connect(server, "2001:db8:0:1::3", get()[:10]).aborted
+        first.connection_lost(None)
+        first.connection_lost(None)
+        assert not connect(server, "2001:db8::3", get()[:10]).aborted
+
+
+def test_full_limits_are_logged_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    """With how many were refused or closed since, and the address that has too many (Y-2)."""
+    with caplog.at_level("WARNING"), Client(limits=RequestLimits(connections=4, connections_per_peer=2)) as client:
+        server = client.server
+        for _ in range(5):
+            connect(server, "203.0.113.9", get()[:10])
+        for _ in range(60):
+            server.sweep()
+        connect(server, "203.0.113.8", get()[:10])
+        connect(server, "203.0.113.7", get()[:10])
+        for _ in range(60):
+            server.sweep()
+    fields = [record.fields for record in caplog.records]  # type: ignore[attr-defined]
+    assert [record.getMessage() for record in caplog.records] == ["connections.limit"] * 2
+    assert fields == [
+        {"open": 3, "refused": 0, "idle_closed": 0, "refused_of_peer": 3, "peer": "203.0.113.9"},
+        {"open": 4, "refused": 0, "idle_closed": 1},
+    ]
 
 
 def test_a_request_that_has_just_arrived_is_not_lost_for_a_new_connection() -> None:
