@@ -394,6 +394,8 @@ class Control:
                 self.publish(Event(message["name"], message["at"], message["data"]))
             case "reload":
                 self._reload.set()
+            case "ping":
+                self._pipe.send({"is": "alive"})
             case "stop" | "hurry":
                 self._stop.set()
             case _:

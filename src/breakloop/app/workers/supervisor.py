@@ -58,6 +58,13 @@ class Child:
         with suppress(ProcessLookupError):
             self._process.kill()
 
+    @property
+    def is_traced(self) -> bool:
+        """Whether a debugger is attached to it."""
+        with suppress(OSError):
+            return "\nTracerPid:\t0\n" not in Path(f"/proc/{self.pid}/status").read_text(encoding="ascii")
+        return False
+
 
 async def launch(config: ChildConfig, receive: Receive) -> Child:
     """Start a child process: the same Python, in a session of its own, so that only the supervisor gets Ctrl-C."""
@@ -140,6 +147,10 @@ _MARGIN_S: Final = 3.0  # beyond the grace period, until a process is killed
 _HURRIED_S: Final = 2.0
 _CONTROL_S: Final = 5.0
 
+_PING_S: Final = 5.0
+_STALLED_PINGS: Final = 2  # unanswered, until the process is logged
+_HUNG_PINGS: Final = 6  # until it is killed
+
 
 @dataclass(slots=True, eq=False)
 class WorkerSlot:
@@ -150,7 +161,8 @@ class WorkerSlot:
     process: Child | None = None
     ready: bool = False
     first: bool = True
-    problem: str = ""  # why it could not start
+    problem: str = ""  # why it could not start, or was killed
+    unanswered: int = 0  # pings since its last message
     restarts: RestartPolicy = field(default_factory=RestartPolicy)
 
     @property
@@ -197,6 +209,7 @@ class Supervisor:
         `FleetError` if a process cannot be started."""
         control = asyncio.create_task(self._run_slot(self.control))
         workers = [asyncio.create_task(self._run_slot(slot)) for slot in self.workers]
+        watch = asyncio.create_task(self._watch())
         all_ready = asyncio.create_task(self._all_ready.wait())
         stopped = asyncio.create_task(self._stop.wait())
         try:
@@ -208,6 +221,7 @@ class Supervisor:
         finally:
             all_ready.cancel()
             stopped.cancel()
+            watch.cancel()
             in_time = await self._shut_down(control, workers)
         for task in (control, *workers):
             task.result()  # raises programming errors
@@ -219,6 +233,29 @@ class Supervisor:
         """Stop all processes gracefully; the second call stops them at once."""
         (self._hurry if self._stop.is_set() else self._stop).set()
 
+    async def _watch(self) -> None:
+        while not self._stop.is_set():
+            await until(self._stop, _PING_S)
+            self.ping()
+
+    def ping(self) -> None:
+        """Ping every process, and kill those that did not answer several pings: they hang, and their clients with them.
+        Pings are counted rather than time, which also passes while the machine is suspended. A process that is being
+        debugged is left alone.
+        """
+        for slot in (self.control, *self.workers):
+            process = slot.process
+            if process is None or not slot.ready:
+                continue
+            fields = {"process": slot.title, "pid": process.pid, "seconds": int(slot.unanswered * _PING_S)}
+            if slot.unanswered == _STALLED_PINGS:
+                log(logging.WARNING, "worker.stalled", fields)
+            elif slot.unanswered >= _HUNG_PINGS and not process.is_traced:
+                slot.problem = f"it did not respond for {fields['seconds']} seconds, and was killed"
+                process.kill()
+            slot.unanswered += 1
+            process.send({"do": "ping"})
+
     def reload(self) -> None:
         if self.control.process is not None:
             self.control.process.send({"do": "reload"})
@@ -227,7 +264,7 @@ class Supervisor:
 
     async def _run_slot(self, slot: WorkerSlot) -> None:
         while not self._stop.is_set():
-            slot.ready, slot.problem = False, ""
+            slot.ready, slot.problem, slot.unanswered = False, "", 0
             slot.restarts.started(self._clock.now())
             pid, code = await self._run_once(slot)
             if self._stop.is_set():
@@ -274,6 +311,7 @@ class Supervisor:
             await self._pause(self._stop, wait_s)
 
     def _received(self, slot: WorkerSlot, message: PipeMessage) -> None:
+        slot.unanswered = 0
         if message.get("is") == "failed":
             slot.problem = str(message.get("why"))
         elif message.get("is") == "ready" and slot.process is not None:

@@ -213,6 +213,8 @@ class Worker:
         match message.get("do"):
             case "channel":
                 self._start_task(self._open(sockets[0]))
+            case "ping":
+                self._pipe.send({"is": "alive"})
             case "stop":
                 self.stop()
             case "hurry":

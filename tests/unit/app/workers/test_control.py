@@ -131,6 +131,8 @@ def test_it_delivers_the_bundle_and_its_changes(tmp_path: Path, log: Log) -> Non
         changed = await here.policy()
         assert json.loads(changed.text or b"")["bundle_version"] == 3
         assert changed.number == 2
+        here.line.send({"do": "ping"})
+        assert await here.next() == {"is": "alive"}
         assert await here.end() == 0
 
     run(steps)

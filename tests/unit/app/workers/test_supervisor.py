@@ -18,6 +18,7 @@ from tests.deadlines import DEADLINE_S
 
 STOP = {"do": "stop"}
 HURRY = {"do": "hurry"}
+PING = {"do": "ping"}
 
 
 class Played:
@@ -31,9 +32,13 @@ class Played:
         self.killed = False
         self.code: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self.obeys = True
+        self.hangs = False
+        self.is_traced = False
 
     def send(self, message: PipeMessage, sockets: Sequence[socket.socket] = ()) -> bool:
         self.told.append(message | ({"sockets": len(sockets)} if sockets else {}))
+        if message == PING and not self.hangs:
+            self.heard({"is": "alive"})
         if self.obeys and message == STOP:
             self.ends(0)
         if self.obeys and message == HURRY:
@@ -107,6 +112,9 @@ class Stage:
             self[title].heard({"is": "ready"})
             await self.settle()
 
+    def killed(self) -> list[int]:
+        return [one.pid for one in self.played if one.killed]
+
     def events(self) -> list[dict[str, Any]]:
         """What the control process was told."""
         return [one for played in self.played for one in played.told if one["do"] == "event"]
@@ -140,6 +148,59 @@ def test_it_is_ready_when_everybody_is() -> None:
         assert stage["worker 1"].told == [{"do": "channel", "sockets": 1}]
         stage.supervisor.stop()
         assert await stage.task == 0
+
+    run(steps)
+
+
+def test_a_worker_that_hangs_is_logged_and_replaced(caplog: pytest.LogCaptureFixture) -> None:
+    """After 10 seconds and after 30; those that answer stay, late answers included (S-5)."""
+
+    async def steps() -> None:
+        stage = Stage()
+        await stage.begin()
+        hung, late = stage["worker 1"], stage["worker 2"]
+        hung.hangs = late.hangs = True
+        for _ in range(3):
+            stage.supervisor.ping()
+        assert [record.getMessage() for record in caplog.records] == ["worker.stalled"] * 2
+        assert caplog.records[0].fields == {"process": "worker 1", "pid": hung.pid, "seconds": 10}  # type: ignore[attr-defined]
+        late.heard({"is": "alive"})
+        late.hangs = False
+        for _ in range(3):
+            stage.supervisor.ping()
+        assert stage.killed() == []
+        stage.supervisor.ping()
+        assert stage.killed() == [hung.pid]
+        await stage.settle()
+        [told] = stage.events()
+        assert (told["name"], told["data"]["process"]) == ("worker.died", "worker 1")
+        assert told["data"]["problem"] == "it did not respond for 30 seconds, and was killed"
+        assert stage["worker 1"] is not hung
+        for _ in range(10):  # the new one is starting, and is not asked
+            stage.supervisor.ping()
+        assert stage.killed() == [hung.pid]
+        stage.supervisor.stop()
+        assert await stage.task == 0
+
+    with caplog.at_level("WARNING"):
+        run(steps)
+
+
+def test_a_worker_in_a_debugger_is_left_alone() -> None:
+    """It is logged, and continues when the debugger lets it (S-5)."""
+
+    async def steps() -> None:
+        stage = Stage()
+        await stage.begin()
+        stage["worker 1"].hangs = stage["worker 1"].is_traced = True
+        for _ in range(100):
+            stage.supervisor.ping()
+        assert stage.killed() == []
+        stage["worker 1"].is_traced = False
+        stage.supervisor.ping()
+        assert stage.killed() == [stage["worker 1"].pid]
+        stage.supervisor.stop()
+        await stage.task
 
     run(steps)
 

@@ -51,6 +51,7 @@ def test_a_process_hears_and_is_heard(tmp_path: Path) -> None:
         assert "breakloop.app.workers control 0 " in command_line(one.pid)
         for _ in range(2):
             assert (await asyncio.wait_for(heard.get(), DEADLINE_S))["is"] == "ready"
+        assert not one.is_traced
         one.send({"do": "stop"})
         assert await asyncio.wait_for(one.wait(), DEADLINE_S) == 0
         other.kill()

@@ -161,6 +161,8 @@ def test_it_serves_what_is_delivered(tmp_path: Path) -> None:
         await fleet.until(lambda: BundleApplied(2) in fleet.got)
         _, ready = await fleet.ask("/readyz")
         assert (ready["bundle_version"], ready["workers"]) == (5, 3)
+        fleet.line.send({"do": "ping"})
+        assert await fleet.next() == {"is": "alive"}
         fleet.line.send({"do": "stop"})
         assert await fleet.exit_code() == 0
 
