@@ -194,7 +194,7 @@ class RemoteCommit:
 
     __slots__ = ("_call", "_plan", "_remote", "_then", "deadline", "over", "responded")
 
-    def __init__(self, remote: RemoteEngine, call: Call, plan: Plan, then: Then, deadline: float) -> None:
+    def __init__(self, remote: RemoteEngine, call: Call, plan: Plan, then: Then, deadline: int) -> None:
         self._remote = remote
         self._call = call
         self._plan = plan
@@ -246,7 +246,7 @@ class RemoteDecision(RemoteCommit, _Driver):
 
     _procedure: DecisionProcedure
 
-    def __init__(self, remote: RemoteEngine, call: Call, plan: Plan, then: Then, deadline: float) -> None:
+    def __init__(self, remote: RemoteEngine, call: Call, plan: Plan, then: Then, deadline: int) -> None:
         super().__init__(remote, call, plan, then, deadline)
         self._procedure = DecisionProcedure(call, plan, shared=True)
 
@@ -270,7 +270,7 @@ class ChainLookup:
 
     __slots__ = ("_decide", "_failed", "deadline", "over", "responded")
 
-    def __init__(self, deadline: float, failed: Callable[[str], None], decide: Callable[[], None]) -> None:
+    def __init__(self, deadline: int, failed: Callable[[str], None], decide: Callable[[], None]) -> None:
         self.deadline = deadline
         self.responded = False
         self.over = False
@@ -289,6 +289,26 @@ class ChainLookup:
         if not self.over:
             self.over = True
             self._decide()
+
+
+class StoreProbe:
+    """A probe of a store that is out of use."""
+
+    __slots__ = ("_then", "deadline", "over", "responded")
+
+    def __init__(self, deadline: int, then: Callable[[StateError | None], None]) -> None:
+        self.deadline = deadline
+        self.over = False
+        self.responded = True  # no reply means that it failed, and not that the store failed anew
+        self._then = then
+
+    def answered(self, error: StateError | None) -> None:
+        if not self.over:
+            self.over = True
+            self._then(error)
+
+    def give_up(self) -> None:
+        self.answered(StateError("no response in time"))
 
 
 class SharedResponseChains:
@@ -361,8 +381,9 @@ class StoreHealth:
 
 
 BUDGET_S: Final = 0.05
-_LATE_S: Final = 0.005  # a timer this late means that this process was delayed
-_SOON_S: Final = 0.001
+# A time budget is counted in ticks of a timer. While this process is busy with other work, it reads no replies, and
+# the timer ticks once at most: that time is not taken from the budget.
+_TICKS: Final = 10
 
 Fault = Callable[[Exception], Verdict]
 
@@ -394,7 +415,8 @@ class RemoteEngine:
         self.chains: SharedResponseChains | None = None
         self._fallback = engine.local_store(self._read_window)
         self.degraded = 0  # decisions made without the store
-        self._waiting: deque[RemoteCommit | ChainLookup] = deque()  # roughly in the order of their deadlines
+        self._waiting: deque[RemoteCommit | ChainLookup | StoreProbe] = deque()  # roughly in the order of their deadlines
+        self._ticks = 0
         self._timer: asyncio.TimerHandle | None = None
         self._probing: asyncio.TimerHandle | None = None
         self._closed = False
@@ -404,7 +426,7 @@ class RemoteEngine:
 
     def decide(self, call: Call, then: Then) -> None:
         """Decide one call. `then` is called with the verdict, possibly before this method returns."""
-        deadline = self._loop.time() + self.budget_s
+        deadline = self._deadline()
         unknown = self.chains.unknown(call) if self.chains is not None and self.health.up else None
         if self.chains is None or unknown is None:
             self._decide(deadline, call, then)
@@ -413,13 +435,13 @@ class RemoteEngine:
             self._wait(lookup)
             self.chains.recall(unknown, lookup)
 
-    def _decide_late(self, deadline: float, call: Call, then: Then) -> None:
+    def _decide_late(self, deadline: int, call: Call, then: Then) -> None:
         try:
             self._decide(deadline, call, then)
         except Exception as error:  # noqa: BLE001 - an outermost edge: the store's answer is read for others, too
             then(self.fault(error))
 
-    def _decide(self, deadline: float, call: Call, then: Then) -> None:
+    def _decide(self, deadline: int, call: Call, then: Then) -> None:
         engine = self.engine
         plan = engine.plan(call)
         if isinstance(plan, Verdict):
@@ -433,10 +455,14 @@ class RemoteEngine:
             self._wait(decision)
             decision.start()
 
-    def _wait(self, one: RemoteCommit | ChainLookup) -> None:
+    def _deadline(self) -> int:
+        """Return the tick at which the time budget of what begins now has passed."""
+        return self._ticks + _TICKS + (self._timer is not None)
+
+    def _wait(self, one: RemoteCommit | ChainLookup | StoreProbe) -> None:
         self._waiting.append(one)
         if self._timer is None:
-            self._timer = self._loop.call_at(one.deadline, self._sweep)
+            self._timer = self._loop.call_later(self.budget_s / _TICKS, self._tick)
 
     def fold(self, call: Call, plan: Plan, ops: list[Op], done: CommitResult) -> Verdict:
         """Return the verdict for a call that was committed in the store."""
@@ -468,23 +494,19 @@ class RemoteEngine:
         window = self.engine.local.store.read_window(key, now)
         return window if window.version else StoredWindow(0, self.windows.get(key).data)
 
-    def _sweep(self, *, again: bool = False) -> None:
-        """Give up on decisions whose deadline has passed.
-
-        If this process was itself delayed, pending replies are read first, since the store is not at fault. Nor is
-        it when several round trips together took too long (reading a window, a conflict).
+    def _tick(self) -> None:
+        """Give up on decisions whose deadline has passed. The store is not at fault if several round trips together
+        took too long (reading a window, a conflict).
         """
-        now, waiting = self._loop.time(), self._waiting
-        while waiting and (waiting[0].over or waiting[0].deadline <= now):
-            if not waiting[0].over and now - waiting[0].deadline > _LATE_S and not again:
-                self._timer = self._loop.call_later(_SOON_S, partial(self._sweep, again=True))
-                return
+        self._ticks += 1
+        waiting = self._waiting
+        while waiting and (waiting[0].over or waiting[0].deadline <= self._ticks):
             decision = waiting.popleft()
             if not decision.over:
                 if not decision.responded:
                     self.failed(f"no response within {self.budget_s * 1000:g} ms")
                 decision.give_up()
-        self._timer = self._loop.call_at(waiting[0].deadline, self._sweep) if waiting else None
+        self._timer = self._loop.call_later(self.budget_s / _TICKS, self._tick) if waiting else None
 
     # -- health ------------------------------------------------------------------------------------------------------
 
@@ -501,14 +523,15 @@ class RemoteEngine:
             self._probing = None
             return
         self._probing = self._loop.call_later(PROBE_S, self._probe)
-        self.store.probe(partial(self._probed, self._loop.time()))
+        probe = StoreProbe(self._deadline(), self._probed)
+        self._wait(probe)
+        self.store.probe(probe.answered)
 
-    def _probed(self, sent: float, error: StateError | None) -> None:
-        now = self._loop.time()
-        if error is None and now - sent <= self.budget_s:
-            self.health.answered(now)
+    def _probed(self, error: StateError | None) -> None:
+        if error is None:
+            self.health.answered(self._loop.time())
         else:
-            self.health.failed("a probe failed", now)
+            self.health.failed("a probe failed", self._loop.time())
 
     def close(self) -> None:
         """Stop probing, and decide all pending calls without the store."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from collections.abc import Callable
+from typing import Any, cast
 
 import pytest
 
@@ -353,26 +354,102 @@ def test_two_answers_in_time_that_are_too_long_together() -> None:
     run(test)
 
 
-def test_whoever_was_held_up_reads_first_what_has_come() -> None:
-    """A process that had no time for a while finds answers and its own time limit at once (S-3)."""
+class SlowTurns:
+    """A loop whose turns take as long as the test says. Due timers run first, then the rest of the turn passes."""
 
-    async def test() -> None:
-        there = RemoteWorld(LIMITED, budget_s=0.01)
-        there.store.holds = True
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.timers: list[tuple[float, Callable[[], None]]] = []
+
+    def time(self) -> float:
+        return self.now
+
+    def call_later(self, delay_s: float, callback: Callable[[], None]) -> SlowTurns:
+        return self.call_at(self.now + delay_s, callback)
+
+    def call_at(self, when: float, callback: Callable[[], None]) -> SlowTurns:
+        self.timers.append((when, callback))
+        return self
+
+    def cancel(self) -> None:
+        self.timers.clear()
+
+    def turn(self, takes_s: float) -> None:
+        due = [timer for timer in self.timers if timer[0] <= self.now]
+        self.timers = [timer for timer in self.timers if timer not in due]
+        for _, callback in due:
+            callback()
+        self.now += takes_s
+
+
+def slow_turns(there: RemoteWorld) -> SlowTurns:
+    there.store.holds = True
+    loop = SlowTurns()
+    there.remote._loop = cast("asyncio.AbstractEventLoop", loop)
+    return loop
+
+
+def test_time_in_which_this_process_was_busy_is_not_the_stores() -> None:
+    """Other work may take several turns of the loop in a row before the reply is read (S-3)."""
+
+    def test() -> None:
+        there = RemoteWorld(LIMITED)
+        loop = slow_turns(there)
         asked = there.ask(call())
-        loop = asyncio.get_running_loop()
-        held_until = loop.time() + 0.03
-        while loop.time() < held_until:  # nothing else gets its turn
-            pass
-        loop.call_later(0, there.store.deliver)  # as what is read from a socket: after timers that are due
-        await asyncio.wait_for(until(lambda: asked), DEADLINE_S)
-        assert (asked[0].degraded, there.changes) == (False, [])
-        there.ask(call())
-        held_until = loop.time() + 0.03
-        while loop.time() < held_until:
-            pass
-        await asyncio.wait_for(until(lambda: there.changes), DEADLINE_S)  # but if there is nothing, it is the store
-        there.remote.close()
+        for _ in range(5):
+            loop.turn(0.5)
+        there.store.deliver()
+        assert ([verdict.degraded for verdict in asked], there.changes) == ([False], [])
+
+    run(test)
+
+
+def test_a_store_that_does_not_respond_is_given_up_by_a_busy_process_too() -> None:
+    """After the time budget if the loop is free, and after a few turns whatever they take (S-3)."""
+
+    def test() -> None:
+        for takes_s, most_s in ((0.001, 0.06), (0.5, 6.0)):
+            there = RemoteWorld(LIMITED)
+            loop = slow_turns(there)
+            asked = there.ask(call())
+            while not asked:
+                loop.turn(takes_s)
+            assert 0.05 <= loop.now <= most_s
+            assert (asked[0].degraded, there.changes) == (True, [(False, "no response within 50 ms")])
+
+    run(test)
+
+
+def test_a_busy_process_does_not_take_probes_for_failed() -> None:
+    """Or the store would not be used again for as long as the load lasts (S-3)."""
+
+    def test() -> None:
+        there = RemoteWorld(LIMITED)
+        loop = slow_turns(there)
+        there.remote.failed("gone")
+        for _ in range(12):
+            loop.turn(0.3)
+            loop.turn(0.3)
+            there.store.deliver()
+        assert [up for up, _ in there.changes] == [False, True]
+
+    run(test)
+
+
+def test_a_probe_that_stays_without_reply_fails() -> None:
+    """A store that replies late is not used (S-3)."""
+
+    def test() -> None:
+        there = RemoteWorld(LIMITED)
+        loop = slow_turns(there)
+        there.remote.failed("gone")
+        for probes in range(1, 11):
+            while there.store.asked["probe"] < probes:
+                loop.turn(0.001)
+            for _ in range(80):  # later than the budget, before the next probe
+                loop.turn(0.001)
+            there.store.deliver()
+        assert not there.health.up
 
     run(test)
 

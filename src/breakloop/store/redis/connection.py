@@ -29,6 +29,7 @@ from breakloop.errors import SettingsError, StateError
 from breakloop.store.redis.url import Address, RedisUrl, tls_context
 
 SILENCE_S: Final = 2.0  # the server is given up after this time without a byte while responses are due
+_LOOKS: Final = 4  # in that time; while this process is busy with other work, it looks once at most
 IN_FLIGHT_MAX: Final = 2048  # commands; a server that does not respond gets no more
 _KEEPALIVE: Final = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
 _NOT_YET: Final = object()
@@ -71,6 +72,7 @@ class RedisConnection(asyncio.Protocol):
         self._out: list[bytes] = []  # commands of this iteration
         self._waiting: deque[Then] = deque()
         self._heard = False
+        self._silent_looks = 0
         self._watch: asyncio.TimerHandle | None = None
         self._why = ""
 
@@ -111,7 +113,7 @@ class RedisConnection(asyncio.Protocol):
         """Enable keepalive and start the periodic check."""
         self._transport = cast("asyncio.Transport", transport)
         _keep_alive(transport.get_extra_info("socket"))
-        self._watch = self._loop.call_later(self._silence_s, self._check)
+        self._watch = self._loop.call_later(self._silence_s / _LOOKS, self._check)
 
     def data_received(self, data: bytes) -> None:
         """Pass each complete response to the next callback."""
@@ -161,13 +163,14 @@ class RedisConnection(asyncio.Protocol):
 
     def _check(self) -> None:
         """Check that the server still responds; send a PING if it is idle."""
-        if self._waiting and not self._heard:
+        self._silent_looks = self._silent_looks + 1 if self._waiting and not self._heard else 0
+        if self._silent_looks == _LOOKS:
             self.end(f"the server did not respond for {self._silence_s:g} s")
             return
-        if not self._waiting:
+        if not self._waiting and not self._heard:
             self.send((b"PING",), ignore)
         self._heard = False
-        self._watch = self._loop.call_later(self._silence_s, self._check)
+        self._watch = self._loop.call_later(self._silence_s / _LOOKS, self._check)
 
 
 def ignore(_answer: object) -> None:

@@ -219,19 +219,33 @@ def test_silence_is_found_out() -> None:
     """Nothing for two seconds while answers are due: given up. A server with nothing to do is asked, and has to answer."""
     link, wire, loop = made(silence_s=2.0)
     got: list[Answer] = []
-    assert loop.later[0][0] == 2.0
+    assert loop.later[0][0] == 0.5
     loop.tick()
     loop.turn()
     assert wire.written == [b"*1\r\n$4\r\nPING\r\n"]
     link.data_received(b"+PONG\r\n")
     link.send((b"GET", b"a"), got.append)
-    loop.tick()
-    assert wire.aborted == 0  # something was heard since the last look
+    loop.tick()  # something was heard since the last look
+    for _ in range(3):
+        loop.tick()
+    assert wire.aborted == 0
     loop.tick()
     assert wire.aborted == 1
     link.connection_lost(None)
     assert shown(got) == ["StateError: the server did not respond for 2 s"]
     assert loop.later == []
+
+
+def test_a_process_that_was_busy_is_not_a_silent_server() -> None:
+    """Timers come late then, and before the reply is read."""
+    link, wire, loop = made(silence_s=2.0)
+    got: list[Answer] = []
+    for _ in range(3):
+        link.send((b"GET", b"a"), got.append)
+        loop.tick()  # however late
+        loop.tick()
+        link.data_received(b"$1\r\n1\r\n")
+    assert (len(got), wire.aborted) == (3, 0)
 
 
 def test_messages_of_channels_are_no_answers() -> None:
