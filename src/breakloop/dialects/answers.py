@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol
 
 import xxhash
 
-from breakloop.dialects.content import arguments, count, load
+from breakloop.dialects.content import COUNTED_FROM_BYTES, arguments, count, has_too_many_values, load
 from breakloop.dialects.encoding import EncodingError, Unpacker
 from breakloop.model.call import Answer, ToolCall, Usage
 
@@ -519,6 +519,9 @@ BODY_MAX_BYTES: Final = 10 * 1024 * 1024
 # A larger piece does not come from a network read: it was decompressed from a small one. A quarter of a megabyte of
 # gzip can hold forty megabytes of tiny events, which take half a minute to read.
 _PIECE_MAX_BYTES: Final = 1024 * 1024
+# Bytes as received that are read in one turn of the event loop: up to 6,000 events, or 200 times as much, unpacked.
+_TURN_BYTES: Final = 64 * 1024
+_PACKED_TURN_BYTES: Final = 1024
 _BAD_MAX: Final = 100  # unreadable events in a row after which reading stops
 _TAIL_BYTES: Final = 4096  # kept of a body that is too large: token counts are near its end
 _EVENTS: Final = b"text/event-stream"
@@ -555,6 +558,13 @@ class PassingAnswer:
         self._reader: AnswerReader | None = reader
         self._unpacker = unpacker
         self._give_up = give_up
+
+    @property
+    def turn_bytes(self) -> int:
+        """How many bytes to pass on and read in one turn of the event loop; 0 for a body, which is read at its end."""
+        if not isinstance(self._reader, StreamReader):
+            return 0
+        return _TURN_BYTES if self._unpacker is None else _PACKED_TURN_BYTES
 
     def feed(self, content: list[bytes]) -> bool:
         """Read what was just passed on; return whether to cut the answer. This class never does, subclasses may."""
@@ -719,7 +729,12 @@ class WholeAnswerReader:
                 self.unreadable = 1
                 self._read_usage_from_tail()
             elif body and not builder.read_body(body):
-                self.unreadable, complete = 1, False
+                self.unreadable = 1
+                if len(body) > COUNTED_FROM_BYTES and has_too_many_values(body):
+                    self._tail = body[-_TAIL_BYTES:]
+                    self._read_usage_from_tail()
+                else:
+                    complete = False
         except _BAD:
             self.unreadable = 1
         failed = bool(builder.error) and builder.FAILS and status < 400

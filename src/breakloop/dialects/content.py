@@ -121,9 +121,11 @@ def _canonical_lenient(body: bytes) -> bytes:
 
 
 def load(body: bytes) -> Any:
-    """Decode JSON that a strict decoder rejected (BOM, UTF-16, lone surrogates, NaN); None if it is not JSON, or holds
-    too many values for a slow decoder.
+    """Decode JSON, also what a strict decoder rejects (BOM, UTF-16, lone surrogates, NaN); None if it is not JSON, or
+    holds too many values.
     """
+    if len(body) > COUNTED_FROM_BYTES and has_too_many_values(body):
+        return None
     try:
         return orjson.loads(body)
     except ValueError:

@@ -415,7 +415,9 @@ class RemoteEngine:
         self.chains: SharedResponseChains | None = None
         self._fallback = engine.local_store(self._read_window)
         self.degraded = 0  # decisions made without the store
-        self._waiting: deque[RemoteCommit | ChainLookup | StoreProbe] = deque()  # roughly in the order of their deadlines
+        self._waiting: deque[RemoteCommit | ChainLookup | StoreProbe] = (
+            deque()
+        )  # roughly in the order of their deadlines
         self._ticks = 0
         self._timer: asyncio.TimerHandle | None = None
         self._probing: asyncio.TimerHandle | None = None

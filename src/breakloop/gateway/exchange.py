@@ -384,7 +384,9 @@ class Exchange:
         if head.status >= 400:
             self._settle(Answer(head.status, complete=True))
         else:
-            self._response = self._handler.read_response(self._call, head)
+            self._response = response = self._handler.read_response(self._call, head)
+            if response is not None and response.turn_bytes and self._upstream is not None:
+                self._upstream.turn_bytes = response.turn_bytes
 
     def _retry_without_usage(self, injection: UsageInjection) -> None:
         upstream, self._upstream = self._upstream, None

@@ -13,6 +13,7 @@ import select
 import socket
 import ssl
 import struct
+import sys
 from typing import TYPE_CHECKING, Final, cast
 
 from breakloop.clock import Clock, Throttle
@@ -50,6 +51,7 @@ def peer_closed(transport: asyncio.Transport) -> bool:
     return bool(poll.poll(0))
 
 
+UNBOUNDED: Final = sys.maxsize
 _INTERIM_MAX: Final = 16  # 1xx responses before the final one
 _JOINED_BYTES: Final = 64 * 1024  # up to this size of the body, head and body are written as one piece
 
@@ -58,8 +60,9 @@ class UpstreamConnection(asyncio.Protocol):
     """One connection to an upstream."""
 
     __slots__ = (
-        "_framing", "_head", "_interims", "_paused", "_pool", "_queued_reads", "_server", "by_line", "exchange",
-        "idle_since", "received", "reusable", "transport", "until_close", "write_paused",
+        "_framing", "_head", "_held", "_interims", "_paused", "_pool", "_queued_reads", "_reading", "_server",
+        "by_line", "exchange", "idle_since", "received", "reusable", "transport", "turn_bytes", "until_close",
+        "write_paused",
     )  # fmt: skip
 
     def __init__(self, server: ServerCore, pool: UpstreamPool) -> None:
@@ -67,7 +70,9 @@ class UpstreamConnection(asyncio.Protocol):
         self._pool = pool
         self._head = bytearray()  # an incomplete head
         self._interims = 0
-        self._paused = False
+        self._paused = False  # the client does not read
+        self._reading = True
+        self._held = b""  # received, and left for the next turn of the event loop
         self._queued_reads = 0  # received and not yet processed
         self.write_paused = False  # the upstream does not read
         self._framing: Framing | None = None
@@ -76,6 +81,7 @@ class UpstreamConnection(asyncio.Protocol):
         self.reusable = False  # after the current response
         self.by_line = False  # pass on the body line by line: the exchange waits for a point where it can be cut
         self.until_close = False  # the current response ends with the connection
+        self.turn_bytes = UNBOUNDED  # of a body, processed in one turn of the event loop
         self.idle_since = 0
         self.transport = cast("asyncio.Transport", None)  # set by connection_made
 
@@ -106,6 +112,9 @@ class UpstreamConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Notify the exchange, if one is waiting."""
         self._server.process_reads()
+        if self._held:
+            self._paused, self.turn_bytes = False, UNBOUNDED
+            self._continue()
         self._pool.remove(self)
         exchange, self.exchange = self.exchange, None
         if exchange is not None:
@@ -134,6 +143,8 @@ class UpstreamConnection(asyncio.Protocol):
         self.received = False
         self.by_line = False
         self.until_close = False
+        self.turn_bytes = UNBOUNDED
+        self._held = b""
 
     @property
     def chunk_boundary(self) -> ChunkBoundary | None:
@@ -142,15 +153,23 @@ class UpstreamConnection(asyncio.Protocol):
         return framing.boundary if type(framing) is ChunkedFraming else None
 
     def pause(self) -> None:
-        if not self._paused and not self.transport.is_closing():
-            self._paused = True
-            self.transport.pause_reading()
+        self._paused = True
+        self._update_reading()
 
     def resume(self) -> None:
-        if self._paused:
-            self._paused = False
-            if not self.transport.is_closing():
+        self._paused = False
+        self._update_reading()
+        if self._held:
+            self._server.loop.call_soon(self._continue)
+
+    def _update_reading(self) -> None:
+        wanted = not self._paused and not self._held
+        if wanted is not self._reading and not self.transport.is_closing():
+            self._reading = wanted
+            if wanted:
                 self.transport.resume_reading()
+            else:
+                self.transport.pause_reading()
 
     def send(self, head: bytes, body: bytes) -> None:
         """Send a request, or a piece of its body."""
@@ -183,6 +202,7 @@ class UpstreamConnection(asyncio.Protocol):
         return (
             transport.is_closing()
             or self._queued_reads > 0
+            or bool(self._held)
             or self.write_paused
             or transport.get_write_buffer_size() > 0
         )
@@ -210,6 +230,8 @@ class UpstreamConnection(asyncio.Protocol):
             framing = self._framing
             if framing is None or self.exchange is not exchange:  # the exchange may have discarded this connection
                 return
+            if len(data) > self.turn_bytes or self._held:
+                data = self._hold(data)
             if self.by_line:
                 self._read_lines(exchange, framing, data)
             else:
@@ -217,6 +239,26 @@ class UpstreamConnection(asyncio.Protocol):
         except UpstreamError as error:
             self.discard()
             exchange.upstream_lost(str(error), invalid=True)
+
+    def _hold(self, data: bytes) -> bytes:
+        """Return what is processed in this turn of the event loop. The rest waits, and no more is read meanwhile, so
+        that other connections get their turns.
+        """
+        data = self._held + data
+        self._held = data[self.turn_bytes :]
+        if self._held:
+            self._update_reading()
+            self._server.loop.call_soon(self._continue)
+        return data[: self.turn_bytes]
+
+    def _continue(self) -> None:
+        """Process what was held as if it had just been received."""
+        if self._held and not self._paused and self.exchange is not None:
+            data, self._held = self._held, b""
+            self._queued_reads += 1
+            self._server.queue_read(self, data)
+            self._server.process_reads()
+            self._update_reading()
 
     def _read_head(self, exchange: Exchange, data: bytes | bytearray) -> bytes:
         """Read heads up to the final one, and return what follows it."""

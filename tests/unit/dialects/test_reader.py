@@ -155,3 +155,14 @@ def test_status_is_the_callers() -> None:
     reading = started("openai_chat", JSON)
     reading.feed(WHOLE)
     assert reading.answer(499, complete=True).status == 499
+
+
+def test_a_body_with_too_many_values_is_not_decoded() -> None:
+    """It passes; its token counts are found at its end (Y-2)."""
+    reading = WholeAnswerReader(registry.DIALECTS["anthropic_messages"].answer_builder())
+    reading.feed(
+        b'{"type":"message","content":[' + b"[]," * 400_000 + b'0],"usage":{"input_tokens":7,"output_tokens":2}}'
+    )
+    answer = reading.answer(200, complete=True)
+    assert (answer.complete, answer.failed, reading.unreadable) == (True, False, 1)
+    assert answer.usage == Usage(7, 2)
