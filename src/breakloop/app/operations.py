@@ -203,9 +203,10 @@ class Operations:
     async def _clear(self) -> None:
         """Publish `loop.cleared` for incidents that have been quiet: no request does when an agent just stops."""
         await asyncio.sleep(_CLEAR_EVERY_S)
-        for event in await aside(lambda: self.history.end_quiet(self._clock.now())):
-            self.bus(event)
-            log(logging.INFO, event.name, event.data)
+        with suppress(HistoryError):  # which the history has reported
+            for event in await aside(lambda: self.history.end_quiet(self._clock.now())):
+                self.bus(event)
+                log(logging.INFO, event.name, event.data)
 
     async def _audit_denied(self) -> None:
         await asyncio.sleep(_CLEAR_EVERY_S)
@@ -227,7 +228,8 @@ class Operations:
 
     async def _purge(self) -> None:
         await asyncio.sleep(_PURGE_EVERY_S)
-        await aside(lambda: self.history.purge(self._clock.now()))
+        with suppress(HistoryError):  # which the history has reported
+            await aside(lambda: self.history.purge(self._clock.now()))
 
     # -- services of the admin API -----------------------------------------------------------------------------------
 

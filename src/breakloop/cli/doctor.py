@@ -40,6 +40,7 @@ from breakloop.store.snapshot import SnapshotView, look
 from breakloop.store.snapshot_file import FILE
 
 _AHEAD_S: Final = 60.0
+_FREE_MIN_BYTES: Final = 64 * 1024 * 1024
 _SECRET_MIN: Final = 16
 _ROUTES_SHOWN: Final = 20
 _PRICES_SHOWN: Final = 10
@@ -131,8 +132,13 @@ def _data_dir(settings: Settings) -> Iterator[DoctorFinding]:
     if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
         message = f"{path} is not writable: the secret and the last valid bundle are lost at a restart"
         yield warning("data_dir", message)
-    else:
-        yield from _last_good(path, settings)
+        return
+    free = os.statvfs(nearest)
+    if free.f_bavail * free.f_frsize < _FREE_MIN_BYTES:
+        left = f"{free.f_bavail * free.f_frsize / 1e6:.0f} MB"
+        message = f"{path}: the disk has {left} left; when it is full, counters, orders and history are not saved"
+        yield warning("data_dir", message)
+    yield from _last_good(path, settings)
 
 
 def _last_good(path: Path, settings: Settings) -> Iterator[DoctorFinding]:
@@ -275,7 +281,8 @@ def examine_state(settings: Settings, clock: Clock) -> Iterator[DoctorFinding]:
 
 
 def _judged(found: SnapshotView, now: float) -> DoctorFinding:
-    size, age_s = f"{found.size / 1e6:.1f} MB", max(0.0, now - found.changed_at)
+    # Failed attempts to write change the time of the file, so the content counts.
+    size, age_s = f"{found.size / 1e6:.1f} MB", max(0.0, now - (found.latest or found.changed_at))
     if found.wrong:
         message = f"{found.path} cannot be used ({found.wrong}): the next start renames it; counters start from zero"
         return warning("data_dir", message)
@@ -284,7 +291,9 @@ def _judged(found: SnapshotView, now: float) -> DoctorFinding:
             f"{found.path} is {found.latest - now:.0f} s ahead of this clock: until then nothing refills or expires"
         )
         return warning("data_dir", f"{message} (correct the clock, or stop breakloop and delete the file)")
-    message = f"{found.path} stores the counters: up to {found.entries:,} entries, {size}, saved {_ago(age_s)} ago"
+    message = (
+        f"{found.path} stores the counters: up to {found.entries:,} entries, {size}, the last of {_ago(age_s)} ago"
+    )
     return note("data_dir", message)
 
 

@@ -28,7 +28,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from breakloop.clock import Clock
 from breakloop.errors import HistoryError, SettingsError
 from breakloop.history.schema import NewerSchemaError, migrate
-from breakloop.store.sqlite import DatabaseFile, Report, UnfitError, in_words, is_damage
+from breakloop.store.sqlite import DatabaseFile, Report, Troubles, UnfitError, in_words, is_damage
 
 _RETRY_S: Final = 1.0  # after a failed attempt to open; each reader would wait otherwise
 # The driver itself rejects a number that a column cannot hold.
@@ -57,7 +57,8 @@ class DatabaseBackend(ABC):
     def failed(self, wrong: str) -> None:
         """Note that the database cannot be used."""
 
-    def works(self) -> None:  # noqa: B027 - only a file reports it
+    @abstractmethod
+    def works(self) -> None:
         """Note that the database was written."""
 
     def unfit(self, error: Exception) -> str:  # noqa: ARG002 - nothing on a server is moved away
@@ -180,8 +181,8 @@ _WRITES: Final = "breakloop_writes"  # execution option: the transaction is goin
 class SqliteBackend(DatabaseFile, DatabaseBackend):
     """One SQLite file."""
 
-    def __init__(self, path: Path, report: Report, busy_s: float = _BUSY_S) -> None:
-        super().__init__(path, report)
+    def __init__(self, path: Path, report: Report, clock: Clock | None = None, busy_s: float = _BUSY_S) -> None:
+        super().__init__(path, report, clock)
         self._busy_s = busy_s
 
     def engine(self) -> Engine:
@@ -223,7 +224,10 @@ class SqliteBackend(DatabaseFile, DatabaseBackend):
         return super().set_aside(kind, f"{kind}: {wrong}")
 
     def failed(self, wrong: str) -> None:
-        self.report(wrong, "nothing is stored until it is writable again")
+        self.troubles.failed(wrong, "nothing is stored until it is writable again")
+
+    def works(self) -> None:
+        self.troubles.works()
 
     def tidy(self, connection: Connection) -> None:
         raw = connection.connection.driver_connection
@@ -273,8 +277,9 @@ _WORDS_MAX: Final = 300
 class PostgresBackend(DatabaseBackend):
     """One database on a server, by URL. The driver is an extra of the package."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, report: Report, clock: Clock | None = None) -> None:
         self._url = _parsed(url)
+        self._troubles = Troubles(self._url.render_as_string(), report, clock)
         self._suspect = False
         try:
             self._engine()  # imports the driver, but does not connect
@@ -304,9 +309,13 @@ class PostgresBackend(DatabaseBackend):
         password = self._url.password
         return line.replace(str(password), "***") if password else line
 
-    def failed(self, wrong: str) -> None:  # noqa: ARG002 - the caller reports it
+    def failed(self, wrong: str) -> None:
         """Check the schema before the database is used again."""
         self._suspect = True
+        self._troubles.failed(wrong, "nothing is stored until it works again")
+
+    def works(self) -> None:
+        self._troubles.works()
 
     def _engine(self) -> Engine:
         return create_engine(self._url, connect_args=self._arguments(), pool_pre_ping=True, **_POOL)

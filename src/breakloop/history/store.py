@@ -123,17 +123,17 @@ def open_history(where: str | Path, *, retention: Retention, clock: Clock, repor
     Raises `SettingsError` for a URL that cannot be used. `report` is called when a file was renamed or cannot be
     used.
     """
-    return History(HistoryDatabase(_place(where, report), clock), retention, clock)
+    return History(HistoryDatabase(_place(where, report, clock), clock), retention, clock)
 
 
-def _place(where: str | Path, report: Report) -> DatabaseBackend:
+def _place(where: str | Path, report: Report, clock: Clock) -> DatabaseBackend:
     if isinstance(where, str):
         if is_postgres(where):
-            return PostgresBackend(where)
+            return PostgresBackend(where, report, clock)
         if "://" in where and not where.startswith(_SQLITE):
             raise SettingsError("history: must be the path of a file, or postgresql://user:password@host/database")
         where = Path(where.removeprefix(_SQLITE))
-    return SqliteBackend(where, report)
+    return SqliteBackend(where, report, clock)
 
 
 class History:

@@ -14,6 +14,7 @@ from dataclasses import asdict
 from typing import Any, Final
 from weakref import WeakSet
 
+from breakloop.errors import BreakloopError
 from breakloop.model.events import Event
 
 QUEUE_MAX: Final = 10_000
@@ -106,12 +107,17 @@ class EventListener:
         """Deliver one batch; returns whether it was accepted."""
         backlog = self._backlog
         batch = [backlog.popleft() for _ in range(min(BATCH, len(backlog)))]
+        failed = False
         try:
             waits = self._take(batch)
             if waits is not None:
                 await waits
+        except BreakloopError:  # has been reported by the listener
+            failed = True
         except Exception:  # other listeners must not be affected
+            failed = True
             logging.getLogger("breakloop").exception("%s failed to process %d events", self.name, len(batch))
+        if failed:
             self._failed(batch)
             await self._sleep(retry_s)
             return False

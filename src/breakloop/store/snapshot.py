@@ -71,7 +71,6 @@ class SnapshotLock:
                 os.close(descriptor)
 
 
-_TELL_EVERY_S: Final = 60.0
 _AHEAD_S: Final = 60.0  # a file this far ahead of the clock is reported
 _FINISH_S: Final = 5.0
 _IN_VAIN: Final = 20_000  # entries gathered for a failed save, per second of delay before the next attempt
@@ -93,7 +92,6 @@ class Snapshotter:
         self._lock: SnapshotLock | None = None
         self._file: StateFile | None = None
         self._troubles: list[SqliteTrouble] = []  # reported by a thread
-        self._told_at = 0.0
         self._whole = False  # the file is incomplete: everything has to be written
         self._taken: dict[str, dict[str, None]] | None = None  # keys that are being saved
         self._rest_until = 0.0
@@ -101,7 +99,7 @@ class Snapshotter:
     @property
     def keeps(self) -> bool:
         """Whether the store is currently being saved."""
-        return self._file is not None and not self._file.trouble
+        return self._file is not None and not self._file.troubles.current
 
     # -- start and end ---------------------------------------------------------------------------------------------
 
@@ -121,11 +119,11 @@ class Snapshotter:
             )
             return 0
         self._lock = lock
-        self._file = file = StateFile(self._directory, self._troubles.append)
+        self._file = file = StateFile(self._directory, self._troubles.append, self._clock)
         self._fill(file)
         for table in self._tables.values():
             table.dirty = {}
-        self._tell(file)
+        self._tell()
         return sum(map(len, self._tables.values()))
 
     def _fill(self, file: StateFile) -> None:
@@ -169,7 +167,7 @@ class Snapshotter:
             self._whole = True
             ending = _Ending(file, self._gathered())
             ending.join(timeout_s)
-        self._tell(file)
+        self._tell()
         if ending.is_alive():
             self.problems += 1
             self._problem(f"{file.path} could not be written within {timeout_s:.0f} s: the last second is lost")
@@ -206,7 +204,7 @@ class Snapshotter:
         else:
             self.problems += not self._troubles  # failures reported by the thread are counted when they are passed on
             self._rest_until = self._clock.now() + self._put_back() / _IN_VAIN
-        self._tell(file)
+        self._tell()
 
     async def _save(self, file: StateFile, aside: RunInThread) -> bool:
         packer = EntryPacker()
@@ -276,18 +274,13 @@ class Snapshotter:
 
     # -- reporting ------------------------------------------------------------------------------------------------
 
-    def _tell(self, file: StateFile) -> None:
-        """Pass on what the file has reported; while it keeps failing, report that once a minute."""
-        now = self._clock.now()
+    def _tell(self) -> None:
+        """Pass on what the file has reported."""
         troubles = self._troubles[:]
         del self._troubles[: len(troubles)]
         for trouble in troubles:
             self.problems += bool(trouble.wrong)
-            self._told_at = now
             self._problem(_text(trouble))
-        if file.trouble and now - self._told_at >= _TELL_EVERY_S:
-            self._told_at = now
-            self._problem(_text(SqliteTrouble(str(file.path), file.trouble, "it is still not written")))
 
 
 class _Ending(Thread):

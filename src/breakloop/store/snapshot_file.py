@@ -29,6 +29,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from xxhash import xxh3_64_intdigest
 
+from breakloop.clock import Clock
 from breakloop.errors import StateError
 from breakloop.store.limit_ops import LIMIT_OPS
 from breakloop.store.memory import Entry, ExpiringTable
@@ -288,8 +289,8 @@ class SegmentChange(NamedTuple):
 class StateFile(SqliteFile):
     """The file, for one process. One call at a time, in any thread."""
 
-    def __init__(self, directory: Path, report: Report) -> None:
-        super().__init__(directory / FILE, SCHEMA, report, synchronous="NORMAL")
+    def __init__(self, directory: Path, report: Report, clock: Clock | None = None) -> None:
+        super().__init__(directory / FILE, SCHEMA, report, clock=clock, synchronous="NORMAL")
         self._lock = Lock()
         self._closed = False
         self._writer = token_hex(8)

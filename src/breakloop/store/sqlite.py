@@ -1,11 +1,12 @@
 """A SQLite file in the data directory whose failures do not affect its owner.
 
 A file that is damaged, foreign or of a newer version is renamed and replaced; one that is full, locked or read-only
-is retried with the next call. Problems are reported once.
+is retried with the next call. Problems are reported once a minute.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import sqlite3
 from collections.abc import Callable
@@ -13,11 +14,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
+from breakloop.clock import Clock, SystemClock
 from breakloop.errors import StateError
 
 T = TypeVar("T")
 
 _ASIDE_MAX: Final = 9  # maximum of files set aside; beyond it the disk is at fault, and a new file would not help
+_PROBLEMS_MAX: Final = 20  # different ones that are told apart
 _COMPANIONS: Final = ("", "-wal", "-shm", "-journal")
 _DAMAGED: Final = frozenset((sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB))
 _PASSING: Final = frozenset(
@@ -61,13 +64,59 @@ class UnfitError(Exception):
         self.kind = kind
 
 
-class DatabaseFile:
-    """A database file on disk: readable by its owner only, renamed when it cannot be used, problems reported once."""
+_TELL_EVERY_S: Final = 60.0
 
-    def __init__(self, path: Path, report: Report) -> None:
-        self.path = path
-        self.trouble = ""  # the current problem, which was reported; empty while the file works
+
+class Troubles:
+    """Reports the problems of a database: each at once, and once a minute while it lasts. Its end is reported at once,
+    too, unless the problem has returned before: on a disk that is nearly full, some writes succeed. Then it is over
+    when there was none for a minute.
+    """
+
+    def __init__(self, name: str, report: Report, clock: Clock | None = None) -> None:
+        self.current = ""  # empty while the database works
+        self._name = name
         self._report = report
+        self._clock = clock or SystemClock()
+        self._told_at: dict[str, float] = {}  # by problem
+        self._is_told = False  # and its end is not
+        self._returned = False
+        self._failed_at = self._ended_at = -math.inf
+
+    def failed(self, wrong: str, done: str) -> None:
+        now = self._clock.now()
+        self._returned = self._returned or not self._is_over(self._ended_at, now)
+        self.current, self._failed_at = wrong, now
+        if self._is_over(self._told_at.get(wrong, -math.inf), now):
+            self._told_at = {wrong: now} if len(self._told_at) > _PROBLEMS_MAX else {**self._told_at, wrong: now}
+            self._is_told = True
+            self.note(wrong, done)
+
+    def works(self) -> None:
+        self.current = ""
+        if not self._is_told:
+            return
+        now = self._clock.now()
+        if not self._returned or self._is_over(self._failed_at, now):
+            self._is_told = self._returned = False
+            self._ended_at = now
+            self.note("", "it is writable again")
+
+    def note(self, wrong: str, done: str) -> None:
+        """Report an incident that is not a lasting problem."""
+        self._report(SqliteTrouble(self._name, wrong, done))
+
+    @staticmethod
+    def _is_over(since: float, now: float) -> bool:
+        return not 0 <= now - since < _TELL_EVERY_S  # the clock may have been set back
+
+
+class DatabaseFile:
+    """A database file on disk: readable by its owner only, and renamed when it cannot be used."""
+
+    def __init__(self, path: Path, report: Report, clock: Clock | None = None) -> None:
+        self.path = path
+        self.troubles = Troubles(str(path), report, clock)
         self._identity: tuple[int, int] | None = None  # device and inode
 
     def create(self) -> None:
@@ -92,26 +141,11 @@ class DatabaseFile:
         try:
             if not self.is_replaced():
                 aside = _rename(self.path, kind)
-                self.note(wrong, f"renamed to {aside}, and a new file was created")
+                self.troubles.note(wrong, f"renamed to {aside}, and a new file was created")
         except OSError as failure:
-            self.report(wrong, f"it cannot be renamed ({failure.strerror}), so nothing is stored")
+            self.troubles.failed(wrong, f"it cannot be renamed ({failure.strerror}), so nothing is stored")
             return False
         return True
-
-    def report(self, wrong: str, done: str) -> None:
-        """Report a problem, or with an empty `wrong` its end. A persistent problem is reported once."""
-        changed, self.trouble = wrong != self.trouble, wrong
-        if changed:
-            self.note(wrong, done)
-
-    def works(self) -> None:
-        """Report the end of a problem, if there was one."""
-        if self.trouble:
-            self.report("", "it is writable again")
-
-    def note(self, wrong: str, done: str) -> None:
-        """Report an incident that is not a lasting problem."""
-        self._report(SqliteTrouble(str(self.path), wrong, done))
 
     def _identify(self) -> None:
         status = self.path.stat()
@@ -122,9 +156,16 @@ class SqliteFile(DatabaseFile):
     """One file. `made` counts how often it was created empty; its owner then writes everything again."""
 
     def __init__(
-        self, path: Path, schema: Schema, report: Report, *, busy_s: float = 0.25, synchronous: str = "FULL"
+        self,
+        path: Path,
+        schema: Schema,
+        report: Report,
+        *,
+        clock: Clock | None = None,
+        busy_s: float = 0.25,
+        synchronous: str = "FULL",
     ) -> None:
-        super().__init__(path, report)
+        super().__init__(path, report, clock)
         self.made = 0
         self._schema = schema
         self._busy_s = busy_s
@@ -143,7 +184,7 @@ class SqliteFile(DatabaseFile):
             raise StateError(self._unfit(error)) from None
         except (sqlite3.Error, OSError) as error:
             raise StateError(self._failed(error)) from None
-        self.works()
+        self.troubles.works()
         return result
 
     def close(self) -> None:
@@ -156,7 +197,7 @@ class SqliteFile(DatabaseFile):
     def _transaction(self, work: Callable[[sqlite3.Connection], T], synchronous: str = "") -> T:
         if self._connection is not None and self.is_replaced():
             self.close()
-            self.note("removed or replaced while in use", "reopened or recreated")
+            self.troubles.note("removed or replaced while in use", "reopened or recreated")
         try:
             connection = self._connection or self._open()
         except UnfitError as error:
@@ -233,7 +274,7 @@ class SqliteFile(DatabaseFile):
             wrong = in_words(error)
         if _code(error) not in _PASSING:
             self.close()
-        self.report(wrong, "nothing is stored until it is writable again")
+        self.troubles.failed(wrong, "nothing is stored until it is writable again")
         return wrong
 
     def _unfit(self, error: UnfitError) -> str:

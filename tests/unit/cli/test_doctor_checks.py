@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -144,6 +145,17 @@ def test_readable_secrets(doctor: Doctor) -> None:
     kept.chmod(0o600)
     assert "chmod" not in doctor.says("warning")
     assert "secret_file: " in doctor.says("problem", secret_file=str(doctor.folder / "none"))
+
+
+def test_a_full_disk(doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Said while nothing can be saved, and before (S-1)."""
+    assert "the disk has" not in doctor.says("warning")
+    room = os.statvfs("/")
+    full = os.statvfs_result((room.f_bsize, 1024, 1000, 3000, 3000, *tuple(room)[5:]))
+    monkeypatch.setattr(os, "statvfs", lambda _path: full)
+    assert "the disk has 3 MB left; when it is full, counters, orders and history are not saved" in doctor.says(
+        "warning"
+    )
 
 
 def test_data_directory(doctor: Doctor) -> None:

@@ -25,16 +25,17 @@ def test_nothing_to_say(tmp_path: Path, clock: FakeClock) -> None:
 
 
 def test_how_much_and_how_old(tmp_path: Path, clock: FakeClock) -> None:
-    """A good file is a note (T-1)."""
+    """A good file is a note. Its time is that of its content: writes that fail on a full disk change the file (T-1)."""
     life = Life(tmp_path, clock)
     for number in range(1234):
         life.spend(f"tpd:{number}")
     life.end()
-    for age_s, ago in ((3.0, "3 s"), (300.0, "5 min"), (7200.0, "2 h"), (172_800.0, "2 d")):
-        os.utime(state_file(tmp_path), (clock.now() - age_s,) * 2)
+    for more_s, ago in ((3.0, "3 s"), (297.0, "5 min"), (6900.0, "2 h"), (165_600.0, "2 d")):
+        clock.advance(more_s)
+        os.utime(state_file(tmp_path), (clock.now(),) * 2)
         (line,) = says(tmp_path, clock)
         assert line == (
-            f"note data_dir: {state_file(tmp_path)} stores the counters: up to 1,234 entries, 0.1 MB, saved {ago} ago"
+            f"note data_dir: {state_file(tmp_path)} stores the counters: up to 1,234 entries, 0.1 MB, the last of {ago} ago"
         )
 
 

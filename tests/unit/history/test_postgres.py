@@ -11,10 +11,15 @@ from breakloop.clock import FakeClock
 from breakloop.errors import HistoryError, SettingsError
 from breakloop.history.database import PostgresBackend, is_postgres
 from breakloop.model.records import EventFilter
+from breakloop.store.sqlite import SqliteTrouble
 from tests.histories import NOTHING, Past, told
 from tests.postgres_servers import PASSWORD, PostgresServer
 
 URL = "postgresql://user:canary-password@127.0.0.1:1/db"
+
+
+def _unreported(_trouble: SqliteTrouble) -> None:
+    """Nothing is reported in these tests."""
 
 
 @pytest.mark.parametrize(
@@ -32,7 +37,7 @@ def test_which_urls_it_takes(where: str, is_one: bool) -> None:
 def test_a_url_that_cannot_be_right(url: str, words: str) -> None:
     """The password is in no message (Y-1)."""
     with pytest.raises(SettingsError, match=words) as caught:
-        PostgresBackend(url)
+        PostgresBackend(url, _unreported)
     assert "canary" not in str(caught.value)
 
 
@@ -40,22 +45,26 @@ def test_without_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
     """The message says what to install."""
     monkeypatch.setitem(sys.modules, "psycopg", None)
     with pytest.raises(SettingsError, match=r'pip install "breakloop\[postgres\]"'):
-        PostgresBackend(URL)
+        PostgresBackend(URL, _unreported)
 
 
 def test_nobody_there(clock: FakeClock) -> None:
     """No reason not to start; each call says what is wrong, without the password (S-4)."""
-    history = Past(URL, clock).open()
+    past = Past(URL, clock)
+    history = past.open()
     for _ in range(2):
         with pytest.raises(HistoryError, match=r"(?i)connection.*refused") as caught:
             history.events(EventFilter())
         assert "canary" not in str(caught.value)
     history.close()
+    [told] = past.troubles
+    assert "canary" not in str(told)
+    assert told.done == "nothing is stored until it works again"
 
 
 def test_what_is_said_of_failures() -> None:
     """Only the first line: PostgreSQL quotes the row in the others (Y-1)."""
-    place = PostgresBackend(URL)
+    place = PostgresBackend(URL, _unreported)
     assert place.explain(OSError("first\nDETAIL: Key (a)=(canary)")) == "first"
     assert place.explain(OSError("bad canary-password here")) == "bad *** here"
     assert place.explain(PoolTimeoutError()) == "all connections are in use"
@@ -64,8 +73,8 @@ def test_what_is_said_of_failures() -> None:
 
 def test_settings_of_the_url_come_first() -> None:
     plain, given = (
-        PostgresBackend(URL),
-        PostgresBackend(f"{URL}?application_name=mine&connect_timeout=1&options=-csearch_path=x"),
+        PostgresBackend(URL, _unreported),
+        PostgresBackend(f"{URL}?application_name=mine&connect_timeout=1&options=-csearch_path=x", _unreported),
     )
     assert plain._arguments()["application_name"] == "breakloop"
     assert given._arguments() == {"prepare_threshold": None}

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from breakloop.errors import HistoryError
 from breakloop.model.events import Event
 from breakloop.observe.events import BATCH, EventBus, EventDispatcher
 from tests.deadlines import DEADLINE_S
@@ -299,3 +300,28 @@ def test_a_batch_that_failed_waits_for_its_turn(caplog: pytest.LogCaptureFixture
 
     asyncio.run(run())
     assert (failing.heard, listener.dropped) == ([[1]], 0)
+
+
+def test_a_listener_that_reported_its_failure_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """The history on a full disk: retried like any other, without a traceback every two seconds (S-1)."""
+
+    async def steps() -> None:
+        fails = [True, True]
+        got: list[Event] = []
+
+        def take(events: Sequence[Event]) -> None:
+            if fails and fails.pop():
+                raise HistoryError("the disk is full")
+            got.extend(events)
+
+        bus = EventBus()
+        dispatcher = EventDispatcher(bus)
+        listener = dispatcher.add("history", take)
+        bus(Event("loop.detected", 0.0, {}))
+        dispatcher.distribute()
+        for _ in range(3):
+            await listener.drain()
+        assert (len(got), listener.dropped) == (1, 0)
+
+    asyncio.run(steps())
+    assert caplog.text == ""

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from breakloop.clock import FakeClock
 from breakloop.errors import StateError
-from breakloop.store.sqlite import Schema, SqliteFile, SqliteTrouble, UnfitError
+from breakloop.store.sqlite import Schema, SqliteFile, SqliteTrouble, Troubles, UnfitError
 
 SCHEMA = Schema(77, ("CREATE TABLE t (x TEXT)",))
 
@@ -186,3 +187,35 @@ def test_how_much_a_commit_waits_for_is_the_owners_choice(here: Here, word: str,
     file = here.open(synchronous=word)
     assert file.run(lambda db: db.execute("PRAGMA synchronous").fetchone()[0]) == level
     assert file.run(lambda db: db.execute("PRAGMA journal_mode").fetchone()[0]) == "wal"
+
+
+def test_a_problem_that_comes_and_goes_is_told_once_a_minute(clock: FakeClock) -> None:
+    """On a disk that is nearly full some writes succeed: that is not the end of it (S-1)."""
+    told: list[SqliteTrouble] = []
+    troubles = Troubles("some.db", told.append, clock)
+    for second in range(150):
+        if second % 3:
+            troubles.failed("the disk is full", "nothing is stored")
+        else:
+            troubles.works()
+        clock.advance(1.0)
+    assert [one.wrong for one in told] == ["the disk is full", "", "the disk is full", "the disk is full"]
+    for _ in range(59):
+        troubles.works()
+        clock.advance(1.0)
+    assert (troubles.current, len(told)) == ("", 4)
+    clock.advance(1.0)
+    troubles.works()
+    assert [one.wrong for one in told[4:]] == [""]
+
+
+def test_another_problem_is_told_at_once(clock: FakeClock) -> None:
+    told: list[SqliteTrouble] = []
+    troubles = Troubles("some.db", told.append, clock)
+    for wrong in ("the disk is full", "disk error") * 20:
+        troubles.failed(wrong, "nothing is stored")
+        clock.advance(1.0)
+    assert [one.wrong for one in told] == ["the disk is full", "disk error"]
+    for number in range(100):
+        troubles.failed(f"problem {number}", "nothing is stored")
+    assert len(troubles._told_at) < 25
