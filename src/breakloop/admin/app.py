@@ -11,7 +11,7 @@ import asyncio
 import logging
 import socket
 import ssl
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from ipaddress import ip_address
 from typing import Any, Final
@@ -79,15 +79,20 @@ def _without_port(host: str) -> str:
 
 
 class SecurityMiddleware:
-    """The outermost layer of the application."""
+    """The outermost layer of the application. `trusts` tells whether a peer is a proxy that may name the scheme."""
 
-    def __init__(self, app: ASGIApp, hosts: AllowedHosts) -> None:
+    def __init__(
+        self, app: ASGIApp, hosts: AllowedHosts, trusts: Callable[[str], bool] = lambda _address: False
+    ) -> None:
         self._app = app
         self._hosts = hosts
+        self._trusts = trusts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":  # neither websockets nor lifespan events are used
             return
+        if self._is_tls_ended(scope):
+            scope = {**scope, "scheme": "https"}
         begun = False
 
         async def guarded(message: Message) -> None:
@@ -108,6 +113,11 @@ class SecurityMiddleware:
             if begun:
                 raise
             await ApiError(500, "internal error; see the log").response()(scope, receive, guarded)
+
+    def _is_tls_ended(self, scope: Scope) -> bool:
+        """Return whether the client used TLS up to a trusted proxy."""
+        said = Headers(scope=scope).get("x-forwarded-proto", "").partition(",")[0].strip().lower()
+        return said == "https" and bool(scope["client"]) and self._trusts(scope["client"][0])
 
     def _check(self, scope: Scope) -> None:
         headers = Headers(scope=scope)
@@ -144,8 +154,17 @@ PROMETHEUS: Final = "text/plain; version=0.0.4; charset=utf-8"
 THIS_PLANE: Final = {"X-Breakloop-Plane": "admin"}
 
 
-def admin_app(services: AdminServices, auth: Auth, *, host: str = "127.0.0.1", hosts: Collection[str] = ()) -> ASGIApp:
-    """Return the application. `host` is the listening address, `hosts` are further accepted Host names."""
+def admin_app(
+    services: AdminServices,
+    auth: Auth,
+    *,
+    host: str = "127.0.0.1",
+    hosts: Collection[str] = (),
+    trusts: Callable[[str], bool] = lambda _address: False,
+) -> ASGIApp:
+    """Return the application. `host` is the listening address, `hosts` are further accepted Host names, and `trusts`
+    tells whether an address is a trusted proxy.
+    """
     renderer = page_renderer(services)
     routes: list[BaseRoute] = [
         Route("/livez", livez, methods=["GET"]),
@@ -155,7 +174,7 @@ def admin_app(services: AdminServices, auth: Auth, *, host: str = "127.0.0.1", h
     ]
     handlers = {HTTPException: _http_error(renderer), BreakloopError: _own_error}
     inner = ExceptionMiddleware(_routed(Router(routes, redirect_slashes=False)), handlers)
-    return SecurityMiddleware(AuthMiddleware(inner, auth), AllowedHosts(host, hosts))
+    return SecurityMiddleware(AuthMiddleware(inner, auth), AllowedHosts(host, hosts), trusts)
 
 
 def _routed(router: Router) -> ASGIApp:

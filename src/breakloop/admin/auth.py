@@ -5,7 +5,7 @@ start, shown once, and stored hashed in the data directory; the setting `admin_t
 
 A session is a signed cookie that names its token, for twelve hours. Scripts cannot read it and other sites cannot
 send it. Requests with a cookie that change something also need a CSRF token. Nothing is stored but the sessions that
-were closed.
+were closed, in the data directory, so that a restart does not open them again.
 
 After several wrong tokens the attempts of a peer are checked one after the other, a few per second. A valid token that
 is too long to be guessed is exempt, since a peer may be several people behind one address; a shorter one is not, since
@@ -39,7 +39,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from breakloop.admin.errors import ApiError
 from breakloop.clock import Clock
 from breakloop.observe.log import log
-from breakloop.store.data_dir import write_once
+from breakloop.store.data_dir import write_once, write_whole
 
 VIEWER, OPERATOR = ROLES = ("viewer", "operator")
 OWN_NAME: Final = "operator"  # name of the generated token, or of the one in admin_token
@@ -130,6 +130,7 @@ CSRF_HEADER: Final = "x-csrf-token"
 CSRF_FIELD: Final = "csrf"  # a form field
 LASTS_S: Final = 12 * 3600
 _CLOSED_MAX: Final = 10_000
+_CLOSED_FILE: Final = "closed-sessions"
 _MAC: Final = 32
 
 
@@ -142,13 +143,14 @@ class DashboardSession:
 
 
 class DashboardSessions:
-    """Creates, finds and closes sessions."""
+    """Creates, finds and closes sessions. `data_dir` keeps those that were closed."""
 
-    def __init__(self, secret: bytes, tokens: AdminTokens, clock: Clock) -> None:
+    def __init__(self, secret: bytes, tokens: AdminTokens, clock: Clock, data_dir: Path | None = None) -> None:
         self._key = hmac.digest(secret, b"breakloop admin session", "sha256")
         self._tokens = tokens
         self._clock = clock
-        self._closed: dict[str, float] = {}
+        self._file = None if data_dir is None else data_dir / _CLOSED_FILE
+        self._closed = self._read_closed()
 
     def open(self, token: AdminToken) -> str:
         """Return the cookie of a new session."""
@@ -168,7 +170,7 @@ class DashboardSessions:
         return DashboardSession(token, self._mac(b"csrf\0" + said).hex())
 
     def close(self, cookie: str) -> None:
-        """Close a session before it expires."""
+        """Close a session before it expires. Writes a file, so call it in a thread."""
         said = self._verified(cookie)
         if said is None:
             return
@@ -177,6 +179,20 @@ class DashboardSessions:
         if len(self._closed) >= _CLOSED_MAX:
             self._closed = {name: until for name, until in self._closed.items() if until > now}
         self._closed[one] = float(expires)
+        if self._file is not None:
+            with suppress(OSError):  # closed until the process ends
+                lines = [f"{name} {until:.0f}\n" for name, until in self._closed.items()]
+                write_whole(self._file, "".join(lines).encode(), mode=0o600)
+
+    def _read_closed(self) -> dict[str, float]:
+        found: dict[str, float] = {}
+        if self._file is not None:
+            with suppress(OSError, ValueError):  # there is none yet
+                for line in self._file.read_text(encoding="ascii").splitlines():
+                    name, _, until = line.partition(" ")
+                    if float(until) > self._clock.now():
+                        found[name] = float(until)
+        return found
 
     def _verified(self, cookie: str) -> bytes | None:
         """Return the content of a cookie if its signature is valid."""
@@ -304,8 +320,9 @@ class Auth:
         secret: bytes,
         clock: Clock,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        data_dir: Path | None = None,
     ) -> None:
-        self.sessions = DashboardSessions(secret, tokens, clock)
+        self.sessions = DashboardSessions(secret, tokens, clock, data_dir)
         self._tokens = tokens
         self.denied = DeniedAttempts(clock)
         self._slow = LoginThrottle(clock)
@@ -355,7 +372,7 @@ class Auth:
         return True
 
     def sign_out(self, request: Request, response: Response) -> None:
-        """Close the session and delete its cookie."""
+        """Close the session and delete its cookie. Call it in a thread."""
         self.sessions.close(request.cookies.get(COOKIE, ""))
         _set(response, request, "", 0)
 

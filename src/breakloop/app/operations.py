@@ -37,6 +37,7 @@ from breakloop.model.records import EventFilter
 from breakloop.observe.events import EventBus, EventDispatcher, LiveEvents
 from breakloop.observe.log import log
 from breakloop.observe.metrics import ALLOWED, DECISIONS, EventCounters, MetricValues, PrometheusPage, collect
+from breakloop.policy.client import ClientIp
 from breakloop.policy.watch import BundleSource
 from breakloop.store.redis.bundle import open_shelf
 from breakloop.store.sqlite import SqliteTrouble
@@ -123,8 +124,10 @@ class Operations:
         tokens, self.new_token = open_tokens(
             runtime.data.path, settings.admin_token.get_secret_value(), settings.admin_tokens
         )
-        self._auth = Auth(tokens, runtime.secret, self._clock)
-        app = admin_app(self.services(), self._auth, host=settings.admin_host, hosts=settings.admin_hosts)
+        self._auth = Auth(tokens, runtime.secret, self._clock, data_dir=runtime.data.path)
+        trusts = ClientIp(tuple(settings.trusted_proxies)).trusted
+        hosts = settings.admin_hosts
+        app = admin_app(self.services(), self._auth, host=settings.admin_host, hosts=hosts, trusts=trusts)
         port = settings.admin_port
         self._server = AdminServer(app, settings.admin_host, port)
         try:

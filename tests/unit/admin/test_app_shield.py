@@ -129,6 +129,17 @@ def test_over_tls_browsers_are_told_to_stay_there() -> None:
     assert "strict-transport-security" not in _shielded(PlainTextResponse("x")).get("/").headers
 
 
+@pytest.mark.parametrize(("peer", "said", "secure"), [("10.0.0.1", "https", True), ("10.0.0.1", "HTTPS, http", True), ("10.0.0.1", "http", False), ("10.0.0.1", "", False), ("10.0.0.2", "https", False)])  # fmt: skip
+def test_a_trusted_proxy_may_end_tls(world: World, peer: str, said: str, secure: bool) -> None:
+    """Its X-Forwarded-Proto counts: the cookie stays on TLS, and the browser, too; nobody else's does (Y-3)."""
+    app = app_of(world, trusts=lambda address: address == "10.0.0.1")
+    headers = {"x-forwarded-proto": said} if said else {}
+    answer = client(world, "", app=app, peer=peer).post("/login", data={"token": OWN}, headers=headers)
+    assert answer.status_code == 303
+    assert ("secure" in answer.headers["set-cookie"].lower()) is secure
+    assert ("strict-transport-security" in answer.headers) is secure
+
+
 def test_there_are_no_websockets(world: World) -> None:
     sent: list[Message] = []
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -27,6 +28,27 @@ def test_a_session_lasts_twelve_hours(sessions: DashboardSessions, clock: FakeCl
     assert sessions.find(cookie) == found
     clock.advance(1)
     assert sessions.find(cookie) is None
+
+
+def test_a_session_that_was_closed_stays_closed_after_a_restart(tmp_path: Path, clock: FakeClock) -> None:
+    """What was closed is kept until it would have expired; a damaged file opens and breaks nothing else (Y-3)."""
+    tokens = AdminTokens([ADA, GRACE])
+    before = DashboardSessions(KEY, tokens, clock, tmp_path)
+    closed, left_open = before.open(ADA), before.open(ADA)
+    before.close(closed)
+    after = DashboardSessions(KEY, tokens, clock, tmp_path)
+    assert after.find(closed) is None
+    assert after.find(left_open) is not None
+    [file] = tmp_path.iterdir()
+    assert file.stat().st_mode & 0o777 == 0o600
+    clock.advance(LASTS_S + 1)
+    last = DashboardSessions(KEY, tokens, clock, tmp_path)
+    assert last._closed == {}
+    file.write_bytes(b"\xff\x00 nonsense")
+    again = DashboardSessions(KEY, tokens, clock, tmp_path)
+    cookie = again.open(ADA)
+    again.close(cookie)
+    assert DashboardSessions(KEY, tokens, clock, tmp_path).find(cookie) is None
 
 
 def test_names_may_contain_dots(clock: FakeClock) -> None:

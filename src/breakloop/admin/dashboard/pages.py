@@ -419,7 +419,7 @@ class LoginPage:
 
     async def leave(self, request: Request, _who: AdminIdentity, _form: dict[str, str]) -> Response:
         response = RedirectResponse("/login", 303)
-        self._auth.sign_out(request, response)
+        await self._renderer.services.in_thread(lambda: self._auth.sign_out(request, response))
         return response
 
     async def theme(self, _request: Request, _who: AdminIdentity, form: dict[str, str]) -> Response:
