@@ -114,15 +114,17 @@ def open_proxy(
     tls = upstream_tls(settings) if any(upstream.tls for upstream in named) else None
     heads, timeouts = ResponseHeadParser(), settings.proxy
     pools = {upstream.name: UpstreamPool(upstream, server, timeouts, tls, heads) for upstream in named}
+    keys = provider_keys(settings)
     rewriter = HeadRewriter(
         settings.header_prefix,
         mark or secrets.token_hex(8),
         via=settings.via,
-        keys=provider_keys(settings),
+        keys=keys,
         scheme="https" if settings.tls.cert_file else "http",
         trusts=ClientIp(tuple(settings.trusted_proxies)).trusted,
     )
-    handler = ProxyHandler(admission, own, routes=UpstreamRoutes(named), pools=pools, rewriter=rewriter, faults=faults)
+    routes = UpstreamRoutes(named, keys)
+    handler = ProxyHandler(admission, own, routes=routes, pools=pools, rewriter=rewriter, faults=faults)
     server.handler = handler
     server.streams_body = handler.streams_body
     server.on_sweep += [pool.sweep for pool in pools.values()]

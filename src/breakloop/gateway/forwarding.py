@@ -8,7 +8,7 @@ exactly one Host and one framing field. Paths and header lines recur, so the res
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 from urllib.parse import unquote_to_bytes
@@ -16,6 +16,16 @@ from urllib.parse import unquote_to_bytes
 from breakloop.errors import RequestError
 from breakloop.gateway.admission import COOKIE
 from breakloop.gateway.http_request import CHUNKED, Request
+from breakloop.gateway.providers import (
+    BUILTIN_NAMES,
+    GOOGLE,
+    SEVERAL,
+    is_gemini_method,
+    is_vertex_host,
+    is_vertex_path,
+    owner_of_credentials,
+    owner_of_host,
+)
 from breakloop.model.call import CREDENTIAL_HEADERS
 from breakloop.model.upstream import Upstream
 from breakloop.policy.cache import MemoDict
@@ -29,6 +39,10 @@ _DOT_SEGMENT: Final = re.compile(rb"/(?:\.|%2e){1,2}(?:/|$)", re.IGNORECASE)
 _DOTS_AND_MORE: Final = re.compile(r"/\.\.?(?:;|%3B)")
 
 
+_ADD_UPSTREAM: Final = "Add the provider with --upstream NAME=URL and use a base URL whose path begins with /NAME,"
+_ADD_VERTEX: Final = "Add it with --upstream vertex=https://REGION-aiplatform.googleapis.com."
+
+
 class Destination(NamedTuple):
     """Where a request goes."""
 
@@ -36,34 +50,74 @@ class Destination(NamedTuple):
     path: str  # normalised, without /agents/x and /{upstream}: what policies see
     target: bytes  # the path to send, without the query
     agent: str  # from /agents/{agent}, or ""
+    refusal: str = ""  # why the request must not be sent there
+
+
+_ByPath = MemoDict[bytes, Destination]
 
 
 class UpstreamRoutes:
-    """Finds the upstream of a path. The first upstream is the default."""
+    """Finds the upstream of a path. The first upstream is the default. For the upstreams in `held`, the keys of clients
+    are replaced.
+    """
 
-    def __init__(self, upstreams: Sequence[Upstream]) -> None:
+    def __init__(self, upstreams: Sequence[Upstream], held: Collection[str] = ()) -> None:
         self._default = upstreams[0]
+        self._held = frozenset(held)
         self._by_name = {upstream.name: upstream for upstream in upstreams}
         self._azure = next(filter(is_azure, upstreams), None)
-        self._cache = MemoDict(partial(self._find, v1=self._default))
+        vertex = (upstream for upstream in upstreams if upstream.name == "vertex" or is_vertex_host(upstream.host))
+        self._vertex = next(vertex, self._default)
         anthropic = self._by_name.get("anthropic", self._default)
-        self._anthropic_cache = MemoDict(partial(self._find, v1=anthropic))
+        # By the owner of the credentials, then by path.
+        self._cache = MemoDict[str, _ByPath](lambda owner: self._by_path(owner, self._of(owner)))
+        self._anthropic_cache = MemoDict[str, _ByPath](lambda owner: self._by_path(owner, anthropic))
 
-    def find(self, path: bytes, headers: Mapping[str, bytes]) -> Destination:
+    def find(self, path: bytes, headers: Mapping[str, bytes], query: bytes = b"") -> Destination:
         """Return the destination of a path as received, without its query. Raises `RequestError` (400) for a path with
         two meanings.
 
         Several providers have paths such as `/v1/models`; clients of Anthropic send `anthropic-version`.
         """
-        return (self._anthropic_cache if "anthropic-version" in headers else self._cache)[path]
+        owner = owner_of_credentials(headers, query)
+        return (self._anthropic_cache if "anthropic-version" in headers else self._cache)[owner][path]
 
-    def _find(self, raw: bytes, v1: Upstream) -> Destination:
+    def _by_path(self, owner: str, v1: Upstream) -> _ByPath:
+        return MemoDict(partial(self._find, owner=owner, v1=v1))
+
+    def _of(self, owner: str) -> Upstream:
+        """Return the upstream for the keys of a provider where the path names none.
+
+        A server of the user's own is not passed over for a provider: it may expect exactly these keys.
+        """
+        default = self._default
+        upstream = self._by_name.get(BUILTIN_NAMES.get(owner, ""), default)
+        own = owner_of_host(default.host)
+        return default if own == owner or (not own and owner_of_host(upstream.host)) else upstream
+
+    def _refusal(self, upstream: Upstream, owner: str, path: str) -> str:
+        """Return why a request must not be sent to an upstream, or ""."""
+        expected = owner_of_host(upstream.host)
+        if not expected:
+            return ""
+        goes = f"but the request would go to {upstream.host} (upstream {upstream.name}). It was not sent."
+        if expected != GOOGLE and is_vertex_path(path):
+            return f"The path is one of Vertex AI, {goes} {_ADD_VERTEX}"
+        if owner in ("", expected) or upstream.name in self._held:
+            return ""
+        if owner == SEVERAL:
+            return f"The request has keys of several providers, {goes} Send only the key of {expected}."
+        name = BUILTIN_NAMES.get(owner)
+        advice = _ADD_UPSTREAM if name is None else f"Use a base URL whose path begins with /{name},"
+        return f"The key is one of {owner}, {goes} {advice} or send a key of {expected}."
+
+    def _find(self, raw: bytes, owner: str, v1: Upstream) -> Destination:
         path = normalise(raw)
         if path[0] != "/":
             raise RequestError(400, "the path does not begin with a slash")
         agent = strip_agent(path)[0]
         cut = 2 if agent else 0  # segments of the original that are not sent
-        upstream, named = self._choose(_after(path, cut), v1)
+        upstream, named = self._choose(_after(path, cut), owner, v1)
         cut += named
         rest = _after(path, cut)
         base = upstream.base.decode("ascii")
@@ -73,9 +127,9 @@ class UpstreamRoutes:
         cut += doubled
         rest = _after(path, cut)
         target = upstream.base + _as_sent(raw, cut, rest, bool(base))
-        return Destination(upstream, version + rest or "/", target or b"/", agent)
+        return Destination(upstream, version + rest or "/", target or b"/", agent, self._refusal(upstream, owner, rest))
 
-    def _choose(self, path: str, v1: Upstream) -> tuple[Upstream, int]:
+    def _choose(self, path: str, owner: str, v1: Upstream) -> tuple[Upstream, int]:
         """Return the upstream, and how many segments (0 or 1) only name it."""
         segment = path.split("/", 2)[1] if path else ""
         named = self._by_name.get(segment)
@@ -85,11 +139,15 @@ class UpstreamRoutes:
                 return azure, azure.base.endswith(b"/openai")
         if named is not None:
             return named, 1
+        if is_vertex_path(path):
+            return self._vertex, 0
         if _is_below(path, "/v1/messages"):
             return self._by_name.get("anthropic", self._default), 0
         if segment == "v1beta":
             return self._by_name.get("gemini", self._default), 0
-        return v1 if segment == "v1" else self._default, 0
+        if is_gemini_method(path):
+            return self._of(GOOGLE), 0
+        return v1 if segment == "v1" else self._of(owner), 0
 
     def _azure_for(self, path: str, openai: Upstream | None) -> Upstream | None:
         """Return the upstream of a path where /openai is part of an Azure path, and not the name of the upstream.

@@ -79,7 +79,7 @@ class ProxyHandler:
             return self._own(request)
         began_ns = perf_counter_ns()
         path, _, query = target.partition(b"?")
-        destination = self._routes.find(path, request.headers)
+        destination = self._routes.find(path, request.headers, query)
         admission = self._admission
         call = Call(  # by position: keyword arguments cost a fifth more
             request.method,
@@ -105,6 +105,8 @@ class ProxyHandler:
         authorization = request.headers.get("authorization", b"")
         if authorization[7:10] == _ADMIN_TOKEN and len(authorization) == _ADMIN_TOKEN_LENGTH:
             return self.error_reply(call, 401, _ADMIN_TOKEN_SENT)
+        if destination.refusal:
+            return self.error_reply(call, 400, destination.refusal, "wrong_provider")
         if request.streamed and self._is_large(request):
             admission.engine.tally.unjudged += 1
             if admission.engine.enforces and rejects_large(admission.engine.bundle, call):
@@ -239,12 +241,12 @@ class ProxyHandler:
         except Exception as error:  # noqa: BLE001 - fail-open edge: the response has to reach the client
             admission.fault(error, "not settled")
 
-    def error_reply(self, call: Call, status: int, why: str) -> Reply:
+    def error_reply(self, call: Call, status: int, why: str, error: str = "") -> Reply:
         """Return an error of the proxy in the format of the client's dialect, and publish a failed upstream."""
         if self._faults is not None and status in _UPSTREAM_ERRORS:
             self._faults.record(call, status, why)
         message = why if status in _REQUEST_ERRORS else f"The upstream {call.upstream} {why}."
-        verdict = Verdict(allowed=False, reason=_ERRORS[status], status=status, message=message)
+        verdict = Verdict(allowed=False, reason=error or _ERRORS[status], status=status, message=message)
         head = self._admission.headers.allowed(Verdict(), call.request_id) + JSON
         return Reply(status, head, self._admission.error_body(call, verdict))
 

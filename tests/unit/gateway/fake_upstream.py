@@ -6,6 +6,7 @@ Reads like a sequence diagram: `client.send(...)`, then `proxy.upstream().says(.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 from breakloop.config import settings
@@ -18,11 +19,14 @@ from breakloop.gateway.http_response import ResponseHeadParser
 from breakloop.gateway.proxy import ProxyHandler
 from breakloop.gateway.server import Server
 from breakloop.gateway.upstream import UpstreamConnection, UpstreamPool
-from breakloop.model.upstream import parse_upstream
+from breakloop.model.upstream import Upstream, parse_upstream
 from breakloop.policy.callers import CallerKeys
 from breakloop.policy.descriptors import ContextSettings
 from tests.builders import SECRET, Json, World, bundle, world
 from tests.unit.gateway.fake_client import Client, FakeLoop, FakeTransport, get
+
+UP = parse_upstream("up", "http://up.example:8000")
+ANTHROPIC = parse_upstream("anthropic", "https://a.example")
 
 
 class FakeConnection(UpstreamConnection):
@@ -81,6 +85,7 @@ class Proxy(Client):
         limits: RequestLimits | None = None,
         times: settings.Proxy | None = None,
         callers: CallerKeys | None = None,
+        named: Sequence[Upstream] = (UP, ANTHROPIC),
         **door: Any,
     ) -> None:
         loop = FakeLoop()
@@ -94,7 +99,6 @@ class Proxy(Client):
         )
         own = DecisionHandler(judging, ready=lambda: (200, {"status": "ready"}))
         server = Server(own, limits, clock=self.world.clock, loop=loop)
-        named = [parse_upstream("up", "http://up.example:8000"), parse_upstream("anthropic", "https://a.example")]
         self.pools = {
             upstream.name: FakePool(upstream, server, times or settings.Proxy(), None, ResponseHeadParser())
             for upstream in named

@@ -264,10 +264,10 @@ def test_what_is_remembered_is_bounded() -> None:
     targets = UpstreamRoutes(upstreams([]))
     for number in range(MemoDict.max_entries + 10):
         targets.find(b"/%d" % number, {})
-    assert len(targets._cache) <= MemoDict.max_entries
-    known = len(targets._cache)
+    assert len(targets._cache[""]) <= MemoDict.max_entries
+    known = len(targets._cache[""])
     targets.find(b"/" + b"x" * 5000, {})
-    assert len(targets._cache) == known
+    assert len(targets._cache[""]) == known
 
 
 def test_anthropics_clients_reach_anthropic_with_every_path_of_theirs() -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from breakloop.admin.auth import open_tokens
 from breakloop.gateway.connection import Phase
+from breakloop.model.upstream import parse_upstream
 from breakloop.policy.callers import CallerKeys
 from tests.builders import CHAT, bucket, bundle, chat_body, exact, policy, tail, user
 from tests.unit.gateway.fake_client import Client, get, read_replies
@@ -212,6 +213,18 @@ def test_a_token_of_the_admin_plane_goes_nowhere(tmp_path: Path) -> None:
         for key in ("sk-bl_x", "bl_somebody-elses", token.replace("bl_", "bl-")):
             proxy.exchange(get("/v1/models", f"Authorization: Bearer {key}"))
             assert last_status(proxy) == 200
+
+
+def test_the_key_of_another_provider_goes_nowhere() -> None:
+    """An error in the client's dialect, before a connection is opened (D-2, Y-3)."""
+    with Proxy(named=[parse_upstream("openai", "https://api.openai.com")]) as proxy:
+        proxy.send(send(CHAT, chat_body(user("x")), "Authorization: Bearer sk-ant-api03-1"))
+        status, content, _ = last(proxy)
+        assert (status, content["detail"]["error"]) == (400, "wrong_provider")
+        assert content["error"]["type"] == "invalid_request_error"
+        assert proxy.pools["openai"].made == []
+        proxy.send(send(CHAT, chat_body(user("x")), "Authorization: Bearer sk-proj-1"))
+        assert len(proxy.pools["openai"].made) == 1
 
 
 STEER = bundle(policy("p", loop=tail(max_hits=1, action="steer")))
