@@ -22,7 +22,7 @@ from breakloop._version import __version__
 from breakloop.app.build import context, loop_guard, policy_source, policy_verifier, price_list, too_few_files
 from breakloop.cli.serve import settings_options
 from breakloop.clock import Clock, SystemClock
-from breakloop.config.loader import LoadedSettings, effective_settings, load_settings, provider_keys
+from breakloop.config.loader import LoadedSettings, effective_settings, load_settings, masked, provider_keys
 from breakloop.config.settings import Settings
 from breakloop.errors import BundleError, SettingsError, StateError
 from breakloop.formatting import plural
@@ -179,7 +179,7 @@ def _load(settings: Settings, clock: Clock) -> tuple[LoadedBundle | None, list[D
     except SettingsError as error:
         return None, [problem("policy", str(error))]
     except OSError as error:
-        return None, [problem("policy", f"{settings.policy} cannot be read: {error.strerror}")]
+        return None, [problem("policy", f"{masked(settings.policy)} cannot be read: {error.strerror}")]
     found = [*_on_the_way(settings), *(note("policy", str(one)) for one in loaded.notes)]
     expires = loaded.bundle.expires_at
     if expires is not None and expires.timestamp() <= clock.now():

@@ -26,6 +26,7 @@ from breakloop.errors import BundleError, Problem, SettingsError
 from breakloop.policy.diagnostics import KINDS, blocks_in, did_you_mean, nearest
 from breakloop.policy.documents import DocumentPlaces, path_text, read_yaml
 from breakloop.policy.schema.types import Model
+from breakloop.store.redis.url import is_redis_url
 
 Name = tuple[str, ...]  # such as ("jwt", "secret")
 
@@ -37,7 +38,7 @@ _FAULTS: Final = {
 }
 _TRUE: Final = frozenset({"1", "true", "yes", "on"})
 _FALSE: Final = frozenset({"0", "false", "no", "off"})
-_USER_INFO: Final = re.compile(r"(?<=://)[^/@\s]+(?=@)")
+_USER_INFO: Final = re.compile(r"(?<=://)[^/\s]+(?=@)")
 
 
 def fields_of(model: type[Model], above: Name = ()) -> Iterator[tuple[Name, FieldInfo]]:
@@ -63,9 +64,28 @@ def shown(value: Any) -> str:
     if value is None:
         return "-"
     if isinstance(value, list):
-        value = [getattr(one, "name", "?") if isinstance(one, Model) else one for one in value]
-    text = ", ".join(value) if isinstance(value, list | dict) else f"{value:g}" if isinstance(value, float) else value
-    return _USER_INFO.sub("***", str(text)) or "-"
+        value = [getattr(one, "name", "?") if isinstance(one, Model) else masked(one) for one in value]
+    if isinstance(value, list | dict):
+        return ", ".join(value) or "-"
+    return masked(f"{value:g}" if isinstance(value, float) else str(value)) or "-"
+
+
+def masked(text: str) -> str:
+    """Return a text without the secrets that a URL may contain: user and password, and what is in its query. The
+    options of Redis are no secrets.
+    """
+    if "://" not in text:
+        return text
+    text = _USER_INFO.sub("***", text)
+    if is_redis_url(text):
+        return text
+    base, mark, query = text.partition("?")
+    return base + mark + "&".join(_masked_parameter(one) for one in query.split("&")) if mark else text
+
+
+def _masked_parameter(text: str) -> str:
+    name, equals, value = text.partition("=")
+    return f"{name}={'***' if value else ''}" if equals else "***"
 
 
 class EffectiveSetting(NamedTuple):

@@ -84,6 +84,13 @@ def test_a_variable_is_read_by_the_type_of_its_field(name: str, text: str, value
         (2.0, "2"),
         (7, "7"),
         ("https://me:secret@host", "https://***@host"),
+        ("https://me:se@cret@host/a@b", "https://***@host/a@b"),
+        ("https://host/policy.yaml?sv=1&sig=secret%3D=&se=", "https://host/policy.yaml?sv=***&sig=***&se="),
+        ("https://host/policy.yaml?secret", "https://host/policy.yaml?***"),
+        ("postgresql://me@host/db?password=secret", "postgresql://***@host/db?password=***"),
+        ("rediss://:secret@host/0?ca_file=ca.pem", "rediss://***@host/0?ca_file=ca.pem"),
+        (["a=https://host/?sig=secret,more", "b"], "a=https://host/?sig=***, b"),
+        ("what?.yaml", "what?.yaml"),
     ],
 )
 def test_values_for_people(value: Any, text: str) -> None:
