@@ -397,6 +397,8 @@ class ChunkedFraming:
             self._partial = b""
             self._read_line(data, begin, end)
             return at + end + 2 - start - len(partial)
+        if data.find(b"\n", begin, begin + most) >= 0:  # without CR: more bytes cannot make it a valid line
+            raise self._malformed("chunk" if trailers < 0 else "trailer")
         if len(data) - begin >= most:
             raise self._too_long()
         self._partial = data[start:]

@@ -85,6 +85,16 @@ def test_malformed_trailers(line: bytes) -> None:
     assert refused(b"0\r\n" + line + b"\r\n\r\n") == (400, "malformed trailer")
 
 
+def test_a_bare_line_feed_is_refused_at_once() -> None:
+    """Not waited on until the time limit: nothing that follows can make the line valid (Y-3)."""
+    assert refused(b"3\n") == (400, "malformed chunk")
+    assert refused(b"3\nabc\n0\n\n") == (400, "malformed chunk")
+    assert refused(b"3\r\nabc\r\n0\n") == (400, "malformed chunk")
+    assert refused(b"0\r\n\n") == (400, "malformed trailer")
+    assert refused(b"0\r\nA: b\n") == (400, "malformed trailer")
+    assert read(b"3\r\nabc\r\n0\r") == (b"abc", 10, False)
+
+
 def test_lines_are_bounded() -> None:
     """Chunk extensions, zeros and trailers are capped, complete or not (Y-2)."""
     long = "chunk line or trailers too long"
