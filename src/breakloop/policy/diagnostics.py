@@ -28,9 +28,16 @@ def nearest(typed: str, known: Iterable[str]) -> str | None:
 
 
 def _score(typed: str, word: str) -> float:
-    """Return the similarity from 0 to 1. A part of a word scores slightly less than the whole word."""
-    whole = SequenceMatcher(None, typed, word).ratio()
-    return max([whole, *(0.9 * SequenceMatcher(None, typed, part).ratio() for part in _parts(word))])
+    """Return the similarity from 0 to 1, or 0 if it is too low. A part of a word scores slightly less than the whole
+    word.
+    """
+    return max([_ratio(typed, word, _NEAR), *(0.9 * _ratio(typed, part, _NEAR / 0.9) for part in _parts(word))])
+
+
+def _ratio(typed: str, word: str, least: float) -> float:
+    matcher = SequenceMatcher(None, typed, word)  # its quick ratios are upper bounds
+    near = matcher.real_quick_ratio() >= least and matcher.quick_ratio() >= least
+    return matcher.ratio() if near else 0.0
 
 
 def did_you_mean(typed: str, known: Iterable[str], prefix: str = "") -> str:

@@ -95,13 +95,16 @@ def readable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
-def in_order(problems: Iterable[Problem]) -> list[Problem]:
-    """Sort by location, drop duplicates and limit the number. The last entry then counts those left out."""
+def in_order(problems: Iterable[Problem], more: int = 0) -> list[Problem]:
+    """Sort by location, drop duplicates and limit the number. The last entry then counts those left out, and `more`
+    that were not even located.
+    """
     ordered = sorted(set(problems), key=lambda p: (p.file, p.line, p.column, p.path, p.message))
     if len(ordered) <= _MOST_PROBLEMS:
         return ordered
     first = ordered[_MOST_PROBLEMS]
-    rest = Problem(first.file, first.line, first.column, "", f"and {len(ordered) - _MOST_PROBLEMS} more problems")
+    count = len(ordered) - _MOST_PROBLEMS + more
+    rest = Problem(first.file, first.line, first.column, "", f"and {count} more problems")
     return [*ordered[:_MOST_PROBLEMS], rest]
 
 

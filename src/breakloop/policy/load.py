@@ -39,6 +39,7 @@ Stamp = tuple[object, ...]  # a value that changes whenever the bundle does
 SIGNATURE_SUFFIX: Final = ".sig"
 SIGNATURE_MAX_BYTES: Final = 16 * 1024
 _DIRECTORY_SIGNATURE: Final = "bundle.sig"
+_EXPLAINED: Final = 100  # errors of a bundle: explaining and locating one takes much longer than finding it
 _SUFFIXES: Final = (".yaml", ".yml", ".json")
 _MERGED: Final[dict[str, Any]] = {"policies": list, "kill_switches": list, "agents": dict, "projects": dict}
 
@@ -296,11 +297,13 @@ def _validated(data: Any, places: DocumentPlaces, now: float | None) -> LoadedBu
         message = f"must be a map with bundle_version and policies, got {describe(data)}"
         raise BundleError([DocumentFinding((), message).located(places)])
     bundle, errors = validate(Bundle, data)
-    found = findings(errors, data, Bundle) + duplicates(data)
+    repeated = duplicates(data)
+    found = findings(errors[:_EXPLAINED], data, Bundle) + repeated[:_EXPLAINED]
+    more = len(errors) + len(repeated) - len(found)
     if bundle is not None:
         found += missing_extras(bundle)
     if bundle is None or found:
-        raise BundleError(in_order(finding.located(places) for finding in found))
+        raise BundleError(in_order((finding.located(places) for finding in found), more))
     notes = [replace(note, path=in_document(note.path, data)[0]) for note in notes_for(bundle, now)]
     return LoadedBundle(bundle, digest(data), in_order(note.located(places) for note in notes))
 

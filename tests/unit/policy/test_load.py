@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from breakloop.errors import BundleError
+from breakloop.errors import BundleError, Problem
 from breakloop.policy.load import load_bundle, load_text
+from tests.growth import growth
 
 
 def test_all_unreadable_files_of_a_directory_are_reported(tmp_path: Path) -> None:
@@ -77,3 +78,19 @@ def test_a_large_bundle_needs_no_positions(monkeypatch: pytest.MonkeyPatch) -> N
     policies = [{"id": f"p{n}", "spec": {"selector": {"pathPrefix": f"/{n}/"}, "rules": [rule]}} for n in range(10_000)]
     loaded = load_text(json.dumps({"bundle_version": 1, "policies": policies}).encode(), "p.json")
     assert len(loaded.bundle.policies) == 10_000
+
+
+def test_a_bundle_full_of_mistakes_costs_no_more_than_a_hundred_of_them() -> None:
+    """All are counted, the first are explained; a viewer may have a bundle validated (B-1, Y-2)."""
+
+    def load(unknown: int) -> list[Problem]:
+        fields = {"bundle_version": 1, "policies": [], **{f"polcies_{number}": 0 for number in range(unknown)}}
+        with pytest.raises(BundleError) as raised:
+            load_text(json.dumps(fields).encode(), "b.json")
+        return raised.value.problems
+
+    found = load(1000)
+    assert len(found) == 51
+    assert 'unknown field "polcies_0"' in found[0].message
+    assert found[-1].message == "and 950 more problems"
+    assert growth(load, 200) < 1.5
