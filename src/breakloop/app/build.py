@@ -112,7 +112,7 @@ def open_proxy(
     one port share `mark`, which marks forwarded requests. `faults` reports failing upstreams."""
     named = upstreams(settings.upstream)
     tls = upstream_tls(settings) if any(upstream.tls for upstream in named) else None
-    heads, timeouts = ResponseHeadParser(), settings.proxy
+    heads, timeouts = ResponseHeadParser(settings.header_prefix), settings.proxy
     pools = {upstream.name: UpstreamPool(upstream, server, timeouts, tls, heads) for upstream in named}
     keys = provider_keys(settings)
     rewriter = HeadRewriter(

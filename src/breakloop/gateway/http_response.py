@@ -13,11 +13,13 @@ import sys
 import traceback
 from collections.abc import Callable
 from email.utils import formatdate
+from functools import partial
 from http import HTTPStatus
 from typing import Final
 
 import msgspec
 
+from breakloop.dialects.denial import PREFIX
 from breakloop.errors import UpstreamError
 from breakloop.gateway.http_request import (
     BODYLESS,
@@ -134,11 +136,11 @@ class ResponseHead(msgspec.Struct, gc=False):
 
 
 class ResponseHeadParser:
-    """Parses heads of responses; one per server."""
+    """Parses heads of responses; one per server. `prefix` is that of our own header fields."""
 
-    def __init__(self) -> None:
+    def __init__(self, prefix: str = PREFIX) -> None:
         self._status_lines = MemoDict(_status_line)
-        self._field = MemoDict(_field).__getitem__
+        self._field = MemoDict(partial(_field, prefix=prefix)).__getitem__
 
     def parse(self, head: bytes, method: str) -> ResponseHead:
         """Parse one head, up to and including its empty line. Raises `UpstreamError`."""
@@ -197,12 +199,18 @@ def _status_line(line: bytes) -> tuple[int, bool, bytes]:
     return int(status), minor == b"1", b"HTTP/1.1 %b %b\r\n" % (status, phrase or b"")
 
 
-def _field(line: bytes) -> bytes:
-    """Return the line for the client, with CRLF; empty for a hop-by-hop field."""
+def _field(line: bytes, prefix: str) -> bytes:
+    """Return the line for the client, with CRLF; empty for a hop-by-hop field.
+
+    A field of the upstream with our prefix is renamed, so that the client can tell it from ours: another breakloop may
+    be the upstream, or a server that imitates one.
+    """
     found = FIELD_LINE.fullmatch(line)
     if found is None:
         raise UpstreamError("sent a malformed header field")
     name = found[1].lower().decode("latin-1")
+    if name.replace("_", "-").startswith(prefix.lower()):
+        return f"{prefix}Upstream-".encode("ascii") + line[len(prefix) :] + b"\r\n"
     if name not in _KNOWN:
         return line + b"\r\n"
     known = KnownField(b"" if name in _HOP_BY_HOP else line + b"\r\n")

@@ -42,6 +42,19 @@ def test_connection_cannot_take_what_the_client_needs() -> None:
     assert head.lines == b"Content-Type: a/b\r\nRetry-After: 1\r\n"
 
 
+def test_our_own_names_mean_us() -> None:
+    """Fields of an upstream with our prefix are renamed, whatever their spelling: what another breakloop states reaches
+    the client, and nobody can speak for this one (D-1, Y-3)."""
+    fields = b"X-Breakloop-Reason: a", b"x_breakloop_request-id:b", b"X-Breakloop-Upstream-Reason: c", b"X-Own-Note: d"
+    renamed = (
+        b"X-Breakloop-Upstream-Reason: a\r\nX-Breakloop-Upstream-request-id:b\r\n"
+        b"X-Breakloop-Upstream-Upstream-Reason: c\r\nX-Own-Note: d\r\n"
+    )
+    assert parse(b"HTTP/1.1 200 OK", *fields).lines == renamed
+    own = ResponseHeadParser("X-Own-").parse(b"HTTP/1.1 200 OK\r\n" + b"\r\n".join(fields) + b"\r\n\r\n", "GET")
+    assert own.lines == b"\r\n".join((*fields[:3], b"X-Own-Upstream-Note: d", b""))
+
+
 @each(
     "lines, method, length, keeps, announced",
     [
