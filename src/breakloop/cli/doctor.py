@@ -33,6 +33,7 @@ from breakloop.policy.descriptors import Descriptors
 from breakloop.policy.load import LoadedBundle, load_fetched
 from breakloop.policy.schema.bundle import Bundle
 from breakloop.policy.watch import LastGood
+from breakloop.store.data_dir import exposures, planted_link
 from breakloop.store.redis.connection import ConnectOptions, RedisConnection, RedisError, door_for, open_link
 from breakloop.store.redis.topology import SLOTS, Sentinels, finder_for, read_shares
 from breakloop.store.redis.url import Address, RedisUrl, is_redis_url, parse_redis_url
@@ -138,6 +139,10 @@ def _data_dir(settings: Settings) -> Iterator[DoctorFinding]:
         left = f"{free.f_bavail * free.f_frsize / 1e6:.0f} MB"
         message = f"{path}: the disk has {left} left; when it is full, counters, orders and history are not saved"
         yield warning("data_dir", message)
+    if nearest == path:
+        if why := planted_link(path):
+            yield problem("data_dir", f"{path} is not used: {why}")
+        yield from (warning("data_dir", one.removeprefix("data_dir ")) for one in exposures(path))
     yield from _last_good(path, settings)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import stat
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from hashlib import blake2b
@@ -25,7 +26,8 @@ class DataDir:
         self.secret_is_temporary = False  # there was no place to store it
         try:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            why = "" if os.access(path, os.W_OK | os.X_OK) else "it is not writable"
+            why = planted_link(path) if os.access(path, os.W_OK | os.X_OK) else "it is not writable"
+            self.warnings += exposures(path)
         except OSError as error:
             why = error.strerror or str(error)
         if why:
@@ -67,6 +69,37 @@ class DataDir:
             except OSError as error:
                 self.warnings.append(f"{kept} cannot be written ({error.strerror}): the secret is not stored")
         return agreed
+
+
+def planted_link(path: Path) -> str:
+    """Return why a data directory must not be used: a symbolic link in it is neither its owner's nor root's."""
+    trusted = {0, path.stat().st_uid}
+    for link in _links(path):
+        if link.lstat().st_uid not in trusted:
+            return f"{link.name} is a symbolic link that another user created"
+    return ""
+
+
+def exposures(path: Path) -> list[str]:
+    """Return what makes the content of a data directory less safe than its owner may expect."""
+    found = [
+        f"{link} is a symbolic link: its content is only as safe as {os.readlink(link)}"  # noqa: PTH115 - as written
+        for link in _links(path)
+    ]
+    # A volume is mounted for this process alone, and Kubernetes makes an emptyDir writable for everyone.
+    if path.stat().st_mode & stat.S_IWOTH and not path.is_mount():
+        found.append(
+            f"data_dir {path} is writable for every user of this machine, who can replace the secret, the counters and "
+            f"the orders of operators (chmod 700 {path})"
+        )
+    return found
+
+
+def _links(path: Path) -> list[Path]:
+    try:
+        return sorted(file for file in path.iterdir() if file.is_symlink())
+    except PermissionError:  # files in it can be used, but not listed
+        return []
 
 
 def write_whole(file: Path, content: bytes, *, mode: int | None = None) -> None:

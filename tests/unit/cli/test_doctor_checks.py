@@ -169,6 +169,11 @@ def test_data_directory(doctor: Doctor) -> None:
     assert "contains the last valid bundle, version 1" in doctor.says("note", policies("rules: []"))
     kept.path.write_text("{}")
     assert "the last good copy cannot be used" in doctor.says("warning", policies("rules: []"))
+    doctor.data.chmod(0o777)
+    (doctor.data / "state.db").symlink_to(doctor.folder / "elsewhere")
+    said = doctor.says("warning")
+    assert f"data_dir: {doctor.data} is writable for every user of this machine" in said
+    assert f"data_dir: {doctor.data}/state.db is a symbolic link" in said
 
 
 def test_an_admin_plane_for_everybody(doctor: Doctor) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import stat
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -116,3 +118,36 @@ def test_an_agreed_secret_that_cannot_be_stored_is_used_nevertheless(tmp_path: P
     assert data.warnings == [f"{tmp_path / 'secret'} cannot be written (Is a directory): the secret is not stored"]
     (tmp_path / "file").write_text("")
     assert asyncio.run(DataDir(tmp_path / "file" / "below").agreed_secret(agree)) == "theirs"
+
+
+def test_a_directory_that_others_can_change_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is used, because nothing else may be at hand; but its owner is told. A volume of its own is nobody else's."""
+    path = tmp_path / "data"
+    assert DataDir(path).warnings == []
+    path.chmod(0o770)
+    assert DataDir(path).warnings == []
+    path.chmod(0o777)
+    assert "is writable for every user of this machine" in DataDir(path).warnings[0]
+    assert DataDir(path).path == path
+    monkeypatch.setattr(Path, "is_mount", lambda _: True)
+    assert DataDir(path).warnings == []
+
+
+def test_symbolic_links_are_named_and_those_of_others_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody may keep a file on another disk; nobody else may choose where the secret is written."""
+    path, elsewhere = tmp_path / "data", tmp_path / "elsewhere"
+    path.mkdir(mode=0o700)
+    (path / "secret").symlink_to(elsewhere)
+    own = DataDir(path)
+    assert (own.path, own.warnings) == (
+        path,
+        [f"{path}/secret is a symbolic link: its content is only as safe as {elsewhere}"],
+    )
+    theirs = SimpleNamespace(st_uid=path.stat().st_uid + 1, st_mode=stat.S_IFLNK)
+    monkeypatch.setattr(Path, "lstat", lambda _: theirs)
+    planted = DataDir(path)
+    planted.secret("", "")
+    assert planted.path is None
+    assert planted.secret_is_temporary
+    assert any("secret is a symbolic link that another user created" in one for one in planted.warnings)
+    assert not elsewhere.exists()
