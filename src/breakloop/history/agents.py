@@ -6,7 +6,6 @@ agent for two days, per hour for both as long as history is kept.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ from breakloop.history.schema import (
     CALLERS,
     POINTS,
     adding,
+    from_json,
     insert,
     moment,
     text,
@@ -303,6 +303,6 @@ def _record(row: Row[Any]) -> AgentRecord:
         last_at=row.last_at,
         today_microusd=int(row.today),
         model=row.model,
-        settings=json.loads(row.settings),
+        settings=from_json(row.settings, {}),
         **{name: getattr(row, name) for name in _SUMS if name != "failed"},
     )

@@ -4,7 +4,8 @@ The database is opened on first use and again after a failure. There is one writ
 readers. Every failure becomes a `HistoryError` that contains neither data nor passwords.
 
 A SQLite file is readable by its owner only and uses WAL. A file that is damaged, foreign or of a newer version is
-renamed and a new one is created; one that is locked, full or read-only is tried again.
+renamed and a new one is created, with what can still be read of a damaged one; one that is locked, full or read-only is
+tried again.
 
 Several gateways may share a PostgreSQL database: a writer holds an advisory lock, so that ids grow with time and one
 process at a time folds incidents.
@@ -27,6 +28,8 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from breakloop.clock import Clock
 from breakloop.errors import HistoryError, SettingsError
+from breakloop.formatting import plural
+from breakloop.history.salvage import readable, take_over
 from breakloop.history.schema import NewerSchemaError, migrate
 from breakloop.store.sqlite import DatabaseFile, Report, Troubles, UnfitError, in_words, is_damage
 
@@ -68,6 +71,9 @@ class DatabaseBackend(ABC):
     def set_aside(self, kind: str, wrong: str) -> bool:  # noqa: ARG002 - only a file is renamed
         """Rename a defective database, after all connections were closed; return whether there can be a new one."""
         return False
+
+    def take_over(self, connection: Connection) -> None:  # noqa: B027 - only a file is renamed
+        """Copy what can still be read of the database that was set aside."""
 
     def tidy(self, connection: Connection) -> None:  # noqa: B027 - a server does it by itself
         """Free the space of deleted rows."""
@@ -157,6 +163,7 @@ class HistoryDatabase:
             with engine.connect() as connection:
                 self._backend.begin(connection, durable=True)
                 migrate(connection)
+                self._backend.take_over(connection)
                 connection.commit()
         except BaseException:
             engine.dispose()
@@ -171,6 +178,7 @@ class HistoryDatabase:
 
 APPLICATION_ID: Final = 0x626C6869  # "blhi"
 _BUSY_S: Final = 2.0
+_DAMAGED: Final = "damaged"
 _CACHE_KIB: Final = 16_384  # per connection
 _WAL_MAX_BYTES: Final = 32 * 1024 * 1024
 _VACUUM_PAGES: Final = 2_000  # per call
@@ -184,6 +192,7 @@ class SqliteBackend(DatabaseFile, DatabaseBackend):
     def __init__(self, path: Path, report: Report, clock: Clock | None = None, busy_s: float = _BUSY_S) -> None:
         super().__init__(path, report, clock)
         self._busy_s = busy_s
+        self._damaged: Path | None = None  # set aside, and not yet copied
 
     def engine(self) -> Engine:
         """Create the file if needed, check that it is ours, and return an engine."""
@@ -218,10 +227,21 @@ class SqliteBackend(DatabaseFile, DatabaseBackend):
             return error.kind
         if isinstance(error, NewerSchemaError):
             return "newer"
-        return "damaged" if is_damage(_cause(error)) else ""
+        return _DAMAGED if is_damage(_cause(error)) else ""
 
     def set_aside(self, kind: str, wrong: str) -> bool:
-        return super().set_aside(kind, f"{kind}: {wrong}")
+        done = super().set_aside(kind, f"{kind}: {wrong}")
+        self._damaged = self.renamed_to if kind == _DAMAGED else None
+        return done
+
+    def take_over(self, connection: Connection) -> None:
+        damaged, self._damaged = self._damaged, None
+        raw = connection.connection.driver_connection
+        if damaged is None or raw is None:
+            return
+        count = take_over(damaged, raw)
+        if count:
+            self.troubles.note(_DAMAGED, f"{plural(count, 'row')} that could still be read were copied from {damaged}")
 
     def failed(self, wrong: str) -> None:
         self.troubles.failed(wrong, "nothing is stored until it is writable again")
@@ -249,6 +269,7 @@ class SqliteBackend(DatabaseFile, DatabaseBackend):
         made = sqlite3.connect(
             self.path, timeout=self._busy_s, isolation_level=None, check_same_thread=False, cached_statements=64
         )
+        made.text_factory = readable
         made.execute(f"PRAGMA journal_size_limit = {_WAL_MAX_BYTES}")
         made.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
         made.execute("PRAGMA temp_store = MEMORY")

@@ -7,7 +7,6 @@ kept longer than everything else. Shadow findings are summed up per day (UTC).
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from heapq import merge
 from itertools import islice
@@ -15,7 +14,19 @@ from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Connection, Row, func, insert, literal_column, select
 
-from breakloop.history.schema import AUDIT, EVENTS, MOMENT_MAX, SHADOWS, adding, moment, text, to_json, whole
+from breakloop.history.schema import (
+    AUDIT,
+    EVENTS,
+    MOMENT_MAX,
+    SHADOWS,
+    UNREADABLE,
+    adding,
+    from_json,
+    moment,
+    text,
+    to_json,
+    whole,
+)
 from breakloop.model.events import Event
 from breakloop.model.records import AuditRecord, EventFilter, EventRecord
 
@@ -125,7 +136,7 @@ def _plain(column: ColumnElement[str]) -> ColumnElement[str]:
 
 def _record(row: Row[Any]) -> EventRecord:
     return EventRecord(
-        row.id, row.name, row.at, row.project, row.agent, row.request_id, row.incident, json.loads(row.data)
+        row.id, row.name, row.at, row.project, row.agent, row.request_id, row.incident, from_json(row.data, UNREADABLE)
     )
 
 
@@ -140,7 +151,7 @@ def find_audit(connection: Connection, before: int, most: int) -> list[AuditReco
     if before > 0:
         found = found.where(AUDIT.c.id < whole(before))
     return [
-        AuditRecord(row.id, row.at, row.who, row.role, row.action, row.target, json.loads(row.detail))
+        AuditRecord(row.id, row.at, row.who, row.role, row.action, row.target, from_json(row.detail, UNREADABLE))
         for row in connection.execute(found)
     ]
 

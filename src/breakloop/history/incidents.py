@@ -8,7 +8,6 @@ them back.
 
 from __future__ import annotations
 
-import json
 import math
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,7 +17,7 @@ from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Connection, Row, and_, func, or_, select, update
 
-from breakloop.history.schema import INCIDENTS, MOMENT_MAX, PICTURES, moment, replacing, text, to_json, whole
+from breakloop.history.schema import INCIDENTS, MOMENT_MAX, PICTURES, from_json, moment, replacing, text, to_json, whole
 from breakloop.model.events import (
     AGENT_KILLED,
     AGENT_RELEASED,
@@ -307,8 +306,9 @@ def find_incident(connection: Connection, incident_id: str) -> Incident | None:
     picture = connection.execute(select(PICTURES).where(PICTURES.c.incident == row.id)).one_or_none()
     if picture is None:
         return _record(row)
-    steps = tuple(StepMark(*mark) for mark in json.loads(picture.steps))
-    return _record(row, steps=steps, score=json.loads(picture.score))
+    no_marks: list[Any] = []
+    steps = tuple(StepMark(*mark) for mark in from_json(picture.steps, no_marks))
+    return _record(row, steps=steps, score=from_json(picture.score, {}))
 
 
 def count_live(connection: Connection, project: str) -> int:

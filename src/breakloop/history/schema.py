@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from sqlalchemy import BigInteger, Boolean, Column, Connection, Double, MetaData, Table, Text
 from sqlalchemy.dialects import postgresql, sqlite
 
+T = TypeVar("T")
+UNREADABLE: Final[dict[str, Any]] = {"unreadable": True}  # stands for an object that cannot be read
 METADATA: Final = MetaData()
 
 _TYPES: Final = {"text": Text, "real": Double, "whole": BigInteger, "flag": Boolean}
@@ -260,6 +262,15 @@ def moment(value: float) -> float:
 def to_json(value: object) -> str:
     """Return JSON in ASCII, which every database accepts unchanged."""
     return _ENCODER.encode(value)
+
+
+def from_json(value: str, otherwise: T) -> T:
+    """Return the value of a column; `otherwise` if it cannot be read, so that one bad row does not hide the others."""
+    try:
+        found = json.loads(value)
+    except ValueError:
+        return otherwise
+    return found if isinstance(found, type(otherwise)) else otherwise
 
 
 def _other(value: object) -> object:

@@ -117,6 +117,7 @@ class DatabaseFile:
     def __init__(self, path: Path, report: Report, clock: Clock | None = None) -> None:
         self.path = path
         self.troubles = Troubles(str(path), report, clock)
+        self.renamed_to: Path | None = None  # the last file that was set aside
         self._identity: tuple[int, int] | None = None  # device and inode
 
     def create(self) -> None:
@@ -140,8 +141,8 @@ class DatabaseFile:
         """Rename the file, unless another process already has; return whether a new one can be created."""
         try:
             if not self.is_replaced():
-                aside = _rename(self.path, kind)
-                self.troubles.note(wrong, f"renamed to {aside}, and a new file was created")
+                self.renamed_to = _rename(self.path, kind)
+                self.troubles.note(wrong, f"renamed to {self.renamed_to}, and a new file was created")
         except OSError as failure:
             self.troubles.failed(wrong, f"it cannot be renamed ({failure.strerror}), so nothing is stored")
             return False

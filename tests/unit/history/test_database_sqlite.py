@@ -123,6 +123,56 @@ def test_damage_while_it_is_open(sqlite_past: Past) -> None:
     assert names(history)[0] == "new"
 
 
+def test_one_bad_page_costs_its_rows_only(sqlite_past: Past) -> None:
+    """The audit log and all other events are copied from the file that is set aside, and ids go on (G-2)."""
+    history = sqlite_past.open()
+    for number in range(200):
+        history.add_audit("me", "admin", "kill", f"agent-{number}", {}, 1.0)
+        history.write([told("e", 1.0, text=f"<{number}>".ljust(500, "x"))], NOTHING(), 1.0)
+    history.set_agent("", "a", {"active": False})
+    history.close()
+    content = Path(sqlite_past.where).read_bytes()
+    page = content.index(b"<100>") // 4096 * 4096
+    Path(sqlite_past.where).write_bytes(content[:page] + b"\xff" * 4096 + content[page + 4096 :])
+    with pytest.raises(HistoryError, match="malformed"):
+        history.events(EventFilter(most=1000))
+    kept = history.events(EventFilter(most=1000))
+    numbers = {int(str(event.data["text"]).strip("<x").partition(">")[0]) for event in kept}
+    assert 185 < len(kept) < 200
+    assert {0, 199} < numbers
+    assert 100 not in numbers
+    assert len(history.audit(most=1000)) == 200
+    found = history.agent("", "a")
+    assert found is not None
+    assert found.settings == {"active": False}
+    write(history, "new")
+    assert history.events(EventFilter(most=1))[0].id == 201
+    assert aside(sqlite_past) == ["history.db.damaged-1"]
+    assert sqlite_past.troubles[0].done.startswith("renamed")
+    assert "rows that could still be read were copied" in sqlite_past.troubles[1].done
+
+
+def test_a_row_that_cannot_be_decoded_does_not_hide_the_others(sqlite_past: Past) -> None:
+    """Neither a text that is not UTF-8 nor one that is not JSON (G-2)."""
+    history = sqlite_past.open()
+    for name in ("a", "b", "c"):
+        write(history, name)
+        history.add_audit("me", "admin", name, "", {}, 1.0)
+    file = sqlite3.connect(sqlite_past.where)
+    for table, column in (("events", "data"), ("audit", "detail")):
+        file.execute(f"UPDATE breakloop_{table} SET {column} = CAST(x'7bff7d' AS TEXT) WHERE id = 1")
+        file.execute(f"UPDATE breakloop_{table} SET {column} = '[' WHERE id = 2")
+    file.commit()
+    file.close()
+    assert [(event.name, "unreadable" in event.data) for event in history.events(EventFilter())] == [
+        ("c", False),
+        ("b", True),
+        ("a", True),
+    ]
+    assert ["unreadable" in entry.detail for entry in history.audit()] == [False, True, True]
+    assert sqlite_past.troubles == []
+
+
 def test_a_folder_in_its_place(sqlite_past: Past) -> None:
     Path(sqlite_past.where).mkdir()
     write(sqlite_past.open())
