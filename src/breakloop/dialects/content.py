@@ -121,8 +121,8 @@ def _canonical_lenient(body: bytes) -> bytes:
 
 
 def load(body: bytes) -> Any:
-    """Decode JSON, also what a strict decoder rejects (BOM, UTF-16, lone surrogates, NaN); None if it is not JSON, or
-    holds too many values.
+    """Decode JSON, also what a strict decoder rejects and some servers read (BOM, UTF-16, lone surrogates, NaN, control
+    characters in strings, a NUL at the end); None if it is not JSON, or holds too many values.
     """
     if len(body) > COUNTED_FROM_BYTES and has_too_many_values(body):
         return None
@@ -132,7 +132,8 @@ def load(body: bytes) -> Any:
         if len(body) > _LENIENT_VALUES_MAX and has_too_many_values(body, _LENIENT_VALUES_MAX):
             return None
         try:
-            return json.loads(body.decode(json.detect_encoding(body), "replace"), parse_int=_integer)
+            decoded = body.decode(json.detect_encoding(body), "replace").rstrip("\0")
+            return json.loads(decoded, parse_int=_integer, strict=False)
         except (ValueError, RecursionError):
             return None
 

@@ -28,8 +28,23 @@ class Dialects(dict[str, Dialect]):
         self.endings = tuple(ending for dialect in self.values() for ending in dialect.path_endings)
         self.any_path = [dialect for dialect in self.values() if dialect.any_path]
 
+    def usual(self, path: str) -> str:
+        """Return a path with the usual spelling of its ending, if it is known by another one: some servers ignore case
+        and parameters (`/v1/Chat/Completions;x=1`). Other paths are returned unchanged.
+        """
+        if path.endswith(self.endings) or (path.islower() and ";" not in path):
+            return path
+        start = path.rfind("/")
+        bare = path[:start] + path[start:].partition(";")[0]
+        folded = bare.lower()
+        for ending in self.endings:
+            if folded.endswith(ending.lower()):
+                return bare[: -len(ending)] + ending
+        return path
+
     def of_path(self, path: str) -> Dialect | None:
         """Return the dialect of a path, given without its query."""
+        path = self.usual(path)
         if path.endswith(self.endings):
             for endings, dialect in self.by_path:
                 if path.endswith(endings):
@@ -68,6 +83,8 @@ def parse(method: str, path: str, body: bytes) -> ParsedBody | None:
     if method != "POST" or not body:
         return None
     dialects = DIALECTS
+    if not path.endswith(dialects.endings):
+        path = dialects.usual(path)
     if path.endswith(dialects.endings):
         for endings, dialect in dialects.by_path:
             if path.endswith(endings):

@@ -39,6 +39,15 @@ RPC = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"f"}}'
         ("/anthropic/v1/messages/", "anthropic_messages"),
         ("/v1beta/models/g:generateContent", "gemini"),
         ("/v1/projects/p/locations/l/publishers/google/models/g:streamGenerateContent", "gemini"),
+        ("/v1/Chat/Completions", "openai_chat"),
+        ("/v1/chat/completions;x=1", "openai_chat"),
+        ("/V1/CHAT/COMPLETIONS/;x", "openai_chat"),
+        ("/v1/Completions", "openai_completions"),
+        ("/v1;a=b/Messages;x=1;y", "anthropic_messages"),
+        ("/v1beta/models/G-2:generatecontent;x", "gemini"),
+        ("/v1/messages;x=1/count_tokens", None),
+        ("/v1/Messages/count_tokens", None),
+        ("/v1/x;/messages.json", None),
         ("/v1/messages/count_tokens", None),
         ("/v1/messages/batches", None),
         ("/v1/responses/resp_1/cancel", None),
@@ -57,6 +66,13 @@ def test_paths(path: str, expected: str | None) -> None:
     assert bool(read_opening("POST", path, BODY)) is (
         expected is not None and expected not in {"openai_completions", "openai_embeddings"}
     )
+
+
+def test_another_spelling_of_a_path_is_read_as_the_usual_one() -> None:
+    """Streaming and the model of Gemini are given in the path (C-8)."""
+    chat = read_chat("POST", "/v1beta/models/G-2:STREAMGENERATECONTENT;x=1", BODY, 3)
+    assert chat is not None
+    assert (chat.model, chat.stream) == ("G-2", True)
 
 
 @pytest.mark.parametrize("path", ["/mcp", "/", "/messages/", "/v1/responses"])

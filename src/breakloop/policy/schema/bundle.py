@@ -105,7 +105,9 @@ class Selector(Model):
         default=None, description="HTTP methods in upper case; without it, every method."
     )
     hosts: Annotated[list[Annotated[str, AfterValidator(_host)]], Field(min_length=1)] | None = Field(
-        default=None, description="Host names, without scheme and path; a port is ignored; without it, every host."
+        default=None,
+        description="Host names, without scheme and path; a port is ignored; without it, every host. Compared with "
+        "what the client sends as `Host`, which it can choose.",
     )
 
 
