@@ -16,6 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from breakloop.app.memory import bodies_bytes, memory_limit
 from breakloop.clock import Clock
 from breakloop.config.loader import provider_keys
 from breakloop.config.settings import HISTORY_OFF, POLICY_REDIS, Settings
@@ -232,7 +233,8 @@ def limits(settings: Settings) -> RequestLimits:
     problem = too_few_files(settings)
     if problem:
         log(logging.WARNING, "limits.problem", {"problem": problem})
-    return replace(found, connections=connections_for(found.connections))
+    bodies = bodies_bytes(found.all_bodies_bytes, memory_limit(), settings.workers)
+    return replace(found, connections=connections_for(found.connections), all_bodies_bytes=bodies)
 
 
 def too_few_files(settings: Settings) -> str:

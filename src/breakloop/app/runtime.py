@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from breakloop.app import build
 from breakloop.app.build import bundle_source, lazy_prices, tune
 from breakloop.app.jobs import Job, aside, forever
+from breakloop.app.memory import MemoryWatch, max_entries, memory_limit
 from breakloop.app.state import ProcessState, StateConnection, open_state
 from breakloop.clock import Clock, SystemClock
 from breakloop.config.settings import Settings
@@ -63,7 +64,9 @@ class Runtime:
         self.descriptors = Descriptors(build.context(settings, self.secret), self.clock)
         self.tracing = build.tracing(settings, self.descriptors, self.clock)
         self.server: Server | None = None
-        self.state = ProcessState(self.data.path, settings.memory_max_entries, self.clock, opened.shared)
+        self._memory_limit = memory_limit()
+        entries = max_entries(settings, self._memory_limit)
+        self.state = ProcessState(self.data.path, entries, self.clock, opened.shared)
         self.engine = build_engine(
             self.descriptors,
             self.clock,
@@ -171,6 +174,9 @@ class Runtime:
 
     def _server(self) -> Server:
         server = Server(self.handler, build.limits(self.settings), clock=self.clock)
+        self.admission.body_memory = server.body_memory
+        if self._memory_limit is not None:
+            server.on_sweep.append(MemoryWatch(self._memory_limit, server.body_memory).sweep)
         server.exempts = ClientIp((*self.settings.trusted_proxies, "127.0.0.0/8", "::1")).trusted
         if self.settings.mode != "decision":
             faults = UpstreamFaults(self.events, self.clock)

@@ -20,6 +20,7 @@ import click
 
 from breakloop._version import __version__
 from breakloop.app.build import context, loop_guard, policy_source, policy_verifier, price_list, too_few_files
+from breakloop.app.memory import memory_limit, too_many_entries
 from breakloop.cli.serve import settings_options
 from breakloop.clock import Clock, SystemClock
 from breakloop.config.loader import LoadedSettings, effective_settings, load_settings, masked, provider_keys
@@ -312,6 +313,7 @@ def _ago(age_s: float) -> str:
 def examine_proxy(settings: Settings) -> Iterator[DoctorFinding]:
     yield from _reach(settings)
     yield from _open_files(settings)
+    yield from _memory(settings)
     yield from _keys(settings)
     yield from _upstreams(settings)
     yield from _certificates(settings)
@@ -323,6 +325,12 @@ def is_loopback(host: str) -> bool:
         return ip_address(host).is_loopback
     except ValueError:
         return host == "localhost" or host.endswith(".localhost")
+
+
+def _memory(settings: Settings) -> Iterator[DoctorFinding]:
+    problem_found = too_many_entries(settings, memory_limit())
+    if problem_found:
+        yield warning("memory_max_entries", problem_found)
 
 
 def _open_files(settings: Settings) -> Iterator[DoctorFinding]:

@@ -523,8 +523,10 @@ class Settings(Model):
     alert_ca_file: FilePath = Field(
         default="", description="Additional CA certificates for alert targets, in PEM format."
     )
-    memory_max_entries: PositiveInt = Field(
-        default=1_000_000, description="Maximum number of entries in each table of `memory://`."
+    memory_max_entries: PositiveInt | None = Field(
+        default=None,
+        description="Maximum number of entries in each table of `memory://`. Default: what fits into the memory limit "
+        "of the container, and at most 1,000,000.",
     )
     shutdown_grace_seconds: Seconds = Field(default=10.0, description="How long a shutdown waits for running requests.")
 

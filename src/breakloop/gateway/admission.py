@@ -18,7 +18,7 @@ from breakloop.dialects.denial import VerdictHeaders
 from breakloop.dialects.encoding import unpack
 from breakloop.engine.engine import Engine
 from breakloop.engine.remote import RemoteEngine
-from breakloop.gateway.http_request import Reply, Request, RequestLimits
+from breakloop.gateway.http_request import BodyMemory, Reply, Request, RequestLimits
 from breakloop.gateway.http_response import log_fault
 from breakloop.model.call import Call
 from breakloop.model.counters import Timings, TraceCounters
@@ -151,6 +151,7 @@ class Admission:
         self._run_id = run_id
         self._next_id = 0
         self.body_bytes = body_bytes  # limit of an unpacked body
+        self.body_memory = BodyMemory(RequestLimits())  # replaced by that of the server
         self.needs_key = needs_key  # only callers that are named in the settings are admitted
 
     def request_id(self) -> str:
@@ -185,6 +186,7 @@ class Admission:
             assert self.remote is not None  # noqa: S101 - checked by the caller
             if "content-encoding" in request.headers:
                 self.unpack(call)
+                then = self._hold_body(len(call.body), then)
             debug = self.debug
             if debug is None or not debug.is_active(request):
                 self.remote.decide(call, then)
@@ -198,6 +200,19 @@ class Admission:
         except Exception as error:  # noqa: BLE001 - as in `decide`
             then(self.fail_open(error))
 
+    def _hold_body(self, size: int, then: VerdictCallback) -> VerdictCallback:
+        """Count an unpacked body as held until its verdict: many may wait for the store at the same time."""
+        memory = self.body_memory
+        memory.held += size
+
+        def decided(verdict: Verdict, lines: bytes = b"", /) -> None:
+            nonlocal size
+            memory.held -= size
+            size = 0  # called again if `then` fails
+            then(verdict, lines)
+
+        return decided
+
     def fail_open(self, error: Exception) -> Verdict:
         """Count and log a fault of ours; return a verdict that allows the request."""
         self.fault(error, "allowed")
@@ -210,7 +225,7 @@ class Admission:
 
     def unpack(self, call: Call) -> None:
         """Decompress the body of a call. If that fails, the compressed bytes count as the body."""
-        why = unpack(call, self.body_bytes)
+        why = unpack(call, min(self.body_bytes, self.body_memory.room))
         if why:
             self.engine.not_unpacked(call, why)
 

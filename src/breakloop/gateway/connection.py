@@ -172,6 +172,10 @@ class ServerCore:
             among[connection] = None
         return False
 
+    @property
+    def bodies_shed(self) -> int:
+        return self.body_memory.shed
+
     def remove(self, connection: Connection) -> None:
         if connection in self.live:
             del self.live[connection]

@@ -461,12 +461,28 @@ class RequestChunks(ChunkedFraming):
 StreamsBody = Callable[[Request], bool]  # whether the body of a request is streamed to the upstream
 
 
+SMALL_BODY_BYTES: Final = 256 * 1024  # accepted even when memory is short
+
+
 class BodyMemory:
     """Memory that incomplete request bodies take, over all connections of a server."""
 
     def __init__(self, limits: RequestLimits) -> None:
         self._limit = limits.all_bodies_bytes
         self.held = 0
+        self.is_short = False  # the memory of the container is nearly used up
+        self.shed = 0  # bodies that were refused for that
+
+    @property
+    def room(self) -> int:
+        """How many more bytes may be held."""
+        return SMALL_BODY_BYTES if self.is_short else max(0, self._limit - self.held)
+
+    def check(self, size: int) -> None:
+        """Raise `RequestError` (503) for a body that is too large while memory is short."""
+        if size > SMALL_BODY_BYTES:
+            self.shed += 1
+            raise RequestError(503, "the memory limit is nearly reached, and only small request bodies are accepted")
 
     def reserve(self, size: int) -> None:
         """Reserve bytes. Raises `RequestError` (503) when the limit is reached."""
@@ -494,6 +510,8 @@ class BodyCollector:
     def feed(self, data: bytes) -> int:
         """Add the content of `data`; return how many bytes belong to this body. Raises `RequestError`."""
         used = self._framing.feed(data)
+        if self._memory.is_short and not self.request.streamed:
+            self._memory.check(max(self.request.length, len(self.content) + used))
         for piece in self._framing.content:
             self._memory.reserve(len(piece))
             self.content += piece

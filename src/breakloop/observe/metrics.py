@@ -97,6 +97,10 @@ class ServerCounts(Protocol):
     refused: int
     refused_of_peer: int
     reclaimed: int
+
+    @property
+    def bodies_shed(self) -> int: ...
+
     requests: int
     bad_requests: int
     handler_errors: int
@@ -345,6 +349,8 @@ _TABLE: Final = (
              ("why",)),
     _counter("breakloop_connections_reclaimed_total", "Idle client connections closed to make room for new ones.",
              _server(lambda s: s.reclaimed)),
+    _counter("breakloop_bodies_shed_total", "Request bodies refused because the memory limit was nearly reached.",
+             _server(lambda s: s.bodies_shed)),
     _gauge("breakloop_connections_open", "Open client connections.", _server(lambda s: len(s.live))),
     _counter("breakloop_upstream_connections_total", "Connections opened to upstreams.",
              lambda p: {one.name: one.opened for one in p.upstreams}, ("upstream",)),

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import zlib
 
 from breakloop.dialects.denial import VerdictHeaders
 from breakloop.gateway.admission import Admission, DebugSessions
-from tests.builders import SECRET, World, bundle, call, chat, exact, policy, request, world
+from breakloop.model.verdict import Verdict
+from tests.builders import CHAT, SECRET, World, bundle, call, chat, chat_body, exact, policy, request, user, world
+from tests.fake_remote import RemoteWorld, run
 
 LOOP = bundle(policy("p", loop=exact(2)))
 
@@ -46,3 +49,28 @@ def test_debug_fields_come_with_the_verdict() -> None:
     assert judge.decide(request(), chat())[1] == b""
     _, fields = judge.decide(request(headers={"cookie": cookie}), chat())
     assert b"X-Breakloop-Debug-Decision: deny\r\n" in fields
+
+
+def test_unpacked_bodies_count_as_held_until_the_verdict() -> None:
+    """Many may wait for the store at the same time; where there is no room, a body is judged as it came (Y-2)."""
+    body = chat_body(user(" ".join(map(str, range(80_000)))))
+    packed = zlib.compress(body, wbits=31)
+    headers = {"content-encoding": b"gzip"}
+
+    def test() -> None:
+        there = RemoteWorld(LOOP)
+        there.store.holds = True
+        judge = judging(there.here)
+        judge.remote = there.remote
+        verdicts: list[Verdict] = []
+        first, second = (call(CHAT, "POST", headers, body=packed) for _ in range(2))
+        judge.decide_remote(request(headers=headers), first, lambda verdict, _lines=b"": verdicts.append(verdict))
+        assert judge.body_memory.held == len(body)
+        judge.body_memory.is_short = True
+        judge.decide_remote(request(headers=headers), second, lambda verdict, _lines=b"": verdicts.append(verdict))
+        assert (first.body, second.body) == (body, packed)
+        assert there.here.engine.tally.not_unpacked == {"too_large": 1}
+        there.store.deliver()
+        assert ([verdict.allowed for verdict in verdicts], judge.body_memory.held) == ([True, True], 0)
+
+    run(test)

@@ -126,3 +126,17 @@ def test_small_chunks_of_a_streaming_client_are_fine() -> None:
     chunk = b"50\r\n" + b"x" * 80 + b"\r\n"
     content, _, done = read(chunk * 20_000 + b"0\r\n\r\n")
     assert (len(content), done) == (1_600_000, True)
+
+
+@each("length, stream", [(300_000, b"x"), (CHUNKED, b"50000\r\n" + b"x" * 300_000)])
+def test_large_bodies_are_refused_while_memory_is_short(length: int, stream: bytes) -> None:
+    """At once, if their length is known; small ones and those that are only passed on are not (Y-2)."""
+    memory = BodyMemory(RequestLimits())
+    memory.is_short = True
+    with pytest.raises(RequestError) as error:
+        BodyCollector(Request("POST", b"/", {}, length=length), memory, None).feed(stream)
+    assert (error.value.status, memory.shed, memory.held) == (503, 1, 0)
+    assert BodyCollector(Request("POST", b"/", {}, length=200_000), memory, None).feed(b"x" * 200_000) == 200_000
+    passed_on = Request("POST", b"/", {}, length=300_000, streamed=True)
+    assert BodyCollector(passed_on, memory, None).feed(b"x") == 1
+    assert memory.shed == 1

@@ -65,6 +65,7 @@ class FakeServer:
     connections: int = 11
     refused: int = 12
     reclaimed: int = 18
+    bodies_shed: int = 20
     refused_of_peer: int = 19
     requests: int = 13
     bad_requests: int = 14
