@@ -118,9 +118,7 @@ class Group:
         return self.memory.is_short
 
 
-def test_large_bodies_are_refused_before_the_limit_is_reached(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_large_bodies_are_refused_before_the_limit_is_reached(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """From three quarters of the limit on, until there is room again, and a minute apart in the log (Y-2)."""
     caplog.set_level(logging.INFO)
     group = Group(tmp_path)
