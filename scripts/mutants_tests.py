@@ -280,7 +280,7 @@ def _in_fork(run: Callable[[], tuple[int, str]], limit_s: float) -> str:
             os._exit(0)
     os.close(write)
     # A mutant may also wait for what never happens, which takes no CPU time.
-    ready, _, _ = select.select([read], [], [], 60 + 20 * limit_s)
+    ready, _, _ = select.select([read], [], [], 30 + 4 * limit_s)
     answer = os.read(read, 65536) if ready else b""
     os.close(read)
     with contextlib.suppress(ProcessLookupError):
