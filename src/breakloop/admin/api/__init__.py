@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterable, Mapping
+from functools import cache
 from typing import Any, Final
 
 import msgspec
@@ -64,14 +65,18 @@ def api_routes(services: AdminServices) -> list[Route]:
     by_path: dict[str, list[Operation]] = {}
     for one in OPERATIONS:
         by_path.setdefault(one.path, []).append(one)
-    described = encoded(document(OPERATIONS))
     register_url_convertor("agent", _AgentName())
 
     async def openapi(_request: Request) -> Response:
-        return Response(described, media_type="application/json")
+        return Response(_document(), media_type="application/json")
 
     routes = [_route(path, by_path[path], services) for path in _in_order(by_path)]
     return [Route(DOCUMENT, openapi, methods=["GET"]), *routes]
+
+
+@cache
+def _document() -> bytes:
+    return encoded(document(OPERATIONS))
 
 
 def body_max(scope: Scope) -> int:

@@ -8,6 +8,7 @@ forever.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from functools import cache
 from hashlib import sha256
 from os import PathLike, stat_result
 from pathlib import Path
@@ -107,6 +108,7 @@ THEMES: Final = ("auto", "light", "dark")
 THEME_COOKIE: Final = "breakloop_theme"
 
 
+@cache
 def environment() -> Environment:
     made = Environment(
         loader=FileSystemLoader(HERE / "templates"),
