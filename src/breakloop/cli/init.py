@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
+from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -186,10 +187,15 @@ def contents(template: str | None, what: str | None = None) -> dict[str, str]:
         "policy.yaml": _text(folder / template / "policy.yaml"),
         "policy-test.yaml": _text(folder / template / "policy-test.yaml"),
         "breakloop.yaml": f"{settings}\n{choice.settings}" if choice and choice.settings else settings,
-        "schema/bundle.schema.json": json.dumps(bundle_json_schema(), indent=2) + "\n",
-        "schema/settings.schema.json": json.dumps(settings_json_schema(), indent=2) + "\n",
+        **_schemas(),
         **(texts(what) if what else {}),
     }
+
+
+@cache
+def _schemas() -> dict[str, str]:
+    made = {"bundle": bundle_json_schema(), "settings": settings_json_schema()}
+    return {f"schema/{name}.schema.json": json.dumps(schema, indent=2) + "\n" for name, schema in made.items()}
 
 
 def _ask() -> str | None:
