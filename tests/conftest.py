@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import ipaddress
 import os
 import socket
@@ -124,6 +125,17 @@ def _guard_uvloop() -> None:
 
     uvloop.Loop.create_connection = create_connection
     uvloop.Loop.getaddrinfo = getaddrinfo
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Keep what is imported out of the sight of the garbage collector, which would look through it many times."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 # Files of the longest tests first, so that at the end no process has a long one while the others have none. Processes take

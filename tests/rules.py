@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable
-from functools import cache
 from pathlib import Path
 
 
@@ -14,7 +13,6 @@ def assert_no_violations(rule: str, remedy: str, places: Iterable[str]) -> None:
     assert not lines, "\n".join([f"violations: {len(lines)}", *lines])
 
 
-@cache
 def tree(path: Path) -> ast.Module:
-    """The parsed file. Several rules need it, and parsing is most of their time."""
+    """The parsed file. It is not kept: a million nodes would slow down the garbage collector for all later tests."""
     return ast.parse(path.read_text(encoding="utf-8"))

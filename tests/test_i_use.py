@@ -7,6 +7,8 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
+import pytest
+
 from breakloop.cli.init import CHOICES
 from tests.apart import APART
 from tests.each import each
@@ -53,6 +55,7 @@ def test_everything_that_init_knows_has_a_row() -> None:
     assert set(re.findall(r"`(?:breakloop )?init --for ([a-z-]+)`", TEXT)) == set(CHOICES)
 
 
+@pytest.mark.slow  # it imports frameworks
 def test_what_is_imported_can_be() -> None:
     """The names that people copy from there (P-1 to P-3)."""
     imports = re.findall(r"`from (breakloop[a-z0-9_.]*) import (\w+)`", TEXT)

@@ -6,7 +6,9 @@ import ast
 import re
 import sys
 import tomllib
+from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 from tests.rules import assert_no_violations, tree
 
@@ -65,21 +67,35 @@ def test_every_package_folder_is_a_package() -> None:
     assert_no_violations("a folder without __init__.py", "add one that opens with what the package is for", found)
 
 
+class Module(NamedTuple):
+    path: Path
+    docstring: str | None
+    imports: frozenset[str]  # names of packages
+
+
+@cache
+def parsed() -> list[Module]:
+    return [Module(path, ast.get_docstring(read := tree(path)), imports(read)) for path in sorted(SRC.rglob("*.py"))]
+
+
+def imports(module: ast.Module) -> frozenset[str]:
+    names: set[str] = set()
+    for node in ast.walk(module):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names.add(node.module.partition(".")[0])
+    return frozenset(names)
+
+
 def test_modules_open_with_their_role() -> None:
     """Each module says what it is for."""
-    files = sorted(SRC.rglob("*.py"))
-    found = [f"{relative(path)}:1" for path in files if not ast.get_docstring(tree(path))]
+    found = [f"{relative(module.path)}:1" for module in parsed() if not module.docstring]
     assert_no_violations("no docstring", "open the module with a few lines about its role", found)
 
 
 def third_party_imports() -> set[str]:
-    names: set[str] = set()
-    for path in SRC.rglob("*.py"):
-        for node in ast.walk(tree(path)):
-            if isinstance(node, ast.Import):
-                names |= {alias.name.partition(".")[0] for alias in node.names}
-            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-                names.add(node.module.partition(".")[0])
+    names = frozenset[str]().union(*(module.imports for module in parsed()))
     return {name for name in names if name not in sys.stdlib_module_names and name != "breakloop"}
 
 

@@ -59,7 +59,6 @@ def _as_it_was() -> Iterator[None]:
     yield
     sys.setswitchinterval(interval)
     gc.set_threshold(*threshold)
-    gc.unfreeze()
 
 
 @pytest.fixture

@@ -52,7 +52,6 @@ def _as_it_was() -> Iterator[None]:
     yield
     sys.setswitchinterval(interval)
     gc.set_threshold(*threshold)
-    gc.unfreeze()
     for number, handler in before.items():
         signal.signal(number, handler)
 
