@@ -51,18 +51,18 @@ class Life:
         lock.release()
 
     def spend(self, key: str, cost: int = 1, seconds: float = 86_400.0) -> int:
-        now = self.clock.now()
+        now = self.clock.steady()
         used = self.store.commit([ChargeBudget(SPEND, key, cost, now + seconds, NO_LIMITER, NO_RULE)], now).results[0]
         assert isinstance(used, int)
         return used
 
     def take(self, key: str, cost: float = 1.0) -> float:
-        left = self.store.commit([TakeTokens(SLOW, key, cost, NO_LIMITER, NO_RULE)], self.clock.now()).results[0]
+        left = self.store.commit([TakeTokens(SLOW, key, cost, NO_LIMITER, NO_RULE)], self.clock.steady()).results[0]
         assert isinstance(left, float)
         return left
 
     def write(self, key: str, data: bytes, ttl_s: float = 3600.0) -> None:
-        now = self.clock.now()
+        now = self.clock.steady()
         version = self.store.read_window(key, now).version
         assert self.store.commit([], now, [WindowWrite(key, version, data, ttl_s)]).conflict is None
 

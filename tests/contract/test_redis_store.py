@@ -79,6 +79,90 @@ def asked(any_server: Server) -> Iterator[Asked]:
         yield Asked(connection)
 
 
+# -- a clock that is set -----------------------------------------------------------------------------------------------
+
+HOUR, DAY = 3600.0, 86_400.0
+STEPS = {"an hour back": {5: -HOUR}, "a day ahead for two seconds": {5: DAY, 7: -DAY}, "a moment back": {5: -0.25}}
+LIMITS: dict[str, Callable[[], Op]] = {
+    "token bucket": lambda: TakeTokens(BucketSpec(1.0, 5.0), "tb:p", 1.0, NO_LIMITER, NO_RULE),
+    "tokens a minute": lambda: TakeTokens(BucketSpec(20.0, 1200.0), "tpm:p", 100.0, NO_LIMITER, NO_RULE),
+    "idle count": lambda: CountFingerprint(FingerprintSpec(3.0, 4), "ld:p:i", NO_OWNER),
+    "sliding window": lambda: CountFingerprint(FingerprintSpec(10.0, 4, sliding=True), "ld:p:s", NO_OWNER),
+    "cooldown": lambda: CountFingerprint(COOLING, "ld:p:c", NO_OWNER),
+    "in flight": lambda: CountFingerprint(COOLING, "ld:p:f", NO_OWNER, tracked=True),
+    "circuit breaker": lambda: CheckBreaker(BreakerSpec(20.0, 15.0), "brk:p", 1.0, NO_LIMITER, NO_RULE),
+}
+
+
+def longest_denial(asked: Asked, told: list[float], limit: Callable[[], Op], steps: dict[int, float]) -> float:
+    """Ask twice a second, in bursts with pauses in between; return for how many seconds all were denied."""
+    passed_s = longest_s = 0.0
+    for turn in range(400):
+        told[0] += steps.get(turn // 2, 0.0) if turn % 2 == 0 else 0.0
+        passed = asked.commit([limit()]).denied_at < 0
+        passed_s = 0.0 if passed else passed_s + 0.5
+        longest_s = max(longest_s, passed_s)
+        told[0] += 0.5 if turn % 40 < 30 else 5.0
+    return longest_s
+
+
+@pytest.mark.parametrize("steps", STEPS.values(), ids=STEPS)
+@pytest.mark.parametrize("limit", LIMITS.values(), ids=LIMITS)
+def test_a_step_denies_for_no_longer(any_server: Server, limit: Callable[[], Op], steps: dict[int, float]) -> None:
+    """The clock of Redis is set: every limit goes on from where it was when it was last used, and none stands still. What
+    it denies is delayed once, by no more than that (S-2)."""
+    with connected(any_server.url) as connection:
+        told = [4_000_000_000.0]
+        usual_s = longest_denial(Asked(connection, lambda: told[0]), told, limit, {})
+        connection.ask(lambda then: RedisStore(connection.nodes).drop([limit().key], then))  # type: ignore[union-attr]
+        assert longest_denial(Asked(connection, lambda: told[0]), told, limit, steps) <= 2 * usual_s + 1.0
+
+
+def test_nothing_refills_twice(any_server: Server) -> None:
+    """Neither the step back nor the way to where it was before (S-2)."""
+    with connected(any_server.url) as connection:
+        told = [4_000_000_000.0]
+        asked, take = (
+            Asked(connection, lambda: told[0]),
+            TakeTokens(BucketSpec(1.0, 5.0), "tb:p", 5.0, NO_LIMITER, NO_RULE),
+        )
+        assert asked.commit([take]).results == [0.0]
+        told[0] -= HOUR
+        assert asked.commit([take]).results == [-5.0]
+        told[0] += 3.0
+        assert asked.commit([take]).results == [-2.0]
+        asked.correct(AdjustCharge(take.spec, "tb:p", 1.0))
+        told[0] += 3.0
+        assert asked.commit([take]).results == [0.0]
+
+
+def test_what_is_counted_moves_with_the_clock(any_server: Server) -> None:
+    """Hits of a sliding window leave it one by one, a cooldown ends when it was to, and so does a flight (S-2)."""
+    with connected(any_server.url) as connection:
+        told = [4_000_000_000.0]
+        asked = Asked(connection, lambda: told[0])
+        spec = FingerprintSpec(10.0, 3, sliding=True, cooldown_s=30.0, cooldown_max_s=100.0, concurrent_free=2)
+        one, other = (
+            CountFingerprint(spec, "ld:p:a", NO_OWNER),
+            CountFingerprint(spec, "ld:p:b", NO_OWNER, tracked=True),
+        )
+        asked.commit([one])
+        told[0] += 6.0
+        assert asked.commit([one, other]).results == [FingerprintCount(2), FingerprintCount(1, flight=1)]
+        told[0] -= DAY
+        assert asked.commit([one, other]).results == [FingerprintCount(3), FingerprintCount(1, flight=-1)]
+        told[0] += 1.0
+        assert asked.commit([other]).results == [FingerprintCount(2, flight=1)]
+        told[0] += 3.0  # the first hit was 10 s ago, of which the step took none
+        assert asked.commit([one]).results == [FingerprintCount(3)]
+        assert asked.commit([one]).results == [FingerprintCount(4, tripped=True, fresh=True, wait_s=30.0)]
+        told[0] -= DAY
+        (cooling,) = asked.commit([one]).results
+        assert (cooling.tripped, cooling.wait_s) == (True, 30.0)
+        told[0] += 30.0
+        assert not asked.commit([one]).results[0].tripped
+
+
 def raw(server: Server) -> Any:
     return server.client()
 
@@ -227,7 +311,7 @@ def test_no_key_sees_time_step_back(any_server: Server) -> None:
         done = asked.commit(
             [CountFingerprint(sliding, "ld:p:k", NO_OWNER), TakeTokens(TEN, "tb:p:k", 6.0, NO_LIMITER, NO_RULE)]
         )
-        assert done.at == 1_800_000_100.0
+        assert done.at == clock[0]
         assert (done.results, done.denied_at) == ([FingerprintCount(2), -1.0], 1)
         assert asked.commit([CountFingerprint(IDLE, "ld:p:new", NO_OWNER)]).at == clock[0]
         assert asked.settle(Settle(sliding, "ld:p:k", done.at)) == 1

@@ -232,7 +232,7 @@ class LoginThrottle:
 
     def wait_s(self, peer: str) -> float | None:
         """Return how long to delay this attempt; None: too many are waiting."""
-        known, now = self._peers.get(peer), self._clock.now()
+        known, now = self._peers.get(peer), self._clock.steady()
         if known is None or known.wrong < FREE or now - known.last_at >= FORGOTTEN_S:
             return 0.0
         wait = max(known.free_at - now, 0.0)
@@ -242,7 +242,7 @@ class LoginThrottle:
         return wait
 
     def wrong(self, peer: str) -> None:
-        now = self._clock.now()
+        now = self._clock.steady()
         known = self._peers.get(peer)
         if known is None or now - known.last_at >= FORGOTTEN_S:
             known = self._peers[peer] = _Peer()

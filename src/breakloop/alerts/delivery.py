@@ -374,12 +374,12 @@ class DeliveryLoop:
 
     async def _start(self) -> float:
         """Start all attempts that are due and allowed; return how long to wait for the next one."""
-        now, wait_s = self._context.clock.now(), _POLL_S
+        now, steady, wait_s = self._context.clock.now(), self._context.clock.steady(), _POLL_S
         for target in list(self._targets()):
             breaker, running = self.breaker(target), self._running.setdefault(target, {})
-            room = min(breaker.allowed(now, PARALLEL_PER_TARGET) - len(running), PARALLEL - len(self._tasks()))
+            room = min(breaker.allowed(steady, PARALLEL_PER_TARGET) - len(running), PARALLEL - len(self._tasks()))
             if room <= 0:
-                wait_s = min(wait_s, breaker.open_until - now if breaker.open_until > now else wait_s)
+                wait_s = min(wait_s, breaker.open_until - steady if breaker.open_until > steady else wait_s)
                 continue
             try:
                 ready, next_at = await self._context.in_thread(
@@ -422,7 +422,7 @@ class DeliveryLoop:
             return lambda: self._delivered(delivery, outcome, now, retry_waiting=was_open)
         if outcome.gone:
             return lambda: self._ended(delivery, outcome, now)
-        breaker.failed(now, outcome.retry_after_s)
+        breaker.failed(self._context.clock.steady(), outcome.retry_after_s)
         tries = delivery.tries + 1
         next_at = now + max(wait_s(tries, self._context.jitter()), outcome.retry_after_s)
         if not given_up(tries, delivery.made_at, next_at):

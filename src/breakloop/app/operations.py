@@ -290,7 +290,7 @@ class Operations:
         """Return the store's entries whose keys start with `prefix`. Raises `StateError`."""
         state = self._runtime.state
         if state.shared is None:
-            return state.store.look_up(prefix, _COUNTERS_MAX)
+            return state.store.look_up(prefix, _COUNTERS_MAX, self._clock.ahead_s)
         return await state.shared.counters(prefix, _COUNTERS_MAX)
 
     def _bundles(self) -> BundleAdmin:

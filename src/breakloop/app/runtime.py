@@ -17,7 +17,7 @@ from breakloop.app.build import bundle_source, lazy_prices, tune
 from breakloop.app.jobs import Job, aside, forever
 from breakloop.app.memory import MemoryWatch, max_entries, memory_limit
 from breakloop.app.state import ProcessState, StateConnection, open_state
-from breakloop.clock import Clock, SystemClock
+from breakloop.clock import Clock, SystemClock, Throttle
 from breakloop.config.settings import Settings
 from breakloop.engine.build import BUILTIN, build_engine, compile_loaded
 from breakloop.errors import BundleError, SettingsError
@@ -27,7 +27,7 @@ from breakloop.gateway.server import ListenError, Server, url, why_not
 from breakloop.gateway.upstream import UpstreamFaults
 from breakloop.model.events import Activity
 from breakloop.observe.events import EventBus
-from breakloop.observe.log import EventSink, LogAndBus, LogEvents, Logging, log
+from breakloop.observe.log import INTERVAL_S, EventSink, LogAndBus, LogEvents, Logging, log
 from breakloop.observe.metrics import MetricSources, MetricValues, UpstreamCounts
 from breakloop.policy.client import ClientIp
 from breakloop.policy.compiled import CompiledBundle
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 
 _KEYS_EVERY_S: Final = 300.0
+_STEPS_MAX: Final = 100  # of the clock, of different sizes, that are logged in an interval
 _FIRST_KEYS_S: Final = 3.0  # how long the start waits for token keys
 
 
@@ -56,6 +57,8 @@ class Runtime:
         opened = opened or StateConnection(clock or SystemClock())
         self.clock = opened.clock
         self.started_at = self.clock.now()
+        self.clock_stepped_s = 0.0
+        self._steps: Throttle[int, float] = Throttle(INTERVAL_S, _STEPS_MAX)
         self.bus = EventBus() if build.operations_wanted(settings) else None
         self.events = self.make_events()
         self._prices = lazy_prices(settings, self.clock)
@@ -67,6 +70,7 @@ class Runtime:
         self._memory_limit = memory_limit()
         entries = max_entries(settings, self._memory_limit)
         self.state = ProcessState(self.data.path, entries, self.clock, opened.shared)
+        self.clock.on_step.append(self._stepped)
         self.engine = build_engine(
             self.descriptors,
             self.clock,
@@ -210,6 +214,7 @@ class Runtime:
             bundles=self.source,
             snapshots=self.state.snapshots,
             remote=None if self.state.shared is None else self.state.shared.remote,
+            clock_stepped_s=self.clock_stepped_s,
         )
 
     def worker_metrics(self) -> MetricValues:
@@ -247,8 +252,8 @@ class Runtime:
     async def _refresh_keys(self) -> None:
         """Fetch token keys at the start, every five minutes, and when a token names an unknown key."""
         tokens = self.descriptors.tokens
-        if tokens.wants_refresh or self.clock.now() >= self._keys_due:
-            self._keys_due = self.clock.now() + _KEYS_EVERY_S
+        if tokens.wants_refresh or self.clock.steady() >= self._keys_due:
+            self._keys_due = self.clock.steady() + _KEYS_EVERY_S
             why = await aside(tokens.refresh)
             self._keys_read.set()
             if why:
@@ -258,6 +263,13 @@ class Runtime:
     async def _flush_events(self) -> None:
         await asyncio.sleep(1.0)
         self.events.flush(self.clock.now())
+        self._steps.expired(self.clock.steady())
+
+    def _stepped(self, step_s: float) -> None:
+        self.clock_stepped_s += abs(step_s)
+        if self._steps.admit(round(step_s), step_s, self.clock.steady()):
+            of = "system" if self.state.shared is None else "redis"
+            log(logging.WARNING, "clock.stepped", {"seconds": round(step_s, 1), "clock": of})
 
     # -- start and end ---------------------------------------------------------------------------------------------
 

@@ -41,7 +41,6 @@ from breakloop.store.redis.url import Address, RedisUrl, is_redis_url, parse_red
 from breakloop.store.snapshot import SnapshotView, look
 from breakloop.store.snapshot_file import FILE
 
-_AHEAD_S: Final = 60.0
 _FREE_MIN_BYTES: Final = 64 * 1024 * 1024
 _SECRET_MIN: Final = 16
 _ROUTES_SHOWN: Final = 20
@@ -292,11 +291,6 @@ def _judged(found: SnapshotView, now: float) -> DoctorFinding:
     if found.wrong:
         message = f"{found.path} cannot be used ({found.wrong}): the next start renames it; counters start from zero"
         return warning("data_dir", message)
-    if found.latest > now + _AHEAD_S:
-        message = (
-            f"{found.path} is {found.latest - now:.0f} s ahead of this clock: until then nothing refills or expires"
-        )
-        return warning("data_dir", f"{message} (correct the clock, or stop breakloop and delete the file)")
     message = (
         f"{found.path} stores the counters: up to {found.entries:,} entries, {size}, the last of {_ago(age_s)} ago"
     )

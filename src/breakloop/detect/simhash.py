@@ -152,8 +152,8 @@ class SimhashDetector(StatefulDetector):
     def owner(self, call: Call) -> str:
         return agent_owner(self._read, call)
 
-    def evaluate(self, call: Call, window: bytes, now: float) -> Evaluation | None:
-        step = self._step(call, now)
+    def evaluate(self, call: Call, window: bytes, _now: float) -> Evaluation | None:
+        step = self._read.step(call)
         if step is None:
             return None
         found = self.score(window, new_prompt(step), step.calls, tracked=call.tracked)

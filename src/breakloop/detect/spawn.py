@@ -116,7 +116,7 @@ class SpawnDetector(StatefulDetector):
         return caller_owner(read, call) if read.parent(call) or read.trace(call) else ""
 
     def evaluate(self, call: Call, window: bytes, now: float) -> Evaluation | None:
-        step = self._step(call, now)
+        step = self._read.step(call)
         if step is None or step.said or step.calls or not step.users:
             return None
         read = self._read

@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from breakloop.detect.counting import DELAY_MAX_MS, DELAY_STEP_MS, CallReader, DetectorConfig
-from breakloop.model.call import Answer, Call, Step
+from breakloop.model.call import Answer, Call
 from breakloop.model.verdict import LoopFinding
 from breakloop.store.keys import escape, join_values, prefix, window_key
 from breakloop.store.ops import ENFORCED, CountFingerprint, FingerprintCount, Observation, Op
@@ -189,8 +189,10 @@ class StatefulDetector:
         self._slot = DetectorSlot(self, ENFORCED)  # the same for every call
         self._cooldown_key = f":{block_key(config)}:"
 
-    def plan(self, _call: Call, _project: str, group: int, _now: float) -> DetectorSlot | None:
-        """Return the slot for this call."""
+    def plan(self, call: Call, _project: str, group: int, now: float) -> DetectorSlot | None:
+        """Return the slot for this call; None if it is on the allow list. `now` is the time of day."""
+        if self.config.allow is not None and self.config.allow.covers(call, "", self._read, now):
+            return None
         return DetectorSlot(self, group) if group else self._slot
 
     def owner(self, call: Call) -> str:
@@ -198,7 +200,9 @@ class StatefulDetector:
         raise NotImplementedError
 
     def evaluate(self, call: Call, window: bytes, now: float) -> Evaluation | None:
-        """Evaluate a call against the section (b"" if it is new); None to leave everything unchanged."""
+        """Evaluate a call against the section (b"" if it is new); None to leave everything unchanged. `now` is the time
+        by which windows age, not the time of day.
+        """
         raise NotImplementedError
 
     def operation(self, call: Call, evaluation: Evaluation, project: str, group: int) -> Op | None:
@@ -227,12 +231,3 @@ class StatefulDetector:
         shadow = prefix(group)
         key = f"{shadow}cnt:{owner}{self._cooldown_key}{evaluation.identity}"
         return CountFingerprint(config.cooldown, key, detection, group)
-
-    def _step(self, call: Call, now: float) -> Step | None:
-        """Return the call's newest step; None if it has none or is on the allow list."""
-        step = self._read.step(call)
-        return None if step is None or self._is_allowed(call, now) else step
-
-    def _is_allowed(self, call: Call, now: float) -> bool:
-        allow = self.config.allow
-        return allow is not None and allow.covers(call, "", self._read, now)

@@ -77,7 +77,7 @@ class UnnamedSessionsDetector(StatefulDetector):
 
     def evaluate(self, call: Call, window: bytes, now: float) -> Evaluation | None:
         """Evaluate the call, and set `call.decision.crowded`."""
-        step = self._step(call, now)
+        step = self._read.step(call)
         if step is None:
             return None
         # Reading a system prompt takes time, and only prompts are compared by it.

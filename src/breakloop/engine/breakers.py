@@ -50,19 +50,23 @@ class Breakers:
 
     def states(self, bundle: CompiledBundle | None, most: int = LISTED_MAX) -> list[BreakerState]:
         """Return up to `most` breakers, open ones first. Raises `StateError` if the store is not available."""
-        now = self._clock.now()
-        kept = [one for prefix in prefixes(bundle) for one in self._store.breakers(prefix, now, most)]
-        return states(bundle, kept, now)[:most]
+        kept = [one for prefix in prefixes(bundle) for one in self._stored(prefix, most)]
+        return states(bundle, kept, self._clock.now())[:most]
 
     def reset(self, bundle: CompiledBundle | None, policy: str, key: str) -> BreakerState | None:
         """Close a breaker immediately and reset its count. Returns its previous state, or None if it was not open."""
         now = self._clock.now()
         # For keys with the same prefix, the store returns open breakers first, and the shortest key first among them.
-        found = find(bundle, self._store.breakers(key, now, 1), policy, key, now)
+        found = find(bundle, self._stored(key, 1), policy, key, now)
         if found is not None:
             self._store.drop((key,))
             self._publish(closed(found, now))
         return found
+
+    def _stored(self, prefix: str, most: int) -> list[StoredBreaker]:
+        clock = self._clock
+        found = self._store.breakers(prefix, clock.steady(), most)
+        return [one if one.since is None else one._replace(since=one.since + clock.ahead_s) for one in found]
 
 
 def prefixes(bundle: CompiledBundle | None) -> list[str]:

@@ -116,7 +116,6 @@ def pending_result(call: Call, result_id: str, caller: str, clock: Clock) -> Pen
         chat = call.parsed.chat
         slim = chat._replace(tail=()) if chat else None
         reserved = _Reserved(charges, state.prompt_tokens, state.estimator, slim, call.upstream)
-    at = clock.now() if ticket is None else ticket[0].at
     return PendingResult(
-        result_id, call.request_id, at, caller, call.identity.project, ticket, state.settlement, reserved
+        result_id, call.request_id, clock.steady(), caller, call.identity.project, ticket, state.settlement, reserved
     )

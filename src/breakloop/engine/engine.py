@@ -14,6 +14,7 @@ was decided, so that a charge is adjusted where it was made.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Final
 
 from breakloop.clock import Clock
@@ -47,6 +48,7 @@ from breakloop.policy.compiled import CompiledBundle, rejects_large
 from breakloop.policy.descriptors import Descriptors
 from breakloop.policy.orders import NO_ORDERS, Orders
 from breakloop.pricing.prices import Prices
+from breakloop.store.limit_ops import ChargeBudget
 from breakloop.store.ops import (
     JOINED,
     AdjustCharge,
@@ -59,7 +61,7 @@ from breakloop.store.ops import (
     StoredWindow,
 )
 
-Failed = Callable[[Call, float, StateError], None]
+Failed = Callable[[Call, StateError], None]
 ReadWindow = Callable[[str, float], StoredWindow]  # key and time
 
 
@@ -79,41 +81,49 @@ class LocalStore:
 
     def commit(self, call: Call, plan: Plan) -> tuple[list[Op], CommitResult]:
         """Read windows, run the detectors and commit. Raises `StateError`."""
+        now, ahead_s = plan.steady, plan.now - plan.steady
         if not plan.slots:  # nothing to read, so the procedure would only commit
-            return plan.ops, self.store.commit(plan.ops, plan.now)
+            ops = plan.ops
+            return ops, self.store.commit(_in_store_time(ops, ahead_s) if ahead_s else ops, now)
         decision = DecisionProcedure(call, plan)
-        self._run(decision, plan.now)
+        self._run(decision, now, ahead_s)
         if decision.contended:
             self._tally.conflicts += 1
         return decision.ops, decision.result
 
-    def _run(self, procedure: Procedure, now: float) -> None:
+    def _run(self, procedure: Procedure, now: float, ahead_s: float = 0.0) -> None:
         read, store = self._read_window, self.store
         while procedure.evaluate([read(key, now) for key in procedure.keys]):
-            if procedure.committed(store.commit(procedure.ops, now, procedure.writes)):
+            ops = _in_store_time(procedure.ops, ahead_s) if ahead_s else procedure.ops
+            if procedure.committed(store.commit(ops, now, procedure.writes)):
                 return
 
     def settle(self, call: Call, ops: Sequence[Settle], *, failed: bool) -> None:
-        now = self._clock.now()
         try:
-            self._tally.forgiven += self.store.settle(ops, now, failed=failed)
+            self._tally.forgiven += self.store.settle(ops, self._clock.steady(), failed=failed)
         except StateError as error:
-            self._failed(call, now, error)
+            self._failed(call, error)
 
     def correct(self, call: Call, ops: Sequence[AdjustCharge]) -> None:
-        now = self._clock.now()
         try:
-            self.store.correct(ops, now)
+            self.store.correct(ops, self._clock.steady())
         except StateError as error:
-            self._failed(call, now, error)
+            self._failed(call, error)
 
     def answered(self, call: Call, answer: Answer) -> None:
-        now = self._clock.now()
+        now = self._clock.steady()
         try:
             for key, slots in state_of(call).windows or ():
                 self._run(AnswerUpdate(key, slots, answer), now)
         except StateError as error:
-            self._failed(call, now, error)
+            self._failed(call, error)
+
+
+def _in_store_time(ops: Sequence[Op], ahead_s: float) -> Sequence[Op]:
+    """Return the operations with the ends of calendar periods in the store's time; the time of day is ahead of it."""
+    return [
+        replace(op, ends=op.ends - ahead_s) if isinstance(op, ChargeBudget) and op.limiter.renews else op for op in ops
+    ]
 
 
 def repeated_event(call: Call, who: Descriptors, action: str, chars: int, times: int, now: float) -> Event:
@@ -188,6 +198,7 @@ class Engine:
         self.tally = Tally()
         self.local = LocalStore(store, clock, self.tally, self.store_failed)
         self.quarantine = Quarantine(store.drop, publish)
+        clock.on_step.append(self.quarantine.step)
         self._hold_rules = HoldRules(self.quarantine, descriptors)
         self._breakers = Breakers(store, clock, publish)
         self.meter = Meter(descriptors, clock, publish, prices)
@@ -266,7 +277,7 @@ class Engine:
         if done.denied_at >= 0:
             self._hold_rules.denied(call, ops, done, verdict, plan.now)
             if type(ops[done.denied_at]) is CountFingerprint:
-                self._hold_rules.blocked(call, ops, done, window_keys(call, plan))
+                self._hold_rules.blocked(call, ops, done, window_keys(call, plan), plan.now)
         if verdict.shadow:
             self.tally.shadowed += 1
         if verdict.allowed and plan.metered:
@@ -366,7 +377,9 @@ class Engine:
             self.tally.unjudged += 1
             if self.enforces and rejects_large(bundle, call):
                 return too_complex()
-        return self._planner.plan(bundle, call, self._clock.now())
+        clock = self._clock
+        now = clock.now()
+        return self._planner.plan(bundle, call, now, now - clock.ahead_s)
 
     def not_unpacked(self, call: Call, why: str) -> None:
         """Count and publish that a compressed body was not decompressed and is evaluated as received."""
@@ -396,15 +409,15 @@ class Engine:
         """Handle a failed store: allow the call without detection and mark it as degraded, unless a policy has
         `on_store_error: deny` (LD-7).
         """
-        self.store_failed(call, plan.now, error)
+        self.store_failed(call, error)
         verdict = unavailable(plan) or Verdict()
         verdict.degraded = True
         return verdict
 
-    def store_failed(self, call: Call, now: float, error: StateError) -> None:
+    def store_failed(self, call: Call, error: StateError) -> None:
         """Count and publish a store error."""
         self.tally.store_errors += 1
-        self._publish(Event(STORE_DEGRADED, now, {"error": str(error)}, request_id=call.request_id))
+        self._publish(Event(STORE_DEGRADED, self._clock.now(), {"error": str(error)}, request_id=call.request_id))
 
 
 def unavailable(plan: Plan) -> Verdict | None:

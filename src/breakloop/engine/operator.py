@@ -79,8 +79,10 @@ def hold_value(hold: Hold) -> dict[str, Any]:
     return texts | {"since": hold.since, "clears": list(hold.clears), "of": list(hold.key)}
 
 
-def hold_of(record: Order) -> Hold | None:
-    """Return the hold in a record, or None if the record is invalid."""
+def hold_of(record: Order, now: float) -> Hold | None:
+    """Return the hold in a record, or None if the record is invalid. A hold that begins in the future was made before
+    the clock was set back: it begins now.
+    """
     value = record.value
     texts, clears, since = [value.get(name) for name in _TEXTS], value.get("clears"), value.get("since")
     if not all(isinstance(text, str) for text in texts) or not isinstance(since, int | float):
@@ -88,7 +90,9 @@ def hold_of(record: Order) -> Hold | None:
     if not isinstance(clears, list) or not all(isinstance(key, str) for key in clears):
         return None
     binds, project, caller, agent, why, run, by = map(str, texts)
-    return Hold(binds, project, caller, agent, float(since), record.expires_at, why, run, tuple(clears), by)
+    early_s = max(since - now, 0.0)
+    until = record.expires_at - early_s
+    return Hold(binds, project, caller, agent, since - early_s, until, why, run, tuple(clears), by)
 
 
 def held_key(record: Order) -> Key | None:
@@ -166,9 +170,9 @@ class Operator:
 
     def tick(self) -> None:
         """Expire orders and holds, and synchronize with the order store."""
-        now = self._clock.now()
-        if now >= self._sweep_at:
-            self._sweep_at = now + _SWEEP_EVERY_S
+        now, steady = self._clock.now(), self._clock.steady()
+        if steady >= self._sweep_at:
+            self._sweep_at = steady + _SWEEP_EVERY_S
             self._quarantine.sweep(now)
             self._put_in_force()  # removes expired orders
         self._book.tick(now)
@@ -335,7 +339,7 @@ class Operator:
         for record in records:
             if record.kind != HOLD:
                 continue
-            hold = hold_of(record) if record.live(now) else None
+            hold = hold_of(record, now) if record.live(now) else None
             if hold is not None:
                 self._quarantine.adopt(hold, foreign=foreign)
             elif (key := held_key(record)) is not None:

@@ -36,7 +36,8 @@ class Plan:
     ops: list[Op]
     # Detectors that need a window, each with the index of the operation that its finding is inserted before.
     slots: list[tuple[int, DetectorSlot]]
-    now: float
+    now: float  # the time of day
+    steady: float  # the time by which the state of this process expires and refills
     project: str = ""  # as used in keys; `Identity.shard` also includes the agent
     profile: CallerProfile | None = None
     counted: int = 0  # detectors: each adds one operation at most
@@ -61,7 +62,7 @@ class Planner:
         self._quarantine = quarantine
         self._missing = missing
 
-    def plan(self, bundle: CompiledBundle, call: Call, now: float) -> Plan | Verdict:
+    def plan(self, bundle: CompiledBundle, call: Call, now: float, steady: float) -> Plan | Verdict:
         """Return what to commit, or the verdict if it does not depend on state."""
         if call.body:  # without a body there is little to keep, and `state_of` creates the state when it is needed
             call.decision = DecisionState(bundle.tail_messages)
@@ -77,7 +78,7 @@ class Planner:
             if verdict is not None:
                 return verdict
         policies = bundle.routes.match(call.host, call.method, call.path) if bundle.policies else []
-        plan = Plan(bundle, policies, [], [], now, project, profile)
+        plan = Plan(bundle, policies, [], [], now, steady, project, profile)
         if bundle.agents.terms:
             agent = bundle.agents.find(self._descriptors.agent(call))
             if agent is not None:

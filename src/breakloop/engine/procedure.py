@@ -79,7 +79,8 @@ class DecisionProcedure:
         """Run each detector on the call and its section of a window; set `ops` and `writes`. There is always something
         to commit, so this returns True.
         """
-        call, plan, now = self._call, self._plan, self._plan.now
+        call, plan = self._call, self._plan
+        at = plan.now if self._shared else plan.steady  # instances that share windows agree on the store's time
         opened = {key: OpenWindow(key, stored[0], stored[1]) for key, stored in zip(self.keys, windows, strict=True)}
         awaiting: dict[str, list[DetectorSlot]] = {}
         found: dict[int, Op] = {}
@@ -88,7 +89,7 @@ class DecisionProcedure:
             window, detector, group = opened[key], slot.detector, slot.group
             tag = detector.tags[group != ENFORCED]
             before = window.sections.get(tag, b"")
-            evaluation = detector.evaluate(call, before, now)
+            evaluation = detector.evaluate(call, before, at)
             if evaluation is None:
                 continue
             if evaluation.window is not before:
@@ -97,7 +98,7 @@ class DecisionProcedure:
             if detector.awaits_answer(call, evaluation):
                 awaiting.setdefault(key, []).append(slot)
             op = detector.operation(call, evaluation, place, group)
-            if op is not None and not (snoozed and is_snoozed(op, snoozed, now)):
+            if op is not None and not (snoozed and is_snoozed(op, snoozed, plan.now)):
                 found[number] = op
         state_of(call).windows = list(awaiting.items()) or None
         self.writes = self._changes(opened) if self._attempts <= TRIES else []

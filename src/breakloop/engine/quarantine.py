@@ -223,6 +223,16 @@ class Quarantine:
         for hold in [hold for hold in self.by_key.values() if hold.until <= now]:
             self._end(hold, now, "its time is over")
 
+    def step(self, step_s: float) -> None:
+        """Move along with a step of the clock: a hold lasts as long as it was meant to."""
+        for key, hold in self.by_key.items():
+            if hold.until != math.inf:
+                self.by_key[key] = replace(hold, since=hold.since + step_s, until=hold.until + step_s)
+        for recent in self._recent.values():
+            recent[:] = [(at + step_s, agent) for at, agent in recent]
+        for keys in self._blocked.values():
+            keys.update([(key, until + step_s) for key, until in keys.items()])
+
     def holds(self, now: float) -> list[Hold]:
         return [hold for hold in self.by_key.values() if hold.until > now]
 
@@ -310,7 +320,7 @@ class HoldRules:
             case _:
                 assert_never(op)
 
-    def blocked(self, call: Call, ops: Sequence[Op], done: CommitResult, windows: Sequence[str]) -> None:
+    def blocked(self, call: Call, ops: Sequence[Op], done: CommitResult, windows: Sequence[str], now: float) -> None:
         """Record the keys in which a call that was denied for a loop was counted. Releasing the sender clears them all,
         so that another detector that also counted the loop does not deny the next request. `windows` are the windows
         that the call was evaluated with.
@@ -318,9 +328,7 @@ class HoldRules:
         keys = dict.fromkeys(windows, 0.0)
         for op, result in zip(ops, done.results, strict=True):
             if isinstance(op, CountFingerprint) and op.group == ENFORCED:
-                keys[op.key] = (
-                    done.at + result.wait_s if isinstance(result, FingerprintCount) and result.tripped else 0.0
-                )
+                keys[op.key] = now + result.wait_s if isinstance(result, FingerprintCount) and result.tripped else 0.0
         self._quarantine.blocked((call.identity.project, self._who.caller(call), self._who.agent(call)), keys)
 
     def _hold_run(self, call: Call, owner: str, why: str, accounts: tuple[str, ...], now: float) -> None:

@@ -402,7 +402,7 @@ class RemoteEngine:
         budget_s: float = BUDGET_S,
         fault: Fault,
         remember: Callable[[CountFingerprint, FingerprintCount, float], None],
-        on_store_time: Callable[[float], None] | None = None,
+        on_store_time: Callable[[float, float], None] | None = None,
     ) -> None:
         self.engine = engine
         self.store = store
@@ -411,7 +411,7 @@ class RemoteEngine:
         self.windows = RemoteWindowCache()
         self.fault = fault  # handles an exception: counts it and returns the verdict
         self._remember = remember  # blocks in this process what has tripped in the store
-        self._on_store_time = on_store_time  # called with the store's time after each commit
+        self._on_store_time = on_store_time  # called after each commit with the store's time and that of the request
         self.chains: SharedResponseChains | None = None
         self._fallback = engine.local_store(self._read_window)
         self.degraded = 0  # decisions made without the store
@@ -471,12 +471,12 @@ class RemoteEngine:
         engine = self.engine
         state_of(call).settlement = self
         if self._on_store_time is not None:
-            self._on_store_time(done.at)
+            self._on_store_time(done.at, plan.now)
         verdict = engine.fold(call, plan, ops, done)
         if done.denied_at >= 0:
             op, result = ops[done.denied_at], done.results[done.denied_at]
             if isinstance(op, CountFingerprint) and isinstance(result, FingerprintCount):
-                self._remember(op, result, plan.now)  # keeps the loop blocked if the store fails
+                self._remember(op, result, plan.steady)  # keeps the loop blocked if the store fails
         return engine.count(call, verdict, plan)
 
     def decide_without_store(self, call: Call, plan: Plan) -> Verdict:

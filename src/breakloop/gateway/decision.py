@@ -180,7 +180,7 @@ class ReportedResults:
 
     def is_reporter(self, call: Call) -> bool:
         """Return whether the caller reports results: then it is known which of its requests are running."""
-        return self._reporters.live(self._descriptors.caller(call), self._clock.now()) is not None
+        return self._reporters.live(self._descriptors.caller(call), self._clock.steady()) is not None
 
     def keep(self, call: Call) -> str:
         """Keep a call that was allowed; return its result id, or "" if no result is awaited."""
@@ -202,7 +202,7 @@ class ReportedResults:
         if request.method != "POST":
             return Reply(405, b"Allow: POST\r\n", b"", 0.0)
         result_id = request.target.partition(b"?")[0][len(_BEFORE) : -len(_AFTER)].decode("latin-1")
-        now = self._clock.now()
+        now = self._clock.steady()
         pending = self._open.get(result_id)
         if pending is None or pending.at + KEPT_S <= now:
             return Reply(404, JSON, _NOT_OPEN, 0.0)

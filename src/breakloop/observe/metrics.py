@@ -133,6 +133,7 @@ class MetricSources:
     admin_denied: int | None = None
     events_dropped: Mapping[str, int] = field(default_factory=dict)
     log_dropped: Callable[[], int] = lines_dropped
+    clock_stepped_s: float = 0.0
 
 
 # A number, or one for each value of the only label or of all labels together; None: the process has no value.
@@ -376,6 +377,10 @@ _TABLE: Final = (
              _snapshots(lambda s: s.problems)),
     _gauge("breakloop_state_saved_timestamp_seconds", "When the state was last saved.",
            _snapshots(lambda s: s.saved_at or None), merge=MAX),
+    # All processes on a port have the same clock, so its steps are not added up.
+    Metric("breakloop_clock_step_seconds_total", COUNTER,
+           "Seconds by which the system clock was set forward or back; with Redis, the clock of Redis.",
+           merge=MAX, read=lambda p: p.clock_stepped_s),
     # Bundle
     _gauge("breakloop_bundle_version", "Version of the active bundle; 0 if there is none.",
            lambda p: 0 if p.engine.bundle is None else p.engine.bundle.version, merge=MAX),

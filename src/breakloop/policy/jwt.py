@@ -162,7 +162,7 @@ class JwtReader:
         if kid is None:
             return fitting
         named = [key for key in fitting if key.kid is None or key.kid == kid]
-        now = self._clock.now()
+        now = self._clock.steady()
         if not named and (self._keys.jwks_file or self._keys.jwks_url) and now - self._asked_at >= _ASK_AGAIN_S:
             self._asked_at = now
             self.wants_refresh = True

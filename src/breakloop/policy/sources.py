@@ -134,7 +134,7 @@ class HttpGet:
 
     def get(self, url: str, headers: Mapping[str, str], max_bytes: int) -> HttpResponse:
         """Return the response after at most three redirects. Raises `FetchError`, also for a body over `max_bytes`."""
-        ends_at = self._clock.now() + _WHOLE_S
+        ends_at = self._clock.steady() + _WHOLE_S
         first = at = urlsplit(url)
         for _ in range(_REDIRECTS_MAX + 1):
             sent = {"User-Agent": f"breakloop/{__version__}", "Accept-Encoding": "identity", **headers}
@@ -185,7 +185,7 @@ class HttpGet:
             body += piece
             if len(body) > max_bytes:
                 raise FetchError(f"the response has more than the {max_bytes} bytes allowed")
-            if self._clock.now() > ends_at:
+            if self._clock.steady() > ends_at:
                 raise FetchError(f"the response was not complete after {_WHOLE_S:g} s")
         if missing is not None and len(body) < missing:
             raise FetchError("the response was cut off")

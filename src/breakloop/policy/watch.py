@@ -324,7 +324,7 @@ class BundleSource:
         """
         if self._source.whole and not self._unread:
             return True
-        now = self._clock.now()
+        now = self._clock.steady()
         if self._failing is None:
             self._failing = (self._seen, now)
             return False

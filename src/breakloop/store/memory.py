@@ -296,12 +296,12 @@ class MemoryStore:
         return self._latest
 
     def resume(self, at: float) -> None:
-        """Continue from the time of a previous process, even if the clock stepped back since."""
+        """Continue from the time of a previous process."""
         self._latest = max(self._latest, at)
 
     def commit(self, ops: Sequence[Op], now: float, windows: Sequence[WindowWrite] = ()) -> CommitResult:
         """Execute `ops` and write `windows` atomically; see `Store`."""
-        # If the clock steps back, time stands still here, so that nothing refills twice.
+        # The caller's clock is steady. If another one goes back, time stands still here, so that nothing refills twice.
         now = self._latest = now if now > self._latest else self._latest  # noqa: FURB136 - half the time of `max`
         newer = self._newer(windows, now) if windows else None
         if newer is not None:
@@ -364,13 +364,15 @@ class MemoryStore:
         """Return the breakers whose key begins with `prefix`, open ones first."""
         return breakers_in_memory(self._limits, prefix, max(now, self._latest), most)
 
-    def look_up(self, prefix: str, most: int) -> list[Mapping[str, object]]:
-        """Return the entries whose key begins with a prefix, for operators. Scans the whole store."""
+    def look_up(self, prefix: str, most: int, ahead_s: float = 0.0) -> list[Mapping[str, object]]:
+        """Return the entries whose key begins with a prefix, for operators. Scans the whole store. The time of day is
+        `ahead_s` ahead of the store's.
+        """
         found: list[Mapping[str, object]] = []
         for kind, table in self.kept().items():
             for key, entry in table.items():
                 if key.startswith(prefix) and entry[0] > self._latest:
-                    found.append({"key": key, "kind": kind, "expires_at": entry[0], "value": _shown(entry)})
+                    found.append({"key": key, "kind": kind, "expires_at": entry[0] + ahead_s, "value": _shown(entry)})
                     if len(found) >= most:
                         return found
         return found

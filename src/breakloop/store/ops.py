@@ -18,8 +18,9 @@ A commit runs in the order of its operations:
 4. If group 0 is not denied, everything that was checked is charged, except for denied groups: all or nothing.
    In the same way each tracked `CountFingerprint` that was counted and did not trip starts a flight.
 5. The windows are written.
-The keys of one commit are distinct. The caller passes the time, or the store uses its own where many callers share it.
-Time may go backwards; then nothing refills and nothing expires.
+The keys of one commit are distinct. The caller passes the time, which does not step; or the store uses its own where
+many callers share it. If that clock is set back, what is stored continues from where it was: nothing refills twice, and
+nothing lasts longer.
 
 `Op` is a closed union. Code that treats its members differently uses `match`, or `type(op) is` where it runs for every
 request, and ends in `assert_never`: mypy then reports every place that does not handle a new member. Measured per

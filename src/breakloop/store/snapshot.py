@@ -71,7 +71,6 @@ class SnapshotLock:
                 os.close(descriptor)
 
 
-_AHEAD_S: Final = 60.0  # a file this far ahead of the clock is reported
 _FINISH_S: Final = 5.0
 _IN_VAIN: Final = 20_000  # entries gathered for a failed save, per second of delay before the next attempt
 
@@ -129,31 +128,27 @@ class Snapshotter:
     def _fill(self, file: StateFile) -> None:
         for _ in range(2):  # the second attempt uses a new file, after the old one was set aside
             try:
-                latest = file.load(partial(self._take, now=self._clock.now()))
+                file.load(self._take, self._resume)
             except StateError:
                 for table in self._tables.values():
                     table.clear()
                 continue
-            self._resume(file, latest)
             return
         self._whole = True
 
-    def _take(self, pack: EntryBatch, now: float) -> None:
-        table = self._tables[pack.table]
+    def _take(self, pack: EntryBatch) -> None:
+        table, now = self._tables[pack.table], self._clock.steady()
         for key, entry in zip(pack.keys, pack.entries, strict=True):
             if entry is None or entry[0] <= now:
                 table.pop(key, None)
             else:
                 table.put(key, entry, now)
 
-    def _resume(self, file: StateFile, latest: float) -> None:
-        self._store.resume(latest)
-        ahead_s = latest - self._clock.now()
-        if ahead_s > _AHEAD_S:
-            self._problem(
-                f"{file.path} was written {ahead_s:.0f} s ahead of this clock: limits do not refill or expire "
-                f"until the clock catches up; correct the clock, or stop breakloop and delete the file to start over"
-            )
+    def _resume(self, latest: float, ahead_s: float) -> None:
+        """Continue the time of the previous process: it went on since, and never back, however the clock was set."""
+        if latest:
+            self._clock.resume(max(latest, self._clock.now() - ahead_s))
+            self._store.resume(latest)
 
     def finish(self, timeout_s: float = _FINISH_S) -> None:
         """Save the remaining changes and close the file; gives up after `timeout_s`."""
@@ -188,7 +183,7 @@ class Snapshotter:
     async def save(self, aside: RunInThread) -> None:
         """Save the changes since the last save. Saves never overlap; a failure is reported and retried."""
         file = self._file
-        if file is None or self._taken is not None or self._clock.now() < self._rest_until:
+        if file is None or self._taken is not None or self._clock.steady() < self._rest_until:
             return
         try:
             saved = await self._save(file, aside)
@@ -203,7 +198,7 @@ class Snapshotter:
             await self._free()
         else:
             self.problems += not self._troubles  # failures reported by the thread are counted when they are passed on
-            self._rest_until = self._clock.now() + self._put_back() / _IN_VAIN
+            self._rest_until = self._clock.steady() + self._put_back() / _IN_VAIN
         self._tell()
 
     async def _save(self, file: StateFile, aside: RunInThread) -> bool:
@@ -270,7 +265,9 @@ class Snapshotter:
 
     def _change(self, packer: EntryPacker) -> SegmentChange:
         latest = self._store.latest
-        return SegmentChange(packer.close(), latest, max(latest, self._clock.now()), self._whole)
+        clock = self._clock
+        now = max(latest, clock.steady())
+        return SegmentChange(packer.close(), latest, now, self._whole, ahead_s=clock.ahead_s)
 
     # -- reporting ------------------------------------------------------------------------------------------------
 
@@ -323,7 +320,7 @@ class SnapshotView(NamedTuple):
     size: int
     changed_at: float
     entries: int = 0  # includes overwritten entries that have not been removed yet
-    latest: float = 0.0  # the time from which the store continues
+    latest: float = 0.0  # the time of day of the last change
     wrong: str = ""
 
 
@@ -354,5 +351,5 @@ def _read(db: sqlite3.Connection, about: SnapshotView) -> SnapshotView:
     if version < len(SCHEMA.steps):
         return about
     (entries,) = db.execute("SELECT coalesce(sum(entries), 0) FROM part").fetchone()
-    latest = db.execute("SELECT value FROM meta WHERE name = 'latest'").fetchone()
-    return about._replace(entries=entries, latest=float(latest[0]) if latest else 0.0)
+    meta = dict(db.execute("SELECT name, value FROM meta WHERE name IN ('latest', 'ahead_s')"))
+    return about._replace(entries=entries, latest=float(meta.get("latest", 0.0)) + float(meta.get("ahead_s", 0.0)))

@@ -284,6 +284,7 @@ class SegmentChange(NamedTuple):
     whole: bool = False  # these segments are the complete state
     old: Sequence[SegmentRow] = ()  # adjacent rows to replace,
     instead: list[Segment] | None = None  # and their valid entries; None: they stay
+    ahead_s: float = 0.0  # how far the time of day is ahead of these times
 
 
 class StateFile(SqliteFile):
@@ -296,10 +297,12 @@ class StateFile(SqliteFile):
         self._writer = token_hex(8)
         self.rows = SegmentIndex()
 
-    def load(self, take: Callable[[EntryBatch], None]) -> float:
-        """Read everything; return the latest time stored. Raises `StateError`."""
+    def load(self, take: Callable[[EntryBatch], None], resume: Callable[[float, float], None]) -> None:
+        """Read everything. Before the entries, `resume` gets the latest time stored, and how far the time of day was
+        ahead. Raises `StateError`.
+        """
         with self._lock:
-            return self.run(lambda db: self._load(db, take))
+            self.run(lambda db: self._load(db, take, resume))
 
     def read(self, rows: Sequence[SegmentRow]) -> list[EntryBatch]:
         """Return the contents of these rows, or nothing if the file is not the one that was written. Raises
@@ -328,17 +331,19 @@ class StateFile(SqliteFile):
             self._closed = True
             self.close()
 
-    def _load(self, db: sqlite3.Connection, take: Callable[[EntryBatch], None]) -> float:
+    def _load(
+        self, db: sqlite3.Connection, take: Callable[[EntryBatch], None], resume: Callable[[float, float], None]
+    ) -> None:
         try:
             meta = dict(db.execute("SELECT name, value FROM meta"))
             if meta.get("byteorder", sys.byteorder) != sys.byteorder:
                 raise UnfitError("foreign", "written on another kind of machine")
+            resume(float(meta.get("latest", 0.0)), float(meta.get("ahead_s", 0.0)))
             rows = []
             for row, data in _read(db, 0, _ID_MAX):
                 rows.append(row)
                 for pack in unpack(data):
                     take(pack)
-            latest = float(meta.get("latest", 0.0))
         except (ValueError, TypeError) as error:
             raise UnfitError("damaged", str(error)) from None
         except sqlite3.Error as error:
@@ -347,7 +352,6 @@ class StateFile(SqliteFile):
             raise UnfitError("damaged", str(error)) from None
         self._sign(db)
         self.rows = SegmentIndex(rows)
-        return latest
 
     def _sign(self, db: sqlite3.Connection) -> None:
         """Write a mark by which this process recognises the file."""
@@ -375,7 +379,7 @@ class StateFile(SqliteFile):
         if expired:
             db.execute("DELETE FROM part WHERE id <= ?", (expired[-1].id,))
         first = max(self.rows.next_id(), rows.next_id())
-        db.execute(_PUT_META, ("latest", change.latest))
+        db.executemany(_PUT_META, [("latest", change.latest), ("ahead_s", change.ahead_s)])
         return rows.all[len(expired) :] + _insert(db, first, change.parts)
 
     def _tidy(self, db: sqlite3.Connection, change: SegmentChange) -> list[SegmentRow]:

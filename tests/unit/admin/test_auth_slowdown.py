@@ -46,6 +46,17 @@ def test_it_is_forgotten_after_a_minute(clock: FakeClock) -> None:
     assert [slow.wait_s("p") for _ in range(2)] == [0.0, 0.0]
 
 
+def test_nobody_waits_for_the_clock(clock: FakeClock) -> None:
+    """It is set back an hour: wrong tokens are forgotten after a minute, as ever (Y-3, S-2)."""
+    slow = LoginThrottle(clock)
+    _tried(slow, "p")
+    assert [slow.wait_s("p") for _ in range(2)] == pytest.approx([0.0, 0.2])
+    clock.step(-3600)
+    assert slow.wait_s("p") == pytest.approx(0.4)
+    clock.advance(60)
+    assert slow.wait_s("p") == 0.0
+
+
 def test_peers_are_bounded(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(auth, "_PEERS_MAX", 3)
     slow = LoginThrottle(clock)

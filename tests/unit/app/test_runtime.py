@@ -20,11 +20,13 @@ from typing import Any
 import pytest
 
 from breakloop.app.runtime import Runtime, serve
+from breakloop.clock import FakeClock
 from breakloop.config.settings import Settings
 from breakloop.errors import BundleError, SettingsError
 from breakloop.gateway.http_request import Reply, Request
 from breakloop.gateway.server import Server
 from breakloop.observe.log import Logging
+from breakloop.observe.metrics import collect as collect_metrics
 from breakloop.policy.load import load_text
 from tests.builders import chat, user
 from tests.deadlines import DEADLINE_S
@@ -383,3 +385,18 @@ def test_second_signal_ends_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(Server, "stop", patient)
     code = serve(settings(tmp_path), lambda runtime: runtime.stop(), Logging(io.StringIO()))
     assert code == 1
+
+
+def test_a_step_of_the_clock_is_told(tmp_path: Path, log: io.StringIO) -> None:
+    """One line for each, also if a cluster whose clocks differ makes many of one size; and a metric (S-2)."""
+    clock = FakeClock()
+    runtime = Runtime(settings(tmp_path), clock=clock)
+    clock.step(-3600.0)
+    for step_s in (86_400.0, -86_400.0) * 3:
+        clock.step(step_s)
+    lines = [json.loads(line) for line in collect(log).splitlines() if "clock.stepped" in line]
+    assert [(line["level"], line["seconds"], line["clock"]) for line in lines] == [
+        ("warning", seconds, "system") for seconds in (-3600.0, 86_400.0, -86_400.0)
+    ]
+    counted = collect_metrics(runtime.metric_sources()).values["breakloop_clock_step_seconds_total"]
+    assert counted == {(): 3600.0 + 6 * 86_400.0}

@@ -49,16 +49,6 @@ def test_a_file_that_will_be_set_aside(tmp_path: Path, clock: FakeClock) -> None
     assert line == "note data_dir: contains state.db.damaged-1: unusable state files; inspect or delete them"
 
 
-def test_a_file_ahead_of_the_clock(tmp_path: Path, clock: FakeClock) -> None:
-    """Why nothing refills (T-1)."""
-    life = Life(tmp_path, clock)
-    life.spend("tpd:a")
-    life.end()
-    clock.advance(-1000.0)
-    (line,) = says(tmp_path, clock)
-    assert "is 1000 s ahead of this clock" in line
-
-
 def test_a_directory_in_its_place(tmp_path: Path, clock: FakeClock) -> None:
     """A directory in its place: no traceback (T-1)."""
     state_file(tmp_path).mkdir()

@@ -16,7 +16,7 @@ from breakloop.detect.stateful import Detection
 from breakloop.model.call import Answer, Result, Step, ToolCall
 from breakloop.store.ops import CountFingerprint
 from tests.builders import call
-from tests.unit.detect.reading import CONFIG, Reader, allowing
+from tests.unit.detect.reading import CONFIG, Reader
 
 PROMPT = "Please fix the failing test in the parser, and tell me when all of it passes."
 SEARCH = ToolCall("search", '{"q":"x"}')
@@ -365,6 +365,5 @@ def test_similar_prompts_and_answers_add_up() -> None:
     assert op.owner.action == "kill"
 
 
-def test_calls_without_a_step_and_allowed_ones_are_left_alone() -> None:
+def test_calls_without_a_step_are_left_alone() -> None:
     assert block(None).evaluate(call(), b"", 7.0) is None
-    assert block(config=allowing(KILLS)).evaluate(call(), b"", 7.0) is None

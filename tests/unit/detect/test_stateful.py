@@ -210,15 +210,11 @@ def test_a_slot_names_its_detector_and_group() -> None:
     assert made.tags == section_tags(made.config, "part:")
 
 
-def test_calls_without_a_step_are_not_evaluated() -> None:
-    assert detector(step=None)._step(call(), 7.0) is None
-    assert detector()._step(call(), 7.0) is STEP
-
-
 def test_allow_lists_hold() -> None:
     """A snoozed agent is left alone until its time (LD-6)."""
-    assert detector(allowing(CONFIG))._step(call(), 7.0) is None
-    assert detector(allowing(CONFIG))._step(call(), 10.0) is STEP
+    made = detector(allowing(CONFIG))
+    assert made.plan(call(), "project", 0, 7.0) is None
+    assert isinstance(made.plan(call(), "project", 0, 10.0), DetectorSlot)
 
 
 def test_an_evaluation_leads_to_an_operation() -> None:

@@ -17,7 +17,7 @@ from breakloop.detect.steps import PRESETS
 from breakloop.detect.unnamed_sessions import SERIES, UnnamedSessionsDetector
 from breakloop.model.call import Answer, Result, Step, ToolCall
 from tests.builders import call
-from tests.unit.detect.reading import CONFIG, Reader, allowing, digest
+from tests.unit.detect.reading import CONFIG, Reader, digest
 
 PROMPT = "List the ten largest cities of Europe as JSON."
 AGAIN = "That was not valid JSON. Try again: "
@@ -359,9 +359,9 @@ def test_where_tools_are_called_the_system_prompt_is_not_read() -> None:
 
 
 def test_others_are_left_alone() -> None:
-    for detector in (Recording(None), Recording(config=allowing(CONFIG))):
-        assert detector.evaluate(call(), b"", 7.0) is None
-        assert detector.asked == []
+    detector = Recording(None)
+    assert detector.evaluate(call(), b"", 7.0) is None
+    assert detector.asked == []
 
 
 def test_ids_of_calls_distinguish_conversations() -> None:

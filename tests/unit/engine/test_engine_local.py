@@ -20,15 +20,14 @@ CORRECT = [AdjustCharge(BucketSpec(1.0, 10.0), "tb:k", 4.0)]
 
 def test_every_failure_is_told() -> None:
     """Counted, logged, allowed (LD-7, S-4)."""
-    told: list[tuple[Call, float, str]] = []
-    clock = FakeClock()
-    local = LocalStore(FailingStore(), clock, Tally(), lambda call, now, error: told.append((call, now, str(error))))
+    told: list[tuple[Call, str]] = []
+    local = LocalStore(FailingStore(), FakeClock(), Tally(), lambda call, error: told.append((call, str(error))))
     asked = call()
     state_of(asked).windows = [("win:a", [])]
     local.settle(asked, SETTLE, failed=True)
     local.correct(asked, CORRECT)
     local.answered(asked, Answer(200))
-    assert told == [(asked, clock.now(), "the store is gone")] * 3
+    assert told == [(asked, "the store is gone")] * 3
 
 
 def test_corrections_reach_the_store() -> None:

@@ -31,7 +31,7 @@ def kept(hold: Hold) -> Order:
 
 @pytest.mark.parametrize("hold", HOLDS, ids=lambda hold: hold.binds)
 def test_a_hold_comes_back_whole(hold: Hold) -> None:
-    assert hold_of(kept(hold)) == hold
+    assert hold_of(kept(hold), NOW) == hold
     assert held_key(kept(hold)) == hold.key
 
 
@@ -49,7 +49,15 @@ def test_different_holds_have_different_keys() -> None:
 )
 def test_a_hold_that_is_not_understood_is_left_alone(change: dict[str, Any]) -> None:
     record = kept(HOLDS[0])
-    assert hold_of(replace(record, value=record.value | change)) is None
+    assert hold_of(replace(record, value=record.value | change), NOW) is None
+
+
+def test_a_hold_of_the_future_begins_now() -> None:
+    """The clock was set back while the process was stopped: it lasts as long as it was meant to, from now on (S-2)."""
+    hold = replace(HOLDS[0], until=NOW + 60)
+    for behind_s in (0.5, 3600.0):
+        assert hold_of(kept(hold), NOW - behind_s) == replace(hold, since=NOW - behind_s, until=NOW - behind_s + 60)
+    assert hold_of(kept(hold), NOW + 59) == hold
 
 
 @pytest.mark.parametrize("of", [None, "agent", ["agent", "p"], ["agent", "p", "c", 1]])

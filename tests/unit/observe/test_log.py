@@ -195,3 +195,13 @@ def test_the_log_is_told_in_short() -> None:
     assert log[0].data == {"kind": "tail"}
     assert heard[0].data["steps"] == [1, 2]
     assert (logged, bus) == ([(5.0, True)], [])
+
+
+def test_a_clock_that_is_set_back_silences_nothing(sink: Sink) -> None:
+    """The interval of a repeat ends, though it began in the future (S-2)."""
+    events = LogEvents()
+    for at in (5000.0, 5001.0, 1000.0):
+        events(event(LOOP_DETECTED, at, **LOOP))
+    events(event(LOOP_DETECTED, 1001.0, **LOOP))
+    events.flush(500.0)
+    assert [line.get("left_out", 0) for line in sink.lines()] == [0, 1, 0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from threading import Event
@@ -21,19 +22,20 @@ from tests.durable_state import SLOW, SPEND, Life, at_once, files, state_file
 from tests.stores import NO_LIMITER, NO_OWNER, NO_RULE
 
 T = TypeVar("T")
+START = 1_800_000_000.0
 COOLING = FingerprintSpec(60.0, 2, sliding=True, cooldown_s=30.0, growth=2.0, cooldown_max_s=100.0)
 IDLE = FingerprintSpec(60.0, 5, retry_free=3)
 BREAKER = BreakerSpec(10.0, 0.0)
 
 
 def hit(life: Life, spec: FingerprintSpec, key: str) -> FingerprintCount:
-    result = life.store.commit([CountFingerprint(spec, key, NO_OWNER)], life.clock.now()).results[0]
+    result = life.store.commit([CountFingerprint(spec, key, NO_OWNER)], life.clock.steady()).results[0]
     assert isinstance(result, FingerprintCount)
     return result
 
 
 def meter(life: Life, key: str, amount: float, spec: BreakerSpec = BREAKER) -> BreakerResult:
-    result = life.store.commit([CheckBreaker(spec, key, amount, NO_LIMITER, NO_RULE)], life.clock.now()).results[0]
+    result = life.store.commit([CheckBreaker(spec, key, amount, NO_LIMITER, NO_RULE)], life.clock.steady()).results[0]
     assert isinstance(result, BreakerResult)
     return result
 
@@ -135,34 +137,73 @@ def test_changes_in_place_are_saved(tmp_path: Path, clock: FakeClock) -> None:
     after.end()
 
 
-def test_a_clock_that_stepped_back_does_not_refill(tmp_path: Path, clock: FakeClock) -> None:
-    """The store goes on from the time it had; somebody is told when that is far ahead (S-1)."""
-    life = Life(tmp_path, clock)
+@pytest.mark.parametrize("behind_s", [0.5, 3600.0, 86_400.0, 1e9])
+def test_a_clock_that_was_set_back_between_two_processes(tmp_path: Path, behind_s: float) -> None:
+    """Nothing refills twice, and nothing stands still: time goes on from where it was (S-1)."""
+    before, after = FakeClock(START), FakeClock(START - behind_s)
+    life = Life(tmp_path, before)
     life.take("tb:a", 100.0)
     life.end()
-    clock.advance(-7200.0)
-    after = Life(tmp_path, clock)
-    assert after.store.latest == clock.now() + 7200.0
-    assert after.take("tb:a") == -1.0
-    clock.advance(7200.0 + 1000.0)
-    assert after.take("tb:a") == 0.0
-    after.end()
-    (told,) = after.told
-    assert "was written 7200 s ahead of this clock" in told
-
-
-@pytest.mark.parametrize(("behind_s", "told"), [(60.0, 0), (60.5, 1)])
-def test_a_clock_that_stepped_back_a_minute_is_not_reported(
-    tmp_path: Path, clock: FakeClock, behind_s: float, told: int
-) -> None:
-    """Clocks are corrected now and then; limits that stand still for longer are a problem (S-1)."""
-    life = Life(tmp_path, clock)
-    life.take("tb:a")
+    life = Life(tmp_path, after)
+    assert life.take("tb:a") == -1.0
+    after.advance(1000.0)
+    assert life.take("tb:a") == 0.0
+    assert after.now() == START - behind_s + 1000.0
     life.end()
-    clock.advance(-behind_s)
-    after = Life(tmp_path, clock)
-    assert len(after.told) == told
-    after.end()
+    assert life.told == []
+
+
+@pytest.mark.parametrize("step_s", [-86_400.0, 86_400.0, 1e9])
+def test_a_clock_that_was_set_while_the_process_ran(tmp_path: Path, step_s: float) -> None:
+    """A machine that starts with the wrong time, and is corrected: the next process counts the time in between, and knows
+    what the previous one knew (S-1)."""
+    clock = FakeClock(START)
+    life = Life(tmp_path, clock)
+    life.take("tb:a", 100.0)
+    clock.step(step_s)
+    life.spend("tpd:a", 7, seconds=9000.0)
+    life.save()
+    life.end()
+    life = Life(tmp_path, FakeClock(START + step_s + 2000.0))
+    assert life.take("tb:a") == 1.0
+    assert life.spend("tpd:a") == 8
+    life.end()
+
+
+def test_what_began_in_the_future_lasts_as_long_as_it_was_to(tmp_path: Path) -> None:
+    """A process that was started while the clock was a day ahead; the next one starts with the right time (S-1)."""
+    life, reset = Life(tmp_path, FakeClock(START + 86_400.0)), BreakerSpec(10.0, 70.0)
+    assert [hit(life, COOLING, "ld:cooling").wait_s for _ in range(3)] == [0.0, 0.0, 30.0]
+    hit(life, COOLING, "ld:sliding")
+    assert meter(life, "cb:open", 11.0, reset).open
+    life.end()
+    clock = FakeClock(START)
+    life = Life(tmp_path, clock)
+    assert hit(life, COOLING, "ld:cooling").wait_s == 30.0
+    clock.advance(30.0)
+    assert not hit(life, COOLING, "ld:cooling").tripped
+    clock.advance(30.0)
+    assert hit(life, COOLING, "ld:sliding").hits == 1
+    assert meter(life, "cb:open", 0.0, reset).wait_s == 10.0
+    clock.advance(10.0)
+    assert not meter(life, "cb:open", 0.0, reset).open
+    life.end()
+
+
+def test_a_file_of_an_earlier_version(tmp_path: Path) -> None:
+    """It has no distance to the time of day, and may be from the future: a process that ran in it (S-1)."""
+    life = Life(tmp_path, FakeClock(START + 86_400.0))
+    life.take("tb:a", 100.0)
+    life.end()
+    database = sqlite3.connect(state_file(tmp_path), isolation_level=None)
+    database.execute("DELETE FROM meta WHERE name = 'ahead_s'")
+    database.close()
+    clock = FakeClock(START)
+    life = Life(tmp_path, clock)
+    assert life.take("tb:a") == -1.0
+    clock.advance(1000.0)
+    assert life.take("tb:a") == 0.0
+    life.end()
 
 
 def test_expired_entries_are_left_out(tmp_path: Path, clock: FakeClock) -> None:

@@ -26,7 +26,7 @@ def opened(folder: Path) -> tuple[StateFile, list[str], list[SqliteTrouble]]:
     troubles: list[SqliteTrouble] = []
     keys: list[str] = []
     file = StateFile(folder, troubles.append)
-    file.load(lambda pack: keys.extend(pack.keys))
+    file.load(lambda pack: keys.extend(pack.keys), lambda _latest, _ahead_s: None)
     return file, keys, troubles
 
 

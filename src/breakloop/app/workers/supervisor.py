@@ -265,7 +265,7 @@ class Supervisor:
     async def _run_slot(self, slot: WorkerSlot) -> None:
         while not self._stop.is_set():
             slot.ready, slot.problem, slot.unanswered = False, "", 0
-            slot.restarts.started(self._clock.now())
+            slot.restarts.started(self._clock.steady())
             pid, code = await self._run_once(slot)
             if self._stop.is_set():
                 self._codes.append(code)
@@ -293,7 +293,7 @@ class Supervisor:
     async def _handle_exit(self, slot: WorkerSlot, pid: int, code: int) -> None:
         """Publish the exit, and wait before the next start if the process exits repeatedly."""
         now = self._clock.now()
-        wait_s = slot.restarts.exited(now, ready=slot.ready)
+        wait_s = slot.restarts.exited(self._clock.steady(), ready=slot.ready)
         slot.ready = False
         if slot.restarts.gives_up and not any(worker.ready for worker in self.workers):
             self._fail(slot.problem or f"{slot.title} cannot be started: {describe_exit(code)}")

@@ -275,11 +275,12 @@ class StepsDetector(StatefulDetector):
         self._evaluator = evaluator
         self.guards_stream = guards_stream
 
-    def plan(self, call: Call, _project: str, group: int, now: float) -> DetectorSlot:
+    def plan(self, call: Call, project: str, group: int, now: float) -> DetectorSlot | None:
         """Return the slot for this call, and set `call.decision.guards_stream`."""
-        if self.guards_stream and call.body and (self.config.allow is None or not self._is_allowed(call, now)):
+        slot = super().plan(call, project, group, now)
+        if self.guards_stream and call.body and slot is not None:
             call.decision.guards_stream = call.decision.guards_stream or REPORT_STREAM if group else CUT_STREAM
-        return DetectorSlot(self, group) if group else self._slot
+        return slot
 
     def owner(self, call: Call) -> str:
         return session_owner(self._read, call)
@@ -287,7 +288,7 @@ class StepsDetector(StatefulDetector):
     def evaluate(self, call: Call, window: bytes, now: float) -> Evaluation | None:
         read = self._read
         step = call.parsed.step or read.step(call)
-        if step is None or (self.config.allow is not None and self._is_allowed(call, now)):
+        if step is None:
             return None
         unnamed = read.derived(call)
         body = call.body if unnamed else b""

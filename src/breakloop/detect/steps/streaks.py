@@ -117,10 +117,10 @@ def limit_stagnation(window: SessionWindow, most: float) -> None:
 def storm(window: SessionWindow, now: float, tracked: bool) -> Sequence[Finding]:  # noqa: FBT001
     """The newest request sent again, but not at the same time; only called for requests that are not a new step. If the
     request is tracked, it counts when its answer arrives, so that denied and failed ones do not count."""
-    if now - window.last_at > _STORM_S:
+    if not 0 <= now - window.last_at <= _STORM_S:  # less than 0: the clock of a shared store was set back
         window.storm, window.pending_repeats, window.forgiven_repeats = 0.0, 0, 0
         window.last_at = now
-    if now - window.storm_at >= _AT_ONCE_S:
+    if not 0 <= now - window.storm_at < _AT_ONCE_S:
         window.storm_at = now
         if tracked:
             window.pending_repeats = min(window.pending_repeats + 1, _PENDING_MAX)

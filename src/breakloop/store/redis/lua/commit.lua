@@ -34,15 +34,10 @@ while o <= last_o do
     k = k + 1
     local key, now, number = KEYS[k], time, 1
     local r = read_repeat(key)
-    if not r then
-      r = {'r', now, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, ''}
-    elseif r[LAST] <= now then
+    if r then
       r[LAST] = now
     else
-      now = r[LAST]
-      if now > results[1] then
-        results[1] = now
-      end
+      r = {'r', now, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, ''}
     end
     repeats[#repeats + 1] = key
     repeats[#repeats + 1] = r

@@ -3,16 +3,16 @@
 local told = decode(ARGV[1])
 
 local function correct_bucket(key, rate, burst, lowest, amount)
-  local value, now, tokens, live = call('GET', key), time, burst, false
+  local value, tokens, live = call('GET', key), burst, false
   if value and #value == 25 and byte(value) == 98 then
     local _, expires, known, last = unpack(BUCKET, value)
-    if last > now then
-      now = last
+    if last > time then  -- the clock was set back: it refills from now on
+      last = time
     end
     -- An expired bucket counts as full, not as missing.
-    live = expires > now
+    live = expires > time
     if live then
-      tokens = known + (now - last) * rate
+      tokens = known + (time - last) * rate
       if tokens > burst then
         tokens = burst
       end
@@ -25,8 +25,8 @@ local function correct_bucket(key, rate, burst, lowest, amount)
     left = lowest
   end
   if live or left < burst then
-    local expires = now + (burst - left) / rate
-    put(key, pack(BUCKET, 98, expires, left, now), expires)
+    local expires = time + (burst - left) / rate
+    put(key, pack(BUCKET, 98, expires, left, time), expires)
   end
 end
 

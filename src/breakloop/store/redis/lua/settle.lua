@@ -37,16 +37,15 @@ end
 for i = 1, #KEYS do
   local o, r = i * 5 - 3, read_repeat(KEYS[i])
   if r then
-    local now = r[LAST] > time and r[LAST] or time
     local at, flight, changed = told[o], told[o + 1], false
     if flight ~= 0 and r[STARTED] == at and r[NUMBER] == flight then
       r[FREE], r[FLIGHT_HITS], changed = 0, 0, true
     end
-    if failed and take_back(r, now, at, told[o + 2], told[o + 3], told[o + 4]) then
+    if failed and take_back(r, time, at, told[o + 2], told[o + 3], told[o + 4]) then
       taken_back, changed = taken_back + 1, true
     end
     if changed then
-      r[LAST] = now
+      r[LAST] = time
       put_repeat(KEYS[i], r)
     end
   end

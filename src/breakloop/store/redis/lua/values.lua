@@ -23,12 +23,29 @@ local COOL_EXPIRES, COOL_UNTIL, COOL_HITS, COOL_S, DETECTED = 5, 6, 7, 8, 9
 local FLIGHT_EXPIRES, STARTED, NUMBER, FREE, FLIGHT_HITS = 10, 11, 12, 13, 14
 local BACK_EXPIRES, BACK = 15, 16
 
+-- If the clock was set back since the last change, all times move with it: what remains, remains as long as it was.
 local function read_repeat(key)
   local value = call('GET', key)
   if value then
-    local good, repeated = pcall(decode, value)
-    if good and type(repeated) == 'table' and #repeated == 16 and repeated[1] == 'r' then
-      return repeated
+    local good, r = pcall(decode, value)
+    if good and type(r) == 'table' and #r == 16 and r[1] == 'r' then
+      local ahead = r[LAST] - time
+      if ahead > 0 then
+        local fields = {
+          LAST, COUNT_EXPIRES, COOL_EXPIRES, COOL_UNTIL, DETECTED, FLIGHT_EXPIRES, STARTED, BACK_EXPIRES, COUNT, BACK,
+        }
+        for i = 1, 10 do
+          local field = fields[i]
+          if type(r[field]) == 'string' then
+            r[field] = string.gsub(r[field], '........', function(at)
+              return pack('<d', unpack('<d', at) - ahead)
+            end)
+          elseif i < 9 and r[field] ~= 0 then
+            r[field] = r[field] - ahead
+          end
+        end
+      end
+      return r
     end
   end
   return nil
