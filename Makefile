@@ -24,7 +24,7 @@ export PATH := $(abspath $(BIN)):$(PATH)
 # Compiled modules are kept: setup compiles none, and without them each start of a program compiles its imports again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup setup-dev serve demo check test lint types imports unit tools typescript suite coverage test-busy test-python installed-suite audit docs docs-check site eval mutants trace photograph photograph-compare fmt bench bench-peers release image lock clean
+.PHONY: help setup setup-dev serve demo check test lint types imports unit tools typescript suite coverage test-busy test-python installed-suite audit docs docs-check site eval mutants torture trace photograph photograph-compare fmt bench bench-peers release image lock clean
 
 help: ## list the targets
 	@printf 'Usage: make TARGET [ARGS="..."], for example make serve ARGS="--port 8787"\n\n'
@@ -72,7 +72,7 @@ unit: $(STAMP) ## run the unit tests, which start no other programs
 	$(PY) -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder $(UNIT) $(ARGS)
 
 # System programs that tests start.
-PROGRAMS := nginx caddy haproxy curl openssl redis-server valkey-server systemd-analyze postgres chromium
+PROGRAMS := nginx caddy haproxy curl openssl redis-server valkey-server systemd-analyze postgres chromium faketime
 # Separate environments: tools that check deploy/, gateways, frameworks with conflicting dependencies, the site generator.
 APART := crewai litellm claude deploy gateways docs
 
@@ -133,6 +133,10 @@ eval: $(STAMP) ## evaluate the detectors on tests/corpus, and on recorded sessio
 
 mutants: $(STAMP) apart-mutants ## mutation testing of the decision core, a sample (ARGS="--package detect", "--seed 2", "--all")
 	@.cache/mutants/bin/python -m scripts.mutants --python "$(abspath $(PY))" $(ARGS)
+
+torture: $(STAMP) ## attack a real server, break what it depends on, print a table (ARGS=--short, ARGS="soak --soak-minutes 60")
+	@sh scripts/install-system.sh openssl redis-server postgres faketime
+	@$(PY) -m tests.torture $(ARGS)
 
 trace: $(STAMP) ## print the files that one proxied request passes (ARGS="--walk", ARGS="--json")
 	@$(PY) -m scripts.trace_request $(ARGS)

@@ -33,6 +33,7 @@ package_of() {
         valkey-server) echo valkey-server ;;
         systemd-analyze) echo systemd ;;
         chromium) echo chromium ;;
+        faketime) echo faketime ;;
         *)
             echo "install-system: unknown program $1" >&2
             exit 3

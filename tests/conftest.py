@@ -140,7 +140,7 @@ def pytest_collection() -> Iterator[None]:
 
 # Files of the longest tests first, so that at the end no process has a long one while the others have none. Processes take
 # files in this order (`--no-loadscope-reorder`).
-_LONGEST_FIRST = ("e2e", "typing", "deploy", "property", "contract")
+_LONGEST_FIRST = ("e2e", "torture", "typing", "deploy", "property", "contract")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import IO, Any, Protocol
 
 import pytest
 
@@ -34,9 +34,12 @@ class Served:
         clean = {name: value for name, value in os.environ.items() if not name.startswith(("BREAKLOOP_", "XDG_"))}
         clean |= {"HOME": str(folder / "home"), "PYTHONPATH": str(SRC), **environment}
         with self._log.open("a") as log:
-            self.process: Process = start(["serve", "--admin-port", "0", *arguments], cwd=folder, env=clean, stderr=log)
+            self.process: Process = self._start(["serve", "--admin-port", "0", *arguments], clean, log)
         self.banner: list[str] = []
         self.port = 0
+
+    def _start(self, arguments: list[str], environment: dict[str, str], log: IO[str]) -> Process:
+        return start(arguments, cwd=self.folder, env=environment, stderr=log)
 
     @property
     def url(self) -> str:
