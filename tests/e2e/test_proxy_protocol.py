@@ -250,7 +250,7 @@ def test_a_gateway_that_is_its_own_upstream(tmp_path: Path, free_port: Callable[
     ):
         client.send(chat())
         found = client.answer()
-        assert (found.status, found["x-breakloop-reason"]) == (508, "proxy_loop")
+        assert (found.status, found["x-breakloop-upstream-reason"]) == (508, "proxy_loop")  # of the second pass
         assert (found["x-should-retry"], found.json()["error"]["code"]) == ("false", "proxy_loop")
         client.ask("GET", "/plain")
         assert client.answer().status == 508
