@@ -26,6 +26,7 @@ class Dialects(dict[str, Dialect]):
         self.by_path = [(dialect.path_endings, dialect) for dialect in self.values() if dialect.path_endings]
         # Of all dialects: one test is enough for most paths, which match none.
         self.endings = tuple(ending for dialect in self.values() for ending in dialect.path_endings)
+        self._folded = tuple(ending.lower() for ending in self.endings)
         self.any_path = [dialect for dialect in self.values() if dialect.any_path]
 
     def usual(self, path: str) -> str:
@@ -37,9 +38,10 @@ class Dialects(dict[str, Dialect]):
         start = path.rfind("/")
         bare = path[:start] + path[start:].partition(";")[0]
         folded = bare.lower()
-        for ending in self.endings:
-            if folded.endswith(ending.lower()):
-                return bare[: -len(ending)] + ending
+        if folded.endswith(self._folded):
+            for ending, lower in zip(self.endings, self._folded, strict=True):
+                if folded.endswith(lower):
+                    return bare[: -len(ending)] + ending
         return path
 
     def of_path(self, path: str) -> Dialect | None:
