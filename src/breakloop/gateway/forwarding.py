@@ -73,13 +73,19 @@ class UpstreamRoutes:
         self._cache = MemoDict[str, _ByPath](lambda owner: self._by_path(owner, self._of(owner)))
         self._anthropic_cache = MemoDict[str, _ByPath](lambda owner: self._by_path(owner, anthropic))
 
-    def find(self, path: bytes, headers: Mapping[str, bytes], query: bytes = b"") -> Destination:
+    def find(
+        self,
+        path: bytes,
+        headers: Mapping[str, bytes],
+        query: bytes = b"",
+        repeated: tuple[tuple[str, bytes], ...] = (),
+    ) -> Destination:
         """Return the destination of a path as received, without its query. Raises `RequestError` (400) for a path with
         two meanings.
 
         Several providers have paths such as `/v1/models`; clients of Anthropic send `anthropic-version`.
         """
-        owner = owner_of_credentials(headers, query)
+        owner = owner_of_credentials(headers, query, repeated)
         return (self._anthropic_cache if "anthropic-version" in headers else self._cache)[owner][path]
 
     def _by_path(self, owner: str, v1: Upstream) -> _ByPath:

@@ -7,10 +7,11 @@ of its keys. Other servers (LiteLLM, vLLM, OpenRouter, Azure) accept keys of any
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Final
 
+from breakloop.model.call import CREDENTIAL_HEADERS
 from breakloop.policy.cache import MemoDict
 
 OPENAI: Final = "OpenAI"
@@ -41,7 +42,7 @@ _KEY_STARTS: Final = (
     (b"xai-", "xAI"),
     ((b"ABSK", b"bedrock-api-key-"), "AWS"),
 )
-_QUERY_KEY: Final = re.compile(rb"(?:^|&)key=AIza")
+_QUERY_KEY: Final = re.compile(rb"(?:^|&)key=(?:AIza|AQ\.)")
 
 
 def owner_of_host(host: str) -> str:
@@ -64,8 +65,10 @@ def is_gemini_method(path: str) -> bool:
     return _GEMINI_METHOD.search(path) is not None
 
 
-def owner_of_credentials(headers: Mapping[str, bytes], query: bytes) -> str:
-    """Return the provider of the keys in a request, SEVERAL if they are of different ones, or "" if nothing tells."""
+def owner_of_credentials(headers: Mapping[str, bytes], query: bytes, repeated: Iterable[tuple[str, bytes]] = ()) -> str:
+    """Return the provider of the keys in a request, SEVERAL if they are of different ones, or "" if nothing tells.
+    `repeated` are the further values of header fields that came more than once.
+    """
     authorization = headers.get("authorization")
     owner = "" if authorization is None else _owner_of_authorization(authorization)
     if "x-goog-api-key" in headers:
@@ -77,6 +80,9 @@ def owner_of_credentials(headers: Mapping[str, bytes], query: bytes) -> str:
         owner = _both(owner, _owner_of_key(headers["api-key"]) or "Azure")
     if query and _QUERY_KEY.search(query):
         owner = _both(owner, GOOGLE)
+    for name, value in repeated:
+        if name in CREDENTIAL_HEADERS:
+            owner = _both(owner, _authorization_owner(value) if name == "authorization" else _key_owner(value))
     return owner
 
 

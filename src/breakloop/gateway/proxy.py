@@ -79,7 +79,7 @@ class ProxyHandler:
             return self._own(request)
         began_ns = perf_counter_ns()
         path, _, query = target.partition(b"?")
-        destination = self._routes.find(path, request.headers, query)
+        destination = self._routes.find(path, request.headers, query, request.repeated)
         admission = self._admission
         call = Call(  # by position: keyword arguments cost a fifth more
             request.method,

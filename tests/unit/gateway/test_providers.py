@@ -119,6 +119,16 @@ def test_vertex_paths_go_to_vertex(path: str) -> None:
         assert (found.upstream.name, found.refusal) == (given.partition("=")[0], "")
 
 
+def test_a_second_line_of_a_key_counts_too() -> None:
+    """All lines of a repeated field are forwarded, so all of them are looked at (D-2)."""
+    routes = UpstreamRoutes(upstreams([]))
+    further = (("x-other", b"sk-ant-1"), ("authorization", b"Bearer sk-proj-2"))
+    assert routes.find(CHAT.encode(), bearer("sk-proj-1"), b"", further).refusal == ""
+    for name, value in (("authorization", b"Bearer sk-ant-1"), ("x-api-key", b"sk-ant-1")):
+        found = routes.find(CHAT.encode(), bearer("sk-proj-1"), b"", (*further, (name, value)))
+        assert "several providers" in found.refusal
+
+
 def test_keys_that_are_replaced_are_not_refused() -> None:
     """With a held key the client's own goes nowhere, so it may look like anything (D-2)."""
     assert find("/openai/v1/models", GOOGLE_SDK, held=("openai",)).refusal == ""
