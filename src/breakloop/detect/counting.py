@@ -154,15 +154,21 @@ def frequency(spec: FingerprintSpec, result: FingerprintCount, unit: str = "seco
 class CountingDetector:
     """Plans one `CountFingerprint` for each call; `finding` describes its result."""
 
-    __slots__ = ("_fingerprint", "_key", "_read", "config", "spec")
+    __slots__ = ("_fingerprint", "_key", "_read", "_senders", "config", "spec")
 
     def __init__(
-        self, config: DetectorConfig, spec: FingerprintSpec, fingerprint: Callable[[Call], str | None], read: CallReader
+        self,
+        config: DetectorConfig,
+        spec: FingerprintSpec,
+        fingerprint: Callable[[Call], str | None],
+        read: CallReader,
+        senders: str = "",
     ) -> None:
         self.config = config
         self.spec = spec
         self._fingerprint = fingerprint
         self._read = read
+        self._senders = senders  # who sent it, for the evidence
         family = "ld" if config.kind == "exact" else "cnt"
         self._key = (f"{family}:", f":{config.key_prefix}{escape(config.policy)}:{config.index}:")
 
@@ -193,7 +199,7 @@ class CountingDetector:
             action=config.action,
             fresh=result.fresh,
             message=self._message(result),
-            evidence=f"{what} sent {frequency(self.spec, result, 'seconds' if exact else 's')}",
+            evidence=f"{what} sent{self._senders} {frequency(self.spec, result, 'seconds' if exact else 's')}",
         )
 
     def _message(self, result: FingerprintCount) -> str:

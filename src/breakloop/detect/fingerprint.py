@@ -61,6 +61,7 @@ def finish(state: blake2b, content: bytes) -> str:
 
 
 Text = Callable[[Call], str]
+_ANSWERS: Final = frozenset(("assistant", "model"))
 
 
 class ExactFingerprint:
@@ -112,10 +113,27 @@ def folded(text: str) -> str:
     return " ".join(text.split()).casefold()
 
 
-class TailFingerprint:
-    """Fingerprint of the last messages of an LLM request: role, text, tool calls and results, never their ids."""
+_NAME: Final = b"\xfd"  # before a name; no text contains this byte, see `packed`
 
-    __slots__ = ("_agent", "_caller", "_chat", "_fingerprinter", "_messages", "_states")
+
+def is_at_work(chat: Chat) -> bool:
+    """Return whether the last messages show an agent at work: calls of tools, or two answers of the model. Openings of
+    conversations do not, and many people may send the same one.
+    """
+    answers = 0
+    for role, _, calls in chat.tail:
+        if calls:
+            return chat.message_count > 1
+        answers += role in _ANSWERS
+    return answers > 1
+
+
+class TailFingerprint:
+    """Fingerprint of the last messages of an LLM request: role, text, tool calls and results, never their ids. Sessions
+    and end users that the client names have their own, so that people who share a key do not count for each other.
+    """
+
+    __slots__ = ("_agent", "_caller", "_chat", "_fingerprinter", "_latest", "_messages", "_named", "_states")
 
     def __init__(
         self,
@@ -124,12 +142,15 @@ class TailFingerprint:
         caller: Text,
         agent: Text,
         chat: Callable[[Call], Chat | None],
+        named: Text,
         messages: int,
     ) -> None:
         self._fingerprinter = fingerprinter
         self._caller = caller
         self._agent = agent
         self._chat = chat
+        self._named = named
+        self._latest: tuple[Call, bytes] | None = None  # the content of a call, which is needed twice
         self._messages = messages
         self._states: dict[tuple[str, str, str], blake2b] = {}
 
@@ -138,6 +159,32 @@ class TailFingerprint:
         chat = self._chat(call)
         if chat is None:
             return None
+        latest, self._latest = self._latest, None  # a reference would keep the body
+        content = latest[1] if latest is not None and latest[0] is call else self._content(chat)
+        state = self._state(call, chat)
+        named = call.identity.named
+        if named is None:
+            named = self._named(call)
+        if named:
+            state.update(_NAME + named.encode("utf-8", "surrogatepass"))
+        return finish(state, content)
+
+    def of_all_names(self, call: Call) -> str | None:
+        """Return the fingerprint without the name of session or end user, for clients that change it with each request.
+        None for a request without a name, and for one that does not show an agent at work.
+        """
+        if call.identity.named == "":
+            return None
+        chat = self._chat(call)
+        if chat is None or not is_at_work(chat) or not self._named(call):
+            return None
+        content = self._content(chat)
+        self._latest = call, content
+        state = self._state(call, chat)
+        state.update(_NAME)
+        return finish(state, content)
+
+    def _content(self, chat: Chat) -> bytes:
         content: list[str] = []
         left = _FOLDED_MAX
         tail = chat.tail
@@ -155,9 +202,11 @@ class TailFingerprint:
             for name, arguments in calls:
                 left -= len(arguments)
                 content += (name, folded(arguments) if left >= 0 else arguments)
+        return packed(content)
+
+    def _state(self, call: Call, chat: Chat) -> blake2b:
         sender = (call.identity.caller or self._caller(call), call.identity.agent or self._agent(call), chat.model)
-        state = self._states.get(sender) or self._start(sender)
-        return finish(state.copy(), packed(content))
+        return (self._states.get(sender) or self._start(sender)).copy()
 
     def _start(self, sender: tuple[str, str, str]) -> blake2b:
         """Hash the sender, which is the same in thousands of requests. Bounded: names of models come from clients."""

@@ -1,7 +1,7 @@
-"""The ids inside a request body by which clients name a conversation or session.
+"""The ids inside a request body by which clients name a conversation or session, or else their end user.
 
-User names (`user`, `safety_identifier`, a plain `metadata.user_id`) are never taken for one. `policy.identity` reads
-headers and decides which id takes precedence.
+User names (`user`, `safety_identifier`, a plain `metadata.user_id`) are never taken for a session. `policy.identity`
+reads headers and decides which id takes precedence.
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ class BodyIds(NamedTuple):
     previous: str = ""  # the response that this request continues (`previous_response_id`)
     cache_key: str = ""  # a `prompt_cache_key` that is as specific as an id
     trace: str = ""  # a trace: may cover one request or many
+    user: str = ""  # the end user, if no session is named
 
 
 NONE: Final = BodyIds()
@@ -114,7 +115,8 @@ def _find(fields: dict[str, Any]) -> BodyIds:
         or _claude_code(inner.get("user_id"))
     )
     trace = _id(get("litellm_trace_id")) or _first(inner, _TRACES)
-    return BodyIds(session, _id(get("previous_response_id")), _cache_key(get), trace)
+    user = "" if session else _id(get("safety_identifier")) or _id(get("user")) or _id(inner.get("user_id"))
+    return BodyIds(session, _id(get("previous_response_id")), _cache_key(get), trace, user)
 
 
 def _conversation(value: object) -> str:

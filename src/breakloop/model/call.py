@@ -110,8 +110,8 @@ class Identity:
     """The sender of a request. Written by `policy` only; None means not resolved yet."""
 
     __slots__ = (
-        "agent", "caller", "claims", "ip", "profile", "project", "session", "session_derived", "shard", "trace",
-        "verified",
+        "agent", "caller", "claims", "ip", "named", "profile", "project", "session", "session_derived", "shard",
+        "trace", "verified",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -119,6 +119,7 @@ class Identity:
         self.caller: str | None = None
         self.agent: str | None = None
         self.session: str | None = None
+        self.named: str | None = None  # the session or else the end user, as named by the client; "" without a name
         self.session_derived = False  # the session id is derived from the opening messages of the conversation
         self.trace: str | None = None
         self.ip: str | None = None

@@ -55,6 +55,7 @@ BUILTIN = "builtin"  # policy names in verdicts and events: the built-in protect
 _DEFAULTS: Final = "defaults"  # the bundle's own default,
 _AGENTS: Final = "agents"  # and the settings of agents
 _STATUS: Final = 429
+_OF_ALL_NAMES: Final = 10  # times the limit of one session or end user, for all of a caller and agent together
 SECRET_DESCRIPTORS: Final = frozenset([*(f"header:{name}" for name in SECRET_HEADERS), "query:key", "query:api_key"])
 
 
@@ -346,8 +347,7 @@ class _DetectorCompiler:
                 fingerprint = self._exact_of_llm_calls() if names is None else self._exact(names)
                 detectors.append(CountingDetector(config, _exact_spec(block, config.action), fingerprint, self._read))
             elif isinstance(block, TailLoop) and block.max_hits:
-                fingerprint = self._tail(block.tail_messages)
-                detectors.append(CountingDetector(config, _tail_spec(block, config.action), fingerprint, self._read))
+                detectors += self._tail(block, config)
             elif isinstance(block, StepsLoop):
                 detectors += self._steps(block, config)
             elif isinstance(block, SimhashLoop):
@@ -411,12 +411,26 @@ class _DetectorCompiler:
 
         return cached
 
-    def _tail(self, messages: int) -> Callable[[Call], str | None]:
+    def _tail(self, block: TailLoop, config: DetectorConfig) -> list[CompiledDetector]:
+        """Compile a block of tail: a count for clients that change their name, and last the one for each name, which
+        represents the block.
+        """
+        messages, read = block.tail_messages, self._read
         self.tail_messages = max(self.tail_messages, messages + 1)  # plus the call before them
-        read = self._read
-        return TailFingerprint(
-            self._fingerprinter, caller=read.caller, agent=read.agent, chat=read.chat, messages=messages
+        fingerprint = TailFingerprint(
+            self._fingerprinter,
+            caller=read.caller,
+            agent=read.agent,
+            chat=read.chat,
+            named=read.named,
+            messages=messages,
         )
+        spec = _tail_spec(block, config.action)
+        of_all = replace(spec, limit=spec.limit * _OF_ALL_NAMES)
+        return [
+            CountingDetector(config, of_all, fingerprint.of_all_names, read, " under different names"),
+            CountingDetector(config, spec, fingerprint, read),
+        ]
 
 
 def _loop_config(block: AnyLoop, policy: str, index: int, status: int, *, default: bool) -> DetectorConfig:

@@ -240,28 +240,55 @@ class SessionNames:
 
     def find(self, call: Call) -> str:
         """Return the session, or "". Ids are tried from the narrowest to the widest; the body is read late."""
-        in_headers = may_name_session(call)
-        named = conversation_header(call) if in_headers else ""
-        if named:
-            return self._digests.bounded(named)
-        body: ParsedBody | None = call.parsed.body if call.parsed.chat else self._parsed_body(call)  # type: ignore[assignment]  # the registry made it
-        ids = session_ids.NONE if body is None else body.session_ids()
-        trace = self.trace(call, ids.trace)
-        named = ids.session or (session_header(call) if in_headers else "")
-        if named:
-            return self._digests.bounded(named)
-        if ids.previous:
-            return self.chains.root(self._caller(call), self._digests.bounded(ids.previous))
-        if ids.cache_key:
-            return ids.cache_key
-        if trace:
-            return _TRACE_PREFIX + trace
+        stated = self._stated(call) if call.identity.named is None else ""
+        if stated:
+            return stated
+        body = self._body(call)
         opening = "" if body is None else body.opening()
         if not opening:
             return ""
         call.identity.session_derived = True
         parts = (call.identity.caller or self._caller(call), call.identity.agent or self._agent(call), opening)
         return DERIVED + self._digests.of("\0".join(parts).encode("utf-8", "replace"))
+
+    def named(self, call: Call) -> str:
+        """Return the session that the client names, or else the end user that it names, or "". A trace is no name, and
+        neither is a response: that of one request is not that of the next.
+        """
+        known = call.identity.named
+        if known is None:
+            call.identity.session = self._stated(call) or None
+            known = call.identity.named or ""
+        return known
+
+    def _body(self, call: Call) -> ParsedBody | None:
+        return call.parsed.body if call.parsed.chat else self._parsed_body(call)  # type: ignore[return-value]  # the registry made it
+
+    def _stated(self, call: Call) -> str:
+        """Return the session that is not derived, or "", and set what the client names."""
+        in_headers = may_name_session(call)
+        named, trace, ids = conversation_header(call) if in_headers else "", "", session_ids.NONE
+        if not named:
+            body = self._body(call)
+            ids = session_ids.NONE if body is None else body.session_ids()
+            trace = self.trace(call, ids.trace)
+            named = ids.session or (session_header(call) if in_headers else "")
+        if named:
+            named = call.identity.named = self._digests.bounded(named)
+            return named
+        call.identity.named = ids.user and f"user:{self._digests.bounded(ids.user)}"
+        if ids.previous:
+            return self._chained(call, self._digests.bounded(ids.previous))
+        if ids.cache_key:
+            call.identity.named = ids.cache_key
+            return ids.cache_key
+        return _TRACE_PREFIX + trace if trace else ""
+
+    def _chained(self, call: Call, previous: str) -> str:
+        session = self.chains.root(self._caller(call), previous)
+        if session != previous and not session.startswith((DERIVED, _TRACE_PREFIX)):
+            call.identity.named = session
+        return session
 
     def unknown(self, call: Call) -> tuple[str, str] | None:
         """Return caller and id of the response that a call continues, if only another instance can know its session."""

@@ -61,7 +61,7 @@ def test_the_builtin_block_is_what_the_engine_uses(capsys: pytest.CaptureFixture
     assert (said[0].config.kind, said[-1].config.kind) == ("tail", "steps")
     body = json.dumps({"model": "m", "messages": [{"role": "user", "content": c} for c in "abcd"]}).encode()
     call = Call("POST", "/v1/chat/completions", body=body)
-    plans = [loops[0].plan(call, "p", 0, 0.0) for loops in (said, unsaid)]
+    plans = [loops[1].plan(call, "p", 0, 0.0) for loops in (said, unsaid)]
     assert isinstance(plans[0], CountFingerprint)
     assert isinstance(plans[1], CountFingerprint)
     assert plans[0].key[-32:] == plans[1].key[-32:]

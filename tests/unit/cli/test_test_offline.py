@@ -91,8 +91,8 @@ def test_settings_reach_the_parts() -> None:
     assert loop_guard(Settings.model_validate({"loop_guard": {"max_hits": 2}})).max_hits == 2
     compiled = service.engine.bundle
     assert compiled is not None
-    assert isinstance(compiled.default_loops[0], CountingDetector)
-    assert compiled.default_loops[0].spec.limit == 2
+    assert isinstance(compiled.default_loops[1], CountingDetector)
+    assert compiled.default_loops[1].spec.limit == 2
     assert service.engine.record is not None
     assert service.descriptors.project(service.engine.record.call) == "mine"
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,11 +13,22 @@ from breakloop.model.call import Call, Chat, Message, ToolCall
 from tests.builders import call
 
 
-def mark(*tail: Message, model: str = "m", messages: int = 3, caller: str = "c", agent: str = "a") -> str:
+def fingerprints(
+    *tail: Message, model: str = "m", messages: int = 3, caller: str = "c", agent: str = "a", named: str = ""
+) -> TailFingerprint:
     chat = Chat("openai", model, tail, len(tail))
-    made = TailFingerprint(
-        Fingerprinter(b"s"), caller=lambda _: caller, agent=lambda _: agent, chat=lambda _: chat, messages=messages
-    )(call())
+    return TailFingerprint(
+        Fingerprinter(b"s"),
+        caller=lambda _: caller,
+        agent=lambda _: agent,
+        chat=lambda _: chat,
+        named=lambda _: named,
+        messages=messages,
+    )
+
+
+def mark(*tail: Message, **who: Any) -> str:
+    made = fingerprints(*tail, **who)(call())
     assert made is not None
     return made
 
@@ -30,12 +43,14 @@ def test_folding(text: str, same: str) -> None:
 
 
 def test_what_tells_them_apart() -> None:
-    """Caller, agent, model, role, text, tool name, arguments, order (LD-2, LD-6)."""
+    """Caller, agent, session or end user, model, role, text, tool name, arguments, order (LD-2, LD-6)."""
     one, two = Message("user", "a"), Message("user", "b")
     marks = {
         mark(one),
         mark(one, caller="x"),
         mark(one, agent="x"),
+        mark(one, named="x"),
+        mark(one, named="y"),
         mark(one, model="x"),
         mark(Message("system", "a")),
         mark(two),
@@ -47,7 +62,7 @@ def test_what_tells_them_apart() -> None:
         mark(Message("user", "a", (ToolCall("f", "{}"), ToolCall("f", "{}")))),
         mark(Message("user", "a"), Message("f", "{}")),
     }
-    assert len(marks) == 13
+    assert len(marks) == 15
 
 
 def test_only_the_last_messages_count() -> None:
@@ -59,10 +74,41 @@ def test_only_the_last_messages_count() -> None:
 
 def test_no_chat_no_fingerprint() -> None:
     """Anything but an LLM request is not judged (LD-2)."""
-    made = TailFingerprint(
-        Fingerprinter(b"s"), caller=lambda _: "", agent=lambda _: "", chat=lambda _: None, messages=3
-    )
+    made = TailFingerprint(Fingerprinter(b"s"), caller=str, agent=str, chat=lambda _: None, named=str, messages=3)
     assert made(call()) is None
+
+
+CALL = Message("assistant", "", (ToolCall("f", "{}"),))
+AT_WORK = (Message("user", "go"), CALL, Message("tool", "ok"))
+
+
+def test_one_fingerprint_for_all_names() -> None:
+    """Two requests that differ only in the name have it in common, and it is neither's own (LD-2)."""
+    made = fingerprints(*AT_WORK, named="one")
+    asked = call()
+    of_all, own = made.of_all_names(asked), made(asked)
+    assert own == made(asked)
+    assert of_all == fingerprints(*AT_WORK, named="two").of_all_names(call())
+    assert len({own, of_all, mark(*AT_WORK), mark(*AT_WORK, named="two")}) == 4
+    assert fingerprints(*AT_WORK).of_all_names(call()) is None
+
+
+@pytest.mark.parametrize(
+    ("tail", "counted"),
+    [
+        ((Message("user", "hello"),), False),
+        ((Message("system", "s"), Message("assistant", "How can I help?"), Message("user", "hello")), False),
+        ((Message("tool", "", (ToolCall("f", "{}"),)),), False),  # an MCP client's first call
+        (AT_WORK, True),
+        ((Message("user", "go"), CALL, Message("user", "ok")), True),  # Anthropic's results are the user's
+        ((Message("assistant", "Action: f"), Message("user", "ok"), Message("assistant", "Action: f")), True),
+        ((Message("model", "a"), Message("user", "b"), Message("model", "a"), Message("user", "b")), True),
+    ],
+)
+def test_openings_are_not_counted_for_all_names(tail: tuple[Message, ...], counted: bool) -> None:
+    """Many people may open a conversation alike; agents at work do not send the same in many sessions (LD-2, LD-6)."""
+    made = fingerprints(*tail, named="one")
+    assert (made.of_all_names(call()) is not None) == counted
 
 
 SLY = st.text(st.sampled_from("a\x00\x1f1"), max_size=3)
@@ -149,7 +195,7 @@ def test_who_sends_is_hashed_once_and_the_fingerprint_is_the_same(monkeypatch: p
     def chat(_: Call) -> Chat:
         return Chat("openai", model[0], (Message("user", "a"),), 1)
 
-    made = TailFingerprint(maker, caller=lambda _: "c", agent=lambda _: "a", chat=chat, messages=3)
+    made = TailFingerprint(maker, caller=lambda _: "c", agent=lambda _: "a", chat=chat, named=lambda _: "", messages=3)
     for name, kept in (("m", 1), ("m", 1), ("n", 2), ("o", 1), ("x" * 300, 1), ("m", 2)):
         model[0] = name
         assert made(call()) == maker.digest(["c", "a", name], packed(["user", "a", "0"]))

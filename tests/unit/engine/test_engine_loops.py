@@ -408,6 +408,67 @@ def test_what_is_no_visible_llm_request_is_not_judged_by_tail() -> None:
     assert here.decide(call("/v1/chat/completions", "POST", body_unseen=True), 20).allowed
 
 
+KEY = {"authorization": "Bearer shared"}
+WORK = (
+    user("count the ships"),
+    {"role": "assistant", "tool_calls": [{"id": "c", "function": {"name": "count", "arguments": "{}"}}]},
+    {"role": "tool", "tool_call_id": "c", "content": "7"},
+)
+
+
+def tail_only() -> World:
+    """The built-in `tail` by itself."""
+    return world(bundle(policy("p", loop=tail())))
+
+
+def of_user(name: str, field: str = "user", *, text: str = "hello") -> Call:
+    body: dict[str, Any] = {"model": "gpt-x", "messages": [user(text)]}
+    body |= {"metadata": {"user_id": name}} if field == "metadata" else {field: name}
+    return call("/v1/chat/completions", "POST", KEY, body=json.dumps(body).encode())
+
+
+def of_session(name: str, *messages: dict[str, Any], **more: Any) -> Call:
+    return chat(*(messages or (user("hello"),)), headers={**KEY, "x-agent-session": name}, **more)
+
+
+@pytest.mark.parametrize("data", [None, bundle(policy("p", loop=tail()))], ids=["built-in", "policy"])
+def test_people_who_share_a_key_do_not_block_each_other(data: dict[str, Any] | None) -> None:
+    """Sessions and end users that the client names are counted apart, each with the whole threshold (LD-2, LD-6)."""
+    here = world(data)
+    for name in range(12):
+        assert here.decide(of_session(f"s{name}"), 5).allowed
+        for field in ("user", "safety_identifier", "metadata"):
+            assert here.decide(of_user(f"{field}-{name}", field)).allowed
+    assert not here.decide(of_session("s3")).allowed
+    assert here.decide(of_session("s-new")).allowed
+
+
+@pytest.mark.parametrize("asked", [of_user("one"), of_session("one"), of_session("one", *WORK)])
+def test_one_name_is_one_loop(asked: Call) -> None:
+    """An agent that sends the same name all the time is found as before (LD-2)."""
+    here = tail_only()
+    assert here.decide(asked, 5).allowed
+    assert not here.decide(asked).allowed
+
+
+def test_an_agent_that_changes_its_name_with_each_request_is_found() -> None:
+    """Later: names together have ten times the threshold of one (LD-2)."""
+    here = tail_only()
+    allowed = [here.decide(of_session(f"s{number}", *WORK)).allowed for number in range(51)]
+    assert allowed == [True] * 50 + [False]
+    verdict = here.decide(of_session("another", *WORK))
+    assert (
+        looped(verdict).evidence == "same last messages sent under different names 52 times, also while it was blocked"
+    )
+    assert here.decide(of_session("another", user("something else"))).allowed
+
+
+def test_an_opening_is_never_blocked_for_what_other_sessions_sent() -> None:
+    """Whoever may send a prompt cannot block it for everybody (LD-6)."""
+    here = tail_only()
+    assert all(here.decide(of_session(f"s{number}")).allowed for number in range(500))
+
+
 # -- actions -----------------------------------------------------------------------------------------------------------
 
 

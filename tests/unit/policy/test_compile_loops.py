@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from breakloop.clock import FakeClock
 from breakloop.detect.counting import BuiltinLoopGuard, CountingDetector
 from breakloop.policy.compile import builtin_blocks
@@ -64,7 +66,9 @@ def test_only_what_denies_cools_down() -> None:
     """A warning blocks nothing, so there is no cooldown to wait for (LD-2, LD-5)."""
     made: list[CountingDetector] = []
     for action in ("warn", "steer", "throttle", "reject", "kill"):
-        made += detectors({**tail(), "action": action})
+        of_all_names, named = detectors({**tail(), "action": action})
+        assert (named.spec.limit, of_all_names.spec) == (5, replace(named.spec, limit=50))
+        made.append(named)
     assert [detector.spec.denies for detector in made] == [False, False, False, True, True]
     assert [detector.spec.cooldown_s for detector in made] == [0, 0, 0, 30, 30]
 

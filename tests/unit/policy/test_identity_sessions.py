@@ -268,3 +268,40 @@ def test_a_trace_in_the_body() -> None:
     context = make()
     found = [context.trace(chat(litellm_trace_id="t", session_id=f"s-{at}")) for at in range(2)]
     assert found == ["", "t"]
+
+
+def test_what_the_client_names() -> None:
+    """The session, or else the end user. What differs from request to request, or is derived, is no name (LD-2, C-7)."""
+    context = make()
+    for first, answer in ((response(headers={"x-agent-session": b"s"}), "r-named"), (response(), "r-derived")):
+        context.chat(first)
+        settle(context, first, answer)
+    traced = {"traceparent": TRACEPARENT}
+    context.session(chat(headers=traced))
+    asked = {
+        "s": chat(headers={"x-agent-session": b"s"}, user="u"),
+        "t": chat(metadata={"thread_id": "t", "user_id": "u"}),
+        "m": chat(headers={"mcp-session-id": b"m"}),
+        UUID: chat(prompt_cache_key=UUID, user="u"),
+        "user:a": chat(user="a"),
+        "user:b": chat(user="a", safety_identifier="b"),
+        "user:c": chat(metadata={"user_id": "c"}),
+    }
+    assert [context.named(call) for call in asked.values()] == [*asked]
+    assert context.named(response(previous_response_id="r-named")) == "s"
+    unnamed = [chat(), chat(headers=traced), chat(user="null"), mcp(), Call("GET", "/")]
+    unnamed += [response(previous_response_id=previous) for previous in ("r-derived", "r-of-another-process")]
+    assert [context.named(call) for call in unnamed] == [""] * 7
+
+
+def test_a_name_and_a_session_are_found_in_any_order() -> None:
+    """Looking for one first does not change the other (C-7)."""
+    for asked in (chat(user="a"), chat(headers={"x-agent-session": b"s"}), chat(), Call("GET", "/")):
+        first, second = make(), make()
+        again = Call(asked.method, asked.path, headers=asked.headers, body=asked.body)
+        named, session = first.named(asked), first.session(asked)
+        assert (second.session(again), second.named(again), second.derived(again)) == (
+            session,
+            named,
+            first.derived(asked),
+        )
