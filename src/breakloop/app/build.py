@@ -122,7 +122,7 @@ def open_proxy(
         via=settings.via,
         keys=keys,
         scheme="https" if settings.tls.cert_file else "http",
-        trusts=ClientIp(tuple(settings.trusted_proxies)).trusted,
+        trusts=ClientIp(tuple(settings.trusted_proxies if settings.proxy_trusts else ())).trusted,
     )
     routes = UpstreamRoutes(named, keys)
     handler = ProxyHandler(admission, own, routes=routes, pools=pools, rewriter=rewriter, faults=faults)
@@ -219,6 +219,7 @@ def context(settings: Settings, secret: bytes) -> ContextSettings:
         secret=secret,
         callers=CallerKeys(settings.callers, settings.header_prefix) if settings.callers else None,
         trusted_proxies=tuple(settings.trusted_proxies),
+        proxy_trusts=settings.proxy_trusts,
         project=settings.project,
         project_descriptor=settings.project_descriptor,
         shard_by_agent=settings.shard_by == "agent" and is_redis_url(settings.state),

@@ -12,7 +12,7 @@ import ssl
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
-from ipaddress import ip_address, ip_network
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Final, Literal
 
@@ -28,6 +28,7 @@ from breakloop.config.settings import Settings
 from breakloop.errors import BundleError, SettingsError, StateError
 from breakloop.formatting import plural
 from breakloop.model.upstream import Upstream, upstreams
+from breakloop.policy.client import is_loopback
 from breakloop.policy.compile import compile_bundle
 from breakloop.policy.compiled import CompiledBundle, CompiledPolicy
 from breakloop.policy.descriptors import Descriptors
@@ -311,14 +312,6 @@ def examine_proxy(settings: Settings) -> Iterator[DoctorFinding]:
     yield from _keys(settings)
     yield from _upstreams(settings)
     yield from _certificates(settings)
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether only this machine can reach the host."""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost" or host.endswith(".localhost")
 
 
 def _memory(settings: Settings) -> Iterator[DoctorFinding]:

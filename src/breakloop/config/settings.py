@@ -22,7 +22,7 @@ from breakloop.detect.counting import BuiltinLoopGuard
 from breakloop.errors import SettingsError
 from breakloop.model.upstream import BUILTIN, UpstreamUrlError, parse_named
 from breakloop.policy import descriptors
-from breakloop.policy.client import ClientIp
+from breakloop.policy.client import ClientIp, is_loopback
 from breakloop.policy.schema.types import CountInt, Model, PositiveInt, SchemaFault, Text, fault, refuse, refuse_field
 from breakloop.pricing.prices import Price, from_dollars
 from breakloop.store.redis.url import is_redis_url, parse_redis_url
@@ -359,6 +359,11 @@ class Settings(Model):
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)
 
     @property
+    def proxy_trusts(self) -> bool:
+        """Whether the reverse proxy trusts `trusted_proxies`, or only the decision service does."""
+        return "trusted_proxies" in self.model_fields_set or not is_loopback(self.host)
+
+    @property
     def origins(self) -> dict[str, str]:
         """Origin of each value, by the dotted name of the setting; filled by `config.loader`."""
         return self._origins
@@ -480,7 +485,8 @@ class Settings(Model):
     trusted_proxies: list[Annotated[str, AfterValidator(_proxy_network)]] = Field(
         default=["127.0.0.0/8", "::1"],
         description="Peers whose X-Forwarded-For and geo headers are trusted. The default is for a gateway on the same "
-        "host; set it to an empty list if clients connect directly.",
+        "host. It does not apply to the proxy while `host` is a loopback address, where every client could choose its "
+        "address: set it if there is a reverse proxy in front.",
     )
     project: str = Field(
         default="default", min_length=1, description="Default project: the namespace of counters, agents and holds."

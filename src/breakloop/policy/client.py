@@ -78,6 +78,14 @@ def parse_address(text: str) -> IPv4Address | IPv6Address | None:
     return mapped or address
 
 
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine can reach a host, which is an address or a name."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+
+
 def _network(entry: str) -> IPv4Network | IPv6Network:
     try:
         network = ip_network(entry.strip(), strict=False)
@@ -137,14 +145,14 @@ _NO_RECORD: Final[_Record] = {}
 class Geo:
     """Reads `ip:country`, `ip:asn`, `ip:type` and `ip:tor`. Raises `SettingsError` for a file that cannot be read."""
 
-    def __init__(self, client_ip: ClientIp, geo_file: str) -> None:
-        self._client_ip = client_ip
+    def __init__(self, is_trusted: Callable[[Call], bool], geo_file: str) -> None:
+        self._is_trusted = is_trusted
         self._records = MemoDict(_open(geo_file)) if geo_file else None
 
     def value(self, what: str, call: Call, address: str) -> str | None:
         """Return `what` ("country", "asn", "type" or "tor") for a request from `address`, or None if unknown."""
         raw = call.headers.get(HEADERS[what])
-        if raw and self._client_ip.trusted(call.peer):
+        if raw and self._is_trusted(call):
             stated = _normal(what, raw.decode("latin-1").strip())
             if stated is not None:
                 return stated

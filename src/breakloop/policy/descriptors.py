@@ -166,6 +166,7 @@ class ContextSettings:
     secret: bytes = b""
     callers: CallerKeys | None = None
     trusted_proxies: tuple[str, ...] = ()
+    proxy_trusts: bool = True  # False: only the decision service trusts them
     project: str = "default"
     project_descriptor: str = ""
     shard_by_agent: bool = False  # store the state of each agent in its own shard of the project
@@ -179,9 +180,10 @@ class Descriptors:
     def __init__(self, settings: ContextSettings, clock: Clock) -> None:
         self.tokens = JwtReader(settings.jwt, clock)
         self.callers = settings.callers
-        self._addresses = ClientIp(settings.trusted_proxies)
+        self._of_gateways = ClientIp(settings.trusted_proxies)
+        self._of_clients = self._of_gateways if settings.proxy_trusts else ClientIp(())
         self._digests = identity.IdentityHasher(settings.secret)
-        self._geo = Geo(self._addresses, settings.geo_file)
+        self._geo = Geo(lambda call: self._addresses(call).trusted(call.peer), settings.geo_file)
         self.sessions = SessionNames(self._digests, self.caller, self.agent, self.parsed_body)
         self.answered = self.sessions.answered
         self._fixed = self._fixed_getters()
@@ -291,8 +293,11 @@ class Descriptors:
         known = call.identity.ip
         if known is None:
             sender = call.identity.profile
-            known = call.identity.ip = self._addresses.find(call) if sender is None else sender.ip
+            known = call.identity.ip = self._addresses(call).find(call) if sender is None else sender.ip
         return known
+
+    def _addresses(self, call: Call) -> ClientIp:
+        return self._of_clients if call.upstream else self._of_gateways  # only the proxy has upstreams
 
     def claims(self, call: Call) -> Mapping[str, object]:
         """Return the claims of the token. Afterwards, `call.identity.verified` is whether the token was verified."""
@@ -493,7 +498,7 @@ class CallerProfiles:
         query = call.query
         if call.repeated or (query and ("key=" in query or "%" in query) and self._is_query_key_used(call)):
             return None
-        key = (call.peer, call.path_agent, *map(call.headers.get, self._names))
+        key = (call.peer, call.path_agent, not call.upstream, *map(call.headers.get, self._names))
         sender = self._known.get(key)
         if sender is None or sender.keys is not self._tokens.key_set or not sender.begins <= now < sender.ends:
             return self._add(call, key)

@@ -12,8 +12,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from breakloop.cli.doctor import examine_proxy, is_loopback
+from breakloop.cli.doctor import examine_proxy
 from breakloop.config.settings import Settings
+from breakloop.policy.client import is_loopback
 
 CALLERS = [f"alice={sha256(b'key').hexdigest()}"]
 CANARY = "sk-canary-13fe"

@@ -94,3 +94,19 @@ def test_admin_tokens_have_a_name_and_a_role() -> None:
     """Hashed, so that the settings give nobody in (X-1, Y-3)."""
     entry = f"grace@example.com:viewer:{HASH}"
     assert Settings.model_validate({"admin_tokens": [entry]}).admin_tokens == [entry]
+
+
+@pytest.mark.parametrize(
+    ("given", "trusts"),
+    [
+        ({}, False),
+        ({"host": "localhost"}, False),
+        ({"host": "::1", "mode": "decision"}, False),  # which has no proxy
+        ({"host": "0.0.0.0"}, True),
+        ({"host": "10.1.2.3"}, True),
+        ({"trusted_proxies": ["127.0.0.0/8"]}, True),
+    ],
+)
+def test_the_proxy_trusts_loopback_peers_unless_they_are_its_clients(given: dict[str, object], trusts: bool) -> None:
+    """On a loopback address every client is one; whoever has a reverse proxy there configures it (C-4)."""
+    assert Settings.model_validate(given).proxy_trusts is trusts

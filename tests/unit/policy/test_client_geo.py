@@ -9,14 +9,14 @@ import pytest
 
 from breakloop.errors import SettingsError
 from breakloop.model.call import Call
-from breakloop.policy.client import ClientIp, Geo
+from breakloop.policy.client import Geo
 
 PROXY, STRANGER = "10.0.0.1", "203.0.113.9"
 HEADERS = {"x-country-code": b"de", "x-asn": b"AS15169", "x-asn-type": b"Hosting", "x-tor-exit": b"yes"}
 
 
 def geo(geo_file: str = "") -> Geo:
-    return Geo(ClientIp((PROXY,)), geo_file)
+    return Geo(lambda call: call.peer == PROXY, geo_file)
 
 
 def value(what: str, peer: str, headers: dict[str, bytes], geo_file: str = "", address: str = "2.0.0.1") -> str | None:

@@ -284,3 +284,16 @@ def test_a_head_is_completed_when_its_messages_are_wanted() -> None:
     assert made.head(call) is chat
     assert made.chat(call) is chat
     assert made.head(Call("GET", "/x")) is None
+
+
+def test_loopback_is_trusted_where_gateways_ask() -> None:
+    """The proxy on a loopback address has loopback peers for clients, who could name any address; what is remembered of
+    a sender at one door is not used at the other (C-4).
+    """
+    context = make(trusted_proxies=("127.0.0.0/8",), proxy_trusts=False)
+    senders = descriptors.CallerProfiles(context, ())
+    headers = {"x-forwarded-for": b"203.0.113.9", "x-country-code": b"NO"}
+    for upstream, address, country in (("", "203.0.113.9", "NO"), ("openai", "127.0.0.1", None)) * 2:
+        call = Call("POST", "/", headers=headers, peer="127.0.0.1", upstream=upstream)
+        senders.find(call, 0.0)
+        assert (context.client_ip(call), context.getter("ip:country")(call)) == (address, country)
