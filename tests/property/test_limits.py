@@ -245,7 +245,8 @@ def settle(here: World, model: Model, one: Open, kind: str, tokens: int) -> None
 def totals(here: World, model: Model) -> None:
     """Every account holds what the model says, to the unit, and every bucket what has flowed back."""
     store: Any = here.store
-    accounts = {key: entry for key, entry in store.kept()["accounts"].items() if entry[0] > model.latest}
+    kept = {**store.kept()["accounts"], **store.kept()["spent"]}
+    accounts = {key: entry for key, entry in kept.items() if entry[0] > model.latest}
     expected = {
         f"cb:default:p:{name}:{team}:{start}": amount
         for (name, team, start), amount in model.used.items()

@@ -162,6 +162,8 @@ class TakeTokens(_LimiterOp[float]):
         left -= cost
         results.append(left)
         if left < 0.0:
+            if entry is not None:
+                buckets.move_to_end(key)  # reading counts as use
             return False
         changes.append((self.group, buckets, key, (now + (burst - left) / spec.rate, left, now)))
         return True
@@ -213,10 +215,16 @@ class BudgetSpec:
     budget: int
 
     def correct(self, tables: Tables, key: str, amount: float, now: float) -> None:
-        accounts = tables["accounts"]
-        entry = accounts.live(key, now)
+        table = tables["spent"] if key in tables["spent"] else tables["accounts"]
+        entry = table.live(key, now)
         if entry is not None:
-            accounts.change(key, (entry[0], max(0, entry[1] + round(amount))))
+            used = max(0, entry[1] + round(amount))
+            if 2 * used >= self.budget:
+                table = tables["spent"]
+            if key in table:
+                table.change(key, (entry[0], used))
+            else:
+                table.put(key, (entry[0], used), now)
 
     def lua_correction(self, amount: float) -> tuple[object, ...]:
         return ChargeBudget.number, *divmod(round(amount), _LOW), 0, 0
@@ -235,7 +243,12 @@ class ChargeBudget(_LimiterOp[int]):
     number = 3
     result_type = int
     lua = "charge_budget"
-    tables = (TableSpec("accounts", tuple[float, int]),)  # (expires, used); expires after its period has ended
+    # (expires, used); expires after its period has ended. An account is in `spent` from half of its budget on, so that
+    # any number of invented accounts, which are used once, cannot evict it.
+    tables = (
+        TableSpec("accounts", tuple[float, int]),
+        TableSpec("spent", tuple[float, int], share=10, overflow="accounts"),
+    )
 
     spec: BudgetSpec
     key: str
@@ -246,15 +259,28 @@ class ChargeBudget(_LimiterOp[int]):
     group: int = ENFORCED
 
     def check(self, tables: Tables, now: float, results: list[Result], changes: list[Change]) -> bool:
-        accounts, ends, used = tables["accounts"], self.ends, self.cost
-        entry = accounts.get(self.key)
+        table, key, ends, used = tables["accounts"], self.key, self.ends, self.cost
+        entry = table.get(key)
+        if entry is None and (spent := tables["spent"]):
+            entry = spent.get(key)
+            if entry is not None:
+                table = spent
         # An ended period is requested only after the clock stepped back; its usage still counts.
         if entry is not None and not entry[0] - _LATE_S <= now < ends:
             used += entry[1]
         results.append(used)
-        if used > self.spec.budget:
+        budget = self.spec.budget
+        if used > budget:
+            if entry is None:
+                return False
+            if 2 * entry[1] >= budget and table is not tables["spent"]:
+                tables["spent"].put(key, entry, now)
+            else:
+                table.move_to_end(key)  # reading counts as use
             return False
-        changes.append((self.group, accounts, self.key, ((max(now, ends)) + _LATE_S, used)))
+        if 2 * used >= budget:
+            table = tables["spent"]
+        changes.append((self.group, table, key, ((max(now, ends)) + _LATE_S, used)))
         return True
 
     def lua_args(self) -> tuple[object, ...]:

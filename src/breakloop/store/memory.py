@@ -49,6 +49,7 @@ class ExpiringTable(OrderedDict[str, Entry]):
         self._quiet_until = 0.0  # nothing expires before this time, judging by the oldest entry
         self.evicted = 0  # live entries dropped for lack of room
         self.dirty: dict[str, None] | None = None  # keys changed or dropped since the last save; None: not saved
+        self.overflow: ExpiringTable | None = None  # gets what is evicted, and has no key of this one; None: it is lost
 
     def put(self, key: str, entry: Entry, now: float) -> None:
         """Store an entry and make it the most recently used."""
@@ -56,6 +57,8 @@ class ExpiringTable(OrderedDict[str, Entry]):
             self[key] = entry
             self.move_to_end(key)
         else:
+            if self.overflow is not None:
+                self.overflow.discard(key)
             if now >= self._quiet_until or len(self) >= self.max_entries:
                 self._make_room(now)
             self[key] = entry
@@ -91,10 +94,13 @@ class ExpiringTable(OrderedDict[str, Entry]):
                 break
             del self[key]
         if len(self) >= self.max_entries:
-            key, _ = self.popitem(last=False)
-            self.evicted += 1
+            key, entry = self.popitem(last=False)
             if self.dirty is not None:
                 self.dirty[key] = None
+            if self.overflow is None:
+                self.evicted += 1
+            else:
+                self.overflow.put(key, entry, now)
 
 
 Lead = tuple[CountFingerprint, Entry]  # a flight that starts if its request passes
@@ -268,9 +274,10 @@ class MemoryStore:
 
     def __init__(self, max_entries: int = 1_000_000) -> None:
         self._repeats = MemoryFingerprints(max_entries)
-        self._limits = {
-            table.name: ExpiringTable(max(1, max_entries // table.share)) for op in LIMIT_OPS for table in op.tables
-        }
+        specs = [table for op in LIMIT_OPS for table in op.tables]
+        self._limits = {table.name: ExpiringTable(max(1, max_entries // table.share)) for table in specs}
+        for table in specs:
+            self._limits[table.name].overflow = self._limits.get(table.overflow)
         self._windows = ExpiringTable(max(1, max_entries // 10))
         self._latest = 0.0
 

@@ -249,6 +249,7 @@ class TableSpec(NamedTuple):
     name: str
     entry: object
     share: int = 1  # 10: a tenth
+    overflow: str = ""  # the table that gets what is evicted from this one
 
 
 class LimitOp(ABC):

@@ -81,7 +81,7 @@ def test_its_size_is_that_of_every_table() -> None:
     for number in range(11):
         ops: list[Op] = [
             TakeTokens(ONE, f"tb:{number}", 1, NO_LIMITER, NO_RULE),
-            ChargeBudget(BudgetSpec(5), f"cb:{number}", 5, NOW + 60, NO_LIMITER, NO_RULE),
+            ChargeBudget(BudgetSpec(5), f"cb:{number}", 1, NOW + 60, NO_LIMITER, NO_RULE),
             CheckBreaker(BreakerSpec(9.0, 60.0), f"brk:{number}", 1.0, NO_LIMITER, NO_RULE),
             CheckBreaker(BreakerSpec(9.0, 60.0), f"open:{number}", 9.0, NO_LIMITER, NO_RULE, 1),
         ]
@@ -101,7 +101,7 @@ def test_windows_have_a_smaller_bound() -> None:
 def test_what_is_kept_and_from_when_it_goes_on() -> None:
     """Every table but flights and what was taken back; time does not go back (S-1)."""
     store = MemoryStore(50)
-    assert list(store.kept()) == ["counts", "cooldowns", "buckets", "accounts", "rates", "open", "windows"]
+    assert list(store.kept()) == ["counts", "cooldowns", "buckets", "accounts", "spent", "rates", "open", "windows"]
     left_out = {id(table) for table in store._tables()} - {id(table) for table in store.kept().values()}
     assert left_out == {id(store._repeats.flights), id(store._repeats.taken_back)}
     store.resume(100.0)

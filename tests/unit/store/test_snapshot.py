@@ -50,6 +50,7 @@ def test_everything_outlives_the_process(tmp_path: Path, how: str, clock: FakeCl
     hit(life, IDLE, "ld:idle")
     life.take("tb:a", 30.0)
     life.spend("tpd:a", 7)
+    life.spend("tpd:spent", 500_000)
     meter(life, "cb:closed", 4.0)
     meter(life, "cb:open", 11.0)
     life.write("win:a", b"\x00window")
@@ -59,8 +60,8 @@ def test_everything_outlives_the_process(tmp_path: Path, how: str, clock: FakeCl
     getattr(life, how)()
     after = Life(tmp_path, clock)
     assert after.tables() == before
-    assert [len(table) for table in before.values()] == [2, 1, 1, 1, 1, 1, 1]
-    assert (after.loaded, after.told, after.durable.keeps) == (8, [], True)
+    assert [len(table) for table in before.values()] == [2, 1, 1, 1, 1, 1, 1, 1]
+    assert (after.loaded, after.told, after.durable.keeps) == (9, [], True)
     assert hit(after, COOLING, "ld:cooling")[:2] == (4, True)
     assert hit(after, COOLING, "ld:sliding").hits == 2
     assert hit(after, IDLE, "ld:idle").hits == 2
@@ -428,3 +429,19 @@ def test_a_save_never_holds_the_loop(tmp_path: Path, clock: FakeClock, monkeypat
     assert max(count for name, count in gathered if name != WINDOWS) <= 500
     assert max(count for name, count in gathered if name == WINDOWS) <= 64
     life.end()
+
+
+def test_a_used_up_account_outlives_the_process_and_invented_ones(tmp_path: Path, clock: FakeClock) -> None:
+    """It is kept apart before and after, also where it was used up between two saves (S-1)."""
+    life = Life(tmp_path, clock, max_entries=100)
+    life.spend("tpd:real", 400_000)
+    life.save()
+    life.spend("tpd:real", 600_000)
+    life.save()
+    life.kill()
+    after = Life(tmp_path, clock, max_entries=100)
+    for number in range(1000):
+        after.spend(f"tpd:{number}")
+    assert after.spend("tpd:real") == 1_000_001
+    assert "tpd:real" not in after.tables()["accounts"]
+    after.end()

@@ -17,6 +17,7 @@ ENTRIES: dict[str, tuple[Any, ...]] = {
     "cooldowns": (10.0, 5.0, 4, 30.0, 1.0),
     "buckets": (10.0, -2.5, 1.0),
     "accounts": (10.0, 2**62),
+    "spent": (10.0, 5),
     "rates": (120.0, 30_000_000.0, 1.5, 2.5, 0.0),
     "open": (float("inf"), 30_000_000.0, 1.5, 2.5, 9.0),
     "windows": (10.0, 7, b"\x00\xff"),
@@ -135,4 +136,4 @@ def test_persisted_bytes() -> None:
     counts = "0000001894a6636f756e7473c291a16b9192cb402200000000000002"
     windows = "0000001c94a777696e646f7773c291a16b9193cb402200000000000003c40177"
     assert part.data.hex() == counts + windows
-    assert list(MemoryStore().kept()) == ["counts", "cooldowns", "buckets", "accounts", "rates", "open", "windows"]
+    assert list(MemoryStore().kept()) == ["counts", "cooldowns", "buckets", "accounts", "spent", "rates", "open", "windows"]
