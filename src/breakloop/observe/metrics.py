@@ -256,7 +256,8 @@ LABELS: Final[dict[str, MetricLabel]] = {
     "why": MetricLabel("the cause, in one word", 20),
     "descriptor": MetricLabel("name of the missing descriptor", 100),
     "table": MetricLabel(
-        "table of the memory store: `counts`, `cooldowns`, `buckets`, `accounts`, `spent`, `rates`, `open`, `windows`", 20
+        "table of the memory store: `counts`, `cooldowns`, `buckets`, `accounts`, `spent`, `rates`, `open`, `windows`",
+        20,
     ),
     "estimator": MetricLabel("the estimator, as in `token_source.estimator`", 20),
     "version": MetricLabel("version of breakloop", 20),

@@ -136,4 +136,13 @@ def test_persisted_bytes() -> None:
     counts = "0000001894a6636f756e7473c291a16b9192cb402200000000000002"
     windows = "0000001c94a777696e646f7773c291a16b9193cb402200000000000003c40177"
     assert part.data.hex() == counts + windows
-    assert list(MemoryStore().kept()) == ["counts", "cooldowns", "buckets", "accounts", "spent", "rates", "open", "windows"]
+    assert list(MemoryStore().kept()) == [
+        "counts",
+        "cooldowns",
+        "buckets",
+        "accounts",
+        "spent",
+        "rates",
+        "open",
+        "windows",
+    ]
