@@ -92,7 +92,7 @@ def test_an_account_is_kept_until_its_period_ends(step_s: float) -> None:
     here = world(bundle(policy("p", budget(1))), store=store)
     here.clock.step(step_s)
     assert here.decide(call()).allowed
-    (entry,) = store.kept()["accounts"].values()
+    (entry,) = store.kept()["spent"].values()
     assert entry[0] - here.clock.steady() == DAY - here.clock.now() % DAY + HOUR
 
 
