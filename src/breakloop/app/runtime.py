@@ -131,6 +131,8 @@ class Runtime:
             await server.stop(0.0)  # again, or after an error: no timer may outlive the loop
             for task in tasks:
                 task.cancel()
+            if self.source is not None:
+                await aside(self.source.finish)
             if self.operations is not None:
                 await self.operations.finish()
             await self.state.finish()

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
+from threading import Event as ThreadEvent
 from threading import RLock
 from typing import Any, Final, Protocol
 
@@ -128,6 +129,8 @@ def _read_signed(signed: Any) -> BundleBytes:
 
 _PATIENCE_S: Final = 0.9  # how long a source that keeps changing may be unreadable before this is reported
 
+_FINISH_S: Final = 4.0  # less than a supervisor waits for its control process
+
 FROM_SOURCE: Final = "source"
 FROM_LAST_GOOD: Final = "last good copy"
 
@@ -152,6 +155,8 @@ class BundleFeed(Protocol):
     def poll(self) -> None: ...
 
     def reload(self) -> None: ...
+
+    def finish(self) -> None: ...
 
 
 class BundleSource:
@@ -186,6 +191,8 @@ class BundleSource:
         self._expiry_told = ""
         # Held while checking the source, and by code that changes the source and then has it checked.
         self.turn = RLock()
+        self._saved = ThreadEvent()  # not set from when a bundle is put in force until its copy is written
+        self._saved.set()
         self.current: LoadedBundle | None = None
         self.accepted: BundleBytes | None = None  # the bytes of `current`, if they came from the source
         self.origin = ""
@@ -240,6 +247,10 @@ class BundleSource:
                 self._told = ""  # an explicit reload always reports problems, even the same ones again
                 self._reject(problems)
 
+    def finish(self) -> None:
+        """Wait until the copy of a bundle that has just been put in force is written. Gives up after some seconds."""
+        self._saved.wait(_FINISH_S)
+
     def _settle(self) -> None:
         """Mark this state as handled, unless it could not be read: that may change without a change of the state."""
         self._settled = None if self._unread else self._seen
@@ -258,7 +269,13 @@ class BundleSource:
         return self._load(fetched)
 
     def _attempt(self, get: Callable[[], LoadedBundle | None], origin: str, *, force: bool) -> list[Problem]:
-        """Load, compile and put in force. Returns the problems if this fails."""
+        """Load, compile, put in force and save. Returns the problems if this fails."""
+        try:
+            return self._put_in_force(get, origin, force=force)
+        finally:
+            self._saved.set()
+
+    def _put_in_force(self, get: Callable[[], LoadedBundle | None], origin: str, *, force: bool) -> list[Problem]:
         failures, self._failures, self._unread = self._failures, 0, False
         try:
             loaded, before = get(), self.current
@@ -269,6 +286,7 @@ class BundleSource:
                     return []
                 if not self._is_forced():
                     self._refuse_lower(loaded, before)
+            self._saved.clear()
             self._on_bundle(loaded)
         except BundleError as error:
             self._unread = isinstance(error, UnreadableError)

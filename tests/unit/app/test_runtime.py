@@ -12,6 +12,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from types import FunctionType, ModuleType
@@ -27,7 +28,8 @@ from breakloop.gateway.http_request import Reply, Request
 from breakloop.gateway.server import Server
 from breakloop.observe.log import Logging
 from breakloop.observe.metrics import collect as collect_metrics
-from breakloop.policy.load import load_text
+from breakloop.policy.load import BundleBytes, LoadedBundle, load_text
+from breakloop.policy.watch import BundleSource, LastGood
 from tests.builders import chat, user
 from tests.deadlines import DEADLINE_S
 
@@ -88,6 +90,34 @@ def ask(runtime: Runtime, request: Request) -> Reply:
     reply = runtime.handler(request)
     assert isinstance(reply, Reply)
     return reply
+
+
+def test_a_bundle_that_is_in_force_is_saved_before_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stop right after a reload waits for the last good copy, which takes a while for a large bundle (B-3)."""
+    file = tmp_path / "b.yaml"
+    file.write_text(BUNDLE)
+    write, finish, stopped = LastGood.write, BundleSource.finish, threading.Event()
+
+    def write_late(copy: LastGood, loaded: LoadedBundle, fetched: BundleBytes | None = None) -> str:
+        if loaded.bundle.bundle_version == 5:
+            os.kill(os.getpid(), signal.SIGTERM)
+            stopped.wait(DEADLINE_S)
+        return write(copy, loaded, fetched)
+
+    def finish_meanwhile(source: BundleSource) -> None:
+        stopped.set()
+        finish(source)
+
+    def ready(runtime: Runtime) -> None:
+        file.write_text(BUNDLE.replace("bundle_version: 4", "bundle_version: 5"))
+        runtime.reload()
+
+    monkeypatch.setattr(LastGood, "write", write_late)
+    monkeypatch.setattr(BundleSource, "finish", finish_meanwhile)
+    assert serve(settings(tmp_path, policy=str(file)), ready, Logging(io.StringIO())) == 0
+    kept = LastGood(tmp_path / "data", file).read()
+    assert kept is not None
+    assert kept.bundle.bundle_version == 5
 
 
 def test_without_policy_the_builtin_protection_is_ready(tmp_path: Path) -> None:

@@ -299,6 +299,8 @@ class Control:
         await self.workers.all_gone(self._workers_s)
         for task in tasks:
             task.cancel()
+        if self.source is not None:
+            await aside(self.source.finish)
         self._flush(everything=True)
         if self._admin is not None:
             await self._admin.close()

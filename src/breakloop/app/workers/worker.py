@@ -91,6 +91,9 @@ class PushedBundleSource:
         self.name, self.problems, self.rejected = policy.name, policy.problems, policy.rejected
         self._acknowledge(BundleApplied(policy.number, problem))
 
+    def finish(self) -> None:
+        """The control process saves the bundles."""
+
     def _take(self, policy: BundleText, text: bytes) -> None:
         if self.current is None or policy.digest != self.current.digest:
             loaded = replace(load_text(text, policy.name + ".json"), digest=policy.digest, notes=[])
