@@ -185,7 +185,14 @@ class World:
     def make_door(self, prefix: str = "X-Breakloop-", debug_secret: str = "") -> DecisionHandler:
         """A decision service over this engine."""
         debug = DebugSessions(debug_secret, prefix, self.clock) if debug_secret else None
-        judging = Admission(self.engine, self.descriptors, VerdictHeaders(prefix, SECRET), run_id="t-", debug=debug)
+        judging = Admission(
+            self.engine,
+            self.descriptors,
+            VerdictHeaders(prefix, SECRET),
+            run_id="t-",
+            debug=debug,
+            needs_key=self.descriptors.callers is not None,
+        )
         results = ReportedResults(self.engine, self.descriptors, self.clock)
         return DecisionHandler(judging, ready=lambda: (200, {"status": "ready"}), results=results)
 

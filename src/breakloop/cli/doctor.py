@@ -330,9 +330,6 @@ def _reach(settings: Settings) -> Iterator[DoctorFinding]:
     host = settings.host
     if is_loopback(host):
         return
-    if settings.callers and settings.mode == "all":
-        message = "protects only the proxy; /v1/decision needs no key (mode: proxy disables it)"
-        yield warning("callers", message)
     if settings.callers:
         if not settings.tls.cert_file:
             message = f"{host} is reachable from other machines, and keys are sent without TLS (set tls)"

@@ -114,6 +114,7 @@ def _printable(value: str) -> str:
     return "".join(c if c.isascii() and c.isprintable() else "?" for c in value)
 
 
+CALLER_ERRORS = {400: "ambiguous_caller", 401: "unknown_caller"}
 _NO_CALLER = "The key of this request is unknown."
 _TWO_CALLERS = "This request carries the keys of different callers: send one of them, or name one in X-Breakloop-Key."
 JSON = b"Content-Type: application/json\r\n"
@@ -160,9 +161,11 @@ class Admission:
         self._next_id = number + 1
         return f"{self._run_id}{number:x}"
 
-    def unknown_caller(self, call: Call) -> tuple[int, str] | None:
-        """Return status and message for a request that does not carry the key of exactly one caller."""
-        found = self.descriptors.name_caller(call)
+    def unknown_caller(self, call: Call, *, asked: bool = False) -> tuple[int, str] | None:
+        """Return status and message for a request that does not carry the key of exactly one caller; `asked`: one that
+        a gateway asks about.
+        """
+        found = self.descriptors.name_asked(call) if asked else self.descriptors.name_caller(call)
         if found == 1:
             return None
         return (400, _TWO_CALLERS) if found else (401, _NO_CALLER)

@@ -27,7 +27,7 @@ from breakloop.dialects.openai_chat import openai_usage
 from breakloop.engine.decision_state import PendingResult
 from breakloop.engine.engine import Engine
 from breakloop.errors import RequestError
-from breakloop.gateway.admission import JSON, Admission
+from breakloop.gateway.admission import CALLER_ERRORS, JSON, Admission
 from breakloop.gateway.exchange import DeferredReply
 from breakloop.gateway.http_request import Reply, Request
 from breakloop.gateway.http_response import error_reply
@@ -370,9 +370,16 @@ class DecisionHandler:
                 if self._decides and path.startswith(ENVOY + b"/"):
                     return self._decide(request, envoy_call, self._for_envoy, reported=False)
                 if self._decides and self._results is not None and is_result(path):
-                    return self._results.handle(request)
+                    return self._result(request, self._results)
                 return Reply(404, JSON, _NOT_FOUND, 0.0)
         return route(request)
+
+    def _result(self, request: Request, results: ReportedResults) -> Reply:
+        if self._admission.needs_key:
+            refusal = self._admission.unknown_caller(Call("POST", "", headers=request.headers), asked=True)
+            if refusal is not None:
+                return _refused(*refusal)
+        return results.handle(request)
 
     def _generic(self, request: Request) -> Reply | DeferredReply:
         if request.method not in _DECISION_METHODS:
@@ -412,10 +419,9 @@ class DecisionHandler:
         began_ns = perf_counter_ns()
         admission = self._admission
         request_id = admission.request_id()
-        try:
-            call = read(request, request_id)
-        except RequestError as error:
-            return _bad(error) if adapt is None else adapt(_bad(error))
+        call = self._read(request, request_id, read)
+        if isinstance(call, Reply):
+            return call if adapt is None else adapt(call)
         call.began_ns = began_ns
         if reported and self._results is not None:
             self._results.expect(call)
@@ -436,6 +442,15 @@ class DecisionHandler:
             except Exception as error:  # noqa: BLE001 - fail-open edge: a fault of ours must not stop traffic
                 verdict = admission.fail_open(error)
         return self._decided(request, call, verdict, lines, adapt)
+
+    def _read(self, request: Request, request_id: str, read: Callable[[Request, str], Call]) -> Call | Reply:
+        """Return the call in question, or the reply if the question cannot be read or its sender is not known."""
+        try:
+            call = read(request, request_id)
+        except RequestError as error:
+            return _bad(error)
+        refusal = self._admission.unknown_caller(call, asked=True) if self._admission.needs_key else None
+        return call if refusal is None else _refused(*refusal)
 
     def _decided(
         self, request: Request, call: Call, verdict: Verdict, lines: bytes, adapt: Callable[[Reply], Reply] | None
@@ -466,6 +481,11 @@ class DecisionHandler:
     def _readyz(self, _request: Request) -> Reply:
         status, shown = self._ready()
         return Reply(status, JSON, json.dumps(shown, separators=(",", ":")).encode(), 0.0)
+
+
+def _refused(status: int, why: str) -> Reply:
+    detail = {"error": CALLER_ERRORS[status], "message": why}
+    return Reply(status, JSON, json.dumps({"detail": detail}, separators=(",", ":")).encode("ascii"), 0.0)
 
 
 def _bad(error: RequestError) -> Reply:

@@ -158,6 +158,7 @@ _MISSING: Final = 'envoy_grpc_port needs an extra that is not installed: pip ins
 _MESSAGE_OVERHEAD: Final = 1024 * 1024  # size of a message without the body
 _GRACE_S: Final = 1.0
 _PARTIAL: Final = b"x-envoy-auth-partial-body"
+_KEY: Final = "x-breakloop-key"
 # About the connection between client and Envoy, or contained in the message; the rest describes the request.
 _DROPPED: Final = frozenset(
     (b"host", b"connection", b"content-length", b"transfer-encoding", b"upgrade", b"expect", _PARTIAL)
@@ -172,10 +173,14 @@ class EnvoyCheck:
         self._handler = handler
         self._heads = HeadParser(limits)
 
-    async def check(self, data: bytes) -> bytes | None:
-        """Return a `CheckResponse`; None where there is no decision, which is a failure for Envoy."""
+    async def check(self, data: bytes, key: bytes = b"") -> bytes | None:
+        """Return a `CheckResponse`; None where there is no decision, which is a failure for Envoy. `key` is the key of
+        Envoy itself, from the metadata of its call.
+        """
         try:
             request = self._request(parse_request(data))
+            if key:
+                request.headers[_KEY] = key
         except RequestError as error:
             refusal = error_reply(error.status, str(error))
             return denied_response(refusal.status, _lines(refusal.head), refusal.body)
@@ -268,7 +273,8 @@ def _server(grpc: Any, check: EnvoyCheck, limits: RequestLimits, *, shared: bool
 
     async def serve(data: bytes, context: Any) -> bytes:
         try:
-            response, code, why = await check.check(data), codes.UNAVAILABLE, NO_BUNDLE.decode()
+            key = next((value for name, value in context.invocation_metadata() or () if name == _KEY), "")
+            response, code, why = await check.check(data, key.encode()), codes.UNAVAILABLE, NO_BUNDLE.decode()
         except ValueError as error:  # not a CheckRequest
             response, code, why = None, codes.INVALID_ARGUMENT, str(error)
         except Exception as error:  # noqa: BLE001 - fail-open edge: Envoy then acts as configured for failures

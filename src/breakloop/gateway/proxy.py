@@ -14,7 +14,7 @@ from breakloop.detect.stream import CUT, StreamWatch, watch_stream
 from breakloop.dialects import registry
 from breakloop.dialects.answers import PassingAnswer
 from breakloop.engine.fold import denial
-from breakloop.gateway.admission import JSON, Admission
+from breakloop.gateway.admission import CALLER_ERRORS, JSON, Admission
 from breakloop.gateway.decision import DecisionHandler
 from breakloop.gateway.exchange import (
     DeferredReply,
@@ -36,8 +36,7 @@ from breakloop.policy.paths import normalise_host
 _RESERVED: Final = (b"/v1/decision", b"/v1/debug/", b"/livez", b"/readyz")
 _ENDS: Final = (b"", b"/", b"?")
 _ERRORS: Final = {
-    400: "ambiguous_caller",
-    401: "unknown_caller",
+    **CALLER_ERRORS,
     408: "request_timeout",
     413: "body_too_large",
     502: "upstream_failed",

@@ -229,6 +229,18 @@ class Descriptors:
             call.identity.caller = _NAMED + next(iter(found))
         return len(found)
 
+    def name_asked(self, call: Call) -> int:
+        """Do the same for a call that a gateway asks about: `X-Breakloop-Key` is the key of the gateway then. It admits
+        the call, and does not name the caller.
+        """
+        callers, headers = self.callers, call.headers
+        if callers is None or not any(name in headers for name in callers.own_headers):
+            return self.name_caller(call)
+        found = len(callers.find(call))
+        call.replace_body(call.body, {name: headers[name] for name in headers if name not in callers.own_headers})
+        self.name_caller(call)
+        return found
+
     def agent(self, call: Call) -> str:
         """Return the agent from the path or from X-Agent-Id, or else the caller."""
         known = call.identity.agent

@@ -76,8 +76,7 @@ def test_provider_keys_open_to_everybody() -> None:
 def test_reach_without_keys() -> None:
     """Asked for a key or not, and in the clear or not (T-1, Y-6)."""
     assert "host: 0.0.0.0 is reachable from other machines, and no key is required" in says("warning", host="0.0.0.0")
-    assert says("warning", host="0.0.0.0", callers=CALLERS).startswith("callers: protects only the proxy")
-    text = says("warning", host="0.0.0.0", callers=CALLERS, mode="proxy")
+    text = says("warning", host="0.0.0.0", callers=CALLERS)
     assert text == "tls: 0.0.0.0 is reachable from other machines, and keys are sent without TLS (set tls)"
     assert everything(callers=CALLERS) == ""
 

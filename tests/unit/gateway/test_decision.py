@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+from hashlib import sha256
 from typing import Any
 
 import pytest
 
 from breakloop.gateway.http_request import Reply, Request
+from breakloop.policy.callers import CallerKeys
+from breakloop.policy.descriptors import ContextSettings
 from breakloop.store.memory import MemoryStore
 from tests.builders import (
     CHAT,
+    SECRET,
     FailingStore,
     Json,
+    World,
     about,
     at,
     bucket,
@@ -422,7 +427,6 @@ def test_a_caller_with_odd_characters_gets_an_answer() -> None:
     """Whatever a token's subject holds, its owner is told to wait (A-2)."""
     import base64
 
-    from breakloop.policy.descriptors import ContextSettings
     from breakloop.policy.jwt import JwtKeys
 
     secret = "a secret of at least thirty-two bytes"
@@ -456,3 +460,64 @@ def test_a_fault_of_ours_lets_the_request_pass(
     assert here.engine.tally.faults == 2
     assert "ZeroDivisionError in broken" in caplog.text
     assert "prompt" not in caplog.text
+
+
+# -- callers -----------------------------------------------------------------------------------------------------------
+
+CALLERS = CallerKeys([f"{name}={sha256(name.encode()).hexdigest()}" for name in ("nginx", "alice", "bob")])
+GATEWAY = {"x-breakloop-key": "nginx"}
+
+
+def guarded(*rules: Json) -> World:
+    return world(bundle(policy("p", *rules)), settings=ContextSettings(secret=SECRET, callers=CALLERS))
+
+
+@pytest.mark.parametrize("target", ["/v1/decision", "/v1/decision/envoy/x"])
+@pytest.mark.parametrize(
+    ("headers", "status", "error"),
+    [
+        ({}, 401, "unknown_caller"),
+        ({"authorization": "Bearer nobody"}, 401, "unknown_caller"),
+        ({"x-breakloop-key": "nobody"}, 401, "unknown_caller"),
+        ({"authorization": "Bearer alice", "x-api-key": "bob"}, 400, "ambiguous_caller"),
+        ({"authorization": "Bearer alice"}, 200, ""),
+        (GATEWAY, 200, ""),
+        ({**GATEWAY, "authorization": "Bearer of-a-provider"}, 200, ""),
+    ],
+)
+def test_questions_need_the_key_of_a_caller(target: str, headers: dict[str, str], status: int, error: str) -> None:
+    """That of the client, or that of the gateway that asks (Y-6)."""
+    reply = guarded().ask(request(target, {"x-original-uri": "/x", **headers}))
+    assert reply.status == status
+    assert error in reply.body.decode()
+
+
+def test_nginx_is_told_who_is_not_known() -> None:
+    """As a 403 that carries the 401, like every denial (D-2, Y-6)."""
+    reply = guarded().ask(request("/v1/decision/nginx", {"x-original-uri": "/x"}))
+    assert (reply.status, header(reply, "X-Breakloop-Status")) == (403, "401")
+
+
+def test_results_need_the_key_of_a_caller() -> None:
+    """Whoever knows the id of a result still needs a key (Y-6)."""
+    here = guarded()
+    target = "/v1/decision/t-0.0123456789abcdef/result"
+    assert here.ask(request(target, body=b'{"status": 200}')).status == 401
+    assert here.ask(request(target, GATEWAY, body=b'{"status": 200}')).status == 404
+
+
+def test_the_key_of_a_gateway_names_no_caller() -> None:
+    """It asks for many clients: those are who is charged, each by its own key or address (C-7, Y-6)."""
+    here = guarded(
+        bucket(rate=0.001, burst=1, keys=["caller:key"]), bucket("ip", rate=0.001, burst=1, keys=["ip:address"])
+    )
+    asked = [
+        {**GATEWAY, "authorization": "Bearer alice"},
+        {"authorization": "Bearer alice"},
+        {**GATEWAY, "authorization": "Bearer of-a-provider"},
+        {**GATEWAY, "authorization": "Bearer of-a-provider"},
+    ]
+    replies = [here.ask(about("/x", headers=fields, peer=f"192.0.2.{at}")) for at, fields in enumerate(asked)]
+    assert [reply.status for reply in replies] == [200, 429, 200, 429]
+    by_address = [here.ask(about("/x", headers=GATEWAY, peer=f"192.0.2.{at}")) for at in (7, 8, 7)]
+    assert [reply.status for reply in by_address] == [200, 200, 429]

@@ -6,6 +6,7 @@ import asyncio
 import builtins
 import logging
 from collections.abc import Awaitable, Callable
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,9 @@ from breakloop.errors import SettingsError
 from breakloop.gateway.envoy_grpc import SERVICE, EnvoyCheck, serve_envoy
 from breakloop.gateway.exchange import DeferredReply
 from breakloop.gateway.http_request import Handler, Reply, RequestLimits
-from tests.builders import World, bucket, bundle, exact, policy, world
+from breakloop.policy.callers import CallerKeys
+from breakloop.policy.descriptors import ContextSettings
+from tests.builders import SECRET, World, bucket, bundle, exact, policy, world
 from tests.e2e.certificates import Authority
 from tests.unit.gateway.envoy_client import Checked, check, checked
 
@@ -242,3 +245,16 @@ def test_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
 async def _enter() -> None:
     async with serve_envoy(lambda _request: Reply(200), "127.0.0.1:1", RequestLimits(), shared=False, tls=None):
         pass
+
+
+def test_envoys_own_key_is_in_the_metadata_of_its_calls(free_port: Callable[[], int]) -> None:
+    """Without it, or with one that a client invented, nothing is decided (Y-6)."""
+    callers = CallerKeys([f"envoy={sha256(b'its-key').hexdigest()}"])
+    here = world(bundle(), settings=ContextSettings(secret=SECRET, callers=callers))
+
+    async def test(ask: Any) -> None:
+        question = check(headers={"x-breakloop-key": "invented"})
+        assert checked(await ask(question)).status == 401
+        assert checked(await ask(question, metadata=(("x-breakloop-key", "its-key"),))).allowed
+
+    over_grpc(here.door.envoy, test, free_port())
