@@ -87,11 +87,13 @@ class SystemClock:
         self.ahead_s = self._from_wall - self._from_steady
 
     def _check(self, at: float) -> None:
+        self._check_at = at + _CHECK_EVERY_S  # first, because the library may be called from several threads
         asleep_s = self._since_boot() - at - self._asleep_s
         differs_s = self._wall() - at - self._from_wall
-        if self._monotonic() - at > _TOLERANCE_S:
-            return  # this process was interrupted between two readings: compare at the next call
-        elapsed_s, self._checked_at, self._check_at = at - self._checked_at, at, at + _CHECK_EVERY_S
+        if self._monotonic() - at > _TOLERANCE_S:  # interrupted between two readings: compare at the next call
+            self._check_at = at
+            return
+        elapsed_s, self._checked_at = at - self._checked_at, at
         if asleep_s > _TOLERANCE_S:
             self._asleep_s += asleep_s
             self._from_steady += asleep_s
@@ -107,14 +109,18 @@ class SystemClock:
 
 
 class SharedClock:
-    """Follows the clock of a store that several processes share, and not the system's, as soon as it is known."""
+    """Follows the clock of a store that several processes share, and not the system's, as soon as it is known.
 
-    __slots__ = ("_follows", "_offset_s", "_own", "on_step")
+    Of several servers it follows the one that is furthest ahead: it goes back if none has been ahead for a second.
+    """
+
+    __slots__ = ("_behind_since", "_follows", "_offset_s", "_own", "on_step")
 
     def __init__(self, own: Clock) -> None:
         self._own = own
         self._offset_s = 0.0  # how far the store's clock is ahead of the system's
         self._follows = False
+        self._behind_since = 0.0  # by the own clock, since when the store has been behind; 0: it is not
         self.on_step: list[OnStep] = []
         own.on_step.append(self._own_stepped)
 
@@ -134,12 +140,21 @@ class SharedClock:
     def adjust(self, at: float, sent: float) -> None:
         """Follow the store's clock, which showed `at` when it executed what was sent at `sent` by this clock."""
         if self._follows and -_TOLERANCE_S <= at - sent <= _TOLERANCE_S:  # the usual case, without reading the clock
+            self._behind_since = 0.0
             return
         first, self._follows = not self._follows, True
         # It was executed between `sent` and now, however late the response is read.
         differs_s = at - sent if at < sent else max(at - self.now(), 0.0)
-        if abs(differs_s) <= _TOLERANCE_S:
-            return
+        if differs_s >= -_TOLERANCE_S:
+            self._behind_since = 0.0
+            if differs_s <= _TOLERANCE_S:
+                return
+        elif not first:
+            steady = self._own.steady()
+            self._behind_since = self._behind_since or steady
+            if steady - self._behind_since < _STEP_S:
+                return
+            self._behind_since = 0.0
         self._offset_s += differs_s
         if not first:
             if abs(differs_s) > _STEP_S:

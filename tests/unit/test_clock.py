@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 
 from breakloop.clock import Clock, FakeClock, SharedClock, SystemClock
@@ -163,6 +161,12 @@ class Shared:
     def answer(self, at: float) -> None:
         self.clock.adjust(at, self.clock.now())
 
+    def answer_twice(self, at: float) -> None:
+        """A second apart."""
+        self.answer(at)
+        self.own.advance(1.0)
+        self.answer(at + 1.0)
+
 
 def test_a_shared_clock_goes_by_the_store() -> None:
     """Also backwards; what may be the way of its answer is left alone (S-2)."""
@@ -172,11 +176,26 @@ def test_a_shared_clock_goes_by_the_store() -> None:
     assert shared.clock.now() == 1000.0
     shared.answer(1010.0)
     assert shared.clock.now() == 1010.0
-    shared.answer(990.0)  # the store was replaced by one whose clock is behind
-    assert shared.clock.now() == 990.0
+    shared.answer_twice(990.0)  # the store was replaced by one whose clock is behind
+    assert shared.clock.now() == 991.0
     shared.own.advance(25.0)
-    assert shared.clock.now() == 1015.0
+    assert shared.clock.now() == 1016.0
     assert shared.steps == [10.0, -20.0]
+
+
+def test_a_shared_clock_follows_the_server_that_is_ahead() -> None:
+    """Of a cluster whose clocks differ; it does not go back and forth with every answer (S-2)."""
+    shared = Shared()
+    shared.answer(1000.0)
+    for number in range(50):
+        shared.answer(1005.0 + number * 0.5)
+        shared.answer(1000.0 + number * 0.5)
+        shared.own.advance(0.5)
+    assert (shared.clock.now(), shared.steps) == (1030.0, [5.0])
+    for _ in range(3):
+        shared.answer(shared.clock.now() - 5.0)  # the other one has gone
+        shared.own.advance(0.5)
+    assert (shared.clock.now(), shared.steps) == (1026.5, [5.0, -5.0])
 
 
 def test_the_first_answer_of_a_store_is_no_step() -> None:
@@ -216,7 +235,7 @@ def test_durations_are_not_moved_by_the_store() -> None:
     """The clock of Redis steps; what this process measures by itself does not (S-2)."""
     shared = Shared()
     shared.answer(1000.0)
-    shared.answer(1000.0 - HOUR)
-    shared.own.advance(2.0)
-    assert shared.clock.steady() == 1002.0
-    assert math.isclose(shared.clock.now() - shared.clock.ahead_s, 1002.0)
+    shared.answer_twice(1000.0 - HOUR)
+    shared.own.advance(1.0)
+    assert (shared.clock.now(), shared.clock.steady()) == (1002.0 - HOUR, 1002.0)
+    assert shared.clock.now() - shared.clock.ahead_s == 1002.0

@@ -271,6 +271,7 @@ _PUT_META: Final = "INSERT INTO meta VALUES (?, ?) ON CONFLICT DO UPDATE SET val
 _PUT_PART: Final = "INSERT INTO part VALUES (?, ?, ?, ?, ?)"
 _READ: Final = "SELECT id, expires, checksum, data FROM part WHERE id BETWEEN ? AND ? ORDER BY id"
 _ID_MAX: Final = 2**63 - 1
+_TIME_MAX: Final = 1e11  # in the year 5138
 # SQLite errors which mean that the tables were not created by this program.
 _ODD: Final = frozenset((sqlite3.SQLITE_ERROR, sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_MISMATCH))
 
@@ -338,7 +339,10 @@ class StateFile(SqliteFile):
             meta = dict(db.execute("SELECT name, value FROM meta"))
             if meta.get("byteorder", sys.byteorder) != sys.byteorder:
                 raise UnfitError("foreign", "written on another kind of machine")
-            resume(float(meta.get("latest", 0.0)), float(meta.get("ahead_s", 0.0)))
+            latest, ahead_s = float(meta.get("latest", 0.0)), float(meta.get("ahead_s", 0.0))
+            if not (0.0 <= latest < _TIME_MAX and abs(ahead_s) < _TIME_MAX):
+                raise UnfitError("damaged", "its time is not possible")
+            resume(latest, ahead_s)
             rows = []
             for row, data in _read(db, 0, _ID_MAX):
                 rows.append(row)

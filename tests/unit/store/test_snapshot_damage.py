@@ -148,6 +148,8 @@ def test_an_older_version_is_brought_up_to_date(tmp_path: Path, clock: FakeClock
         "UPDATE part SET data = 'text'",
         "UPDATE part SET data = zeroblob(50), checksum = 3600000000",
         "UPDATE meta SET value = 'soon' WHERE name = 'latest'",
+        "UPDATE meta SET value = 9e999 WHERE name = 'latest'",
+        "UPDATE meta SET value = -1e12 WHERE name = 'ahead_s'",
         "ALTER TABLE part DROP COLUMN checksum",
     ],
 )
