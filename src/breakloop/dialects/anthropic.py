@@ -27,6 +27,7 @@ from breakloop.dialects.body_changes import JsonBody
 from breakloop.dialects.content import (
     ITEMS_MAX,
     arguments,
+    arguments_share,
     as_list,
     content,
     count,
@@ -161,12 +162,13 @@ class Anthropic(Dialect):
 def _flatten_blocks(role: str, blocks: list[Any]) -> Message:
     texts: list[str] = []
     calls: list[ToolCall] = []
+    most = arguments_share(len(blocks))
     for block in blocks[:ITEMS_MAX]:
         kind = block.get("type") if isinstance(block, dict) else None
         if not isinstance(kind, str):
             texts.append(part(block))
         elif kind in _CALLS:
-            calls.append(ToolCall(text(block.get("name")), arguments(block.get("input"))))
+            calls.append(ToolCall(text(block.get("name")), arguments(block.get("input"), most)))
         elif kind.endswith("tool_result"):
             texts.append(_result_text(block))
         elif not is_reasoning(block):

@@ -40,10 +40,11 @@ _NOT_IDENTITY: Final = frozenset(("id", "call_id", "tool_use_id", "cache_control
 _NESTING: Final = ("{", "[")
 _DIGITS_MAX: Final = 400
 _KIND_MAX: Final = 64
-# Characters of arguments that are rewritten in one spelling, and those whose numbers are normalised too. A request may
-# hold a thousand calls; longer arguments are compared as they were sent.
-_RESPELLED_MAX: Final = 64 * 1024
+# Characters of arguments that are rewritten in one spelling, and those whose numbers are normalised too; longer
+# arguments are compared as they were sent. A message may hold a thousand calls, which share the third number.
+ARGUMENTS_MAX: Final = 64 * 1024
 _THOROUGH_MAX: Final = 1024
+_ALL_ARGUMENTS_MAX: Final = 4 * ARGUMENTS_MAX
 
 decode: Final = msgspec.json.Decoder().decode
 """Strict JSON decoder. Raises `ValueError`."""
@@ -104,7 +105,11 @@ def _integers(value: object, depth: int = 0) -> object:
     if isinstance(value, dict):
         return {key: _integers(item, depth + 1) for key, item in value.items()}
     if isinstance(value, list):
-        return [_integers(item, depth + 1) for item in value]
+        # Numbers, of which a list may hold many, are converted without a call each.
+        return [
+            (int(item) if item.is_integer() else item) if type(item) is float else _integers(item, depth + 1)
+            for item in value
+        ]
     if isinstance(value, float) and value.is_integer():
         return int(value)
     return value
@@ -187,18 +192,25 @@ def clean(value: str) -> str:
     return value if value.isascii() else value.encode("utf-8", "replace").decode()
 
 
-def arguments(value: object) -> str:
-    """Return the arguments of a call in one spelling if they are JSON, given as a value or as text."""
+def arguments(value: object, most: int = ARGUMENTS_MAX) -> str:
+    """Return the arguments of a call, given as a value or as text, in one spelling if they are JSON. Those with more
+    than `most` characters are left as they are.
+    """
     if isinstance(value, str):
-        return _respelled(value) if value.startswith(_NESTING) or value.lstrip().startswith(_NESTING) else value
+        return _respelled(value, most) if value.startswith(_NESTING) or value.lstrip().startswith(_NESTING) else value
     if value is None:
         return ""
     spelled = json_text(value)
-    return (canonical(spelled) if b".0" in spelled else spelled).decode()
+    return (canonical(spelled) if len(spelled) <= most and b".0" in spelled else spelled).decode()
 
 
-def _respelled(value: str) -> str:
-    if len(value) > _RESPELLED_MAX:
+def arguments_share(calls: int) -> int:
+    """Return how many characters of the arguments of each call of a message are brought into one spelling."""
+    return ARGUMENTS_MAX if calls <= 4 else _ALL_ARGUMENTS_MAX // calls
+
+
+def _respelled(value: str, most: int) -> str:
+    if len(value) > most:
         return value
     long = len(value) > _THOROUGH_MAX
     try:

@@ -34,6 +34,7 @@ from breakloop.dialects.body_changes import JsonBody
 from breakloop.dialects.content import (
     ITEMS_MAX,
     arguments,
+    arguments_share,
     as_list,
     at_least_one,
     count,
@@ -166,10 +167,11 @@ class Gemini(Dialect):
         parts = as_list(item.get("parts"))
         texts: list[str] = []
         calls: list[ToolCall] = []
+        most = arguments_share(len(parts))
         for part in parts[:ITEMS_MAX]:
             call = (part.get("functionCall") or part.get("function_call")) if isinstance(part, dict) else None
             if isinstance(call, dict):
-                calls.append(ToolCall(text(call.get("name")), arguments(call.get("args"))))
+                calls.append(ToolCall(text(call.get("name")), arguments(call.get("args"), most)))
             else:
                 said = _part_text(part)
                 if said is not None:

@@ -27,8 +27,10 @@ from breakloop.dialects.answers import (
 from breakloop.dialects.base import BodyFields, Dialect, NamedTool, follows_answer, item_at
 from breakloop.dialects.body_changes import JsonBody, request_usage
 from breakloop.dialects.content import (
+    ARGUMENTS_MAX,
     ITEMS_MAX,
     arguments,
+    arguments_share,
     as_list,
     at_least_one,
     content,
@@ -284,22 +286,23 @@ def _flatten(item: Any) -> Message:
 def _flatten_calls(calls: object, legacy: object) -> tuple[ToolCall, ...]:
     made = calls if type(calls) is list else as_list(calls)
     if len(made) == 1 and not legacy:
-        return (_tool_call(made[0]),)
-    found = [_tool_call(item) for item in (made if len(made) <= ITEMS_MAX else made[:ITEMS_MAX])]
+        return (_tool_call(made[0], ARGUMENTS_MAX),)
+    most = arguments_share(len(made))
+    found = [_tool_call(item, most) for item in (made if len(made) <= ITEMS_MAX else made[:ITEMS_MAX])]
     if len(made) > ITEMS_MAX:
         found.append(ToolCall("", more(made)))
     if legacy:
-        found.append(_tool_call({"function": legacy}))
+        found.append(_tool_call({"function": legacy}, most))
     return tuple(found)
 
 
-def _tool_call(item: object) -> ToolCall:
+def _tool_call(item: object, most: int) -> ToolCall:
     if not isinstance(item, dict):
         return ToolCall("", text(item))
     function = item.get("function")
     if isinstance(function, dict):
         name = function.get("name")
-        return _new(ToolCall, (name if type(name) is str else text(name), arguments(function.get("arguments"))))
+        return _new(ToolCall, (name if type(name) is str else text(name), arguments(function.get("arguments"), most)))
     custom = item.get("custom")
     if isinstance(custom, dict):
         return ToolCall(text(custom.get("name")), text(custom.get("input")))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
-from breakloop.dialects import base, content
+from breakloop.dialects import base, content, registry
 from breakloop.model.call import Message, ToolCall
 from tests.each import each
 
@@ -30,6 +31,28 @@ from tests.each import each
 def test_arguments_have_one_spelling(value: Any, expected: str) -> None:
     """Key order, white space, escapes and the spelling of numbers do not count; what is no JSON is kept (C-8)."""
     assert content.arguments(value) == expected
+
+
+@pytest.mark.parametrize("dialect", ["openai_chat", "anthropic_messages", "gemini"])
+def test_a_thousand_calls_are_not_all_brought_into_one_spelling(dialect: str) -> None:
+    """They share a bound, and what is beyond it is compared as it was sent: a request could otherwise hold ten
+    megabytes of JSON in texts, which nothing counts before it is decoded (Y-2)."""
+    given = {"b": [1.0] * 200, "a": 1}
+
+    def spellings(count: int) -> set[str]:
+        messages: dict[str, dict[str, Any]] = {
+            "openai_chat": {"tool_calls": [{"function": {"name": "f", "arguments": json.dumps(given)}}] * count},
+            "anthropic_messages": {"content": [{"type": "tool_use", "name": "f", "input": given}] * count},
+            "gemini": {"parts": [{"functionCall": {"name": "f", "args": given}}] * count},
+        }
+        flat = registry.DIALECTS[dialect].flatten({"role": "assistant", **messages[dialect]})
+        assert flat is not None
+        return {call.arguments for call in flat.calls}
+
+    one_spelling = json.dumps({"a": 1, "b": [1] * 200}, separators=(",", ":"))
+    assert spellings(1) == spellings(20) == {one_spelling}
+    (as_sent,) = spellings(900)
+    assert "1.0" in as_sent
 
 
 def test_media_without_ids_and_cache_marks() -> None:

@@ -491,6 +491,6 @@ def _without(value: Any) -> Any:
         if VOLATILE_KEYS.isdisjoint(map(str.lower, value)) and _NESTING.isdisjoint(map(type, value.values())):
             return value  # as most
         return {key: _without(one) for key, one in value.items() if key.lower() not in VOLATILE_KEYS}
-    if type(value) is list:
+    if type(value) is list and not _NESTING.isdisjoint(map(type, value)):
         return [_without(one) for one in value]
     return value
