@@ -6,7 +6,9 @@ import base64
 import gzip
 import json
 import secrets
+from collections import Counter
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Final
 
@@ -60,6 +62,11 @@ def prose(size: int) -> bytes:
     return json.dumps({"model": "m", "messages": messages}).encode()
 
 
+def _each(count: int, body: bytes, *lines: str) -> list[bytes]:
+    """The same body of so many clients: of one, it would be a loop."""
+    return [post(body, *lines, key=f"attacker-{number}") for number in range(count)]
+
+
 def _attack(row: Row, requests: Sequence[bytes], accepted: set[int], *, fast: bool = False) -> None:
     """Send all of them at once to a gateway with as much memory as a container has, beside bystanders."""
     with upstream() as url, memory(MEMORY_MIB) as limit, gateway(url, limits=limit.apply(Limits())) as running:
@@ -74,44 +81,43 @@ def _attack(row: Row, requests: Sequence[bytes], accepted: set[int], *, fast: bo
 def packed(rig: Rig, row: Row) -> None:
     count = rig.size(2, 8)
     row.done = f"{count} requests of 53 KB at once, each 10 MB of empty lists in gzip; the upstream holds them for 2 s"
-    body = packed_lists()
     hold = "X-Hold: 2" if rig.long else "X-Hold: 0.2"
-    _attack(row, [post(body, "Content-Encoding: gzip", hold)] * count, _SERVED, fast=True)
+    _attack(row, _each(count, packed_lists(), "Content-Encoding: gzip", hold), _SERVED, fast=True)
 
 
 def plain(rig: Rig, row: Row) -> None:
     count = rig.size(2, 2)
     row.done = f"{count} requests of 10 MB of empty lists at once; the upstream holds them for 2 s"
-    _attack(row, [post(empty_lists(), "X-Hold: 2" if rig.long else "X-Hold: 0.2")] * count, _SERVED, fast=True)
+    _attack(row, _each(count, empty_lists(), "X-Hold: 2" if rig.long else "X-Hold: 0.2"), _SERVED, fast=True)
 
 
 def dozen(rig: Rig, row: Row) -> None:
     row.done = "12 requests of 10 MB of empty lists at once"
-    _attack(row, [post(empty_lists(), "X-Hold: 1")] * 12, _SERVED)
+    _attack(row, _each(12, empty_lists(), "X-Hold: 1"), _SERVED)
 
 
 def keys(rig: Rig, row: Row) -> None:
     count, size = rig.size(1, 4), rig.size(100_000, 700_000)
     body = many_keys(size)
     row.done = f"{count} requests at once, each an object of {size:,} keys that strict parsers refuse"
-    _attack(row, [post(body)] * count, _SERVED)
+    _attack(row, _each(count, body), _SERVED)
 
 
 def number_lists(rig: Rig, row: Row) -> None:
     row.done = "4 requests at once, each a list of 5 million numbers"
-    _attack(row, [post(numbers(5_000_000))] * 4, _SERVED)
+    _attack(row, _each(4, numbers(5_000_000)), _SERVED)
 
 
 def small(rig: Rig, row: Row) -> None:
     count = rig.size(40, 400)
     row.done = f"{count} requests of 63 KB of empty lists at once; the upstream holds them for 2 s"
-    _attack(row, [post(empty_lists(63_000), "X-Hold: 2")] * count, _SERVED)
+    _attack(row, _each(count, empty_lists(63_000), "X-Hold: 2"), _SERVED)
 
 
 def honest(rig: Rig, row: Row) -> None:
     row.done = "4 conversations of 9 MB of prose at once"
     body = prose(9_000_000)
-    _attack(row, [post(body, key=f"honest-{number}") for number in range(4)], {200})
+    _attack(row, _each(4, body), {200})
 
 
 def read_stream(port: int, content: bytes) -> int:
@@ -122,6 +128,27 @@ def read_stream(port: int, content: bytes) -> int:
             return client.answer().body.count(b"\n\n")
     except (OSError, CutShortError):
         return 0
+
+
+def conversations(rig: Rig, row: Row) -> None:
+    count = rig.size(500, 60_000)
+    row.done = f"{count:,} conversations of 3 KB, each of another client"
+    text = "The quick brown fox jumps over the lazy dog. " * 60
+
+    def talk(numbers: range) -> Counter[int]:
+        with RawClient(running.port) as client:
+            statuses: Counter[int] = Counter()
+            for number in numbers:
+                client.send(chat(f"{number} {text}", f"X-Agent-Session: {number}", key=str(number)))
+                statuses[client.answer().status] += 1
+            return statuses
+
+    with upstream() as url, memory(MEMORY_MIB) as limit, gateway(url, limits=limit.apply(Limits())) as running:
+        row.done += f", within {MEMORY_MIB} MiB ({limit.by})"
+        with ThreadPoolExecutor(4) as pool:
+            seen = sum(pool.map(talk, [range(part, count, 4) for part in range(4)]), Counter())
+        expect_alive(row, running, MEMORY_MIB)
+        row.expect("each is answered", seen == {200: count}, told(seen))
 
 
 def tiny_events(rig: Rig, row: Row) -> None:
@@ -143,5 +170,6 @@ SCENARIOS: Final[dict[str, Callable[[Rig, Row], None]]] = {
     "many-numbers": number_lists,
     "small-bodies": small,
     "honest-bodies": honest,
+    "many-conversations": conversations,
     "tiny-events": tiny_events,
 }
