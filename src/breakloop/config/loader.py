@@ -15,7 +15,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple, get_args, get_origin
+from types import NoneType
+from typing import Annotated, Any, Final, Literal, NamedTuple, get_args, get_origin
 
 from pydantic import SecretStr, ValidationError
 from pydantic.fields import FieldInfo
@@ -111,6 +112,9 @@ def effective_settings(settings: Settings) -> list[EffectiveSetting]:
 def parse(text: str, field: FieldInfo) -> Any:
     """Convert the text of a variable to the type of the field. Text that does not fit is left to validation."""
     kind = field.annotation
+    if NoneType in get_args(kind):  # a value that may be left out: `Annotated[int, ...] | None`
+        kind = get_args(kind)[0]
+        kind = get_args(kind)[0] if get_origin(kind) is Annotated else kind
     if get_origin(kind) is list and not blocks_of(field):
         return [part.strip() for part in text.split(",") if part.strip()]
     if kind is bool:

@@ -75,6 +75,7 @@ def test_blocks_in_the_environment(tmp_path: Path) -> None:
         "BREAKLOOP_JWT__ISSUER": "them",
         "BREAKLOOP_JWT_LEEWAY_SECONDS": "1.5",
         "BREAKLOOP_LIMITS_BODY_BYTES": "10",
+        "BREAKLOOP_MEMORY_MAX_ENTRIES": "1000",
         "BREAKLOOP_TRUSTED_PROXIES": "10.0.0.0/8, ::1,",
         "BREAKLOOP_STRICT": "Yes",
         "BREAKLOOP_LOG_LEVEL": "DEBUG",
@@ -84,6 +85,7 @@ def test_blocks_in_the_environment(tmp_path: Path) -> None:
     assert (settings.jwt.audience, settings.jwt.issuer, settings.jwt.leeway_seconds) == ("me", "them", 1.5)
     assert settings.jwt.algorithms == ["RS256"]
     assert settings.limits.body_bytes == 10
+    assert settings.memory_max_entries == 1000, "a number that has no default"
     assert settings.trusted_proxies == ["10.0.0.0/8", "::1"]
     assert settings.strict is True
     assert settings.log_level == "debug"
