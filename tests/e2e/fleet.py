@@ -24,7 +24,11 @@ class Fleet(Served):
         """The pid of each process, by what it is called."""
         found = {}
         for task in Path(f"/proc/{self.process.pid}/task").iterdir():
-            for pid in map(int, (task / "children").read_text().split()):
+            try:
+                pids = (task / "children").read_text().split()
+            except OSError:  # a thread that has ended
+                continue
+            for pid in map(int, pids):
                 role = _role(pid)
                 if role:
                     found[role] = pid

@@ -93,10 +93,8 @@ def _command(running: Gateway, *arguments: str) -> tuple[int, str]:
         "PYTHONPATH": str(SRC),
         "HOME": str(running.folder / "home"),
         "BREAKLOOP_ADMIN_TOKEN": TOKEN,
-        "BREAKLOOP_ADMIN_PORT": str(running.admin_port),
-        "BREAKLOOP_DATA_DIR": str(running.folder / "data"),
     }
-    command = [sys.executable, "-m", "breakloop", *arguments]
+    command = [sys.executable, "-m", "breakloop", *arguments, "--url", f"http://127.0.0.1:{running.admin_port}"]
     done = subprocess.run(command, env=environment, cwd=running.folder, capture_output=True, text=True, check=False)
     return done.returncode, done.stdout + done.stderr
 
