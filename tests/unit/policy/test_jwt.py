@@ -87,6 +87,7 @@ BROKEN = {
     "no scheme": by_hand({"alg": "HS256"}, {"sub": "u"})[7:],
     "basic": b"Basic " + by_hand({"alg": "HS256"}, {"sub": "u"})[7:],
     "bad base64": b"Bearer !!.??.--",
+    "foreign characters": b"Bearer e30.eyJzdWIiOiJ1In0!!!!.e30",
     "bad length": b"Bearer a.a.a",
     "bad JSON": b"Bearer e30.e3x9.e30",
     "payload is a list": by_hand({"alg": "HS256"}, [1]),
@@ -105,6 +106,13 @@ def test_a_broken_token_has_no_claims(authorization: bytes, clock: FakeClock) ->
     """Never an exception, verified or not (C-3)."""
     assert JwtReader(None, clock).claims(authorization) == {}
     assert JwtReader(JwtKeys(secret=SECRET), clock).claims(authorization) == {}
+
+
+def test_a_token_has_at_most_16_kib(clock: FakeClock) -> None:
+    """Longer ones are not decoded (Y-2)."""
+    token = b".eyJzdWIiOiJ1In0."
+    for size, claims in ((16_384, {"sub": "u"}), (16_385, {})):
+        assert JwtReader(None, clock).claims(b"Bearer " + b"x" * (size - len(token) - 7) + token) == claims
 
 
 @pytest.mark.parametrize("token", [b"x.eyJzdWIiOiJ1In0.x", b"W10.eyJzdWIiOiJ1In0.!", b".eyJzdWIiOiJ1In0."])
@@ -180,6 +188,24 @@ def test_a_signature_of_the_wrong_form_is_refused(
         assert tokens.claims(by_hand({"alg": algorithm}, {"sub": "u"}, b"\xff" * size)) == {}
 
 
+@pytest.mark.parametrize("error", [ValueError, TypeError])
+def test_a_key_that_does_not_fit_a_signature_hides_no_other(
+    error: type[Exception], clock: FakeClock, key_file: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the library of signatures raises for it (C-3)."""
+    other = ec.generate_private_key(ec.SECP256R1()).public_key()
+    tokens = with_file(key_file(jwk(other), jwk(EC_KEY.public_key())), clock)
+    verify = ECAlgorithm.verify
+
+    def strict(self: ECAlgorithm, text: bytes, key: Any, signature: bytes) -> bool:
+        if key.public_numbers() == other.public_numbers():
+            raise error
+        return verify(self, text, key, signature)
+
+    monkeypatch.setattr(ECAlgorithm, "verify", strict)
+    assert tokens.claims(signed({"sub": "u"}, EC_KEY, "ES256")) == {"sub": "u"}
+
+
 def test_a_key_may_name_its_algorithm_and_the_settings_may_narrow_it(
     clock: FakeClock, key_file: Callable[..., str]
 ) -> None:
@@ -192,9 +218,9 @@ def test_a_key_may_name_its_algorithm_and_the_settings_may_narrow_it(
 
 
 def test_encryption_keys_and_unknown_keys_are_passed_over(clock: FakeClock, key_file: Callable[..., str]) -> None:
-    file = key_file(
-        {"kty": "new"}, {"kty": "oct"}, jwk(RSA_KEY.public_key(), use="enc"), {}, jwk(EC_KEY.public_key(), use="sig")
-    )
+    damaged = ({}, {"kty": "oct"}, {"kty": "oct", "k": "\ud800"}, {"kty": "oct", "k": "AAAA", "alg": ["HS256"]})
+    others = ({"kty": "new"}, jwk(RSA_KEY.public_key(), use="enc"))
+    file = key_file(*damaged, *others, jwk(EC_KEY.public_key(), use="sig"))
     tokens = with_file(file, clock)
     assert tokens.claims(signed({"sub": "u"}, EC_KEY, "ES256")) == {"sub": "u"}
     assert tokens.claims(signed({"sub": "u"}, RSA_KEY, "RS256")) == {}
@@ -275,7 +301,9 @@ def test_withdrawn_keys_take_their_tokens_with_them(clock: FakeClock, key_file: 
     assert tokens.claims(token) == {}
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"keys": []}', '{"keys": 1}', '{"keys": [{"kty": "x"}]}', None])
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "{}", '{"keys": []}', '{"keys": 1}', '{"keys": [{"kty": "x"}]}', "[" * 100_000, None]
+)
 def test_a_failed_refresh_keeps_the_old_keys(text: str | None, clock: FakeClock, key_file: Callable[..., str]) -> None:
     """An identity provider that is down, or talks nonsense, is not an outage (C-3)."""
     file = key_file(jwk(EC_KEY.public_key()))
@@ -290,7 +318,8 @@ def test_a_failed_refresh_keeps_the_old_keys(text: str | None, clock: FakeClock,
 
 def test_keys_from_a_url(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
     """`jwks_url` is fetched by refresh, with a limit on size and time (C-3)."""
-    answers = [json.dumps({"keys": [jwk(EC_KEY.public_key(), "a")]}).encode(), b" " * (2 << 20)]
+    keys = json.dumps({"keys": [jwk(EC_KEY.public_key(), "a")]}).encode()
+    answers = [keys, keys.ljust(1 << 20), keys.ljust((1 << 20) + 1)]
     asked: list[tuple[str, float]] = []
 
     def urlopen(request: Any, timeout: float) -> io.BytesIO:
@@ -305,12 +334,15 @@ def test_keys_from_a_url(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> N
     assert tokens.refresh() == ""
     assert tokens.claims(token) == {"sub": "u"}
     assert asked == [("https://id.example.com/keys", 10.0)]
+    assert tokens.refresh() == ""
     assert "1 MB" in tokens.refresh()
     assert tokens.claims(token) == {"sub": "u"}
 
 
 def test_only_http_urls_are_fetched(clock: FakeClock, tmp_path: Path) -> None:
-    tokens = JwtReader(JwtKeys(jwks_url=(tmp_path / "x").as_uri()), clock)
+    file = tmp_path / "keys.json"
+    file.write_text(json.dumps({"keys": [jwk(EC_KEY.public_key())]}))
+    tokens = JwtReader(JwtKeys(jwks_url=file.as_uri()), clock)
     assert "http" in tokens.refresh()
 
 
