@@ -180,6 +180,7 @@ def packed(store: MemoryStore) -> list[int]:
     return [len(data) for _, _, data in store._windows.values()]
 
 
+@pytest.mark.slow
 def test_memory_of_a_session() -> None:
     """At most 10 KB in the memory store and 6 KB packed, after one step as after fifty (Q-3)."""
     for store, taken in (filled(400, 1), filled(100, 50)):  # so many that what the engine itself takes counts little
