@@ -141,8 +141,16 @@ def test_what_a_person_holds_is_never_crowded_out(here: Here, monkeypatch: pytes
     here.quarantine.hold(Hold(NAME, "p", "", "rogue", NOW, math.inf, "by hand"))
     here.quarantine.hold(Hold(AGENT, "p", "caller-0", "a", NOW, NOW + 1, "it loops"))
     for number in range(1, 6):
-        here.quarantine.hold(Hold(AGENT, "p", f"caller-{number}", "a", NOW + 1, math.inf, "it loops"))
+        here.quarantine.hold(Hold(AGENT, "p", f"caller-{number}", "a", NOW + 2, math.inf, "it loops"))
     assert [hold.caller or hold.agent for hold in here.quarantine.holds(NOW)] == ["rogue", "caller-4", "caller-5"]
+
+
+def test_what_has_just_ended_makes_room_before_what_still_holds(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However old that is (G-1, Y-2)."""
+    monkeypatch.setattr("breakloop.engine.quarantine.HOLDS_MAX", 2)
+    for caller, since, until in (("old", NOW, math.inf), ("over", NOW, NOW + 5), ("new", NOW + 5, math.inf)):
+        here.quarantine.hold(Hold(AGENT, "p", caller, "a", since, until, "it loops"))
+    assert [hold.caller for hold in here.quarantine.holds(NOW)] == ["old", "new"]
 
 
 def test_after_a_release_the_count_of_agents_begins_anew(here: Here) -> None:

@@ -218,6 +218,7 @@ def test_a_key_may_name_its_algorithm_and_the_settings_may_narrow_it(
 
 
 def test_encryption_keys_and_unknown_keys_are_passed_over(clock: FakeClock, key_file: Callable[..., str]) -> None:
+    damaged: tuple[Mapping[str, object], ...]
     damaged = ({}, {"kty": "oct"}, {"kty": "oct", "k": "\ud800"}, {"kty": "oct", "k": "AAAA", "alg": ["HS256"]})
     others = ({"kty": "new"}, jwk(RSA_KEY.public_key(), use="enc"))
     file = key_file(*damaged, *others, jwk(EC_KEY.public_key(), use="sig"))
