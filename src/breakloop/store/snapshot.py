@@ -1,4 +1,4 @@
-"""Persistence of the memory store: changes are saved once a second, so that a restart or `kill -9` loses at most that.
+"""Persistence of the memory store: changes are saved every 0.75 seconds, so that `kill -9` loses about a second.
 
 Entries are gathered on the event loop in small steps and written in a thread. Without a usable file the process runs
 normally, but nothing is saved. The file format is in `snapshot_file`; operator state is stored separately

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from breakloop.app.runtime import Runtime
-from breakloop.app.state import StateConnection, open_state
+from breakloop.app.state import ProcessState, StateConnection, open_state
 from breakloop.clock import SharedClock, SystemClock
 from breakloop.config.settings import Settings
 from breakloop.errors import SettingsError
@@ -49,6 +50,34 @@ def test_counts_survive_a_restart(tmp_path: Path) -> None:
         await lived(tmp_path, is_blocked)
 
     asyncio.run(test())
+
+
+def test_slow_saves_do_not_come_less_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a crash loses is the time between two saves and that of one, which a busy process needs longer for (S-1)."""
+    began: list[float] = []
+    took_s = 0.25
+
+    async def test() -> None:
+        now = 1000.0
+        state = ProcessState(tmp_path, 100, SystemClock(), None)
+
+        async def sleep(seconds: float) -> None:
+            nonlocal now
+            now += seconds
+
+        async def save(_aside: Any) -> None:
+            nonlocal now
+            began.append(now)
+            now += took_s
+
+        monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now)
+        monkeypatch.setattr(asyncio, "sleep", sleep)
+        monkeypatch.setattr(state.snapshots, "save", save)
+        for _ in range(4):
+            await state._save()
+
+    asyncio.run(test())
+    assert [later - earlier + took_s for earlier, later in pairwise(began)] == [1.0, 1.0, 1.0]
 
 
 def test_orders_survive_a_restart(tmp_path: Path) -> None:
