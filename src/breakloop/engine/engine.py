@@ -81,12 +81,12 @@ class LocalStore:
 
     def commit(self, call: Call, plan: Plan) -> tuple[list[Op], CommitResult]:
         """Read windows, run the detectors and commit. Raises `StateError`."""
-        now, ahead_s = plan.steady, plan.now - plan.steady
+        now = plan.steady
         if not plan.slots:  # nothing to read, so the procedure would only commit
-            ops = plan.ops
-            return ops, self.store.commit(_in_store_time(ops, ahead_s) if ahead_s else ops, now)
+            ops = plan.ops if now == plan.now else _in_store_time(plan.ops, plan.now - now)
+            return plan.ops, self.store.commit(ops, now)
         decision = DecisionProcedure(call, plan)
-        self._run(decision, now, ahead_s)
+        self._run(decision, now, plan.now - now)
         if decision.contended:
             self._tally.conflicts += 1
         return decision.ops, decision.result

@@ -228,6 +228,25 @@ def test_what_is_blocked_stays_blocked_without_the_store() -> None:
     run(test)
 
 
+@pytest.mark.parametrize("step_s", [-3600.0, 86_400.0])
+def test_local_state_does_not_follow_the_clock(step_s: float) -> None:
+    """The clock of the shared store is set, then it is gone: what was blocked stays so for its cooldown (S-2, S-3)."""
+
+    def test() -> None:
+        there = RemoteWorld(bundle(policy("p", loop=tail(max_hits=2, cooldown_seconds=30))))
+        assert [there.decide(chat()).allowed for _ in range(3)] == [True, True, False]
+        there.store.error = StateError("gone")
+        assert there.decide(chat()).retry_after_s == 30
+        there.here.clock.step(step_s)
+        there.here.clock.advance(10.0)
+        assert there.decide(chat()).retry_after_s == 20
+        there.here.clock.advance(20.0)
+        assert there.decide(chat()).allowed
+        there.remote.close()
+
+    run(test)
+
+
 def test_a_call_is_settled_where_it_was_decided() -> None:
     """A charge is corrected in the store that has it (L-3, S-3)."""
 

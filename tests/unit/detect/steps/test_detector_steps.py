@@ -187,6 +187,16 @@ def test_a_request_that_was_answered_may_not() -> None:
     assert DETECTOR.answered(window, Answer(500)) is window
 
 
+def test_the_clock_of_a_shared_store_is_set_back() -> None:
+    """A storm is counted anew from there, and not only when the clock has caught up (S-2)."""
+    window, levels = run(DETECTOR, [step(1)] * 6, every_s=2.0)[-1].window, []
+    for number in range(12):
+        judged = DETECTOR.evaluate(window, step(1), 1010.0 - 3600.0 + number * 2.0)
+        levels.append(judged.level)
+        window = judged.window
+    assert levels[-1] == 2
+
+
 def test_what_is_denied_does_not_count() -> None:
     """During a cooldown requests have no answer, and after it the first passes (LD-2)."""
     window, levels = b"", []
