@@ -79,10 +79,7 @@ def environment(page: str, folder: Path, llm: ThreadedLLM) -> dict[str, str]:
     own = folder / "bin"
     own.mkdir()
     scripts = {
-        "breakloop": f"""case $1 in
-    agents|kill|release|switch) set -- "$@" --url "http://127.0.0.1:$BREAKLOOP_ADMIN_PORT" ;;
-esac
-exec {python} -m breakloop "$@\"""",
+        "breakloop": f'exec {python} -m breakloop "$@"',
         "python": f'exec {python} "$@"',
         "python3": f'exec {python} "$@"',
         "uvicorn": f'exec {python} -m uvicorn "$@"',

@@ -177,7 +177,9 @@ def _events(response: HTTPResponse) -> Iterator[tuple[str, Any]]:
             data = ""
 
 
-URL: Final = "http://127.0.0.1:8788"
+_PORT: Final = 8788
+URL: Final = f"http://127.0.0.1:{_PORT}"
+_ANY_HOST: Final = frozenset(("0.0.0.0", "::"))  # noqa: S104 - compared with, not bound
 TOKEN_FILE: Final = "admin-token"
 EPILOG: Final = "Exit code 0: done; 1: rejected; 2: the admin API is unreachable; 3: wrong usage."
 _SPAN: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd]?)")
@@ -207,14 +209,14 @@ def admin_options(function: Command) -> Command:
     @wraps(function)
     def called(*, url: str, token: str, config: str, as_json: bool, **more: Any) -> Any:
         try:
-            client = AdminClient(url, token or _kept_token(config))
+            client = AdminClient(url or _own_url(config), token or _kept_token(config))
             return function(client=client, as_json=as_json, **more)
         except AdminError as error:
             fail(str(error), code=error.code)
 
     token_text = "Token; by default BREAKLOOP_ADMIN_TOKEN, the settings, or the file admin-token in the data directory."
     options = (
-        click.option("--url", metavar="URL", default=URL, show_default=True, help="URL of the admin API."),
+        click.option("--url", metavar="URL", default="", help=f"URL of the admin API; else of the settings.  [{URL}]"),
         click.option("--token", metavar="TOKEN", default="", help=token_text),
         config_option,
         json_option,
@@ -227,6 +229,15 @@ def admin_options(function: Command) -> Command:
 project_option: Final = click.option(
     "--project", metavar="NAME", default="", help="Project; by default the default project."
 )
+
+
+def _own_url(config: str) -> str:
+    """Return the URL of the admin API that the settings describe."""
+    settings = settings_of(config).settings
+    host = settings.admin_host
+    if not settings.admin_port or host in _ANY_HOST:
+        host = "127.0.0.1"
+    return f"http://{f'[{host}]' if ':' in host else host}:{settings.admin_port or _PORT}"
 
 
 def _kept_token(config: str) -> str:

@@ -25,7 +25,6 @@ _RETRY_S: Final = 1.0  # after a failure
 
 Take = Callable[[Sequence[Event]], Awaitable[None] | None]
 Sleep = Callable[[float], Awaitable[None]]
-Job = tuple[str, Callable[[], Awaitable[None]]]
 
 
 class EventBus:
@@ -150,7 +149,8 @@ class EventDispatcher:
         self.listeners.append(listener)
         return listener
 
-    def jobs(self) -> list[Job]:
+    def jobs(self) -> list[tuple[str, Callable[[], Awaitable[None]]]]:
+        """Return the name and one round of each job."""
         return [("events", self.turn), *((f"events to {one.name}", one.turn) for one in self.listeners)]
 
     async def turn(self) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import click
 import pytest
 
 from breakloop.cli.main import run
-from breakloop.cli.remote import SPAN
+from breakloop.cli.remote import SPAN, _own_url
 from tests.fake_admin import TOKEN, fake_admin
 
 LIST = ["switch", "list"]
@@ -44,6 +45,28 @@ def test_where_the_token_comes_from(here: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("BREAKLOOP_ADMIN_TOKEN", "of-the-environment")
     assert presented("--config", "own.yaml") == "Bearer of-the-environment"
     assert presented("--token", "of-the-flag") == "Bearer of-the-flag"
+
+
+def test_where_the_url_comes_from(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The flag before the environment, that before the settings, as for `serve` (X-3)."""
+    with fake_admin() as admin:
+        admin.answers["GET /kill-switches"] = {"kill_switches": []}
+        port = urlsplit(admin.url).port
+        (here / "own.yaml").write_text(f"admin_port: {port}\nadmin_host: 0.0.0.0\n")
+        assert run([*LIST, "--config", "own.yaml"]) == 0
+        monkeypatch.setenv("BREAKLOOP_ADMIN_PORT", str(port))
+        assert run(LIST) == 0
+        monkeypatch.setenv("BREAKLOOP_ADMIN_PORT", "1")
+        assert run(LIST) == 2
+        assert run([*LIST, "--url", admin.url]) == 0
+
+
+def test_the_url_of_other_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _own_url("") == "http://127.0.0.1:8788"
+    monkeypatch.setenv("BREAKLOOP_ADMIN_HOST", "fd00::1")
+    assert _own_url("") == "http://[fd00::1]:8788"
+    monkeypatch.setenv("BREAKLOOP_ADMIN_PORT", "0")
+    assert _own_url("") == "http://127.0.0.1:8788"
 
 
 def test_a_token_file_that_cannot_be_read(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
