@@ -519,8 +519,8 @@ BODY_MAX_BYTES: Final = 10 * 1024 * 1024
 # A larger piece does not come from a network read: it was decompressed from a small one. A quarter of a megabyte of
 # gzip can hold forty megabytes of tiny events, which take half a minute to read.
 _PIECE_MAX_BYTES: Final = 1024 * 1024
-# Bytes as received that are read in one turn of the event loop: up to 6,000 events, or 200 times as much, unpacked.
-_TURN_BYTES: Final = 64 * 1024
+# Bytes as received that are read in one turn of the event loop: up to 1,600 events, or 200 times as much, unpacked.
+_TURN_BYTES: Final = 16 * 1024
 _PACKED_TURN_BYTES: Final = 1024
 _BAD_MAX: Final = 100  # unreadable events in a row after which reading stops
 _TAIL_BYTES: Final = 4096  # kept of a body that is too large: token counts are near its end

@@ -253,6 +253,7 @@ def test_a_chunk_that_is_never_small_enough(proxy: Proxy, settled: list[Answer])
     proxy.upstream().says(CHUNKED_HEAD, b"%x\r\n" % (len(body) + len(tail)), *LOOP, finished(), DONE, tail, b"\r\n")
     assert proxy.world.engine.tally.cut == 1
     proxy.upstream().says(b"0\r\n\r\n")
+    proxy.loop.turn(20)  # it is read in pieces
     assert read_replies(proxy.sent()[len(got) :])[0][1] == body + tail
     assert len(told(proxy)) == 1  # it came to its own end
     assert settled[-1].finish == "stop"

@@ -70,7 +70,7 @@ def test_a_fast_stream_is_read_in_several_turns_of_the_loop() -> None:
         while not reading(proxy):
             proxy.loop.turn()
             passed.append(len(proxy.sent()))
-        assert max(after - before for before, after in pairwise([0, *passed])) < 70_000
+        assert max(after - before for before, after in pairwise([0, *passed])) < 20_000
         assert other.replies()[0][0] == 200
         proxy.upstream().ends()
         assert read_replies(proxy.sent())[0][1] == content
@@ -107,7 +107,7 @@ def test_a_client_that_stops_reading_gets_what_was_held_when_it_reads_again() ->
         proxy.loop.turn(9)
         assert len(proxy.sent()) == before
         proxy.connection.resume_writing()
-        proxy.loop.turn(20)
+        proxy.loop.turn(60)
         proxy.upstream().ends()
         assert read_replies(proxy.sent())[0][1] == content
 
@@ -126,7 +126,7 @@ def test_bytes_behind_the_end_of_a_stream_make_its_connection_unusable() -> None
     with Proxy(POLICY) as proxy:
         proxy.send(asked())
         proxy.upstream().says(CHUNKED_HEAD + chunks(events) + b"x" * 200_000)
-        proxy.loop.turn(20)
+        proxy.loop.turn(60)
         assert read_replies(proxy.sent())[0][1] == events
         assert proxy.upstream().wire.closed
         assert proxy.pools["up"].take() is None
