@@ -60,10 +60,14 @@ class Actions:
         self.services = services
         self._who = who
 
-    async def kill(self, project: str, agent: str, reason: str, expires_at: float | None = None) -> tuple[Hold, bool]:
-        """Quarantine an agent by its name; return the hold, and whether every instance has it. Raises `OrderError`."""
-        hold = self.services.operator.kill(project, agent, reason, self._who.name, expires_at)
-        detail = {"reason": reason, "expires_at": expires_at}
+    async def kill(
+        self, project: str, agent: str, reason: str, expires_at: float | None = None, *, caller: str = ""
+    ) -> tuple[Hold, bool]:
+        """Quarantine an agent by its name, of one caller or of all; return the hold, and whether every instance has it.
+        Raises `OrderError`.
+        """
+        hold = self.services.operator.kill(project, agent, reason, self._who.name, expires_at, caller=caller)
+        detail = {"reason": reason, "expires_at": expires_at} | ({"caller": caller} if caller else {})
         return hold, await self._ordered("agent.kill", f"{project}/{agent}", detail)
 
     async def seen(self, project: str, agent: str) -> tuple[bool, str]:

@@ -522,14 +522,15 @@ def _tell(answer: dict[str, Any], *lines: str, as_json: bool) -> None:
 @click.option(
     "--for", "for_s", type=SPAN, metavar="SPAN", help="Duration, such as 30m or 1h; by default until it is released."
 )
+@click.option("--caller", metavar="ID", default="", help="Only the agent of this caller, by the id in events.")
 @project_option
 @admin_options
 def kill_command(
-    client: AdminClient, *, agent: str, reason: str, for_s: float | None, project: str, as_json: bool
+    client: AdminClient, *, agent: str, reason: str, for_s: float | None, caller: str, project: str, as_json: bool
 ) -> None:
-    """Quarantine an AGENT: all its requests are denied on every instance, for every caller."""
+    """Quarantine an AGENT: all its requests are denied on every instance, for every caller or for one."""
     expires_at = None if for_s is None else SystemClock().now() + for_s
-    body = {"reason": reason, "expires_at": expires_at}
+    body = {"reason": reason, "expires_at": expires_at} | ({"caller": caller} if caller else {})
     done = client.post(f"/agents/{part(agent)}/kill", body, {"project": project})
     hold, meant = done["hold"], done["did_you_mean"]
     lines = [f"{clean(hold['agent'])} in project {clean(hold['project'])} is held {until(hold['until'])}"]

@@ -133,7 +133,17 @@ class TailFingerprint:
     and end users that the client names have their own, so that people who share a key do not count for each other.
     """
 
-    __slots__ = ("_agent", "_caller", "_chat", "_fingerprinter", "_latest", "_messages", "_named", "_states")
+    __slots__ = (
+        "_agent",
+        "_caller",
+        "_chat",
+        "_fingerprinter",
+        "_is_new_name",
+        "_latest",
+        "_messages",
+        "_named",
+        "_states",
+    )
 
     def __init__(
         self,
@@ -143,6 +153,7 @@ class TailFingerprint:
         agent: Text,
         chat: Callable[[Call], Chat | None],
         named: Text,
+        is_new_name: Callable[[Call], bool],
         messages: int,
     ) -> None:
         self._fingerprinter = fingerprinter
@@ -150,6 +161,7 @@ class TailFingerprint:
         self._agent = agent
         self._chat = chat
         self._named = named
+        self._is_new_name = is_new_name
         self._latest: tuple[Call, bytes] | None = None  # the content of a call, which is needed twice
         self._messages = messages
         self._states: dict[tuple[str, str, str], blake2b] = {}
@@ -170,19 +182,16 @@ class TailFingerprint:
         return finish(state, content)
 
     def of_all_names(self, call: Call) -> str | None:
-        """Return the fingerprint without the name of session or end user, for clients that change it with each request.
-        None for a request without a name, and for one that does not show an agent at work.
+        """Return the fingerprint of a caller, whatever agent, model, session or end user it names, for clients that
+        change the name with each request. None for a name that was used before, and for a request that does not show an
+        agent at work.
         """
-        if call.identity.named == "":
-            return None
         chat = self._chat(call)
-        if chat is None or not is_at_work(chat) or not self._named(call):
+        if chat is None or not self._is_new_name(call) or not is_at_work(chat):
             return None
         content = self._content(chat)
         self._latest = call, content
-        state = self._state(call, chat)
-        state.update(_NAME)
-        return finish(state, content)
+        return finish(self._fingerprinter.start([self._caller(call)]), content)
 
     def _content(self, chat: Chat) -> bytes:
         content: list[str] = []

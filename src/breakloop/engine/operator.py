@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple
 
 from breakloop.clock import Clock
 from breakloop.engine.engine import Engine
+from breakloop.engine.quarantine import AGENT as AGENT_OF_CALLER
 from breakloop.engine.quarantine import NAME, Hold, Key
 from breakloop.errors import OrderError
 from breakloop.model.events import KILL_SWITCH_CHANGED, OVERRIDE_CHANGED, Event, Publish
@@ -190,12 +191,15 @@ class Operator:
 
     # -- quarantine --------------------------------------------------------------------------------------------------
 
-    def kill(self, project: str, agent: str, reason: str, by: str, expires_at: float | None = None) -> Hold:
-        """Hold an agent by name, for all callers. Raises `OrderError`."""
+    def kill(
+        self, project: str, agent: str, reason: str, by: str, expires_at: float | None = None, *, caller: str = ""
+    ) -> Hold:
+        """Hold an agent by name, of one caller or of all. Raises `OrderError`."""
         now = self._clock.now()
         until = _ends(expires_at, now)
         who, why = checked_text("agent", agent), checked_text("reason", reason)
-        hold = Hold(NAME, project, "", who, now, until, why, by=checked_text("by", by))
+        binds = AGENT_OF_CALLER if caller else NAME
+        hold = Hold(binds, project, caller, who, now, until, why, by=checked_text("by", by))
         self._quarantine.hold(hold)
         return hold
 

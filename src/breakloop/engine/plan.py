@@ -16,7 +16,7 @@ from breakloop.detect.stateful import DetectorSlot
 from breakloop.engine.decision_state import DecisionState, state_of
 from breakloop.engine.fold import absent, killed
 from breakloop.engine.metering import Meter
-from breakloop.engine.quarantine import NAME, Quarantine, held
+from breakloop.engine.quarantine import Quarantine, held
 from breakloop.model.call import Call, Chat
 from breakloop.model.verdict import Verdict
 from breakloop.policy.compiled import AgentTerms, CompiledBundle, CompiledDetector, CompiledPolicy
@@ -123,7 +123,7 @@ class Planner:
         """
         who = self._descriptors
         hold = self._quarantine.find(project, who.caller(call), who.agent(call), lambda: who.window(call), now)
-        if hold is None or (all_shadow and hold.binds != NAME):
+        if hold is None or (all_shadow and not hold.by):
             return None
         return held(hold, now)
 

@@ -96,7 +96,9 @@ class Quarantine:
 
     def find(self, project: str, caller: str, agent: str, run: Callable[[], str], now: float) -> Hold | None:
         """Return the hold that applies to a sender: first by an operator, then on the agent, the caller and the run."""
-        keys = ((NAME, project, "", agent), (AGENT, project, caller, agent), (CALLER, project, caller, ""))
+        keys = [(NAME, project, "", agent), (AGENT, project, caller, agent), (CALLER, project, caller, "")]
+        if agent != caller:  # an agent without a name is its caller: it cannot end its hold by giving itself a name
+            keys += ((NAME, project, "", caller), (AGENT, project, caller, caller))
         found = next((hold for key in keys if (hold := self._live(key, now)) is not None), None)
         # Finding the run may require parsing the body, so it comes last.
         return found or self._live((RUN, project, caller, run()), now)
@@ -111,7 +113,7 @@ class Quarantine:
     def hold(self, hold: Hold) -> None:
         """Hold an agent. After three agents of one caller within ten minutes, the caller is held as well."""
         self._put(hold)
-        if hold.binds != AGENT:
+        if hold.binds != AGENT or hold.by:
             return
         recent = self._count(hold)
         if len(recent) >= CALLER_AFTER:
@@ -122,7 +124,7 @@ class Quarantine:
     def adopt(self, hold: Hold, *, foreign: bool) -> None:
         """Apply a hold that was made before a restart or by another instance and is already published and persisted."""
         self._set(replace(hold, foreign=foreign))
-        if hold.binds == AGENT:
+        if hold.binds == AGENT and not hold.by:
             self._count(hold)
 
     def blocked(self, who: tuple[str, str, str], keys: Mapping[str, float]) -> None:
@@ -187,7 +189,7 @@ class Quarantine:
     def _put(self, hold: Hold) -> None:
         known = self.by_key.get(hold.key)
         # The latest order of an operator always applies.
-        if known is not None and known.until >= hold.until and hold.binds != NAME:
+        if known is not None and known.until >= hold.until and not hold.by:
             return
         self._set(hold)
         if self.register is not None:
@@ -256,7 +258,7 @@ class Quarantine:
         made.
         """
         over = [key for key, hold in self.by_key.items() if hold.until <= now]
-        oldest = next((key for key, hold in self.by_key.items() if hold.binds != NAME), next(iter(self.by_key)))
+        oldest = next((key for key, hold in self.by_key.items() if not hold.by), next(iter(self.by_key)))
         if not over and self.register is not None:
             self.register.ended([self.by_key[oldest]], "")
         for key in over or [oldest]:

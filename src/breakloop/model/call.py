@@ -110,8 +110,8 @@ class Identity:
     """The sender of a request. Written by `policy` only; None means not resolved yet."""
 
     __slots__ = (
-        "agent", "caller", "claims", "ip", "named", "profile", "project", "session", "session_derived", "shard",
-        "trace", "verified",
+        "agent", "caller", "claims", "ip", "is_new_name", "named", "profile", "project", "session", "session_derived",
+        "shard", "trace", "verified",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -120,6 +120,7 @@ class Identity:
         self.agent: str | None = None
         self.session: str | None = None
         self.named: str | None = None  # the session or else the end user, as named by the client; "" without a name
+        self.is_new_name: bool | None = None  # neither agent nor session nor end user was named like this before
         self.session_derived = False  # the session id is derived from the opening messages of the conversation
         self.trace: str | None = None
         self.ip: str | None = None

@@ -55,7 +55,7 @@ BUILTIN = "builtin"  # policy names in verdicts and events: the built-in protect
 _DEFAULTS: Final = "defaults"  # the bundle's own default,
 _AGENTS: Final = "agents"  # and the settings of agents
 _STATUS: Final = 429
-_OF_ALL_NAMES: Final = 10  # times the limit of one session or end user, for all of a caller and agent together
+_OF_ALL_NAMES: Final = 10  # times the limit of one name, for all names of a caller together
 SECRET_DESCRIPTORS: Final = frozenset([*(f"header:{name}" for name in SECRET_HEADERS), "query:key", "query:api_key"])
 
 
@@ -218,7 +218,8 @@ class _Compiler:
             yield self._agent_rule(f"{pattern}/budget_usd_per_day", budget, estimator("simple_word"))
 
     def _agent_rule(self, name: str, limiter: Limiter, estimates: Estimator | None = None) -> CompiledRule:
-        keys = ((AGENT, self._descriptors.agent),)
+        # The name is the client's own: with another key, it is another agent.
+        keys = ((AGENT, self._descriptors.agent), ("caller", self._descriptors.credential))
         return CompiledRule(
             name, _AGENTS, (), keys, limiter, rejects_missing=False, status=_STATUS, estimator=estimates
         )
@@ -423,6 +424,7 @@ class _DetectorCompiler:
             agent=read.agent,
             chat=read.chat,
             named=read.named,
+            is_new_name=read.is_new_name,
             messages=messages,
         )
         spec = _tail_spec(block, config.action)

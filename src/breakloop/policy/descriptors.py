@@ -157,6 +157,7 @@ def _text(text: str) -> str:
 
 _IDENTITY_ENCODING: Final = b"identity"
 _NAMED: Final = "caller:"
+_ADDRESS: Final = "ip:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,6 +242,11 @@ class Descriptors:
         self.name_caller(call)
         return found
 
+    def credential(self, call: Call) -> str:
+        """Return the caller if a credential identifies it, or ""."""
+        caller = self.caller(call)
+        return "" if caller.startswith(_ADDRESS) else caller
+
     def agent(self, call: Call) -> str:
         """Return the agent from the path or from X-Agent-Id, or else the caller."""
         known = call.identity.agent
@@ -280,6 +286,10 @@ class Descriptors:
     def named(self, call: Call) -> str:
         """Return the session that the client names, or else its end user, or ""."""
         return self.sessions.named(call)
+
+    def is_new_name(self, call: Call) -> bool:
+        """Return whether the client names the agent, session or end user, and did not use the same names before."""
+        return self.sessions.is_new(call)
 
     def derived(self, call: Call) -> bool:
         """Return whether the session id was derived from the start of the conversation because the client sent none."""
@@ -395,7 +405,7 @@ class Descriptors:
             if isinstance(subject, str) and subject:
                 return "sub:" + self._digests.bounded(subject)
         digest = self.key_digest(call)
-        return "key:" + digest if digest else "ip:" + self.client_ip(call)
+        return "key:" + digest if digest else _ADDRESS + self.client_ip(call)
 
     def _parse_body(self, call: Call) -> ParsedBody | None:
         encoding = call.headers.get("content-encoding")

@@ -202,15 +202,15 @@ class ResponseChains(TwoGenerationCache[str, str]):
                 self.on_remember(caller, response_id, session)
 
 
-class TraceSessions(TwoGenerationCache[str, bool]):
-    """Distinguishes traces that span several requests from those that are created for each request."""
+class SeenNames(TwoGenerationCache[str, bool]):
+    """Distinguishes traces and other names that span several requests from those that are created for each request."""
 
     def __init__(self, limit: int = _TRACES_MAX) -> None:
         super().__init__(limit, _SIZE_MAX)
 
-    def recurs(self, caller: str, trace_id: str) -> bool:
-        """Return whether an earlier request of this caller had the same trace. Call this only once per request."""
-        key = f"{caller}\0{trace_id}"
+    def recurs(self, caller: str, name: str) -> bool:
+        """Return whether an earlier request of this caller had the same name. Call this only once per request."""
+        key = f"{caller}\0{name}"
         if self.get(key):
             return True
         self.put(key, True)
@@ -235,7 +235,8 @@ class SessionNames:
         self._caller = caller
         self._agent = agent
         self._parsed_body = parsed_body
-        self._traces = TraceSessions()
+        self._traces = SeenNames()
+        self._names = SeenNames()
         self.chains = ResponseChains()
 
     def find(self, call: Call) -> str:
@@ -259,6 +260,17 @@ class SessionNames:
         if known is None:
             call.identity.session = self._stated(call) or None
             known = call.identity.named or ""
+        return known
+
+    def is_new(self, call: Call) -> bool:
+        """Return whether the client names the agent, the session or the end user of a call, and no earlier call of the
+        same caller had the same names.
+        """
+        known = call.identity.is_new_name
+        if known is None:  # cached, as for traces
+            caller, agent, named = self._caller(call), self._agent(call), self.named(call)
+            known = bool(named or agent != caller) and not self._names.recurs(caller, f"{agent}\0{named}")
+            call.identity.is_new_name = known
         return known
 
     def _body(self, call: Call) -> ParsedBody | None:

@@ -23,6 +23,7 @@ def fingerprints(
         agent=lambda _: agent,
         chat=lambda _: chat,
         named=lambda _: named,
+        is_new_name=lambda _: bool(named),
         messages=messages,
     )
 
@@ -74,7 +75,9 @@ def test_only_the_last_messages_count() -> None:
 
 def test_no_chat_no_fingerprint() -> None:
     """Anything but an LLM request is not judged (LD-2)."""
-    made = TailFingerprint(Fingerprinter(b"s"), caller=str, agent=str, chat=lambda _: None, named=str, messages=3)
+    made = TailFingerprint(
+        Fingerprinter(b"s"), caller=str, agent=str, chat=lambda _: None, named=str, is_new_name=bool, messages=3
+    )
     assert made(call()) is None
 
 
@@ -83,12 +86,13 @@ AT_WORK = (Message("user", "go"), CALL, Message("tool", "ok"))
 
 
 def test_one_fingerprint_for_all_names() -> None:
-    """Two requests that differ only in the name have it in common, and it is neither's own (LD-2)."""
+    """Requests of a caller that differ only in names have it in common, and it is nobody's own (LD-2)."""
     made = fingerprints(*AT_WORK, named="one")
     asked = call()
     of_all, own = made.of_all_names(asked), made(asked)
     assert own == made(asked)
-    assert of_all == fingerprints(*AT_WORK, named="two").of_all_names(call())
+    assert of_all == fingerprints(*AT_WORK, named="two", agent="b", model="n").of_all_names(call())
+    assert of_all != fingerprints(*AT_WORK, named="two", caller="d").of_all_names(call())
     assert len({own, of_all, mark(*AT_WORK), mark(*AT_WORK, named="two")}) == 4
     assert fingerprints(*AT_WORK).of_all_names(call()) is None
 
@@ -195,7 +199,9 @@ def test_who_sends_is_hashed_once_and_the_fingerprint_is_the_same(monkeypatch: p
     def chat(_: Call) -> Chat:
         return Chat("openai", model[0], (Message("user", "a"),), 1)
 
-    made = TailFingerprint(maker, caller=lambda _: "c", agent=lambda _: "a", chat=chat, named=lambda _: "", messages=3)
+    made = TailFingerprint(
+        maker, caller=lambda _: "c", agent=lambda _: "a", chat=chat, named=lambda _: "", is_new_name=bool, messages=3
+    )
     for name, kept in (("m", 1), ("m", 1), ("n", 2), ("o", 1), ("x" * 300, 1), ("m", 2)):
         model[0] = name
         assert made(call()) == maker.digest(["c", "a", name], packed(["user", "a", "0"]))

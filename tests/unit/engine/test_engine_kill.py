@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from breakloop.engine.quarantine import NAME, Hold
+from breakloop.engine.quarantine import AGENT, NAME, Hold
 from breakloop.model.call import Answer
 from breakloop.model.verdict import Verdict
 from tests.builders import Json, World, at, bundle, chat, exact, policy, tail, user, world
@@ -105,6 +105,28 @@ def test_it_binds_caller_and_agent_and_the_third_binds_the_caller() -> None:
     assert say(here, "y", agent="healthy", key="two") == ["pass"]
 
 
+def test_an_agent_without_a_name_does_not_shed_its_hold_by_a_name() -> None:
+    """It is its caller: a hold on it, of a detector or of an operator, is on whatever the key sends (LD-5, K-1)."""
+    here = world(killing())
+    assert say(here, "x", "x", "x")[-1] == "loop_detected"
+    assert say(here, "y", agent="renamed") == ["agent_quarantined"]
+    assert say(here, "y", key="two", agent="renamed") == ["pass"]
+    caller = here.descriptors.caller(asked(key="two"))
+    here.engine.quarantine.hold(Hold(NAME, "default", "", caller, here.clock.now(), math.inf, "INC-1", by="ann"))
+    assert say(here, "y", key="two", agent="renamed") == ["agent_quarantined"]
+    assert say(here, "y", key="three", agent="renamed") == ["pass"]
+
+
+def test_an_operators_hold_may_be_on_the_agent_of_one_caller() -> None:
+    """Somebody who uses the same name with another key goes on; three such orders hold no caller (K-1)."""
+    here = world(bundle())
+    caller = here.descriptors.caller(asked(key="one"))
+    for name in ("a", "b", "c"):
+        here.engine.quarantine.hold(Hold(AGENT, "default", caller, name, here.clock.now(), math.inf, "INC-1", by="ann"))
+    assert say(here, "y", key="one", agent="a") == ["agent_quarantined"]
+    assert say(here, "y", key="two", agent="a") == say(here, "y", key="one", agent="d") == ["pass"]
+
+
 def test_shadow_quarantines_nobody() -> None:
     """What a shadow policy would have killed goes on (E-1)."""
     here = world(bundle(policy("p", loop=tail(action="kill", max_hits=2), mode="shadow")))
@@ -120,7 +142,7 @@ def test_global_shadow_suspends_automatic_quarantines_and_no_operators() -> None
     shadow = {"enabled": True, "reason": "drill", "expires_at": at(600)}
     here.use(killing() | {"global_shadow": shadow})
     assert say(here, "y") == ["pass"]
-    here.engine.quarantine.hold(Hold(NAME, "default", "", "rogue", here.clock.now(), math.inf, "by hand"))
+    here.engine.quarantine.hold(Hold(NAME, "default", "", "rogue", here.clock.now(), math.inf, "by hand", by="ann"))
     assert say(here, "y", agent="rogue", key="two") == ["agent_quarantined"]
     here.use(killing())
     assert say(here, "y") == ["agent_quarantined"]

@@ -269,6 +269,19 @@ def test_what_holds_for_an_agent_itself() -> None:
     assert reasons("slow-2") == reasons("anybody") == [""]
 
 
+def test_nobody_uses_up_the_limits_of_an_agent_with_another_key() -> None:
+    """A name is the client's own: limits are those of key and name. Without keys, there is only the name (B-1)."""
+    here = world(bundle(agents={"victim": {"rate_limit": {"requests_per_minute": 2}}}))
+
+    def allowed(key: str = "", peer: str = "192.0.2.1") -> bool:
+        headers = {"x-agent-id": "victim", **({"x-api-key": key} if key else {})}
+        return here.decide(call(headers=headers, peer=peer)).allowed
+
+    assert [allowed("attacker") for _ in range(3)] == [True, True, False]
+    assert [allowed("its-own") for _ in range(3)] == [True, True, False]
+    assert [allowed(peer=f"192.0.2.{number}") for number in range(3)] == [True, True, False]
+
+
 def test_an_agents_daily_budget() -> None:
     """Dollars a day, as estimated and then as used (B-1, L-5)."""
     here = priced(bundle(agents={"*": {"budget_usd_per_day": 0.0128}}))

@@ -451,16 +451,25 @@ def test_one_name_is_one_loop(asked: Call) -> None:
     assert not here.decide(asked).allowed
 
 
-def test_an_agent_that_changes_its_name_with_each_request_is_found() -> None:
-    """Later: names together have ten times the threshold of one (LD-2)."""
+@pytest.mark.parametrize("field", ["x-agent-session", "x-agent-id"])
+def test_an_agent_that_changes_its_name_with_each_request_is_found(field: str) -> None:
+    """Later: all names of a caller together have ten times the threshold of one (LD-2)."""
     here = tail_only()
-    allowed = [here.decide(of_session(f"s{number}", *WORK)).allowed for number in range(51)]
-    assert allowed == [True] * 50 + [False]
+    asked = [chat(*WORK, headers={**KEY, field: f"n{number}"}, model=f"m{number % 3}") for number in range(51)]
+    assert [here.decide(one).allowed for one in asked] == [True] * 50 + [False]
+    assert here.decide(chat(*WORK, headers={"authorization": "Bearer other", field: "n"})).allowed
     verdict = here.decide(of_session("another", *WORK))
     assert (
         looped(verdict).evidence == "same last messages sent under different names 52 times, also while it was blocked"
     )
     assert here.decide(of_session("another", user("something else"))).allowed
+
+
+def test_sessions_that_take_the_same_steps_are_no_loop() -> None:
+    """A hundred agents that begin with the same task, each under a name that it keeps (LD-6)."""
+    here = tail_only()
+    assert all(here.decide(of_session(f"s{number}")).allowed for number in range(100))
+    assert all(here.decide(of_session(f"s{number}", *WORK)).allowed for number in range(100))
 
 
 def test_an_opening_is_never_blocked_for_what_other_sessions_sent() -> None:

@@ -79,7 +79,7 @@ def test_the_third_agent_holds_the_caller(here: Here) -> None:
 
 def test_an_operator_binds_the_name(here: Here) -> None:
     """An operator's kill binds the agent's name in its project, whoever calls (G-1)."""
-    here.quarantine.hold(Hold(NAME, "p", "", "a", NOW, math.inf, "by hand"))
+    here.quarantine.hold(Hold(NAME, "p", "", "a", NOW, math.inf, "by hand", by="ann"))
     assert here.find("a", caller="anybody") is not None
     assert here.quarantine.find("other", "anybody", "a", lambda: "", NOW) is None
 
@@ -138,7 +138,7 @@ def test_a_release_survives_the_store(here: Here) -> None:
 def test_what_a_person_holds_is_never_crowded_out(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor is anything that still holds, while something else is over (G-1, Y-2)."""
     monkeypatch.setattr("breakloop.engine.quarantine.HOLDS_MAX", 3)
-    here.quarantine.hold(Hold(NAME, "p", "", "rogue", NOW, math.inf, "by hand"))
+    here.quarantine.hold(Hold(NAME, "p", "", "rogue", NOW, math.inf, "by hand", by="ann"))
     here.quarantine.hold(Hold(AGENT, "p", "caller-0", "a", NOW, NOW + 1, "it loops"))
     for number in range(1, 6):
         here.quarantine.hold(Hold(AGENT, "p", f"caller-{number}", "a", NOW + 2, math.inf, "it loops"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from breakloop.policy.identity import ResponseChains, TraceSessions
+from breakloop.policy.identity import ResponseChains, SeenNames
 
 
 def test_a_chain_leads_back_to_its_root() -> None:
@@ -50,7 +50,7 @@ def test_chains_are_bounded_and_those_in_use_stay() -> None:
 
 def test_a_trace_counts_when_it_comes_again() -> None:
     """A trace id is a session once it has recurred, for the same caller (C-7)."""
-    traces = TraceSessions()
+    traces = SeenNames()
     assert [traces.recurs("key:a", "t1"), traces.recurs("key:a", "t2")] == [False, False]
     assert [traces.recurs("key:a", "t1"), traces.recurs("key:a", "t1")] == [True, True]
     assert traces.recurs("key:b", "t1") is False
@@ -58,7 +58,7 @@ def test_a_trace_counts_when_it_comes_again() -> None:
 
 def test_traces_are_bounded() -> None:
     """A new trace for every request does not fill the memory (C-7)."""
-    traces = TraceSessions(limit=10)
+    traces = SeenNames(limit=10)
     for number in range(500):
         traces.recurs("key:a", str(number))
         assert len(traces) <= 20

@@ -305,3 +305,13 @@ def test_a_name_and_a_session_are_found_in_any_order() -> None:
             named,
             first.derived(asked),
         )
+
+
+def test_names_that_were_not_used_before() -> None:
+    """Of the same caller, and asked any number of times for one call; what has no name has no new one (LD-2)."""
+    context = make()
+    headers = [{"x-agent-session": b"s"}, {"x-agent-id": b"a"}, {"x-agent-id": b"a", "x-agent-session": b"s"}, {}]
+    calls = [chat(headers=one) for one in headers * 2] + [chat(b"sk-2", headers=headers[0]), chat(user="u")]
+    expected = [True, True, True, False, False, False, False, False, True, True]
+    assert [context.is_new_name(call) for call in calls] == expected
+    assert [context.is_new_name(call) for call in calls] == expected

@@ -30,10 +30,11 @@ class AgentsQuery(ProjectQuery, forbid_unknown_fields=True, kw_only=True):
 
 
 class KillBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Quarantine an agent by its name, for all callers."""
+    """Quarantine an agent by its name, of one caller or, without `caller`, of all."""
 
     reason: Reason
     expires_at: Ends = None
+    caller: Name = ""
 
 
 class EmptyBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -157,7 +158,7 @@ async def kill(request: OperationRequest) -> KillResponse:
     """Quarantine an agent by its name, until released or until it expires."""
     until = ends(request.body.expires_at)
     name, actions = request.path["id"], request.actions
-    hold, shared = await actions.kill(request.project, name, request.body.reason, until)
+    hold, shared = await actions.kill(request.project, name, request.body.reason, until, caller=request.body.caller)
     seen, meant = await actions.seen(request.project, name)
     return KillResponse(hold_view(hold), shared, seen, meant)
 

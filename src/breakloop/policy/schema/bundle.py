@@ -175,7 +175,7 @@ class RateLimit(Model):
 
 
 class Agent(Model):
-    """Settings of one agent, or of all agents that match a pattern."""
+    """Settings of one agent, or of all agents that match a pattern. Limits are counted for each caller and agent."""
 
     active: bool = Field(default=True, description="Whether the agent may send requests.")
     budget_usd_per_day: PositiveFloat | None = Field(

@@ -67,6 +67,13 @@ def test_one_agent_of_another_project_is_not_it(world: World) -> None:
     assert (missing.status_code, missing.json()["error"]["code"]) == (404, "unknown_agent")
 
 
+def test_a_kill_may_be_of_one_caller(world: World) -> None:
+    """And is audited as such (G-1, K-1)."""
+    killed = client(world).post("/api/v1/agents/a/kill", json={"reason": "x", "caller": "key:1"}).json()["hold"]
+    assert (killed["binds"], killed["caller"], killed["agent"]) == ("agent", "key:1", "a")
+    assert [hold.by for hold in _held(world, "a")] == ["ada"]
+
+
 def test_a_kill_may_end_by_itself(world: World) -> None:
     made = client(world)
     until = made.post("/api/v1/agents/a/kill", json={"reason": "x", "expires_at": "2027-01-15T09:00:00Z"})
