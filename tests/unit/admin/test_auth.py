@@ -180,6 +180,7 @@ def test_denied_attempts_are_counted_and_audited(world: World) -> None:
     asyncio.run(attempt("10.0.0.7", 1))
     assert denied.report() == ("10.0.0.7", {"attempts": 1, "addresses": "10.0.0.7 (1)"})
     asyncio.run(attempt("10.0.0.7", 300))
+    assert denied.report() is None
     asyncio.run(attempt("10.0.0.8", 2))
     world.clock.advance(3599)
     assert denied.report() is None

@@ -212,6 +212,7 @@ def test_costs_of_usage() -> None:
     plain, tokens, money = budget(cost=10), budget(unit=TOKENS), budget(unit=MICROUSD)
     costs = [limiter.cost_of(call(), estimate) for limiter in (plain, tokens, money)]
     assert costs == [10_000, 1500, 7_000]
+    assert [limiter.cost_of(call(), Estimate()) for limiter in (plain, tokens, money)] == [10_000, 0, 0]  # no LLM call
     assert [limiter.needs for limiter in (plain, tokens, money)] == ["", "tokens", "microusd"]
     amounts = []
     for limiter, cost in zip((plain, tokens, money), costs, strict=True):

@@ -73,3 +73,4 @@ def test_events() -> None:
         "policy": "p", "key": "brk:k", "rate": 1_000_000, "threshold": 1_000_000, "unit": "cost",
         "reset_seconds": 300, "alert": True,
     }  # fmt: skip
+    assert CircuitBreakerLimiter(1000, 5).event_data(op, BreakerResult(True, 0.0, 300.0, "opened"))["alert"] is False
