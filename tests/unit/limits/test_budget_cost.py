@@ -184,14 +184,15 @@ def test_money_in_words() -> None:
     assert denial(limiter, op, used).message.startswith(
         "Budget of $12.34 a day used up: $12.30 spent, and this request may cost $0.105. "
     )
-    op, used, _ = Account(limiter).ask(20)
+    op, used, _ = Account(limiter).ask(199.5)
     assert denial(limiter, op, used).message == (
-        "This request may cost $20.00, more than the whole budget of $12.34 a day: it can never pass."
+        "This request may cost $199.50, more than the whole budget of $12.34 a day: it can never pass."
     )
 
 
 @pytest.mark.parametrize(
-    ("text", "cost"), [("4", 4000), ("2.5", 2500), (None, 1500), ("abc", 1500), ("-1", 1500), ("1e300", LARGEST)]
+    ("text", "cost"),
+    [("4", 4000), ("2.5", 2500), ("0.5", 500), (None, 1500), ("abc", 1500), ("-1", 1500), ("1e300", LARGEST)],
 )
 def test_cost_of_a_request(text: str | None, cost: int) -> None:
     """From a header or query field, else the default (L-2)."""

@@ -36,6 +36,7 @@ def test_no_waiting_helps() -> None:
         "This run has reached its ceiling: $1.00 (max_usd_per_run). $0.70 are spent or reserved, "
         "and this request may cost $0.40 more."
     )
+    assert denied(1_000_000, 1_400_000).message.startswith("This run has reached its ceiling")
     assert denied(2_000_000, 2_000_000).message == (
         "This request may cost $2.00, more than its whole run may: $1.00 (max_usd_per_run). "
         "Lower max_tokens or shorten the prompt."

@@ -93,6 +93,7 @@ def test_a_request_that_is_too_large() -> None:
         "lower max_tokens or shorten the prompt."
     )
     assert "1000 for the answer, because max_tokens is not set)" in refused(limiter, 3500).message
+    assert "1000 for the answer, because max_tokens is not set)" in refused(limiter, 3500, -1).message
     assert "(5000 for the prompt, 0 for the answer)" in refused(limiter, 5000, 0).message
     assert reserved(limiter, 96, 4000) == 4096
     assert limiter.total(plan(limiter, 1000, 4000)) == 0

@@ -46,6 +46,14 @@ def test_ten_a_second() -> None:
     assert left(here.decide(call())) == 4
 
 
+def test_a_bucket_that_fills_in_less_than_a_second() -> None:
+    """The window of the `RateLimit-Policy` field has whole seconds, at least one; a request takes one token (A-5)."""
+    limiter = TokenBucket(1000, 10)
+    op = limiter.plan(call(), "tb:k", NO_RULE, 0)
+    assert op.cost == 1
+    assert limiter.describe_limit("p", op, 9.0) == LimitState("p", 10, 1, 9, 1)
+
+
 def test_cost() -> None:
     """Burst 20 and cost 5: four pass (L-1)."""
     here = limited(1, 20, fixed_cost=5)
