@@ -13,6 +13,7 @@ from contextlib import suppress
 from functools import partial
 from typing import IO, Final, Protocol, cast
 
+from breakloop.dialects.content import has_too_many_values
 from breakloop.model.call import Call
 
 _decoder_errors: tuple[type[Exception], ...] = (zlib.error,)
@@ -28,6 +29,9 @@ with suppress(ImportError):
 CODINGS_MAX: Final = 3
 RATIO_MAX: Final = 200
 RATIO_FREE_BYTES: Final = 256 * 1024  # allowed for any body: repetitive chats compress by more than 200
+# JSON values of a decompressed request. Half a kilobyte can hold as many, so this is less than for other requests: each
+# takes time. A body that is not longer than twice this number cannot hold more.
+VALUES_MAX: Final = 50_000
 _MEMBERS_MAX: Final = 16  # of one gzip body: empty ones cost time without reaching a limit of size
 _PIECE_BYTES: Final = 256 * 1024
 _ZSTD_WINDOW_BYTES: Final = 8 * 1024 * 1024  # RFC 9659: the largest that this content coding allows
@@ -41,6 +45,7 @@ _JSON_STARTS: Final = (b"{", b"[")
 UNKNOWN_CODING: Final = "unknown_coding"
 TOO_MANY_CODINGS: Final = "too_many_codings"
 TOO_LARGE: Final = "too_large"
+TOO_MANY_VALUES: Final = "too_many_values"
 RATIO: Final = "ratio"
 BROKEN: Final = "broken"
 
@@ -75,6 +80,8 @@ def unpack(call: Call, max_bytes: int) -> str:
     why, body = "", call.body
     try:
         body = decoded(call.body, b",".join(fields), max_bytes)
+        if len(body) > 2 * VALUES_MAX and has_too_many_values(body, VALUES_MAX):
+            return TOO_MANY_VALUES
     except EncodingError as error:
         why = error.reason
         # JSON with a wrong field is still read: an upstream that ignores the field would read it too.

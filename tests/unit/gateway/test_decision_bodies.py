@@ -82,8 +82,9 @@ def test_a_field_that_came_twice_is_a_list() -> None:
         ("compress", zlib.compress(BODY), "unknown_coding"),
         ("gzip,gzip,gzip,gzip", gzip.compress(BODY), "too_many_codings"),
         ("gzip", gzip.compress(bytes(8 * MB)), "ratio"),
+        ("gzip", gzip.compress(b'{"model":"m","messages":[' + b"[]," * 60_000 + b"0]}"), "too_many_values"),
     ],
-    ids=["cut off", "another coding", "unknown", "too many", "ratio"],  # and not bytes with a time in them
+    ids=["cut off", "another coding", "unknown", "too many", "ratio", "values"],  # and not bytes with a time in them
 )
 def test_what_stays_packed(coding: str, body: bytes, reason: str) -> None:
     """`tail` does not apply, `exact` counts the bytes as they came; counted, and told without the body (C-9)."""
