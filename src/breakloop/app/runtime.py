@@ -269,6 +269,7 @@ class Runtime:
 
     def _stepped(self, step_s: float) -> None:
         self.clock_stepped_s += abs(step_s)
+        self.started_at += step_s
         if self._steps.admit(round(step_s), step_s, self.clock.steady()):
             of = "system" if self.state.shared is None else "redis"
             log(logging.WARNING, "clock.stepped", {"seconds": round(step_s, 1), "clock": of})

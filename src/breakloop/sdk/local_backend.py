@@ -72,7 +72,7 @@ class LocalBackend:
                 self.engine.not_unpacked(call, why)
             verdict = self.engine.decide(call)
             now = self._clock.now()
-            if now - self._flushed_at >= INTERVAL_S:
+            if not 0 <= now - self._flushed_at < INTERVAL_S:  # the clock may have been set back
                 self._flushed_at = now
                 self._events.flush(now)
             if verdict.allowed:

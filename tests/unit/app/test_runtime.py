@@ -421,6 +421,7 @@ def test_a_step_of_the_clock_is_told(tmp_path: Path, log: io.StringIO) -> None:
     """One line for each, also if a cluster whose clocks differ makes many of one size; and a metric (S-2)."""
     clock = FakeClock()
     runtime = Runtime(settings(tmp_path), clock=clock)
+    clock.advance(5.0)
     clock.step(-3600.0)
     for step_s in (86_400.0, -86_400.0) * 3:
         clock.step(step_s)
@@ -430,3 +431,4 @@ def test_a_step_of_the_clock_is_told(tmp_path: Path, log: io.StringIO) -> None:
     ]
     counted = collect_metrics(runtime.metric_sources()).values["breakloop_clock_step_seconds_total"]
     assert counted == {(): 3600.0 + 6 * 86_400.0}
+    assert clock.now() - runtime.started_at == 5.0

@@ -117,7 +117,7 @@ class WorkerRegistry:
 
     def flush(self, now: float, *, everything: bool = False) -> None:
         """Log how many events were dropped, at most once an interval. Called every second, and at the end."""
-        if self._dropped and (everything or now - self._dropped_logged_at >= INTERVAL_S):
+        if self._dropped and (everything or not 0 <= now - self._dropped_logged_at < INTERVAL_S):
             log(logging.WARNING, "events.dropped", {"dropped": self._dropped})
             self._dropped, self._dropped_logged_at = 0, now
 
