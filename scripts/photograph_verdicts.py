@@ -502,7 +502,7 @@ class Shared(Recorded):
             StoreHealth(_told),
             budget_s=BUDGET_S,
             fault=self._judging.fail_open,
-            remember=self.memory.remember,
+            local=self.memory,
         )
         remote.chains = SharedResponseChains(descriptors.sessions, store)
         self.quarantine.drop_with(remote.drop)

@@ -108,7 +108,7 @@ class RemoteWorld:
             self.health,
             budget_s=budget_s,
             fault=self._fault,
-            remember=self.here.store.remember,  # type: ignore[attr-defined]  # it is a memory store
+            local=self.here.store,  # type: ignore[arg-type]  # it is a memory store
         )
 
     def share_chains(self, notes: dict[str, str]) -> None:

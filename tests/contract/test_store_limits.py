@@ -482,3 +482,22 @@ def test_a_dropped_breaker_is_closed_and_has_spent_nothing(store: Store) -> None
     store.drop(("brk:k",))
     assert store.breakers("brk:", NOW + 600, 10) == []
     assert ask(store, 999, 600, spec=ONLY_BY_HAND) == BreakerResult(False, 999.0)
+
+
+def test_what_was_charged_elsewhere_is_added(store: Store) -> None:
+    """To what is there, or where there is nothing, to what was known of it, until its period ends (S-3, L-2)."""
+
+    def add(amount: int, known: int, key: str = "cb:k:1", at: float = 0.0) -> None:
+        store.correct([AdjustCharge(HUNDRED, key, amount, known, NOW + HOUR)], NOW + at)
+
+    assert spend(store, 30)[0] == 30
+    add(5, 20)
+    add(5, 90)  # what they knew has been refunded since
+    assert spend(store, 0)[0] == 40
+    add(7, 40, "cb:k:2")  # it has nothing
+    add(8, 30, "cb:k:2")
+    assert spend(store, 0, key="cb:k:2")[0] == 55
+    add(1, 2**40, "cb:k:3")
+    assert spend(store, 0, key="cb:k:3")[0] == 2**40 + 1
+    add(7, 40, "cb:k:4", HOUR)  # its period is over
+    assert spend(store, 0, NOW + HOUR, "cb:k:4", NOW + 2 * HOUR)[0] == 0

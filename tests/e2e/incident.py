@@ -19,6 +19,7 @@ from tests.unit.engine.test_procedure import stuck
 
 LOOP_MAX: Final = 3
 SPEND_MAX: Final = 10
+SPENT_BEFORE: Final = 7
 STUCK_MAX: Final = 7  # turns of a stuck agent, the last of which is not let through
 POLICY: Final = f"""
 bundle_version: 1
@@ -69,6 +70,7 @@ class Incident:
     began: float = 0.0
     mended: float = 0.0
     recovered: float = 0.0
+    spent_alone: bool = False
 
     def statuses(self, count: int, path: str, **headers: str) -> list[int]:
         """What the same decision gets, over and over."""
@@ -93,6 +95,7 @@ class Incident:
         assert self.statuses(1, "/loop/running") == [200]
         assert self.stuck_turns(3) == [200] * 3
         eventually(lambda: self.statuses(1, "/guarded", X_Team="a") == [200], "Redis is used")
+        assert self.statuses(SPENT_BEFORE, "/spend", X_Team="half") == [200] * SPENT_BEFORE
 
     def begin(self, fault: Callable[[], object]) -> None:
         """Let it happen; the load meets it first."""
@@ -107,6 +110,8 @@ class Incident:
         assert self.stuck_turns(STUCK_MAX - 3)[-1] == 429
         spent = self.statuses(SPEND_MAX + 3, "/spend", X_Team=f"during-{next(self.names)}")
         assert spent == [200] * SPEND_MAX + [429] * 3
+        assert self.statuses(4, "/spend", X_Team="half") == [200] * (SPEND_MAX - SPENT_BEFORE) + [429]
+        self.spent_alone = True
         status, _, body = self.served.decide("/guarded", X_Team="a")
         assert (status, json.loads(body)["detail"]["error"]) == (429, "store_unavailable")
         self.load.answers(answers)
@@ -125,6 +130,8 @@ class Incident:
         eventually(lambda: self.statuses(1, "/guarded", X_Team="a") == [200], "Redis is used again")
         if kept:
             assert self.statuses(1, "/loop/blocked") == [429]
+        if self.spent_alone:  # what was used before and meanwhile is still used, also where Redis has lost it
+            assert self.statuses(1, "/spend", X_Team="half") == [429]
 
     def finish(self) -> Saw:
         """Nobody saw an error, nor waited for as long as a client waits. The times are printed and not judged."""

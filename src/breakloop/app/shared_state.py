@@ -74,7 +74,7 @@ class SharedState:
             StoreHealth(changed),
             budget_s=budget_s,
             fault=fault,
-            remember=local.remember,
+            local=local,
             on_store_time=self.clock.adjust,
         )
         self.remote = remote

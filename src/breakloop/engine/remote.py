@@ -23,14 +23,16 @@ from functools import partial
 from typing import Final
 
 from breakloop.engine.decision_state import state_of
-from breakloop.engine.engine import Engine, unavailable
+from breakloop.engine.engine import Engine, LocalStore, unavailable
 from breakloop.engine.plan import Plan
 from breakloop.engine.procedure import AnswerUpdate, DecisionProcedure, Procedure
 from breakloop.errors import StateError
 from breakloop.model.call import Answer, Call
 from breakloop.model.verdict import Verdict
 from breakloop.policy.identity import SessionNames
-from breakloop.store.keys import chain_key
+from breakloop.store.keys import chain_key, place_of
+from breakloop.store.limit_ops import BudgetSpec, ChargeBudget
+from breakloop.store.memory import MemoryStore
 from breakloop.store.ops import (
     NO_WINDOW,
     AdjustCharge,
@@ -229,7 +231,7 @@ class RemoteCommit:
         """Decide without the store."""
         if not self.over:
             try:
-                self._end(self._remote.decide_without_store(self._call, self._plan))
+                self._end(self._remote.decide_without_store(self._call, self._plan, sent=True))
             except Exception as error:  # noqa: BLE001 - an outermost edge: called for all decisions that are late
                 self._fault(error)
 
@@ -385,7 +387,28 @@ BUDGET_S: Final = 0.05
 # the timer ticks once at most: that time is not taken from the budget.
 _TICKS: Final = 10
 
+_CHARGED_MAX: Final = 10_000  # accounts whose charges without the store are written back, at about 0.5 KB each
+_AT_ONCE: Final = 100
+
 Fault = Callable[[Exception], Verdict]
+
+
+class _LocalSettlement:
+    """Settles calls that were decided without the store."""
+
+    __slots__ = ("_fallback", "_remote", "answered", "settle")
+
+    def __init__(self, remote: RemoteEngine, fallback: LocalStore) -> None:
+        self._remote = remote
+        self._fallback = fallback
+        self.settle = fallback.settle
+        self.answered = fallback.answered
+
+    def correct(self, call: Call, ops: Sequence[AdjustCharge]) -> None:
+        self._fallback.correct(call, ops)
+        accounts = [op for op in ops if isinstance(op.spec, BudgetSpec)]
+        if accounts and self._remote.health.up:  # the estimate has been written back
+            self._remote.store.correct(accounts, self._remote.confirmed)
 
 
 class RemoteEngine:
@@ -401,7 +424,7 @@ class RemoteEngine:
         *,
         budget_s: float = BUDGET_S,
         fault: Fault,
-        remember: Callable[[CountFingerprint, FingerprintCount, float], None],
+        local: MemoryStore,
         on_store_time: Callable[[float, float], None] | None = None,
     ) -> None:
         self.engine = engine
@@ -410,10 +433,12 @@ class RemoteEngine:
         self.budget_s = budget_s
         self.windows = RemoteWindowCache()
         self.fault = fault  # handles an exception: counts it and returns the verdict
-        self._remember = remember  # blocks in this process what has tripped in the store
+        self._local = local  # has a copy of what blocks in the store, and of its accounts
+        self._charged: dict[str, tuple[ChargeBudget, int]] = {}  # what the store said of accounts used without it
         self._on_store_time = on_store_time  # called after each commit with the store's time and that of the request
         self.chains: SharedResponseChains | None = None
         self._fallback = engine.local_store(self._read_window)
+        self._local_settlement = _LocalSettlement(self, self._fallback)
         self.degraded = 0  # decisions made without the store
         self._waiting: deque[RemoteCommit | ChainLookup | StoreProbe] = (
             deque()
@@ -476,18 +501,35 @@ class RemoteEngine:
         if done.denied_at >= 0:
             op, result = ops[done.denied_at], done.results[done.denied_at]
             if isinstance(op, CountFingerprint) and isinstance(result, FingerprintCount):
-                self._remember(op, result, plan.steady)  # keeps the loop blocked if the store fails
+                self._local.remember(op, result, plan.steady)  # keeps the loop blocked if the store fails
+        self._remember_accounts(plan, ops, done)
         return engine.count(call, verdict, plan)
 
-    def decide_without_store(self, call: Call, plan: Plan) -> Verdict:
-        """Decide with the state of this process."""
+    def _remember_accounts(self, plan: Plan, ops: list[Op], done: CommitResult) -> None:
+        """Copy the accounts of a commit, so that budgets go on from there if the store fails."""
+        for op, used in zip(ops, done.results, strict=True):
+            if type(op) is ChargeBudget and type(used) is int:
+                if done.denied_at >= 0 or used > op.spec.budget:
+                    used -= op.cost  # noqa: PLW2901 - it was not charged
+                ends = op.ends - (plan.now - plan.steady) if op.limiter.renews else op.ends
+                self._local.remember_account(op, used, ends, plan.steady)
+
+    def decide_without_store(self, call: Call, plan: Plan, *, sent: bool = False) -> Verdict:
+        """Decide with the state of this process. `sent`: the store may have charged the call before it failed."""
         self.degraded += 1
         denied = unavailable(plan)
         if denied is not None:
             verdict = self.engine.count(call, denied, plan)
         else:
-            state_of(call).settlement = self._fallback
+            state_of(call).settlement = self._local_settlement
+            charges = [op for op in plan.ops if type(op) is ChargeBudget]
+            for op in charges:
+                if op.key not in self._charged and len(self._charged) < _CHARGED_MAX:
+                    self._charged[op.key] = op, self._local.account(op.key) or 0
             verdict = self.engine.decide_locally(call, plan, self._fallback)
+            for op in charges if sent and verdict.allowed else ():
+                if op.key in self._charged:  # counted once, whether the store has charged it or not
+                    self._charged[op.key] = op, self._charged[op.key][1] + op.cost
         verdict.degraded = True
         return verdict
 
@@ -532,8 +574,24 @@ class RemoteEngine:
     def _probed(self, error: StateError | None) -> None:
         if error is None:
             self.health.answered(self._loop.time())
+            if self.health.up:
+                self._write_back()
         else:
             self.health.failed("a probe failed", self._loop.time())
+
+    def _write_back(self) -> None:
+        """Charge what was used without the store. Each instance adds its own part. If the store has lost an account, it
+        begins with what it last returned to the first of them.
+        """
+        charged, self._charged = self._charged, {}
+        places: dict[str, list[AdjustCharge]] = {}  # one commit for each place, which is one slot of a cluster
+        for key, (op, known) in charged.items():
+            used = self._local.account(key)
+            if used:
+                places.setdefault(place_of(key), []).append(AdjustCharge(op.spec, key, used - known, known, op.ends))
+        for ops in places.values():
+            for at in range(0, len(ops), _AT_ONCE):
+                self.store.correct(ops[at : at + _AT_ONCE], self.confirmed)
 
     def close(self) -> None:
         """Stop probing, and decide all pending calls without the store."""
@@ -558,19 +616,22 @@ class RemoteEngine:
         else:
             self.engine.tally.forgiven += taken_back
 
-    def correct(self, _call: Call, ops: Sequence[AdjustCharge]) -> None:
-        """Replace estimated charges by the actual use. Without the store, the estimates stay."""
+    def correct(self, call: Call, ops: Sequence[AdjustCharge]) -> None:
+        """Replace estimated charges by the actual use. Without the store, only the copies of its accounts change."""
+        accounts = [op for op in ops if isinstance(op.spec, BudgetSpec)]
+        if accounts:
+            self._fallback.correct(call, accounts)
         if self.health.up:
-            self.store.correct(ops, self._done)
+            self.store.correct(ops, self.confirmed)
 
     def drop(self, dropped: Sequence[str]) -> None:
         """Delete the state under these keys in this process and in the store."""
         self.windows.drop(dropped)
         self.engine.local.store.drop(dropped)
         if self.health.up:
-            self.store.drop(dropped, self._done)
+            self.store.drop(dropped, self.confirmed)
 
-    def _done(self, error: StateError | None) -> None:
+    def confirmed(self, error: StateError | None) -> None:
         if error is not None:
             self.failed(str(error))
 

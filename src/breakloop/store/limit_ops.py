@@ -113,17 +113,17 @@ class BucketSpec:
         """
         return -60.0 * max(self.burst, _MINUTE_S * self.rate)
 
-    def correct(self, tables: Tables, key: str, amount: float, now: float) -> None:
+    def correct(self, tables: Tables, op: AdjustCharge, now: float) -> None:
         # An expired bucket is full, not missing: usage beyond the estimate of a long call is still charged.
-        buckets = tables["buckets"]
+        buckets, key = tables["buckets"], op.key
         entry = buckets.live(key, now)
         tokens = self.burst if entry is None else min(entry[1] + (now - entry[2]) * self.rate, self.burst)
-        left = min(max(tokens - amount, self.lowest), self.burst)
+        left = min(max(tokens - op.amount, self.lowest), self.burst)
         if entry is not None or left < self.burst:
             buckets.put(key, (now + (self.burst - left) / self.rate, left, now), now)
 
-    def lua_correction(self, amount: float) -> tuple[object, ...]:
-        return TakeTokens.number, self.rate, self.burst, self.lowest, amount
+    def lua_correction(self, op: AdjustCharge) -> tuple[object, ...]:
+        return TakeTokens.number, self.rate, self.burst, self.lowest, op.amount
 
 
 @final
@@ -214,20 +214,23 @@ class BudgetSpec:
 
     budget: int
 
-    def correct(self, tables: Tables, key: str, amount: float, now: float) -> None:
+    def correct(self, tables: Tables, op: AdjustCharge, now: float) -> None:
+        key = op.key
         table = tables["spent"] if key in tables["spent"] else tables["accounts"]
         entry = table.live(key, now)
-        if entry is not None:
-            used = max(0, entry[1] + round(amount))
-            if 2 * used >= self.budget:
-                table = tables["spent"]
-            if key in table:
-                table.change(key, (entry[0], used))
-            else:
-                table.put(key, (entry[0], used), now)
+        if entry is None and op.ends <= now:
+            return
+        ends, used = (op.ends + _LATE_S, op.known) if entry is None else entry
+        used = max(0, used + round(op.amount))
+        if 2 * used >= self.budget:
+            table = tables["spent"]
+        if key in table:
+            table.change(key, (ends, used))
+        else:
+            table.put(key, (ends, used), now)
 
-    def lua_correction(self, amount: float) -> tuple[object, ...]:
-        return ChargeBudget.number, *divmod(round(amount), _LOW), 0, 0
+    def lua_correction(self, op: AdjustCharge) -> tuple[object, ...]:
+        return ChargeBudget.number, *divmod(round(op.amount), _LOW), op.known, op.ends
 
 
 @final
@@ -282,6 +285,13 @@ class ChargeBudget(_LimiterOp[int]):
             table = tables["spent"]
         changes.append((self.group, table, key, ((max(now, ends)) + _LATE_S, used)))
         return True
+
+    def remember(self, tables: Tables, used: int, ends: float, now: float) -> None:
+        """Set the account to what another store has."""
+        key, spent = self.key, tables["spent"]
+        table = spent if 2 * used >= self.spec.budget or key in spent else tables["accounts"]
+        if used or key in table:
+            table.put(key, (max(now, ends) + _LATE_S, used), now)
 
     def lua_args(self) -> tuple[object, ...]:
         return self.number, self.group, *divmod(self.spec.budget, _LOW), *divmod(self.cost, _LOW), self.ends

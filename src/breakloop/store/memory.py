@@ -17,7 +17,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from breakloop.store.limit_ops import LIMIT_OPS, breakers_in_memory
+from breakloop.store.limit_ops import LIMIT_OPS, ChargeBudget, breakers_in_memory
 from breakloop.store.ops import (
     ENFORCED,
     FLIGHT_S,
@@ -355,12 +355,22 @@ class MemoryStore:
         """Correct charges; see `Store`."""
         now = self._latest = max(now, self._latest)
         for op in ops:
-            op.spec.correct(self._limits, op.key, op.amount, now)
+            op.spec.correct(self._limits, op, now)
 
     def remember(self, op: CountFingerprint, found: FingerprintCount, now: float) -> None:
         """Copy a tripped fingerprint from another store: it stays blocked here for as long as there."""
         now = self._latest = max(now, self._latest)
         self._repeats.remember(op, found, now)
+
+    def remember_account(self, op: ChargeBudget, used: int, ends: float, now: float) -> None:
+        """Copy an account from another store; `ends` is the end of its period in the time of this one."""
+        now = self._latest = max(now, self._latest)
+        op.remember(self._limits, used, ends, now)
+
+    def account(self, key: str) -> int | None:
+        """Return what is used of an account, or None if there is none."""
+        entry = self._limits["spent"].get(key) or self._limits["accounts"].get(key)
+        return None if entry is None or entry[0] <= self._latest else entry[1]
 
     def read_window(self, key: str, now: float) -> StoredWindow:
         """Return the session window under `key`, with version 0 if there is none."""

@@ -317,10 +317,10 @@ class StoredBreaker(NamedTuple):
 class AdjustableSpec(Protocol):
     """The spec of a charge that can be corrected."""
 
-    def correct(self, tables: Tables, key: str, amount: float, now: float) -> None:
+    def correct(self, tables: Tables, op: AdjustCharge, now: float) -> None:
         """Correct a charge in memory."""
 
-    def lua_correction(self, amount: float) -> tuple[object, ...]:
+    def lua_correction(self, op: AdjustCharge) -> tuple[object, ...]:
         """Return the arguments of correct.lua."""
 
 
@@ -330,13 +330,15 @@ class AdjustCharge:
     """Correct a charge to the actual usage: `amount` is the difference, negative for a refund.
 
     A bucket that was charged too little may become negative (`BucketSpec.lowest` at most), even if it has refilled in
-    the meantime; a refund fills it up to `burst` at most. An account does not become negative, and an account that no
-    longer exists is not created.
+    the meantime; a refund fills it up to `burst` at most. An account does not become negative.
     """
 
     spec: AdjustableSpec
     key: str
     amount: float
+    # An account that no longer exists is created with `known` before the correction, if its period `ends` later.
+    known: int = 0
+    ends: float = 0.0
 
 
 @final

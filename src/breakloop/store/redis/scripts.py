@@ -207,7 +207,7 @@ def encode_settle(ops: Sequence[Settle], *, failed: bool) -> tuple[list[bytes], 
 
 def encode_correct(ops: Sequence[AdjustCharge]) -> tuple[list[bytes], bytes]:
     """Return the keys, and the argument of correct.lua."""
-    told = [part for op in ops for part in op.spec.lua_correction(op.amount)]
+    told = [part for op in ops for part in op.spec.lua_correction(op)]
     return [redis_key(op.key) for op in ops], _encode(told)
 
 

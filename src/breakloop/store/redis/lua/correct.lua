@@ -1,5 +1,5 @@
--- Units: seconds, tokens; money in whole units (high, low). KEYS: bl:{PROJECT}:KEY of the value that each operation corrects; a key may occur twice. ARGV: msgpack {2, rate, burst, lowest, amount | 3, high, low, 0, 0, ...}, time or ''.
--- Corrects earlier charges. A bucket may become negative, down to its lowest value, an account may not. A missing account is not created.
+-- Units: seconds, tokens; money in whole units (high, low). KEYS: bl:{PROJECT}:KEY of the value that each operation corrects; a key may occur twice. ARGV: msgpack {2, rate, burst, lowest, amount | 3, high, low, known, ends, ...}, time or ''.
+-- Corrects earlier charges. A bucket may become negative, down to its lowest value, an account may not. A missing account is created, with what is known of it, only if its period ends later.
 local told = decode(ARGV[1])
 
 local function correct_bucket(key, rate, burst, lowest, amount)
@@ -30,14 +30,17 @@ local function correct_bucket(key, rate, burst, lowest, amount)
   end
 end
 
-local function correct_account(key, high, low)
-  local value = call('GET', key)
-  if not value or #value ~= 25 or byte(value) ~= 97 then
-    return
+local function correct_account(key, high, low, known, ends)
+  local value, _, expires, used_high, used_low = call('GET', key), nil, 0, 0, 0
+  if value and #value == 25 and byte(value) == 97 then
+    _, expires, used_high, used_low = unpack(ACCOUNT, value)
   end
-  local _, expires, used_high, used_low = unpack(ACCOUNT, value)
   if expires <= time then
-    return
+    if ends <= time then
+      return
+    end
+    expires, used_low = ends + 3600, math.fmod(known, 1073741824)
+    used_high = (known - used_low) / 1073741824
   end
   high, low = high + used_high, low + used_low
   if low >= 1073741824 then
@@ -54,7 +57,7 @@ for i = 1, #KEYS do
   if told[o] == 2 then
     correct_bucket(KEYS[i], told[o + 1], told[o + 2], told[o + 3], told[o + 4])
   else
-    correct_account(KEYS[i], told[o + 1], told[o + 2])
+    correct_account(KEYS[i], told[o + 1], told[o + 2], told[o + 3], told[o + 4])
   end
 end
 return 0
