@@ -351,8 +351,10 @@ def test_what_redis_refuses_is_reported_once_and_tried_again() -> None:
         done = "orders are active and stored here; they are shared when the store is available"
         assert one.troubles == [SqliteTrouble("Redis", "OOM command not allowed", done)]
         assert not await one.book.settled(0.01)
+        assert not await one.book.ready(0.01)
         server.fails = None
         await one.tick()
+        assert await one.book.ready(0.01)
         assert two.keys() == ["a"]
 
     run(story)
