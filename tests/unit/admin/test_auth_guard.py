@@ -53,6 +53,7 @@ def test_a_browser_is_led_to_the_form(world: World) -> None:
     assert 'content="0; url=/login?next=%2Fagents%3Ffind%3D%2522%253E"' in answer.text
     assert client(world, "").get("/api/v1/agents", headers=HTML).json()["error"]["code"] == "unauthenticated"
     assert client(world, "").post("/act/x", headers=HTML).json()["error"]["code"] == "unauthenticated"
+    assert client(world, "wrong").get("/agents", headers=HTML).json()["error"]["code"] == "unauthenticated"
 
 
 def test_a_part_of_a_page_sends_the_whole_page_to_the_form(world: World) -> None:
