@@ -251,6 +251,11 @@ def test_times_are_checked_on_every_use(clock: FakeClock) -> None:
     assert tokens.holds(token)[1:] == (now + 10, math.inf)
 
 
+def test_a_request_without_a_token_has_no_claims_for_good(clock: FakeClock) -> None:
+    """What is remembered of its sender does not end (Q-1)."""
+    assert JwtReader(JwtKeys(secret=SECRET), clock).holds(None)[1:] == (-math.inf, math.inf)
+
+
 def test_leeway(clock: FakeClock) -> None:
     tokens = JwtReader(JwtKeys(secret=SECRET, leeway_s=30), clock)
     assert tokens.claims(signed({"sub": "u", "exp": clock.now() - 29}))["sub"] == "u"
@@ -283,8 +288,10 @@ def test_an_unknown_kid_asks_for_new_keys_at_most_every_30_s(clock: FakeClock, k
     assert wants(tokens) is True
     assert tokens.refresh() == ""
     assert tokens.claims(new) == {}
+    clock.advance(29.75)
+    assert tokens.claims(new) == {}
     assert wants(tokens) is False
-    clock.advance(30)
+    clock.advance(0.25)
     key_file(jwk(RSA_KEY.public_key(), "new"))
     assert tokens.claims(new) == {}
     assert wants(tokens) is True
