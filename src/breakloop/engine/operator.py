@@ -149,6 +149,7 @@ class Operator:
         self._sweep_at = 0.0
         self._orders = NO_ORDERS
         self._switches: dict[str, tuple[Order, SwitchOrder | None]] = {}
+        clock.on_step.append(lambda _step_s: book.clock_stepped(clock.now()))
 
     def start(self) -> None:
         """Apply the persisted orders. Must be called before the first request."""

@@ -379,3 +379,22 @@ def test_a_switch_needs_no_body_unless_it_looks_into_one(here: Here) -> None:
     """The same as for switches of the bundle: plain calls are stopped as well."""
     here.operator.set_switch("header:x-team", "red", "ann")
     assert here.world.engine.decide(call(headers={"x-team": "red"})).reason == "kill_switch"
+
+
+def test_an_order_survives_one_bad_sample(tmp_path: Path) -> None:
+    """The clock is a day ahead for two seconds: an order for an hour is in force again, and still on disk (S-1, S-2)."""
+    here = Here(tmp_path)
+    clock = here.world.clock
+    here.operator.set_switch("agent:id", "a", "ann", expires_at=clock.now() + 3600)
+    here.operator.tick()
+    clock.step(86_400.0)
+    for _ in range(8):
+        here.operator.tick()
+        clock.advance(0.25)
+    assert here.reason() != "kill_switch"
+    clock.step(-86_400.0)
+    clock.advance(5.0)
+    here.operator.tick()
+    assert here.reason() == "kill_switch"
+    again = Here(tmp_path)
+    assert again.reason() == "kill_switch"
