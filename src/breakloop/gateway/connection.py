@@ -7,6 +7,7 @@ is what the connections of one server share; `Server` adds listening, the period
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from enum import IntEnum
 from functools import partial
@@ -32,6 +33,17 @@ from breakloop.gateway.upstream import UpstreamConnection, peer_closed, reset
 
 _LINGER_BYTES: Final = 1024 * 1024
 _SEARCH_MAX: Final = 64  # connections among which an idle one is looked for
+
+
+# Decisions on larger bodies take from 0.2 ms on, and up to 0.2 s.
+_LARGE_BYTES: Final = 256 * 1024
+_PACKED_BYTES: Final = 4096  # a compressed body of this size may be as large
+
+
+def _takes_long(request: Request) -> bool:
+    size = len(request.body)
+    packed = size > _PACKED_BYTES and "content-encoding" in request.headers
+    return (packed or size > _LARGE_BYTES) and not request.streamed
 
 
 class Phase(IntEnum):
@@ -77,6 +89,7 @@ class ServerCore:
         self._per_peer = limits.connections_per_peer or limits.connections - limits.connections // 4
         self._reads: list[tuple[Connection | UpstreamConnection, bytes]] = []
         self._writes: list[tuple[asyncio.Transport, bytes]] = []
+        self._deferred: deque[tuple[Connection, Request]] = deque()  # one is processed in each turn of the loop
         self.batching = False  # `process_reads` is running: replies go through `queue_write`
         self.tick = 0  # seconds, counted by the sweep
         self.draining = False
@@ -136,6 +149,24 @@ class ServerCore:
                     except Exception as error:  # noqa: BLE001 - as in `process_reads`
                         self.handler_failed(error)
                         transport.abort()
+
+    def defer(self, connection: Connection, request: Request) -> None:
+        """Process a request that takes long in a turn of the event loop of its own, so that others get theirs."""
+        self._deferred.append((connection, request))
+        self.body_memory.held += len(request.body)
+        if len(self._deferred) == 1:
+            self.loop.call_soon(self._dispatch_deferred)
+
+    def _dispatch_deferred(self) -> None:
+        connection, request = self._deferred.popleft()
+        self.body_memory.held -= len(request.body)
+        if self._deferred:
+            self.loop.call_soon(self._dispatch_deferred)
+        try:
+            connection.dispatch_deferred(request)
+        except Exception as error:  # noqa: BLE001 - as in `process_reads`
+            self.handler_failed(error)
+            self._abort(connection)
 
     def admit(self, connection: Connection, address: str) -> bool:
         """Add a new connection, unless there are too many of its address or of all and none of them is idle."""
@@ -311,7 +342,10 @@ class Connection(asyncio.Protocol):
                     if request.length == size - end <= self._limits.body_bytes:
                         if end < size:
                             request.body = data[end:]
-                        self._dispatch(request)
+                        if size > _PACKED_BYTES and _takes_long(request):
+                            self._defer(request)
+                        else:
+                            self._dispatch(request)
                         return
         self._receive(data)
 
@@ -337,6 +371,9 @@ class Connection(asyncio.Protocol):
                     self._wait_for_more()
                     break
                 self.phase = IDLE
+                if len(request.body) > _PACKED_BYTES and _takes_long(request):
+                    self._defer(request)
+                    break
                 self._dispatch(request)
                 self._server.flush_writes()  # before the next request: a full write buffer shows only then
                 if self.phase is not IDLE:
@@ -379,6 +416,17 @@ class Connection(asyncio.Protocol):
                 self._transport.resume_reading()
             else:
                 self._transport.pause_reading()
+
+    def _defer(self, request: Request) -> None:
+        self.phase = WAITING
+        self._server.defer(self, request)
+
+    def dispatch_deferred(self, request: Request) -> None:
+        """Process a request whose turn has come, unless the client has left."""
+        if self.phase is WAITING:
+            self.phase = IDLE
+            self._dispatch(request)
+            self._continue()
 
     # -- replies -----------------------------------------------------------------------------------------------------
 

@@ -129,3 +129,47 @@ def test_what_was_read_is_answered_before_the_server_stops() -> None:
         client.connection.connection_lost(None)
         client.loop.advance(1)
         assert stopping.done()
+
+
+def large(client: Client, transport: FakeTransport | None = None, *, packed: bool = False) -> Connection:
+    """Send a request whose body takes long to decide on."""
+    connection = Connection(client.server)
+    connection.connection_made(transport or FakeTransport())
+    sent = get("/large", "Content-Length: 5000", "Content-Encoding: gzip", method="POST") + b"x" * 5000
+    connection.data_received(sent if packed else post(b"x" * 300_000))
+    client.server.process_reads()
+    return connection
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["large", "packed"])
+def test_large_bodies_are_decided_in_a_turn_of_their_own(packed: bool) -> None:
+    """Several that arrive at once do not hold up others for the sum of their times (Y-2)."""
+    with Client() as client:
+        transports = [FakeTransport() for _ in range(3)]
+        for transport in transports:
+            large(client, transport, packed=packed)
+        client.send(get("/small"))
+        assert [request.target for request in client.seen] == [b"/small"]
+        answered = []
+        for _ in range(3):
+            client.loop.turn()
+            answered.append(sum(b"200 OK" in transport.sent for transport in transports))
+        assert answered == [1, 2, 3]
+        assert client.server.body_memory.held == 0
+
+
+def test_requests_behind_a_large_one_keep_their_order() -> None:
+    with Client() as client:
+        client.send(post(b"x" * 300_000) + get("/next"))
+        client.loop.turn(2)
+        assert [request.target for request in client.seen] == [b"/p", b"/next"]
+        assert [status for status, _ in client.replies()] == [200, 200]
+
+
+def test_nothing_is_decided_for_a_client_that_left() -> None:
+    with Client() as client:
+        gone = large(client)
+        assert client.server.body_memory.held == 300_000
+        gone.connection_lost(None)
+        client.loop.turn(2)
+        assert (client.seen, client.server.body_memory.held) == ([], 0)
