@@ -420,8 +420,8 @@ class Settings(Model):
     )
     callers: Annotated[Callers, UNSAID] = Field(
         default=[],
-        description="Clients that may use the traffic port, as NAME=SHA256 with the SHA-256 of their key in hex "
-        '(`printf %s "$KEY" | sha256sum`). If empty, no key is required.',
+        description="Clients and gateways that may use the traffic port, as NAME=SHA256 with the SHA-256 of their key "
+        'in hex (`printf %s "$KEY" | sha256sum`). If empty, no key is required.',
     )
     via: bool = Field(
         default=False, description="Add Via and X-Forwarded-* to forwarded requests; public LLM APIs need neither."
