@@ -40,7 +40,8 @@ $ curl -H "Authorization: Bearer $BREAKLOOP_ADMIN_TOKEN" http://127.0.0.1:8788/a
 - **Times** are seconds since 1970; requests also accept `2027-01-31T18:00:00Z`. **Money** is in millionths of a dollar.
   Lists are paginated: use `next` of a response as `cursor` or `before` of the next request.
 - **Limits.** 500 connections, and 50 more from the machine itself. Idle ones are closed for new ones; a connection that
-  is refused gets 503. A request must be complete within 70 seconds, its head within 10. After 20 wrong tokens, further
+  is refused gets 503. A request must be complete within 70 seconds, its head within 10, and a response must be read
+  on within 60. After 20 wrong tokens, further
   attempts from an address are delayed; valid tokens of 32 characters or more never are. Denied attempts are counted
   (`breakloop_admin_denied_total`), logged (`admin.denied`) and in the audit log (`login.denied`).
 - **Browsers.** With the dashboard's cookie, a call that changes something needs the header `X-CSRF-Token`. CORS is not

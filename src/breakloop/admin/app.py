@@ -226,7 +226,7 @@ _GRACE_S: Final = 1  # event streams do not end by themselves
 _CONNECTIONS_MAX: Final = 500
 _RESERVED: Final = 50  # connections from this machine beyond the maximum; and where idle ones begin to make room
 _REQUEST_S: Final = 10.0  # to send the head of a request
-_BODY_S: Final = 60.0  # to send the body of a request, after that
+_BODY_S: Final = 60.0  # to send the body of a request, after that, and to read a part of the response
 
 
 async def _full(scope: Scope, receive: Receive, send: Send) -> None:
@@ -252,12 +252,13 @@ class _Quiet(uvicorn.Server):
 
 
 class _BoundedProtocol(H11Protocol):
-    """A connection that has to send its request within a time limit. If there are too many connections, one that waits
-    for its request is closed for a new one, so that idle connections keep nobody out. If all are busy, the new one is
-    answered 503; some from this machine are served even then, so that `breakloop kill` works.
+    """A connection that has to send its request, and to read the response, within a time limit. If there are too many
+    connections, one that waits for its client is closed for a new one, so that idle connections keep nobody out. If all
+    are busy, the new one is answered 503; some from this machine are served even then, so that `breakloop kill` works.
     """
 
     _timer: asyncio.TimerHandle | None = None
+    _unread_timer: asyncio.TimerHandle | None = None  # the client does not read
     _is_local = False
 
     @property
@@ -272,8 +273,7 @@ class _BoundedProtocol(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         others = [one for one in self.connections if isinstance(one, _BoundedProtocol)]
-        if len(others) >= _CONNECTIONS_MAX - _RESERVED:
-            self._make_room(others)
+        self._make_room(others, len(others) + 1 + _RESERVED - _CONNECTIONS_MAX)
         super().connection_made(transport)
         self._is_local = self.client is not None and is_loopback(self.client[0])
         if len(self.connections) > _CONNECTIONS_MAX:
@@ -282,12 +282,13 @@ class _BoundedProtocol(H11Protocol):
                 self.app = _full
         self._timer = self.loop.call_later(_REQUEST_S, self._expire)
 
-    def _make_room(self, others: list[_BoundedProtocol]) -> None:
-        waiting = [one for one in others if one._is_waiting]  # noqa: SLF001 - of its own class
-        if waiting:
-            first = min(waiting, key=lambda one: (one._is_local, one._is_uploading))  # noqa: SLF001 - as above
-            first.transport.abort()
-            self.connections.discard(first)
+    def _make_room(self, others: list[_BoundedProtocol], places: int) -> None:
+        if places > 0:
+            waiting = [one for one in others if one._is_waiting or one._unread_timer]  # noqa: SLF001 - of its own class
+            waiting.sort(key=lambda one: (one._is_local, one._is_uploading))  # noqa: SLF001 - as above
+            for one in waiting[:places]:
+                one.transport.abort()
+                self.connections.discard(one)
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
@@ -296,8 +297,17 @@ class _BoundedProtocol(H11Protocol):
         elif self._timer is None:
             self._timer = self.loop.call_later(_REQUEST_S, self._expire)
 
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._unread_timer = self.loop.call_later(_BODY_S, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._stop_unread_timer()
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
+        self._stop_unread_timer()
         super().connection_lost(exc)
 
     def _expire(self, body_s: float = _BODY_S) -> None:
@@ -311,6 +321,11 @@ class _BoundedProtocol(H11Protocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    def _stop_unread_timer(self) -> None:
+        if self._unread_timer is not None:
+            self._unread_timer.cancel()
+            self._unread_timer = None
 
 
 class AdminServer:

@@ -222,3 +222,36 @@ def test_this_machine_has_places_of_its_own(world: World, monkeypatch: pytest.Mo
         await server.stop()
 
     asyncio.run(run())
+
+
+def test_clients_that_do_not_read_keep_nobody_out(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Theirs are closed for new connections, and after a while in any case; those that read go on (Y-3)."""
+    monkeypatch.setattr(app, "_CONNECTIONS_MAX", 4)
+    monkeypatch.setattr(app, "_RESERVED", 1)
+    monkeypatch.setattr(app, "is_loopback", lambda _address: False)
+
+    async def run() -> None:
+        server = AdminServer(app_of(world), "127.0.0.1", 0)
+        port = await server.start()
+        assert server._server is not None
+        streams = []
+        for _ in range(4):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            lines = ["GET /api/v1/events?follow=1 HTTP/1.1", "Host: localhost", f"Authorization: Bearer {OWN}", "", ""]
+            writer.write("\r\n".join(lines).encode())
+            await asyncio.wait_for(reader.readuntil(b"\n\n"), DEADLINE_S)
+            streams.append((reader, writer))
+        busy = [one for one in server._server.server_state.connections if isinstance(one, app._BoundedProtocol)]
+        busy[0].pause_writing()
+        busy[1].pause_writing()
+        busy[1].resume_writing()
+        assert busy[1]._unread_timer is None
+        assert busy[0]._unread_timer is not None
+        head, _ = await _asked(port, "/livez")
+        assert head.startswith(b"HTTP/1.1 200 OK")
+        assert [one.transport.is_closing() for one in busy] == [True, False, False, False]
+        for _, writer in streams:
+            writer.close()
+        await server.stop()
+
+    asyncio.run(run())
