@@ -191,7 +191,6 @@ class World:
             VerdictHeaders(prefix, SECRET),
             run_id="t-",
             debug=debug,
-            needs_key=self.descriptors.callers is not None,
         )
         results = ReportedResults(self.engine, self.descriptors, self.clock)
         return DecisionHandler(judging, ready=lambda: (200, {"status": "ready"}), results=results)

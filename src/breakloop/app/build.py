@@ -96,7 +96,6 @@ def admission(
         run_id=secrets.token_hex(4) + "-",
         debug=DebugSessions(debug_secret, prefix, clock) if debug_secret else None,
         body_bytes=settings.limits.body_bytes,
-        needs_key=bool(settings.callers),
         traces=traces,
     )
 

@@ -139,7 +139,6 @@ class Admission:
         run_id: str,
         debug: DebugSessions | None = None,
         body_bytes: int = RequestLimits().body_bytes,
-        needs_key: bool = False,
         traces: TraceCounters | None = None,
     ) -> None:
         self.engine = engine
@@ -153,7 +152,7 @@ class Admission:
         self._next_id = 0
         self.body_bytes = body_bytes  # limit of an unpacked body
         self.body_memory = BodyMemory(RequestLimits())  # replaced by that of the server
-        self.needs_key = needs_key  # only callers that are named in the settings are admitted
+        self.needs_key = descriptors.callers is not None  # only callers that are named in the settings are admitted
 
     def request_id(self) -> str:
         """Return an id that is unique in this process."""

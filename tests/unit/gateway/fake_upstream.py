@@ -95,7 +95,6 @@ class Proxy(Client):
             self.world.descriptors,
             VerdictHeaders("X-Breakloop-", SECRET),
             run_id="t-",
-            needs_key=callers is not None,
         )
         own = DecisionHandler(judging, ready=lambda: (200, {"status": "ready"}))
         server = Server(own, limits, clock=self.world.clock, loop=loop)
