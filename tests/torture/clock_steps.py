@@ -38,17 +38,17 @@ policies:
 """
 
 
-def _empty(running: Gateway, team: str) -> None:
+def _empty(gate: Gateway, team: str) -> None:
     """Use up the bucket of a client, which takes more requests the slower this is."""
-    assert any(running.decide("/rate", X_Team=team)[0] == 429 for _ in range(10_000))
+    assert any(gate.decide("/rate", X_Team=team)[0] == 429 for _ in range(10_000))
 
 
-def _judge(row: Row, running: Gateway, when: str, *teams: str) -> None:
+def _judge(row: Row, gate: Gateway, when: str, *teams: str) -> None:
     """An empty bucket is refilled at its rate."""
     began = time.monotonic()
     with suppress(AssertionError):
         for team in teams:
-            eventually(lambda team=team: running.decide("/rate", X_Team=team)[0] == 200, "", _PATIENCE_S)  # type: ignore[misc]
+            eventually(lambda team=team: gate.decide("/rate", X_Team=team)[0] == 200, "", _PATIENCE_S)  # type: ignore[misc]
     took_s = time.monotonic() - began
     seen = f"after {took_s:.1f} s" if took_s < _PATIENCE_S else f"not within {_PATIENCE_S} s"
     row.expect(f"an empty bucket is refilled {when}", took_s < _PATIENCE_S, seen)
@@ -60,21 +60,21 @@ def back(_rig: Rig, row: Row) -> None:
     )
     with upstream() as url, tempfile.TemporaryDirectory(prefix="torture-") as name:
         clock = SetClock(Path(name))
-        with started(Path(name), url, limits=clock.apply(Limits()), policy=POLICY) as running:
-            _empty(running, "old")
-            eventually(lambda: send(running.port, chat("again")) == 429, "a blocked loop")
+        with started(Path(name), url, limits=clock.apply(Limits()), policy=POLICY) as gate:
+            _empty(gate, "old")
+            eventually(lambda: send(gate.port, chat("again")) == 429, "a blocked loop")
             clock.step(-_HOUR)
-            _empty(running, "new")
-            _judge(row, running, "after the step", "old", "new")
+            _empty(gate, "new")
+            _judge(row, gate, "after the step", "old", "new")
             ended = True
             try:
-                eventually(lambda: send(running.port, chat("again")) == 200, "the end of a cooldown", _PATIENCE_S)
+                eventually(lambda: send(gate.port, chat("again")) == 200, "the end of a cooldown", _PATIENCE_S)
             except AssertionError:
                 ended = False
             row.expect(
                 f"a cooldown of {_COOLDOWN_S} s ends", ended, "it does" if ended else f"not within {_PATIENCE_S} s"
             )
-            expect_alive(row, running)
+            expect_alive(row, gate)
 
 
 def forward_and_back(_rig: Rig, row: Row) -> None:
@@ -82,18 +82,18 @@ def forward_and_back(_rig: Rig, row: Row) -> None:
     with upstream() as url, tempfile.TemporaryDirectory(prefix="torture-") as name:
         folder = Path(name)
         clock = SetClock(folder)
-        with started(folder, url, limits=clock.apply(Limits()), policy=POLICY) as running:
-            _empty(running, "old")
+        with started(folder, url, limits=clock.apply(Limits()), policy=POLICY) as gate:
+            _empty(gate, "old")
             clock.step(_DAY)
-            _judge(row, running, "while it is ahead", "old")
-            _empty(running, "old")
+            _judge(row, gate, "while it is ahead", "old")
+            _empty(gate, "old")
             clock.step(0)
-            _empty(running, "new")
-            _judge(row, running, "when it is right again", "old", "new")
-            _empty(running, "old")
-        with started(folder, url, limits=clock.apply(Limits()), policy=POLICY) as running:
-            _judge(row, running, "after a restart", "old")
-            expect_alive(row, running)
+            _empty(gate, "new")
+            _judge(row, gate, "when it is right again", "old", "new")
+            _empty(gate, "old")
+        with started(folder, url, limits=clock.apply(Limits()), policy=POLICY) as gate:
+            _judge(row, gate, "after a restart", "old")
+            expect_alive(row, gate)
 
 
 def saved_ahead(_rig: Rig, row: Row) -> None:
@@ -102,13 +102,13 @@ def saved_ahead(_rig: Rig, row: Row) -> None:
         folder = Path(name)
         clock = SetClock(folder)
         clock.step(_DAY)
-        with started(folder, url, limits=clock.apply(Limits()), policy=POLICY) as running:
-            _empty(running, "old")
+        with started(folder, url, limits=clock.apply(Limits()), policy=POLICY) as gate:
+            _empty(gate, "old")
         clock.step(0)
-        with started(folder, url, limits=clock.apply(Limits()), policy=POLICY) as running:
-            _empty(running, "new")
-            _judge(row, running, "after the start", "old", "new")
-            expect_alive(row, running)
+        with started(folder, url, limits=clock.apply(Limits()), policy=POLICY) as gate:
+            _empty(gate, "new")
+            _judge(row, gate, "after the start", "old", "new")
+            expect_alive(row, gate)
 
 
 SCENARIOS: Final[dict[str, Callable[[Rig, Row], None]]] = {
