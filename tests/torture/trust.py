@@ -16,7 +16,7 @@ from typing import Final
 from tests.e2e.forking import SRC
 from tests.e2e.raw_client import RawClient, request
 from tests.e2e.served import KEY
-from tests.torture.gateway import CHAT, JSON, Gateway, Rig, chat, expect_alive, gateway, send, started, told
+from tests.torture.gateway import CHAT, JSON, Gateway, Rig, chat, expect_alive, gateway, post, send, started, told
 from tests.torture.table import Row
 from tests.torture.upstream import upstream
 
@@ -75,6 +75,18 @@ def shared_key(rig: Rig, row: Row) -> None:
         row.expect("nobody is blocked", statuses == {200: 12}, told(statuses))
         again = Counter(send(running.port, requests[0]) for _ in range(12))
         row.expect("one who repeats it is blocked", again[429] > 0, told(again))
+        expect_alive(row, running)
+
+
+def changing_names(_rig: Rig, row: Row) -> None:
+    row.done = "an agent that is stuck sends the same conversation 80 times, each time under another name"
+    turns = [("user", "Find the bug."), ("assistant", "Looking."), ("user", "Go on.")]
+    body = json.dumps({"model": "m", "messages": [{"role": role, "content": text} for role, text in turns]}).encode()
+    with upstream() as url, gateway(url) as running:
+        statuses = Counter(send(running.port, post(body, f"X-Agent-Id: name-{n}", key="stuck")) for n in range(80))
+        row.expect("it is blocked", statuses[429] > 0, told(statuses))
+        other = send(running.port, post(body, "X-Agent-Id: name-1", key="other"))
+        row.expect("a client with another key is not", other == 200, other)
         expect_alive(row, running)
 
 
@@ -264,6 +276,7 @@ def _seen(folder: Path) -> list[str]:
 SCENARIOS: Final[dict[str, Callable[[Rig, Row], None]]] = {
     "second-credential": second_credential,
     "shared-key": shared_key,
+    "changing-names": changing_names,
     "forwarded-addresses": forwarded,
     "guessed-results": results,
     "invented-clients": invented,
