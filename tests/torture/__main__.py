@@ -39,7 +39,7 @@ def main(arguments: list[str]) -> int:
     print(f"{len(rows) - len(red)} of {len(rows)} green" + (f"; red: {', '.join(red)}" if red else ""))
     known = _keep(rows)
     if options.write:
-        write(known, _notes(rig))
+        write(known, _notes())
         print(f"written to {PAGE}")
     return 1 if red else 0
 
@@ -71,14 +71,13 @@ def _kept() -> list[Row]:
     return [Row(**row | {"checks": [Check(**check) for check in row["checks"]]}) for row in rows]
 
 
-def _notes(rig: Rig) -> list[str]:
+def _notes() -> list[str]:
     with memory(512) as limit:
         by = limit.by
     today = datetime.now(UTC)
     return [
         f"breakloop {__version__}, {today.day} {today:%B %Y}",
         f"Python {platform.python_version()}, Linux on {platform.machine()}, {os.cpu_count()} cores; memory limit: {by}",
-        f"the soak lasted {rig.soak_s // 60} minutes",
     ]
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.torture.scenarios import SECTIONS, names
 from tests.torture.table import PAGE, Row, markdown, write
 
 
@@ -44,6 +45,13 @@ def test_the_page_is_rewritten_between_its_marks(tmp_path: Path) -> None:
     assert "## How to repeat it" in text
     with pytest.raises(ValueError, match="no place for the table"):
         write([row()], [], Path(__file__))
+
+
+def test_the_page_has_every_scenario() -> None:
+    """Run `make torture ARGS=--write` after a scenario was added or renamed."""
+    text = PAGE.read_text(encoding="utf-8")
+    assert [name for name in names() if f"(`{name}`)" not in text] == []
+    assert [section for section in SECTIONS if f"### {section}\n" not in text] == []
 
 
 def test_cells_do_not_break_the_table() -> None:

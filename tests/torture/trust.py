@@ -80,8 +80,13 @@ def shared_key(rig: Rig, row: Row) -> None:
 
 def changing_names(_rig: Rig, row: Row) -> None:
     row.done = "an agent that is stuck sends the same conversation 80 times, each time under another name"
-    turns = [("user", "Find the bug."), ("assistant", "Looking."), ("user", "Go on.")]
-    body = json.dumps({"model": "m", "messages": [{"role": role, "content": text} for role, text in turns]}).encode()
+    call = {"id": "call_1", "type": "function", "function": {"name": "search", "arguments": "{}"}}
+    messages = [
+        {"role": "user", "content": "Find the bug."},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "call_1", "content": "There is nothing."},
+    ]
+    body = json.dumps({"model": "m", "messages": messages}).encode()
     with upstream() as url, gateway(url) as running:
         statuses = Counter(send(running.port, post(body, f"X-Agent-Id: name-{n}", key="stuck")) for n in range(80))
         row.expect("it is blocked", statuses[429] > 0, told(statuses))
