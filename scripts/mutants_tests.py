@@ -70,7 +70,7 @@ TESTS: Final = (
     CORPUS,
     DOCS,
 )
-PYTEST: Final = ("-q", "--timeout=0", "-pno:xdist", "-pno:pytest_cov", "-m", "not e2e and not slow")
+PYTEST: Final = ("-q", "--timeout=0", "-pno:xdist", "-pno:pytest_cov", "-m", "not e2e and (not slow or corpus)")
 # Plugins are imported before the fork, too late for pytest to rewrite the `assert` statements in them.
 IN_FORK: Final = ("-x", "-ocache_dir=.cache/mutation/pytest", "-Wignore::pytest.PytestAssertRewriteWarning")
 TESTS_MAX_S: Final = 10.0  # for the tests of one mutant, fastest first; those of the module and the corpus come on top

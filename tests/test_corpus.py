@@ -15,7 +15,7 @@ from tests.corpus import floor
 from tests.corpus.answers import ANSWERS
 from tests.corpus.run import Judged, judge_all, sessions
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.corpus]
 
 
 @pytest.fixture(scope="module")
