@@ -54,7 +54,16 @@ def _judge(row: Row, gate: Gateway, when: str, *teams: str) -> None:
     row.expect(f"an empty bucket is refilled {when}", took_s < _PATIENCE_S, seen)
 
 
-def back(_rig: Rig, row: Row) -> None:
+def _cooldown_ends(gate: Gateway) -> tuple[bool, str]:
+    # Requests during a cooldown may prolong it, so that this can take several of them.
+    try:
+        eventually(lambda: send(gate.port, chat("again")) == 200, "the end of a cooldown", _PATIENCE_S)
+    except AssertionError:
+        return False, f"not within {_PATIENCE_S} s"
+    return True, "it does"
+
+
+def back(rig: Rig, row: Row) -> None:
     row.done = (
         f"the clock is set back by an hour while buckets of {_RATE} requests a second are empty and a loop is blocked"
     )
@@ -66,14 +75,8 @@ def back(_rig: Rig, row: Row) -> None:
             clock.step(-_HOUR)
             _empty(gate, "new")
             _judge(row, gate, "after the step", "old", "new")
-            ended = True
-            try:
-                eventually(lambda: send(gate.port, chat("again")) == 200, "the end of a cooldown", _PATIENCE_S)
-            except AssertionError:
-                ended = False
-            row.expect(
-                f"a cooldown of {_COOLDOWN_S} s ends", ended, "it does" if ended else f"not within {_PATIENCE_S} s"
-            )
+            if rig.long:
+                row.expect(f"a cooldown of {_COOLDOWN_S} s ends", *_cooldown_ends(gate))
             expect_alive(row, gate)
 
 
