@@ -34,7 +34,7 @@ policies:
     spec:
       selector: {{pathPrefix: /v1/chat}}
       loop_detection:
-        {{similarity: tail, max_hits: 2, window_seconds: 1, cooldown_seconds: {_COOLDOWN_S}, cooldown_growth: 1}}
+        {{similarity: tail, max_hits: 2, window_seconds: 60, cooldown_seconds: {_COOLDOWN_S}, cooldown_growth: 1}}
 """
 
 
