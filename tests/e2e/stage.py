@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from breakloop.app import build
 from breakloop.app.runtime import Runtime
@@ -33,7 +34,8 @@ class Gateway(Server):
         self.settled: list[Answer] = []
 
     def queue_read(self, connection: Connection | UpstreamConnection, data: bytes) -> None:
-        (self.from_upstream if isinstance(connection, UpstreamConnection) else self.from_client).append(data)
+        if isinstance(connection, Connection):
+            self.from_client.append(data)
         super().queue_read(connection, data)
 
     def forget(self) -> None:
@@ -53,9 +55,16 @@ async def gateway(folder: Path, upstream_port: int, **values: Any) -> AsyncItera
     runtime.load()
     server = Gateway(runtime.handler, build.limits(settings))
     _listen(build.open_proxy(server, settings, runtime.admission, runtime.handler), server.settled)
+    received = UpstreamConnection.data_received
+
+    def record(connection: UpstreamConnection, data: bytes) -> None:
+        server.from_upstream.append(data)
+        received(connection, data)
+
     server.port = await server.start()
     try:
-        yield server
+        with patch.object(UpstreamConnection, "data_received", record):
+            yield server
         assert server.handler_errors == 0
     finally:
         await server.stop(0.0)
