@@ -35,7 +35,7 @@ TEXTS_MAX: Final = 1000
 ARGUMENTS_MAX_CHARS: Final = 256 * 1024  # of all calls; the rest is represented by one digest a call
 _WORD_MAX: Final = 200
 _PIECES_MAX: Final = 256
-_TOKENS_MAX: Final = 10**12  # a larger number cannot be a number of tokens
+TOKENS_MAX: Final = 10**12  # a larger number cannot be a number of tokens
 DONE: Final = b"[DONE]"
 _new: Final = tuple.__new__  # creates a named tuple in half the time of calling its class
 
@@ -316,7 +316,7 @@ def tokens(fields: object, *names: str) -> int:
         if type(found) is not int:
             found = count(found)
         if found is not None:
-            return found if 0 <= found <= _TOKENS_MAX else 0
+            return found if 0 <= found <= TOKENS_MAX else 0
     return 0
 
 

@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from breakloop.clock import Clock
 from breakloop.dialects import content, registry
-from breakloop.dialects.answers import CALLS_MAX, TEXT_MAX_CHARS, tokens
+from breakloop.dialects.answers import CALLS_MAX, TEXT_MAX_CHARS, TOKENS_MAX, tokens
 from breakloop.dialects.openai_chat import openai_usage
 from breakloop.engine.decision_state import PendingResult
 from breakloop.engine.engine import Engine
@@ -323,8 +323,9 @@ def _check_tokens(counts: Any, field: str) -> None:
         if not name.endswith(("_tokens", "TokenCount")) or value is None:
             continue
         number = content.count(value)
-        if number is None or number < 0:
-            raise _wrong(f"{field}.{name}"[:_NAME_SHOWN], "send a whole number of tokens, 0 or more")
+        if number is None or not 0 <= number <= TOKENS_MAX:
+            remedy = f"send a whole number of tokens, from 0 to {TOKENS_MAX:,}"
+            raise _wrong(f"{field}.{name}"[:_NAME_SHOWN], remedy)
 
 
 _DECISION_METHODS = frozenset({"POST", "GET", "HEAD"})

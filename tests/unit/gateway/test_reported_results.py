@@ -405,6 +405,7 @@ def test_usage_in_every_spelling(told: Json, usage: Usage | None) -> None:
         ({"status": 200, "digest": "x" * 257}, "digest: send a string of at most 256 characters"),
         ({"status": 200, "usage": 5}, "usage: send an object"),
         ({"status": 200, "usage": {"input_tokens": "5"}}, "usage.input_tokens: send a whole number of tokens"),
+        ({"status": 200, "usage": {"output_tokens": 2**60}}, "usage.output_tokens: send a whole number of tokens"),
         ({"status": 200, "usage": {"prompt_tokens": -1}}, "usage.prompt_tokens: send a whole number"),
         ({"status": 200, "usage": {"promptTokenCount": 1.5}}, "usage.promptTokenCount: send a whole number"),
         (
