@@ -128,11 +128,30 @@ PROSE = '"First, [second], {third}, \\"fourth\\", \\\\"'  # strings with commas,
         ("[" + ",".join([PROSE] * (MOST - 1)) + "]", False),
         ("[" + ",".join([PROSE] * (MOST + 1)) + "]", True),
         ('["' + "1," * 5 * MOST + '"]', False),
+        ('["' + "\\\\" * 300 + "1," * 5 * MOST + '"]', False),
     ],
 )
-def test_the_values_of_a_body_are_counted_without_decoding_it(json_text: str, expected: bool) -> None:
-    """Lists, objects, numbers and strings count; what only a string contains does not (Y-2)."""
+def test_the_values_of_a_body_are_counted_without_decoding_it(
+    monkeypatch: pytest.MonkeyPatch, json_text: str, expected: bool
+) -> None:
+    """Lists, objects, numbers and strings count; what only a string contains does not, wherever pieces end (Y-2)."""
     assert content.has_too_many_values(json_text.encode(), MOST) is expected
+    for size in (1, 2, 3, 7, 41, 100):
+        monkeypatch.setattr(content, "_COUNTED_PIECE", size)
+        assert content.has_too_many_values(json_text.encode(), MOST) is expected, size
+
+
+def test_no_more_is_counted_than_necessary(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A body that is mostly values is read until there are too many of them (Y-2)."""
+    count, read = content._separators, list[int]()
+
+    def recorded(piece: bytes) -> int:
+        read.append(len(piece))
+        return count(piece)
+
+    monkeypatch.setattr(content, "_separators", recorded)
+    assert content.has_too_many_values(b"[" + b"[]," * 3_000_000 + b"1]")
+    assert sum(read) < 1_500_000
 
 
 def test_a_body_with_too_many_values_is_compared_as_it_is() -> None:
