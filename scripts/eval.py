@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from breakloop.cli.test import OFFLINE_SECRET
@@ -20,8 +20,9 @@ from breakloop.replay.formats.recording import Recording
 from breakloop.replay.run import ReplaySetup, SessionOutcome, replay
 from breakloop.replay.sessions import SessionSlice
 from scripts import eval_corpus
-from scripts.eval_baselines import BASELINES
+from scripts.eval_baselines import BASELINES, Baseline
 from scripts.eval_page import page
+from scripts.eval_transport import TRANSPORTS
 from tests.corpus.run import judge_all
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -43,8 +44,8 @@ class Measured:
     """What every detector said about every session."""
 
     ours: dict[str, list[SessionOutcome]]
-    baselines: dict[str, list[SessionOutcome]] = field(default_factory=lambda: {one.name: [] for one in BASELINES})
-    scores: dict[str, list[list[float]]] = field(default_factory=lambda: {one.name: [] for one in BASELINES})
+    baselines: dict[str, list[SessionOutcome]]
+    scores: dict[str, list[list[float]]]
 
 
 def rig(block: str) -> ReplaySetup:
@@ -65,23 +66,32 @@ def pieces(files: Sequence[Path]) -> Iterator[SessionSlice]:
             yield from Recording(file, path.name).pieces()
 
 
-def measure(sessions: Iterator[SessionSlice], names: Sequence[str]) -> Measured:
-    """Ask these detectors of ours, and all the others, about every session."""
-    measured = Measured({name: [] for name in names})
+def measure(sessions: Iterable[SessionSlice], names: Sequence[str], baselines: Sequence[Baseline]) -> Measured:
+    """Ask these detectors of ours, and these simple ones, about every session. The simple ones need whole sessions."""
+    measured = Measured(
+        {name: [] for name in names}, {one.name: [] for one in baselines}, {one.name: [] for one in baselines}
+    )
     rigs = {name: rig(OURS[name]) for name in names}
-    for number, piece in enumerate(sessions, 1):
-        (outcomes,) = replay([piece], *rigs.values())
+    for number, outcomes in enumerate(replay(_shown(sessions, baselines, measured), *rigs.values()), 1):
         for name, outcome in zip(rigs, outcomes, strict=True):
             measured.ours[name].append(outcome)
-        for one in BASELINES:
-            scores = list(one.scores(piece.turns))
-            measured.scores[one.name].append(scores)
-            measured.baselines[one.name].append(one.outcome(piece.session, piece.turns, scores))
         if sys.stderr.isatty():
             print(f"\r{number} sessions", end="", file=sys.stderr)
     if sys.stderr.isatty():
         print("\r", end="", file=sys.stderr)
     return measured
+
+
+def _shown(
+    sessions: Iterable[SessionSlice], baselines: Sequence[Baseline], measured: Measured
+) -> Iterator[SessionSlice]:
+    """Yield the sessions, and ask the simple detectors about each."""
+    for piece in sessions:
+        for one in baselines:
+            scores = list(one.scores(piece.turns))
+            measured.scores[one.name].append(scores)
+            measured.baselines[one.name].append(one.outcome(piece.session, piece.turns, scores))
+        yield piece
 
 
 def mistakes(outcomes: Sequence[SessionOutcome]) -> Iterator[str]:
@@ -103,6 +113,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--corpus", type=Path, default=CORPUS, help="folder with *.jsonl.gz")
     parser.add_argument("--only", choices=OURS, help="one of our detectors on recordings; the page stays as it is")
     parser.add_argument("--mistakes", choices=OURS, help="list the recordings that a detector judges wrongly")
+    parser.add_argument("--transport", choices=TRANSPORTS, default="named", help="how the recordings are sent")
     parser.add_argument("--no-page", action="store_true", help="leave docs/reference/evaluation.md as it is")
     parser.add_argument("--own", action="store_true", help="only the sessions of this repository")
     parser.add_argument("--recorded", action="store_true", help="only the recordings")
@@ -121,7 +132,7 @@ def main(arguments: Sequence[str]) -> int:
         print(text)
         print("\n".join(["Not as expected:", *found] if found else ["All sessions are judged as expected."]))
         own = own if found else text
-    if not (chosen.no_page or chosen.only or chosen.mistakes):
+    if not (chosen.no_page or chosen.only or chosen.mistakes or chosen.transport != "named"):
         PAGE.write_text(recorded + own, encoding="utf-8")
     return 1 if found else 0
 
@@ -139,7 +150,9 @@ def evaluate_recordings(chosen: argparse.Namespace) -> str:
         print("no recorded sessions beside this tree: their part of the page stays as it is")
         return ""
     one = chosen.mistakes or chosen.only
-    measured = measure(pieces(files), [one] if one else list(OURS))
+    sessions = TRANSPORTS[chosen.transport](pieces(files))
+    whole = chosen.transport != "mixed"
+    measured = measure(sessions, [one] if one else list(OURS), BASELINES if whole and not one else ())
     if chosen.mistakes:
         print("\n".join(mistakes(measured.ours[chosen.mistakes])))
         return ""

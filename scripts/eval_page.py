@@ -157,8 +157,9 @@ def _folds(everybody: ByName, scores: Mapping[str, Sequence[Sequence[float]]]) -
     for name, them in everybody.items():
         parts = [score([one for one in them if fold_of(one) == fold]) for fold in range(FOLDS)]
         rows.append([name, *_spread(parts)])
-    counter = list(scores)[-1]
-    rows.append([f"{counter}, limit fitted", *_spread(_fitted(everybody[counter], scores[counter]))])
+    if scores:
+        counter = list(scores)[-1]
+        rows.append([f"{counter}, limit fitted", *_spread(_fitted(everybody[counter], scores[counter]))])
     return table(["detector", "recall: mean", "lowest", "false positives: mean", "highest"], rows)
 
 

@@ -15,6 +15,7 @@ from breakloop.replay.sessions import Delta, RecordedSession, RecordedTurn, Sess
 from scripts import eval as evaluation
 from scripts import eval_baselines as baselines
 from scripts import eval_corpus, eval_page
+from scripts.eval_transport import TRANSPORTS
 from tests.corpus.run import Judged
 from tests.unit.replay.recorded import asks, busy, own_line, stuck
 
@@ -110,6 +111,7 @@ def test_the_page_has_every_detector_and_no_text(
     target = tmp_path / "page.md"
     monkeypatch.setattr(evaluation, "PAGE", target)
     assert evaluation.main(["--corpus", str(tmp_path), "--recorded", "--no-page"]) == 0
+    assert evaluation.main(["--corpus", str(tmp_path), "--recorded", "--transport", "mixed"]) == 0
     assert evaluation.main(["--corpus", str(tmp_path), "--only", "tail"]) == 0
     assert "| built-in |" not in capsys.readouterr().out.rpartition("# Evaluation")[2]
     assert not target.exists()
@@ -158,6 +160,20 @@ def test_sessions_can_be_written_as_request_logs(tmp_path: Path, capsys: pytest.
 
 def replayed(path: Path) -> list[SessionOutcome]:
     return [outcome for (outcome,) in replay(evaluation.pieces([path]), evaluation.rig(""))]
+
+
+def test_recordings_are_sent_without_names_and_several_at_once() -> None:
+    """A user who only changes the base URL sends no names; mixed, the turns of five sessions alternate."""
+    pieces = [OwnReader("f").take(own_line(name, 2, source="s"))[0] for name in "abcdefg"]
+    alone = list(TRANSPORTS["derived"](pieces))
+    assert [(one.session.named, one.session.agent, len(one.turns)) for one in alone] == [(False, "", 2)] * 7
+    assert not any(turn.agent for one in alone for turn in one.turns)
+    at_once = list(TRANSPORTS["mixed"](pieces))
+    assert [one.session.id for one in at_once] == [*"abcde" * 2, *"fg" * 2]
+    assert [one.whole for one in at_once[:10]] == [False] * 5 + [True] * 5
+    assert len({one.session.gateway for one in at_once}) == 2
+    times = [turn.at_s for one in at_once[:10] for turn in one.turns]
+    assert times == sorted(times, key=lambda at_s: at_s or 0.0)
 
 
 def test_mistakes_can_be_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
