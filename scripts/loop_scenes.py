@@ -148,7 +148,9 @@ def nested(scene: Scene) -> None:
 def rejected(scene: Scene) -> None:
     """The user or the harness sends the same text (20 characters or more) again, whatever is done in between: the agent
     reports that it is done and is told each time that it is not. Reminders next to each command result are not
-    counted."""
+    counted. A text that comes minutes apart counts half, unless it replies to a call. The text that opened the session
+    is an order: it counts only if nothing was changed since it last came, so a plan that is done item by item with one
+    order is not a loop."""
     for turn in range(6):
         scene.call("bash", {"command": f"ls {_PLACES[turn]}"}, news(turn))
         done = {"note": f"done, see {_WORDS[turn]}"}

@@ -96,6 +96,35 @@ def same_check_every_morning(s: Script) -> None:
         s.call("get_backup_state", {}, "the last backup is complete")
 
 
+@healthy(forms=(*TALK, "chat-text"))
+def one_order_for_each_item_of_a_plan(s: Script) -> None:
+    """A hook sends the opening order sixteen times, and each time another item is done and committed."""
+    order = s.items[0].user
+    for turn in range(16):
+        s.call("read_file", {"path": "plan.md"}, f"{turn} items done\n{text('plan')}")
+        s.call("write_file", {"path": path(turn), "text": text(turn, "source")}, "written")
+        s.call("bash", {"command": f"git commit -qam '{noun(turn)}'"}, f"1 file changed: {noun(turn)}")
+        s.says(f"Done and committed: {line(turn, 'done')}", order)
+
+
+@healthy(forms=TALK)
+def told_to_go_on_after_each_piece_of_work(s: Script) -> None:
+    """A harness says "continue" whenever the model stops calling tools."""
+    for turn in range(10):
+        s.call("read_file", {"path": path(turn)}, text(turn, "source"))
+        s.says("Next file.", "continue")
+
+
+@healthy(forms=("chat", "messages"), quiet=False)
+def reminded_minutes_apart(s: Script) -> None:
+    """A harness sends the same sentence every few minutes of work."""
+    for turn in range(8):
+        for part in range(5):
+            s.call("read_file", {"path": path(turn, part)}, text(turn, part, "source"))
+            s.wait(30.0)
+        s.says(f"So far: {line(turn, 'done')}", "The task list still has open items, so go on with them.")
+
+
 # -- batches and samples
 
 

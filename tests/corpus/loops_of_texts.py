@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.corpus.catalogue import NO_TASK, TALK, Catalogue, as_loop
+from tests.corpus.catalogue import NO_TASK, TALK, Catalogue
 from tests.corpus.script import Item, Script
 from tests.corpus.words import chapter, line, noun, path, text
 
@@ -38,12 +38,21 @@ def told_to_continue(s: Script) -> None:
         s.says(f"I will begin with the report {'at once ' * (turn % 3)}now.", "continue")
 
 
-@loop("rejected", at=11, but={"chat-text": as_loop("continue", 11)})
+@loop("rejected", at=11)
 def empty_patch(s: Script) -> None:
     """Each finish is answered with the same sentence, whatever is done in between."""
     for turn in range(8):
         s.call("bash", {"command": f"cat {path(turn)}"}, text(turn, "file"))
         s.call("finish", {"note": line(turn, "note")}, "received", then="Your patch is empty. Please submit a patch.")
+
+
+@loop("rejected", at=(11, 19), forms=("chat", "messages", "responses"))
+def order_given_again_and_nothing_done(s: Script) -> None:
+    """A hook sends the opening order after each answer; the model looks at another file and says that it is done."""
+    order = s.items[0].user
+    for turn in range(12):
+        s.call("read_file", {"path": path(turn)}, text(turn, "source"))
+        s.says(f"I have read it. {line(turn, 'done')}", order)
 
 
 @loop("rejected", at=6, forms=TALK)

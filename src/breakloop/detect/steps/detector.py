@@ -164,6 +164,7 @@ class StepEvaluator:
         """Reset counts, because there is new text of the user."""
         if not step.said:
             window.texts.clear()  # another task from its beginning, which may lead to the same questions
+            window.cue_count = 0.0
         window.answer_count = 0.0
         window.epoch = window.epoch + 1 & 0xFFFF
         repeats.reset_cycles(window)

@@ -67,7 +67,7 @@ KINDS: Final[tuple[LoopKind, ...]] = (
     LoopKind(
         8, "continue", 'the same "go on" from the user or the harness, without tool calls', "times", (3, 5, 8),
         texts.continued,
-        of_calls=False, of_users=True,
+        of_calls=False,
     ),
     LoopKind(
         9, "rejected", "the same text from the user or the harness, whatever happens in between", "times", (3, 5, 12),

@@ -122,6 +122,7 @@ _OTHER_RESULT: Final = 0.75
 _STALE_MAX: Final = 60_000
 _ANSWER_MARK: Final = 0x5A5A5A5A
 _RESULT_MARK: Final = 0x33333333
+_OPENING_MARK: Final = 0x0F0F0F0F
 _new: Final = tuple.__new__  # makes a named tuple in half the time that its name takes
 _mark: Final = Struct("<I").unpack_from  # of a digest: its first four bytes
 
@@ -196,6 +197,12 @@ def result_marks(key: bytes) -> tuple[int]:
 def is_answer(window: SessionWindow, key: bytes) -> bool:
     """Tell whether a text was an answer of the model in the session."""
     return window.marks.knows(marks(key)[1])
+
+
+def opening_mark(key: bytes) -> int:
+    """Return the mark of a text with which the session opened."""
+    mark: int = _mark(key)[0]
+    return mark ^ _OPENING_MARK
 
 
 def _new_lines(window: SessionWindow, prints: StepFingerprints, seed: int, *, by_form: bool) -> float | None:

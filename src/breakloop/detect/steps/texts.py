@@ -10,7 +10,7 @@ import xxhash
 
 from breakloop.detect.steps.findings import Finding, StepState, times
 from breakloop.detect.steps.fingerprints import NONE, RUNS, StepFingerprinter, StepFingerprints, folded, own
-from breakloop.detect.steps.novelty import is_answer
+from breakloop.detect.steps.novelty import is_answer, opening_mark
 from breakloop.detect.steps.window import COUNT_MAX, TEXT, TEXTS, SessionWindow, find_row
 from breakloop.model.call import Step
 
@@ -18,6 +18,9 @@ CHAPTER: Final = 100  # content words
 _TEXT_MIN: Final = 20
 _REMINDER: Final = "<system-reminder"
 _TAIL_MAX: Final = 0xFFFF
+_APART_S: Final = 120
+_APART_WEIGHT: Final = 0.5
+_SECONDS: Final = 0xFFFFFFFF
 _ROW: Final = TEXT.size
 
 
@@ -102,7 +105,10 @@ def continued(state: StepState) -> Sequence[Finding]:
     """`continue`: the same prompt to go on again, and nothing called. It does not count if the model writes new content
     (`worded`)."""
     window, prints, worded, weight = state.window, state.prints, state.novelty.worded, state.weight
-    if prints.pairs or prints.said == NONE or len(prints.users) <= state.known_texts:
+    if prints.pairs:
+        window.cue_count = 0.0  # it went on
+        return ()
+    if prints.said == NONE or len(prints.users) <= state.known_texts:
         return ()
     cue = prints.users[-1]
     if cue != window.cue:
@@ -120,11 +126,14 @@ def continued(state: StepState) -> Sequence[Finding]:
 
 def rejected(state: StepState) -> Sequence[Finding]:
     """The same text of the user or the harness again, whatever happens in between. A model that writes a chapter of new
-    content (`worded`) was not rejected, but told to go on."""
+    content (`worded`) was not rejected, but told to go on. The text that opened the session is an order: it only counts
+    if nothing was changed since."""
     window, step, prints, known = state.window, state.step, state.prints, state.known_texts
-    if not prints.users or not (step.said or step.calls):
+    if not (step.said or step.calls):
+        if not step.results:
+            window.marks.add(*map(opening_mark, prints.users))
         return ()
-    if state.novelty.worded and not prints.pairs and len(prints.words) >= CHAPTER:
+    if not prints.users or (state.novelty.worded and not prints.pairs and len(prints.words) >= CHAPTER):
         return ()
     found: list[Finding] = []
     for user, text in dict(zip(prints.users[known:], step.users[known:], strict=True)).items():
@@ -136,26 +145,31 @@ def rejected(state: StepState) -> Sequence[Finding]:
             if text.startswith(_REMINDER) or tool.manner == RUNS:
                 continue
             key = xxhash.xxh3_64_digest(user + tool.raw)
-        count = _count_text(window, key, state.weight if not prints.pairs else 0.0)
+        count = _count_text(state, key, is_order=window.marks.knows(opening_mark(user)))
         evidence = f"the same {len(text)} characters came back {times(count)}"
         found.append(Finding("rejected", count, b"text" + key, evidence))
     rows = window.texts
     while len(rows) > TEXTS * _ROW:  # drop the rarest text, of equals the least recent
-        _, at = min((one[1:], number * _ROW) for number, one in enumerate(TEXT.iter_unpack(rows)))
+        _, at = min((one[1:3], number * _ROW) for number, one in enumerate(TEXT.iter_unpack(rows)))
         del rows[at : at + _ROW]
     return found
 
 
-def _count_text(window: SessionWindow, key: bytes, weight: float) -> float:
-    """Count a text. With weight 0, several steps in a row count once."""
-    rows, count, last = window.texts, 0.0, 0
+def _count_text(state: StepState, key: bytes, *, is_order: bool) -> float:
+    """Count a text. Beside the result of a call, several steps in a row count once. Else it counts half if it comes
+    minutes apart, because there was time to work."""
+    window, beside = state.window, bool(state.prints.pairs)
+    weight = 1.0 if beside else state.weight
+    rows, count, last, second = window.texts, 0.0, 0, int(state.now) & _SECONDS
     at = find_row(rows, key, _ROW)
     if at >= 0:
-        _, count, last = TEXT.unpack_from(rows, at)
+        _, count, last, epoch, before = TEXT.unpack_from(rows, at)
         del rows[at : at + _ROW]
-    if weight:
-        count += weight
-    elif not count or last < window.steps - 1:
-        count += 1
-    rows += TEXT.pack(key, min(count, COUNT_MAX), window.steps)
+        if is_order and epoch != window.epoch:
+            count = 0.0
+        if count and not beside and (second - before & _SECONDS) >= _APART_S:
+            weight = min(weight, _APART_WEIGHT)
+    if not beside or not count or last < window.steps - 1:
+        count = min(count + weight, COUNT_MAX)
+    rows += TEXT.pack(key, count, window.steps, window.epoch, second)
     return count

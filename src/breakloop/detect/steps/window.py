@@ -1,4 +1,4 @@
-"""The state of a session, packed: fingerprints and counts, 5.5 KB whatever the length of the session. In order:
+"""The state of a session, packed: fingerprints and counts, 5.6 KB whatever the length of the session. In order:
 
     head · ring of steps · cycle counts · tails · calls · texts · tools · sketches
     filters of lines, marks and words, 1 KB each · evidence, at most 200 bytes
@@ -120,13 +120,12 @@ SKETCHES: Final = 12
 SKETCH: Final = 16
 EVIDENCE_MAX: Final = 200
 ID_MAX: Final = 48
-_VERSION_SHIFT: Final = 167  # so that the layout which had number 3 keeps it
 COUNT_MAX: Final = 1000.0  # of any count: half floats are exact in quarters up to 512, and no threshold is higher
 NONE: Final = bytes(8)
 
 COUNTS: Final = struct.Struct(f"<{RING}e")
 CALL: Final = struct.Struct("<8s8s4seeeHI")  # A, last result, last error, same, in a row, failed, epoch, last step
-TEXT: Final = struct.Struct("<8seI")  # text, count, last step
+TEXT: Final = struct.Struct("<8seIHI")  # text, count, last step, epoch, second of the clock
 TOOL: Final = struct.Struct("<4s8seI")  # tool, result, count, last step
 SKETCH_ROW: Final = struct.Struct(f"<4sB{SKETCH}H")  # recipient, number of words, words
 
@@ -250,7 +249,7 @@ _HEAD: Final = struct.Struct("<" + "".join(_CODES.values()))
 def layout_version(codes: Mapping[str, str]) -> int:
     """Return the version of a layout: another one for other fields, or other sizes of the lists."""
     lists = (RING, TAILS, CALLS, TEXTS, TOOLS, SKETCHES, SKETCH, HALF, CALL.format, TEXT.format, TOOL.format)
-    return zlib.crc32(repr(([*codes.items()], lists)).encode()) + _VERSION_SHIFT & 0xFF
+    return zlib.crc32(repr(([*codes.items()], lists)).encode()) & 0xFF
 
 
 VERSION: Final = layout_version(_CODES)

@@ -13,8 +13,8 @@ from tests.unit.detect.steps.stepping import PRINTER, called, hits, prints, spok
 REFUSED = "Your patch is empty. Please provide one."
 
 
-def rejected(window: SessionWindow, step: Step, kept: int = 0) -> float:
-    found = hits(texts.rejected(state(window, prints(step), step=step, known=kept)), "rejected")
+def rejected(window: SessionWindow, step: Step, kept: int = 0, now: float = 0.0) -> float:
+    found = hits(texts.rejected(state(window, prints(step), step=step, known=kept, now=now)), "rejected")
     window.steps += 1
     return found
 
@@ -127,7 +127,14 @@ def test_continued() -> None:
         for at, cue in enumerate(cues)
     ]
     assert found == [0, 2, 3, 0, 0]
-    assert list(texts.continued(state(window, prints(called())))) == []
+
+
+def test_a_call_between_is_work_that_went_on() -> None:
+    """The text "continue" after each piece of work is how some harnesses drive an agent (LD-4)."""
+    window = load(b"")
+    for _ in range(6):
+        assert hits(texts.continued(state(window, prints(spoken("done", "continue")))), "continue") == 0
+        assert list(texts.continued(state(window, prints(called())))) == []
 
 
 def test_who_writes_new_matter_goes_on() -> None:
@@ -152,6 +159,36 @@ def test_rejected_whatever_happens_between() -> None:
     assert [rejected(window, done) for _ in range(3)] == [4, 4, 4]
     assert rejected(window, called(name="bash")._replace(users=(REFUSED,))) == 0
     assert rejected(window, called()._replace(users=("<system-reminder>Be brief.</system-reminder>",))) == 0
+
+
+def test_the_same_text_minutes_apart_counts_half() -> None:
+    """There was time to work in between; what replies to a call counts however long that took (LD-4)."""
+    window = load(b"")
+    at = (0.0, 100.0, 220.0, 400.0, 419.0)
+    assert [rejected(window, spoken("part", REFUSED), now=now) for now in at] == [1, 2, 2.5, 3, 4]
+    done = called(name="task_done")._replace(users=(REFUSED,))
+    found = []
+    for now in (0.0, 300.0, 600.0):
+        found.append(rejected(window, done, now=now))
+        rejected(window, called())
+    assert found == [1, 2, 3]
+
+
+def test_an_order_given_again() -> None:
+    """The text that opened the session is an order: it counts only if nothing was changed since it last came (LD-4)."""
+    window, order = load(b""), "Take the next item of the plan, do it, and commit."
+    rejected(window, spoken("", order))
+    found = []
+    for _ in range(6):
+        found.append(rejected(window, spoken("Done.", order)))
+        window.epoch += 1
+    assert found == [1] * 6
+    assert [rejected(window, spoken("Done.", order)) for _ in range(4)] == [1, 2, 3, 4]
+    found = []
+    for _ in range(4):
+        found.append(rejected(window, spoken("Done.", REFUSED)))
+        window.epoch += 1
+    assert found == [1, 2, 3, 4]
 
 
 def test_answers_of_the_session_are_not_rejections() -> None:
