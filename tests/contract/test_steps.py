@@ -335,11 +335,23 @@ def test_c30_own_note_as_result() -> None:
 
 
 def test_c34_images() -> None:
-    """An image with new bytes and the same caption is the same result (C34)."""
+    """An image with new bytes is a new result, whatever its caption; with the same bytes it is the same (C34)."""
     session = Session()
-    for _ in range(5):
-        session.call("{}", Result("Screenshot taken", media=("image/png 64K",)))
+    for index in range(40):
+        session.call("{}", Result("Screenshot taken", media=(f"image:{index}",)))
+    assert max(session.levels) == NOTHING
+    for _ in range(4):
+        session.call("{}", Result("Screenshot taken", media=("image:39",)))
     assert session.levels[-1] == BLOCK
+
+
+def test_pictures_of_a_screen() -> None:
+    """Must not be flagged: other actions, a new picture after each, and the same lines beside it."""
+    session = Session()
+    for index in range(40):
+        caption = "The action was performed.\nThe window is called Editor.\nThe screen after it:"
+        session.call(f'{{"x": {index}}}', Result(caption, media=(f"image:{index}",)), name="click")
+    assert max(session.levels) == NOTHING
 
 
 @pytest.mark.parametrize("arguments", ["{}", "{not json", ""])

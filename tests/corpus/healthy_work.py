@@ -404,11 +404,22 @@ def empty_results_among_full_ones(s: Script) -> None:
         )
 
 
-@healthy(forms=("messages", "messages-unnamed"), quiet=False)
+PICTURES: Final = ("chat", "responses", "messages", "messages-unnamed", "gemini")
+
+
+@healthy(forms=PICTURES)
 def scrolls_through_a_page(s: Script) -> None:
     """The caption is the same, the picture is another one of about the same size."""
-    for turn in range(10):
-        s.call("scroll_down", {}, "the screen after it:", image=noun(turn, "screen") * 700)
+    for turn in range(30):
+        s.call("scroll_down", {}, "the screen after it:", image="QUJD" * 900 + f"{turn:04}")
+
+
+@healthy(forms=PICTURES)
+def clicks_with_the_same_words(s: Script) -> None:
+    """A new picture after each click, and three lines that are always the same."""
+    for turn in range(30):
+        caption = "The action was performed.\nThe window in front is the editor.\nThe screen after it:"
+        s.call("click", {"x": 40 + turn, "y": 70}, caption, image="QUJD" * 900 + f"{turn:04}")
 
 
 @healthy(forms=("chat", "messages"), every_s=3.0, quiet=False)

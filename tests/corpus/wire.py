@@ -93,6 +93,8 @@ def _error(made: Made) -> str:
     return f"Error: {made.result}" if made.failed else made.result
 
 
+_PNG_URL: Final = "data:image/png;base64,"
+
 # -- OpenAI Chat Completions
 
 
@@ -130,7 +132,9 @@ def _chat_messages(sent: Sent, form: Form) -> Iterator[Json]:
                 ]
             yield answer
             for by, made in zip(ids, item.calls, strict=True):
-                yield {"role": "tool", "tool_call_id": by, "content": _error(made)}
+                url = {"url": f"{_PNG_URL}{made.image}"}
+                parts = [{"type": "text", "text": _error(made)}, {"type": "image_url", "image_url": url}]
+                yield {"role": "tool", "tool_call_id": by, "content": parts if made.image else _error(made)}
 
 
 def _as_text(item: Item) -> Iterator[Json]:
@@ -192,7 +196,10 @@ def _responses_items(items: Sequence[Item], form: Form) -> Iterator[Json]:
                 "arguments": spelled,
             }
         for made in item.calls:
-            yield {"type": "function_call_output", "call_id": _call_id(form, "call", made, at), "output": _error(made)}
+            shown = {"type": "input_image", "image_url": f"{_PNG_URL}{made.image}"}
+            parts = [{"type": "input_text", "text": _error(made)}, shown]
+            output = parts if made.image else _error(made)
+            yield {"type": "function_call_output", "call_id": _call_id(form, "call", made, at), "output": output}
 
 
 # -- Anthropic Messages
@@ -259,11 +266,14 @@ def _gemini_contents(items: Sequence[Item]) -> Iterator[Json]:
         parts += [{"functionCall": {"name": made.name, "args": made.arguments}} for made in item.calls]
         yield {"role": "model", "parts": parts}
         if item.calls:
-            returned = [(made.name, {"error" if made.failed else "output": made.result}) for made in item.calls]
-            yield {
-                "role": "user",
-                "parts": [{"functionResponse": {"name": name, "response": given}} for name, given in returned],
-            }
+            yield {"role": "user", "parts": [{"functionResponse": _gemini_result(made)} for made in item.calls]}
+
+
+def _gemini_result(made: Made) -> Json:
+    result: Json = {"name": made.name, "response": {"error" if made.failed else "output": made.result}}
+    if made.image:
+        result["parts"] = [{"inlineData": {"mimeType": "image/png", "data": made.image}}]
+    return result
 
 
 # -- others

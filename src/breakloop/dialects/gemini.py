@@ -47,7 +47,7 @@ from breakloop.dialects.content import (
 )
 from breakloop.dialects.prompt import ABSENT, PromptTexts
 from breakloop.dialects.session_ids import NULL, BodyModel
-from breakloop.dialects.steps import StepBuilder, media_class, result
+from breakloop.dialects.steps import StepBuilder, media_key, result
 from breakloop.model.call import Answer, Call, Message, ToolCall, Usage
 from breakloop.model.verdict import Verdict
 
@@ -345,7 +345,7 @@ def _add_result(found: StepBuilder, returned: dict[str, Any]) -> None:
     one = result(said if isinstance(said, str) else arguments(said), returned.get("id"), failed=failed)
     parts = returned.get("parts")
     if parts is not None:
-        media = [media_class(*_typed_media(part)) for part in as_list(parts)[:ITEMS_MAX]]
+        media = [media_key(*_typed_media(part)) for part in as_list(parts)[:ITEMS_MAX]]
         one = one._replace(media=one.media + tuple(media))
     found.results.append(one)
 

@@ -1,4 +1,4 @@
-"""The newest step of a request, as all dialects build it: bounded, without our own notes, media by type and size class.
+"""The newest step of a request, as all dialects build it: bounded, without our own notes, media by their content.
 
 A dialect fills a `StepBuilder` from the end of a conversation; `StepBuilder.build` makes the `Step`. A request of 10 MB
 may hold a thousand texts, so the newest are read in full; of the others the edges and a digest are kept, so that
@@ -17,7 +17,7 @@ from typing import Any, Final
 import xxhash
 
 from breakloop.dialects import text_actions
-from breakloop.dialects.content import ITEMS_MAX, arguments, clean, content, is_reasoning, json_text, text, without_ids
+from breakloop.dialects.content import ITEMS_MAX, arguments, clean, is_reasoning, json_text, text, without_ids
 from breakloop.model.call import Result, Step, ToolCall
 from breakloop.model.decision import END, MARK, MARKED_NOTE_MAX
 
@@ -195,6 +195,7 @@ _MEDIA: Final = (
     | dict.fromkeys(("file", "input_file", "document"), "file")
 )
 _OPAQUE: Final = frozenset(("encrypted_content", "encrypted_index", "signature"))
+_DATA_MIN: Final = 256  # characters of a medium's data; what is shorter is an address or a name
 _KIND_MAX: Final = 32
 _OPENING_ROLES: Final = frozenset(("system", "developer"))
 _new: Final = tuple.__new__  # creates a named tuple in half the time of calling its class
@@ -257,19 +258,17 @@ class StepBuilder:
             calls = (ToolCall(short_name(action.name), bounded(action.arguments)),)
             if not results and users:
                 results.append(result(users.pop(0)[1]))
-        texts = _user_texts(users, by_digest=not results) if users else ()
+        texts = _user_texts(users) if users else ()
         return _new(Step, (said, calls, ids, tuple(results), texts, tools, messages, size, action is not None))
 
 
-def _user_texts(users: list[tuple[str, Any]], *, by_digest: bool) -> tuple[str, ...]:
-    # An image from a person counts by its bytes; one that a harness sends along with results by its size class.
+def _user_texts(users: list[tuple[str, Any]]) -> tuple[str, ...]:
     texts: list[str] = []
     parts, budget = _USER_PARTS_MAX, TextBudget()
     for _, value in reversed(users):
         if isinstance(value, list):
             parts -= min(len(value), ITEMS_MAX)
-        said = (content(value) if by_digest else _with_media(value)) if parts >= 0 else text(value)
-        said = without_additions(said)
+        said = without_additions(_with_media(value) if parts >= 0 else text(value))
         if said:
             texts.append(budget.take(said))
     return tuple(reversed(texts))
@@ -329,7 +328,7 @@ def _without(value: str, begin: str, end: str, within: int) -> str:
 
 
 def text_and_media(value: object) -> tuple[str, tuple[str, ...]]:
-    """Return the text of a content, and its media as type and size class, such as `image:~2^17`."""
+    """Return the text of a content, and its media as type and digest, such as `image:8c61f0d2a97b35e4`."""
     if isinstance(value, str):
         return _without_data_urls(value) if ";" in value and _DATA_MARK in value else (value, ())
     if isinstance(value, dict) and "type" in value:
@@ -351,8 +350,8 @@ def text_and_media(value: object) -> tuple[str, tuple[str, ...]]:
 
 
 def _further_parts(parts: list[Any]) -> str:
-    """Return the number of parts and a digest of their texts. Media are left out: their bytes are new each time."""
-    said = [part.get("text") if isinstance(part, dict) else part for part in parts]
+    """Return the number of parts and a digest of their texts and media."""
+    said = [(part.get("text") or media_key("part", part)) if isinstance(part, dict) else part for part in parts]
     return f"<more:{len(parts)}:{digest(chr(10).join([one for one in said if isinstance(one, str)]))}>"
 
 
@@ -367,7 +366,7 @@ def _part(part: object) -> tuple[str, tuple[str, ...]]:
     if inside is not None and (inside.get("type") == "text" or isinstance(inside.get("text"), str)):
         return text_and_media(text(inside.get("text") or inside.get("data")))
     if isinstance(kind, str) and (kind in _MEDIA or "data" in part or inside is not None):
-        return "", (media_class(_MEDIA.get(kind, "file"), part),)
+        return "", (media_key(_MEDIA.get(kind, "file"), part),)
     return json_text({key: one for key, one in without_ids(part).items() if key not in _OPAQUE}).decode(), ()
 
 
@@ -375,23 +374,23 @@ def _without_data_urls(value: str) -> tuple[str, tuple[str, ...]]:
     media: list[str] = []
 
     def remove(found: re.Match[str]) -> str:
-        media.append(f"{found[1].lower()[:_KIND_MAX]}:{_size_class(len(found[2]) * 3 // 4)}")
+        media.append(f"{found[1].lower()[:_KIND_MAX]}:{digest(found[2])}")
         return ""
 
     rest = _DATA_URL(remove, value, ITEMS_MAX)
     return rest, tuple(media)
 
 
-def media_class(kind: str, item: object) -> str:
-    """Return the type and the size class of a medium. Its bytes are new each time, even if it shows the same."""
-    longest = ""
-    for one in _strings(item, 3):
-        if len(one) > len(longest):
-            longest = one
-    if longest[:8].lower().startswith(("http://", "https://", "gs://")):
-        return f"{kind[:_KIND_MAX]}:url"
-    data = len(longest) - longest.find(",", 0, 200) - 1
-    return f"{kind[:_KIND_MAX]}:{_size_class(data * 3 // 4)}"
+def media_key(kind: str, item: object) -> str:
+    """Return the type of a medium and a digest of its content: of its encoded bytes, or of its address and whatever
+    else names it. A picture of the same screen is the same only if its bytes are."""
+    strings = _strings(without_ids(item) if isinstance(item, dict) else item, 3)
+    longest = max(strings, key=len, default="")
+    if len(longest) < _DATA_MIN:
+        longest = "\n".join(strings)
+    elif longest.startswith("data:"):
+        longest = longest[longest.find(",", 0, 200) + 1 :]
+    return f"{kind[:_KIND_MAX]}:{digest(longest)}"
 
 
 def _strings(item: object, depth: int) -> list[str]:
@@ -399,11 +398,7 @@ def _strings(item: object, depth: int) -> list[str]:
         return [item]
     if not isinstance(item, dict) or depth == 0:
         return []
-    return [one for value in item.values() for one in _strings(value, depth - 1)]
-
-
-def _size_class(size: int) -> str:
-    return f"~2^{max(size.bit_length() - 1, 0)}"
+    return [one for key, value in item.items() if key != "type" for one in _strings(value, depth - 1)]
 
 
 def clean_step(step: Step) -> Step:

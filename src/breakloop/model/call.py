@@ -248,7 +248,7 @@ class Result(NamedTuple):
     text: str
     error: bool = False  # from an error flag or exit status, never from the text
     call_id: str = ""
-    media: tuple[str, ...] = ()  # images and other media, as type and size class
+    media: tuple[str, ...] = ()  # images and other media, as type and digest
 
 
 class Step(NamedTuple):

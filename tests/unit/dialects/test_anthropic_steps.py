@@ -6,6 +6,7 @@ import json
 from functools import partial
 from typing import Any
 
+from breakloop.dialects.steps import media_key
 from breakloop.model.call import Result, Step, ToolCall
 from tests.unit.dialects.parsing import append_note as append
 from tests.unit.dialects.parsing import newest_step
@@ -86,13 +87,13 @@ def test_a_beginning_of_an_answer_is_none() -> None:
 
 
 def test_media_in_results() -> None:
-    """Type and size class; a text document is text (C-8)."""
+    """Type and digest; a text document is text (C-8)."""
     image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "A" * 90_000}}
     linked = {"type": "image", "source": {"type": "url", "url": "https://example.org/a.png"}}
     paper = {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "words"}}
     found = step(said(use(1)), user(result(1, [text("seen"), image, linked, paper])))
     assert found.results[0].text == "seen\nwords"
-    assert found.results[0].media == ("image:~2^16", "image:url")
+    assert found.results[0].media == (media_key("image", image), media_key("image", linked))
 
 
 def test_tools_that_run_at_anthropic() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from breakloop.dialects.steps import media_key
 from breakloop.model.call import Result, Step, ToolCall
 from tests.unit.dialects.parsing import append_note as append
 from tests.unit.dialects.parsing import newest_step
@@ -97,18 +98,19 @@ def test_code_that_runs_at_google() -> None:
 
 
 def test_media() -> None:
-    """In results by type and size class; from a person by their bytes (C-8)."""
+    """By type and digest, in results and from a person (C-8)."""
 
     def image(fill: str) -> dict[str, Any]:
         return {"inlineData": {"mimeType": "image/png", "data": fill * 90_000}}
 
     pdf = {"file_data": {"mime_type": "application/pdf", "file_uri": "https://example.org/a.pdf"}}
     found = step(model(call(1)), user(response({"output": "x"}, parts=[image("A"), pdf])))
-    assert found.results == (Result("x", media=("image:~2^16", "file:url")),)
+    keys = media_key("image", image("A")["inlineData"]), media_key("file", pdf["file_data"])
+    assert found.results == (Result("x", media=keys),)
     said = model({"text": "a picture"})
     assert step(said, user(image("A"))).users != step(said, user(image("B"))).users
     one, two = (step(model(call(1)), user(response({"output": "x"})), user(image(fill), pdf)) for fill in "AB")
-    assert one.users == two.users == ("<image:~2^16>\n<file:url>",)
+    assert one.users == (f"<{keys[0]}>\n<{keys[1]}>",) != two.users
 
 
 def test_an_action_in_text() -> None:

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from breakloop.dialects import registry
+from breakloop.dialects.steps import media_key
 from breakloop.model.call import Result, Step, ToolCall
 from tests.unit.dialects.parsing import append_note as append
 from tests.unit.dialects.parsing import newest_step
@@ -128,21 +129,20 @@ def test_refusals_are_said() -> None:
 
 
 def test_media() -> None:
-    """In results by type and size class; from a person by their bytes (C-8)."""
+    """By type and digest, in results and from a person (C-8)."""
 
     def shot(fill: str, caption: str = "now") -> dict[str, Any]:
         url = {"url": f"data:image/png;base64,{fill * 200_000}"}
         return {"role": "user", "content": [{"type": "text", "text": caption}, {"type": "image_url", "image_url": url}]}
 
-    assert step(called("1"), returned("1", shot("A")["content"])).results == (
-        Result("now", call_id="1", media=("image:~2^17",)),
-    )
+    key = media_key("image", shot("A")["content"][1])
+    assert step(called("1"), returned("1", shot("A")["content"])).results == (Result("now", call_id="1", media=(key,)),)
     one, two = (step(called("1"), returned("1"), shot(fill)) for fill in "AB")
-    assert one.users == two.users == ("now\n<image:~2^17>",)
+    assert one.users == (f"now\n<{key}>",) != two.users
     said = {"role": "assistant", "content": "a picture"}
     assert step(said, shot("A")).users != step(said, shot("B")).users
     acted = {"role": "assistant", "content": "```python\nlook()\n```"}
-    assert step(acted, shot("A")).results == (Result("now", media=("image:~2^17",)),)
+    assert step(acted, shot("A")).results == (Result("now", media=(key,)),)
 
 
 def test_own_notes_are_gone() -> None:

@@ -6,6 +6,7 @@ import json
 from functools import partial
 from typing import Any
 
+from breakloop.dialects.steps import media_key
 from breakloop.model.call import Result, Step, ToolCall
 from tests.unit.dialects.parsing import append_note as append
 from tests.unit.dialects.parsing import newest_step
@@ -108,7 +109,7 @@ def test_other_kinds_of_calls() -> None:
         Result("1", call_id="c"),
         Result("a\nb\nc", error=True, call_id="s"),
         Result("a\nb\nx", call_id="t"),
-        Result("", call_id="p", media=("image:~2^16",)),
+        Result("", call_id="p", media=(media_key("image", shown),)),
     )
 
 

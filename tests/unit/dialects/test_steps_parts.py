@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 
 import pytest
+import xxhash
 
 from breakloop.dialects.steps import (
     TEXT_MAX,
     StepBuilder,
     bounded,
-    media_class,
+    media_key,
     result,
     text_and_media,
     without_additions,
@@ -49,19 +50,33 @@ def test_additions_of_harnesses_are_removed() -> None:
     assert without_additions("a </system-reminder> b") == "a </system-reminder> b"
 
 
+DATA = "A" * 90_000
+KEY = "image:" + xxhash.xxh3_64_hexdigest(DATA.encode())
+
+
 @pytest.mark.parametrize(
-    ("kind", "item", "expected"),
+    "item",
     [
-        ("image", {"image_url": {"url": "data:image/png;base64," + "A" * 180_000}}, "image:~2^17"),
-        ("image", {"source": {"type": "base64", "data": "A" * 2_000}}, "image:~2^10"),
-        ("image", {"image_url": "https://example.org/a.png"}, "image:url"),
-        ("audio", {"input_audio": {"data": "A" * 100, "format": "wav"}}, "audio:~2^6"),
-        ("file", {}, "file:~2^0"),
+        {"image_url": {"url": f"data:image/png;base64,{DATA}", "detail": "high"}},
+        {"image_url": f"data:image/png;base64,{DATA}"},
+        {"source": {"type": "base64", "media_type": "image/png", "data": DATA}, "cache_control": {"type": "ephemeral"}},
+        {"mimeType": "image/png", "data": DATA},
     ],
 )
-def test_size_classes(kind: str, item: object, expected: str) -> None:
-    """New bytes of about the same size are the same medium (C-8)."""
-    assert media_class(kind, item) == expected
+def test_media_by_their_bytes(item: dict[str, object]) -> None:
+    """The same bytes are the same medium, however they are wrapped; other bytes of the same size are not (C-8)."""
+    assert media_key("image", item) == KEY
+    other = json.loads(json.dumps(item).replace(DATA, DATA[:-1] + "B"))
+    assert media_key("image", other) != KEY
+
+
+def test_media_by_their_names() -> None:
+    """Without data, the address or the id of a file tells media apart (C-8)."""
+    pages = [{"source": {"type": "url", "url": f"https://example.org/{name}.png"}} for name in "ab"]
+    files = [{"file": {"file_id": f"file-{name}", "filename": "a-long-name-of-a-picture.png"}} for name in "ab"]
+    keys = [media_key("image", one) for one in (*pages, *files, {})]
+    assert len(set(keys)) == 5
+    assert media_key("image", pages[0] | {"id": "7"}) == keys[0]
 
 
 def test_contents() -> None:
@@ -74,21 +89,21 @@ def test_contents() -> None:
     assert text_and_media([{"type": "resource", "resource": {"uri": "u", "text": "x"}}]) == ("x", ())
     assert text_and_media([{"type": "resource", "resource": {"uri": "u", "blob": "A" * 2_000}}]) == (
         "",
-        ("file:~2^10",),
+        (f"file:{xxhash.xxh3_64_hexdigest(b'A' * 2_000)}",),
     )
     assert text_and_media([{"type": "odd", "id": "1", "value": 2}]) == ('{"type":"odd","value":2}', ())
 
 
 def test_many_parts() -> None:
-    """A hundred parts of a content are read one by one; the others still tell contents apart, media do not (Y-2)."""
+    """A hundred parts of a content are read one by one; the others still tell contents apart, media too (Y-2)."""
     said = [{"type": "text", "text": f"line {at}"} for at in range(150)]
     shown = text_and_media(said)[0]
     assert shown.startswith("line 0\nline 1\n")
     assert "\nline 99\n<more:50:" in shown
     assert text_and_media([*said[:-1], {"type": "text", "text": "other"}])[0] != shown == text_and_media(said)[0]
     assert text_and_media(["a"] * 101)[0] != text_and_media(["a"] * 100 + ["b"])[0]
-    media = [text_and_media([*said, {"type": "image", "data": one}]) for one in "ab"]
-    assert media[0] == media[1]
+    media = [text_and_media([*said, {"type": "image", "data": one}]) for one in "aab"]
+    assert media[0] == media[1] != media[2]
 
 
 def gathered(*results: str, users: list[object] | None = None) -> StepBuilder:
@@ -157,9 +172,9 @@ def test_many_pictures_in_a_text() -> None:
 
 
 def test_data_in_texts() -> None:
-    """A picture that stands in a text counts by its size (C-8, LD-4)."""
-    one, two = (f"shot: data:image/png;base64,{fill * 2_000} end" for fill in "AB")
-    assert text_and_media(one) == text_and_media(two) == ("shot:  end", ("image:~2^10",))
+    """A picture that stands in a text counts by its bytes (C-8, LD-4)."""
+    key = f"image:{xxhash.xxh3_64_hexdigest(b'A' * 2_000)}"
+    assert text_and_media(f"shot: data:image/png;base64,{'A' * 2_000} end") == ("shot:  end", (key,))
 
 
 def test_results() -> None:

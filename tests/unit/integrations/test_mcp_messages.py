@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import xxhash
 
 from breakloop.integrations import mcp
 from breakloop.model.decision import ToolFailedError
@@ -30,11 +31,11 @@ def test_calls(params: Any, made: Any) -> None:
 
 
 def test_results() -> None:
-    """The text, else what is structured; media by type and size; errors are told as such (LD-4)."""
+    """The text, else what is structured; media by type and digest; errors are told as such (LD-4)."""
     assert mcp.read_result({"content": TEXT}) == "found"
     assert mcp.read_result({"content": [], "structuredContent": {"n": 1}}) == '{"n":1}'
     image = {"type": "image", "data": "A" * 4000, "mimeType": "image/png"}
-    assert mcp.read_result({"content": [*TEXT, image]}) == "found\n<image:~2^11>"
+    assert mcp.read_result({"content": [*TEXT, image]}) == f"found\n<image:{xxhash.xxh3_64_hexdigest(b'A' * 4000)}>"
     failed = mcp.read_result({"content": TEXT, "isError": True})
     assert isinstance(failed, ToolFailedError)
     assert str(failed) == "found"

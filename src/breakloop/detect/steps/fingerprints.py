@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import repeat
 from typing import Any, Final, NamedTuple
 
@@ -311,6 +311,7 @@ class IncomingStep(msgspec.Struct, gc=False):
     text: bytes  # without what changes by itself
     plain: bytes  # the same without white space
     size: int  # in bytes, as it came
+    media: Sequence[int] = ()  # digests of the media beside the text, which the key stands for too
 
 
 class CallResult(msgspec.Struct, gc=False):
@@ -376,6 +377,9 @@ class StepFingerprinter:
         """Return the fingerprints of a step."""
         all_said, calls, _, results, texts, *_ = step
         incoming = [self.incoming(one.text, result=not one.error) for one in results]
+        for one, result in zip(incoming, results, strict=True):
+            if result.media:
+                self._add_media(one, result.media)
         pairs: tuple[CallResult, ...] = ()
         if calls:
             matched = paired(step)
@@ -394,6 +398,11 @@ class StepFingerprinter:
             whole = b"".join((said, *[one.key for one in incoming], *keys))
         incoming += users
         return StepFingerprints(pairs, self._digest(whole), said, keys, incoming, spoken)
+
+    def _add_media(self, one: IncomingStep, media: Sequence[str]) -> None:
+        raw = [medium.encode("utf-8", "surrogatepass") for medium in media]
+        one.media = list(map(zlib.crc32, raw, repeat(self.seed)))
+        one.key = self.of(one.key, *raw)
 
     def _pair(self, call: ToolCall, result: Result | None, step: Step, incoming: IncomingStep | None) -> CallResult:
         name, given = call
@@ -417,8 +426,6 @@ class StepFingerprinter:
             e = self.plain(compact(shape(text[:_ERROR_READ])))[:4]
         elif not result.media and len(plain) <= _ACK_MAX:
             kind = good(text, plain)
-        if result.media:
-            r = self.of(r, *(one.encode("utf-8", "surrogatepass") for one in result.media))
         telling = not changing and (len(plain) >= INFORMATIVE or len(folded(text)) >= INFORMATIVE)
         return CallResult(tool, a, loose_a, r, e, kind, result.error, incoming.size, changing, telling)
 

@@ -206,15 +206,20 @@ def opening_mark(key: bytes) -> int:
 
 
 def _new_lines(window: SessionWindow, prints: StepFingerprints, seed: int, *, by_form: bool) -> float | None:
-    """Return the share of new lines in results and texts of the user; None if there are none."""
+    """Return the share of new lines in results and texts of the user; None if there are none. A picture that the
+    session has not seen is new, whatever is written beside it."""
     known = window.marks
     if prints.said != NONE:
         known.add(*marks(prints.said))
     texts: list[bytes] = []
+    new_medium = False
     for one in prints.incoming:
-        if one.plain and known.add_new(_mark(one.key)[0]):
-            texts.append(shape(one.text) if by_form else one.text)  # noqa: PERF401 - the condition changes the filter
-    return share(window.lines, texts, seed) if texts else None
+        if (one.plain or one.media) and known.add_new(_mark(one.key)[0]):
+            texts.append(shape(one.text) if by_form else one.text)
+            for medium in one.media:
+                new_medium = known.add_new(medium) or new_medium
+    found = share(window.lines, texts, seed) if texts else None
+    return 1.0 if new_medium else found
 
 
 def _is_dry_result(window: SessionWindow, step: Step, prints: StepFingerprints, *, again: bool, known: bool) -> bool:
