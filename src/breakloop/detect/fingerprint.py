@@ -173,8 +173,10 @@ class TailFingerprint:
             return None
         latest, self._latest = self._latest, None  # a reference would keep the body
         content = latest[1] if latest is not None and latest[0] is call else self._content(chat)
-        state = self._state(call, chat)
-        named = call.identity.named
+        identity = call.identity
+        sender = (identity.caller or self._caller(call), identity.agent or self._agent(call), chat.model)
+        state = (self._states.get(sender) or self._start(sender)).copy()
+        named = identity.named
         if named is None:
             named = self._named(call)
         if named:
@@ -212,10 +214,6 @@ class TailFingerprint:
                 left -= len(arguments)
                 content += (name, folded(arguments) if left >= 0 else arguments)
         return packed(content)
-
-    def _state(self, call: Call, chat: Chat) -> blake2b:
-        sender = (call.identity.caller or self._caller(call), call.identity.agent or self._agent(call), chat.model)
-        return (self._states.get(sender) or self._start(sender)).copy()
 
     def _start(self, sender: tuple[str, str, str]) -> blake2b:
         """Hash the sender, which is the same in thousands of requests. Bounded: names of models come from clients."""

@@ -49,9 +49,13 @@ class VerdictHeaders:
         # The constant part of the RateLimit fields of each limit, by (name, quota, window).
         self._heads: dict[tuple[str, int, int], tuple[str, str]] = {}
 
-    def allowed(self, verdict: Verdict, request_id: str) -> bytes:
-        """Return the header lines for the answer to an allowed request."""
+    def allowed(self, verdict: Verdict, request_id: str, result_id: str = "") -> bytes:
+        """Return the header lines for the answer to an allowed request. `result_id` tells a gateway under which id to
+        report the result.
+        """
         head = f"{self._request_id}{request_id}\r\n"
+        if result_id:
+            head = f"{head}{self._result_id}{result_id}\r\n"
         if verdict.limit is not None:
             head += self._limit(verdict.limit)
         if verdict.warning:
@@ -72,10 +76,6 @@ class VerdictHeaders:
             head += f"RateLimit: {quoted(verdict.policy)};r=0;t={verdict.retry_after_s}\r\n"
             head += f"RateLimit-Reset: {verdict.retry_after_s}\r\n"
         return head.encode("latin-1")
-
-    def result_id(self, result_id: str) -> bytes:
-        """Return the header line that tells a gateway under which id to report the result."""
-        return f"{self._result_id}{result_id}\r\n".encode("latin-1")
 
     def carried(self, status: int, body: bytes) -> bytes:
         """Return header lines that carry a status and a one-line body through a gateway that drops both."""

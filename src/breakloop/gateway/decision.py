@@ -419,10 +419,16 @@ class DecisionHandler:
         """
         began_ns = perf_counter_ns()
         admission = self._admission
-        request_id = admission.request_id()
-        call = self._read(request, request_id, read)
-        if isinstance(call, Reply):
-            return call if adapt is None else adapt(call)
+        try:
+            call = read(request, admission.request_id())
+        except RequestError as error:
+            refused = _bad(error)
+            return refused if adapt is None else adapt(refused)
+        if admission.needs_key:
+            refusal = admission.unknown_caller(call, asked=True)
+            if refusal is not None:
+                refused = _refused(*refusal)
+                return refused if adapt is None else adapt(refused)
         call.began_ns = began_ns
         if reported and self._results is not None:
             self._results.expect(call)
@@ -444,15 +450,6 @@ class DecisionHandler:
                 verdict = admission.fail_open(error)
         return self._decided(request, call, verdict, lines, adapt)
 
-    def _read(self, request: Request, request_id: str, read: Callable[[Request, str], Call]) -> Call | Reply:
-        """Return the call in question, or the reply if the question cannot be read or its sender is not known."""
-        try:
-            call = read(request, request_id)
-        except RequestError as error:
-            return _bad(error)
-        refusal = self._admission.unknown_caller(call, asked=True) if self._admission.needs_key else None
-        return call if refusal is None else _refused(*refusal)
-
     def _decided(
         self, request: Request, call: Call, verdict: Verdict, lines: bytes, adapt: Callable[[Reply], Reply] | None
     ) -> Reply:
@@ -462,10 +459,8 @@ class DecisionHandler:
             admission.traces.decided(call, verdict)
         admission.timings.decision.note(perf_counter_ns() - call.began_ns)
         if verdict.allowed:
-            head = admission.headers.allowed(verdict, call.request_id)
             result_id = "" if results is None else results.keep(call)
-            if result_id:
-                head += admission.headers.result_id(result_id)
+            head = admission.headers.allowed(verdict, call.request_id, result_id)
             if lines:
                 head += lines
             delay_s = verdict.delay_ms / 1000

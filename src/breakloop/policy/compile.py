@@ -423,8 +423,8 @@ class _DetectorCompiler:
             caller=read.caller,
             agent=read.agent,
             chat=read.chat,
-            named=read.named,
-            is_new_name=read.is_new_name,
+            named=read.sessions.named,
+            is_new_name=read.sessions.is_new,
             messages=messages,
         )
         spec = _tail_spec(block, config.action)

@@ -283,14 +283,6 @@ class Descriptors:
             known = call.identity.session = self.sessions.find(call)
         return known
 
-    def named(self, call: Call) -> str:
-        """Return the session that the client names, or else its end user, or ""."""
-        return self.sessions.named(call)
-
-    def is_new_name(self, call: Call) -> bool:
-        """Return whether the client names the agent, session or end user, and did not use the same names before."""
-        return self.sessions.is_new(call)
-
     def derived(self, call: Call) -> bool:
         """Return whether the session id was derived from the start of the conversation because the client sent none."""
         if call.identity.session is None:

@@ -63,6 +63,7 @@ _TRACE_HEADER: Final = "x-litellm-trace-id"
 _ANOTHER: Final = "-parent-"  # the id of a session, but not of this one
 _BAGGAGE: Final = ("langfuse_session_id", "session.id")
 _NAMING: Final = frozenset((*CONVERSATION_HEADERS, *_WIDE_HEADERS, "baggage"))
+_NAMING_OR_TRACE: Final = frozenset((*_NAMING, "traceparent", _TRACE_HEADER))
 _NOT_IDS: Final = frozenset(("", "null", "undefined", "none"))
 _NAME_MAX: Final = 256
 
@@ -266,11 +267,13 @@ class SessionNames:
         """Return whether the client names the agent, the session or the end user of a call, and no earlier call of the
         same caller had the same names.
         """
-        known = call.identity.is_new_name
+        identity = call.identity
+        known = identity.is_new_name
         if known is None:  # cached, as for traces
-            caller, agent, named = self._caller(call), self._agent(call), self.named(call)
+            caller, agent = identity.caller or self._caller(call), identity.agent or self._agent(call)
+            named = self.named(call)
             known = bool(named or agent != caller) and not self._names.recurs(caller, f"{agent}\0{named}")
-            call.identity.is_new_name = known
+            identity.is_new_name = known
         return known
 
     def _body(self, call: Call) -> ParsedBody | None:
@@ -278,6 +281,12 @@ class SessionNames:
 
     def _stated(self, call: Call) -> str:
         """Return the session that is not derived, or "", and set what the client names."""
+        headers = call.headers
+        if _NAMING_OR_TRACE.isdisjoint(headers) and _WIDE_ENDING not in "\n".join(headers):  # as in most requests
+            body = self._body(call)
+            if body is None or body.session_ids() is session_ids.NONE:
+                call.identity.named = call.identity.trace = ""
+                return ""
         in_headers = may_name_session(call)
         named, trace, ids = conversation_header(call) if in_headers else "", "", session_ids.NONE
         if not named:

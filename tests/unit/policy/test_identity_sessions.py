@@ -287,11 +287,11 @@ def test_what_the_client_names() -> None:
         "user:b": chat(user="a", safety_identifier="b"),
         "user:c": chat(metadata={"user_id": "c"}),
     }
-    assert [context.named(call) for call in asked.values()] == [*asked]
-    assert context.named(response(previous_response_id="r-named")) == "s"
+    assert [context.sessions.named(call) for call in asked.values()] == [*asked]
+    assert context.sessions.named(response(previous_response_id="r-named")) == "s"
     unnamed = [chat(), chat(headers=traced), chat(user="null"), mcp(), Call("GET", "/")]
     unnamed += [response(previous_response_id=previous) for previous in ("r-derived", "r-of-another-process")]
-    assert [context.named(call) for call in unnamed] == [""] * 7
+    assert [context.sessions.named(call) for call in unnamed] == [""] * 7
 
 
 def test_a_name_and_a_session_are_found_in_any_order() -> None:
@@ -299,8 +299,8 @@ def test_a_name_and_a_session_are_found_in_any_order() -> None:
     for asked in (chat(user="a"), chat(headers={"x-agent-session": b"s"}), chat(), Call("GET", "/")):
         first, second = make(), make()
         again = Call(asked.method, asked.path, headers=asked.headers, body=asked.body)
-        named, session = first.named(asked), first.session(asked)
-        assert (second.session(again), second.named(again), second.derived(again)) == (
+        named, session = first.sessions.named(asked), first.session(asked)
+        assert (second.session(again), second.sessions.named(again), second.derived(again)) == (
             session,
             named,
             first.derived(asked),
@@ -313,5 +313,5 @@ def test_names_that_were_not_used_before() -> None:
     headers = [{"x-agent-session": b"s"}, {"x-agent-id": b"a"}, {"x-agent-id": b"a", "x-agent-session": b"s"}, {}]
     calls = [chat(headers=one) for one in headers * 2] + [chat(b"sk-2", headers=headers[0]), chat(user="u")]
     expected = [True, True, True, False, False, False, False, False, True, True]
-    assert [context.is_new_name(call) for call in calls] == expected
-    assert [context.is_new_name(call) for call in calls] == expected
+    assert [context.sessions.is_new(call) for call in calls] == expected
+    assert [context.sessions.is_new(call) for call in calls] == expected
