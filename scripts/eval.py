@@ -20,7 +20,7 @@ from breakloop.replay.formats.recording import Recording
 from breakloop.replay.run import ReplaySetup, SessionOutcome, replay
 from breakloop.replay.sessions import SessionSlice
 from scripts import eval_corpus
-from scripts.eval_baselines import BASELINES, Baseline
+from scripts.eval_baselines import BASELINES, Baseline, seen
 from scripts.eval_page import page
 from scripts.eval_transport import TRANSPORTS
 from tests.corpus.run import judge_all
@@ -87,8 +87,9 @@ def _shown(
 ) -> Iterator[SessionSlice]:
     """Yield the sessions, and ask the simple detectors about each."""
     for piece in sessions:
+        requests = list(seen(piece.turns)) if baselines else []
         for one in baselines:
-            scores = list(one.scores(piece.turns))
+            scores = list(one.scores(requests))
             measured.scores[one.name].append(scores)
             measured.baselines[one.name].append(one.outcome(piece.session, piece.turns, scores))
         yield piece

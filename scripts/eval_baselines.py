@@ -6,11 +6,12 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter, deque
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
+from breakloop.model.call import Answer
 from breakloop.replay.run import SPACING_S, SessionOutcome
 from breakloop.replay.sessions import Delta, RecordedSession, RecordedTurn
 
@@ -19,15 +20,25 @@ WINDOW_REQUESTS = 20
 SIMILAR_BITS = 3  # fewer than so many bits apart
 TEXT_MAX = 4000
 
-Scores = Callable[[Sequence[RecordedTurn]], Iterator[float]]
+
+class Seen(NamedTuple):
+    """One request as these detectors see it. They look at its answer after they have given its score."""
+
+    at_s: float
+    messages: tuple[str, ...]  # each as one text, without ids
+    prompt: str  # the last message of the user
+    fresh: tuple[str, ...]  # what came since the last answer of this thread
+    answer: Answer
+    thread: str = ""
+    agent: str = ""
 
 
 class Baseline(NamedTuple):
-    """A detector: its name, the score from which it flags, and what gives the scores."""
+    """A detector: its name, the score from which it flags, and what gives one score for each request."""
 
     name: str
     threshold: float
-    scores: Scores
+    scores: Callable[[Iterable[Seen]], Iterator[float]]
 
     def outcome(
         self, session: RecordedSession, turns: Sequence[RecordedTurn], scores: Sequence[float]
@@ -42,16 +53,6 @@ def flagged(session: RecordedSession, turns: int, scores: Sequence[float], thres
     return SessionOutcome(session, turns, first_block=first, kind="baseline" if first else None)
 
 
-class Seen(NamedTuple):
-    """One request as these detectors see it."""
-
-    at_s: float
-    messages: tuple[str, ...]  # each as one text, without ids
-    prompt: str  # the last message of the user
-    fresh: tuple[str, ...]  # what came since the last answer of this thread
-    turn: RecordedTurn
-
-
 def seen(turns: Sequence[RecordedTurn]) -> Iterator[Seen]:
     """Put the requests of a session together."""
     known: dict[str, tuple[str, ...]] = {}
@@ -61,38 +62,40 @@ def seen(turns: Sequence[RecordedTurn]) -> Iterator[Seen]:
         delta = turn.request
         assert isinstance(delta, Delta)  # noqa: S101 - only sessions in our own format are measured
         now = turn.at_s if turn.at_s is not None else now + SPACING_S
-        messages = known.get(delta.thread, ())[: delta.keep] + tuple(_text(one) for one in delta.messages)
+        messages = known.get(delta.thread, ())[: delta.keep] + tuple(message_text(one) for one in delta.messages)
         for one in delta.messages:
             if one.get("role") == "user" and isinstance(one.get("content"), str):
                 prompts[delta.thread] = one["content"]
-        fresh = tuple(_text(one) for one in delta.messages if one.get("role") != "assistant")
-        yield Seen(now, messages, prompts.get(delta.thread, messages[-1] if messages else ""), fresh, turn)
-        known[delta.thread] = (*messages, _text({"role": "assistant", "content": _answer(turn)}))
+        fresh = tuple(message_text(one) for one in delta.messages if one.get("role") != "assistant")
+        prompt = prompts.get(delta.thread, messages[-1] if messages else "")
+        yield Seen(now, messages, prompt, fresh, turn.answer, delta.thread, turn.agent)
+        known[delta.thread] = (*messages, message_text({"role": "assistant", "content": _spelled(turn.answer)}))
 
 
-def _text(message: Any) -> str:
+def message_text(message: Any) -> str:
+    """Return a message as one text, without its ids."""
     kept = {name: said for name, said in message.items() if name not in ("id", "tool_call_id")}
     return json.dumps(kept, sort_keys=True)
 
 
-def _answer(turn: RecordedTurn) -> str:
-    calls = [[call.name, call.arguments] for call in turn.answer.calls]
-    return json.dumps([turn.answer.text, calls])
+def _spelled(answer: Answer) -> str:
+    return json.dumps([answer.text, [[call.name, call.arguments] for call in answer.calls]])
 
 
-def turn_counter(turns: Sequence[RecordedTurn]) -> Iterator[float]:
+def turn_counter(requests: Iterable[Seen]) -> Iterator[float]:
     """How many turns there were."""
-    yield from map(float, range(1, len(turns) + 1))
+    for number, _ in enumerate(requests, 1):
+        yield float(number)
 
 
-def exact(turns: Sequence[RecordedTurn]) -> Iterator[float]:
+def exact(requests: Iterable[Seen]) -> Iterator[float]:
     """How often the whole request came within a minute."""
-    return _repeats((one.at_s, one.messages) for one in seen(turns))
+    return _repeats((one.at_s, one.messages) for one in requests)
 
 
-def last_three(turns: Sequence[RecordedTurn]) -> Iterator[float]:
+def last_three(requests: Iterable[Seen]) -> Iterator[float]:
     """How often the last three messages came within a minute."""
-    return _repeats((one.at_s, one.messages[-3:]) for one in seen(turns))
+    return _repeats((one.at_s, one.messages[-3:]) for one in requests)
 
 
 def _repeats(keys: Iterator[tuple[float, Hashable]]) -> Iterator[float]:
@@ -105,27 +108,25 @@ def _repeats(keys: Iterator[tuple[float, Hashable]]) -> Iterator[float]:
         yield float(len(hits))
 
 
-def action_and_result(turns: Sequence[RecordedTurn]) -> Iterator[float]:
+def action_and_result(requests: Iterable[Seen]) -> Iterator[float]:
     """How often in a row the same action brought the same result."""
     acted: dict[str, str] = {}
     last: object = None
     streak = 0
-    for one in seen(turns):
-        assert isinstance(one.turn.request, Delta)  # noqa: S101 - see `seen`
-        thread = one.turn.request.thread
-        if thread in acted:
-            step = (acted[thread], one.fresh)
+    for one in requests:
+        if one.thread in acted:
+            step = (acted[one.thread], one.fresh)
             streak = streak + 1 if step == last else 1
             last = step
-        acted[thread] = _answer(one.turn)
         yield float(streak)
+        acted[one.thread] = _spelled(one.answer)
 
 
-def simhash_score(turns: Sequence[RecordedTurn]) -> Iterator[float]:
+def simhash_score(requests: Iterable[Seen]) -> Iterator[float]:
     """Similar prompts (1), similar answers (2) and repeated calls (1.5) among an agent's last twenty requests."""
     windows: dict[str, deque[tuple[int, int, str]]] = {}
-    for one in seen(turns):
-        window = windows.setdefault(one.turn.agent, deque(maxlen=WINDOW_REQUESTS - 1))
+    for one in requests:
+        window = windows.setdefault(one.agent, deque(maxlen=WINDOW_REQUESTS - 1))
         prompt = simhash(one.prompt)
         score = 1.0 * sum(_similar(prompt, entry[0]) for entry in window)
         if window:
@@ -133,8 +134,8 @@ def simhash_score(turns: Sequence[RecordedTurn]) -> Iterator[float]:
             score += 2.0 * sum(_similar(answer, entry[1]) for entry in older)
             score += 1.5 * sum(called == entry[2] for entry in older if called)
         yield score
-        calls = json.dumps([list(call) for call in one.turn.answer.calls]) if one.turn.answer.calls else ""
-        window.append((prompt, simhash(one.turn.answer.text or calls), calls))
+        calls = json.dumps([list(call) for call in one.answer.calls]) if one.answer.calls else ""
+        window.append((prompt, simhash(one.answer.text or calls), calls))
 
 
 def _similar(one: int, other: int) -> bool:

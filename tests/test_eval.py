@@ -29,30 +29,41 @@ def acting(results: list[str]) -> list[RecordedTurn]:
 
 def test_repeats_within_a_minute() -> None:
     """Exact request and last three messages: a true window."""
-    assert list(baselines.exact(stuck(5))) == [1, 2, 3, 4, 5]
-    assert list(baselines.last_three(stuck(5))) == [1, 2, 3, 4, 5]
-    assert list(baselines.exact([asks("Same.", at_s=25.0 * number) for number in range(5)])) == [1, 2, 3, 3, 3]
-    assert max(baselines.exact(busy(7))) == 1
+    assert list(baselines.exact(baselines.seen(stuck(5)))) == [1, 2, 3, 4, 5]
+    assert list(baselines.last_three(baselines.seen(stuck(5)))) == [1, 2, 3, 4, 5]
+    assert list(baselines.exact(baselines.seen([asks("Same.", at_s=25.0 * number) for number in range(5)]))) == [
+        1,
+        2,
+        3,
+        3,
+        3,
+    ]
+    assert max(baselines.exact(baselines.seen(busy(7)))) == 1
 
 
 def test_a_growing_history_hides_from_exact_but_not_from_the_last_three() -> None:
     """Why hashing whole requests finds nearly nothing."""
     turns = acting(["none"] * 6)
-    assert max(baselines.exact(turns)) == 1
-    assert max(baselines.last_three(turns)) == 5
+    assert max(baselines.exact(baselines.seen(turns))) == 1
+    assert max(baselines.last_three(baselines.seen(turns))) == 5
 
 
 def test_action_and_result_in_a_row() -> None:
     """Another result starts again."""
-    assert list(baselines.action_and_result(acting(["a", "a", "a", "b", "b"]))) == [0, 1, 2, 3, 1, 2]
+    assert list(baselines.action_and_result(baselines.seen(acting(["a", "a", "a", "b", "b"])))) == [0, 1, 2, 3, 1, 2]
 
 
 def test_the_score_adds_prompts_answers_and_calls() -> None:
     """1 for each similar prompt, 2 for each similar answer, 1.5 for each repeated call."""
-    assert list(baselines.simhash_score(stuck(4))) == [0, 1, 2 + 2, 3 + 4]
-    assert list(baselines.simhash_score(acting(["a", "b"]))) == [0, 1, 2 + 2 + 1.5]
+    assert list(baselines.simhash_score(baselines.seen(stuck(4)))) == [0, 1, 2 + 2, 3 + 4]
+    assert list(baselines.simhash_score(baselines.seen(acting(["a", "b"])))) == [0, 1, 2 + 2 + 1.5]
     assert (
-        max(baselines.simhash_score([asks(f"Ask {word}", answer=word * 9) for word in ("roof", "lamp", "door")])) == 0
+        max(
+            baselines.simhash_score(
+                baselines.seen([asks(f"Ask {word}", answer=word * 9) for word in ("roof", "lamp", "door")])
+            )
+        )
+        == 0
     )
 
 
@@ -67,7 +78,7 @@ def test_similar_texts_share_their_bits() -> None:
 def test_a_threshold_flags_at_its_first_turn() -> None:
     """As a replay would say it."""
     by_turns = next(one for one in baselines.BASELINES if one.name == "26 turns")
-    scores = list(by_turns.scores(stuck(30)))
+    scores = list(by_turns.scores(baselines.seen(stuck(30))))
     assert by_turns.outcome(RecordedSession("s"), stuck(30), scores).first_block == 26
     assert baselines.flagged(RecordedSession("s"), 30, scores, 31).first_block is None
 
