@@ -24,7 +24,7 @@ export PATH := $(abspath $(BIN)):$(PATH)
 # Compiled modules are kept: setup compiles none, and without them each start of a program compiles its imports again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup setup-dev serve demo check test lint types imports unit tools typescript suite coverage test-busy test-python installed-suite audit docs docs-check site eval mutants torture trace photograph photograph-compare fmt bench bench-peers release image lock clean
+.PHONY: help setup setup-dev serve demo check test lint types imports unit tools typescript suite coverage test-busy test-python installed-suite audit docs docs-check site eval loopbench mutants torture trace photograph photograph-compare fmt bench bench-peers release image lock clean
 
 help: ## list the targets
 	@printf 'Usage: make TARGET [ARGS="..."], for example make serve ARGS="--port 8787"\n\n'
@@ -130,6 +130,9 @@ site: apart-docs ## build the documentation site in .cache/site/html (ARGS=--ser
 
 eval: $(STAMP) ## evaluate the detectors on tests/corpus, and on recorded sessions next to this directory, if any
 	@$(PY) -m scripts.eval $(ARGS)
+
+loopbench: $(STAMP) ## play the sessions of bench/loopbench to breakloop and to simple detectors (ARGS="--only 'same_*'")
+	@$(PY) -m bench.loopbench $(ARGS)
 
 mutants: $(STAMP) apart-mutants ## mutation testing of the decision core, a sample (ARGS="--package detect", "--seed 2", "--all")
 	@.cache/mutants/bin/python -m scripts.mutants --python "$(abspath $(PY))" $(ARGS)

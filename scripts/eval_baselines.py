@@ -7,6 +7,7 @@ import json
 import re
 from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, NamedTuple
@@ -21,7 +22,8 @@ SIMILAR_BITS = 3  # fewer than so many bits apart
 TEXT_MAX = 4000
 
 
-class Seen(NamedTuple):
+@dataclass(slots=True)
+class Seen:
     """One request as these detectors see it. They look at its answer after they have given its score."""
 
     at_s: float
