@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Final
 
 from tests.corpus.catalogue import NO_TASK, TALK, Catalogue
@@ -123,6 +124,29 @@ def reminded_minutes_apart(s: Script) -> None:
             s.call("read_file", {"path": path(turn, part)}, text(turn, part, "source"))
             s.wait(30.0)
         s.says(f"So far: {line(turn, 'done')}", "The task list still has open items, so go on with them.")
+
+
+@healthy(forms=("chat", "messages"))
+def orders_to_a_worker_that_finds_something(s: Script) -> None:
+    """An orchestrator hands one order after the other to a worker, in the same words but for the item; the worker looks
+    each of them up."""
+    board, worker = s.items, list[Item]()
+    for turn in range(14):
+        order = f"Please open the page of item {turn}, and tell me its price and who sells it."
+        said = f"Ledger:\n{json.dumps({'finished': False, 'next': {'name': 'clerk', 'order': order}}, indent=1)}"
+        s.hands(said, order, worker)
+        s.call("open_page", {"item": turn}, text(turn, "page"))
+        s.hands("I have read the page.", "I have read the page.", board)
+
+
+@healthy(forms=("chat", "messages"))
+def orders_to_a_writer(s: Script) -> None:
+    """An editor asks for one chapter after the other, with few words; the writer needs no tools."""
+    board, worker = s.items, list[Item]()
+    for turn in range(14):
+        order = f"Please write the next chapter of the novel, which is number {turn}."
+        s.hands(json.dumps({"next": {"name": "writer", "order": order}}), order, worker)
+        s.hands(chapter(turn), chapter(turn), board)
 
 
 # -- batches and samples

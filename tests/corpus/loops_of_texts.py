@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Final
 
 from tests.corpus.catalogue import NO_TASK, TALK, Catalogue
@@ -108,6 +109,19 @@ def two_agents_agree(s: Script) -> None:
     ways = ("Yes, forty coins is the right price", "Right, the price is forty coins", "Agreed, forty coins, that price")
     for turn in range(16):
         s.says(f"{ways[turn % 3]}{'!' * (turn % 4)} indeed", ("Good.", "Fine.", "Exactly.")[turn % 3])
+
+
+@loop("dry", at=11, forms=("chat", "messages"))
+def orders_to_a_worker_in_other_words(s: Script) -> None:
+    """An orchestrator answers with an object, and the order in it, worded differently each time, goes to a worker that
+    finds nothing."""
+    board, worker = s.items, list[Item]()
+    for turn in range(12):
+        order = f"{WAYS[turn % 4]}, {('then', 'and', 'and so')[turn % 3]} tell me the {'final ' * (turn % 5)}price."
+        said = f"Ledger:\n{json.dumps({'finished': False, 'next': {'name': 'clerk', 'order': order}}, indent=1)}"
+        reply = ("I opened the calendar.", "I looked at the calendar.")[turn % 2]
+        s.hands(said, order, worker)
+        s.hands(reply, reply, board)
 
 
 @loop("dry", at=11, forms=TALK)

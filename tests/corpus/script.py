@@ -101,6 +101,12 @@ class Script:
             before.status = status
             self._send(repeats=True)
 
+    def hands(self, said: str, message: str, to: list[Item]) -> None:
+        """The model answers, and a program sends a message, often from the answer, in another conversation."""
+        self._answer(Item(said=said, is_answer=True))
+        self.items = to
+        self.asks(message)
+
     def aside(self, system: str, question: str, tools: tuple[str, ...] = ()) -> None:
         """Another program sends the same history: a judge, a summary, a title."""
         kept = self.system, self.tools, self.items

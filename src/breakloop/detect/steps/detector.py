@@ -23,6 +23,7 @@ from breakloop.detect.stateful import (
     session_owner,
 )
 from breakloop.detect.steps import novelty, repeats, streaks, texts
+from breakloop.detect.steps.echoes import handed_on
 from breakloop.detect.steps.findings import Finding, StepState
 from breakloop.detect.steps.fingerprints import NONE, Digest, StepFingerprinter, StepFingerprints, is_answer_elsewhere
 from breakloop.detect.steps.kinds import BY_NAME, EVALUATED, NAMES, NEVER, NO_CHOICE, KindChoice, StepsSettings, choose
@@ -116,19 +117,24 @@ class StepEvaluator:
         return self._report(window, step, choice, now, context)
 
     def answered(self, data: bytes, answer: Answer) -> bytes:
-        """Return the packed window after an answer; the same object if nothing changed. Copies of the answer's text are
-        not new later. A request that failed is not a loop when it is sent again."""
+        """Return the packed window after an answer; the same object if nothing changed. Copies of its text, or of what
+        it hands to another agent, are not new. A request that failed is not a loop when it is sent again."""
         if not readable(data):
             return data
         if answer.failed:
             return failed(data, streaks.FORGIVEN_MAX)
-        if not answer.text:
-            return answered(data, NONE, ())
         if awaits_result(data):
+            if not answer.text:
+                return answered(data, NONE, ())
             key = self._fingerprinter.incoming(answer.text, result=True).key
             return answered(data, key, novelty.result_marks(key))
-        key = self._fingerprinter.incoming(answer.text).key
-        return answered(data, key, novelty.marks(key))
+        fingerprinter = self._fingerprinter
+        calls = [call for call in answer.calls if fingerprinter.tool(call.name).hands_on] if answer.calls else ()
+        handed = [novelty.mark(fingerprinter.incoming(text).key) for text in handed_on(answer.text, calls)]
+        if not answer.text:
+            return answered(data, NONE, handed)
+        key = fingerprinter.incoming(answer.text).key
+        return answered(data, key, (*novelty.marks(key), *handed))
 
     def _findings(
         self, window: SessionWindow, step: Step, prints: StepFingerprints, now: float, weight: float, *, tracked: bool

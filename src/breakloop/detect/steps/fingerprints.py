@@ -155,6 +155,10 @@ _SHELLS: Final = frozenset((
     "bash", "sh", "shell", "zsh", "terminal", "exec", "execute", "run", "command", "commands", "cmd", "powershell",
     "python", "code", "ipython", "repl", "interpreter", "console", "script",
 ))  # fmt: skip
+# Names of tools that stand for another agent, or send it something.
+_HANDING: Final = frozenset((
+    "agent", "agents", "subagent", "ask", "assign", "delegate", "handoff", "message", "send", "task", "transfer",
+))  # fmt: skip
 _WORDS: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+").findall
 # What changes something in a command line: a redirection, a line of code, a command. Each pattern begins with a
 # character, or is only tried if one of its words occurs, because most commands only read. No pattern may read past the
@@ -197,6 +201,7 @@ class ToolTraits(NamedTuple):
     key: bytes  # 4 bytes
     manner: int
     options: ToolOptions
+    hands_on: bool  # its arguments may be a message to another agent
 
 
 class ToolTable:
@@ -215,9 +220,8 @@ class ToolTable:
         known = self._known.get(name)
         if known is None:
             raw = name.encode("utf-8", "surrogatepass")
-            known = ToolTraits(
-                name, raw, zlib.crc32(raw).to_bytes(4, "little"), manner(name[:_NAME_MAX]), self._options(name)
-            )
+            key, short = zlib.crc32(raw).to_bytes(4, "little"), name[:_NAME_MAX]
+            known = ToolTraits(name, raw, key, manner(short), self._options(name), hands_on(short))
             if len(name) <= _NAME_MAX:
                 if len(self._known) >= _NAMES_MAX:
                     self._known.clear()
@@ -243,6 +247,12 @@ def manner(name: str) -> int:
     if not _SHELLS.isdisjoint(words):
         return RUNS
     return OTHER if _CHANGING.isdisjoint(words) else CHANGES
+
+
+def hands_on(name: str) -> bool:
+    """Tell whether a call may hand a text to another agent, by the name of its tool. Commands and files are not
+    messages."""
+    return manner(name) == OTHER or not _HANDING.isdisjoint([word.lower() for word in _WORDS(name)])
 
 
 def changes(how: int, arguments: bytes) -> bool:
@@ -353,6 +363,10 @@ class StepFingerprinter:
         self._tools = ToolTable(tools or {})
         self._seed = int.from_bytes(digest(b"seed"), "little")
         self.seed = self._seed & 0xFFFFFFFF  # for digests of lines and words
+
+    def tool(self, name: str) -> ToolTraits:
+        """Return what is known about a tool."""
+        return self._tools.of(name)
 
     def of(self, *parts: bytes) -> bytes:
         """Return the digest of short parts of fixed length or known order."""

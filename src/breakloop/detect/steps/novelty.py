@@ -26,6 +26,7 @@ from breakloop.detect.steps.fingerprints import (
     lowered,
     shape,
     tells,
+    words,
 )
 from breakloop.detect.steps.window import CAPACITY, COUNT_MAX, AgedFilter, SessionWindow
 from breakloop.model.call import Step
@@ -116,6 +117,8 @@ def pieces(text: bytes) -> bytes:
 
 NEW_WORDS: Final = 0.5
 WORDS_MIN: Final = 4
+CHAPTER: Final = 100  # new content words
+_WORDS_READ: Final = 3000  # characters of a text
 _NEWEST: Final = 0.25  # weight of the newest step in the moving average
 _LOW_NOVELTY: Final = 0.1
 _OTHER_RESULT: Final = 0.75
@@ -123,6 +126,7 @@ _STALE_MAX: Final = 60_000
 _ANSWER_MARK: Final = 0x5A5A5A5A
 _RESULT_MARK: Final = 0x33333333
 _OPENING_MARK: Final = 0x0F0F0F0F
+_READ_MARK: Final = 0x3C3C3C3C
 _new: Final = tuple.__new__  # makes a named tuple in half the time that its name takes
 _mark: Final = Struct("<I").unpack_from  # of a digest: its first four bytes
 
@@ -158,6 +162,7 @@ def compare(
             dried = _is_dry_result(window, step, prints, again=again and not third, known=share is None)
         else:
             dried = visible and not (begins or silent or fresh_words or second or other_result)
+            dried = dried and not (step.users and _copies_chapter(window, step, prints, seed))
     if dried:
         if window.dry < 1:
             window.dry_key = prints.round
@@ -185,8 +190,14 @@ def findings(state: StepState) -> Sequence[Finding]:
 
 def marks(key: bytes) -> tuple[int, int]:
     """Return the marks of the model's answer: that it is known, and that it was an answer."""
-    (mark,) = _mark(key)
-    return mark, mark ^ _ANSWER_MARK
+    known = mark(key)
+    return known, known ^ _ANSWER_MARK
+
+
+def mark(key: bytes) -> int:
+    """Return the mark of a text: that it is known."""
+    found: int = _mark(key)[0]
+    return found
 
 
 def result_marks(key: bytes) -> tuple[int]:
@@ -201,8 +212,7 @@ def is_answer(window: SessionWindow, key: bytes) -> bool:
 
 def opening_mark(key: bytes) -> int:
     """Return the mark of a text with which the session opened."""
-    mark: int = _mark(key)[0]
-    return mark ^ _OPENING_MARK
+    return mark(key) ^ _OPENING_MARK
 
 
 def _new_lines(window: SessionWindow, prints: StepFingerprints, seed: int, *, by_form: bool) -> float | None:
@@ -220,6 +230,18 @@ def _new_lines(window: SessionWindow, prints: StepFingerprints, seed: int, *, by
                 new_medium = known.add_new(medium) or new_medium
     found = share(window.lines, texts, seed) if texts else None
     return 1.0 if new_medium else found
+
+
+def _copies_chapter(window: SessionWindow, step: Step, prints: StepFingerprints, seed: int) -> bool:
+    """Tell whether a text of the user is a copy of another agent's answer, with a chapter of new content. It counts
+    once. The words are added later, when they are in that agent's own history."""
+    known, written = window.marks, window.words
+    for key, text in zip(prints.users, step.users, strict=True):
+        if len(text) > CHAPTER and is_answer(window, key) and known.add_new(mark(key) ^ _READ_MARK):
+            new = [word for word in words(text, _WORDS_READ, seed) if not written.knows(word)]
+            if len(new) >= CHAPTER:
+                return True
+    return False
 
 
 def _is_dry_result(window: SessionWindow, step: Step, prints: StepFingerprints, *, again: bool, known: bool) -> bool:
@@ -247,9 +269,9 @@ def _calls(window: SessionWindow, prints: StepFingerprints) -> tuple[list[CallRe
     unseen: list[CallResult] = []
     own: list[int] = []
     for pair in prints.pairs:
-        (mark,) = _mark(pair.a)
-        own.append(mark)
-        if not known.knows(mark):
+        (call,) = _mark(pair.a)
+        own.append(call)
+        if not known.knows(call):
             unseen.append(pair)
     first, second = marks(prints.round)
     again = known.knows(first)

@@ -10,11 +10,10 @@ import xxhash
 
 from breakloop.detect.steps.findings import Finding, StepState, times
 from breakloop.detect.steps.fingerprints import NONE, RUNS, StepFingerprinter, StepFingerprints, folded, own
-from breakloop.detect.steps.novelty import is_answer, opening_mark
+from breakloop.detect.steps.novelty import CHAPTER, is_answer, opening_mark
 from breakloop.detect.steps.window import COUNT_MAX, TEXT, TEXTS, SessionWindow, find_row
 from breakloop.model.call import Step
 
-CHAPTER: Final = 100  # content words
 _TEXT_MIN: Final = 20
 _REMINDER: Final = "<system-reminder"
 _TAIL_MAX: Final = 0xFFFF

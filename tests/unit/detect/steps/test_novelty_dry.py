@@ -201,3 +201,18 @@ def test_new_words_of_the_model() -> None:
 def test_what_a_call_returned_is_not_yet_shown_to_the_model() -> None:
     """An answer of MCP is no answer of the model, whose copies would be no news (LD-4)."""
     assert novelty.result_marks(b"12345678")[0] not in novelty.marks(b"12345678")
+
+
+def test_a_chapter_of_a_peer_holds_the_count() -> None:
+    """A copy of a peer's answer with a hundred new words is no turn without news, the first time (LD-4)."""
+
+    def dried(count: int) -> list[bool]:
+        window = load(b"")
+        answer = " ".join(f"word{number}" for number in range(count))
+        window.marks.add(*novelty.marks(PRINTER.incoming(answer).key))
+        take(window, spoken("Please write the next chapter"))
+        order = spoken("Please write the next chapter", answer)
+        return [take(window, order).dried for _ in range(2)]
+
+    assert dried(novelty.CHAPTER) == [False, True]
+    assert dried(novelty.CHAPTER - 1) == [True, True]

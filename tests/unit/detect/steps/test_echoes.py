@@ -1,0 +1,70 @@
+"""What an agent hands to another is not new when it comes back (LD-4)."""
+
+from __future__ import annotations
+
+import json
+
+from breakloop.detect.steps.detector import StepEvaluator
+from breakloop.detect.steps.echoes import HANDED_MAX, TEXT_MAX, handed_on
+from breakloop.detect.steps.fingerprints import hands_on
+from breakloop.detect.steps.kinds import StepsSettings
+from breakloop.detect.steps.window import load
+from breakloop.model.call import Answer, ToolCall
+from tests.each import each
+from tests.growth import GROWTH_MAX, growth
+from tests.unit.detect.steps.stepping import digest, spoken
+
+ORDER = "Please open the page with the prices, and read it."
+EVALUATOR = StepEvaluator(StepsSettings(), digest)
+
+
+@each("text", [
+    json.dumps({"next": "reader", "order": ORDER}),
+    f"Here is the plan:\n{json.dumps({'next': {'name': 'reader', 'order': {'text': ORDER}}}, indent=2)}\nDone.",
+    f"```json\n{json.dumps({'orders': [ORDER]})}\n```",
+])  # fmt: skip
+def test_fields_of_an_answer(text: str) -> None:
+    """An object may stand alone, in a fence or behind a sentence; short fields are names (LD-4)."""
+    assert handed_on(text, ()) == [ORDER]
+
+
+@each("text", ["", "no object", "}{", "if (a) { b(); }", "{", json.dumps({"order": "short"}), json.dumps({"n": 1} | {"a": [[[[ORDER]]]]})])  # fmt: skip
+def test_nothing_is_handed_on(text: str) -> None:
+    """Code, short values and what is nested too deep are left out (LD-4)."""
+    assert handed_on(text, ()) == []
+
+
+def test_arguments() -> None:
+    """Arguments count as fields do (LD-4)."""
+    calls = [ToolCall("ask_reader", json.dumps({"order": ORDER})), ToolCall("ask_reader", "no JSON at all, and so on")]
+    assert handed_on("", calls) == [ORDER]
+
+
+def test_bounds() -> None:
+    """Few texts of each answer are kept, none of them long, and a long answer is not read to its end (Y-2)."""
+    many = json.dumps([f"{ORDER} {number}" for number in range(100)])
+    assert handed_on(many, ()) == []  # a list is not an object
+    assert len(handed_on("", [ToolCall("ask", many)] * 3)) == HANDED_MAX
+    assert handed_on(json.dumps({"a": "x" * (TEXT_MAX + 1), "b": "x" * TEXT_MAX}), ()) == ["x" * TEXT_MAX]
+    assert growth(lambda size: handed_on("{" * size + "}" * size, ()), 50_000) <= GROWTH_MAX
+
+
+def test_names_of_tools_that_hand_on() -> None:
+    """Tools that stand for an agent, or send it something; not shells, files and searches (LD-4)."""
+    assert all(hands_on(name) for name in ("run_agent", "send_message", "transfer_to_reader", "Task", "researcher"))
+    assert not any(hands_on(name) for name in ("bash", "write_file", "search_web", "str_replace_based_edit_tool"))
+
+
+def test_a_text_that_was_handed_on_is_no_news() -> None:
+    """The order of one agent is the next message to another, and brings nothing new (LD-4)."""
+    written = json.dumps({"order": ORDER})
+
+    def dry(answer: Answer) -> float:
+        window = EVALUATOR.evaluate(b"", spoken("", "Find out the prices."), 1000.0).window
+        window = EVALUATOR.answered(window, answer)
+        return load(EVALUATOR.evaluate(window, spoken("Let us begin now", ORDER), 1003.0).window).dry
+
+    assert dry(Answer(200, f"The next order: {written}")) == 1
+    assert dry(Answer(200, calls=(ToolCall("ask_reader", written),))) == 1
+    assert dry(Answer(200, calls=(ToolCall("bash", written),))) == 0
+    assert dry(Answer(200, "Nothing to hand on.")) == 0
