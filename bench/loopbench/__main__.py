@@ -44,11 +44,11 @@ def main(arguments: Sequence[str]) -> int:
     sessions = [one for one in suite.read(*options.sessions) if not options.only or fnmatch(one.id, options.only)]
     digest = suite.digest(*options.sessions)
     results = [_own(options, sessions, digest)] if own else list(_known(sessions, digest, keeps=_keeps(options)))
-    print(table(results, sessions, digest))
-    for result in results if everything or options.save else ():
-        print(f"written to {result.save()}")
+    files = [result.save() for result in results] if everything or options.save else []
     if everything:
         PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    print(table(results, sessions, digest))
+    print("".join(f"written to {file}\n" for file in files), end="")
     return 0
 
 
