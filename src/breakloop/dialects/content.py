@@ -27,7 +27,6 @@ _ONE_BY_ONE_MAX_BYTES = 256 * 1024
 VALUES_MAX: Final = 200_000
 COUNTED_FROM_BYTES: Final = 1024 * 1024
 _COUNTED_PIECE: Final = 256 * 1024
-_NOT_BACKSLASH: Final = re.compile(rb"[^\\]").search
 _LENIENT_VALUES_MAX: Final = 50_000  # the lenient decoder takes ten times as long for each
 _BAD_JSON = (ValueError, RecursionError)  # the decode errors of msgspec and orjson are ValueErrors
 
@@ -60,25 +59,56 @@ def has_too_many_values(body: bytes, most: int = VALUES_MAX) -> bool:
     for start in range(0, len(body), _COUNTED_PIECE):
         separators += _separators(body[start : start + _COUNTED_PIECE])
         if separators > most:
-            return _has_too_many_outside_strings(body, most)
+            outside = _OutsideStrings(most)
+            return any(outside.add(body[at : at + _COUNTED_PIECE]) for at in range(0, len(body), _COUNTED_PIECE))
     return False  # the usual case, in one pass
 
 
-def _has_too_many_outside_strings(body: bytes, most: int) -> bool:
-    quotes = separators = start = 0
-    while start < len(body):
-        end = start + _COUNTED_PIECE
-        if body[end - 1 : end] == b"\\":  # an escape sequence stays in one piece
-            found = _NOT_BACKSLASH(body, end)
-            end = len(body) if found is None else found.end()
-        plain = body[start:end].replace(b"\\\\", b"").replace(b'\\"', b"")  # other quotes begin or end a string
+class ValueCounter:
+    """Does the same for a body that arrives in pieces."""
+
+    __slots__ = ("_most", "_outside", "_pieces", "_separators")
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._separators = 0
+        self._pieces: list[bytes] = []  # until there are so many separators that those in strings matter
+        self._outside: _OutsideStrings | None = None
+
+    def add(self, piece: bytes) -> bool:
+        """Return whether the pieces so far hold too many values."""
+        if self._outside is not None:
+            return self._outside.add(piece)
+        self._pieces.append(piece)
+        self._separators += _separators(piece)
+        if self._separators <= self._most:
+            return False
+        outside = self._outside = _OutsideStrings(self._most)
+        pieces, self._pieces = self._pieces, []
+        return any(outside.add(one) for one in pieces)
+
+
+class _OutsideStrings:
+    """Counts separators outside strings."""
+
+    __slots__ = ("_escape", "_most", "_quotes", "_separators")
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._quotes = self._separators = 0
+        self._escape = b""  # the begin of an escape sequence that the next piece completes
+
+    def add(self, piece: bytes) -> bool:
+        """Return whether the pieces so far hold too many values."""
+        piece = self._escape + piece
+        cut = (len(piece) - len(piece.rstrip(b"\\"))) % 2
+        self._escape = b"\\" * cut
+        # The quotes that remain begin or end a string.
+        plain = piece[: len(piece) - cut].replace(b"\\\\", b"").replace(b'\\"', b"")
         parts = plain.split(b'"')
-        separators += _separators(b"".join(parts[quotes % 2 :: 2]))
-        quotes += len(parts) - 1
-        if separators > most or quotes > 2 * most:
-            return True
-        start = end
-    return False
+        self._separators += _separators(b"".join(parts[self._quotes % 2 :: 2]))
+        self._quotes += len(parts) - 1
+        return self._separators > self._most or self._quotes > 2 * self._most
 
 
 def _separators(json: bytes) -> int:

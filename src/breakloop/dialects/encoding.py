@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import partial
 from typing import IO, Final, Protocol, cast
 
-from breakloop.dialects.content import has_too_many_values
+from breakloop.dialects.content import ValueCounter
 from breakloop.model.call import Call
 
 _decoder_errors: tuple[type[Exception], ...] = (zlib.error,)
@@ -30,10 +30,11 @@ CODINGS_MAX: Final = 3
 RATIO_MAX: Final = 200
 RATIO_FREE_BYTES: Final = 256 * 1024  # allowed for any body: repetitive chats compress by more than 200
 # JSON values of a decompressed request. Half a kilobyte can hold as many, so this is less than for other requests: each
-# takes time. A body that is not longer than twice this number cannot hold more.
+# takes time.
 VALUES_MAX: Final = 50_000
 _MEMBERS_MAX: Final = 16  # of one gzip body: empty ones cost time without reaching a limit of size
 _PIECE_BYTES: Final = 256 * 1024
+_PACKED_PIECE_BYTES: Final = 64 * 1024  # input that is not yet consumed is copied for each piece of output
 _ZSTD_WINDOW_BYTES: Final = 8 * 1024 * 1024  # RFC 9659: the largest that this content coding allows
 # zstandard does not report a truncated body. A small frame is appended, which is only read if everything
 # before it is complete. Its checksum prevents a truncated block from taking the frame for its own content.
@@ -62,9 +63,11 @@ class _PastLimitError(Exception):
     """The output exceeds the limit."""
 
 
-def decoded(body: bytes, content_encoding: bytes, max_bytes: int) -> bytes:
-    """Return the decompressed body. Raises `EncodingError` if that is impossible within the limits."""
-    unpacker = Unpacker(content_encoding, max_bytes)
+def decoded(body: bytes, content_encoding: bytes, max_bytes: int, values_max: int = 0) -> bytes:
+    """Return the decompressed body. Raises `EncodingError` if that is impossible within the limits. A body with more
+    JSON values than `values_max` is decompressed no further than necessary; 0: they are not counted.
+    """
+    unpacker = Unpacker(content_encoding, max_bytes, values_max)
     plain = unpacker.feed(body)
     unpacker.finish()
     return plain
@@ -79,11 +82,11 @@ def unpack(call: Call, max_bytes: int) -> str:
     fields += [value for name, value in call.repeated if name == "content-encoding"]
     why, body = "", call.body
     try:
-        body = decoded(call.body, b",".join(fields), max_bytes)
-        if len(body) > 2 * VALUES_MAX and has_too_many_values(body, VALUES_MAX):
-            return TOO_MANY_VALUES
+        body = decoded(call.body, b",".join(fields), max_bytes, VALUES_MAX)
     except EncodingError as error:
         why = error.reason
+        if why == TOO_MANY_VALUES:
+            return why
         # JSON with a wrong field is still read: an upstream that ignores the field would read it too.
         if call.body.lstrip()[:1] not in _JSON_STARTS:
             return why
@@ -107,8 +110,10 @@ class Unpacker:
 
     __slots__ = ("_decoders", "_max_bytes", "_received")
 
-    def __init__(self, encoding: bytes, max_bytes: int) -> None:
+    def __init__(self, encoding: bytes, max_bytes: int, values_max: int = 0) -> None:
         self._decoders: list[_Decoder] = [_DECODERS[name]() for name in reversed(_codings(encoding))]
+        if values_max and self._decoders:
+            self._decoders[-1].values = ValueCounter(values_max)
         self._max_bytes = max_bytes
         self._received = 0
 
@@ -141,6 +146,8 @@ class Unpacker:
 class _Decoder(Protocol):
     """Decodes one content coding. `limit` applies to the total output."""
 
+    values: ValueCounter | None  # counts the values of the output, if that is JSON
+
     def feed(self, packed: bytes, limit: int) -> bytes: ...
 
     def is_complete(self) -> bool: ...
@@ -155,9 +162,10 @@ def _deflate_bits(body: bytes) -> int:
 class _InflateDecoder:
     """gzip, whose bodies may have several members, and deflate with and without a zlib header."""
 
-    __slots__ = ("_bits", "_head", "_made", "_members", "_unpacking")
+    __slots__ = ("_bits", "_head", "_made", "_members", "_unpacking", "values")
 
     def __init__(self, bits: int = 0) -> None:
+        self.values: ValueCounter | None = None
         self._bits = bits  # 0 until the first two bytes are known
         self._head = b""
         self._made = 0
@@ -172,17 +180,26 @@ class _InflateDecoder:
                 return b""
             self._bits = _deflate_bits(packed)
         pieces: list[bytes] = []
-        while packed:
-            unpacking = self._unpacking or self._next_member()
-            piece = unpacking.decompress(packed, limit - self._made + 1)
-            self._made += len(piece)
-            if self._made > limit:
-                raise _PastLimitError
-            pieces.append(piece)
-            packed = unpacking.unused_data
-            if unpacking.eof:
-                self._unpacking = None
+        for start in range(0, len(packed), _PACKED_PIECE_BYTES):
+            self._inflate(packed[start : start + _PACKED_PIECE_BYTES], limit, pieces)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def _inflate(self, packed: bytes, limit: int, pieces: list[bytes]) -> None:
+        more = True
+        while packed or more:  # there may be output without further input
+            unpacking = self._unpacking or self._next_member()
+            piece = unpacking.decompress(packed, _PIECE_BYTES)
+            if piece:
+                self._made += len(piece)
+                if self._made > limit:
+                    raise _PastLimitError
+                pieces.append(piece)
+                _count_values(self.values, piece)
+            packed = unpacking.unconsumed_tail
+            more = len(piece) == _PIECE_BYTES
+            if unpacking.eof:
+                packed, more = unpacking.unused_data, False
+                self._unpacking = None
 
     def is_complete(self) -> bool:
         return self._members > 0 and self._unpacking is None
@@ -195,10 +212,16 @@ class _InflateDecoder:
         return self._unpacking
 
 
+def _count_values(values: ValueCounter | None, piece: bytes) -> None:
+    if values is not None and values.add(piece):
+        raise EncodingError(TOO_MANY_VALUES)
+
+
 class _BrotliDecoder:
-    __slots__ = ("_made", "_unpacking")
+    __slots__ = ("_made", "_unpacking", "values")
 
     def __init__(self) -> None:
+        self.values: ValueCounter | None = None
         self._unpacking = brotli.Decompressor()
         self._made = 0
 
@@ -214,6 +237,7 @@ class _BrotliDecoder:
             self._made += len(piece)
             if self._made > limit:
                 raise _PastLimitError
+            _count_values(self.values, piece)
             piece = b"" if unpacking.is_finished() else unpacking.process(b"", output_buffer_limit=_PIECE_BYTES)
         return b"".join(pieces)
 
@@ -224,9 +248,10 @@ class _BrotliDecoder:
 class _Sink:
     """The output of zstandard. Separate from `_ZstdDecoder` to avoid a reference cycle."""
 
-    __slots__ = ("limit", "made", "pieces")
+    __slots__ = ("limit", "made", "pieces", "values")
 
     def __init__(self) -> None:
+        self.values: ValueCounter | None = None
         self.pieces: list[bytes] = []
         self.made = 0
         self.limit = 0
@@ -236,6 +261,7 @@ class _Sink:
         if self.made > self.limit:
             raise _PastLimitError
         self.pieces.append(bytes(piece))
+        _count_values(self.values, self.pieces[-1])
         return len(piece)
 
 
@@ -248,6 +274,14 @@ class _ZstdDecoder:
         self._sink = _Sink()
         unpacking = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_BYTES)
         self._unpacking = unpacking.stream_writer(cast("IO[bytes]", self._sink), _PIECE_BYTES, closefd=False)
+
+    @property
+    def values(self) -> ValueCounter | None:
+        return self._sink.values
+
+    @values.setter
+    def values(self, values: ValueCounter | None) -> None:
+        self._sink.values = values
 
     def feed(self, packed: bytes, limit: int) -> bytes:
         sink = self._sink

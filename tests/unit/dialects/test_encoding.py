@@ -213,3 +213,15 @@ def test_without_its_package_a_coding_is_unknown(package: str, coding: str) -> N
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == f"{encoding.UNKNOWN_CODING}\n"
+
+
+@EACH
+def test_a_body_with_too_many_values_is_not_decompressed_to_its_end(name: bytes, pack: Pack) -> None:
+    """Its end is missing, which is not noticed. What only a string contains is no value (Y-2)."""
+    dense = b"[" + b",".join([b"[%d]" % number for number in range(300_000)]) + b"]"
+    packed = pack(dense)
+    for body in (packed, packed[: -len(packed) // 4]):
+        with pytest.raises(EncodingError, match=encoding.TOO_MANY_VALUES):
+            decoded(body, name, 10 * MB, values_max=50_000)
+    text = b'["' + dense + b'"]'
+    assert decoded(pack(text), name, 10 * MB, values_max=50_000) == text
