@@ -55,6 +55,31 @@ def failure(scene: Scene) -> None:
             scene.call("run", {"command": "make"}, f"12:00:{turn:02} [{900 + turn}] no rule for app", failed=True)
 
 
+def unmoved(scene: Scene) -> None:
+    """The same call ends with the same error, or the same refusal, whatever is changed in between. Ends are equal if
+    they differ in times and in numbers of lines, positions and attempts only, so "3 failed" after "4 failed" is
+    progress. Seven attempts are honest work. An error that was not seen before halves the count, and a success resets
+    it."""
+    for turn in range(16):
+        if turn % 2:
+            scene.call("run", {"command": "make test"}, "expected 4 rows, got 3", failed=True)
+        else:
+            scene.call("edit_file", {"path": "rows.py", "new": news(turn)}, "edited")
+
+
+def stubborn(scene: Scene) -> None:
+    """Other commands of one tool end with the same error, or other drafts get the same verdict ("revise", "not yet"),
+    although something was changed each time: a script that is written again under a new name, a critic who is never
+    content. A success, or an approval, resets the count. A sweep over many items does not count, because it changes
+    nothing in between, and neither does an exit status without output."""
+    for turn in range(30):
+        if turn % 2:
+            said = f"REVISE: the ending is weak ({turn} s)."
+            scene.call("ask_critic", {"draft": f"{news(turn)}, {_WORDS[turn % 7]}"}, said)
+        else:
+            scene.call("write_file", {"path": "essay.md", "text": news(turn)}, "written")
+
+
 def unknown_tool(scene: Scene) -> None:
     """The agent calls tools that do not exist, according to the tools declared in the request and the error that is
     returned. One success ends the sequence. A name that is not declared but works does not count, because some clients

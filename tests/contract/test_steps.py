@@ -139,6 +139,15 @@ def test_c6_c7_writes_between(result: str | Result, level: int) -> None:
     assert session.call('{"a": 1}').level == level
 
 
+def test_c6_ends_where_the_error_stays() -> None:
+    """Changes between excuse the same failing end six times; it is told then, and blocked after eight attempts (C6)."""
+    session, found = Session(), []
+    for index in range(8):
+        session.call(f'{{"path": "app", "text": "t{index}"}}', "written", name="write_file")
+        found.append(session.call('{"a": 1}', Result("the total is wrong: expected four", error=True)).level)
+    assert found == [NOTHING] * 5 + [NOTICE] * 2 + [BLOCK]
+
+
 def test_c8_poll_and_sleep() -> None:
     """Polling whose result changes, with a sleep between (C8)."""
     session = Session()
@@ -371,7 +380,7 @@ def run(steps: Iterable[tuple[str, str, str | Result]]) -> int:
 def test_edit_then_the_same_command() -> None:
     """Must not be flagged: the same test command after each edit, even where it fails the same way."""
     steps: list[tuple[str, str, str | Result]] = []
-    for index in range(12):
+    for index in range(7):
         steps.append(("edit_file", f'{{"path": "a.py", "text": "v{index}"}}', "edited"))
         steps.append(("bash", '{"command": "pytest"}', error("FAILED test_a - assert 1 == 2")))
     assert run(steps) <= NOTICE

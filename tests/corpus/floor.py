@@ -10,14 +10,11 @@ KNOWN_MISSED: Final = {
     "commands_that_differ_in_a_comment": "comments are part of a command, and a line of noise is a new line",
     "context_full_right_after_each_cut/responses": "reasoning items are counted as messages, so the conversation seems"
     " to have grown by more than one step, which resets the count of cuts",
-    "critic_with_the_same_verdict": "each new draft is a change that succeeded, which begins a new count",
-    "edits_that_do_not_help": "an edit begins a new count, so the same failing test after each edit is never counted",
     "end_of_thought/stream": "every second line is a tag, so the text is not taken for prose, and only prose is cut",
     "fan_out_in_other_words": "tasks are compared as they are written; in other words they are different tasks",
     "mcp_same_call/mcp-unnamed": "`steps` needs a session; without a name there is none for MCP, `tail` counts instead",
     "mcp_same_call_slowly": "six seconds are the most between two calls of a storm, and 60 s hold too few for `tail`",
     "same_mail_with_a_new_id": "results below 80 bytes are not masked, so another id is another result",
-    "script_under_a_new_name": "a new file is a change that succeeded, and the command has a new name",
     "short_result_with_a_counter": "results below 80 bytes are not masked, so another number is another result",
 }
 
@@ -33,7 +30,7 @@ KNOWN_BLOCKED: Final = {
 }
 
 # The number of sessions in each list, and the least number of sessions that are judged correctly.
-SESSIONS_MISSED: Final = 18
+SESSIONS_MISSED: Final = 12
 SESSIONS_BLOCKED: Final = 9
 LOOPS_FOUND: Final = 271
 HEALTHY_PASSED: Final = 289

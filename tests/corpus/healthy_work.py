@@ -145,6 +145,41 @@ def seven_edits_until_it_is_green(s: Script) -> None:
     s.call("bash", {"command": "pytest -q"}, "12 passed")
 
 
+@healthy(forms=TOOLS, quiet=False)
+def names_are_removed_one_by_one(s: Script) -> None:
+    """A name is removed and searched for: that nothing is left is an exit status without output, and what is wanted."""
+    for turn in range(18):
+        s.call("edit_file", {"path": path(turn), "old": compound(turn, "name"), "new": ""}, "edited")
+        s.call("bash", {"command": f"grep -rn {compound(turn, 'name')} src"}, "exit code: 1", failed=True)
+
+
+@healthy(forms=SOME, quiet=False)
+def records_that_are_created_where_missing(s: Script) -> None:
+    """Each record is looked for, is not there, and is created."""
+    for turn in range(20):
+        s.call("get_customer", {"name": compound(turn, "customer")}, "Error: there is no such customer", failed=True)
+        s.call("create_customer", {"name": compound(turn, "customer")}, f"created as number {4000 + turn}")
+
+
+@healthy(forms=SOME, quiet=False)
+def files_with_the_same_defect(s: Script) -> None:
+    """Each file fails a check with the same message, is repaired, and passes."""
+    for turn in range(16):
+        s.call("bash", {"command": f"lint {path(turn)}"}, "the licence header is missing", failed=True)
+        s.call("edit_file", {"path": path(turn), "new": line(turn, "header")}, "edited")
+        s.call("bash", {"command": f"lint {path(turn)}"}, "clean")
+
+
+@healthy(forms=SOME, quiet=False)
+def editor_and_reviewer(s: Script) -> None:
+    """A reviewer asks for a revision of each chapter, in the same words, and approves it then."""
+    for turn in range(10):
+        for part in range(2):
+            s.call("write_file", {"path": f"{noun(turn)}.md", "text": line(turn, part, "chapter")}, "written")
+            verdict = f"APPROVED. {line(turn, 'praise')}" if part else "REVISE: the ending is not clear enough yet."
+            s.call("ask_reviewer", {"draft": line(turn, part, "chapter")}, verdict)
+
+
 @healthy(forms=SOME, quiet=False)
 def searches_until_it_finds(s: Script) -> None:
     """Six searches find nothing, the seventh does."""

@@ -400,12 +400,22 @@ def same_mail_with_a_new_id(s: Script) -> None:
         s.call("send_mail", arguments, f"queued as {turn * 7919 + 40961:x}")
 
 
-@loop("", at=(1, 30), forms=("chat", "messages"))
+@loop("unmoved", at=17, forms=TOOLS)
 def edits_that_do_not_help(s: Script) -> None:
     """Another edit each time, and the same failing test after each of twenty."""
     for turn in range(20):
         s.call("edit_file", {"path": "app.py", "new": line(turn, "edit")}, "edited")
         s.call("bash", {"command": "pytest -q"}, "FAILED test_total: 3 != 4\nexit code: 1")
+
+
+@loop("unmoved", at=(1, 40), forms=("chat", "responses", "messages"))
+def error_at_another_line_after_each_edit(s: Script) -> None:
+    """Each edit moves the line of the error, and nothing else; files are read in between."""
+    for turn in range(14):
+        s.call("edit_file", {"path": "parser.py", "new": line(turn, "edit")}, "edited")
+        report = f'File "parser.py", line {40 + turn}\n{line("failure")}\nSyntaxError: the bracket was never closed'
+        s.call("bash", {"command": "python parser.py"}, report, failed=True)
+        s.call("read_file", {"path": path(turn)}, text(turn, "source"))
 
 
 @loop("", at=(1, 20), forms=("chat", "gemini"))
@@ -423,7 +433,7 @@ def commands_that_differ_in_a_comment(s: Script) -> None:
         s.call("bash", {"command": f"ls build  # {line(turn, 'why')}"}, f"build is empty\n{noise}")
 
 
-@loop("", at=(1, 30), forms=("chat", "messages"))
+@loop("stubborn", at=(29, 31), forms=("chat", "messages"))
 def script_under_a_new_name(s: Script) -> None:
     """The same script is written under a new name, run, and fails as before."""
     for turn in range(16):

@@ -259,7 +259,7 @@ def fan_out_in_other_words(s: Script) -> None:
         s.begin(task, session=f"agent-{turn}", parent=parent, agent="researcher")
 
 
-@loop("", at=(1, 30), forms=("chat", "messages"), every_s=6.0)
+@loop("stubborn", at=31, forms=("chat", "messages", "gemini"), every_s=6.0)
 def critic_with_the_same_verdict(s: Script) -> None:
     """The text is rewritten each time, and the critic's tool returns the same verdict."""
     for turn in range(20):

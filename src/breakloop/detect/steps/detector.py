@@ -22,7 +22,7 @@ from breakloop.detect.stateful import (
     StatefulDetector,
     session_owner,
 )
-from breakloop.detect.steps import novelty, repeats, streaks, texts
+from breakloop.detect.steps import ends, novelty, repeats, streaks, texts
 from breakloop.detect.steps.echoes import handed_on
 from breakloop.detect.steps.findings import Finding, StepState
 from breakloop.detect.steps.fingerprints import NONE, Digest, StepFingerprinter, StepFingerprints, is_answer_elsewhere
@@ -178,6 +178,7 @@ class StepEvaluator:
         window.unknown_tools = window.near_count = 0.0
         window.dry = min(window.dry, self._user_max["dry"])
         streaks.limit_stagnation(window, self._user_max["stagnation"])
+        ends.reset(window)
 
     def _tail(self, step: Step, prints: StepFingerprints) -> bytes:
         """Return what identifies a step: the ids of its calls, or else what it contains and its position."""

@@ -337,6 +337,7 @@ class CallResult(msgspec.Struct, gc=False):
     size: int  # of the result, in bytes
     changes: bool
     telling: bool  # the result is informative, and the call changes nothing
+    text: bytes = b""  # of the result, without what changes by itself
 
 
 _NO_ERROR: Final = bytes(4)
@@ -441,7 +442,7 @@ class StepFingerprinter:
         elif not result.media and len(plain) <= _ACK_MAX:
             kind = good(text, plain)
         telling = not changing and (len(plain) >= INFORMATIVE or len(folded(text)) >= INFORMATIVE)
-        return CallResult(tool, a, loose_a, r, e, kind, result.error, incoming.size, changing, telling)
+        return CallResult(tool, a, loose_a, r, e, kind, result.error, incoming.size, changing, telling, text)
 
 
 def paired(step: Step) -> list[tuple[ToolCall, Result | None, int]]:

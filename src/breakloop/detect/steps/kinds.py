@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 
 from breakloop.detect.stateful import BLOCK, NOTHING, NOTICE, STOP
-from breakloop.detect.steps import novelty, repeats, streaks, texts
+from breakloop.detect.steps import ends, novelty, repeats, streaks, texts
 from breakloop.detect.steps.findings import Finding, StepState
 from breakloop.detect.steps.fingerprints import ToolOptions
 from breakloop.detect.steps.window import COUNT_MAX
@@ -56,6 +56,14 @@ KINDS: Final[tuple[LoopKind, ...]] = (
         streaks.unknown_tool,
     ),
     LoopKind(5, "interleaved", "the same call with the same result, with other work in between", "times", (4, 7, 12)),
+    LoopKind(
+        19, "unmoved", "the same call ends the same way, whatever is changed in between", "more times", (5, 7, 14),
+        ends.unmoved,
+    ),
+    LoopKind(
+        20, "stubborn", "the same error or verdict for other commands or drafts, despite changes", "more times",
+        (6, 14, 28), ends.stubborn,
+    ),
     LoopKind(
         6, "stagnation", "one tool, new arguments, the same informative result", "results in a row", (5, 9, NEVER),
         streaks.stagnation,

@@ -215,6 +215,12 @@ def opening_mark(key: bytes) -> int:
     return mark(key) ^ _OPENING_MARK
 
 
+def end_mark(key: bytes) -> int:
+    """Return the mark of an end that a call came to."""
+    mark: int = _mark(key)[0]
+    return mark
+
+
 def _new_lines(window: SessionWindow, prints: StepFingerprints, seed: int, *, by_form: bool) -> float | None:
     """Return the share of new lines in results and texts of the user; None if there are none. A picture that the
     session has not seen is new, whatever is written beside it."""

@@ -1,6 +1,6 @@
-"""The state of a session, packed: fingerprints and counts, 5.6 KB whatever the length of the session. In order:
+"""The state of a session, packed: fingerprints and counts, 5.7 KB whatever the length of the session. In order:
 
-    head · ring of steps · cycle counts · tails · calls · texts · tools · sketches
+    head · ring of steps · cycle counts · tails · ends · calls · texts · tools · sketches
     filters of lines, marks and words, 1 KB each · evidence, at most 200 bytes
 
 To add a counter, add a field to the head of `SessionWindow`: packing, unpacking and the version follow from the types.
@@ -116,6 +116,7 @@ TAILS: Final = 16
 CALLS: Final = 32
 TEXTS: Final = 16
 TOOLS: Final = 8
+ENDS: Final = 16
 SKETCHES: Final = 12
 SKETCH: Final = 16
 EVIDENCE_MAX: Final = 200
@@ -126,6 +127,7 @@ NONE: Final = bytes(8)
 COUNTS: Final = struct.Struct(f"<{RING}e")
 CALL: Final = struct.Struct("<8s8s4seeeHI")  # A, last result, last error, same, in a row, failed, epoch, last step
 TEXT: Final = struct.Struct("<8seIHI")  # text, count, last step, epoch, second of the clock
+END: Final = struct.Struct("<4se")  # call or tool, count of equal ends
 TOOL: Final = struct.Struct("<4s8seI")  # tool, result, count, last step
 SKETCH_ROW: Final = struct.Struct(f"<4sB{SKETCH}H")  # recipient, number of words, words
 
@@ -170,6 +172,7 @@ class SessionWindow:
     line_count: U16
     word_count: U16
     epoch: U16  # number of changes made
+    stubborn_epoch: U16  # at the last end that `stubborn` counted
     error_bits: U16  # of the last results, 1 for an error
     stale_steps: U16  # steps with low `line_novelty`
     tail_texts: U16  # number of texts in the last tail
@@ -201,6 +204,7 @@ class SessionWindow:
     ring: bytearray
     cycle_counts: bytes
     tails: bytearray
+    ends: bytearray  # the least recently used row first; free rows are zero
     calls: bytearray  # lists: oldest row first
     texts: bytearray
     tools: bytearray
@@ -222,7 +226,7 @@ class SessionWindow:
         self.tool_rows, self.sketch_rows = len(tools) // _TOOL_SIZE, len(sketches) // _SKETCH_SIZE
         self.line_count, self.mark_count, self.word_count = self.lines.count, self.marks.count, self.words.count
         return b"".join((
-            _pack_head(self), self.ring, self.cycle_counts, self.tails,
+            _pack_head(self), self.ring, self.cycle_counts, self.tails, self.ends,
             calls, _ZEROS[len(calls) : _CALLS_SIZE], texts, _ZEROS[len(texts) : _TEXTS_SIZE],
             tools, _ZEROS[len(tools) : _TOOLS_SIZE], sketches, _ZEROS[len(sketches) : _SKETCHES_SIZE],
             self.filters, self.evidence,
@@ -248,7 +252,7 @@ _HEAD: Final = struct.Struct("<" + "".join(_CODES.values()))
 
 def layout_version(codes: Mapping[str, str]) -> int:
     """Return the version of a layout: another one for other fields, or other sizes of the lists."""
-    lists = (RING, TAILS, CALLS, TEXTS, TOOLS, SKETCHES, SKETCH, HALF, CALL.format, TEXT.format, TOOL.format)
+    lists = (RING, TAILS, CALLS, TEXTS, TOOLS, SKETCHES, SKETCH, HALF, ENDS, CALL.format, TEXT.format, TOOL.format)
     return zlib.crc32(repr(([*codes.items()], lists)).encode()) & 0xFF
 
 
@@ -287,10 +291,11 @@ _CALL_SIZE, _TEXT_SIZE, _TOOL_SIZE, _SKETCH_SIZE = CALL.size, TEXT.size, TOOL.si
 _CALLS_SIZE, _TEXTS_SIZE = CALLS * _CALL_SIZE, TEXTS * _TEXT_SIZE
 _TOOLS_SIZE, _SKETCHES_SIZE = TOOLS * _TOOL_SIZE, SKETCHES * _SKETCH_SIZE
 _SIZES: Final = (
-    _HEAD.size, RING * 8, COUNTS.size, TAILS * 8, _CALLS_SIZE, _TEXTS_SIZE, _TOOLS_SIZE, _SKETCHES_SIZE, 3 * BYTES,
+    _HEAD.size, RING * 8, COUNTS.size, TAILS * 8, ENDS * END.size,
+    _CALLS_SIZE, _TEXTS_SIZE, _TOOLS_SIZE, _SKETCHES_SIZE, 3 * BYTES,
 )  # fmt: skip
-_RING_AT, _COUNTS_AT, _TAILS_AT, _CALLS_AT, _TEXTS_AT, _TOOLS_AT, _SKETCHES_AT, _FILTERS_AT, _END = (
-    sum(_SIZES[:at]) for at in range(1, 10)
+_RING_AT, _COUNTS_AT, _TAILS_AT, _ENDS_AT, _CALLS_AT, _TEXTS_AT, _TOOLS_AT, _SKETCHES_AT, _FILTERS_AT, _END = (
+    sum(_SIZES[:at]) for at in range(1, 11)
 )
 _MARKS_AT: Final = _FILTERS_AT + BYTES
 _NEW: Final = bytes((VERSION,)) + bytes(_END - 1)
@@ -312,7 +317,8 @@ def load(data: bytes) -> SessionWindow:
     window.last_id = window.last_id.rstrip(b"\x00")
     window.ring = bytearray(data[_RING_AT:_COUNTS_AT])
     window.cycle_counts = data[_COUNTS_AT:_TAILS_AT]
-    window.tails = bytearray(data[_TAILS_AT:_CALLS_AT])
+    window.tails = bytearray(data[_TAILS_AT:_ENDS_AT])
+    window.ends = bytearray(data[_ENDS_AT:_CALLS_AT])
     window.calls = bytearray(data[_CALLS_AT : _CALLS_ENDS[window.call_rows]])
     window.texts = bytearray(data[_TEXTS_AT : _TEXTS_ENDS[window.text_rows]])
     window.tools = bytearray(data[_TOOLS_AT : _TOOLS_ENDS[window.tool_rows]])

@@ -127,5 +127,7 @@ def test_persisted_numbers() -> None:
         "near": 16,
         "thrash": 17,
         "spawn": 18,
+        "unmoved": 19,
+        "stubborn": 20,
     }
     assert {0: "", **{kind.id: kind.name for kind in KINDS}} == NAMES

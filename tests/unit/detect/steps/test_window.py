@@ -11,6 +11,8 @@ from breakloop.detect.steps.window import (
     CALLS,
     COUNT_MAX,
     COUNTS,
+    END,
+    ENDS,
     RING,
     SKETCH,
     SKETCH_ROW,
@@ -36,7 +38,19 @@ COUNTERS = {"answer_count", "cue_count", "near_count"}
 def filled() -> SessionWindow:
     """A window in which everything is as full and as large as it may be, and no two values are the same."""
     window = load(b"")
-    lists = {"cycle_counts", "evidence", "ring", "sketches", "calls", "tails", "texts", "tools", "filters", *FILTERS}
+    lists = {
+        "cycle_counts",
+        "evidence",
+        "ring",
+        "sketches",
+        "calls",
+        "tails",
+        "texts",
+        "tools",
+        "ends",
+        "filters",
+        *FILTERS,
+    }
     derived = {"version", "levels", *[name for name in FIELDS if name.endswith(("_rows", "_count"))]} - COUNTERS
     for at, name in enumerate(sorted(set(FIELDS) - lists - derived), start=1):
         value = getattr(window, name)
@@ -48,6 +62,7 @@ def filled() -> SessionWindow:
             setattr(window, name, at % 16 if name in {"level", "reported_level"} else at)
     window.cycle_counts = COUNTS.pack(*[COUNT_MAX - at for at in range(RING)])
     window.ring, window.tails = bytearray(range(RING * 8)), bytearray(range(1, 1 + RING * 8))
+    window.ends = bytearray(b"".join([END.pack(bytes([at + 1]) * 4, at + 0.25) for at in range(ENDS)]))
     for at in range(CALLS):
         window.calls += CALL.pack(bytes([at]) * 8, bytes([at + 1]) * 8, b"abcd", at, at + 0.25, -1.0, at, 9)
     for at in range(TEXTS):

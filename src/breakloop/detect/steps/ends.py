@@ -1,0 +1,138 @@
+"""Kinds that compare how calls end: `unmoved`, `stubborn`. An end is an error, or a short result that opens with words
+of refusal. Two ends are the same if they differ in times and in numbers of lines, positions and attempts only. Other
+numbers are part of an end: "3 failed" is not "4 failed".
+
+Each edit is new, so no other kind counts an error that stays while a program is edited. A few attempts are honest work:
+these kinds count more of them than the kinds without edits in between.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from breakloop.detect.steps.findings import Finding, StepState, times, tool_name
+from breakloop.detect.steps.fingerprints import RATE, RUNS, UNSEEN, CallResult, StepFingerprinter, compact, steady
+from breakloop.detect.steps.novelty import end_mark
+from breakloop.detect.steps.window import COUNT_MAX, END, SessionWindow, find_row
+
+_ROW: Final = END.size
+_FREE: Final = bytes(_ROW)
+_REFUSAL_MAX: Final = 400  # bytes; a longer text that opens with "error" may be a page about errors
+_READ: Final = 1000  # bytes of each edge; a report has its totals at its end
+_TOLD_MIN: Final = 12  # letters; an exit status alone is how some commands say no
+_LETTERS: Final = bytes(code for code in range(256) if not (code > 127 or chr(code).isalpha()))
+# Up to three words may come before: "Output does not match", "tool result: error". "0 failed" and "no errors" are none.
+_BEFORE: Final = rb"\W{0,9}(?:(?!(?:0|no|zero|without)\b)\w{1,20}\W{1,9}){0,3}?"
+_VERDICTS: Final = (
+    rb"revise|revision|rejected|reject|redo|not yet|not approved|not accepted|not good enough|insufficient|incomplete|"
+    rb"unsatisfactory|try again|needs? (?:more|work|revision|changes)|changes requested"
+)
+_REFUSALS: Final = (
+    rb"error|errors|failed|failure|fails|exception|traceback|fatal|invalid|denied|refused|cannot|can't|couldn't|unable|"
+    rb"not|missing|unknown|unexpected|forbidden|unauthori[sz]ed|conflict|no such|timed out"
+)
+_refuses: Final = re.compile(_BEFORE + rb"(?:" + _REFUSALS + rb"|" + _VERDICTS + rb")\b", re.IGNORECASE).match
+_asks_again: Final = re.compile(_BEFORE + rb"(?:" + _VERDICTS + rb")\b", re.IGNORECASE).match
+_PLACE: Final = re.compile(
+    rb"(?:\blines?|\battempts?|\btry|\bretry|\bretries|\biteration|\bstep|\bcol|\bcolumn|\bposition|\boffset|\brow|"
+    rb"\bround|:)[ #:=(]{0,2}\d+(?::\d+)?",
+    re.IGNORECASE,
+).sub
+_STATUS: Final = re.compile(
+    rb"<[^<>]{0,80}>|\b(?:exit|exited|return ?code|status|code|with|process|command|output|stdout|stderr|no|none|"
+    rb"empty)\b",
+    re.IGNORECASE,
+).sub
+
+
+def unmoved(state: StepState) -> Sequence[Finding]:
+    """The same call comes to the same end, whatever was changed in between. An end that is new halves the count, and a
+    result that is no end resets it."""
+    found: list[Finding] = []
+    for pair in _once(state.prints.pairs):
+        if pair.kind == RATE:
+            continue
+        count = _count(state, pair, pair.a[:4], pair.failed or refuses(pair.text), state.weight)
+        if count:
+            evidence = f"{tool_name(pair.tool.name)} ended the same way {times(count)} more, whatever was changed"
+            found.append(Finding("unmoved", count, b"unmoved" + pair.a, evidence))
+    return found
+
+
+def stubborn(state: StepState) -> Sequence[Finding]:
+    """Other commands of one tool come to the same error, or other drafts to the same verdict, and something was changed
+    in between. Sweeps over many items change nothing in between, or have more than one end."""
+    found: list[Finding] = []
+    window = state.window
+    for pair in _once(state.prints.pairs):
+        runs = pair.tool.manner == RUNS
+        if pair.changes or pair.kind == RATE or not (runs or pair.text):
+            continue
+        ends = pair.failed if runs else asks_again(pair.text)
+        key = pair.tool.key
+        weight = state.weight if window.epoch != window.stubborn_epoch else 0.0
+        count = _count(state, pair, key, ends, weight)
+        if ends:
+            window.stubborn_epoch = window.epoch
+        if count:
+            evidence = f"{tool_name(pair.tool.name)} ended the same way {times(count)} more, with changes in between"
+            found.append(Finding("stubborn", count, b"stubborn" + key, evidence))
+    return found
+
+
+def refuses(text: bytes) -> bool:
+    """Tell whether a short text opens with words of refusal or failure. They never make a result an error: they only
+    tell whether it may be the end of an attempt."""
+    return len(text) <= _REFUSAL_MAX and _refuses(text) is not None
+
+
+def asks_again(text: bytes) -> bool:
+    """Tell whether a short text opens with the verdict that the work is to be done again."""
+    return len(text) <= _REFUSAL_MAX and _asks_again(text) is not None
+
+
+def digest(fingerprinter: StepFingerprinter, text: bytes) -> bytes:
+    """Return the fingerprint of an end; b"" if it tells nothing but a status."""
+    if len(text) > 2 * _READ:
+        text = text[:_READ] + text[-_READ:]
+    if len(text) <= _REFUSAL_MAX and len(_STATUS(b"", text).translate(None, _LETTERS)) < _TOLD_MIN:
+        return b""
+    return fingerprinter.plain(compact(_PLACE(b"#", steady(text))))
+
+
+def reset(window: SessionWindow) -> None:
+    """Reset the counts, because there is new text of the user."""
+    window.ends[:] = bytes(len(window.ends))
+
+
+def _once(pairs: Sequence[CallResult]) -> Sequence[CallResult]:
+    """Return the calls whose results are known, each once."""
+    if len(pairs) == 1:
+        return pairs if pairs[0].kind != UNSEEN else ()
+    return list({pair.a: pair for pair in pairs if pair.kind != UNSEEN}.values())
+
+
+def _count(state: StepState, pair: CallResult, key: bytes, ends: bool, weight: float) -> float:  # noqa: FBT001
+    """Count a result by a key. Return how often the same end came back, 0 if this is not one that came before."""
+    window, rows = state.window, state.window.ends
+    at = find_row(rows, key, _ROW)
+    if at < 0 and not ends:
+        return 0.0
+    end = digest(state.fingerprinter, pair.text) if ends else b""
+    if ends and not end:
+        return 0.0
+    count = 0.0
+    if at >= 0:
+        _, count = END.unpack_from(rows, at)
+        del rows[at : at + _ROW]
+    elif end:
+        del rows[:_ROW]  # the least recently used
+    if not end:
+        rows[:0] = _FREE
+        return 0.0
+    known = not window.marks.add_new(end_mark(state.fingerprinter.of(key, end)))
+    count = min(count + weight, COUNT_MAX) if known else count / 2
+    rows += END.pack(key, count)
+    return count if known else 0.0
