@@ -252,7 +252,9 @@ class Alerts:
     # -- the admin API -------------------------------------------------------------------------------------------------
 
     def webhooks(self) -> list[Mapping[str, Any]]:
-        """Return webhooks without secrets. The query of a URL is masked, because it may contain one."""
+        """Return webhooks without secrets. Of a URL only the beginning is shown: many services have one in its path or
+        query.
+        """
         return [self._view(one) for one in self._webhooks.all()]
 
     def add_webhook(self, url: str, events: Sequence[str], *, allow_private: bool) -> Mapping[str, Any]:
@@ -324,10 +326,9 @@ class Alerts:
         self._webhooks.disable(target, "it answered 410: it no longer accepts deliveries")
 
     def _view(self, hook: Webhook) -> Mapping[str, Any]:
-        base, mark, _ = hook.url.partition("?")
         return {
             "id": hook.id,
-            "url": f"{base}?***" if mark else base,
+            "url": _beginning(hook.url),
             "events": list(hook.events),
             "allow_private": hook.allow_private,
             "created_at": hook.created_at,
@@ -354,3 +355,10 @@ def _checked(work: Callable[[], T]) -> T:
         return work()
     except StateError as error:
         raise AlertError(f"the alerts file cannot be used: {error}") from None
+
+
+def _beginning(url: str) -> str:
+    """Return a URL up to the first part of its path."""
+    base, query, _ = url.partition("?")
+    shown = "/".join(base.split("/", 4)[:4])
+    return shown + ("/***" if len(shown) < len(base) else "") + ("?***" if query else "")

@@ -241,11 +241,17 @@ class ProxyHandler:
             admission.fault(error, "not settled")
 
     def error_reply(self, call: Call, status: int, why: str, error: str = "") -> Reply:
-        """Return an error of the proxy in the format of the client's dialect, and publish a failed upstream."""
+        """Return an error of the proxy in the format of the client's dialect. Counts a refused request as denied, and
+        publishes a failed upstream.
+        """
+        reason = error or _ERRORS[status]
         if self._faults is not None and status in _UPSTREAM_ERRORS:
             self._faults.record(call, status, why)
-        message = why if status in _REQUEST_ERRORS else f"The upstream {call.upstream} {why}."
-        verdict = Verdict(allowed=False, reason=error or _ERRORS[status], status=status, message=message)
+        message = f"The upstream {call.upstream} {why}."
+        if status in _REQUEST_ERRORS:
+            message, denied = why, self._admission.engine.tally.denied
+            denied[reason] = denied.get(reason, 0) + 1
+        verdict = Verdict(allowed=False, reason=reason, status=status, message=message)
         head = self._admission.headers.allowed(Verdict(), call.request_id) + JSON
         return Reply(status, head, self._admission.error_body(call, verdict))
 

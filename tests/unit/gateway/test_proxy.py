@@ -223,6 +223,7 @@ def test_the_key_of_another_provider_goes_nowhere() -> None:
         assert (status, content["detail"]["error"]) == (400, "wrong_provider")
         assert content["error"]["type"] == "invalid_request_error"
         assert proxy.pools["openai"].made == []
+        assert proxy.world.engine.tally.denied == {"wrong_provider": 1}
         proxy.send(send(CHAT, chat_body(user("x")), "Authorization: Bearer sk-proj-1"))
         assert len(proxy.pools["openai"].made) == 1
 
