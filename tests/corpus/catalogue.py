@@ -23,9 +23,9 @@ from tests.corpus.words import line
 
 Turns = int | tuple[int, int]  # a turn, or the first and the last one allowed
 
-TOOLS: Final = ("chat", "chat-unnamed", "chat-text", "responses", "messages", "gemini")  # for calls
+TOOLS: Final = ("chat", "chat-unnamed", "chat-text", "responses", "responses-chain", "messages", "gemini")  # for calls
 SOME: Final = ("chat", "messages-unnamed", "gemini")  # for variants of a scenario
-TALK: Final = ("chat", "chat-unnamed", "responses", "messages", "gemini")  # for texts alone
+TALK: Final = ("chat", "chat-unnamed", "responses", "responses-chain", "messages", "gemini")  # for texts alone
 
 
 @dataclass(frozen=True, slots=True)

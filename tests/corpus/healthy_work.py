@@ -399,14 +399,14 @@ def contexts_that_shrink_a_little(s: Script) -> None:
         s.call("read_file", {"path": path(turn)}, text(turn, "large", lines=30))
 
 
-@healthy(forms=("responses-chain",))
+@healthy(forms=("responses-chain", "responses-conversation"))
 def work_on_a_chain(s: Script) -> None:
     """With `previous_response_id`, every result is new."""
     for turn in range(20):
         s.call("read_file", {"path": path(turn)}, text(turn, "source"))
 
 
-@healthy(forms=("responses-chain",))
+@healthy(forms=("responses-chain", "responses-conversation"))
 def batch_on_a_chain(s: Script) -> None:
     """With `previous_response_id`, thirty changes that are each acknowledged with the same word."""
     for turn in range(30):

@@ -90,10 +90,11 @@ def a_list_of_jobs_again(s: Script) -> None:
         s.call("update_jobs", {"action": "list"}, jobs)
 
 
-@loop("dry", at=11, forms=("responses-chain",))
+@loop("repeat", at=6, forms=("responses-chain", "responses-conversation"))
 def same_result_on_a_chain(s: Script) -> None:
-    """With `previous_response_id` the calls are not in the request; the results are the same."""
-    for _ in range(14):
+    """With `previous_response_id` the calls are not in the request, but were in the answers; the results are the
+    same."""
+    for _ in range(9):
         s.call("find_orders", {"customer": 4711}, text("orders", lines=3))
 
 

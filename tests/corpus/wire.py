@@ -28,6 +28,7 @@ class Form:
     named: bool = True  # the client names its session
     ids: str = "random"  # of calls: random, counted, or none
     chained: bool = False  # the provider keeps the history (`previous_response_id`)
+    conversation: bool = False  # of these, in a conversation with an id
     stream: bool = False
 
 
@@ -52,13 +53,15 @@ def write(script: Script, form: Form) -> list[RecordedTurn]:
 # -- what all shapes have in common
 
 
-def _answer(sent: Sent, response_id: str = "") -> Answer:
+def _answer(sent: Sent, response_id: str = "", ids: Sequence[str] = ()) -> Answer:
     if sent.status >= 400:
         return Answer(sent.status)
     if sent.answer is None:
         return Answer(200, "Very well.", response_id=response_id, complete=True)
     calls = tuple([ToolCall(made.name, json.dumps(made.arguments)) for made in sent.answer.calls])
-    return Answer(200, sent.answer.said, calls, model=MODEL, response_id=response_id, complete=True)
+    return Answer(
+        200, sent.answer.said, calls, model=MODEL, response_id=response_id, complete=True, call_ids=tuple(ids)
+    )
 
 
 def _turn(script: Script, form: Form, sent: Sent, path: str, body: Json, answer: Answer) -> RecordedTurn:
@@ -159,14 +162,18 @@ def _responses(script: Script, form: Form) -> Iterator[RecordedTurn]:
             continues = form.chained and sent.number == number
             items = _since_answer(sent.items, form) if continues else list(_responses_items(sent.items, form))
             body = {"model": MODEL, "instructions": sent.system, "store": form.chained, "input": items}
-            if continues:
+            if form.conversation:
+                body["conversation"] = {"id": f"conv_{digest(script.name, sent.number)}"}
+            elif continues:
                 body["previous_response_id"] = response_id
             if sent.tools:
                 body["tools"] = [{"type": "function", "name": name, "parameters": _schema(name)} for name in sent.tools]
             if form.stream:
                 body["stream"] = True
         number, response_id = sent.number, f"resp_{digest(script.name, form.name, at)}"
-        yield _turn(script, form, sent, "/v1/responses", body, _answer(sent, response_id))
+        made = sent.answer.calls if sent.answer else ()
+        ids = [_call_id(form, "call", one, len(sent.items)) for one in made]
+        yield _turn(script, form, sent, "/v1/responses", body, _answer(sent, response_id, ids))
 
 
 def _since_answer(items: Sequence[Item], form: Form) -> list[Json]:
@@ -326,6 +333,7 @@ FORMS: Final = {
         Form("responses", "openai_responses", _responses, stream=True),
         Form("responses-unnamed", "openai_responses", _responses, named=False),
         Form("responses-chain", "openai_responses", _responses, named=False, chained=True),
+        Form("responses-conversation", "openai_responses", _responses, named=False, chained=True, conversation=True),
         Form("messages", "anthropic_messages", _messages, stream=True),
         Form("messages-unnamed", "anthropic_messages", _messages, named=False),
         Form("gemini", "gemini", _gemini),

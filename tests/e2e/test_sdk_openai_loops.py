@@ -13,7 +13,7 @@ import zstandard
 from openai import AsyncOpenAI, OpenAI
 from openai.types.chat import ChatCompletion
 
-from breakloop.testing import ThreadedLLM, cut, fail, say
+from breakloop.testing import ThreadedLLM, call_tool, cut, fail, say
 from tests.e2e.openai_calls import (
     LOOP,
     MODEL,
@@ -259,3 +259,35 @@ def test_compressed_requests_are_judged(served: Served, caller: Caller) -> None:
     assert json.loads(answers[5][2])["error"]["code"] == LOOP
     assert [seen.body for seen in caller.seen] == [packed] * 5
     assert {seen.header("content-encoding") for seen in caller.seen} == {"zstd"}
+
+
+# -- conversations that the provider keeps -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("kept", ["previous_response_id", "conversation"])
+def test_loops_in_conversations_that_the_provider_keeps(
+    client: OpenAI, caller: Caller, kept: str, streamed: bool
+) -> None:
+    """Requests have only results; the calls were in the answers. Healthy work of the same length passes (LD-4)."""
+    caller.next(*[call_tool("list_orders", {"page": number}) for number in range(12)], *[call_tool("look")] * 12)
+    before = {"conversation": f"conv_{caller.key}"} if kept == "conversation" else {}
+    with pytest.raises(openai.APIStatusError) as caught:
+        work(client, before, turns=24, streamed=streamed)
+    assert caught.value.code == LOOP
+    assert "`look` returned the same 4 bytes 5 times in a row" in str(caught.value)
+    assert len(caller.seen) == 12 + 5
+
+
+def work(client: OpenAI, before: dict[str, str], turns: int, *, streamed: bool) -> None:
+    sent: Any = "Sort the orders."
+    for _ in range(turns):
+        if streamed:
+            with client.responses.stream(model=MODEL, input=sent, **before) as stream:  # type: ignore[call-overload]
+                answer: Any = stream.get_final_response()
+        else:
+            answer = client.responses.create(model=MODEL, input=sent, **before)  # type: ignore[call-overload]
+        if "conversation" not in before:
+            before["previous_response_id"] = answer.id
+        (made,) = answer.output
+        sent = [{"type": "function_call_output", "call_id": made.call_id, "output": "done"}]

@@ -126,6 +126,7 @@ class AnswerBuilder(ABC):
     USAGE: str = "usage"  # the field that holds the dialect's token counts
     FAILS: bool = True  # an error inside the answer means that the answer is not complete
     SINGLE: bool = False  # a stream is one answer, whose texts follow each other; else each number is an answer
+    NEEDS_IDS: bool = False  # the next request may have results of calls without the calls
     VALUES_ONCE: bool = False  # arguments that come as a value are not repeated later in the stream
 
     def __init__(self, listener: StreamListener | None = None) -> None:
@@ -293,8 +294,13 @@ class AnswerBuilder(ABC):
                 self.error,
                 complete,
                 max(0, -self._room),
+                _ids([calls[number].call_id for number in sorted(calls)]) if calls and self.NEEDS_IDS else (),
             ),
         )
+
+
+def _ids(ids: list[str]) -> tuple[str, ...]:
+    return tuple(map(joined, ids)) if any(ids) else ()
 
 
 def word(value: object) -> str:

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
+from breakloop.dialects import session_ids
 from breakloop.dialects.answers import (
     AnswerBuilder,
     Json,
@@ -61,6 +62,7 @@ class ResponsesBody(BodyModel, gc=False, kw_only=True):
     model: str
     tools: list[NamedTool] | None = None
     stream: bool | None = None
+    store: bool | None = None
     max_output_tokens: int | None = None
     instructions: msgspec.Raw = NULL
     prompt: msgspec.Raw = NULL
@@ -131,7 +133,9 @@ class OpenAIResponses(OpenAI):
 
     def collect_step(self, parts: BodyFields) -> StepBuilder:
         found = StepBuilder()
-        items = parts.items
+        items, fields = parts.items, parts.fields
+        found.continues = session_ids.continued(fields)
+        found.stored = (fields.get("store") if isinstance(fields, dict) else fields.store) is not False
         for at in range(len(items) - 1, max(parts.lead - 1, len(items) - ITEMS_MAX - 1), -1):
             item = item_at(items, at)
             if isinstance(item, dict) and _add_answer(found, item):
@@ -380,6 +384,7 @@ class ResponsesAnswer(AnswerBuilder):
     __slots__ = ()
 
     SINGLE = True
+    NEEDS_IDS = True
 
     def read_event(self, payload: bytes) -> None:
         """Read one event. Of fifty types only a dozen are decoded."""

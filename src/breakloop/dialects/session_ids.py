@@ -95,6 +95,19 @@ def find_in_meta(meta: dict[str, Any]) -> BodyIds:
     return BodyIds(_first(meta, _META_SESSIONS), trace=trace_of(sent) if isinstance(sent, str) else "")
 
 
+def continued(fields: BodyModel | dict[str, Any]) -> str | None:
+    """Return the id of the response that a request continues if the provider keeps the conversation; "" if it
+    continues the newest response of a stored conversation; None if it keeps none."""
+    if isinstance(fields, dict):
+        previous, conversation = fields.get("previous_response_id"), fields.get("conversation")
+    elif fields.previous_response_id is NULL and fields.conversation is NULL:  # the usual case
+        return None
+    else:
+        previous, conversation = _value(fields.previous_response_id), _value(fields.conversation)
+    named = _id(previous)
+    return named or ("" if _conversation(conversation) else None)
+
+
 def trace_of(traceparent: str) -> str:
     """Return the trace id of a W3C `traceparent`, or ""."""
     found = _TRACEPARENT(traceparent.strip())

@@ -204,7 +204,10 @@ _new: Final = tuple.__new__  # creates a named tuple in half the time of calling
 class StepBuilder:
     """Collects the last answer of a conversation and everything after it, from the end backwards: newest first."""
 
-    __slots__ = ("_to_read", "_to_spell", "answered", "calls", "ids", "results", "separator", "texts", "users")
+    __slots__ = (
+        "_to_read", "_to_spell", "answered", "calls", "continues", "ids", "results", "separator", "stored", "texts",
+        "users",
+    )  # fmt: skip
 
     def __init__(self, separator: str = "\n") -> None:
         self.answered = False  # an answer of the model was found
@@ -214,6 +217,8 @@ class StepBuilder:
         self.ids: list[str] = []
         self.results: list[Result] = []
         self.users: list[tuple[str, Any]] = []  # role and content
+        self.continues: str | None = None  # as in `Step`
+        self.stored = False
         self._to_read = ALL_MAX
         self._to_spell = _SPELLED_MAX
 
@@ -259,7 +264,8 @@ class StepBuilder:
             if not results and users:
                 results.append(result(users.pop(0)[1]))
         texts = _user_texts(users) if users else ()
-        return _new(Step, (said, calls, ids, tuple(results), texts, tools, messages, size, action is not None))
+        as_text, continues, stored = action is not None, self.continues, self.stored
+        return _new(Step, (said, calls, ids, tuple(results), texts, tools, messages, size, as_text, continues, stored))
 
 
 def _user_texts(users: list[tuple[str, Any]]) -> tuple[str, ...]:

@@ -106,6 +106,9 @@ class Profile(Protocol):
         ...
 
 
+DERIVED_SESSION: Final = "derived:"  # begins the id of a session that the client does not name
+
+
 class Identity:
     """The sender of a request. Written by `policy` only; None means not resolved yet."""
 
@@ -266,6 +269,9 @@ class Step(NamedTuple):
     messages: int  # number of messages in the whole conversation
     size: int  # size of the request in bytes
     as_text: bool = False  # the calls were written as text
+    # The provider keeps the conversation, and the request continues this answer; "" for the newest one.
+    continues: str | None = None
+    stored: bool = False  # the provider keeps the answer, so that the next request may leave it out
 
 
 CLIENT_LEFT: Final = 499  # status if the client disconnected before the answer
@@ -298,6 +304,7 @@ class Answer(NamedTuple):
     error: str = ""  # an error inside the answer: a failed stream, or a tool's error flag
     complete: bool = False  # the answer was received to its end
     unkept_chars: int = 0  # characters of the answer that are not in `text`
+    call_ids: tuple[str, ...] = ()  # ids of the calls, if the provider may keep the conversation
 
     @property
     def failed(self) -> bool:

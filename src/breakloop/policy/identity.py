@@ -19,7 +19,7 @@ from urllib.parse import unquote
 from breakloop.dialects import registry, session_ids
 from breakloop.dialects.base import ParsedBody
 from breakloop.dialects.session_ids import trace_of
-from breakloop.model.call import API_KEY_HEADERS, Answer, Call, Chat
+from breakloop.model.call import API_KEY_HEADERS, DERIVED_SESSION, Answer, Call, Chat
 from breakloop.policy.cache import MemoDict, TwoGenerationCache
 
 # Each identifies one conversation, and the first one found wins. Where a client sends several, the narrowest comes
@@ -218,7 +218,6 @@ class SeenNames(TwoGenerationCache[str, bool]):
         return False
 
 
-DERIVED: Final = "derived:"
 _TRACE_PREFIX: Final = "trace:"
 
 
@@ -251,7 +250,7 @@ class SessionNames:
             return ""
         call.identity.session_derived = True
         parts = (call.identity.caller or self._caller(call), call.identity.agent or self._agent(call), opening)
-        return DERIVED + self._digests.of("\0".join(parts).encode("utf-8", "replace"))
+        return DERIVED_SESSION + self._digests.of("\0".join(parts).encode("utf-8", "replace"))
 
     def named(self, call: Call) -> str:
         """Return the session that the client names, or else the end user that it names, or "". A trace is no name, and
@@ -307,7 +306,7 @@ class SessionNames:
 
     def _chained(self, call: Call, previous: str) -> str:
         session = self.chains.root(self._caller(call), previous)
-        if session != previous and not session.startswith((DERIVED, _TRACE_PREFIX)):
+        if session != previous and not session.startswith((DERIVED_SESSION, _TRACE_PREFIX)):
             call.identity.named = session
         return session
 

@@ -54,6 +54,7 @@ def test_calls_and_results() -> None:
         tools=("f",),
         messages=11,
         size=len(sent),
+        stored=True,
     )
 
 

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from breakloop.dialects import registry
+from breakloop.model.call import Step
 from tests.unit.dialects.parsing import newest_step
 
 BODIES = {
@@ -24,7 +25,8 @@ def test_each_dialect(dialect: str) -> None:
     sent = json.dumps(BODIES[dialect]).encode()
     found = newest_step(dialect, sent)
     assert found is not None
-    assert found == ("", (), (), (), ("go",), (), 1, len(sent), False)
+    stored = dialect == "openai_responses"  # unless the request says otherwise
+    assert found == Step("", (), (), (), ("go",), (), 1, len(sent), stored=stored)
 
 
 def test_odd_bodies_are_read_once_more_and_no_oftener() -> None:

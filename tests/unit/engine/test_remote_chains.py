@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from breakloop.errors import StateError
-from breakloop.model.call import Answer, Call
+from breakloop.model.call import Answer, Call, ToolCall
 from breakloop.store.memory import MemoryStore
 from tests.builders import Json, bundle, call, policy
 from tests.fake_remote import RemoteWorld, run
@@ -123,3 +123,37 @@ def test_late_is_too_late() -> None:
         assert len(asked) == 1
 
     run(test)
+
+
+def test_calls_of_answers_that_another_instance_has_seen() -> None:
+    """The result belongs to the call of an answer, wherever that passed; without sharing nobody knows the call (LD-4)."""
+
+    def denied_at(pair: list[RemoteWorld]) -> int | None:
+        for number in range(12):
+            there, asked = pair[number % len(pair)], short(number)
+            if not there.decide(asked).allowed:
+                return number
+            there.settle(asked, listing(number))
+        return None
+
+    def test() -> None:
+        assert denied_at(fleet(shares=True)) == 5
+        assert denied_at(fleet(shares=False)) is None
+
+    run(test)
+
+
+def short(number: int) -> Call:
+    """The task, and then results that are no errors and too short to tell anything by themselves."""
+    if not number:
+        opening = {"model": "m", "input": "Wait for the orders."}
+        asked = call("/v1/responses", "POST", {"authorization": "Bearer k"}, body=json.dumps(opening).encode())
+        asked.tracked = True
+        return asked
+    result = {"type": "function_call_output", "call_id": f"call_{number - 1:08}", "output": "2 orders"}
+    return turn(number, input=[result])
+
+
+def listing(number: int) -> Answer:
+    made, ids = (ToolCall("list_orders", "{}"),), (f"call_{number:08}",)
+    return Answer(200, "", made, response_id=f"resp_{number}", complete=True, call_ids=ids)

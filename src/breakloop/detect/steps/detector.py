@@ -22,10 +22,17 @@ from breakloop.detect.stateful import (
     StatefulDetector,
     session_owner,
 )
-from breakloop.detect.steps import ends, novelty, repeats, streaks, texts
+from breakloop.detect.steps import ends, kept_answers, novelty, repeats, streaks, texts
 from breakloop.detect.steps.echoes import handed_on
 from breakloop.detect.steps.findings import Finding, StepState
-from breakloop.detect.steps.fingerprints import NONE, Digest, StepFingerprinter, StepFingerprints, is_answer_elsewhere
+from breakloop.detect.steps.fingerprints import (
+    NONE,
+    AnswerFingerprints,
+    Digest,
+    StepFingerprinter,
+    StepFingerprints,
+    is_answer_elsewhere,
+)
 from breakloop.detect.steps.kinds import BY_NAME, EVALUATED, NAMES, NEVER, NO_CHOICE, KindChoice, StepsSettings, choose
 from breakloop.detect.steps.window import (
     COUNT_MAX,
@@ -39,10 +46,11 @@ from breakloop.detect.steps.window import (
     awaits_result,
     failed,
     find_row,
+    keeps_answers,
     load,
     readable,
 )
-from breakloop.model.call import Answer, Call, Step
+from breakloop.model.call import DERIVED_SESSION, Answer, Call, Step
 from breakloop.store.ops import Op
 
 SLOW_S: Final = 20.0
@@ -62,6 +70,7 @@ class RequestContext(msgspec.Struct, frozen=True, gc=False):
 
     tracked: bool = False  # `answered` will be called with its answer
     unnamed: bool = False  # the session is derived from how the conversation opens: starting over is another run
+    session: str = ""
     body: bytes = b""  # of an unnamed conversation, to find ids of its earlier steps
     system: Callable[[], str] = _no_system  # model and system prompt; only called if there is a loop
 
@@ -87,19 +96,25 @@ class StepEvaluator:
     def evaluate(self, data: bytes, step: Step, now: float, context: RequestContext = NO_CONTEXT) -> Evaluation:
         """Evaluate a request's newest step; `data` is the packed window, b"" for a new session."""
         window = self._unpacked.take(data)
+        kept = window.kept_answers
         if window.steps and now - window.last_at >= RUN_IDLE_S:
             window = load(b"")
-        prints = self._fingerprinter.step(step)
+        is_branch, answer = False, None
+        if kept and not (step.calls or step.said):
+            step, answer, is_branch = self._with_kept(kept, step)
+        prints = self._fingerprinter.step(step, answer)
         tail = self._tail(step, prints)
         users = self._users(prints) if prints.users else NONE
         counted = window.tails.find(tail) >= 0 and find_row(window.tails, tail, 8) >= 0  # `in` takes twice the time
         gap_s = now - window.last_at
         weight = 1.0 if gap_s < SLOW_S or not window.steps else weight_of(gap_s)
         if context.unnamed and window.steps:
-            if tail != window.tail and not (step.said or step.calls or step.results):
+            if tail != window.tail and _begins(step):
                 window, counted, weight = load(b""), False, 1.0  # from the first message: another run of the program
             elif not counted and _is_foreign(window, step, context.body):
                 window.ambiguous_at, weight = now, _AMBIGUOUS_WEIGHT
+        elif is_branch and not counted and context.session.startswith(DERIVED_SESSION):
+            window.ambiguous_at, weight = now, _AMBIGUOUS_WEIGHT
         if counted:
             return self._evaluate_again(window, step, (tail, users), now, context)
         found = self._findings(window, step, prints, now, weight, tracked=context.tracked)
@@ -110,6 +125,8 @@ class StepEvaluator:
         window.last_at = window.storm_at = now
         window.pending_repeats = window.forgiven_repeats = 0
         window.tail, window.tail_users = tail, users
+        window.keeps_answers = step.stored and (answer is not None or step.continues is not None or _begins(step))
+        window.kept_answers = kept if window.keeps_answers else b""
         window.last_id = b""
         if context.unnamed and step.call_ids:
             first = step.call_ids[0].encode("utf-8", "surrogatepass")
@@ -123,6 +140,8 @@ class StepEvaluator:
             return data
         if answer.failed:
             return failed(data, streaks.FORGIVEN_MAX)
+        if keeps_answers(data):
+            data = self._keep(data, answer)
         if awaits_result(data):
             if not answer.text:
                 return answered(data, NONE, ())
@@ -135,6 +154,24 @@ class StepEvaluator:
             return answered(data, NONE, handed)
         key = fingerprinter.incoming(answer.text).key
         return answered(data, key, (*novelty.marks(key), *handed))
+
+    def _keep(self, data: bytes, answer: Answer) -> bytes:
+        window = load(data)
+        kept = kept_answers.add(window.kept_answers, answer, window.messages, window.size, self._fingerprinter)
+        if kept is window.kept_answers:
+            return data
+        window.kept_answers = kept
+        return window.dump()
+
+    def _with_kept(self, kept: bytes, step: Step) -> tuple[Step, AnswerFingerprints | None, bool]:
+        """Return a step with the answer that it continues, the fingerprints of that answer, and whether it is not the
+        newest one; the step as it is if the answer was not kept."""
+        found = kept_answers.find(kept, step, self._fingerprinter)
+        if found is None:
+            return step, None, False
+        answer, is_newest = found
+        step = kept_answers.restored(step, answer, self._fingerprinter)
+        return step, kept_answers.fingerprints(answer, self._fingerprinter), not is_newest
 
     def _findings(
         self, window: SessionWindow, step: Step, prints: StepFingerprints, now: float, weight: float, *, tracked: bool
@@ -235,6 +272,11 @@ class StepEvaluator:
         return Evaluation(packed, choice.level, finding.kind, evidence, identity.hex(), fresh, window.hits, ambiguous)
 
 
+def _begins(step: Step) -> bool:
+    """Tell whether a request begins a conversation."""
+    return not (step.said or step.calls or step.results)
+
+
 def weight_of(gap_s: float) -> float:
     """Return the weight of a repeat by the time since the last step: slow polling is tolerated for long."""
     return 1.0 if gap_s < SLOW_S else 0.5 if gap_s < SLOWER_S else 0.25
@@ -300,7 +342,8 @@ class StepsDetector(StatefulDetector):
             return None
         unnamed = read.derived(call)
         body = call.body if unnamed else b""
-        context = RequestContext(call.tracked, unnamed, body, lambda: read.model_and_system(call))
+        session = call.identity.session or ""
+        context = RequestContext(call.tracked, unnamed, session, body, lambda: read.model_and_system(call))
         return self._evaluator.evaluate(window, step, now, context)
 
     def awaits_answer(self, call: Call, evaluation: Evaluation) -> bool:

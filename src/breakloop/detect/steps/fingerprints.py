@@ -325,7 +325,7 @@ class IncomingStep(msgspec.Struct, gc=False):
 
 
 class CallResult(msgspec.Struct, gc=False):
-    """One call and its result."""
+    """One call and its result. What comes from the call alone is in `kept_answers.KeptCall`, too."""
 
     tool: ToolTraits
     a: bytes
@@ -341,6 +341,14 @@ class CallResult(msgspec.Struct, gc=False):
 
 
 _NO_ERROR: Final = bytes(4)
+
+
+class AnswerFingerprints(msgspec.Struct, gc=False):
+    """The fingerprints of an answer, which a step begins with."""
+
+    said: bytes  # the model's text; NONE without text
+    words: list[int]
+    calls: list[CallResult]  # without results
 
 
 class StepFingerprints(msgspec.Struct, gc=False):
@@ -388,21 +396,22 @@ class StepFingerprinter:
         key = self._digest(xxhash.xxh3_128_digest(plain, self._seed) if len(plain) > _SHORT else plain)
         return IncomingStep(key, kept, plain, len(raw))
 
-    def step(self, step: Step) -> StepFingerprints:
-        """Return the fingerprints of a step."""
-        all_said, calls, _, results, texts, *_ = step
+    def step(self, step: Step, answer: AnswerFingerprints | None = None) -> StepFingerprints:
+        """Return the fingerprints of a step; `answer` has those of its text and calls if they are known already."""
+        _, calls, _, results, texts, *_ = step
+        if answer is None:
+            answer = self.answer(step)
+        said, spoken = answer.said, answer.words
         incoming = [self.incoming(one.text, result=not one.error) for one in results]
         for one, result in zip(incoming, results, strict=True):
             if result.media:
                 self._add_media(one, result.media)
         pairs: tuple[CallResult, ...] = ()
         if calls:
-            matched = paired(step)
-            pairs = tuple([self._pair(call, got, step, incoming[at] if at >= 0 else None) for call, got, at in matched])
-        said, spoken = NONE, []
-        if all_said:
-            said = self.incoming(all_said).key
-            spoken = words(all_said, _WORDS_READ, self.seed)
+            matched = zip(answer.calls, paired(step), strict=False)
+            pairs = tuple(
+                [self._pair(made, got, step, incoming[at]) if at >= 0 else made for made, (_, got, at) in matched]
+            )
         users = [self.incoming(text) for text in texts] if texts else []
         keys = tuple([one.key for one in users]) if users else ()
         if len(pairs) == 1:
@@ -419,7 +428,19 @@ class StepFingerprinter:
         one.media = list(map(zlib.crc32, raw, repeat(self.seed)))
         one.key = self.of(one.key, *raw)
 
-    def _pair(self, call: ToolCall, result: Result | None, step: Step, incoming: IncomingStep | None) -> CallResult:
+    def answer(self, step: Step) -> AnswerFingerprints:
+        """Return the fingerprints of a step's answer."""
+        text = step.said
+        made = [self._call(call, step) for call in step.calls]
+        if not text:
+            return AnswerFingerprints(NONE, [], made)
+        return AnswerFingerprints(self.incoming(text).key, words(text, _WORDS_READ, self.seed), made)
+
+    def known_call(self, name: str, a: bytes, loose_a: bytes, *, changes: bool) -> CallResult:
+        """Return a call without its result from fingerprints that were kept."""
+        return CallResult(self._tools.of(name), a, loose_a, NONE, _NO_ERROR, UNSEEN, False, 0, changes, False)
+
+    def _call(self, call: ToolCall, step: Step) -> CallResult:
         name, given = call
         tool = self._tools.of(name)
         if step.as_text and not (_NAME_FORM(name) or name in step.tools):
@@ -430,8 +451,12 @@ class StepFingerprinter:
         a = self.plain(begins + plain)
         masked = loose(plain)
         loose_a = a if masked is plain else self.plain(begins + masked)
-        if result is None or incoming is None:
-            return CallResult(tool, a, loose_a, NONE, _NO_ERROR, UNSEEN, False, 0, changing, False)
+        return CallResult(tool, a, loose_a, NONE, _NO_ERROR, UNSEEN, False, 0, changing, False)
+
+    def _pair(self, made: CallResult, result: Result | None, step: Step, incoming: IncomingStep) -> CallResult:
+        if result is None:
+            return made
+        tool, changing = made.tool, made.changes
         r, text, plain = incoming.key, incoming.text, incoming.plain
         kind, e = OK, _NO_ERROR
         if result.error:
@@ -442,7 +467,8 @@ class StepFingerprinter:
         elif not result.media and len(plain) <= _ACK_MAX:
             kind = good(text, plain)
         telling = not changing and (len(plain) >= INFORMATIVE or len(folded(text)) >= INFORMATIVE)
-        return CallResult(tool, a, loose_a, r, e, kind, result.error, incoming.size, changing, telling, text)
+        size = incoming.size
+        return CallResult(tool, made.a, made.loose_a, r, e, kind, result.error, size, changing, telling, text)
 
 
 def paired(step: Step) -> list[tuple[ToolCall, Result | None, int]]:

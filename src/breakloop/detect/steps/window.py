@@ -2,6 +2,7 @@
 
     head · ring of steps · cycle counts · tails · ends · calls · texts · tools · sketches
     filters of lines, marks and words, 1 KB each · evidence, at most 200 bytes
+    answers of a conversation that the provider keeps (`kept_answers`), at most 1 KB
 
 To add a counter, add a field to the head of `SessionWindow`: packing, unpacking and the version follow from the types.
 Windows of another version count as new. Lists stay packed during an evaluation, because a step touches a row or two of
@@ -120,6 +121,7 @@ ENDS: Final = 16
 SKETCHES: Final = 12
 SKETCH: Final = 16
 EVIDENCE_MAX: Final = 200
+KEPT_MAX: Final = 1024  # bytes of all kept answers
 ID_MAX: Final = 48
 COUNT_MAX: Final = 1000.0  # of any count: half floats are exact in quarters up to 512, and no threshold is higher
 NONE: Final = bytes(8)
@@ -153,6 +155,8 @@ class SessionWindow:
     text_rows: U8
     tool_rows: U8
     sketch_rows: U8
+    keeps_answers: U8  # 1: the next request may leave the answer out, because the provider keeps the conversation
+    evidence_size: U8
     pending_repeats: U8  # repeats of a tail that were counted and have no answer yet
     forgiven_repeats: U8  # repeats that were uncounted because their answers failed
     awaits_result: U8  # 1: the results of the last step's calls are not in requests, at best in the answer
@@ -214,6 +218,7 @@ class SessionWindow:
     marks: AgedFilter
     words: AgedFilter
     evidence: bytes
+    kept_answers: bytes
     level: int
     reported_level: int
 
@@ -224,12 +229,13 @@ class SessionWindow:
         self.levels = self.level << 4 | self.reported_level
         self.call_rows, self.text_rows = len(calls) // _CALL_SIZE, len(texts) // _TEXT_SIZE
         self.tool_rows, self.sketch_rows = len(tools) // _TOOL_SIZE, len(sketches) // _SKETCH_SIZE
+        self.evidence_size = len(self.evidence)
         self.line_count, self.mark_count, self.word_count = self.lines.count, self.marks.count, self.words.count
         return b"".join((
             _pack_head(self), self.ring, self.cycle_counts, self.tails, self.ends,
             calls, _ZEROS[len(calls) : _CALLS_SIZE], texts, _ZEROS[len(texts) : _TEXTS_SIZE],
             tools, _ZEROS[len(tools) : _TOOLS_SIZE], sketches, _ZEROS[len(sketches) : _SKETCHES_SIZE],
-            self.filters, self.evidence,
+            self.filters, self.evidence, self.kept_answers,
         ))  # fmt: skip
 
 
@@ -263,6 +269,7 @@ _FLOATS: Final = struct.Struct(
 _TAIL_AT: Final = _offset("tail")
 _PENDING_AT: Final = _offset("pending_repeats")
 _AWAITS_RESULT_AT: Final = _offset("awaits_result")
+_KEEPS_AT: Final = _offset("keeps_answers")
 # What an answer changes, from `pending_repeats` to `last_answer`.
 _ANSWER: Final = struct.Struct(
     "<" + "".join([*_CODES.values()][_NAMES.index("pending_repeats") : _NAMES.index("last_answer") + 1])
@@ -328,13 +335,14 @@ def load(data: bytes) -> SessionWindow:
     window.lines = AgedFilter(words, 0, window.line_count)
     window.marks = AgedFilter(words, 2 * HALF, window.mark_count)
     window.words = AgedFilter(words, 4 * HALF, window.word_count)
-    window.evidence = data[_END:]
+    window.evidence = data[_END : _END + window.evidence_size]
+    window.kept_answers = data[_END + window.evidence_size :]
     return window
 
 
 def readable(data: bytes) -> bool:
     """Tell whether `data` is a window of this version."""
-    return _END <= len(data) <= _END + EVIDENCE_MAX and data[0] == VERSION
+    return _END <= len(data) <= _END + EVIDENCE_MAX + KEPT_MAX and data[0] == VERSION
 
 
 class UnpackedWindows:
@@ -370,9 +378,14 @@ class UnpackedWindows:
 
 
 def awaits_answer(data: bytes) -> bool:
-    """Tell whether the answer to a packed window's last step matters beyond its text: it confirms a repeat, or it
-    contains the result of a call."""
-    return bool(data[_PENDING_AT] or data[_AWAITS_RESULT_AT])
+    """Tell whether the answer to a packed window's last step matters beyond its text: it confirms a repeat, it
+    contains the result of a call, or it is to be kept."""
+    return bool(data[_PENDING_AT] or data[_AWAITS_RESULT_AT] or data[_KEEPS_AT])
+
+
+def keeps_answers(data: bytes) -> bool:
+    """Tell whether the answer to a packed window's last step is to be kept."""
+    return bool(data[_KEEPS_AT])
 
 
 def awaits_result(data: bytes) -> bool:

@@ -13,6 +13,7 @@ from breakloop.detect.steps.window import (
     COUNTS,
     END,
     ENDS,
+    KEPT_MAX,
     RING,
     SKETCH,
     SKETCH_ROW,
@@ -41,6 +42,7 @@ def filled() -> SessionWindow:
     lists = {
         "cycle_counts",
         "evidence",
+        "kept_answers",
         "ring",
         "sketches",
         "calls",
@@ -51,7 +53,12 @@ def filled() -> SessionWindow:
         "filters",
         *FILTERS,
     }
-    derived = {"version", "levels", *[name for name in FIELDS if name.endswith(("_rows", "_count"))]} - COUNTERS
+    derived = {
+        "version",
+        "levels",
+        "evidence_size",
+        *[name for name in FIELDS if name.endswith(("_rows", "_count"))],
+    } - COUNTERS
     for at, name in enumerate(sorted(set(FIELDS) - lists - derived), start=1):
         value = getattr(window, name)
         if isinstance(value, bytes):
@@ -72,6 +79,7 @@ def filled() -> SessionWindow:
     for at in range(SKETCHES):
         window.sketches += SKETCH_ROW.pack(bytes([at]) * 4, SKETCH, *range(at, at + SKETCH))
     window.evidence = "`ä` returned the same 9 bytes".encode()
+    window.kept_answers = bytes(range(1, 200))
     for number, name in enumerate(FILTERS, start=1):
         getattr(window, name).sift([one * 0x9E3779B9 & 0xFFFFFFFF for one in range(100 * number)])
     return window
@@ -88,18 +96,18 @@ def test_packed_and_unpacked() -> None:
     for name in FILTERS:
         assert getattr(again, name).count == getattr(window, name).count > 0
     assert again.dump() == packed
-    assert len(packed) <= 6 * 1024
+    assert len(packed) - len(window.kept_answers) <= 6 * 1024
 
 
 def test_size_is_constant() -> None:
     """An empty window takes as much as a full one, but for the evidence; about as much as the module says (LD-4)."""
     empty, full = load(b"").dump(), filled()
-    assert len(full.dump()) - len(full.evidence) == len(empty)
+    assert len(full.dump()) - len(full.evidence) - len(full.kept_answers) == len(empty)
     assert f"{len(empty) / 1000:.1f} KB" in (module.__doc__ or "")
 
 
 @pytest.mark.parametrize("data", [b"", b"\x01", b"\x01" * 5000, bytes([VERSION + 1]) + load(b"").dump()[1:],
-                                  load(b"").dump()[:-1], load(b"").dump() + bytes(201), b"x" * 6000])  # fmt: skip
+                                  load(b"").dump()[:-1], load(b"").dump() + bytes(201 + KEPT_MAX), b"x" * 6000])  # fmt: skip
 def test_foreign_windows_are_new(data: bytes) -> None:
     """An unreadable window, or another version's, counts as new (LD-4)."""
     assert load(data).dump() == load(b"").dump()

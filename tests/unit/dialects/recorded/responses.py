@@ -57,6 +57,7 @@ MADE = (
     ToolCall("patch", "*** x"),
     ToolCall("web_search", '{"query":"q","type":"search"}'),
 )
+IDS = ("call_1", "c2", "c3", "")  # a search of the provider has no results, and no id
 
 
 def response(status: str, output: list[Any], **more: Any) -> dict[str, Any]:
@@ -146,7 +147,7 @@ def said(finish: str = "completed", *, calls: tuple[ToolCall, ...] = MADE, **mor
         "model": MODEL,
         "response_id": ID,
     }
-    return Answer(calls=calls, finish=finish, **(whole | more))
+    return Answer(calls=calls, finish=finish, call_ids=IDS[: len(calls)], **(whole | more))
 
 
 def stream(*payloads: dict[str, Any], answer: Answer) -> Recorded:

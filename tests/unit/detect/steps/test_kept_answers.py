@@ -1,0 +1,233 @@
+"""Conversations that the provider keeps: requests have results, and the answers that asked for them were seen (LD-4)."""
+
+from __future__ import annotations
+
+import pytest
+
+from breakloop.detect.stateful import RUN_IDLE_S, Evaluation
+from breakloop.detect.steps import kept_answers
+from breakloop.detect.steps.detector import RequestContext, StepEvaluator
+from breakloop.detect.steps.fingerprints import ToolOptions
+from breakloop.detect.steps.kinds import NORMAL, StepsSettings
+from breakloop.detect.steps.window import KEPT_MAX, load
+from breakloop.model.call import Answer, Result, Step, ToolCall
+from tests.unit.detect.steps.stepping import LONG, PRINTER, digest
+
+DETECTOR = StepEvaluator(StepsSettings(), digest)
+TASK = Step("", (), (), (), ("Sort the orders.",), (), 1, 100, stored=True)
+LOOK = ToolCall("look", '{"at": 7}')
+
+
+class Agent:
+    """A program that sends results, or a text, and the id of the response before them."""
+
+    def __init__(self, detector: StepEvaluator = DETECTOR, session: str = "mine", every_s: float = 3.0) -> None:
+        self.detector, self.session, self.every_s = detector, session, every_s
+        self.window, self.now, self.turn, self.run = b"", 1000.0, 0, ""
+
+    def send(self, step: Step) -> Evaluation:
+        self.now += self.every_s
+        judged = self.detector.evaluate(self.window, step, self.now, RequestContext(tracked=True, session=self.session))
+        self.window = judged.window
+        return judged
+
+    def answer(self, *calls: ToolCall, text: str = "") -> None:
+        self.turn += 1
+        ids = tuple([f"call_{self.run}{self.turn:06}_{at}" for at in range(len(calls))])
+        answer = Answer(200, text, calls, response_id=f"resp_{self.run}{self.turn}", complete=True, call_ids=ids)
+        self.window = self.detector.answered(self.window, answer)
+
+    def next(self, *results: str, continues: str | None = None, users: tuple[str, ...] = ()) -> Step:
+        """The request after the last answer."""
+        sent = [Result(text, call_id=f"call_{self.run}{self.turn:06}_{at}") for at, text in enumerate(results)]
+        named = f"resp_{self.run}{self.turn}" if continues is None else continues
+        return Step("", (), (), tuple(sent), users, (), 1, 100, continues=named, stored=True)
+
+    def play(self, turns: int, *calls: ToolCall, result: str = LONG) -> list[Evaluation]:
+        judged = []
+        for _ in range(turns):
+            self.answer(*calls)
+            judged.append(self.send(self.next(*[result] * len(calls))))
+        return judged
+
+
+def levels(judged: list[Evaluation]) -> list[int]:
+    return [one.level for one in judged]
+
+
+@pytest.mark.parametrize("result", [LONG, "3 orders", ""])
+def test_results_are_paired_with_the_calls_of_the_answer(result: str) -> None:
+    """The same call with the same result is counted as it is where the request shows both (C1)."""
+    agent = Agent()
+    agent.send(TASK)
+    judged = agent.play(8, LOOK, result=result)
+    assert levels(judged) == [0, 0, 1, 1, 2, 2, 2, 3]
+    assert judged[-1].kind == "repeat"
+    assert judged[-1].evidence.startswith("`look` returned the same")
+
+
+def test_different_calls_are_work() -> None:
+    """Six results "ok" of six different calls (C10)."""
+    agent = Agent()
+    agent.send(TASK)
+    for number in range(30):
+        agent.answer(ToolCall("move", f'{{"order": {number}}}'))
+        assert not agent.send(agent.next("ok")).level
+
+
+def test_several_calls_of_one_answer() -> None:
+    """Each result belongs to the call with its id, in whatever order they come (C16)."""
+    agent = Agent()
+    agent.send(TASK)
+    judged = []
+    for _ in range(5):
+        agent.answer(LOOK, ToolCall("read", "{}"))
+        sent = agent.next("one", "another")
+        judged.append(agent.send(sent._replace(results=sent.results[::-1])))
+    assert levels(judged) == [0, 0, 1, 1, 2]
+    assert "`look` returned the same 3 bytes" in judged[-1].evidence
+
+
+def test_answers_that_are_texts() -> None:
+    """They count as where requests show them: in a chain, and in a conversation that has an id (C21)."""
+    said, cue = "You are welcome, and do come back.", "Is there anything else to be done?"
+    shown = Agent()
+    shown.send(TASK)
+    expected = [shown.send(Step(said, (), (), (), (cue,), (), 3 + 2 * at, 100 + at)) for at in range(8)]
+    assert max(levels(expected)) >= 2
+    for continues in (None, ""):
+        agent, judged = Agent(), []
+        agent.send(TASK)
+        for _ in range(8):
+            agent.answer(text=said)
+            judged.append(agent.send(agent.next(continues=continues, users=(cue,))))
+        assert [(one.level, one.kind) for one in judged] == [(one.level, one.kind) for one in expected]
+
+
+def test_actions_in_texts() -> None:
+    """The text after an action is its result, as in requests that show both (LD-4)."""
+    agent = Agent()
+    agent.send(TASK)
+    judged = []
+    for _ in range(6):
+        agent.answer(text="Thought: I look.\nAction: look\nAction Input: here")
+        judged.append(agent.send(agent.next(users=(f"Observation: {LONG}",))))
+    assert levels(judged)[:5] == [0, 0, 1, 1, 2]
+    assert judged[4].kind == "repeat"
+
+
+def test_call_ids_suffice() -> None:
+    """A client that names the session itself need not name the response (LD-4)."""
+    agent = Agent()
+    agent.send(TASK)
+    judged = []
+    for _ in range(5):
+        agent.answer(LOOK)
+        judged.append(agent.send(agent.next("3 orders")._replace(continues=None)))
+    assert levels(judged) == [0, 0, 1, 1, 2]
+
+
+def test_answers_that_were_not_seen() -> None:
+    """Results without their calls are judged by what they show (LD-4)."""
+    agent = Agent()
+    agent.send(TASK)
+    judged = []
+    for _ in range(12):
+        agent.turn += 1
+        judged.append(agent.send(agent.next("3 orders")))
+    assert not any(levels(judged))
+    agent.answer(LOOK)
+    agent.send(agent.next("3 orders"))
+    assert len(load(agent.window).calls) > 0
+
+
+def test_a_text_that_begins_anew_continues_nothing() -> None:
+    """Without the id of a response or a conversation, it is another conversation of the session (LD-4)."""
+    agent = Agent()
+    agent.send(TASK)
+    agent.answer(text="Done.")
+    assert kept_answers.find(load(agent.window).kept_answers, TASK, PRINTER) is None
+
+
+def test_the_same_request_again_is_a_retry() -> None:
+    """Also once its answer is known (C22)."""
+    agent = Agent()
+    agent.send(TASK)
+    agent.answer(LOOK)
+    sent = agent.next(LONG)
+    agent.send(sent)
+    for _ in range(3):
+        agent.answer(LOOK)
+        agent.send(sent)
+    assert load(agent.window).steps == 2
+
+
+def test_a_long_wait_for_the_result() -> None:
+    """The run has ended meanwhile, but the result still has its call (LD-4)."""
+    agent = Agent()
+    agent.send(TASK)
+    agent.answer(LOOK)
+    agent.now += RUN_IDLE_S
+    agent.send(agent.next(LONG))
+    assert len(load(agent.window).calls) > 0
+
+
+def test_two_conversations_that_open_alike() -> None:
+    """They share one window, so their counts may be of both. A client that names its session has one (C-7)."""
+    for session, ambiguous in (("derived:ab12", True), ("mine", False)):
+        agent = Agent(session=session)
+        agent.send(TASK)
+        for run in ("a", "b"):
+            agent.run = run
+            agent.answer(LOOK)
+        agent.run = "a"
+        agent.turn = 1
+        assert agent.send(agent.next(LONG)).ambiguous is False
+        assert bool(load(agent.window).ambiguous_at) is ambiguous
+
+
+def test_requests_that_show_the_conversation_keep_nothing() -> None:
+    """Nor do those after which the provider keeps nothing (`store: false`)."""
+    agent = Agent()
+    agent.send(TASK)
+    agent.answer(LOOK)
+    assert load(agent.window).kept_answers
+    shown = agent.next(LONG, continues="")._replace(calls=(LOOK,), call_ids=("call_000001_0",), continues=None)
+    agent.send(shown)
+    agent.answer(LOOK)
+    assert not load(agent.window).kept_answers
+    other = Agent()
+    other.send(TASK._replace(stored=False))
+    other.answer(LOOK)
+    assert not load(other.window).kept_answers
+
+
+def test_tools_with_options() -> None:
+    """What a policy says of a tool holds for its kept calls (LD-4)."""
+    agent = Agent(StepEvaluator(StepsSettings(NORMAL, {"look": ToolOptions(exempt=True)}), digest))
+    agent.send(TASK)
+    assert not any(levels(agent.play(12, LOOK)))
+
+
+def test_it_is_bounded_and_has_no_content() -> None:
+    """Whatever an answer has, at most 1 KB is kept, and nothing of what was written but names of tools (Y-1)."""
+    agent = Agent()
+    agent.send(TASK)
+    words = " ".join(f"secret{number}" for number in range(3000))
+    for number in range(6):
+        agent.answer(*[ToolCall("look" * 40, f'{{"secret": "{words}{number}{at}"}}') for at in range(200)], text=words)
+        kept = load(agent.window).kept_answers
+        assert 0 < len(kept) <= KEPT_MAX
+        assert b"secret" not in kept
+        agent.send(agent.next(*[LONG] * 200))
+    for number in range(40):
+        agent.answer(ToolCall("look", f'{{"at": {number}}}'))
+    assert 3 * 40 < len(load(agent.window).kept_answers) <= 400
+
+
+@pytest.mark.parametrize("kept", [b"x", b"\x91\x90", b"\x90", bytes(KEPT_MAX)])
+def test_what_cannot_be_read_is_not_used(kept: bytes) -> None:
+    """Another version may have written it (S-2)."""
+    step = Agent().next(LONG)
+    assert kept_answers.find(kept, step, PRINTER) is None
+    assert kept_answers.add(kept, Answer(200, "Done.", complete=True), 1, 100, PRINTER)
