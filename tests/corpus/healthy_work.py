@@ -153,6 +153,16 @@ def names_are_removed_one_by_one(s: Script) -> None:
         s.call("bash", {"command": f"grep -rn {compound(turn, 'name')} src"}, "exit code: 1", failed=True)
 
 
+@healthy(forms=TOOLS, quiet=False)
+def right_at_the_third_attempt(s: Script) -> None:
+    """Structured output is wrong twice and right then, for one item after the other."""
+    for item in range(8):
+        for attempt in range(2):
+            answer = {"item": noun(item), "attempt": attempt}
+            s.call("final_output", answer, "The output does not match the schema: `price` has to be a number.")
+        s.call("final_output", {"item": noun(item), "attempt": 2}, "ok")
+
+
 @healthy(forms=SOME, quiet=False)
 def records_that_are_created_where_missing(s: Script) -> None:
     """Each record is looked for, is not there, and is created."""

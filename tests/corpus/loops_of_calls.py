@@ -426,6 +426,13 @@ def short_result_with_a_counter(s: Script) -> None:
         s.call("job_state", {"job": 12}, f"failed (checked {turn} times)")
 
 
+@loop("repeat", at=6, forms=("chat", "responses", "messages", "gemini"))
+def another_comment_each_time(s: Script) -> None:
+    """The same command with another comment each time, and the same result."""
+    for turn in range(10):
+        s.call("bash", {"command": f"ls build  # {noun(turn)} {line(turn, 'why')}"}, "build is empty")
+
+
 @loop("", at=(1, 16), forms=("chat", "responses"))
 def commands_that_differ_in_a_comment(s: Script) -> None:
     """The same command with another comment each time, and another line of noise in the output."""

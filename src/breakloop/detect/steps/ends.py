@@ -13,28 +13,25 @@ from collections.abc import Sequence
 from typing import Final
 
 from breakloop.detect.steps.findings import Finding, StepState, times, tool_name
-from breakloop.detect.steps.fingerprints import RATE, RUNS, UNSEEN, CallResult, StepFingerprinter, compact, steady
+from breakloop.detect.steps.fingerprints import (
+    RATE,
+    RUNS,
+    SHORT_MAX,
+    UNSEEN,
+    CallResult,
+    StepFingerprinter,
+    asks_again,
+    compact,
+    steady,
+)
 from breakloop.detect.steps.novelty import end_mark
 from breakloop.detect.steps.window import COUNT_MAX, END, SessionWindow, find_row
 
 _ROW: Final = END.size
 _FREE: Final = bytes(_ROW)
-_REFUSAL_MAX: Final = 400  # bytes; a longer text that opens with "error" may be a page about errors
 _READ: Final = 1000  # bytes of each edge; a report has its totals at its end
 _TOLD_MIN: Final = 12  # letters; an exit status alone is how some commands say no
 _LETTERS: Final = bytes(code for code in range(256) if not (code > 127 or chr(code).isalpha()))
-# Up to three words may come before: "Output does not match", "tool result: error". "0 failed" and "no errors" are none.
-_BEFORE: Final = rb"\W{0,9}(?:(?!(?:0|no|zero|without)\b)\w{1,20}\W{1,9}){0,3}?"
-_VERDICTS: Final = (
-    rb"revise|revision|rejected|reject|redo|not yet|not approved|not accepted|not good enough|insufficient|incomplete|"
-    rb"unsatisfactory|try again|needs? (?:more|work|revision|changes)|changes requested"
-)
-_REFUSALS: Final = (
-    rb"error|errors|failed|failure|fails|exception|traceback|fatal|invalid|denied|refused|cannot|can't|couldn't|unable|"
-    rb"not|missing|unknown|unexpected|forbidden|unauthori[sz]ed|conflict|no such|timed out"
-)
-_refuses: Final = re.compile(_BEFORE + rb"(?:" + _REFUSALS + rb"|" + _VERDICTS + rb")\b", re.IGNORECASE).match
-_asks_again: Final = re.compile(_BEFORE + rb"(?:" + _VERDICTS + rb")\b", re.IGNORECASE).match
 _PLACE: Final = re.compile(
     rb"(?:\blines?|\battempts?|\btry|\bretry|\bretries|\biteration|\bstep|\bcol|\bcolumn|\bposition|\boffset|\brow|"
     rb"\bround|:)[ #:=(]{0,2}\d+(?::\d+)?",
@@ -54,7 +51,7 @@ def unmoved(state: StepState) -> Sequence[Finding]:
     for pair in _once(state.prints.pairs):
         if pair.kind == RATE:
             continue
-        count = _count(state, pair, pair.a[:4], pair.failed or refuses(pair.text), state.weight)
+        count = _count(state, pair, pair.a[:4], pair.failed or pair.refused, state.weight)
         if count:
             evidence = f"{tool_name(pair.tool.name)} ended the same way {times(count)} more, whatever was changed"
             found.append(Finding("unmoved", count, b"unmoved" + pair.a, evidence))
@@ -68,9 +65,13 @@ def stubborn(state: StepState) -> Sequence[Finding]:
     window = state.window
     for pair in _once(state.prints.pairs):
         runs = pair.tool.manner == RUNS
-        if pair.changes or pair.kind == RATE or not (runs or pair.text):
+        if (
+            pair.changes
+            or pair.kind == RATE
+            or not (runs or pair.refused or find_row(window.ends, pair.tool.key, _ROW) >= 0)
+        ):
             continue
-        ends = pair.failed if runs else asks_again(pair.text)
+        ends = pair.failed if runs else pair.refused and asks_again(pair.text)
         key = pair.tool.key
         weight = state.weight if window.epoch != window.stubborn_epoch else 0.0
         count = _count(state, pair, key, ends, weight)
@@ -82,22 +83,11 @@ def stubborn(state: StepState) -> Sequence[Finding]:
     return found
 
 
-def refuses(text: bytes) -> bool:
-    """Tell whether a short text opens with words of refusal or failure. They never make a result an error: they only
-    tell whether it may be the end of an attempt."""
-    return len(text) <= _REFUSAL_MAX and _refuses(text) is not None
-
-
-def asks_again(text: bytes) -> bool:
-    """Tell whether a short text opens with the verdict that the work is to be done again."""
-    return len(text) <= _REFUSAL_MAX and _asks_again(text) is not None
-
-
 def digest(fingerprinter: StepFingerprinter, text: bytes) -> bytes:
     """Return the fingerprint of an end; b"" if it tells nothing but a status."""
     if len(text) > 2 * _READ:
         text = text[:_READ] + text[-_READ:]
-    if len(text) <= _REFUSAL_MAX and len(_STATUS(b"", text).translate(None, _LETTERS)) < _TOLD_MIN:
+    if len(text) <= SHORT_MAX and len(_STATUS(b"", text).translate(None, _LETTERS)) < _TOLD_MIN:
         return b""
     return fingerprinter.plain(compact(_PLACE(b"#", steady(text))))
 

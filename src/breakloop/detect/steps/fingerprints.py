@@ -175,6 +175,8 @@ _COMMAND_WORDS: Final = frozenset((
     b"sed", b"tee", b"git", b"mv", b"rm", b"cp", b"mkdir", b"touch", b"chmod", b"patch", b"unzip", b"tar", b"pip",
     b"pip3", b"npm", b"yarn", b"apt", b"conda", b"uv",
 ))  # fmt: skip
+# A comment in a command that is part of JSON, up to the end of its line. Nothing with quotes, which may be a string.
+_COMMENT: Final = re.compile(rb"(?: |;|(?<=\\n))#[^\"'\\#]{0,200}(?=\\n|\")").sub
 _LOOKS: Final = re.compile(
     rb"\"(?:command|action|mode|operation)\":\s?\"(?:view|read|list|get|show|open|search)"
 ).search
@@ -300,8 +302,30 @@ _ACK_FORM: Final = re.compile(
     rb"written|wrote|edited|moved|added|submitted|executed|finished|set|recorded|stored)\b",
     re.IGNORECASE,
 ).search
+# Up to five words may come before: "Output does not match", "tool result: error". "0 failed" and "no errors" are none.
+_BEFORE: Final = rb"\W{0,9}(?:(?!(?:0|no|zero|without)\b)\w{1,20}\W{1,9}){0,5}?"
+_VERDICTS: Final = (
+    rb"revise|revision|rejected|reject|redo|not yet|not approved|not accepted|not good enough|insufficient|incomplete|"
+    rb"unsatisfactory|try again|needs? (?:more|work|revision|changes)|changes requested"
+)
+_REFUSALS: Final = (
+    rb"error|errors|failed|failure|fails|exception|traceback|fatal|invalid|denied|refused|cannot|can't|couldn't|unable|"
+    rb"not|missing|unknown|unexpected|forbidden|unauthori[sz]ed|conflict|no such|timed out"
+)
+_REFUSES: Final = re.compile(_BEFORE + rb"(?:" + _REFUSALS + rb"|" + _VERDICTS + rb")\b", re.IGNORECASE).match
+_ASKS_AGAIN: Final = re.compile(_BEFORE + rb"(?:" + _VERDICTS + rb")\b", re.IGNORECASE).match
+# One of them is in each refusal: most results have none, and this test takes a fifth of the time.
+_REFUSING: Final = frozenset((
+    b"error", b"errors", b"failed", b"failure", b"fails", b"exception", b"traceback", b"fatal", b"invalid", b"denied",
+    b"refused", b"cannot", b"can", b"couldn", b"unable", b"not", b"missing", b"unknown", b"unexpected", b"forbidden",
+    b"unauthorized", b"unauthorised", b"conflict", b"such", b"timed", b"revise", b"revision", b"rejected", b"reject",
+    b"redo", b"insufficient", b"incomplete", b"unsatisfactory", b"try", b"need", b"needs", b"changes",
+))  # fmt: skip
+_OPENING: Final = 160  # bytes: the words before a refusal
+SHORT_MAX: Final = 400  # bytes; a longer text that opens with "error" may be a page about errors
 _NAME_FORM: Final = re.compile(r"[^\W\d][\w.-]{0,47}").fullmatch
 _OPENS: Final = ("{", "[")
+_HASH: Final = ord("#")
 _BRACKET: Final = ord("[")  # as a number a character is looked for in a quarter of the time
 _ACK_MAX: Final = 60
 _ACK_LOOK: Final = 200
@@ -338,6 +362,7 @@ class CallResult(msgspec.Struct, gc=False):
     changes: bool
     telling: bool  # the result is informative, and the call changes nothing
     text: bytes = b""  # of the result, without what changes by itself
+    refused: bool = False  # the result is not bad, but it is short and opens with words of refusal or failure
 
 
 _NO_ERROR: Final = bytes(4)
@@ -448,6 +473,8 @@ class StepFingerprinter:
         arguments = canonical(given, tool.options)
         changing = tool.manner in _MAY_CHANGE and changes(tool.manner, arguments)
         begins, plain = tool.raw + b"\x00", folded(arguments)
+        if tool.manner == RUNS and _HASH in plain and plain.startswith(b"{"):
+            plain = _COMMENT(b"", plain)
         a = self.plain(begins + plain)
         masked = loose(plain)
         loose_a = a if masked is plain else self.plain(begins + masked)
@@ -467,8 +494,8 @@ class StepFingerprinter:
         elif not result.media and len(plain) <= _ACK_MAX:
             kind = good(text, plain)
         telling = not changing and (len(plain) >= INFORMATIVE or len(folded(text)) >= INFORMATIVE)
-        size = incoming.size
-        return CallResult(tool, made.a, made.loose_a, r, e, kind, result.error, size, changing, telling, text)
+        size, refused = incoming.size, not result.error and refuses(text)
+        return CallResult(tool, made.a, made.loose_a, r, e, kind, result.error, size, changing, telling, text, refused)
 
 
 def paired(step: Step) -> list[tuple[ToolCall, Result | None, int]]:
@@ -501,6 +528,19 @@ def good(text: bytes, plain: bytes) -> int:
     if len(short) > _ACK_MAX:
         return OK
     return EMPTY if short.lower() in _EMPTY else ACK if _ACK_FORM(short) else OK
+
+
+def refuses(text: bytes) -> bool:
+    """Tell whether a short text opens with words of refusal or failure. They do not make a result an error: they only
+    tell that an attempt may have ended."""
+    if len(text) > SHORT_MAX or _REFUSING.isdisjoint(text[:_OPENING].lower().translate(_APART).split()):
+        return False
+    return _REFUSES(text) is not None
+
+
+def asks_again(text: bytes) -> bool:
+    """Tell whether a text opens with the verdict that the work is to be done again."""
+    return _ASKS_AGAIN(text) is not None
 
 
 def is_answer_elsewhere(step: Step) -> bool:

@@ -127,6 +127,7 @@ _ANSWER_MARK: Final = 0x5A5A5A5A
 _RESULT_MARK: Final = 0x33333333
 _OPENING_MARK: Final = 0x0F0F0F0F
 _READ_MARK: Final = 0x3C3C3C3C
+_NO_TOOL: Final = bytes(4)
 _new: Final = tuple.__new__  # makes a named tuple in half the time that its name takes
 _mark: Final = Struct("<I").unpack_from  # of a digest: its first four bytes
 
@@ -144,6 +145,8 @@ def compare(
     for pair in unseen:
         if pair.changes and not pair.failed and pair.kind != UNSEEN:
             wrote = True
+    if pairs and _recovered(window, pairs, unseen):
+        wrote = True
     if wrote or (share is not None and share > NEW_SHARE):
         window.dry /= 2
         window.last_new_step = window.steps
@@ -248,6 +251,21 @@ def _copies_chapter(window: SessionWindow, step: Step, prints: StepFingerprints,
             if len(new) >= CHAPTER:
                 return True
     return False
+
+
+def _recovered(window: SessionWindow, pairs: Sequence[CallResult], unseen: Sequence[CallResult]) -> bool:
+    """Tell whether a call that is new succeeded after one of the same tool failed or was refused: attempts that lead
+    somewhere, for one item after the other."""
+    key, found = window.failed_tool, False
+    for pair in pairs:
+        if pair.kind == UNSEEN:
+            continue
+        if pair.failed or pair.refused:
+            window.failed_tool = pair.tool.key
+        elif pair.tool.key == key != _NO_TOOL:
+            window.failed_tool = _NO_TOOL
+            found = found or (pair.kind != EMPTY and pair in unseen)
+    return found
 
 
 def _is_dry_result(window: SessionWindow, step: Step, prints: StepFingerprints, *, again: bool, known: bool) -> bool:

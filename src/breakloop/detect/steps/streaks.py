@@ -72,9 +72,11 @@ def stagnation(state: StepState) -> Sequence[Finding]:
     groups = (all_pairs,) if len(all_pairs) == 1 else _by_tool(all_pairs)
     for pairs in groups:
         pair, count = pairs[0], 0.0
-        if not pair.telling or pair.kind == EMPTY:
-            continue
         at = find_row(rows, pair.tool.key, _ROW)
+        if not pair.telling or pair.kind == EMPTY:
+            if at >= 0 and state.novelty.news and not pair.changes and not (pair.failed or pair.refused):
+                del rows[at : at + _ROW]  # "ok" after refusals
+            continue
         if at >= 0:
             _, result, before, _ = TOOL.unpack_from(rows, at)
             if len(pairs) > 1:

@@ -202,6 +202,7 @@ class SessionWindow:
     tail_users: Key
     tail_anchor: Key
     near_tool: Key4
+    failed_tool: Key4  # whose last result was an error or a refusal
     tail_sender: Key4  # of a loop: stands for model, system prompt and tools
     last_id: CallId  # of the last step's first call, as the client sent it
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from hashlib import blake2b
 
 import pytest
@@ -46,6 +47,27 @@ def test_canonical() -> None:
     assert canonical("{broken") == b"{broken"
     assert canonical("ls -la") == b"ls -la"
     assert canonical("[" * 5000) == b"[" * 5000
+
+
+COMMENTED = (
+    "ls build  # the first look", "ls build # once more, with feeling", "ls build #2", "ls build ",
+)  # fmt: skip
+OTHER_COMMANDS = (
+    "ls build; ls src", "echo 'a # b' > one", "echo 'a # b' > two", 'echo "# c" > three', "sed s#a#b# file", "curl x#y",
+)  # fmt: skip
+
+
+def test_comments_do_not_distinguish_commands() -> None:
+    """They are for a reader; in quotes or inside a word, # is no comment (LD-4)."""
+
+    def a(command: str, name: str = "bash") -> bytes:
+        return printer().step(one(json.dumps({"command": command}), name=name)).pairs[0].a
+
+    assert len({a(command) for command in COMMENTED[:3]}) == 1
+    assert len({a(f"{comment}\nls src") for comment in COMMENTED}) == 2
+    assert len({a(f"ls\n# {at}\nls src") for at in range(3)}) == 1
+    assert len({a(command) for command in OTHER_COMMANDS}) == len(OTHER_COMMANDS)
+    assert len({a(command, name="post") for command in COMMENTED}) == len(COMMENTED)
 
 
 def test_results_belong_to_calls_by_id_else_by_order() -> None:

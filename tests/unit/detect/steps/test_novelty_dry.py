@@ -44,6 +44,34 @@ def test_a_new_write_that_succeeds_is_news() -> None:
     assert take(window, called('{"n": 3}', "disk full", name="write_file", error=True)).dried
 
 
+def test_a_success_after_failures_of_the_same_tool_is_news() -> None:
+    """Wrong twice, right the third time, for one item after the other; another tool's success is not that (LD-4)."""
+    window = load(b"")
+    for item in range(8):
+        for attempt in range(2):
+            take(
+                window, called(f'{{"v": {item}, "try": {attempt}}}', "Output does not match the schema", name="answer")
+            )
+        assert take(window, called(f'{{"v": {item}, "try": 2}}', "ok", name="answer")).news
+        assert window.dry < 2
+    for attempt in range(4):
+        take(window, called(f'{{"w": {attempt}}}', "Output does not match the schema", name="answer"))
+    before = window.dry
+    assert not take(window, called('{"w": 9}', "ok", name="other")).news
+    assert take(window, called('{"w": 9}', "ok", name="answer")).news
+    assert window.dry == before / 2
+    assert not take(window, called('{"w": 10}', "ok", name="answer")).news
+
+
+def test_a_known_call_that_succeeds_again_is_no_news() -> None:
+    """Else a failure and a success in turns would never count (LD-4)."""
+    window = load(b"")
+    for _ in range(3):
+        take(window, called('{"good": 1}', "ok", name="answer"))
+        take(window, called('{"bad": 1}', "Error: the field is missing", name="answer"))
+    assert not take(window, called('{"good": 1}', "ok", name="answer")).news
+
+
 def test_what_is_not_visible_is_unknown() -> None:
     """Calls without results, and unseen calls that return nothing, say nothing either way (LD-4)."""
     window = load(b"")

@@ -39,6 +39,16 @@ def test_stagnation() -> None:
         assert [hits(streaks.stagnation(state(window, prints(step))), "stagnation") for _ in range(3)] == [0, 0, 0]
 
 
+def test_a_short_success_ends_stagnation() -> None:
+    """What was refused at length several times is accepted in a word (LD-4)."""
+    window = load(b"")
+    for at in range(4):
+        list(streaks.stagnation(state(window, prints(called(f'{{"q": {at}}}')))))
+    for news, left in ((False, 5), (True, 0)):
+        list(streaks.stagnation(state(window, prints(called('{"q": 9}', "ok")), news=news)))
+        assert hits(streaks.stagnation(state(window, prints(called('{"q": 10}')))), "stagnation") == left
+
+
 def test_stagnation_is_kept_per_tool_and_bounded() -> None:
     """Another tool between changes nothing; tools not used for long are forgotten (LD-4)."""
     window = load(b"")
