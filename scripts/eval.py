@@ -5,94 +5,22 @@ which the other part stays as it is. No text of a recording leaves this program.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from breakloop.cli.test import OFFLINE_SECRET
-from breakloop.clock import FakeClock
-from breakloop.detect.counting import BuiltinLoopGuard
-from breakloop.policy.compile import compile_bundle
-from breakloop.policy.descriptors import ContextSettings, Descriptors
-from breakloop.policy.load import load_text
-from breakloop.replay.formats.recording import Recording
-from breakloop.replay.run import ReplaySetup, SessionOutcome, replay
-from breakloop.replay.sessions import SessionSlice
+from breakloop.replay.run import SessionOutcome
 from scripts import eval_corpus
-from scripts.eval_baselines import BASELINES, Baseline, seen
+from scripts.eval_baselines import BASELINES
 from scripts.eval_page import page
+from scripts.eval_run import EVERY_CONDITION, OURS, Condition, measure, measure_left_out
 from scripts.eval_transport import TRANSPORTS
 from tests.corpus.run import judge_all
 
 ROOT = Path(__file__).resolve().parent.parent
 CORPUS = ROOT.parent / "shared" / "corpus"
 PAGE = ROOT / "docs" / "reference" / "evaluation.md"
-
-# Name -> the blocks of `defaults.loop_detection`; "" is the built-in block.
-OURS = {
-    "steps": "{similarity: steps}",  # the first one is looked at by source and by kind
-    "steps, relaxed": "{similarity: steps, sensitivity: relaxed}",
-    "steps, strict": "{similarity: steps, sensitivity: strict}",
-    "built-in": "",
-    "tail": "{similarity: tail}",
-}
-
-
-@dataclass(slots=True)
-class Measured:
-    """What every detector said about every session."""
-
-    ours: dict[str, list[SessionOutcome]]
-    baselines: dict[str, list[SessionOutcome]]
-    scores: dict[str, list[list[float]]]
-
-
-def rig(block: str) -> ReplaySetup:
-    """Return a bundle with one block of loop detection, ready to judge."""
-    clock = FakeClock()
-    descriptors = Descriptors(ContextSettings(secret=OFFLINE_SECRET), clock)
-    text = f"bundle_version: 1\npolicies: []\ndefaults: {{loop_detection: {block}}}\n" if block else ""
-    bundle = load_text(text.encode(), "eval.yaml").bundle if text else None
-    return ReplaySetup(
-        descriptors, compile_bundle(bundle, "", descriptors, OFFLINE_SECRET, BuiltinLoopGuard()), clock.now()
-    )
-
-
-def pieces(files: Sequence[Path]) -> Iterator[SessionSlice]:
-    """Read all sessions."""
-    for path in files:
-        with path.open("rb") as file:
-            yield from Recording(file, path.name).pieces()
-
-
-def measure(sessions: Iterable[SessionSlice], names: Sequence[str], baselines: Sequence[Baseline]) -> Measured:
-    """Ask these detectors of ours, and these simple ones, about every session. The simple ones need whole sessions."""
-    measured = Measured(
-        {name: [] for name in names}, {one.name: [] for one in baselines}, {one.name: [] for one in baselines}
-    )
-    rigs = {name: rig(OURS[name]) for name in names}
-    for number, outcomes in enumerate(replay(_shown(sessions, baselines, measured), *rigs.values()), 1):
-        for name, outcome in zip(rigs, outcomes, strict=True):
-            measured.ours[name].append(outcome)
-        if sys.stderr.isatty():
-            print(f"\r{number} sessions", end="", file=sys.stderr)
-    if sys.stderr.isatty():
-        print("\r", end="", file=sys.stderr)
-    return measured
-
-
-def _shown(
-    sessions: Iterable[SessionSlice], baselines: Sequence[Baseline], measured: Measured
-) -> Iterator[SessionSlice]:
-    """Yield the sessions, and ask the simple detectors about each."""
-    for piece in sessions:
-        requests = list(seen(piece.turns)) if baselines else []
-        for one in baselines:
-            scores = list(one.scores(requests))
-            measured.scores[one.name].append(scores)
-            measured.baselines[one.name].append(one.outcome(piece.session, piece.turns, scores))
-        yield piece
 
 
 def mistakes(outcomes: Sequence[SessionOutcome]) -> Iterator[str]:
@@ -114,12 +42,18 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--corpus", type=Path, default=CORPUS, help="folder with *.jsonl.gz")
     parser.add_argument("--only", choices=OURS, help="one of our detectors on recordings; the page stays as it is")
     parser.add_argument("--mistakes", choices=OURS, help="list the recordings that a detector judges wrongly")
-    parser.add_argument("--transport", choices=TRANSPORTS, default="named", help="how the recordings are sent")
+    parser.add_argument(
+        "--transport", choices=TRANSPORTS, help="one way to send the recordings; needs --only or --mistakes"
+    )
+    parser.add_argument("--no-times", action="store_true", help="the same without their times")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: one for each core)")
     parser.add_argument("--no-page", action="store_true", help="leave docs/reference/evaluation.md as it is")
     parser.add_argument("--own", action="store_true", help="only the sessions of this repository")
     parser.add_argument("--recorded", action="store_true", help="only the recordings")
     parser.add_argument("--export", type=Path, help="write the sessions of this repository as request logs, and end")
     chosen = parser.parse_args(arguments)
+    if (chosen.transport or chosen.no_times) and not (chosen.only or chosen.mistakes):
+        parser.error("--transport and --no-times need --only or --mistakes; without them, every way is measured")
     if chosen.export:
         print(f"{eval_corpus.export(chosen.export)} sessions in {chosen.export}")
         return 0
@@ -133,7 +67,7 @@ def main(arguments: Sequence[str]) -> int:
         print(text)
         print("\n".join(["Not as expected:", *found] if found else ["All sessions are judged as expected."]))
         own = own if found else text
-    if not (chosen.no_page or chosen.only or chosen.mistakes or chosen.transport != "named"):
+    if not (chosen.no_page or chosen.only or chosen.mistakes):
         PAGE.write_text(recorded + own, encoding="utf-8")
     return 1 if found else 0
 
@@ -151,13 +85,16 @@ def evaluate_recordings(chosen: argparse.Namespace) -> str:
         print("no recorded sessions beside this tree: their part of the page stays as it is")
         return ""
     one = chosen.mistakes or chosen.only
-    sessions = TRANSPORTS[chosen.transport](pieces(files))
-    whole = chosen.transport != "mixed"
-    measured = measure(sessions, [one] if one else list(OURS), BASELINES if whole and not one else ())
+    if one:
+        condition = Condition(one, chosen.transport or "named", not chosen.no_times)
+        measured = measure(files, [condition], (), chosen.jobs)
+    else:
+        measured = measure(files, EVERY_CONDITION, BASELINES, chosen.jobs)
+        measure_left_out(measured, chosen.jobs)
     if chosen.mistakes:
-        print("\n".join(mistakes(measured.ours[chosen.mistakes])))
+        print("\n".join(mistakes(next(iter(measured.ours.values())))))
         return ""
-    text = page(measured.ours, measured.baselines, measured.scores)
+    text = page(measured)
     print(text)
     return text
 

@@ -11,10 +11,11 @@ import pytest
 from breakloop.model.call import Answer, ToolCall
 from breakloop.replay.formats.own import OwnReader
 from breakloop.replay.run import SessionOutcome, replay
-from breakloop.replay.sessions import Delta, RecordedSession, RecordedTurn, SessionLabel
+from breakloop.replay.sessions import Delta, RecordedSession, RecordedTurn, SessionLabel, SessionSlice
 from scripts import eval as evaluation
 from scripts import eval_baselines as baselines
-from scripts import eval_corpus, eval_page
+from scripts import eval_corpus, eval_facts, eval_left_out
+from scripts.eval_run import EVERY_CONDITION, Condition, Measured, pieces, rig, untimed, useful_kinds
 from scripts.eval_transport import TRANSPORTS
 from tests.corpus.run import Judged
 from tests.unit.replay.recorded import asks, busy, own_line, stuck
@@ -83,25 +84,80 @@ def test_a_threshold_flags_at_its_first_turn() -> None:
     assert baselines.flagged(RecordedSession("s"), 30, scores, 31).first_block is None
 
 
-def test_the_best_limit_at_a_rate() -> None:
-    """At an equal false-positive rate every detector has its best limit."""
-    labels = [True, True, True, False, False]
-    peaks = [9.0, 7.0, 3.0, 5.0, 1.0]
-    them = [
-        baselines.flagged(RecordedSession(str(number), label=SessionLabel(loop)), 10, [], 1)
+def labelled(
+    *labels: bool, sources: str = "", block: int | None = None, kind: str | None = None
+) -> list[SessionOutcome]:
+    """Sessions of ten turns, one for each label."""
+    return [
+        SessionOutcome(
+            RecordedSession(str(number), sources[number : number + 1], label=SessionLabel(loop)),
+            turns=10,
+            first_block=block,
+            kind=kind,
+        )
         for number, loop in enumerate(labels)
     ]
-    scores = [[0.0, peak] for peak in peaks]
-    assert eval_page.best_recall(them, scores, 0.0) == (2 / 3, 7.0)
-    assert eval_page.best_recall(them, scores, 0.5) == (1.0, 3.0)
 
 
-def test_sessions_of_one_task_are_in_one_fold() -> None:
-    """Else the folds would know each other."""
-    folds = {eval_page.fold_of(baselines.flagged(RecordedSession(str(one), task="t"), 1, [], 1)) for one in range(20)}
-    assert len(folds) == 1
-    by_id = {eval_page.fold_of(baselines.flagged(RecordedSession(str(one)), 1, [], 1)) for one in range(100)}
-    assert by_id == set(range(eval_page.FOLDS))
+def test_the_best_limit_at_a_rate() -> None:
+    """At an equal false-positive rate every detector has its best limit."""
+    them = labelled(True, True, True, False, False)
+    peaks = list(zip(them, [9.0, 7.0, 3.0, 5.0, 1.0], strict=True))
+    assert eval_left_out.best_limit(peaks, 0.0) == 7.0
+    assert eval_left_out.best_limit(peaks, 0.5) == 3.0
+    assert eval_left_out.best_limit(peaks[3:], 0.0) == float("inf")
+    again = eval_left_out.reflagged(peaks, 7.0)
+    assert [one.first_block for one in again] == [1, 1, None, None, None]
+
+
+def test_what_is_chosen_is_measured_on_the_source_that_is_left_out() -> None:
+    """A limit that suits one source is not used on it: with the limits of the others, both loops of `b` are missed."""
+    measured = Measured()
+    measured.simple["n"] = labelled(True, True, True, True, False, False, sources="aabbab")
+    measured.peaks["n"] = [9.0, 9.0, 5.0, 5.0, 1.0, 1.0]
+    ((name, chosen, *figures),) = eval_left_out.left_out_rows(measured)
+    assert (name, chosen, figures) == ("n", "limit", [1.0, 0.5, 0.0, 0.0])
+
+
+def test_a_kind_that_helps_on_one_source_only_is_turned_off_there() -> None:
+    """Each source is asked with the kinds that stop more loops than healthy sessions on the others."""
+    useful = (
+        labelled(True, block=3, kind="dry") + labelled(False, block=3, kind="repeat") + labelled(True, kind="cycle")
+    )
+    assert useful_kinds(useful) == {"dry"}
+    block = Condition("steps", without=("cycle", "repeat")).block()
+    assert block == ("{similarity: steps, thresholds: {cycle: [never, never, never], repeat: [never, never, never]}}")
+    rig(block)
+
+
+def test_lag_and_savings_need_no_labels() -> None:
+    """The third repetition is the third time that a step comes, or an informative text; numbers do not count."""
+    turns = acting(["a 1", "a 2", "b", "a 3", "a 4"])
+    known = eval_facts.facts(baselines.seen(turns))
+    assert (known.third, known.repeats) == (5, 4)
+    assert eval_facts.facts(baselines.seen(acting(["a", "b", "c"]))).third is None
+    asked = eval_facts.facts(baselines.seen([asks("x" * 80, answer=str(at) * 9, at_s=at) for at in range(5)]))
+    assert asked.third == 4
+    assert known.saved(None) == 0
+    assert known.saved(5) == sum(known.tokens[4:]) > 0
+    assert known.saved(1) == sum(known.tokens)
+
+
+def test_a_session_that_looped_and_succeeded_is_kept_apart() -> None:
+    """By what happened in it, not by what a detector did."""
+    looped, other = eval_facts.Facts((1,), 3, 5), eval_facts.Facts((1,), 3, 4)
+    (healthy,) = labelled(False)
+    (loop,) = labelled(True)
+    assert eval_facts.recovered(healthy, looped)
+    assert not eval_facts.recovered(healthy, other)
+    assert not eval_facts.recovered(loop, looped)
+
+
+def test_times_can_be_left_out() -> None:
+    """Then turns are three seconds apart."""
+    piece = SessionSlice(RecordedSession("a"), [asks("x", at_s=90.0)], whole=True)
+    (bare,) = untimed([piece])
+    assert [turn.at_s for turn in bare.turns] == [None]
 
 
 def test_without_recordings_it_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -115,24 +171,28 @@ def test_the_page_has_every_detector_and_no_text(
 ) -> None:
     """Tables for ours and theirs; nothing of a recording, not even its name."""
     lines = [
-        own_line("secret-1", 8, source="trae", label={"loop": True, "by": "human"}, task="x"),
-        own_line("secret-2", 2, source="tau2", label={"loop": False, "by": "outcome"}, task="y"),
+        own_line("hidden-1", 8, source="trae", label={"loop": True, "by": "human"}, task="x"),
+        own_line("hidden-2", 2, source="tau2", label={"loop": False, "by": "outcome"}, task="y"),
     ]
     (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress("".join(json.dumps(one) + "\n" for one in lines).encode()))
     target = tmp_path / "page.md"
     monkeypatch.setattr(evaluation, "PAGE", target)
     assert evaluation.main(["--corpus", str(tmp_path), "--recorded", "--no-page"]) == 0
-    assert evaluation.main(["--corpus", str(tmp_path), "--recorded", "--transport", "mixed"]) == 0
-    assert evaluation.main(["--corpus", str(tmp_path), "--only", "tail"]) == 0
-    assert "| built-in |" not in capsys.readouterr().out.rpartition("# Evaluation")[2]
+    assert evaluation.main(["--corpus", str(tmp_path), "--only", "tail", "--transport", "mixed", "--no-times"]) == 0
+    shown = capsys.readouterr().out.rpartition("# Evaluation")[2]
+    assert "| tail, five over one key, no times | 1.000 | 0.000 |" in shown
+    assert "| built-in |" not in shown
     assert not target.exists()
-    assert evaluation.main(["--corpus", str(tmp_path), "--recorded"]) == 0
+    assert evaluation.main(["--corpus", str(tmp_path), "--recorded", "--jobs", "1"]) == 0
     text = target.read_text()
     assert text in capsys.readouterr().out
-    for name in (*evaluation.OURS, *(one.name for one in baselines.BASELINES)):
-        assert f"| {name} |" in text
+    shown_conditions = [str(one) for one in EVERY_CONDITION if not one.secret]
+    for name in (*shown_conditions, *(one.name for one in baselines.BASELINES)):
+        assert f"\n| {name} | " in text
     assert "| tail | 1.000 / 1.000 / 0.000 |" in text
-    assert "secret" not in text
+    assert "| steps | kinds | 0.000 | 0.000 | 0.000 | 0.000 |" in text
+    assert "\n| 2 | 0 | 0.000 | 0.000 |\n" in text
+    assert "hidden" not in text
     assert "Is it done" not in text
 
 
@@ -170,7 +230,7 @@ def test_sessions_can_be_written_as_request_logs(tmp_path: Path, capsys: pytest.
 
 
 def replayed(path: Path) -> list[SessionOutcome]:
-    return [outcome for (outcome,) in replay(evaluation.pieces([path]), evaluation.rig(""))]
+    return [outcome for (outcome,) in replay(pieces([path]), rig(""))]
 
 
 def test_recordings_are_sent_without_names_and_several_at_once() -> None:
