@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import math
 import sqlite3
 import stat
@@ -13,6 +14,7 @@ from unittest.mock import Mock
 
 import pytest
 
+from breakloop.errors import StateError
 from breakloop.store.orders import FILE, LIFTED, OVER_KEPT_S, FileOrderStore, Order
 from breakloop.store.sqlite import SqliteTrouble
 
@@ -162,6 +164,36 @@ def test_a_file_that_is_removed_in_use_is_made_again(here: Here) -> None:
         file.unlink()
     book.put([record("b")])
     assert here.kept() == [record("a"), record("b")]
+
+
+def test_a_file_that_is_made_again_gets_everything_once(here: Here) -> None:
+    book = here.book()
+    book.put([record("a")])
+    for file in here.folder.iterdir():
+        file.unlink()
+    book.put([record("b")])
+    book._try(lambda db: db.execute("DELETE FROM record"))
+    book.put([record("c")])
+    assert here.kept() == [record("c")]
+
+
+def test_how_often_a_file_that_fails_is_tried(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Less and less often, and at least every 17th tick."""
+    book, tried = here.book(), list[int]()
+    work = book._try
+
+    def recorded(*given: Any, **named: Any) -> bool:
+        tried.append(ticks[-1])
+        return work(*given, **named)
+
+    ticks = [0]
+    monkeypatch.setattr(book, "_try", recorded)
+    monkeypatch.setattr(book._file, "run", Mock(side_effect=StateError("locked")))
+    book.put([record("a")])
+    for number in range(1, 70):
+        ticks.append(number)
+        book.tick(NOW)
+    assert [after - before for before, after in itertools.pairwise(tried)] == [2, 3, 5, 9, 17, 17]
 
 
 def test_a_foreign_file_is_set_aside(here: Here) -> None:

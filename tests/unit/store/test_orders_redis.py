@@ -341,6 +341,19 @@ def test_many_records_are_sent_bit_by_bit(monkeypatch: pytest.MonkeyPatch) -> No
     run(story)
 
 
+def test_how_many_records_a_command_has() -> None:
+    """At most 200, so that no command takes long."""
+
+    async def story(server: FakeRedis, one: Peer, two: Peer) -> None:
+        for count, commands in ((200, 1), (201, 3)):
+            one.book.put([record(f"{count}-{number}") for number in range(count)])
+            await turns()
+            assert server.commands.count(b"EVAL") == commands
+        assert len(two.keys()) == 401
+
+    run(story)
+
+
 def test_what_redis_refuses_is_reported_once_and_tried_again() -> None:
     """OOM, a missing permission: no outage, but somebody has to know."""
 

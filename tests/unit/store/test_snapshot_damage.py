@@ -106,6 +106,17 @@ def test_one_wrong_bit_in_what_is_kept(tmp_path: Path, clock: FakeClock) -> None
     assert "the checksum of part 1 does not match" in check_begun_anew(tmp_path, clock, None, "damaged")
 
 
+def test_what_was_read_before_the_damage_is_dropped(tmp_path: Path, clock: FakeClock) -> None:
+    """Half a state is worse than none (S-1)."""
+    life = Life(tmp_path, clock)
+    for name in ("a", "b"):
+        life.spend(f"tpd:{name}", 3)
+        life.save()
+    life.end()
+    sql(tmp_path, "UPDATE part SET checksum = checksum + 1 WHERE id = (SELECT max(id) FROM part)")
+    check_begun_anew(tmp_path, clock, None, "damaged")
+
+
 def sql(folder: Path, *statements: str) -> None:
     database = sqlite3.connect(state_file(folder), isolation_level=None)
     for statement in statements:
@@ -150,6 +161,7 @@ def test_an_older_version_is_brought_up_to_date(tmp_path: Path, clock: FakeClock
         "UPDATE meta SET value = 'soon' WHERE name = 'latest'",
         "UPDATE meta SET value = 9e999 WHERE name = 'latest'",
         "UPDATE meta SET value = -1e12 WHERE name = 'ahead_s'",
+        "UPDATE meta SET value = 1e11 WHERE name = 'ahead_s'",
         "ALTER TABLE part DROP COLUMN checksum",
     ],
 )
