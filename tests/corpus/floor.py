@@ -23,15 +23,13 @@ KNOWN_BLOCKED: Final = {
     "first_turns_of_people_without_names": "nothing in the requests distinguishes people behind one key",
     "judge_after_each_step/gemini": "calls have no ids in this dialect, so a judge's question after the same results"
     " is a new step of the session, with the same text each time",
-    "names_that_are_gone/chat-text": "calls written as text are compared as the model's words, most of which are the"
-    " same each time, and an empty result in a tag is not known as empty",
     "reads_an_empty_terminal": "a read of a terminal every 15 s is not known as waiting; an empty result is a repeat",
     "story_in_simple_words": "after some chapters, few words are new, and the chapters look alike as sets of words",
 }
 
 # The number of sessions in each list, and the least number of sessions that are judged correctly.
 SESSIONS_MISSED: Final = 12
-SESSIONS_BLOCKED: Final = 9
+SESSIONS_BLOCKED: Final = 8
 LOOPS_FOUND: Final = 271
 HEALTHY_PASSED: Final = 289
 

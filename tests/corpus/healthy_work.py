@@ -533,6 +533,24 @@ def names_that_are_gone(s: Script) -> None:
         s.call("grep", {"pattern": compound(turn, "name")}, "")
 
 
+@healthy(forms=(*TOOLS, "chat-text"))
+def one_line_in_a_frame(s: Script) -> None:
+    """A harness writes four lines around each result, of which one line is new."""
+    for turn in range(24):
+        result = f"Observation:\nExecution logs:\n{noun(turn, 'n')} {turn * 7}\nLast output from code snippet:\nNone"
+        s.call("python_interpreter", {"code": f"print(rows[{turn * 3}].name)"}, result)
+
+
+@healthy(forms=TOOLS)
+def commands_without_output(s: Script) -> None:
+    """Commands that print nothing; the harness writes a status and a label all the same."""
+    for turn in range(20):
+        head = (
+            f"Chunk ID: {turn * 7919 + 40961:x}\nWall time: 0.0{turn:02} seconds\nProcess exited with code 0\nOutput:\n"
+        )
+        s.call("exec_command", {"cmd": f"test -e {path(turn)}"}, head)
+
+
 @healthy(forms=SOME)
 def every_host_is_up(s: Script) -> None:
     """Twenty hosts, each with the same short result."""

@@ -44,6 +44,22 @@ def report_with_the_time_in_it(s: Script) -> None:
         s.call("status_report", {}, f"{head}\n{text('report')}")
 
 
+@loop("repeat", at=6)
+def volatile_lines_around_a_short_result(s: Script) -> None:
+    """A harness writes an id and a duration before each result, and a duration after it."""
+    for turn in range(9):
+        head = f"Chunk ID: {turn * 7919 + 40961:x}\nWall time: 0.{turn * 31:04} seconds\nProcess exited with code 0\nOutput:"
+        s.call("exec_command", {"cmd": "cat version.txt"}, f"{head}\n2.4.1\nElapsed: {turn + 3} ms\n")
+
+
+@loop("repeat", at=6)
+def volatile_fields_around_a_short_result(s: Script) -> None:
+    """A result in an object with an id and a duration."""
+    for turn in range(9):
+        result = f'{{"request_id": "r{turn * 7919}", "output": "2.4.1", "metadata": {{"exit_code": 0, "duration_seconds": 0.{turn}}}}}'
+        s.call("shell", {"command": ["cat", "version.txt"]}, result)
+
+
 @loop("repeat", at=11, forms=SOME, every_s=25.0)
 def same_search_slowly(s: Script) -> None:
     """25 s apart, a repeat counts half."""

@@ -22,6 +22,7 @@ import msgspec
 import orjson
 import xxhash
 
+from breakloop.detect.steps.results import content, is_bare
 from breakloop.model.call import Result, Step, ToolCall
 from breakloop.model.decision import END, MARK, MARKED_NOTE_MAX
 
@@ -410,12 +411,14 @@ class StepFingerprinter:
         """Return the digest of bytes of any length."""
         return self._digest(xxhash.xxh3_128_digest(plain, self._seed) if len(plain) > _SHORT else plain)
 
-    def incoming(self, text: str, *, result: bool = False) -> IncomingStep:
-        """Return a text without what changes by itself, and its digest. A short result is not masked: its only content
-        may be a time, a duration or an id."""
+    def incoming(self, text: str, *, result: bool = False, failed: bool = False) -> IncomingStep:
+        """Return a text without what changes by itself, and its digest. A short result is not masked, unless it is an
+        error: its only content may be a time, a duration or an id."""
         raw = text.encode("utf-8", "surrogatepass")
         kept = own(raw) if _BRACKET in raw else raw
-        if not result or len(text) > INFORMATIVE:
+        if result:
+            kept = content(kept)
+        if not result or failed or len(kept) > INFORMATIVE:
             kept = steady(kept)
         plain = compact(kept)
         key = self._digest(xxhash.xxh3_128_digest(plain, self._seed) if len(plain) > _SHORT else plain)
@@ -427,7 +430,7 @@ class StepFingerprinter:
         if answer is None:
             answer = self.answer(step)
         said, spoken = answer.said, answer.words
-        incoming = [self.incoming(one.text, result=not one.error) for one in results]
+        incoming = [self.incoming(one.text, result=True, failed=one.error) for one in results]
         for one, result in zip(incoming, results, strict=True):
             if result.media:
                 self._add_media(one, result.media)
@@ -527,7 +530,7 @@ def good(text: bytes, plain: bytes) -> int:
     short = folded(text)
     if len(short) > _ACK_MAX:
         return OK
-    return EMPTY if short.lower() in _EMPTY else ACK if _ACK_FORM(short) else OK
+    return EMPTY if short.lower() in _EMPTY or is_bare(short) else ACK if _ACK_FORM(short) else OK
 
 
 def refuses(text: bytes) -> bool:

@@ -14,6 +14,7 @@ from typing import Final
 
 from xxhash import xxh32_intdigest
 
+from breakloop.detect.steps import frames
 from breakloop.detect.steps.findings import Finding, Novelty, StepState
 from breakloop.detect.steps.fingerprints import (
     ACK,
@@ -44,8 +45,9 @@ _BLANKS: Final = bytes.maketrans(_WHITE, b" " * len(_WHITE))
 _ENDS: Final = (b". ", b", ", b"; ", b"} ", b"] ", b") ")
 
 
-def share(known: AgedFilter, texts: Sequence[bytes], seed: int) -> float | None:
-    """Return the share of lines that are not known, and add them; None if there are no lines."""
+def share(known: AgedFilter, texts: Sequence[bytes], seed: int, window: SessionWindow | None = None) -> float | None:
+    """Return the share of lines that are not known, and add them; None if there are no lines. With a window, lines of
+    its frame weigh nothing, and lines are added to the frame."""
     lines = _all(texts)
     if not lines:
         return None
@@ -55,15 +57,25 @@ def share(known: AgedFilter, texts: Sequence[bytes], seed: int) -> float | None:
         lines = _all(texts)
         once = [*dict.fromkeys(lines)]
     compared = lines if known.count + len(lines) >= CAPACITY else once  # the filter may age in between
-    new = [compared[at] for at in known.sift(list(map(xxh32_intdigest, compared, repeat(seed))))]
+    digests = list(map(xxh32_intdigest, compared, repeat(seed)))
+    new = [compared[at] for at in known.sift(digests)]
+    packed = b""
+    if window is not None:
+        packed = window.frame
+        window.frame = frames.add(packed, digests)
     if not new:
         return 0.0
     fresh = _weight(new)
     about = fresh / _weight(once)
+    frame: set[bytes] = set()
+    if packed and about < _UNCLEAR[1]:
+        frame = frames.around(packed, compared, digests).difference(new)
+        if frame:
+            about = fresh / _weight([line for line in once if line not in frame])
     if about >= _UNCLEAR[1] and len(once) < len(lines):
         beside_all = fresh / _weight(lines)
         return beside_all if beside_all >= _UNCLEAR[1] else about
-    return _weighed(texts, lines, new) if _UNCLEAR[0] < about < _UNCLEAR[1] else about
+    return _weighed(texts, lines, new, frame) if _UNCLEAR[0] < about < _UNCLEAR[1] else about
 
 
 def _all(texts: Sequence[bytes]) -> list[bytes]:
@@ -80,11 +92,11 @@ def _weight(lines: Sequence[bytes]) -> int:
         return sum([min(len(line), _PLAIN_MAX) for line in lines])
 
 
-def _weighed(texts: Sequence[bytes], lines: list[bytes], new: Sequence[bytes]) -> float:
-    """Return the share of new lines with white space weighed."""
+def _weighed(texts: Sequence[bytes], lines: list[bytes], new: Sequence[bytes], frame: set[bytes]) -> float:
+    """Return the share of new lines with white space weighed, beside all lines but those of the frame."""
     weights = [min(len(line), _WEIGHT_MAX) for text in texts for line in bounded(folded(text))]
     first = dict(zip(reversed(lines), reversed(weights), strict=True))
-    return sum([first[line] for line in new]) / sum(first.values())
+    return sum([first[line] for line in new]) / sum([first[line] for line in first if line not in frame])
 
 
 def plain(text: bytes) -> list[bytes]:
@@ -138,9 +150,9 @@ def compare(
     """Compare a step with the session, add it to the filters, and change the counts, `dry` up to `most`."""
     pairs = prints.pairs
     by_form = _by_form(pairs)
-    share = _new_lines(window, prints, seed, by_form=by_form)
-    fresh_words = bool(prints.words) and _own_words(window, prints.words)
     unseen, again, third = _calls(window, prints)
+    share = _new_lines(window, prints, seed, by_form=by_form, framed=bool(unseen))
+    fresh_words = bool(prints.words) and _own_words(window, prints.words)
     wrote = False
     for pair in unseen:
         if pair.changes and not pair.failed and pair.kind != UNSEEN:
@@ -224,7 +236,9 @@ def end_mark(key: bytes) -> int:
     return mark
 
 
-def _new_lines(window: SessionWindow, prints: StepFingerprints, seed: int, *, by_form: bool) -> float | None:
+def _new_lines(
+    window: SessionWindow, prints: StepFingerprints, seed: int, *, by_form: bool, framed: bool
+) -> float | None:
     """Return the share of new lines in results and texts of the user; None if there are none. A picture that the
     session has not seen is new, whatever is written beside it."""
     known = window.marks
@@ -237,7 +251,7 @@ def _new_lines(window: SessionWindow, prints: StepFingerprints, seed: int, *, by
             texts.append(shape(one.text) if by_form else one.text)
             for medium in one.media:
                 new_medium = known.add_new(medium) or new_medium
-    found = share(window.lines, texts, seed) if texts else None
+    found = share(window.lines, texts, seed, window if framed else None) if texts else None
     return 1.0 if new_medium else found
 
 

@@ -16,6 +16,8 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Final, get_type_hints
 
+from breakloop.detect.steps import frames
+
 HALF: Final = 64  # 64-bit words of a half
 BYTES: Final = 2 * HALF * 8
 CAPACITY: Final = HALF * 8  # digests of a half, 8 bits each: when it is full, about 3 % of new ones look known
@@ -142,6 +144,7 @@ Time = Annotated[float, "d"]
 Key4 = Annotated[bytes, "4s"]
 Key = Annotated[bytes, "8s"]
 CallId = Annotated[bytes, f"{ID_MAX}s"]
+Frame = Annotated[bytes, f"{frames.SIZE}s"]
 
 
 class SessionWindow:
@@ -205,6 +208,7 @@ class SessionWindow:
     failed_tool: Key4  # whose last result was an error or a refusal
     tail_sender: Key4  # of a loop: stands for model, system prompt and tools
     last_id: CallId  # of the last step's first call, as the client sent it
+    frame: Frame  # lines at the ends of the last results
 
     ring: bytearray
     cycle_counts: bytes
