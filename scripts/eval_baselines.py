@@ -124,6 +124,38 @@ def action_and_result(requests: Iterable[Seen]) -> Iterator[float]:
         acted[one.thread] = _spelled(one.answer)
 
 
+def same_call(requests: Iterable[Seen]) -> Iterator[float]:
+    """How often in a row the model made the same calls, whatever came back."""
+    last, streak = "", 0
+    answer: Answer | None = None
+    for one in requests:
+        if answer is not None:
+            calls = json.dumps([list(call) for call in answer.calls]) if answer.calls else ""
+            streak = streak + 1 if calls and calls == last else int(bool(calls))
+            last = calls
+        yield float(streak)
+        answer = one.answer
+
+
+def stuck_patterns(requests: Iterable[Seen]) -> Iterator[float]:
+    """How near the last steps are to a pattern: the same action and result 4 times in a row, the same action with an
+    error 3 times, the same answer without a call 3 times, or two steps in turn 3 times."""
+    steps: deque[tuple[str, tuple[str, ...]]] = deque(maxlen=6)
+    same = failed = said = 0
+    answer: Answer | None = None
+    for one in requests:
+        if answer is not None:
+            step = _spelled(answer), one.fresh
+            again = bool(steps) and steps[-1][0] == step[0]
+            same = same + 1 if again and steps[-1][1] == step[1] else 1
+            failed = (failed + 1 if again else 1) if any(_ERROR.search(text[:TEXT_MAX]) for text in one.fresh) else 0
+            said = 0 if answer.calls else said + 1 if again else 1
+            steps.append(step)
+        turns = len(steps) == 6 and steps[0] != steps[1] and all(steps[at] == steps[at % 2] for at in range(6))
+        yield max(same / 4, failed / 3, said / 3, float(turns))
+        answer = one.answer
+
+
 def simhash_score(requests: Iterable[Seen]) -> Iterator[float]:
     """Similar prompts (1), similar answers (2) and repeated calls (1.5) among an agent's last twenty requests."""
     windows: dict[str, deque[tuple[int, int, str]]] = {}
@@ -144,6 +176,7 @@ def _similar(one: int, other: int) -> bool:
     return (one ^ other).bit_count() < SIMILAR_BITS
 
 
+_ERROR = re.compile(r"\b(?:error|exception|traceback)\b", re.IGNORECASE)
 _MASKS = (
     (re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE), "<ID>"),
     (re.compile(r"\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:?\d\d)?)?"), "<TS>"),
@@ -178,5 +211,7 @@ BASELINES = (
     Baseline("last 3 messages x5", 5, last_three),
     Baseline("SimHash score > 10", 10.5, simhash_score),  # scores are multiples of a half
     Baseline("same action + result x4", 4, action_and_result),
+    Baseline("same call x5", 5, same_call),
+    Baseline("stuck patterns", 1, stuck_patterns),
     Baseline("26 turns", 26, turn_counter),
 )

@@ -54,6 +54,26 @@ def test_action_and_result_in_a_row() -> None:
     assert list(baselines.action_and_result(baselines.seen(acting(["a", "a", "a", "b", "b"])))) == [0, 1, 2, 3, 1, 2]
 
 
+def test_calls_in_a_row() -> None:
+    """Results are not looked at, so an agent that polls is a loop."""
+    assert list(baselines.same_call(baselines.seen(acting(["a", "b", "c"])))) == [0, 1, 2, 3]
+    assert max(baselines.same_call(baselines.seen(stuck(6)))) == 0
+
+
+def test_stuck_patterns() -> None:
+    """The same step four times, an error three times, a text three times, two steps in turn three times."""
+
+    def flagged(turns: list[RecordedTurn]) -> int | None:
+        scores = baselines.stuck_patterns(baselines.seen(turns))
+        return next((number for number, score in enumerate(scores, 1) if score >= 1), None)
+
+    assert flagged(acting(["a"] * 9)) == 5
+    assert flagged(acting([f"error {at}" for at in range(9)])) == 4
+    assert flagged(acting(["a", "b"] * 9)) == 7
+    assert flagged(stuck(9)) == 4
+    assert flagged(acting(["a", "b", "c", "d"] * 5)) is None
+
+
 def test_the_score_adds_prompts_answers_and_calls() -> None:
     """1 for each similar prompt, 2 for each similar answer, 1.5 for each repeated call."""
     assert list(baselines.simhash_score(baselines.seen(stuck(4)))) == [0, 1, 2 + 2, 3 + 4]
