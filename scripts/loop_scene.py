@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from breakloop.detect.stateful import Evaluation
 from breakloop.detect.steps import StepEvaluator, StepsSettings
+from breakloop.detect.steps.fingerprints import ToolOptions
 from breakloop.detect.steps.kinds import LEVELS, NEVER, PRESETS, number
 from breakloop.detect.steps.window import load
 from breakloop.model.call import Result, Step, ToolCall
@@ -51,11 +52,17 @@ class Scene:
         self._ids = count(1)
         self._messages = 1
         self._now = _START
-        only = {name: (0.0 if name == kind else NEVER, NEVER, NEVER) for name in PRESETS["normal"]}
-        # The first evaluator decides; the second reports only this kind, from count 0 on, which gives the count.
-        self._evaluators = [StepEvaluator(settings, digest) for settings in (StepsSettings(), StepsSettings(only))]
+        self._evaluators: list[StepEvaluator] = []
+        self.tools({})
         self._windows = [b"", b""]
         self._last = Step("", (), (), (), (), (), 0, 0)
+
+    def tools(self, options: dict[str, ToolOptions]) -> None:
+        """Set options of tools, before the first step."""
+        only = {name: (0.0 if name == self.kind else NEVER, NEVER, NEVER) for name in PRESETS["normal"]}
+        # The first evaluator decides; the second reports only this kind, from count 0 on, which gives the count.
+        both = (StepsSettings(tools=options), StepsSettings(only, options))
+        self._evaluators = [StepEvaluator(settings, digest) for settings in both]
 
     def call(self, name: str, arguments: dict[str, Any], result: str, **more: Any) -> None:
         """The model calls a tool.

@@ -6,6 +6,7 @@ from __future__ import annotations
 from breakloop.clock import FakeClock
 from breakloop.detect.counting import DetectorConfig
 from breakloop.detect.spawn import RunStart, SpawnDetector
+from breakloop.detect.steps.fingerprints import ToolOptions
 from breakloop.detect.stream import StreamProbe
 from breakloop.policy.descriptors import ContextSettings, Descriptors
 from scripts.loop_scene import Scene, digest
@@ -196,6 +197,35 @@ def thrash(scene: Scene) -> None:
     for turn in range(10):
         size = (20_000, 40_000, 61_000)[turn % 3]
         scene.call("read_file", {"path": f"{_PLACES[turn]}.md"}, f"{size // 1000} KB so far: {news(turn)}", size=size)
+
+
+def waiting(scene: Scene) -> None:
+    """The same look, such as a job's status, returns the same for hours. Waiting itself is no loop: calls that wait
+    count nothing, and a look counts nothing if 30 s have passed since the same look, so this is the only bound for an
+    agent that looks every five minutes, as here. A look that comes sooner counts up to 0.6 in the other kinds, and one
+    whose answer is final (done, failed, not found) counts in full."""
+    scene.every_s = 300.0
+    for _ in range(80):
+        scene.call("get_job_status", {"job": 12}, "running")
+
+
+def side_effect(scene: Scene) -> None:
+    """The same call with an effect outside is made again and succeeds each time: a mail, a payment, an order, an issue.
+    The id that it returns does not make it another one, and several in one response count each. Only names that leave
+    no doubt are refused; messages, comments and other additions are only reported, and only while no other change is
+    made in between. A call that failed does not count, and neither do writes, settings, keys and commands."""
+    for turn in range(5):
+        arguments = {"to": "ada@example.com", "subject": "Invoice 17"}
+        scene.call("send_mail", arguments, f"queued as {turn * 7919 + 4093}")
+
+
+def tool_limit(scene: Scene) -> None:
+    """A tool is called more often in one run than the policy allows (here `max_per_run: 2`), whatever its arguments and
+    results. A call in a response of an LLM is known when its result arrives, so this denies the request with the
+    result. An MCP call is denied before it is made. New text of a person begins a new run."""
+    scene.tools({"send_mail": ToolOptions(max_per_run=2)})
+    for turn in range(4):
+        scene.call("send_mail", {"to": f"{_WORDS[turn]}@example.com"}, f"queued: {news(turn)}")
 
 
 def spawn(scene: Scene) -> None:

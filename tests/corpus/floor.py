@@ -14,7 +14,6 @@ KNOWN_MISSED: Final = {
     "fan_out_in_other_words": "tasks are compared as they are written; in other words they are different tasks",
     "mcp_same_call/mcp-unnamed": "`steps` needs a session; without a name there is none for MCP, `tail` counts instead",
     "mcp_same_call_slowly": "six seconds are the most between two calls of a storm, and 60 s hold too few for `tail`",
-    "same_mail_with_a_new_id": "results below 80 bytes are not masked, so another id is another result",
     "short_result_with_a_counter": "results below 80 bytes are not masked, so another number is another result",
 }
 
@@ -23,13 +22,12 @@ KNOWN_BLOCKED: Final = {
     "first_turns_of_people_without_names": "nothing in the requests distinguishes people behind one key",
     "judge_after_each_step/gemini": "calls have no ids in this dialect, so a judge's question after the same results"
     " is a new step of the session, with the same text each time",
-    "reads_an_empty_terminal": "a read of a terminal every 15 s is not known as waiting; an empty result is a repeat",
     "story_in_simple_words": "after some chapters, few words are new, and the chapters look alike as sets of words",
 }
 
 # The number of sessions in each list, and the least number of sessions that are judged correctly.
-SESSIONS_MISSED: Final = 12
-SESSIONS_BLOCKED: Final = 8
+SESSIONS_MISSED: Final = 9
+SESSIONS_BLOCKED: Final = 5
 LOOPS_FOUND: Final = 271
 HEALTHY_PASSED: Final = 289
 

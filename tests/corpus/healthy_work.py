@@ -23,7 +23,7 @@ def polls_a_job_that_advances(s: Script) -> None:
     s.call("job_status", {"job": 12}, "finished, 4,000 records")
 
 
-@healthy(forms=SOME, every_s=15.0, quiet=False)
+@healthy(forms=SOME, every_s=15.0)
 def reads_an_empty_terminal(s: Script) -> None:
     """A long build prints nothing for three minutes."""
     s.call("exec_command", {"command": "make all"}, "started as session 3")
@@ -32,15 +32,15 @@ def reads_an_empty_terminal(s: Script) -> None:
     s.call("write_stdin", {"session": 3, "chars": ""}, f"build finished\n{text('build')}")
 
 
-@healthy(forms=SOME, every_s=90.0, quiet=False)
+@healthy(forms=TOOLS, every_s=90.0)
 def looks_at_ci_every_90_seconds(s: Script) -> None:
-    """A pipeline takes a quarter of an hour."""
-    for _ in range(10):
+    """A pipeline takes an hour."""
+    for _ in range(40):
         s.call("bash", {"command": "ci status 4411"}, "pipeline 4411: running, 3 of 7 stages done")
     s.call("bash", {"command": "ci status 4411"}, "pipeline 4411: passed")
 
 
-@healthy(forms=SOME, every_s=60.0, quiet=False)
+@healthy(forms=TOOLS, every_s=60.0)
 def sleeps_and_looks(s: Script) -> None:
     """A wait of two minutes before each look; the job goes on."""
     for _ in range(8):
@@ -48,16 +48,50 @@ def sleeps_and_looks(s: Script) -> None:
         s.call("bash", {"command": "tail -1 train.log"}, "training: still in the first epoch")
 
 
-@healthy(forms=("chat", "gemini"), every_s=300.0, quiet=False)
+@healthy(forms=TOOLS, every_s=3.0)
+def sleeps_and_looks_at_two_things(s: Script) -> None:
+    """A wait of two minutes, then two looks that nobody would take for looks by their names."""
+    for _ in range(15):
+        s.wait(120.0)
+        s.call("sleep", {"seconds": 120}, "slept for 120 seconds")
+        s.call("read_report", {"of": "import"}, text("report"))
+        s.call("count_rows", {"table": "orders"}, "4,000 rows in this table")
+
+
+@healthy(forms=TOOLS, every_s=300.0)
 def heartbeat_every_five_minutes(s: Script) -> None:
     """Someone is told to look every five minutes, for an hour."""
     for _ in range(12):
         s.call("list_alerts", {"state": "open"}, "no open alerts")
 
 
+@healthy(forms=TOOLS, every_s=30.0)
+def watches_for_alerts(s: Script) -> None:
+    """A look every 30 s for half an hour, and nothing happens."""
+    for _ in range(60):
+        s.call("list_alerts", {"severity": "page"}, "[]")
+
+
+@healthy(forms=SOME, every_s=45.0)
+def three_jobs_in_turn(s: Script) -> None:
+    """Three jobs are looked at one after the other, and then the agent waits."""
+    for _ in range(20):
+        for job in range(3):
+            s.call("bash", {"command": f"kubectl get job import-{job}"}, f"import-{job}   0/1   Running")
+
+
+@healthy(forms=TOOLS, every_s=4.0)
+def waits_for_a_server_to_start(s: Script) -> None:
+    """The server is not there yet; a look fails five times, and then it is."""
+    s.call("bash", {"command": "make serve &"}, "started")
+    for _ in range(5):
+        s.call("bash", {"command": "sleep 3; curl -sf localhost:8080/health"}, "not ready yet")
+    s.call("bash", {"command": "sleep 3; curl -sf localhost:8080/health"}, "ok")
+
+
 @healthy(forms=SOME, every_s=5.0, policy="{similarity: steps, tools: {list_alerts: {poll: true}}}", quiet=False)
 def watches_with_a_tool_that_is_meant_to_poll(s: Script) -> None:
-    """`poll: true`: a repeat counts a quarter."""
+    """`poll: true`: a repeat counts a quarter at most."""
     for _ in range(16):
         s.call("list_alerts", {"state": "open"}, "no open alerts in the last five minutes")
 
@@ -351,6 +385,50 @@ def moves_files_and_mends_imports(s: Script) -> None:
         s.call("bash", {"command": f"git mv {name}.py parts/{name}.py"}, "")
         for place in "ab":
             s.call("edit_file", {"path": path(turn, place), "old": name, "new": f"parts.{name}"}, "edited")
+
+
+# -- effects outside
+
+
+@healthy(forms=(*TOOLS, "mcp"))
+def invitations_to_many(s: Script) -> None:
+    """The same mail to twenty people."""
+    for turn in range(20):
+        s.call("send_mail", {"to": f"{noun(turn)}{turn}@example.com", "body": line("invitation")}, "sent")
+
+
+@healthy(forms=SOME, quiet=False)
+def mail_that_fails_twice(s: Script) -> None:
+    """The server is busy twice; the third time the mail is sent."""
+    mail = {"to": "ada@example.com", "body": line("mail")}
+    s.call("send_mail", mail, "the mail server does not answer", failed=True)
+    s.call("send_mail", mail, "Error: the mail server is closing the connection")
+    s.call("send_mail", mail, "sent as 4711")
+    s.call("send_mail", {"to": "bob@example.com", "body": line("mail")}, "sent as 4712")
+
+
+@healthy(forms=SOME, quiet=False)
+def two_of_the_same_in_a_cart(s: Script) -> None:
+    """Two equal items, and the rest of the order."""
+    for _ in range(2):
+        s.call("add_item", {"product": "lamp", "count": 1}, "added")
+    s.call("place_order", {"cart": 17}, "order 9213 was placed")
+
+
+@healthy(forms=SOME)
+def tells_that_it_is_still_working(s: Script) -> None:
+    """The same message between edits."""
+    for turn in range(8):
+        s.call("write_file", {"path": path(turn), "text": text(turn, "file")}, "written")
+        s.call("post_message", {"channel": "team", "text": "Still working on it."}, f"posted at {turn * 977}")
+
+
+@healthy(forms=SOME)
+def deploys_after_each_edit(s: Script) -> None:
+    """The same deployment of other code."""
+    for turn in range(6):
+        s.call("edit_file", {"path": path(turn), "new": line(turn, "edit")}, "edited")
+        s.call("deploy", {"to": "stage"}, f"deployed as build {turn + 40}")
 
 
 # -- looking again after a change

@@ -10,6 +10,7 @@ from tests.corpus.words import NOUNS, chapter, line, noun, path, text
 
 CATALOGUE: Final = Catalogue()
 loop, noticed = CATALOGUE.loop, CATALOGUE.noticed
+STEPS: Final = "{similarity: steps}"
 
 # -- repeat
 
@@ -41,7 +42,7 @@ def report_with_the_time_in_it(s: Script) -> None:
     """A long result in which only the clock, a duration and a process id change."""
     for turn in range(9):
         head = f"2026-02-03 10:{turn:02}:{turn * 7 % 60:02} [pid {3000 + turn}] done in {turn + 1}.2 s"
-        s.call("status_report", {}, f"{head}\n{text('report')}")
+        s.call("sales_report", {}, f"{head}\n{text('report')}")
 
 
 @loop("repeat", at=6)
@@ -368,6 +369,83 @@ def pages_with_nothing_on_them(s: Script) -> None:
         s.call("get_page", {"page": turn}, "there is nothing here")
 
 
+# -- waiting, and looks that are none
+
+
+@loop("repeat", at=11, every_s=2.0, policy=STEPS)
+def polls_without_a_pause(s: Script) -> None:
+    """A look every two seconds."""
+    for _ in range(20):
+        s.call("job_status", {"job": 12}, "no change")
+
+
+@loop("repeat", at=12, forms=SOME, every_s=1.0, policy=STEPS)
+def reads_a_terminal_without_a_pause(s: Script) -> None:
+    """Reads with empty input that return at once."""
+    for _ in range(20):
+        s.call("write_stdin", {"session": 3, "chars": ""}, "")
+
+
+@loop("repeat", at=11, every_s=60.0)
+def polls_what_has_ended(s: Script) -> None:
+    """Once a minute, and the answer has been final since the first look."""
+    for _ in range(20):
+        s.call("bash", {"command": "ci status 4411"}, "pipeline 4411: failed")
+
+
+@loop("waiting", at=(70, 90), forms=SOME, every_s=290.0)
+def waits_all_night(s: Script) -> None:
+    """The same look every five minutes, with the same answer, for seven hours."""
+    for _ in range(95):
+        s.call("get_job_status", {"job": 12}, "running")
+
+
+# -- side_effect, tool_limit
+
+
+@loop("side_effect", at=4, forms=(*TOOLS, "mcp"), every_s=15.0, but={"mcp": as_loop("side_effect", 5)})
+def same_mail_with_a_new_id(s: Script) -> None:
+    """The same mail to the same person; the server returns a new id each time."""
+    for turn in range(16):
+        arguments = {"to": "ada@example.com", "subject": "Invoice", "body": line("mail")}
+        s.call("send_mail", arguments, f"queued as {turn * 7919 + 40961:x}")
+
+
+@loop("side_effect", at=6, forms=SOME)
+def same_issue_between_other_work(s: Script) -> None:
+    """The same issue is opened again after each look at the list."""
+    for turn in range(9):
+        s.call("create_issue", {"title": "The import fails"}, f"created #{turn + 311}: The import fails")
+        s.call("list_issues", {"state": "open"}, text(turn, "issues"))
+
+
+@loop("side_effect", at=2, forms=("chat", "responses", "messages", "gemini"))
+def twenty_equal_orders_in_one_answer(s: Script) -> None:
+    """The model calls the same twenty times at once."""
+    s.calls(*[Made("place_order", {"item": "lamp"}, f"order {turn} was placed") for turn in range(20)])
+    s.call("list_orders", {}, text("orders"))
+
+
+@noticed("side_effect", at=3, forms=SOME)
+def same_comment_twice(s: Script) -> None:
+    """Reported, because it may be meant."""
+    for turn in range(2):
+        s.call("add_comment", {"issue": 7, "text": "I am looking into it."}, f"comment {turn + 40} was added")
+
+
+@loop(
+    "tool_limit",
+    at=5,
+    forms=(*SOME, "mcp"),
+    policy="{similarity: steps, tools: {send_mail: {max_per_run: 3}}}",
+    but={"mcp": as_loop("tool_limit", 4)},
+)
+def more_mails_than_allowed(s: Script) -> None:
+    """Another mail each time: denied with the result of the fourth one, in MCP before it is sent."""
+    for turn in range(6):
+        s.call("send_mail", {"to": f"{noun(turn)}@example.com"}, f"sent: {line(turn, 'mail')}")
+
+
 # -- MCP: results are the answers of the server
 
 
@@ -407,14 +485,6 @@ def mcp_two_calls_in_turn(s: Script) -> None:
 
 
 # -- not found today: see floor.py
-
-
-@loop("", at=(1, 12), forms=("chat", "messages", "mcp"), every_s=15.0)
-def same_mail_with_a_new_id(s: Script) -> None:
-    """The same mail to the same person; the server returns a new id each time."""
-    for turn in range(16):
-        arguments = {"to": "ada@example.com", "subject": "Invoice", "body": line("mail")}
-        s.call("send_mail", arguments, f"queued as {turn * 7919 + 40961:x}")
 
 
 @loop("unmoved", at=17, forms=TOOLS)

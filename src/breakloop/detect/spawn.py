@@ -16,9 +16,9 @@ from typing import Final, NamedTuple
 
 from breakloop.detect.counting import CallReader, DetectorConfig
 from breakloop.detect.stateful import BLOCK, NOTHING, NOTICE, RUN_IDLE_S, Evaluation, StatefulDetector, caller_owner
-from breakloop.detect.steps.detector import weight_of
 from breakloop.detect.steps.findings import Finding, times
 from breakloop.detect.steps.fingerprints import Digest, StepFingerprinter, folded, lowered, own, steady
+from breakloop.detect.steps.waiting import weight_of
 from breakloop.model.call import Call
 
 KIND: Final = "spawn"

@@ -16,10 +16,10 @@ from typing import Final
 from breakloop.detect.counting import CallReader, DetectorConfig
 from breakloop.detect.stateful import NOTHING, RUN_IDLE_S, Evaluation, StatefulDetector, agent_owner
 from breakloop.detect.steps import texts
-from breakloop.detect.steps.detector import weight_of
 from breakloop.detect.steps.findings import times
 from breakloop.detect.steps.fingerprints import NONE, Digest, StepFingerprinter
 from breakloop.detect.steps.kinds import level
+from breakloop.detect.steps.waiting import weight_of
 from breakloop.detect.steps.window import COUNT_MAX
 from breakloop.model.call import Call, Step
 

@@ -46,16 +46,16 @@ def test_after_the_cooldown_it_may_run_once(guard: Guard, clock: FakeClock) -> N
     answers = ["busy"] * 5 + ["done"]
 
     @guard.tool(on_block="return")
-    def poll() -> str:
+    def take() -> str:
         return answers.pop(0)
 
     with guard.run():
-        said = [poll() for _ in range(6)]
-        assert said[4].startswith("Blocked: `poll` returned the same 4 bytes 5 times")
+        said = [take() for _ in range(6)]
+        assert said[4].startswith("Blocked: `take` returned the same 4 bytes 5 times")
         assert said[5].endswith("(recursive_loop_detected)")
         assert answers == ["done"]
         clock.advance(120)
-        assert poll() == "done"
+        assert take() == "done"
 
 
 def test_async_tools(guard: Guard) -> None:
@@ -133,13 +133,13 @@ def test_results_that_are_no_text_are_not_touched(guard: Guard) -> None:
     """A notice has no place in them; the block still comes (D-4)."""
 
     @guard.tool
-    def status() -> dict[str, str]:
-        return {"state": "waiting"}
+    def shelf() -> dict[str, str]:
+        return {"holds": "lamps"}
 
     with guard.run():
-        assert [status() for _ in range(4)] == [{"state": "waiting"}] * 4
+        assert [shelf() for _ in range(4)] == [{"holds": "lamps"}] * 4
         with pytest.raises(LoopDetectedError):
-            status()
+            shelf()
 
 
 def test_methods_and_functions_without_a_signature(guard: Guard) -> None:

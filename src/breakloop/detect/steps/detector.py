@@ -22,11 +22,12 @@ from breakloop.detect.stateful import (
     StatefulDetector,
     session_owner,
 )
-from breakloop.detect.steps import ends, kept_answers, novelty, repeats, streaks, texts
+from breakloop.detect.steps import ends, kept_answers, novelty, repeats, streaks, texts, waiting
 from breakloop.detect.steps.echoes import handed_on
 from breakloop.detect.steps.findings import Finding, StepState
 from breakloop.detect.steps.fingerprints import (
     NONE,
+    RATE,
     AnswerFingerprints,
     Digest,
     StepFingerprinter,
@@ -34,6 +35,7 @@ from breakloop.detect.steps.fingerprints import (
     is_answer_elsewhere,
 )
 from breakloop.detect.steps.kinds import BY_NAME, EVALUATED, NAMES, NEVER, NO_CHOICE, KindChoice, StepsSettings, choose
+from breakloop.detect.steps.waiting import SLOW_S, Waiting, weight_of
 from breakloop.detect.steps.window import (
     COUNT_MAX,
     EVIDENCE_MAX,
@@ -53,9 +55,6 @@ from breakloop.detect.steps.window import (
 from breakloop.model.call import DERIVED_SESSION, Answer, Call, Step
 from breakloop.store.ops import Op
 
-SLOW_S: Final = 20.0
-SLOWER_S: Final = 60.0
-_POLL_WEIGHT: Final = 0.25
 _AMBIGUOUS_WEIGHT: Final = 0.25  # of a step that may belong to another conversation
 _HISTORY_MIN: Final = 2  # messages; the number of fewer shows nothing
 _ID_MIN: Final = 8  # shorter ids ("call_1", "0") are counters, not random: they are the same in each conversation
@@ -180,17 +179,21 @@ class StepEvaluator:
         exempt = shown_again = bool(pairs) and _is_shown_again(window, step, prints)
         if self._has_options and pairs:
             exempt = shown_again or all(pair.tool.options.exempt for pair in pairs)
-            if all(pair.tool.options.poll for pair in pairs):
-                weight = min(weight, _POLL_WEIGHT)
+        waits: Waiting | None = None
+        if pairs:
+            waits = waiting.of_step(window, pairs, now)
+            waiting.note(window, pairs, waits, now)
+            if waits is not None:
+                weight = min(waits.weight, weight) if window.ambiguous_at == now else waits.weight
         changed = False
         for pair in pairs:
-            if pair.changes and not pair.failed and repeats.is_new(window, pair):
+            if pair.changes and not pair.failed and pair.kind != RATE and repeats.is_new(window, pair):
                 changed = True
         new = novelty.compare(window, step, prints, self._fingerprinter.seed, weight, self._dry_max)
         if new.news and step.users and not step.calls and not step.results:
             self._reset_for_user(window, step)
         known = texts.known_texts(window, prints)
-        state = StepState(window, step, prints, self._fingerprinter, new, known, now, weight, tracked)
+        state = StepState(window, step, prints, self._fingerprinter, new, known, now, weight, tracked, changed)
         found: list[Finding] = []
         for evaluate in EVALUATED[exempt, bool(step.users)]:
             found += evaluate(state)
@@ -201,6 +204,8 @@ class StepEvaluator:
         if changed:
             streaks.halve_stagnation(window)
             window.epoch = window.epoch + 1 & 0xFFFF
+        if found and waits is not None and waits.advice:
+            found = [one._replace(evidence=one.evidence + waits.advice) for one in found]
         return found
 
     def _reset_for_user(self, window: SessionWindow, step: Step) -> None:
@@ -208,6 +213,8 @@ class StepEvaluator:
         if not step.said:
             window.texts.clear()  # another task from its beginning, which may lead to the same questions
             window.cue_count = 0.0
+        window.effects.clear()
+        window.limits.clear()
         window.answer_count = 0.0
         window.epoch = window.epoch + 1 & 0xFFFF
         repeats.reset_cycles(window)
@@ -275,11 +282,6 @@ class StepEvaluator:
 def _begins(step: Step) -> bool:
     """Tell whether a request begins a conversation."""
     return not (step.said or step.calls or step.results)
-
-
-def weight_of(gap_s: float) -> float:
-    """Return the weight of a repeat by the time since the last step: slow polling is tolerated for long."""
-    return 1.0 if gap_s < SLOW_S else 0.5 if gap_s < SLOWER_S else 0.25
 
 
 def _sender(step: Step, context: RequestContext) -> bytes:

@@ -34,6 +34,7 @@ class StepState(msgspec.Struct, gc=False):
     now: float
     weight: float  # of a repeat: slow ones count less
     tracked: bool  # `answered` will be called with the answer
+    changed: bool = False  # a call changed something
 
 
 class Finding(NamedTuple):

@@ -22,6 +22,17 @@ import msgspec
 import orjson
 import xxhash
 
+from breakloop.detect.steps.purposes import (
+    LIMITED,
+    NO_EFFECT,
+    NO_WAIT,
+    PLAIN,
+    SHORT,
+    effect_by_name,
+    says,
+    waits,
+    waits_by_name,
+)
 from breakloop.detect.steps.results import content, is_bare
 from breakloop.model.call import Result, Step, ToolCall
 from breakloop.model.decision import END, MARK, MARKED_NOTE_MAX
@@ -63,6 +74,7 @@ _QUOTE: Final = b"\x01"
 _PLACES: Final = bytes.maketrans(b"/\\" + _DIGITS + b"#", b"#" * 12 + b"\x02")
 # ASCII letters and digits and other bytes belong to words; everything else separates them.
 _APART: Final = bytes(code if code > 127 or chr(code).isalnum() else 32 for code in range(256))
+_MARKS_APART: Final = bytes.maketrans(b"{}[]()<>\"'`:,;=", b" " * 15)
 _WORD_MIN: Final = 4
 _LOOSE_MAX: Final = 2000
 
@@ -129,6 +141,12 @@ def loose(raw: bytes) -> bytes:
     return _NUMBER(b"#", _TYPED_ID(b"#", head) if _ID_TEST(head) else head) + raw[_LOOSE_MAX:]
 
 
+def without_ids(raw: bytes) -> bytes:
+    """Return the words of a text, each that has a digit in it masked: numbers, times and most ids."""
+    words = raw.translate(_MARKS_APART).split()
+    return b" ".join([word if len(word.translate(None, _DIGITS)) == len(word) else b"#" for word in words])
+
+
 def shape(raw: bytes) -> bytes:
     """Return the form of an error or an empty result: quotes, paths and numbers masked, lines kept."""
     lines = _QUOTED(_QUOTE, raw).translate(_PLACES).split(b"\n")
@@ -191,9 +209,10 @@ class ToolOptions(NamedTuple):
     """What a policy sets for a tool."""
 
     exempt: bool = False  # its calls are never counted
-    poll: bool = False  # meant to be called repeatedly: a repeat counts a quarter
+    poll: bool = False  # a look at something that goes on by itself: time decides what a repeat counts
     include: frozenset[str] = frozenset()  # only these arguments distinguish calls; empty: all
     exclude: frozenset[str] = frozenset()  # these do not
+    max_per_run: int = 0  # calls allowed in a run; 0: any number
 
 
 class ToolTraits(NamedTuple):
@@ -205,6 +224,8 @@ class ToolTraits(NamedTuple):
     manner: int
     options: ToolOptions
     hands_on: bool  # its arguments may be a message to another agent
+    waits: int  # by its name
+    effect: int
 
 
 class ToolTable:
@@ -223,8 +244,11 @@ class ToolTable:
         known = self._known.get(name)
         if known is None:
             raw = name.encode("utf-8", "surrogatepass")
-            key, short = zlib.crc32(raw).to_bytes(4, "little"), name[:_NAME_MAX]
-            known = ToolTraits(name, raw, key, manner(short), self._options(name), hands_on(short))
+            short = name[:_NAME_MAX]
+            how, options = manner(short), self._options(name)
+            key = zlib.crc32(raw).to_bytes(4, "little")
+            purposes = waits_by_name(short), effect_by_name(short)
+            known = ToolTraits(name, raw, key, how, options, hands_on(short), *purposes)
             if len(name) <= _NAME_MAX:
                 if len(self._known) >= _NAMES_MAX:
                     self._known.clear()
@@ -364,6 +388,10 @@ class CallResult(msgspec.Struct, gc=False):
     telling: bool  # the result is informative, and the call changes nothing
     text: bytes = b""  # of the result, without what changes by itself
     refused: bool = False  # the result is not bad, but it is short and opens with words of refusal or failure
+    waits: int = NO_WAIT
+    wait_s: float = 0.0  # how long a wait was to take
+    effect: int = NO_EFFECT  # of the call, if it succeeds
+    says: int = PLAIN  # what a short result says
 
 
 _NO_ERROR: Final = bytes(4)
@@ -464,9 +492,12 @@ class StepFingerprinter:
             return AnswerFingerprints(NONE, [], made)
         return AnswerFingerprints(self.incoming(text).key, words(text, _WORDS_READ, self.seed), made)
 
-    def known_call(self, name: str, a: bytes, loose_a: bytes, *, changes: bool) -> CallResult:
+    def known_call(
+        self, name: str, a: bytes, loose_a: bytes, *, changes: bool, waits: int, wait_s: float, effect: int
+    ) -> CallResult:
         """Return a call without its result from fingerprints that were kept."""
-        return CallResult(self._tools.of(name), a, loose_a, NONE, _NO_ERROR, UNSEEN, False, 0, changes, False)
+        result = (NONE, _NO_ERROR, UNSEEN, False, 0)
+        return CallResult(self._tools.of(name), a, loose_a, *result, changes, False, b"", False, waits, wait_s, effect)
 
     def _call(self, call: ToolCall, step: Step) -> CallResult:
         name, given = call
@@ -474,14 +505,21 @@ class StepFingerprinter:
         if step.as_text and not (_NAME_FORM(name) or name in step.tools):
             tool = tool._replace(name="")  # the model's words must not be in evidence
         arguments = canonical(given, tool.options)
-        changing = tool.manner in _MAY_CHANGE and changes(tool.manner, arguments)
+        how = tool.manner
+        changing = how in _MAY_CHANGE and changes(how, arguments)
+        waiting, wait_s = NO_WAIT, 0.0
+        if tool.waits or not changing:
+            waiting, wait_s = waits(tool.waits, arguments, runs=how == RUNS)
+            changing = changing and not waiting
+        effect = tool.effect if not tool.effect or _LOOKS(arguments, 0, _READ_MAX) is None else NO_EFFECT
         begins, plain = tool.raw + b"\x00", folded(arguments)
         if tool.manner == RUNS and _HASH in plain and plain.startswith(b"{"):
             plain = _COMMENT(b"", plain)
         a = self.plain(begins + plain)
         masked = loose(plain)
         loose_a = a if masked is plain else self.plain(begins + masked)
-        return CallResult(tool, a, loose_a, NONE, _NO_ERROR, UNSEEN, False, 0, changing, False)
+        result = (NONE, _NO_ERROR, UNSEEN, False, 0)
+        return CallResult(tool, a, loose_a, *result, changing, False, b"", False, waiting, wait_s, effect)
 
     def _pair(self, made: CallResult, result: Result | None, step: Step, incoming: IncomingStep) -> CallResult:
         if result is None:
@@ -497,8 +535,15 @@ class StepFingerprinter:
         elif not result.media and len(plain) <= _ACK_MAX:
             kind = good(text, plain)
         telling = not changing and (len(plain) >= INFORMATIVE or len(folded(text)) >= INFORMATIVE)
-        size, refused = incoming.size, not result.error and refuses(text)
-        return CallResult(tool, made.a, made.loose_a, r, e, kind, result.error, size, changing, telling, text, refused)
+        meaning = PLAIN
+        if len(plain) <= SHORT and not result.media:
+            meaning = says(text)
+            if meaning == LIMITED:
+                kind = RATE
+        purpose = (made.waits, made.wait_s, made.effect)
+        refused = not result.error and refuses(text)
+        seen = (r, e, kind, result.error, incoming.size)
+        return CallResult(tool, made.a, made.loose_a, *seen, changing, telling, text, refused, *purpose, meaning)
 
 
 def paired(step: Step) -> list[tuple[ToolCall, Result | None, int]]:

@@ -34,6 +34,9 @@ class KeptCall(msgspec.Struct, array_like=True, gc=False):
     a: bytes
     loose_a: bytes  # b"": the same
     changes: bool
+    waits: int
+    wait_s: float
+    effect: int
 
 
 class KeptAnswer(msgspec.Struct, array_like=True, gc=False):
@@ -111,8 +114,18 @@ def response_key(response_id: str, fingerprinter: StepFingerprinter) -> bytes:
 
 def fingerprints(kept: KeptAnswer, fingerprinter: StepFingerprinter) -> AnswerFingerprints:
     """Return the fingerprints of a kept answer."""
-    known = fingerprinter.known_call
-    calls = [known(one.tool, one.a, one.loose_a or one.a, changes=one.changes) for one in kept.calls]
+    calls = [
+        fingerprinter.known_call(
+            one.tool,
+            one.a,
+            one.loose_a or one.a,
+            changes=one.changes,
+            waits=one.waits,
+            wait_s=one.wait_s,
+            effect=one.effect,
+        )
+        for one in kept.calls
+    ]
     return AnswerFingerprints(kept.said, list(array("I", kept.words)), calls)
 
 
@@ -148,6 +161,9 @@ def _calls(step: Step, prints: AnswerFingerprints, fingerprinter: StepFingerprin
             pair.a,
             b"" if pair.loose_a == pair.a else pair.loose_a,
             pair.changes,
+            pair.waits,
+            pair.wait_s,
+            pair.effect,
         )
         for pair, call_id in zip(prints.calls[:_CALLS_MAX], ids, strict=False)
     ]

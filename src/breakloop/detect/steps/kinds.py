@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 
 from breakloop.detect.stateful import BLOCK, NOTHING, NOTICE, STOP
-from breakloop.detect.steps import ends, novelty, repeats, streaks, texts
+from breakloop.detect.steps import effects, ends, novelty, repeats, streaks, texts, waiting
 from breakloop.detect.steps.findings import Finding, StepState
 from breakloop.detect.steps.fingerprints import ToolOptions
 from breakloop.detect.steps.window import COUNT_MAX
@@ -37,11 +37,20 @@ class LoopKind(NamedTuple):
     relaxed: Levels | None = None  # if not derived from `normal`
     most: float = COUNT_MAX  # the highest count
     stops: bool = True  # it has the level stop
+    fixed: bool = False  # the same at each sensitivity
 
 
 # In order of evaluation and of trust: if a step matches several kinds at the same level, the first one is reported.
 # `storm` depends on the counts of `cycle`, and `thrash` sets the size that the kinds before it compare with.
 KINDS: Final[tuple[LoopKind, ...]] = (
+    LoopKind(
+        22, "tool_limit", "more calls of a tool in a run than `max_per_run` allows",
+        "calls, from the last allowed one on", (2, 2, NEVER), effects.tool_limit, fixed=True,
+    ),
+    LoopKind(
+        21, "side_effect", "the same effect outside again: a mail, an order, an issue", "times", (2, 3, 5),
+        effects.side_effect, fixed=True,
+    ),
     LoopKind(
         1, "repeat", "the same call with the same result, one after the other", "times", (3, 5, 8),
         repeats.count_calls,  # and `failure` and `interleaved`
@@ -115,6 +124,10 @@ KINDS: Final[tuple[LoopKind, ...]] = (
         18, "spawn", "agents start agents for the same task", "agents deep, or with the same task", (4, 8, NEVER),
         stops=False,  # `detect.spawn`
     ),
+    LoopKind(
+        23, "waiting", "the same look with the same answer for hours", "hours", (2, 6, 12),
+        waiting.hours,
+    ),
 )  # fmt: skip
 BY_NAME: Final[Mapping[str, LoopKind]] = {kind.name: kind for kind in KINDS}
 NAMES: Final[Mapping[int, str]] = {0: "", **{kind.id: kind.name for kind in KINDS}}
@@ -135,11 +148,15 @@ NORMAL: Final[Thresholds] = {kind.name: kind.normal for kind in KINDS}
 
 def _relaxed(kind: LoopKind) -> Levels:
     notice, block, stop = kind.normal
+    if kind.fixed:
+        return kind.normal
     return kind.relaxed or (notice + 1, block * 1.5, stop * 1.5)
 
 
 def _strict(kind: LoopKind) -> Levels:
     notice, block, stop = kind.normal
+    if kind.fixed:
+        return kind.normal
     return max(2, notice - 1), max(3, block - 1), max(4, stop - 2)
 
 

@@ -20,6 +20,7 @@ from breakloop.detect.steps.fingerprints import (
     ACK,
     EMPTY,
     NONE,
+    RATE,
     UNSEEN,
     CallResult,
     StepFingerprints,
@@ -29,6 +30,7 @@ from breakloop.detect.steps.fingerprints import (
     tells,
     words,
 )
+from breakloop.detect.steps.waiting import COUNTED_MIN
 from breakloop.detect.steps.window import CAPACITY, COUNT_MAX, AgedFilter, SessionWindow
 from breakloop.model.call import Step
 
@@ -128,6 +130,7 @@ def pieces(text: bytes) -> bytes:
 
 
 NEW_WORDS: Final = 0.5
+_NOT_DONE: Final = (UNSEEN, RATE)  # not known to have changed anything
 WORDS_MIN: Final = 4
 CHAPTER: Final = 100  # new content words
 _WORDS_READ: Final = 3000  # characters of a text
@@ -155,7 +158,7 @@ def compare(
     fresh_words = bool(prints.words) and _own_words(window, prints.words)
     wrote = False
     for pair in unseen:
-        if pair.changes and not pair.failed and pair.kind != UNSEEN:
+        if pair.changes and not pair.failed and pair.kind not in _NOT_DONE:
             wrote = True
     if pairs and _recovered(window, pairs, unseen):
         wrote = True
@@ -182,7 +185,9 @@ def compare(
         if window.dry < 1:
             window.dry_key = prints.round
         window.dry = min(window.dry + weight, most)
-    if share is not None:
+    if weight < COUNTED_MIN:
+        pass  # what was waited for is neither new nor stale
+    elif share is not None:
         window.line_novelty += _NEWEST * (share - window.line_novelty)
         window.stale_steps = min(window.stale_steps + 1, _STALE_MAX) if window.line_novelty < _LOW_NOVELTY else 0
     else:

@@ -20,12 +20,14 @@ from breakloop.detect.steps.findings import Finding, StepState, times, tool_name
 from breakloop.detect.steps.fingerprints import (
     ACK,
     EMPTY,
+    RATE,
     RUNS,
     UNSEEN,
     CallResult,
     StepFingerprints,
     is_answer_elsewhere,
 )
+from breakloop.detect.steps.waiting import seconds
 from breakloop.detect.steps.window import (
     CALL,
     CALLS,
@@ -40,6 +42,7 @@ from breakloop.detect.steps.window import (
     find_row,
 )
 
+_NO_EVIDENCE: Final = (UNSEEN, RATE)  # not known, or the tool's own rate limit
 _NOT_FAILED: Final = -1.0
 _ONCE: Final = (0.0, 0.0, _NOT_FAILED)
 _ROW: Final = CALL.size
@@ -53,18 +56,18 @@ def count_calls(state: StepState) -> Sequence[Finding]:
     if len(pairs) > 1:
         pairs = list({pair.a + pair.r: pair for pair in pairs}.values())
     found: list[Finding] = []
-    rows = window.calls
+    rows, now = window.calls, seconds(state.now)
     for pair in pairs:
-        if pair.kind == UNSEEN:
+        if pair.kind in _NO_EVIDENCE:
             continue
         at = find_row(rows, pair.a, _ROW)
         if at < 0:
             failed = 0.0 if pair.failed else _NOT_FAILED
-            rows += CALL.pack(pair.a, pair.r, pair.e, 0.0, 0.0, failed, window.epoch, window.steps)
+            rows += CALL.pack(pair.a, pair.r, pair.e, 0.0, 0.0, failed, window.epoch, window.steps, now)
             continue
         counts = _count(window, at, pair, weight)
         del rows[at : at + _ROW]  # moves to the end: the least recently used row is the first
-        rows += CALL.pack(pair.a, pair.r, pair.e, *counts, window.epoch, window.steps)
+        rows += CALL.pack(pair.a, pair.r, pair.e, *counts, window.epoch, window.steps, now)
         if counts != _ONCE:
             found += _findings(window, counts, pair, weight)
     if len(rows) > _ROWS:
@@ -80,7 +83,7 @@ def is_new(window: SessionWindow, pair: CallResult) -> bool:
 
 def _count(window: SessionWindow, at: int, pair: CallResult, weight: float) -> tuple[float, float, float]:
     """Return how often the call in this row returned the same in all, and in a row, and how often it failed."""
-    _, r, e, same, row, failed, epoch, last = CALL.unpack_from(window.calls, at)
+    _, r, e, same, row, failed, epoch, last, _ = CALL.unpack_from(window.calls, at)
     alike, changed = r == pair.r, epoch != window.epoch
     if not pair.failed:
         failed = _NOT_FAILED
@@ -97,7 +100,8 @@ def _count(window: SessionWindow, at: int, pair: CallResult, weight: float) -> t
 
 
 def _add(count: float, weight: float) -> float:
-    return min(count + weight, COUNT_MAX)
+    """Return a count with one more repeat. One that counts nothing, because it was waited for, halves the count."""
+    return min(count + weight, COUNT_MAX) if weight else count / 2
 
 
 def _findings(

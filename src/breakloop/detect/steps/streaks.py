@@ -8,9 +8,20 @@ from typing import Final
 
 from breakloop.detect.steps import repeats
 from breakloop.detect.steps.findings import Finding, StepState, times, tool_name
-from breakloop.detect.steps.fingerprints import EMPTY, UNKNOWN, UNSEEN, CallResult, ToolTraits, is_answer_elsewhere
+from breakloop.detect.steps.fingerprints import (
+    EMPTY,
+    RATE,
+    UNKNOWN,
+    UNSEEN,
+    CallResult,
+    ToolTraits,
+    is_answer_elsewhere,
+)
+from breakloop.detect.steps.waiting import COUNTED_MIN
 from breakloop.detect.steps.window import COUNT_MAX, TOOL, TOOLS, SessionWindow, find_row
 
+_NO_EVIDENCE: Final = (UNSEEN, RATE)  # not known, or the tool's own rate limit
+_NOT_TELLING: Final = (EMPTY, RATE)
 FORGIVEN_MAX: Final = 10  # repeats after failed answers that do not count, within a storm
 _BAD_OF: Final = 10
 _BAD_BITS: Final = (1 << _BAD_OF) - 1
@@ -27,15 +38,15 @@ _ROW: Final = TOOL.size
 def cascade(state: StepState) -> Sequence[Finding]:
     """Errors, whatever the tool. The calls of one tool in one step are one result, an error if all of them failed."""
     window, pairs = state.window, state.prints.pairs
-    if not pairs:
+    if not pairs or state.weight < COUNTED_MIN:
         return ()
     if len(pairs) == 1:  # the usual case
-        if pairs[0].kind != UNSEEN:
+        if pairs[0].kind not in _NO_EVIDENCE:
             window.error_bits = (window.error_bits << 1 | pairs[0].failed) & _BAD_BITS
     else:
         bad: dict[bytes, bool] = {}
         for pair in pairs:
-            if pair.kind != UNSEEN:
+            if pair.kind not in _NO_EVIDENCE:
                 key = pair.tool.key
                 bad[key] = pair.failed and (key not in bad or bad[key])
         for one in bad.values():
@@ -73,8 +84,13 @@ def stagnation(state: StepState) -> Sequence[Finding]:
     for pairs in groups:
         pair, count = pairs[0], 0.0
         at = find_row(rows, pair.tool.key, _ROW)
-        if not pair.telling or pair.kind == EMPTY:
-            if at >= 0 and state.novelty.news and not pair.changes and not (pair.failed or pair.refused):
+        if not pair.telling or pair.kind in _NOT_TELLING:
+            if (
+                at >= 0
+                and state.novelty.news
+                and not pair.changes
+                and not (pair.failed or pair.refused or pair.kind == RATE)
+            ):
                 del rows[at : at + _ROW]  # "ok" after refusals
             continue
         if at >= 0:
@@ -97,7 +113,7 @@ def _by_tool(pairs: Sequence[CallResult]) -> Collection[Sequence[CallResult]]:
     """Return the calls with informative results, grouped by tool."""
     groups: dict[bytes, list[CallResult]] = {}
     for pair in pairs:
-        if pair.telling and pair.kind != EMPTY:
+        if pair.telling and pair.kind not in _NOT_TELLING:
             groups.setdefault(pair.tool.key, []).append(pair)
     return groups.values()
 

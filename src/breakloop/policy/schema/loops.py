@@ -246,14 +246,24 @@ class StepsTool(Model):
     """Options of one tool."""
 
     exempt: bool = Field(default=False, description="Its calls are never counted.")
-    poll: bool = Field(default=False, description="The tool is meant to be polled: a repeat counts a quarter.")
+    poll: bool = Field(
+        default=False,
+        description="The tool is for polling: a repeat counts a quarter at most, and nothing after 30 seconds. "
+        "Tools that wait or look are known by their names; this is for others.",
+    )
+    max_per_run: PositiveInt | None = Field(
+        default=None,
+        description="Calls allowed in a run, whatever their arguments. One more is denied: an MCP call before it is "
+        "made, a call in an LLM's response in the request with its result.",
+    )
     loop_key: LoopKey | None = Field(
         default=None, description="The arguments that distinguish its calls, instead of all."
     )
 
     @model_validator(mode="after")
     def _matters(self) -> StepsTool:
-        beside = [name for name, said in (("poll", self.poll), ("loop_key", self.loop_key)) if said]
+        options = (("poll", self.poll), ("max_per_run", self.max_per_run), ("loop_key", self.loop_key))
+        beside = [name for name, said in options if said]
         if self.exempt and beside:
             hint = "the calls of an exempt tool are not counted: keep one of them"
             refuse([SchemaFault((name,), "has no effect with exempt", hint) for name in beside])
@@ -262,7 +272,8 @@ class StepsTool(Model):
     def options(self) -> ToolOptions:
         """Return what the detector works with."""
         key = self.loop_key or LoopKey()
-        return ToolOptions(self.exempt, self.poll, frozenset(key.include or ()), frozenset(key.exclude or ()))
+        include, exclude = frozenset(key.include or ()), frozenset(key.exclude or ())
+        return ToolOptions(self.exempt, self.poll, include, exclude, self.max_per_run or 0)
 
 
 class StepsLoop(Cooldowns, LoopBase):

@@ -123,10 +123,12 @@ def test_results_with_hardly_a_new_line() -> None:
 
 
 def test_tools_that_are_made_for_polling() -> None:
-    """Their repeats weigh a quarter however soon they come; a step with another call in it does not (LD-4)."""
+    """Their repeats weigh less than a quarter, and nothing after 30 s; a step with another call is no look (LD-4)."""
     detector = StepEvaluator(StepsSettings(NORMAL, {"lo*": ToolOptions(poll=True)}), digest)
-    levels = [one.level for one in run(detector, [step(number) for number in range(20)])]
-    assert (levels[10], levels[11], levels[19]) == (0, 1, 2)
+    looks = [step(number) for number in range(40)]
+    levels = [one.level for one in run(detector, looks)]
+    assert (levels[10], levels[13], levels[22]) == (0, 1, 2)
+    assert {one.level for one in run(detector, looks, every_s=30.0)} == {0}
     calls = (ToolCall("look", "{}"), ToolCall("find", "{}"))
     both = [step(number)._replace(calls=calls, results=(Result(LONG),) * 2, call_ids=()) for number in range(5)]
     assert run(detector, both)[-1].level == 2

@@ -129,5 +129,8 @@ def test_persisted_numbers() -> None:
         "spawn": 18,
         "unmoved": 19,
         "stubborn": 20,
+        "side_effect": 21,
+        "tool_limit": 22,
+        "waiting": 23,
     }
     assert {0: "", **{kind.id: kind.name for kind in KINDS}} == NAMES

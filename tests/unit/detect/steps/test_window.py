@@ -11,9 +11,13 @@ from breakloop.detect.steps.window import (
     CALLS,
     COUNT_MAX,
     COUNTS,
+    EFFECT,
+    EFFECTS,
     END,
     ENDS,
     KEPT_MAX,
+    LIMIT,
+    LIMITS,
     RING,
     SKETCH,
     SKETCH_ROW,
@@ -39,20 +43,8 @@ COUNTERS = {"answer_count", "cue_count", "near_count"}
 def filled() -> SessionWindow:
     """A window in which everything is as full and as large as it may be, and no two values are the same."""
     window = load(b"")
-    lists = {
-        "cycle_counts",
-        "evidence",
-        "kept_answers",
-        "ring",
-        "sketches",
-        "calls",
-        "tails",
-        "texts",
-        "tools",
-        "ends",
-        "filters",
-        *FILTERS,
-    }
+    lists = {"cycle_counts", "evidence", "ring", "sketches", "calls", "tails", "texts", "tools", "effects", "limits"}
+    lists |= {"kept_answers", "ends", "filters", *FILTERS}
     derived = {
         "version",
         "levels",
@@ -71,13 +63,17 @@ def filled() -> SessionWindow:
     window.ring, window.tails = bytearray(range(RING * 8)), bytearray(range(1, 1 + RING * 8))
     window.ends = bytearray(b"".join([END.pack(bytes([at + 1]) * 4, at + 0.25) for at in range(ENDS)]))
     for at in range(CALLS):
-        window.calls += CALL.pack(bytes([at]) * 8, bytes([at + 1]) * 8, b"abcd", at, at + 0.25, -1.0, at, 9)
+        window.calls += CALL.pack(bytes([at]) * 8, bytes([at + 1]) * 8, b"abcd", at, at + 0.25, -1.0, at, 9, at)
     for at in range(TEXTS):
         window.texts += TEXT.pack(bytes([at]) * 8, at + 0.5, at, at, at)
     for at in range(TOOLS):
         window.tools += TOOL.pack(bytes([at]) * 4, bytes([at + 3]) * 8, at + 0.75, at)
     for at in range(SKETCHES):
         window.sketches += SKETCH_ROW.pack(bytes([at]) * 4, SKETCH, *range(at, at + SKETCH))
+    for at in range(EFFECTS):
+        window.effects += EFFECT.pack(bytes([at]) * 8, at, at + 1, at + 2)
+    for at in range(LIMITS):
+        window.limits += LIMIT.pack(bytes([at]) * 4, at)
     window.evidence = "`ä` returned the same 9 bytes".encode()
     window.kept_answers = bytes(range(1, 200))
     for number, name in enumerate(FILTERS, start=1):

@@ -79,6 +79,7 @@ def test_tools() -> None:
                 "sleep": {"exempt": True},
                 "mcp__jobs__*": {"poll": True, "loop_key": {"exclude": ["token", "trace"]}},
                 "search": {"loop_key": {"include": ["query"]}},
+                "send_mail": {"max_per_run": 3},
                 "*": {},
             }
         )
@@ -89,6 +90,7 @@ def test_tools() -> None:
         "sleep": ToolOptions(exempt=True),
         "mcp__jobs__*": ToolOptions(poll=True, exclude=frozenset({"token", "trace"})),
         "search": ToolOptions(include=frozenset({"query"})),
+        "send_mail": ToolOptions(max_per_run=3),
         "*": ToolOptions(),
     }
 
@@ -133,6 +135,8 @@ def test_thresholds_that_are_refused(said: dict[str, Any], wrong: str | None) ->
         ({"**": {"poll": True}}, ['"**" has a * inside']),
         ({" ": {"poll": True}}, ["a tool's name must not be empty"]),
         ({"wait": {"exempt": True, "poll": True}}, ["has no effect with exempt"]),
+        ({"send": {"exempt": True, "max_per_run": 2}}, ["has no effect with exempt"]),
+        ({"send": {"max_per_run": 0}}, ["must be more than 0, got 0"]),
         (
             {"wait": {"exempt": True, "poll": True, "loop_key": {"include": ["a"]}}},
             ["has no effect with exempt"] * 2,

@@ -1,0 +1,128 @@
+"""Effects that cannot be taken back (LD-4)."""
+
+from __future__ import annotations
+
+import pytest
+
+from breakloop.detect.stateful import BLOCK, NOTHING, NOTICE, STOP
+from breakloop.detect.steps.detector import StepEvaluator
+from breakloop.detect.steps.fingerprints import ToolOptions
+from breakloop.detect.steps.kinds import NORMAL, PRESETS, StepsSettings
+from breakloop.model.call import Step, ToolCall
+from tests.unit.detect.steps.stepping import LONG, digest
+from tests.unit.detect.steps.test_waiting import Session
+
+MAIL = ("send_mail", '{"to": "ada@example.com", "body": "The invoice is attached."}')
+
+
+def test_the_same_mail_is_told_and_then_refused() -> None:
+    """Told at the second, refused at the third, whatever id comes back and however slowly (LD-4)."""
+    for every_s in (2.0, 200.0):
+        session = Session()
+        for number in range(5):
+            session.call(every_s, *MAIL, f"queued as {('otter', 'lamp', 'quay')[number % 3]}-{number * 977:x}")
+        assert [one.level for one in session.found] == [NOTHING, NOTICE, BLOCK, BLOCK, STOP]
+        assert session.found[2].kind == "side_effect"
+        assert session.found[2].evidence == (
+            "`send_mail` was called with the same arguments 3 times, and it was done each time"
+        )
+
+
+def test_calls_of_one_answer_count_each() -> None:
+    """Fifty equal issues in one answer are refused when their results arrive (LD-4)."""
+    session = Session()
+    made = session.call(2.0, "create_issue", '{"title": "Crash"}', *[f"created #{number}" for number in range(50)])
+    assert (made.level, made.kind) == (STOP, "side_effect")
+
+
+@pytest.mark.parametrize("sensitivity", PRESETS)
+def test_every_sensitivity_refuses_them(sensitivity: str) -> None:
+    session = Session(StepEvaluator(StepsSettings.preset(sensitivity), digest))
+    for number in range(3):
+        session.call(2.0, "place_order", '{"item": 7}', f"order {number}")
+    assert session.found[-1].level == BLOCK
+
+
+@pytest.mark.parametrize(
+    ("text", "failed"),
+    [("the server is down", True), ("Error: the server is down", False), ('{"success": false}', False)],
+)
+def test_what_failed_was_not_done(text: str, failed: bool) -> None:
+    """A retry after failures is no second mail (LD-4)."""
+    session = Session()
+    for _ in range(2):
+        session.call(30.0, *MAIL, text, failed=failed)
+    session.call(30.0, *MAIL, "sent")
+    assert "side_effect" not in {one.kind for one in session.found}
+
+
+def test_other_arguments_are_another_effect() -> None:
+    session = Session()
+    for number in range(30):
+        session.call(1.0, "create_event", f'{{"day": {number}}}', "created")
+    assert session.highest == NOTHING
+
+
+def test_new_text_of_a_person_begins_a_new_run() -> None:
+    """Who asks for the mail again gets it (LD-4)."""
+    session = Session()
+    for number in range(4):
+        session.call(2.0, *MAIL, f"sent as {number}")
+        text = f"Thank you. Please send it to her again, number {number} was lost on its way to the {LONG[number:]}"
+        step = Step("It is sent.", (), (), (), (text,), (), 3 * session.steps, 100)
+        session.window = DETECTOR.evaluate(session.window, step, session.now + 1).window
+    assert session.highest == NOTHING
+
+
+DETECTOR = StepEvaluator(StepsSettings(), digest)
+
+
+def test_messages_are_only_told() -> None:
+    """And not even that if something was changed in between, or the answer is another one (LD-4)."""
+    told = Session()
+    for number in range(4):
+        told.call(2.0, "post_message", '{"text": "Still working on it."}', f"ts {number * 977}")
+    assert [one.level for one in told.found] == [NOTHING, NOTICE, NOTICE, NOTICE]
+    working = Session()
+    for number in range(8):
+        working.call(2.0, "post_message", '{"text": "Still working on it."}', f"ts {number * 977}")
+        working.call(2.0, "write_file", f'{{"path": "{number}.txt"}}', "written")
+    assert working.highest == NOTHING
+    answered = Session()
+    for word in ("plums", "pears", "figs", "dates"):
+        answered.call(2.0, "send_message", '{"to": "cook", "text": "What next?"}', f"Wash the {word}, then tell me.")
+    assert answered.highest == NOTHING
+
+
+def test_equal_orders_far_apart_may_be_meant() -> None:
+    """They are told each time, and never refused (LD-4)."""
+    session = Session()
+    for number in range(6):
+        session.call(2.0, "place_order", '{"item": 7, "count": 40}', f"order {number}")
+        for page in range(17):
+            session.call(2.0, "read_page", f'{{"page": {number * 17 + page}}}', f"{LONG} {number} {page}")
+    assert session.highest == NOTICE
+
+
+def test_calls_whose_results_are_not_known_count_half() -> None:
+    """They may have failed: an MCP call is refused at the fifth, before it is made (LD-4)."""
+    window, levels = b"", []
+    for number in range(5):
+        step = Step("", (ToolCall(*MAIL),), (f"request-{number:08}",), (), (), (), number, 100)
+        found = DETECTOR.evaluate(window, step, 1000.0 + 20 * number)
+        window = found.window
+        levels.append(found.level)
+    assert levels == [NOTHING, NOTHING, NOTICE, NOTICE, BLOCK]
+
+
+def test_a_number_of_calls_per_run() -> None:
+    """`max_per_run`: one more is denied, whatever it was called with; other tools have their own number (LD-4)."""
+    options = {"send_*": ToolOptions(max_per_run=3), "ask": ToolOptions(max_per_run=1)}
+    session = Session(StepEvaluator(StepsSettings(NORMAL, options), digest))
+    for number in range(4):
+        session.call(2.0, "send_mail", f'{{"to": "{number}@example.com"}}', f"{LONG} {number}")
+    session.call(2.0, "send_fax", '{"to": "1"}', "sent")
+    session.call(2.0, "ask", "{}", "yes", "no")
+    assert [one.level for one in session.found] == [NOTHING] * 3 + [BLOCK, NOTHING, BLOCK]
+    assert session.found[3].kind == "tool_limit"
+    assert session.found[3].evidence == "`send_mail` was called 4 times in this run, 3 are allowed"
