@@ -157,6 +157,9 @@ class SyncRedisStore:
             return op
         moved = copy(op)
         moved.key = self.key(op.key)
+        if getattr(op, "traffic", ""):  # both are in the place of their sender
+            moved.traffic = self.key(op.traffic)
+            moved.key = moved.traffic.removesuffix(op.traffic) + op.key
         return moved
 
     def _ask(self, now: float, ask: Callable[[Then], None]) -> Any:

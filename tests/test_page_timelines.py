@@ -12,7 +12,7 @@ from breakloop.detect.stream import StreamProbe
 from breakloop.gateway.http_request import Reply
 from breakloop.model.verdict import Verdict
 from breakloop.testing import Conversation, conversation
-from tests.builders import CHAT, World, about, bundle, chat, header, lines, policy, tail, world
+from tests.builders import CHAT, World, about, bundle, chat, header, lines, policy, tail, user, world
 from tests.pages.blocks import ROOT, blocks_of
 
 
@@ -48,6 +48,17 @@ def test_tail() -> None:
     assert cooldowns == [60, 120, 240, 480, 900, 900, 900]
     here.clock.advance(900)
     assert each_second(here, asked, 6)[5].retry_after_s == 30
+
+
+def test_tail_of_one_key() -> None:
+    """Each line of the page: a sequence of openings, and what becomes of its last one (LD-2)."""
+    for line in block("docs/explanation/loop-detection.md", "max_hits 5, window 60 s; one key").splitlines()[1:]:
+        sent, _, outcome = re.split(" {4,}(the 6th .*?: )", line)
+        here = world(bundle(policy("p", loop=tail())))
+        *before, last = [each_second(here, chat(user(text)), 1)[0] for text in sent.split()]
+        assert all(one.allowed and not one.warning for one in before)
+        assert last.allowed is outcome.startswith("passes with a warning") is bool(last.warning)
+        assert last.allowed or outcome.startswith("429")
 
 
 def test_steps() -> None:

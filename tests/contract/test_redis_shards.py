@@ -124,7 +124,7 @@ def test_a_project_is_spread_over_all_nodes(redis_cluster: Cluster) -> None:
     assert len(slots) == 61
     assert all(len(found) == 1 for found in slots.values())
     families = {(key.split(b":")[2], b"|" in key.split(b":")[1]) for keys in nodes for key in keys}
-    assert families == {(b"win", True), (b"cnt", True), (b"tb", True), (b"tb", False)}
+    assert families == {(b"win", True), (b"cnt", True), (b"mix", True), (b"tb", True), (b"tb", False)}
 
 
 def test_a_shared_budget_is_never_overspent(redis_cluster: Cluster) -> None:

@@ -280,6 +280,102 @@ def test_a_detection_and_its_cooldown_deny(store: Store) -> None:
         assert denied == ([-1, -1, 1, 1, -1] if spec.denies else [-1] * 5)
 
 
+# -- traffic -----------------------------------------------------------------------------------------------------------
+
+FIVE = FingerprintSpec(60.0, 5, sliding=True, cooldown_s=30.0, growth=2.0, cooldown_max_s=100.0)
+
+
+def sent(
+    store: Store, text: str, now: float = NOW, *, opening: bool = True, sender: str = "s", spec: FingerprintSpec = FIVE
+) -> FingerprintCount:
+    """Count a request of a sender; its key ends in `text`."""
+    op = CountFingerprint(spec, f"cnt:p:b:{text:0>32}", NO_OWNER, traffic=f"mix:p:b:{sender}", opening=opening)
+    done = store.commit([op], now)
+    (result,) = done.results
+    assert isinstance(result, FingerprintCount)
+    assert (done.denied_at == 0) is (result.tripped and not result.mixed)
+    return result
+
+
+def last(store: Store, texts: str) -> FingerprintCount:
+    """Send requests with these letters, a second apart; return the result of the last one."""
+    return [sent(store, text, NOW + at) for at, text in enumerate(texts)][-1]
+
+
+@pytest.mark.parametrize(
+    ("texts", "mixed"),
+    [
+        ("aaaaaa", False),
+        ("bcdefghijklmaaaaaa", False),  # in a row, whatever it sent before
+        ("abaaaaa", False),  # two of seven are different
+        ("abababababa", False),  # two requests in turn
+        ("abcabcabcabcabcabca"[:16], False),  # three in turn
+        ("aabaacaa", True),  # three of eight
+        ("aabaacaaa", False),  # a third is not more than a third
+        ("abacadaeafa", True),  # every other one is another
+        ("bcdefghijklmnopqaaaaaba", True),
+        ("bcdefghijklmnopqaaaaabaaaaaa", False),
+    ],
+)
+def test_equal_openings_in_mixed_traffic_are_only_reported(store: Store, texts: str, mixed: bool) -> None:
+    """Equal requests are a loop if they come in a row, or if most of what their sender sent lately is equal (LD-2)."""
+    result = last(store, texts)
+    assert (result.tripped, result.mixed) == (True, mixed)
+    assert result.wait_s == (0.0 if mixed else 30.0)
+
+
+def test_a_count_that_is_only_reported_goes_on(store: Store) -> None:
+    """There is no cooldown, and the first one beyond the limit is the fresh one (LD-2)."""
+    last(store, "abacadaeaf")
+    after = [sent(store, text, NOW + 20 + at) for at, text in enumerate("agahaiaj")]
+    assert [(one.hits, one.fresh) for one in after[::2]] == [(6, True), (7, False), (8, False), (9, False)]
+    assert [one.hits for one in after[1::2]] == [1] * 4
+
+
+def test_work_is_stopped_in_mixed_traffic(store: Store) -> None:
+    """Only openings are alike where many people share a key (LD-2)."""
+    last(store, "abacadaeaf")
+    result = sent(store, "a", NOW + 20, opening=False)
+    assert (result.tripped, result.mixed, result.wait_s) == (True, False, 30.0)
+
+
+def test_traffic_belongs_to_one_sender_and_is_forgotten(store: Store) -> None:
+    """What others sent says nothing, and neither does what was sent before a pause (LD-2)."""
+    for at, text in enumerate("bcdefghijklm"):
+        sent(store, text, NOW + at, sender="other")
+    assert not last(store, "aabaaaa").mixed
+    assert [sent(store, text, NOW + 11 + at, sender="other") for at, text in enumerate("xxyxxxx")][-1].mixed
+    assert not [sent(store, text, NOW + 77 + at, sender="other") for at, text in enumerate("vvwvvvv")][-1].mixed
+
+
+def test_only_the_last_requests_of_a_sender_are_kept(store: Store) -> None:
+    """Eighteen: six different ones of eighteen are a third (LD-2)."""
+    assert not last(store, "0123456789" + "bbccddeeffb" + "aaaaaba").mixed
+    assert last(store, "0123456789" + "iijjkkllmni" + "hhhhhih").mixed
+
+
+def test_a_long_limit_is_in_a_row_with_as_many_as_are_kept(store: Store) -> None:
+    """`max_hits` may be larger than what is kept (LD-2)."""
+    forty = replace(FIVE, limit=40)
+    for at in range(22):
+        sent(store, "a", NOW + at / 10, spec=forty)
+    for at, text in enumerate("bcdefghijklm"):
+        sent(store, text, NOW + 3 + at / 10, spec=forty)
+    results = [sent(store, "a", NOW + 5 + at / 10, spec=forty) for at in range(19)]
+    assert [one.tripped for one in results] == [False] * 18 + [True]
+    assert results[-1].mixed is False
+
+
+def test_a_request_that_joins_is_no_traffic(store: Store) -> None:
+    """Nor is one that is blocked (LD-6)."""
+    spec = replace(FIVE, concurrent_free=16)
+    for text in "bbbbbbbb":
+        op = CountFingerprint(spec, f"cnt:p:b:{text:0>32}", NO_OWNER, traffic="mix:p:b:s", opening=True, tracked=True)
+        store.commit([op], NOW)
+    assert last(store, "aacaaa").hits == 5
+    assert sent(store, "a", NOW + 9).mixed
+
+
 # -- in flight and failed ----------------------------------------------------------------------------------------------
 
 

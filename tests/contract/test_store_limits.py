@@ -266,7 +266,7 @@ def test_an_open_breaker_charges_no_limit(store: Store) -> None:
         results = store.commit(
             [before, CheckBreaker(THOUSAND, "brk:k", 1, NO_LIMITER, NO_RULE), after, loop], NOW
         ).results
-        assert results == [9.0, BreakerResult(True, 1000.0, 300.0), None, (hits, False, False, 0.0, 0)]
+        assert results == [9.0, BreakerResult(True, 1000.0, 300.0), None, (hits, False, False, 0.0, 0, False)]
     assert (take(store, key="tb:a"), take(store, key="tb:b")) == (9.0, 9.0)
 
 

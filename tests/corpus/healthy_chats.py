@@ -253,6 +253,54 @@ def first_turns_of_people_without_names(s: Script) -> None:
         s.begin("hello")
 
 
+UNNAMED: Final = ("chat-unnamed", "messages-unnamed", "gemini-unnamed", "responses-unnamed")
+
+
+@healthy(forms=UNNAMED, every_s=0.6, task=NO_TASK, quiet=False)
+def thirty_people_say_hi_between_other_talk(s: Script) -> None:
+    """A chat product with one key and no names: in one minute thirty people say "hi", and their talks go on side by
+    side."""
+    talks: list[list[Item]] = []
+    for turn in range(100):
+        if turn % 10 in {0, 4, 5}:
+            s.begin("hi")
+            talks.append(s.items)
+            continue
+        person = turn * 7 % len(talks)
+        s.items = talks[person]
+        s.says(f"{line(turn, 'answer')} What else?", f"{line(turn, 'ask')} And why?")
+        talks[person] = s.items
+
+
+@healthy(forms=UNNAMED, every_s=2.0, task=NO_TASK, quiet=False)
+def everybody_says_hi_and_asks_one_thing(s: Script) -> None:
+    """The same at its least: after each "hi" there is one question."""
+    for turn in range(30):
+        s.begin("hi")
+        s.says("Hello! What can I do for you?", line(turn, "ask"))
+
+
+@healthy(forms=UNNAMED, every_s=1.0, task=NO_TASK, quiet=False)
+def button_with_a_prepared_question(s: Script) -> None:
+    """Twenty people press a button that asks the same; others ask something else, and nobody goes on."""
+    for turn in range(60):
+        s.begin(line(turn, "ask") if turn % 3 else "What can I do here, and how do I begin?")
+
+
+@healthy(forms=("embeddings",), every_s=1.0, task=NO_TASK, quiet=False)
+def one_text_embedded_eight_times(s: Script) -> None:
+    """A search embeds its query each time that somebody presses the button."""
+    for _ in range(8):
+        s.begin("opening hours of the harbour office")
+
+
+@healthy(forms=("chat", "messages", "responses", "gemini"), every_s=2.0, takes_s=1.0, task=NO_TASK)
+def samples_with_a_name_each(s: Script) -> None:
+    """An evaluation asks one prompt twelve times, one after the other, and names a session for each sample."""
+    for turn in range(12):
+        s.begin("Which of the two answers is better, A or B?", session=f"sample-{turn}")
+
+
 # -- other programs over the same history
 
 

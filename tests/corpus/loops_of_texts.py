@@ -147,7 +147,7 @@ def same_request_after_its_answer(s: Script) -> None:
     s.again(16)
 
 
-@loop("tail", at=6, forms=(*TALK, "completions", "embeddings"), every_s=2.0)
+@loop("tail", at=6, forms=(*TALK, "completions"), every_s=2.0)
 def same_request_with_the_built_in_protection(s: Script) -> None:
     """The same, counted by `tail`."""
     s.again(9)
@@ -180,15 +180,38 @@ def same_question_with_other_numbers(s: Script) -> None:
         s.begin(f"Why was order {100 + turn * 7} not shipped to the customer at the agreed address in time?")
 
 
+@loop("tail", at=6, forms=("chat-unnamed", "messages-unnamed", "gemini-unnamed"), every_s=2.0, takes_s=1.0)
+def samples_without_names(s: Script) -> None:
+    """One prompt again and again, each after the answer of the one before, and nothing that says why: it is announced, or
+    it is a loop."""
+    s.again(11)
+
+
+@loop("tail", at=18, forms=("chat-unnamed", "messages-unnamed"), every_s=1.0, task=NO_TASK)
+def same_opening_after_other_requests(s: Script) -> None:
+    """Twelve different requests; then one opening, over and over."""
+    for turn in range(12):
+        s.begin(line(turn, "before"))
+    for _ in range(10):
+        s.begin("Is the shop open?")
+
+
+@loop("tail", at=11, forms=("chat-unnamed", "messages-unnamed"), every_s=1.0, task=NO_TASK)
+def two_openings_in_turn(s: Script) -> None:
+    """Two programs of one key that ask the same things in turn."""
+    for turn in range(20):
+        s.begin(("Plan the next step.", "Check the plan.")[turn % 2])
+
+
 @loop("tail", at=6, forms=("completions",), every_s=3.0)
 def completion_retried(s: Script) -> None:
     """The legacy API: the same prompt again."""
     s.again(8)
 
 
-@loop("tail", at=6, forms=("embeddings",), every_s=3.0)
+@noticed("tail", at=6, forms=("embeddings",), every_s=3.0)
 def embedding_retried(s: Script) -> None:
-    """The same text is embedded again and again."""
+    """The same text is embedded again and again: only reported, because it is cheap and searches do so, too."""
     s.again(8)
 
 

@@ -261,6 +261,7 @@ HELD: Final = {
     "test_the_timeline_of_the_docs",
     ("docs/explanation/loop-detection.md", "window 45 s"): f"{_LOOPS}test_the_example_of_the_loop_page",
     ("docs/explanation/loop-detection.md", "max_hits 5, window 60 s, cooldown"): f"{_TIMELINES}test_tail",
+    ("docs/explanation/loop-detection.md", "max_hits 5, window 60 s; one key"): f"{_TIMELINES}test_tail_of_one_key",
     ("docs/explanation/loop-detection.md", "an agent reads"): f"{_TIMELINES}test_steps",
     ("docs/explanation/loop-detection.md", "score ="): "tests/unit/detect/test_simhash_score.py::"
     "test_similar_prompts_and_answers_add_up",

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
-from breakloop.model.call import TAIL_MESSAGES, Call, Step
+from breakloop.detect.fingerprint import is_cheap, is_opening
+from breakloop.model.call import TAIL_MESSAGES, Call, Chat, Step
 from breakloop.model.verdict import LoopFinding
-from breakloop.store.keys import escape, fingerprint_of
+from breakloop.store.keys import SHADOW, escape, fingerprint_of
 from breakloop.store.ops import COOLDOWN_S, CountFingerprint, FingerprintCount, FingerprintSpec, blocked_at_once
 
 Entries = Mapping[str, float]  # value -> when it expires; infinity for never
@@ -146,7 +147,7 @@ def announced(call: Call, config: DetectorConfig, read: CallReader) -> int:
 def frequency(spec: FingerprintSpec, result: FingerprintCount, unit: str = "seconds") -> str:
     """Return how often and in which time it was sent, as far as the count shows: it has no time of the first one."""
     times, window = f"{result.hits} times", f"{math.ceil(spec.window_s)} {unit}"
-    if spec.cooldown_s and not result.fresh:  # blocked requests are counted too, beyond the window
+    if spec.cooldown_s and not result.fresh and not result.mixed:  # blocked requests are counted too, beyond the window
         return f"{times}, also while it was blocked"
     return f"{times} in {window}" if spec.sliding else f"{times}, never more than {window} apart"
 
@@ -196,11 +197,14 @@ class CountingDetector:
             hit_count=result.hits,
             window_s=math.ceil(self.spec.window_s),
             cooldown_s=math.ceil(result.wait_s),
-            action=config.action,
+            action=self._action(op, result),
             fresh=result.fresh,
             message=self._message(result),
-            evidence=f"{what} sent{self._senders} {frequency(self.spec, result, 'seconds' if exact else 's')}",
+            evidence=f"{what} sent{self._senders} {frequency(op.spec, result, 'seconds' if exact else 's')}",
         )
+
+    def _action(self, _op: CountFingerprint, _result: FingerprintCount) -> str:
+        return self.config.action
 
     def _message(self, result: FingerprintCount) -> str:
         # People search for the first sentence, so it is the same for both kinds.
@@ -232,6 +236,53 @@ class CountingDetector:
     def _expected(self, call: Call) -> int:
         expected = announced(call, self.config, self._read)
         return expected if expected < 0 else max(self.spec.limit, expected)
+
+
+class TailDetector(CountingDetector):
+    """The count of `tail` for each sender. Embeddings and pings are only reported, and so is an opening if its sender
+    also sends many other requests: those of many people who share a key.
+    """
+
+    __slots__ = ("_chat", "_named", "_reporting", "_traffic_key")
+
+    def __init__(
+        self,
+        config: DetectorConfig,
+        spec: FingerprintSpec,
+        fingerprint: Callable[[Call], str | None],
+        read: CallReader,
+        *,
+        chat: Callable[[Call], Chat | None],
+        named: Callable[[Call], str],
+    ) -> None:
+        super().__init__(config, spec, fingerprint, read)
+        self._chat = chat
+        self._named = named
+        self._reporting = replace(spec, denies=False, cooldown_s=0.0)
+        self._traffic_key = f":{config.key_prefix}{escape(config.policy)}:{config.index}:"
+
+    def plan(self, call: Call, project: str, group: int, now: float) -> CountFingerprint | None:
+        """Return the count, or None if the call has no fingerprint or is on the allow list."""
+        op = super().plan(call, project, group, now)
+        chat = None if op is None else self._chat(call)
+        if op is None or chat is None:
+            return op
+        if is_cheap(call, chat):
+            op.spec = self._reporting
+            return op
+        who = call.identity
+        caller, agent = who.caller or self._read.caller(call), who.agent or self._read.agent(call)
+        named = self._named(call) if who.named is None else who.named
+        sender = escape(caller) if agent == caller else f"{escape(caller)}|{escape(agent)}"
+        if named:
+            sender = f"{sender}||{escape(named)}"
+        key = f"mix:{project}{self._traffic_key}{sender}"
+        op.traffic = SHADOW + key if group else key
+        op.opening = is_opening(chat)
+        return op
+
+    def _action(self, op: CountFingerprint, result: FingerprintCount) -> str:
+        return "warn" if result.mixed or op.spec is self._reporting else self.config.action
 
 
 def is_snoozed(op: object, snoozed: Mapping[str, float], now: float) -> bool:

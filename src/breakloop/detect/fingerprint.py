@@ -13,6 +13,7 @@ from typing import Final
 
 import xxhash
 
+from breakloop.dialects.openai_legacy import OpenAIEmbeddings
 from breakloop.model.call import Call, Chat
 
 _SEPARATOR = "\x00"
@@ -126,6 +127,28 @@ def is_at_work(chat: Chat) -> bool:
             return chat.message_count > 1
         answers += role in _ANSWERS
     return answers > 1
+
+
+_OPENING_ROLES: Final = frozenset(("user", "system", "developer", "prompt"))
+_PING_BYTES: Final = 1024
+
+
+def is_opening(chat: Chat) -> bool:
+    """Return whether a request opens a conversation: it contains neither answers nor results."""
+    tail = chat.tail
+    if chat.message_count > len(tail):  # what stands before them has not been read
+        return False
+    return all(role in _OPENING_ROLES and not calls for role, _, calls in tail)
+
+
+def is_ping(call: Call, chat: Chat) -> bool:
+    """Return whether a request is small and asks for one token. It is a ping if it also opens a conversation."""
+    return chat.max_tokens == 1 and len(call.body) <= _PING_BYTES
+
+
+def is_cheap(call: Call, chat: Chat) -> bool:
+    """Return whether a request does nothing that an agent could loop on: an embedding, or a ping."""
+    return chat.dialect == OpenAIEmbeddings.name or (is_ping(call, chat) and is_opening(chat))
 
 
 class TailFingerprint:

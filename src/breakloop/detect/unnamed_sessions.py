@@ -76,7 +76,7 @@ class UnnamedSessionsDetector(StatefulDetector):
         return "" if step is None or step.call_ids or not read.derived(call) else agent_owner(read, call)
 
     def evaluate(self, call: Call, window: bytes, now: float) -> Evaluation | None:
-        """Evaluate the call, and set `call.decision.crowded`."""
+        """Evaluate the call, and set `crowded` and `interrupted` of `call.decision`."""
         step = self._read.step(call)
         if step is None:
             return None
@@ -84,6 +84,8 @@ class UnnamedSessionsDetector(StatefulDetector):
         system = "" if step.calls or step.results else self._read.model_and_system(call)
         evaluation = self.evaluate_step(window, self._read.session(call), system, step, now)
         call.decision.crowded = evaluation.ambiguous
+        newest = window[_HEAD.size : _HEAD.size + 8]
+        call.decision.interrupted = bool(newest) and newest != evaluation.window[_HEAD.size : _HEAD.size + 8]
         return evaluation
 
     def evaluate_step(self, window: bytes, session: str, system: str, step: Step, now: float) -> Evaluation:

@@ -59,6 +59,7 @@ from breakloop.store.ops import (
     Settle,
     Store,
     StoredWindow,
+    denies,
 )
 
 Failed = Callable[[Call, StateError], None]
@@ -309,7 +310,7 @@ class Engine:
             if flight == JOINED:
                 self.tally.joined += 1
             # If a shadow policy had been enforced, the call that it denied would have had no answer.
-            elif (flight or spec.retry_free) and not (result.tripped and spec.denies):
+            elif (flight or spec.retry_free) and not (result.tripped and denies(op, result)):
                 ticket.append(Settle(spec, op.key, done.at, flight))
             counts -= 1
             if not counts:

@@ -39,6 +39,7 @@ from breakloop.store.ops import (
     Observation,
     Op,
     Result,
+    denies,
     expect,
 )
 
@@ -80,7 +81,7 @@ class ResultFolder:
             if share < 0.0:
                 if op.group != ENFORCED:
                     shadow = shadow or []
-                    shadow.append(_shadow_finding(op))
+                    shadow.append(_shadow_finding(op, result))
             elif share < tightest and op.group == ENFORCED:
                 tightest = share
                 limiting, remaining = op, result
@@ -141,7 +142,7 @@ class ResultFolder:
         self, call: Call, op: CountFingerprint, result: FingerprintCount, verdict: Verdict, now: float
     ) -> None:
         """Publish a loop, and warn, steer or throttle. Denials are handled in `_deny`."""
-        marks = op.group == ENFORCED and not op.spec.denies
+        marks = op.group == ENFORCED and not denies(op, result)
         if not (result.fresh or marks):
             return
         loop = op.owner.finding(op, result)
@@ -237,14 +238,14 @@ def _deny_loop(op: CountFingerprint, result: FingerprintCount, verdict: Verdict)
     verdict.never = True  # a client that retries automatically would continue the loop
 
 
-def _shadow_finding(op: Op) -> ShadowFinding:
+def _shadow_finding(op: Op, result: Result) -> ShadowFinding:
     match op:
         case Observation():
             config = op.owner.config
             return ShadowFinding(config.policy, config.rule, LOOP, op.owner.action)
         case CountFingerprint():
             config = op.owner.config
-            action = "deny" if op.spec.denies else config.action
+            action = "deny" if denies(op, result) else op.owner.finding(op, expect(FingerprintCount, result)).action
             return ShadowFinding(config.policy, config.rule, LOOP, action)
         case Deny():
             policy, name = op.owner.denied_by

@@ -140,6 +140,7 @@ class CallDecision(Protocol):
 
     tail_messages: int  # how many of the last messages the active bundle needs
     crowded: bool  # the session has no id, and other sessions of this caller without an id are active
+    interrupted: bool  # one of these sent a request since the last one of this session
     guards_stream: int  # 1: cut a streamed answer that repeats itself; 2: only report it
     caps: tuple[CompletionCap, ...]  # limits on the length of a streamed answer
     wants_usage: bool  # a policy needs the provider's token usage, for streams too
@@ -155,6 +156,7 @@ class CallDecision(Protocol):
 class _Undecided:
     tail_messages = TAIL_MESSAGES
     crowded = False
+    interrupted = False
     guards_stream = 0
     caps: tuple[CompletionCap, ...] = ()
     wants_usage = False

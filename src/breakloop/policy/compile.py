@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, Final
 from zoneinfo import ZoneInfo
 
-from breakloop.detect.counting import AllowList, BuiltinLoopGuard, CountingDetector, DetectorConfig
+from breakloop.detect.counting import AllowList, BuiltinLoopGuard, CountingDetector, DetectorConfig, TailDetector
 from breakloop.detect.fingerprint import ExactFingerprint, Fingerprinter, TailFingerprint
 from breakloop.detect.run_steps import RunStepsLimit
 from breakloop.detect.simhash import SimhashDetector
@@ -431,7 +431,7 @@ class _DetectorCompiler:
         of_all = replace(spec, limit=spec.limit * _OF_ALL_NAMES)
         return [
             CountingDetector(config, of_all, fingerprint.of_all_names, read, " under different names"),
-            CountingDetector(config, spec, fingerprint, read),
+            TailDetector(config, spec, fingerprint, read, chat=read.chat, named=read.sessions.named),
         ]
 
 

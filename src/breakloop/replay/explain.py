@@ -50,6 +50,7 @@ from breakloop.store.ops import (
     Op,
     Result,
     Store,
+    denies,
 )
 
 Done = Sequence[tuple[Op, Result]]
@@ -355,10 +356,14 @@ class Explainer:
         text = f"{config.kind} {print_[:8]}, request {result.hits}, number {op.limit + 1} trips ({within})"
         if not result.tripped:
             return ExplainStep(stage, name, "pass", text, data)
-        if op.spec.denies:
+        denied, action = denies(op, result), detector.finding(op, result).action
+        if denied:
             state = "" if result.fresh else "still "
             text += f", {state}blocked for {math.ceil(result.wait_s)} s"
-        return ExplainStep(stage, name, self._marked("deny" if op.spec.denies else config.action, op), text, data)
+        elif action != config.action:
+            text += ", only reported: " + ("its sender sends much else" if result.mixed else "an embedding or a ping")
+        data["action"] = action
+        return ExplainStep(stage, name, self._marked("deny" if denied else action, op), text, data)
 
     def _why_not_counted(self, detector: CountingDetector) -> str:
         call = self._record.call

@@ -6,6 +6,7 @@ A key consists of parts joined by `:`. Every part that a client can choose is es
     rule      [shadow:]FAMILY:PLACE:POLICY:RULE:VALUES[:PERIOD]   families tb, cb, tpm, tpd, brk
     run       [shadow:]run:PLACE:POLICY:RULE:OWNER:START[:paid]
     count     [shadow:]ld|cnt:PLACE:[OWNER:]BLOCK:FINGERPRINT     BLOCK is POLICY:INDEX, with `|` in front for defaults
+    traffic   [shadow:]mix:PLACE:BLOCK:SENDER                     the last requests of a sender, see `ops.is_mixed`
     window    win:PLACE:OWNER:
     chain     chain:CALLER:ANSWER
 

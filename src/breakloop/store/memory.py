@@ -1,8 +1,9 @@
 """The in-process store (`memory://`): a commit is a plain function call.
 
-`MemoryFingerprints` stores counts, cooldowns, flights and counts taken back; the state of limiters is in the tables
-that their operations declare (`limit_ops`); `MemoryStore` combines them into commits and stores the windows. All data
-is in `ExpiringTable`s, which are bounded and give every entry a time to live. Saving to disk is done by `snapshot`.
+`MemoryFingerprints` stores counts, cooldowns, flights, counts taken back and the traffic of senders; the state of
+limiters is in the tables that their operations declare (`limit_ops`); `MemoryStore` combines them into commits and
+stores the windows. All data is in `ExpiringTable`s, which are bounded and give every entry a time to live. Saving to
+disk is done by `snapshot`.
 
 An entry is a tuple whose first item is its expiry. The garbage collector soon stops tracking tuples of numbers, so a
 million of them do not slow down a collection. The least recently used entry is evicted first. Reads use the plain
@@ -22,8 +23,10 @@ from breakloop.store.ops import (
     ENFORCED,
     FLIGHT_S,
     JOINED,
+    MARK,
     NO_WINDOW,
     SMALL_COUNTS,
+    TRAFFIC_MARKS,
     AdjustCharge,
     Change,
     CommitResult,
@@ -35,6 +38,7 @@ from breakloop.store.ops import (
     StoredBreaker,
     StoredWindow,
     WindowWrite,
+    is_mixed,
 )
 
 Entry = tuple[Any, ...]  # (expires, ...); the remaining items depend on the table
@@ -108,12 +112,13 @@ Lead = tuple[CountFingerprint, Entry]  # a flight that starts if its request pas
 # A sliding count stores the times of at most this many hits beyond its limit: the delay of a throttle grows up to
 # 30 s, which is 300 hits of 100 ms.
 _HITS_KEPT = 301
+_TRAFFIC: Final = MARK * TRAFFIC_MARKS
 
 
 class MemoryFingerprints:
     """Counts, cooldowns and flights of fingerprints."""
 
-    __slots__ = ("cooldowns", "counts", "flights", "taken_back")
+    __slots__ = ("cooldowns", "counts", "flights", "taken_back", "traffic")
 
     def __init__(self, max_entries: int) -> None:
         few = max(1, max_entries // 10)
@@ -122,9 +127,10 @@ class MemoryFingerprints:
         # (expires, started, number, free, hits); `free` requests may still join, 0 once the leader has a response
         self.flights = ExpiringTable(few)
         self.taken_back = ExpiringTable(few)  # (expires, times)
+        self.traffic = ExpiringTable(few)  # (expires, marks), see `is_mixed`
 
     def tables(self) -> tuple[ExpiringTable, ...]:
-        return self.counts, self.cooldowns, self.flights, self.taken_back
+        return self.counts, self.cooldowns, self.flights, self.taken_back, self.traffic
 
     # -- counts and cooldowns --------------------------------------------------------------------------------------
 
@@ -142,8 +148,11 @@ class MemoryFingerprints:
                 # A hit after the cooldown extends the entry, so that the next cooldown still grows.
                 self.cooldowns.put(op.key, (now + spec.cooldown_max_s, *cooled[1:]), now)
         before, count = self._slide(op, now) if spec.sliding else self._count_idle(op, now)
+        marks = self._add_traffic(op, now) if op.traffic else ""
         if count <= op.limit and (cooled is not None or not spec.at_once):
             return SMALL_COUNTS[count] if count < len(SMALL_COUNTS) else FingerprintCount(count)
+        if op.opening and is_mixed(marks, op.limit):
+            return FingerprintCount(count, True, before <= op.limit, mixed=True)
         if spec.cooldown_s:
             return self._cool_down(op, count, cooled, now)
         return FingerprintCount(count, True, before <= op.limit, spec.window_s)
@@ -174,6 +183,13 @@ class MemoryFingerprints:
         times.append(now)
         self.counts.put(op.key, (now + window_s, times), now)
         return before, len(times)
+
+    def _add_traffic(self, op: CountFingerprint, now: float) -> str:
+        """Add a request to the traffic of its sender; return the marks of the last ones."""
+        entry = self.traffic.get(op.traffic)
+        marks: str = op.key[-MARK:] if entry is None or entry[0] <= now else (entry[1] + op.key[-MARK:])[-_TRAFFIC:]
+        self.traffic.put(op.traffic, (now + op.spec.window_s, marks), now)
+        return marks
 
     def _cool_down(
         self, op: CountFingerprint, count: int, before: tuple[float, ...] | None, now: float
@@ -221,7 +237,7 @@ class MemoryFingerprints:
         if repeated.tripped or not op.spec.concurrent_free:
             return repeated
         leads.append((op, (now + FLIGHT_S, now, number, op.spec.concurrent_free, repeated.hits)))
-        return _new(FingerprintCount, (repeated[0], False, False, 0.0, number))
+        return _new(FingerprintCount, (repeated[0], False, False, 0.0, number, False))
 
     def lead(self, leads: list[Lead], denied: dict[int, int], now: float) -> None:
         """Start flights, except for denied requests: they already have their response."""
@@ -294,7 +310,8 @@ class MemoryStore:
 
     def kept(self) -> dict[str, ExpiringTable]:
         """Return the tables that are saved, by their names on disk."""
-        counted = {"counts": self._repeats.counts, "cooldowns": self._repeats.cooldowns}
+        repeats = self._repeats
+        counted = {"counts": repeats.counts, "cooldowns": repeats.cooldowns, "traffic": repeats.traffic}
         return {**counted, **self._limits, "windows": self._windows}
 
     @property
@@ -322,7 +339,7 @@ class MemoryStore:
             if type(op) is CountFingerprint:
                 repeated = repeats.track(op, now, leads) if op.tracked else repeats.count(op, now)
                 results.append(repeated)
-                if not repeated[1] or not op.spec.denies:
+                if not repeated[1] or not op.spec.denies or repeated[5]:
                     continue
             elif denied and op.group in denied:
                 results.append(None)

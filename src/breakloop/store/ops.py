@@ -11,8 +11,8 @@ An operation names the object that planned it, so that its result can be turned 
 A commit runs in the order of its operations:
 1. If it carries windows and the version of one has changed, nothing is written, and all changed windows are returned.
 2. `CountFingerprint` always counts, unless it joins a request in flight. If it trips and its spec denies, its group is
-   denied. `Deny` denies its group, `Observation` does nothing. The other operations run only while their group is not
-   denied.
+   denied, unless it is mixed (`is_mixed`). `Deny` denies its group, `Observation` does nothing. The other operations
+   run only while their group is not denied.
 3. `TakeTokens` and `ChargeBudget` are checked; if too little is left, their group is denied. `CheckBreaker` counts even
    if the request is denied later; an open breaker denies its group.
 4. If group 0 is not denied, everything that was checked is charged, except for denied groups: all or nothing.
@@ -189,9 +189,12 @@ class CountFingerprint:
 
     `tracked` means that the end of the request will be reported with `Settle`, so that it may join a request in
     flight or lead a flight.
+
+    `traffic` is the key of what the sender sent lately. Each count adds the end of its own key to it. A request that is
+    an `opening` and trips in mixed traffic is reported and not blocked.
     """
 
-    __slots__ = ("group", "key", "limit", "owner", "spec", "tracked")
+    __slots__ = ("group", "key", "limit", "opening", "owner", "spec", "tracked", "traffic")
 
     def __init__(
         self,
@@ -201,6 +204,8 @@ class CountFingerprint:
         group: int = ENFORCED,
         limit: int = -1,
         tracked: bool = False,  # noqa: FBT001, FBT002 - made per request: names cost
+        traffic: str = "",
+        opening: bool = False,  # noqa: FBT001, FBT002
     ) -> None:
         self.spec = spec
         self.key = key
@@ -208,6 +213,23 @@ class CountFingerprint:
         self.group = group
         self.limit = spec.limit if limit < 0 else limit
         self.tracked = tracked
+        self.traffic = traffic
+        self.opening = opening
+
+
+MARK: Final = 8  # characters at the end of a key, which stand for it in the traffic of a sender
+TRAFFIC_MARKS: Final = 18  # how many of the last requests of a sender are kept
+
+
+def is_mixed(marks: str, limit: int) -> bool:
+    """Tell whether a sender sends many different requests: more than a third of its last ones (`marks`, the newest at
+    the end) differ from each other, and the last `limit` + 1 are not all the same. `commit.lua` computes the same.
+    """
+    in_a_row = marks[-MARK:] * min(limit + 1, TRAFFIC_MARKS)
+    if marks.endswith(in_a_row):
+        return False
+    different = {marks[at : at + MARK] for at in range(0, len(marks), MARK)}
+    return len(different) * 3 * MARK > len(marks)
 
 
 class FingerprintCount(NamedTuple):
@@ -218,6 +240,7 @@ class FingerprintCount(NamedTuple):
     fresh: bool = False  # tripped by this request, not by a running cooldown
     wait_s: float = 0.0
     flight: int = 0  # > 0: leads a flight, with this number; JOINED: joined one, and `hits` is the leader's count
+    mixed: bool = False  # tripped by an opening in mixed traffic: reported, and neither denied nor blocked from now on
 
 
 # Most counts are small and do not trip, so their results are shared.
@@ -389,7 +412,7 @@ def denies(op: Op, result: Result) -> bool:
         case Observation():
             return False
         case CountFingerprint():
-            return isinstance(result, FingerprintCount) and result.tripped and op.spec.denies
+            return isinstance(result, FingerprintCount) and result.tripped and op.spec.denies and not result.mixed
         case LimitOp():
             return op.denies(result)
         case _:

@@ -84,6 +84,7 @@ _decode_odd_keys: Final = msgspec.msgpack.Decoder(list[bytes]).decode
 _FORMS: Final[dict[str, Any]] = {
     "counts": tuple[float, int | bytes],
     "cooldowns": tuple[float, float, int, float, float],
+    "traffic": tuple[float, str],
     **{table.name: table.entry for op in LIMIT_OPS for table in op.tables},
     WINDOWS: tuple[float, int, bytes],
 }

@@ -95,9 +95,8 @@ def test_what_the_client_is_told() -> None:
         "It stays blocked for 30 seconds."
     )
     assert loop.evidence == "same last messages sent 6 times in 60 s"
-    exact = detector("exact", spec=FingerprintSpec(45.0, 2, sliding=True)).finding(
-        planned(made), FingerprintCount(3, True, True, 45.0)
-    )
+    other = detector("exact", spec=FingerprintSpec(45.0, 2, sliding=True))
+    exact = other.finding(planned(other), FingerprintCount(3, True, True, 45.0))
     assert exact.evidence == "identical request sent 3 times in 45 seconds"
     assert "last messages" not in exact.message
 
@@ -125,7 +124,8 @@ def test_how_often_it_came_is_said_in_no_more_seconds_than_are_known(
 ) -> None:
     """A window bounds what a sliding count holds; not a count that goes on in a cooldown, nor one from gap to gap
     (A-3)."""
-    loop = detector("exact", spec=spec).finding(planned(detector()), result)
+    made = detector("exact", spec=spec)
+    loop = made.finding(planned(made), result)
     assert loop.evidence == f"identical request sent {said}"
     assert loop.message.startswith(f"Blocked: identical request sent {said}. This usually ")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from breakloop.detect.counting import CountingDetector, DetectorConfig
+from breakloop.detect.counting import CountingDetector, DetectorConfig, TailDetector
 from breakloop.detect.stateful import Detection, Evaluation
 from breakloop.engine.fold import ResultFolder, absent
 from breakloop.limits.token_bucket import TokenBucket
@@ -45,6 +45,13 @@ def repeat(action: str, group: int = 0, policy: str = "p") -> CountFingerprint:
     terms = DetectorConfig("exact", policy, 0, (action, action, action), 429)
     spec = FingerprintSpec(60.0, 2, denies=denies)
     return CountFingerprint(spec, "ld:" + "f" * 32, CountingDetector(terms, spec, lambda _: None, WHO), group)
+
+
+def tail(action: str, group: int = 0) -> CountFingerprint:
+    terms = DetectorConfig("tail", "p", 0, (action, action, action), 429)
+    spec = FingerprintSpec(60.0, 2, sliding=True, denies=action in {"reject", "kill"})
+    owner = TailDetector(terms, spec, lambda _: None, WHO, chat=lambda _: None, named=lambda _: "")
+    return CountFingerprint(spec, "cnt:" + "f" * 32, owner, group, traffic="mix:s", opening=True)
 
 
 def judge(*pairs: tuple[Op, Result], denied_at: int = -1) -> tuple[Verdict, list[Event]]:
@@ -95,6 +102,21 @@ def test_a_loop_denial_forgets_warnings() -> None:
     assert verdict.loop is not None
     assert verdict.loop.hit_count == 3
     assert [event.name for event in events] == [LOOP_DETECTED]
+
+
+def test_an_opening_in_mixed_traffic_is_warned_of() -> None:
+    """The request passes without a delay or a note, whatever the action; the first one is an event (LD-2, LD-5)."""
+    for action in ("reject", "kill", "throttle", "steer"):
+        op = tail(action)
+        verdict, events = judge((op, FingerprintCount(3, True, True, mixed=True)))
+        assert (verdict.allowed, verdict.warning, verdict.delay_ms, verdict.note) == (True, "loop_detected", 0, "")
+        assert verdict.loop is not None
+        assert (verdict.loop.action, verdict.loop.hit_count) == ("warn", 3)
+        assert [event.data["action"] for event in events] == ["warn"]
+        verdict, events = judge((op, FingerprintCount(4, True, False, mixed=True)))
+        assert (verdict.warning, events) == ("loop_detected", [])
+        shadow, _ = judge((tail(action, group=2), FingerprintCount(3, True, True, mixed=True)))
+        assert [found.action for found in shadow.shadow] == ["warn"]
 
 
 def test_an_agent_that_may_not_run_now() -> None:

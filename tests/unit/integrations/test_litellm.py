@@ -211,7 +211,7 @@ def test_other_denials_have_their_own_status(litellm: Any) -> None:
             "messages",
         ),
         ("/v1/responses", {"input": "b"}, "input"),
-        ("/v1/messages", {"messages": [{"role": "user", "content": "b"}], "max_tokens": 1}, "messages"),
+        ("/v1/messages", {"messages": [{"role": "user", "content": "b"}], "max_tokens": 9}, "messages"),
     ],
 )
 def test_a_note_stands_in_the_conversation(litellm: Any, clock: FakeClock, path: str, body: Any, field: str) -> None:

@@ -186,6 +186,9 @@ def test_default_loop_detection() -> None:
     assert text.endswith(", request 6, number 6 trips (in 60 s), blocked for 30 s")
     cooling = told(explained({}, call=chat, repeat=8), "builtin")[0][2]
     assert cooling.endswith(", request 8, number 6 trips (in 60 s), still blocked for 30 s")
+    embedding = Call("POST", "/v1/embeddings", body=b'{"model": "e", "input": "a"}')
+    (_, outcome, text), *_ = told(explained({}, call=lambda: embedding, repeat=6), "builtin")
+    assert (outcome, text.rpartition(", ")[2]) == ("warn", "only reported: an embedding or a ping")
     own = explained({"loop_detection": EXACT}, call=chat)
     assert told(own, "builtin") == [("defaults", "skipped", "policy p has its own loop detection")]
     shadow = explained({"loop_detection": EXACT, "mode": "shadow"}, call=chat)

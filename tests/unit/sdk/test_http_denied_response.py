@@ -39,7 +39,7 @@ def test_a_loop_in_the_words_of_its_dialect() -> None:
     assert fields["Content-Length"] == str(len(body))
     told = json.loads(body)
     assert told["detail"]["error"] == told["error"]["code"] == "recursive_loop_detected"
-    anthropic = json.loads(denied_response(loop("/v1/messages", chat_body(user("x"), max_tokens=1))).body)
+    anthropic = json.loads(denied_response(loop("/v1/messages", chat_body(user("x"), max_tokens=9))).body)
     assert anthropic["error"]["type"] == "rate_limit_error"
 
 

@@ -42,12 +42,13 @@ def meter(life: Life, key: str, amount: float, spec: BreakerSpec = BREAKER) -> B
 
 @pytest.mark.parametrize("how", ["end", "kill"])
 def test_everything_outlives_the_process(tmp_path: Path, how: str, clock: FakeClock) -> None:
-    """Counts, cooldowns, buckets, budgets, breakers and windows (S-1)."""
+    """Counts, cooldowns, traffic, buckets, budgets, breakers and windows (S-1)."""
     life = Life(tmp_path, clock)
     for _ in range(3):
         hit(life, COOLING, "ld:cooling")
     hit(life, COOLING, "ld:sliding")
     hit(life, IDLE, "ld:idle")
+    life.store.commit([CountFingerprint(IDLE, "ld:sent", NO_OWNER, traffic="mix:sender")], clock.steady())
     life.take("tb:a", 30.0)
     life.spend("tpd:a", 7)
     life.spend("tpd:spent", 500_000)
@@ -60,8 +61,8 @@ def test_everything_outlives_the_process(tmp_path: Path, how: str, clock: FakeCl
     getattr(life, how)()
     after = Life(tmp_path, clock)
     assert after.tables() == before
-    assert [len(table) for table in before.values()] == [2, 1, 1, 1, 1, 1, 1, 1]
-    assert (after.loaded, after.told, after.durable.keeps) == (9, [], True)
+    assert [len(table) for table in before.values()] == [3, 1, 1, 1, 1, 1, 1, 1, 1]
+    assert (after.loaded, after.told, after.durable.keeps) == (11, [], True)
     assert hit(after, COOLING, "ld:cooling")[:2] == (4, True)
     assert hit(after, COOLING, "ld:sliding").hits == 2
     assert hit(after, IDLE, "ld:idle").hits == 2

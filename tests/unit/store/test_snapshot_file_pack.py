@@ -139,6 +139,7 @@ def test_persisted_bytes() -> None:
     assert list(MemoryStore().kept()) == [
         "counts",
         "cooldowns",
+        "traffic",
         "buckets",
         "accounts",
         "spent",

@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 
 from breakloop.detect.counting import CallReader, DetectorConfig, announced
+from breakloop.detect.fingerprint import is_ping
 from breakloop.detect.stateful import (
     BLOCK,
     NOTICE,
@@ -72,9 +73,14 @@ class RequestContext(msgspec.Struct, frozen=True, gc=False):
     session: str = ""
     body: bytes = b""  # of an unnamed conversation, to find ids of its earlier steps
     system: Callable[[], str] = _no_system  # model and system prompt; only called if there is a loop
+    interrupted: bool = False  # another unnamed conversation of the caller came since the last request of this one
 
 
 NO_CONTEXT: Final = RequestContext()
+
+
+def _opens(step: Step) -> bool:
+    return not (step.calls or step.said or step.results)
 
 
 class StepEvaluator:
@@ -248,6 +254,9 @@ class StepEvaluator:
         other = tail != (window.tail, window.tail_users) or step.size != window.size
         if other or (window.level and _sender(step, context) != window.tail_sender):
             return Evaluation(self._unpacked.keep(window))
+        if context.interrupted and _opens(step):  # many people may open a conversation alike
+            window.storm, window.pending_repeats = 0.0, 0
+            return Evaluation(self._unpacked.keep(window))
         choice = choose(self._thresholds, streaks.storm(window, now, context.tracked))
         if choice.level > window.level:
             return self._report(window, step, choice, now, context)
@@ -344,8 +353,11 @@ class StepsDetector(StatefulDetector):
             return None
         unnamed = read.derived(call)
         body = call.body if unnamed else b""
-        session = call.identity.session or ""
-        context = RequestContext(call.tracked, unnamed, session, body, lambda: read.model_and_system(call))
+        chat = call.parsed.chat
+        if chat and _opens(step) and is_ping(call, chat):
+            return None
+        session, interrupted = call.identity.session or "", call.decision.interrupted
+        context = RequestContext(call.tracked, unnamed, session, body, lambda: read.model_and_system(call), interrupted)
         return self._evaluator.evaluate(window, step, now, context)
 
     def awaits_answer(self, call: Call, evaluation: Evaluation) -> bool:

@@ -133,6 +133,8 @@ def encode_commit(ops: Sequence[Op], windows: Sequence[WindowWrite]) -> tuple[li
     for op in ops:
         if type(op) is CountFingerprint:
             keys.append(redis_key(op.key))
+            if op.traffic:
+                keys.append(redis_key(op.traffic))
             args += _count_args(op)
         elif type(op) is Deny:
             args += (_DENY, op.group)
@@ -159,6 +161,7 @@ def _count_args(op: CountFingerprint) -> tuple[object, ...]:
         spec.cooldown_max_s,
         spec.at_once,
         spec.concurrent_free,
+        0 if not op.traffic else 2 if op.opening else 1,
     )
 
 
@@ -181,13 +184,13 @@ def decode_commit(ops: Sequence[Op], windows: Sequence[WindowWrite], answer: Any
 
 
 def _count_result(value: Any) -> FingerprintCount:
-    """Decode a count, a count with its flight, or one that tripped."""
+    """Decode a count, a count with its flight, or one that tripped, maybe in mixed traffic."""
     if type(value) is int:
         return SMALL_COUNTS[value] if 0 <= value < len(SMALL_COUNTS) else FingerprintCount(value)
     if len(value) == 2:
         return FingerprintCount(value[0], False, False, 0.0, value[1])
-    hits, tripped, fresh, wait_s = value
-    return FingerprintCount(hits, tripped, fresh, float(wait_s))
+    hits, tripped, fresh, wait_s, *mixed = value
+    return FingerprintCount(hits, tripped, fresh, float(wait_s), mixed=bool(mixed))
 
 
 # -- other scripts -----------------------------------------------------------------------------------------------------

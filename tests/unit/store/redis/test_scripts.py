@@ -144,6 +144,8 @@ def test_a_commit_is_one_flat_list() -> None:
     """Windows first; the order of keys is theirs and that of the operations which have one (S-2)."""
     ops: list[Op] = [
         CountFingerprint(FREE, "ld:p:a", NO_OWNER, 1, 7, tracked=True),
+        CountFingerprint(FREE, "cnt:p:a", NO_OWNER, traffic="mix:p:a"),
+        CountFingerprint(FREE, "cnt:p:b", NO_OWNER, traffic="mix:p:b", opening=True),
         Deny(NO_OWNER),
         TakeTokens(TEN, "tb:p:b", 2.0, NO_LIMITER, NO_RULE),
         Observation(NO_OWNER, 2),
@@ -152,9 +154,12 @@ def test_a_commit_is_one_flat_list() -> None:
     ]
     windows = [WindowWrite("win:p:s:", 3, b"x", 60.0), WindowWrite("win:p:t:", 4, None, 60.0)]
     keys, told = encode_commit(ops, windows)
-    assert keys == [redis_key(key) for key in ("win:p:s:", "win:p:t:", "ld:p:a", "tb:p:b", "cb:p:c", "brk:p:d")]
+    counted = ("ld:p:a", "cnt:p:a", "mix:p:a", "cnt:p:b", "mix:p:b")
+    assert keys == [redis_key(key) for key in ("win:p:s:", "win:p:t:", *counted, "tb:p:b", "cb:p:c", "brk:p:d")]
     expected: list[object] = [2, 3, 60.0, 4, False]
-    expected += [1, 1, True, 7, 60.0, True, True, 0.0, 1.0, 0.0, False, 2]
+    expected += [1, 1, True, 7, 60.0, True, True, 0.0, 1.0, 0.0, False, 2, 0]
+    for traffic in (1, 2):
+        expected += [1, 0, False, FREE.limit, 60.0, True, True, 0.0, 1.0, 0.0, False, 2, traffic]
     expected += [5, 0, 2, 0, 1.0, 10.0, 2.0, 6, 2]
     expected += [3, 0, 2**30, 1, 0, 5, 99.0, 4, 0, 8.0, 30.0, 1.5]
     assert unpack(told) == expected
@@ -165,12 +170,26 @@ def test_results_have_their_types_back() -> None:
     repeat, bucket = CountFingerprint(PLAIN, "ld:p", NO_OWNER), TakeTokens(TEN, "tb:p", 1.0, NO_LIMITER, NO_RULE)
     spend = ChargeBudget(BudgetSpec(9), "cb:p", 1, 9.0, NO_LIMITER, NO_RULE)
     breaker = CheckBreaker(BreakerSpec(8.0, 30.0), "brk:p", 1.0, NO_LIMITER, NO_RULE)
-    ops: list[Op] = [repeat, repeat, repeat, repeat, bucket, bucket, spend, spend, breaker, Deny(NO_OWNER), bucket]
+    ops: list[Op] = [
+        repeat,
+        repeat,
+        repeat,
+        repeat,
+        repeat,
+        bucket,
+        bucket,
+        spend,
+        spend,
+        breaker,
+        Deny(NO_OWNER),
+        bucket,
+    ]
     found = [
         2,
         99,
         [3, JOINED],
         [4, True, False, 20],
+        [5, True, True, 0, True],
         9,
         -0.5,
         12,
@@ -179,18 +198,19 @@ def test_results_have_their_types_back() -> None:
         False,
         False,
     ]
-    done = decode_commit(ops, (), pack(1000, 6, *found))
+    done = decode_commit(ops, (), pack(1000, 7, *found))
     repeated: list[object] = [
         FingerprintCount(2),
         FingerprintCount(99),
         FingerprintCount(3, flight=JOINED),
         FingerprintCount(4, True, False, 20.0),
+        FingerprintCount(5, True, True, 0.0, mixed=True),
     ]
     expected = [*repeated, 9.0, -0.5, 12, 2**60 + 1, BreakerResult(True, 5.0, 0.0, "opened"), None, None]
-    assert done == CommitResult(expected, 6)  # type: ignore[arg-type]
+    assert done == CommitResult(expected, 7)  # type: ignore[arg-type]
     assert (done.at, type(done.at)) == (1000.0, float)
     assert [type(one) for one in done.results] == [type(one) for one in expected]
-    tripped, opened = done.results[3], done.results[8]
+    tripped, opened = done.results[3], done.results[9]
     assert isinstance(tripped, FingerprintCount)
     assert isinstance(opened, BreakerResult)
     floats = [tripped.wait_s, opened.rate, opened.wait_s]

@@ -1,4 +1,4 @@
--- Units: seconds. KEYS: bl:{PROJECT}:KEY of each window, then of each operation that has one. ARGV: operations (msgpack), time or '', new value of each window.
+-- Units: seconds. KEYS: bl:{PROJECT}:KEY of each window, then of each operation that has one; a count may have two. ARGV: operations (msgpack), time or '', new value of each window.
 -- One decision, see `Store.commit` in store/ops.py. Everything that can fail precedes the first write. There are no
 -- functions, because each call would create them again. Returns msgpack {time, denied at or -1, result...}; a list if windows changed.
 local told = decode(ARGV[1])  -- flat: number of windows, version and ttl_s of each, then the operations
@@ -30,7 +30,7 @@ local DUST, o, last_o, k = 1e-9, windows * 2 + 2, #told, windows  -- positions i
 while o <= last_o do
   local kind, group, result, passes = told[o], told[o + 1], false, true
   if kind == 1 then
-    -- kind, group, tracked, limit, window_s, sliding, denies, cooldown_s, growth, cooldown_max_s, at_once, free
+    -- kind, group, tracked, limit, window_s, sliding, denies, cooldown_s, growth, cooldown_max_s, at_once, free, traffic
     k = k + 1
     local key, now, number = KEYS[k], time, 1
     local r = read_repeat(key)
@@ -41,7 +41,10 @@ while o <= last_o do
     end
     repeats[#repeats + 1] = key
     repeats[#repeats + 1] = r
-    local tracked, free = told[o + 2], told[o + 11]
+    local tracked, free, traffic = told[o + 2], told[o + 11], told[o + 12]  -- 1: the next key is its traffic; 2: an opening
+    if traffic ~= 0 then
+      k = k + 1
+    end
     if tracked and r[FLIGHT_EXPIRES] > now then
       number = r[NUMBER] + 1
       if r[FREE] > 0 then
@@ -80,6 +83,25 @@ while o <= last_o do
         r[COUNT] = hits
       end
       r[COUNT_EXPIRES] = now + window_s
+      local mixed = false
+      if traffic ~= 0 then
+        local mark, marks, known, n = sub(key, -8), '', call('GET', KEYS[k]), #writes
+        if known and #known > 9 and byte(known) == 116 and unpack('<d', known, 2) > now then
+          marks = sub(known, 10)
+        end
+        marks = sub(marks .. mark, -144)
+        writes[n + 1], writes[n + 2], writes[n + 3] = KEYS[k], pack('<Bd', 116, now + window_s) .. marks, now + window_s
+        if traffic == 2 and hits > limit then  -- as `is_mixed`: not all in a row, and more than a third of all differ
+          local row, different, seen = limit < 18 and limit + 1 or 18, 0, {}
+          for at = 1, #marks, 8 do
+            local one = sub(marks, at, at + 7)
+            if not seen[one] then
+              seen[one], different = true, different + 1
+            end
+          end
+          mixed = different * 24 > #marks and sub(marks, -8 * row) ~= string.rep(mark, row)
+        end
+      end
       if hits <= limit and (cooled or not told[o + 10]) then
         result = hits
         if tracked and free ~= 0 then
@@ -88,6 +110,8 @@ while o <= last_o do
           local n = #flights
           flights[n + 1], flights[n + 2], flights[n + 3], flights[n + 4], flights[n + 5] = group, r, number, free, hits
         end
+      elseif mixed then
+        result = {hits, true, before <= limit, 0, true}
       elseif cooldown_s == 0 then
         result, passes = {hits, true, before <= limit, window_s}, not told[o + 6]
       else
@@ -104,7 +128,7 @@ while o <= last_o do
         result, passes = {hits, true, true, seconds}, not told[o + 6]
       end
     end
-    o = o + 12
+    o = o + 13
   -- LIMITS
   else
     passes = kind ~= 5  -- 5 denies, 6 only records

@@ -14,6 +14,7 @@ end
 local BUCKET = '<Bddd'  -- expires, tokens, last
 local ACCOUNT = '<Bddd'  -- expires, high, low
 local BREAKER = '<Bdddddd'  -- last, minute, its spend, spend of the previous minute, open (1) or not (0), opened at
+-- The traffic of a sender is t, expires, then the last 8 characters of the keys of its last 18 requests.
 -- A window is w, its version as a double, then its data. It has no stored expiry, because Redis deletes it.
 
 -- A repeat is a msgpack array: 'r', then these fields by index. An expiry of 0 means none.

@@ -1,0 +1,107 @@
+"""`tail` in the traffic of many people: what is counted as an opening, and what is only reported."""
+
+from __future__ import annotations
+
+import pytest
+
+from breakloop.detect.counting import DetectorConfig, TailDetector
+from breakloop.detect.fingerprint import is_cheap, is_opening
+from breakloop.model.call import Chat, Message, ToolCall
+from breakloop.store.ops import CountFingerprint, FingerprintCount, FingerprintSpec
+from tests.builders import call
+from tests.unit.detect.reading import Reader
+
+PRINT = "0123456789abcdef" * 2
+SPEC = FingerprintSpec(60.0, 5, sliding=True, cooldown_s=30.0, concurrent_free=16, retry_free=10)
+USER, ANSWER = Message("user", "hi"), Message("assistant", "Hello.")
+OPENING = (Message("system", "Be brief."), USER)
+
+
+def chat(*tail: Message, more: int = 0, max_tokens: int | None = None, dialect: str = "openai_chat") -> Chat:
+    return Chat(dialect, "m", tail, len(tail) + more, max_tokens=max_tokens)
+
+
+def detector(asked: Chat | None, *, action: str = "reject", named: str = "", agent: str = "key") -> TailDetector:
+    config = DetectorConfig("tail", "p", 1, ("warn", action, action), 429)
+    who = Reader(caller_id="key", agent_id=agent)
+    return TailDetector(config, SPEC, lambda _: PRINT, who, chat=lambda _: asked, named=lambda _: named)
+
+
+def planned(made: TailDetector, group: int = 0, body: bytes = b"{}") -> CountFingerprint:
+    op = made.plan(call(body=body), "proj", group, 0.0)
+    assert op is not None
+    return op
+
+
+@pytest.mark.parametrize(
+    ("asked", "opening"),
+    [
+        (chat(USER), True),
+        (chat(*OPENING), True),
+        (chat(Message("developer", "Be brief."), USER, USER), True),
+        (chat(Message("prompt", "hi")), True),  # of a completion
+        (chat(USER, ANSWER, USER), False),
+        (chat(USER, Message("model", "Hello."), USER), False),
+        (chat(USER, more=1), False),  # what stands before it was not read
+        (chat(Message("tool", "ok")), False),  # the provider keeps the history
+        (chat(Message("user", "", (ToolCall("f", "{}"),))), False),  # an MCP call
+        (chat(Message("observation", "ok")), False),
+    ],
+)
+def test_openings(asked: Chat, opening: bool) -> None:
+    """A request without an answer or a result in it (LD-2)."""
+    assert is_opening(asked) is opening
+    assert planned(detector(asked)).opening is opening
+
+
+@pytest.mark.parametrize(
+    ("asked", "size", "cheap"),
+    [
+        (chat(Message("input", "a text"), dialect="openai_embeddings"), 10**6, True),
+        (chat(*OPENING, max_tokens=1), 200, True),
+        (chat(*OPENING, max_tokens=1), 1024, True),
+        (chat(*OPENING, max_tokens=2), 200, False),
+        (chat(*OPENING, max_tokens=1), 1025, False),  # a long prompt costs money
+        (chat(USER, ANSWER, USER, max_tokens=1), 200, False),
+        (chat(*OPENING), 200, False),
+    ],
+)
+def test_embeddings_and_pings_are_only_reported(asked: Chat, size: int, cheap: bool) -> None:
+    """They do nothing that an agent could loop on, and are no part of what a sender sends (LD-2)."""
+    assert is_cheap(call(body=b" " * size), asked) is cheap
+    made = detector(asked)
+    op = planned(made, body=b" " * size)
+    assert (op.spec.denies, op.spec.cooldown_s) == ((False, 0.0) if cheap else (True, 30.0))
+    assert (op.spec.window_s, op.spec.limit, op.spec.retry_free, op.limit) == (60.0, 5, 10, 5)
+    assert bool(op.traffic) is not cheap
+    loop = made.finding(op, FingerprintCount(9, True, False, 60.0 if cheap else 30.0))
+    assert loop.action == ("warn" if cheap else "reject")
+    assert loop.evidence.endswith("sent 9 times in 60 s" if cheap else "sent 9 times, also while it was blocked")
+
+
+@pytest.mark.parametrize("action", ["reject", "kill", "throttle", "steer", "warn"])
+def test_what_is_mixed_is_warned_of_whatever_the_action(action: str) -> None:
+    """Other people are neither denied nor delayed, and nothing is added to their conversations (LD-2, LD-5)."""
+    made = detector(chat(*OPENING), action=action)
+    op = planned(made)
+    assert made.finding(op, FingerprintCount(6, True, True, 30.0)).action == action
+    loop = made.finding(op, FingerprintCount(7, True, False, mixed=True))
+    assert (loop.action, loop.cooldown_s) == ("warn", 0)
+    assert loop.evidence == "same last messages sent 7 times in 60 s"
+
+
+def test_traffic_belongs_to_a_sender() -> None:
+    """Caller, agent, and the session or end user that the client names; shadow policies have their own (LD-6, E-1)."""
+    asked = chat(*OPENING)
+    assert planned(detector(asked)).traffic == "mix:proj:p:1:key"
+    assert planned(detector(asked, agent="bot")).traffic == "mix:proj:p:1:key|bot"
+    assert planned(detector(asked, named="a:b")).traffic == "mix:proj:p:1:key||a%3Ab"
+    assert planned(detector(asked, agent="bot", named="x")).traffic == "mix:proj:p:1:key|bot||x"
+    assert planned(detector(asked), group=2).traffic == "shadow:mix:proj:p:1:key"
+
+
+def test_nothing_to_count() -> None:
+    """A request that has no fingerprint has no traffic (LD-2)."""
+    config = DetectorConfig("tail", "p", 1, ("warn", "reject", "reject"), 429)
+    made = TailDetector(config, SPEC, lambda _: None, Reader(), chat=lambda _: chat(USER), named=lambda _: "")
+    assert made.plan(call(), "proj", 0, 0.0) is None
