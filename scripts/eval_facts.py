@@ -15,6 +15,7 @@ from scripts.eval_baselines import Seen
 
 THIRD = 3
 RECOVERED_REPEATS = 5  # of one step in a session that succeeded: it looped, and then it succeeded
+RECOVERED_LABEL = "recovered_loop"
 INFORMATIVE_CHARS = 60  # shorter texts ("ok", "done") come again for good reasons
 _DIGITS = re.compile(r"\d+")
 _SPACE = re.compile(r"\s+")
@@ -59,5 +60,6 @@ def masked(text: str) -> str:
 
 
 def recovered(one: SessionOutcome, known: Facts) -> bool:
-    """Return whether a session that is labelled healthy looped for a while."""
-    return one.session.label.loop is False and known.repeats >= RECOVERED_REPEATS
+    """Return whether a session looped for a while and then succeeded: by its label, or by what happened in it."""
+    label = one.session.label
+    return label.kind == RECOVERED_LABEL or (label.loop is False and known.repeats >= RECOVERED_REPEATS)

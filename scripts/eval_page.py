@@ -45,8 +45,9 @@ protection. *no names*: the client sends neither a session nor an agent, as afte
 one key*: in addition, five sessions of one source at a time share one key, and their turns alternate. *no times*: 3
 seconds between turns instead of the recorded times. The simple detectors see sessions with names.
 
-- **recall**: loops that are stopped. **false positives**: healthy sessions that are stopped; the same among sessions
-  of at least {long} turns, and among coding agents ({coding}).
+- **recall**: loops that are stopped. **false positives**: healthy sessions that are stopped; how many of these
+  [looped first](#loops-then-succeeds); the same rate among sessions of at least {long} turns, and among coding agents
+  ({coding}).
 - **harm**: healthy sessions stopped in {harmless}, where none may be.
 - **spent**: the share of a loop's turns that had passed at the first block (median). **tokens saved**: the share of
   the tokens of all loops that follow the first block; a missed loop saves none.
@@ -66,9 +67,10 @@ How `steps` does on each source with names, without, and with five sessions over
 _RECOVERED = """
 ## Loops, then succeeds
 
-Healthy sessions that `steps` stops, with names. A session *looped first* if the same action brought the same result
-at least {repeats} times, numbers masked; it is labelled healthy because it succeeded later. These sessions are kept
-apart because to stop them is a loss, and not a mistake about the loop. The rest are plain mistakes.
+Healthy sessions that `steps` stops, with names. A session *looped first* if its label states it, or if the same action
+brought the same result at least {repeats} times, numbers masked, though it is labelled healthy because it succeeded
+later. These sessions are kept apart because to stop them is a loss, and not a mistake about the loop. The rest are
+plain mistakes.
 
 """
 
@@ -151,20 +153,28 @@ def _conditions(measured: Measured) -> str:
     for name, them in sorted(everybody.items(), key=lambda pair: score(pair[1]).recall or 0.0):
         coding = [one for one in them if one.session.source in CODING]
         harmless = [one for one in them if one.session.source in HARMLESS]
-        shares = [score(some).false_positive_rate for some in (them, long_ones(them), coding)]
+        everything, long, of_coding = (score(some).false_positive_rate for some in (them, long_ones(them), coding))
         rows.append(
             [
                 name,
                 rate(score(them).recall),
-                *map(rate, shares),
+                rate(everything),
+                _looped_first(them, measured),
+                rate(long),
+                rate(of_coding),
                 str(score(harmless).wrong),
                 rate(spent(them)),
                 behind(them, measured),
                 rate(saved(them, measured)),
             ]
         )
-    heads = ["condition", "recall", "false positives", f">= {LONG_TURNS} turns", "coding", "harm", "spent", "behind"]
-    return table([*heads, "tokens saved"], rows)
+    heads = ["condition", "recall", "false positives", "looped first", f">= {LONG_TURNS} turns", "coding", "harm"]
+    return table([*heads, "spent", "behind", "tokens saved"], rows)
+
+
+def _looped_first(them: Outcomes, measured: Measured) -> str:
+    wrong = [one for one in them if one.session.label.loop is False and one.first_block is not None]
+    return f"{sum(recovered(one, measured.of(one)) for one in wrong)} of {len(wrong)}"
 
 
 def spent(them: Outcomes) -> float | None:
@@ -215,9 +225,8 @@ def _worst_first(found: Sequence[DetectionScore]) -> tuple[float, int]:
 def _recovered(measured: Measured) -> str:
     rows = []
     for name, them in grouped(measured.ours[STEPS], lambda one: one.session.source).items():
-        healthy = [one for one in them if one.session.label.loop is False]
-        looped = [one for one in healthy if recovered(one, measured.of(one))]
-        plain = [one for one in healthy if not recovered(one, measured.of(one))]
+        looped = [one for one in them if recovered(one, measured.of(one))]
+        plain = [one for one in them if one.session.label.loop is False and one not in looped]
         counts = [sum(one.first_block is not None for one in some) for some in (plain, looped)]
         if any(counts) or looped:
             rows.append((counts, [name, f"{counts[0]} of {len(plain)}", f"{counts[1]} of {len(looped)}"]))

@@ -171,6 +171,8 @@ def test_a_session_that_looped_and_succeeded_is_kept_apart() -> None:
     assert eval_facts.recovered(healthy, looped)
     assert not eval_facts.recovered(healthy, other)
     assert not eval_facts.recovered(loop, looped)
+    stated = RecordedSession("s", label=SessionLabel(None, "outcome", "recovered_loop"))
+    assert eval_facts.recovered(SessionOutcome(stated), other)
 
 
 def test_times_can_be_left_out() -> None:
@@ -200,7 +202,7 @@ def test_the_page_has_every_detector_and_no_text(
     assert evaluation.main(["--corpus", str(tmp_path), "--recorded", "--no-page"]) == 0
     assert evaluation.main(["--corpus", str(tmp_path), "--only", "tail", "--transport", "mixed", "--no-times"]) == 0
     shown = capsys.readouterr().out.rpartition("# Evaluation")[2]
-    assert "| tail, five over one key, no times | 1.000 | 0.000 |" in shown
+    assert "| tail, five over one key, no times | 1.000 | 0.000 | 0 of 0 |" in shown
     assert "| built-in |" not in shown
     assert not target.exists()
     assert evaluation.main(["--corpus", str(tmp_path), "--recorded", "--jobs", "1"]) == 0

@@ -268,6 +268,8 @@ HELD: Final = {
     ("docs/explanation/loop-detection.md", "max_hits 5, concurrent"): f"{_SETTLED}test_the_timeline_of_the_docs",
     ("docs/explanation/loop-detection.md", "max_hits 5, window 60 s, retry"): f"{_SETTLED}"
     "test_ten_failures_then_five_pass_and_the_next_is_blocked",
+    ("docs/reference/loopbench.md", "make loopbench"): "tests/e2e/test_loopbench.py::"
+    "test_the_table_of_a_gateway_and_of_a_simple_detector",
     ("docs/explanation/proxy.md", "client -> {"): "tests/e2e/test_usage_asked.py::"
     "test_the_bytes_are_those_of_a_stream_that_nobody_asked",
     ("docs/explanation/proxy.md", "idle_seconds"): "tests/e2e/test_proxy_reuse.py::"
