@@ -190,9 +190,15 @@ class TailFingerprint:
         self._states: dict[tuple[str, str, str], blake2b] = {}
 
     def __call__(self, call: Call) -> str | None:
-        """Return the fingerprint, or None if this is not an LLM request or its body was not forwarded."""
+        """Return the fingerprint, or None if this is not an LLM request, its body was not forwarded, or none of its
+        last messages can be read: then different requests would look the same."""
         chat = self._chat(call)
         if chat is None:
+            return None
+        for _, text, calls in chat.tail:
+            if text or calls:
+                break
+        else:
             return None
         latest, self._latest = self._latest, None  # a reference would keep the body
         content = latest[1] if latest is not None and latest[0] is call else self._content(chat)

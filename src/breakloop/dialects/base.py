@@ -119,7 +119,8 @@ class Dialect(ABC):
         return [message for at in newest if (message := self.flatten(item_at(items, at))) is not None]
 
     def newest_step(self, parsed: ParsedBody) -> Step | None:
-        """Return the last answer of the model and everything after it; None if the dialect has no conversations."""
+        """Return the last answer of the model and everything after it; None if the dialect has no conversations, or
+        nothing of this one can be read."""
         step = parsed.view(self._read_step)
         return step if step is None or not parsed.lenient else clean_step(step)
 
@@ -128,7 +129,8 @@ class Dialect(ABC):
         builder = self.collect_step(parts)
         if builder is None:
             return None
-        return builder.build(tuple(self.tool_names(parts.fields)), len(parts.items) - parts.lead, len(parsed.body))
+        step = builder.build(tuple(self.tool_names(parts.fields)), len(parts.items) - parts.lead, len(parsed.body))
+        return step if step.said or step.calls or step.results or step.users else None  # nothing that can be read
 
     def collect_step(self, parts: BodyFields) -> StepBuilder | None:  # noqa: ARG002 - for overrides
         """Collect the newest step, walking back from the end so that only its messages are decoded."""

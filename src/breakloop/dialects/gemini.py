@@ -158,8 +158,8 @@ class Gemini(Dialect):
         return BodyFields("", items, max_tokens=limit, system=system, fields=fields, answers=answers)
 
     def read_path(self, path: str) -> tuple[str, bool]:
-        model, _, _ = path.rpartition("/")[2].partition(":")
-        return model, path.endswith(_STREAM)
+        model, action, _ = path.rpartition("/")[2].partition(":")
+        return model if action else "", path.endswith(_STREAM)
 
     def flatten(self, item: Any) -> Message:
         if not isinstance(item, dict):

@@ -1,14 +1,17 @@
-"""The table of dialects, and how a request finds its own: by the end of its path, else by its body."""
+"""The table of dialects, and how a request finds its own: by the end of its path, else by its body. A body that has no
+conversation of its path's dialect, but one of another, is of that other one: clients and gateways mix them up.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from breakloop.dialects import denial
 from breakloop.dialects.answers import AnswerReader, form_of, reader_for
 from breakloop.dialects.anthropic import Anthropic
 from breakloop.dialects.base import Dialect, ParsedBody
+from breakloop.dialects.content import load
 from breakloop.dialects.gemini import Gemini
 from breakloop.dialects.mcp import MCP
 from breakloop.dialects.openai_chat import OpenAIChat
@@ -87,18 +90,61 @@ def parse(method: str, path: str, body: bytes) -> ParsedBody | None:
     dialects = DIALECTS
     if not path.endswith(dialects.endings):
         path = dialects.usual(path)
+    parsed = None
     if path.endswith(dialects.endings):
         for endings, dialect in dialects.by_path:
             if path.endswith(endings):
                 parsed = dialect.parse(body, path)
-                if parsed is not None:
+                if parsed is not None and (parsed.parts.items or not parsed.lenient):
                     return parsed
                 break
+        other = of_fields(load(body))
+        if other:
+            return DIALECTS[other].parse(body) or parsed
     # Also on a path of another dialect: older MCP servers accept their messages at /messages.
     for dialect in dialects.any_path:
         if dialect.is_likely(body):
             return dialect.parse(body, path)
-    return None
+    return parsed
+
+
+_EMBEDS: Final = ("dimensions", "encoding_format")
+_ANTHROPIC_BLOCKS: Final = frozenset(("tool_use", "tool_result", "thinking", "redacted_thinking", "server_tool_use"))
+_LOOKED_AT: Final = 20  # number of messages at either end that are inspected
+
+
+def of_fields(fields: object) -> str:
+    """Return the name of the dialect that a decoded body is of, by the conversation that it contains, or ""."""
+    if not isinstance(fields, dict):
+        return ""
+    get = fields.get
+    contents = get("contents")
+    if isinstance(contents, list) and contents and isinstance(contents[0], dict) and "parts" in contents[0]:
+        return Gemini.name
+    model = get("model", get("agent_id"))
+    if not isinstance(model, str):  # `messages`, `input` or `prompt` alone can be anything
+        return ""
+    if isinstance(get("messages"), list):
+        return Anthropic.name if is_anthropic(fields) else OpenAIChat.name
+    if isinstance(get("input"), str | list):
+        embeds = "embed" in model.lower() or any(name in fields for name in _EMBEDS)
+        return OpenAIEmbeddings.name if embeds else OpenAIResponses.name
+    return OpenAICompletions.name if isinstance(get("prompt"), str | list) else ""
+
+
+def is_anthropic(fields: Mapping[str, Any]) -> bool:
+    """Return whether a decoded body with messages is for Anthropic."""
+    if "anthropic_version" in fields or ("system" in fields and "max_tokens" in fields):
+        return True
+    messages = fields.get("messages")
+    if not isinstance(messages, list):
+        return False
+    for message in messages[:_LOOKED_AT] + messages[-_LOOKED_AT:]:
+        content = message.get("content") if isinstance(message, dict) else None
+        for block in content if isinstance(content, list) else ():
+            if isinstance(block, dict) and block.get("type") in _ANTHROPIC_BLOCKS:
+                return True
+    return False
 
 
 def head_of(call: Call) -> Chat | None:

@@ -380,7 +380,11 @@ class Engine:
                 return too_complex()
         clock = self._clock
         now = clock.now()
-        return self._planner.plan(bundle, call, now, now - clock.ahead_s)
+        plan = self._planner.plan(bundle, call, now, now - clock.ahead_s)
+        chat = call.parsed.chat
+        if chat and not chat.message_count:
+            self.tally.unjudged += 1
+        return plan
 
     def not_unpacked(self, call: Call, why: str) -> None:
         """Count and publish that a compressed body was not decompressed and is evaluated as received."""

@@ -284,7 +284,7 @@ _TABLE: Final = (
     _counter("breakloop_bodies_not_unpacked_total",
              "Compressed request bodies that could not be decompressed and were inspected as sent.",
              lambda p: dict(p.engine.tally.not_unpacked), ("why",)),
-    _counter("breakloop_bodies_unjudged_total", "Requests whose body was too large to inspect.",
+    _counter("breakloop_bodies_unjudged_total", "Requests whose body was too large to inspect, or without messages.",
              lambda p: p.engine.tally.unjudged),
     _counter("breakloop_faults_total", "Decisions that failed with an internal error; the request was allowed.",
              lambda p: p.engine.tally.faults),

@@ -5,10 +5,11 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, ParamSpec, Protocol, Self, TypeVar, overload
+from typing import Any, Final, Literal, ParamSpec, Protocol, Self, TypeVar, overload
 
 from breakloop.clock import Clock
 from breakloop.dialects import openai_chat, registry
+from breakloop.dialects.content import load
 from breakloop.errors import SettingsError
 from breakloop.exceptions import DeniedError, error_for
 from breakloop.model.call import Answer
@@ -94,19 +95,20 @@ class Guard:
         io: IO,
         body: Mapping[str, Any] | bytes,
         *,
-        path: str = CHAT_PATH,
+        path: str = "",
         headers: Mapping[str, str] | None = None,
         agent: str = "",
         session: str = "",
     ) -> Decision:
-        """Decide about an LLM request before it is sent. Body and path are those of the provider's API.
+        """Decide about an LLM request before it is sent. Body and path are those of the provider's API; without a path,
+        the API is recognised by the body.
 
         Report how it ended with `report`, so that failed requests do not count and estimated tokens are corrected.
         """
         sent = body if isinstance(body, bytes) else json_body(body)
         named = {**(headers or {}), **AgentContext(agent, session).headers()}
         fields = {"content-type": "application/json", **named}
-        return await io.decide(request_call("POST", path, fields, sent, host="localhost"))
+        return await io.decide(request_call("POST", path or _path_of(sent), fields, sent, host="localhost"))
 
     check, acheck = sync_and_async(_check)
 
@@ -119,10 +121,14 @@ class Guard:
         text: str = "",
         calls: Iterable[ToolInvocation] = (),
         usage: Mapping[str, int] | None = None,
+        response: Any = None,
     ) -> None:
         """Report the answer to a request that was checked: what the model wrote and called, and its tokens
-        (`input_tokens`, `output_tokens`)."""
-        await io.settle(decision, make_answer(status, text, calls, usage))
+        (`input_tokens`, `output_tokens`), or `response`, the provider's response as a dictionary or an object of its
+        SDK. With `previous_response_id` or `conversation`, only a `response` shows which calls the next request has the
+        results of."""
+        known = answer_in(response) if response is not None else make_answer(status, text, calls, usage)
+        await io.settle(decision, known)
 
     report, areport = sync_and_async(_report)
 
@@ -279,6 +285,19 @@ class _Tool:
         if "." in getattr(self._function, "__qualname__", ""):
             given.pop("self", None)
         return given
+
+
+_PATHS: Final = {
+    "anthropic_messages": "/v1/messages",
+    "openai_responses": "/v1/responses",
+    "openai_embeddings": "/v1/embeddings",
+    "openai_completions": "/v1/completions",
+}
+
+
+def _path_of(body: bytes) -> str:
+    """Return the path of an LLM request that is known by its body only."""
+    return _PATHS.get(registry.of_fields(load(body)), CHAT_PATH)
 
 
 def _raise_denial(decision: Decision) -> Any:

@@ -122,3 +122,41 @@ def test_all_is_read_from_a_body_that_was_taken_apart_once(path: str, body: byte
     assert opening == read_opening("POST", path, body)
     assert ids == parsing.session_ids(chat.dialect, body)
     assert ids.session == ("" if path == "/mcp" else "s")
+
+
+USER = [{"role": "user", "content": "x"}]
+PARTS = [{"role": "user", "parts": [{"text": "x"}]}]
+
+
+@each(
+    "path, body, expected",
+    [
+        ("/v1/chat/completions", {"model": "m", "input": "x"}, "openai_responses"),
+        ("/v1/chat/completions", {"model": "m", "input": [{"role": "user", "content": "x"}]}, "openai_responses"),
+        ("/v1/chat/completions", {"contents": PARTS}, "gemini"),
+        ("/v1/chat/completions", {"model": "m", "prompt": "x"}, "openai_completions"),
+        ("/v1/chat/completions", {"model": "text-embedding-1", "input": "x"}, "openai_embeddings"),
+        ("/v1/chat/completions", {"model": "m", "input": "x", "dimensions": 8}, "openai_embeddings"),
+        ("/v1/responses", {"model": "m", "messages": USER}, "openai_chat"),
+        ("/v1/agents/completions", {"agent_id": "ag_1", "messages": USER}, "openai_chat"),
+        ("/v1/responses", {"model": "m", "messages": USER, "system": "s", "max_tokens": 9}, "anthropic_messages"),
+        ("/v1beta/models/g:generateContent", {"model": "m", "messages": USER}, "openai_chat"),
+        # An API of its own, whose path ends in the same word.
+        ("/channels/7/messages", {"messages": USER}, None),
+        ("/surveys/7/responses", {"contents": ["x"]}, None),
+        ("/surveys/7/responses", {"input": "x"}, None),
+        ("/messages", {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "f"}}, "mcp"),
+        ("/orders", {"model": "m", "messages": USER}, None),
+    ],
+)
+def test_bodies_of_another_dialect(path: str, body: object, expected: str | None) -> None:
+    """The conversation that a body has decides, where it has none of its path's dialect (C-8)."""
+    parsed = registry.parse("POST", path, json.dumps(body).encode())
+    assert (None if parsed is None else parsed.dialect.name) == expected
+
+
+@each("messages", [[], [{}], [{"role": "user"}], [{"role": "user", "parts": [{"type": "text", "text": "x"}]}], "x"])
+def test_conversations_that_cannot_be_read(messages: object) -> None:
+    """They have no step: nothing would distinguish one from another (LD-4)."""
+    body = {"model": "m", "messages": messages} if messages != "x" else {"model": "m", "inputs": messages}
+    assert newest_step("openai_chat", json.dumps(body).encode()) is None

@@ -1,4 +1,5 @@
-"""Bodies that cannot be decoded at a bounded cost: they pass uninspected, or are refused where a policy says so."""
+"""Bodies that cannot be decoded at a bounded cost: they pass uninspected, or are refused where a policy says so. Bodies
+without messages pass uninspected, too."""
 
 from __future__ import annotations
 
@@ -53,3 +54,11 @@ def test_long_texts_are_decoded_whatever_they_contain() -> None:
     assert here.engine.decide(asked).allowed
     assert asked.parsed.chat
     assert here.engine.tally.unjudged == 0
+
+
+def test_a_body_without_messages_is_not_judged() -> None:
+    """Six different ones are not the same conversation, which has nothing in it; they are counted (LD-2, LD-4)."""
+    here = world(bundle(policy("p", prefix="/", loop=[tail(), {"similarity": "steps"}])))
+    for number in range(12):
+        assert here.decide(call(PATH, "POST", body=b'{"model":"m","inputs":"%d"}' % number)).allowed
+    assert here.engine.tally.unjudged == 12

@@ -70,6 +70,57 @@ def test_sync_and_async_methods_are_alike(blocking: Callable[..., Any], asynchro
     assert not inspect.iscoroutinefunction(blocking)
 
 
+def user(text: str) -> list[dict[str, str]]:
+    return [{"role": "user", "content": text}]
+
+
+BODIES: dict[str, Callable[[str], dict[str, Any]]] = {
+    "chat": lambda text: {"model": "m", "messages": user(text)},
+    "responses": lambda text: {"model": "m", "input": text},
+    "responses items": lambda text: {"model": "m", "input": user(text)},
+    "anthropic": lambda text: {"model": "m", "max_tokens": 9, "system": "Be brief.", "messages": user(text)},
+    "gemini": lambda text: {"contents": [{"role": "user", "parts": [{"text": text}]}]},
+    "cohere": lambda text: {"model": "m", "stream": False, "messages": user(text)},
+}
+
+
+@pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
+def test_the_api_is_recognised_by_the_body(clock: FakeClock, body: Callable[[str], dict[str, Any]]) -> None:
+    """Different requests are not identical, whatever API they are for, and identical ones are (C-8)."""
+    guard, allowed = Guard(clock=clock), []
+    for number in range(20):
+        decision = guard.check(body(f"Question number {number}: why?"), agent="a")
+        guard.report(decision)
+        assert decision.allowed
+    for _ in range(6):
+        decision = guard.check(body("Why?"), agent="b")
+        guard.report(decision)
+        allowed.append(decision.allowed)
+    assert allowed == [True] * 5 + [False]
+
+
+@pytest.mark.parametrize("body", [{"model": "m", "inputs": "x"}, {"model": "m", "messages": [{"role": "user"}]}])
+def test_bodies_without_messages_are_not_judged(clock: FakeClock, body: dict[str, Any]) -> None:
+    """Nothing would distinguish two of them (LD-4)."""
+    guard = Guard(clock=clock)
+    assert all(guard.check(body | {"seed": number}).allowed for number in range(30))
+
+
+def test_conversations_that_the_provider_keeps(clock: FakeClock) -> None:
+    """A response that is reported as the SDK returned it has the calls that the next request has results of (LD-4)."""
+    guard, allowed = Guard(clock=clock), []
+    body: dict[str, Any] = {"model": "m", "input": "Sort the orders."}
+    for number in range(8):
+        clock.advance(3)
+        decision = guard.check(body)
+        allowed.append(decision.allowed)
+        made = {"type": "function_call", "call_id": f"call_{number:08}", "name": "look", "arguments": "{}"}
+        guard.report(decision, response={"id": f"resp_{number}", "object": "response", "output": [made]})
+        sent = {"type": "function_call_output", "call_id": made["call_id"], "output": "ok"}
+        body = {"model": "m", "input": [sent], "previous_response_id": f"resp_{number}"}
+    assert allowed[:6] == [True] * 5 + [False]
+
+
 def test_a_request_that_comes_again_is_a_loop(clock: FakeClock) -> None:
     """Five pass, the sixth raises with everything that is known; others are not touched (D-4, P-1)."""
     guard = Guard(clock=clock)

@@ -44,8 +44,6 @@ _RESPONSES: Final = ("response", "response_body", "res", "completion", "output",
 _STATUSES: Final = ("status_code", "status", "response_status", "http_status")
 # Credentials are not needed, and lengths and encodings describe bytes that no longer exist.
 _DROPPED: Final = SECRET_HEADERS | {"content-length", "content-encoding", "content-type", "host"}
-_BLOCKS: Final = frozenset(("tool_use", "tool_result", "thinking", "redacted_thinking", "server_tool_use"))
-_LOOKED_AT: Final = 20  # number of messages at either end that are inspected
 
 
 class RequestLogReader(FormatReader):
@@ -172,21 +170,7 @@ def is_theirs(body: Mapping[str, Any], response: object) -> bool:
             return True
     if isinstance(response, list) and response and isinstance(response[0], dict):
         return response[0].get("type") == "message_start"
-    if "anthropic_version" in body or any(kind in _BLOCKS for kind in _kinds(body)):
-        return True
-    return "system" in body and "max_tokens" in body
-
-
-def _kinds(body: Mapping[str, Any]) -> Iterator[object]:
-    """Return the types of the blocks in the messages."""
-    messages = body.get("messages")
-    if not isinstance(messages, list):
-        return
-    for message in messages[:_LOOKED_AT] + messages[-_LOOKED_AT:]:
-        content = message.get("content") if isinstance(message, dict) else None
-        for block in content if isinstance(content, list) else ():
-            if isinstance(block, dict):
-                yield block.get("type")
+    return registry.is_anthropic(body)
 
 
 def _failed(record: Mapping[str, Any]) -> int:
