@@ -14,6 +14,7 @@ import pytest
 from bench.loopbench import __main__ as command
 from bench.loopbench import generate, results, suite
 from bench.loopbench.detectors import SIMPLE, Library, breakloop_engine, load
+from bench.loopbench.gateway import MovedClock, Played
 from bench.loopbench.results import Result, Score
 from bench.loopbench.suite import Answer, FormatError, Request, Session, ToolCall, Turn
 from breakloop.replay.sessions import RecordedBody
@@ -195,6 +196,27 @@ def test_without_pauses_sessions_that_need_them_are_left_out() -> None:
     everything = Library(DeniesAll)
     assert results.play(everything, sessions, keeps_pauses=False) == {"works": 1}
     assert results.play(everything, sessions, keeps_pauses=True) == {"waits": 1, "works": 1}
+
+
+def test_the_clock_of_a_gateway_only_goes_forward(tmp_path: Path) -> None:
+    """Sessions follow each other; the file has the seconds that libfaketime adds."""
+    clock = MovedClock(tmp_path)
+    clock.move(90.0)
+    added = (tmp_path / "clock").read_text()
+    assert re.fullmatch(r"\+(90\.000|[0-8]?\d\.\d{3})\n", added)
+    clock.move(10.0)
+    assert (tmp_path / "clock").read_text() == added
+    assert clock.now_s() >= 90.0
+
+
+def test_answers_are_played_in_full() -> None:
+    """Text, calls with their ids, and failures."""
+    played = Played()
+    played.show(Answer(200, "Hm.", (ToolCall("look", '{"at": 1}', "call_1"),)))
+    assert (played.answer.text, played.answer.tools[0].id) == ("Hm.", "call_1")
+    played.show(Answer(503))
+    assert played.answer.status == 503
+    assert played.respond(None) is played.answer
 
 
 def test_results_are_files(tmp_path: Path) -> None:
