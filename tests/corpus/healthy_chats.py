@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Final
 
-from tests.corpus.catalogue import NO_TASK, TALK, Catalogue
+from tests.corpus.catalogue import NO_TASK, NOTICED, TALK, Catalogue
 from tests.corpus.script import Item, Made, Script
 from tests.corpus.words import chapter, compound, line, noun, path, simple, text
 
@@ -126,7 +126,10 @@ def reminded_minutes_apart(s: Script) -> None:
         s.says(f"So far: {line(turn, 'done')}", "The task list still has open items, so go on with them.")
 
 
-@healthy(forms=("chat", "messages"))
+UNNAMED: Final = ("chat-unnamed", "messages-unnamed", "gemini-unnamed", "responses-unnamed")
+
+
+@healthy(forms=("chat", "messages"), but=dict.fromkeys(UNNAMED, NOTICED))
 def orders_to_a_worker_that_finds_something(s: Script) -> None:
     """An orchestrator hands one order after the other to a worker, in the same words but for the item; the worker looks
     each of them up."""
@@ -139,7 +142,7 @@ def orders_to_a_worker_that_finds_something(s: Script) -> None:
         s.hands("I have read the page.", "I have read the page.", board)
 
 
-@healthy(forms=("chat", "messages"))
+@healthy(forms=("chat", "messages", *UNNAMED))
 def orders_to_a_writer(s: Script) -> None:
     """An editor asks for one chapter after the other, with few words; the writer needs no tools."""
     board, worker = s.items, list[Item]()
@@ -147,6 +150,49 @@ def orders_to_a_writer(s: Script) -> None:
         order = f"Please write the next chapter of the novel, which is number {turn}."
         s.hands(json.dumps({"next": {"name": "writer", "order": order}}), order, worker)
         s.hands(chapter(turn), chapter(turn), board)
+
+
+@healthy(forms=UNNAMED)
+def a_manager_and_workers_with_one_document(s: Script) -> None:
+    """A manager asks a new worker about each point; all of them read the same document first."""
+    for turn in range(12):
+        s.delegates("ask_worker", f"What does the contract say about the {noun(turn, 'point')}?", "You read contracts.")
+        s.call("read_document", {"name": "contract"}, text("contract", lines=20))
+        s.reports(f"About that point it says: {text(turn, 'finding', lines=4)}")
+
+
+@healthy(forms=UNNAMED, every_s=0.5, takes_s=20.0, policy=STEPS)
+def workers_at_once_with_one_document(s: Script) -> None:
+    """A manager starts workers for twelve points at the same time, and all of them read the same document."""
+    orders = [f"What does the contract say about the {noun(turn, 'point')}?" for turn in range(12)]
+    made = [Made("ask_worker", {"order": order}, id=f"call{turn:020}") for turn, order in enumerate(orders)]
+    s.sent[-1].answer = Item(calls=tuple(made), is_answer=True)
+    s.wait(30.0)
+    s.system = "You read contracts."
+    workers = [[Item(user=order)] for order in orders]
+    for name in ("contract", "annex", "glossary", "amendments"):
+        for items in workers:
+            s.items = items
+            s.asks("Please read on, and tell me when you are done.") if len(items) > 1 else s.asks("Begin.")
+            reading = Made("read_document", {"name": name}, text(name, lines=20), id=f"{name}{id(items)}")
+            items.append(Item(calls=(reading,), is_answer=True))
+            s.sent[-1].answer = items[-1]
+        s.wait(30.0)
+
+
+@healthy(forms=UNNAMED, task=NO_TASK, every_s=1.0)
+def five_teams_at_once(s: Script) -> None:
+    """Five managers over one key, each with its own worker, in turns."""
+    teams = [([Item(user=f"Describe the {noun(one, 'area')}. {line(one, 'area')}")], list[Item]()) for one in range(5)]
+    for turn in range(9):
+        for one, (manager, worker) in enumerate(teams):
+            order = f"Please describe the {noun(one, turn, 'part')} of it: {line(one, turn, 'order')}"
+            s.items, s.system = manager, f"You manage team {one}."
+            s.asks(f"Part {turn - 1} reads: {line(one, turn, 'part')}" if turn else "Begin with the plan, please.")
+            s.system = f"You write for team {one}."
+            s.hands(f"Next. {order}", f"Next. {order}", worker)
+            s.sent[-1].answer = Item(said=text(one, turn, "page", lines=6), is_answer=True)
+            worker.append(s.sent[-1].answer)
 
 
 # -- batches and samples
@@ -251,9 +297,6 @@ def first_turns_of_people_without_names(s: Script) -> None:
     """The same, and nothing on the wire tells the people apart."""
     for _ in range(10):
         s.begin("hello")
-
-
-UNNAMED: Final = ("chat-unnamed", "messages-unnamed", "gemini-unnamed", "responses-unnamed")
 
 
 @healthy(forms=UNNAMED, every_s=0.6, task=NO_TASK, quiet=False)

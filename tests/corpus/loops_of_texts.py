@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Final
 
-from tests.corpus.catalogue import NO_TASK, TALK, Catalogue
+from tests.corpus.catalogue import NO_TASK, TALK, Catalogue, as_loop
 from tests.corpus.script import Item, Script
 from tests.corpus.words import chapter, line, noun, path, text
 
@@ -111,7 +111,10 @@ def two_agents_agree(s: Script) -> None:
         s.says(f"{ways[turn % 3]}{'!' * (turn % 4)} indeed", ("Good.", "Fine.", "Exactly.")[turn % 3])
 
 
-@loop("dry", at=11, forms=("chat", "messages"))
+TEAMS = ("chat-unnamed", "messages-unnamed", "gemini-unnamed", "responses-unnamed")
+
+
+@loop("dry", at=11, forms=("chat", "messages", *TEAMS))
 def orders_to_a_worker_in_other_words(s: Script) -> None:
     """An orchestrator answers with an object, and the order in it, worded differently each time, goes to a worker that
     finds nothing."""
@@ -122,6 +125,29 @@ def orders_to_a_worker_in_other_words(s: Script) -> None:
         reply = ("I opened the calendar.", "I looked at the calendar.")[turn % 2]
         s.hands(said, order, worker)
         s.hands(reply, reply, board)
+
+
+@loop("reword", at=(8, 14), forms=("chat", *TEAMS))
+def two_agents_pass_it_on(s: Script) -> None:
+    """Each agent has its own conversation and sends the other what it was told, in slightly other words."""
+    clerk, auditor = s.items, list[Item]()
+    for turn in range(10):
+        s.system = "You are the auditor of a small company."
+        told = f"{WAYS[turn % 4]}, dear {('colleague', 'friend')[turn % 2]}, as {'soon ' * (turn % 3)}agreed."
+        s.hands(told, told, auditor)
+        s.system = "You are the clerk of a small company."
+        back = f"{WAYS[(turn + 2) % 4]}, dear {('friend', 'colleague')[turn % 2]}, as {'long ' * (turn % 3)}agreed."
+        s.hands(back, back, clerk)
+
+
+@loop("dry", at=(10, 20), forms=("chat",), but=dict.fromkeys(TEAMS, as_loop("dry", (20, 34))))
+def a_manager_and_workers_that_find_nothing(s: Script) -> None:
+    """A manager calls a new worker each time, which asks the same tool in vain and says so."""
+    for turn in range(12):
+        order = f"{WAYS[turn % 4]} and tell me the {('price', 'cost', 'amount')[turn % 3]}."
+        s.delegates("ask_worker", order, "You look things up.")
+        s.call("read_list", {"name": "prices"}, "The list of prices is empty at the moment, please come back later.")
+        s.reports(("There is no such price in the list.", "The list does not have that price.")[turn % 2])
 
 
 @loop("dry", at=11, forms=TALK)

@@ -60,6 +60,7 @@ class Script:
     items: list[Item] = field(default_factory=list)
     names: dict[str, str] = field(default_factory=dict)
     now_s: float = 0.0
+    _waiting: list[tuple[list[Item], str, Made]] = field(default_factory=list)
     _number: int = 0
     _calls: int = 0
 
@@ -106,6 +107,21 @@ class Script:
         self._answer(Item(said=said, is_answer=True))
         self.items = to
         self.asks(message)
+
+    def delegates(self, tool: str, order: str, system: str) -> None:
+        """The model calls a tool that stands for another agent, and a program gives that agent the order."""
+        made = Made(tool, {"order": order}, id=self._id())
+        self.sent[-1].answer = Item(calls=(made,), is_answer=True)
+        self._waiting.append((self.items, self.system, made))
+        self.items, self.system = [Item(user=order)], system
+        self._send()
+
+    def reports(self, said: str) -> None:
+        """The other agent answers, and its answer is the result of the call."""
+        self._answer(Item(said=said, is_answer=True))
+        self.items, self.system, made = self._waiting.pop()
+        self.items.append(Item(calls=(replace(made, result=said),), is_answer=True))
+        self._send()
 
     def aside(self, system: str, question: str, tools: tuple[str, ...] = ()) -> None:
         """Another program sends the same history: a judge, a summary, a title."""

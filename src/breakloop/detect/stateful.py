@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from hashlib import blake2b
-from typing import Final
+from typing import ClassVar, Final
 
 import msgspec
 
@@ -182,6 +182,9 @@ class StatefulDetector:
 
     __slots__ = ("_cooldown_key", "_read", "_slot", "config", "tags")
 
+    locates: ClassVar[bool] = False  # it has a `locate`, and the windows of other detectors depend on what that finds
+    advisory: ClassVar[bool] = False  # its window may be outdated or not written, if others write it at the same time
+
     def __init__(self, config: DetectorConfig, read: CallReader, section: str = "") -> None:
         self.config = config
         self.tags = section_tags(config, section)
@@ -198,6 +201,9 @@ class StatefulDetector:
     def owner(self, call: Call) -> str:
         """Return the owner of the window, without the project; "" if the detector does not apply to the call."""
         raise NotImplementedError
+
+    def locate(self, call: Call, window: bytes, now: float) -> None:
+        """Find out, before calls are evaluated, whose windows the call belongs to."""
 
     def evaluate(self, call: Call, window: bytes, now: float) -> Evaluation | None:
         """Evaluate a call against the section (b"" if it is new); None to leave everything unchanged. `now` is the time
@@ -216,6 +222,10 @@ class StatefulDetector:
     def answered(self, window: bytes, _answer: Answer) -> bytes:
         """Return the section after the answer to an evaluated call; the same object if nothing changed."""
         return window
+
+    def answered_call(self, window: bytes, answer: Answer, _call: Call) -> bytes:
+        """The same, for a detector to which it matters which call was answered."""
+        return self.answered(window, answer)
 
     def _act(
         self, call: Call, evaluation: Evaluation, level: int, project: str, group: int, remark: str = ""

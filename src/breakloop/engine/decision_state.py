@@ -41,12 +41,15 @@ class DecisionState:
     """The state of one decision; its first part is what other layers see of it (`CallDecision`)."""
 
     __slots__ = (
-        "caps", "charges", "crowded", "estimate", "estimator", "guards_stream", "interrupted", "loop", "prompt_tokens",
-        "settlement", "tail_messages", "ticket", "wants_usage", "windows",
+        "caps", "charges", "conversation", "copied", "crowded", "estimate", "estimator", "guards_stream", "interrupted",
+        "joined", "loop", "prompt_tokens", "settlement", "tail_messages", "ticket", "wants_usage", "windows",
     )  # fmt: skip
 
     def __init__(self, tail_messages: int = TAIL_MESSAGES) -> None:
         self.tail_messages = tail_messages
+        self.conversation: object = None
+        self.copied = False
+        self.joined = ""
         self.crowded = False
         self.interrupted = False
         self.guards_stream = 0

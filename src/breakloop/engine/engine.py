@@ -94,7 +94,12 @@ class LocalStore:
 
     def _run(self, procedure: Procedure, now: float, ahead_s: float = 0.0) -> None:
         read, store = self._read_window, self.store
-        while procedure.evaluate([read(key, now) for key in procedure.keys]):
+        while True:
+            windows = [read(key, now) for key in procedure.keys]
+            if not procedure.locate(windows):
+                continue
+            if not procedure.evaluate(windows):
+                return
             ops = _in_store_time(procedure.ops, ahead_s) if ahead_s else procedure.ops
             if procedure.committed(store.commit(ops, now, procedure.writes)):
                 return
@@ -115,7 +120,7 @@ class LocalStore:
         now = self._clock.steady()
         try:
             for key, slots in state_of(call).windows or ():
-                self._run(AnswerUpdate(key, slots, answer), now)
+                self._run(AnswerUpdate(key, slots, call, answer), now)
         except StateError as error:
             self._failed(call, error)
 

@@ -54,8 +54,8 @@ class DecisionProcedure:
     """One decision. Once `committed` has returned True, `ops` and `result` hold what was committed."""
 
     __slots__ = (
-        "_attempts", "_call", "_findings", "_first", "_known", "_plan", "_shared", "_targets", "contended", "keys",
-        "ops", "result", "writes",
+        "_advisory", "_attempts", "_call", "_findings", "_first", "_known", "_located", "_locators", "_plan", "_shared",
+        "_targets", "contended", "keys", "ops", "result", "writes",
     )  # fmt: skip
 
     def __init__(self, call: Call, plan: Plan, *, shared: bool = False) -> None:
@@ -67,6 +67,9 @@ class DecisionProcedure:
         self._first: _FirstCommit | None = None
         self._attempts = 0
         targets = find_windows(call, plan)
+        self._locators = [target for target in targets if target.slot.detector.locates]
+        self._located: list[bytes] = []
+        self._advisory = {target.key for target in targets if target.slot.detector.advisory}
         if shared and call.identity.shard != plan.project and any(target.of_caller for target in targets):
             # With `shard_by: agent`, a window shared by several agents is in a different shard than the agent's own
             # state, so it is evaluated first, in a separate commit that charges nothing.
@@ -74,6 +77,27 @@ class DecisionProcedure:
             targets = [target for target in targets if target.of_caller]
         self._targets: Sequence[WindowTarget] = targets
         self.keys = unique_keys(targets)
+
+    def locate(self, windows: Sequence[StoredWindow]) -> bool:
+        """Find the windows that depend on the content of others. Returns False if `keys` has changed, so that there is
+        more to read.
+        """
+        locators = self._locators
+        if not locators or (self._first is not None and self._first.result is None):
+            return True
+        found = [windows[self.keys.index(target.key)][1] for target in locators]
+        if found == self._located:
+            return True
+        self._located = found
+        at = self._plan.now if self._shared else self._plan.steady
+        for (_, slot, *_), data in zip(locators, found, strict=True):
+            section = unpack_sections(data).get(slot.detector.tags[slot.group != ENFORCED], b"")
+            slot.detector.locate(self._call, section, at)
+        targets = find_windows(self._call, self._plan)
+        if self._first is not None:
+            targets = [target for target in targets if not target.of_caller]
+        before, self.keys, self._targets = self.keys, unique_keys(targets), targets
+        return self.keys == before
 
     def evaluate(self, windows: Sequence[StoredWindow]) -> bool:
         """Run each detector on the call and its section of a window; set `ops` and `writes`. There is always something
@@ -119,7 +143,8 @@ class DecisionProcedure:
         # The first version of a window is a timestamp, so that a window that was dropped and created again cannot
         # have the version of a copy that another process still caches.
         first = int(self._plan.now * 1000)
-        return [window.write(first) for window in opened.values()]
+        optional = self._advisory if self._attempts else ()
+        return [window.write(first) for window in opened.values() if window.key not in optional]
 
     def committed(self, result: CommitResult) -> bool:
         """Take the result of a commit. Returns False if there is more to read and commit."""
@@ -156,15 +181,20 @@ class _FirstCommit:
 class AnswerUpdate:
     """Lets detectors update a window with the answer to a call that they evaluated. Gives up after `TRIES` attempts."""
 
-    __slots__ = ("_answer", "_attempts", "_slots", "keys", "ops", "writes")
+    __slots__ = ("_answer", "_attempts", "_call", "_slots", "keys", "ops", "writes")
 
-    def __init__(self, key: str, slots: Sequence[DetectorSlot], answer: Answer) -> None:
+    def __init__(self, key: str, slots: Sequence[DetectorSlot], call: Call, answer: Answer) -> None:
         self._slots = slots
+        self._call = call
         self._answer = answer
         self._attempts = 0
         self.keys = [key]
         self.ops: list[Op] = []
         self.writes: list[WindowWrite] = []
+
+    def locate(self, _windows: Sequence[StoredWindow]) -> bool:
+        """Return True: the decision has found the window."""
+        return True
 
     def evaluate(self, windows: Sequence[StoredWindow]) -> bool:
         """Set `writes`. Returns False if nothing changes."""
@@ -174,7 +204,7 @@ class AnswerUpdate:
             tag = slot.detector.tags[slot.group != ENFORCED]
             section = window.sections.get(tag)
             if section is not None:
-                after = slot.detector.answered(section, self._answer)
+                after = slot.detector.answered_call(section, self._answer, self._call)
                 if after is not section:
                     window.sections[tag] = after
                     window.changed = True

@@ -142,7 +142,11 @@ class _Driver:
 
     def _evaluate(self) -> None:
         procedure, windows = self._procedure, self._remote.windows
-        if not procedure.evaluate([windows.get(key) for key in procedure.keys]):
+        found = [windows.get(key) for key in procedure.keys]
+        if not procedure.locate(found):
+            self._read()
+            return
+        if not procedure.evaluate(found):
             self._finished()
             return
         windows.sent(procedure.writes)
@@ -638,4 +642,4 @@ class RemoteEngine:
     def answered(self, call: Call, answer: Answer) -> None:
         if self.health.up:
             for key, slots in state_of(call).windows or ():
-                RemoteUpdate(self, AnswerUpdate(key, slots, answer)).start()
+                RemoteUpdate(self, AnswerUpdate(key, slots, call, answer)).start()

@@ -139,6 +139,9 @@ class CallDecision(Protocol):
     """
 
     tail_messages: int  # how many of the last messages the active bundle needs
+    conversation: object  # of a request without a named session: what its answer is kept with (`detect.joins`)
+    copied: bool  # its newest step contains an answer to another conversation
+    joined: str  # id of the team that such a conversation is a part of, if its step is counted with the team; or ""
     crowded: bool  # the session has no id, and other sessions of this caller without an id are active
     interrupted: bool  # one of these sent a request since the last one of this session
     guards_stream: int  # 1: cut a streamed answer that repeats itself; 2: only report it
@@ -155,6 +158,9 @@ class CallDecision(Protocol):
 
 class _Undecided:
     tail_messages = TAIL_MESSAGES
+    conversation: object = None
+    copied = False
+    joined = ""
     crowded = False
     interrupted = False
     guards_stream = 0

@@ -17,6 +17,7 @@ from zoneinfo import ZoneInfo
 
 from breakloop.detect.counting import AllowList, BuiltinLoopGuard, CountingDetector, DetectorConfig, TailDetector
 from breakloop.detect.fingerprint import ExactFingerprint, Fingerprinter, TailFingerprint
+from breakloop.detect.joins import JoinDetector, JoinedStepsDetector
 from breakloop.detect.run_steps import RunStepsLimit
 from breakloop.detect.simhash import SimhashDetector
 from breakloop.detect.spawn import SpawnDetector
@@ -356,12 +357,14 @@ class _DetectorCompiler:
         return tuple(detectors)
 
     def _steps(self, block: StepsLoop, config: DetectorConfig) -> list[CompiledDetector]:
-        """Compile a block of steps. The session's own detector depends on that of unnamed sessions, so it is last."""
+        """Compile a block of steps. The last two depend on what those of unnamed sessions have found."""
         settings, digest, read = block.settings(), self._fingerprinter.short, self._read
         notice, block_at, _ = settings.thresholds["spawn"]
         return [
+            JoinDetector(config, read, digest),
             UnnamedSessionsDetector(config, read, digest, settings.thresholds["nested"]),
             SpawnDetector(config, read, digest, depth=(notice, block_at), same_task=(notice, block_at)),
+            JoinedStepsDetector(config, read, StepEvaluator(settings.of_teams(), digest)),
             StepsDetector(config, read, StepEvaluator(settings, digest), guards_stream=block.stream_guard),
         ]
 

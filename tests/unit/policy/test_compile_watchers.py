@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from breakloop.detect.joins import JoinDetector, JoinedStepsDetector
 from breakloop.detect.simhash import SimhashDetector
 from breakloop.detect.spawn import SpawnDetector
 from breakloop.detect.steps.detector import StepsDetector
@@ -14,12 +15,14 @@ def detectors(block: Json) -> list[object]:
 
 
 def test_steps_look_at_more_than_one_session() -> None:
-    """The one for unnamed sessions first, because they tell whether the session is one of a crowd (LD-4)."""
-    unnamed, spawn, steps = detectors({"similarity": "steps"})
+    """Those for unnamed sessions first, because they tell whether the session is one of a crowd or a team (LD-4)."""
+    joins, unnamed, spawn, joined, steps = detectors({"similarity": "steps"})
+    assert isinstance(joins, JoinDetector)
     assert isinstance(unnamed, UnnamedSessionsDetector)
     assert isinstance(spawn, SpawnDetector)
+    assert isinstance(joined, JoinedStepsDetector)
     assert isinstance(steps, StepsDetector)
-    assert unnamed.config is spawn.config is steps.config
+    assert joins.config is unnamed.config is spawn.config is joined.config is steps.config
     assert steps.guards_stream
     [*_, quiet] = detectors({"similarity": "steps", "stream_guard": False})
     assert isinstance(quiet, StepsDetector)

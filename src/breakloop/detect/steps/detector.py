@@ -74,6 +74,7 @@ class RequestContext(msgspec.Struct, frozen=True, gc=False):
     body: bytes = b""  # of an unnamed conversation, to find ids of its earlier steps
     system: Callable[[], str] = _no_system  # model and system prompt; only called if there is a loop
     interrupted: bool = False  # another unnamed conversation of the caller came since the last request of this one
+    weight: float = 1.0  # of the step, if it repeats something
 
 
 NO_CONTEXT: Final = RequestContext()
@@ -113,6 +114,7 @@ class StepEvaluator:
         counted = window.tails.find(tail) >= 0 and find_row(window.tails, tail, 8) >= 0  # `in` takes twice the time
         gap_s = now - window.last_at
         weight = 1.0 if gap_s < SLOW_S or not window.steps else weight_of(gap_s)
+        weight *= context.weight
         if context.unnamed and window.steps:
             if tail != window.tail and _begins(step):
                 window, counted, weight = load(b""), False, 1.0  # from the first message: another run of the program
@@ -319,6 +321,8 @@ def _is_ambiguous(window: SessionWindow, now: float) -> bool:
     return bool(window.ambiguous_at) and now - window.ambiguous_at < RUN_IDLE_S
 
 
+_OF_USERS: Final = frozenset(("continue", "rejected", "nested"))  # kinds of texts that no agent should have written
+COPIED: Final = "only reported, because the text is the answer of another agent"
 OVERLAP: Final = "only reported, because unnamed conversations of this caller overlap (send X-Agent-Session)"
 AMBIGUOUS: Final = "only reported, because two conversations share one derived session id (send X-Agent-Session)"
 CUT_STREAM, REPORT_STREAM = 1, 2  # `CallDecision.guards_stream`
@@ -377,6 +381,8 @@ class StepsDetector(StatefulDetector):
         level = evaluation.level
         if not level or evaluation.hits <= announced(call, self.config, self._read):
             return None
+        if call.decision.copied and evaluation.kind in _OF_USERS:
+            return self._act(call, evaluation, NOTICE, project, group, COPIED)
         if evaluation.ambiguous and level == BLOCK:
             return self._act(call, evaluation, NOTICE, project, group, AMBIGUOUS)
         if call.decision.crowded and level == BLOCK and not self._has_ids(call):

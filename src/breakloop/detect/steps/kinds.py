@@ -38,6 +38,7 @@ class LoopKind(NamedTuple):
     most: float = COUNT_MAX  # the highest count
     stops: bool = True  # it has the level stop
     fixed: bool = False  # the same at each sensitivity
+    of_teams: bool = False  # evaluated for several unnamed conversations together, too: agents that talk to each other
 
 
 # In order of evaluation and of trust: if a step matches several kinds at the same level, the first one is reported.
@@ -105,11 +106,12 @@ KINDS: Final[tuple[LoopKind, ...]] = (
     ),
     LoopKind(
         13, "reword", "the same instruction in other words, without new input", "of the last 13 texts",
-        (4, 6, NEVER), repeats.reword, of_calls=False, most=13,
+        (4, 6, NEVER), repeats.reword, of_calls=False, most=13, of_teams=True,
     ),
     LoopKind(
         14, "dry", "turns without new external input; new input halves the count", "turns", (5, 8, 16),
         novelty.findings,  # and `novelty`
+        of_teams=True,
     ),
     LoopKind(15, "novelty", "results with almost no new lines", "results in a row", (8, 16, NEVER)),
     LoopKind(
@@ -180,6 +182,12 @@ class StepsSettings:
     ) -> StepsSettings:
         """Return the settings of a sensitivity (`relaxed`, `normal` or `strict`), with some thresholds replaced."""
         return cls({**PRESETS[sensitivity], **(thresholds or {})}, dict(tools or {}))
+
+    def of_teams(self) -> StepsSettings:
+        """Return the settings for steps of several conversations in one window."""
+        never = (NEVER, NEVER, NEVER)
+        thresholds = {name: levels if BY_NAME[name].of_teams else never for name, levels in self.thresholds.items()}
+        return StepsSettings(thresholds, self.tools)
 
 
 class KindChoice(NamedTuple):

@@ -181,6 +181,7 @@ def compare(
         else:
             dried = visible and not (begins or silent or fresh_words or second or other_result)
             dried = dried and not (step.users and _copies_chapter(window, step, prints, seed))
+            dried = dried and not (step.results and _is_report(window, step, prints, seed))
     if dried:
         if window.dry < 1:
             window.dry_key = prints.round
@@ -285,6 +286,15 @@ def _recovered(window: SessionWindow, pairs: Sequence[CallResult], unseen: Seque
             window.failed_tool = _NO_TOOL
             found = found or (pair.kind != EMPTY and pair in unseen)
     return found
+
+
+def _is_report(window: SessionWindow, step: Step, prints: StepFingerprints, seed: int) -> bool:
+    """Tell whether a result is the answer of another agent, which was called as a tool, with new words. That agent may
+    end with it, so that the words would not be compared in its own history."""
+    for one, result in zip(prints.incoming, step.results, strict=False):
+        if is_answer(window, one.key) and _own_words(window, words(result.text, _WORDS_READ, seed)):
+            return True
+    return False
 
 
 def _is_dry_result(window: SessionWindow, step: Step, prints: StepFingerprints, *, again: bool, known: bool) -> bool:

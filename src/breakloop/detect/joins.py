@@ -1,0 +1,276 @@
+"""Which unnamed conversations of a caller belong together, by copies of answers.
+
+Without a name, each agent of a team is a session of its own, because each conversation opens differently. Seen alone,
+nothing repeats: what one agent says is news to the other. That they are a team shows when an answer to one conversation
+arrives in another: as a text of the user, whole or as a part that is handed on (a field of a JSON answer, an argument
+of a call), or whole as the result of a call. `JoinedStepsDetector` evaluates the steps of a team in one window, in
+order of arrival.
+
+The last answers of a caller and agent are kept in a window, as digests, 2,699 bytes at most, newest first:
+
+    head 11 · texts 192 x 14: digest, group of conversations, number of the answer, flags
+
+A request belongs to the group of the answer that it continues, or else of its session's last answer, and of the answers
+that are copied in it; or else to a new group. Agents of a team take turns: each request has one of the two newest
+answers of the group. Workers that run at the same time do not, and may all read the same file; a request out of turn
+gives the group another id, so that the counts of the team begin again. A text that two groups have answered, or with
+which a conversation begins, joins nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from struct import Struct
+from typing import ClassVar, Final, NamedTuple
+
+from breakloop.detect.counting import CallReader, DetectorConfig, announced
+from breakloop.detect.stateful import RUN_IDLE_S, Evaluation, StatefulDetector
+from breakloop.detect.steps.detector import RequestContext, StepsDetector
+from breakloop.detect.steps.echoes import TEXT_MIN, handed_on
+from breakloop.detect.steps.fingerprints import Digest, StepFingerprinter, canonical, compact, own
+from breakloop.model.call import Answer, Call, Step, ToolCall
+from breakloop.store.keys import escape, join_values
+from breakloop.store.ops import Op
+
+TEXTS: Final = 192
+READ_MAX: Final = 32  # texts of a request that are compared: the newest ones
+OPENING_MAX: Final = 4  # texts of a request that begins a conversation
+
+_VERSION: Final = 1
+_HEAD: Final = Struct("<BdH")  # version, time of the last answer, number of texts that follow
+_TEXT: Final = Struct("<8s4sBB")
+_SIZE: Final = _TEXT.size
+_PREFIX: Final = 4  # bytes of an answer's digest that stand for the session
+_COMMON: Final = bytes(4)  # instead of a group: the text joins nobody
+# Flags of a text: a whole answer; an answer as the next request of its own conversation has it; the group is a team.
+_WHOLE, _SAID, _TEAM = 1, 2, 4
+
+
+class Conversation(NamedTuple):
+    """What a request shows about its conversation, kept until its answer is there."""
+
+    session: bytes
+    at: float  # when the request arrived
+    group: bytes
+    merged: tuple[bytes, ...] = ()  # groups that turn out to be the same one
+    is_team: bool = False
+    copied: bool = False  # it contains an answer to another conversation
+    begins: bool = False
+    texts: tuple[bytes, ...] = ()  # of the user: an answer that quotes them is not their origin
+
+
+class JoinDetector(StatefulDetector):
+    """Finds the group of each request without a named session, and keeps the answers. It does not find loops itself."""
+
+    __slots__ = ("_fingerprints",)
+
+    locates: ClassVar[bool] = True
+    advisory: ClassVar[bool] = True
+
+    def __init__(self, config: DetectorConfig, read: CallReader, digest: Digest) -> None:
+        super().__init__(config, read, "joins:")  # names its section in stored windows: never change it
+        self._fingerprints = StepFingerprinter(digest)
+
+    def owner(self, call: Call) -> str:
+        """Return caller and agent; "" if the session has a name, or if the answer will not be known."""
+        read = self._read
+        if not call.tracked or not read.derived(call) or not (call.parsed.step or read.step(call)):
+            return ""
+        return f"j:{join_values([read.caller(call), read.agent(call)])}"
+
+    def locate(self, call: Call, window: bytes, now: float) -> None:
+        """Set `conversation` and `joined` of the call's decision."""
+        step = self._read.step(call)
+        if step is not None:
+            session = self._fingerprints.plain(self._read.session(call).encode("utf-8", "surrogatepass"))
+            found, call.decision.joined = self.find(window, session, step, now)
+            call.decision.conversation, call.decision.copied = found, found.copied
+
+    def evaluate(self, _call: Call, window: bytes, now: float) -> Evaluation | None:
+        """Begin a window, so that the answer is kept in it."""
+        return Evaluation(window or _pack(now, b""))
+
+    def awaits_answer(self, call: Call, _evaluation: Evaluation) -> bool:
+        return call.decision.conversation is not None
+
+    def answered_call(self, window: bytes, answer: Answer, call: Call) -> bytes:
+        conversation = call.decision.conversation
+        if answer.failed or not isinstance(conversation, Conversation):
+            return window
+        return self.keep(window, conversation, answer)
+
+    def find(self, window: bytes, session: bytes, step: Step, now: float) -> tuple[Conversation, str]:
+        """Return the conversation of a step, and the id of the team that it is counted with, or ""."""
+        rows = _load(window, now)
+        begins = not (step.said or step.calls or step.results)
+        texts = tuple([self._text(text) for text in step.users[-READ_MAX:] if len(text) >= TEXT_MIN])
+        said = None
+        copies: list[_Place] = []
+        if rows:
+            if not begins:
+                said = _continued(rows, self._said(session, step.said, () if step.as_text else step.calls))
+            copies += _all(rows, texts, 0)
+            copies += _all(
+                rows, [self._text(one.text) for one in step.results[-READ_MAX:] if len(one.text) >= TEXT_MIN], _WHOLE
+            )
+        found = copies if said is None else [said, *copies]
+        groups = {one.group: _newest(rows, one.group) for one in found}
+        is_team = bool(copies) or any(_is_team(rows, one) for one in groups)
+        if any(one.number in groups[one.group] for one in found):
+            group = found[0].group
+        else:
+            group = self._fingerprints.of(b"group", session, *texts, repr(now).encode())[:4]
+        joined = group.hex() if is_team and group in groups else ""
+        merged = tuple([one for one in groups if one != group])
+        return Conversation(session, now, group, merged, is_team, bool(copies), begins, texts), joined
+
+    def keep(self, window: bytes, conversation: Conversation, answer: Answer) -> bytes:
+        """Return the window with the texts of an answer."""
+        rows = _load(window, conversation.at)
+        group = conversation.group
+        if conversation.merged:
+            rows = _merge(rows, conversation.merged, group)
+        number = rows[12] + 1 & 0xFF if rows else 0
+        added: list[bytes] = []
+        if conversation.begins:
+            unknown = [key for key in conversation.texts[:OPENING_MAX] if _position(rows, key, 0) < 0]
+            added += [_TEXT.pack(key, _COMMON, number, 0) for key in unknown]
+        flags = _TEAM if conversation.is_team else 0
+        for key, kind in dict(self._texts_of(answer, conversation)).items():
+            at = _position(rows, key, kind & _SAID)
+            of = group
+            if at >= 0:
+                of = group if rows[at + 8 : at + 12] == group else _COMMON
+                rows = rows[:at] + rows[at + _SIZE :]
+            added.append(_TEXT.pack(key, of, number, kind | flags))
+        return _pack(conversation.at, (b"".join(added) + rows)[: TEXTS * _SIZE])
+
+    def _texts_of(self, answer: Answer, conversation: Conversation) -> Iterator[tuple[bytes, int]]:
+        """Yield the digests of an answer and of its parts, with their flags."""
+        text, calls = answer.text, answer.calls
+        tool, quoted = self._fingerprints.tool, conversation.texts
+        for handed in handed_on(text, [call for call in calls if tool(call.name).hands_on] if calls else ()):
+            key = self._text(handed)
+            if key not in quoted:
+                yield key, 0
+        if len(text) >= TEXT_MIN:
+            key = self._text(text)
+            if key not in quoted:
+                yield key, _WHOLE
+        if text or calls:
+            yield self._said(conversation.session, text, calls), _SAID
+
+    def _text(self, text: str) -> bytes:
+        return self._fingerprints.plain(compact(own(text.encode("utf-8", "surrogatepass"))))
+
+    def _said(self, session: bytes, text: str, calls: tuple[ToolCall, ...]) -> bytes:
+        parts = [self._text(text)] if text else []
+        for call in calls:
+            parts += (call.name.encode("utf-8", "surrogatepass"), canonical(call.arguments))
+        return session[:_PREFIX] + self._fingerprints.plain(b"\0".join(parts))[_PREFIX:]
+
+
+class JoinedStepsDetector(StepsDetector):
+    """Evaluates the steps of a team like those of a named session. Each conversation has its own window besides, so
+    only kinds that compare what agents tell each other are evaluated here (`StepsSettings.of_teams`).
+    """
+
+    __slots__ = ()
+
+    def owner(self, call: Call) -> str:
+        joined = call.decision.joined
+        return f"s:{escape(f'{self._read.caller(call)}|joined:{joined}')}" if joined else ""
+
+    def evaluate(self, call: Call, window: bytes, now: float) -> Evaluation | None:
+        read = self._read
+        step = call.parsed.step or read.step(call)
+        if step is None:
+            return None
+        # Repeats of an agent's own tools count in its own window. Here it only matters that what they return is new.
+        weight = 1.0 if call.decision.copied or not step.results else 0.0
+        context = RequestContext(call.tracked, system=lambda: read.model_and_system(call), weight=weight)
+        return self._evaluator.evaluate(window, step, now, context)
+
+    def awaits_answer(self, _call: Call, _evaluation: Evaluation) -> bool:
+        return True
+
+    def operation(self, call: Call, evaluation: Evaluation, project: str, group: int) -> Op | None:
+        """Return the operation for an evaluation, if any. It is known whose steps were counted, so conversations at the
+        same time do not turn a block into a notice.
+        """
+        if evaluation.hits <= announced(call, self.config, self._read):
+            return None
+        return StatefulDetector.operation(self, call, evaluation, project, group)
+
+
+# -- the texts ---------------------------------------------------------------------------------------------------------
+
+
+class _Place(NamedTuple):
+    group: bytes
+    number: int  # of the answer
+
+
+def _pack(at: float, rows: bytes) -> bytes:
+    return _HEAD.pack(_VERSION, at, len(rows) // _SIZE) + rows
+
+
+def _load(window: bytes, now: float) -> bytes:
+    """Return the texts; none if the last answer was long ago, or if the data cannot be read."""
+    if len(window) < _HEAD.size or window[0] != _VERSION:
+        return b""
+    _, last_at, count = _HEAD.unpack_from(window)
+    if not abs(now - last_at) < RUN_IDLE_S or count > TEXTS or len(window) != _HEAD.size + count * _SIZE:
+        return b""
+    return window[_HEAD.size :]
+
+
+def _position(rows: bytes, key: bytes, said: int) -> int:
+    """Return the position of a text; -1 if it is not there. `said`: of those with this flag, or of the others."""
+    at = rows.find(key)
+    while at >= 0 and (at % _SIZE or rows[at + 13] & _SAID != said):
+        at = rows.find(key, at + 1)
+    return at
+
+
+def _continued(rows: bytes, key: bytes) -> _Place | None:
+    """Return where the answer comes from that a request continues. Some clients change it, or it is too old: then it is
+    the last answer in a session that opens alike."""
+    found = _find(rows, key, _SAID)
+    if found is None and _position(rows, key, _SAID) < 0:
+        for at in range(0, len(rows), _SIZE):
+            if rows[at : at + _PREFIX] == key[:_PREFIX] and rows[at + 13] & _SAID and rows[at + 8 : at + 12] != _COMMON:
+                return _Place(rows[at + 8 : at + 12], rows[at + 12])
+    return found
+
+
+def _find(rows: bytes, key: bytes, flag: int) -> _Place | None:
+    """Return where a text with this flag comes from; None if it is not known, or joins nobody."""
+    at = _position(rows, key, flag & _SAID)
+    if at < 0 or rows[at + 13] & flag != flag or rows[at + 8 : at + 12] == _COMMON:
+        return None
+    return _Place(rows[at + 8 : at + 12], rows[at + 12])
+
+
+def _all(rows: bytes, keys: Iterable[bytes], flag: int) -> list[_Place]:
+    return [one for key in keys if (one := _find(rows, key, flag)) is not None]
+
+
+def _newest(rows: bytes, group: bytes) -> list[int]:
+    """Return the numbers of the two newest answers of a group."""
+    numbers: list[int] = []
+    for at in range(0, len(rows), _SIZE):
+        if rows[at + 8 : at + 12] == group and rows[at + 12] not in numbers:
+            numbers.append(rows[at + 12])
+            if len(numbers) == 2:
+                break
+    return numbers
+
+
+def _is_team(rows: bytes, group: bytes) -> bool:
+    return any(rows[at + 13] & _TEAM for at in range(0, len(rows), _SIZE) if rows[at + 8 : at + 12] == group)
+
+
+def _merge(rows: bytes, merged: tuple[bytes, ...], group: bytes) -> bytes:
+    texts = _TEXT.iter_unpack(rows)
+    return b"".join([_TEXT.pack(key, group if one in merged else one, *rest) for key, one, *rest in texts])

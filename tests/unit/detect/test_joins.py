@@ -1,0 +1,214 @@
+"""Unnamed conversations that belong together, by copies of answers (LD-4)."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from breakloop.detect.joins import TEXTS, Conversation, JoinDetector
+from breakloop.model.call import Answer, Result, Step, ToolCall
+from tests.builders import call
+from tests.unit.detect.reading import CONFIG, Reader, digest
+
+SIZE_MAX = 2699
+TASK = "Find out why the invoices of March are missing."
+PLAN = "Ask the archive for the list of all invoices of March."
+REPORT = "The archive has no list of invoices for that month."
+
+
+class Caller:
+    """One caller and agent: what is kept of its answers, and a clock."""
+
+    def __init__(self) -> None:
+        self.detector = JoinDetector(CONFIG, Reader(), digest)
+        self.window = b""
+        self.now = 1_800_000_000.0
+        self.open: list[Conversation] = []
+
+    def request(self, session: str, *users: str, said: str = "", **more: object) -> str:
+        """Send a request that waits for its answer; return the team that it is counted with."""
+        self.now += 2.0
+        step = Step(said, (), (), (), users, (), 1, 100)._replace(**more)  # type: ignore[arg-type]
+        conversation, joined = self.detector.find(self.window, digest(session.encode()), step, self.now)
+        self.open.append(conversation)
+        return joined
+
+    def answer(self, text: str = "", *calls: ToolCall, at: int = -1) -> None:
+        """Answer the request that came last, or another one that waits."""
+        self.window = self.detector.keep(self.window, self.open.pop(at), Answer(200, text, calls))
+        assert len(self.window) <= SIZE_MAX
+
+    def turn(self, session: str, *users: str, said: str = "", answer: str = "", **more: object) -> str:
+        joined = self.request(session, *users, said=said, **more)
+        self.answer(answer)
+        return joined
+
+
+def test_an_answer_in_another_conversation_joins_them() -> None:
+    """Two agents that tell each other what to do are one team, from the first copy on."""
+    here = Caller()
+    assert here.turn("planner", TASK, answer=PLAN) == ""
+    team = here.turn("archivist", PLAN, answer=REPORT)
+    assert team
+    assert here.turn("planner", REPORT, said=PLAN, answer="Then ask for the invoices one by one.") == team
+    assert here.turn("archivist", "Then ask for the invoices one by one.", said=REPORT, answer=REPORT) == team
+
+
+def test_white_space_makes_no_difference() -> None:
+    """Programs trim and wrap what they hand on."""
+    here = Caller()
+    here.turn("planner", TASK, answer=PLAN)
+    assert here.turn("archivist", f"\n{PLAN.replace(' ', '  ')}\n", answer=REPORT)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Answer(200, f"Ledger:\n{json.dumps({'next': {'name': 'archivist', 'order': PLAN}})}"),
+        Answer(200, "", (ToolCall("ask_archivist", json.dumps({"message": PLAN})),)),
+    ],
+)
+def test_what_is_handed_on_joins_too(answer: Answer) -> None:
+    """A field of a JSON answer, and an argument of a call."""
+    here = Caller()
+    here.request("planner", TASK)
+    here.window = here.detector.keep(here.window, here.open.pop(), answer)
+    assert here.turn("archivist", PLAN)
+
+
+def test_what_is_written_to_a_file_is_not_handed_on() -> None:
+    """Another agent that gets the text of a file is not told what to do."""
+    here = Caller()
+    here.request("writer", TASK)
+    here.answer("", ToolCall("write_file", json.dumps({"path": "a.md", "content": PLAN})))
+    assert here.turn("reader", PLAN) == ""
+
+
+def test_an_answer_as_the_result_of_a_call() -> None:
+    """An agent that is called as a tool: only whole answers count, because tools return all kinds of texts."""
+    here = Caller()
+    here.turn("helper", TASK, answer=f'{{"report": "{REPORT}"}}')
+    assert here.turn("manager", "", results=(Result(REPORT),)) == ""
+    assert here.turn("manager", "", results=(Result(f'{{"report": "{REPORT}"}}'),))
+
+
+def test_other_conversations_stay_apart() -> None:
+    """Whatever people ask at the same time over one key."""
+    here = Caller()
+    for turn in range(9):
+        for one in ("a", "b", "c"):
+            before = f"{one}: an answer with the number {turn - 1}" if turn else ""
+            assert here.turn(one, f"{one}: {TASK} {turn}", said=before, answer=before.replace("-1", str(turn))) == ""
+
+
+def test_short_texts_join_nobody() -> None:
+    """Everybody says yes."""
+    here = Caller()
+    here.turn("a", TASK, answer="Yes, I agree.")
+    assert here.turn("b", "Yes, I agree.") == ""
+
+
+def test_a_text_that_two_have_answered_joins_nobody() -> None:
+    """Phrases of the model, and conversations that open alike."""
+    here = Caller()
+    here.turn("a", "What is in the first room?", answer=PLAN)
+    here.turn("b", "What is in the second room?", answer=PLAN)
+    assert here.turn("c", PLAN) == ""
+    assert here.turn("a", "And then?", said=PLAN, answer=REPORT) == ""
+
+
+def test_a_task_that_an_answer_quotes_joins_nobody() -> None:
+    """Several runs of one task: one of them hands it on in the words in which the others begin."""
+    here = Caller()
+    here.turn("first run", TASK, answer=f'{{"goal": "{TASK}", "next": "{PLAN}"}}')
+    assert here.turn("second run", TASK, answer="Let me think about this for a while.") == ""
+    assert here.turn("worker of the first run", PLAN)
+
+
+def test_later_quotes_do_not_either() -> None:
+    """The task that a conversation began with is known, whoever repeats it."""
+    here = Caller()
+    here.turn("first run", TASK, answer=REPORT)
+    here.turn("first run", "Repeat your task to me.", said=REPORT, answer=TASK)
+    assert here.turn("second run", TASK) == ""
+
+
+def test_workers_at_the_same_time_are_not_counted_together() -> None:
+    """A manager that starts five workers at once: they may all do the same. It goes on with its team afterwards."""
+    here = Caller()
+    here.request("manager", TASK)
+    orders = [f"Read the log of machine number {number}." for number in range(5)]
+    here.answer("", *[ToolCall("delegate", json.dumps({"task": order})) for order in orders])
+    assert all(here.request(f"worker {number}", order) for number, order in enumerate(orders))
+    for number in range(5):
+        here.answer(f"I begin with the log of {number}.", at=0)
+    counted = [
+        here.request(f"worker {number}", "Go on.", said=f"I begin with the log of {number}.") for number in range(5)
+    ]
+    assert counted[:3] == ["", "", ""]
+    for number in range(5):
+        here.answer(f"There is nothing wrong with machine {number}.", at=0)
+    results = tuple([Result(f"There is nothing wrong with machine {number}.") for number in range(5)])
+    assert here.turn("manager", results=results)
+
+
+def test_two_teams_that_meet_are_one() -> None:
+    """Both had a history of their own."""
+    here = Caller()
+    here.turn("a", TASK, answer=PLAN)
+    one = here.turn("b", PLAN, answer=REPORT)
+    here.turn("c", "Write a letter to the customers.", answer="Dear customers, we are sorry.")
+    other = here.turn("d", "Dear customers, we are sorry.", answer="The letter is fine as it is.")
+    assert one != other
+    both = here.turn("a", REPORT, "The letter is fine as it is.", said=PLAN, answer="Send the letter, please.")
+    assert both in (one, other)
+    assert here.turn("d", "Send the letter, please.", said="The letter is fine as it is.") == both
+
+
+def test_an_answer_that_failed_is_not_kept() -> None:
+    """Nobody has read it."""
+    here = Caller()
+    asked = call()
+    here.request("a", TASK)
+    state = type("State", (), {"conversation": here.open.pop()})()
+    asked.decision = state
+    assert here.detector.answered_call(here.window, Answer(500, PLAN), asked) is here.window
+    assert here.detector.answered_call(here.window, Answer(200, PLAN), asked) != here.window
+
+
+def test_old_answers_are_forgotten() -> None:
+    """After ten minutes without an answer, and when many others have come."""
+    here = Caller()
+    here.turn("a", TASK, answer=PLAN)
+    here.now += 601.0
+    assert here.turn("b", PLAN) == ""
+    here.turn("a", TASK, answer=REPORT)
+    for number in range(TEXTS):
+        here.turn(
+            f"other {number}", f"What is the number {number} in words, please?", answer=f"The number is {number}."
+        )
+    assert here.turn("b", REPORT) == ""
+
+
+@given(st.binary(max_size=64))
+def test_what_cannot_be_read_is_forgotten(data: bytes) -> None:
+    """A damaged window, or one of another version."""
+    here = Caller()
+    here.window = data
+    assert here.turn("a", PLAN, answer=REPORT) == ""
+
+
+def test_only_unnamed_sessions_with_known_answers() -> None:
+    """A named session needs no joins, and without answers there are none."""
+    asked = call()
+    asked.tracked = True
+    owner = JoinDetector(CONFIG, Reader(), digest).owner(asked)
+    assert owner == "j:caller|agent"
+    assert JoinDetector(CONFIG, Reader(caller_id="other"), digest).owner(asked) != owner
+    assert JoinDetector(CONFIG, Reader(unnamed=False), digest).owner(asked) == ""
+    assert JoinDetector(CONFIG, Reader(None), digest).owner(asked) == ""
+    asked.tracked = False
+    assert JoinDetector(CONFIG, Reader(), digest).owner(asked) == ""
