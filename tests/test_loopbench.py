@@ -18,6 +18,7 @@ from bench.loopbench.gateway import MovedClock, Played
 from bench.loopbench.results import Result, Score
 from bench.loopbench.suite import Answer, FormatError, Request, Session, ToolCall, Turn
 from breakloop.replay.sessions import RecordedBody
+from breakloop.testing import SeenRequest
 
 FOLDER = Path(suite.__file__).parent
 
@@ -216,7 +217,9 @@ def test_answers_are_played_in_full() -> None:
     assert (played.answer.text, played.answer.tools[0].id) == ("Hm.", "call_1")
     played.show(Answer(503))
     assert played.answer.status == 503
-    assert played.respond(None) is played.answer
+    asked, probe = SeenRequest("POST", "/v1/messages", "HTTP/1.1", []), SeenRequest("GET", "/", "HTTP/1.1", [])
+    assert played.respond(asked) is played.respond(probe) is played.answer
+    assert played.asked == 1
 
 
 def test_results_are_files(tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ def _gateway(options: argparse.Namespace) -> Iterator[Gateway]:
         return
     with upstream(options.upstream_port) as (played, llm):
         print(f"upstream: {llm.url}", flush=True)
-        yield Gateway(options.url, played, llm)
+        yield Gateway(options.url, played)
 
 
 def _result(name: str, version: str, subject: Subject, sessions: Sequence[Session], digest: str, how: str) -> Result:

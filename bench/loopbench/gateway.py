@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from bench import programs
 from bench.loopbench.suite import Answer, Session, Turn
 from breakloop.testing import Answer as Scripted
-from breakloop.testing import StandInLLM, ThreadedLLM, fail, say
+from breakloop.testing import SeenRequest, StandInLLM, ThreadedLLM, fail, say
 
 TIMEOUT_S = 60.0
 START_S = 120.0
@@ -34,9 +34,11 @@ class Played:
 
     def __init__(self) -> None:
         self.answer = say("Very well.")
+        self.asked = 0  # requests so far, without probes of the gateway
 
-    def respond(self, _request: object) -> Scripted:
+    def respond(self, request: SeenRequest) -> Scripted:
         """Return the answer of the turn that is played."""
+        self.asked += request.method == "POST"
         return self.answer
 
     def show(self, answer: Answer) -> None:
@@ -92,10 +94,9 @@ def faketime_library() -> Path | None:
 class Gateway:
     """A running gateway. Without a clock, requests are sent as fast as it answers."""
 
-    def __init__(self, url: str, played: Played, llm: ThreadedLLM) -> None:
+    def __init__(self, url: str, played: Played) -> None:
         self._at = urlsplit(url)
         self._played = played
-        self._llm = llm.llm
         self.clock: MovedClock | None = None
         self.headers: Mapping[str, str] = {}  # instead of those of the session
 
@@ -106,9 +107,9 @@ class Gateway:
             if self.clock is not None:
                 self.clock.move(began_s + turn.request.at_s)
             self._played.show(turn.answer)
-            before = self._llm.request_count
+            before = self._played.asked
             status, content = self._send(turn)
-            if self._llm.request_count == before:
+            if self._played.asked == before:
                 if number == 1 or status in FAULTS:
                     raise GatewayError(f"{session.id}, turn {number}: the gateway answered {status}: {content[:500]!r}")
                 return number
@@ -140,7 +141,7 @@ def started(command: str, folder: Path, *, keep_pauses: bool) -> Iterator[Gatewa
     with upstream() as (played, llm):
         port = programs.free_port()
         words = [word.format(upstream=llm.url, port=port, folder=folder) for word in shlex.split(command)]
-        gateway = Gateway(f"http://127.0.0.1:{port}", played, llm)
+        gateway = Gateway(f"http://127.0.0.1:{port}", played)
         gateway.clock = MovedClock(folder) if keep_pauses else None
         environment = gateway.clock.environment() if gateway.clock is not None else {}
         with programs.running(words, environment, stdout=subprocess.DEVNULL) as process:
