@@ -1,8 +1,8 @@
 #!/bin/sh
 # Usage: install-apart.sh FOLDER LOCKFILE
 # Installs what checks deploy/ (Helm, Kubernetes' and Compose's schemas, a linter for Dockerfiles), the gateways that
-# examples/ is tested with (Envoy, Traefik), the generator of the documentation site, or a framework that does not fit
-# beside the others (CrewAI, LiteLLM) into an environment of its own: nothing of it gets into the one that breakloop is
+# examples/ is tested with (Envoy, Traefik), the generator of the documentation site, or frameworks that do not fit beside
+# the others (CrewAI, LiteLLM) or are not imported here (smolagents, DSPy) into an environment of its own: nothing of it gets into the one that breakloop is
 # tested in. What is there already stays. If VENV names an environment with pip, that one installs, which takes less time
 # than to install pip first.
 set -eu

@@ -39,6 +39,7 @@ compile release --group pyproject.toml:release
 compile docs --group pyproject.toml:docs
 compile gateways --group pyproject.toml:gateways
 compile mutants --group pyproject.toml:mutants
+compile frameworks --group pyproject.toml:frameworks
 # With what breakloop itself needs, because it is imported there. Not universal: there is no CrewAI for Python 3.14 and up.
 write claude --extra claude-agent pyproject.toml
 write crewai --extra crewai pyproject.toml

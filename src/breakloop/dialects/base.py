@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from breakloop.dialects import denial, session_ids
+from breakloop.dialects import denial, session_ids, trajectories
 from breakloop.dialects.answers import AnswerBuilder, StreamEnd, StreamListener
 from breakloop.dialects.body_changes import JsonBody
 from breakloop.dialects.content import ITEMS_MAX, as_list, clean, content, decode, load, text
@@ -293,9 +293,10 @@ def _up_to_user(parsed: ParsedBody) -> list[str]:
         if message is None:
             continue
         role = message.role
-        texts.append(f"{role}\n{message.text}")
         if role == "user":
+            texts.append(f"{role}\n{trajectories.opening(message.text)}")
             return texts
+        texts.append(f"{role}\n{message.text}")
     return []
 
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import xxhash
 
-from breakloop.dialects import text_actions
+from breakloop.dialects import text_actions, trajectories
 from breakloop.dialects.content import ITEMS_MAX, arguments, clean, is_reasoning, json_text, text, without_ids
 from breakloop.model.call import Result, Step, ToolCall
 from breakloop.model.decision import END, MARK, MARKED_NOTE_MAX
@@ -263,6 +263,13 @@ class StepBuilder:
             calls = (ToolCall(short_name(action.name), bounded(action.arguments)),)
             if not results and users:
                 results.append(result(users.pop(0)[1]))
+        elif len(users) == 1 and not (said or calls or results):
+            past = trajectories.last_action(users[0][1])
+            if past is not None:
+                said, users = without_additions(past.thought), []
+                action = ToolCall(short_name(past.tool), bounded(arguments(past.arguments)))
+                calls, results = (action,), [result(past.observation)]
+                messages += 2 * (past.number + 1)  # as if each step were an answer and its result
         texts = _user_texts(users) if users else ()
         as_text, continues, stored = action is not None, self.continues, self.stored
         return _new(Step, (said, calls, ids, tuple(results), texts, tools, messages, size, as_text, continues, stored))

@@ -1,0 +1,114 @@
+"""Agents that the environment `frameworks` runs for test_frameworks.py: `python framework_agents.py URL`. Each uses its
+framework as its own documentation shows it, with nothing but another base URL. Prints, as its last line, how each ended,
+as JSON. The model in the test decides what an agent does, by the name of its model: `loop` or `work`.
+
+Importing a framework takes seconds, so all of them share a process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+URL = f"{sys.argv[1]}/v1"
+STEPS = 40  # more than any of these agents takes
+
+# Only what a framework waits for before it tries again is taken away: the test is about what it sends.
+_RETRIES = 0
+
+
+def look(query: str) -> str:
+    """Look something up.
+
+    Args:
+        query: what to look for
+    """
+    if query == "again":
+        return "nothing"
+    number = int(query.removeprefix("item-"))
+    return f"{query}: {['oak', 'elm', 'fir', 'ash', 'yew'][number % 5]} {number * 7919 % 9973}"
+
+
+def agent_framework(model: str, key: str) -> str:
+    from agent_framework import Agent
+    from agent_framework.openai import OpenAIChatClient
+
+    client = OpenAIChatClient(model, api_key=key, base_url=URL)
+    client.function_invocation_configuration["max_iterations"] = STEPS
+
+    async def run() -> str:
+        return str(await Agent(client, "You look things up.", tools=look).run("Find the tree."))
+
+    return asyncio.run(run())
+
+
+def agno(model: str, key: str) -> str:
+    from agno.agent import Agent
+    from agno.models.openai import OpenAIResponses
+
+    agent = Agent(model=OpenAIResponses(id=model, api_key=key, base_url=URL), tools=[look], telemetry=False)
+    outcome = agent.run("Find the tree.")
+    if str(outcome.status).rpartition(".")[2].lower() != "completed":
+        raise RuntimeError(outcome.content)
+    return str(outcome.content)
+
+
+def smolagents_model(model: str, key: str) -> Any:
+    import smolagents
+
+    return smolagents.OpenAIModel(model, api_base=URL, api_key=key, retry=False)
+
+
+def smolagents_code(model: str, key: str) -> str:
+    import smolagents
+
+    agent = smolagents.CodeAgent(
+        tools=[smolagents.tool(look)], model=smolagents_model(model, key), max_steps=STEPS, verbosity_level=0
+    )
+    return str(agent.run("Find the tree."))
+
+
+def smolagents_tools(model: str, key: str) -> str:
+    import smolagents
+
+    agent = smolagents.ToolCallingAgent(
+        tools=[smolagents.tool(look)], model=smolagents_model(model, key), max_steps=STEPS, verbosity_level=0
+    )
+    return str(agent.run("Find the tree."))
+
+
+def dspy_react(model: str, key: str) -> str:
+    import dspy
+
+    lm = dspy.LM(f"openai/{model}", api_base=URL, api_key=key, cache=False, num_retries=_RETRIES)
+    with dspy.context(lm=lm, adapter=dspy.ChatAdapter(use_json_adapter_fallback=False)):
+        return str(dspy.ReAct("question -> answer", tools=[look], max_iters=STEPS)(question="Which tree?").answer)
+
+
+AGENTS: dict[str, Callable[[str, str], str]] = {
+    "agent-framework": agent_framework,
+    "agno": agno,
+    "smolagents-code": smolagents_code,
+    "smolagents-tools": smolagents_tools,
+    "dspy": dspy_react,
+}
+
+
+def ended(run: Callable[[str, str], str], model: str, key: str) -> str:
+    try:
+        return run(model, key)
+    except Exception as error:  # noqa: BLE001 - each framework has errors of its own
+        return f"{type(error).__name__}: {error}"
+
+
+if __name__ == "__main__":
+    os.environ["OPENAI_API_KEY"] = "none"
+    names = sys.argv[2:] or list(AGENTS)
+    outcomes = {
+        name: {model: ended(AGENTS[name], model, f"sk-{name}-{model}") for model in ("loop", "work")} for name in names
+    }
+    sys.stdout.write(json.dumps(outcomes) + "\n")
