@@ -138,7 +138,7 @@ def novelty(scene: Scene) -> None:
 
 def reword(scene: Scene) -> None:
     """The same instruction is sent to the same recipient in other words while no new information arrives. Words are
-    compared as sets. Healthy work reuses words, too, so this is checked only after four dry turns."""
+    compared as sets. Healthy work reuses words, too, so this is checked only after three dry turns."""
     ways = ("Please book the meeting room for Monday", "Could you reserve the meeting room on Monday",
             "Kindly book that meeting room, Monday", "The meeting room for Monday, please reserve it")  # fmt: skip
     for turn in range(10):

@@ -604,6 +604,15 @@ def pages_some_of_which_are_empty(s: Script) -> None:
         s.call("get_page", {"page": page}, text(page, "rows") if page % 4 < 2 else "there are no rows on this page")
 
 
+@healthy(forms=SOME, quiet=False)
+def each_item_needs_three_attempts(s: Script) -> None:
+    """A form that is refused twice and accepted then, for one item after the other."""
+    for turn in range(24):
+        refused = "The form is not valid: the field `owner` is missing."
+        given = {"item": noun(turn // 3, "item"), "attempt": turn % 3}
+        s.call("fill_in_form", given, refused if turn % 3 < 2 else "accepted")
+
+
 @healthy(forms=(*SOME, "chat-text"))
 def names_that_are_gone(s: Script) -> None:
     """After a clean-up, twenty names are searched for, and none is found."""

@@ -132,7 +132,7 @@ def opens_and_goes_back(s: Script) -> None:
         s.call(("open_form", "go_back")[turn % 2], {"page": "checkout"}, f"{line(turn % 2, 'page')} {turn % 2}")
 
 
-@loop("dry", at=17, but={"chat-text": as_loop("reword", 14)})
+@loop("dry", at=17)
 def four_steps_in_turn(s: Script) -> None:
     """Reads, runs, looks at the log, asks for help, and begins again."""
     steps = [("read_file", {"path": "run.cfg"}), ("bash", {"command": "python run.py"})]
@@ -283,7 +283,7 @@ def errors_with_one_success(s: Script) -> None:
 # -- stagnation, dry, novelty, near
 
 
-@loop("stagnation", at=10, but={"chat-text": as_loop("reword", 7)})
+@loop("stagnation", at=10)
 def same_passages_for_new_words(s: Script) -> None:
     """A search with other words each time, and always the same passages."""
     for turn in range(14):
@@ -305,6 +305,17 @@ def helper_that_does_not_know(s: Script) -> None:
     """Another question each time, and the same answer without content."""
     for turn in range(14):
         s.call("ask_helper", {"question": f"{noun(turn, 'a')} or {noun(turn, 'b')}"}, "I do not know that one")
+
+
+@loop("", at=(6, 14), forms=SOME)
+def looks_between_refused_edits(s: Script) -> None:
+    """The same look at a file after edits that are refused, in words and not as errors: nothing has changed."""
+    for turn in range(20):
+        if turn % 2:
+            given = {"path": path(1), "old": f"line {turn}", "new": noun(turn)}
+            s.call("edit_file", given, f"[error] No replacement was made: line {turn} occurs twice.")
+        else:
+            s.call("read_file", {"path": path(1)}, text("file"))
 
 
 @loop("dry", at=10, forms=SOME)
@@ -362,7 +373,7 @@ def same_passages_with_one_new_line(s: Script) -> None:
         )
 
 
-@noticed("near", at=6, but={"chat-text": as_loop("reword", 7)})
+@noticed("near", at=6)
 def pages_with_nothing_on_them(s: Script) -> None:
     """Page after page, and nothing on any: reported, because numbers are often the point of a call."""
     for turn in range(7):

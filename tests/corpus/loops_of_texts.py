@@ -94,7 +94,7 @@ WAYS: Final = (
 )
 
 
-@loop("reword", at=8, forms=TALK)
+@loop("reword", at=7, forms=TALK)
 def same_request_in_other_words(s: Script) -> None:
     """The same instruction in other words, and answers without content."""
     for turn in range(14):
@@ -103,7 +103,7 @@ def same_request_in_other_words(s: Script) -> None:
         )
 
 
-@loop("reword", at=8, forms=TALK)
+@loop("reword", at=7, forms=TALK)
 def two_agents_agree(s: Script) -> None:
     """Two agents agree with each other, in slightly other words."""
     ways = ("Yes, forty coins is the right price", "Right, the price is forty coins", "Agreed, forty coins, that price")

@@ -28,11 +28,11 @@ from breakloop.detect.steps.echoes import handed_on
 from breakloop.detect.steps.findings import Finding, StepState
 from breakloop.detect.steps.fingerprints import (
     NONE,
-    RATE,
     AnswerFingerprints,
     Digest,
     StepFingerprinter,
     StepFingerprints,
+    done,
     is_answer_elsewhere,
 )
 from breakloop.detect.steps.kinds import BY_NAME, EVALUATED, NAMES, NEVER, NO_CHOICE, KindChoice, StepsSettings, choose
@@ -195,7 +195,7 @@ class StepEvaluator:
                 weight = min(waits.weight, weight) if window.ambiguous_at == now else waits.weight
         changed = False
         for pair in pairs:
-            if pair.changes and not pair.failed and pair.kind != RATE and repeats.is_new(window, pair):
+            if done(pair) and repeats.is_new(window, pair):
                 changed = True
         new = novelty.compare(window, step, prints, self._fingerprinter.seed, weight, self._dry_max)
         if new.news and step.users and not step.calls and not step.results:

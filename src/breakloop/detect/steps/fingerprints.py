@@ -76,6 +76,7 @@ _PLACES: Final = bytes.maketrans(b"/\\" + _DIGITS + b"#", b"#" * 12 + b"\x02")
 _APART: Final = bytes(code if code > 127 or chr(code).isalnum() else 32 for code in range(256))
 _MARKS_APART: Final = bytes.maketrans(b"{}[]()<>\"'`:,;=", b" " * 15)
 _WORD_MIN: Final = 4
+_WORDS_READ: Final = 3000  # characters of a text
 _LOOSE_MAX: Final = 2000
 
 
@@ -153,11 +154,24 @@ def shape(raw: bytes) -> bytes:
     return b"\n".join([b" ".join([b"#" if b"#" in one else one for one in line.split()]) for line in lines])
 
 
-def words(text: str, limit: int, seed: int) -> list[int]:
-    """Return 32-bit digests of the different content words and numbers of a text's first `limit` characters."""
-    plain = text[:limit].lower().encode("utf-8", "surrogatepass").translate(_APART)
-    found = [word for word in dict.fromkeys(plain.split()) if len(word) >= _WORD_MIN or word.isdigit()]
+def content_words(text: str) -> list[bytes]:
+    """Return the different content words and numbers at the beginning of a text."""
+    plain = text[:_WORDS_READ].lower().encode("utf-8", "surrogatepass").translate(_APART)
+    return [word for word in dict.fromkeys(plain.split()) if len(word) >= _WORD_MIN or word.isdigit()]
+
+
+def word_digests(found: Sequence[bytes], seed: int) -> list[int]:
+    """Return 32-bit digests of words."""
     return list(map(zlib.crc32, found, repeat(seed)))
+
+
+def ranked(words: Sequence[bytes], digests: list[int]) -> list[int]:
+    """Return the digests of words in an order that does not depend on the key, so that detectors with different keys
+    compare the same sample of words. The order is that of their checksums; without words, it is left as it is."""
+    if not words:
+        return digests
+    by_rank = dict(zip(map(zlib.crc32, words), digests, strict=True))
+    return [by_rank[rank] for rank in sorted(by_rank)]
 
 
 OTHER, READS, CHANGES, RUNS = range(4)
@@ -223,9 +237,14 @@ class ToolTraits(NamedTuple):
     key: bytes  # 4 bytes
     manner: int
     options: ToolOptions
-    hands_on: bool  # its arguments may be a message to another agent
+    to_agent: bool  # it stands for another agent, or sends it something
     waits: int  # by its name
     effect: int
+
+    @property
+    def hands_on(self) -> bool:
+        """Whether its arguments may be a message to another agent. Commands, files and searches are not."""
+        return self.to_agent or self.manner == OTHER
 
 
 class ToolTable:
@@ -248,7 +267,7 @@ class ToolTable:
             how, options = manner(short), self._options(name)
             key = zlib.crc32(raw).to_bytes(4, "little")
             purposes = waits_by_name(short), effect_by_name(short)
-            known = ToolTraits(name, raw, key, how, options, hands_on(short), *purposes)
+            known = ToolTraits(name, raw, key, how, options, to_agent(short), *purposes)
             if len(name) <= _NAME_MAX:
                 if len(self._known) >= _NAMES_MAX:
                     self._known.clear()
@@ -276,10 +295,9 @@ def manner(name: str) -> int:
     return OTHER if _CHANGING.isdisjoint(words) else CHANGES
 
 
-def hands_on(name: str) -> bool:
-    """Tell whether a call may hand a text to another agent, by the name of its tool. Commands and files are not
-    messages."""
-    return manner(name) == OTHER or not _HANDING.isdisjoint([word.lower() for word in _WORDS(name)])
+def to_agent(name: str) -> bool:
+    """Tell whether a tool stands for another agent, or sends it something, by its name."""
+    return not _HANDING.isdisjoint([word.lower() for word in _WORDS(name)])
 
 
 def changes(how: int, arguments: bytes) -> bool:
@@ -348,6 +366,13 @@ _REFUSING: Final = frozenset((
 ))  # fmt: skip
 _OPENING: Final = 160  # bytes: the words before a refusal
 SHORT_MAX: Final = 400  # bytes; a longer text that opens with "error" may be a page about errors
+# As the first words of a result, behind brackets and the like.
+_REFUSED_FORM: Final = re.compile(
+    rb"\W{0,9}(?:errors?|failed|failure|fatal|exception|traceback|cannot|can't|could not|couldn't|unable to|invalid|"
+    rb"denied|permission denied|access denied|refused|rejected|forbidden|unauthori[sz]ed|no such|"
+    rb"not (?:allowed|found|permitted|supported|possible)|no (?:changes?|replacements?) (?:was|were|made|performed))\b",
+    re.IGNORECASE,
+).match
 _NAME_FORM: Final = re.compile(r"[^\W\d][\w.-]{0,47}").fullmatch
 _OPENS: Final = ("{", "[")
 _HASH: Final = ord("#")
@@ -355,7 +380,6 @@ _BRACKET: Final = ord("[")  # as a number a character is looked for in a quarter
 _ACK_MAX: Final = 60
 _ACK_LOOK: Final = 200
 _SHORT: Final = 256
-_WORDS_READ: Final = 3000
 INFORMATIVE: Final = 80  # bytes; shorter results are acknowledgements as often as not
 _NESTING: Final = frozenset((dict, list))
 _MAY_CHANGE: Final = (CHANGES, RUNS)
@@ -395,14 +419,16 @@ class CallResult(msgspec.Struct, gc=False):
 
 
 _NO_ERROR: Final = bytes(4)
+_NOT_DONE: Final = (UNSEEN, RATE)  # not known to have changed anything
 
 
 class AnswerFingerprints(msgspec.Struct, gc=False):
     """The fingerprints of an answer, which a step begins with."""
 
     said: bytes  # the model's text; NONE without text
-    words: list[int]
+    words: list[int]  # digests; ranked if the words themselves are not known
     calls: list[CallResult]  # without results
+    spoken: Sequence[bytes] = ()  # the words
 
 
 class StepFingerprints(msgspec.Struct, gc=False):
@@ -413,7 +439,8 @@ class StepFingerprints(msgspec.Struct, gc=False):
     said: bytes  # the model's text; NONE without text
     users: tuple[bytes, ...]  # each text of the user
     incoming: list[IncomingStep]  # each result, then each text of the user
-    words: list[int]  # of the model's text
+    words: list[int]  # of the model's text: digests; ranked if the words themselves are not known
+    spoken: Sequence[bytes] = ()  # the words
 
 
 class StepFingerprinter:
@@ -457,7 +484,7 @@ class StepFingerprinter:
         _, calls, _, results, texts, *_ = step
         if answer is None:
             answer = self.answer(step)
-        said, spoken = answer.said, answer.words
+        said = answer.said
         incoming = [self.incoming(one.text, result=True, failed=one.error) for one in results]
         for one, result in zip(incoming, results, strict=True):
             if result.media:
@@ -477,7 +504,7 @@ class StepFingerprinter:
         else:
             whole = b"".join((said, *[one.key for one in incoming], *keys))
         incoming += users
-        return StepFingerprints(pairs, self._digest(whole), said, keys, incoming, spoken)
+        return StepFingerprints(pairs, self._digest(whole), said, keys, incoming, answer.words, answer.spoken)
 
     def _add_media(self, one: IncomingStep, media: Sequence[str]) -> None:
         raw = [medium.encode("utf-8", "surrogatepass") for medium in media]
@@ -490,7 +517,8 @@ class StepFingerprinter:
         made = [self._call(call, step) for call in step.calls]
         if not text:
             return AnswerFingerprints(NONE, [], made)
-        return AnswerFingerprints(self.incoming(text).key, words(text, _WORDS_READ, self.seed), made)
+        spoken = content_words(text)
+        return AnswerFingerprints(self.incoming(text).key, word_digests(spoken, self.seed), made, spoken)
 
     def known_call(
         self, name: str, a: bytes, loose_a: bytes, *, changes: bool, waits: int, wait_s: float, effect: int
@@ -584,6 +612,15 @@ def refuses(text: bytes) -> bool:
     if len(text) > SHORT_MAX or _REFUSING.isdisjoint(text[:_OPENING].lower().translate(_APART).split()):
         return False
     return _REFUSES(text) is not None
+
+
+def done(pair: CallResult) -> bool:
+    """Tell whether a call changed something: its result is neither bad, nor does it open with words of failure instead
+    of what was done."""
+    if not pair.changes or pair.failed or pair.kind in _NOT_DONE:
+        return False
+    text = pair.text
+    return _REFUSED_FORM(text, 0, _ACK_LOOK) is None or _ACK_FORM(text, 0, _ACK_LOOK) is not None
 
 
 def asks_again(text: bytes) -> bool:

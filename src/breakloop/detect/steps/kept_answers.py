@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from breakloop.detect.steps.fingerprints import AnswerFingerprints, StepFingerprinter
+from breakloop.detect.steps.fingerprints import AnswerFingerprints, StepFingerprinter, ranked
 from breakloop.detect.steps.window import KEPT_MAX
 from breakloop.dialects.steps import StepBuilder, result
 from breakloop.model.call import Answer, Step, ToolCall
@@ -140,7 +140,7 @@ def _fingerprint(answer: Answer, messages: int, size: int, fingerprinter: StepFi
     return KeptAnswer(
         response_key(answer.response_id, fingerprinter),
         prints.said,
-        _sample(prints.words),
+        array("I", ranked(prints.spoken, prints.words)[:_WORDS_MAX]).tobytes(),
         _calls(step, prints, fingerprinter),
         step.as_text,
         messages + 1,
@@ -167,11 +167,6 @@ def _calls(step: Step, prints: AnswerFingerprints, fingerprinter: StepFingerprin
         )
         for pair, call_id in zip(prints.calls[:_CALLS_MAX], ids, strict=False)
     ]
-
-
-def _sample(words: list[int]) -> bytes:
-    """Return the words with the smallest digests, by the same bits as `repeats.sample`."""
-    return array("I", sorted(words, key=lambda word: word & 0xFFFF)[:_WORDS_MAX]).tobytes()
 
 
 def _id(call_id: str, fingerprinter: StepFingerprinter) -> bytes:

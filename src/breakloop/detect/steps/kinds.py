@@ -148,11 +148,18 @@ _RANKS: Final[Mapping[str, int]] = {kind.name: rank for rank, kind in enumerate(
 NORMAL: Final[Thresholds] = {kind.name: kind.normal for kind in KINDS}
 
 
+_RELAXED: Final = 1.2
+
+
 def _relaxed(kind: LoopKind) -> Levels:
     notice, block, stop = kind.normal
     if kind.fixed:
         return kind.normal
-    return kind.relaxed or (notice + 1, block * 1.5, stop * 1.5)
+    return kind.relaxed or (notice + 1, _later(block), _later(stop))
+
+
+def _later(count: float) -> float:
+    return count if count == NEVER else round(count * _RELAXED)
 
 
 def _strict(kind: LoopKind) -> Levels:

@@ -20,15 +20,16 @@ from breakloop.detect.steps.fingerprints import (
     ACK,
     EMPTY,
     NONE,
-    RATE,
     UNSEEN,
     CallResult,
     StepFingerprints,
+    content_words,
+    done,
     is_answer_elsewhere,
     lowered,
     shape,
     tells,
-    words,
+    word_digests,
 )
 from breakloop.detect.steps.waiting import COUNTED_MIN
 from breakloop.detect.steps.window import CAPACITY, COUNT_MAX, AgedFilter, SessionWindow
@@ -130,10 +131,8 @@ def pieces(text: bytes) -> bytes:
 
 
 NEW_WORDS: Final = 0.5
-_NOT_DONE: Final = (UNSEEN, RATE)  # not known to have changed anything
 WORDS_MIN: Final = 4
 CHAPTER: Final = 100  # new content words
-_WORDS_READ: Final = 3000  # characters of a text
 _NEWEST: Final = 0.25  # weight of the newest step in the moving average
 _LOW_NOVELTY: Final = 0.1
 _OTHER_RESULT: Final = 0.75
@@ -145,6 +144,7 @@ _READ_MARK: Final = 0x3C3C3C3C
 _NO_TOOL: Final = bytes(4)
 _new: Final = tuple.__new__  # makes a named tuple in half the time that its name takes
 _mark: Final = Struct("<I").unpack_from  # of a digest: its first four bytes
+_halves: Final = Struct("<II").unpack
 
 
 def compare(
@@ -158,8 +158,7 @@ def compare(
     fresh_words = bool(prints.words) and _own_words(window, prints.words)
     wrote = False
     for pair in unseen:
-        if pair.changes and not pair.failed and pair.kind not in _NOT_DONE:
-            wrote = True
+        wrote = wrote or done(pair)
     if pairs and _recovered(window, pairs, unseen):
         wrote = True
     if wrote or (share is not None and share > NEW_SHARE):
@@ -210,9 +209,10 @@ def findings(state: StepState) -> Sequence[Finding]:
 
 
 def marks(key: bytes) -> tuple[int, int]:
-    """Return the marks of the model's answer: that it is known, and that it was an answer."""
-    known = mark(key)
-    return known, known ^ _ANSWER_MARK
+    """Return the marks of the model's answer. One alone would be found by mistake in a twentieth of the cases, and a
+    rejection that looks like an answer is not counted."""
+    first, second = _halves(key)
+    return first ^ _ANSWER_MARK, second ^ _ANSWER_MARK
 
 
 def mark(key: bytes) -> int:
@@ -228,18 +228,25 @@ def result_marks(key: bytes) -> tuple[int]:
 
 def is_answer(window: SessionWindow, key: bytes) -> bool:
     """Tell whether a text was an answer of the model in the session."""
-    return window.marks.knows(marks(key)[1])
-
-
-def opening_mark(key: bytes) -> int:
-    """Return the mark of a text with which the session opened."""
-    return mark(key) ^ _OPENING_MARK
+    first, second = _halves(key)
+    knows = window.marks.knows
+    return knows(first ^ _ANSWER_MARK) and knows(second ^ _ANSWER_MARK)
 
 
 def end_mark(key: bytes) -> int:
     """Return the mark of an end that a call came to."""
-    mark: int = _mark(key)[0]
-    return mark
+    return mark(key)
+
+
+def opening_marks(key: bytes) -> tuple[int, int]:
+    """Return the marks of a text with which the session opened."""
+    first, second = _halves(key)
+    return first ^ _OPENING_MARK, second ^ _OPENING_MARK
+
+
+def is_opening(window: SessionWindow, key: bytes) -> bool:
+    """Tell whether the session opened with a text."""
+    return all(map(window.marks.knows, opening_marks(key)))
 
 
 def _new_lines(
@@ -253,7 +260,7 @@ def _new_lines(
     texts: list[bytes] = []
     new_medium = False
     for one in prints.incoming:
-        if (one.plain or one.media) and known.add_new(_mark(one.key)[0]):
+        if (one.plain or one.media) and not is_answer(window, one.key) and known.add_new(_mark(one.key)[0]):
             texts.append(shape(one.text) if by_form else one.text)
             for medium in one.media:
                 new_medium = known.add_new(medium) or new_medium
@@ -267,7 +274,7 @@ def _copies_chapter(window: SessionWindow, step: Step, prints: StepFingerprints,
     known, written = window.marks, window.words
     for key, text in zip(prints.users, step.users, strict=True):
         if len(text) > CHAPTER and is_answer(window, key) and known.add_new(mark(key) ^ _READ_MARK):
-            new = [word for word in words(text, _WORDS_READ, seed) if not written.knows(word)]
+            new = [word for word in word_digests(content_words(text), seed) if not written.knows(word)]
             if len(new) >= CHAPTER:
                 return True
     return False
@@ -292,7 +299,7 @@ def _is_report(window: SessionWindow, step: Step, prints: StepFingerprints, seed
     """Tell whether a result is the answer of another agent, which was called as a tool, with new words. That agent may
     end with it, so that the words would not be compared in its own history."""
     for one, result in zip(prints.incoming, step.results, strict=False):
-        if is_answer(window, one.key) and _own_words(window, words(result.text, _WORDS_READ, seed)):
+        if is_answer(window, one.key) and _own_words(window, word_digests(content_words(result.text), seed)):
             return True
     return False
 
@@ -326,7 +333,8 @@ def _calls(window: SessionWindow, prints: StepFingerprints) -> tuple[list[CallRe
         own.append(call)
         if not known.knows(call):
             unseen.append(pair)
-    first, second = marks(prints.round)
+    (first,) = _mark(prints.round)
+    second = first ^ _ANSWER_MARK
     again = known.knows(first)
     more = again and known.knows(second)
     if again:

@@ -13,7 +13,7 @@ model wrote, by samples of its words, and only while nothing new arrives.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from breakloop.detect.steps.findings import Finding, StepState, times, tool_name
@@ -21,11 +21,11 @@ from breakloop.detect.steps.fingerprints import (
     ACK,
     EMPTY,
     RATE,
-    RUNS,
     UNSEEN,
     CallResult,
     StepFingerprints,
     is_answer_elsewhere,
+    ranked,
 )
 from breakloop.detect.steps.waiting import seconds
 from breakloop.detect.steps.window import (
@@ -213,7 +213,7 @@ def is_hidden(prints: StepFingerprints) -> bool:
 
 
 ALIKE: Final = 0.3
-DRY_MIN: Final = 4.0
+DRY_MIN: Final = 3.0
 _NEAR_RUN: Final = 4
 _WORDS_MIN: Final = 4
 _NO_TOOL: Final = bytes(4)
@@ -242,11 +242,12 @@ def near(state: StepState) -> Sequence[Finding]:
 
 
 def reword(state: StepState) -> Sequence[Finding]:
-    """The same instruction in other words: how many of the last texts to one recipient are similar."""
+    """The same instruction in other words: how many of the last texts to one recipient are similar. A call written as
+    text is one if it goes to an agent: the arguments of other tools are alike in honest work."""
     window, step, prints = state.window, state.step, state.prints
-    if not step.said or (prints.pairs and not (step.as_text and prints.pairs[0].tool.manner != RUNS)):
+    if not step.said or (prints.pairs and not (step.as_text and prints.pairs[0].tool.to_agent)):
         return ()
-    words = sample(prints.words)
+    words = sample(ranked(prints.spoken, prints.words))
     if not words:
         return ()
     to = prints.pairs[0].tool.key if prints.pairs else _NO_TOOL
@@ -265,14 +266,12 @@ def reword(state: StepState) -> Sequence[Finding]:
     return found
 
 
-def sample(words: Iterable[int]) -> list[int]:
-    """Return a sample of a text's words: the smallest of their 16-bit digests."""
-    found = {word & 0xFFFF for word in words}
-    return sorted(found)[:SKETCH] if len(found) >= _WORDS_MIN else []
+def sample(words: Sequence[int]) -> list[int]:
+    """Return the 16-bit digests of the first of a text's ranked words."""
+    return [word & 0xFFFF for word in words[:SKETCH]] if len(words) >= _WORDS_MIN else []
 
 
 def alike(one: Sequence[int], other: Sequence[int]) -> float:
     """Return the similarity of two word sets (shared words by all words), estimated from their samples."""
-    both = sorted({*one, *other})[:SKETCH]
-    shared = set(one) & set(other)
-    return sum(1 for word in both if word in shared) / len(both) if both else 0.0
+    shared = len({*one} & {*other})
+    return shared / (len(one) + len(other) - shared) if shared else 0.0

@@ -10,7 +10,7 @@ import xxhash
 
 from breakloop.detect.steps.findings import Finding, StepState, times
 from breakloop.detect.steps.fingerprints import NONE, RUNS, StepFingerprinter, StepFingerprints, folded, own
-from breakloop.detect.steps.novelty import CHAPTER, is_answer, opening_mark
+from breakloop.detect.steps.novelty import CHAPTER, is_answer, is_opening, opening_marks
 from breakloop.detect.steps.window import COUNT_MAX, TEXT, TEXTS, SessionWindow, find_row
 from breakloop.model.call import Step
 
@@ -130,7 +130,8 @@ def rejected(state: StepState) -> Sequence[Finding]:
     window, step, prints, known = state.window, state.step, state.prints, state.known_texts
     if not (step.said or step.calls):
         if not step.results:
-            window.marks.add(*map(opening_mark, prints.users))
+            for user in prints.users:
+                window.marks.add(*opening_marks(user))
         return ()
     if not prints.users or (state.novelty.worded and not prints.pairs and len(prints.words) >= CHAPTER):
         return ()
@@ -144,7 +145,7 @@ def rejected(state: StepState) -> Sequence[Finding]:
             if text.startswith(_REMINDER) or tool.manner == RUNS:
                 continue
             key = xxhash.xxh3_64_digest(user + tool.raw)
-        count = _count_text(state, key, is_order=window.marks.knows(opening_mark(user)))
+        count = _count_text(state, key, is_order=is_opening(window, user))
         evidence = f"the same {len(text)} characters came back {times(count)}"
         found.append(Finding("rejected", count, b"text" + key, evidence))
     rows = window.texts

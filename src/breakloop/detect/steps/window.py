@@ -1,4 +1,4 @@
-"""The state of a session, packed: fingerprints and counts, 5.9 KB whatever the length of the session. In order:
+"""The state of a session, packed: fingerprints and counts, 6.1 KB whatever the length of the session. In order:
 
     head · ring of steps · cycle counts · tails · ends · calls · texts · tools · sketches · effects · limits
     filters of lines, marks and words, 1 KB each · evidence, at most 200 bytes
@@ -123,7 +123,7 @@ ENDS: Final = 16
 EFFECTS: Final = 6
 LIMITS: Final = 8
 SKETCHES: Final = 12
-SKETCH: Final = 16
+SKETCH: Final = 22
 EVIDENCE_MAX: Final = 200
 KEPT_MAX: Final = 1024  # bytes of all kept answers
 ID_MAX: Final = 48

@@ -6,7 +6,7 @@ import json
 
 from breakloop.detect.steps.detector import StepEvaluator
 from breakloop.detect.steps.echoes import HANDED_MAX, TEXT_MAX, handed_on
-from breakloop.detect.steps.fingerprints import hands_on
+from breakloop.detect.steps.fingerprints import ToolTable
 from breakloop.detect.steps.kinds import StepsSettings
 from breakloop.detect.steps.window import load
 from breakloop.model.call import Answer, ToolCall
@@ -51,8 +51,11 @@ def test_bounds() -> None:
 
 def test_names_of_tools_that_hand_on() -> None:
     """Tools that stand for an agent, or send it something; not shells, files and searches (LD-4)."""
-    assert all(hands_on(name) for name in ("run_agent", "send_message", "transfer_to_reader", "Task", "researcher"))
-    assert not any(hands_on(name) for name in ("bash", "write_file", "search_web", "str_replace_based_edit_tool"))
+    tool = ToolTable({}).of
+    assert all(
+        tool(name).hands_on for name in ("run_agent", "send_message", "transfer_to_reader", "Task", "researcher")
+    )
+    assert not any(tool(name).hands_on for name in ("bash", "write_file", "search_web", "str_replace_based_edit_tool"))
 
 
 def test_a_text_that_was_handed_on_is_no_news() -> None:

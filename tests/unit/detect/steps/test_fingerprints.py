@@ -17,12 +17,14 @@ from breakloop.detect.steps.fingerprints import (
     UNSEEN,
     StepFingerprinter,
     canonical,
+    done,
     is_answer_elsewhere,
     paired,
     tells,
 )
 from breakloop.model.call import Result, Step, ToolCall
 from tests.each import each
+from tests.unit.detect.steps.stepping import called, prints
 
 LONG = "a result with several words in it, long enough to be of some interest, and then some more"
 
@@ -80,6 +82,8 @@ def test_results_belong_to_calls_by_id_else_by_order() -> None:
 
 @each("result, kind", [
     (Result(LONG), OK), (Result("done"), ACK), (Result(""), EMPTY), (Result("[]"), EMPTY),
+    (Result("exit code: 0"), EMPTY), (Result("<result>\n\n</result>"), EMPTY),
+    (Result("Process exited with code 0"), EMPTY), (Result("0"), OK), (Result("<b>x</b>"), OK),
     (Result("boom", error=True), ERROR), (Result("429 Too Many Requests", error=True), RATE),
     (Result("Unknown tool: serch", error=True), UNKNOWN), (Result("Error: the word alone, as a result may say it, is none; and more"), OK),
     (Result("<returncode>0</returncode>\n<output>x</output>\nand more"), OK),
@@ -211,3 +215,16 @@ def test_actions_in_words_have_no_name(name: str, shown: str) -> None:
     assert printer().step(asked).pairs[0].tool.name == name
     declared = asked._replace(as_text=True, tools=("look", name))
     assert printer().step(declared).pairs[0].tool.name == name
+
+
+@each("text, refused", [
+    ("Error: no such file", True), ("[error] No replacement was performed", True), ("Permission denied", True),
+    ("cannot write", True), ("not allowed here", True), ("The file was written.", False), ("Error log updated.", False),
+    ("0 errors", False), ("1 file changed, all errors fixed", False),
+])  # fmt: skip
+def test_a_change_that_is_refused_in_words(text: str, *, refused: bool) -> None:
+    """A result that opens with words of failure is no change, and no error either (LD-4)."""
+    (pair,) = prints(called('{"path": "a"}', text, name="write_file")).pairs
+    assert (pair.changes, done(pair), pair.failed) == (True, not refused, False)
+    (look,) = prints(called("{}", text)).pairs
+    assert not done(look)

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from breakloop.detect.steps.fingerprints import compact, folded, loose, lowered, own, shape, steady, words
+from breakloop.detect.steps.fingerprints import (
+    compact,
+    content_words,
+    folded,
+    loose,
+    lowered,
+    own,
+    shape,
+    steady,
+    word_digests,
+)
 from tests.each import each
 
 
@@ -57,11 +67,11 @@ def test_own_notes_go() -> None:
 
 def test_words() -> None:
     """Content words and numbers, each once, whatever the case; short words do not count (LD-4)."""
-    assert words("The Answer is answer_42!", 100, 7) == words("answer: 42", 100, 7)
-    assert len(words("some words, some more", 100, 7)) == 3
-    assert words("Größe", 100, 7) == words("GRÖSSE".replace("SS", "ß"), 100, 7)
-    assert words("first second", 5, 7) == words("first", 100, 7)
-    assert words("first", 100, 7) != words("first", 100, 8)
+    assert content_words("The Answer is answer_42!") == content_words("answer: 42") == [b"answer", b"42"]
+    assert len(content_words("some words, some more")) == 3
+    assert content_words("Größe") == content_words("GRÖSSE".replace("SS", "ß"))
+    assert content_words("x" * 2999 + " second") == [b"x" * 2999]
+    assert word_digests([b"first"], 7) != word_digests([b"first"], 8)
 
 
 def test_white_space_and_case() -> None:

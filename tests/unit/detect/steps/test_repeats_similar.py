@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from breakloop.detect.steps import repeats
+from breakloop.detect.steps.fingerprints import ranked, word_digests
 from breakloop.detect.steps.repeats import alike, sample
-from breakloop.detect.steps.window import SKETCH_ROW, SKETCHES, SessionWindow, load
+from breakloop.detect.steps.window import SKETCH, SKETCH_ROW, SKETCHES, SessionWindow, load
 from breakloop.model.call import Step, ToolCall
 from tests.unit.detect.steps.stepping import called, hits, prints, spoken, state
 
@@ -48,6 +49,8 @@ def test_reword_leaves_tool_arguments_and_code_alone() -> None:
         assert reword(window, called(said=text)) == 0
         bash = Step(text, (ToolCall("bash", "ls"),), (), (), (), (), 1, 1, as_text=True)
         assert reword(window, bash) == 0
+        search = Step(text, (ToolCall("lookup", text),), (), (), (), (), 1, 1, as_text=True)
+        assert reword(window, search) == 0
     assert window.sketches == b""
     ask = [Step(text, (ToolCall("ask_expert", text),), (), (), (), (), 1, 1, as_text=True) for text in VARIANTS]
     assert [reword(window, step) for step in ask] == [0, 2, 3, 4]
@@ -66,8 +69,22 @@ def test_alike() -> None:
     assert alike((1, 2, 3, 4), (1, 2, 3, 4)) == 1
     assert alike((1, 2, 3, 4), (3, 4, 5, 6)) == 2 / 6
     assert alike((), ()) == 0
-    assert sample((1, 2, 3)) == []
-    assert sample(tuple(range(100, 0, -1))) == list(range(1, 17))
+    assert alike((1, 2), (3, 4)) == 0
+
+
+def test_the_sample_does_not_depend_on_the_key() -> None:
+    """Which words are compared is the same in every installation; what is stored of them is not (LD-4)."""
+    words = [f"word{number}".encode() for number in range(100)]
+    chosen = []
+    for seed in (7, 8):
+        digests = word_digests(words, seed)
+        kept = sample(ranked(words, digests))
+        assert len(kept) == SKETCH
+        chosen.append({words[[one & 0xFFFF for one in digests].index(digest)] for digest in kept})
+    assert chosen[0] == chosen[1]
+    assert ranked(words, word_digests(words, 7)) != ranked(words, word_digests(words, 8))
+    assert ranked((), [3, 2]) == [3, 2]
+    assert sample([1, 2, 3]) == []
 
 
 def test_reword_looks_at_one_recipient() -> None:
