@@ -25,6 +25,7 @@ Turns = int | tuple[int, int]  # a turn, or the first and the last one allowed
 
 TOOLS: Final = ("chat", "chat-unnamed", "chat-text", "responses", "responses-chain", "messages", "gemini")  # for calls
 SOME: Final = ("chat", "messages-unnamed", "gemini")  # for variants of a scenario
+ONE_MESSAGE: Final = ("dspy", "dspy-unnamed", "react", "react-unnamed")  # for runs that are one message
 TALK: Final = ("chat", "chat-unnamed", "responses", "responses-chain", "messages", "gemini")  # for texts alone
 
 

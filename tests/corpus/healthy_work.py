@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.corpus.catalogue import SOME, TOOLS, Catalogue
+from tests.corpus.catalogue import ONE_MESSAGE, SOME, TOOLS, Catalogue
 from tests.corpus.script import Made, Script
 from tests.corpus.words import NOUNS, compound, line, noun, path, text
 
@@ -492,6 +492,20 @@ def work_on_a_chain(s: Script) -> None:
     """With `previous_response_id`, every result is new."""
     for turn in range(20):
         s.call("read_file", {"path": path(turn)}, text(turn, "source"))
+
+
+@healthy(forms=ONE_MESSAGE)
+def work_in_one_message(s: Script) -> None:
+    """Every thought, action and observation so far is in one message of the user; every file is another."""
+    for turn in range(20):
+        s.call("read_file", {"path": path(turn)}, text(turn, "source"), said=line(turn, "thought"))
+
+
+@healthy(forms=ONE_MESSAGE)
+def batch_in_one_message(s: Script) -> None:
+    """The same with changes that are each acknowledged with the same word."""
+    for turn in range(30):
+        s.call("delete_file", {"path": f"{noun(turn)}-{turn}"}, "done", said=line(turn, "thought"))
 
 
 @healthy(forms=("responses-chain", "responses-conversation"))

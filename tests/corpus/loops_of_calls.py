@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.corpus.catalogue import SOME, TOOLS, Catalogue, as_loop
+from tests.corpus.catalogue import ONE_MESSAGE, SOME, TOOLS, Catalogue, as_loop
 from tests.corpus.script import Made, Script
 from tests.corpus.words import NOUNS, chapter, line, noun, path, text
 
@@ -113,6 +113,20 @@ def same_result_on_a_chain(s: Script) -> None:
     same."""
     for _ in range(9):
         s.call("find_orders", {"customer": 4711}, text("orders", lines=3))
+
+
+@loop("repeat", at=6, forms=ONE_MESSAGE)
+def same_search_in_one_message(s: Script) -> None:
+    """Every thought, action and observation so far is in one message of the user."""
+    for turn in range(9):
+        s.call("find_orders", {"customer": 4711}, "There are no orders.", said=line(turn, "thought"))
+
+
+@loop("failure", at=5, forms=ONE_MESSAGE)
+def same_failure_in_one_message(s: Script) -> None:
+    """The same with an error each time."""
+    for turn in range(9):
+        s.call("find_orders", {"customer": 4711}, "no such table", failed=True, said=line(turn, "thought"))
 
 
 @loop("repeat", at=6, forms=("chat", "responses", "messages", "messages-unnamed", "gemini"))

@@ -151,6 +151,41 @@ def _as_text(item: Item) -> Iterator[Json]:
         yield {"role": "user", "content": f"<tool_response>\n{_error(made)}\n</tool_response>"}
 
 
+# -- a whole run in one message
+
+
+def _dspy(script: Script, form: Form) -> Iterator[RecordedTurn]:
+    for sent in script.sent:
+        fields = [f"[[ ## question ## ]]\n{sent.items[0].user}", "[[ ## trajectory ## ]]"]
+        for number, item in enumerate([one for one in sent.items if one.is_answer]):
+            (made,) = item.calls
+            values = (item.said, made.name, json.dumps(made.arguments), _error(made))
+            names = ("thought", "tool_name", "tool_args", "observation")
+            for name, value in zip(names, values, strict=True):
+                fields.append(f"[[ ## {name}_{number} ## ]]\n{value}")
+        fields.append("Respond with the corresponding output fields, starting with `[[ ## next_thought ## ]]`.")
+        yield _one_message(script, form, sent, "\n\n".join(fields))
+
+
+def _react(script: Script, form: Form) -> Iterator[RecordedTurn]:
+    rules = "Thought: what to do\nAction: a tool\nAction Input: its input\nObservation: its output\n(again and again)"
+    for sent in script.sent:
+        said = f"Answer with these tools, in this form:\n{rules}\n\nBegin!\n\nQuestion: {sent.items[0].user}\nThought:"
+        for item in sent.items:
+            for made in item.calls:
+                spelled = json.dumps(made.arguments)
+                said += (
+                    f" {item.said}\nAction: {made.name}\nAction Input: {spelled}\nObservation: {_error(made)}\nThought:"
+                )
+        yield _one_message(script, form, sent, said)
+
+
+def _one_message(script: Script, form: Form, sent: Sent, text: str) -> RecordedTurn:
+    messages = [{"role": "system", "content": sent.system}, {"role": "user", "content": text}]
+    body: Json = {"model": MODEL, "messages": messages}
+    return _turn(script, form, sent, "/v1/chat/completions", body, _answer(sent))
+
+
 # -- OpenAI Responses
 
 
@@ -330,6 +365,10 @@ FORMS: Final = {
         Form("chat-counted", "openai_chat", _chat, named=False, ids="counted"),
         Form("chat-text", "openai_chat", _chat, ids="none"),
         Form("chat-text-unnamed", "openai_chat", _chat, named=False, ids="none", stream=True),
+        Form("dspy", "openai_chat", _dspy),
+        Form("dspy-unnamed", "openai_chat", _dspy, named=False),
+        Form("react", "openai_chat", _react),
+        Form("react-unnamed", "openai_chat", _react, named=False),
         Form("responses", "openai_responses", _responses, stream=True),
         Form("responses-unnamed", "openai_responses", _responses, named=False),
         Form("responses-chain", "openai_responses", _responses, named=False, chained=True),

@@ -294,8 +294,9 @@ def _up_to_user(parsed: ParsedBody) -> list[str]:
             continue
         role = message.role
         if role == "user":
-            texts.append(f"{role}\n{trajectories.opening(message.text)}")
-            return texts
+            # A run that is written into the only message grows with each request.
+            said = trajectories.opening(message.text) if at == len(items) - 1 else message.text
+            return [*texts, f"{role}\n{said}"]
         texts.append(f"{role}\n{message.text}")
     return []
 

@@ -18,6 +18,7 @@ import xxhash
 
 from breakloop.dialects import text_actions, trajectories
 from breakloop.dialects.content import ITEMS_MAX, arguments, clean, is_reasoning, json_text, text, without_ids
+from breakloop.dialects.trajectories import NewestAction
 from breakloop.model.call import Result, Step, ToolCall
 from breakloop.model.decision import END, MARK, MARKED_NOTE_MAX
 
@@ -258,21 +259,32 @@ class StepBuilder:
         users = self.users[::-1]
         if users and not self.answered:
             users = [(role, value) for role, value in users if role not in _OPENING_ROLES]
+        if users and not (calls or results):
+            made = trajectories.read(_plain(users[-1][1]))
+            if made is not None:
+                return self._of_trajectory(made, tools, messages, size)
         action = text_actions.read(said, declared=bool(tools)) if said and not calls else None
         if action is not None:
             calls = (ToolCall(short_name(action.name), bounded(action.arguments)),)
             if not results and users:
                 results.append(result(users.pop(0)[1]))
-        elif len(users) == 1 and not (said or calls or results):
-            past = trajectories.last_action(users[0][1])
-            if past is not None:
-                said, users = without_additions(past.thought), []
-                action = ToolCall(short_name(past.tool), bounded(arguments(past.arguments)))
-                calls, results = (action,), [result(past.observation)]
-                messages += 2 * (past.number + 1)  # as if each step were an answer and its result
         texts = _user_texts(users) if users else ()
         as_text, continues, stored = action is not None, self.continues, self.stored
         return _new(Step, (said, calls, ids, tuple(results), texts, tools, messages, size, as_text, continues, stored))
+
+    def _of_trajectory(self, made: NewestAction, tools: tuple[str, ...], messages: int, size: int) -> Step:
+        """Return the newest step of a run that is in one message: as if each action were two messages."""
+        name, given = made.call
+        calls, results = (ToolCall(short_name(name), bounded(given)),), (result(made.observation),)
+        said, length = without_additions(made.thought), messages + 2 * made.number
+        return _new(Step, (said, calls, (), results, (), tools, length, size, True, self.continues, self.stored))
+
+
+def _plain(value: object) -> str:
+    """Return a content that is a single text, or ""."""
+    if isinstance(value, list) and len(value) == 1 and isinstance(value[0], dict):
+        value = value[0].get("text")
+    return value if isinstance(value, str) else ""
 
 
 def _user_texts(users: list[tuple[str, Any]]) -> tuple[str, ...]:
