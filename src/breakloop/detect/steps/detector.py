@@ -190,7 +190,6 @@ class StepEvaluator:
         waits: Waiting | None = None
         if pairs:
             waits = waiting.of_step(window, pairs, now)
-            waiting.note(window, pairs, waits, now)
             if waits is not None:
                 weight = min(waits.weight, weight) if window.ambiguous_at == now else waits.weight
         changed = False
@@ -222,7 +221,6 @@ class StepEvaluator:
             window.texts.clear()  # another task from its beginning, which may lead to the same questions
             window.cue_count = 0.0
         window.effects.clear()
-        window.limits.clear()
         window.answer_count = 0.0
         window.epoch = window.epoch + 1 & 0xFFFF
         repeats.reset_cycles(window)

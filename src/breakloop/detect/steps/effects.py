@@ -13,10 +13,10 @@ from typing import Final
 from breakloop.detect.steps.findings import Finding, StepState, times, tool_name
 from breakloop.detect.steps.fingerprints import RATE, UNSEEN, CallResult, without_ids
 from breakloop.detect.steps.purposes import REFUSED
-from breakloop.detect.steps.window import EFFECT, EFFECTS, LIMIT, LIMITS, SessionWindow, find_row
+from breakloop.detect.steps.window import EFFECT, EFFECTS, SessionWindow, find_row
 
 _NEAR_STEPS: Final = 16  # equal orders that are further apart may be meant
-_COUNT_MAX: Final = 1000
+_COUNT_MAX: Final = 0xFFFF
 _TOLD_MAX: Final = 2.0  # of effects that are not refused
 _UNSEEN_MAX: Final = 0.5  # what a call counts whose result is not known: it may have failed
 _READ: Final = 500
@@ -26,15 +26,17 @@ _DONE: Final = re.compile(
     re.IGNORECASE,
 ).match
 _ROW: Final = EFFECT.size
-_LIMIT_ROW: Final = LIMIT.size
+_LIMIT: Final = b"\xffmax"  # ends the key of a tool's count
 
 
-def side_effect(state: StepState) -> Sequence[Finding]:
-    """The same effect again. Calls of one answer count each."""
+def findings(state: StepState) -> Sequence[Finding]:
+    """Count effects and calls of tools with a limit. Calls of one answer count each."""
     found: list[Finding] = []
     for pair in state.prints.pairs:
         if pair.effect and not _is_refused(pair):
             found += _count(state, pair)
+        if pair.tool.options.max_per_run:
+            found += _count_call(state.window, pair)
     return found
 
 
@@ -59,9 +61,7 @@ def _count(state: StepState, pair: CallResult) -> Sequence[Finding]:
             count -= 1
         del rows[at : at + _ROW]
     count = min(count + 1, _COUNT_MAX)
-    rows += EFFECT.pack(key, count, window.epoch + state.changed & 0xFFFF, window.steps)
-    if len(rows) > EFFECTS * _ROW:
-        del rows[: len(rows) - EFFECTS * _ROW]
+    _add(rows, EFFECT.pack(key, count, window.epoch + state.changed & 0xFFFF, window.steps))
     hits = float(count)
     if pair.kind == UNSEEN:
         hits = 1 + (count - 1) * _UNSEEN_MAX
@@ -75,28 +75,25 @@ def _count(state: StepState, pair: CallResult) -> Sequence[Finding]:
     return (Finding("side_effect", hits, b"effect" + key, evidence),)
 
 
-def tool_limit(state: StepState) -> Sequence[Finding]:
-    """More calls of a tool than the policy allows in a run (`max_per_run`), whatever their arguments and results."""
-    found: list[Finding] = []
-    for pair in state.prints.pairs:
-        most = pair.tool.options.max_per_run
-        if not most:
-            continue
-        count = _add_call(state.window, pair.tool.key)
-        if count > most:
-            evidence = f"{tool_name(pair.tool.name)} was called {times(count)} in this run, {most} are allowed"
-            found.append(Finding("tool_limit", count - most + 1, b"limit" + pair.tool.key, evidence))
-    return found
-
-
-def _add_call(window: SessionWindow, key: bytes) -> int:
-    rows, count = window.limits, 0
-    at = find_row(rows, key, _LIMIT_ROW)
+def _count_call(window: SessionWindow, pair: CallResult) -> Sequence[Finding]:
+    """Count a call, whatever its arguments and its result."""
+    most, key = pair.tool.options.max_per_run, pair.tool.key + _LIMIT
+    rows, count = window.effects, 1
+    at = find_row(rows, key, _ROW)
     if at >= 0:
-        count = LIMIT.unpack_from(rows, at)[1]
-        del rows[at : at + _LIMIT_ROW]
-    count = min(count + 1, 0xFFFF)
-    rows += LIMIT.pack(key, count)
-    if len(rows) > LIMITS * _LIMIT_ROW:
-        del rows[: len(rows) - LIMITS * _LIMIT_ROW]
-    return count
+        count = min(EFFECT.unpack_from(rows, at)[1] + 1, _COUNT_MAX)
+        del rows[at : at + _ROW]
+    _add(rows, EFFECT.pack(key, count, 0, window.steps))
+    if count <= most:
+        return ()
+    evidence = f"{tool_name(pair.tool.name)} was called {times(count)} in this run, {most} are allowed"
+    return (Finding("tool_limit", count - most + 1, b"limit" + key, evidence),)
+
+
+def _add(rows: bytearray, row: bytes) -> None:
+    """Add a row, and drop the oldest one that is not the count of a limit."""
+    rows += row
+    if len(rows) > EFFECTS * _ROW:
+        starts = range(0, len(rows), _ROW)
+        at = next((one for one in starts if rows[one + 4 : one + 8] != _LIMIT), 0)
+        del rows[at : at + _ROW]

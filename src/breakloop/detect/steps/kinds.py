@@ -46,11 +46,10 @@ class LoopKind(NamedTuple):
 KINDS: Final[tuple[LoopKind, ...]] = (
     LoopKind(
         22, "tool_limit", "more calls of a tool in a run than `max_per_run` allows",
-        "calls, from the last allowed one on", (2, 2, NEVER), effects.tool_limit, fixed=True,
+        "calls, from the last allowed one on", (2, 2, NEVER), effects.findings, fixed=True,  # and `side_effect`
     ),
     LoopKind(
-        21, "side_effect", "the same effect outside again: a mail, an order, an issue", "times", (2, 3, 5),
-        effects.side_effect, fixed=True,
+        21, "side_effect", "the same effect outside again: a mail, an order, an issue", "times", (2, 3, 5), fixed=True,
     ),
     LoopKind(
         1, "repeat", "the same call with the same result, one after the other", "times", (3, 5, 8),

@@ -112,9 +112,9 @@ def waits(by_name: int, arguments: bytes, *, runs: bool) -> tuple[int, float]:
         return (TERMINAL if _EMPTY_INPUT(arguments) else NO_WAIT), 0.0
     if runs:
         return _command(arguments)
-    if _ASKS(arguments) or (b"http" in arguments and _STATUS_URL(arguments) and not _SENDING_METHOD(arguments)):
+    if b"http" in arguments and _STATUS_URL(arguments) and not _SENDING_METHOD(arguments):
         return LOOK, 0.0
-    return NO_WAIT, 0.0
+    return (LOOK if _ASKS(arguments) else NO_WAIT), 0.0
 
 
 def _seconds(arguments: bytes) -> float:
@@ -131,7 +131,7 @@ def _seconds(arguments: bytes) -> float:
 def _command(arguments: bytes) -> tuple[int, float]:
     """Read a command line that changes nothing."""
     if _COMMAND_WORDS.isdisjoint(arguments.translate(_APART).split()):
-        return (TERMINAL if len(arguments) < 100 and _EMPTY_INPUT(arguments) else NO_WAIT), 0.0
+        return (TERMINAL if b'""' in arguments and _EMPTY_INPUT(arguments) else NO_WAIT), 0.0
     found = _COMMAND_VALUE(arguments)
     line = (found[1] or found[2] or b"") if found else arguments
     line = line.replace(b'\\"', b'"')
@@ -166,7 +166,7 @@ def _float(text: bytes) -> float:
 
 # -- what a short result says
 
-SHORT: Final = 200  # bytes
+SHORT: Final = 120  # bytes
 _GOES_ON: Final = frozenset((
     b"running", b"pending", b"queued", b"progress", b"processing", b"starting", b"waiting", b"building",
     b"provisioning", b"deploying", b"initializing",

@@ -46,11 +46,26 @@ def weight_of(gap_s: float) -> float:
 
 
 def of_step(window: SessionWindow, pairs: Sequence[CallResult], now: float) -> Waiting | None:
-    """Return what a step of waiting counts; None if it does something else."""
-    if not window.waited_at and not window.announced_at:
-        for pair in pairs:
-            if not (pair.waits or pair.says or pair.kind == RATE or pair.tool.options.poll):
-                return None
+    """Return what a step of waiting counts; None if it does something else. Note either in the window."""
+    found: Waiting | None = None
+    if window.waited_at or window.announced_at or _may_wait(pairs):
+        found = _weigh(window, pairs, now)
+        _note_waits(window, pairs, now)
+    if found is None:
+        window.waiting_since = 0
+    elif found.new or not window.waiting_since:
+        window.waiting_since = int(now)
+    return found
+
+
+def _may_wait(pairs: Sequence[CallResult]) -> bool:
+    found = False
+    for pair in pairs:  # faster than a generator
+        found = found or bool(pair.waits or pair.says or pair.kind == RATE or pair.tool.options.poll)
+    return found
+
+
+def _weigh(window: SessionWindow, pairs: Sequence[CallResult], now: float) -> Waiting | None:
     gap_s = now - window.last_at
     most, advice, new = 0.0, "", False
     for pair in pairs:
@@ -93,18 +108,13 @@ def _look(window: SessionWindow, pair: CallResult, age_s: float, *, known: bool,
     return (_POLL_WEIGHT if pair.tool.options.poll else _LOOK_WEIGHT) * (1 - age_s / free_s) ** 2
 
 
-def note(window: SessionWindow, pairs: Sequence[CallResult], waiting: Waiting | None, now: float) -> None:
-    """Note in the window that a step waited, or that it did not."""
+def _note_waits(window: SessionWindow, pairs: Sequence[CallResult], now: float) -> None:
     for pair in pairs:
         if pair.waits == WAIT or pair.wait_s:
             if now - window.last_at >= _FREE_S:
                 window.waited_at = int(now)
             elif pair.wait_s >= _FREE_S:
                 window.announced_at = int(now)
-    if waiting is None:
-        window.waiting_since = 0
-    elif waiting.new or not window.waiting_since:
-        window.waiting_since = int(now)
 
 
 def seconds(now: float) -> int:

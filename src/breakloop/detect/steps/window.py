@@ -1,6 +1,6 @@
 """The state of a session, packed: fingerprints and counts, 6.1 KB whatever the length of the session. In order:
 
-    head · ring of steps · cycle counts · tails · ends · calls · texts · tools · sketches · effects · limits
+    head · ring of steps · cycle counts · tails · ends · calls · texts · tools · sketches · effects
     filters of lines, marks and words, 1 KB each · evidence, at most 200 bytes
     answers of a conversation that the provider keeps (`kept_answers`), at most 1 KB
 
@@ -120,8 +120,7 @@ CALLS: Final = 32
 TEXTS: Final = 16
 TOOLS: Final = 8
 ENDS: Final = 16
-EFFECTS: Final = 6
-LIMITS: Final = 8
+EFFECTS: Final = 9
 SKETCHES: Final = 12
 SKETCH: Final = 22
 EVIDENCE_MAX: Final = 200
@@ -136,8 +135,7 @@ CALL: Final = struct.Struct("<8s8s4seeeHIH")
 TEXT: Final = struct.Struct("<8seIHI")  # text, count, last step, epoch, second of the clock
 END: Final = struct.Struct("<4se")  # call or tool, count of equal ends
 TOOL: Final = struct.Struct("<4s8seI")  # tool, result, count, last step
-EFFECT: Final = struct.Struct("<8sHHI")  # call and masked result, count, epoch, last step
-LIMIT: Final = struct.Struct("<4sH")  # tool, calls in this run
+EFFECT: Final = struct.Struct("<8sHHI")  # call and masked result, or a tool with a limit; count, epoch, last step
 SKETCH_ROW: Final = struct.Struct(f"<4sB{SKETCH}H")  # recipient, number of words, words
 
 # Types of the head's fields, with their codes in `struct`.
@@ -166,7 +164,6 @@ class SessionWindow:
     keeps_answers: U8  # 1: the next request may leave the answer out, because the provider keeps the conversation
     evidence_size: U8
     effect_rows: U8
-    limit_rows: U8
     pending_repeats: U8  # repeats of a tail that were counted and have no answer yet
     forgiven_repeats: U8  # repeats that were uncounted because their answers failed
     awaits_result: U8  # 1: the results of the last step's calls are not in requests, at best in the answer
@@ -229,7 +226,6 @@ class SessionWindow:
     tools: bytearray
     sketches: bytearray
     effects: bytearray
-    limits: bytearray  # calls of the tools whose number is limited
     filters: bytearray
     lines: AgedFilter
     marks: AgedFilter
@@ -243,18 +239,18 @@ class SessionWindow:
 
     def dump(self) -> bytes:
         calls, texts, tools, sketches = self.calls, self.texts, self.tools, self.sketches
-        effects, limits = self.effects, self.limits
+        effects = self.effects
         self.levels = self.level << 4 | self.reported_level
         self.call_rows, self.text_rows = len(calls) // _CALL_SIZE, len(texts) // _TEXT_SIZE
         self.tool_rows, self.sketch_rows = len(tools) // _TOOL_SIZE, len(sketches) // _SKETCH_SIZE
         self.evidence_size = len(self.evidence)
-        self.effect_rows, self.limit_rows = len(effects) // _EFFECT_SIZE, len(limits) // _LIMIT_SIZE
+        self.effect_rows = len(effects) // _EFFECT_SIZE
         self.line_count, self.mark_count, self.word_count = self.lines.count, self.marks.count, self.words.count
         return b"".join((
             _pack_head(self), self.ring, self.cycle_counts, self.tails, self.ends,
             calls, _ZEROS[len(calls) : _CALLS_SIZE], texts, _ZEROS[len(texts) : _TEXTS_SIZE],
             tools, _ZEROS[len(tools) : _TOOLS_SIZE], sketches, _ZEROS[len(sketches) : _SKETCHES_SIZE],
-            effects, _ZEROS[len(effects) : _EFFECTS_SIZE], limits, _ZEROS[len(limits) : _LIMITS_SIZE],
+            effects, _ZEROS[len(effects) : _EFFECTS_SIZE],
             self.filters, self.evidence, self.kept_answers,
         ))  # fmt: skip
 
@@ -280,7 +276,7 @@ def layout_version(codes: Mapping[str, str]) -> int:
     """Return the version of a layout: another one for other fields, or other sizes of the lists."""
     lists = (
         RING, TAILS, CALLS, TEXTS, TOOLS, SKETCHES, SKETCH, HALF, ENDS, CALL.format, TEXT.format,
-        TOOL.format, EFFECTS, EFFECT.format, LIMITS, LIMIT.format,
+        TOOL.format, EFFECTS, EFFECT.format,
     )  # fmt: skip
     return zlib.crc32(repr(([*codes.items()], lists)).encode()) & 0xFF
 
@@ -320,16 +316,15 @@ _unpack_head, _unpack_floats, _pack_head = _generate()
 _CALL_SIZE, _TEXT_SIZE, _TOOL_SIZE, _SKETCH_SIZE = CALL.size, TEXT.size, TOOL.size, SKETCH_ROW.size
 _CALLS_SIZE, _TEXTS_SIZE = CALLS * _CALL_SIZE, TEXTS * _TEXT_SIZE
 _TOOLS_SIZE, _SKETCHES_SIZE = TOOLS * _TOOL_SIZE, SKETCHES * _SKETCH_SIZE
-_EFFECT_SIZE, _LIMIT_SIZE = EFFECT.size, LIMIT.size
-_EFFECTS_SIZE, _LIMITS_SIZE = EFFECTS * _EFFECT_SIZE, LIMITS * _LIMIT_SIZE
+_EFFECT_SIZE, _EFFECTS_SIZE = EFFECT.size, EFFECTS * EFFECT.size
 _SIZES: Final = (
     _HEAD.size, RING * 8, COUNTS.size, TAILS * 8, ENDS * END.size, _CALLS_SIZE, _TEXTS_SIZE, _TOOLS_SIZE,
-    _SKETCHES_SIZE, _EFFECTS_SIZE, _LIMITS_SIZE, 3 * BYTES,
+    _SKETCHES_SIZE, _EFFECTS_SIZE, 3 * BYTES,
 )  # fmt: skip
 (
-    _RING_AT, _COUNTS_AT, _TAILS_AT, _ENDS_AT, _CALLS_AT, _TEXTS_AT, _TOOLS_AT, _SKETCHES_AT, _EFFECTS_AT, _LIMITS_AT,
+    _RING_AT, _COUNTS_AT, _TAILS_AT, _ENDS_AT, _CALLS_AT, _TEXTS_AT, _TOOLS_AT, _SKETCHES_AT, _EFFECTS_AT,
     _FILTERS_AT, _END,
-) = (sum(_SIZES[:at]) for at in range(1, 13))  # fmt: skip
+) = (sum(_SIZES[:at]) for at in range(1, 12))  # fmt: skip
 _MARKS_AT: Final = _FILTERS_AT + BYTES
 _NEW: Final = bytes((VERSION,)) + bytes(_END - 1)
 _ZEROS: Final = bytes(max(_SIZES))
@@ -338,8 +333,7 @@ _CALLS_ENDS: Final = [min(_CALLS_AT + rows * CALL.size, _TEXTS_AT) for rows in r
 _TEXTS_ENDS: Final = [min(_TEXTS_AT + rows * TEXT.size, _TOOLS_AT) for rows in range(256)]
 _TOOLS_ENDS: Final = [min(_TOOLS_AT + rows * TOOL.size, _SKETCHES_AT) for rows in range(256)]
 _SKETCHES_ENDS: Final = [min(_SKETCHES_AT + rows * SKETCH_ROW.size, _EFFECTS_AT) for rows in range(256)]
-_EFFECTS_ENDS: Final = [min(_EFFECTS_AT + rows * EFFECT.size, _LIMITS_AT) for rows in range(256)]
-_LIMITS_ENDS: Final = [min(_LIMITS_AT + rows * LIMIT.size, _FILTERS_AT) for rows in range(256)]
+_EFFECTS_ENDS: Final = [min(_EFFECTS_AT + rows * EFFECT.size, _FILTERS_AT) for rows in range(256)]
 
 
 def load(data: bytes) -> SessionWindow:
@@ -359,7 +353,6 @@ def load(data: bytes) -> SessionWindow:
     window.tools = bytearray(data[_TOOLS_AT : _TOOLS_ENDS[window.tool_rows]])
     window.sketches = bytearray(data[_SKETCHES_AT : _SKETCHES_ENDS[window.sketch_rows]])
     window.effects = bytearray(data[_EFFECTS_AT : _EFFECTS_ENDS[window.effect_rows]])
-    window.limits = bytearray(data[_LIMITS_AT : _LIMITS_ENDS[window.limit_rows]])
     window.filters = bytearray(data[_FILTERS_AT:_END])
     words = memoryview(window.filters).cast("Q")
     window.lines = AgedFilter(words, 0, window.line_count)

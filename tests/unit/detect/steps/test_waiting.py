@@ -84,6 +84,19 @@ def test_any_look_after_a_wait_counts_nothing(how: tuple[str, str]) -> None:
     assert session.highest == NOTHING
 
 
+def test_a_wait_beside_a_look() -> None:
+    """Both in one answer (LD-4)."""
+    session = Session()
+    for number in range(20):
+        ids = (f"call_{number:06}_a", f"call_{number:06}_b")
+        calls = (ToolCall("sleep", '{"seconds": 60}'), ToolCall("read_report", "{}"))
+        results = (Result("slept", call_id=ids[0]), Result(LONG, call_id=ids[1]))
+        step = Step("", calls, ids, results, (), (), 2 * number, 100)
+        session.found.append(DETECTOR.evaluate(session.window, step, 1000.0 + 61 * number))
+        session.window = session.found[-1].window
+    assert session.highest == NOTHING
+
+
 def test_a_wait_that_takes_no_time() -> None:
     """A wait is believed for long if the times do not show it, not forever; one that is over at once is none (LD-4)."""
     announced = Session()

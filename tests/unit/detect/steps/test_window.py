@@ -16,8 +16,6 @@ from breakloop.detect.steps.window import (
     END,
     ENDS,
     KEPT_MAX,
-    LIMIT,
-    LIMITS,
     RING,
     SKETCH,
     SKETCH_ROW,
@@ -43,7 +41,7 @@ COUNTERS = {"answer_count", "cue_count", "near_count"}
 def filled() -> SessionWindow:
     """A window in which everything is as full and as large as it may be, and no two values are the same."""
     window = load(b"")
-    lists = {"cycle_counts", "evidence", "ring", "sketches", "calls", "tails", "texts", "tools", "effects", "limits"}
+    lists = {"cycle_counts", "evidence", "ring", "sketches", "calls", "tails", "texts", "tools", "effects"}
     lists |= {"kept_answers", "ends", "filters", *FILTERS}
     derived = {
         "version",
@@ -72,8 +70,6 @@ def filled() -> SessionWindow:
         window.sketches += SKETCH_ROW.pack(bytes([at]) * 4, SKETCH, *range(at, at + SKETCH))
     for at in range(EFFECTS):
         window.effects += EFFECT.pack(bytes([at]) * 8, at, at + 1, at + 2)
-    for at in range(LIMITS):
-        window.limits += LIMIT.pack(bytes([at]) * 4, at)
     window.evidence = "`ä` returned the same 9 bytes".encode()
     window.kept_answers = bytes(range(1, 200))
     for number, name in enumerate(FILTERS, start=1):
