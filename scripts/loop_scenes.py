@@ -192,11 +192,13 @@ def storm(scene: Scene) -> None:
 
 
 def thrash(scene: Scene) -> None:
-    """The context is truncated and full again a few steps later, three times over. The work goes in circles, because
-    findings are lost each time. This kind is only reported: a larger context or smaller results help."""
-    for turn in range(10):
+    """The context is cut (compacted, truncated) and full again a few steps later, over and over: at most six steps and
+    ten minutes apart. Each cut loses findings and costs a whole context; a larger context or smaller results help. From
+    the fourth cut on, one after two new results counts three quarters, and a change before a cut halves the count. A
+    large context that only loses a tenth each time is reported, but never a reason to block."""
+    for turn in range(40):
         size = (20_000, 40_000, 61_000)[turn % 3]
-        scene.call("read_file", {"path": f"{_PLACES[turn]}.md"}, f"{size // 1000} KB so far: {news(turn)}", size=size)
+        scene.call("read_file", {"path": f"{turn}.md"}, f"{size // 1000} KB so far: {turn}, {news(turn)}", size=size)
 
 
 def waiting(scene: Scene) -> None:

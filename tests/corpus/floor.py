@@ -8,8 +8,6 @@ from typing import Final
 # Loops that are not found.
 KNOWN_MISSED: Final = {
     "commands_that_differ_in_a_comment": "comments are part of a command, and a line of noise is a new line",
-    "context_full_right_after_each_cut/responses": "reasoning items are counted as messages, so the conversation seems"
-    " to have grown by more than one step, which resets the count of cuts",
     "end_of_thought/stream": "every second line is a tag, so the text is not taken for prose, and only prose is cut",
     "fan_out_in_other_words": "tasks are compared as they are written; in other words they are different tasks",
     "mcp_same_call/mcp-unnamed": "`steps` needs a session; without a name there is none for MCP, `tail` counts instead",
@@ -26,7 +24,7 @@ KNOWN_BLOCKED: Final = {
 }
 
 # The number of sessions in each list, and the least number of sessions that are judged correctly.
-SESSIONS_MISSED: Final = 9
+SESSIONS_MISSED: Final = 8
 SESSIONS_BLOCKED: Final = 5
 LOOPS_FOUND: Final = 271
 HEALTHY_PASSED: Final = 289

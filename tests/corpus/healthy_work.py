@@ -479,6 +479,29 @@ def one_compaction_in_a_long_run(s: Script) -> None:
 
 
 @healthy(forms=("chat", "messages", "gemini"))
+def reads_its_notes_again_after_each_summary(s: Script) -> None:
+    """After each of ten compactions the same two files are read again, and then new pages; nothing is written."""
+    for part in range(11):
+        if part:
+            s.begin(f"This session is being continued from a previous conversation. {text(part, 'summary')}")
+        for name in ("guide.md", "notes.md"):
+            s.call("read_file", {"path": name}, text(name))
+        for turn in range(7):
+            s.call("open_page", {"url": f"https://example.com/{part}/{noun(turn)}"}, text(part, turn, "page"))
+
+
+@healthy(forms=("chat", "messages", "gemini"))
+def small_context_and_an_edit_before_each_cut(s: Script) -> None:
+    """The context is cut every four steps, and each time a file was repaired."""
+    for turn in range(20):
+        s.call("read_file", {"path": path(turn)}, text(turn, "large", lines=60))
+        s.call("read_file", {"path": path(turn, "test")}, text(turn, "test", lines=60))
+        s.call("edit_file", {"path": path(turn), "new": line(turn, "edit")}, "edited")
+        s.call("bash", {"command": f"pytest {path(turn, 'test')}"}, f"{turn + 3} passed")
+        s.compact(f"Summary of what was done: {line(turn, 'summary')}")
+
+
+@healthy(forms=("chat", "messages", "gemini"))
 def contexts_that_shrink_a_little(s: Script) -> None:
     """A client drops its oldest results each time the context is full: never half of it at once."""
     for turn in range(20):

@@ -271,6 +271,24 @@ def same_work_between_long_summaries(s: Script) -> None:
         s.call("read_file", {"path": path(turn % 4)}, text(turn % 4, "file"))
 
 
+@loop("", at=(8, 20), forms=("chat", "messages", "responses", "gemini"))
+def same_work_after_each_summary(s: Script) -> None:
+    """A client sends the summary as the only message; the same four files are read after each."""
+    for turn in range(40):
+        if turn and turn % 4 == 0:
+            s.begin(f"This session is being continued from a previous conversation. {chapter(turn, 'summary')}")
+        s.call("read_file", {"path": path(turn % 4)}, text(turn % 4, "file"))
+
+
+@loop("thrash", at=(36, 50), forms=("chat", "messages", "gemini"))
+def cut_after_every_third_step(s: Script) -> None:
+    """Nothing is ever done but reading, and the context is full after three files each time."""
+    for turn in range(60):
+        if turn and turn % 3 == 0:
+            s.compact(f"Summary of what was read: {line(turn, 'summary')}")
+        s.call("read_file", {"path": path(turn)}, text(turn, "large", lines=60))
+
+
 # -- spawn
 
 

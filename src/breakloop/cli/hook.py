@@ -94,7 +94,7 @@ def answered(sent: Mapping[str, Any], options: HookOptions, root: Path, clock: C
     folder = root / FOLDER
     if event.kind == claude_code.END:
         claude_code.delete_session(folder, event.session, clock.now())
-    if event.kind not in claude_code.EVENTS or not event.session:
+    if not event.session or not claude_code.is_counted(sent):
         return {}
     secret = shared_secret() or DataDir(root).kept_secret()
     backend = None if event.kind == claude_code.BEFORE else _backend(options, secret)
@@ -118,8 +118,9 @@ def _answer(
     call = claude_code.call_digest((event.tool, event.arguments_text), secret)
     if backend is None:
         decision = session.before(call, now)
-    elif event.kind == claude_code.PROMPT:
-        session.unblock()
+    elif event.kind in (claude_code.PROMPT, claude_code.COMPACT):
+        if event.kind == claude_code.PROMPT:
+            session.unblock()
         decision = backend.decide(session, event, now)
     else:
         decision = backend.decide(session, event, now)

@@ -29,11 +29,16 @@ PROMPT: Final = "UserPromptSubmit"
 BEFORE: Final = "PreToolUse"
 AFTER: Final = "PostToolUse"
 FAILED: Final = "PostToolUseFailure"
+COMPACT: Final = "PreCompact"
 END: Final = "SessionEnd"
 EVENTS: Final = (PROMPT, BEFORE, AFTER, FAILED)
+COMMAND_EVENTS: Final = (*EVENTS, COMPACT)  # a program with a `Guard` has no use for the last one
 
 STOP_AFTER: Final = 3  # blocks in a row that end a run
 _TIMEOUT_S: Final = 1.0  # the agent waits for the hook
+_AUTOMATIC: Final = "auto"  # a compaction that nobody asked for
+# Stands for the summary, which the event does not have: the detector counts it as a cut of the context.
+COMPACTED: Final = "This session is being continued from a previous conversation."
 
 # Fields of a tool's response that differ each time and mean nothing.
 _VOLATILE: Final = re.compile(r"duration|elapsed|timestamp|Ms$|_ms$").search
@@ -88,7 +93,7 @@ class GatewayHookBackend:
     def decide(self, session: HookSession, event: HookEvent, now: float) -> Decision:  # noqa: ARG002
         # Two sessions with the same steps must not be taken for one, so each opens with its name.
         transcript = self._requests.Transcript("claude-code", f"Session {event.owner}")
-        if event.kind == PROMPT:
+        if event.kind in (PROMPT, COMPACT):
             body = transcript.add([], [], "", event.prompt)
         else:
             body = transcript.add([(event.tool, event.arguments_text)], [event.outcome], "", "")
@@ -113,8 +118,14 @@ def read(sent: Mapping[str, Any]) -> HookEvent:
         _text(sent, "tool_use_id"),
         _text(sent, "error") if failed else response_text(sent.get("tool_response")) if kind == AFTER else "",
         failed,
-        _text(sent, "prompt"),
+        COMPACTED if kind == COMPACT else _text(sent, "prompt"),
     )
+
+
+def is_counted(sent: Mapping[str, Any]) -> bool:
+    """Tell whether an event is one that the command decides about. A compaction that a person asked for is not."""
+    kind = sent.get("hook_event_name")
+    return kind in COMMAND_EVENTS and (kind != COMPACT or sent.get("trigger") == _AUTOMATIC)
 
 
 def response_text(response: Any) -> str:
@@ -138,6 +149,10 @@ def answer_to(kind: str, decision: Decision, strikes: int = 0, stop_after: int =
         return {} if decision.allowed or decision.is_loop else {"decision": "block", "reason": decision.notice}
     if decision.allowed and (kind == BEFORE or not decision.notice):
         return {}
+    if kind == COMPACT:  # the model does not read answers to it
+        if decision.allowed:
+            return {"systemMessage": f"breakloop: {decision.notice}"}
+        return {"continue": False, "stopReason": f"breakloop stopped this run. {decision.notice}"}
     if kind == BEFORE:
         output = {"permissionDecision": "deny", "permissionDecisionReason": decision.notice}
     else:
@@ -151,7 +166,8 @@ def shadow_answer(answer: Json) -> Json:
     if not answer:
         return {}
     inner = answer.get("hookSpecificOutput", {})
-    text = inner.get("permissionDecisionReason") or inner.get("additionalContext") or answer.get("reason", "")
+    text = inner.get("permissionDecisionReason") or inner.get("additionalContext") or answer.get("reason")
+    text = text or answer.get("stopReason") or answer.get("systemMessage", "")
     does = (
         "stop" if "continue" in answer else "block" if "permissionDecision" in inner or "decision" in answer else "tell"
     )

@@ -16,7 +16,7 @@ from breakloop.detect.steps.detector import StepEvaluator
 from breakloop.detect.steps.fingerprints import ToolOptions
 from breakloop.detect.steps.kinds import StepsSettings
 from breakloop.dialects.steps import bounded
-from breakloop.integrations.claude_code import PROMPT, HookEvent, HookSession
+from breakloop.integrations.claude_code import COMPACT, PROMPT, HookEvent, HookSession
 from breakloop.model.call import Result, Step, ToolCall
 from breakloop.model.decision import LOOP, Decision
 from breakloop.store.ops import blocked_at_once
@@ -36,6 +36,8 @@ class LocalHookBackend:
 
     def decide(self, session: HookSession, event: HookEvent, now: float) -> Decision:
         step = _step(event)
+        if event.kind == COMPACT:
+            session.steps = session.size = 0
         session.steps += 1
         session.size += step.size
         grown = step._replace(messages=session.steps * 2, size=session.size)
@@ -69,7 +71,7 @@ class LocalHookBackend:
 
 
 def _step(event: HookEvent) -> Step:
-    if event.kind == PROMPT:
+    if event.kind in (PROMPT, COMPACT):
         return Step("", (), (), (), (bounded(event.prompt),), (), 1, len(event.prompt))
     arguments = event.arguments_text
     calls = (ToolCall(event.tool, bounded(arguments)),)

@@ -83,6 +83,40 @@ def test_a_healthy_agent_is_untouched(claude: Claude) -> None:
     assert claude.tell("PreToolUse", session_id="") == {}
 
 
+def test_compaction_after_compaction(claude: Claude) -> None:
+    """The user is told at the third one, and the run ends at the tenth; calls in between are counted on (LD-4)."""
+    said = []
+    for number in range(10):
+        claude.call(f"page {number}: the same words as on every other page of this book")
+        said.append(claude.tell("PreCompact", trigger="auto", custom_instructions=""))
+    assert said[:2] == [{}, {}]
+    assert all("context was cut" in one["systemMessage"] for one in said[2:9])
+    assert said[9]["continue"] is False
+    assert "context was cut" in said[9]["stopReason"]
+
+
+@pytest.mark.parametrize("trigger", ["auto", "manual"])
+def test_a_compaction_is_not_new_input(claude: Claude, trigger: str) -> None:
+    """A loop goes on over it; one that the user asked for is not counted (LD-4)."""
+    said = []
+    for _ in range(5):
+        said.append(claude.call())
+        if trigger == "manual" or len(said) < 3:
+            assert claude.tell("PreCompact", trigger=trigger) == {}
+    assert "Blocked" in said[4]["hookSpecificOutput"]["additionalContext"]
+
+
+def test_compactions_in_shadow(tmp_path: Path, clock: FakeClock) -> None:
+    """The user is told what would have been done (E-1)."""
+    claude = Claude(tmp_path, clock, HookOptions(shadow=True))
+    said = []
+    for number in range(10):
+        claude.call(f"page {number}: the same words as on every other page of this book")
+        said.append(claude.tell("PreCompact", trigger="auto"))
+    assert "would tell: breakloop" in said[2]["systemMessage"]
+    assert "would stop: " in said[-1]["systemMessage"]
+
+
 def test_the_end_of_a_session(claude: Claude) -> None:
     """What was kept of it goes."""
     claude.call()

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from breakloop.cli.init import MergeError, merged, texts
-from breakloop.integrations.claude_code import END, EVENTS
+from breakloop.integrations.claude_code import COMMAND_EVENTS, END
 from scripts.gen_docs import ROOT
 
 OURS = texts("claude-code")[".claude/settings.json"]
@@ -17,7 +17,7 @@ MINE = {"matcher": "Bash", "hooks": [{"type": "command", "command": "mine.sh"}]}
 
 def test_ours_are_those_that_are_answered() -> None:
     """Every event that the command answers, and no other (P-3)."""
-    assert set(json.loads(OURS)["hooks"]) == {*EVENTS, END}
+    assert set(json.loads(OURS)["hooks"]) == {*COMMAND_EVENTS, END}
 
 
 @pytest.mark.parametrize("there", ["", "{}"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -77,6 +77,30 @@ def test_healthy_work_is_left_alone(tmp_path: Path) -> None:
         ("claude-code", "claude-opus-4-5", 5),
         ("codex", "gpt-5-codex", 5),
     ]
+
+
+def test_a_loop_over_compactions_is_one_loop(tmp_path: Path) -> None:
+    """A summary before every third step resets nothing, and the compactions are reported themselves (X-6, LD-4)."""
+
+    def compacted(session: str, steps: Sequence[transcripts.Step]) -> Iterator[transcripts.Record]:
+        boundary = {"type": "system", "subtype": "compact_boundary", "sessionId": session, "content": "compacted"}
+        for number, record in enumerate(transcripts.claude(steps, session)):
+            if number > 8 and number % 9 == 2:
+                words = f"This session is being continued from a previous conversation. Part {number}: {number * 7}."
+                summary = {"role": "user", "content": words}
+                yield boundary
+                yield {"type": "user", "uuid": f"c{number}", "sessionId": session, "message": summary}
+            yield record
+
+    write(tmp_path / "a.jsonl", compacted("a", [*FINE, *[("cat notes.md", "The notes are empty so far.")] * 14]))
+    write(tmp_path / "b.jsonl", compacted("b", [(f"cat {at}.md", f"page {at}: {at * 77} lines") for at in range(20)]))
+    found, _ = scan(tmp_path)
+    stuck, thrashing = (one.outcome.timeline for one in found)
+    assert stuck is not None
+    assert stuck.loops[0].kind == "repeat"
+    assert stuck.loops[0].block is not None
+    assert thrashing is not None
+    assert [loop.kind for loop in thrashing.loops] == ["thrash"]
 
 
 def test_a_resumed_session_is_counted_once(tmp_path: Path) -> None:

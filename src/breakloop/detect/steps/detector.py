@@ -115,7 +115,10 @@ class StepEvaluator:
         gap_s = now - window.last_at
         weight = 1.0 if gap_s < SLOW_S or not window.steps else weight_of(gap_s)
         weight *= context.weight
-        if context.unnamed and window.steps:
+        is_cut = bool(window.steps and step.users) and _begins(step) and texts.is_summary(window, step, prints)
+        if is_cut:
+            counted = tail == window.tail
+        elif context.unnamed and window.steps:
             if tail != window.tail and _begins(step):
                 window, counted, weight = load(b""), False, 1.0  # from the first message: another run of the program
             elif not counted and _is_foreign(window, step, context.body):
@@ -124,11 +127,16 @@ class StepEvaluator:
             window.ambiguous_at, weight = now, _AMBIGUOUS_WEIGHT
         if counted:
             return self._evaluate_again(window, step, (tail, users), now, context)
-        found = self._findings(window, step, prints, now, weight, tracked=context.tracked)
+        if is_cut:  # not a step: what is counted goes on after it
+            found = streaks.cut(window, step, now)
+            window.size, window.messages = step.size, step.messages
+            window.tails[:] = bytes(len(window.tails))  # the same at the same position is not a retry any more
+        else:
+            found = self._findings(window, step, prints, now, weight, tracked=context.tracked)
+            at = window.steps % TAILS * 8
+            window.tails[at : at + 8] = tail
+            window.steps += 1
         choice = choose(self._thresholds, found) if found else NO_CHOICE
-        at = window.steps % TAILS * 8
-        window.tails[at : at + 8] = tail
-        window.steps += 1
         window.last_at = window.storm_at = now
         window.pending_repeats = window.forgiven_repeats = 0
         window.tail, window.tail_users = tail, users
@@ -208,6 +216,7 @@ class StepEvaluator:
             window.storm = 0.0
             if shown_again:
                 repeats.add_last_step(window)
+        streaks.add_work(window, news=new.news and bool(pairs), changed=changed)
         if changed:
             streaks.halve_stagnation(window)
             window.epoch = window.epoch + 1 & 0xFFFF

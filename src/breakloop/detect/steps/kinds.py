@@ -118,7 +118,7 @@ KINDS: Final[tuple[LoopKind, ...]] = (
         repeats.near,
     ),
     LoopKind(
-        17, "thrash", "the context fills up again right after it was cut", "cuts, few steps apart", (3, NEVER, NEVER),
+        17, "thrash", "the context fills up again right after it was cut", "cuts, few steps apart", (3, 10, 20),
         streaks.thrash, of_calls=False,
     ),
     LoopKind(

@@ -19,6 +19,7 @@ from breakloop.detect.steps.fingerprints import (
 )
 from breakloop.detect.steps.waiting import COUNTED_MIN
 from breakloop.detect.steps.window import COUNT_MAX, TOOL, TOOLS, SessionWindow, find_row
+from breakloop.model.call import Step
 
 _NO_EVIDENCE: Final = (UNSEEN, RATE)  # not known, or the tool's own rate limit
 _NOT_TELLING: Final = (EMPTY, RATE)
@@ -29,8 +30,17 @@ _DRY_MIN: Final = 2.0  # tests that fail after each edit stay below
 _STORM_S: Final = 60.0
 _STORM_COUNT: Final = 10
 _AT_ONCE_S: Final = 1.0
-_CUT_STEPS: Final = 3
+_CUT_STEPS: Final = 6
+_CUT_S: Final = 600.0  # fewer than six cuts an hour are no haste
 _CUT_FROM: Final = 4096  # bytes; the size of shorter requests varies anyway
+_TRIMMED_FROM: Final = 65536
+_TRIMMED: Final = 0.9
+_TRIMMED_MAX: Final = 5.0
+_REASONING: Final = 2  # items of an answer beside its text and calls
+_WORK_MIN: Final = 2  # new results
+_WORKED: Final = 0.75
+_FEW: Final = 3  # cuts
+CHANGED: Final = 100  # of `work_since_cut`: something was changed
 _PENDING_MAX: Final = 255
 _ROW: Final = TOOL.size
 
@@ -166,20 +176,45 @@ def call_storm(state: StepState) -> Sequence[Finding]:
 
 
 def thrash(state: StepState) -> Sequence[Finding]:
-    """The context fills up again right after it was cut."""
-    found: Sequence[Finding] = ()
+    """The context fills up again right after it was cut. A large context that loses a tenth was cut, too, but some
+    clients drop their oldest messages all the time, so that is never a reason to block."""
     window, step = state.window, state.step
     if not step.calls and is_answer_elsewhere(step):
-        return found  # the provider keeps the context
+        return ()  # the provider keeps the context
     if window.cuts and step.messages >= window.messages_before_cut:
-        grown = step.messages - window.messages - 1 - len(step.results) - len(step.users)
-        if grown > 0:
-            window.cuts = 0  # as long as before in one step: it was not cut, another conversation came in between
+        of_step = 1 + _REASONING + 2 * len(step.calls) + len(step.results) + len(step.users)
+        if step.messages - window.messages > of_step:
+            window.cuts = 0.0  # as long as before in one step: it was not cut, another conversation came in between
+    found: Sequence[Finding] = ()
     if window.size > _CUT_FROM and step.size * 2 < window.size:
-        near = window.cuts and window.steps - window.cut_step <= _CUT_STEPS
-        window.cuts = min(window.cuts + 1, 255) if near else 1
-        window.cut_step, window.messages_before_cut = window.steps, window.messages
-        evidence = f"the context was cut {times(window.cuts)} within few steps"
-        found = (Finding("thrash", window.cuts, b"thrash", evidence),)
+        found = cut(window, step, state.now)
+    elif window.size > _TRIMMED_FROM and step.size < window.size * _TRIMMED:
+        found = cut(window, step, state.now, most=_TRIMMED_MAX)
     window.size, window.messages = step.size, step.messages
     return found
+
+
+def add_work(window: SessionWindow, *, news: bool, changed: bool) -> None:
+    """Count what was done since the context was cut."""
+    if changed:
+        window.work_since_cut = CHANGED
+    elif news and window.work_since_cut < CHANGED - 1:
+        window.work_since_cut += 1
+
+
+def cut(window: SessionWindow, step: Step, now: float, most: float = COUNT_MAX) -> Sequence[Finding]:
+    """Count a cut of the context. From the fourth on, one after new results counts less, and one after a change is a
+    piece of work that was done."""
+    near = window.cuts and window.steps - window.cut_step <= _CUT_STEPS and 0 <= now - window.cut_at <= _CUT_S
+    work = window.work_since_cut
+    if work >= CHANGED:
+        window.cuts /= 2
+    if not near:
+        window.cuts = 1.0
+    elif window.cuts < most:
+        window.cuts = min(window.cuts + (_WORKED if window.cuts >= _FEW and work >= _WORK_MIN else 1.0), most)
+    if work >= _WORK_MIN and step.messages * 2 < window.messages:
+        window.epoch = window.epoch + 1 & 0xFFFF  # who has worked reads again what the cut removed
+    window.cut_step, window.cut_at, window.work_since_cut = window.steps, now, 0
+    window.messages_before_cut = window.messages
+    return (Finding("thrash", window.cuts, b"thrash", f"the context was cut {times(window.cuts)}, few steps apart"),)

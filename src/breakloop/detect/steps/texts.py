@@ -17,6 +17,14 @@ from breakloop.model.call import Step
 _TEXT_MIN: Final = 20
 _REMINDER: Final = "<system-reminder"
 _TAIL_MAX: Final = 0xFFFF
+# How summaries of compacted conversations open, in several agents.
+_SUMMARIES: Final = (
+    "continued from a previous conversation", "another language model started", "summary of the conversation",
+    "conversation summary", "<summary>", "<state_snapshot", "i spoke to you previously",
+)  # fmt: skip
+_HEAD: Final = 300  # characters
+_COMPACTED_MAX: Final = 4  # messages
+_LONG_HISTORY: Final = 8
 _APART_S: Final = 120
 _APART_WEIGHT: Final = 0.5
 _SECONDS: Final = 0xFFFFFFFF
@@ -44,6 +52,17 @@ def known_texts(window: SessionWindow, prints: StepFingerprints) -> int:
         kept = window.tail_texts
     window.tail_anchor, window.tail_texts = anchor, min(count, _TAIL_MAX)
     return kept
+
+
+def is_summary(window: SessionWindow, step: Step, prints: StepFingerprints) -> bool:
+    """Tell whether a request without an answer continues a session whose context was compacted: its text opens as
+    summaries do, or follows the text that opened the session. A new task begins otherwise."""
+    if step.messages > _COMPACTED_MAX:
+        return False
+    if window.messages >= _LONG_HISTORY and len(prints.users) > 1 and is_opening(window, prints.users[0]):
+        return True
+    heads = [text[:_HEAD].lower() for text in step.users[:_COMPACTED_MAX]]
+    return any(words in head for head in heads for words in _SUMMARIES)
 
 
 def monologue(state: StepState) -> Sequence[Finding]:

@@ -119,7 +119,7 @@ TAILS: Final = 16
 CALLS: Final = 32
 TEXTS: Final = 16
 TOOLS: Final = 8
-ENDS: Final = 16
+ENDS: Final = 12
 EFFECTS: Final = 9
 SKETCHES: Final = 12
 SKETCH: Final = 22
@@ -156,7 +156,7 @@ class SessionWindow:
     version: U8
     kind: U8  # id of the current loop's kind
     levels: U8  # `level` and `reported_level` when packed
-    cuts: U8  # of the context, few steps apart
+    work_since_cut: U8  # new results since the context was cut; `streaks.CHANGED` and more: a change
     call_rows: U8  # lengths of the lists when packed
     text_rows: U8
     tool_rows: U8
@@ -173,6 +173,8 @@ class SessionWindow:
     steps: U32
     last_new_step: U32  # the last step with something new
     cut_step: U32  # when the context was last cut
+    cuts: F32  # of the context, few steps apart
+    cut_at: Time
     size: U32  # of the last request
     messages: U32
     messages_before_cut: U32

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from breakloop.detect.stateful import RUN_IDLE_S, Evaluation
+from breakloop.detect.stateful import BLOCK, RUN_IDLE_S, Evaluation
 from breakloop.detect.steps.detector import RequestContext, StepEvaluator
 from breakloop.detect.steps.fingerprints import ToolOptions
 from breakloop.detect.steps.kinds import NORMAL, StepsSettings
@@ -344,3 +344,89 @@ def test_what_is_found_does_not_depend_on_what_is_kept_unpacked() -> None:
         assert alone == judged[number]
         window = alone.window
     assert max(one.level for one in judged) > 0
+
+
+SUMMARY = "This session is being continued from a previous conversation. Summary: {}"
+
+
+def continued(number: int) -> Step:
+    """The first request after the history was compacted."""
+    words = " ".join(f"word{number}x{at}" for at in range(40))
+    return Step("", (), (), (), (SUMMARY.format(words),), (), 1, 500)
+
+
+def after_cut(number: int, arguments: str = "{}", text: str = LONG) -> Step:
+    """The step after it: the history is short."""
+    return step(number, arguments, text)._replace(messages=3)
+
+
+def test_a_summary_is_not_a_person() -> None:
+    """Counts go on over a compaction, whatever the summary says; new text of a person resets them (LD-4)."""
+    steps, task = [], Step("", (), (), (), ("Please do this now: count every page of the book.",), (), 1, 100)
+    for number in range(8):
+        steps += [after_cut(number), continued(number)]
+    judged = run(DETECTOR, steps)
+    assert [one.level for one in judged[::2]][:5] == [0, 0, 1, 1, 2]
+    assert load(judged[-1].window).steps == 8
+    window = DETECTOR.evaluate(judged[7].window, task, 1100.0).window
+    assert DETECTOR.evaluate(window, step(50), 1101.0).level < BLOCK
+
+
+def test_a_summary_brings_nothing_new() -> None:
+    """It is the model's own words (LD-4)."""
+    window = run(DETECTOR, [step(number) for number in range(6)])[-1].window
+    after = load(DETECTOR.evaluate(window, continued(1), 1010.0).window)
+    assert (after.dry, after.epoch, after.last_new_step) == (load(window).dry, load(window).epoch, 0)
+
+
+def test_laps_are_counted_over_cuts() -> None:
+    """The same three steps after each compaction are a cycle (LD-4)."""
+    steps = []
+    for number in range(15):
+        steps += [continued(number)] if number and number % 3 == 0 else []
+        steps.append(step(number, f'{{"file": {number % 3}}}', f"{LONG} {number % 3}"))
+    assert "cycle" in {one.kind for one in run(DETECTOR, steps)}
+
+
+def test_the_opening_kept_before_a_summary() -> None:
+    """A long history that is replaced by its opening and another text was compacted, whatever the words (LD-4)."""
+    opening = "Find out which of the pages is the longest."
+
+    def epochs(first: str, length: int) -> int:
+        begun = Step("", (), (), (), (opening,), (), 1, 100)
+        window = run(DETECTOR, [begun, *[step(number) for number in range(1, length)]])[-1].window
+        cut = Step("", (), (), (), (first, "So far: pages one to five were read, the third is longest."), (), 2, 300)
+        return load(DETECTOR.evaluate(window, cut, 1020.0).window).epoch - load(window).epoch
+
+    assert epochs(opening, 6) == 0
+    assert epochs("Another task, which is about chapters.", 6) == 1
+    assert epochs(opening, 3) == 1
+
+
+def test_summaries_that_are_sent_again_count_once() -> None:
+    """A retry of the first request after a compaction is not another one (LD-4)."""
+    window, found = (
+        run(DETECTOR, [step(number, f'{{"a": {number}}}', f"{number} {LONG}") for number in range(4)])[-1],
+        [],
+    )
+    data = window.window
+    for at in range(3):
+        data = DETECTOR.evaluate(data, continued(1), 1010.0 + at).window
+        found.append(load(data).cuts)
+    assert found == [1, 1, 1]
+    data = DETECTOR.evaluate(data, after_cut(9, '{"a": 9}', f"9 {LONG}"), 1020.0).window
+    assert load(DETECTOR.evaluate(data, continued(1), 1021.0).window).cuts == 2
+
+
+def test_compaction_after_compaction_is_blocked_in_the_end() -> None:
+    """Told at the third, blocked at the tenth if there was nothing new in between, stopped at the twentieth (LD-4)."""
+    window, levels = b"", []
+    for number in range(20):
+        window = DETECTOR.evaluate(
+            window, after_cut(number, f'{{"a": {number}}}', "the same page"), 1000.0 + 9 * number
+        ).window
+        found = DETECTOR.evaluate(window, continued(number), 1005.0 + 9 * number)
+        window = found.window
+        levels.append(found.level)
+        assert not found.level or found.kind == "thrash"
+    assert levels == [0] * 2 + [1] * 7 + [2] * 10 + [3]

@@ -127,11 +127,72 @@ def test_a_context_is_cut_where_less_than_half_is_left() -> None:
     assert cuts(4097, 100) == [0, 1]
 
 
-def test_cuts_count_on_within_three_steps() -> None:
-    """The next cut three steps later adds to the count; four steps later it begins again (LD-4)."""
-    assert cuts(60_000, 10_000, 20_000, 60_000, 10_000) == [0, 1, 0, 0, 2]
-    assert cuts(60_000, 10_000, 20_000, 30_000, 60_000, 10_000) == [0, 1, 0, 0, 0, 1]
+def test_cuts_count_on_within_six_steps() -> None:
+    """The next cut six steps later adds to the count; seven steps later it begins again (LD-4)."""
+    full = (60_000, 10_000, 20_000, 30_000, 40_000, 50_000, 60_000)
+    assert cuts(*full, 10_000) == [0, 1, 0, 0, 0, 0, 0, 2]
+    assert cuts(*full, 60_000, 10_000) == [0, 1, 0, 0, 0, 0, 0, 0, 1]
     assert cuts(60_000, 10_000, 60_000, 10_000, 60_000, 10_000, 60_000) == [0, 1, 0, 2, 0, 3, 0]
+
+
+def test_cuts_more_than_ten_minutes_apart_begin_again() -> None:
+    """Six an hour at least (LD-4)."""
+    for gap_s, expected in ((600.0, 4), (601.0, 1)):
+        window = load(b"")
+        window.size, step = 60_000, called()._replace(size=10_000)
+        found = [streaks.cut(window, step, at * gap_s)[0].hits for at in range(4)]
+        assert found[-1] == expected
+
+
+def test_a_large_context_that_loses_a_tenth() -> None:
+    """It was cut; but that alone does not count far, because some clients drop a little all the time (LD-4)."""
+    sizes = (830_000, 887_000, 944_000, 1_001_000) * 8
+    found = [one for one in cuts(*sizes) if one]
+    assert found == [1, 2, 3, 4, 5, 5, 5]
+    assert max(cuts(*[size // 20 for size in sizes])) == 0
+    assert max(cuts(*[100_000, 95_000, 91_000] * 9)) == 0
+
+
+def test_cuts_after_work() -> None:
+    """From the fourth on, new results make a cut count less, and a change halves the count (LD-4)."""
+
+    def counts(work: int) -> list[float]:
+        window, found = load(b""), []
+        for at in range(6):
+            window.work_since_cut = work
+            found.append(streaks.cut(window, called(), float(at))[0].hits)
+        return found
+
+    assert counts(1) == [1, 2, 3, 4, 5, 6]
+    assert counts(2) == [1, 2, 3, 3.75, 4.5, 5.25]
+    assert max(counts(streaks.CHANGED)) < 2
+
+
+def test_reasoning_items_do_not_look_like_another_conversation() -> None:
+    """An answer of the Responses API has items for its reasoning, its text and each call (LD-4)."""
+    window, found = load(b""), []
+    for messages, size in (
+        (12, 60_000),
+        (4, 10_000),
+        (9, 30_000),
+        (14, 60_000),
+        (4, 10_000),
+        (9, 30_000),
+        (14, 60_000),
+    ):
+        step = called()._replace(messages=messages, size=size)
+        found.append(hits(streaks.thrash(state(window, step=step)), "thrash"))
+        window.steps += 1
+    assert found == [0, 1, 0, 0, 2, 0, 0]
+
+
+def test_who_has_worked_may_read_again_after_a_cut() -> None:
+    """A cut begins a new epoch if there were new results before it, and the history is short now (LD-4)."""
+    for work, messages, epochs in ((2, 3, 1), (1, 3, 0), (2, 40, 0)):
+        window = load(b"")
+        window.messages, window.work_since_cut = 60, work
+        streaks.cut(window, called()._replace(messages=messages), 0.0)
+        assert (window.epoch, window.work_since_cut) == (epochs, 0)
 
 
 def test_a_change_eases_stagnation() -> None:
