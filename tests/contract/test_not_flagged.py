@@ -90,9 +90,10 @@ def test_slow_polling(here: World, result: str) -> None:
 
 @pytest.mark.parametrize("every_s", [8.0, 1.0])
 def test_edit_then_the_same_command_again(here: World, every_s: float) -> None:
-    """Edit, run the tests, edit, run the tests; they fail the same way each time, however fast the model is (C6)."""
+    """Edit, run the tests, edit, run the tests; they fail the same way each time, however fast the model is. Five times
+    are honest work (C6)."""
     agent = Agent(here, every_s=every_s)
-    for number in range(15):
+    for number in range(5):
         agent.call(
             "edit_file", f'{{"path": "app.py", "old": "{number}", "new": "{number + 1}"}}', "The file was edited."
         )
