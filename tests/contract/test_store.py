@@ -289,7 +289,7 @@ def sent(
     store: Store, text: str, now: float = NOW, *, opening: bool = True, sender: str = "s", spec: FingerprintSpec = FIVE
 ) -> FingerprintCount:
     """Count a request of a sender; its key ends in `text`."""
-    op = CountFingerprint(spec, f"cnt:p:b:{text:0>32}", NO_OWNER, traffic=f"mix:p:b:{sender}", opening=opening)
+    op = CountFingerprint(spec, f"cnt:p:b:{text:0>32}", NO_OWNER).within(f"mix:p:b:{sender}", opening=opening)
     done = store.commit([op], now)
     (result,) = done.results
     assert isinstance(result, FingerprintCount)
@@ -370,7 +370,7 @@ def test_a_request_that_joins_is_no_traffic(store: Store) -> None:
     """Nor is one that is blocked (LD-6)."""
     spec = replace(FIVE, concurrent_free=16)
     for text in "bbbbbbbb":
-        op = CountFingerprint(spec, f"cnt:p:b:{text:0>32}", NO_OWNER, traffic="mix:p:b:s", opening=True, tracked=True)
+        op = CountFingerprint(spec, f"cnt:p:b:{text:0>32}", NO_OWNER, tracked=True).within("mix:p:b:s", opening=True)
         store.commit([op], NOW)
     assert last(store, "aacaaa").hits == 5
     assert sent(store, "a", NOW + 9).mixed

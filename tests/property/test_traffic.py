@@ -26,7 +26,7 @@ def follow_traffic(store: Store, limit: int, steps: list[Sent]) -> None:
         now += later
         lately = [*([] if later >= WINDOW_S else lately), text][-18:]
         times[text] = [*[at for at in times.get(text, []) if at > now - WINDOW_S], now]
-        op = CountFingerprint(spec, f"cnt:p:b:{text:0>32}", NO_OWNER, traffic="mix:p:b:s", opening=opening)
+        op = CountFingerprint(spec, f"cnt:p:b:{text:0>32}", NO_OWNER).within("mix:p:b:s", opening=opening)
         done = store.commit([op], now)
         (result,) = done.results
         assert isinstance(result, FingerprintCount)

@@ -277,9 +277,7 @@ class TailDetector(CountingDetector):
         if named:
             sender = f"{sender}||{escape(named)}"
         key = f"mix:{project}{self._traffic_key}{sender}"
-        op.traffic = SHADOW + key if group else key
-        op.opening = is_opening(chat)
-        return op
+        return op.within(SHADOW + key if group else key, opening=is_opening(chat))
 
     def _action(self, op: CountFingerprint, result: FingerprintCount) -> str:
         return "warn" if result.mixed or op.spec is self._reporting else self.config.action

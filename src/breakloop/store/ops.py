@@ -204,8 +204,6 @@ class CountFingerprint:
         group: int = ENFORCED,
         limit: int = -1,
         tracked: bool = False,  # noqa: FBT001, FBT002 - made per request: names cost
-        traffic: str = "",
-        opening: bool = False,  # noqa: FBT001, FBT002
     ) -> None:
         self.spec = spec
         self.key = key
@@ -213,8 +211,13 @@ class CountFingerprint:
         self.group = group
         self.limit = spec.limit if limit < 0 else limit
         self.tracked = tracked
-        self.traffic = traffic
-        self.opening = opening
+        self.traffic = ""
+        self.opening = False
+
+    def within(self, traffic: str, *, opening: bool = False) -> CountFingerprint:
+        """Set the key of the sender's traffic, and whether the request is an opening; return the operation itself."""
+        self.traffic, self.opening = traffic, opening
+        return self
 
 
 MARK: Final = 8  # characters at the end of a key, which stand for it in the traffic of a sender

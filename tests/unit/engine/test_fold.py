@@ -51,7 +51,7 @@ def tail(action: str, group: int = 0) -> CountFingerprint:
     terms = DetectorConfig("tail", "p", 0, (action, action, action), 429)
     spec = FingerprintSpec(60.0, 2, sliding=True, denies=action in {"reject", "kill"})
     owner = TailDetector(terms, spec, lambda _: None, WHO, chat=lambda _: None, named=lambda _: "")
-    return CountFingerprint(spec, "cnt:" + "f" * 32, owner, group, traffic="mix:s", opening=True)
+    return CountFingerprint(spec, "cnt:" + "f" * 32, owner, group).within("mix:s", opening=True)
 
 
 def judge(*pairs: tuple[Op, Result], denied_at: int = -1) -> tuple[Verdict, list[Event]]:

@@ -48,7 +48,7 @@ def test_everything_outlives_the_process(tmp_path: Path, how: str, clock: FakeCl
         hit(life, COOLING, "ld:cooling")
     hit(life, COOLING, "ld:sliding")
     hit(life, IDLE, "ld:idle")
-    life.store.commit([CountFingerprint(IDLE, "ld:sent", NO_OWNER, traffic="mix:sender")], clock.steady())
+    life.store.commit([CountFingerprint(IDLE, "ld:sent", NO_OWNER).within("mix:sender")], clock.steady())
     life.take("tb:a", 30.0)
     life.spend("tpd:a", 7)
     life.spend("tpd:spent", 500_000)

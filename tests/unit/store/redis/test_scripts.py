@@ -144,8 +144,8 @@ def test_a_commit_is_one_flat_list() -> None:
     """Windows first; the order of keys is theirs and that of the operations which have one (S-2)."""
     ops: list[Op] = [
         CountFingerprint(FREE, "ld:p:a", NO_OWNER, 1, 7, tracked=True),
-        CountFingerprint(FREE, "cnt:p:a", NO_OWNER, traffic="mix:p:a"),
-        CountFingerprint(FREE, "cnt:p:b", NO_OWNER, traffic="mix:p:b", opening=True),
+        CountFingerprint(FREE, "cnt:p:a", NO_OWNER).within("mix:p:a"),
+        CountFingerprint(FREE, "cnt:p:b", NO_OWNER).within("mix:p:b", opening=True),
         Deny(NO_OWNER),
         TakeTokens(TEN, "tb:p:b", 2.0, NO_LIMITER, NO_RULE),
         Observation(NO_OWNER, 2),
