@@ -141,7 +141,7 @@ def test_the_presets_as_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert lines[2].split() == ["kind", "relaxed", "normal", "strict", "counts"]
     assert [line.split()[0] for line in lines[3::2]] == list(BY_NAME)
     (repeat,) = [line for line in lines if line.startswith("repeat ")]
-    assert re.split(r" {2,}", repeat) == ["repeat", "4, 7.5, 12", "3, 5, 8", "2, 4, 6", "times"]
+    assert re.split(r" {2,}", repeat) == ["repeat", "4, 6, 10", "3, 5, 8", "2, 4, 6", "times"]
     (near,) = [line for line in lines if line.startswith("near ")]
     assert "5, never, never" in near
     assert max(map(len, lines)) <= 110

@@ -93,7 +93,7 @@ def test_sub_agents_and_long_texts() -> None:
     assert all(one.allowed for one in told)
 
 
-@pytest.mark.parametrize(("sensitivity", "at"), [("relaxed", 8), ("normal", 5), ("strict", 4)])
+@pytest.mark.parametrize(("sensitivity", "at"), [("relaxed", 6), ("normal", 5), ("strict", 4)])
 def test_sensitivity(sensitivity: str, at: int) -> None:
     """How early it blocks (LD-4)."""
     agent = Agent(sensitivity)

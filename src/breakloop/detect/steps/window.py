@@ -1,4 +1,4 @@
-"""The state of a session, packed: fingerprints and counts, 6.1 KB whatever the length of the session. In order:
+"""The state of a session, packed: fingerprints and counts, 5.9 KB whatever the length of the session. In order:
 
     head · ring of steps · cycle counts · tails · ends · calls · texts · tools · sketches · effects
     filters of lines, marks and words, 1 KB each · evidence, at most 200 bytes
