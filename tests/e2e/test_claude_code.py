@@ -46,7 +46,7 @@ def project(folder: Path, *flags: str) -> Iterator[Path]:
     subprocess.run(made, check=True, env=env, capture_output=True)
     settings = folder / "project" / ".claude" / "settings.json"
     text = settings.read_text()
-    assert text.count('"breakloop hook claude-code"') == 5
+    assert text.count('"breakloop hook claude-code"') == 6
     settings.write_text(text.replace("hook claude-code", " ".join(["hook claude-code", *flags])))
     yield folder / "project"
 
