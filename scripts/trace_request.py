@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import http.client
 import json
 import sys
@@ -135,10 +136,13 @@ class _Client:
             for _ in range(WARM_UP):
                 self._ask(connection, talk)
                 talk.work()
+            gc.collect()
+            gc.disable()  # the end of a generator that is collected would be recorded
             self._in_server(lambda: sys.setprofile(self.recorder))
             self._ask(connection, talk)
             self._in_server(lambda: sys.setprofile(None))
         finally:
+            gc.enable()
             connection.close()
             self._loop.call_soon_threadsafe(self._runtime.stop)
 

@@ -186,7 +186,7 @@ messages = [{"role": "user", "content": "Is it done?"}]
 AFTER_PYTHON: Final = {
     ("CONTRIBUTING.md", ""): """
 judged = [judge(session) for session in sessions_of(catalogue.scenarios)]
-assert len(judged) == 12 and not any(one.mistakes for one in judged), judged
+assert len(judged) == 14 and not any(one.mistakes for one in judged), judged
 """,
     ("docs/how-to/asgi.md", ""): """
 import asyncio
