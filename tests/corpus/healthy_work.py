@@ -483,7 +483,7 @@ def reads_its_notes_again_after_each_summary(s: Script) -> None:
     """After each of ten compactions the same two files are read again, and then new pages; nothing is written."""
     for part in range(11):
         if part:
-            s.begin(f"This session is being continued from a previous conversation. {text(part, 'summary')}")
+            s.begin(f"The work is continued from a previous conversation. {text(part, 'summary')}")
         for name in ("guide.md", "notes.md"):
             s.call("read_file", {"path": name}, text(name))
         for turn in range(7):

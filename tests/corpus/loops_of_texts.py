@@ -276,7 +276,7 @@ def same_work_after_each_summary(s: Script) -> None:
     """A client sends the summary as the only message; the same four files are read after each."""
     for turn in range(40):
         if turn and turn % 4 == 0:
-            s.begin(f"This session is being continued from a previous conversation. {chapter(turn, 'summary')}")
+            s.begin(f"The work is continued from a previous conversation. {chapter(turn, 'summary')}")
         s.call("read_file", {"path": path(turn % 4)}, text(turn % 4, "file"))
 
 

@@ -38,7 +38,7 @@ STOP_AFTER: Final = 3  # blocks in a row that end a run
 _TIMEOUT_S: Final = 1.0  # the agent waits for the hook
 _AUTOMATIC: Final = "auto"  # a compaction that nobody asked for
 # Stands for the summary, which the event does not have: the detector counts it as a cut of the context.
-COMPACTED: Final = "This session is being continued from a previous conversation."
+COMPACTED: Final = "The work is continued from a previous conversation."
 
 # Fields of a tool's response that differ each time and mean nothing.
 _VOLATILE: Final = re.compile(r"duration|elapsed|timestamp|Ms$|_ms$").search

@@ -86,7 +86,7 @@ def test_a_loop_over_compactions_is_one_loop(tmp_path: Path) -> None:
         boundary = {"type": "system", "subtype": "compact_boundary", "sessionId": session, "content": "compacted"}
         for number, record in enumerate(transcripts.claude(steps, session)):
             if number > 8 and number % 9 == 2:
-                words = f"This session is being continued from a previous conversation. Part {number}: {number * 7}."
+                words = f"The work is continued from a previous conversation. Part {number}: {number * 7}."
                 summary = {"role": "user", "content": words}
                 yield boundary
                 yield {"type": "user", "uuid": f"c{number}", "sessionId": session, "message": summary}

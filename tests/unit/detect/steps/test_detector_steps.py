@@ -346,7 +346,7 @@ def test_what_is_found_does_not_depend_on_what_is_kept_unpacked() -> None:
     assert max(one.level for one in judged) > 0
 
 
-SUMMARY = "This session is being continued from a previous conversation. Summary: {}"
+SUMMARY = "The work is continued from a previous conversation. Summary: {}"
 
 
 def continued(number: int) -> Step:
