@@ -243,7 +243,7 @@ class TailDetector(CountingDetector):
     also sends many other requests: those of many people who share a key.
     """
 
-    __slots__ = ("_chat", "_named", "_reporting", "_traffic_key")
+    __slots__ = ("_chat", "_named", "_reporting")
 
     def __init__(
         self,
@@ -259,7 +259,6 @@ class TailDetector(CountingDetector):
         self._chat = chat
         self._named = named
         self._reporting = replace(spec, denies=False, cooldown_s=0.0)
-        self._traffic_key = f":{config.key_prefix}{escape(config.policy)}:{config.index}:"
 
     def plan(self, call: Call, project: str, group: int, now: float) -> CountFingerprint | None:
         """Return the count, or None if the call has no fingerprint or is on the allow list."""
@@ -276,7 +275,7 @@ class TailDetector(CountingDetector):
         sender = escape(caller) if agent == caller else f"{escape(caller)}|{escape(agent)}"
         if named:
             sender = f"{sender}||{escape(named)}"
-        key = f"mix:{project}{self._traffic_key}{sender}"
+        key = f"mix:{project}{self._key[1]}{sender}"
         return op.within(SHADOW + key if group else key, opening=is_opening(chat))
 
     def _action(self, op: CountFingerprint, result: FingerprintCount) -> str:

@@ -25,9 +25,9 @@ from typing import ClassVar, Final, NamedTuple
 
 from breakloop.detect.counting import CallReader, DetectorConfig, announced
 from breakloop.detect.stateful import RUN_IDLE_S, Evaluation, StatefulDetector
-from breakloop.detect.steps.detector import RequestContext, StepsDetector
-from breakloop.detect.steps.echoes import TEXT_MIN, handed_on
+from breakloop.detect.steps.detector import RequestContext, StepsDetector, begins
 from breakloop.detect.steps.fingerprints import Digest, StepFingerprinter, canonical, compact, own
+from breakloop.detect.steps.handoffs import TEXT_MIN, handed_on
 from breakloop.model.call import Answer, Call, Step, ToolCall
 from breakloop.store.keys import escape, join_values
 from breakloop.store.ops import Op
@@ -102,12 +102,12 @@ class JoinDetector(StatefulDetector):
     def find(self, window: bytes, session: bytes, step: Step, now: float) -> tuple[Conversation, str]:
         """Return the conversation of a step, and the id of the team that it is counted with, or ""."""
         rows = _load(window, now)
-        begins = not (step.said or step.calls or step.results)
+        is_first = begins(step)
         texts = tuple([self._text(text) for text in step.users[-READ_MAX:] if len(text) >= TEXT_MIN])
         said = None
         copies: list[_Place] = []
         if rows:
-            if not begins:
+            if not is_first:
                 said = _continued(rows, self._said(session, step.said, () if step.as_text else step.calls))
             copies += _all(rows, texts, 0)
             copies += _all(
@@ -122,7 +122,7 @@ class JoinDetector(StatefulDetector):
             group = self._fingerprints.of(b"group", session, *texts, repr(now).encode())[:4]
         joined = group.hex() if is_team and group in groups else ""
         merged = tuple([one for one in groups if one != group])
-        return Conversation(session, now, group, merged, is_team, bool(copies), begins, texts), joined
+        return Conversation(session, now, group, merged, is_team, bool(copies), is_first, texts), joined
 
     def keep(self, window: bytes, conversation: Conversation, answer: Answer) -> bytes:
         """Return the window with the texts of an answer."""

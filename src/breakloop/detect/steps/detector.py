@@ -23,8 +23,7 @@ from breakloop.detect.stateful import (
     StatefulDetector,
     session_owner,
 )
-from breakloop.detect.steps import ends, kept_answers, novelty, repeats, streaks, texts, waiting
-from breakloop.detect.steps.echoes import handed_on
+from breakloop.detect.steps import ends, novelty, recent_answers, repeats, streaks, texts, waiting
 from breakloop.detect.steps.findings import Finding, StepState
 from breakloop.detect.steps.fingerprints import (
     NONE,
@@ -35,6 +34,7 @@ from breakloop.detect.steps.fingerprints import (
     done,
     is_answer_elsewhere,
 )
+from breakloop.detect.steps.handoffs import handed_on
 from breakloop.detect.steps.kinds import BY_NAME, EVALUATED, NAMES, NEVER, NO_CHOICE, KindChoice, StepsSettings, choose
 from breakloop.detect.steps.waiting import SLOW_S, Waiting, weight_of
 from breakloop.detect.steps.window import (
@@ -80,10 +80,6 @@ class RequestContext(msgspec.Struct, frozen=True, gc=False):
 NO_CONTEXT: Final = RequestContext()
 
 
-def _opens(step: Step) -> bool:
-    return not (step.calls or step.said or step.results)
-
-
 class StepEvaluator:
     """Evaluates steps of many sessions: all state is in their windows."""
 
@@ -102,7 +98,7 @@ class StepEvaluator:
     def evaluate(self, data: bytes, step: Step, now: float, context: RequestContext = NO_CONTEXT) -> Evaluation:
         """Evaluate a request's newest step; `data` is the packed window, b"" for a new session."""
         window = self._unpacked.take(data)
-        kept = window.kept_answers
+        kept = window.recent_answers
         if window.steps and now - window.last_at >= RUN_IDLE_S:
             window = load(b"")
         is_branch, answer = False, None
@@ -115,11 +111,11 @@ class StepEvaluator:
         gap_s = now - window.last_at
         weight = 1.0 if gap_s < SLOW_S or not window.steps else weight_of(gap_s)
         weight *= context.weight
-        is_cut = bool(window.steps and step.users) and _begins(step) and texts.is_summary(window, step, prints)
+        is_cut = bool(window.steps and step.users) and begins(step) and texts.is_summary(window, step, prints)
         if is_cut:
             counted = tail == window.tail
         elif context.unnamed and window.steps:
-            if tail != window.tail and _begins(step):
+            if tail != window.tail and begins(step):
                 window, counted, weight = load(b""), False, 1.0  # from the first message: another run of the program
             elif not counted and _is_foreign(window, step, context.body):
                 window.ambiguous_at, weight = now, _AMBIGUOUS_WEIGHT
@@ -140,8 +136,8 @@ class StepEvaluator:
         window.last_at = window.storm_at = now
         window.pending_repeats = window.forgiven_repeats = 0
         window.tail, window.tail_users = tail, users
-        window.keeps_answers = step.stored and (answer is not None or step.continues is not None or _begins(step))
-        window.kept_answers = kept if window.keeps_answers else b""
+        window.keeps_answers = step.stored and (answer is not None or step.continues is not None or begins(step))
+        window.recent_answers = kept if window.keeps_answers else b""
         window.last_id = b""
         if context.unnamed and step.call_ids:
             first = step.call_ids[0].encode("utf-8", "surrogatepass")
@@ -172,21 +168,21 @@ class StepEvaluator:
 
     def _keep(self, data: bytes, answer: Answer) -> bytes:
         window = load(data)
-        kept = kept_answers.add(window.kept_answers, answer, window.messages, window.size, self._fingerprinter)
-        if kept is window.kept_answers:
+        kept = recent_answers.add(window.recent_answers, answer, window.messages, window.size, self._fingerprinter)
+        if kept is window.recent_answers:
             return data
-        window.kept_answers = kept
+        window.recent_answers = kept
         return window.dump()
 
     def _with_kept(self, kept: bytes, step: Step) -> tuple[Step, AnswerFingerprints | None, bool]:
         """Return a step with the answer that it continues, the fingerprints of that answer, and whether it is not the
         newest one; the step as it is if the answer was not kept."""
-        found = kept_answers.find(kept, step, self._fingerprinter)
+        found = recent_answers.find(kept, step, self._fingerprinter)
         if found is None:
             return step, None, False
         answer, is_newest = found
-        step = kept_answers.restored(step, answer, self._fingerprinter)
-        return step, kept_answers.fingerprints(answer, self._fingerprinter), not is_newest
+        step = recent_answers.restored(step, answer, self._fingerprinter)
+        return step, recent_answers.fingerprints(answer, self._fingerprinter), not is_newest
 
     def _findings(
         self, window: SessionWindow, step: Step, prints: StepFingerprints, now: float, weight: float, *, tracked: bool
@@ -263,7 +259,7 @@ class StepEvaluator:
         other = tail != (window.tail, window.tail_users) or step.size != window.size
         if other or (window.level and _sender(step, context) != window.tail_sender):
             return Evaluation(self._unpacked.keep(window))
-        if context.interrupted and _opens(step):  # many people may open a conversation alike
+        if context.interrupted and begins(step):  # many people may open a conversation alike
             window.storm, window.pending_repeats = 0.0, 0
             return Evaluation(self._unpacked.keep(window))
         choice = choose(self._thresholds, streaks.storm(window, now, context.tracked))
@@ -297,7 +293,7 @@ class StepEvaluator:
         return Evaluation(packed, choice.level, finding.kind, evidence, identity.hex(), fresh, window.hits, ambiguous)
 
 
-def _begins(step: Step) -> bool:
+def begins(step: Step) -> bool:
     """Tell whether a request begins a conversation."""
     return not (step.said or step.calls or step.results)
 
@@ -365,7 +361,7 @@ class StepsDetector(StatefulDetector):
         unnamed = read.derived(call)
         body = call.body if unnamed else b""
         chat = call.parsed.chat
-        if chat and _opens(step) and is_ping(call, chat):
+        if chat and begins(step) and is_ping(call, chat):
             return None
         session, interrupted = call.identity.session or "", call.decision.interrupted
         context = RequestContext(call.tracked, unnamed, session, body, lambda: read.model_and_system(call), interrupted)

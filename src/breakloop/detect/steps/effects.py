@@ -12,12 +12,12 @@ from typing import Final
 
 from breakloop.detect.steps.findings import Finding, StepState, times, tool_name
 from breakloop.detect.steps.fingerprints import RATE, UNSEEN, CallResult, without_ids
-from breakloop.detect.steps.purposes import REFUSED
+from breakloop.detect.steps.purposes import BLOCKED
 from breakloop.detect.steps.window import EFFECT, EFFECTS, SessionWindow, find_row
 
 _NEAR_STEPS: Final = 16  # equal orders that are further apart may be meant
 _COUNT_MAX: Final = 0xFFFF
-_TOLD_MAX: Final = 2.0  # of effects that are not refused
+_NOTICED_MAX: Final = 2.0  # of effects that are not blocked
 _UNSEEN_MAX: Final = 0.5  # what a call counts whose result is not known: it may have failed
 _READ: Final = 500
 _NOT_DONE: Final = re.compile(rb"\balready\b|\bduplicate\b|\"(?:ok|success)\":\s?false", re.IGNORECASE).search
@@ -49,15 +49,15 @@ def _is_refused(pair: CallResult) -> bool:
 
 def _count(state: StepState, pair: CallResult) -> Sequence[Finding]:
     window, key = state.window, pair.a
-    if pair.effect != REFUSED:  # a message may have another answer each time
+    if pair.effect != BLOCKED:  # a message may have another answer each time
         key = state.fingerprinter.of(key, without_ids(pair.text[:_READ]))
     rows, count = window.effects, 0
     at = find_row(rows, key, _ROW)
     if at >= 0:
         _, count, epoch, last = EFFECT.unpack_from(rows, at)
-        if pair.effect != REFUSED and epoch != window.epoch and last != window.steps:
+        if pair.effect != BLOCKED and epoch != window.epoch and last != window.steps:
             count = 0  # other work was done in between
-        elif count >= _TOLD_MAX and window.steps - last > _NEAR_STEPS:
+        elif count >= _NOTICED_MAX and window.steps - last > _NEAR_STEPS:
             count -= 1
         del rows[at : at + _ROW]
     count = min(count + 1, _COUNT_MAX)
@@ -65,9 +65,9 @@ def _count(state: StepState, pair: CallResult) -> Sequence[Finding]:
     hits = float(count)
     if pair.kind == UNSEEN:
         hits = 1 + (count - 1) * _UNSEEN_MAX
-    if pair.effect != REFUSED:
-        hits = min(hits, _TOLD_MAX)
-    if count < _TOLD_MAX:
+    if pair.effect != BLOCKED:
+        hits = min(hits, _NOTICED_MAX)
+    if count < _NOTICED_MAX:
         return ()
     evidence = (
         f"{tool_name(pair.tool.name)} was called with the same arguments {times(count)}, and it was done each time"

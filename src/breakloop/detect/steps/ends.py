@@ -24,7 +24,7 @@ from breakloop.detect.steps.fingerprints import (
     compact,
     steady,
 )
-from breakloop.detect.steps.novelty import end_mark
+from breakloop.detect.steps.novelty import mark
 from breakloop.detect.steps.window import COUNT_MAX, END, SessionWindow, find_row
 
 _ROW: Final = END.size
@@ -122,7 +122,7 @@ def _count(state: StepState, pair: CallResult, key: bytes, ends: bool, weight: f
     if not end:
         rows[:0] = _FREE
         return 0.0
-    known = not window.marks.add_new(end_mark(state.fingerprinter.of(key, end)))
+    known = not window.marks.add_new(mark(state.fingerprinter.of(key, end)))
     count = min(count + weight, COUNT_MAX) if known else count / 2
     rows += END.pack(key, count)
     return count if known else 0.0

@@ -33,7 +33,7 @@ from breakloop.detect.steps.purposes import (
     waits,
     waits_by_name,
 )
-from breakloop.detect.steps.results import content, is_bare
+from breakloop.detect.steps.results import APART, content, is_bare
 from breakloop.model.call import Result, Step, ToolCall
 from breakloop.model.decision import END, MARK, MARKED_NOTE_MAX
 
@@ -72,8 +72,6 @@ _NUMBER: Final = re.compile(rb"[0-9][\w.,:/-]*").sub
 _QUOTED: Final = re.compile(rb"\"[^\"\n]*\"|'[^'\n]*'|`[^`\n]*`").sub
 _QUOTE: Final = b"\x01"
 _PLACES: Final = bytes.maketrans(b"/\\" + _DIGITS + b"#", b"#" * 12 + b"\x02")
-# ASCII letters and digits and other bytes belong to words; everything else separates them.
-_APART: Final = bytes(code if code > 127 or chr(code).isalnum() else 32 for code in range(256))
 _MARKS_APART: Final = bytes.maketrans(b"{}[]()<>\"'`:,;=", b" " * 15)
 _WORD_MIN: Final = 4
 _WORDS_READ: Final = 3000  # characters of a text
@@ -156,7 +154,7 @@ def shape(raw: bytes) -> bytes:
 
 def content_words(text: str) -> list[bytes]:
     """Return the different content words and numbers at the beginning of a text."""
-    plain = text[:_WORDS_READ].lower().encode("utf-8", "surrogatepass").translate(_APART)
+    plain = text[:_WORDS_READ].lower().encode("utf-8", "surrogatepass").translate(APART)
     return [word for word in dict.fromkeys(plain.split()) if len(word) >= _WORD_MIN or word.isdigit()]
 
 
@@ -317,13 +315,14 @@ def _command_changes(line: bytes) -> bool:
         return True
     if b"(" in line and (_WRITING(line) or _OPENS_FOR_WRITING(line)):
         return True
-    return not _COMMAND_WORDS.isdisjoint(line.translate(_APART).split()) and _COMMAND(line) is not None
+    return not _COMMAND_WORDS.isdisjoint(line.translate(APART).split()) and _COMMAND(line) is not None
 
 
 Digest = Callable[[bytes], bytes]
 
 NONE: Final = bytes(8)
 OK, EMPTY, ACK, ERROR, RATE, UNKNOWN, UNSEEN = range(7)  # K
+NO_EVIDENCE: Final = (UNSEEN, RATE)  # not known, or the tool's own rate limit
 
 # Keys whose values differ from call to call and say nothing. Ids of records are not among them: they are the matter.
 VOLATILE_KEYS: Final = frozenset((
@@ -398,7 +397,7 @@ class IncomingStep(msgspec.Struct, gc=False):
 
 
 class CallResult(msgspec.Struct, gc=False):
-    """One call and its result. What comes from the call alone is in `kept_answers.KeptCall`, too."""
+    """One call and its result. What comes from the call alone is in `recent_answers.RecentCall`, too."""
 
     tool: ToolTraits
     a: bytes
@@ -609,7 +608,7 @@ def good(text: bytes, plain: bytes) -> int:
 def refuses(text: bytes) -> bool:
     """Tell whether a short text opens with words of refusal or failure. They do not make a result an error: they only
     tell that an attempt may have ended."""
-    if len(text) > SHORT_MAX or _REFUSING.isdisjoint(text[:_OPENING].lower().translate(_APART).split()):
+    if len(text) > SHORT_MAX or _REFUSING.isdisjoint(text[:_OPENING].lower().translate(APART).split()):
         return False
     return _REFUSES(text) is not None
 

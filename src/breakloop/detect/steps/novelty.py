@@ -233,11 +233,6 @@ def is_answer(window: SessionWindow, key: bytes) -> bool:
     return knows(first ^ _ANSWER_MARK) and knows(second ^ _ANSWER_MARK)
 
 
-def end_mark(key: bytes) -> int:
-    """Return the mark of an end that a call came to."""
-    return mark(key)
-
-
 def opening_marks(key: bytes) -> tuple[int, int]:
     """Return the marks of a text with which the session opened."""
     first, second = _halves(key)

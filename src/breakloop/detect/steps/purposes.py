@@ -10,13 +10,14 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from breakloop.detect.steps.results import APART
+
 NO_WAIT, WAIT, LOOK, TERMINAL = range(4)  # TERMINAL: a look at a terminal, which waits for output by itself
-NO_EFFECT, TOLD, REFUSED = range(3)  # equal calls are told, or refused as well
+NO_EFFECT, NOTICED, BLOCKED = range(3)  # how far equal calls go
 PLAIN, ONGOING, ENDED, TIMED_OUT, LIMITED = range(5)  # what a short result says
 
 _WORDS: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+").findall
 _PARTS: Final = re.compile(r"__|[./:]").split
-_APART: Final = bytes(code if code > 127 or chr(code).isalnum() else 32 for code in range(256))
 _ARGUMENTS_MAX: Final = 600  # bytes; longer ones do something else
 
 
@@ -130,7 +131,7 @@ def _seconds(arguments: bytes) -> float:
 
 def _command(arguments: bytes) -> tuple[int, float]:
     """Read a command line that changes nothing."""
-    if _COMMAND_WORDS.isdisjoint(arguments.translate(_APART).split()):
+    if _COMMAND_WORDS.isdisjoint(arguments.translate(APART).split()):
         return (TERMINAL if b'""' in arguments and _EMPTY_INPUT(arguments) else NO_WAIT), 0.0
     found = _COMMAND_VALUE(arguments)
     line = (found[1] or found[2] or b"") if found else arguments
@@ -190,7 +191,7 @@ _PART_OF: Final = re.compile(rb"[0-9] ?(?:%|percent)|[0-9] ?(?:/|of) ?[0-9]").se
 def says(text: bytes) -> int:
     """Return what a short result says about the thing that was asked for."""
     low = text.lower()
-    words = low.translate(_APART).split()
+    words = low.translate(APART).split()
     if _MARKS.isdisjoint(words):
         return PLAIN
     if _LIMITED(low):
@@ -235,11 +236,11 @@ def effect_by_name(name: str) -> int:
     """Tell whether a tool has an effect outside that cannot be taken back, such as a mail, an order or an issue.
 
     What is written again with the same content (a file, a setting, a plan) has none, and neither has a key that is
-    pressed again. Equal calls are refused only if the name leaves no doubt.
+    pressed again. Equal calls are blocked only if the name leaves no doubt.
     """
     words = _words(name)
     if words in _MAILS:
-        return REFUSED
+        return BLOCKED
     if not words or not _NO_EFFECTS.isdisjoint(words) or not _OWN.isdisjoint(words):
         return NO_EFFECT
     first = next((at for at, word in enumerate(words) if at and word in _LINKS), len(words))
@@ -249,15 +250,15 @@ def effect_by_name(name: str) -> int:
     verb, rest = words[verb_at], words[verb_at + 1 : first]
     of = rest[-1] if rest else ""
     if verb == "transfer":
-        return REFUSED if (not rest and first == len(words)) or of in _MONEY else NO_EFFECT
+        return BLOCKED if (not rest and first == len(words)) or of in _MONEY else NO_EFFECT
     if verb in _BUYS and not verb_at:
-        return REFUSED
+        return BLOCKED
     asked = of == "request" and not {"pull", "merge"}.isdisjoint(rest)
     if verb in _MAKES and (asked or (of in _GOODS and not (verb == "send" and of == "event"))):
-        return REFUSED
+        return BLOCKED
     if of == "request":
         return NO_EFFECT
-    return TOLD if verb in _TELLS or (verb in {"add", "create"} and of in _ADDED) else NO_EFFECT
+    return NOTICED if verb in _TELLS or (verb in {"add", "create"} and of in _ADDED) else NO_EFFECT
 
 
 _VERBS: Final = _MAKES | _TELLS | _BUYS | {"transfer", "add"}

@@ -26,7 +26,7 @@ _NAME_MAX: Final = 64
 _WRITTEN: Final = "(kept)"  # in the place of a text that is not
 
 
-class KeptCall(msgspec.Struct, array_like=True, gc=False):
+class RecentCall(msgspec.Struct, array_like=True, gc=False):
     """One call of an answer. It has what `CallResult` gets from the call alone."""
 
     id: bytes  # the digest of its id; b"" without one
@@ -39,20 +39,20 @@ class KeptCall(msgspec.Struct, array_like=True, gc=False):
     effect: int
 
 
-class KeptAnswer(msgspec.Struct, array_like=True, gc=False):
+class RecentAnswer(msgspec.Struct, array_like=True, gc=False):
     """One answer."""
 
     response: bytes  # the digest of its id
     said: bytes
     words: bytes
-    calls: list[KeptCall]
+    calls: list[RecentCall]
     as_text: bool
     messages: int  # in the conversation up to the answer
     size: int  # of the requests
 
 
 _encode: Final = msgspec.msgpack.Encoder().encode
-_decode: Final = msgspec.msgpack.Decoder(list[KeptAnswer]).decode
+_decode: Final = msgspec.msgpack.Decoder(list[RecentAnswer]).decode
 
 
 def add(kept: bytes, answer: Answer, messages: int, size: int, fingerprinter: StepFingerprinter) -> bytes:
@@ -72,7 +72,7 @@ def add(kept: bytes, answer: Answer, messages: int, size: int, fingerprinter: St
     return packed
 
 
-def find(kept: bytes, step: Step, fingerprinter: StepFingerprinter) -> tuple[KeptAnswer, bool] | None:
+def find(kept: bytes, step: Step, fingerprinter: StepFingerprinter) -> tuple[RecentAnswer, bool] | None:
     """Return the answer that a request continues, and whether it is the newest one: by the id of the response, as the
     newest one of a stored conversation, or by the ids of calls."""
     answers = _load(kept)
@@ -90,7 +90,7 @@ def find(kept: bytes, step: Step, fingerprinter: StepFingerprinter) -> tuple[Kep
     return (answers[-1], True) if step.continues == "" and not ids else None
 
 
-def restored(step: Step, kept: KeptAnswer, fingerprinter: StepFingerprinter) -> Step:
+def restored(step: Step, kept: RecentAnswer, fingerprinter: StepFingerprinter) -> Step:
     """Return a step as if its request contained the conversation. Arguments and text are placeholders."""
     results, users = step.results, step.users
     if kept.as_text and not results and users:
@@ -112,7 +112,7 @@ def response_key(response_id: str, fingerprinter: StepFingerprinter) -> bytes:
     return fingerprinter.of(b"response", response_id.encode("utf-8", "surrogatepass")) if response_id else b""
 
 
-def fingerprints(kept: KeptAnswer, fingerprinter: StepFingerprinter) -> AnswerFingerprints:
+def fingerprints(kept: RecentAnswer, fingerprinter: StepFingerprinter) -> AnswerFingerprints:
     """Return the fingerprints of a kept answer."""
     calls = [
         fingerprinter.known_call(
@@ -129,7 +129,7 @@ def fingerprints(kept: KeptAnswer, fingerprinter: StepFingerprinter) -> AnswerFi
     return AnswerFingerprints(kept.said, list(array("I", kept.words)), calls)
 
 
-def _fingerprint(answer: Answer, messages: int, size: int, fingerprinter: StepFingerprinter) -> KeptAnswer:
+def _fingerprint(answer: Answer, messages: int, size: int, fingerprinter: StepFingerprinter) -> RecentAnswer:
     builder = StepBuilder()
     if answer.text:
         builder.texts.append(answer.text)
@@ -137,7 +137,7 @@ def _fingerprint(answer: Answer, messages: int, size: int, fingerprinter: StepFi
         builder.add_raw_call(made.name, made.arguments, call_id)
     step = builder.build((), 0, 0)
     prints = fingerprinter.answer(step)
-    return KeptAnswer(
+    return RecentAnswer(
         response_key(answer.response_id, fingerprinter),
         prints.said,
         array("I", ranked(prints.spoken, prints.words)[:_WORDS_MAX]).tobytes(),
@@ -152,10 +152,10 @@ def _ids(answer: Answer) -> Sequence[str]:
     return answer.call_ids[::-1] if len(answer.call_ids) == len(answer.calls) else ("",) * len(answer.calls)
 
 
-def _calls(step: Step, prints: AnswerFingerprints, fingerprinter: StepFingerprinter) -> list[KeptCall]:
+def _calls(step: Step, prints: AnswerFingerprints, fingerprinter: StepFingerprinter) -> list[RecentCall]:
     ids = step.call_ids or ("",) * len(prints.calls)
     return [
-        KeptCall(
+        RecentCall(
             _id(call_id, fingerprinter),
             pair.tool.name[:_NAME_MAX],
             pair.a,
@@ -173,7 +173,7 @@ def _id(call_id: str, fingerprinter: StepFingerprinter) -> bytes:
     return fingerprinter.of(b"call", call_id.encode("utf-8", "surrogatepass")) if call_id else b""
 
 
-def _load(kept: bytes) -> list[KeptAnswer]:
+def _load(kept: bytes) -> list[RecentAnswer]:
     if not kept:
         return []
     try:

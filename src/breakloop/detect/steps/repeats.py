@@ -20,7 +20,7 @@ from breakloop.detect.steps.findings import Finding, StepState, times, tool_name
 from breakloop.detect.steps.fingerprints import (
     ACK,
     EMPTY,
-    RATE,
+    NO_EVIDENCE,
     UNSEEN,
     CallResult,
     StepFingerprints,
@@ -42,7 +42,6 @@ from breakloop.detect.steps.window import (
     find_row,
 )
 
-_NO_EVIDENCE: Final = (UNSEEN, RATE)  # not known, or the tool's own rate limit
 _NOT_FAILED: Final = -1.0
 _ONCE: Final = (0.0, 0.0, _NOT_FAILED)
 _ROW: Final = CALL.size
@@ -58,7 +57,7 @@ def count_calls(state: StepState) -> Sequence[Finding]:
     found: list[Finding] = []
     rows, now = window.calls, seconds(state.now)
     for pair in pairs:
-        if pair.kind in _NO_EVIDENCE:
+        if pair.kind in NO_EVIDENCE:
             continue
         at = find_row(rows, pair.a, _ROW)
         if at < 0:

@@ -6,6 +6,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
+# ASCII letters and digits and other bytes belong to words; everything else separates them.
+APART: Final = bytes(code if code > 127 or chr(code).isalnum() else 32 for code in range(256))
 _EDGE: Final = 300  # bytes at each end of an object
 _LINES: Final = 6
 _KEY_MAX: Final = 40
@@ -108,7 +110,6 @@ def _is_volatile(key: bytes, size: int) -> bool:
     return size <= _VALUE_MAX and key.strip(b"[(*# ").lower().translate(_SPACES) in _LINE_KEYS
 
 
-_APART: Final = bytes(code if code > 127 or chr(code).isalnum() else 32 for code in range(256))
 _TAG: Final = re.compile(rb"</?([\w:-]{1,40})(?: [^<>]{0,80})?>").sub
 _ENDED: Final = re.compile(rb"\b(?:finished|completed|exited|ended|terminated)(?: successfully)? with\b").sub
 _FRAME: Final = frozenset((
@@ -128,7 +129,7 @@ def is_bare(text: bytes) -> bool:
     if b"<" in low:
         low = _TAG(lambda tag: b" " + tag[1] + b" " if tag[1] in _STATUS else b" ", low)
     before = b""
-    for word in _ENDED(b" ", low).translate(_APART).split():
+    for word in _ENDED(b" ", low).translate(APART).split():
         if word not in _FRAME and not (before in _STATUS and word.isdigit()):
             return False
         before = word

@@ -10,6 +10,7 @@ from breakloop.detect.steps import repeats
 from breakloop.detect.steps.findings import Finding, StepState, times, tool_name
 from breakloop.detect.steps.fingerprints import (
     EMPTY,
+    NO_EVIDENCE,
     RATE,
     UNKNOWN,
     UNSEEN,
@@ -21,7 +22,6 @@ from breakloop.detect.steps.waiting import COUNTED_MIN
 from breakloop.detect.steps.window import COUNT_MAX, TOOL, TOOLS, SessionWindow, find_row
 from breakloop.model.call import Step
 
-_NO_EVIDENCE: Final = (UNSEEN, RATE)  # not known, or the tool's own rate limit
 _NOT_TELLING: Final = (EMPTY, RATE)
 FORGIVEN_MAX: Final = 10  # repeats after failed answers that do not count, within a storm
 _BAD_OF: Final = 10
@@ -51,12 +51,12 @@ def cascade(state: StepState) -> Sequence[Finding]:
     if not pairs or state.weight < COUNTED_MIN:
         return ()
     if len(pairs) == 1:  # the usual case
-        if pairs[0].kind not in _NO_EVIDENCE:
+        if pairs[0].kind not in NO_EVIDENCE:
             window.error_bits = (window.error_bits << 1 | pairs[0].failed) & _BAD_BITS
     else:
         bad: dict[bytes, bool] = {}
         for pair in pairs:
-            if pair.kind not in _NO_EVIDENCE:
+            if pair.kind not in NO_EVIDENCE:
                 key = pair.tool.key
                 bad[key] = pair.failed and (key not in bad or bad[key])
         for one in bad.values():

@@ -2,7 +2,7 @@
 
     head · ring of steps · cycle counts · tails · ends · calls · texts · tools · sketches · effects
     filters of lines, marks and words, 1 KB each · evidence, at most 200 bytes
-    answers of a conversation that the provider keeps (`kept_answers`), at most 1 KB
+    answers of a conversation that the provider keeps (`recent_answers`), at most 1 KB
 
 To add a counter, add a field to the head of `SessionWindow`: packing, unpacking and the version follow from the types.
 Windows of another version count as new. Lists stay packed during an evaluation, because a step touches a row or two of
@@ -233,7 +233,7 @@ class SessionWindow:
     marks: AgedFilter
     words: AgedFilter
     evidence: bytes
-    kept_answers: bytes
+    recent_answers: bytes
     level: int
     reported_level: int
 
@@ -253,7 +253,7 @@ class SessionWindow:
             calls, _ZEROS[len(calls) : _CALLS_SIZE], texts, _ZEROS[len(texts) : _TEXTS_SIZE],
             tools, _ZEROS[len(tools) : _TOOLS_SIZE], sketches, _ZEROS[len(sketches) : _SKETCHES_SIZE],
             effects, _ZEROS[len(effects) : _EFFECTS_SIZE],
-            self.filters, self.evidence, self.kept_answers,
+            self.filters, self.evidence, self.recent_answers,
         ))  # fmt: skip
 
 
@@ -361,7 +361,7 @@ def load(data: bytes) -> SessionWindow:
     window.marks = AgedFilter(words, 2 * HALF, window.mark_count)
     window.words = AgedFilter(words, 4 * HALF, window.word_count)
     window.evidence = data[_END : _END + window.evidence_size]
-    window.kept_answers = data[_END + window.evidence_size :]
+    window.recent_answers = data[_END + window.evidence_size :]
     return window
 
 

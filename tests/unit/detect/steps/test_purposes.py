@@ -5,17 +5,17 @@ from __future__ import annotations
 import json
 
 from breakloop.detect.steps.purposes import (
+    BLOCKED,
     ENDED,
     LIMITED,
     LOOK,
     NO_EFFECT,
     NO_WAIT,
+    NOTICED,
     ONGOING,
     PLAIN,
-    REFUSED,
     TERMINAL,
     TIMED_OUT,
-    TOLD,
     WAIT,
     effect_by_name,
     says,
@@ -132,11 +132,11 @@ def test_what_a_short_result_says(meaning: int, text: str) -> None:
 @each(
     "effect, names",
     [
-        (REFUSED, "send_email sendMail GMAIL_SEND_EMAIL email create_issue mcp__git__create_pull_request place_order"),
-        (REFUSED, "book_flight buy pay transfer_money transfer make_payment charge_card issue_refund schedule_meeting"),
-        (REFUSED, "send_email_to_customer create_calendar_event send_confirmation_sms submit_order"),
-        (TOLD, "send_message post_message SendMessage add_comment create_issue_comment notify_user add_item deploy"),
-        (TOLD, "publish_post reply create_user order_food send_event"),
+        (BLOCKED, "send_email sendMail GMAIL_SEND_EMAIL email create_issue mcp__git__create_pull_request place_order"),
+        (BLOCKED, "book_flight buy pay transfer_money transfer make_payment charge_card issue_refund schedule_meeting"),
+        (BLOCKED, "send_email_to_customer create_calendar_event send_confirmation_sms submit_order"),
+        (NOTICED, "send_message post_message SendMessage add_comment create_issue_comment notify_user add_item deploy"),
+        (NOTICED, "publish_post reply create_user order_food send_event"),
         (
             NO_EFFECT,
             "write_file create_file edit apply_patch set_status todo_write save_memory create_plan update_issue",

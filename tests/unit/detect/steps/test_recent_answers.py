@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from breakloop.detect.stateful import RUN_IDLE_S, Evaluation
-from breakloop.detect.steps import kept_answers
+from breakloop.detect.steps import recent_answers
 from breakloop.detect.steps.detector import RequestContext, StepEvaluator
 from breakloop.detect.steps.fingerprints import ToolOptions
 from breakloop.detect.steps.kinds import NORMAL, StepsSettings
@@ -146,7 +146,7 @@ def test_a_text_that_begins_anew_continues_nothing() -> None:
     agent = Agent()
     agent.send(TASK)
     agent.answer(text="Done.")
-    assert kept_answers.find(load(agent.window).kept_answers, TASK, PRINTER) is None
+    assert recent_answers.find(load(agent.window).recent_answers, TASK, PRINTER) is None
 
 
 def test_the_same_request_again_is_a_retry() -> None:
@@ -191,15 +191,15 @@ def test_requests_that_show_the_conversation_keep_nothing() -> None:
     agent = Agent()
     agent.send(TASK)
     agent.answer(LOOK)
-    assert load(agent.window).kept_answers
+    assert load(agent.window).recent_answers
     shown = agent.next(LONG, continues="")._replace(calls=(LOOK,), call_ids=("call_000001_0",), continues=None)
     agent.send(shown)
     agent.answer(LOOK)
-    assert not load(agent.window).kept_answers
+    assert not load(agent.window).recent_answers
     other = Agent()
     other.send(TASK._replace(stored=False))
     other.answer(LOOK)
-    assert not load(other.window).kept_answers
+    assert not load(other.window).recent_answers
 
 
 def test_tools_with_options() -> None:
@@ -216,18 +216,18 @@ def test_it_is_bounded_and_has_no_content() -> None:
     words = " ".join(f"secret{number}" for number in range(3000))
     for number in range(6):
         agent.answer(*[ToolCall("look" * 40, f'{{"secret": "{words}{number}{at}"}}') for at in range(200)], text=words)
-        kept = load(agent.window).kept_answers
+        kept = load(agent.window).recent_answers
         assert 0 < len(kept) <= KEPT_MAX
         assert b"secret" not in kept
         agent.send(agent.next(*[LONG] * 200))
     for number in range(40):
         agent.answer(ToolCall("look", f'{{"at": {number}}}'))
-    assert 3 * 40 < len(load(agent.window).kept_answers) <= 400
+    assert 3 * 40 < len(load(agent.window).recent_answers) <= 400
 
 
 @pytest.mark.parametrize("kept", [b"x", b"\x91\x90", b"\x90", bytes(KEPT_MAX)])
 def test_what_cannot_be_read_is_not_used(kept: bytes) -> None:
     """Another version may have written it (S-2)."""
     step = Agent().next(LONG)
-    assert kept_answers.find(kept, step, PRINTER) is None
-    assert kept_answers.add(kept, Answer(200, "Done.", complete=True), 1, 100, PRINTER)
+    assert recent_answers.find(kept, step, PRINTER) is None
+    assert recent_answers.add(kept, Answer(200, "Done.", complete=True), 1, 100, PRINTER)

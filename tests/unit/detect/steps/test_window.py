@@ -42,7 +42,7 @@ def filled() -> SessionWindow:
     """A window in which everything is as full and as large as it may be, and no two values are the same."""
     window = load(b"")
     lists = {"cycle_counts", "evidence", "ring", "sketches", "calls", "tails", "texts", "tools", "effects"}
-    lists |= {"kept_answers", "ends", "filters", *FILTERS}
+    lists |= {"recent_answers", "ends", "filters", *FILTERS}
     derived = {
         "version",
         "levels",
@@ -71,7 +71,7 @@ def filled() -> SessionWindow:
     for at in range(EFFECTS):
         window.effects += EFFECT.pack(bytes([at]) * 8, at, at + 1, at + 2)
     window.evidence = "`ä` returned the same 9 bytes".encode()
-    window.kept_answers = bytes(range(1, 200))
+    window.recent_answers = bytes(range(1, 200))
     for number, name in enumerate(FILTERS, start=1):
         getattr(window, name).sift([one * 0x9E3779B9 & 0xFFFFFFFF for one in range(100 * number)])
     return window
@@ -88,13 +88,13 @@ def test_packed_and_unpacked() -> None:
     for name in FILTERS:
         assert getattr(again, name).count == getattr(window, name).count > 0
     assert again.dump() == packed
-    assert len(packed) - len(window.kept_answers) <= 6 * 1024
+    assert len(packed) - len(window.recent_answers) <= 6 * 1024
 
 
 def test_size_is_constant() -> None:
     """An empty window takes as much as a full one, but for the evidence; about as much as the module says (LD-4)."""
     empty, full = load(b"").dump(), filled()
-    assert len(full.dump()) - len(full.evidence) - len(full.kept_answers) == len(empty)
+    assert len(full.dump()) - len(full.evidence) - len(full.recent_answers) == len(empty)
     assert f"{len(empty) / 1000:.1f} KB" in (module.__doc__ or "")
 
 
