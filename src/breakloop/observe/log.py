@@ -183,7 +183,8 @@ class LogEvents:
             return
         key = (event.name, *[event.data.get(name) for name in names])
         repeat = self._repeats.get(key)
-        if repeat is not None and 0 <= event.at - repeat.since < INTERVAL_S:  # the clock may have been set back
+        # Events of several workers arrive out of order, and the clock may have been set back.
+        if repeat is not None and abs(event.at - repeat.since) < INTERVAL_S:
             repeat.left_out += 1
             repeat.last = event
             return
@@ -197,7 +198,7 @@ class LogEvents:
     def flush(self, now: float, *, everything: bool = False) -> None:
         """Log the events left out in intervals that are over."""
         for key, repeat in list(self._repeats.items()):
-            if everything or not 0 <= now - repeat.since < INTERVAL_S:
+            if everything or abs(now - repeat.since) >= INTERVAL_S:
                 del self._repeats[key]
                 if repeat.left_out:
                     _write(repeat.last, repeat.left_out - 1)  # this line is one of them

@@ -121,6 +121,17 @@ def test_repeats_are_told_once_an_interval(sink: Sink) -> None:
     assert (lines[0]["fingerprint"], lines[0]["request_id"]) == ("f1", "r-1")
 
 
+def test_repeats_of_several_workers_are_told_once(sink: Sink) -> None:
+    """Their events arrive out of order; only a clock that was set back starts a new interval (E-3, S-5)."""
+    events = LogEvents()
+    for at in (100.03, 100.0, 100.01):
+        events(event(LOOP_DETECTED, at, **LOOP))
+    events.flush(100.0)
+    assert [line.get("left_out") for line in sink.lines()] == [None]
+    events(event(LOOP_DETECTED, 100.0 - INTERVAL_S, **LOOP))
+    assert [line.get("left_out") for line in sink.lines()] == [None, 2]
+
+
 def test_what_was_left_out_is_told_without_another_event(sink: Sink) -> None:
     """A burst that ends is still accounted for, and its memory is freed (E-3)."""
     events = LogEvents()
