@@ -20,6 +20,7 @@ PAGES = {
     "incident": "/incidents/inc-7c20",
     "agents": "/agents",
     "agent": "/agent?project=default&name=code-fixer",
+    "tree": "/tree?project=default&caller=key:4f2a&root=nightly-refactor",
     "policies": "/policies",
     "limits": "/limits",
     "events": "/events?name=loop.detected",

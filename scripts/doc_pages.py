@@ -8,6 +8,7 @@ import click
 
 from breakloop.cli.main import COMMANDS, LIBRARY, cli
 from breakloop.config.loader import environment_names, settings_json_schema
+from breakloop.model.decision import STOP_REASONS
 from breakloop.model.verdict import REASONS
 from breakloop.policy.schema.bundle import bundle_json_schema
 from scripts.schema_page import tables
@@ -35,16 +36,21 @@ def reasons() -> str:
         "Every denial has exactly one of these reasons in `X-Breakloop-Reason`. The list is closed: a reason is never",
         "renamed, and a version that does not support a feature never sends its reason.",
         "",
-        "| reason | status | source | meaning | what to do | retry helps |",
-        "|---|---|---|---|---|---|",
+        "| reason | status | source | meaning | what to do | retry helps | stop reason |",
+        "|---|---|---|---|---|---|---|",
     ]
     for name, info in REASONS.items():
         helps = "yes" if info.retry_helps else "no"
-        lines.append(f"| `{name}` | {info.status} | {info.source} | {info.meaning} | {info.remedy} | {helps} |")
+        stops = f"`{STOP_REASONS[name]}`" if name in STOP_REASONS else ""
+        cells = (f"`{name}`", info.status, info.source, info.meaning, info.remedy, helps, stops)
+        lines.append(f"| {' | '.join(map(str, cells))} |")
     lines += [
         "",
         "A denial by a policy has the status `deny_status` of that policy (429 by default). Allowed requests have the",
         "reason `all_rules_passed` or `no_matching_policy`, which is visible only in `explain` and debug sessions.",
+        "",
+        "The stop reason is in `X-Breakloop-Stop-Reason` and in `stop_reason` of the body: what ended the run, in a",
+        "word that programs can branch on. Reasons without one are faults of a request or of the installation.",
     ]
     return "\n".join(lines) + "\n"
 

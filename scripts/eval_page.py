@@ -60,7 +60,8 @@ seconds between turns instead of the recorded times. The simple detectors see se
 _SOURCES = """
 ## By source
 
-How `steps` does on each source with names, without, and with five sessions over one key. The worst source is on top.
+How `steps` does on each source: with names, without, with five sessions over one key, and with names and only the kinds
+that have proved useful on the other sources ([sources left out](#sources-left-out)). The worst source is on top.
 
 """
 
@@ -202,19 +203,20 @@ def _loops(them: Outcomes) -> Outcomes:
 
 
 def _by_source(measured: Measured) -> str:
-    sent = [one for one in (STEPS, DERIVED, MIXED) if one in measured.ours]
-    words = {STEPS: "names", DERIVED: "no names", MIXED: "five"}
+    sent = {"names": STEPS, "no names": DERIVED, "five": MIXED}
+    found_by = {word: measured.ours[one] for word, one in sent.items() if one in measured.ours}
+    found_by |= {"left out": measured.left_out[STEPS]} if STEPS in measured.left_out else {}
     scores: dict[str, list[DetectionScore]] = {}
-    for condition in sent:
-        for name, them in grouped(measured.ours[condition], lambda one: one.session.source).items():
+    for outcomes in found_by.values():
+        for name, them in grouped(outcomes, lambda one: one.session.source).items():
             scores.setdefault(name, []).append(score(them))
     rows = []
     for name, found in sorted(scores.items(), key=lambda pair: _worst_first(pair[1])):
         stopped = [str(one.found) if one.loops else "" for one in found]
         wrong = [str(one.wrong) if one.healthy else "" for one in found]
         rows.append([name, str(found[0].loops), *stopped, str(found[0].healthy), *wrong])
-    stopped_heads = [f"stopped: {words[one]}" for one in sent]
-    return table(["source", "loops", *stopped_heads, "healthy", *stopped_heads], rows)
+    heads = [f"stopped: {word}" for word in found_by]
+    return table(["source", "loops", *heads, "healthy", *heads], rows)
 
 
 def _worst_first(found: Sequence[DetectionScore]) -> tuple[float, int]:

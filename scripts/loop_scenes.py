@@ -5,9 +5,12 @@ from __future__ import annotations
 
 from breakloop.clock import FakeClock
 from breakloop.detect.counting import DetectorConfig
-from breakloop.detect.spawn import RunStart, SpawnDetector
+from breakloop.detect.rerun import RerunDetector, RunOpening
+from breakloop.detect.steps import StepEvaluator, StepsSettings
 from breakloop.detect.steps.fingerprints import ToolOptions
 from breakloop.detect.stream import StreamProbe
+from breakloop.detect.trees import RunStart, TreeEvaluator
+from breakloop.model.call import Answer, Result, Step, ToolCall, Tree
 from breakloop.policy.descriptors import ContextSettings, Descriptors
 from scripts.loop_scene import Scene, digest
 
@@ -54,6 +57,15 @@ def failure(scene: Scene) -> None:
             scene.call("read_file", {"path": f"{_PLACES[turn // 2]}.mk"}, news(turn))
         else:
             scene.call("run", {"command": "make"}, f"12:00:{turn:02} [{900 + turn}] no rule for app", failed=True)
+
+
+def drift(scene: Scene) -> None:
+    """The same call returns the same result but for times, durations, ids, process numbers and counters of attempts.
+    Other numbers are content: a percentage, a page, a position or "3 failed" is progress when it moves, and so is a new
+    picture. A result that opens with words of refusal counts twice. A successful change resets the count; a result that
+    is only a time or an id, or names one, does not count. Only results of up to 400 bytes are compared."""
+    for turn in range(14):
+        scene.call("read_inbox", {}, f"12:00:{turn * 3:02} nothing in the inbox (request id q-{turn * 7919 % 997})")
 
 
 def unmoved(scene: Scene) -> None:
@@ -233,22 +245,60 @@ def tool_limit(scene: Scene) -> None:
 def spawn(scene: Scene) -> None:
     """Agents start agents for the same task, or pass it back and forth. Children with different tasks are teamwork, and
     many children with one task at the same time are samples."""
-    config = DetectorConfig("steps", "docs", 0, ("warn", "reject", "reject"), 429)
-    detector = SpawnDetector(config, Descriptors(ContextSettings(secret=b"the docs"), FakeClock()), digest)
+    detector = TreeEvaluator(digest)
     window, parent = b"", "lead"
     for turn in range(8):
         name = f"helper-{turn + 1}"
-        start = RunStart(name, parent, "", name, "Find out why the nightly build fails, and fix it.")
+        start = RunStart(name, parent, name, "Find out why the nightly build fails, and fix it.")
         evaluation = detector.evaluate_start(window, start, 1000.0 + 3 * turn)
         window, parent = evaluation.window, name
         did = f"`{start.parent}` starts `{name}`"
         scene.add(did, "with the same task", str(turn + 1), evaluation.level, evaluation.evidence)
 
 
+def rerun(scene: Scene) -> None:
+    """A timer, a webhook, a mail or a restart starts the same run again and again. It opens with the same text, reads
+    nothing that the runs before had not read, changes nothing, and ends with the same answer. A run that ends
+    differently or changes something begins the count again. Heartbeats, five minutes apart, are only reported."""
+    config = DetectorConfig("steps", "docs", 0, ("warn", "reject", "reject"), 429)
+    detector = RerunDetector(config, Descriptors(ContextSettings(secret=b"the docs"), FakeClock()), digest)
+    evaluator, window = StepEvaluator(StepsSettings(), digest), b""
+    task = "Review commit 4f21c9ab, and report what is wrong."
+    for turn in range(16):
+        session, now = f"review {turn + 1}", 1000.0 + 300 * turn
+        opening = RunOpening(task, session=session, trigger="webhook", has_tools=True)
+        evaluation = detector.evaluate_opening(window, opening, now)
+        scene.add(f"opens `{session}`", "", str(turn + 1), evaluation.level, evaluation.evidence)
+        opened = Step("", (), (), (), (task,), (), 1, 40_000)
+        read = Step("", (ToolCall("read_change", "{}"),), ("call_01",), (Result(news(1)),), (), (), 3, 60_000)
+        steps = evaluator.evaluate(evaluator.evaluate(b"", opened, now).window, read, now + 5).window
+        window = detector.end_run(
+            evaluation.window, b"", session, steps, Answer(200, "I have no remarks.", complete=True)
+        )
+
+
+def tree(scene: Scene) -> None:
+    """Agents start agents, each with a task of its own. Reported are 25 agents at work, a depth of 4, and 15 agents
+    that sub-agents started within a minute. The 61st agent, one that is 9 deep, and the 31st that sub-agents start in
+    a minute are not started; the root counts, and those at work go on. Here every agent starts two more, one every
+    three seconds."""
+    detector = TreeEvaluator(digest)
+    window, depths = b"", {"lead": 1}
+    for turn in range(60):
+        name, parent = f"agent-{turn + 1}", f"agent-{(turn + 1) // 2}" if turn else "lead"
+        depths[name] = depths[parent] + 1
+        task = f"Look into the {_WORDS[turn % len(_WORDS)]} of part {turn}, and write down what you find."
+        start = RunStart(name, parent, "worker", task, "", Tree("lead", parent, depths[name]), "worker")
+        evaluation = detector.evaluate_start(window, start, 1000.0 + 3 * turn)
+        window = evaluation.window
+        did = f"`{parent}` starts `{name}`"
+        scene.add(did, f"{depths[name]} deep", str(turn + 2), evaluation.level, evaluation.evidence)
+
+
 def stream(scene: Scene) -> None:
-    """One streamed response repeats itself word for word. It is cut at eight repetitions and 1,200 characters, with the
-    protocol's own ending (`stream_guard`). Only prose can be cut: tables, code, JSON and base64 repeat for good
-    reasons."""
+    """One streamed response repeats itself: the same words, paragraphs that are almost the same, or the same tool call.
+    It is cut at eight repetitions (of text, also 1,200 characters), with the protocol's own ending (`stream_guard`). Of
+    texts, only prose can be cut: tables, code, JSON and base64 repeat for good reasons."""
     probe, sentence = StreamProbe(), "I should check the configuration file again before I go on. "
     for part in range(1, 20):
         cut = probe.feed(sentence * 4)

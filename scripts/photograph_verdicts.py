@@ -32,7 +32,7 @@ from breakloop.detect.counting import BuiltinLoopGuard
 from breakloop.dialects import registry
 from breakloop.dialects.denial import VerdictHeaders
 from breakloop.engine.engine import Engine
-from breakloop.engine.remote import RemoteEngine, SharedResponseChains, StoreHealth
+from breakloop.engine.remote import RemoteEngine, SharedNames, StoreHealth
 from breakloop.gateway.admission import Admission
 from breakloop.gateway.http_request import Request
 from breakloop.model.call import Answer, Call, Chat, ToolCall, Usage
@@ -504,7 +504,7 @@ class Shared(Recorded):
             fault=self._judging.fail_open,
             local=self.memory,
         )
-        remote.chains = SharedResponseChains(descriptors.sessions, store)
+        remote.names = SharedNames(descriptors.sessions, descriptors.trees, store)
         self.quarantine.drop_with(remote.drop)
         return remote
 

@@ -68,6 +68,18 @@ EXAMPLES: Mapping[str, tuple[Mapping[str, str], Any]] = {
     "liftOverride": ({"name": "kill_switch_override"}, None),
     "snoozeLoop": ({}, {"fingerprint": "9b0c44d1e2a7f350", "seconds": 600}),
     "resetBreaker": ({}, {"policy": "spend-guard", "key": "cb:default:spend-guard:per-team:blue"}),
+    "resetTreeBudget": ({}, {"project": "default", "caller": "key:4f2a", "root": "nightly-refactor"}),
+    "killTree": (
+        {},
+        {
+            "project": "default",
+            "caller": "key:4f2a",
+            "root": "nightly-refactor",
+            "session": "code-03",
+            "reason": "too dear",
+        },
+    ),
+    "releaseTree": ({}, {"project": "default", "caller": "key:4f2a", "root": "nightly-refactor", "session": "code-03"}),
     "applyBundle": ({}, b"version: 15\n"),
     "rollbackBundle": ({}, {"version": 13}),
     "promotePolicy": ({}, {"policy": "support-shadow"}),

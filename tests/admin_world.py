@@ -13,8 +13,10 @@ from breakloop.clock import FakeClock
 from breakloop.engine.breakers import BreakerState
 from breakloop.engine.engine import Engine
 from breakloop.engine.operator import Operator
+from breakloop.engine.tree_budgets import TreeSpending
 from breakloop.errors import BundleError, Problem
-from breakloop.model.events import Activity, Event
+from breakloop.history.tree_book import TreeBook
+from breakloop.model.events import Activity, Event, TreeNodeUse
 from breakloop.model.records import (
     CLEARED,
     OPEN,
@@ -265,6 +267,17 @@ BREAKERS = [
     BreakerState("spend-guard", "cb:default:spend-guard:per-team:blue", "header:x-team=blue", "open", 7, 5, "usd", PROJECT, NOW - 300, NOW + 180),
     BreakerState("spend-guard", "cb:default:spend-guard:per-team:red", "header:x-team=red", "closed", 1, 5, "usd", PROJECT),
 ]  # fmt: skip
+TREES = [
+    TreeSpending(PROJECT, "key:4f2a", "nightly-refactor", 19_400_000, 20_000_000, 4_810_000, None, NOW - 12),
+    TreeSpending(PROJECT, "key:4f2a", "triage-0815", 1_200_000, 20_000_000, 210_000, None, NOW - 3_000),
+]
+NODES = {
+    ("lead-01", "", "lead"): (41, 2, 1_900_000, 7_200_000, 2_400, 12),
+    ("plan-02", "lead-01", "planner"): (12, 0, 310_000, 1_150_000, 2_300, 1_500),
+    ("code-03", "lead-01", "code-fixer"): (88, 0, 1_640_000, 6_900_000, 1_900, 20),
+    ("test-04", "code-03", "tester"): (52, 9, 700_000, 3_050_000, 1_200, 15),
+    ("test-05", "code-03", "tester"): (19, 0, 260_000, 1_100_000, 900, 700),
+}  # requests, denied, tokens, micro-dollars, seconds since its first and its last request
 COUNTERS: list[Row] = [
     {"key": "tb:default:fair-use:per-agent:code-fixer", "kind": "bucket", "value": "31 of 40 left", "expires_at": NOW + 40},
     {"key": "budget:default:team-budget:month:finance", "kind": "budget", "value": "$802.00 of $1,000.00", "expires_at": NOW + 900_000},
@@ -317,7 +330,7 @@ async def _aside(work: Callable[[], Any]) -> Any:
     return work()
 
 
-def world(history: FakeHistory, bundles: FakeBundles, hooks: FakeHooks, *, breakers: Sequence[BreakerState] = (), counters: Sequence[Row] = ()) -> World:  # fmt: skip
+def world(history: FakeHistory, bundles: FakeBundles, hooks: FakeHooks, *, breakers: Sequence[BreakerState] = (), trees: Sequence[TreeSpending] = (), counters: Sequence[Row] = ()) -> World:  # fmt: skip
     """Make one of these parts."""
     clock, published = FakeClock(NOW), list[Event]()
     reset: list[tuple[str, str]] = []
@@ -331,6 +344,13 @@ def world(history: FakeHistory, bundles: FakeBundles, hooks: FakeHooks, *, break
         reset.append((policy, key))
         return next((one for one in breakers if (one.policy, one.key) == (policy, key) and one.state != "closed"), None)
 
+    async def spent() -> list[TreeSpending]:
+        return list(trees)
+
+    async def emptied(project: str, caller: str, root: str) -> TreeSpending | None:
+        reset.append((caller, root))
+        return next((one for one in trees if (one.project, one.caller, one.root) == (project, caller, root)), None)
+
     async def counted(prefix: str) -> list[Row]:
         return [one for one in counters if str(one["key"]).startswith(prefix)]
 
@@ -341,10 +361,17 @@ def world(history: FakeHistory, bundles: FakeBundles, hooks: FakeHooks, *, break
             yield item
         listeners.remove(queue)
 
+    book = TreeBook()
+    if trees:
+        for (session, parent, agent), (requests, denied, tokens, cost, first_s, last_s) in NODES.items():
+            key = (PROJECT, trees[0].caller, trees[0].root, trees[0].root if not parent else session)
+            above = trees[0].root if parent == "lead-01" else parent
+            book.add({key: TreeNodeUse(last_at=NOW - first_s, agent=agent, parent=above)}, NOW)
+            book.add({key: TreeNodeUse(requests, denied, tokens, cost, NOW - last_s)}, NOW)
     services = AdminServices(
         clock=clock, history=cast("Any", history), operator=operator, bundles=cast("Any", bundles), alerts=cast("Any", hooks), project=PROJECT,
         status=lambda: {"version": "0.1.0", "url": "http://127.0.0.1:8787", "uptime_seconds": 98_200.0, "state": "memory", "degraded": False, "workers": 1, "tally": {"allowed": 10}},
-        settings=lambda: SETTINGS if history.agent_rows else SETTINGS[:2], metrics=lambda: b"breakloop_up 1\n", breakers=listed, reset_breaker=closed,
+        settings=lambda: SETTINGS if history.agent_rows else SETTINGS[:2], metrics=lambda: b"breakloop_up 1\n", breakers=listed, reset_breaker=closed, trees=book, tree_budgets=spent, reset_tree_budget=emptied,
         counters=counted, live=live, in_thread=_aside,
     )  # fmt: skip
     return World(clock, history, operator, bundles, hooks, services, published, reset, listeners)
@@ -357,7 +384,7 @@ def full() -> World:
         ("support-shadow", "loop", "loop_detected", 4),
     ]
     history = FakeHistory(records.events(), records.incidents(), records.agents(), records.audit(), shadow)
-    made = world(history, FakeBundles(POLICIES), FakeHooks(WEBHOOKS, DELIVERIES, RULES), breakers=BREAKERS, counters=COUNTERS)  # fmt: skip
+    made = world(history, FakeBundles(POLICIES), FakeHooks(WEBHOOKS, DELIVERIES, RULES), breakers=BREAKERS, trees=TREES, counters=COUNTERS)  # fmt: skip
     made.operator.kill(PROJECT, "code-fixer", "cycle loop (edit_file, run_tests, read_file)", "breakloop")
     made.operator.kill(PROJECT, "scraper-7", "hammers one page", "ada", NOW + 1_500)
     made.operator.set_switch("agent:id", "sql-helper", "ada", reason="drops tables")
@@ -391,7 +418,7 @@ def hostile() -> World:
     }
     sent = {"id": HOSTILE, "webhook": HOSTILE, "event": HOSTILE, "state": HOSTILE, "attempts": 1, "status": 0, "error": HOSTILE, "at": NOW, "next_at": None}  # fmt: skip
     breaker = replace(BREAKERS[0], policy=HOSTILE, key=HOSTILE, label=HOSTILE)
-    made = world(history, FakeBundles([policy]), FakeHooks([hook], [sent], [RULES[1] | {"name": HOSTILE, "type": HOSTILE, "targets": [HOSTILE]}]), breakers=[breaker], counters=[{"key": HOSTILE, HOSTILE: HOSTILE}])  # fmt: skip
+    made = world(history, FakeBundles([policy]), FakeHooks([hook], [sent], [RULES[1] | {"name": HOSTILE, "type": HOSTILE, "targets": [HOSTILE]}]), breakers=[breaker], trees=[replace(TREES[0], caller=HOSTILE, root=HOSTILE)], counters=[{"key": HOSTILE, HOSTILE: HOSTILE}])  # fmt: skip
     made.operator.set_switch("agent:id", HOSTILE[:60], HOSTILE, reason=HOSTILE)
     made.operator.kill(HOSTILE, HOSTILE, HOSTILE, HOSTILE)
     return made

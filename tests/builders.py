@@ -13,6 +13,7 @@ import pytest
 from breakloop.clock import FakeClock
 from breakloop.detect.counting import BuiltinLoopGuard
 from breakloop.dialects.denial import VerdictHeaders
+from breakloop.engine import plan as engine_plan
 from breakloop.engine.decision_state import DecisionState
 from breakloop.engine.engine import Engine
 from breakloop.errors import StateError
@@ -27,7 +28,17 @@ from breakloop.policy.compiled import CompiledBundle
 from breakloop.policy.descriptors import ContextSettings, Descriptors
 from breakloop.policy.load import load_text
 from breakloop.store.memory import MemoryStore
-from breakloop.store.ops import AdjustCharge, CommitResult, Op, Settle, Store, StoredBreaker, StoredWindow, WindowWrite
+from breakloop.store.ops import (
+    AdjustCharge,
+    CommitResult,
+    Op,
+    Settle,
+    Store,
+    StoredAccount,
+    StoredBreaker,
+    StoredWindow,
+    WindowWrite,
+)
 
 Json = dict[str, Any]
 Fields = Mapping[str, str | bytes]
@@ -83,14 +94,15 @@ def call(path: str = "/x", method: str = "GET", headers: Fields | None = None, *
 
 def decide_with(monkeypatch: pytest.MonkeyPatch, **fields: object) -> None:
     """Every decision from now on has these values."""
-    create = DecisionState.__init__
+    create_before = vars(engine_plan)["DecisionState"]  # of an earlier call, too
 
-    def init(self: DecisionState, *given: Any) -> None:
-        create(self, *given)
+    def create(*given: Any) -> DecisionState:
+        made: DecisionState = create_before(*given)
         for name, value in fields.items():
-            setattr(self, name, value)
+            setattr(made, name, value)
+        return made
 
-    monkeypatch.setattr(DecisionState, "__init__", init)
+    monkeypatch.setattr(engine_plan, "DecisionState", create)
 
 
 def canonical(headers: Fields) -> dict[str, bytes]:
@@ -285,6 +297,10 @@ class FailingStore:
         raise StateError("the store is gone")
 
     def breakers(self, prefix: str, now: float, most: int) -> list[StoredBreaker]:
+        """Fail."""
+        raise StateError("the store is gone")
+
+    def accounts(self, prefix: str, now: float, most: int) -> list[StoredAccount]:
         """Fail."""
         raise StateError("the store is gone")
 

@@ -7,7 +7,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from breakloop.engine.remote import RemoteEngine, SharedResponseChains, StoreHealth
+from breakloop.engine.remote import RemoteEngine, SharedNames, StoreHealth
 from breakloop.errors import StateError
 from breakloop.model.call import Answer, Call
 from breakloop.model.verdict import Verdict
@@ -70,7 +70,7 @@ class FakeRemote:
 
     def note(self, key: str, value: str, ttl_s: float) -> None:
         """As `RemoteStore`."""
-        assert ttl_s > 0
+        assert ttl_s == (43_200 if key.startswith("tree:") else 3600), "a tree is known for as long as its budget"
         self.asked["note"] += 1
         self.notes[key] = value
 
@@ -111,10 +111,10 @@ class RemoteWorld:
             local=self.here.store,  # type: ignore[arg-type]  # it is a memory store
         )
 
-    def share_chains(self, notes: dict[str, str]) -> None:
-        """Share chains of answers with others that have the same notes."""
+    def share_names(self, notes: dict[str, str]) -> None:
+        """Share chains of answers and trees of agents with others that have the same notes."""
         self.store.notes = notes
-        self.remote.chains = SharedResponseChains(self.here.descriptors.sessions, self.store)
+        self.remote.names = SharedNames(self.here.descriptors.sessions, self.here.descriptors.trees, self.store)
 
     def _fault(self, error: Exception) -> Verdict:
         self.faults.append(error)

@@ -27,6 +27,7 @@ from breakloop.store.ops import (
     Op,
     Settle,
     Store,
+    StoredAccount,
     StoredBreaker,
     StoredWindow,
     WindowWrite,
@@ -137,6 +138,14 @@ class SyncRedisStore:
         found: list[StoredBreaker] = self._connection.wait(self.remote.breakers(prefix, most))
         return [one._replace(key=one.key.split(":", 2)[2]) for one in found]
 
+    def accounts(self, prefix: str, now: float, most: int) -> list[StoredAccount]:
+        return self._accounts(self.key(prefix), now, most)
+
+    def _accounts(self, prefix: str, now: float, most: int) -> list[StoredAccount]:
+        self.now = max(self.now, now)
+        found: list[StoredAccount] = self._connection.wait(self.remote.accounts(prefix, most))
+        return [one._replace(key=one.key.split(":", 2)[2]) for one in found]
+
     def drop(self, keys: Sequence[str]) -> None:
         self._ask(0.0, lambda then: self.remote.drop([self.key(key) for key in keys], then))
 
@@ -157,9 +166,12 @@ class SyncRedisStore:
             return op
         moved = copy(op)
         moved.key = self.key(op.key)
-        if getattr(op, "traffic", ""):  # both are in the place of their sender
-            moved.traffic = self.key(op.traffic)
-            moved.key = moved.traffic.removesuffix(op.traffic) + op.key
+        traffic, landed = getattr(op, "traffic", ""), getattr(op, "landed_key", "")
+        if traffic or landed:  # all are in the place of their sender
+            place = self.key(landed or traffic).removesuffix(landed or traffic)
+            moved.key = place + op.key
+            moved.traffic = traffic and place + traffic
+            moved.landed_key = landed and place + landed
         return moved
 
     def _ask(self, now: float, ask: Callable[[Then], None]) -> Any:
@@ -192,6 +204,11 @@ class SyncShardedStore(SyncRedisStore):
         places = [f"t:{self.project}{agent}:{prefix}" for agent in ("", "|a")]
         found = [one for at in places for one in self._breakers(at, now, most)]
         return sorted(found, key=lambda one: (one.since is None, one.key))[:most]
+
+    def accounts(self, prefix: str, now: float, most: int) -> list[StoredAccount]:
+        places = [f"t:{self.project}{agent}:{prefix}" for agent in ("", "|a")]
+        found = [one for at in places for one in self._accounts(at, now, most)]
+        return sorted(found, key=lambda one: -one.used)[:most]
 
 
 def redis_stores(*names: str) -> list[Any]:

@@ -16,8 +16,8 @@ NEVER_BLOCKED = {"near"}
 
 
 def test_every_kind_has_its_timeline() -> None:
-    """No kind without one, and none that there is not (LD-4, LD-8)."""
-    assert set(SCENES) == {*BY_NAME, "stream"}
+    """No kind without one, and none that there is not (LD-4, LD-8, LD-12)."""
+    assert set(SCENES) == {*BY_NAME, "stream", "tree"}
     page = timelines()
     assert re.findall(r"^## (\w+)$", page, re.MULTILINE) == list(SCENES)
 

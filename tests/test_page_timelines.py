@@ -78,7 +78,7 @@ def test_steps() -> None:
         replies.append(ask(fail()))
     warnings = ["X-Breakloop-Warning: loop_detected" in lines(one) for one in replies]
     assert ([one.status for one in replies], warnings) == ([200] * 4 + [429], [False, False, True, True, False])
-    assert b"Blocked: the same call of `read` failed 4 times. Do something else, " in replies[4].body
+    assert b"Blocked: the same call of `read` failed 4 times. Read the error again, " in replies[4].body
     here.clock.advance(3)
     other = conversation().tool("read", {"path": "a.yml"}, "port: 8080")
     assert ask(other).status == 200
@@ -97,6 +97,27 @@ def test_steering() -> None:
     assert (verdicts[6].reason, verdicts[6].retry_after_s) == ("loop_detected", 30)
     shown = block("docs/how-to/steer.md", "[breakloop]")
     assert shown == f"[breakloop] {verdicts[3].note} [/breakloop]\n"
+
+
+def test_landing() -> None:
+    """The sixth request is denied without `land`; with it, it and the next are landed (LD-10)."""
+
+    def decided(**steps: Any) -> list[Verdict]:
+        here = world({**bundle(), "defaults": {"loop_detection": [tail(), {"similarity": "steps", **steps}]}})
+        task, verdicts = [user("How many orders has customer 4711?")], []
+        for number in range(8):
+            verdicts += each_second(here, chat(*task, headers={"x-agent-session": "run-1"}), 1)
+            made = {"name": "find_orders", "arguments": '{"customer": 4711}'}
+            task += [
+                {"role": "assistant", "tool_calls": [{"id": f"c{number}", "type": "function", "function": made}]},
+                {"role": "tool", "tool_call_id": f"c{number}", "content": "There are no orders of this customer."},
+            ]
+        return verdicts
+
+    assert [one.allowed for one in decided()] == [True] * 5 + [False] * 3
+    landed = decided(ladder={"notice": "warn", "block": "land", "stop": "reject"})
+    assert [(one.allowed, one.landed) for one in landed] == [(True, False)] * 5 + [(True, True)] * 2 + [(False, False)]
+    assert block("docs/how-to/land.md", "[breakloop]") == f"[breakloop] {landed[5].note} [/breakloop]\n"
 
 
 def test_stream_guard() -> None:

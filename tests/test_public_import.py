@@ -48,7 +48,8 @@ MEMBERS = {
     },
     "Decision": {
         "allowed", "cooldown_seconds", "degraded", "delay_seconds", "error", "evidence", "fingerprint", "hit_count", "is_loop",
-        "kind", "message", "note", "notice", "policy", "reason", "request_id", "retry_after", "status", "warning",
+        "kind", "landed", "message", "note", "notice", "policy", "reason", "request_id", "retry_after", "status",
+        "stop_reason", "tree_tokens_left", "tree_usd_left", "warning",
     },
 }  # fmt: skip
 

@@ -57,7 +57,7 @@ class Instance:
                 send(key, args, then)
 
         self.shared.nodes.send = counted  # type: ignore[method-assign]
-        self._joining = (self.engine, store, self._fault, nowhere, descriptors.sessions)
+        self._joining = (self.engine, store, self._fault, nowhere, descriptors)
 
     async def open(self) -> None:
         assert await self.shared.open() == ""

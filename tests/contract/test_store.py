@@ -376,6 +376,99 @@ def test_a_request_that_joins_is_no_traffic(store: Store) -> None:
     assert sent(store, "a", NOW + 9).mixed
 
 
+# -- landing -----------------------------------------------------------------------------------------------------------
+
+LANDING = replace(COOLING, land_calls=2)
+AT_ONCE = replace(LANDING, limit=1, at_once=True)
+
+
+def landed(
+    store: Store,
+    at: float = 0.0,
+    *,
+    spec: FingerprintSpec = LANDING,
+    session: str = "s",
+    key: str = "k",
+    group: int = 0,
+) -> tuple[int, bool, float]:
+    """Count a call of a session; return which landed call it is, whether it was denied, and how long it is blocked."""
+    op = CountFingerprint(spec, f"cnt:p:{key}", NO_OWNER, group).landing(f"land:p:b:{session}")
+    done = store.commit([op], NOW + at)
+    (result,) = done.results
+    assert isinstance(result, FingerprintCount)
+    assert result.tripped is bool(result.landed or result.wait_s)
+    return result.landed, done.denied_at == 0, result.wait_s
+
+
+def test_calls_are_landed_before_they_are_denied(store: Store) -> None:
+    """As many as the spec says, counted with the decision; then the cooldown begins (LD-10)."""
+    passed = [(0, False, 0.0)] * 2
+    assert [landed(store, at) for at in range(6)] == [
+        *passed, (1, False, 0.0), (2, False, 0.0), (0, True, 30.0), (0, True, 29.0),
+    ]  # fmt: skip
+
+
+def test_a_loop_that_is_known_is_landed_at_once(store: Store) -> None:
+    """Its first call too; after the cooldown one passes, and the next is denied: all landings are used (LD-10)."""
+    assert [landed(store, at, spec=AT_ONCE)[:2] for at in (0, 1, 2, 33, 34)] == [
+        (1, False), (2, False), (0, True), (0, False), (0, True),
+    ]  # fmt: skip
+
+
+def test_landed_calls_are_those_of_a_session(store: Store) -> None:
+    """Another loop of the session uses up what is left, another session has its own (LD-10)."""
+    assert landed(store, spec=AT_ONCE, key="k1") == (1, False, 0.0)
+    assert landed(store, spec=AT_ONCE, key="k2") == (2, False, 0.0)
+    assert landed(store, spec=AT_ONCE, key="k3")[:2] == (0, True)
+    assert landed(store, spec=AT_ONCE, key="k3", session="o")[:2] == (0, True)  # the loop itself is blocked
+    assert landed(store, spec=AT_ONCE, key="k4", session="o")[:2] == (1, False)
+
+
+def test_landed_calls_are_forgotten_after_an_hour(store: Store) -> None:
+    """From the last one on (LD-10)."""
+    assert [landed(store, at, spec=AT_ONCE, key=f"{at}")[0] for at in (0, 3000, 6599)] == [1, 2, 0]
+    assert landed(store, 6600, spec=AT_ONCE, key="k")[0] == 1
+
+
+def test_landing_in_shadow_denies_nobody(store: Store) -> None:
+    """A shadow policy counts for itself (LD-10)."""
+    assert [landed(store, at, spec=AT_ONCE, group=1)[:2] for at in range(3)] == [(1, False), (2, False), (0, False)]
+
+
+def test_landing_in_the_traffic_of_a_sender(store: Store) -> None:
+    """An opening in mixed traffic is neither landed nor denied; work is (LD-10)."""
+    spec = replace(FIVE, land_calls=1)
+    results: list[object] = []
+    for at, text in enumerate("abacadaeafa"):
+        op = CountFingerprint(spec, f"cnt:p:b:{text:0>32}", NO_OWNER).within("mix:p:b:s", opening=True)
+        results += store.commit([op.landing("land:p:b:s")], NOW + at).results
+    assert results[-1] == FingerprintCount(6, True, True, mixed=True)
+    results.clear()
+    for at in (20, 21):
+        op = CountFingerprint(spec, f"cnt:p:b:{'a':0>32}", NO_OWNER).within("mix:p:b:s")
+        results += store.commit([op.landing("land:p:b:s")], NOW + at).results
+    assert results == [
+        FingerprintCount(7, True, False, landed=1),
+        FingerprintCount(8, True, True, 30.0),
+    ]
+
+
+def test_a_landed_call_may_fail(store: Store) -> None:
+    """Its count is taken back as any other; that it was landed is not (LD-10)."""
+    spec = replace(LANDING, retry_free=3)
+    assert [landed(store, at, spec=spec)[0] for at in range(3)] == [0, 0, 1]
+    assert store.settle([Settle(spec, "cnt:p:k", NOW + 2)], NOW + 2.5, failed=True) == 1
+    assert landed(store, 3, spec=spec)[0] == 2
+    assert landed(store, 4, spec=spec)[:2] == (0, True)
+
+
+def test_dropped_landings_start_again(store: Store) -> None:
+    """When an operator releases a session (LD-10)."""
+    assert [landed(store, at, spec=AT_ONCE)[:2] for at in range(3)] == [(1, False), (2, False), (0, True)]
+    store.drop(["cnt:p:k", "land:p:b:s"])
+    assert landed(store, 4, spec=AT_ONCE)[:2] == (1, False)
+
+
 # -- in flight and failed ----------------------------------------------------------------------------------------------
 
 

@@ -11,6 +11,7 @@ from breakloop.store.ops import (
     CommitResult,
     CountFingerprint,
     Deny,
+    FingerprintCount,
     FingerprintSpec,
     Op,
     Store,
@@ -112,6 +113,22 @@ def test_each_charge_moves_the_end_along(store: Store) -> None:
     assert spend(store, 30, NOW + 9, ends=NOW + 19) == (90, True)
     assert spend(store, 20, NOW + 18, ends=NOW + 28) == (110, False)
     assert spend(store, 20, NOW + 19, ends=NOW + 29) == (20, True)
+
+
+def test_accounts_are_listed_for_operators(store: Store) -> None:
+    """By prefix, the most used first, and none that has ended, or is something else (G-6)."""
+    spend(store, 30, key="tree:a")
+    spend(store, 70, key="tree:b")
+    spend(store, 90, key="tree:c", ends=NOW + 1)
+    spend(store, 50, key="other:d")
+    store.commit([TakeTokens(TEN, "tree:e", 1.0, NO_LIMITER, NO_RULE)], NOW)
+    assert [one.key for one in store.accounts("tree:", NOW, 2)] == ["tree:c", "tree:b"]
+    listed = store.accounts("tree:", NOW + 1, 10)
+    assert [(one.key, one.used, one.ends) for one in listed] == [
+        ("tree:b", 70, NOW + HOUR),
+        ("tree:a", 30, NOW + HOUR),
+    ]
+    assert store.accounts("nothing:", NOW, 10) == []
 
 
 def test_a_clock_back_over_the_end_of_a_period_gives_nothing_away(store: Store) -> None:
@@ -266,7 +283,7 @@ def test_an_open_breaker_charges_no_limit(store: Store) -> None:
         results = store.commit(
             [before, CheckBreaker(THOUSAND, "brk:k", 1, NO_LIMITER, NO_RULE), after, loop], NOW
         ).results
-        assert results == [9.0, BreakerResult(True, 1000.0, 300.0), None, (hits, False, False, 0.0, 0, False)]
+        assert results == [9.0, BreakerResult(True, 1000.0, 300.0), None, FingerprintCount(hits)]
     assert (take(store, key="tb:a"), take(store, key="tb:b")) == (9.0, 9.0)
 
 

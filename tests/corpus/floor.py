@@ -8,11 +8,8 @@ from typing import Final
 # Loops that are not found.
 KNOWN_MISSED: Final = {
     "commands_that_differ_in_a_comment": "comments are part of a command, and a line of noise is a new line",
-    "end_of_thought/stream": "every second line is a tag, so the text is not taken for prose, and only prose is cut",
-    "fan_out_in_other_words": "tasks are compared as they are written; in other words they are different tasks",
     "mcp_same_call/mcp-unnamed": "`steps` needs a session; without a name there is none for MCP, `tail` counts instead",
     "mcp_same_call_slowly": "six seconds are the most between two calls of a storm, and 60 s hold too few for `tail`",
-    "short_result_with_a_counter": "results below 80 bytes are not masked, so another number is another result",
 }
 
 # Healthy sessions that are blocked.
@@ -24,10 +21,10 @@ KNOWN_BLOCKED: Final = {
 }
 
 # The number of sessions in each list, and the least number of sessions that are judged correctly.
-SESSIONS_MISSED: Final = 8
+SESSIONS_MISSED: Final = 4
 SESSIONS_BLOCKED: Final = 5
-LOOPS_FOUND: Final = 271
-HEALTHY_PASSED: Final = 289
+LOOPS_FOUND: Final = 299
+HEALTHY_PASSED: Final = 339
 
 
 def reason(known: dict[str, str], session_id: str) -> str | None:

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.corpus.catalogue import ONE_MESSAGE, SOME, TOOLS, Catalogue
+from tests.corpus.catalogue import NO_TASK, ONE_MESSAGE, SOME, TOOLS, Catalogue
 from tests.corpus.script import Made, Script
 from tests.corpus.words import NOUNS, compound, line, noun, path, text
 
 CATALOGUE: Final = Catalogue()
 healthy = CATALOGUE.healthy
 STEPS: Final = "{similarity: steps}"
+
+
+@healthy(forms=("chat-roles",), every_s=3.0)
+def pages_in_messages_with_their_own_roles(s: Script) -> None:
+    """Page after page of a framework that sends calls and results as messages of their own."""
+    for page in range(20):
+        s.call("open_page", {"number": page}, text(page, "page"), said="The next one." if page % 3 else "")
+
 
 # -- waiting
 
@@ -458,7 +466,7 @@ def task_list_kept_up_to_date(s: Script) -> None:
         s.call("todo_write", {"items": done}, "The list was updated.")
 
 
-@healthy(forms=("chat", "messages"))
+@healthy(forms=("chat", "messages", "responses-chain"))
 def reads_the_plan_again_after_compaction(s: Script) -> None:
     """After each compaction the same plan is read, and then new work is done."""
     for part in range(6):
@@ -469,7 +477,7 @@ def reads_the_plan_again_after_compaction(s: Script) -> None:
             s.call("edit_file", {"path": path(part, turn), "new": line(part, turn, "edit")}, "edited")
 
 
-@healthy(forms=("chat", "messages", "gemini"))
+@healthy(forms=("chat", "messages", "gemini", "responses-chain"))
 def one_compaction_in_a_long_run(s: Script) -> None:
     """A long run whose context is cut every twelve steps."""
     for turn in range(36):
@@ -490,7 +498,7 @@ def reads_its_notes_again_after_each_summary(s: Script) -> None:
             s.call("open_page", {"url": f"https://example.com/{part}/{noun(turn)}"}, text(part, turn, "page"))
 
 
-@healthy(forms=("chat", "messages", "gemini"))
+@healthy(forms=("chat", "messages", "gemini", "responses-chain"))
 def small_context_and_an_edit_before_each_cut(s: Script) -> None:
     """The context is cut every four steps, and each time a file was repaired."""
     for turn in range(20):
@@ -657,12 +665,50 @@ def names_that_are_gone(s: Script) -> None:
         s.call("grep", {"pattern": compound(turn, "name")}, "")
 
 
+@healthy(forms=SOME, every_s=3.0)
+def progress_with_a_clock(s: Script) -> None:
+    """A short state with the time and a duration in it, in which a number moves towards a total."""
+    for turn in range(30):
+        s.call("export_rows", {}, f"10:00:{turn:02} {turn * 9} of 400 rows written, {turn} s")
+
+
+@healthy(forms=SOME, every_s=3.0)
+def asks_for_the_time(s: Script) -> None:
+    """The time is all that is in the result."""
+    for turn in range(20):
+        s.call("now", {}, f"10:{turn:02}:{turn * 13 % 60:02}")
+        s.call("read_file", {"path": path(turn)}, text(turn, "file"))
+
+
+@healthy(forms=SOME, every_s=3.0)
+def rolls_dice(s: Script) -> None:
+    """The same call, and a number that means something each time."""
+    for turn in range(30):
+        s.call("roll_dice", {"sides": 20}, f"you rolled a {turn * 7 % 20 + 1}")
+
+
+@healthy(forms=TOOLS)
+def same_report_after_each_edit(s: Script) -> None:
+    """The same checks pass after each edit, in another time."""
+    for turn in range(20):
+        s.call("edit_file", {"path": path(turn), "new": line(turn, "edit")}, "edited")
+        s.call("bash", {"command": "make check"}, f"31 checks passed in 0.{turn * 37 % 90 + 10}s")
+
+
 @healthy(forms=(*TOOLS, "chat-text"))
 def one_line_in_a_frame(s: Script) -> None:
     """A harness writes four lines around each result, of which one line is new."""
     for turn in range(24):
         result = f"Observation:\nExecution logs:\n{noun(turn, 'n')} {turn * 7}\nLast output from code snippet:\nNone"
         s.call("python_interpreter", {"code": f"print(rows[{turn * 3}].name)"}, result)
+
+
+@healthy(forms=(*TOOLS, "chat-text-unnamed"), every_s=2.0)
+def page_shown_after_each_change(s: Script) -> None:
+    """A page is rendered again after each change, with the same short results: the changes tell the steps apart."""
+    for turn in range(12):
+        s.call("change_page", {"page": 4, "text": line(turn, "text")}, "changed")
+        s.call("render_page", {"page": 4}, "rendered: page-4.png")
 
 
 @healthy(forms=TOOLS)
@@ -680,3 +726,43 @@ def every_host_is_up(s: Script) -> None:
     """Twenty hosts, each with the same short result."""
     for turn in range(20):
         s.call("ping", {"host": f"{compound(turn, 'host')}.example.com"}, "ok")
+
+
+# -- trees of agents
+
+
+@healthy(forms=("chat", "messages", "responses", "gemini"), task=NO_TASK, every_s=2.0)
+def orchestrator_with_eight_children(s: Script) -> None:
+    """Eight agents, each with a part of the work, which they do side by side."""
+    for child in range(8):
+        s.begin(f"Do part {child}: {line(child, 'part')}", session=f"child-{child}", parent="main", agent="worker")
+        s.waits("read_file")
+        for turn in range(4):
+            s.call("read_file", {"path": path(child, turn)}, text(child, turn, "file"))
+
+
+@healthy(forms=("chat", "messages", "gemini"), task=NO_TASK, every_s=0.05)
+def batch_of_twenty_workers(s: Script) -> None:
+    """Twenty agents begin at the same time, and work on."""
+    for child in range(20):
+        s.begin(f"Check the {noun(child, 'w')} of {path(child)}.", session=f"w-{child}", parent="main", agent="checker")
+        s.waits("read_file")
+
+
+@healthy(forms=("chat", "messages", "gemini"), task=NO_TASK, every_s=1.5)
+def workers_that_finish_one_after_the_other(s: Script) -> None:
+    """A hundred agents in a few minutes; each answers and is done before many others have begun."""
+    for child in range(100):
+        s.begin(f"Summarize {path(child)}: {text(child, 'page')}", session=f"w-{child}", parent="main", agent="reader")
+
+
+@healthy(forms=("chat", "messages"), task=NO_TASK, every_s=5.0)
+def tree_of_two_generations(s: Script) -> None:
+    """Four leads, and three helpers of each."""
+    for lead in range(4):
+        s.begin(f"Lead part {lead}: {line(lead, 'lead')}", session=f"lead-{lead}", parent="main", agent="lead")
+        s.waits("start_agents")
+    for helper in range(12):
+        parent = f"lead-{helper % 4}"
+        s.begin(f"Help with {line(helper, 'helper')}", session=f"helper-{helper}", parent=parent, agent="helper")
+        s.waits("read_file")

@@ -37,6 +37,20 @@ def same_call_with_a_new_request_id(s: Script) -> None:
         s.call("get_weather", arguments, "Overcast, 11 degrees, light wind from the west.")
 
 
+@loop("repeat", at=6, forms=("chat-roles",))
+def same_page_in_messages_with_their_own_roles(s: Script) -> None:
+    """A framework sends calls and results as messages of their own, with roles that no API has, and new ids."""
+    for turn in range(9):
+        s.call("open_page", {"number": 3}, text("page"), said=f"I open it. {line(turn, 'said')}" if turn % 2 else "")
+
+
+@loop("failure", at=5, forms=SOME)
+def command_that_the_shell_does_not_know(s: Script) -> None:
+    """The shell reports itself that there is no such command."""
+    for _ in range(7):
+        s.call("run_shell", {"line": "frobnicate --all"}, "bash: line 1: frobnicate: command not found")
+
+
 @loop("repeat", at=6)
 def report_with_the_time_in_it(s: Script) -> None:
     """A long result in which only the clock, a duration and a process id change."""
@@ -332,6 +346,15 @@ def looks_between_refused_edits(s: Script) -> None:
             s.call("read_file", {"path": path(1)}, text("file"))
 
 
+@loop("dry", at=10, forms=("chat", "chat-text", "chat-text-unnamed", "responses-chain"))
+def long_drafts_that_the_validator_refuses(s: Script) -> None:
+    """Each draft has other words, and the validator returns the same sentence. The words of a call that is written as
+    text are as little news as those of any other call."""
+    sentence = "The report was not taken over: the field `cause` is required."
+    for turn in range(24):
+        s.call("hand_in_report", {"report": chapter(turn, "draft", sentences=3), "n": turn}, sentence)
+
+
 @loop("dry", at=10, forms=SOME)
 def schema_that_is_never_met(s: Script) -> None:
     """Other arguments each time, and the same sentence of the validator."""
@@ -530,11 +553,38 @@ def error_at_another_line_after_each_edit(s: Script) -> None:
         s.call("read_file", {"path": path(turn)}, text(turn, "source"))
 
 
-@loop("", at=(1, 20), forms=("chat", "gemini"))
+# -- drift
+
+
+@loop("drift", at=7, forms=("chat", "gemini"))
 def short_result_with_a_counter(s: Script) -> None:
     """A short result whose number moves towards nothing."""
     for turn in range(30):
         s.call("job_state", {"job": 12}, f"failed (checked {turn} times)")
+
+
+@loop("drift", at=7, forms=TOOLS)
+def short_report_with_a_duration(s: Script) -> None:
+    """The same check fails in another time, and nothing is changed."""
+    for turn in range(20):
+        s.call("bash", {"command": "make check"}, f"1 check failed in 0.{turn * 37 % 90 + 10}s")
+
+
+@loop("drift", at=13, forms=SOME)
+def nothing_there_with_a_new_id(s: Script) -> None:
+    """A short result that only differs in the id of the request."""
+    for turn in range(20):
+        s.call("open_case", {"case": 77}, f"this case has no entries, request id {noun(turn, 'id')}-{turn * 7919 % 97}")
+
+
+@loop("drift", at=12, forms=SOME)
+def same_line_of_a_log_among_other_work(s: Script) -> None:
+    """Another process writes the same line each time; new files are read in between."""
+    for turn in range(30):
+        if turn % 2:
+            s.call("read_file", {"path": path(turn)}, text(turn, "file"))
+        else:
+            s.call("last_log_line", {}, f"10:{turn:02}:07 loader[{4000 + turn * 7}]: error: no such table")
 
 
 @loop("repeat", at=6, forms=("chat", "responses", "messages", "gemini"))

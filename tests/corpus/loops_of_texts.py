@@ -244,7 +244,7 @@ def embedding_retried(s: Script) -> None:
 # -- thrash, compaction
 
 
-@noticed("thrash", at=11, forms=("chat", "messages", "gemini", "responses"))
+@noticed("thrash", at=11, forms=("chat", "messages", "gemini", "responses", "responses-chain"))
 def context_full_right_after_each_cut(s: Script) -> None:
     """The context is cut and full again three steps later, over and over: reported, a larger context helps."""
     for turn in range(16):
@@ -253,7 +253,7 @@ def context_full_right_after_each_cut(s: Script) -> None:
         s.call("read_file", {"path": path(turn)}, text(turn, "large", lines=60))
 
 
-@loop("dry", at=19, forms=("chat", "messages"))
+@loop("dry", at=19, forms=("chat", "messages", "responses-chain"))
 def same_work_after_each_compaction(s: Script) -> None:
     """After each compaction the same files are read and the same plan is made; nothing else is ever done."""
     for turn in range(40):
@@ -280,7 +280,7 @@ def same_work_after_each_summary(s: Script) -> None:
         s.call("read_file", {"path": path(turn % 4)}, text(turn % 4, "file"))
 
 
-@loop("thrash", at=(36, 50), forms=("chat", "messages", "gemini"))
+@loop("thrash", at=(36, 50), forms=("chat", "messages", "gemini", "responses-chain"))
 def cut_after_every_third_step(s: Script) -> None:
     """Nothing is ever done but reading, and the context is full after three files each time."""
     for turn in range(60):
@@ -317,13 +317,50 @@ def two_agents_hand_on_to_each_other(s: Script) -> None:
         s.begin(f"Next part of the article: {line(turn, 'part')}", session=f"run-{turn}", parent=parent, agent=agent)
 
 
-@loop("", at=(1, 40), forms=("chat",), task=NO_TASK, every_s=3.0)
+@loop("spawn", at=8, forms=("chat", "messages"), task=NO_TASK, every_s=4.0)
+def task_handed_on_in_another_order(s: Script) -> None:
+    """Each agent gives the next one the same task, with the words in another order."""
+    orders = (
+        "Find out why the nightly build fails, and repair it.",
+        "Please repair it: why fails the nightly build? Find out.",
+    )
+    for turn in range(12):
+        parent = f"agent-{turn - 1}" if turn else "main"
+        s.begin(orders[turn % 2], session=f"agent-{turn}", parent=parent, agent=f"agent-{turn}")
+
+
+# -- tree
+
+
+def _starts(s: Script, session: str, parent: str, agent: str = "researcher") -> None:
+    """An agent begins with a task of its own, starts others, and waits for them."""
+    task = f"Research the {noun(session, 'x')} and the {noun(session, 'y')}: {line(session, 'task')}"
+    s.begin(task, session=session, parent=parent, agent=agent)
+    s.waits("start_agents")
+
+
+@loop("tree", at=60, forms=("chat", "messages", "gemini"), task=NO_TASK, every_s=3.0)
 def fan_out_in_other_words(s: Script) -> None:
-    """Each agent starts two for the same goal, and words the task differently each time."""
-    for turn in range(40):
-        parent = f"agent-{(turn - 1) // 2}" if turn else "main"
-        task = f"Research the market, with an eye on the {noun(turn, 'x')}: {line(turn, 'task')}"
-        s.begin(task, session=f"agent-{turn}", parent=parent, agent="researcher")
+    """Each agent starts two for the same goal, and words the task differently each time: the 61st is not started."""
+    for turn in range(70):
+        _starts(s, f"agent-{turn}", f"agent-{(turn - 1) // 2}" if turn else "main")
+
+
+@loop("tree", at=33, forms=("chat", "messages", "responses", "gemini"), task=NO_TASK, every_s=0.4)
+def fan_out_to_two_hundred(s: Script) -> None:
+    """Two agents, then ten, fifty and two hundred, within a minute or two."""
+    row = ["main"]
+    for children in (2, 5, 5, 4):
+        row = [f"{parent}.{at}" for parent in row for at in range(children)]
+        for session in row:
+            _starts(s, session, session.rpartition(".")[0])
+
+
+@loop("tree", at=8, forms=("chat", "messages", "responses", "gemini"), task=NO_TASK, every_s=20.0)
+def agents_that_each_start_one(s: Script) -> None:
+    """Fifty deep, each for another part of the work: the ninth, with the root, is not started."""
+    for turn in range(50):
+        _starts(s, f"agent-{turn}", f"agent-{turn - 1}" if turn else "main", f"role-{turn}")
 
 
 @loop("stubborn", at=31, forms=("chat", "messages", "gemini"), every_s=6.0)

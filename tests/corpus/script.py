@@ -41,11 +41,12 @@ class Sent:
     items: tuple[Item, ...]
     system: str
     tools: tuple[str, ...]
-    names: Mapping[str, str]  # session, parent, agent, trace
+    names: Mapping[str, str]  # session, parent, agent, trace, trigger
     number: int  # of the conversation within the session
     answer: Item | None = None
     status: int = 200
     repeats: bool = False  # the request before it, sent again
+    compacted: bool = False  # the history was replaced by a summary since the request before it
 
 
 @dataclass(slots=True)
@@ -62,10 +63,11 @@ class Script:
     now_s: float = 0.0
     _waiting: list[tuple[list[Item], str, Made]] = field(default_factory=list)
     _number: int = 0
+    _compacted: bool = False
     _calls: int = 0
 
     def begin(self, task: str, **names: str) -> None:
-        """Send the first request of a conversation. `names`: its session, parent, agent and trace, if not the usual."""
+        """Send the first request of a conversation. `names`: its session, parent, agent, trace and trigger."""
         self.items = [Item(user=task)]
         self.names = dict(names)
         self._number += 1
@@ -89,6 +91,10 @@ class Script:
         self._answer(Item(said=said, is_answer=True))
         self.items.append(Item(user=then))
         self._send()
+
+    def ends(self, said: str) -> None:
+        """The model answers with text, and the run is over. Nothing is sent."""
+        self._answer(Item(said=said, is_answer=True))
 
     def asks(self, text: str) -> None:
         """Send one more text of the user, after an answer that is not part of the history."""
@@ -116,6 +122,10 @@ class Script:
         self.items, self.system = [Item(user=order)], system
         self._send()
 
+    def waits(self, tool: str) -> None:
+        """The model answers the last request with a call, whose result is not there yet. Nothing is sent."""
+        self.sent[-1].answer = Item(calls=(Made(tool, {}, id=self._id()),), is_answer=True)
+
     def reports(self, said: str) -> None:
         """The other agent answers, and its answer is the result of the call."""
         self._answer(Item(said=said, is_answer=True))
@@ -134,6 +144,7 @@ class Script:
     def compact(self, summary: str) -> None:
         """Replace the history, as a client does whose context is full. Nothing is sent."""
         self.items = [self.items[0], Item(user=summary)]
+        self._compacted = True
 
     def wait(self, seconds: float) -> None:
         """Let time pass before the next request."""
@@ -146,7 +157,8 @@ class Script:
 
     def _send(self, *, repeats: bool = False) -> None:
         one = Sent(self.now_s, tuple(self.items), self.system, self.tools or (), self.names, self._number)
-        one.repeats = repeats
+        one.repeats, one.compacted = repeats, self._compacted
+        self._compacted = False
         self.sent.append(one)
         self.now_s += self.every_s
 

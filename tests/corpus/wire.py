@@ -26,7 +26,7 @@ class Form:
     dialect: str
     write: Callable[[Script, Form], Iterator[RecordedTurn]]
     named: bool = True  # the client names its session
-    ids: str = "random"  # of calls: random, counted, or none
+    ids: str = "random"  # of calls: random, counted, none, or listed (calls are messages of their own)
     chained: bool = False  # the provider keeps the history (`previous_response_id`)
     conversation: bool = False  # of these, in a conversation with an id
     stream: bool = False
@@ -70,7 +70,7 @@ def _turn(script: Script, form: Form, sent: Sent, path: str, body: Json, answer:
     session = names.get("session", script.name if form.named else "")
     if session and not (form.dialect == "anthropic_messages" and "session" not in names):
         headers[_SESSION_HEADERS.get(form.dialect, "x-agent-session")] = session.encode()
-    for name, header in (("parent", "x-agent-parent"), ("agent", "x-agent-id")):
+    for name, header in (("parent", "x-agent-parent"), ("agent", "x-agent-id"), ("trigger", "x-agent-trigger")):
         if names.get(name):
             headers[header] = names[name].encode()
     if names.get("trace"):
@@ -104,7 +104,7 @@ _PNG_URL: Final = "data:image/png;base64,"
 def _chat(script: Script, form: Form) -> Iterator[RecordedTurn]:
     for sent in script.sent:
         body: Json = {"model": MODEL, "temperature": 0, "messages": list(_chat_messages(sent, form))}
-        if sent.tools and form.ids != "none":
+        if sent.tools and form.ids not in ("none", "listed"):
             functions = [{"name": name, "parameters": _schema(name)} for name in sent.tools]
             body["tools"] = [{"type": "function", "function": one} for one in functions]
         if form.stream:
@@ -120,6 +120,8 @@ def _chat_messages(sent: Sent, form: Form) -> Iterator[Json]:
             yield {"role": "user", "content": item.user}
         elif form.ids == "none":
             yield from _as_text(item)
+        elif form.ids == "listed":
+            yield from _as_messages(item)
         else:
             ids = [_call_id(form, "call", made, at + number) for number, made in enumerate(item.calls)]
             at += len(ids)
@@ -149,6 +151,17 @@ def _as_text(item: Item) -> Iterator[Json]:
     yield {"role": "assistant", "content": said.strip()}
     for made in item.calls:
         yield {"role": "user", "content": f"<tool_response>\n{_error(made)}\n</tool_response>"}
+
+
+def _as_messages(item: Item) -> Iterator[Json]:
+    """Write calls and results as messages with roles of their own, as frameworks do that do not translate them."""
+    if item.said or not item.calls:
+        yield {"role": "assistant", "content": item.said}
+    for made in item.calls:
+        function = {"name": made.name, "arguments": made.arguments}
+        listed = [{"id": f"call_{made.id}", "type": "function", "function": function}]
+        yield {"role": "tool-call", "content": f"Calling tools:\n{listed}"}
+        yield {"role": "tool-response", "content": f"Call id: call_{made.id}\nObservation:\n{_error(made)}"}
 
 
 # -- a whole run in one message
@@ -191,14 +204,16 @@ def _one_message(script: Script, form: Form, sent: Sent, text: str) -> RecordedT
 
 def _responses(script: Script, form: Form) -> Iterator[RecordedTurn]:
     body: Json = {}
-    response_id, number = "", 0
+    response_id, number, chain = "", 0, 0
     for at, sent in enumerate(script.sent):
+        chain += sent.compacted
         if not sent.repeats:
-            continues = form.chained and sent.number == number
+            # The provider keeps the whole history, so that a client that replaces it starts another chain.
+            continues = form.chained and sent.number == number and not sent.compacted
             items = _since_answer(sent.items, form) if continues else list(_responses_items(sent.items, form))
             body = {"model": MODEL, "instructions": sent.system, "store": form.chained, "input": items}
             if form.conversation:
-                body["conversation"] = {"id": f"conv_{digest(script.name, sent.number)}"}
+                body["conversation"] = {"id": f"conv_{digest(script.name, sent.number + chain)}"}
             elif continues:
                 body["previous_response_id"] = response_id
             if sent.tools:
@@ -365,6 +380,7 @@ FORMS: Final = {
         Form("chat-counted", "openai_chat", _chat, named=False, ids="counted"),
         Form("chat-text", "openai_chat", _chat, ids="none"),
         Form("chat-text-unnamed", "openai_chat", _chat, named=False, ids="none", stream=True),
+        Form("chat-roles", "openai_chat", _chat, ids="listed"),
         Form("dspy", "openai_chat", _dspy),
         Form("dspy-unnamed", "openai_chat", _dspy, named=False),
         Form("react", "openai_chat", _react),

@@ -13,7 +13,12 @@ from typing import Any
 
 import pytest
 
-from breakloop.testing import StandInLLM, ThreadedLLM
+from breakloop.cli.hook import HookOptions, answered
+from breakloop.clock import FakeClock
+from breakloop.integrations.claude_code import AGENT_TOOLS
+from breakloop.model.call import Call, Tree
+from breakloop.policy.descriptors import ContextSettings, Descriptors
+from breakloop.testing import Answer, SeenRequest, StandInLLM, ThreadedLLM, call_tool, say
 from tests.deadlines import DEADLINE_S
 from tests.e2e import claude
 from tests.e2e.served import SRC, serving
@@ -46,28 +51,33 @@ def project(folder: Path, *flags: str) -> Iterator[Path]:
     subprocess.run(made, check=True, env=env, capture_output=True)
     settings = folder / "project" / ".claude" / "settings.json"
     text = settings.read_text()
-    assert text.count('"breakloop hook claude-code"') == 6
+    assert text.count('"breakloop hook claude-code"') == 8
     settings.write_text(text.replace("hook claude-code", " ".join(["hook claude-code", *flags])))
     yield folder / "project"
 
 
-def run(folder: Path, model: Callable[[int], Any], *flags: str, **more: str) -> Session:
-    """Let Claude Code work with a model until it ends."""
+def start(at: Path, folder: Path, url: str, **more: str) -> subprocess.CompletedProcess[str]:
+    """Run `claude -p` in a project until it ends."""
     command = [claude.command_line(), "-p", "Please read the file.", "--output-format", "stream-json", "--verbose"]
     command += ["--permission-mode", "bypassPermissions", "--model", claude.MODEL]
+    env = claude.environment(folder / "home", url)
+    env |= {"PATH": f"{folder / 'bin'}{os.pathsep}{env['PATH']}", **more}
+    return subprocess.run(
+        command,
+        cwd=at,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+
+
+def run(folder: Path, model: Callable[[int], Any], *flags: str, **more: str) -> Session:
+    """Let Claude Code work with a model until it ends."""
     with StandInLLM.in_thread(respond=claude.agent(model)) as llm, project(folder, *flags) as at:
-        env = claude.environment(folder / "home", llm.url)
-        env |= {"PATH": f"{folder / 'bin'}{os.pathsep}{env['PATH']}", **more}
-        done = subprocess.run(
-            command,
-            cwd=at,
-            env=env,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=DEADLINE_S,
-            check=False,
-        )
+        done = start(at, folder, llm.url, **more)
         assert done.returncode == 0, done.stderr
         return Session(done.stdout, llm)
 
@@ -120,6 +130,63 @@ def test_the_gateway_decides(tmp_path: Path) -> None:
         assert looped.result["terminal_reason"] == "hook_stopped"
         killed = run(tmp_path / "killed", claude.healthy, "--agent", "nightly", BREAKLOOP_URL=served.url)
         assert killed.asked == 1
+
+
+def test_the_gateway_counts_sub_agents(tmp_path: Path) -> None:
+    """A start beyond its limit is reported to the agent, and the next call of Task is denied until one stops (LD-12)."""
+    policy = tmp_path / "policy.yaml"
+    loops = "{similarity: steps, max_agents_per_tree: 3}"
+    policy.write_text(f"bundle_version: 1\npolicies: []\ndefaults: {{loop_detection: {loops}}}\n")
+    with serving(tmp_path, "--mode", "decision", "--policy", str(policy)) as served:
+        options, clock = HookOptions(url=served.url), FakeClock()
+
+        def tell(kind: str, **fields: Any) -> str:
+            return json.dumps(
+                answered({"hook_event_name": kind, "session_id": "s", **fields}, options, tmp_path, clock)
+            )
+
+        said = [tell("SubagentStart", agent_id=name, agent_type="Explore") for name in "abc"]
+        assert ["Not started: 4 agents of one tree are at work" in one for one in said] == [False, False, True]
+        assert '"permissionDecision": "deny"' in tell("PreToolUse", tool_name="Task")
+        assert tell("SubagentStop", agent_id="a", agent_type="Explore") == "{}"
+        assert tell("PreToolUse", tool_name="Task") == "{}"
+        assert "Not started" not in tell("SubagentStart", agent_id="d", agent_type="Explore")
+
+
+def test_its_sub_agents_are_seen(tmp_path: Path) -> None:
+    """A hook is called when one starts and when it stops, with one id; and its requests name that id and the session, so
+    that a gateway knows the tree (LD-12, C-7)."""
+
+    def model(request: SeenRequest) -> Answer | None:
+        if not request.path.endswith("/messages") or not request.fields.get("tools"):
+            return None
+        asked = json.dumps(request.fields["messages"])
+        if "Count the lines" in asked and "tool_use" not in asked:
+            return say("There are seven lines.")
+        if "tool_use" in asked:
+            return say("All done.")
+        task = {"description": "Count", "prompt": "Count the lines.", "subagent_type": "general-purpose"}
+        names = [tool["name"] for tool in request.fields["tools"]]
+        return call_tool(next(name for name in names if name in AGENT_TOOLS), task, tool_id="toolu_0000000001")
+
+    with StandInLLM.in_thread(respond=model) as llm, project(tmp_path) as at:
+        log = tmp_path / "events"
+        command = tmp_path / "bin" / "breakloop"
+        command.write_text(f'#!/bin/sh\ntee -a {log} | {sys.executable} -m breakloop "$@"\necho >> {log}\n')
+        done = start(at, tmp_path, llm.url)
+        assert done.returncode == 0, done.stderr
+        events = [json.loads(line) for line in log.read_text().splitlines() if line]
+        seen = [one for one in events if one["hook_event_name"].startswith("Subagent")]
+        assert [one["hook_event_name"] for one in seen] == ["SubagentStart", "SubagentStop"]
+        (name,) = {one["agent_id"] for one in seen}
+        (session,) = {one["session_id"] for one in seen}
+        read = Descriptors(ContextSettings(secret=b"k"), FakeClock())
+        calls = [
+            Call("POST", one.path, headers={key.decode().lower(): value for key, value in one.headers})
+            for one in llm.requests
+        ]
+        assert Tree(session, session, 2) in [read.tree(call) for call in calls]
+        assert f"{session}/{name}" in [read.session(call) for call in calls]
 
 
 @pytest.mark.parametrize("kind", ["PreToolUse", "PostToolUse"])

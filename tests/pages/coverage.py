@@ -78,6 +78,7 @@ BEFORE: Final[dict[tuple[str, str], list[str]]] = {
         "mkdir logs healthy && cp sessions.jsonl logs && cp sessions.jsonl healthy && cp policy.yaml new.yaml",
         "gzip -c sessions.jsonl >yesterday.jsonl.gz",
     ],
+    ("docs/how-to/run-an-agent.md", ""): ["echo 'print(1)' >agent.py"],
     ("docs/how-to/scan-transcripts.md", ""): [
         "mkdir runs logs && cp sessions.jsonl runs && cp sessions.jsonl logs/agent.jsonl"
     ],
@@ -113,6 +114,7 @@ REPLACED: Final = {
         "https://policy.example.com/agents/": "http://127.0.0.1:9000/",
         "10.0.0.5:6379": "127.0.0.1:6379",
     },
+    "docs/how-to/run-an-agent.md": {"claude -p": "echo"},
     "docs/how-to/several-instances.md": {"/var/lib/": "var/lib/", "10.0.0.5:6379": "127.0.0.1:6379"},
     "docs/how-to/webhooks.md": {"https://hooks.example.com": "https://192.0.2.1"},  # no name needs to be resolved
 }
@@ -247,6 +249,7 @@ _SETTLED = "tests/unit/engine/test_engine_settle.py::"
 _TIMELINES = "tests/test_page_timelines.py::"
 _PAYLOADS = "tests/e2e/test_page_payloads.py::"
 HELD: Final = {
+    ("docs/how-to/run-an-agent.md", "breakloop: $0.42"): "tests/unit/cli/test_run.py::test_the_summary_of_the_page",
     ("README.md", "openai.RateLimitError"): "tests/test_docs.py::"
     "test_the_one_line_of_the_readme_is_all_that_an_agent_needs",
     ("docs/explanation/detection-study.md", "outside ="): "tests/unit/detect/steps/test_novelty_dry.py::"
@@ -259,10 +262,20 @@ HELD: Final = {
     ("docs/explanation/limits.md", "t          event"): f"{_LIMITS}test_a_breaker_over_five_minutes",
     ("docs/explanation/limits.md", "t       event"): "tests/unit/engine/test_engine_runs.py::"
     "test_the_timeline_of_the_docs",
+    ("docs/explanation/limits.md", "t       agents"): "tests/unit/engine/test_engine_trees.py::"
+    "test_the_timeline_of_the_docs",
+    ("docs/how-to/trees-of-agents.md", "Not started:"): "tests/unit/detect/test_trees.py::"
+    "test_agents_that_start_agents_fast",
+    ("docs/how-to/trees-of-agents.md", "X-Agent-Session:"): "tests/unit/policy/test_trees.py::"
+    "test_parents_lead_to_the_root",
+    ("docs/how-to/trees-of-agents.md", "X-Agent-Root:"): "tests/unit/policy/test_trees.py::"
+    "test_what_clients_state_is_not_guessed",
     ("docs/explanation/loop-detection.md", "window 45 s"): f"{_LOOPS}test_the_example_of_the_loop_page",
     ("docs/explanation/loop-detection.md", "max_hits 5, window 60 s, cooldown"): f"{_TIMELINES}test_tail",
     ("docs/explanation/loop-detection.md", "max_hits 5, window 60 s; one key"): f"{_TIMELINES}test_tail_of_one_key",
     ("docs/explanation/loop-detection.md", "an agent reads"): f"{_TIMELINES}test_steps",
+    ("docs/explanation/loop-detection.md", "the same review"): "tests/unit/engine/test_reruns.py::"
+    "test_told_then_blocked_at_the_opening",
     ("docs/explanation/loop-detection.md", "score ="): "tests/unit/detect/test_simhash_score.py::"
     "test_similar_prompts_and_answers_add_up",
     ("docs/explanation/loop-detection.md", "max_hits 5, concurrent"): f"{_SETTLED}test_the_timeline_of_the_docs",
@@ -307,6 +320,8 @@ HELD: Final = {
     "test_it_may_do_what_is_needed",
     ("docs/how-to/several-instances.md", "ACL SETUSER"): "tests/deploy/test_redis_user.py::"
     "test_it_may_do_what_is_needed",
+    ("docs/how-to/land.md", "[breakloop]"): f"{_TIMELINES}test_landing",
+    ("docs/how-to/land.md", "request 1"): f"{_TIMELINES}test_landing",
     ("docs/how-to/steer.md", "[breakloop]"): f"{_TIMELINES}test_steering",
     ("docs/how-to/steer.md", "requests with"): f"{_TIMELINES}test_steering",
     ("docs/how-to/webhooks.md", "{"): f"{_PAYLOADS}test_webhook",

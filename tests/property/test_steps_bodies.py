@@ -83,9 +83,10 @@ def spelled(value: Any, seed: int, indent: int) -> Any:
 
 
 def written(body: Json, spelling: Spelling, number: int) -> bytes:
-    """A body in another spelling than the one before it, its ids renamed; one id gets the same name each time."""
+    """A body whose keys are in another order than in the one before it, its ids renamed; one id gets the same name each
+    time. A client indents all of its bodies alike: their size tells whether it has cut the context."""
     seed, indent, begin = spelling
-    seed, indent = seed + number, (indent + number) % 4
+    seed += number
     text = json.dumps(spelled(body, seed, indent), indent=indent or None, ensure_ascii=bool(indent % 2))
     return IDS.sub(lambda found: f'"{begin}{int(found[1][5:]) * 7919}"', text).encode()
 

@@ -18,8 +18,10 @@ from breakloop.clock import Clock
 from breakloop.engine.breakers import BreakerState
 from breakloop.engine.operator import Operator
 from breakloop.engine.quarantine import Hold
+from breakloop.engine.tree_budgets import TreeSpending
 from breakloop.errors import BreakloopError
 from breakloop.history.store import History
+from breakloop.history.tree_book import TreeBook, TreeNode
 from breakloop.model.records import STOPPED, IncidentFilter, is_blocked
 from breakloop.policy.diagnostics import nearest
 from breakloop.policy.orders import checked_agent
@@ -44,6 +46,9 @@ class AdminServices:
     metrics: Callable[[], bytes]  # in the Prometheus text format
     breakers: Callable[[], Awaitable[list[BreakerState]]]
     reset_breaker: Callable[[str, str], Awaitable[BreakerState | None]]
+    trees: TreeBook
+    tree_budgets: Callable[[], Awaitable[list[TreeSpending]]]
+    reset_tree_budget: Callable[[str, str, str], Awaitable[TreeSpending | None]]  # project, caller, root
     counters: Callable[[str], Awaitable[list[Mapping[str, Any]]]]  # by prefix of the key
     live: Callable[[], AsyncIterator[Mapping[str, Any]]]  # events and sums as they happen, for one listener
     in_thread: Callable[[Callable[[], Any]], Awaitable[Any]]  # runs a blocking function in a thread
@@ -153,6 +158,41 @@ class Actions:
         if found is None:
             raise ApiError(404, "there is no such breaker, or it is not open")
         await self.audit("breaker.reset", key, {"policy": policy})
+        return found
+
+    async def kill_tree(self, project: str, caller: str, root: str, session: str, reason: str) -> tuple[int, bool]:
+        """Hold a session of a tree and everything that it started or starts; return how many sessions are held, and
+        whether every instance has the order. Raises `ApiError` if there is no such session, and `OrderError`.
+        """
+        runs = {one.session: one.use.agent for one in self._below(project, caller, root, session)}
+        held = self.services.operator.kill_runs(project, caller, runs, reason, self._who.name)
+        detail = {"root": root, "sessions": len(held), "reason": reason}
+        return len(held), await self._ordered("tree.kill", f"{project}/{caller}/{session}", detail)
+
+    async def release_tree(self, project: str, caller: str, root: str, session: str) -> tuple[int, bool]:
+        """Release a session of a tree and everything below it; return how many were held, and whether every instance
+        has the order. Raises `ApiError` if there is no such session.
+        """
+        nodes, operator, by = self._below(project, caller, root, session), self.services.operator, self._who.name
+        runs = [f"{caller}|{one.session}" for one in nodes]
+        ended = [hold for run in runs for hold in operator.release(project, caller=caller, run=run, by=by)]
+        detail = {"root": root, "sessions": len(ended)}
+        return len(ended), await self._ordered("tree.release", f"{project}/{caller}/{session}", detail)
+
+    def _below(self, project: str, caller: str, root: str, session: str) -> list[TreeNode]:
+        tree = self.services.trees.find(project, caller, root)
+        found = [] if tree is None else tree.below(session)
+        if not found:
+            raise ApiError(404, "there is no such tree, or no such session in it")
+        return found
+
+    async def reset_tree_budget(self, project: str, caller: str, root: str) -> TreeSpending:
+        """Give a tree of agents its whole budget again; return its state before. Raises `ApiError` if it has none."""
+        found = await self.services.reset_tree_budget(project, caller, root)
+        if found is None:
+            raise ApiError(404, "there is no such tree, or it has spent nothing")
+        spent = {"microusd": found.microusd, "tokens": found.tokens}
+        await self.audit("tree_budget.reset", f"{project}/{caller}/{root}", spent)
         return found
 
     async def apply(self, text: bytes, *, force: bool) -> Mapping[str, Any]:

@@ -19,6 +19,7 @@ _DONE: Final = {
     "warn": "warned",
     "steer": "steered",
     "throttle": "slowed down",
+    "land": "landed",
     "reject": "stopped",
     "cut": "cut off",
     "kill": "quarantined",

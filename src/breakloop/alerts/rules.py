@@ -139,7 +139,7 @@ TYPES: Final[Mapping[str, tuple[str, ...]]] = {
     "shadow": (events.SHADOW_WOULD_REJECT,),
 }
 ANY: Final = "any"
-_SEVERITY: Final = {"warn": 1, "steer": 2, "throttle": 3, "reject": 4, "cut": 4, "kill": 5}
+_SEVERITY: Final = {"warn": 1, "steer": 2, "throttle": 3, "land": 4, "reject": 5, "cut": 5, "kill": 6}
 
 
 def _check_type(value: str) -> str:
@@ -169,7 +169,7 @@ class AlertRule(Model):
     targets: Annotated[list[Text], Field(min_length=1)] = Field(description="Names of `alert_targets`.")
     agent: Text = Field(default="*", description="Only agents whose name matches; `*` stands for anything.")
     project: Text = Field(default="*", description="Only projects whose name matches.")
-    min_action: Literal["", "warn", "steer", "throttle", "reject", "kill"] = Field(
+    min_action: Literal["", "warn", "steer", "throttle", "land", "reject", "kill"] = Field(
         default="", description="For loops: only if at least this action was taken."
     )
     cooldown_seconds: _Span = Field(

@@ -33,6 +33,7 @@ from breakloop.gateway.proxy import ProxyHandler
 from breakloop.gateway.server import Server, check_free, connections_for, why_not
 from breakloop.gateway.upstream import UpstreamFaults, UpstreamPool
 from breakloop.model.call import Answer, Call
+from breakloop.model.counters import TraceCounters
 from breakloop.model.events import Publish
 from breakloop.model.upstream import upstreams
 from breakloop.observe.log import log
@@ -65,7 +66,7 @@ def tracing(settings: Settings, descriptors: Descriptors, clock: Clock) -> Traci
     return open_tracing(settings.otel_endpoint, descriptors, clock)
 
 
-def answering(descriptors: Descriptors, traces: Tracing | None) -> Callable[[Call, Answer], None]:
+def answering(descriptors: Descriptors, traces: TraceCounters | None) -> Callable[[Call, Answer], None]:
     """Return the function that is called with each answer."""
     if traces is None:
         return descriptors.answered
@@ -84,7 +85,7 @@ def admission(
     secret: bytes,
     clock: Clock,
     *,
-    traces: Tracing | None = None,
+    traces: TraceCounters | None = None,
 ) -> Admission:
     """Return the admission that all handlers share."""
     prefix = settings.header_prefix

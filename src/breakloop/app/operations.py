@@ -28,10 +28,12 @@ from breakloop.app.jobs import Job, aside
 from breakloop.config.loader import alert_secrets, effective_settings
 from breakloop.config.settings import HISTORY_OFF, POLICY_REDIS, Settings
 from breakloop.engine.breakers import CLOSED, BreakerState
+from breakloop.engine.tree_budgets import TreeSpending
 from breakloop.errors import AlertError, HistoryError, SettingsError, StateError
 from breakloop.gateway.server import url, why_not
 from breakloop.history.incidents import OF_LOOPS
 from breakloop.history.store import Retention, open_history
+from breakloop.history.tree_book import TreeBook
 from breakloop.model.events import Activity, Event
 from breakloop.model.records import EventFilter
 from breakloop.observe.events import EventBus, EventDispatcher, LiveEvents
@@ -71,6 +73,7 @@ class Operations:
         self.metrics = PrometheusPage(self._collect)
         self._event_counters = EventCounters()
         self._open_breakers: int | None = None
+        self.trees = TreeBook()
         self._server: AdminServer | None = None
         self._auth: Auth | None = None
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
@@ -165,6 +168,7 @@ class Operations:
         """Write events to the history, together with the activity of agents, which needs no event."""
         activity, now = self._runtime.activity(), self._clock.now()
         self._event_counters.take_activity(activity)
+        self.trees.add(activity.trees, now)
         if events or activity.agents:
             await aside(lambda: self.history.write(events, activity, now))
             # Live pages got the events before they were written: tell them to read the history again.
@@ -250,6 +254,9 @@ class Operations:
             metrics=self.metrics.text,
             breakers=self.breakers,
             reset_breaker=self.reset_breaker,
+            trees=self.trees,
+            tree_budgets=self.tree_budgets,
+            reset_tree_budget=self.reset_tree_budget,
             counters=self.counters,
             live=self.live.subscribe,
             in_thread=aside,
@@ -285,6 +292,20 @@ class Operations:
         if shared is None:
             return engine.reset_breaker(policy, key)
         return await shared.reset_breaker(engine.bundle, policy, key, self.bus)
+
+    async def tree_budgets(self) -> list[TreeSpending]:
+        """Return what trees of agents have spent of their budgets. Raises `StateError`."""
+        engine, shared = self._runtime.engine, self._runtime.state.shared
+        return engine.tree_budgets() if shared is None else await shared.tree_budgets(engine.bundle)
+
+    async def reset_tree_budget(self, project: str, caller: str, root: str) -> TreeSpending | None:
+        """Give a tree its whole budget again and return its state before; None if there is none. Raises
+        `StateError`.
+        """
+        engine, shared = self._runtime.engine, self._runtime.state.shared
+        if shared is None:
+            return engine.reset_tree_budget(project, caller, root)
+        return await shared.reset_tree_budget(engine.bundle, project, caller, root)
 
     async def counters(self, prefix: str) -> list[Mapping[str, Any]]:
         """Return the store's entries whose keys start with `prefix`. Raises `StateError`."""

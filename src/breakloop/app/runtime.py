@@ -25,6 +25,7 @@ from breakloop.gateway.decision import DecisionHandler, ReportedResults
 from breakloop.gateway.proxy import ProxyHandler
 from breakloop.gateway.server import ListenError, Server, url, why_not
 from breakloop.gateway.upstream import UpstreamFaults
+from breakloop.model.counters import TraceCounters
 from breakloop.model.events import Activity
 from breakloop.observe.events import EventBus
 from breakloop.observe.log import INTERVAL_S, EventSink, LogAndBus, LogEvents, Logging, log
@@ -65,7 +66,7 @@ class Runtime:
         self.data = self.make_data_dir()
         self.secret = self.data.secret(opened.secret or settings.secret.get_secret_value(), settings.secret_file)
         self.descriptors = Descriptors(build.context(settings, self.secret), self.clock)
-        self.tracing = build.tracing(settings, self.descriptors, self.clock)
+        self.tracing = self.make_tracing()
         self.server: Server | None = None
         self._memory_limit = memory_limit()
         entries = max_entries(settings, self._memory_limit)
@@ -162,6 +163,9 @@ class Runtime:
 
     def make_events(self) -> EventSink:
         return LogEvents() if self.bus is None else LogAndBus(LogEvents(), self.bus)
+
+    def make_tracing(self) -> TraceCounters | None:
+        return build.tracing(self.settings, self.descriptors, self.clock)
 
     def make_operations(self) -> Operations | None:
         """Return the history, alerts and admin server, if the settings ask for them."""

@@ -11,14 +11,15 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from breakloop.clock import SharedClock
-from breakloop.engine import breakers
+from breakloop.engine import breakers, tree_budgets
 from breakloop.engine.breakers import BreakerState
 from breakloop.engine.engine import Engine
-from breakloop.engine.remote import Fault, RemoteEngine, SharedResponseChains, StoreHealth
+from breakloop.engine.remote import Fault, RemoteEngine, SharedNames, StoreHealth
+from breakloop.engine.tree_budgets import TreeSpending
 from breakloop.errors import StateError
 from breakloop.model.events import STORE_DEGRADED, STORE_RECOVERED, Event, Publish
 from breakloop.policy.compiled import CompiledBundle
-from breakloop.policy.identity import SessionNames
+from breakloop.policy.descriptors import Descriptors
 from breakloop.store.memory import MemoryStore
 from breakloop.store.orders import RedisOrderStore
 from breakloop.store.redis.scripts import plain_key
@@ -59,7 +60,7 @@ class SharedState:
         return common.decode() if isinstance(common, bytes) else own
 
     def join(
-        self, engine: Engine, local: MemoryStore, fault: Fault, publish: Publish, sessions: SessionNames
+        self, engine: Engine, local: MemoryStore, fault: Fault, publish: Publish, descriptors: Descriptors
     ) -> RemoteEngine:
         """Let the engine decide with the shared store, and with the local one while it is unavailable (S-3)."""
 
@@ -78,7 +79,7 @@ class SharedState:
             on_store_time=self.clock.adjust,
         )
         self.remote = remote
-        remote.chains = SharedResponseChains(sessions, self.store)
+        remote.names = SharedNames(descriptors.sessions, descriptors.trees, self.store)
         self.nodes.on_change = self._changed
         if not self.nodes.up:
             remote.failed("not connected")
@@ -115,6 +116,27 @@ class SharedState:
             self.store.drop((key,), _ignore)
             publish(breakers.closed(found, now))
         return found
+
+    async def tree_budgets(self, bundle: CompiledBundle | None) -> list[TreeSpending]:
+        """Return what trees of agents have spent on all instances, the most spent first. Raises `StateError`."""
+        most = tree_budgets.LISTED_MAX
+        found = [one for prefix in tree_budgets.prefixes(bundle) for one in await self.store.accounts(prefix, most)]
+        return tree_budgets.states(bundle, found)[:most]
+
+    async def reset_tree_budget(
+        self, bundle: CompiledBundle | None, project: str, caller: str, root: str
+    ) -> TreeSpending | None:
+        """Give a tree its whole budget again, on all instances. Returns its state before; None if it had none. Raises
+        `StateError`.
+        """
+        keys = tree_budgets.accounts_of(project, caller, root)
+        kept = [
+            one for key in keys for one in await self.store.accounts(key, tree_budgets.LISTED_MAX) if one.key == key
+        ]
+        found = tree_budgets.states(bundle, kept)
+        if found:
+            self.store.drop(keys, _ignore)
+        return found[0] if found else None
 
     async def counters(self, prefix: str, most: int) -> list[Mapping[str, Any]]:
         """Return the keys that start with `prefix`, and when each expires. Raises `StateError`."""

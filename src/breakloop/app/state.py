@@ -76,9 +76,7 @@ class ProcessState:
         if self.shared is None:
             orders = FileOrderStore(self._directory, _report)
         else:
-            admission.remote = self.shared.join(
-                engine, self.store, admission.fail_open, publish, admission.descriptors.sessions
-            )
+            admission.remote = self.shared.join(engine, self.store, admission.fail_open, publish, admission.descriptors)
             orders = self.shared.order_store(self._directory, _report)
         self._operator = Operator(engine, orders, self._clock, publish)
         return self._operator

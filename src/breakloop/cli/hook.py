@@ -94,10 +94,15 @@ def answered(sent: Mapping[str, Any], options: HookOptions, root: Path, clock: C
     folder = root / FOLDER
     if event.kind == claude_code.END:
         claude_code.delete_session(folder, event.session, clock.now())
+        claude_code.delete_session(folder, event.tree, clock.now())
     if not event.session or not claude_code.is_counted(sent):
         return {}
     secret = shared_secret() or DataDir(root).kept_secret()
     backend = None if event.kind == claude_code.BEFORE else _backend(options, secret)
+    if event.kind in (claude_code.STARTED, claude_code.STOPPED) or event.tool in claude_code.AGENT_TOOLS:
+        answer = _answer_about_agents(event, folder, backend, clock.now())
+        if answer or event.kind in (claude_code.STARTED, claude_code.STOPPED):
+            return claude_code.shadow_answer(answer) if options.shadow else answer
     with claude_code.open_session(folder, event.owner, clock.now()) as session:
         answer, decision = _answer(event, session, backend, options, (secret, clock.now()))
     if options.shadow:
@@ -126,6 +131,23 @@ def _answer(
         decision = backend.decide(session, event, now)
         session.after(call, decision, now)
     return claude_code.answer_to(event.kind, decision, session.strikes, options.stop_after), decision
+
+
+def _answer_about_agents(event: HookEvent, folder: Path, backend: HookBackend | None, now: float) -> Json:
+    """Answer to the start and the end of a sub-agent. A start cannot be prevented, so if there are too many, the next
+    call that would start one is denied. This ends no run: those at work go on.
+    """
+    decision = Decision()
+    with claude_code.open_session(folder, event.tree, now) as tree:
+        if backend is None:
+            decision = tree.before(claude_code.AGENTS, now)
+        elif event.kind == claude_code.STARTED:
+            decision = backend.started(tree, event, now)
+            tree.after(claude_code.AGENTS, decision, now)
+        elif event.kind == claude_code.STOPPED:
+            backend.stopped(tree, event, now)
+            tree.unblock()
+    return claude_code.answer_to(event.kind, decision, stop_after=0)
 
 
 def _backend(options: HookOptions, secret: bytes) -> HookBackend:

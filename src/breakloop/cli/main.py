@@ -27,6 +27,7 @@ USAGE: Final = 3
 # Name -> "module:attribute" and the line in the list of commands, which is printed without importing any of them.
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "serve": ("breakloop.cli.serve:command", "Run the proxy and decision service."),
+    "run": ("breakloop.cli.run:command", "Run an agent behind a gateway of its own; end it when it must end."),
     "demo": ("breakloop.cli.demo:command", "Watch a looping agent being stopped; no keys, no network."),
     "init": ("breakloop.cli.init:command", "Write a first policy bundle with tests and settings."),
     "validate": ("breakloop.cli.validate:command", "Check policy bundles."),

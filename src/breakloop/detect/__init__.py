@@ -4,7 +4,7 @@ counting          `exact` and `tail`: count a fingerprint of the request; the st
 fingerprint       the fingerprints they count
 stateful          base class of the detectors that keep a window between requests
 steps             `steps`: compares each step of a session with the earlier ones
-spawn             agents that start agents
+trees             agents that start agents
 joins             teams of agents, in conversations without a name
 unnamed_sessions  prompts that contain their predecessor, in sessions without a name
 simhash           `simhash`: a score of similar requests

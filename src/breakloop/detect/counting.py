@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
+from breakloop.detect.advice import Advice, landing_note
 from breakloop.detect.fingerprint import is_cheap, is_opening
-from breakloop.model.call import TAIL_MESSAGES, Call, Chat, Step
+from breakloop.model.call import TAIL_MESSAGES, Call, Step, Tree
 from breakloop.model.verdict import LoopFinding
-from breakloop.store.keys import SHADOW, escape, fingerprint_of
+from breakloop.store.keys import SHADOW, escape, fingerprint_of, prefix
 from breakloop.store.ops import COOLDOWN_S, CountFingerprint, FingerprintCount, FingerprintSpec, blocked_at_once
 
 Entries = Mapping[str, float]  # value -> when it expires; infinity for never
@@ -58,6 +59,18 @@ class CallReader(Protocol):
         ...
 
     def trace(self, call: Call) -> str: ...
+
+    def tree(self, call: Call) -> Tree:
+        """Return the place of the session in a tree of agents; `NO_TREE` if nothing names one."""
+        ...
+
+    def user(self, call: Call) -> str:
+        """Return the end user that the client names, or ""."""
+        ...
+
+    def states_tree(self, call: Call) -> bool:
+        """Tell whether a header field of the call names its tree. This is fast."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +120,7 @@ class BuiltinLoopGuard:
 
 
 _COOLDOWN: Final = blocked_at_once()
+_SAME_REQUEST: Final = Advice("Change course, use what you already have, or finish.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +135,8 @@ class DetectorConfig:
     expect_repeats: frozenset[str] = frozenset()  # callers whose `X-Breakloop-Expect-Repeats` is accepted
     allow: AllowList | None = None
     cooldown: FingerprintSpec = _COOLDOWN  # of the loops that a stateful detector denies
+    landing: FingerprintSpec | None = None  # the same, of those whose action is `land`
+    advice: Mapping[str, Advice] = field(default_factory=dict)  # by kind of loop, instead of the built-in ones
     quarantine_s: int = 0  # how long `kill` holds an agent; 0: until an operator releases it
     setting: str = ""  # the setting it comes from, if that is not a `loop_detection` block
     key_prefix: str = ""  # in keys, before the policy: `|` for default blocks, which no policy's name can contain
@@ -181,10 +197,18 @@ class CountingDetector:
         config = self.config
         if config.allow is not None and config.allow.covers(call, fingerprint, self._read, now):
             return None
-        limit = self._expected(call) if config.expect_repeats else -1
+        limit = self.spec.limit
+        if config.expect_repeats:
+            limit = max(limit, announced(call, config, self._read))
         family, middle = self._key
         key = f"shadow:{family}{project}{middle}{fingerprint}" if group else f"{family}{project}{middle}{fingerprint}"
-        return CountFingerprint(self.spec, key, self, group, limit, call.tracked)
+        op = CountFingerprint(self.spec, key, self, group, limit, call.tracked)
+        if self.spec.land_calls:
+            # Who changes the name of its session has no more calls that are landed.
+            session = "" if self._senders else self._read.window(call)
+            owner = escape(session) if session else f"*{escape(self._read.caller(call))}"
+            op.landing(f"{prefix(group)}land:{project}{middle}{owner}")
+        return op
 
     def finding(self, op: CountFingerprint, result: FingerprintCount) -> LoopFinding:
         """Return a tripped count as verdicts and events describe it."""
@@ -203,8 +227,9 @@ class CountingDetector:
             evidence=f"{what} sent{self._senders} {frequency(op.spec, result, 'seconds' if exact else 's')}",
         )
 
-    def _action(self, _op: CountFingerprint, _result: FingerprintCount) -> str:
-        return self.config.action
+    def _action(self, _op: CountFingerprint, result: FingerprintCount) -> str:
+        action = self.config.action
+        return action if action != "land" or result.landed else "reject"
 
     def _message(self, result: FingerprintCount) -> str:
         # People search for the first sentence, so it is the same for both kinds.
@@ -223,19 +248,16 @@ class CountingDetector:
         return self._read.caller(call), self._read.agent(call)
 
     def note(self, loop: LoopFinding) -> str:
-        """Return the sentence that is added to the conversation of a model that is steered."""
-        return (
-            f"You have sent the same request {loop.hit_count} times without progress. "
-            "Change course, use what you already have, or finish."
-        )
+        """Return the sentence that is added to the conversation of a model that is steered or landed."""
+        why = f"You have sent the same request {loop.hit_count} times without progress."
+        return landing_note(why, _SAME_REQUEST) if loop.action == "land" else f"{why} {_SAME_REQUEST.instead}"
 
     def delay_ms(self, count: int) -> int:
         """Return how long a throttled request waits: 100 ms for each repeat, at most 30 s."""
         return min(count * DELAY_STEP_MS, DELAY_MAX_MS)
 
-    def _expected(self, call: Call) -> int:
-        expected = announced(call, self.config, self._read)
-        return expected if expected < 0 else max(self.spec.limit, expected)
+
+_SENDERS_MAX: Final = 1024
 
 
 class TailDetector(CountingDetector):
@@ -243,7 +265,7 @@ class TailDetector(CountingDetector):
     also sends many other requests: those of many people who share a key.
     """
 
-    __slots__ = ("_chat", "_named", "_reporting")
+    __slots__ = ("_reporting", "_sender_keys")
 
     def __init__(
         self,
@@ -251,35 +273,38 @@ class TailDetector(CountingDetector):
         spec: FingerprintSpec,
         fingerprint: Callable[[Call], str | None],
         read: CallReader,
-        *,
-        chat: Callable[[Call], Chat | None],
-        named: Callable[[Call], str],
     ) -> None:
         super().__init__(config, spec, fingerprint, read)
-        self._chat = chat
-        self._named = named
-        self._reporting = replace(spec, denies=False, cooldown_s=0.0)
+        self._reporting = replace(spec, denies=False, cooldown_s=0.0, land_calls=0)
+        self._sender_keys: dict[tuple[str, str], str] = {}
 
     def plan(self, call: Call, project: str, group: int, now: float) -> CountFingerprint | None:
         """Return the count, or None if the call has no fingerprint or is on the allow list."""
         op = super().plan(call, project, group, now)
-        chat = None if op is None else self._chat(call)
-        if op is None or chat is None:
+        chat, who = call.parsed.chat, call.identity  # the fingerprint has read both
+        if op is None or not chat:
             return op
         if is_cheap(call, chat):
             op.spec = self._reporting
             return op
-        who = call.identity
-        caller, agent = who.caller or self._read.caller(call), who.agent or self._read.agent(call)
-        named = self._named(call) if who.named is None else who.named
-        sender = escape(caller) if agent == caller else f"{escape(caller)}|{escape(agent)}"
-        if named:
-            sender = f"{sender}||{escape(named)}"
+        names = who.caller or "", who.agent or ""
+        sender = self._sender_keys.get(names) or self._sender_key(names)
+        if who.named:
+            sender = f"{sender}||{escape(who.named)}"
         key = f"mix:{project}{self._key[1]}{sender}"
         return op.within(SHADOW + key if group else key, opening=is_opening(chat))
 
+    def _sender_key(self, names: tuple[str, str]) -> str:
+        """Return the part of a key for caller and agent, which are the same in thousands of requests."""
+        caller, agent = names
+        made = escape(caller) if agent == caller else f"{escape(caller)}|{escape(agent)}"
+        if len(self._sender_keys) >= _SENDERS_MAX:
+            self._sender_keys.clear()
+        self._sender_keys[names] = made
+        return made
+
     def _action(self, op: CountFingerprint, result: FingerprintCount) -> str:
-        return "warn" if result.mixed or op.spec is self._reporting else self.config.action
+        return "warn" if result.mixed or op.spec is self._reporting else super()._action(op, result)
 
 
 def is_snoozed(op: object, snoozed: Mapping[str, float], now: float) -> bool:

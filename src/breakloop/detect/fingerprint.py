@@ -13,8 +13,9 @@ from typing import Final
 
 import xxhash
 
+from breakloop.dialects import text_actions
 from breakloop.dialects.openai_legacy import OpenAIEmbeddings
-from breakloop.model.call import Call, Chat
+from breakloop.model.call import Call, Chat, Message
 
 _SEPARATOR = "\x00"
 
@@ -98,6 +99,7 @@ _RUNS: Final = 32  # of white space; a text with fewer is split at these and not
 # Characters of one request that are folded; the rest is compared as it was sent.
 _FOLDED_MAX: Final = 512 * 1024
 _SENDERS_MAX: Final = 1024
+_ACTION_MAX: Final = 16 * 1024  # characters of an answer that are searched for a call
 _MODEL_MAX: Final = 256  # characters of a name that is cached
 
 
@@ -149,6 +151,13 @@ def is_ping(call: Call, chat: Chat) -> bool:
 def is_cheap(call: Call, chat: Chat) -> bool:
     """Return whether a request does nothing that an agent could loop on: an embedding, or a ping."""
     return chat.dialect == OpenAIEmbeddings.name or (is_ping(call, chat) and is_opening(chat))
+
+
+def _answers_text_action(answer: Message, message: Message) -> bool:
+    """Return whether a message of the user is the result of a call that the model wrote as text."""
+    if message.role != "user" or answer.role not in _ANSWERS:
+        return False
+    return text_actions.read(answer.text[-_ACTION_MAX:]) is not None
 
 
 class TailFingerprint:
@@ -218,7 +227,13 @@ class TailFingerprint:
         agent at work.
         """
         chat = self._chat(call)
-        if chat is None or not self._is_new_name(call) or not is_at_work(chat):
+        if chat is None:
+            return None
+        identity = call.identity
+        named = self._named(call) if identity.named is None else identity.named
+        if not named and (identity.agent or self._agent(call)) == (identity.caller or self._caller(call)):
+            return None  # the client names nothing, as most do
+        if not self._is_new_name(call) or not is_at_work(chat):
             return None
         content = self._content(chat)
         self._latest = call, content
@@ -229,8 +244,8 @@ class TailFingerprint:
         left = _FOLDED_MAX
         tail = chat.tail
         first = max(0, len(tail) - self._messages)
-        if first and tail[first - 1].calls:  # a result is identified by its call: many calls return "ok"
-            first -= 1
+        if first and (tail[first - 1].calls or _answers_text_action(tail[first - 1], tail[first])):
+            first -= 1  # a result is identified by its call: many calls return "ok"
         for role, text, calls in tail[first:]:
             left -= len(text)
             folded_text = folded(text) if left >= 0 and text else text

@@ -55,6 +55,7 @@ class Conversation(NamedTuple):
     merged: tuple[bytes, ...] = ()  # groups that turn out to be the same one
     is_team: bool = False
     copied: bool = False  # it contains an answer to another conversation
+    alone: bool = False  # it continues an answer, and no other conversation opens alike
     begins: bool = False
     texts: tuple[bytes, ...] = ()  # of the user: an answer that quotes them is not their origin
 
@@ -65,7 +66,6 @@ class JoinDetector(StatefulDetector):
     __slots__ = ("_fingerprints",)
 
     locates: ClassVar[bool] = True
-    advisory: ClassVar[bool] = True
 
     def __init__(self, config: DetectorConfig, read: CallReader, digest: Digest) -> None:
         super().__init__(config, read, "joins:")  # names its section in stored windows: never change it
@@ -78,13 +78,16 @@ class JoinDetector(StatefulDetector):
             return ""
         return f"j:{join_values([read.caller(call), read.agent(call)])}"
 
+    def is_advisory(self, _call: Call) -> bool:
+        return True
+
     def locate(self, call: Call, window: bytes, now: float) -> None:
-        """Set `conversation` and `joined` of the call's decision."""
+        """Set `conversation`, `joined`, `copied` and `alone` of the call's decision."""
         step = self._read.step(call)
         if step is not None:
             session = self._fingerprints.plain(self._read.session(call).encode("utf-8", "surrogatepass"))
             found, call.decision.joined = self.find(window, session, step, now)
-            call.decision.conversation, call.decision.copied = found, found.copied
+            call.decision.conversation, call.decision.copied, call.decision.alone = found, found.copied, found.alone
 
     def evaluate(self, _call: Call, window: bytes, now: float) -> Evaluation | None:
         """Begin a window, so that the answer is kept in it."""
@@ -104,11 +107,13 @@ class JoinDetector(StatefulDetector):
         rows = _load(window, now)
         is_first = begins(step)
         texts = tuple([self._text(text) for text in step.users[-READ_MAX:] if len(text) >= TEXT_MIN])
-        said = None
+        said, alone = None, False
         copies: list[_Place] = []
         if rows:
             if not is_first:
-                said = _continued(rows, self._said(session, step.said, () if step.as_text else step.calls))
+                key = self._said(session, step.said, () if step.as_text else step.calls)
+                said = _continued(rows, key)
+                alone = said is not None and _is_alone(rows, key)
             copies += _all(rows, texts, 0)
             copies += _all(
                 rows, [self._text(one.text) for one in step.results[-READ_MAX:] if len(one.text) >= TEXT_MIN], _WHOLE
@@ -122,7 +127,8 @@ class JoinDetector(StatefulDetector):
             group = self._fingerprints.of(b"group", session, *texts, repr(now).encode())[:4]
         joined = group.hex() if is_team and group in groups else ""
         merged = tuple([one for one in groups if one != group])
-        return Conversation(session, now, group, merged, is_team, bool(copies), is_first, texts), joined
+        alone = alone and not is_team
+        return Conversation(session, now, group, merged, is_team, bool(copies), alone, is_first, texts), joined
 
     def keep(self, window: bytes, conversation: Conversation, answer: Answer) -> bytes:
         """Return the window with the texts of an answer."""
@@ -242,6 +248,14 @@ def _continued(rows: bytes, key: bytes) -> _Place | None:
             if rows[at : at + _PREFIX] == key[:_PREFIX] and rows[at + 13] & _SAID and rows[at + 8 : at + 12] != _COMMON:
                 return _Place(rows[at + 8 : at + 12], rows[at + 12])
     return found
+
+
+def _is_alone(rows: bytes, key: bytes) -> bool:
+    """Tell whether an answer is known, and all answers in sessions that open alike are of one conversation."""
+    places = range(0, len(rows), _SIZE)
+    alike = [at for at in places if rows[at : at + _PREFIX] == key[:_PREFIX] and rows[at + 13] & _SAID]
+    groups = {rows[at + 8 : at + 12] for at in alike}
+    return len(groups) == 1 and _COMMON not in groups and any(rows[at : at + 8] == key for at in alike)
 
 
 def _find(rows: bytes, key: bytes, flag: int) -> _Place | None:

@@ -3,30 +3,43 @@ a new run. A run that has reached its limit is held until an operator releases i
 
 from __future__ import annotations
 
+import math
 from struct import Struct
 from typing import Final
 
 from breakloop.detect.counting import CallReader, DetectorConfig
-from breakloop.detect.stateful import RUN_IDLE_S, Evaluation, StatefulDetector, session_owner
+from breakloop.detect.stateful import RUN_IDLE_S, Detection, Evaluation, StatefulDetector, session_owner
 from breakloop.model.call import Answer, Call
 from breakloop.model.verdict import Verdict
-from breakloop.store.ops import Deny, Op
+from breakloop.store.ops import Deny, Observation, Op
 
 REASON: Final = "run_limit_exceeded"
 _SECTION: Final = Struct("<BId")
 _VERSION: Final = 1
 
 
+class Ceiling(Detection):
+    """A run that has nearly reached its limit, as the owner of an `Observation`. It is no loop."""
+
+    __slots__ = ()
+
+    def __init__(self, config: DetectorConfig, words: str, read: CallReader) -> None:
+        super().__init__(config, "land", Evaluation(b"", evidence=words), read, "", "")
+
+
 class RunStepsLimit(StatefulDetector):
     """The limit of one agent, or of all agents that match a pattern."""
 
-    __slots__ = ("max_steps",)
+    __slots__ = ("_lands_from", "_nearly", "max_steps")
 
     denial_reason: Final = REASON
 
-    def __init__(self, config: DetectorConfig, read: CallReader, max_steps: int) -> None:
+    def __init__(self, config: DetectorConfig, read: CallReader, max_steps: int, land_at: float | None = None) -> None:
         super().__init__(config, read, "run:")
         self.max_steps = max_steps
+        # Calls are landed from this step on, which is one of those that the limit allows.
+        self._lands_from = math.inf if land_at is None else math.ceil(max_steps * land_at / 100)
+        self._nearly = Ceiling(config, f"{land_at or 0:g} % of the steps of this run are used.", read)
 
     def owner(self, call: Call) -> str:
         return session_owner(self._read, call)
@@ -46,8 +59,12 @@ class RunStepsLimit(StatefulDetector):
         return _SECTION.pack(_VERSION, steps - 1, last) if answer.failed and steps else window
 
     def operation(self, _call: Call, evaluation: Evaluation, _project: str, group: int) -> Op | None:
-        """Deny a call beyond the limit."""
-        return Deny(self, group) if evaluation.hits > self.max_steps else None
+        """Deny a call beyond the limit, and land one that is nearly there."""
+        if evaluation.hits > self.max_steps:
+            return Deny(self, group)
+        if evaluation.hits >= self._lands_from:
+            return Observation(self._nearly, group, self._nearly.evidence)
+        return None
 
     @property
     def denied_by(self) -> tuple[str, str]:

@@ -14,11 +14,13 @@ from typing import ClassVar, Final
 
 import msgspec
 
+from breakloop.detect.advice import GENERAL, Advice, advice_for, landing_note
 from breakloop.detect.counting import DELAY_MAX_MS, DELAY_STEP_MS, CallReader, DetectorConfig
-from breakloop.model.call import Answer, Call
+from breakloop.dialects import mcp
+from breakloop.model.call import Answer, Call, Chat
 from breakloop.model.verdict import LoopFinding
 from breakloop.store.keys import escape, join_values, prefix, window_key
-from breakloop.store.ops import ENFORCED, CountFingerprint, FingerprintCount, Observation, Op
+from breakloop.store.ops import ENFORCED, CountFingerprint, FingerprintCount, FingerprintSpec, Observation, Op
 
 TAG_BYTES: Final = 8
 _SIZE_BYTES: Final = 2
@@ -93,7 +95,16 @@ def _tag(name: str) -> bytes:
 
 NOTHING, NOTICE, BLOCK, STOP = 0, 1, 2, 3  # levels, persisted in every window: never renumber them
 RUN_IDLE_S: Final = 600.0  # a run of an agent ends after this much inactivity
-DENYING: Final = frozenset({"reject", "kill"})
+DENYING: Final = frozenset({"land", "reject", "kill"})  # `land` denies in the end
+
+
+# To let a tool call of these kinds pass would do what they are to prevent. In a request to an LLM it has been made.
+_EFFECTS: Final = frozenset({"tool_limit", "side_effect"})
+
+
+def _is_tool_call(call: Call) -> bool:
+    chat = call.parsed.chat
+    return isinstance(chat, Chat) and chat.dialect == mcp.NAME
 
 
 class Evaluation(msgspec.Struct, frozen=True, gc=False):
@@ -112,10 +123,17 @@ class Evaluation(msgspec.Struct, frozen=True, gc=False):
 class Detection:
     """A loop that a stateful detector found in one call, with its action: the `owner` of an operation."""
 
-    __slots__ = ("_read", "action", "config", "evaluation", "evidence", "kind", "owner")
+    __slots__ = ("_advice", "_read", "action", "config", "evaluation", "evidence", "kind", "owner")
 
     def __init__(
-        self, config: DetectorConfig, action: str, evaluation: Evaluation, read: CallReader, owner: str, remark: str
+        self,
+        config: DetectorConfig,
+        action: str,
+        evaluation: Evaluation,
+        read: CallReader,
+        owner: str,
+        remark: str,
+        advice: Advice = GENERAL,
     ) -> None:
         self.config = config
         self.action = action
@@ -124,6 +142,7 @@ class Detection:
         self.evidence = f"{evaluation.evidence}; {remark}" if remark else evaluation.evidence
         self.owner = owner  # of the window, project included
         self._read = read
+        self._advice = advice
 
     @property
     def window_keys(self) -> tuple[str, ...]:
@@ -144,18 +163,19 @@ class Detection:
             hit_count=result.hits,
             window_s=0,
             cooldown_s=wait_s,
-            action=self.action,
+            action=self.action if self.action != "land" or result.landed else "reject",
             fresh=result.fresh if wait_s else self.evaluation.fresh,
             message=(
-                f"Blocked: {self.evidence}. Do something else, or finish with what you have. "
+                f"Blocked: {self.evidence}. {self._advice.instead} "
                 f"The same again stays blocked for {wait_s} seconds; a different step passes at once."
             ),
             evidence=self.evidence,
         )
 
-    def note(self, _loop: LoopFinding) -> str:
-        """Return the sentence that is added to the conversation of a model that is steered."""
-        return f"You repeat yourself: {self.evidence}. Change course, or finish with what you have."
+    def note(self, loop: LoopFinding) -> str:
+        """Return the sentence that is added to the conversation of a model that is steered or landed."""
+        why = f"You repeat yourself: {self.evidence}."
+        return landing_note(why, self._advice) if loop.action == "land" else f"{why} {self._advice.instead}"
 
     def delay_ms(self, count: int) -> int:
         """Return how long a throttled request waits."""
@@ -183,7 +203,7 @@ class StatefulDetector:
     __slots__ = ("_cooldown_key", "_read", "_slot", "config", "tags")
 
     locates: ClassVar[bool] = False  # it has a `locate`, and the windows of other detectors depend on what that finds
-    advisory: ClassVar[bool] = False  # its window may be outdated or not written, if others write it at the same time
+    detection: ClassVar[type[Detection]] = Detection  # describes what it found
 
     def __init__(self, config: DetectorConfig, read: CallReader, section: str = "") -> None:
         self.config = config
@@ -211,6 +231,10 @@ class StatefulDetector:
         """
         raise NotImplementedError
 
+    def is_advisory(self, _call: Call) -> bool:
+        """Tell whether the window may be outdated or not written, if others write it at the same time."""
+        return False
+
     def operation(self, call: Call, evaluation: Evaluation, project: str, group: int) -> Op | None:
         """Return the operation that an evaluation leads to, if any."""
         return self._act(call, evaluation, evaluation.level, project, group) if evaluation.level else None
@@ -227,6 +251,10 @@ class StatefulDetector:
         """The same, for a detector to which it matters which call was answered."""
         return self.answered(window, answer)
 
+    def _advised(self, _call: Call, evaluation: Evaluation) -> str:
+        """Return the kind whose advice fits the loop."""
+        return evaluation.kind
+
     def _act(
         self, call: Call, evaluation: Evaluation, level: int, project: str, group: int, remark: str = ""
     ) -> Op | None:
@@ -235,9 +263,23 @@ class StatefulDetector:
         config = self.config
         action = config.actions[min(level, STOP) - 1]
         owner = f"{project}:{self.owner(call)}"
-        detection = Detection(config, action, evaluation, self._read, owner, remark)
+        if action == "land" and not self._can_land(call, evaluation):
+            action = "reject"
+        advice = advice_for(self._advised(call, evaluation), config.advice)
+        detection = self.detection(config, action, evaluation, self._read, owner, remark, advice)
         if action not in DENYING:
             return Observation(detection, group)
         shadow = prefix(group)
         key = f"{shadow}cnt:{owner}{self._cooldown_key}{evaluation.identity}"
-        return CountFingerprint(config.cooldown, key, detection, group)
+        if action != "land" or config.landing is None:
+            return CountFingerprint(self._cooldown(evaluation), key, detection, group)
+        landed = f"{shadow}land:{project}{self._cooldown_key}{self.owner(call)}"
+        return CountFingerprint(config.landing, key, detection, group).landing(landed)
+
+    def _can_land(self, call: Call, evaluation: Evaluation) -> bool:
+        """Tell whether a call may pass without tools. A tool call with an effect cannot."""
+        return evaluation.kind not in _EFFECTS or not _is_tool_call(call)
+
+    def _cooldown(self, _evaluation: Evaluation) -> FingerprintSpec:
+        """Return how long a denial lasts."""
+        return self.config.cooldown

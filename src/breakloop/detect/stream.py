@@ -1,5 +1,6 @@
-"""Kind `stream`: detects that the text of one streamed answer repeats itself word for word. Only prose is cut: tables,
-code, JSON, base64, grids and dot leaders repeat for good reasons.
+"""Kind `stream`: detects that one streamed answer repeats itself: its text word for word, paragraphs that are almost
+the same (`paragraphs`), or equal tool calls. Only prose is cut: tables, code, JSON, base64, grids and dot leaders
+repeat for good reasons.
 
 The last 8 KB are checked every 256 characters. Each answer of a stream (`n` > 1) needs a probe of its own.
 
@@ -14,7 +15,9 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
+from breakloop.detect.paragraphs import ParagraphProbe
 from breakloop.detect.steps.detector import CUT_STREAM
+from breakloop.detect.steps.findings import tool_name
 from breakloop.model.call import CHARS_A_TOKEN, CompletionCap, chars_of
 
 PROBE_CHARS: Final = 256
@@ -30,6 +33,11 @@ _CODE_EVERY: Final = 60  # characters: prose about code mentions a function now 
 _FENCE: Final = "```"
 
 _spans: Final = re.compile(r"`[^`\n]*`").sub
+# With these, models mark their own thoughts, answers and turns. They are no markup of a document.
+_own_marks: Final = re.compile(
+    r"</?(?:think|thinking|thought|reasoning|reflection|analysis|scratchpad|answer|final_answer|final|response)>"
+    r"|<\|[\w/]{1,30}\|>|</s>|</?(?:start|end)_of_turn>|\[/?INST\]"
+).sub
 # What prose does not have: the ends of JSON's keys and items; cells between bars, tabs or blanks.
 _data: Final = re.compile(r'"\s*[:\]}]|"\s*,\s*"|\|[^|\n]*\||\t|\S {2,}\S+ {2,}\S').search
 _code: Final = re.compile(r"[{}<>=\\]|[)\w];|\w\(").findall
@@ -44,17 +52,19 @@ _NO_BLANKS: Final = "\u0e00"  # scripts from Thai to Chinese have no spaces betw
 class StreamProbe:
     """Checks one answer. `feed` only collects pieces until there are 256 characters."""
 
-    __slots__ = ("_fenced", "_new", "_new_chars", "_tail", "chars", "found", "period", "times")
+    __slots__ = ("_fenced", "_new", "_new_chars", "_paragraphs", "_tail", "chars", "found", "period", "times", "what")
 
     def __init__(self) -> None:
         self._tail = ""
         self._new: list[str] = []
         self._new_chars = 0
         self._fenced = False  # a code block is open
+        self._paragraphs = ParagraphProbe()
         self.chars = 0  # checked so far
         self.found = False
         self.period = 0  # once found: length of what is repeated
         self.times = 0  # and how often it was repeated by then
+        self.what = ""  # and what it is, for the evidence
 
     def feed(self, text: str) -> bool:
         """Add the next piece; return whether the answer should be cut."""
@@ -73,13 +83,28 @@ class StreamProbe:
         if not self.found:
             period = _period(tail)
             if period and self._is_prose(tail[-max(period, _SAMPLE_CHARS) :]):
-                self.found, self.period, self.times = True, period, _times(tail, period)
+                self._find(f"the same {period} characters", period, _times(tail, period))
+            elif self._paragraphs.feed(new) and self._is_reworded(tail):
+                period = self._paragraphs.chars // self._paragraphs.times
+                self._find(f"paragraphs of {period} characters, almost the same,", period, self._paragraphs.times)
         return self.found
+
+    def _find(self, what: str, period: int, times: int) -> None:
+        self.found, self.what, self.period, self.times = True, what, period, times
+
+    def _is_reworded(self, tail: str) -> bool:
+        near = self._paragraphs
+        if near.times < REPEATS or near.chars < REPEATED_CHARS:
+            return False
+        return self._is_prose(tail[-near.chars :])
 
     def _is_prose(self, sample: str) -> bool:
         """Check the text outside code blocks. Counted from the end, every second part is inside one."""
         outside = "\n".join(sample.split(_FENCE)[-1 - self._fenced :: -2])
-        return len(outside) >= _PROSE_CHARS and is_prose(outside)
+        if len(outside) < _PROSE_CHARS:
+            return False
+        said = _own_marks("", outside)
+        return is_prose(said) or (len(said) < len(outside) and len("".join(said.split())) < _PROSE_CHARS)
 
 
 def _period(tail: str) -> int:
@@ -140,10 +165,11 @@ def _is_sentence(line: str) -> bool:
 
 MAX_PROBED_CHOICES: Final = 16  # a stream with more choices at once is not cut
 MAX_OPEN_CHOICES: Final = 1000
+MAX_COUNTED_CALLS: Final = 100  # different ones of a stream
 
 CUT, WARN = "cut", "warn"  # the reported action: the stream was ended (in shadow mode: would be), or only reported
 
-ReportRepetition = Callable[[str, int, int], None]  # action, characters of the repeated part, times
+ReportRepetition = Callable[[str, str, int], None]  # action, what is repeated, times
 ReportCap = Callable[[CompletionCap, str], None]  # cap, action
 _Probe = tuple[int, StreamProbe]  # the part of a choice that the text belongs to, and its probe
 
@@ -184,10 +210,10 @@ class CapReached(StreamFinding):
 
 
 class RepetitionWatch(StreamFinding):
-    """Finds out whether all open choices of a stream repeat themselves, in their text or in their reasoning."""
+    """Finds out whether all open choices of a stream repeat themselves, in text, in reasoning or in equal calls."""
 
     reasoning_chars = 0  # only caps need it
-    __slots__ = ("_chars", "_open", "_reasoning", "_report", "_texts", "found", "probe")
+    __slots__ = ("_calls", "_chars", "_open", "_reasoning", "_report", "_texts", "found", "probe", "times", "what")
 
     def __init__(self, report: ReportRepetition, action: str = "") -> None:
         super().__init__(action)
@@ -195,9 +221,12 @@ class RepetitionWatch(StreamFinding):
         self._open: dict[int, bool] = {}  # choices that have not ended, and whether they repeat themselves
         self._texts: dict[int, _Probe] = {}  # by choice
         self._reasoning: dict[int, _Probe] = {}
+        self._calls: dict[tuple[int, int], int] = {}  # how often, by choice and hash
         self._chars = 0  # of parts that are complete
         self.found = False
-        self.probe: StreamProbe | None = None  # the one that found a repetition
+        self.probe: StreamProbe | None = None  # the one that found a repetition in a text
+        self.what = ""  # is repeated, for the evidence
+        self.times = 0
 
     @property
     def open(self) -> list[int]:
@@ -213,8 +242,8 @@ class RepetitionWatch(StreamFinding):
         return (self,) if self.found else ()
 
     def _tell(self, action: str) -> None:
-        if self.probe is not None:
-            self._report(action, self.probe.period, self.probe.times)
+        if self.what:
+            self._report(action, self.what, self.times)
 
     def on_text(self, choice: int, part: int, piece: str) -> None:
         """Examine the next piece of a text."""
@@ -235,13 +264,29 @@ class RepetitionWatch(StreamFinding):
     def on_arguments(self, choice: int, piece: str) -> None:
         """Ignore arguments of tool calls: they repeat for good reasons."""
 
+    def on_call(self, choice: int, name: str, arguments: str) -> None:
+        """Count a call that is complete."""
+        if len(self._open) < MAX_OPEN_CHOICES:
+            self._open.setdefault(choice, False)
+        key = choice, hash((name, arguments))
+        times = self._calls.get(key, 0) + 1
+        if times > 1 or len(self._calls) < MAX_COUNTED_CALLS:
+            self._calls[key] = times
+        if times >= REPEATS:
+            self.what, self.times = f"the same call of {tool_name(name)}", times
+            self._mark(choice)
+
     def on_finish(self, choice: int) -> None:
         """A choice is complete. The others may all be repeating themselves."""
         self._open.pop(choice, None)
         self.found = bool(self._open) and all(self._open.values())
 
     def _repeats(self, choice: int, probe: StreamProbe) -> None:
-        self.probe = probe
+        if self.probe is not probe:
+            self.probe, self.what, self.times = probe, probe.what, probe.times
+        self._mark(choice)
+
+    def _mark(self, choice: int) -> None:
         self._open[choice] = True
         self.found = all(self._open.values())
 
@@ -301,6 +346,11 @@ class CompletionWatch:
     def on_arguments(self, choice: int, piece: str) -> None:
         """Count the arguments of a tool call."""
         self._count(choice, piece)
+
+    def on_call(self, choice: int, name: str, arguments: str) -> None:
+        """Pass a complete call on: its arguments were counted as they came."""
+        if self._repetition is not None:
+            self._repetition.on_call(choice, name, arguments)
 
     def on_finish(self, choice: int) -> None:
         self._open.discard(choice)

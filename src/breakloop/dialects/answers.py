@@ -49,6 +49,10 @@ class StreamListener(Protocol):
 
     def on_arguments(self, choice: int, piece: str) -> None: ...
 
+    def on_call(self, choice: int, name: str, arguments: str) -> None:
+        """A call is complete. The last one of an answer is not reported."""
+        ...
+
     def on_finish(self, choice: int) -> None: ...
 
 
@@ -75,11 +79,13 @@ class TextPieces:
 class PartialCall:
     """A call that is being read. Its arguments come in pieces, or at once as a value."""
 
-    __slots__ = ("_over", "_pieces", "_spelled", "call_id", "name")
+    __slots__ = ("_over", "_pieces", "_spelled", "call_id", "choice", "name", "size")
 
-    def __init__(self, name: str, call_id: str = "") -> None:
+    def __init__(self, name: str, call_id: str = "", choice: int = 0) -> None:
         self.name = name
         self.call_id = call_id
+        self.choice = choice
+        self.size = 0  # characters of the arguments
         self._pieces = TextPieces()
         self._spelled = False  # the arguments came as a value
         self._over: Any = None  # digest of what exceeded the bound
@@ -87,12 +93,14 @@ class PartialCall:
     def add(self, piece: str, room: int) -> None:
         """Add a piece, of which at most `room` characters are kept. Pieces replace a value."""
         if self._spelled:
-            self._pieces, self._spelled = TextPieces(), False
+            self._pieces, self._spelled, self.size = TextPieces(), False, 0
+        self.size += len(piece)
         self._put(piece, room)
 
     def set(self, spelled: str, room: int) -> int:
         """Replace the arguments by the spelling of a value; return how many characters are kept."""
         self._pieces, self._spelled, self._over = TextPieces(), True, None
+        self.size = len(spelled)
         self._put(spelled, room)
         return min(len(spelled), room)
 
@@ -105,12 +113,15 @@ class PartialCall:
             self._over = xxhash.xxh3_64()
         self._over.update(piece[room:].encode("utf-8", "surrogatepass"))
 
+    def given(self) -> str:
+        """Return the arguments as they came, as far as they were kept, and a digest of the rest."""
+        given = self._pieces.text()
+        return given if self._over is None else f"{given}<more:{self._over.hexdigest()}>"
+
     def build(self) -> ToolCall:
         """Return the call, its arguments in one spelling if they are complete JSON."""
-        given = self._pieces.text()
-        if self._over is not None:
-            given = f"{given}<more:{self._over.hexdigest()}>"
-        elif not self._spelled:
+        given = self.given()
+        if self._over is None and not self._spelled:
             given = arguments(given)
         return ToolCall(joined(self.name), joined(given))
 
@@ -119,8 +130,8 @@ class AnswerBuilder(ABC):
     """One answer being read. Texts and calls are kept by number and ordered by it at the end."""
 
     __slots__ = (
-        "_arguments_room", "_calls", "_room", "_text", "_texts", "_write", "ended", "error", "finish", "has_spoken",
-        "listener", "model", "response_id", "unreadable", "usage",
+        "_arguments_room", "_calls", "_complete", "_incomplete", "_reports_calls", "_room", "_text", "_texts", "_write",
+        "ended", "error", "finish", "has_spoken", "listener", "model", "response_id", "unreadable", "usage",
     )  # fmt: skip
 
     USAGE: str = "usage"  # the field that holds the dialect's token counts
@@ -137,6 +148,9 @@ class AnswerBuilder(ABC):
         self._write: Callable[[str], object] = _discard
         self._room = TEXT_MAX_CHARS
         self._calls: dict[int, PartialCall] = {}
+        self._reports_calls = listener is not None
+        self._incomplete: PartialCall | None = None  # the call that the listener waits for
+        self._complete = ToolCall("", "")  # the one that it got last
         self._arguments_room = ARGUMENTS_MAX_CHARS
         self.usage: dict[str, Any] | None = None
         self.model = ""
@@ -219,9 +233,11 @@ class AnswerBuilder(ABC):
         text = None if self._text is None else self._texts.get(self._text)
         return "" if text is None else text.text()
 
-    def start_call(self, number: int, name: str, call_id: str = "") -> PartialCall:
+    def start_call(self, number: int, name: str, call_id: str = "", choice: int = 0) -> PartialCall:
         """Start a call and replace any other of this number. Calls beyond `CALLS_MAX` are not kept."""
-        call = PartialCall(name, call_id)
+        call = PartialCall(name, call_id, choice)
+        if self._reports_calls:
+            self._await_call(call, self._calls.get(number))
         if len(self._calls) < CALLS_MAX or number in self._calls:
             self._calls[number] = call
         return call
@@ -233,6 +249,22 @@ class AnswerBuilder(ABC):
         room = self._arguments_room
         call.add(piece, room)
         self._arguments_room = max(0, room - len(piece))
+        same_size = call is self._incomplete and 0 < call.size == len(self._complete.arguments)
+        if same_size and (call.name, call.given()) == self._complete:
+            self._report_call(call)  # before another one begins, which would be cut in its middle
+
+    def _await_call(self, call: PartialCall, replaced: PartialCall | None) -> None:
+        """Report the call before this one. A call that is replaced is the same one, as some streams repeat it."""
+        if replaced is not None and replaced is not self._incomplete:
+            return
+        if replaced is None and self._incomplete is not None:
+            self._report_call(self._incomplete)
+        self._incomplete = call
+
+    def _report_call(self, call: PartialCall) -> None:
+        self._incomplete, self._complete = None, ToolCall(call.name, call.given())
+        if self.listener is not None:
+            self.listener.on_call(call.choice, *self._complete)
 
     def continue_call(self, number: int, piece: str) -> None:
         """Add a piece to the arguments of the call of this number, if there is one."""
@@ -246,6 +278,8 @@ class AnswerBuilder(ABC):
         if self.VALUES_ONCE and value is not None and self.listener is not None:
             self.listener.on_arguments(choice, spelled)
         self._arguments_room -= call.set(spelled, self._arguments_room)
+        if value and call is self._incomplete:  # an empty value is filled by pieces
+            self._report_call(call)
 
     def finish_choice(self, index: int, reason: object) -> None:
         """Note why an answer ended, if there is a reason. That of the first one counts."""
@@ -269,6 +303,7 @@ class AnswerBuilder(ABC):
         self._texts.clear()
         self._calls.clear()
         self._text = None
+        self._reports_calls, self._incomplete = False, None  # they were reported as they came
         self._room, self._arguments_room = TEXT_MAX_CHARS, ARGUMENTS_MAX_CHARS
 
     def is_complete(self, *, closed: bool) -> bool:

@@ -128,6 +128,10 @@ class Anthropic(Dialect):
         # After tool results, as the API requires. A message of its own would be a second one of the user.
         return json.with_content(message["content"], {"type": "text", "text": note}, note)
 
+    def switch_off_tools(self, json: JsonBody) -> bytes:
+        # With extended thinking, only `auto` and `none` are allowed.
+        return json.with_field("tool_choice", {"type": "none"}) if json.has_items("tools") else json.body
+
     def answer_builder(self, listener: StreamListener | None = None) -> AnswerBuilder:
         return AnthropicAnswer(listener)
 

@@ -164,6 +164,21 @@ class Dialect(ABC):
         """Insert a marked note into a body. May raise ValueError and KeyError."""
         return None
 
+    def land(self, body: bytes, note: str) -> bytes | None:
+        """Return the body with tools switched off, and with a note (not empty) at the end of its conversation; None if
+        there is no place for the note."""
+        noted = self.append_note(body, note)
+        if noted is None:
+            return None
+        try:
+            return self.switch_off_tools(JsonBody(noted))
+        except (ValueError, KeyError, RecursionError):  # tools of an unexpected shape
+            return noted
+
+    def switch_off_tools(self, json: JsonBody) -> bytes:
+        """Return a body with its tools declared, and none of them allowed. May raise ValueError and KeyError."""
+        return json.body
+
     def request_usage(self, body: bytes) -> bytes | None:  # noqa: ARG002 - for overrides
         """Return a streaming request that also asks for token counts; None if there is nothing to change."""
         return None

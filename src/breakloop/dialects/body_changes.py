@@ -2,6 +2,8 @@
 
 A note for the model is appended to a request, so that prompt caches still hit. `Dialect.insert_note` puts it into the
 last message if that is the user's, and else adds a message of the user: several servers require roles to alternate.
+A request that is landed also has its tools switched off (`Dialect.switch_off_tools`). They stay declared: histories
+with calls of undeclared tools are refused by some servers, and tools are part of what prompt caches compare.
 
 Token counts are requested in OpenAI streams whose client did not (`request_usage`), and removed from the answer again
 (`UsageStrip`), so that the client gets what it would have got. Other APIs always send counts.
@@ -31,14 +33,16 @@ _encode = msgspec.json.encode
 
 
 class JsonBody:
-    """A JSON object and the positions of its values. Changes are insertions: no other byte is rewritten."""
+    """A JSON object and the positions of its values. Changes are insertions, or replace one value: no other byte is
+    rewritten."""
 
-    __slots__ = ("body", "fields")
+    __slots__ = ("body", "fields", "span")
 
     def __init__(self, body: bytes) -> None:
         self.body = body
         end = len(body.rstrip(_WHITE))
-        self.fields = self.fields_at((end - len(body.strip(_WHITE)), end))
+        self.span: Span = (end - len(body.strip(_WHITE)), end)
+        self.fields = self.fields_at(self.span)
 
     def fields_at(self, span: Span) -> dict[str, Span]:
         """Return the span of each field's value in an object. Raises ValueError for anything else."""
@@ -72,10 +76,26 @@ class JsonBody:
         """Return the first character of a value, which identifies its type."""
         return chr(self.body[span[0]])
 
+    def has_items(self, name: str) -> bool:
+        """Return whether a field is a list that is not empty."""
+        span = self.fields.get(name)
+        return span is not None and self.first_char(span) == "[" and not self._is_empty(span)
+
     def with_item(self, span: Span, item: object) -> bytes:
         """Return the body with an item appended to a list."""
-        empty = not self.body[span[0] + 1 : span[1] - 1].strip(_WHITE)
-        return self._with(span[1] - 1, _encode(item) if empty else b"," + _encode(item))
+        return self._with(span[1] - 1, _encode(item) if self._is_empty(span) else b"," + _encode(item))
+
+    def with_field(self, name: str, value: object) -> bytes:
+        """Return the body with a field of the whole object set to a value."""
+        return self.with_field_of(self.span, self.fields, name, value)
+
+    def with_field_of(self, span: Span, fields: dict[str, Span], name: str, value: object) -> bytes:
+        """Return the body with a field of an object set to a value: replaced where it stands, or appended."""
+        known = fields.get(name)
+        if known is not None:
+            return b"".join((memoryview(self.body)[: known[0]], _encode(value), memoryview(self.body)[known[1] :]))
+        member = b"%b:%b" % (_encode(name), _encode(value))
+        return self._with(span[1] - 1, b"," + member if fields else member)
 
     def with_text(self, span: Span, text: str) -> bytes:
         """Return the body with text appended to a string, after a blank line."""
@@ -89,6 +109,9 @@ class JsonBody:
         if first != "[":
             raise ValueError("no content to append to")
         return self.with_item(span, part)
+
+    def _is_empty(self, span: Span) -> bool:
+        return not self.body[span[0] + 1 : span[1] - 1].strip(_WHITE)
 
     def _with(self, at: int, piece: bytes) -> bytes:
         return b"".join((memoryview(self.body)[:at], piece, memoryview(self.body)[at:]))

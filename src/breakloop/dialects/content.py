@@ -14,7 +14,7 @@ import msgspec
 import orjson
 import xxhash
 
-# How orjson writes 1.0, and numbers from 1e16 on. Two searches with a literal prefix are faster than `in` on bytes.
+# How orjson writes 1.0, and numbers from 1e16 on.
 _WHOLE_FLOAT = re.compile(rb"\.0(?:[,\]}]|\Z)").search
 _LARGE_FLOAT = re.compile(rb"e\+\d").search
 _BOM = b"\xef\xbb\xbf"
@@ -130,7 +130,8 @@ def canonical(body: bytes) -> bytes:
         spelled = orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
     except TypeError:  # nested deeper than orjson writes
         return body
-    if _WHOLE_FLOAT(spelled) or _LARGE_FLOAT(spelled):
+    # Few bodies contain what `find` looks for, and it takes less than half the time of the regular expressions.
+    if (spelled.find(b".0") >= 0 and _WHOLE_FLOAT(spelled)) or (spelled.find(b"+") >= 0 and _LARGE_FLOAT(spelled)):
         return _with_canonical_numbers(body, spelled)
     return spelled
 

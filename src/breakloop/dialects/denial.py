@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from hashlib import blake2b
 from typing import Final
 
-from breakloop.model.decision import LOOP, LOOP_ERROR
-from breakloop.model.verdict import LimitState, Verdict
+from breakloop.model.decision import LOOP, LOOP_ERROR, STOP_REASONS
+from breakloop.model.verdict import LimitState, TreeBudgetState, Verdict
 
 PROBLEM: Final = "application/problem+json"
 PREFIX: Final = "X-Breakloop-"  # of our header names, unless `header_prefix` changes it
@@ -24,9 +24,14 @@ _PROBLEM_TYPES: Final = "https://iana.org/assignments/http-problem-types#"
 def quoted(name: str) -> str:
     """Return a policy id as a structured-field string: printable ASCII in quotes."""
     escaped = name.replace("\\", "\\\\").replace('"', '\\"')
-    if not (escaped.isascii() and escaped.isprintable()):
-        escaped = "".join(c if c.isascii() and c.isprintable() else "?" for c in escaped)
-    return f'"{escaped}"'
+    return f'"{_printable(escaped)}"'
+
+
+def _printable(text: str) -> str:
+    """Return a text as a header field can hold it: tools may have names, and bundles sentences, in any language."""
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(c if c.isascii() and c.isprintable() else "?" for c in text)
 
 
 class VerdictHeaders:
@@ -38,14 +43,18 @@ class VerdictHeaders:
     def __init__(self, prefix: str, secret: bytes) -> None:
         self._secret = secret[:64]
         self._reason = f"{prefix}Reason: "
+        self._stop_reason = f"{prefix}Stop-Reason: "
         self._request_id = f"{prefix}Request-Id: "
         self._result_id = f"{prefix}Result-Id: "
         self._warning = f"{prefix}Warning: "
         self._loop_count = f"{prefix}Loop-Count: "
         self._delay = f"{prefix}Loop-Delay: "
         self._note = f"{prefix}Note: "
+        self._action = f"{prefix}Action: "
         self._status = f"{prefix}Status: "
         self._body = f"{prefix}Body: "
+        self._usd_left = f"{prefix}Tree-Usd-Left: "
+        self._tokens_left = f"{prefix}Tree-Tokens-Left: "
         # The constant part of the RateLimit fields of each limit, by (name, quota, window).
         self._heads: dict[tuple[str, int, int], tuple[str, str]] = {}
 
@@ -60,11 +69,18 @@ class VerdictHeaders:
             head += self._limit(verdict.limit)
         if verdict.warning:
             head += self._warned(verdict)
+        if verdict.note:
+            head += f"{self._note}{_printable(verdict.note)}\r\n"
+        if verdict.tree is not None:
+            head += self._left(verdict.tree)
         return head.encode("latin-1")
 
     def denied(self, verdict: Verdict, request_id: str, identity: str) -> bytes:
         """Return the header lines of a denial. Each `identity` gets its own jitter."""
         head = f"{self._request_id}{request_id}\r\n{self._reason}{verdict.reason}\r\n"
+        stop_reason = STOP_REASONS.get(verdict.reason)
+        if stop_reason is not None:
+            head += f"{self._stop_reason}{stop_reason}\r\n"
         wait_s = self.retry_after_s(verdict, identity)
         if wait_s is not None:
             head += f"Retry-After: {wait_s}\r\n"
@@ -75,6 +91,8 @@ class VerdictHeaders:
         elif verdict.policy and verdict.retry_after_s is not None:
             head += f"RateLimit: {quoted(verdict.policy)};r=0;t={verdict.retry_after_s}\r\n"
             head += f"RateLimit-Reset: {verdict.retry_after_s}\r\n"
+        if verdict.tree is not None:
+            head += self._left(verdict.tree)
         return head.encode("latin-1")
 
     def carried(self, status: int, body: bytes) -> bytes:
@@ -112,9 +130,15 @@ class VerdictHeaders:
             head += f"{self._loop_count}{verdict.loop.hit_count}\r\n"
         if verdict.delay_ms:
             head += f"{self._delay}{verdict.delay_ms}\r\n"
-        if verdict.note:
-            head += f"{self._note}{verdict.note}\r\n"
+        if verdict.landed:
+            head += f"{self._action}land\r\n"
         return head
+
+    def _left(self, tree: TreeBudgetState) -> str:
+        """Return what is left of the budget of a tree, in dollars and tokens."""
+        usd, tokens = tree.microusd_left, tree.tokens_left
+        head = "" if usd is None else f"{self._usd_left}{usd // 1_000_000}.{usd % 1_000_000:06}\r\n"
+        return head if tokens is None else f"{head}{self._tokens_left}{tokens}\r\n"
 
 
 def field_pairs(head: bytes) -> list[tuple[str, str]]:
@@ -145,6 +169,9 @@ def detail(verdict: Verdict) -> dict[str, object]:
             "kind": loop.kind,
             "evidence": loop.evidence,
         }
+    stop_reason = STOP_REASONS.get(verdict.reason)
+    if stop_reason is not None:
+        fields["stop_reason"] = stop_reason
     return fields
 
 

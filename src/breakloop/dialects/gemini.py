@@ -62,6 +62,10 @@ _OUTPUTS: Final = frozenset(("output", "result", "error", "content", "response")
 _MEDIA_TYPES: Final = frozenset(("image", "audio", "video"))
 _ENVELOPE: Final = ("usageMetadata", "modelVersion", "responseId")
 _FUNCTION_RESPONSE: Final = re.compile(rb'"function(?:R|_r)esponse"[ \t\n\r]*:').search
+_FUNCTIONS: Final = re.compile(rb'"function(?:D|_d)eclarations"[ \t\n\r]*:[ \t\n\r]*\[[ \t\n\r]*\{').search
+_CACHED: Final = frozenset(("cachedContent", "cached_content"))
+_TOOL_CONFIGS: Final = (("toolConfig", "functionCallingConfig"), ("tool_config", "function_calling_config"))
+_NO_CALLS: Final = {"mode": "NONE"}  # and without the names that other modes allow
 _RPC: Final = "type.googleapis.com/google.rpc."
 _ERROR_STATUSES: Final = {
     400: "FAILED_PRECONDITION",  # and not INVALID_ARGUMENT: the request itself is valid
@@ -224,6 +228,19 @@ class Gemini(Dialect):
             return json.with_item(parts, part)
         # Function responses must not be mixed with other parts.
         return json.with_item(contents, {"role": "user", "parts": [part]})
+
+    def switch_off_tools(self, json: JsonBody) -> bytes:
+        # The API refuses the setting without functions, and beside cached content, which has its own.
+        tools = json.fields.get("tools")
+        if tools is None or not _FUNCTIONS(json.body, *tools) or not _CACHED.isdisjoint(json.fields):
+            return json.body
+        config, calling = next((names for names in _TOOL_CONFIGS if names[0] in json.fields), _TOOL_CONFIGS[0])
+        span = json.fields.get(config)
+        if span is None or json.first_char(span) != "{":
+            return json.with_field(config, {calling: _NO_CALLS})
+        fields = json.fields_at(span)
+        known = next((names[1] for names in _TOOL_CONFIGS if names[1] in fields), calling)
+        return json.with_field_of(span, fields, known, _NO_CALLS)
 
     def answer_builder(self, listener: StreamListener | None = None) -> AnswerBuilder:
         return GeminiAnswer(listener)

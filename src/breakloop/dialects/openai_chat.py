@@ -48,7 +48,13 @@ from breakloop.model.verdict import Verdict
 
 NAME: Final = "openai_chat"
 _ASSISTANT: Final = "assistant"
-_RESULTS: Final = frozenset(("tool", "function"))
+# Roles of other frameworks, which their clients should translate and some do not.
+_ANSWERS: Final = frozenset((_ASSISTANT, "ai", "model"))
+_CALLS: Final = frozenset(("tool-call", "tool_call", "function_call"))  # what the answer before it calls
+_RESULTS: Final = frozenset((
+    "tool", "function", "tool-response", "tool_response", "tool-result", "tool_result", "function_response",
+    "observation", "ipython",
+))  # fmt: skip
 _OBJECTS: Final = frozenset((dict,))
 _SMALL: Final = 4096  # bytes
 _new: Final = tuple.__new__  # creates a named tuple in half the time of calling its class
@@ -196,10 +202,18 @@ class OpenAIChat(OpenAI):
                     continue
                 _add_answer(found, item, parts.flattened.get(at) if parts.flattened else None)
                 break
-            if type(role) is str and role in _RESULTS:
-                found.results.append(result(item.get("content"), item.get("tool_call_id")))
-            else:
+            if type(role) is not str:
                 found.users.append((text(role), item.get("content")))
+            elif role in _RESULTS:
+                found.results.append(result(item.get("content"), item.get("tool_call_id")))
+            elif role in _ANSWERS:
+                _add_answer(found, item, None)
+                break
+            elif role in _CALLS:
+                _add_calls_apart(found, items, at)
+                break
+            else:
+                found.users.append((role, item.get("content")))
         return found
 
     def tool_names(self, fields: ChatBody | dict[str, Any]) -> list[str]:
@@ -225,6 +239,12 @@ class OpenAIChat(OpenAI):
         if role == "user" or strict:
             return json.with_content(message["content"], {"type": "text", "text": note}, note)
         return json.with_item(messages, {"role": "user", "content": note})
+
+    def switch_off_tools(self, json: JsonBody) -> bytes:
+        # Without tools, the API refuses the field.
+        if json.has_items("tools"):
+            return json.with_field("tool_choice", "none")
+        return json.with_field("function_call", "none") if json.has_items("functions") else json.body
 
     def request_usage(self, body: bytes) -> bytes | None:
         return request_usage(body)
@@ -345,6 +365,16 @@ def _add_answer(found: StepBuilder, item: dict[str, Any], flattened: Message | N
         made = made[:ITEMS_MAX]
     for at in range(len(made) - 1, -1, -1):
         _add_call(found, made[at], None if flattened is None else flattened.calls[at].arguments)
+
+
+def _add_calls_apart(found: StepBuilder, items: list[Any], at: int) -> None:
+    """Add calls that are a message of their own, as text, and the answer before it."""
+    calls = content(item_at(items, at).get("content"))
+    before = item_at(items, at - 1) if at else None
+    if isinstance(before, dict) and text(before.get("role")) in _ANSWERS:
+        _add_answer(found, before, None)
+    found.answered = True
+    found.texts = [calls, *found.texts] if calls else found.texts
 
 
 def _add_call(found: StepBuilder, call: object, spelled: str | None) -> None:
@@ -574,7 +604,7 @@ class ChatAnswer(AnswerBuilder):
         call = self._last if position == -2 else self._slots.get((choice, position))
         if call is not None and (not call_id or not call.call_id or call_id == call.call_id):
             return call
-        call = self.start_call(choice * _CHOICE + len(self._calls), "", call_id)
+        call = self.start_call(choice * _CHOICE + len(self._calls), "", call_id, choice)
         self._last = self._slots[choice, position] = call
         return call
 

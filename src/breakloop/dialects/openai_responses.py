@@ -168,6 +168,9 @@ class OpenAIResponses(OpenAI):
             return None
         return json.with_item(given, {"type": "message", "role": "user", "content": [note_part]})
 
+    def switch_off_tools(self, json: JsonBody) -> bytes:
+        return json.with_field("tool_choice", "none") if json.has_items("tools") else json.body
+
     def answer_builder(self, listener: StreamListener | None = None) -> AnswerBuilder:
         return ResponsesAnswer(listener)
 

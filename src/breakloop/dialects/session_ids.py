@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
+from urllib.parse import unquote
 
 import msgspec
 
@@ -43,6 +44,14 @@ class BodyModel(msgspec.Struct, gc=False, kw_only=True):
     safety_identifier: Raw = NULL
 
 
+class TreeIds(NamedTuple):
+    """What a message says about the tree of agents that its session belongs to; "" and 0 where it says nothing."""
+
+    root: str = ""
+    parent: str = ""
+    depth: int = 0
+
+
 class BodyIds(NamedTuple):
     """The ids found in a body; "" where there is none."""
 
@@ -51,6 +60,7 @@ class BodyIds(NamedTuple):
     cache_key: str = ""  # a `prompt_cache_key` that is as specific as an id
     trace: str = ""  # a trace: may cover one request or many
     user: str = ""  # the end user, if no session is named
+    tree: TreeIds | None = None  # None: the body says nothing about a tree of agents
 
 
 NONE: Final = BodyIds()
@@ -66,6 +76,13 @@ _SESSIONS: Final = dict.fromkeys((
 ))  # fmt: skip
 _META_SESSIONS: Final = dict.fromkeys(("agent-session-id", "openai/session"))  # MCP's `_meta`: Goose, ChatGPT
 _TRACES: Final = dict.fromkeys(("litellm_trace_id", "trace_id"))
+# The tree of agents, in `metadata`, `_meta` and `baggage`. The first three names are ours.
+ROOT: Final = "breakloop.root"
+PARENT: Final = "breakloop.parent"
+DEPTH: Final = "breakloop.depth"
+_PARENTS: Final = dict.fromkeys((PARENT, "parent_session_id", "parent_thread_id", "parent_conversation_id"))
+_TREE: Final = frozenset((ROOT, DEPTH, *_PARENTS))
+DEPTH_MAX: Final = 255
 _CLAUDE_CODE: Final = "_session_"
 # A cache key may also name a prompt, or everything a user does. Only a UUID is taken for the id of a conversation.
 _UUID: Final = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}").fullmatch
@@ -92,7 +109,23 @@ def find_in(fields: BodyModel | dict[str, Any]) -> BodyIds:
 def find_in_meta(meta: dict[str, Any]) -> BodyIds:
     """Return the ids in the `_meta` of an MCP request."""
     sent = meta.get("traceparent")
-    return BodyIds(_first(meta, _META_SESSIONS), trace=trace_of(sent) if isinstance(sent, str) else "")
+    trace = trace_of(sent) if isinstance(sent, str) else ""
+    carried = meta.get("baggage")
+    tree = _tree({**in_baggage(carried), **meta} if isinstance(carried, str) else meta)
+    return BodyIds(_first(meta, _META_SESSIONS), trace=trace, tree=tree)
+
+
+def in_baggage(sent: str) -> dict[str, str]:
+    """Return the entries of a W3C `baggage`."""
+    pairs = [entry.partition(";")[0].partition("=") for entry in sent.split(",")]
+    return {name.strip(): unquote(value.strip()) for name, _, value in pairs}
+
+
+def depth_of(value: object) -> int:
+    """Return a depth that a client states, at most `DEPTH_MAX`; 0 if it is no depth."""
+    if isinstance(value, str) and value.isascii() and value.isdecimal():
+        value = int(value[:9])
+    return min(value, DEPTH_MAX) if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
 
 
 def continued(fields: BodyModel | dict[str, Any]) -> str | None:
@@ -129,7 +162,13 @@ def _find(fields: dict[str, Any]) -> BodyIds:
     )
     trace = _id(get("litellm_trace_id")) or _first(inner, _TRACES)
     user = "" if session else _id(get("safety_identifier")) or _id(get("user")) or _id(inner.get("user_id"))
-    return BodyIds(session, _id(get("previous_response_id")), _cache_key(get), trace, user)
+    return BodyIds(session, _id(get("previous_response_id")), _cache_key(get), trace, user, _tree(inner))
+
+
+def _tree(fields: dict[str, Any]) -> TreeIds | None:
+    if _TREE.isdisjoint(fields):
+        return None
+    return TreeIds(_id(fields.get(ROOT)), _first(fields, _PARENTS), depth_of(fields.get(DEPTH)))
 
 
 def _conversation(value: object) -> str:

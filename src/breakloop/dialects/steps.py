@@ -118,6 +118,16 @@ _ERROR_OBJECT: Final = re.compile(
       |["']status["']\s*:\s*["'](?:error|failed|failure)["'])""",
     re.IGNORECASE | re.VERBOSE,
 ).match
+# What a shell writes itself if it cannot run a command, and nothing else: `bash: line 1: gh: command not found`. Of a
+# command that was not found among others, output follows. A warning at the start of a shell is no error.
+_SHELLS: Final = ("bash: ", "sh: ", "/bin/sh: ", "/bin/bash: ", "zsh:", "dash: ", "ksh: ", "-bash: ")
+_SHELL_ERROR: Final = re.compile(
+    r"""(?:-?bash|sh|/bin/(?:ba)?sh|zsh|dash|ksh):(?:\s?(?:line\s)?\d+:)?\s?[^\n]{0,300}?
+    (?:command\ not\ found|not\ found|no\ such\ file\ or\ directory|permission\ denied|is\ a\ directory|cannot\ execute|
+    syntax\ error|unexpected\ (?:eof|end\ of\ file|token)|unbound\ variable|bad\ substitution|no\ matches\ found)""",
+    re.IGNORECASE | re.VERBOSE,
+).match
+_SHELL_LINES: Final = 4
 # Characters with which neither a preface nor an error form begins. Most results begin with one and need no search.
 _PLAIN: Final = frozenset(("", *"abdfghijklmnpqruvwxyz0123456789!\"#$%&'()*+,-./:;=>?@\\]^_`|}~"))
 _EXIT_FIELD: Final = re.compile(
@@ -133,6 +143,8 @@ def result_error(value: str) -> bool:
     if status is not None:
         return status != 0
     begins = value[:_SEARCHED]
+    if value.startswith(_SHELLS):
+        return _shell_failed(value)
     if value[0] in _PLAIN or begins.lstrip()[:1] in _PLAIN:
         return False
     preface = _PREFACE(begins)
@@ -140,6 +152,11 @@ def result_error(value: str) -> bool:
     if begins.startswith("{", at):
         return _ERROR_OBJECT(begins, at) is not None
     return _ERROR(begins, at) is not None
+
+
+def _shell_failed(value: str) -> bool:
+    lines = value.rstrip().split("\n", _SHELL_LINES)
+    return len(lines) <= _SHELL_LINES and _SHELL_ERROR(value) is not None and lines[-1].startswith(_SHELLS)
 
 
 def exit_status(value: str) -> int | None:

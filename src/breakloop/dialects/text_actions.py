@@ -49,6 +49,10 @@ _PARAMETER: Final = re.compile(
 )
 _EXECUTE: Final = re.compile(r"<(execute_(?:bash|ipython|browse)|code(?=>\s*\n))>(.*?)(?:</\1>|\Z)", re.DOTALL)
 _EXECUTE_NAMES: Final = {"execute_bash": _SHELL, "execute_ipython": _PYTHON, "code": _PYTHON}
+# Calls that a framework wrote back into the conversation as Python prints them, with a new id each time.
+_LIST: Final = "Calling tools:\n["
+_LISTED: Final = re.compile(r"'function': \{'name': '([\w.:/-]{1,64})', 'arguments': ")
+_LISTED_ID: Final = re.compile(r"\{'id': '[^'\n]{0,80}', 'type': 'function', ")
 # A tag named after the tool at the end of the answer: <read_file><path>a.py</path></read_file>. A name without `_` may
 # be HTML.
 _NAMED_TAG: Final = re.compile(r"</([a-z]+(?:_[a-z]+)+)>\s*\Z")
@@ -70,20 +74,27 @@ def read(text: str, *, declared: bool = False) -> ToolCall | None:
     If the request declares tools (`declared`), code in an answer is shown to the user and not executed. Then only forms
     that cannot be anything but a call are read.
     """
+    action: ToolCall | None = None
     if "<" in text:
         action = _marked(text)
         if action is not None:
             return action
     stripped = text.strip()
     if stripped[:1] in ("{", "[") and stripped[-1:] in ("}", "]"):
-        return _object(stripped)
+        action = _object(stripped)
+        if action is not None:
+            return action
+    listed = -1
     if "ction" in text or "CTION" in text:
         action = _react(text)
         if action is not None:
             return action
+        listed = text.rfind(_LIST)
     if _FENCE in text:
-        return _fenced(text, declared=declared)
-    return _executed(text) if "<code>\n" in text and not declared else None
+        action = _fenced(text, declared=declared)
+    elif "<code>\n" in text and not declared:
+        action = _executed(text)
+    return _listed(text, listed) if action is None and listed >= 0 else action
 
 
 def _marked(text: str) -> ToolCall | None:
@@ -189,6 +200,12 @@ def _command(inside: str) -> ToolCall | None:
     if found is None or inside.count("\n") > _LINES_OF_ONE_COMMAND:
         return None
     return ToolCall(found[1], inside)
+
+
+def _listed(text: str, at: int) -> ToolCall | None:
+    """Read a list of calls as one: its results are in one message, too. The first name is the name."""
+    found = _LISTED.search(text, at)
+    return None if found is None else ToolCall(found[1], _LISTED_ID.sub("", text[found.end() :]).rstrip("]} \n"))
 
 
 def _object(inside: str) -> ToolCall | None:

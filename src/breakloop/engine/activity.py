@@ -14,16 +14,29 @@ import xxhash
 
 from breakloop.engine.decision_state import state_of
 from breakloop.engine.metering import Meter
-from breakloop.model.call import CHARS_A_TOKEN, Answer, Call, Step, Usage
-from breakloop.model.events import LOOP_DETECTED, Activity, AgentUse, Event, LoopKey, LoopUse, Publish, Who
+from breakloop.model.call import CHARS_A_TOKEN, Answer, Call, Step, Tree, Usage
+from breakloop.model.events import (
+    LOOP_DETECTED,
+    Activity,
+    AgentUse,
+    Event,
+    LoopKey,
+    LoopUse,
+    Publish,
+    TreeNodeUse,
+    Who,
+)
 from breakloop.model.verdict import Verdict
 from breakloop.policy.cache import TwoGenerationCache
 from breakloop.policy.descriptors import Descriptors
+from breakloop.policy.trees import states_tree
 from breakloop.store.ops import ActualUse
 
 AGENTS_MOST: Final = 10_000  # per interval; further agents are summed under `*`
 LOOPS_MOST: Final = 10_000
 SHADOW_MOST: Final = 1_000
+NODES_MOST: Final = 10_000
+_ROOTS_KEPT: Final = 5_000
 _TRAILS_KEPT: Final = 5_000
 STEPS_KEPT: Final = 40
 _TOOLS_SHOWN: Final = 3
@@ -37,7 +50,9 @@ Mark = list[object]  # at, tools, step, result, size, failed, verdict: as in `St
 class ActivityRecorder:
     """Records the activity of one engine."""
 
-    __slots__ = ("_activity", "_current", "_descriptors", "_meter", "_output", "_publish", "_trails")
+    __slots__ = (
+        "_activity", "_current", "_descriptors", "_has_roots", "_meter", "_output", "_publish", "_roots", "_trails",
+    )  # fmt: skip
 
     def __init__(self, descriptors: Descriptors, meter: Meter, publish: Publish) -> None:
         self._descriptors = descriptors
@@ -49,6 +64,9 @@ class ActivityRecorder:
             _TRAILS_KEPT
         )  # tokens of each agent's last answer
         self._current: deque[Mark] | None = None
+        # Sessions that started others, by caller: their own requests name no tree.
+        self._has_roots = False
+        self._roots: TwoGenerationCache[str, bool] = TwoGenerationCache(_ROOTS_KEPT)
 
     def take(self) -> Activity:
         """Return the activity since the last call of this method."""
@@ -86,6 +104,12 @@ class ActivityRecorder:
             use.model = chat.model
         if not verdict.allowed:
             use.denied += 1
+        if self._has_roots or states_tree(call):
+            node = self._node(call, self._descriptors.tree(call), who)
+            if node is not None:
+                node.requests += 1
+                node.denied += not verdict.allowed
+                node.last_at = now
         if mark is not None and (verdict.loop is not None or verdict.note or not verdict.allowed):
             mark[-1] = _word(verdict)
         if verdict.loop is not None:
@@ -109,6 +133,10 @@ class ActivityRecorder:
         use.output_tokens += usage.output_tokens
         use.cost_microusd += cost
         self._output.put("\0".join(who), usage.output_tokens)
+        node = None if call.identity.tree is None else self._node(call, call.identity.tree, who)
+        if node is not None:
+            node.tokens += usage.input_tokens + usage.output_tokens
+            node.cost_microusd += cost
         looped = state_of(call).loop
         if looped is not None:
             loop = self._loop(looped)
@@ -140,6 +168,24 @@ class ActivityRecorder:
                 who = (who[0], _ELSE, _ELSE)
             use = agents.setdefault(who, AgentUse())
         return use
+
+    def _node(self, call: Call, tree: Tree, who: Who) -> TreeNodeUse | None:
+        """Return the sums of a session in a tree of several; None for all others."""
+        session, root, (project, caller, agent) = self._descriptors.session(call), tree.root, who
+        if not session:
+            return None
+        if root and root != session:
+            self._has_roots = True
+            self._roots.put(f"{caller}\0{root}", True)
+        elif self._roots.get(f"{caller}\0{session}"):
+            root = session
+        else:
+            return None
+        trees, key = self._activity.trees, (project, caller, root, session)
+        node = trees.get(key)
+        if node is None and len(trees) < NODES_MOST:
+            node = trees[key] = TreeNodeUse(agent=agent, parent=tree.parent)
+        return node
 
     def _looped(self, call: Call, verdict: Verdict, who: Who) -> None:
         assert verdict.loop is not None  # noqa: S101 - the caller has checked
@@ -195,6 +241,8 @@ def _digest(text: str) -> str:
 def _word(verdict: Verdict) -> str:
     if not verdict.allowed:
         return "deny"
+    if verdict.landed:
+        return "land"
     if verdict.note:
         return "steer"
     if verdict.loop is not None and verdict.delay_ms:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
+import msgspec
+
 from breakloop.clock import Clock
 from breakloop.detect.stateful import DetectorSlot
 from breakloop.limits.base import Estimate
@@ -37,32 +39,29 @@ class Settlement(Protocol):
         ...
 
 
-class DecisionState:
+class DecisionState(msgspec.Struct, gc=False):
     """The state of one decision; its first part is what other layers see of it (`CallDecision`)."""
 
-    __slots__ = (
-        "caps", "charges", "conversation", "copied", "crowded", "estimate", "estimator", "guards_stream", "interrupted",
-        "joined", "loop", "prompt_tokens", "settlement", "tail_messages", "ticket", "wants_usage", "windows",
-    )  # fmt: skip
-
-    def __init__(self, tail_messages: int = TAIL_MESSAGES) -> None:
-        self.tail_messages = tail_messages
-        self.conversation: object = None
-        self.copied = False
-        self.joined = ""
-        self.crowded = False
-        self.interrupted = False
-        self.guards_stream = 0
-        self.caps: tuple[CompletionCap, ...] = ()
-        self.wants_usage = False
-        self.prompt_tokens = 0
-        self.estimator = "simple_word"
-        self.ticket: Ticket | None = None  # the counts that settling ends or takes back
-        self.charges: list[Charge] | None = None  # estimated charges, which the answer corrects
-        self.windows: list[tuple[str, list[DetectorSlot]]] | None = None  # the windows that record the answer
-        self.settlement: Settlement | None = None  # where it was decided; None: in the store of this process
-        self.estimate: tuple[Estimator, bool, Estimate] | None = None  # of the last rule, for reuse by the next one
-        self.loop: LoopKey | None = None  # the loop that it belongs to in activity records
+    tail_messages: int = TAIL_MESSAGES
+    conversation: object = None
+    alone: bool = False
+    copied: bool = False
+    opening: bytes = b""
+    runs: tuple[object, ...] = ()
+    joined: str = ""
+    crowded: bool = False
+    interrupted: bool = False
+    guards_stream: int = 0
+    caps: tuple[CompletionCap, ...] = ()
+    wants_usage: bool = False
+    prompt_tokens: int = 0
+    estimator: str = "simple_word"
+    ticket: Ticket | None = None  # the counts that settling ends or takes back
+    charges: list[Charge] | None = None  # estimated charges, which the answer corrects
+    windows: list[tuple[str, list[DetectorSlot]]] | None = None  # the windows that record the answer
+    settlement: Settlement | None = None  # where it was decided; None: in the store of this process
+    estimate: tuple[Estimator, bool, Estimate] | None = None  # of the last rule, for reuse by the next one
+    loop: LoopKey | None = None  # the loop that it belongs to in activity records
 
     @property
     def awaits_result(self) -> bool:

@@ -27,8 +27,9 @@ from breakloop.engine.decision_state import PendingResult, Settlement, Ticket, p
 from breakloop.engine.fold import ResultFolder, denial, no_bundle, too_complex
 from breakloop.engine.metering import Meter, adjustable_charges
 from breakloop.engine.plan import Plan, Planner
-from breakloop.engine.procedure import AnswerUpdate, DecisionProcedure, Procedure, window_keys
+from breakloop.engine.procedure import DecisionProcedure, Procedure, answer_updates, window_keys
 from breakloop.engine.quarantine import HoldRules, Quarantine
+from breakloop.engine.tree_budgets import TreeBudgets, TreeSpending
 from breakloop.errors import StateError
 from breakloop.limits.base import adjustments
 from breakloop.model.call import Answer, Call, Chat
@@ -119,21 +120,19 @@ class LocalStore:
     def answered(self, call: Call, answer: Answer) -> None:
         now = self._clock.steady()
         try:
-            for key, slots in state_of(call).windows or ():
-                self._run(AnswerUpdate(key, slots, call, answer), now)
+            for update in answer_updates(call, answer):
+                self._run(update, now)
         except StateError as error:
             self._failed(call, error)
 
 
 def _in_store_time(ops: Sequence[Op], ahead_s: float) -> Sequence[Op]:
-    """Return the operations with the ends of calendar periods in the store's time; the time of day is ahead of it."""
-    return [
-        replace(op, ends=op.ends - ahead_s) if isinstance(op, ChargeBudget) and op.limiter.renews else op for op in ops
-    ]
+    """Return the operations with ends that are times of day in the store's time; the time of day is ahead of it."""
+    return [replace(op, ends=op.ends - ahead_s) if type(op) is ChargeBudget and op.limiter.dated else op for op in ops]
 
 
-def repeated_event(call: Call, who: Descriptors, action: str, chars: int, times: int, now: float) -> Event:
-    """Return the `loop_detected` event for a streamed answer that repeats itself."""
+def repeated_event(call: Call, who: Descriptors, action: str, what: str, times: int, now: float) -> Event:
+    """Return the `loop_detected` event for a streamed answer that repeats itself; `what` names what is repeated."""
     chat = call.parsed.chat
     data: dict[str, object] = {
         "caller": who.caller(call),
@@ -145,7 +144,7 @@ def repeated_event(call: Call, who: Descriptors, action: str, chars: int, times:
         "kind": "stream",
         "action": action,
         "policy": "",
-        "evidence": f"the same {chars} characters {times} times in one answer",
+        "evidence": f"{what} {times} times in one answer",
         "shadow": call.decision.guards_stream != CUT_STREAM,
     }
     return Event(LOOP_DETECTED, now, data, call.identity.project, call.request_id)
@@ -176,6 +175,7 @@ class Engine:
         "_planner",
         "_publish",
         "_results",
+        "_tree_budgets",
         "local",
         "meter",
         "quarantine",
@@ -207,6 +207,7 @@ class Engine:
         clock.on_step.append(self.quarantine.step)
         self._hold_rules = HoldRules(self.quarantine, descriptors)
         self._breakers = Breakers(store, clock, publish)
+        self._tree_budgets = TreeBudgets(store, clock)
         self.meter = Meter(descriptors, clock, publish, prices)
         self._planner = Planner(descriptors, self.quarantine, self.meter, self._missing)
         self.recorder: ActivityRecorder | None = None
@@ -257,6 +258,14 @@ class Engine:
         """Close an open breaker on behalf of an operator. Returns its previous state, or None if it was not open."""
         return self._breakers.reset(self._bundle, policy, key)
 
+    def tree_budgets(self) -> list[TreeSpending]:
+        """Return what trees of agents have spent of their budgets, the most spent first."""
+        return self._tree_budgets.states(self._bundle)
+
+    def reset_tree_budget(self, project: str, caller: str, root: str) -> TreeSpending | None:
+        """Give a tree its whole budget again, for an operator. Returns its previous state, or None if it has none."""
+        return self._tree_budgets.reset(self._bundle, project, caller, root)
+
     def decide(self, call: Call) -> Verdict:
         """Decide one call with the state in this process.
 
@@ -301,6 +310,8 @@ class Engine:
         if self.recorder is not None:
             self.recorder.decided(call, verdict, self._mark, self._clock.now() if plan is None else plan.now)
             self._mark = None
+        if verdict.tree is not None and verdict.tree.note and not verdict.note and verdict.allowed:
+            verdict.note = tree_note(verdict.tree.note)
         return verdict
 
     def _ticket(self, ops: list[Op], done: CommitResult, counts: int) -> Ticket | None:
@@ -308,8 +319,8 @@ class Engine:
         come before the limits.
         """
         ticket: list[Settle] = []
-        for index, op in enumerate(ops):
-            if type(op) is not CountFingerprint or type(result := done.results[index]) is not FingerprintCount:
+        for op, result in zip(ops, done.results, strict=True):
+            if type(op) is not CountFingerprint or type(result) is not FingerprintCount:
                 continue
             spec, flight = op.spec, result.flight
             if flight == JOINED:
@@ -349,7 +360,7 @@ class Engine:
             made = adjustments(state.charges, used) if used is not None else []
             if made:
                 settlement.correct(call, made)
-        if state.windows is not None:
+        if state.windows is not None or (state.runs and not answer.calls):
             settlement.answered(call, answer)
         if self.recorder is not None:
             self.recorder.answered(call, answer, used)
@@ -402,12 +413,12 @@ class Engine:
         counts = self.tally.not_read
         counts[why] = counts.get(why, 0) + 1
 
-    def repeated(self, call: Call, action: str, chars: int, times: int) -> None:
+    def repeated(self, call: Call, action: str, what: str, times: int) -> None:
         """Count and publish that a streamed answer repeats itself. `action` is what was done: "cut" or "warn"."""
         shadow = call.decision.guards_stream != CUT_STREAM
         if action == "cut" and not shadow:
             self.tally.cut += 1
-        self._publish(repeated_event(call, self._descriptors, action, chars, times, self._clock.now()))
+        self._publish(repeated_event(call, self._descriptors, action, what, times, self._clock.now()))
 
     def _missing(self, policy: str, rule: str, descriptor: str) -> None:
         missing = self.tally.missing
@@ -428,6 +439,11 @@ class Engine:
         """Count and publish a store error."""
         self.tally.store_errors += 1
         self._publish(Event(STORE_DEGRADED, self._clock.now(), {"error": str(error)}, request_id=call.request_id))
+
+
+def tree_note(left: str) -> str:
+    """Return the sentence that tells the model what is left of the budget of its tree."""
+    return f"Budget: {left} left, for you and all agents that work on this task together."
 
 
 def unavailable(plan: Plan) -> Verdict | None:

@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, assert_never
 
+from breakloop.detect.advice import GENERAL, landing_note
 from breakloop.detect.counting import DELAY_MAX_MS
 from breakloop.dialects.content import VALUES_MAX
+from breakloop.limits.tree_budget import TreeBudget
 from breakloop.model.call import Call, Chat
 from breakloop.model.decision import LOOP
 from breakloop.model.events import (
@@ -45,6 +47,8 @@ from breakloop.store.ops import (
 
 _NOT_SHOWN: Final = 2.0  # greater than any share: this limit is not shown to the client
 _PUBLISHED_MAX: Final = 20_000
+_NEARLY: Final = "Take only the steps that you need, and finish soon."
+_RUN_LANDED: Final = "run_land"  # the warning of a run that has nearly reached its number of steps
 _REASON_SHOWN = 256  # characters of a kill switch's reason: nginx receives it in a header field of limited size
 
 
@@ -71,20 +75,20 @@ class ResultFolder:
             if type(op) is TakeTokens and type(result) is float:
                 share = result / op.spec.burst
             elif type(op) is ChargeBudget and type(result) is int:
-                share = _share_left(op, result, stages)
+                share = _share_left(op, result, stages, verdict)
             elif type(op) is CountFingerprint and not (type(result) is FingerprintCount and result[1]):
                 continue  # not tripped, the most common case
             elif self._detected(call, op, result, verdict, now):
                 share = -1.0
             else:
                 continue
-            if share < 0.0:
-                if op.group != ENFORCED:
+            if share < tightest:
+                if op.group == ENFORCED and share >= 0.0:
+                    tightest = share
+                    limiting, remaining = op, result
+                elif op.group != ENFORCED and share < 0.0:
                     shadow = shadow or []
                     shadow.append(_shadow_finding(op, result))
-            elif share < tightest and op.group == ENFORCED:
-                tightest = share
-                limiting, remaining = op, result
         if done.denied_at >= 0:
             self._deny(call, ops[done.denied_at], done.results[done.denied_at], verdict, now)
         else:
@@ -97,7 +101,7 @@ class ResultFolder:
         return verdict
 
     def _apply_stages(self, call: Call, stages: list[_Stage], verdict: Verdict, now: float) -> None:
-        """Warn or delay when a budget is nearly used up, and publish each stage once per period."""
+        """Warn, tell the model, delay or land when a budget is nearly used up; publish each stage once per period."""
         uncharged = {found.policy for found in verdict.shadow if found.action == "deny"}
         for op, used, stage in stages:
             if op.group != ENFORCED and op.rule.policy in uncharged:
@@ -111,6 +115,10 @@ class ResultFolder:
             if op.group == ENFORCED:
                 verdict.warning = verdict.warning or stage.warning
                 verdict.delay_ms = min(max(verdict.delay_ms, stage.delay_ms), DELAY_MAX_MS)
+                if stage.action == "land" and not verdict.landed:
+                    verdict.landed, verdict.note = True, landing_note(stage.used, GENERAL)
+                elif stage.action == "steer" and not verdict.note:
+                    verdict.note = f"{stage.used} {_NEARLY}"
 
     def _detected(self, call: Call, op: Op, result: Result, verdict: Verdict, now: float) -> bool:
         """Fold a result that is neither of a charge nor a count below its limit. Returns whether it found anything."""
@@ -141,7 +149,7 @@ class ResultFolder:
     def _fold_tripped(
         self, call: Call, op: CountFingerprint, result: FingerprintCount, verdict: Verdict, now: float
     ) -> None:
-        """Publish a loop, and warn, steer or throttle. Denials are handled in `_deny`."""
+        """Publish a loop, and warn, steer, throttle or land. Denials are handled in `_deny`."""
         marks = op.group == ENFORCED and not denies(op, result)
         if not (result.fresh or marks):
             return
@@ -153,17 +161,24 @@ class ResultFolder:
             self._mark(op.owner, loop, verdict, result.hits)
 
     def _mark(self, source: FoundLoop, loop: LoopFinding, verdict: Verdict, hits: int) -> None:
-        """Warn, and steer or throttle if that is the action."""
+        """Warn, and steer, throttle or land if that is the action."""
         if verdict.loop is None or loop.hit_count > verdict.loop.hit_count:
             verdict.loop = loop
         verdict.warning = LOOP
         if loop.action == "throttle":
             verdict.delay_ms = min(max(verdict.delay_ms, source.delay_ms(hits)), DELAY_MAX_MS)
-        elif loop.action == "steer":
+        elif loop.action == "land":
+            verdict.landed, verdict.note = True, source.note(loop)
+        elif loop.action == "steer" and not verdict.landed:
             verdict.note = source.note(loop)
 
     def _fold_observation(self, call: Call, op: Observation, verdict: Verdict, now: float) -> None:
         """Publish a loop that is not blocked, and warn, steer or throttle."""
+        if op.ceiling:
+            if op.group == ENFORCED and not verdict.landed:
+                verdict.landed, verdict.note = True, landing_note(op.ceiling, GENERAL)
+                verdict.warning = verdict.warning or _RUN_LANDED
+            return
         loop = op.owner.finding(op, FingerprintCount(op.owner.hits))
         if loop.fresh:
             data = _loop_data(call, op.owner, loop, shadow=op.group != ENFORCED)
@@ -173,7 +188,8 @@ class ResultFolder:
 
     def _deny(self, call: Call, op: Op, result: Result, verdict: Verdict, now: float) -> None:
         verdict.allowed = False
-        verdict.delay_ms, verdict.warning, verdict.note, verdict.loop = 0, "", "", None
+        verdict.delay_ms, verdict.warning, verdict.note, verdict.loop, verdict.landed = 0, "", "", None, False
+        verdict.tree = None  # nothing was charged
         match op:
             case CountFingerprint():
                 _deny_loop(op, expect(FingerprintCount, result), verdict)
@@ -203,9 +219,9 @@ class ResultFolder:
 _Stage = tuple[ChargeBudget, int, BudgetStage]  # the charge, the amount used after it, and the stage reached
 
 
-def _share_left(op: ChargeBudget, used: int, stages: list[_Stage]) -> float:
-    """Return the share of a budget that is left after the charge: negative if the charge is denied, `_NOT_SHOWN` if the
-    limit is not shown to the client. A stage that was reached is appended to `stages`.
+def _share_left(op: ChargeBudget, used: int, stages: list[_Stage], verdict: Verdict) -> float:
+    """Return the share of a budget that is left after the charge: negative if the charge is denied, `_NOT_SHOWN` if it
+    is not a limit that renews. A stage that was reached is appended to `stages`.
     """
     budget, limiter = op.spec.budget, op.limiter
     if used > budget:
@@ -213,7 +229,11 @@ def _share_left(op: ChargeBudget, used: int, stages: list[_Stage]) -> float:
     stage = limiter.stage_reached(op, used)
     if stage is not None:
         stages.append((op, used, stage))
-    return (budget - used) / budget if limiter.renews else _NOT_SHOWN
+    if limiter.renews:
+        return (budget - used) / budget
+    if op.group == ENFORCED and type(limiter) is TreeBudget:
+        limiter.show(op, used, verdict)
+    return _NOT_SHOWN
 
 
 def _show_limit(op: Op | None, result: Result, verdict: Verdict, now: float) -> None:

@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 from breakloop.clock import Clock
 from breakloop.engine.engine import Engine
 from breakloop.engine.quarantine import AGENT as AGENT_OF_CALLER
-from breakloop.engine.quarantine import NAME, Hold, Key
+from breakloop.engine.quarantine import NAME, RUN, Hold, Key
 from breakloop.errors import OrderError
 from breakloop.model.events import KILL_SWITCH_CHANGED, OVERRIDE_CHANGED, Event, Publish
 from breakloop.policy.compiled import CompiledKillSwitch
@@ -203,6 +203,17 @@ class Operator:
         hold = Hold(binds, project, caller, who, now, until, why, by=checked_text("by", by))
         self._quarantine.hold(hold)
         return hold
+
+    def kill_runs(self, project: str, caller: str, runs: Mapping[str, str], reason: str, by: str) -> list[Hold]:
+        """Hold sessions of a caller, each with the name of its agent, and whatever they start. Raises `OrderError`."""
+        now, why, by = self._clock.now(), checked_text("reason", reason), checked_text("by", by)
+        holds = [
+            Hold(RUN, project, caller, agent, now, math.inf, why, f"{caller}|{session}", by=by)
+            for session, agent in runs.items()
+        ]
+        for hold in holds:
+            self._quarantine.hold(hold)
+        return holds
 
     def release(self, project: str, *, agent: str = "", caller: str = "", run: str = "", by: str) -> list[Hold]:
         """End the holds on an agent, a caller or a run, and clear the state that was counted against it."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from breakloop.detect.counting import is_snoozed
 from breakloop.detect.stateful import DetectorSlot
@@ -19,7 +20,14 @@ from breakloop.engine.metering import Meter
 from breakloop.engine.quarantine import Quarantine, held
 from breakloop.model.call import Call, Chat
 from breakloop.model.verdict import Verdict
-from breakloop.policy.compiled import AgentTerms, CompiledBundle, CompiledDetector, CompiledPolicy
+from breakloop.policy.compiled import (
+    AgentTerms,
+    CompiledAgents,
+    CompiledBundle,
+    CompiledDetector,
+    CompiledPolicy,
+    NotNow,
+)
 from breakloop.policy.descriptors import CallerProfile, Descriptors
 from breakloop.policy.rules import CHARGES_MAX, CachedCharges, CompiledRule
 from breakloop.store.ops import ENFORCED, Op
@@ -27,9 +35,9 @@ from breakloop.store.ops import ENFORCED, Op
 Missing = Callable[[str, str, str], None]  # policy, rule, descriptor
 
 
-@dataclass(slots=True)
-class Plan:
-    """What one call needs from the store, and the policies that matched it."""
+class Plan(msgspec.Struct, gc=False):
+    """What one call needs from the store, and the policies that matched it. (A struct is created in a quarter of the
+    time of a dataclass.)"""
 
     bundle: CompiledBundle
     policies: list[CompiledPolicy]
@@ -80,12 +88,9 @@ class Planner:
         policies = bundle.routes.match(call.host, call.method, call.path) if bundle.policies else []
         plan = Plan(bundle, policies, [], [], now, steady, project, profile)
         if bundle.agents.terms:
-            agent = bundle.agents.find(self._descriptors.agent(call))
-            if agent is not None:
-                absence = None if all_shadow else agent.presence.absent(now)
-                if absence is not None:
-                    return absent(absence)
-                self._plan_agent(agent, call, plan, -2 if all_shadow else ENFORCED)
+            absence = self._plan_agents(bundle.agents, call, plan, -2 if all_shadow else ENFORCED)
+            if absence is not None:
+                return absent(absence)
         loops_decided = False
         for policy in policies:
             group = policy.index + 1 if policy.shadow or all_shadow else ENFORCED
@@ -100,10 +105,28 @@ class Planner:
             self._plan_detectors(loops, call, plan, -1 if all_shadow else ENFORCED)
         return plan
 
+    def _plan_agents(self, agents: CompiledAgents, call: Call, plan: Plan, group: int) -> NotNow | None:
+        """Add what the entries of `agents` set for the agent and its tree. Returns why it may not send requests now, or
+        None.
+        """
+        name = self._descriptors.agent(call)
+        agent = agents.find(name)
+        if agent is not None:
+            absence = agent.presence.absent(plan.now) if group == ENFORCED else None
+            if absence is not None:
+                return absence
+            self._plan_agent(agent, call, plan, group)
+        if agents.trees is not None:
+            plan.ops += agents.trees.plan(call, name, plan.project, group, plan.now, self._meter)
+            self._want_usage(call, plan)
+        return None
+
     def _plan_agent(self, agent: AgentTerms, call: Call, plan: Plan, group: int) -> None:
         """Add the limits and detectors of the agent itself, before those of all policies."""
         self._plan_detectors(agent.detectors, call, plan, group)
         for rule in agent.rules:
+            if rule.match and not rule.applies(call):
+                continue
             plan.ops += rule.plan(call, plan.project, group, plan.now, self._meter, self._missing)
         if agent.run is not None:
             for planned in agent.run.plan(call, group, self._meter):
@@ -122,7 +145,9 @@ class Planner:
         (K-1).
         """
         who = self._descriptors
-        hold = self._quarantine.find(project, who.caller(call), who.agent(call), lambda: who.window(call), now)
+        hold = self._quarantine.find(
+            project, who.caller(call), who.agent(call), lambda: who.window(call), now, lambda: who.windows_above(call)
+        )
         if hold is None or (all_shadow and not hold.by):
             return None
         return held(hold, now)

@@ -18,10 +18,11 @@ attempts it commits without writing windows, so that limits and counts still app
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from breakloop.detect.counting import is_snoozed
+from breakloop.detect.rerun import RerunDetector
 from breakloop.detect.stateful import CALLER_OWNER, DetectorSlot, pack_sections, unpack_sections, window_shard
 from breakloop.engine.decision_state import state_of
 from breakloop.engine.plan import Plan
@@ -69,7 +70,7 @@ class DecisionProcedure:
         targets = find_windows(call, plan)
         self._locators = [target for target in targets if target.slot.detector.locates]
         self._located: list[bytes] = []
-        self._advisory = {target.key for target in targets if target.slot.detector.advisory}
+        self._advisory = {target.key for target in targets if target.slot.detector.is_advisory(call)}
         if shared and call.identity.shard != plan.project and any(target.of_caller for target in targets):
             # With `shard_by: agent`, a window shared by several agents is in a different shard than the agent's own
             # state, so it is evaluated first, in a separate commit that charges nothing.
@@ -215,6 +216,47 @@ class AnswerUpdate:
         """Take the result of a commit. Returns False to start over."""
         self._attempts += 1
         return result.conflict is None or self._attempts >= TRIES
+
+
+class RunEnd(AnswerUpdate):
+    """Lets a detector record how a run ended, with what the session's window has of it."""
+
+    __slots__ = ("_detector", "_shadow", "_steps_tag")
+
+    def __init__(self, detector: RerunDetector, group: int, call: Call, answer: Answer) -> None:
+        place = call.identity.shard
+        super().__init__(window_key(f"{place}:{detector.owner(call)}"), (), call, answer)
+        self._detector = detector
+        self._shadow = group != ENFORCED
+        steps, tags = detector.steps_of(call)
+        self._steps_tag = tags[self._shadow]
+        if steps:
+            self.keys.append(window_key(f"{place}:{steps}"))
+
+    def evaluate(self, windows: Sequence[StoredWindow]) -> bool:
+        """Set `writes`. Returns False if nothing changes."""
+        version, data = windows[0]
+        window, tag = OpenWindow(self.keys[0], version, data), self._detector.tags[self._shadow]
+        section = window.sections.get(tag)
+        if section is None:
+            return False
+        steps = unpack_sections(windows[-1][1]).get(self._steps_tag, b"")
+        after = self._detector.ended(section, steps, self._answer, self._call)
+        window.changed = after is not section
+        window.sections[tag] = after
+        self.writes = [window.write()]
+        return window.changed
+
+
+def answer_updates(call: Call, answer: Answer) -> Iterator[AnswerUpdate]:
+    """Return the updates of windows that an answer leads to. An answer without calls ends a run."""
+    state = state_of(call)
+    for key, slots in state.windows or ():
+        yield AnswerUpdate(key, slots, call, answer)
+    if state.runs and not answer.calls and not answer.failed and (answer.text or answer.complete):
+        for slot in state.runs:
+            if isinstance(slot, DetectorSlot) and isinstance(slot.detector, RerunDetector):
+                yield RunEnd(slot.detector, slot.group, call, answer)
 
 
 Procedure = DecisionProcedure | AnswerUpdate

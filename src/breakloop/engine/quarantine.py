@@ -94,14 +94,28 @@ class Quarantine:
     def __len__(self) -> int:
         return len(self.by_key)
 
-    def find(self, project: str, caller: str, agent: str, run: Callable[[], str], now: float) -> Hold | None:
-        """Return the hold that applies to a sender: first by an operator, then on the agent, the caller and the run."""
+    def find(
+        self,
+        project: str,
+        caller: str,
+        agent: str,
+        run: Callable[[], str],
+        now: float,
+        above: Callable[[], Sequence[str]] = tuple,
+    ) -> Hold | None:
+        """Return the hold that applies to a sender: first by an operator, then on the agent, the caller and the run,
+        and last an operator's hold on a run that started it (`above`).
+        """
         keys = [(NAME, project, "", agent), (AGENT, project, caller, agent), (CALLER, project, caller, "")]
         if agent != caller:  # an agent without a name is its caller: it cannot end its hold by giving itself a name
             keys += ((NAME, project, "", caller), (AGENT, project, caller, caller))
         found = next((hold for key in keys if (hold := self._live(key, now)) is not None), None)
         # Finding the run may require parsing the body, so it comes last.
-        return found or self._live((RUN, project, caller, run()), now)
+        found = found or self._live((RUN, project, caller, run()), now)
+        if found is not None:
+            return found
+        holds = [hold for one in above() if (hold := self._live((RUN, project, caller, one), now)) is not None]
+        return next((hold for hold in holds if hold.by), None)
 
     def _live(self, key: Key, now: float) -> Hold | None:
         hold = self.by_key.get(key)
@@ -279,7 +293,9 @@ class Quarantine:
 def held(hold: Hold, now: float) -> Verdict:
     """Return the denial for a held sender."""
     end = "A person has to release it." if hold.until == math.inf else f"It ends in {math.ceil(hold.until - now)} s."
-    if hold.binds == RUN:
+    if hold.binds == RUN and hold.by:
+        verdict = denial("agent_quarantined", 429, f"This agent was stopped with its tree: {hold.why}. {end}")
+    elif hold.binds == RUN:
         verdict = denial("run_limit_exceeded", 429, f"This run has reached its ceiling: {hold.why}. {end}")
     else:
         what = "This caller" if hold.binds == CALLER else f'Agent "{hold.agent}"'
@@ -331,6 +347,8 @@ class HoldRules:
         for op, result in zip(ops, done.results, strict=True):
             if isinstance(op, CountFingerprint) and op.group == ENFORCED:
                 keys[op.key] = now + result.wait_s if isinstance(result, FingerprintCount) and result.tripped else 0.0
+                if op.spec.land_calls:
+                    keys[op.landed_key] = 0.0
         self._quarantine.blocked((call.identity.project, self._who.caller(call), self._who.agent(call)), keys)
 
     def _hold_run(self, call: Call, owner: str, why: str, accounts: tuple[str, ...], now: float) -> None:

@@ -10,8 +10,9 @@ copies of windows, so that most decisions need a single round trip; a commit fai
 failure takes it out of use, several successful probes in a row bring it back, and more of them are needed after a
 relapse.
 
-`SharedResponseChains` shares the conversations that `previous_response_id` continues between all instances. This
-costs one more round trip if another instance handled the previous answer.
+`SharedNames` shares the conversations that `previous_response_id` continues, and the places of sessions in trees of
+agents, between all instances. This costs one more round trip if another instance handled the previous answer, and for
+the first request of a sub-agent on each instance.
 """
 
 from __future__ import annotations
@@ -25,12 +26,14 @@ from typing import Final
 from breakloop.engine.decision_state import state_of
 from breakloop.engine.engine import Engine, LocalStore, unavailable
 from breakloop.engine.plan import Plan
-from breakloop.engine.procedure import AnswerUpdate, DecisionProcedure, Procedure
+from breakloop.engine.procedure import AnswerUpdate, DecisionProcedure, Procedure, answer_updates
 from breakloop.errors import StateError
+from breakloop.limits.tree_budget import KEPT_S as TREE_KEPT_S
 from breakloop.model.call import Answer, Call
 from breakloop.model.verdict import Verdict
 from breakloop.policy.identity import SessionNames
-from breakloop.store.keys import chain_key, place_of
+from breakloop.policy.trees import Trees
+from breakloop.store.keys import chain_key, place_of, tree_key
 from breakloop.store.limit_ops import BudgetSpec, ChargeBudget
 from breakloop.store.memory import MemoryStore
 from breakloop.store.ops import (
@@ -266,30 +269,33 @@ class RemoteDecision(RemoteCommit, _Driver):
         self._end(self._remote.fold(self._call, self._plan, procedure.ops, procedure.result))
 
 
-_CHAIN_TTL_S: Final = 3600.0
+_NAME_TTL_S: Final = 3600.0
 
-Unknown = tuple[str, str]  # caller, and the id of the response that the call continues
+Unknown = tuple[str, Callable[[str], None]]  # a key in the store, and what is done with the text that it has
 
 
-class ChainLookup:
-    """A call that waits until the store has returned the session of its previous response."""
+class Lookup:
+    """A call that waits until the store has returned the names that other instances know."""
 
-    __slots__ = ("_decide", "_failed", "deadline", "over", "responded")
+    __slots__ = ("_decide", "_failed", "_missing", "deadline", "over", "responded")
 
-    def __init__(self, deadline: int, failed: Callable[[str], None], decide: Callable[[], None]) -> None:
+    def __init__(self, deadline: int, missing: int, failed: Callable[[str], None], decide: Callable[[], None]) -> None:
         self.deadline = deadline
         self.responded = False
         self.over = False
+        self._missing = missing
         self._failed = failed
         self._decide = decide
 
-    def answered(self, session: str | StateError) -> None:
-        """Decide, with the session if the store returned one."""
+    def answered(self, name: str | StateError) -> None:
+        """Decide after the last name, whether the store returned one or not."""
         if self.over:
             return
-        if isinstance(session, StateError):
-            self._failed(str(session))
-        self.give_up()
+        if isinstance(name, StateError):
+            self._failed(str(name))
+        self._missing -= 1
+        if not self._missing:
+            self.give_up()
 
     def give_up(self) -> None:
         if not self.over:
@@ -317,32 +323,44 @@ class StoreProbe:
         self.answered(StateError("no response in time"))
 
 
-class SharedResponseChains:
-    """Records response chains in the store, and looks up those that this process does not know."""
+class SharedNames:
+    """Records response chains and trees of agents in the store, and looks up those that this process does not know."""
 
-    __slots__ = ("_sessions", "_store")
+    __slots__ = ("_sessions", "_store", "_trees")
 
-    def __init__(self, sessions: SessionNames, store: RemoteStore) -> None:
+    def __init__(self, sessions: SessionNames, trees: Trees, store: RemoteStore) -> None:
         self._sessions = sessions
+        self._trees = trees
         self._store = store
-        sessions.chains.on_remember = self._share
+        sessions.chains.on_remember = self._share_chain
+        trees.seen.on_remember = self._share_place
 
-    def unknown(self, call: Call) -> Unknown | None:
+    def unknown(self, call: Call) -> list[Unknown]:
         """Return what has to be looked up before a call can be decided. In most cases there is nothing."""
-        return self._sessions.unknown(call) if call.body else None
+        found: list[Unknown] = []
+        chain = self._sessions.unknown(call) if call.body else None
+        if chain is not None:
+            found.append((chain_key(*chain), partial(self._sessions.chains.learn, *chain)))
+        parent = self._trees.unknown(call)
+        if parent is not None:
+            found.append((tree_key(*parent), partial(self._trees.seen.learn, *parent)))
+        return found
 
-    def recall(self, unknown: Unknown, lookup: ChainLookup) -> None:
-        """Look up the session of a response in the store."""
+    def recall(self, unknown: list[Unknown], lookup: Lookup) -> None:
+        """Look up names in the store."""
+        for key, learn in unknown:
+            self._store.recall(key, partial(self._recalled, learn, lookup))
 
-        def answered(session: str | StateError) -> None:
-            if isinstance(session, str) and session:
-                self._sessions.chains.learn(*unknown, session)
-            lookup.answered(session)
+    def _recalled(self, learn: Callable[[str], None], lookup: Lookup, name: str | StateError) -> None:
+        if isinstance(name, str) and name:
+            learn(name)
+        lookup.answered(name)
 
-        self._store.recall(chain_key(*unknown), answered)
+    def _share_chain(self, caller: str, answer: str, session: str) -> None:
+        self._store.note(chain_key(caller, answer), session, _NAME_TTL_S)
 
-    def _share(self, caller: str, answer: str, session: str) -> None:
-        self._store.note(chain_key(caller, answer), session, _CHAIN_TTL_S)
+    def _share_place(self, caller: str, session: str, place: str) -> None:
+        self._store.note(tree_key(caller, session), place, TREE_KEPT_S)
 
 
 PROBE_S: Final = 0.1  # interval between probes
@@ -440,13 +458,11 @@ class RemoteEngine:
         self._local = local  # has a copy of what blocks in the store, and of its accounts
         self._charged: dict[str, tuple[ChargeBudget, int]] = {}  # what the store said of accounts used without it
         self._on_store_time = on_store_time  # called after each commit with the store's time and that of the request
-        self.chains: SharedResponseChains | None = None
+        self.names: SharedNames | None = None
         self._fallback = engine.local_store(self._read_window)
         self._local_settlement = _LocalSettlement(self, self._fallback)
         self.degraded = 0  # decisions made without the store
-        self._waiting: deque[RemoteCommit | ChainLookup | StoreProbe] = (
-            deque()
-        )  # roughly in the order of their deadlines
+        self._waiting: deque[RemoteCommit | Lookup | StoreProbe] = deque()  # roughly in the order of their deadlines
         self._ticks = 0
         self._timer: asyncio.TimerHandle | None = None
         self._probing: asyncio.TimerHandle | None = None
@@ -458,13 +474,14 @@ class RemoteEngine:
     def decide(self, call: Call, then: Then) -> None:
         """Decide one call. `then` is called with the verdict, possibly before this method returns."""
         deadline = self._deadline()
-        unknown = self.chains.unknown(call) if self.chains is not None and self.health.up else None
-        if self.chains is None or unknown is None:
+        names = self.names
+        unknown = names.unknown(call) if names is not None and self.health.up else None
+        if names is None or not unknown:
             self._decide(deadline, call, then)
         else:
-            lookup = ChainLookup(deadline, self.failed, lambda: self._decide_late(deadline, call, then))
+            lookup = Lookup(deadline, len(unknown), self.failed, lambda: self._decide_late(deadline, call, then))
             self._wait(lookup)
-            self.chains.recall(unknown, lookup)
+            names.recall(unknown, lookup)
 
     def _decide_late(self, deadline: int, call: Call, then: Then) -> None:
         try:
@@ -490,7 +507,7 @@ class RemoteEngine:
         """Return the tick at which the time budget of what begins now has passed."""
         return self._ticks + _TICKS + (self._timer is not None)
 
-    def _wait(self, one: RemoteCommit | ChainLookup | StoreProbe) -> None:
+    def _wait(self, one: RemoteCommit | Lookup | StoreProbe) -> None:
         self._waiting.append(one)
         if self._timer is None:
             self._timer = self._loop.call_later(self.budget_s / _TICKS, self._tick)
@@ -515,7 +532,7 @@ class RemoteEngine:
             if type(op) is ChargeBudget and type(used) is int:
                 if done.denied_at >= 0 or used > op.spec.budget:
                     used -= op.cost  # noqa: PLW2901 - it was not charged
-                ends = op.ends - (plan.now - plan.steady) if op.limiter.renews else op.ends
+                ends = op.ends - (plan.now - plan.steady) if op.limiter.dated else op.ends
                 self._local.remember_account(op, used, ends, plan.steady)
 
     def decide_without_store(self, call: Call, plan: Plan, *, sent: bool = False) -> Verdict:
@@ -641,5 +658,5 @@ class RemoteEngine:
 
     def answered(self, call: Call, answer: Answer) -> None:
         if self.health.up:
-            for key, slots in state_of(call).windows or ():
-                RemoteUpdate(self, AnswerUpdate(key, slots, call, answer)).start()
+            for update in answer_updates(call, answer):
+                RemoteUpdate(self, update).start()

@@ -162,16 +162,21 @@ class ProxyHandler:
         return exchange
 
     def _steer(self, request: Request, call: Call, verdict: Verdict) -> bool:
-        """Append the note to the conversation. Where that is not possible, the client gets it in a header field."""
-        chat = call.parsed.chat
-        if not isinstance(chat, Chat) or request.streamed:
+        """Append the note to the conversation, and switch tools off if the call is landed. Where that is not possible,
+        the client gets the note in a header field."""
+        chat = None if request.streamed else registry.head_of(call)
+        if chat is None:
             return False
-        body = registry.DIALECTS[chat.dialect].append_note(call.body, verdict.note)
+        dialect, tally = registry.DIALECTS[chat.dialect], self._admission.engine.tally
+        body = (dialect.land if verdict.landed else dialect.append_note)(call.body, verdict.note)
         if body is None:
             return False
         request.body = body
         verdict.note = ""
-        self._admission.engine.tally.steered += 1
+        if verdict.landed:
+            tally.landed += 1
+        else:
+            tally.steered += 1
         return True
 
     def _is_large(self, request: Request) -> bool:
@@ -212,10 +217,10 @@ class ProxyHandler:
             capped=partial(self._capped, call),
         )
 
-    def _repeated(self, call: Call, action: str, chars: int, times: int) -> None:
+    def _repeated(self, call: Call, action: str, what: str, times: int) -> None:
         """Report a repetition that was found in a stream."""
         try:
-            self._admission.engine.repeated(call, action, chars, times)
+            self._admission.engine.repeated(call, action, what, times)
         except Exception as error:  # noqa: BLE001 - as in `settle`
             self._admission.fault(error, "not told")
 

@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 from hashlib import blake2b
 from importlib import import_module
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from breakloop.model.decision import Decision, ToolFailedError, marked
@@ -30,9 +31,13 @@ BEFORE: Final = "PreToolUse"
 AFTER: Final = "PostToolUse"
 FAILED: Final = "PostToolUseFailure"
 COMPACT: Final = "PreCompact"
+STARTED: Final = "SubagentStart"
+STOPPED: Final = "SubagentStop"
 END: Final = "SessionEnd"
 EVENTS: Final = (PROMPT, BEFORE, AFTER, FAILED)
-COMMAND_EVENTS: Final = (*EVENTS, COMPACT)  # a program with a `Guard` has no use for the last one
+COMMAND_EVENTS: Final = (*EVENTS, COMPACT, STARTED, STOPPED)  # a program with a `Guard` has no use for the last ones
+AGENT_TOOLS: Final = frozenset(("Task", "Agent"))  # start a sub-agent
+AGENTS: Final = "agents"  # instead of the digest of a call: every call that starts a sub-agent
 
 STOP_AFTER: Final = 3  # blocks in a row that end a run
 _TIMEOUT_S: Final = 1.0  # the agent waits for the hook
@@ -58,6 +63,12 @@ class HookEvent(NamedTuple):
     result: str = ""
     failed: bool = False
     prompt: str = ""
+    agent_type: str = ""
+
+    @property
+    def tree(self) -> str:
+        """The owner of what is known about all sub-agents of the session."""
+        return f"{self.session}:*"
 
     @property
     def owner(self) -> str:
@@ -79,6 +90,14 @@ class HookBackend(Protocol):
         """Decide about a call that was made, with its result, or about what a person wrote."""
         ...
 
+    def started(self, tree: HookSession, event: HookEvent, now: float) -> Decision:
+        """Decide about a sub-agent that has started. A denial means that no more may start."""
+        ...
+
+    def stopped(self, tree: HookSession, event: HookEvent, now: float) -> None:
+        """Record that a sub-agent has ended."""
+        ...
+
 
 class GatewayHookBackend:
     """Asks a gateway. Each event is a request with one step in it, because the gateway keeps the window of the session.
@@ -97,8 +116,21 @@ class GatewayHookBackend:
             body = transcript.add([], [], "", event.prompt)
         else:
             body = transcript.add([(event.tool, event.arguments_text)], [event.outcome], "", "")
+        return self._ask(event, body)
+
+    def started(self, tree: HookSession, event: HookEvent, now: float) -> Decision:  # noqa: ARG002
+        return self._ask(event, self._requests.Transcript("claude-code", f"Session {event.owner}").opening())
+
+    def stopped(self, tree: HookSession, event: HookEvent, now: float) -> None:  # noqa: ARG002
+        """Send a request that says that the agent has ended."""
+        transcript = self._requests.Transcript("claude-code", f"Session {event.owner}")
+        self._ask(event, transcript.add([], [], "Done.", ""), {"x-agent-ended": b"1"})
+
+    def _ask(self, event: HookEvent, body: bytes, more: Mapping[str, bytes] = MappingProxyType({})) -> Decision:
         try:
-            call = self._requests.chat_call(body, AgentContext(self._agent, event.owner))
+            parent = event.session if event.agent else ""
+            call = self._requests.chat_call(body, AgentContext(self._agent, event.owner, parent))
+            call.replace_body(body, {**call.headers, **more})
             decision: Decision = self._backend.decide(call)
         finally:
             self._backend.close()
@@ -119,12 +151,15 @@ def read(sent: Mapping[str, Any]) -> HookEvent:
         _text(sent, "error") if failed else response_text(sent.get("tool_response")) if kind == AFTER else "",
         failed,
         COMPACTED if kind == COMPACT else _text(sent, "prompt"),
+        _text(sent, "agent_type"),
     )
 
 
 def is_counted(sent: Mapping[str, Any]) -> bool:
     """Tell whether an event is one that the command decides about. A compaction that a person asked for is not."""
     kind = sent.get("hook_event_name")
+    if kind in (STARTED, STOPPED):
+        return bool(_text(sent, "agent_id"))
     return kind in COMMAND_EVENTS and (kind != COMPACT or sent.get("trigger") == _AUTOMATIC)
 
 

@@ -10,19 +10,22 @@ import math
 from dataclasses import replace
 from typing import Final
 
+from breakloop.detect.advice import advice_for
 from breakloop.detect.fingerprint import Fingerprinter
-from breakloop.detect.stateful import BLOCK, STOP
+from breakloop.detect.stateful import BLOCK, RUN_IDLE_S, STOP, Evaluation
 from breakloop.detect.steps.detector import StepEvaluator
 from breakloop.detect.steps.fingerprints import ToolOptions
 from breakloop.detect.steps.kinds import StepsSettings
+from breakloop.detect.trees import TREE, RunStart, TreeEvaluator
 from breakloop.dialects.steps import bounded
 from breakloop.integrations.claude_code import COMPACT, PROMPT, HookEvent, HookSession
-from breakloop.model.call import Result, Step, ToolCall
+from breakloop.model.call import Result, Step, ToolCall, Tree
 from breakloop.model.decision import LOOP, Decision
 from breakloop.store.ops import blocked_at_once
 
 COOLDOWN: Final = blocked_at_once()  # as in the built-in protection
 _STATUS: Final = 429
+_OTHER: Final = "a different step passes at once."
 # Tools of Claude Code that poll.
 _POLLED: Final = ("BashOutput", "TaskOutput", "TaskGet", "TaskList", "Monitor", "ScheduleWakeup")
 
@@ -33,6 +36,7 @@ class LocalHookBackend:
     def __init__(self, secret: bytes, sensitivity: str = "normal") -> None:
         settings = StepsSettings.preset(sensitivity, tools=dict.fromkeys(_POLLED, ToolOptions(poll=True)))
         self._evaluator = StepEvaluator(settings, Fingerprinter(secret).short)
+        self._trees = TreeEvaluator(Fingerprinter(secret).short)
 
     def decide(self, session: HookSession, event: HookEvent, now: float) -> Decision:
         step = _step(event)
@@ -46,28 +50,46 @@ class LocalHookBackend:
         if not found.level:
             return Decision()
         wait_s = math.ceil(session.cooldown(found.identity, COOLDOWN, now)) if found.level in {BLOCK, STOP} else 0
-        warned = Decision(
-            warning=LOOP,
-            kind=found.kind,
-            hit_count=max(1, int(found.hits)),
-            fingerprint=found.identity,
-            evidence=found.evidence,
-        )
-        if not wait_s:
-            return warned
-        return replace(
-            warned,
-            allowed=False,
-            reason=LOOP,
-            status=_STATUS,
-            warning="",
-            message=(
-                f"Blocked: {found.evidence}. Do something else, or finish with what you have. "
-                f"The same again stays blocked for {wait_s} seconds; a different step passes at once."
-            ),
-            retry_after=wait_s,
-            cooldown_seconds=wait_s,
-        )
+        return _decision(found, wait_s, "Blocked", f"The same again stays blocked for {wait_s} seconds; {_OTHER}")
+
+    def started(self, tree: HookSession, event: HookEvent, now: float) -> Decision:
+        start = RunStart(event.owner, event.session, event.agent_type, "", "", Tree(event.session, event.session, 2))
+        found = self._trees.evaluate_start(tree.window, start._replace(name=event.agent_type), now)
+        tree.window = found.window
+        # One more could not be prevented when it starts, so it is looked at now.
+        after = self._trees.evaluate_start(tree.window, start._replace(session=f"{event.owner}:next"), now)
+        full = after if after.level == BLOCK else found
+        return _decision(full, int(RUN_IDLE_S) if full.level == BLOCK else 0, "Not started")
+
+    def stopped(self, tree: HookSession, event: HookEvent, now: float) -> None:  # noqa: ARG002
+        tree.window = self._trees.ended(tree.window, event.owner)
+
+
+def _decision(found: Evaluation, wait_s: int, what: str, remark: str = "") -> Decision:
+    """Return what was found as a decision: a denial if there is a time to wait."""
+    if not found.level:
+        return Decision()
+    warned = Decision(
+        warning=LOOP,
+        kind=found.kind,
+        hit_count=max(1, int(found.hits)),
+        fingerprint=found.identity,
+        evidence=found.evidence,
+        note="" if found.kind != TREE else f"{found.evidence}. {advice_for(TREE, {}).instead}",
+    )
+    if not wait_s:
+        return warned
+    return replace(
+        warned,
+        allowed=False,
+        reason=LOOP,
+        status=_STATUS,
+        warning="",
+        note="",
+        message=f"{what}: {found.evidence}. {advice_for(found.kind, {}).instead} {remark}".rstrip(),
+        retry_after=wait_s,
+        cooldown_seconds=wait_s,
+    )
 
 
 def _step(event: HookEvent) -> Step:

@@ -4,12 +4,14 @@
     agent = create_agent(model, tools, middleware=[GuardAgentMiddleware()])
 
 Each request to the model is checked with its whole conversation, as at a gateway. A notice for the model is added to
-the last message; in the result of a tool it stays there. A denial becomes the last message, or is raised.
+the last message; in the result of a tool it stays there. A request that is landed is sent with tools switched off, so
+that the agent ends with an answer. A denial becomes the last message, or is raised.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, Literal, TypeVar
 
@@ -37,6 +39,12 @@ __all__ = ["GuardAgentMiddleware"]
 
 MESSAGES: Final = "messages"
 _ROLES: Final = {"human": "user", "system": "system", "function": "function"}
+
+_TOOLS_OFF: Final[Mapping[str, Any]] = {  # by the type of the model, as its `bind_tools` takes it
+    "openai-chat": "none",
+    "azure-openai-chat": "none",
+    "anthropic-chat": {"type": "none"},
+}
 
 Node = TypeVar("Node", bound=Callable[..., Any])
 Reply = ModelResponse[Any] | AIMessage | ExtendedModelResponse[Any]
@@ -76,6 +84,8 @@ class GuardAgentMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
     ) -> Reply:
         def make(decision: Decision) -> Reply:
             sent = _with_note(request, decision)
+            if decision.landed:
+                return _without_calls(handler(_without_tools(sent)), sent, decision)
             return _keep_note(request, sent, handler(sent))
 
         return self._toolkit.call(self._model_call(request), make)
@@ -85,6 +95,8 @@ class GuardAgentMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
     ) -> Reply:
         async def make(decision: Decision) -> Reply:
             sent = _with_note(request, decision)
+            if decision.landed:
+                return _without_calls(await handler(_without_tools(sent)), sent, decision)
             return _keep_note(request, sent, await handler(sent))
 
         return await self._toolkit.acall(self._model_call(request), make)
@@ -236,6 +248,24 @@ def _message_with_note(message: Any, decision: Decision) -> Any:
 def _with_note(request: ModelRequest[Any], decision: Decision) -> ModelRequest[Any]:
     last = _message_with_note(request.messages[-1] if request.messages else None, decision)
     return request if last is None else request.override(messages=[*request.messages[:-1], last])
+
+
+def _without_tools(request: ModelRequest[Any]) -> ModelRequest[Any]:
+    """Return a request whose answer is the last: tools stay declared where the model's class can switch them off."""
+    choice = _TOOLS_OFF.get(str(getattr(request.model, "_llm_type", "")))
+    if not request.tools or choice is None or request.response_format is not None:
+        return request.override(tools=[])  # a structured answer is still asked for
+    return request.override(tool_choice=choice)
+
+
+def _without_calls(response: ModelResponse[Any], request: ModelRequest[Any], decision: Decision) -> ModelResponse[Any]:
+    """Remove the calls that a server made although tools were off: the agent ends with what is said."""
+    last = response.result[-1] if response.result else None
+    if not isinstance(last, AIMessage) or not last.tool_calls or request.response_format is not None:
+        return response
+    more = {name: value for name, value in last.additional_kwargs.items() if name != "tool_calls"}
+    said = {"content": str(last.text) or decision.note, "tool_calls": [], "additional_kwargs": more}
+    return replace(response, result=[*response.result[:-1], last.model_copy(update=said)])
 
 
 def _state_with_note(state: Any, key: str, decision: Decision) -> Any:

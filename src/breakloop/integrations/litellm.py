@@ -37,6 +37,7 @@ _CHECKED: Final = (
     *("max_tokens", "max_completion_tokens", "max_output_tokens", "n", "stream", "suffix", "user"),
     *("previous_response_id", "conversation", "prompt_cache_key"),
 )
+_CHOICES: Final = ("tool_choice", "function_call")
 _CONVERSATION: Final = ("messages", "input", "prompt", "contents")
 _REQUEST: Final = "proxy_server_request"
 _GENERATED_SESSION: Final = "litellm_session_id_generated"
@@ -172,7 +173,8 @@ def _session(data: Mapping[str, Any]) -> str:
 
 
 def _steer(decision: Decision, data: dict[str, Any]) -> bool:
-    """Add a note to the conversation. All messages but the last stay the same objects."""
+    """Add a note to the conversation, and switch tools off if the call is landed. All messages but the last stay the
+    same objects."""
     steered = steered_body(decision)
     body = {} if steered is None else json.loads(steered)
     name = next((name for name in _CONVERSATION if name in body), "")
@@ -180,6 +182,7 @@ def _steer(decision: Decision, data: dict[str, Any]) -> bool:
         return False
     before, after = data[name], body[name]
     data[name] = [*before[:-1], *after[len(before) - 1 :]] if isinstance(before, list) else after
+    data.update({name: body[name] for name in _CHOICES if decision.landed and name in body})
     return True
 
 
@@ -189,6 +192,8 @@ def _warning_headers(decision: Decision, *, placed: bool) -> dict[str, str]:
         headers["X-Breakloop-Request-Id"] = decision.request_id
     if decision.hit_count:
         headers["X-Breakloop-Loop-Count"] = str(decision.hit_count)
+    if decision.landed:
+        headers["X-Breakloop-Action"] = "land"
     if decision.note and not placed:
         headers["X-Breakloop-Note"] = decision.note.encode("ascii", "replace").decode()
     return headers

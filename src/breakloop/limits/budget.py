@@ -37,6 +37,7 @@ class CostBudget:
     reason = REASON
     families: tuple[str, ...] = ("cb",)
     renews = True
+    dated = True
 
     def __init__(
         self,
@@ -65,6 +66,11 @@ class CostBudget:
         return BudgetStage(
             percent, action, delay_ms, budget + 1 if action == "reject" else share
         )  # exactly 100 % is allowed
+
+    @property
+    def tells_model(self) -> bool:
+        """Whether a stage changes requests: a note for the model, or tools switched off."""
+        return any(stage.action in {"steer", "land"} for stage in self._stages)
 
     def cost_of(self, call: Call, estimate: Estimate) -> int:
         """Return the amount that is charged before the call."""
@@ -197,9 +203,10 @@ class RunBudget(CostBudget):
     reason = RUN_REASON
     families = ("run",)
     renews = False
+    dated = False  # a charge is made with the time by which windows age
 
-    def __init__(self, usd: float) -> None:
-        super().__init__(usd, _Run(), (), unit=MICROUSD)
+    def __init__(self, usd: float, stages: Iterable[tuple[float, str, int]] = ()) -> None:
+        super().__init__(usd, _Run(), stages, unit=MICROUSD)
 
     def plan(
         self, key: str, cost: int, rule: RuleRef, group: int, now: float, limiter: BudgetLimiter | None = None

@@ -39,6 +39,7 @@ class LlmTokens:
     unit = TOKENS
     needs = "tokens"
     renews = True
+    dated = True
 
     def __init__(
         self,

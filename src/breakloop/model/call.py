@@ -109,12 +109,24 @@ class Profile(Protocol):
 DERIVED_SESSION: Final = "derived:"  # begins the id of a session that the client does not name
 
 
+class Tree(NamedTuple):
+    """The place of a session in a tree of agents that start each other."""
+
+    root: str  # the session at the top, or the name that the client gives the tree; "" if nothing names one
+    parent: str = ""  # the session that started this one, if the client names it
+    depth: int = 1  # sessions from the root down to this one, both included: 1 for the root
+    by_trace: bool = False  # only a shared trace tells that the session belongs to the tree
+
+
+NO_TREE: Final = Tree("")
+
+
 class Identity:
     """The sender of a request. Written by `policy` only; None means not resolved yet."""
 
     __slots__ = (
         "agent", "caller", "claims", "ip", "is_new_name", "named", "profile", "project", "session", "session_derived",
-        "shard", "trace", "verified",
+        "shard", "trace", "tree", "verified",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -126,6 +138,7 @@ class Identity:
         self.is_new_name: bool | None = None  # neither agent nor session nor end user was named like this before
         self.session_derived = False  # the session id is derived from the opening messages of the conversation
         self.trace: str | None = None
+        self.tree: Tree | None = None
         self.ip: str | None = None
         self.claims: Mapping[str, object] | None = None
         self.verified = False  # the claims are from a token whose signature was verified
@@ -140,7 +153,10 @@ class CallDecision(Protocol):
 
     tail_messages: int  # how many of the last messages the active bundle needs
     conversation: object  # of a request without a named session: what its answer is kept with (`detect.joins`)
+    alone: bool  # its history shows that no other conversation shares its derived session
     copied: bool  # its newest step contains an answer to another conversation
+    opening: bytes  # identifies how a run opens (`detect.rerun`); b"" if the call opens none
+    runs: tuple[object, ...]  # slots of the detectors that record how a run ends
     joined: str  # id of the team that such a conversation is a part of, if its step is counted with the team; or ""
     crowded: bool  # the session has no id, and other sessions of this caller without an id are active
     interrupted: bool  # one of these sent a request since the last one of the same session
@@ -159,7 +175,10 @@ class CallDecision(Protocol):
 class _Undecided:
     tail_messages = TAIL_MESSAGES
     conversation: object = None
+    alone = False
     copied = False
+    opening = b""
+    runs: tuple[object, ...] = ()
     joined = ""
     crowded = False
     interrupted = False

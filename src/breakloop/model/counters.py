@@ -28,6 +28,7 @@ class Tally:
     store_errors: int = 0
     conflicts: int = 0  # decisions not stored, because their windows changed too often
     steered: int = 0  # requests to which a note for the model was added
+    landed: int = 0  # requests whose tools were switched off, with a note for the model
     asked_usage: int = 0  # streams for which breakloop requested token usage and removed it from the answer
     refused_usage: int = 0  # of these: sent again without that option, because the upstream rejected it
     cut: int = 0  # streamed answers cut because they repeated themselves
@@ -103,4 +104,8 @@ class TraceCounters(Protocol):
 
     def answered(self, call: Call, answer: Answer) -> None:
         """Record the answer to an allowed call."""
+        ...
+
+    def close(self) -> None:
+        """Export what is left. May block."""
         ...

@@ -12,6 +12,26 @@ from typing import Final
 ALLOWED: Final = "all_rules_passed"
 LOOP: Final = "loop_detected"  # the reason of denials because of a loop
 LOOP_ERROR: Final = "recursive_loop_detected"  # the value of `error` in their response body
+# What ended a run, by the reason of the denial. Programs branch on these words, so they are never renamed. The other
+# reasons are faults of one request or of the installation, and end nothing.
+STOP_REASONS: Final = {
+    LOOP: "loop",
+    "budget_exceeded": "budget",
+    "agent_budget_exceeded": "budget",
+    "run_limit_exceeded": "budget",
+    "tree_budget_exceeded": "budget",
+    "circuit_breaker_open": "budget",
+    "kill_switch": "killed",
+    "agent_quarantined": "killed",
+    "agent_inactive": "killed",
+    "token_bucket_exceeded": "limit",
+    "prompt_tokens_exceeded": "limit",
+    "max_tokens_per_request_exceeded": "limit",
+    "tpm_exceeded": "limit",
+    "tpd_exceeded": "limit",
+    "run_rate_exceeded": "limit",
+    "outside_hours": "limit",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +46,7 @@ class Decision:
     delay_seconds: float = 0.0  # of a throttle: wait this long, then continue
     warning: str = ""  # the reason of a warning, if the request was allowed with one
     note: str = ""  # for the model: what it repeats, and what to do instead
+    landed: bool = False  # send it with tools switched off: the model is to finish, as the note says
     kind: str = ""  # kind of the detected loop
     hit_count: int = 0  # repetitions so far
     cooldown_seconds: int = 0  # how long the same stays blocked
@@ -34,12 +55,19 @@ class Decision:
     policy: str = ""  # id of the policy that decided
     request_id: str = ""  # the id in log lines and events
     degraded: bool = False  # made without stored state, or allowed because of an internal error
+    tree_usd_left: float | None = None  # of `max_usd_per_tree`, for all agents of the tree; None without such a limit
+    tree_tokens_left: int | None = None  # of `max_tokens_per_tree`
     _handle: object = field(default=None, repr=False, compare=False)  # used by the library to settle the call
 
     @property
     def is_loop(self) -> bool:
         """Whether the request was denied because of a loop."""
         return not self.allowed and self.reason == LOOP
+
+    @property
+    def stop_reason(self) -> str:
+        """What ended the run: `loop`, `budget`, `killed` or `limit`; "" if the request was allowed, or failed."""
+        return "" if self.allowed else STOP_REASONS.get(self.reason, "")
 
     @property
     def error(self) -> str:

@@ -82,6 +82,22 @@ class LoopUse:
     stopped_microusd: int = 0
 
 
+TreeNodeKey = tuple[str, str, str, str]  # project, caller, root, session
+
+
+@dataclass(slots=True)
+class TreeNodeUse:
+    """Usage of one session in a tree of agents."""
+
+    requests: int = 0
+    denied: int = 0
+    tokens: int = 0
+    cost_microusd: int = 0
+    last_at: float = 0.0
+    agent: str = ""
+    parent: str = ""  # session that started it; "" for the root, or if it is not known
+
+
 @dataclass(slots=True)
 class Activity:
     """Sums since they were last collected. Their number is limited by `engine.activity`: further agents are summed as
@@ -91,9 +107,10 @@ class Activity:
     agents: dict[Who, AgentUse] = field(default_factory=dict)
     loops: dict[LoopKey, LoopUse] = field(default_factory=dict)
     shadow: dict[tuple[str, str, str, str], int] = field(default_factory=dict)  # project, policy, rule, reason
+    trees: dict[TreeNodeKey, TreeNodeUse] = field(default_factory=dict)
 
 
-Use = TypeVar("Use", AgentUse, LoopUse)
+Use = TypeVar("Use", AgentUse, LoopUse, TreeNodeUse)
 
 
 def add_use(total: Use, more: Use) -> None:

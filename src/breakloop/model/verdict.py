@@ -123,11 +123,25 @@ REASONS: Final[dict[str, ReasonInfo]] = {
     "agent_budget_exceeded": ReasonInfo(
         429, "agents", "The agent's daily budget is used up.", "Wait for the next day, or raise the budget.", True
     ),
+    "run_rate_exceeded": ReasonInfo(
+        429,
+        "agents",
+        "The agent has opened as many runs this hour as `max_runs_per_hour` allows.",
+        "Wait for the next hour, or raise the limit. Runs that are under way go on.",
+        retry_helps=True,
+    ),
     "run_limit_exceeded": ReasonInfo(
         429,
         "agents",
         "The run reached its ceiling of steps or money.",
         "An operator has to reset it; start a new run if the work is done.",
+        retry_helps=False,
+    ),
+    "tree_budget_exceeded": ReasonInfo(
+        429,
+        "agents",
+        "The agents that started each other have used up their common budget of money or tokens.",
+        "Finish with what you have. An operator can reset the budget of the tree, or raise it.",
         retry_helps=False,
     ),
     "unknown_model": ReasonInfo(
@@ -175,6 +189,15 @@ class LimitState:
     reset_s: int
 
 
+@dataclass(slots=True)
+class TreeBudgetState:
+    """What is left of the budget of a tree of agents after the request. None: that unit has no limit."""
+
+    microusd_left: int | None = None
+    tokens_left: int | None = None
+    note: str = ""  # what is left, in words, if the model is to be told
+
+
 @dataclass(frozen=True, slots=True)
 class ShadowFinding:
     """What a policy in shadow mode would have decided. It is recorded, but not sent to the client."""
@@ -182,7 +205,7 @@ class ShadowFinding:
     policy: str
     rule: str
     reason: str
-    action: str  # "deny", "throttle" or "warn"
+    action: str  # "deny", "land", "throttle" or "warn"
 
 
 class Verdict:
@@ -192,6 +215,7 @@ class Verdict:
         "allowed",
         "degraded",
         "delay_ms",
+        "landed",
         "limit",
         "loop",
         "message",
@@ -204,6 +228,7 @@ class Verdict:
         "rule",
         "shadow",
         "status",
+        "tree",
         "warning",
     )
 
@@ -232,5 +257,7 @@ class Verdict:
         self.loop: LoopFinding | None = None
         self.warning = ""
         self.note = ""
+        self.landed = False  # passes without tools: the model is to finish, as the note says
         self.shadow: tuple[ShadowFinding, ...] = ()
         self.degraded = False
+        self.tree: TreeBudgetState | None = None

@@ -18,19 +18,21 @@ from zoneinfo import ZoneInfo
 from breakloop.detect.counting import AllowList, BuiltinLoopGuard, CountingDetector, DetectorConfig, TailDetector
 from breakloop.detect.fingerprint import ExactFingerprint, Fingerprinter, TailFingerprint
 from breakloop.detect.joins import JoinDetector, JoinedStepsDetector
+from breakloop.detect.rerun import RerunDetector
 from breakloop.detect.run_steps import RunStepsLimit
 from breakloop.detect.simhash import SimhashDetector
-from breakloop.detect.spawn import SpawnDetector
 from breakloop.detect.stateful import DENYING, session_owner
-from breakloop.detect.steps.detector import StepEvaluator, StepsDetector
+from breakloop.detect.steps.detector import StepEvaluator, StepsDetector, begins
 from breakloop.detect.steps.kinds import BY_NAME, NEVER, NORMAL
+from breakloop.detect.trees import TreeDetector, TreeEvaluator
 from breakloop.detect.unnamed_sessions import UnnamedSessionsDetector
 from breakloop.dialects.content import canonical
-from breakloop.limits.base import MICROUSD, Limiter, LocalDay
+from breakloop.limits.base import MICROUSD, Limiter, LocalDay, Period
 from breakloop.limits.budget import SETTING, CostBudget
 from breakloop.limits.circuit_breaker import CircuitBreakerLimiter
 from breakloop.limits.token_bucket import TokenBucket
 from breakloop.model.call import SECRET_HEADERS, TAIL_MESSAGES, Call, CompletionCap
+from breakloop.model.verdict import Verdict
 from breakloop.policy.compiled import (
     ActiveHours,
     AgentTerms,
@@ -44,18 +46,22 @@ from breakloop.policy.compiled import (
     Routes,
 )
 from breakloop.policy.descriptors import CallerProfiles, Descriptors, query_for_fingerprint, steady
-from breakloop.policy.rules import AGENT, BreakerRule, CompiledRule, FallbackRule, Getter, RunRule
+from breakloop.policy.rules import AGENT, BreakerRule, CompiledRule, FallbackRule, Getter, Match, RunRule
 from breakloop.policy.schema import bundle as schema
 from breakloop.policy.schema.limits import LlmTokensConfig, Rule, TokenBucketConfig
 from breakloop.policy.schema.loops import Allow, AnyLoop, ExactLoop, SimhashLoop, StepsLoop, TailLoop, Weights
 from breakloop.policy.schema.types import validate
+from breakloop.policy.tree_limits import TreeLimits
 from breakloop.pricing.tokens import Estimator, estimator
+from breakloop.store.keys import join_values
+from breakloop.store.limit_ops import ChargeBudget
 from breakloop.store.ops import FingerprintSpec, blocked_at_once
 
 BUILTIN = "builtin"  # policy names in verdicts and events: the built-in protection,
 _DEFAULTS: Final = "defaults"  # the bundle's own default,
 _AGENTS: Final = "agents"  # and the settings of agents
 _STATUS: Final = 429
+_RUN: Final = "run"
 _OF_ALL_NAMES: Final = 10  # times the limit of one name, for all names of a caller together
 SECRET_DESCRIPTORS: Final = frozenset([*(f"header:{name}" for name in SECRET_HEADERS), "query:key", "query:api_key"])
 
@@ -146,6 +152,7 @@ class _Compiler:
             rejects_large_bodies=spec.on_large_body == "reject" and spec.mode == "enforce",
             descriptors=tuple((name, self._shown(name)) for name in names),
             metered=any(limiter.needs for limiter in limiters),
+            tells_model=any(isinstance(limiter, CostBudget) and limiter.tells_model for limiter in limiters),
             steady=self._descriptors.project_is_steady and all(steady(name) for name in (*names, *sources)),
         )
 
@@ -194,7 +201,9 @@ class _Compiler:
         return hidden
 
     def agents(self, said: Mapping[str, schema.Agent]) -> CompiledAgents:
-        return CompiledAgents(self._terms(index, *one) for index, one in enumerate(said.items()))
+        root = partial(tree_owner, self._descriptors)
+        trees = TreeLimits(said.items(), root, estimator("simple_word"), _STATUS)
+        return CompiledAgents((self._terms(index, *one) for index, one in enumerate(said.items())), trees)
 
     def _terms(self, index: int, pattern: str, agent: schema.Agent) -> AgentTerms:
         presence = ActiveHours(active=agent.active, hours=agent.hours, zone=agent.timezone)
@@ -202,12 +211,15 @@ class _Compiler:
         if agent.max_usd_per_run is not None:
             config, words = _agent_config("run", index, SETTING), estimator("simple_word")
             owner = partial(session_owner, self._descriptors)
-            run = RunRule(pattern, agent.max_usd_per_run, config, owner=owner, estimator=words)
+            stages = agent.landing_stages()
+            run = RunRule(pattern, agent.max_usd_per_run, config, owner=owner, estimator=words, stages=stages)
         detectors = tuple(self._detectors.of_agent(agent, index))
         return AgentTerms(pattern, detectors, presence, tuple(self._agent_rules(agent, pattern)), run)
 
     def _agent_rules(self, agent: schema.Agent, pattern: str) -> Iterator[CompiledRule]:
-        """Compile the rate limit and the daily budget of an agent. Each agent that a pattern matches has its own."""
+        """Compile the rate limit, the daily budget and the runs per hour of an agent. Each agent that a pattern matches
+        has its own.
+        """
         limit = agent.rate_limit
         if limit is not None:
             burst = limit.burst if limit.burst is not None else limit.requests_per_minute
@@ -215,15 +227,33 @@ class _Compiler:
             yield self._agent_rule(f"{pattern}/rate_limit", TokenBucket(rate, burst))
         if agent.budget_usd_per_day is not None:
             day = LocalDay(ZoneInfo(agent.timezone))
-            budget = AgentBudget(agent.budget_usd_per_day, day, [(100, "reject", 0)], unit=MICROUSD)
+            budget = AgentBudget(
+                agent.budget_usd_per_day, day, [*agent.landing_stages(), (100, "reject", 0)], unit=MICROUSD
+            )
             yield self._agent_rule(f"{pattern}/budget_usd_per_day", budget, estimator("simple_word"))
+        if agent.max_runs_per_hour is not None:
+            runs = RunsPerHour(agent.max_runs_per_hour, Period("1h"), [(100, "reject", 0)])
+            yield self._agent_rule(f"{pattern}/max_runs_per_hour", runs, match=((self._opened, _RUN),))
 
-    def _agent_rule(self, name: str, limiter: Limiter, estimates: Estimator | None = None) -> CompiledRule:
+    def _opened(self, call: Call) -> str | None:
+        """Return what a call opens: a run, if it begins a conversation."""
+        step = self._descriptors.step(call)
+        return _RUN if step is not None and step.users and begins(step) else None
+
+    def _agent_rule(
+        self, name: str, limiter: Limiter, estimates: Estimator | None = None, match: Match = ()
+    ) -> CompiledRule:
         # The name is the client's own: with another key, it is another agent.
         keys = ((AGENT, self._descriptors.agent), ("caller", self._descriptors.credential))
         return CompiledRule(
-            name, _AGENTS, (), keys, limiter, rejects_missing=False, status=_STATUS, estimator=estimates
+            name, _AGENTS, match, keys, limiter, rejects_missing=False, status=_STATUS, estimator=estimates
         )
+
+
+def tree_owner(read: Descriptors, call: Call) -> str:
+    """Return caller and root of the tree that a call belongs to, for a key; "" if the call has no session."""
+    root = read.tree_root(call)
+    return join_values([read.caller(call), root]) if root else ""
 
 
 class AgentBudget(CostBudget):
@@ -232,6 +262,21 @@ class AgentBudget(CostBudget):
     __slots__ = ()
 
     reason = "agent_budget_exceeded"
+
+
+class RunsPerHour(CostBudget):
+    """How many runs of an agent may open in an hour."""
+
+    __slots__ = ()
+
+    reason = "run_rate_exceeded"
+
+    def describe_denial(self, op: ChargeBudget, used: int, now: float, verdict: Verdict) -> None:
+        super().describe_denial(op, used, now, verdict)
+        verdict.message = (
+            f"This agent may open {self.unit.words(op.spec.budget)} runs an hour, and it has. "
+            f"The next hour begins in {verdict.retry_after_s} seconds."
+        )
 
 
 def _stream_caps(rule: Rule, policy: str) -> tuple[CompletionCap, CompletionCap] | None:
@@ -331,7 +376,7 @@ class _DetectorCompiler:
     def of_agent(self, agent: schema.Agent, index: int) -> Iterator[CompiledDetector]:
         if agent.max_steps_per_run is not None:
             config = _agent_config("run", index, "max_steps_per_run")
-            yield RunStepsLimit(config, self._read, agent.max_steps_per_run)
+            yield RunStepsLimit(config, self._read, agent.max_steps_per_run, agent.land_at_percent)
         if agent.kill_switch_enabled:
             config = _agent_config("simhash", index, "kill_switch", ("warn", "kill", "kill"))
             yield self._simhash(config, agent.kill_switch_window_size, agent.kill_switch_threshold, Weights())
@@ -359,11 +404,14 @@ class _DetectorCompiler:
     def _steps(self, block: StepsLoop, config: DetectorConfig) -> list[CompiledDetector]:
         """Compile a block of steps. The last two depend on what those of unnamed sessions have found."""
         settings, digest, read = block.settings(), self._fingerprinter.short, self._read
-        notice, block_at, _ = settings.thresholds["spawn"]
+        tasks = settings.thresholds["spawn"][:2]
         return [
             JoinDetector(config, read, digest),
             UnnamedSessionsDetector(config, read, digest, settings.thresholds["nested"]),
-            SpawnDetector(config, read, digest, depth=(notice, block_at), same_task=(notice, block_at)),
+            TreeDetector(config, read, TreeEvaluator(digest, tasks, tasks, block.tree_limits())),
+            RerunDetector(
+                _rerun_config(config, block.cooldown_max_seconds), read, digest, settings.thresholds["rerun"][:2]
+            ),
             JoinedStepsDetector(config, read, StepEvaluator(settings.of_teams(), digest)),
             StepsDetector(config, read, StepEvaluator(settings, digest), guards_stream=block.stream_guard),
         ]
@@ -434,7 +482,7 @@ class _DetectorCompiler:
         of_all = replace(spec, limit=spec.limit * _OF_ALL_NAMES)
         return [
             CountingDetector(config, of_all, fingerprint.of_all_names, read, " under different names"),
-            TailDetector(config, spec, fingerprint, read, chat=read.chat, named=read.sessions.named),
+            TailDetector(config, spec, fingerprint, read),
         ]
 
 
@@ -453,9 +501,20 @@ def _loop_config(block: AnyLoop, policy: str, index: int, status: int, *, defaul
         expect_repeats=frozenset(block.expect_repeats.callers) if block.expect_repeats else frozenset(),
         allow=_allow_list(block.allow, messages),
         cooldown=cooldown,
+        landing=replace(cooldown, land_calls=block.land_calls),
+        advice=block.advised() if isinstance(block, StepsLoop) else {},
         quarantine_s=block.quarantine_seconds,
         key_prefix="|" if default else "",
     )
+
+
+def _rerun_config(config: DetectorConfig, cooldown_s: int) -> DetectorConfig:
+    """Return the configuration of `rerun`. Its cooldown is the longest one from the start, because runs are minutes
+    apart, and none passes after it: the count decides."""
+    cooldown = FingerprintSpec(
+        window_s=60.0, limit=0, sliding=True, cooldown_s=cooldown_s, growth=1.0, cooldown_max_s=cooldown_s
+    )
+    return replace(config, cooldown=cooldown)
 
 
 def _agent_config(
@@ -472,6 +531,7 @@ def _exact_spec(block: ExactLoop, action: str) -> FingerprintSpec:
         denies=action in DENYING,
         concurrent_free=block.concurrent_free,
         retry_free=block.retry_free,
+        land_calls=block.land_calls if action == "land" else 0,
     )
 
 
@@ -487,6 +547,7 @@ def _tail_spec(block: TailLoop, action: str) -> FingerprintSpec:
         cooldown_max_s=block.cooldown_max_seconds,
         concurrent_free=block.concurrent_free,
         retry_free=block.retry_free,
+        land_calls=block.land_calls if action == "land" else 0,
     )
 
 

@@ -21,6 +21,7 @@ from breakloop.dialects.registry import of_path
 from breakloop.model.call import Call
 from breakloop.policy.descriptors import CallerProfiles
 from breakloop.policy.rules import BreakerRule, CompiledRule, Getter, RunRule
+from breakloop.policy.tree_limits import TreeLimits
 from breakloop.store.ops import CountFingerprint
 
 _MINUTE_S: Final = 60
@@ -98,6 +99,7 @@ class CompiledPolicy:
     descriptors: tuple[tuple[str, Getter], ...]  # all that it names, for debug headers and `explain`
     metered: bool  # some of its rules make charges that are corrected after the response
     steady: bool  # the keys of its rules depend only on the sender (`descriptors.steady`)
+    tells_model: bool = False  # stages of its budgets change requests to an LLM
 
 
 class _Node:
@@ -261,10 +263,11 @@ class AgentTerms:
 class CompiledAgents:
     """The settings of agents, found by the agent's name or else by the longest pattern that matches."""
 
-    __slots__ = ("_named", "_prefixes", "terms")
+    __slots__ = ("_named", "_prefixes", "terms", "trees")
 
-    def __init__(self, terms: Iterable[AgentTerms]) -> None:
+    def __init__(self, terms: Iterable[AgentTerms], trees: TreeLimits | None = None) -> None:
         self.terms = tuple(terms)
+        self.trees = trees or None  # the budgets of trees of agents; None if there are none
         self._named = {one.pattern: one for one in self.terms if not one.pattern.endswith("*")}
         patterns = [one for one in self.terms if one.pattern.endswith("*")]
         self._prefixes = sorted(patterns, key=lambda one: len(one.pattern), reverse=True)
@@ -272,7 +275,12 @@ class CompiledAgents:
     @property
     def metered(self) -> bool:
         """Whether any of them makes charges that are corrected after the response."""
-        return any(one.metered for one in self.terms)
+        return self.trees is not None or any(one.metered for one in self.terms)
+
+    @property
+    def matches(self) -> bool:
+        """Whether a rule of any of them applies only to some requests, by their content."""
+        return any(rule.match for one in self.terms for rule in one.rules)
 
     def find(self, agent: str) -> AgentTerms | None:
         """Return the settings of an agent, or None."""
@@ -316,13 +324,13 @@ BODY_DESCRIPTORS: Final = frozenset(("agent:session", "llm:model", "llm:provider
 def needs_body(bundle: CompiledBundle, host: str, method: str, path: str, content_type: bytes) -> bool:
     """Return whether anything in the bundle would read the body of such a request."""
     loops_decided, says_tokens = False, bool(of_path(path))  # token and cost limits recognize LLM calls by path
-    if says_tokens and bundle.agents.metered:
+    if says_tokens and (bundle.agents.metered or bundle.agents.matches):
         return True
     for policy in bundle.routes.match(host, method, path):
         if (
             policy.loops
             or policy.rejects_large_bodies
-            or (says_tokens and (policy.metered or policy.breaker is not None))
+            or (says_tokens and (policy.metered or policy.breaker is not None or policy.tells_model))
             or any(name in BODY_DESCRIPTORS for name, _ in policy.descriptors)
         ):
             return True

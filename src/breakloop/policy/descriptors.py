@@ -21,15 +21,16 @@ from breakloop.clock import Clock
 from breakloop.dialects import registry
 from breakloop.dialects.base import ParsedBody
 from breakloop.dialects.content import COUNTED_FROM_BYTES, has_too_many_values
-from breakloop.model.call import CREDENTIAL_HEADERS, TAIL_MESSAGES, UNREAD, Call, Chat, Step
+from breakloop.model.call import CREDENTIAL_HEADERS, TAIL_MESSAGES, UNREAD, Call, Chat, Step, Tree
 from breakloop.policy import identity
 from breakloop.policy.cache import MemoDict
 from breakloop.policy.callers import CallerKeys
 from breakloop.policy.client import HEADERS, ClientIp, Geo, bot_category
 from breakloop.policy.diagnostics import did_you_mean
-from breakloop.policy.identity import SessionNames
+from breakloop.policy.identity import USER, SessionNames
 from breakloop.policy.jwt import NO_CLAIMS, JwtKeys, JwtReader, claim_text
 from breakloop.policy.rules import CachedCharges, Getter
+from breakloop.policy.trees import Trees
 from breakloop.store.keys import escape
 
 FIXED: dict[str, tuple[str, ...]] = {
@@ -186,7 +187,9 @@ class Descriptors:
         self._digests = identity.IdentityHasher(settings.secret)
         self._geo = Geo(lambda call: self._addresses(call).trusted(call.peer), settings.geo_file)
         self.sessions = SessionNames(self._digests, self.caller, self.agent, self.parsed_body)
+        self.trees = Trees(self._digests, self.caller, self.session, self.parsed_body)
         self.answered = self.sessions.answered
+        self.states_tree = self.trees.are_stated
         self._fixed = self._fixed_getters()
         self._project = settings.project
         if settings.project_descriptor == "project:id":
@@ -298,6 +301,24 @@ class Descriptors:
         """Return the id of the parent session or agent, as sent by the client; "" if it sent none."""
         return self._digests.bounded(identity.parent_header(call))
 
+    def tree(self, call: Call) -> Tree:
+        """Return the place of the session in a tree of agents; `NO_TREE` if the call names neither root, parent, depth
+        nor a trace. As with sessions, a caller may send any id: always combine the root with the caller.
+        """
+        known = call.identity.tree
+        if known is None:
+            known = call.identity.tree = self.trees.find(call)
+        return known
+
+    def tree_root(self, call: Call) -> str:
+        """Return the session at the top of the call's tree, which is its own session if nothing started it; or ""."""
+        return self.tree(call).root or self.session(call)
+
+    def user(self, call: Call) -> str:
+        """Return the end user that the client names instead of a session, or ""."""
+        named = self.sessions.named(call)
+        return named if named.startswith(USER) else ""
+
     def trace(self, call: Call) -> str:
         """Return the id of the call's trace if an earlier call of the same caller had the same one, or else ""."""
         self.session(call)  # reads the body if necessary
@@ -373,6 +394,11 @@ class Descriptors:
         """Return the owner of the call's windows: caller and session, or "" for a call without a session."""
         session = call.identity.session or self.session(call)
         return f"{call.identity.caller or self.caller(call)}|{session}" if session else ""
+
+    def windows_above(self, call: Call) -> list[str]:
+        """Return the owners of the windows of the session that started the call's, and of the root of its tree."""
+        tree = self.tree(call)
+        return [f"{self.caller(call)}|{one}" for one in (tree.parent, tree.root) if one]
 
     def tools(self, call: Call, messages: int = TAIL_MESSAGES) -> tuple[str, ...]:
         """Return the names of the tools that the last messages call, in order."""
@@ -488,6 +514,8 @@ class CallerProfile:
         self.verified = call.identity.verified
         self.caller = descriptors.caller(call)
         self.agent = descriptors.agent(call)
+        if self.agent != self.caller:
+            descriptors.trees.saw_agent(self.caller, self.agent)
         self.ip = descriptors.client_ip(call)
         self.charges: dict[int, CachedCharges] = {}  # charges of its rules, by policy and mode
         self.identities: dict[int, str] = {}  # the sender's part of fingerprints, by detector

@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from hashlib import blake2b
 from typing import Final
-from urllib.parse import unquote
 
 from breakloop.dialects import registry, session_ids
 from breakloop.dialects.base import ParsedBody
@@ -27,7 +26,7 @@ from breakloop.policy.cache import MemoDict, TwoGenerationCache
 CONVERSATION_HEADERS: Final = (
     "x-agent-session",  # breakloop
     "thread-id",  # Codex; `thread_id` before 0.131
-    "x-claude-code-session-id",  # Claude Code; its sub-agents are distinguished by _CLAUDE_CODE_AGENT
+    "x-claude-code-session-id",  # Claude Code; its sub-agents are distinguished by CLAUDE_CODE_AGENT
     "x-amp-thread-id",  # Amp
     "x-opencode-session",  # OpenCode, and clients of its gateway
     "x-opencode-session-id",
@@ -53,19 +52,22 @@ PARENT_HEADERS: Final = (
     "x-parent-agent-id",  # Copilot CLI
     "x-parent-conversation-id",
 )
-_CLAUDE_CODE: Final = "x-claude-code-session-id"
-_CLAUDE_CODE_AGENT: Final = "x-claude-code-agent-id"
+CLAUDE_CODE: Final = "x-claude-code-session-id"
+CLAUDE_CODE_AGENT: Final = "x-claude-code-agent-id"
 _CLAUDE_CODE_PARENT: Final = "x-claude-code-parent-agent-id"  # only sent if the parent is a sub-agent, too
 # These may span several conversations, so an id in the body takes precedence.
 _WIDE_HEADERS: Final = ("mcp-session-id", "helicone-session-id")
 _WIDE_ENDING: Final = "-session-id"
 _TRACE_HEADER: Final = "x-litellm-trace-id"
+_LANGSMITH_TRACE: Final = "langsmith-trace"  # the runs down to the current one, each a time and an id, joined by dots
+TRACE_HEADERS: Final = ("traceparent", _TRACE_HEADER, _LANGSMITH_TRACE)
 _ANOTHER: Final = "-parent-"  # the id of a session, but not of this one
 _BAGGAGE: Final = ("langfuse_session_id", "session.id")
 _NAMING: Final = frozenset((*CONVERSATION_HEADERS, *_WIDE_HEADERS, "baggage"))
-_NAMING_OR_TRACE: Final = frozenset((*_NAMING, "traceparent", _TRACE_HEADER))
+_NAMING_OR_TRACE: Final = frozenset((*_NAMING, *TRACE_HEADERS))
 _NOT_IDS: Final = frozenset(("", "null", "undefined", "none"))
 _NAME_MAX: Final = 256
+USER: Final = "user:"  # begins the name of an end user
 
 
 class IdentityHasher:
@@ -108,10 +110,31 @@ def api_key(call: Call, query_key: Callable[[Call], str | None]) -> bytes:
     return (query_key(call) or "").encode("utf-8", "replace")
 
 
+class NamingFields(dict[tuple[str, ...], tuple[bool, bool]]):
+    """Whether header fields of these names could contain a session id, and whether a session id or a trace. Clients
+    send the same fields with each request, so the result is cached, unless there are very many fields or long names.
+    """
+
+    max_entries = 1024
+    max_chars = 2048
+
+    def __missing__(self, names: tuple[str, ...]) -> tuple[bool, bool]:
+        joined = "\n".join(names)
+        wide = _WIDE_ENDING in joined
+        found = wide or not _NAMING.isdisjoint(names), wide or not _NAMING_OR_TRACE.isdisjoint(names)
+        if len(joined) <= self.max_chars:
+            if len(self) >= self.max_entries:
+                self.clear()
+            self[names] = found
+        return found
+
+
+_naming_fields: Final = NamingFields()
+
+
 def may_name_session(call: Call) -> bool:
     """Return whether any header field could contain a session id. Most requests have none, and this check is fast."""
-    headers = call.headers
-    return not _NAMING.isdisjoint(headers) or _WIDE_ENDING in "\n".join(headers)
+    return _naming_fields[tuple(call.headers)][0]
 
 
 def conversation_header(call: Call) -> str:
@@ -119,9 +142,9 @@ def conversation_header(call: Call) -> str:
     headers = call.headers
     for name in CONVERSATION_HEADERS:
         if name in headers:
-            named = _header(call, name)
+            named = header(call, name)
             if named:
-                agent = _header(call, _CLAUDE_CODE_AGENT) if name == _CLAUDE_CODE else ""
+                agent = header(call, CLAUDE_CODE_AGENT) if name == CLAUDE_CODE else ""
                 return f"{named}/{agent}" if agent else named
     return ""
 
@@ -139,12 +162,12 @@ def parent_header(call: Call) -> str:
     """Return the session or agent that started this conversation, by the id that its own requests carry, or ""."""
     headers = call.headers
     named = _first_header(call, PARENT_HEADERS)
-    if named or _CLAUDE_CODE_AGENT not in headers:
+    if named or CLAUDE_CODE_AGENT not in headers:
         return named
-    session = _header(call, _CLAUDE_CODE)
-    if not session or not _header(call, _CLAUDE_CODE_AGENT):
+    session = header(call, CLAUDE_CODE)
+    if not session or not header(call, CLAUDE_CODE_AGENT):
         return ""
-    agent = _header(call, _CLAUDE_CODE_PARENT)
+    agent = header(call, _CLAUDE_CODE_PARENT)
     return f"{session}/{agent}" if agent else session
 
 
@@ -153,10 +176,13 @@ def trace_id(call: Call) -> str:
     headers = call.headers
     sent = headers.get("traceparent")
     named = trace_of(sent.decode("latin-1")) if sent else ""
-    return named or (_header(call, _TRACE_HEADER) if _TRACE_HEADER in headers else "")
+    if named or (_TRACE_HEADER not in headers and _LANGSMITH_TRACE not in headers):
+        return named
+    return header(call, _TRACE_HEADER) or header(call, _LANGSMITH_TRACE).partition(".")[0].rpartition("Z")[2]
 
 
-def _header(call: Call, name: str) -> str:
+def header(call: Call, name: str) -> str:
+    """Return the id in a header field, or ""."""
     value = call.headers.get(name)
     if not value:
         return ""
@@ -165,12 +191,11 @@ def _header(call: Call, name: str) -> str:
 
 
 def _first_header(call: Call, names: Iterable[str]) -> str:
-    return next((named for name in names if name in call.headers and (named := _header(call, name))), "")
+    return next((named for name in names if name in call.headers and (named := header(call, name))), "")
 
 
 def _in_baggage(call: Call) -> str:
-    pairs = [entry.partition(";")[0].partition("=") for entry in _header(call, "baggage").split(",")]
-    found = {name.strip(): unquote(value.strip()) for name, _, value in pairs}
+    found = session_ids.in_baggage(header(call, "baggage"))
     return next((found[name] for name in _BAGGAGE if found.get(name)), "")
 
 
@@ -280,13 +305,12 @@ class SessionNames:
 
     def _stated(self, call: Call) -> str:
         """Return the session that is not derived, or "", and set what the client names."""
-        headers = call.headers
-        if _NAMING_OR_TRACE.isdisjoint(headers) and _WIDE_ENDING not in "\n".join(headers):  # as in most requests
+        in_headers, in_headers_or_trace = _naming_fields[tuple(call.headers)]
+        if not in_headers_or_trace:  # as in most requests
             body = self._body(call)
             if body is None or body.session_ids() is session_ids.NONE:
                 call.identity.named = call.identity.trace = ""
                 return ""
-        in_headers = may_name_session(call)
         named, trace, ids = conversation_header(call) if in_headers else "", "", session_ids.NONE
         if not named:
             body = self._body(call)
@@ -296,7 +320,7 @@ class SessionNames:
         if named:
             named = call.identity.named = self._digests.bounded(named)
             return named
-        call.identity.named = ids.user and f"user:{self._digests.bounded(ids.user)}"
+        call.identity.named = ids.user and f"{USER}{self._digests.bounded(ids.user)}"
         if ids.previous:
             return self._chained(call, self._digests.bounded(ids.previous))
         if ids.cache_key:

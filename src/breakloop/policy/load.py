@@ -233,7 +233,7 @@ def missing_extras(bundle: schema.Bundle) -> list[DocumentFinding]:
 
 def _priced_agents(bundle: schema.Bundle) -> Iterator[DocumentPath]:
     for name, agent in bundle.agents.items():
-        for field in ("budget_usd_per_day", "max_usd_per_run"):
+        for field in ("budget_usd_per_day", "max_usd_per_run", "max_usd_per_tree"):
             if getattr(agent, field) is not None:
                 yield "agents", name, field
 

@@ -219,11 +219,18 @@ class RunRule:
     __slots__ = ("_estimator", "_prefix", "config", "limiter", "name", "owner", "paid", "policy", "status", "tags")
 
     def __init__(
-        self, pattern: str, usd: float, config: DetectorConfig, *, owner: Callable[[Call], str], estimator: Estimator
+        self,
+        pattern: str,
+        usd: float,
+        config: DetectorConfig,
+        *,
+        owner: Callable[[Call], str],
+        estimator: Estimator,
+        stages: Iterable[tuple[float, str, int]] = (),
     ) -> None:
         self.policy, self.status = config.policy, config.status
         self.name = f"{pattern}/{SETTING}"
-        self.limiter = RunBudget(usd)
+        self.limiter = RunBudget(usd, stages)
         self.paid = RunCharge(self)
         self.config = config
         self.tags = section_tags(config, "run:usd:")

@@ -36,6 +36,7 @@ from breakloop.policy.rules import BreakerRule, CompiledRule, RunRule
 from breakloop.policy.schema import bundle as schema
 from breakloop.policy.schema.limits import Rule
 from breakloop.policy.schema.loops import AnyLoop
+from breakloop.policy.tree_limits import TreeRule
 from breakloop.pricing.prices import Prices
 from breakloop.store.keys import fingerprint_of
 from breakloop.store.limit_ops import CheckBreaker, TakeTokens
@@ -56,7 +57,7 @@ from breakloop.store.ops import (
 Done = Sequence[tuple[Op, Result]]
 
 
-def charges(rule: CompiledRule | RunRule, done: Done) -> tuple[str, str, Op | None]:
+def charges(rule: CompiledRule | RunRule | TreeRule, done: Done) -> tuple[str, str, Op | None]:
     """Return the outcome and the description of a rule's charges, and the operation that decided."""
     own = [(op, result) for op, result in done if _rule_of(op) is rule]
     if not own:
@@ -79,6 +80,14 @@ def run(rule: RunRule, done: Done) -> tuple[str, str, Op | None]:
         return "skipped", "not an LLM request of a session, so nothing is charged", None
     outcome, text, op = charges(rule, done)
     return outcome, text if outcome == "not asked" else f"{text} for this run", op
+
+
+def tree(rule: TreeRule, done: Done) -> tuple[str, str, Op | None]:
+    """Return the outcome and the description of the budget of a tree of agents, and the operation that decided."""
+    if not any(_rule_of(op) is rule for op, _ in done):
+        return "skipped", "not an LLM request of a session, so nothing is charged", None
+    outcome, text, op = charges(rule, done)
+    return outcome, text if outcome == "not asked" else f"{text} for its tree of agents", op
 
 
 def breaker(rule: BreakerRule, done: Done) -> tuple[str, str, Op | None]:
@@ -166,9 +175,11 @@ def _down(tokens: float) -> str:
 
 
 def decision_of(verdict: Verdict) -> str:
-    """Return the verdict in one word: `deny`, `throttle`, `warn` or `allow`."""
+    """Return the verdict in one word: `deny`, `land`, `throttle`, `warn` or `allow`."""
     if not verdict.allowed:
         return "deny"
+    if verdict.landed:
+        return "land"
     if verdict.delay_ms:
         return "throttle"
     return "warn" if verdict.warning else "allow"
@@ -300,7 +311,9 @@ class Explainer:
     def _agents(self) -> Iterator[ExplainStep]:
         """Explain the bundle's entry for the agent."""
         agent = self._descriptors.agent(self._record.call)
-        terms = self._compiled.agents.find(agent)
+        terms, trees = self._compiled.agents.find(agent), self._compiled.agents.trees
+        for budget in trees.find(agent) if trees is not None else ():
+            yield self._judged("agent", f"agents/{budget.name}", tree(budget, self._record.done))
         if terms is None:
             return
         for detector in terms.detectors:

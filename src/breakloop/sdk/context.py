@@ -15,23 +15,27 @@ from typing import Final, NamedTuple
 
 AGENT_HEADER: Final = "X-Agent-Id"
 SESSION_HEADER: Final = "X-Agent-Session"
+PARENT_HEADER: Final = "X-Agent-Parent"
 DEFAULT_URL: Final = "http://127.0.0.1:8787"
 
 
 class AgentContext(NamedTuple):
-    """The names of an agent and a session; "" means not named."""
+    """The names of an agent, its session, and the session that started it; "" means not named."""
 
     agent: str = ""
     session: str = ""
+    parent: str = ""
 
     def with_defaults(self, defaults: AgentContext) -> AgentContext:
-        return AgentContext(self.agent or defaults.agent, self.session or defaults.session)
+        # The parent belongs to the session: another session was not started by the same one.
+        parent = self.parent or (defaults.parent if self.session in {"", defaults.session} else "")
+        return AgentContext(self.agent or defaults.agent, self.session or defaults.session, parent)
 
     def headers(self) -> dict[str, str]:
         """Return the names as header fields. Header values have to be ASCII, so other characters are escaped."""
         if self == UNNAMED:  # most calls
             return {}
-        named = ((AGENT_HEADER, self.agent), (SESSION_HEADER, self.session))
+        named = ((AGENT_HEADER, self.agent), (SESSION_HEADER, self.session), (PARENT_HEADER, self.parent))
         return {header: value for header, name in named if name and (value := _ascii(name))}
 
 
@@ -45,15 +49,16 @@ def current_agent() -> AgentContext:
 
 
 @contextmanager
-def agent(name: str = "", *, session: str = "") -> Iterator[AgentContext]:
-    """Name the agent, the session, or both for every request and step inside a `with` block:
+def agent(name: str = "", *, session: str = "", parent: str = "") -> Iterator[AgentContext]:
+    """Name the agent, the session, or both for every request and step inside a `with` block. `parent` is the session
+    that started this one: agents that start each other are a tree, and may have a common budget.
 
         with breakloop.agent("support-bot", session=ticket_id):
             client.chat.completions.create(...)
 
     The names hold in this thread or task and in the tasks that it starts. Names passed to a call take precedence.
     """
-    token = _CURRENT.set(named := AgentContext(name, session).with_defaults(_CURRENT.get()))
+    token = _CURRENT.set(named := AgentContext(name, session, parent).with_defaults(_CURRENT.get()))
     try:
         yield named
     finally:

@@ -99,14 +99,15 @@ class Guard:
         headers: Mapping[str, str] | None = None,
         agent: str = "",
         session: str = "",
+        parent: str = "",
     ) -> Decision:
         """Decide about an LLM request before it is sent. Body and path are those of the provider's API; without a path,
-        the API is recognised by the body.
+        the API is recognised by the body. `parent` is the session that started this one.
 
         Report how it ended with `report`, so that failed requests do not count and estimated tokens are corrected.
         """
         sent = body if isinstance(body, bytes) else json_body(body)
-        named = {**(headers or {}), **AgentContext(agent, session).headers()}
+        named = {**(headers or {}), **AgentContext(agent, session, parent).headers()}
         fields = {"content-type": "application/json", **named}
         return await io.decide(request_call("POST", path or _path_of(sent), fields, sent, host="localhost"))
 
@@ -149,7 +150,7 @@ class Guard:
 
     # -- agents
 
-    def run(self, agent: str = "", session: str = "", *, model: str = "", task: str = "") -> Run:
+    def run(self, agent: str = "", session: str = "", *, model: str = "", task: str = "", parent: str = "") -> Run:
         """Return a new run, to report steps to or to use as a context manager.
 
         Args:
@@ -157,8 +158,9 @@ class Guard:
             session: The conversation that it continues, such as the id of a ticket. Without one, it is a new one.
             model: The model that it calls, for policies that match on it and for prices.
             task: What it was asked to do: the first message of the conversation.
+            parent: The session of the run that started it (`Run.session`), if any: they are one tree of agents.
         """
-        return self._toolkit.new_run(AgentContext(agent, session), model=model, task=task)
+        return self._toolkit.new_run(AgentContext(agent, session, parent), model=model, task=task)
 
     def step(
         self,
@@ -231,6 +233,8 @@ class Guard:
 
             def make(decision: Decision) -> Any:
                 _add_note(bound.arguments, call.body, decision.note)
+                if decision.landed:
+                    _switch_off_tools(bound)
                 return function(*bound.args, **bound.kwargs)
 
             return GuardedCall(call, UNNAMED, _raise_denial, answer_in), make
@@ -334,6 +338,19 @@ def _chat_body(bound: inspect.BoundArguments) -> dict[str, Any]:
         prompt = next((value for value in given.values() if isinstance(value, str)), "")
         messages = [{"role": "user", "content": prompt}]
     return {"model": str(given.get("model", "unknown")), "messages": messages}
+
+
+def _switch_off_tools(bound: inspect.BoundArguments) -> None:
+    """Set `tool_choice` to none if the function is called with tools and takes it, as a parameter or any other."""
+    given, parameters = bound.arguments, bound.signature.parameters
+    more = next((name for name, one in parameters.items() if one.kind is one.VAR_KEYWORD), "")
+    rest: dict[str, Any] = given.get(more, {})
+    if not (given.get("tools") or rest.get("tools")):
+        return
+    if "tool_choice" in parameters:
+        given["tool_choice"] = "none"
+    elif more:
+        given[more] = {**rest, "tool_choice": "none"}
 
 
 def _add_note(arguments: dict[str, Any], body: bytes, note: str) -> None:

@@ -120,12 +120,16 @@ def httpx_call(request: Any, body: bytes) -> Call:
 
 
 def steered_body(decision: Decision) -> bytes | None:
-    """Return the body with the note of `steer` in it; None if there is no note, or no place for it."""
+    """Return the body with the note of `steer` in it, for `land` with tools switched off; None if there is no note, or
+    no place for it."""
     call = handle_of(decision).call
     if not decision.note or call is None:
         return None
     chat = registry.head_of(call)
-    return None if chat is None else registry.DIALECTS[chat.dialect].append_note(call.body, decision.note)
+    if chat is None:
+        return None
+    dialect = registry.DIALECTS[chat.dialect]
+    return (dialect.land if decision.landed else dialect.append_note)(call.body, decision.note)
 
 
 def with_body(request: Any, body: bytes) -> Any:

@@ -104,7 +104,7 @@ def _loaded(policy: Policy, now: float) -> LoadedBundle | None:
 
 def _decision(verdict: Verdict, call: Call, headers: Iterable[tuple[str, str]] = ()) -> Decision:
     """Return a verdict as a decision. `headers` are the header fields of a denial."""
-    loop = verdict.loop
+    loop, tree = verdict.loop, verdict.tree
     return Decision(
         allowed=verdict.allowed,
         reason=verdict.reason,
@@ -114,6 +114,7 @@ def _decision(verdict: Verdict, call: Call, headers: Iterable[tuple[str, str]] =
         delay_seconds=verdict.delay_ms / 1000,
         warning=verdict.warning,
         note=verdict.note,
+        landed=verdict.landed,
         kind=loop.kind if loop else "",
         hit_count=loop.hit_count if loop else 0,
         cooldown_seconds=loop.cooldown_s if loop else 0,
@@ -122,5 +123,7 @@ def _decision(verdict: Verdict, call: Call, headers: Iterable[tuple[str, str]] =
         policy=verdict.policy,
         request_id=call.request_id,
         degraded=verdict.degraded,
+        tree_usd_left=None if tree is None or tree.microusd_left is None else tree.microusd_left / 1_000_000,
+        tree_tokens_left=None if tree is None else tree.tokens_left,
         _handle=DecisionHandle(call, verdict, headers=tuple(headers)),
     )

@@ -150,8 +150,11 @@ def decision_from_response(status: int, headers: Mapping[str, str], body: bytes,
             delay_seconds=(_number(get(prefix + "loop-delay")) or 0) / 1000,
             warning=get(prefix + "warning", ""),
             note=get(prefix + "note", ""),
+            landed=get(prefix + "action") == "land",
             hit_count=_number(get(prefix + "loop-count")) or 0,
             request_id=headers[prefix + "request-id"],
+            tree_usd_left=_dollars(get(prefix + "tree-usd-left")),
+            tree_tokens_left=_number(get(prefix + "tree-tokens-left")),
             _handle=DecisionHandle(call, result_id=get(prefix + "result-id", "")),
         )
     shown = tuple((name, value) for name, value in headers.items() if _is_for_client(name, prefix))
@@ -167,6 +170,8 @@ def decision_from_response(status: int, headers: Mapping[str, str], body: bytes,
         fingerprint=_field(detail, "fingerprint", str),
         evidence=_field(detail, "evidence", str),
         request_id=get(prefix + "request-id", ""),
+        tree_usd_left=_dollars(get(prefix + "tree-usd-left")),
+        tree_tokens_left=_number(get(prefix + "tree-tokens-left")),
         _handle=DecisionHandle(call, body=body, headers=shown),
     )
 
@@ -220,6 +225,10 @@ def _field(detail: Mapping[str, Any], name: str, kind: type[T]) -> T:
 
 def _number(value: str | None) -> int | None:
     return int(value) if value is not None and value.isascii() and value.isdigit() else None
+
+
+def _dollars(value: str | None) -> float | None:
+    return float(value) if value is not None and value.isascii() and value.replace(".", "", 1).isdigit() else None
 
 
 class GatewayClient:

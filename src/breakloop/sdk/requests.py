@@ -110,7 +110,7 @@ def tool_call(name: str, arguments: Any, context: AgentContext) -> Call:
     """
     params = {"name": name, "arguments": arguments}
     body = arguments_text({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
-    separate = context._replace(session=f"{context.session}/tools" if context.session else "")
+    separate = context._replace(session=f"{context.session}/tools" if context.session else "", parent="")
     return chat_call(body.encode("utf-8", "replace"), separate, TOOLS_PATH)
 
 
@@ -123,7 +123,10 @@ def is_readable(content_type: str, length: str) -> bool:
 
 def denial_details(decision: Decision) -> dict[str, Any]:
     """Return the facts of a denial as plain values, without any content of the conversation."""
-    names = ("reason", "kind", "hit_count", "cooldown_seconds", "retry_after", "fingerprint", "evidence", "request_id")
+    names = (
+        "reason", "stop_reason", "kind", "hit_count", "cooldown_seconds", "retry_after", "fingerprint", "evidence",
+        "request_id",
+    )  # fmt: skip
     return {"error": decision.error, **{name: getattr(decision, name) for name in names}}
 
 

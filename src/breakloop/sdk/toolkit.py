@@ -252,7 +252,8 @@ class Toolkit(Core):
         if not decision.allowed:
             return Outcome(guarded.denied(decision))
         await io.wait(decision)
-        with agent(guarded.context.agent, session=guarded.context.session):
+        named = guarded.context
+        with agent(named.agent, session=named.session, parent=named.parent):
             outcome = await io.invoke(lambda: make(decision))
         await io.settle(decision, self._answer(guarded, outcome))
         return outcome

@@ -5,10 +5,13 @@ A key consists of parts joined by `:`. Every part that a client can choose is es
 
     rule      [shadow:]FAMILY:PLACE:POLICY:RULE:VALUES[:PERIOD]   families tb, cb, tpm, tpd, brk
     run       [shadow:]run:PLACE:POLICY:RULE:OWNER:START[:paid]
+    account   [shadow:]treeusd|treetok:PLACE:CALLER|ROOT          what the agents of a tree have spent
     count     [shadow:]ld|cnt:PLACE:[OWNER:]BLOCK:FINGERPRINT     BLOCK is POLICY:INDEX, with `|` in front for defaults
     traffic   [shadow:]mix:PLACE:BLOCK:SENDER                     the last requests of a sender, see `ops.is_mixed`
+    landed    [shadow:]land:PLACE:BLOCK:OWNER                     how many calls of a session were landed
     window    win:PLACE:OWNER:
     chain     chain:CALLER:ANSWER
+    tree      tree:CALLER:SESSION
 
 PLACE is the project, or `PROJECT|AGENT` where state is split by agent (`shard_by: agent`). It determines
 the slot in a Redis cluster. VALUES are those of the rule's `limit_keys`, joined by `|`.
@@ -23,6 +26,8 @@ PART_MAX: Final = 256
 SHADOW: Final = "shadow:"
 AGENT_MARK: Final = "|"  # between project and agent
 _RULE_PARTS: Final = 5
+TREE_FAMILIES: Final = ("treeusd", "treetok")  # the accounts of a tree: micro-dollars, tokens
+_TREE_PARTS: Final = 3
 
 
 def escape(value: str) -> str:
@@ -75,9 +80,19 @@ def run_key(place: str, rule: str, owner: str, start: float, group: int) -> str:
     return f"{prefix(group)}run:{place}{rule}{owner}:{round(start * 1e6)}"
 
 
+def tree_account(family: str, place: str, root: str, group: int) -> str:
+    """Return the key of an account of a tree; `root` is its caller and root (`join_values`)."""
+    return f"{prefix(group)}{family}:{place}:{root}"
+
+
 def chain_key(caller: str, answer: str) -> str:
     """Return the key that maps a response to its session."""
     return f"chain:{escape(caller)}:{escape(answer)}"
+
+
+def tree_key(caller: str, session: str) -> str:
+    """Return the key that maps a session to its place in a tree of agents."""
+    return f"tree:{escape(caller)}:{escape(session)}"
 
 
 # -- parsing -----------------------------------------------------------------------------------------------------------
@@ -125,3 +140,24 @@ def parse_rule_key(key: str) -> RuleKey | None:
         return None
     _, place, policy, _, values = parts
     return RuleKey(key.startswith(SHADOW), place, unescape(policy), values)
+
+
+class TreeKey(NamedTuple):
+    """The parts of the key of a tree's account."""
+
+    shadow: bool
+    family: str
+    place: str
+    caller: str
+    root: str
+
+
+def parse_tree_key(key: str) -> TreeKey | None:
+    """Parse the key of a tree's account; None if it is not one."""
+    parts = key.removeprefix(SHADOW).split(":")
+    if len(parts) != _TREE_PARTS or parts[0] not in TREE_FAMILIES:
+        return None
+    values = split_values(parts[2])
+    if len(values) != 2:
+        return None
+    return TreeKey(key.startswith(SHADOW), parts[0], parts[1], *values)

@@ -9,7 +9,7 @@ To add a kind, write its class here with the next free `number` (1, 5 and 6 are 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from struct import Struct
@@ -25,6 +25,7 @@ from breakloop.store.ops import (
     LimitOp,
     Result,
     RuleRef,
+    StoredAccount,
     StoredBreaker,
     Tables,
     TableSpec,
@@ -188,18 +189,25 @@ class BudgetStage(NamedTuple):
     """A stage of a budget: `action` applies once `units` are used."""
 
     percent: float
-    action: str  # "warn", "throttle" or "reject"
+    action: str  # "warn", "steer", "throttle", "land" or "reject"
     delay_ms: int
     units: int
 
     @property
     def warning(self) -> str:
-        """The warning that the client sees: `budget_warn` or `budget_throttle`."""
+        """The warning that the client sees, such as `budget_warn`."""
         return f"budget_{self.action}"
+
+    @property
+    def used(self) -> str:
+        """What a model is told about it."""
+        return f"{self.percent:g} % of the budget is used."
 
 
 class BudgetLimiter(ChargeLimiter["ChargeBudget", int], Protocol):
     """A limiter of budgets, which may have stages."""
+
+    dated: bool  # `ends` of its charges is a time of day, and not a time of the store
 
     def stage_reached(self, op: ChargeBudget, used: int) -> BudgetStage | None:
         """Return the highest stage that was reached."""
@@ -304,6 +312,35 @@ class ChargeBudget(_LimiterOp[int]):
 
     def adjust(self, used: ActualUse) -> AdjustCharge | None:
         return self.limiter.adjust(self, used)
+
+
+_STORED_ACCOUNT: Final = Struct("<B3d")  # values.lua: kind, expires, high, low
+_ACCOUNT_KIND: Final = ord("a")
+
+
+def accounts_in_memory(tables: Tables, prefix: str, now: float, most: int) -> list[StoredAccount]:
+    """Return the accounts whose key begins with a prefix, the most used first."""
+    found = [
+        StoredAccount(key, entry[1], entry[0] - _LATE_S)
+        for table in (tables["spent"], tables["accounts"])
+        for key, entry in table.items()
+        if key.startswith(prefix) and entry[0] - _LATE_S > now
+    ]
+    return most_used(found, most)
+
+
+def account_in_redis(key: str, value: bytes | None, now: float) -> StoredAccount | None:
+    """Parse a stored account; None if it is not one, or has ended."""
+    if value is None or len(value) != _STORED_ACCOUNT.size or value[0] != _ACCOUNT_KIND:
+        return None
+    _, expires, high, low = _STORED_ACCOUNT.unpack(value)
+    ends = expires - _LATE_S
+    return StoredAccount(key, int(high) * _LOW + int(low), ends) if ends > now else None
+
+
+def most_used(accounts: Iterable[StoredAccount], most: int) -> list[StoredAccount]:
+    """Return the accounts of which most is used."""
+    return heapq.nlargest(most, accounts, key=lambda one: one.used)
 
 
 # -- circuit breakers --------------------------------------------------------------------------------------------------

@@ -18,11 +18,12 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from breakloop.store.limit_ops import LIMIT_OPS, ChargeBudget, breakers_in_memory
+from breakloop.store.limit_ops import LIMIT_OPS, ChargeBudget, accounts_in_memory, breakers_in_memory
 from breakloop.store.ops import (
     ENFORCED,
     FLIGHT_S,
     JOINED,
+    LANDED_S,
     MARK,
     NO_WINDOW,
     SMALL_COUNTS,
@@ -35,6 +36,7 @@ from breakloop.store.ops import (
     Op,
     Result,
     Settle,
+    StoredAccount,
     StoredBreaker,
     StoredWindow,
     WindowWrite,
@@ -118,7 +120,7 @@ _TRAFFIC: Final = MARK * TRAFFIC_MARKS
 class MemoryFingerprints:
     """Counts, cooldowns and flights of fingerprints."""
 
-    __slots__ = ("cooldowns", "counts", "flights", "taken_back", "traffic")
+    __slots__ = ("cooldowns", "counts", "flights", "landed", "taken_back", "traffic")
 
     def __init__(self, max_entries: int) -> None:
         few = max(1, max_entries // 10)
@@ -128,9 +130,10 @@ class MemoryFingerprints:
         self.flights = ExpiringTable(few)
         self.taken_back = ExpiringTable(few)  # (expires, times)
         self.traffic = ExpiringTable(few)  # (expires, marks), see `is_mixed`
+        self.landed = ExpiringTable(few)  # (expires, calls)
 
     def tables(self) -> tuple[ExpiringTable, ...]:
-        return self.counts, self.cooldowns, self.flights, self.taken_back, self.traffic
+        return self.counts, self.cooldowns, self.flights, self.taken_back, self.traffic, self.landed
 
     # -- counts and cooldowns --------------------------------------------------------------------------------------
 
@@ -153,6 +156,8 @@ class MemoryFingerprints:
             return SMALL_COUNTS[count] if count < len(SMALL_COUNTS) else FingerprintCount(count)
         if op.opening and is_mixed(marks, op.limit):
             return FingerprintCount(count, True, before <= op.limit, mixed=True)
+        if spec.land_calls and (landed := self._land(op, now)):
+            return FingerprintCount(count, True, before <= op.limit, landed=landed)
         if spec.cooldown_s:
             return self._cool_down(op, count, cooled, now)
         return FingerprintCount(count, True, before <= op.limit, spec.window_s)
@@ -190,6 +195,15 @@ class MemoryFingerprints:
         marks: str = op.key[-MARK:] if entry is None or entry[0] <= now else (entry[1] + op.key[-MARK:])[-_TRAFFIC:]
         self.traffic.put(op.traffic, (now + op.spec.window_s, marks), now)
         return marks
+
+    def _land(self, op: CountFingerprint, now: float) -> int:
+        """Count a landed call; return how many there are by now, 0 if no more may be landed."""
+        entry = self.landed.live(op.landed_key, now)
+        calls: int = 1 if entry is None else entry[1] + 1
+        if calls > op.spec.land_calls:
+            return 0
+        self.landed.put(op.landed_key, (now + LANDED_S, calls), now)
+        return calls
 
     def _cool_down(
         self, op: CountFingerprint, count: int, before: tuple[float, ...] | None, now: float
@@ -237,7 +251,7 @@ class MemoryFingerprints:
         if repeated.tripped or not op.spec.concurrent_free:
             return repeated
         leads.append((op, (now + FLIGHT_S, now, number, op.spec.concurrent_free, repeated.hits)))
-        return _new(FingerprintCount, (repeated[0], False, False, 0.0, number, False))
+        return _new(FingerprintCount, (repeated[0], False, False, 0.0, number, False, 0))
 
     def lead(self, leads: list[Lead], denied: dict[int, int], now: float) -> None:
         """Start flights, except for denied requests: they already have their response."""
@@ -312,6 +326,7 @@ class MemoryStore:
         """Return the tables that are saved, by their names on disk."""
         repeats = self._repeats
         counted = {"counts": repeats.counts, "cooldowns": repeats.cooldowns, "traffic": repeats.traffic}
+        counted["landed"] = repeats.landed
         return {**counted, **self._limits, "windows": self._windows}
 
     @property
@@ -339,7 +354,7 @@ class MemoryStore:
             if type(op) is CountFingerprint:
                 repeated = repeats.track(op, now, leads) if op.tracked else repeats.count(op, now)
                 results.append(repeated)
-                if not repeated[1] or not op.spec.denies or repeated[5]:
+                if not repeated[1] or not op.spec.denies or repeated[5] or repeated[6]:
                     continue
             elif denied and op.group in denied:
                 results.append(None)
@@ -348,9 +363,10 @@ class MemoryStore:
                 continue
             denied.setdefault(op.group, len(results) - 1)
         if not denied or ENFORCED not in denied:
-            for group, table, key, entry in changes:
-                if not denied or group not in denied:
-                    table.put(key, entry, now)
+            if denied:
+                changes = [change for change in changes if change[0] not in denied]
+            for _, table, key, entry in changes:
+                table.put(key, entry, now)
             if leads:
                 repeats.lead(leads, denied, now)
         if windows:
@@ -397,6 +413,10 @@ class MemoryStore:
     def breakers(self, prefix: str, now: float, most: int) -> list[StoredBreaker]:
         """Return the breakers whose key begins with `prefix`, open ones first."""
         return breakers_in_memory(self._limits, prefix, max(now, self._latest), most)
+
+    def accounts(self, prefix: str, now: float, most: int) -> list[StoredAccount]:
+        """Return the accounts whose key begins with `prefix`, the most used first."""
+        return accounts_in_memory(self._limits, prefix, max(now, self._latest), most)
 
     def look_up(self, prefix: str, most: int, ahead_s: float = 0.0) -> list[Mapping[str, object]]:
         """Return the entries whose key begins with a prefix, for operators. Scans the whole store. The time of day is

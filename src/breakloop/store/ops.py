@@ -11,8 +11,8 @@ An operation names the object that planned it, so that its result can be turned 
 A commit runs in the order of its operations:
 1. If it carries windows and the version of one has changed, nothing is written, and all changed windows are returned.
 2. `CountFingerprint` always counts, unless it joins a request in flight. If it trips and its spec denies, its group is
-   denied, unless it is mixed (`is_mixed`). `Deny` denies its group, `Observation` does nothing. The other operations
-   run only while their group is not denied.
+   denied, unless it is mixed (`is_mixed`) or landed (`FingerprintSpec.land_calls`). `Deny` denies its group,
+   `Observation` does nothing. The other operations run only while their group is not denied.
 3. `TakeTokens` and `ChargeBudget` are checked; if too little is left, their group is denied. `CheckBreaker` counts even
    if the request is denied later; an open breaker denies its group.
 4. If group 0 is not denied, everything that was checked is charged, except for denied groups: all or nothing.
@@ -50,6 +50,9 @@ JOINED: Final = -1  # value of `FingerprintCount.flight` for a request that join
 COOLDOWN_S: Final = 30
 COOLDOWN_GROWTH: Final = 2.0
 COOLDOWN_MAX_S: Final = 900
+
+LAND_CALLS: Final = 2  # default of how many calls of a session are landed before they are denied
+LANDED_S: Final = 3600.0  # how long landed calls are counted, from the last one on; `commit.lua` has the same
 
 
 # -- sources of operations: needed to turn a result into a verdict ----------------------------------------------------
@@ -164,6 +167,7 @@ class FingerprintSpec:
     concurrent_free: int = 0  # how many tracked requests may join one in flight without being counted
     retry_free: int = 0  # how many counts per window are taken back because the response failed
     at_once: bool = False  # the first hit trips; `limit` applies after a cooldown
+    land_calls: int = 0  # how many that trip are landed, for each `CountFingerprint.landed_key`, before one is denied
 
     def next_cooldown_s(self, before_s: float | None) -> float:
         """Return the length of the next cooldown. `before_s` is the length of the previous one, if it is still stored.
@@ -192,9 +196,13 @@ class CountFingerprint:
 
     `traffic` is the key of what the sender sent lately. Each count adds the end of its own key to it. A request that is
     an `opening` and trips in mixed traffic is reported and not blocked.
+
+    `landed_key` is the key under which landed calls are counted. It is only set where the spec lands calls.
     """
 
-    __slots__ = ("group", "key", "limit", "opening", "owner", "spec", "tracked", "traffic")
+    __slots__ = ("group", "key", "landed_key", "limit", "opening", "owner", "spec", "tracked", "traffic")
+
+    landed_key: str
 
     def __init__(
         self,
@@ -217,6 +225,11 @@ class CountFingerprint:
     def within(self, traffic: str, *, opening: bool = False) -> CountFingerprint:
         """Set the key of the sender's traffic, and whether the request is an opening; return the operation itself."""
         self.traffic, self.opening = traffic, opening
+        return self
+
+    def landing(self, key: str) -> CountFingerprint:
+        """Set the key under which landed calls are counted; return the operation itself."""
+        self.landed_key = key
         return self
 
 
@@ -244,6 +257,7 @@ class FingerprintCount(NamedTuple):
     wait_s: float = 0.0
     flight: int = 0  # > 0: leads a flight, with this number; JOINED: joined one, and `hits` is the leader's count
     mixed: bool = False  # tripped by an opening in mixed traffic: reported, and neither denied nor blocked from now on
+    landed: int = 0  # > 0: tripped, and landed instead of denied, as this many calls by now; nothing is blocked
 
 
 # Most counts are small and do not trip, so their results are shared.
@@ -340,6 +354,14 @@ class StoredBreaker(NamedTuple):
     since: float | None  # when it last opened; None: it is closed
 
 
+class StoredAccount(NamedTuple):
+    """The account of a budget as it is stored."""
+
+    key: str
+    used: int
+    ends: float  # by the store's time
+
+
 class AdjustableSpec(Protocol):
     """The spec of a charge that can be corrected."""
 
@@ -374,6 +396,7 @@ class Observation:
 
     owner: ObservedLoop
     group: int = ENFORCED
+    ceiling: str = ""  # it is no loop: a run has nearly reached its ceiling, as this says, and is landed
 
     def check(self, _tables: Tables, _now: float, results: list[Result], _changes: list[Change]) -> bool:
         results.append(None)
@@ -415,7 +438,12 @@ def denies(op: Op, result: Result) -> bool:
         case Observation():
             return False
         case CountFingerprint():
-            return isinstance(result, FingerprintCount) and result.tripped and op.spec.denies and not result.mixed
+            return (
+                isinstance(result, FingerprintCount)
+                and result.tripped
+                and op.spec.denies
+                and not (result.mixed or result.landed)
+            )
         case LimitOp():
             return op.denies(result)
         case _:
@@ -488,6 +516,11 @@ class Store(Protocol):
     def breakers(self, prefix: str, now: float, most: int) -> list[StoredBreaker]:
         """Return up to `most` breakers whose key begins with `prefix`: open ones first, sorted by key, then closed ones
         with a rate in any order. May scan the whole store: for operators, not for requests.
+        """
+
+    def accounts(self, prefix: str, now: float, most: int) -> list[StoredAccount]:
+        """Return up to `most` accounts that have not ended and whose key begins with `prefix`, the most used first. May
+        scan the whole store: for operators, not for requests.
         """
 
     def drop(self, keys: Sequence[str]) -> None:

@@ -85,6 +85,7 @@ _FORMS: Final[dict[str, Any]] = {
     "counts": tuple[float, int | bytes],
     "cooldowns": tuple[float, float, int, float, float],
     "traffic": tuple[float, str],
+    "landed": tuple[float, int],
     **{table.name: table.entry for op in LIMIT_OPS for table in op.tables},
     WINDOWS: tuple[float, int, bytes],
 }

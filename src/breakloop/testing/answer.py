@@ -273,6 +273,7 @@ Respond = Callable[[SeenRequest], Answer | None]
 When = Callable[[SeenRequest], bool]
 
 DEFAULT_TEXT: Final = "This is a stand-in, not a model."
+FINAL_TEXT: Final = "I finish with what I have."  # instead of a scripted call without a text, where tools are off
 NONSENSE: Final = b"\x16\x03\x01 this is no HTTP\r\n\r\n"
 _WORDS: Final = re.compile(r"\s*\S+\s*$|\s*\S+")
 

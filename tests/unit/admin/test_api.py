@@ -49,6 +49,12 @@ def world() -> World:
         ("POST", "/snooze"),
         ("GET", "/breakers"),
         ("POST", "/breakers/reset"),
+        ("GET", "/trees"),
+        ("GET", "/tree"),
+        ("POST", "/tree/kill"),
+        ("POST", "/tree/release"),
+        ("GET", "/tree-budgets"),
+        ("POST", "/tree-budgets/reset"),
         ("GET", "/bundle"),
         ("POST", "/bundle/validate"),
         ("POST", "/bundle/apply"),
@@ -132,7 +138,8 @@ def test_what_cannot_be_written_down_is_not_acknowledged(
 @pytest.mark.parametrize("operation", [one for one in OPERATIONS if not one.acts], ids=named)
 def test_a_viewer_sees_everything(world: World, operation: Operation) -> None:
     parts = {"getAgent": {"id": "planner"}, "getIncident": {"id": world.history.incident_rows[0].id}}
-    query = {"key": "tb:"} if operation.name == "listCounters" else {}
+    tree = {"project": "default", "caller": "key:4f2a", "root": "nightly-refactor"}
+    query = {"listCounters": {"key": "tb:"}, "getTree": tree}.get(operation.name, {})
     given: dict[str, Any] = {"content": b"version: 15\n"} if operation.body else {}
     answer = client(world, LOOKS).request(
         operation.method, path_of(operation, parts.get(operation.name)), params=query, **given

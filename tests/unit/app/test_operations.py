@@ -25,7 +25,7 @@ from breakloop.errors import HistoryError, SettingsError
 from breakloop.model.call import Answer, Usage
 from breakloop.model.records import EventFilter, IncidentFilter
 from tests.alert_world import receiver
-from tests.builders import chat
+from tests.builders import chat, user
 from tests.deadlines import DEADLINE_S
 from tests.each import each
 from tests.redis_servers import free_port
@@ -328,6 +328,26 @@ def test_how_it_is_in_numbers(tmp_path: Path) -> None:
         assert (status["version"], status["workers"], status["held"]) == (__version__, 1, 0)
         assert status["allowed"] == {"no_matching_policy": 5}
         assert set(status["events_dropped"]) == {"bus", "history", "alerts", "live", "counts"}
+
+    asyncio.run(lived(runtime, look))
+
+
+def test_trees_are_seen_as_their_requests_arrive(tmp_path: Path) -> None:
+    """The picture of a tree, and what is left of its budget, come from the traffic (G-6)."""
+    runtime = made(tmp_path)
+
+    async def look(operations: Operations) -> None:
+        for session, parent in (("root", ""), ("child", "root"), ("root", "")):
+            headers = {"x-agent-id": f"the {session}", "x-agent-session": session}
+            runtime.engine.decide(chat(user(session), headers=headers | ({"x-agent-parent": parent} if parent else {})))
+        await operations._write([])
+        [tree] = operations.trees.all()
+        assert [(one.session, one.use.agent, one.depth) for one in tree.nodes] == [
+            ("root", "the root", 1),
+            ("child", "the child", 2),
+        ]
+        assert await operations.tree_budgets() == []
+        assert await operations.reset_tree_budget("default", tree.caller, "root") is None
 
     asyncio.run(lived(runtime, look))
 

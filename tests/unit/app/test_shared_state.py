@@ -23,7 +23,7 @@ def fault(_error: Exception) -> Verdict:
 
 def joined(shared: SharedState, told: list[Event]) -> RemoteEngine:
     here = world(bundle())
-    return shared.join(here.engine, MemoryStore(), fault, told.append, here.descriptors.sessions)
+    return shared.join(here.engine, MemoryStore(), fault, told.append, here.descriptors)
 
 
 async def until(condition: Any) -> None:
@@ -96,7 +96,7 @@ def test_a_release_clears_what_is_remembered_there() -> None:
             shared = SharedState(f"redis://127.0.0.1:{redis.port}/0", SharedClock(FakeClock()))
             await shared.open()
             here = world(bundle())
-            shared.join(here.engine, MemoryStore(), fault, lambda _event: None, here.descriptors.sessions)
+            shared.join(here.engine, MemoryStore(), fault, lambda _event: None, here.descriptors)
             here.engine.quarantine._drop_keys(["win:default:s:x:"])
             assert await redis.next_seen() == (b"UNLINK", b"bl:{default}:win:default:s:x:")
             await shared.close()

@@ -117,6 +117,34 @@ def test_compactions_in_shadow(tmp_path: Path, clock: FakeClock) -> None:
     assert "would stop: " in said[-1]["systemMessage"]
 
 
+def test_too_many_sub_agents(claude: Claude) -> None:
+    """They are told how many there are; at 60, the session included, none is started until one has stopped. The run
+    goes on (LD-12)."""
+    told = [claude.tell("SubagentStart", agent_id=f"a{n}", agent_type="Explore") for n in range(59)]
+    assert told[:23] == [{}] * 23
+    assert "[breakloop] 25 agents of one tree are at work" in told[23]["hookSpecificOutput"]["additionalContext"]
+    assert told[57]["hookSpecificOutput"]["hookEventName"] == "SubagentStart"
+    for _ in range(4):
+        denied = claude.tell("PreToolUse", tool_name="Task", tool_input={"prompt": "Look."})
+        assert list(denied) == ["hookSpecificOutput"]
+        assert denied["hookSpecificOutput"]["permissionDecision"] == "deny"
+        assert "Not started: 61 agents" in denied["hookSpecificOutput"]["permissionDecisionReason"]
+    assert claude.tell("PreToolUse", tool_name="Bash") == {}
+    assert claude.tell("SubagentStop", agent_id="a3", agent_type="Explore", stop_hook_active=False) == {}
+    assert claude.tell("PreToolUse", tool_name="Task", tool_input={"prompt": "Look."}) == {}
+    assert claude.tell("SessionEnd", reason="other") == {}
+    assert list((claude.root / FOLDER).iterdir()) == []
+
+
+def test_sub_agents_in_turn(claude: Claude) -> None:
+    """A hundred, each gone before the next begins, are no crowd; an event without an id is not counted (LD-12)."""
+    for n in range(100):
+        for kind in ("SubagentStart", "SubagentStop"):
+            assert claude.tell(kind, agent_id=f"a{n}", agent_type="Explore") == {}
+            assert claude.tell(kind) == {}
+    assert claude.tell("PreToolUse", tool_name="Task") == {}
+
+
 def test_the_end_of_a_session(claude: Claude) -> None:
     """What was kept of it goes."""
     claude.call()

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from hashlib import blake2b
 
 from breakloop.detect.counting import AllowList, DetectorConfig
-from breakloop.model.call import TAIL_MESSAGES, Call, Step
+from breakloop.model.call import NO_TREE, TAIL_MESSAGES, Call, Step, Tree
 from breakloop.store.ops import FingerprintSpec
 
 SPEC = FingerprintSpec(60.0, 1, sliding=True, cooldown_s=30.0, at_once=True)
@@ -28,6 +28,7 @@ class Reader:
     started_by: str = ""
     caller_id: str = "caller"
     agent_id: str = "agent"
+    place: Tree = NO_TREE
 
     def caller(self, _call: Call) -> str:
         return self.caller_id
@@ -58,6 +59,15 @@ class Reader:
 
     def trace(self, _call: Call) -> str:
         return ""
+
+    def user(self, _call: Call) -> str:
+        return ""
+
+    def tree(self, _call: Call) -> Tree:
+        return self.place
+
+    def states_tree(self, _call: Call) -> bool:
+        return self.place is not NO_TREE
 
 
 CONFIG = DetectorConfig("steps", "p", 0, ("warn", "reject", "reject"), 429, cooldown=SPEC)

@@ -6,7 +6,7 @@ import pytest
 
 from breakloop.detect.counting import DetectorConfig, TailDetector
 from breakloop.detect.fingerprint import is_cheap, is_opening
-from breakloop.model.call import Chat, Message, ToolCall
+from breakloop.model.call import Call, Chat, Message, ToolCall
 from breakloop.store.ops import CountFingerprint, FingerprintCount, FingerprintSpec
 from tests.builders import call
 from tests.unit.detect.reading import Reader
@@ -21,10 +21,14 @@ def chat(*tail: Message, more: int = 0, max_tokens: int | None = None, dialect: 
     return Chat(dialect, "m", tail, len(tail) + more, max_tokens=max_tokens)
 
 
-def detector(asked: Chat | None, *, action: str = "reject", named: str = "", agent: str = "key") -> TailDetector:
+def detector(asked: Chat, *, action: str = "reject", named: str = "", agent: str = "key") -> TailDetector:
+    def fingerprint(call: Call) -> str:
+        call.parsed.chat = asked
+        call.identity.caller, call.identity.agent, call.identity.named = "key", agent, named
+        return PRINT
+
     config = DetectorConfig("tail", "p", 1, ("warn", action, action), 429)
-    who = Reader(caller_id="key", agent_id=agent)
-    return TailDetector(config, SPEC, lambda _: PRINT, who, chat=lambda _: asked, named=lambda _: named)
+    return TailDetector(config, SPEC, fingerprint, Reader())
 
 
 def planned(made: TailDetector, group: int = 0, body: bytes = b"{}") -> CountFingerprint:
@@ -103,5 +107,5 @@ def test_traffic_belongs_to_a_sender() -> None:
 def test_nothing_to_count() -> None:
     """A request that has no fingerprint has no traffic (LD-2)."""
     config = DetectorConfig("tail", "p", 1, ("warn", "reject", "reject"), 429)
-    made = TailDetector(config, SPEC, lambda _: None, Reader(), chat=lambda _: chat(USER), named=lambda _: "")
+    made = TailDetector(config, SPEC, lambda _: None, Reader())
     assert made.plan(call(), "proj", 0, 0.0) is None

@@ -25,6 +25,9 @@ def test_another_secret_gives_other_fingerprints() -> None:
     assert MADE.digest(["a"]) != Fingerprinter(b"other").digest(["a"])
     assert Fingerprinter(b"").digest(["a"]) != MADE.digest(["a"])
     assert len(Fingerprinter(b"k" * 500).digest(["a"])) == 32
+    long = [Fingerprinter(b"k" * 63 + last) for last in (b"1", b"2")]
+    assert long[0].digest(["a"]) != long[1].digest(["a"])
+    assert long[0].short(b"a") != long[1].short(b"a")
 
 
 def test_order_and_matter_count() -> None:

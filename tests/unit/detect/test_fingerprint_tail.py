@@ -172,6 +172,22 @@ def test_a_result_is_told_by_its_call() -> None:
     assert mark(Message("user", "a"), ok, again, failed) == mark(Message("user", "b"), ok, again, failed)
 
 
+def test_a_result_is_told_by_its_call_in_a_text() -> None:
+    """The same holds for calls that the model writes as text, and not for other answers (LD-2)."""
+
+    def called(name: str, number: int) -> Message:
+        return Message(
+            "assistant", f'Next.\n<tool_call>{{"name": "{name}", "arguments": {{"n": {number}}}}}</tool_call>'
+        )
+
+    ok, shown, last = Message("user", "ok"), called("show", 0), Message("user", "shown")
+    task = Message("user", "Mend it.")
+    assert mark(task, called("edit", 1), ok, shown, last) != mark(task, called("edit", 2), ok, shown, last)
+    assert mark(task, called("edit", 1), ok, shown, last) == mark(last, called("edit", 1), ok, shown, last)
+    said = [Message("assistant", text) for text in ("Very well.", "As you like.")]
+    assert mark(task, said[0], ok, shown, last) == mark(task, said[1], ok, shown, last)
+
+
 @given(st.text(st.sampled_from(list("aB \t\n\x1c\x0b.")), max_size=600))
 def test_short_and_long_texts_are_folded_alike(text: str) -> None:
     """By whichever way costs less (LD-2)."""

@@ -8,7 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from breakloop.detect.joins import TEXTS, Conversation, JoinDetector
+from breakloop.detect.joins import Conversation, JoinDetector, JoinedStepsDetector
+from breakloop.detect.steps.detector import StepEvaluator
+from breakloop.detect.steps.kinds import StepsSettings
+from breakloop.detect.steps.window import load
 from breakloop.model.call import Answer, Result, Step, ToolCall
 from tests.builders import call
 from tests.unit.detect.reading import CONFIG, Reader, digest
@@ -111,6 +114,59 @@ def test_short_texts_join_nobody() -> None:
     assert here.turn("b", "Yes, I agree.") == ""
 
 
+@pytest.mark.parametrize(("size", "joins"), [(19, False), (20, True)])
+def test_texts_of_twenty_characters_join(size: int, joins: bool) -> None:
+    """As a message, and as the result of a call."""
+    for sent in ({"users": ("x" * size,)}, {"results": (Result("x" * size),)}):
+        here = Caller()
+        here.turn("a", TASK, answer="x" * size)
+        assert bool(here.turn("b", **sent)) is joins
+
+
+def test_an_answer_that_the_client_changed() -> None:
+    """The next request continues the last answer of its own session, not that of another."""
+    here = Caller()
+    here.turn("planner", TASK, answer=PLAN)
+    team = here.turn("archivist", PLAN, answer=REPORT)
+    assert (
+        here.turn("cook", "What is for dinner today?", said="I changed this.", answer="Soup, as on any other day.")
+        == ""
+    )
+    assert here.turn("archivist", "Go on.", said="(shortened)", answer="There is a second archive.") == team
+    assert here.turn("cook", "And what is for dessert?", said="(shortened)", answer="Figs.") == ""
+
+
+def test_conversations_that_open_alike() -> None:
+    """Each request continues the answer that it shows."""
+    here = Caller()
+    here.turn("planner", TASK, answer=PLAN)
+    here.turn("planner", TASK, answer="Ask somebody else for a list of invoices.")
+    team = here.turn("archivist", PLAN, answer=REPORT)
+    assert here.request("planner", "Go on.", said="Ask somebody else for a list of invoices.") == ""
+    assert here.request("planner", "Go on.", said=PLAN) == team != ""
+
+
+def test_repeats_of_own_tools_do_not_count_for_the_team() -> None:
+    """They count in the window of the conversation; what an agent was told by another counts here."""
+    looked = Step("", (ToolCall("look", "{}"),), (), (Result("nothing"),), (), (), 2, 100)
+
+    def dry(step: Step, *, copied: bool) -> float:
+        reader = Reader()
+        detector = JoinedStepsDetector(CONFIG, reader, StepEvaluator(StepsSettings().of_teams(), digest))
+        asked, window = call(), b""
+        asked.decision.copied = copied
+        for number in range(4):
+            reader.newest = step._replace(messages=2 + 2 * number)
+            found = detector.evaluate(asked, window, 1000.0 + 3 * number)
+            assert found is not None
+            window = found.window
+        return load(window).dry
+
+    assert dry(looked, copied=False) == 0
+    assert dry(looked, copied=True) > 1
+    assert dry(looked._replace(calls=(), results=(), said="Hm.", users=("Go on.",)), copied=False) > 1
+
+
 def test_a_text_that_two_have_answered_joins_nobody() -> None:
     """Phrases of the model, and conversations that open alike."""
     here = Caller()
@@ -168,6 +224,29 @@ def test_two_teams_that_meet_are_one() -> None:
     assert here.turn("d", "Send the letter, please.", said="The letter is fine as it is.") == both
 
 
+def test_a_conversation_is_alone_if_no_other_opens_alike() -> None:
+    """Its derived session is its own then, whatever else happens over the key."""
+    here = Caller()
+    here.turn("a", TASK, answer=PLAN)
+    here.turn("b", "Something else, please.", answer=REPORT)
+    here.request("a", "Go on.", said=PLAN)
+    assert here.open.pop().alone
+    here.request("a", "Go on.", said="Words that a client has changed.")
+    assert not here.open.pop().alone
+    here.turn("a", TASK, answer="Another run of the same task.")
+    here.request("a", "Go on.", said=PLAN)
+    assert not here.open.pop().alone
+
+
+def test_in_a_team_nobody_is_alone() -> None:
+    """The agents may open alike."""
+    here = Caller()
+    here.turn("a", TASK, answer=PLAN)
+    here.turn("a", TASK, PLAN, answer=REPORT)
+    here.request("a", REPORT, said=PLAN)
+    assert not here.open.pop().alone
+
+
 def test_an_answer_that_failed_is_not_kept() -> None:
     """Nobody has read it."""
     here = Caller()
@@ -186,11 +265,17 @@ def test_old_answers_are_forgotten() -> None:
     here.now += 601.0
     assert here.turn("b", PLAN) == ""
     here.turn("a", TASK, answer=REPORT)
-    for number in range(TEXTS):
+    number = 0
+    while len(here.window) < SIZE_MAX or number < 100:
+        number += 1
         here.turn(
-            f"other {number}", f"What is the number {number} in words, please?", answer=f"The number is {number}."
+            f"other {number}",
+            f"What is the number {number} in words, please?",
+            answer=f"In words it is the {number}th.",
         )
-    assert here.turn("b", REPORT) == ""
+    assert here.window[0] == 1  # another version would drop what is stored
+    assert here.request("b", REPORT) == ""
+    assert here.request("c", f"In words it is the {number - 50}th.")
 
 
 @given(st.binary(max_size=64))

@@ -99,6 +99,14 @@ def test_similar_is_less_than_three_bits_apart(monkeypatch: pytest.MonkeyPatch) 
     assert agent.ask("1111").responses == 2
 
 
+@pytest.mark.parametrize(("words", "prompts"), [(19, 0), (20, 1)])
+def test_short_results_of_other_calls_are_acknowledgements(words: int, prompts: int) -> None:
+    """Fewer than twenty words are the same for many different calls (LD-3)."""
+    agent, text = Agent(), " ".join(f"word{letter}" for letter in "abcdefghijklmnopqrst"[:words])
+    agent.ask(text, [SEARCH])
+    assert agent.ask(text, [ToolCall("search", '{"q":"y"}')]).prompts == prompts
+
+
 def test_weights_and_threshold_can_be_set() -> None:
     """Weights settable; a score that equals the threshold does not trip (LD-3)."""
     agent = Agent(SimhashDetector(CONFIG, Reader(), threshold=3, weights=(0.5, 1, 0.25)))
@@ -225,6 +233,12 @@ def test_an_answer_belongs_to_the_newest_request_without_one() -> None:
     assert agent.window == full
     assert agent.ask(PROMPT).responses == 1
     assert SimhashDetector(CONFIG, Reader()).answered(b"", Answer(200, "x")) == b""
+    agent = Agent()
+    agent.ask(PROMPT)  # was cancelled
+    for _ in range(2):
+        agent.ask(other(1))
+        agent.hear("The same.")
+    assert agent.ask(other(1)).responses == 1
 
 
 @pytest.mark.parametrize("status", [429, 500, 503, 0])

@@ -12,7 +12,6 @@ from msgspec.structs import replace as changed
 
 from breakloop.detect.counting import DetectorConfig
 from breakloop.detect.stateful import (
-    SECTION_MAX,
     TAG_BYTES,
     Detection,
     DetectorSlot,
@@ -26,7 +25,7 @@ from breakloop.detect.stateful import (
     session_owner,
     unpack_sections,
 )
-from breakloop.model.call import Answer, Call, Step
+from breakloop.model.call import Answer, Call, Chat, Step
 from breakloop.store.ops import CountFingerprint, FingerprintCount, Observation, Op
 from tests.builders import bundle, call, chat, user, world
 from tests.unit.detect.reading import CONFIG, SPEC, STEP, Reader, allowing
@@ -69,9 +68,15 @@ def test_nothing_makes_reading_fail(data: bytes) -> None:
     assert isinstance(unpack_sections(data), dict)
 
 
-@pytest.mark.parametrize("content", [b"", b"x" * (SECTION_MAX + 1)])
+@pytest.mark.parametrize("content", [b"", b"x" * 0x10000])
 def test_what_cannot_be_kept_is_dropped(content: bytes) -> None:
     assert unpack_sections(pack_sections({b"12345678": content, b"abcdefgh": b"y"})) == {b"abcdefgh": b"y"}
+
+
+def test_the_largest_section() -> None:
+    """Its length has two bytes."""
+    sections = {b"12345678": b"x" * 0xFFFF, b"abcdefgh": b"y"}
+    assert unpack_sections(pack_sections(sections)) == sections
 
 
 def test_a_cut_window_is_new() -> None:
@@ -161,11 +166,48 @@ def test_what_the_client_is_told() -> None:
     detection = op.owner
     loop = detection.finding(op, FingerprintCount(3, True, True, 29.2))
     assert (loop.kind, loop.fingerprint, loop.cooldown_s, loop.fresh) == ("repeat", "ab" * 8, 30, True)
-    assert loop.message.startswith("Blocked: `read` returned the same 9 bytes 5 times. Do something else, or finish")
+    assert loop.message.startswith(
+        "Blocked: `read` returned the same 9 bytes 5 times. Use the result you have, or call"
+    )
     assert "stays blocked for 30 seconds; a different step passes at once" in loop.message
-    assert detection.note(loop).startswith("You repeat yourself: `read` returned the same 9 bytes 5 times.")
+    assert detection.note(loop).startswith("You repeat yourself: `read` returned the same 9 bytes 5 times. Use the")
     delays = detection.delay_ms(3), detection.delay_ms(10_000)
     assert (delays, detection.sender(call())) == ((300, 30_000), ("caller", "agent"))
+
+
+def test_landing_is_counted_by_session() -> None:
+    """Beside the count of the loop itself, in the same place; what is not landed is rejected (LD-10)."""
+    config = replace(ACTIONS, actions=("steer", "land", "kill"), landing=replace(ACTIONS.cooldown, land_calls=2))
+    for group, shadow in ((0, ""), (1, "shadow:")):
+        op = detector(config)._act(call(), FOUND, 2, "project", group)
+        assert isinstance(op, CountFingerprint)
+        assert (op.key, op.landed_key) == (
+            f"{shadow}cnt:project:s:me:{block_key(config)}:{'ab' * 8}",
+            f"{shadow}land:project:{block_key(config)}:s:me",
+        )
+        assert op.spec.land_calls == 2
+        landed = op.owner.finding(op, FingerprintCount(3, True, True, landed=1))
+        assert (landed.action, op.owner.finding(op, FingerprintCount(3, True, True, 30.0)).action) == ("land", "reject")
+        assert op.owner.note(landed) == (
+            "You repeat yourself: `read` returned the same 9 bytes 5 times. For this turn, tools are switched off: give "
+            "your final answer now, with what you have. Say what is missing."
+        )
+    stop = detector(config)._act(call(), FOUND, 3, "project", 0)
+    assert isinstance(stop, CountFingerprint)
+    assert stop.spec.land_calls == 0
+
+
+@pytest.mark.parametrize(("kind", "lands"), [("side_effect", False), ("tool_limit", False), ("repeat", True)])
+def test_a_tool_call_with_an_effect_is_not_landed(kind: str, lands: bool) -> None:
+    """A call over MCP would be made; in a request to an LLM it has been made (LD-10)."""
+    config = replace(ACTIONS, actions=("warn", "land", "land"), landing=replace(ACTIONS.cooldown, land_calls=2))
+    made, asked = call(), chat()
+    made.parsed.chat = Chat("mcp", "", (), 1)
+    asked.parsed.chat = Chat("openai_chat", "m", (), 1)
+    for sent, landed in ((made, lands), (asked, True)):
+        op = detector(config)._act(sent, changed(FOUND, kind=kind), 2, "project", 0)
+        assert isinstance(op, CountFingerprint)
+        assert bool(op.spec.land_calls) is landed
 
 
 def test_an_observation_is_fresh_if_it_was_not_reported() -> None:

@@ -48,6 +48,10 @@ def rows(row: str, count: int = 400) -> str:
         "Я проверю файл ещё раз. ",
         "설정 파일을 다시 확인하겠습니다. ",
         "ฉันจะตรวจสอบไฟล์อีกครั้ง",
+        "I have to look into this before I answer.\n</think>\n",
+        "<think>\nLet me paste the text once more, as it was asked for.\n",
+        "Sure, I can help you with that today.<|im_end|>\n<|im_start|>assistant\n",
+        "</think>\n",
         "I'll run the tests now:\n```python\nrun(tests)\n```\nThat did not work, so I will try it in another way.\n",
     ],
 )
@@ -116,6 +120,8 @@ def test_a_value_of_json_that_does_not_end_is_cut() -> None:
         rows("for item in items: total = total + item; "),
         rows("<tr><td>the same words</td><td>in every row</td></tr>\n"),
         rows("- name: the same\n"),
+        rows("<p>\nThe same words stand in every paragraph.\n</p>\n"),
+        rows("<answer><item>the same words</item></answer>\n"),
         rows("return value\n"),
         rows("ff ff ff ff de ad be ef\n"),
         rows("acgtacgtac gtacgtacgt acgtacgtac\n"),
@@ -130,6 +136,65 @@ def test_a_value_of_json_that_does_not_end_is_cut() -> None:
 def test_what_repeats_for_good_reasons_is_never_cut(text: str, piece: int) -> None:
     """base64, grids, dot leaders, tables, code, JSON (LD-8, C32)."""
     assert not cut_at(INTRO + text, piece)
+
+
+_VERBS = ("look at", "check", "go through", "read")
+_AGAIN = ("again", "once more", "one more time")
+_THINGS = ("the configuration file", "the log of the service", "the table of users")
+
+
+def reworded(number: int) -> str:
+    """One thought, in words that change and come back."""
+    verb, again = _VERBS[number % 4], _AGAIN[number * 7 % 3]
+    thing = _THINGS[number * 5 % 3]
+    return (
+        f"Before I answer, I should {verb} {thing} {again}, because the error may well come from there. "
+        f"So let me {verb} {thing} {again} and then decide what has to be done about the error.\n\n"
+    )
+
+
+def test_paragraphs_that_are_almost_the_same_are_cut() -> None:
+    """Eight of them in a row whose words and word trigrams are known, whatever their order (LD-8)."""
+    text = INTRO + "".join(map(reworded, range(60)))
+    for piece in (3, 64, 5000):
+        assert 0 < cut_at(text, piece) <= max(6000, piece + 5000)
+    probe = StreamProbe()
+    probe.feed(text)
+    assert probe.found
+    assert probe.times >= 8
+    assert "almost the same" in probe.what
+
+
+_NAMES = [f"{first}{last}" for first in ("Al", "Be", "Co", "Du", "El") for last in ("ba", "den", "fro", "gust", "hild")]
+_CLAUSE = (
+    "The Tenant shall pay the rent for {} to the Landlord on the first day of each month, without notice and without "
+    "deduction, and shall keep the premises in good repair at all times."
+)
+
+
+@each(
+    "paragraphs",
+    [
+        [_CLAUSE.format(name) for name in _NAMES],  # boilerplate with other names
+        [f"{number}. " + _CLAUSE.format("the premises") for number in range(1, 40)],  # numbered clauses
+        [part for name in _NAMES for part in (f"**{name}.py**", _CLAUSE.format("this file"))],  # one verdict for each
+        [
+            part for name in _NAMES for part in (reworded(0).strip(), f"Then {name} came, and there was a verse.")
+        ],  # refrain
+        ["- " + _CLAUSE.format("rent") + "\n- and so on"] * 2 + [PARAGRAPH.strip()] * 3,
+        ["```\n" + reworded(number) + "```" for number in range(40)],  # quoted
+        [f"    total = add(total, {one}, {other})" for one in "abcd" for other in "abcd"] * 3,
+        [
+            f'{{"name": "the same words", "kind": "{kind}", "text": "and a long text in each of these objects"}}'
+            for kind in "abca" * 8
+        ],
+        ["2026-11-16 INFO the worker has begun with the queue\n2026-11-16 INFO the worker has ended"] * 6,
+    ],
+)
+@each("piece", [3, 64, 5000])
+def test_paragraphs_that_bring_something_are_not_cut(paragraphs: list[str], piece: int) -> None:
+    """Templates with other names or numbers, headings between equal verdicts, refrains, code, JSON, logs (LD-8, C32)."""
+    assert not cut_at(INTRO + "\n\n".join(paragraphs) + "\n\n", piece)
 
 
 def test_a_table_of_four_hundred_rows() -> None:
@@ -155,6 +220,13 @@ def test_it_is_cut_after_code_was_closed() -> None:
     for piece in (1, 2, 3, 7):
         assert cut_at(code * 3 + SENTENCE * 40, piece)
         assert not cut_at(code * 3 + "```\n" + SENTENCE * 40, piece)
+
+
+def test_a_fence_at_the_end_of_a_look() -> None:
+    """It opens a code block once (LD-8)."""
+    probe = StreamProbe()
+    probe.feed("x" * (PROBE_CHARS - 3) + "```")
+    assert not probe.feed(SENTENCE * 30)
 
 
 def test_a_fence_between_two_looks() -> None:
@@ -213,3 +285,9 @@ def test_prose() -> None:
     assert not is_prose("")
     assert not is_prose("\n\n\n")
     assert not is_prose("x y z x y z")
+    assert is_prose("of the\nThis is a whole sentence of some words.\nand then")
+    assert is_prose("of the\nThis is a whole sentence of some words.\nand then\nwith")
+    assert not is_prose("of the\nThis is a whole sentence of some words.\nand then\nwith the\nlast")
+    assert is_prose("I am sure.")
+    assert is_prose("We saw the a1 b2 c3 cat at home today.")
+    assert not is_prose("We saw the a1 b2 c3 d4 cat at home.")

@@ -138,3 +138,40 @@ def test_how_much_was_said_and_thought() -> None:
     watch.on_text(0, 1, PROSE * 10)
     length = 2 * sum(len(PROSE.format(number)) for number in range(40)) + 10 * len(PROSE)
     assert length - 2 * 256 < watch.chars <= length
+
+
+def test_eight_equal_calls_of_one_answer() -> None:
+    """The eighth is one too many; calls with other arguments, of other tools and of other answers are not (LD-8)."""
+    told: list[tuple[str, str, int]] = []
+    watch = RepetitionWatch(lambda *what: told.append(what))
+    for number in range(40):
+        watch.on_call(0, "look", f'{{"at": {number}}}')
+        watch.on_call(0, f"tool_{number}", "{}")
+        watch.on_call(number, "list", "{}")
+    assert (watch.found, watch.open) == (False, list(range(40)))
+    for number in range(1, 40):
+        watch.on_finish(number)
+    found = []
+    for _ in range(7):
+        watch.on_call(0, "list", "{}")
+        found.append(watch.found)
+    assert found == [False] * 6 + [True]
+    watch.report("cut")
+    assert told == [("cut", "the same call of `list`", 8)]
+
+
+def test_a_watch_for_caps_passes_calls_on() -> None:
+    """Both on one stream (LD-8, L-3)."""
+    watch = CompletionWatch([capped(10)], RepetitionWatch(lambda *_: None))
+    for _ in range(8):
+        watch.on_call(0, "look", "{}")
+    assert watch.found
+    CompletionWatch([capped(10)]).on_call(0, "look", "{}")
+
+
+def test_calls_without_end_are_not_all_kept() -> None:
+    """A model may call as many as it likes (Y-2)."""
+    watch = RepetitionWatch(lambda *_: None)
+    for number in range(5000):
+        watch.on_call(0, "look", str(number))
+    assert len(watch._calls) == 100

@@ -10,6 +10,7 @@ import pytest
 from breakloop.dialects import denial, registry
 from breakloop.dialects.mcp import rpc_id
 from breakloop.model.call import Call
+from breakloop.model.decision import STOP_REASONS, Decision
 from breakloop.model.verdict import REASONS, LimitState, LoopFinding, Verdict
 
 LOOP = LoopFinding("tail", "ab" * 16, 6, 60, 30, "reject", fresh=True, message="Blocked: x.", evidence="6 times")
@@ -33,6 +34,7 @@ DETAIL = {
     "cooldown_seconds": 30,
     "kind": "tail",
     "evidence": "6 times",
+    "stop_reason": "loop",
 }
 
 
@@ -181,8 +183,34 @@ def test_every_dialects_text_names_the_reason(dialect: str) -> None:
 @pytest.mark.parametrize("reason", sorted(set(REASONS) - {"loop_detected"}))
 def test_other_denials_have_the_same_shape(reason: str) -> None:
     """`error` is the reason (A-4)."""
-    assert loads(body(refused(reason))) == {"detail": {"error": reason, "message": "No."}}
+    found = loads(body(refused(reason)))
+    found["detail"].pop("stop_reason", None)
+    assert found == {"detail": {"error": reason, "message": "No."}}
     assert loads(body(refused(reason), "openai_chat"))["error"]["code"] == reason
+
+
+@pytest.mark.parametrize(
+    ("reason", "word"),
+    [
+        ("loop_detected", "loop"),
+        ("run_limit_exceeded", "budget"),
+        ("agent_quarantined", "killed"),
+        ("tpm_exceeded", "limit"),
+        ("store_unavailable", None),
+    ],
+)
+def test_what_ended_the_run_is_one_word(reason: str, word: str | None) -> None:
+    """In header, body and problem alike; a fault of the installation has none (A-4)."""
+    verdict = refused(reason)
+    lines = denial.VerdictHeaders("X-Breakloop-", b"key").denied(verdict, "r1", "").decode().split("\r\n")
+    assert [line for line in lines if "Stop-Reason" in line] == ([f"X-Breakloop-Stop-Reason: {word}"] if word else [])
+    assert loads(body(verdict))["detail"].get("stop_reason") == word
+    assert loads(denial.problem(verdict)).get("stop_reason") == word
+    assert Decision(allowed=False, reason=reason).stop_reason == (word or "")
+
+
+def test_every_stop_reason_belongs_to_a_reason() -> None:
+    assert set(STOP_REASONS) <= set(REASONS)
 
 
 @pytest.mark.parametrize("text", ["a\r\nb", "ü", "\x7f", '"', "\u2028", "\ud800", "\x00"])
@@ -222,4 +250,5 @@ def test_problem_types(reason: str, limit: LimitState | None, kind: str) -> None
 def test_a_problem_without_a_type() -> None:
     """`about:blank` for the rest, and no empty list of policies (A-4)."""
     found = loads(denial.problem(refused()))
-    assert found == {"type": "about:blank", "title": "Denied", "status": 429, "detail": "No.", "error": "kill_switch"}
+    ours = {"error": "kill_switch", "stop_reason": "killed"}
+    assert found == {"type": "about:blank", "title": "Denied", "status": 429, "detail": "No.", **ours}

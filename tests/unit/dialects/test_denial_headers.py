@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from breakloop.dialects.denial import VerdictHeaders, quoted
-from breakloop.model.verdict import LimitState, LoopFinding, Verdict
+from breakloop.model.verdict import LimitState, LoopFinding, TreeBudgetState, Verdict
 
 ANSWERS = VerdictHeaders("X-Breakloop-", b"key")
 LOOP = LoopFinding("tail", "f" * 32, 6, 60, 30, "reject", fresh=True, message="m", evidence="e")
@@ -44,6 +44,7 @@ def test_all_lines_of_a_limit_denial() -> None:
     assert denied(limited(12, jitter=False)) == [
         "X-Breakloop-Request-Id: r1",
         "X-Breakloop-Reason: token_bucket_exceeded",
+        "X-Breakloop-Stop-Reason: limit",
         "Retry-After: 12",
         'RateLimit-Policy: "p";q=10;w=1',
         "RateLimit-Limit: 10",
@@ -68,7 +69,7 @@ def test_a_loop_denial_is_not_jittered() -> None:
     verdict = Verdict(allowed=False, reason="loop_detected", status=429, policy="p")
     verdict.loop, verdict.retry_after_s, verdict.never = LOOP, 30, True
     for number in range(20):
-        assert denied(verdict, f"ip:{number}")[2:] == [
+        assert denied(verdict, f"ip:{number}")[3:] == [
             "Retry-After: 30",
             "x-should-retry: false",
             'RateLimit: "p";r=0;t=30',
@@ -156,3 +157,18 @@ def test_the_reset_of_a_denial_without_a_limit_is_not_jittered() -> None:
 def test_a_status_past_a_gateway() -> None:
     """What the client's status would be, were the gateway not to read it otherwise (D-3)."""
     assert VerdictHeaders("X-B-", b"s").real_status(503) == b"X-B-Status: 503\r\n"
+
+
+def test_what_is_left_to_a_tree_of_agents() -> None:
+    """In dollars and tokens, with allowed requests and denials; a note without a warning is sent, too (G-6)."""
+    verdict = Verdict()
+    verdict.tree, verdict.note = TreeBudgetState(12_340_005, 77), "Budget: little."
+    assert ANSWERS.allowed(verdict, "r1").decode().split("\r\n")[1:] == [
+        "X-Breakloop-Note: Budget: little.",
+        "X-Breakloop-Tree-Usd-Left: 12.340005",
+        "X-Breakloop-Tree-Tokens-Left: 77",
+        "",
+    ]
+    refused = Verdict(allowed=False, reason="tree_budget_exceeded", status=429)
+    refused.tree = TreeBudgetState(None, 0)
+    assert denied(refused)[3:] == ["X-Breakloop-Tree-Tokens-Left: 0", ""]

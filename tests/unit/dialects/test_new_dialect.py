@@ -206,6 +206,8 @@ class Listener:
     def on_reasoning(self, choice: int, part: int, piece: str) -> None:
         self.reasoning += piece
 
+    def on_call(self, choice: int, name: str, arguments: str) -> None: ...
+
     def on_arguments(self, choice: int, piece: str) -> None: ...
 
     def on_finish(self, choice: int) -> None: ...
@@ -231,7 +233,7 @@ def test_a_denial_has_its_shape() -> None:
         status, body = registry.denial_for(verdict, call, dialect)
         assert status == 429
         assert json.loads(body) == {
-            "detail": {"error": "kill_switch", "message": "No."},
+            "detail": {"error": "kill_switch", "message": "No.", "stop_reason": "killed"},
             "fault": {"why": "kill_switch", "text": "No. (kill_switch)", "ref": "r-7"},
         }
 

@@ -85,6 +85,25 @@ def test_an_action_in_text() -> None:
     assert (waiting.calls, waiting.results) == ((ToolCall("bash", "ls"),), ())
 
 
+def test_roles_of_frameworks() -> None:
+    """Roles that a framework should have translated are read: of answers, of calls in a message of their own, and of
+    results (LD-4)."""
+    listed = "Calling tools:\n[{'id': 'c1', 'type': 'function', 'function': {'name': 'look', 'arguments': {'at': 1}}}]"
+    answered = {"role": "assistant", "content": "I look."}
+    calls, result = {"role": "tool-call", "content": listed}, {"role": "tool-response", "content": "Error: no"}
+    found = step(USER, answered, calls, result)
+    assert found.said == f"I look.\n{listed}"
+    assert found.calls == (ToolCall("look", "{'at': 1"),)
+    assert found.results == (Result("Error: no", error=True),)
+    assert found.users == ()
+    found = step(USER, {"role": "tool_call", "content": [{"type": "text", "text": listed}]}, result, USER)
+    assert (found.said, found.users) == (listed, ("go",))
+    assert len(found.calls) == len(found.results) == 1
+    found = step(USER, {"role": "ai", "content": "Well."}, {"role": "observation", "content": "seen"})
+    assert (found.said, found.results) == ("Well.", (Result("seen", error=False),))
+    assert step(USER, {"role": "tool-call"}, USER).said == ""
+
+
 def test_code_for_a_user_is_no_action() -> None:
     """With declared tools a code block is shown, and the answer to it is the user's (LD-4)."""
     tools = [{"type": "function", "function": {"name": "f"}}]

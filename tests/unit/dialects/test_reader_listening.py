@@ -36,6 +36,8 @@ class Notes:
     def on_reasoning(self, choice: int, part: int, piece: str) -> None:
         self.thoughts[choice, part] = self.thoughts.get((choice, part), "") + piece
 
+    def on_call(self, choice: int, name: str, arguments: str) -> None: ...
+
     def on_arguments(self, choice: int, piece: str) -> None:
         self.arguments[choice] = self.arguments.get(choice, "") + piece
 

@@ -42,6 +42,11 @@ LONG = "a line of output\n" * 200
         '{"success": false, "message": "no"}',
         '{"status": "error", "reason": "quota"}',
         "success: false",
+        "bash: line 1: gh: command not found",
+        "/bin/sh: 1: jq: not found\n",
+        "zsh: command not found: rg",
+        "bash: ./deploy.sh: Permission denied",
+        "bash: -c: line 3: syntax error near unexpected token `then'\nbash: -c: line 3: `then'",
     ],
 )
 def test_failed(text: str) -> None:
@@ -71,6 +76,10 @@ def test_failed(text: str) -> None:
         '{"exit_code": 0, "error": "warned"}',
         '{"data": {"error": "of an inner object"}}',
         "HttpErrorHandler: a class",
+        "bash: warning: setlocale: LC_ALL: cannot change locale (C.UTF-8)\n12 files",
+        "bash: line 1: jq: command not found\nname: a\nsize: 3",
+        "sh: a shell of 1977",
+        "Exit code: 0\nbash: line 1: jq: command not found",
     ],
 )
 def test_did_not_fail(text: str) -> None:

@@ -7,6 +7,7 @@ from breakloop.model.call import ToolCall
 from tests.each import each
 from tests.growth import GROWTH_MAX, HOSTILE_TEXTS, growth
 
+LISTED = "Calling tools:\n[{{'id': '{}', 'type': 'function', 'function': {{'name': 'web_search', 'arguments': {}}}}}]"
 BLOCK = "THOUGHT: I look.\n\n```{}\n{}\n```"
 
 
@@ -45,6 +46,9 @@ BLOCK = "THOUGHT: I look.\n\n```{}\n{}\n```"
         ("Action: run\nAction Input:\n```\nls -la\n```", "run", "ls -la"),
         ("<execute_ipython>\n1\n</execute_ipython>", "python", "1"),
         ("I read it.\n<read_file>\n<path>a.py</path>\n</read_file>", "read_file", "<path>a.py</path>"),
+        (LISTED.format("a1b2", "{'query': 'big cats'}"), "web_search", "{'query': 'big cats'"),
+        (f"[PLAN]:\n1. Search.\n{LISTED.format('c3', '{}')}", "web_search", "{"),
+        ("Code:\n```py\nlook(1)\n```\n" + LISTED.format("d4", "'look(1)'"), "python", "look(1)"),
         ('{"name": "f", "arguments": {"x": 1}}', "f", '{"x":1}'),
         ('{"name": "f", "parameters": {"x": 1}}', "f", '{"x":1}'),
         ('{"action": "run", "args": {"command": "ls"}}', "run", '{"command":"ls"}'),
@@ -87,6 +91,14 @@ def test_forms(text: str, name: str, arguments: str) -> None:
 def test_no_action(text: str) -> None:
     """Answers that are shown to somebody (LD-4)."""
     assert read(text) is None
+
+
+def test_ids_of_listed_calls_do_not_count() -> None:
+    """Calls that a framework writes back as text have a new id each time (LD-4)."""
+    two = "Calling tools:\n[{'id': '%s', 'type': 'function', 'function': {'name': 'f', 'arguments': {}}}, {'id': '%s', "
+    two += "'type': 'function', 'function': {'name': 'g', 'arguments': {'n': 1}}}]"
+    assert read(two % ("call_1", "call_2"), declared=True) == read(two % ("call_3", "call_4"), declared=True)
+    assert read("The function is done. Calling tools:\n[1, 2, 3]") is None
 
 
 def test_code_is_shown_where_tools_are_declared() -> None:

@@ -7,9 +7,9 @@ from breakloop.config.settings import Settings
 from breakloop.engine.activity import AGENTS_MOST, STEPS_KEPT, ActivityRecorder
 from breakloop.engine.engine import Engine
 from breakloop.model.call import Answer, Call, Usage
-from breakloop.model.events import AgentUse
+from breakloop.model.events import AgentUse, TreeNodeUse
 from breakloop.pricing.prices import Prices
-from tests.builders import Json, World, bundle, call, chat, exact, policy, world
+from tests.builders import Json, World, bucket, bundle, call, chat, exact, policy, world
 from tests.unit.engine.test_procedure import stuck
 
 STEPS: Json = {"similarity": "steps"}
@@ -147,3 +147,24 @@ def test_what_passed_before_a_loop_was_recognised_is_counted() -> None:
     assert (loop.passed, passed > 0) == (passed, True)
     assert loop.passed_tokens == passed * (len(asked[0].body) // 4 + 50)
     assert loop.passed_microusd * loop.stopped == loop.stopped_microusd * passed
+
+
+def test_sessions_of_a_tree_are_summed() -> None:
+    """Those that another one started, and from then on that one; a session alone is none (G-6)."""
+    here, recorder = recording(bundle(policy("p", bucket(rate=1, burst=4))))
+
+    def ask(session: str, parent: str = "") -> None:
+        headers = {"authorization": "Bearer k", "x-agent-id": f"agent {session}", "x-agent-session": session}
+        asked = chat(*stuck(0), model=MODEL, headers=headers | ({"x-agent-parent": parent} if parent else {}))
+        asked.tracked = True
+        if here.engine.decide(asked).allowed:
+            here.engine.settle(asked, Answer(200, usage=Usage(100, 20), complete=True))
+
+    for session, parent in (("root", ""), ("a", "root"), ("b", "a"), ("root", ""), ("b", "a")):
+        ask(session, parent)
+    trees = recorder.take().trees
+    assert {(root, session) for _, _, root, session in trees} == {("root", "root"), ("root", "a"), ("root", "b")}
+    found = {key[3]: use for key, use in trees.items()}
+    now = here.clock.now()
+    assert found["root"] == TreeNodeUse(1, 0, 120, 0, now, "agent root")
+    assert found["b"] == TreeNodeUse(2, 1, 120, 0, now, "agent b", "a")

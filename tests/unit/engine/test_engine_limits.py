@@ -61,6 +61,29 @@ def test_a_budget_has_stages_and_exactly_all_of_it_passes() -> None:
     assert [event["threshold_percent"] for event in here.named("budget.threshold")] == [80, 95]
 
 
+LANDING = [
+    {"threshold_percent": 80, "action": "steer"},
+    {"threshold_percent": 95, "action": "land"},
+    {"threshold_percent": 100, "action": "reject"},
+]
+
+
+@pytest.mark.parametrize("mode", ["enforce", "shadow"])
+def test_a_budget_tells_then_lands_then_denies(mode: str) -> None:
+    """The model is told at 80 %, finishes without tools from 95 % on, and is denied at the end (L-2, LD-10)."""
+    here = world(bundle(policy("p", budget(100, 5, staged_actions=LANDING), mode=mode)))
+    verdicts = [here.decide(ask(1)) for _ in range(21)]
+    if mode == "shadow":
+        assert not any(one.note or one.landed or one.warning for one in verdicts)
+        return
+    assert [one.allowed for one in verdicts] == [True] * 20 + [False]
+    assert [one.landed for one in verdicts] == [False] * 18 + [True] * 2 + [False]
+    assert [one.warning for one in verdicts[14:20]] == ["", *["budget_steer"] * 3, *["budget_land"] * 2]
+    assert verdicts[15].note == "80 % of the budget is used. Take only the steps that you need, and finish soon."
+    assert verdicts[18].note.startswith("95 % of the budget is used. For this turn, tools are switched off: give your")
+    assert (verdicts[14].note, verdicts[20].note) == ("", "")
+
+
 def test_a_shadow_policy_that_would_deny_hides_no_warning() -> None:
     """Its own stage is not told, because it has charged nothing; that of the policy after it is (E-1, L-2)."""
     shadow = policy("s", budget(100, 45), bucket("once", rate=0.001, burst=1), mode="shadow")

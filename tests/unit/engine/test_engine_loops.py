@@ -506,6 +506,50 @@ def test_steer_allows_with_a_note() -> None:
     assert verdict.note.isprintable()
 
 
+LANDED = "For this turn, tools are switched off: give your final answer now, with what you have. Say what is missing."
+
+
+@pytest.mark.parametrize("block", [exact(3, action="land"), tail(max_hits=2, action="land")])
+def test_land_lets_the_model_finish(block: dict[str, Any]) -> None:
+    """Two calls of the session pass with a note and without tools, and further ones are denied (LD-10)."""
+    here = world(bundle(policy("p", loop=block)))
+    verdicts = [here.decide(chat()) for _ in range(6)]
+    assert [verdict.allowed for verdict in verdicts] == [True] * 4 + [False] * 2
+    assert [verdict.landed for verdict in verdicts] == [False, False, True, True, False, False]
+    assert verdicts[2].note == f"You have sent the same request 3 times without progress. {LANDED}"
+    assert (verdicts[2].warning, looped(verdicts[3]).action) == ("loop_detected", "land")
+    assert (verdicts[4].note, looped(verdicts[4]).action, verdicts[4].reason) == ("", "reject", "loop_detected")
+    told = [event["action"] for event in here.named(LOOP_DETECTED)]
+    assert told == (["land", "reject"] if "max_hits" in block else ["land"])  # a cooldown is told when it begins
+
+
+def test_each_session_is_landed_for_itself() -> None:
+    """Under other names it is the caller's count that is reached (LD-10)."""
+    here = world(bundle(policy("p", loop=tail(max_hits=1, action="land", land_calls=1))))
+    for session in ("a", "b"):
+        verdicts = [here.decide(chat(headers={"x-agent-session": session})) for _ in range(3)]
+        assert [(verdict.allowed, verdict.landed) for verdict in verdicts] == [
+            (True, False), (True, True), (False, False),
+        ]  # fmt: skip
+
+
+def test_a_denial_of_another_rule_is_no_landing() -> None:
+    """The client gets one answer (LD-10)."""
+    here = world(bundle(policy("p", bucket(rate=1, burst=2), loop=exact(2, action="land"))))
+    here.decide(chat())
+    assert here.decide(chat()).landed
+    denied = here.decide(chat())
+    assert (denied.allowed, denied.landed, denied.note, denied.reason) == (False, False, "", "token_bucket_exceeded")
+
+
+def test_landing_in_shadow_is_only_recorded() -> None:
+    """What would have been done (LD-10, S-2)."""
+    here = world(bundle(policy("p", loop=exact(2, action="land"), mode="shadow")))
+    verdicts = [here.decide(chat()) for _ in range(5)]
+    assert all(verdict.allowed and not verdict.landed and not verdict.note for verdict in verdicts)
+    assert [found.action for verdict in verdicts for found in verdict.shadow] == ["land", "land", "deny", "deny"]
+
+
 def test_kill_rejects() -> None:
     """`kill` is at least a rejection (LD-5)."""
     here = world(bundle(policy("p", loop=exact(2, action="kill"))))
@@ -513,7 +557,9 @@ def test_kill_rejects() -> None:
     assert here.named(LOOP_DETECTED)[0]["action"] == "kill"
 
 
-@pytest.mark.parametrize(("step", "allowed"), [("warn", True), ("steer", True), ("throttle", True), ("reject", False)])
+@pytest.mark.parametrize(
+    ("step", "allowed"), [("warn", True), ("steer", True), ("throttle", True), ("land", True), ("reject", False)]
+)
 def test_a_ladder_acts_by_its_block_step(step: str, allowed: bool) -> None:
     """Hits of `exact` and `tail` are severity `block` (LD-5)."""
     for block in (

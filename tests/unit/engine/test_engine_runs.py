@@ -192,6 +192,31 @@ def test_a_ceiling_stands_in_no_field_of_the_answer() -> None:
     assert (verdict.limit.name, verdict.limit.remaining) == ("p", 9)
 
 
+def test_a_run_is_landed_before_its_ceiling_of_steps() -> None:
+    """The last step of ten at 95 %, as the answer that the run ends with; then it is held (G-1, LD-10)."""
+    here = priced(bundle(agents={"worker": {"max_steps_per_run": 10, "land_at_percent": 95}}))
+    verdicts = [here.engine.decide(ask()) for _ in range(11)]
+    assert [one.landed for one in verdicts] == [False] * 9 + [True, False]
+    assert verdicts[9].note.startswith("95 % of the steps of this run are used. For this turn, tools are switched off")
+    assert (verdicts[9].warning, verdicts[9].loop, here.named("loop.detected")) == ("run_land", None, [])
+    assert verdicts[10].reason == REASON
+
+
+def test_a_run_is_landed_before_its_ceiling_of_money() -> None:
+    """From the share on that is set, and as often as there is money (G-1, LD-10)."""
+    here = priced(bundle(agents={"worker": {"max_usd_per_run": 0.1, "land_at_percent": 50, "budget_usd_per_day": 1}}))
+    verdicts = []
+    for _ in range(10):
+        asked = ask(max_tokens=1000)
+        verdicts.append(here.engine.decide(asked))
+        answered(here, asked, 1000)
+    landed = [one.landed for one in verdicts]
+    assert landed == sorted(landed)
+    assert 0 < sum(landed) < 10
+    assert verdicts[-1].note.startswith("50 % of the budget is used.")
+    assert verdicts[-1].warning == "budget_land"
+
+
 def test_both_ceilings_are_reset_together() -> None:
     """Whoever is released begins a run, in steps and in money (G-1)."""
     here = priced(bundle(agents={"worker": {"max_usd_per_run": 0.02, "max_steps_per_run": 2}}))

@@ -12,7 +12,7 @@ def test_told_like_other_loops() -> None:
     asked = chat(model="m-1")
     here.descriptors.chat(asked)
     asked.identity.project, asked.request_id, asked.decision.guards_stream = "p", "r-1", 1
-    event = repeated_event(asked, here.descriptors, "cut", 120, 9, 5.0)
+    event = repeated_event(asked, here.descriptors, "cut", "the same 120 characters", 9, 5.0)
     assert (event.name, event.at, event.project, event.request_id) == ("loop.detected", 5.0, "p", "r-1")
     told = {name: event.data[name] for name in ("model", "kind", "hit_count", "action", "shadow", "evidence")}
     assert told == {
@@ -24,4 +24,4 @@ def test_told_like_other_loops() -> None:
         "evidence": "the same 120 characters 9 times in one answer",
     }
     asked.decision.guards_stream = 2
-    assert repeated_event(asked, here.descriptors, "warn", 1, 1, 5.0).data["shadow"] is True
+    assert repeated_event(asked, here.descriptors, "warn", "the same 1 characters", 1, 5.0).data["shadow"] is True

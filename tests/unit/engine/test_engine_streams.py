@@ -46,7 +46,7 @@ def test_what_is_counted_and_told(guards: int, action: str, cut: int, shadow: bo
     asked = chat(user("Go on"), headers={"x-agent-id": "writer"})
     made.engine.decide(asked)
     asked.decision.guards_stream = guards
-    made.engine.repeated(asked, action, 212, 9)
+    made.engine.repeated(asked, action, "the same 212 characters", 9)
     assert made.engine.tally.cut == cut
     (told,) = made.named("loop.detected")
     assert told["evidence"] == "the same 212 characters 9 times in one answer"

@@ -50,7 +50,7 @@ def repeat(action: str, group: int = 0, policy: str = "p") -> CountFingerprint:
 def tail(action: str, group: int = 0) -> CountFingerprint:
     terms = DetectorConfig("tail", "p", 0, (action, action, action), 429)
     spec = FingerprintSpec(60.0, 2, sliding=True, denies=action in {"reject", "kill"})
-    owner = TailDetector(terms, spec, lambda _: None, WHO, chat=lambda _: None, named=lambda _: "")
+    owner = TailDetector(terms, spec, lambda _: None, WHO)
     return CountFingerprint(spec, "cnt:" + "f" * 32, owner, group).within("mix:s", opening=True)
 
 

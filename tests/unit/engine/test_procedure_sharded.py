@@ -88,13 +88,16 @@ def test_one_that_moves_on_is_judged_again_and_counted_once() -> None:
     def test() -> None:
         memory = MemoryStore()
         there, other = (RemoteWorld(rules(), memory, settings=BY_AGENT) for _ in range(2))
+        notes: dict[str, str] = {}
+        there.share_names(notes)
+        other.share_names(notes)
         assert there.decide(helper(0)).allowed
         assert other.decide(helper(1)).warning
-        verdict = there.decide(helper(2))  # its copy of the caller's window is old
+        verdict = there.decide(helper(2))  # its copy of the tree's window is old
         assert (verdict.allowed, verdict.reason) == (False, "loop_detected")
         assert there.here.engine.tally.conflicts == 0
         assert places(there) == [["default"], ["default|agent-0"]] + [["default"]] * 2 + [["default|agent-2"]]
-        assert there.store.asked == {"read": 3, "commit": 5}
+        assert there.store.asked == {"read": 3, "commit": 5, "recall": 2, "note": 2}
 
     run(test)
 
@@ -104,7 +107,7 @@ def test_one_that_keeps_moving_is_given_up() -> None:
 
     def test() -> None:
         there = RemoteWorld(rules(), settings=BY_AGENT)
-        key = "win:default:c:" + there.here.descriptors.caller(helper(0)).replace(":", "%3A") + ":"
+        key = "win:default:c:" + there.here.descriptors.caller(helper(0)).replace(":", "%3A") + "|lead:"
 
         def moved() -> None:
             now = there.here.clock.now()

@@ -41,7 +41,7 @@ def fleet(*, shares: bool) -> list[RemoteWorld]:
     pair = [RemoteWorld(bundle(policy("p", loop=STEPS)), kept) for _ in range(2)]
     for one in pair:
         if shares:
-            one.share_chains(notes)
+            one.share_names(notes)
     return pair
 
 
@@ -157,3 +157,53 @@ def short(number: int) -> Call:
 def listing(number: int) -> Answer:
     made, ids = (ToolCall("list_orders", "{}"),), (f"call_{number:08}",)
     return Answer(200, "", made, response_id=f"resp_{number}", complete=True, call_ids=ids)
+
+
+def child(number: int) -> Call:
+    """The first request of an agent that the one before it has started."""
+    who = {
+        "authorization": "Bearer k",
+        "x-agent-session": f"agent-{number}",
+        "x-agent-parent": f"agent-{number - 1}",
+    }
+    body: Json = {"model": "m", "messages": [{"role": "user", "content": f"part {number}"}]}
+    return call("/v1/chat/completions", "POST", who, body=json.dumps(body).encode())
+
+
+def test_a_tree_is_one_wherever_its_agents_arrive() -> None:
+    """One more round trip for the first request of an agent whose parent is not known here, none for those after it
+    (C-7, S-2)."""
+
+    def test() -> None:
+        pair = fleet(shares=True)
+        places = []
+        for number in range(1, 7):
+            for _ in range(2):
+                asked = child(number)
+                there = pair[number % len(pair)]
+                there.decide(asked)
+                places.append(there.here.descriptors.tree(asked))
+        assert [(place.root, place.depth) for place in places[::2]] == [("agent-0", n + 1) for n in range(1, 7)]
+        assert places[::2] == places[1::2]
+        assert sum(one.store.asked["recall"] for one in pair) == 6
+        assert sum(one.store.asked["note"] for one in pair) == 6
+
+    run(test)
+
+
+def test_a_call_may_need_two_names() -> None:
+    """A sub-agent that continues an answer of another instance is decided when both are known (C-7, S-2)."""
+
+    def test() -> None:
+        pair = fleet(shares=True)
+        first = child(1)
+        pair[0].decide(first)
+        assert pair[0].here.descriptors.tree(first).root == "agent-0"
+        asked = turn(3)
+        asked.headers = {**asked.headers, "x-agent-parent": b"agent-1"}
+        pair[1].decide(asked)
+        assert pair[1].store.asked["recall"] == 2
+        tree = pair[1].here.descriptors.tree(asked)
+        assert (tree.root, tree.depth) == ("agent-0", 3)
+
+    run(test)

@@ -88,6 +88,7 @@ def test_the_loop_pages_example_rejects() -> None:
     assert (reply.status, reply.delay_s) == (429, 0.0)
     assert lines(reply) == [
         "X-Breakloop-Reason: loop_detected",
+        "X-Breakloop-Stop-Reason: loop",
         "Retry-After: 45",
         "x-should-retry: false",
         'RateLimit: "agent-tools";r=0;t=45',
@@ -95,7 +96,8 @@ def test_the_loop_pages_example_rejects() -> None:
         JSON,
     ]
     detail = content(reply)["detail"]
-    assert list(detail) == ["error", "message", "fingerprint", "hit_count", "cooldown_seconds", "kind", "evidence"]
+    loop = ["fingerprint", "hit_count", "cooldown_seconds", "kind", "evidence"]
+    assert list(detail) == ["error", "message", *loop, "stop_reason"]
     assert (detail["error"], detail["hit_count"], detail["kind"]) == ("recursive_loop_detected", 4, "exact")
     assert "error" not in content(reply)  # no LLM dialect, no error object beside it
 
@@ -139,6 +141,7 @@ def test_a_limit_denial_in_full() -> None:
     assert wait in {"1", "2"}
     assert lines(reply) == [
         "X-Breakloop-Reason: token_bucket_exceeded",
+        "X-Breakloop-Stop-Reason: limit",
         f"Retry-After: {wait}",
         'RateLimit-Policy: "p";q=10;w=1',
         "RateLimit-Limit: 10",
@@ -147,9 +150,8 @@ def test_a_limit_denial_in_full() -> None:
         "RateLimit-Reset: 1",
         JSON,
     ]
-    assert content(reply) == {
-        "detail": {"error": "token_bucket_exceeded", "message": "Rate limit exceeded: 10 a second, burst 10."}
-    }
+    message = "Rate limit exceeded: 10 a second, burst 10."
+    assert content(reply) == {"detail": {"error": "token_bucket_exceeded", "message": message, "stop_reason": "limit"}}
 
 
 def test_an_allowed_answer_carries_nothing_else() -> None:
@@ -196,7 +198,8 @@ def test_a_kill_switch_denial() -> None:
     here = world(bundle(kill_switches=[switch]))
     reply = here.door(about(headers={"x-agent": "a"}))
     assert reply.status == 429
-    assert lines(reply) == ["X-Breakloop-Reason: kill_switch", "Retry-After: 90", "x-should-retry: false", JSON]
+    why = ["X-Breakloop-Reason: kill_switch", "X-Breakloop-Stop-Reason: killed"]
+    assert lines(reply) == [*why, "Retry-After: 90", "x-should-retry: false", JSON]
     assert content(reply)["detail"]["error"] == "kill_switch"
     nginx = here.door(request("/v1/decision/nginx", {"x-agent": "a"}))
     assert b"\r\nX-Evil" not in nginx.head
@@ -232,6 +235,7 @@ def test_problem_json_by_accept() -> None:
         "status": 429,
         "detail": "Rate limit exceeded: 1 a second, burst 1.",
         "error": "token_bucket_exceeded",
+        "stop_reason": "limit",
         "violated-policies": ["p"],
     }
     assert lines(here.ask(about(headers={"accept": "*/*"})))[-1] == JSON

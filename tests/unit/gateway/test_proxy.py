@@ -269,6 +269,45 @@ def test_where_a_body_cannot_be_changed_the_client_is_told() -> None:
         assert proxy.world.engine.tally.steered == 0
 
 
+LAND = bundle(policy("p", loop=tail(max_hits=1, action="land")))
+TOOLS = [{"type": "function", "function": {"name": "search"}}]
+
+
+def test_a_landed_request_has_no_tools_to_call() -> None:
+    """The model is asked to finish, the client is told with a stable word, and then it is denied (LD-10)."""
+    with Proxy(LAND) as proxy:
+        asked = chat_body(user("again"), tools=TOOLS, stream=True)
+        for _ in range(3):
+            proxy.exchange(send(CHAT, asked))
+        first, *landed = proxy.upstream().wire.sent.split(b"POST ")[1:]
+        assert first.endswith(asked)
+        for sent in landed:
+            head, _, body = sent.partition(b"\r\n\r\n")
+            assert b"content-length: %d\r\n" % len(body) in head
+            content = json.loads(body)
+            assert (content["tools"], content["tool_choice"], content["stream"]) == (TOOLS, "none", True)
+            assert "tools are switched off" in content["messages"][-1]["content"]
+        fields = [fields for _, _, fields in read_replies(proxy.sent())]
+        assert [one.get(b"x-breakloop-action") for one in fields] == [None, b"land", b"land"]
+        assert (fields[1][b"x-breakloop-warning"], fields[1].get(b"x-breakloop-note")) == (b"loop_detected", None)
+        assert (proxy.world.engine.tally.landed, proxy.world.engine.tally.steered) == (2, 0)
+        proxy.send(send(CHAT, asked))
+        assert last(proxy)[0] == 429
+
+
+def test_what_cannot_be_landed_passes_with_the_note() -> None:
+    """As with steer, and no more often than it would be landed (LD-10)."""
+    with Proxy(LAND) as proxy:
+        for number in range(3):
+            proxy.exchange(send("/mcp", json.dumps({**TOOL, "id": number}).encode()))
+        fields = read_replies(proxy.sent())[-1][2]
+        assert fields[b"x-breakloop-action"] == b"land"
+        assert b"tools are switched off" in fields[b"x-breakloop-note"]
+        assert proxy.world.engine.tally.landed == 0
+        proxy.send(send("/mcp", json.dumps(TOOL).encode()))
+        assert last(proxy)[1]["result"]["isError"] is True
+
+
 def test_compressed_bodies_are_judged_and_pass_as_they_came() -> None:
     """Decoded for judging, the original bytes are forwarded (C-9)."""
     with Proxy(GUARDED) as proxy:

@@ -3,6 +3,7 @@ wherever the upstream's bytes are split is in test_cutting_splits."""
 
 from __future__ import annotations
 
+import json
 import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,9 +16,10 @@ from breakloop.dialects.answers import ListeningReader, PassingAnswer, StreamRea
 from breakloop.engine.engine import Engine
 from breakloop.gateway.connection import Phase
 from breakloop.gateway.exchange import GuardedAnswer, read_response
-from breakloop.gateway.http_response import ResponseHead
+from breakloop.gateway.http_response import RECHUNKED, ResponseHead
 from breakloop.model.call import Answer, Chat
 from tests.builders import decide_with
+from tests.unit.dialects.recorded.shape import events, named
 from tests.unit.gateway.fake_client import read_replies
 from tests.unit.gateway.fake_upstream import FakeConnection, Proxy, answer, chunks
 from tests.unit.gateway.repeating import (
@@ -471,3 +473,72 @@ def test_a_response_that_is_only_read_is_never_cut() -> None:
     reading = PassingAnswer(ListeningReader(registry.DIALECTS["openai_chat"], watch), None, lambda _why: None)
     assert not reading.feed(LOOP)
     assert watch.found
+
+
+def _chat_calls(number: int, given: str) -> list[bytes]:
+    def delta(**call: Any) -> bytes:
+        return chat("", delta={"tool_calls": [{"index": number, **call}]})
+
+    opened = delta(id=f"call_{number}", type="function", function={"name": "list_files", "arguments": ""})
+    return [opened, delta(function={"arguments": given[:5]}), delta(function={"arguments": given[5:]})]
+
+
+def _block_calls(number: int, given: str) -> list[bytes]:
+    block = {"type": "tool_use", "id": f"toolu_{number}", "name": "list_files", "input": {}}
+    pieces = [{"type": "input_json_delta", "partial_json": piece} for piece in (given[:5], given[5:])]
+    return [
+        named({"type": "content_block_start", "index": number, "content_block": block}),
+        *[named({"type": "content_block_delta", "index": number, "delta": piece}) for piece in pieces],
+        named({"type": "content_block_stop", "index": number}),
+    ]
+
+
+def _response_calls(number: int, given: str) -> list[bytes]:
+    item = {"type": "function_call", "id": f"fc_{number}", "call_id": f"call_{number}", "name": "list_files"}
+    at = {"output_index": number, "item_id": f"fc_{number}", "sequence_number": number}
+    return [
+        named({"type": "response.output_item.added", "item": item | {"arguments": ""}, **at}),
+        *[
+            named({"type": "response.function_call_arguments.delta", "delta": piece, **at})
+            for piece in (given[:5], given[5:])
+        ],
+        named({"type": "response.function_call_arguments.done", "arguments": given, **at}),
+        named({"type": "response.output_item.done", "item": item | {"arguments": given}, **at}),
+    ]
+
+
+def _gemini_calls(_number: int, given: str) -> list[bytes]:
+    part = {"functionCall": {"name": "list_files", "args": json.loads(given)}}
+    return [events({"candidates": [{"index": 0, "content": {"role": "model", "parts": [part]}}]})]
+
+
+_CALLS = {
+    "openai_chat": ([chat("")], _chat_calls),
+    "anthropic_messages": (BLOCKS[:1], _block_calls),
+    "openai_responses": (
+        [named({"type": "response.created", "response": {"id": "resp_1"}, "sequence_number": 0})],
+        _response_calls,
+    ),
+    "gemini": ([], _gemini_calls),
+}
+
+
+@pytest.mark.parametrize("dialect", _CALLS)
+def test_the_eighth_equal_call_of_an_answer_ends_it(dialect: str) -> None:
+    """As soon as its arguments are complete, so that no call is cut in its middle; other arguments pass (LD-8)."""
+    opening, calls = _CALLS[dialect]
+
+    def called(given: Callable[[int], str]) -> int:
+        """Return the number of the call after which the stream is cut; 0 for none."""
+        guarded = GuardedAnswer(registry.DIALECTS[dialect], None, pytest.fail, RepetitionWatch(lambda *_: None))
+        guarded.feed(opening)
+        for number in range(20):
+            for event in calls(number, given(number)):
+                if guarded.feed([event]):
+                    assert guarded.end(RECHUNKED, None)
+                    return number + 1
+        return 0
+
+    assert called(lambda _: '{"path": "src"}') == 8
+    assert called(lambda number: f'{{"path": "{number % 2}"}}') in (15, 16)  # some are complete when the next begins
+    assert called(lambda number: f'{{"path": "{number}"}}') == 0

@@ -47,7 +47,9 @@ def test_a_loop_is_warned_then_blocked() -> None:
     assert [bool(one.notice) for one in told] == [False] * 2 + [True] * 4
     assert told[2].evidence == "`Bash` returned the same 12 bytes 3 times in a row"
     assert (told[4].kind, told[4].hit_count, told[4].cooldown_seconds, told[4].is_loop) == ("repeat", 5, 30, True)
-    assert told[4].message.startswith("Blocked: `Bash` returned the same 12 bytes 5 times in a row. Do something else")
+    assert told[4].message.startswith(
+        "Blocked: `Bash` returned the same 12 bytes 5 times in a row. Use the result you have"
+    )
     assert told[4].fingerprint == told[5].fingerprint
 
 

@@ -235,6 +235,23 @@ def test_a_note_stands_in_the_conversation(litellm: Any, clock: FakeClock, path:
     assert headers(guardrail, data) is None
 
 
+def test_tools_are_switched_off_when_a_call_is_landed(litellm: Any, clock: FakeClock) -> None:
+    """The tools stay declared, and the header says it (LD-10)."""
+    blocks = [{"similarity": "tail", "max_hits": 1, "action": "land"}]
+    guard = Guard({"bundle_version": 1, "policies": [], "defaults": {"loop_detection": blocks}}, clock=clock)
+    guardrail, tools = litellm.BreakloopGuardrail(guard=guard), [{"type": "function", "function": {"name": "a"}}]
+    for number in range(2):
+        data = request(
+            number, "/v1/chat/completions", model="m", messages=[{"role": "user", "content": "b"}], tools=tools
+        )
+        judged(guardrail, data)
+        assert data.get("tool_choice") == (None, "none")[number]
+        assert data["tools"] is tools
+        told = headers(guardrail, data) or {}
+        assert told.get("X-Breakloop-Action") == (None, "land")[number]
+        succeeded(guardrail, number, "hi")
+
+
 def test_a_note_without_a_place_is_told_to_the_client(litellm: Any) -> None:
     """A warning changes nothing; a note that cannot be placed stands in the header, in ASCII (LD-5)."""
     noted = Decision(warning="loop_detected", note="Änder was.", hit_count=0, request_id="")

@@ -25,6 +25,8 @@ LISTED = {
     "outside_hours",
     "agent_budget_exceeded",
     "run_limit_exceeded",
+    "run_rate_exceeded",
+    "tree_budget_exceeded",
     "missing_descriptor",
     "store_unavailable",
     "unknown_model",

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from breakloop.detect.joins import JoinDetector, JoinedStepsDetector
+from breakloop.detect.rerun import RerunDetector
 from breakloop.detect.simhash import SimhashDetector
-from breakloop.detect.spawn import SpawnDetector
 from breakloop.detect.steps.detector import StepsDetector
+from breakloop.detect.trees import TreeDetector
 from breakloop.detect.unnamed_sessions import UnnamedSessionsDetector
 from tests.builders import Json, bundle, chat, policy, user, world
 
@@ -16,10 +17,11 @@ def detectors(block: Json) -> list[object]:
 
 def test_steps_look_at_more_than_one_session() -> None:
     """Those for unnamed sessions first, because they tell whether the session is one of a crowd or a team (LD-4)."""
-    joins, unnamed, spawn, joined, steps = detectors({"similarity": "steps"})
+    joins, unnamed, spawn, rerun, joined, steps = detectors({"similarity": "steps"})
     assert isinstance(joins, JoinDetector)
     assert isinstance(unnamed, UnnamedSessionsDetector)
-    assert isinstance(spawn, SpawnDetector)
+    assert isinstance(spawn, TreeDetector)
+    assert isinstance(rerun, RerunDetector)
     assert isinstance(joined, JoinedStepsDetector)
     assert isinstance(steps, StepsDetector)
     assert joins.config is unnamed.config is spawn.config is joined.config is steps.config

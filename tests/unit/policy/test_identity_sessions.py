@@ -10,6 +10,7 @@ import pytest
 from breakloop.clock import FakeClock
 from breakloop.model.call import Answer, Call
 from breakloop.policy.descriptors import ContextSettings, Descriptors
+from breakloop.policy.identity import NamingFields
 
 UUID = "0199ae1c-5f0e-7c32-9d0b-7e8a4c1f2b3d"
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
@@ -315,3 +316,15 @@ def test_names_that_were_not_used_before() -> None:
     expected = [True, True, True, False, False, False, False, False, True, True]
     assert [context.sessions.is_new(call) for call in calls] == expected
     assert [context.sessions.is_new(call) for call in calls] == expected
+
+
+def test_the_cache_of_header_names_is_bounded() -> None:
+    """Neither many combinations of fields nor long names fill it."""
+    known = NamingFields()
+    for number in range(known.max_entries + 10):
+        assert known["host", f"x-{number}"] == (False, False)
+    assert 0 < len(known) <= known.max_entries
+    known.clear()
+    assert known["host", "x" * known.max_chars, "my-session-id"] == (True, True)
+    assert known["host", "x" * known.max_chars, "traceparent"] == (False, True)
+    assert not known

@@ -138,12 +138,14 @@ def test_bodies_that_were_not_shown() -> None:
 
 
 def test_decisions_in_one_word() -> None:
-    """Deny before throttle before warn before allow (LD-5)."""
+    """Deny before land before throttle before warn before allow (LD-5)."""
     verdict = Verdict()
     assert decision_of(verdict) == "allow"
     verdict.warning = "loop_detected"
     assert decision_of(verdict) == "warn"
     verdict.delay_ms = 100
     assert decision_of(verdict) == "throttle"
+    verdict.landed = True
+    assert decision_of(verdict) == "land"
     verdict.allowed = False
     assert decision_of(verdict) == "deny"

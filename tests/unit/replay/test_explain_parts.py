@@ -246,6 +246,37 @@ def test_what_a_run_may_cost() -> None:
     ]
 
 
+def test_what_a_tree_may_cost() -> None:
+    """What is left of it, for an agent with a limit; and what was used, for one without (B-1, G-6)."""
+
+    def call() -> Call:
+        body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "x" * 4000}]}).encode()
+        headers = {"x-agent-id": b"worker", "x-agent-session": b"s", "x-agent-parent": b"root"}
+        return Call("POST", "/v1/chat/completions", headers=headers, body=body)
+
+    agents: dict[str, Any] = {"*": {"max_usd_per_tree": 0.015, "max_tokens_per_tree": 9000}}
+    usd, tokens = "agents/*/max_usd_per_tree", "agents/*/max_tokens_per_tree"
+    assert told(explained({}, call=call, agents=agents), "agent") == [
+        (usd, "pass", "costs $0.01, $0.005 of $0.015 left for its tree of agents"),
+        (tokens, "pass", "costs 2000 tokens, 7000 tokens of 9000 tokens left for its tree of agents"),
+    ]
+    assert told(explained({}, call=call, agents=agents, repeat=2), "agent") == [
+        (usd, "deny", "costs $0.01, only $0.005 of $0.015 available for its tree of agents"),
+        (tokens, "not asked", "the request was denied before"),
+    ]
+    others = {"lead": {"max_usd_per_tree": 1.0}}
+    assert told(explained({}, call=call, agents=others), "agent") == [
+        (
+            "agents/max_usd_per_tree",
+            "pass",
+            "costs $0.01, $0.01 used, and no limit for this agent for its tree of agents",
+        )
+    ]
+    assert told(explained({}, agents=others), "agent") == [
+        ("agents/max_usd_per_tree", "skipped", "not an LLM request of a session, so nothing is charged")
+    ]
+
+
 def test_what_the_bundle_says_of_the_agent() -> None:
     """Its ceiling and its own kill switch are explained too (B-1)."""
     counts = iter(range(100))

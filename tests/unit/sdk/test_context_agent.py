@@ -43,3 +43,16 @@ def test_names_travel_as_header_fields() -> None:
     assert written.isascii()
     assert written.isprintable()
     assert AgentContext("Zoë").headers() != AgentContext("Zoe").headers()
+
+
+def test_a_parent_belongs_to_its_session() -> None:
+    """It holds for the session that it was given with, and not for another one inside (G-6)."""
+    with agent("lead", session="a", parent="root"):
+        assert current_agent().headers()["X-Agent-Parent"] == "root"
+        with agent("same"):
+            assert current_agent() == ("same", "a", "root")
+        with agent(session="b"):
+            assert current_agent() == ("lead", "b", "")
+        with agent(session="c", parent="a"):
+            assert current_agent() == ("lead", "c", "a")
+    assert "X-Agent-Parent" not in current_agent().headers()

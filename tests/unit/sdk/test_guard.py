@@ -296,3 +296,20 @@ def test_objects_of_an_sdk_among_messages(clock: FakeClock) -> None:
     for _ in range(5):
         guard.report(guard.check({"model": "m", "messages": [*BODY["messages"], Message(), object]}))
     assert guard.faults == 0
+
+
+def test_runs_that_start_each_other_have_one_budget() -> None:
+    """Whatever a run uses is left to none of the others of its tree (G-6)."""
+    guard = Guard({"bundle_version": 1, "policies": [], "agents": {"*": {"max_tokens_per_tree": 100_000}}})
+    lead = guard.run("lead", task="x" * 4000)
+    worker = guard.run("worker", task="x" * 4000, parent=lead.session)
+    left = [
+        one.step(calls=[("find", {"n": n})], results=["none"]).tree_tokens_left for n, one in enumerate((lead, worker))
+    ]
+    assert left[0] is not None
+    assert left[1] is not None
+    assert 0 < left[1] < left[0] < 100_000
+    alone = guard.run("worker", task="x" * 4000).step(calls=[("find", {"n": 1})], results=["none"])
+    assert alone.tree_tokens_left == left[0]
+    large = {"model": "m", "messages": [{"role": "user", "content": "x"}], "max_tokens": left[1] + 1}
+    assert [guard.check(large, session="new", parent=one).allowed for one in (lead.session, "")] == [False, True]

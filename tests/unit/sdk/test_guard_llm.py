@@ -92,6 +92,36 @@ def test_a_note_is_appended_to_the_messages(clock: FakeClock) -> None:
     assert MESSAGES == [{"role": "user", "content": "again"}]
 
 
+def test_tools_are_switched_off_when_a_call_is_landed(clock: FakeClock) -> None:
+    """Where the function takes a `tool_choice`, by name or among others, and was called with tools (LD-10)."""
+    seen: list[dict[str, Any]] = []
+    guard = Guard(bundle(policy("p", loop=exact(2, action="land"))), clock=clock)
+
+    @guard.llm
+    def ask(messages: list[dict[str, Any]], tools: Any = None, tool_choice: Any = None) -> str:
+        seen.append({"messages": messages, "tools": tools, "tool_choice": tool_choice})
+        return "hm"
+
+    @guard.llm
+    def pass_on(**options: Any) -> str:
+        seen.append(options)
+        return "hm"
+
+    @guard.llm
+    def plain(messages: list[dict[str, Any]]) -> str:
+        seen.append({"messages": messages})
+        return "hm"
+
+    for function, text, tools in ((ask, "a", ["t"]), (pass_on, "b", ["t"]), (ask, "c", []), (pass_on, "d", None)):
+        for _ in range(2):
+            function(messages=[{"role": "user", "content": text}], tools=tools)
+    for _ in range(2):
+        plain([{"role": "user", "content": "e"}])
+    assert [one.get("tool_choice") for one in seen] == [None, "none", None, "none"] + [None] * 6
+    noted = ["tools are switched off" in one["messages"][-1]["content"] for one in seen]
+    assert noted == [False, True, False, False, False, True, False, False, False, True]  # `messages` by name
+
+
 def test_answers_of_all_kinds() -> None:
     """Texts, dictionaries of each dialect, objects with `model_dump`, and whatever else (D-6)."""
 

@@ -57,7 +57,8 @@ def test_other_denials_may_be_tried_again() -> None:
     assert "x-should-retry" not in dict(denied_response(again).headers)
     assert dict(denied_response(never).headers)["x-should-retry"] == "false"
     assert denied_response(never).status == 403
-    assert json.loads(denied_response(again).body) == {"detail": {"error": "budget_exceeded", "message": "Spent."}}
+    detail = {"error": "budget_exceeded", "message": "Spent.", "stop_reason": "budget"}
+    assert json.loads(denied_response(again).body) == {"detail": detail}
 
 
 def test_a_services_own_body_is_passed_on() -> None:

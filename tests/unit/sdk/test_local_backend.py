@@ -192,3 +192,15 @@ def test_limits_in_tokens_need_no_prices(monkeypatch: pytest.MonkeyPatch) -> Non
     decision = here.decide(request_call("POST", "/v1/chat/completions", {}, chat_body(user("hi"), max_tokens=10)))
     here.settle(decision, Answer(200, usage=Usage(900, 200), complete=True))
     assert [decision.allowed, ask(here, chat_body(user("ho"), max_tokens=10))] == [True, False]
+
+
+def test_a_decision_shows_what_is_left_to_the_tree() -> None:
+    """Agents that started each other share one budget in the library, too (G-6)."""
+    here = backend(bundle(agents={"*": {"max_tokens_per_tree": 4000}}))
+    body = chat_body(user("x" * 4000), max_tokens=1000)
+
+    def ask_from(session: str, **more: str) -> int | None:
+        headers = {"content-type": "application/json", "x-agent-session": session, **more}
+        return here.decide(request_call("POST", "/v1/chat/completions", headers, body)).tree_tokens_left
+
+    assert [ask_from("root"), ask_from("child", **{"x-agent-parent": "root"}), ask_from("alone")] == [2000, 0, 2000]

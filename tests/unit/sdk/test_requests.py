@@ -121,10 +121,13 @@ def test_an_answer_of_the_service_becomes_a_decision() -> None:
         "x-breakloop-loop-count": "4",
         "x-breakloop-loop-delay": "400",
         "x-breakloop-note": "Stop.",
+        "x-breakloop-action": "land",
     }
     decision = decision_from_response(200, fields, b"")
     assert (decision.allowed, decision.request_id, decision.hit_count) == (True, "r-1", 4)
-    assert (decision.delay_seconds, decision.note) == (0.4, "Stop.")
+    assert (decision.delay_seconds, decision.note, decision.landed) == (0.4, "Stop.", True)
+    del fields["x-breakloop-action"]
+    assert not decision_from_response(200, fields, b"").landed
 
 
 def test_a_denial_of_the_service_becomes_a_decision() -> None:

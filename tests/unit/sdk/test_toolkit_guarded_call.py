@@ -51,7 +51,7 @@ def judged() -> GuardedCall:
 def test_an_allowed_call_is_made_under_its_names_and_settled(go: Any) -> None:
     """What happens inside belongs to the same agent and session (P-3)."""
     backend = ScriptedBackend()
-    assert go(Guard(_backend=backend), judged(), lambda _: "/".join(current_agent())) == "bot/thread-7"
+    assert go(Guard(_backend=backend), judged(), lambda _: "/".join(current_agent()[:2])) == "bot/thread-7"
     assert backend.answers == [Answer(200, text="bot/thread-7")]
     assert backend.named() == ("bot", "thread-7")
     assert current_agent() == AgentContext()

@@ -107,6 +107,16 @@ class Suite:
         assert second.headers["content-length"] == str(len(second.content))
         assert second.headers["authorization"] == "Bearer k"
 
+    def test_a_landed_request_has_its_tools_switched_off(self, clock: FakeClock) -> None:
+        """As at the gateway (LD-10)."""
+        guard = self.guard(clock, bundle(policy("p", loop=exact(2, action="land"))))
+        asked = {**BODY, "tools": [{"type": "function", "function": {"name": "search"}}]}
+        with self.client(guard) as client:
+            for _ in range(3):
+                client.post(URL, json=asked)
+            assert client.post(URL, json=asked).status_code == 429
+        assert [json.loads(one.content).get("tool_choice") for one in self.seen] == [None, "none", "none"]
+
     def test_uploads_and_other_requests_pass_unread(self, clock: FakeClock) -> None:
         """Bodies of unknown length are not gathered, and no loop is seen where there is none (P-3, Y-2)."""
 

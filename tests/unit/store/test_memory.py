@@ -101,7 +101,7 @@ def test_windows_have_a_smaller_bound() -> None:
 def test_what_is_kept_and_from_when_it_goes_on() -> None:
     """Every table but flights and what was taken back; time does not go back (S-1)."""
     store = MemoryStore(50)
-    counted, limited = ["counts", "cooldowns", "traffic"], ["buckets", "accounts", "spent", "rates", "open"]
+    counted, limited = ["counts", "cooldowns", "traffic", "landed"], ["buckets", "accounts", "spent", "rates", "open"]
     assert list(store.kept()) == [*counted, *limited, "windows"]
     left_out = {id(table) for table in store._tables()} - {id(table) for table in store.kept().values()}
     assert left_out == {id(store._repeats.flights), id(store._repeats.taken_back)}

@@ -3,8 +3,17 @@
 from __future__ import annotations
 
 import math
+from struct import Struct
 
-from breakloop.store.limit_ops import BreakerSpec, BucketSpec, BudgetSpec, ChargeBudget, CheckBreaker, TakeTokens
+from breakloop.store.limit_ops import (
+    BreakerSpec,
+    BucketSpec,
+    BudgetSpec,
+    ChargeBudget,
+    CheckBreaker,
+    TakeTokens,
+    breaker_in_redis,
+)
 from breakloop.store.memory import MemoryStore
 from breakloop.store.ops import AdjustCharge, BreakerResult, Deny, Op
 from tests.stores import NO_LIMITER, NO_OWNER, NO_RULE
@@ -86,6 +95,20 @@ def test_a_closed_breaker_is_kept_for_two_minutes() -> None:
     assert store.kept()["rates"]["brk"] == (NOW + 120, NOW // 60, 4.0, 0.0, 0.0)
     meter(store, "other", 1.0, 120)
     assert list(store.kept()["rates"]) == ["other"]
+
+
+def test_a_closed_breaker_in_redis_is_shown_for_two_minutes() -> None:
+    """As the memory store does; an open one is shown until it is reset (CB-2)."""
+    minute = NOW // 60
+
+    def shown(after_s: float, is_open: float = 0.0) -> float | None:
+        value = Struct("<B6d").pack(ord("k"), NOW, minute, 6.0, 0.0, is_open, NOW)
+        found = breaker_in_redis("brk", value, NOW + after_s)
+        return None if found is None else found.rate
+
+    assert (shown(0), shown(90), shown(119), shown(120)) == (6.0, 3.0, 0.1, None)
+    assert shown(500, is_open=1.0) == 0.0
+    assert breaker_in_redis("brk", None, NOW) is breaker_in_redis("brk", b"k", NOW) is None
 
 
 def test_a_breaker_is_in_one_table() -> None:

@@ -35,7 +35,7 @@ def test_operations_are_enforced_unless_they_say_otherwise() -> None:
 
 def test_nothing_found_is_the_default() -> None:
     """A result that says nothing denies nothing (E-4)."""
-    assert FingerprintCount(1) == (1, False, False, 0.0, 0, False)
+    assert FingerprintCount(1) == (1, False, False, 0.0, 0, False, 0)
     assert BreakerResult(False, 7.0) == (False, 7.0, 0.0, "")
     assert CommitResult([]).denied_at == -1
     assert CommitResult([]).conflict is None

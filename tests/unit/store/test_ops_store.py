@@ -11,5 +11,5 @@ def test_the_stores_of_this_tree_fit_the_protocol() -> None:
     """Also the ones that tests use (S-1)."""
     stores: list[Store] = [MemoryStore(), SpyStore(), FailingStore()]
     wanted = {name for name in vars(Store) if not name.startswith("_")}
-    assert wanted == {"breakers", "commit", "correct", "drop", "read_window", "settle"}
+    assert wanted == {"accounts", "breakers", "commit", "correct", "drop", "read_window", "settle"}
     assert all(callable(getattr(store, name)) for store in stores for name in wanted)

@@ -194,6 +194,43 @@ def test_messages_out_of_turn_are_taken_and_the_missing_one_is_looked_for() -> N
     run(story)
 
 
+def test_a_message_of_a_redis_that_lost_it_is_not_looked_for_ever() -> None:
+    """Its version never comes again."""
+
+    async def story(server: FakeRedis, _one: Peer, two: Peer) -> None:
+        two.book.heard(b"%d\n%s" % (two.book._known + 9000, record("a").text().encode()))
+        await two.tick(4)  # it is read and written again
+        server.commands.clear()
+        await two.tick(2)
+        assert b"HSCAN" not in server.commands
+
+    run(story)
+
+
+def test_what_is_under_way_is_not_sent_again() -> None:
+    """A slow Redis gets each order once."""
+
+    async def story(_server: FakeRedis, one: Peer, two: Peer) -> None:
+        late: list[Callable[[], None]] = []
+        do = one.nodes.send
+
+        def send(key: bytes, args: tuple[bytes, ...], then: Callable[[Any], None]) -> None:
+            if args[0] == b"EVAL":
+                late.append(partial(do, key, args, then))
+            else:
+                do(key, args, then)
+
+        one.nodes.send = send  # type: ignore[method-assign]
+        one.book.put([record("a")])
+        await one.tick(3)
+        assert len(late) == 1
+        late[0]()
+        await turns()
+        assert two.keys() == ["a"]
+
+    run(story)
+
+
 def test_messages_in_the_wrong_order_leave_nothing_to_look_for() -> None:
     async def story(server: FakeRedis, _one: Peer, two: Peer) -> None:
         known = two.book._known

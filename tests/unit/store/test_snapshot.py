@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
 from typing import TypeVar
@@ -42,13 +43,15 @@ def meter(life: Life, key: str, amount: float, spec: BreakerSpec = BREAKER) -> B
 
 @pytest.mark.parametrize("how", ["end", "kill"])
 def test_everything_outlives_the_process(tmp_path: Path, how: str, clock: FakeClock) -> None:
-    """Counts, cooldowns, traffic, buckets, budgets, breakers and windows (S-1)."""
+    """Counts, cooldowns, traffic, landed calls, buckets, budgets, breakers and windows (S-1)."""
     life = Life(tmp_path, clock)
     for _ in range(3):
         hit(life, COOLING, "ld:cooling")
     hit(life, COOLING, "ld:sliding")
     hit(life, IDLE, "ld:idle")
     life.store.commit([CountFingerprint(IDLE, "ld:sent", NO_OWNER).within("mix:sender")], clock.steady())
+    landing = replace(IDLE, limit=0, land_calls=2)
+    life.store.commit([CountFingerprint(landing, "ld:landed", NO_OWNER).landing("land:session")], clock.steady())
     life.take("tb:a", 30.0)
     life.spend("tpd:a", 7)
     life.spend("tpd:spent", 500_000)
@@ -61,8 +64,8 @@ def test_everything_outlives_the_process(tmp_path: Path, how: str, clock: FakeCl
     getattr(life, how)()
     after = Life(tmp_path, clock)
     assert after.tables() == before
-    assert [len(table) for table in before.values()] == [3, 1, 1, 1, 1, 1, 1, 1, 1]
-    assert (after.loaded, after.told, after.durable.keeps) == (11, [], True)
+    assert [len(table) for table in before.values()] == [4, 1, 1, 1, 1, 1, 1, 1, 1, 1]
+    assert (after.loaded, after.told, after.durable.keeps) == (13, [], True)
     assert hit(after, COOLING, "ld:cooling")[:2] == (4, True)
     assert hit(after, COOLING, "ld:sliding").hits == 2
     assert hit(after, IDLE, "ld:idle").hits == 2

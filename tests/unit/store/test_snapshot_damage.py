@@ -124,6 +124,14 @@ def sql(folder: Path, *statements: str) -> None:
     database.close()
 
 
+@pytest.mark.parametrize("value", ["NULL", "'noon'", "-1"])
+def test_a_time_that_is_none(tmp_path: Path, clock: FakeClock, value: str) -> None:
+    """The state of an unknown time is not used (S-1)."""
+    saved(tmp_path, clock)
+    sql(tmp_path, f"UPDATE meta SET value = {value} WHERE name = 'latest'")
+    check_begun_anew(tmp_path, clock, None, "damaged")
+
+
 def test_another_programs_database(tmp_path: Path, clock: FakeClock) -> None:
     """Another program's database is not touched (S-1)."""
     sql(tmp_path, "CREATE TABLE songs (name)", "INSERT INTO songs VALUES ('la')")

@@ -140,6 +140,7 @@ def test_persisted_bytes() -> None:
         "counts",
         "cooldowns",
         "traffic",
+        "landed",
         "buckets",
         "accounts",
         "spent",

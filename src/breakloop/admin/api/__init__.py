@@ -19,7 +19,7 @@ from starlette.routing import Route
 from starlette.types import Scope
 
 from breakloop.admin.actions import AdminServices
-from breakloop.admin.api import agents, alerts, bundle, history, orders
+from breakloop.admin.api import agents, alerts, bundle, history, orders, trees
 from breakloop.admin.api.operations import (
     BODY_MAX,
     BUNDLE_MAX,
@@ -40,6 +40,7 @@ OPERATIONS: Final = (
     *agents.OPERATIONS,
     *history.OPERATIONS,
     *orders.OPERATIONS,
+    *trees.OPERATIONS,
     *bundle.OPERATIONS,
     *alerts.OPERATIONS,
     *bundle.PROCESS_OPERATIONS,

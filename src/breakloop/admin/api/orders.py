@@ -1,8 +1,8 @@
-"""Operations that give orders at run time: kill switches, overrides, snoozes and breakers."""
+"""Operations that give orders at run time: kill switches, overrides, snoozes, breakers and budgets of trees."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
 import msgspec
 
@@ -11,8 +11,10 @@ from breakloop.admin.api.agents import end
 from breakloop.admin.api.operations import Ends, OperationRequest, Operations, Reason, ends
 from breakloop.engine.breakers import BreakerState
 from breakloop.engine.operator import OverrideOrder, SwitchOrder
+from breakloop.engine.tree_budgets import TreeSpending
 
 OPERATIONS = Operations()
+_DOLLAR: Final = 1_000_000
 
 
 class SwitchBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -52,6 +54,14 @@ class ResetBreakerBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True)
 
     policy: Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
     key: Annotated[str, msgspec.Meta(min_length=1, max_length=2048)]
+
+
+class ResetTreeBudgetBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Which tree, as listed."""
+
+    project: Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
+    caller: Annotated[str, msgspec.Meta(min_length=1, max_length=1024)]
+    root: Annotated[str, msgspec.Meta(min_length=1, max_length=1024)]
 
 
 class SharedOrder(msgspec.Struct):
@@ -115,6 +125,28 @@ class BreakersResponse(msgspec.Struct):
     breakers: list[BreakerState]
 
 
+class TreeBudgetView(msgspec.Struct, kw_only=True):
+    """What the agents of one tree have spent, with what is reserved for requests in flight."""
+
+    project: str
+    caller: str
+    root: str  # the session at the top of the tree, or the name that clients give it
+    usd: float
+    usd_limit: float | None  # the highest limit that an entry of `agents` sets
+    usd_left: float | None
+    tokens: int
+    tokens_limit: int | None
+    tokens_left: int | None
+    last_at: float  # when a request was last allowed; the account is deleted 12 hours later
+    shadow: bool  # counted in global shadow mode, and not enforced
+
+
+class TreeBudgetsResponse(msgspec.Struct):
+    """Trees of agents, those that have spent the largest share of their budget first."""
+
+    trees: list[TreeBudgetView]
+
+
 @OPERATIONS("GET", "/kill-switches", "listKillSwitches")
 async def switches(request: OperationRequest) -> SwitchesResponse:
     """List kill switches set at run time."""
@@ -173,6 +205,36 @@ async def breakers(request: OperationRequest) -> BreakersResponse:
 async def reset_breaker(request: OperationRequest) -> BreakerState:
     """Close a circuit breaker."""
     return await request.actions.reset_breaker(request.body.policy, request.body.key)
+
+
+@OPERATIONS("GET", "/tree-budgets", "listTreeBudgets")
+async def tree_budgets(request: OperationRequest) -> TreeBudgetsResponse:
+    """List what trees of agents have spent of their budgets (`max_usd_per_tree`, `max_tokens_per_tree`)."""
+    return TreeBudgetsResponse([tree_budget_view(one) for one in await request.services.tree_budgets()])
+
+
+@OPERATIONS("POST", "/tree-budgets/reset", "resetTreeBudget", body=ResetTreeBudgetBody, acts=True, errors=(404,))
+async def reset_tree_budget(request: OperationRequest) -> TreeBudgetView:
+    """Give a tree of agents its whole budget again. Returns its state before."""
+    body = request.body
+    return tree_budget_view(await request.actions.reset_tree_budget(body.project, body.caller, body.root))
+
+
+def tree_budget_view(tree: TreeSpending) -> TreeBudgetView:
+    usd_left, tokens_left = tree.left
+    return TreeBudgetView(
+        project=tree.project,
+        caller=tree.caller,
+        root=tree.root,
+        usd=tree.microusd / _DOLLAR,
+        usd_limit=None if tree.microusd_limit is None else tree.microusd_limit / _DOLLAR,
+        usd_left=None if usd_left is None else usd_left / _DOLLAR,
+        tokens=tree.tokens,
+        tokens_limit=tree.tokens_limit,
+        tokens_left=tokens_left,
+        last_at=tree.last_at,
+        shadow=tree.shadow,
+    )
 
 
 def switch_view(switch: SwitchOrder) -> SwitchView:

@@ -104,6 +104,11 @@ def _ends_at(actions: Actions, form: Asked) -> float | None:
     return actions.services.clock.now() + int(given)
 
 
+def tree_path(project: str, caller: str, root: str) -> str:
+    """Return the path of a tree's page."""
+    return "/tree?" + urlencode({"project": project, "caller": caller, "root": root})
+
+
 def agent_path(project: str, agent: str) -> str:
     """Return the path of an agent's page."""
     return "/agent?" + urlencode({"project": project, "name": agent})
@@ -161,6 +166,28 @@ async def save_settings(actions: Actions, form: Asked) -> ActionResult:
 async def reset_breaker(actions: Actions, form: Asked) -> ActionResult:
     await actions.reset_breaker(form.get("policy", ""), form.get("key", ""))
     return ActionResult("The breaker is closed.", _LIMITS_PAGE)
+
+
+@_action("tree.kill")
+async def kill_tree(actions: Actions, form: Asked) -> ActionResult:
+    project, caller, root, session = (form.get(name, "") for name in ("project", "caller", "root", "session"))
+    killed, shared = await actions.kill_tree(project, caller, root, session, form.get("reason", ""))
+    said = f"{plural(killed, 'agent')} of the tree stopped."
+    return ActionResult(said, tree_path(project, caller, root), shared=shared)
+
+
+@_action("tree.release")
+async def release_tree(actions: Actions, form: Asked) -> ActionResult:
+    project, caller, root, session = (form.get(name, "") for name in ("project", "caller", "root", "session"))
+    released, shared = await actions.release_tree(project, caller, root, session)
+    said = f"{plural(released, 'agent')} of the tree released."
+    return ActionResult(said, tree_path(project, caller, root), shared=shared)
+
+
+@_action("tree_budget.reset")
+async def reset_tree_budget(actions: Actions, form: Asked) -> ActionResult:
+    await actions.reset_tree_budget(form.get("project", ""), form.get("caller", ""), form.get("root", ""))
+    return ActionResult("The tree has its whole budget again.", _LIMITS_PAGE)
 
 
 @_action("switch.set")

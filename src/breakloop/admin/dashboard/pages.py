@@ -22,6 +22,8 @@ from breakloop.admin.dashboard.actions import OVERRIDES
 from breakloop.admin.dashboard.render import THEME_COOKIE, THEMES, PageRenderer, own_path, read_form
 from breakloop.admin.errors import ApiError
 from breakloop.detect.steps.kinds import BY_NAME
+from breakloop.engine.quarantine import RUN
+from breakloop.engine.tree_budgets import TreeSpending
 from breakloop.errors import StateError
 from breakloop.formatting import duration
 from breakloop.history.store import History
@@ -48,6 +50,7 @@ PREFIX_MAX: Final = 300
 INCIDENTS_LISTED: Final = 50
 EVENTS_LISTED: Final = 50
 RECORDS_LISTED: Final = 100
+TREES_LISTED: Final = 20
 SHADOW_S: Final = 7 * 86_400
 SHADOW_EVENTS: Final = 200
 KINDS: Final = ("exact", "tail", "simhash", "stream", *BY_NAME)
@@ -180,6 +183,35 @@ def _asked(services: AdminServices, request: Request) -> tuple[str, str]:
     return request.query_params.get("project", services.project), request.query_params.get("name", "")
 
 
+@_page("/trees", "trees.html")
+@_page("/parts/trees", "parts/trees.html")
+async def trees(services: AdminServices, _request: Request) -> Values:
+    """The trees of agents that are at work, or were lately."""
+    return {"trees": services.trees.all()[:LISTED_MAX]}
+
+
+@_page("/tree", "tree.html")
+@_page("/parts/tree", "parts/tree.html")
+async def tree(services: AdminServices, request: Request) -> Values:
+    """One tree: who started whom, when, and what each has spent."""
+    asked = {name: request.query_params.get(name, "") for name in ("project", "caller", "root")}
+    found = services.trees.find(**asked)
+    if found is None:
+        raise ApiError(
+            404, "Nothing is known of this tree: its agents have been idle for 12 hours, or it has one agent."
+        )
+    held = {hold.run for hold in services.operator.holds() if hold.binds == RUN}
+    spent = next((one for one in await _spending(services) if views.is_of(one, found)), None)
+    return {"tree": found, "rows": views.tree_rows(found, held, services.clock.now()), "spent": spent, "asked": asked}
+
+
+async def _spending(services: AdminServices) -> list[TreeSpending]:
+    try:
+        return await services.tree_budgets()
+    except StateError:
+        return []  # the page shows the rest
+
+
 @_page("/incidents", "incidents.html")
 @_page("/parts/incidents", "parts/incidents.html")
 async def incidents(services: AdminServices, request: Request) -> Values:
@@ -245,11 +277,12 @@ async def policies(services: AdminServices, _request: Request) -> Values:
 
 @_page("/limits", "limits.html")
 async def limits(services: AdminServices, request: Request) -> Values:
-    """Breakers, kill switches, overrides, and counters by key. If the store fails, its error and the rest."""
+    """Breakers, budgets of trees, switches, overrides, counters by key. If the store fails, its error and the rest."""
     prefix = request.query_params.get("prefix", "")[:PREFIX_MAX].strip()
-    trouble, breakers, found = "", [], []
+    trouble, breakers, trees, found = "", [], [], []
     try:
         breakers = await services.breakers()
+        trees = await services.tree_budgets()
         found = await services.counters(prefix) if prefix else []
     except StateError as error:
         trouble = str(error)
@@ -259,6 +292,8 @@ async def limits(services: AdminServices, request: Request) -> Values:
         "prefix": prefix,
         "trouble": trouble,
         "breakers": breakers,
+        "trees": trees[:TREES_LISTED],
+        "trees_hidden": max(0, len(trees) - TREES_LISTED),
         "switches": services.operator.switches(),
         "overrides": [(name, says, on.get(name)) for name, says in OVERRIDES.items()],
         "columns": columns,

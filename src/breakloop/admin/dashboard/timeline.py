@@ -26,6 +26,7 @@ _VERDICTS: Final = {
     "warn": "passed with a warning",
     "steer": "passed, with a note to the model",
     "throttle": "slowed down",
+    "land": "passed without tools, to finish",
     "deny": "denied",
 }
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from breakloop.admin.dashboard import words
 from breakloop.engine.quarantine import RUN, Hold
+from breakloop.engine.tree_budgets import TreeSpending
 from breakloop.errors import OrderError
 from breakloop.formatting import plural
+from breakloop.history.tree_book import ACTIVE_S as TREE_ACTIVE_S
+from breakloop.history.tree_book import TreeNode, TreeRecord
 from breakloop.model.records import CLEARED, OPEN, STOPPED, AgentRecord, EventRecord, Incident, Point
 from breakloop.model.verdict import REASONS
 from breakloop.policy.compiled import CompiledKillSwitch
@@ -58,10 +61,62 @@ FIELDS: Final = (
     AgentField(
         "max_usd_per_run", "US dollars per run", "At the limit the run is stopped until it is released.", "number"
     ),
+    AgentField("max_runs_per_hour", "Runs per hour", "Empty: any number may open.", "number", step="1"),
+    AgentField(
+        "max_usd_per_tree",
+        "US dollars per tree",
+        "Denied once the agents that started each other have spent this together.",
+        "number",
+    ),
+    AgentField("max_tokens_per_tree", "Tokens per tree", "The same in tokens.", "number", step="1"),
     AgentField(
         "kill_switch_enabled", "Quarantine on similar requests", "Scores prompts, responses and tool calls.", "switch"
     ),
 )
+
+
+@dataclass(frozen=True, slots=True)
+class TreeRow:
+    """A session in the picture of a tree. The bar is from its first to its last request, in percent of the time of the
+    tree; `share` is its part of the cost, or of the tokens if nothing has a price.
+    """
+
+    node: TreeNode
+    left: float
+    width: float
+    share: float
+    held: bool
+    at_work: bool
+    started: int  # sessions that it started, directly or not
+
+
+def tree_rows(tree: TreeRecord, held: Collection[str], now: float) -> list[TreeRow]:
+    """Return the rows of the picture of a tree."""
+    begin, whole_s = tree.first_at, max(tree.last_at - tree.first_at, 1.0)
+    total, priced = max(tree.cost_microusd or tree.tokens, 1), tree.cost_microusd > 0
+    rows: list[TreeRow] = []
+    for node in tree.nodes:
+        use = node.use
+        at, until = (node.first_at - begin) / whole_s, (use.last_at - begin) / whole_s
+        spent = use.cost_microusd if priced else use.tokens
+        rows.append(
+            TreeRow(
+                node,
+                left=100 * min(at, 0.99),
+                width=max(100 * (until - at), 1.0),
+                share=spent / total,
+                held=f"{tree.caller}|{node.session}" in held,
+                at_work=now - use.last_at < TREE_ACTIVE_S,
+                started=len(tree.below(node.session)) - 1,
+            )
+        )
+    return rows
+
+
+def is_of(spent: TreeSpending, tree: TreeRecord) -> bool:
+    """Tell whether a budget is that of a tree."""
+    named = (spent.project, spent.caller, spent.root)
+    return named == (tree.project, tree.caller, tree.root) and not spent.shadow
 
 
 def holds_of(agent: AgentRecord, holds: Iterable[Hold]) -> tuple[Hold, ...]:

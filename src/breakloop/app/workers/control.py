@@ -38,7 +38,7 @@ from breakloop.app.workers.worker import bundle_text
 from breakloop.clock import SystemClock
 from breakloop.engine.build import compile_loaded
 from breakloop.errors import BundleError, SettingsError
-from breakloop.model.events import Activity, AgentUse, Event, LoopUse, Publish, add_use
+from breakloop.model.events import Activity, AgentUse, Event, LoopUse, Publish, TreeNodeUse, add_use
 from breakloop.observe.log import INTERVAL_S, EventSink, LogAndBus, LogEvents, log
 from breakloop.observe.metrics import MetricValues, WorkerTotals
 from breakloop.policy.compiled import CompiledBundle
@@ -187,6 +187,8 @@ class WorkerRegistry:
             add_use(self._activity.loops.setdefault(key, LoopUse()), loop)
         for key, count in report.shadow:
             self._activity.shadow[key] = self._activity.shadow.get(key, 0) + count
+        for key, node in report.trees:
+            add_use(self._activity.trees.setdefault(key, TreeNodeUse()), node)
 
     def _note_applied(self, entry: WorkerEntry, applied: BundleApplied) -> None:
         entry.applied = applied.number

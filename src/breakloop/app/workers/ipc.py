@@ -23,7 +23,7 @@ import msgspec
 from breakloop.config.loader import settings_from_text, settings_text
 from breakloop.config.settings import Settings
 from breakloop.errors import Problem
-from breakloop.model.events import Activity, AgentUse, Event, LoopKey, LoopUse, Who
+from breakloop.model.events import Activity, AgentUse, Event, LoopKey, LoopUse, TreeNodeKey, TreeNodeUse, Who
 from breakloop.observe.metrics import MetricValues
 
 _TEXT_MAX: Final = 32 * 1024  # of one value: a packet has to fit into the buffer of the socket
@@ -138,11 +138,17 @@ class ActivityReport(msgspec.Struct, tag="did", frozen=True):
     agents: list[tuple[Who, AgentUse]]
     loops: list[tuple[LoopKey, LoopUse]]
     shadow: list[tuple[LoopKey, int]]
+    trees: list[tuple[TreeNodeKey, TreeNodeUse]] = []
 
     @classmethod
     def of(cls, activity: Activity) -> ActivityReport:
         """Convert an activity to a message."""
-        return cls(list(activity.agents.items()), list(activity.loops.items()), list(activity.shadow.items()))
+        return cls(
+            list(activity.agents.items()),
+            list(activity.loops.items()),
+            list(activity.shadow.items()),
+            list(activity.trees.items()),
+        )
 
 
 class BundleApplied(msgspec.Struct, tag="applied", frozen=True):

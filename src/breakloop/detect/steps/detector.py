@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from breakloop.detect.advice import POLL
 from breakloop.detect.counting import CallReader, DetectorConfig, announced
 from breakloop.detect.fingerprint import is_ping
 from breakloop.detect.stateful import (
@@ -33,14 +34,20 @@ from breakloop.detect.steps.fingerprints import (
     StepFingerprints,
     done,
     is_answer_elsewhere,
+    tells_something,
 )
 from breakloop.detect.steps.handoffs import handed_on
 from breakloop.detect.steps.kinds import BY_NAME, EVALUATED, NAMES, NEVER, NO_CHOICE, KindChoice, StepsSettings, choose
+from breakloop.detect.steps.purposes import waits, waits_by_name
 from breakloop.detect.steps.waiting import SLOW_S, Waiting, weight_of
 from breakloop.detect.steps.window import (
+    BYTES_MAX,
+    CALLED,
+    CHANGED,
     COUNT_MAX,
     EVIDENCE_MAX,
     ID_MAX,
+    READ,
     TAILS,
     SessionWindow,
     UnpackedWindows,
@@ -56,6 +63,7 @@ from breakloop.detect.steps.window import (
 from breakloop.model.call import DERIVED_SESSION, Answer, Call, Step
 from breakloop.store.ops import Op
 
+_CALLED_AND_READ: Final = CALLED | READ
 _AMBIGUOUS_WEIGHT: Final = 0.25  # of a step that may belong to another conversation
 _HISTORY_MIN: Final = 2  # messages; the number of fewer shows nothing
 _ID_MIN: Final = 8  # shorter ids ("call_1", "0") are counters, not random: they are the same in each conversation
@@ -121,6 +129,10 @@ class StepEvaluator:
                 window.ambiguous_at, weight = now, _AMBIGUOUS_WEIGHT
         elif is_branch and not counted and context.session.startswith(DERIVED_SESSION):
             window.ambiguous_at, weight = now, _AMBIGUOUS_WEIGHT
+        if step.calls or step.results or is_cut:
+            window.run_bytes = min(window.run_bytes + step.size, BYTES_MAX)
+        else:
+            window.run_bytes, window.run_work = step.size, 0
         if counted:
             return self._evaluate_again(window, step, (tail, users), now, context)
         if is_cut:  # not a step: what is counted goes on after it
@@ -136,7 +148,7 @@ class StepEvaluator:
         window.last_at = window.storm_at = now
         window.pending_repeats = window.forgiven_repeats = 0
         window.tail, window.tail_users = tail, users
-        window.keeps_answers = step.stored and (answer is not None or step.continues is not None or begins(step))
+        window.keeps_answers = _keeps_answers(window.keeps_answers, step, restored=answer is not None)
         window.recent_answers = kept if window.keeps_answers else b""
         window.last_id = b""
         if context.unnamed and step.call_ids:
@@ -149,6 +161,12 @@ class StepEvaluator:
         it hands to another agent, are not new. A request that failed is not a loop when it is sent again."""
         if not readable(data):
             return data
+        after = self._answered(data, answer)
+        if after is not data:
+            self._unpacked.answered(data, after)
+        return after
+
+    def _answered(self, data: bytes, answer: Answer) -> bytes:
         if answer.failed:
             return failed(data, streaks.FORGIVEN_MAX)
         if keeps_answers(data):
@@ -163,7 +181,7 @@ class StepEvaluator:
         handed = [novelty.mark(fingerprinter.incoming(text).key) for text in handed_on(answer.text, calls)]
         if not answer.text:
             return answered(data, NONE, handed)
-        key = fingerprinter.incoming(answer.text).key
+        key = fingerprinter.said(answer.text)
         return answered(data, key, (*novelty.marks(key), *handed))
 
     def _keep(self, data: bytes, answer: Answer) -> bytes:
@@ -198,8 +216,10 @@ class StepEvaluator:
                 weight = min(waits.weight, weight) if window.ambiguous_at == now else waits.weight
         changed = False
         for pair in pairs:
+            window.run_work |= _CALLED_AND_READ if tells_something(pair) else CALLED
             if done(pair) and repeats.is_new(window, pair):
                 changed = True
+                window.run_work |= CHANGED
         new = novelty.compare(window, step, prints, self._fingerprinter.seed, weight, self._dry_max)
         if new.news and step.users and not step.calls and not step.results:
             self._reset_for_user(window, step)
@@ -238,7 +258,7 @@ class StepEvaluator:
     def _tail(self, step: Step, prints: StepFingerprints) -> bytes:
         """Return what identifies a step: the ids of its calls, or else what it contains and its position."""
         ids = step.call_ids
-        if not step.calls and is_answer_elsewhere(step):  # all there is with `previous_response_id`
+        if not (step.calls or step.said):  # all there is with `previous_response_id`
             ids = tuple([one.call_id for one in step.results])
         of = self._fingerprinter.of
         if ids and len(min(ids, key=len)) >= _ID_MIN:
@@ -298,6 +318,19 @@ def begins(step: Step) -> bool:
     return not (step.said or step.calls or step.results)
 
 
+_MAY_CONTINUE, _CONTINUED = 1, 2
+
+
+def _keeps_answers(before: int, step: Step, *, restored: bool) -> int:
+    """Return whether the answer to a step is to be kept, because the next request may leave it out. A client that left
+    out answers before may begin another chain with a whole conversation: it has replaced the history by a summary."""
+    if not step.stored:
+        return 0
+    if restored or step.continues is not None:
+        return _CONTINUED
+    return _MAY_CONTINUE if begins(step) or before == _CONTINUED else 0
+
+
 def _sender(step: Step, context: RequestContext) -> bytes:
     """Return four bytes that stand for model, system prompt and the declared tools."""
     names = "\0".join([context.system(), *sorted(set(step.tools))])
@@ -324,6 +357,7 @@ def _is_ambiguous(window: SessionWindow, now: float) -> bool:
     return bool(window.ambiguous_at) and now - window.ambiguous_at < RUN_IDLE_S
 
 
+_OF_POLLS: Final = frozenset(("repeat", "interleaved", "cycle", "near"))  # kinds that a poll may be
 _OF_USERS: Final = frozenset(("continue", "rejected", "nested"))  # kinds of texts that no agent should have written
 COPIED: Final = "only reported, because the text is the answer of another agent"
 OVERLAP: Final = "only reported, because unnamed conversations of this caller overlap (send X-Agent-Session)"
@@ -378,8 +412,8 @@ class StepsDetector(StatefulDetector):
         """Return the operation for an evaluation, if any.
 
         A block is downgraded to a notice if the counts may belong to two unnamed conversations: ids of calls have
-        shown it, or there are no ids and unnamed conversations overlap. A stop is not, because a loop that goes on for
-        so long is not a mistake (C-7).
+        shown it, or unnamed conversations overlap, and neither ids nor the answers before show which one it is. A stop
+        is not, because a loop that goes on for so long is not a mistake (C-7).
         """
         level = evaluation.level
         if not level or evaluation.hits <= announced(call, self.config, self._read):
@@ -388,9 +422,20 @@ class StepsDetector(StatefulDetector):
             return self._act(call, evaluation, NOTICE, project, group, COPIED)
         if evaluation.ambiguous and level == BLOCK:
             return self._act(call, evaluation, NOTICE, project, group, AMBIGUOUS)
-        if call.decision.crowded and level == BLOCK and not self._has_ids(call):
+        if call.decision.crowded and level == BLOCK and not (call.decision.alone or self._has_ids(call)):
             return self._act(call, evaluation, NOTICE, project, group, OVERLAP)
         return self._act(call, evaluation, level, project, group)
+
+    def _advised(self, call: Call, evaluation: Evaluation) -> str:
+        """Return the kind whose advice fits: who repeats a look at something that goes on by itself is to wait."""
+        step = self._read.step(call) if evaluation.kind in _OF_POLLS else None
+        if step is None or not step.calls:
+            return evaluation.kind
+        looks = [
+            waits(waits_by_name(made.name), made.arguments.encode("utf-8", "replace"), runs=True)[0]
+            for made in step.calls
+        ]
+        return POLL if all(looks) else evaluation.kind
 
     def _has_ids(self, call: Call) -> bool:
         step = self._read.step(call)

@@ -32,7 +32,7 @@ _FREE: Final = bytes(_ROW)
 _READ: Final = 1000  # bytes of each edge; a report has its totals at its end
 _TOLD_MIN: Final = 12  # letters; an exit status alone is how some commands say no
 _LETTERS: Final = bytes(code for code in range(256) if not (code > 127 or chr(code).isalpha()))
-_PLACE: Final = re.compile(
+PLACE: Final = re.compile(
     rb"(?:\blines?|\battempts?|\btry|\bretry|\bretries|\biteration|\bstep|\bcol|\bcolumn|\bposition|\boffset|\brow|"
     rb"\bround|:)[ #:=(]{0,2}\d+(?::\d+)?",
     re.IGNORECASE,
@@ -65,11 +65,7 @@ def stubborn(state: StepState) -> Sequence[Finding]:
     window = state.window
     for pair in _once(state.prints.pairs):
         runs = pair.tool.manner == RUNS
-        if (
-            pair.changes
-            or pair.kind == RATE
-            or not (runs or pair.refused or find_row(window.ends, pair.tool.key, _ROW) >= 0)
-        ):
+        if pair.changes or pair.kind == RATE:
             continue
         ends = pair.failed if runs else pair.refused and asks_again(pair.text)
         key = pair.tool.key
@@ -89,7 +85,7 @@ def digest(fingerprinter: StepFingerprinter, text: bytes) -> bytes:
         text = text[:_READ] + text[-_READ:]
     if len(text) <= SHORT_MAX and len(_STATUS(b"", text).translate(None, _LETTERS)) < _TOLD_MIN:
         return b""
-    return fingerprinter.plain(compact(_PLACE(b"#", steady(text))))
+    return fingerprinter.plain(compact(PLACE(b"#", steady(text))))
 
 
 def reset(window: SessionWindow) -> None:

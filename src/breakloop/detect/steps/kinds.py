@@ -53,7 +53,7 @@ KINDS: Final[tuple[LoopKind, ...]] = (
     ),
     LoopKind(
         1, "repeat", "the same call with the same result, one after the other", "times", (3, 5, 8),
-        repeats.count_calls,  # and `failure` and `interleaved`
+        repeats.count_calls,  # and `failure`, `interleaved` and `drift`
     ),
     LoopKind(
         2, "cycle", "the same 2 to 16 steps in the same order, repeatedly", "laps", (3, 5, 8),
@@ -72,6 +72,9 @@ KINDS: Final[tuple[LoopKind, ...]] = (
     LoopKind(
         20, "stubborn", "the same error or verdict for other commands or drafts, despite changes", "more times",
         (6, 14, 28), ends.stubborn,
+    ),
+    LoopKind(
+        25, "drift", "the same call with the same result but for times, ids and counters", "times", (8, 12, 24),
     ),
     LoopKind(
         6, "stagnation", "one tool, new arguments, the same informative result", "results in a row", (5, 9, NEVER),
@@ -123,7 +126,11 @@ KINDS: Final[tuple[LoopKind, ...]] = (
     ),
     LoopKind(
         18, "spawn", "agents start agents for the same task", "agents deep, or with the same task", (4, 8, NEVER),
-        stops=False,  # `detect.spawn`
+        stops=False,  # `detect.trees`
+    ),
+    LoopKind(
+        24, "rerun", "the same run again, with the same outcome", "runs in 4 hours", (8, 16, NEVER),
+        stops=False,  # `detect.rerun`
     ),
     LoopKind(
         23, "waiting", "the same look with the same answer for hours", "hours", (2, 6, 12),

@@ -56,7 +56,7 @@ def share(known: AgedFilter, texts: Sequence[bytes], seed: int, window: SessionW
         return None
     once = [*dict.fromkeys(lines)]  # a line that occurs twice in a text is not known for that
     if max(map(len, once)) > _LONG // 2:
-        texts = [pieces(text) if max(map(len, plain(text)), default=0) > _LONG // 2 else text for text in texts]
+        texts = [pieces(text) for text in texts]
         lines = _all(texts)
         once = [*dict.fromkeys(lines)]
     compared = lines if known.count + len(lines) >= CAPACITY else once  # the filter may age in between
@@ -155,7 +155,7 @@ def compare(
     by_form = _by_form(pairs)
     unseen, again, third = _calls(window, prints)
     share = _new_lines(window, prints, seed, by_form=by_form, framed=bool(unseen))
-    fresh_words = bool(prints.words) and _own_words(window, prints.words)
+    fresh_words = bool(prints.words) and _own_words(window, prints.words, prints.called)
     wrote = False
     for pair in unseen:
         wrote = wrote or done(pair)
@@ -339,6 +339,11 @@ def _calls(window: SessionWindow, prints: StepFingerprints) -> tuple[list[CallRe
     return unseen, again, more
 
 
-def _own_words(window: SessionWindow, words: list[int]) -> bool:
+def _own_words(window: SessionWindow, words: list[int], called: int = 0) -> bool:
+    """Tell whether at least half of the words are new, and add them. The last ones (`called`) are part of a call, and
+    those of a call alone are not: that it has other arguments is no news, whatever the form of the call."""
     new = window.words.sift(words)
-    return len(words) >= WORDS_MIN and len(new) >= NEW_WORDS * len(words)
+    if len(words) < WORDS_MIN or len(new) < NEW_WORDS * len(words):
+        return False
+    said = len(words) - called
+    return not called or (said >= WORDS_MIN and sum([at < said for at in new]) >= NEW_WORDS * said)

@@ -61,7 +61,7 @@ def add(kept: bytes, answer: Answer, messages: int, size: int, fingerprinter: St
         return kept
     one = _fingerprint(answer, messages, size, fingerprinter)
     known = [before for before in _load(kept) if before.response != one.response or not one.response]
-    answers = [*known[max(0, len(known) - _ANSWERS_MAX + 1) :], one]
+    answers = [*known[1 - _ANSWERS_MAX :], one]
     packed = _encode(answers)
     while len(packed) > KEPT_MAX:
         if len(answers) > 1:
@@ -85,7 +85,7 @@ def find(kept: bytes, step: Step, fingerprinter: StepFingerprinter) -> tuple[Rec
             return named[-1], named[-1] is answers[-1]
     ids = {_id(one.call_id, fingerprinter) for one in step.results if one.call_id}
     for one in reversed(answers):
-        if ids and not ids.isdisjoint([call.id for call in one.calls]):
+        if not ids.isdisjoint([call.id for call in one.calls]):
             return one, one is answers[-1]
     return (answers[-1], True) if step.continues == "" and not ids else None
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from breakloop.detect.steps import drift
 from breakloop.detect.steps.findings import Finding, StepState, times, tool_name
 from breakloop.detect.steps.fingerprints import (
     ACK,
@@ -62,13 +63,15 @@ def count_calls(state: StepState) -> Sequence[Finding]:
         at = find_row(rows, pair.a, _ROW)
         if at < 0:
             failed = 0.0 if pair.failed else _NOT_FAILED
-            rows += CALL.pack(pair.a, pair.r, pair.e, 0.0, 0.0, failed, window.epoch, window.steps, now)
+            rows += CALL.pack(pair.a, pair.r, drift.kept(pair), 0.0, 0.0, failed, window.epoch, window.steps, now)
             continue
         counts = _count(window, at, pair, weight)
+        end, drifted = drift.count(state, pair, at)
         del rows[at : at + _ROW]  # moves to the end: the least recently used row is the first
-        rows += CALL.pack(pair.a, pair.r, pair.e, *counts, window.epoch, window.steps, now)
+        rows += CALL.pack(pair.a, pair.r, end, *counts, window.epoch, window.steps, now)
         if counts != _ONCE:
             found += _findings(window, counts, pair, weight)
+        found += drifted
     if len(rows) > _ROWS:
         del rows[: len(rows) - _ROWS]
     return found

@@ -72,7 +72,8 @@ def _weigh(window: SessionWindow, pairs: Sequence[CallResult], now: float) -> Wa
         if pair.kind == RATE:
             continue
         if pair.waits == WAIT:
-            most = max(most, _LOOK_WEIGHT if gap_s < _NO_TIME_S else 0.0)
+            if gap_s < _NO_TIME_S:
+                most = max(most, _LOOK_WEIGHT)
             continue
         at = find_row(window.calls, pair.a, _ROW) if pair.kind != UNSEEN else -1
         age_s = gap_s if at < 0 else _age(window, at, now)

@@ -67,8 +67,9 @@ class AgedFilter:
             bits = _BITS[digest & 4095]
             at = digest >> 26
             word = young[at]
-            if word & bits != bits:
-                young[at] = word | bits
+            added = word | bits
+            if added != word:
+                young[at] = added
                 if old[at] & bits == bits:
                     aged += 1
                 else:
@@ -79,11 +80,11 @@ class AgedFilter:
         """Add digests, one after the other."""
         words, start = self._words, self._at
         for digest in digests:
-            bits = _BITS[digest & 4095]
             at = start + (digest >> 26)
             word = words[at]
-            if word & bits != bits:
-                words[at] = word | bits
+            added = word | _BITS[digest & 4095]
+            if added != word:
+                words[at] = added
                 self.count += 1
                 if self.count >= CAPACITY:
                     self._age()
@@ -130,13 +131,16 @@ COUNT_MAX: Final = 1000.0  # of any count: half floats are exact in quarters up 
 NONE: Final = bytes(8)
 
 COUNTS: Final = struct.Struct(f"<{RING}e")
-# A, last result, last error, same, in a row, failed, epoch, last step, its time in whole seconds
+# A, last result, last error or masked result, same, in a row, failed, epoch, last step, its time in whole seconds
 CALL: Final = struct.Struct("<8s8s4seeeHIH")
 TEXT: Final = struct.Struct("<8seIHI")  # text, count, last step, epoch, second of the clock
 END: Final = struct.Struct("<4se")  # call or tool, count of equal ends
 TOOL: Final = struct.Struct("<4s8seI")  # tool, result, count, last step
 EFFECT: Final = struct.Struct("<8sHHI")  # call and masked result, or a tool with a limit; count, epoch, last step
 SKETCH_ROW: Final = struct.Struct(f"<4sB{SKETCH}H")  # recipient, number of words, words
+
+CALLED, READ, CHANGED = 1, 2, 4  # `run_work`: calls were made; one returned something; one changed something
+BYTES_MAX: Final = 2**32 - 1
 
 # Types of the head's fields, with their codes in `struct`.
 U8 = Annotated[int, "B"]
@@ -161,7 +165,7 @@ class SessionWindow:
     text_rows: U8
     tool_rows: U8
     sketch_rows: U8
-    keeps_answers: U8  # 1: the next request may leave the answer out, because the provider keeps the conversation
+    keeps_answers: U8  # not 0: the next request may leave the answer out, because the provider keeps the conversation
     evidence_size: U8
     effect_rows: U8
     pending_repeats: U8  # repeats of a tail that were counted and have no answer yet
@@ -192,6 +196,8 @@ class SessionWindow:
     error_bits: U16  # of the last results, 1 for an error
     stale_steps: U16  # steps with low `line_novelty`
     tail_texts: U16  # number of texts in the last tail
+    run_work: U8  # what was done since the run opened: CALLED, READ, CHANGED
+    run_bytes: U32  # sent since then
     dry: F32  # turns without anything new
     line_novelty: F32  # moving average of the share of new lines
     reported_hits: F32  # count at which the current loop was last reported
@@ -291,6 +297,9 @@ _TAIL_AT: Final = _offset("tail")
 _PENDING_AT: Final = _offset("pending_repeats")
 _AWAITS_RESULT_AT: Final = _offset("awaits_result")
 _KEEPS_AT: Final = _offset("keeps_answers")
+_CALL_ROWS_AT: Final = _offset("call_rows")
+_RUN: Final = struct.Struct("<BI")
+_RUN_AT: Final = _offset("run_work")
 # What an answer changes, from `pending_repeats` to `last_answer`.
 _ANSWER: Final = struct.Struct(
     "<" + "".join([*_CODES.values()][_NAMES.index("pending_repeats") : _NAMES.index("last_answer") + 1])
@@ -393,6 +402,15 @@ class UnpackedWindows:
         _unpack_floats(window, data)
         return window
 
+    def answered(self, before: bytes, after: bytes) -> None:
+        """Note that an answer has changed a packed window: what it changes is unpacked, and not the rest."""
+        tail = before[_TAIL_AT : _TAIL_AT + 8]
+        known = self._kept.get(tail)
+        if known is not None and known[0] == before:
+            window = known[1]
+            _unpack_answer(window, after)
+            self._kept[tail] = after, window
+
     def keep(self, window: SessionWindow) -> bytes:
         """Pack a window, and keep it."""
         kept, packed = self._kept, window.dump()
@@ -400,6 +418,16 @@ class UnpackedWindows:
             del kept[next(iter(kept))]
         kept[window.tail] = packed, window
         return packed
+
+
+def run_so_far(data: bytes) -> tuple[int, int, list[bytes]]:
+    """Return how many bytes a session has sent since its run opened, what it did (`run_work`), and the last result of
+    each of its calls."""
+    if not readable(data):
+        return 0, 0, []
+    work, sent = _RUN.unpack_from(data, _RUN_AT)
+    end = _CALLS_ENDS[data[_CALL_ROWS_AT]]
+    return sent, work, [data[at + 8 : at + 16] for at in range(_CALLS_AT, end, _CALL_SIZE)]
 
 
 def awaits_answer(data: bytes) -> bool:
@@ -437,6 +465,23 @@ def answered(data: bytes, key: bytes, marks: Sequence[int]) -> bytes:
         storm, last = 0.0, key
     _ANSWER.pack_into(changed, _PENDING_AT, max(pending - 1, 0), forgiven, awaits, storm, known.count, last)
     return bytes(changed)
+
+
+def _unpack_answer(window: SessionWindow, data: bytes) -> None:
+    """Set what an answer changes: see `answered`, `failed` and `recent_answers.add`."""
+    (
+        window.pending_repeats,
+        window.forgiven_repeats,
+        window.awaits_result,
+        window.storm,
+        window.mark_count,
+        window.last_answer,
+    ) = _ANSWER.unpack_from(data, _PENDING_AT)
+    window.cycle_counts = data[_COUNTS_AT:_TAILS_AT]
+    marks = _MARKS_AT - _FILTERS_AT
+    window.filters[marks : marks + BYTES] = data[_MARKS_AT : _MARKS_AT + BYTES]
+    window.marks.count = window.mark_count
+    window.recent_answers = data[_END + window.evidence_size :]
 
 
 def failed(data: bytes, forgiven_max: int) -> bytes:

@@ -204,6 +204,28 @@ class Agent(Model):
     max_usd_per_run: PositiveFloat | None = Field(
         default=None, description="Maximum cost of a run in dollars; only an operator resets it."
     )
+    land_at_percent: Annotated[float, Field(gt=0, lt=100, allow_inf_nan=False)] | None = Field(
+        default=None,
+        description="Share of `max_steps_per_run`, `max_usd_per_run` and `budget_usd_per_day`, in percent, from which "
+        "requests are landed: tools are switched off, and the model is to finish.",
+    )
+    max_runs_per_hour: PositiveInt | None = Field(
+        default=None,
+        description="Maximum number of runs that open in an hour: requests that begin a conversation. Hours begin on "
+        "the hour.",
+    )
+    max_usd_per_tree: PositiveFloat | None = Field(
+        default=None,
+        description="Maximum cost in dollars of all agents of a tree (which started each other) together; checked "
+        "against the total of the tree whenever this agent sends a request.",
+    )
+    max_tokens_per_tree: PositiveInt | None = Field(
+        default=None, description="The same in tokens, of prompts and responses."
+    )
+    tell_tree_budget: bool | None = Field(
+        default=None,
+        description="Whether each request gets a sentence that tells the model what is left of the tree's budget.",
+    )
 
     @property
     def hours(self) -> tuple[int, int] | None:
@@ -212,6 +234,18 @@ class Agent(Model):
             return None
         start, end = ((int(t[:2]) * 60 + int(t[3:])) for t in self.allowed_hours.split("-"))
         return start, end
+
+    def landing_stages(self) -> list[tuple[float, str, int]]:
+        """Return the stage of its budgets that lands requests, if there is one."""
+        return [] if self.land_at_percent is None else [(self.land_at_percent, "land", 0)]
+
+    @model_validator(mode="after")
+    def _lands(self) -> Agent:
+        ceilings = (self.max_steps_per_run, self.max_usd_per_run, self.budget_usd_per_day)
+        if self.land_at_percent is not None and all(one is None for one in ceilings):
+            hint = "set max_steps_per_run, max_usd_per_run or budget_usd_per_day"
+            refuse_field("land_at_percent", "has no effect here", hint)
+        return self
 
     @model_validator(mode="after")
     def _reachable(self) -> Agent:

@@ -37,7 +37,7 @@ from breakloop.policy.schema.types import (
 )
 
 Period = Literal["5m", "1h", "1d", "7d", "30d"]
-StageAction = Literal["warn", "throttle", "reject"]
+StageAction = Literal["warn", "steer", "throttle", "land", "reject"]
 Getters = Callable[[str], Callable[[Call], str | None]]
 
 _UNITS = {"usage:usd": MICROUSD, "usage:tokens": TOKENS}
@@ -200,7 +200,10 @@ class Stage(Model):
     threshold_percent: Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)] = Field(
         description="Share of the budget, in percent, from which the stage applies."
     )
-    action: StageAction = Field(description="The action of the stage: `warn`, `throttle` or `reject`.")
+    action: StageAction = Field(
+        description="The action of the stage: `warn`, `steer` (the model is told), `throttle`, `land` (tools are "
+        "switched off, and the model is to finish) or `reject`."
+    )
     delay_ms: PositiveInt | None = Field(default=None, description="Delay in milliseconds; required for `throttle`.")
 
     @model_validator(mode="after")

@@ -5,7 +5,7 @@ the detectors; `StepsLoop.settings` converts a block to what `breakloop.detect.s
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import (
     AfterValidator,
@@ -18,8 +18,11 @@ from pydantic import (
     model_validator,
 )
 
+from breakloop.detect.advice import ADVICE, POLL, Advice
 from breakloop.detect.steps.fingerprints import ToolOptions
 from breakloop.detect.steps.kinds import BY_NAME, LEVELS, NEVER, StepsSettings, as_json, number
+from breakloop.detect.trees import TreeBounds
+from breakloop.dialects.session_ids import DEPTH_MAX
 from breakloop.policy.diagnostics import describe, did_you_mean
 from breakloop.policy.schema.types import (
     LARGEST,
@@ -39,11 +42,11 @@ from breakloop.policy.schema.types import (
     refuse_field,
     require,
 )
-from breakloop.store.ops import COOLDOWN_GROWTH, COOLDOWN_MAX_S, COOLDOWN_S
+from breakloop.store.ops import COOLDOWN_GROWTH, COOLDOWN_MAX_S, COOLDOWN_S, LAND_CALLS
 
-Action = Literal["warn", "steer", "throttle", "reject", "kill"]
+Action = Literal["warn", "steer", "throttle", "land", "reject", "kill"]
 Severity = Literal["notice", "block", "stop"]
-_STRENGTH: dict[str, int] = {"warn": 0, "steer": 1, "throttle": 2, "reject": 3, "kill": 4}
+_STRENGTH: dict[str, int] = {"warn": 0, "steer": 1, "throttle": 2, "land": 3, "reject": 4, "kill": 5}
 
 
 class ActionsBySeverity(Model):
@@ -122,11 +125,17 @@ class LoopBase(Model):
     enabled: bool = Field(default=True, description="Whether the detector is on.")
     action: Action | None = Field(
         default=None,
-        description="Action on a loop: `warn`, `steer`, `throttle`, `reject` or `kill`; a notice always only warns.",
+        description="Action on a loop: `warn`, `steer`, `throttle`, `land`, `reject` or `kill`; a notice always only "
+        "warns.",
     )
     ladder: ActionsBySeverity | None = Field(default=None, description="Actions by severity, instead of one `action`.")
     quarantine_seconds: CountInt = Field(
         default=0, description="Seconds for which `kill` quarantines the agent; 0: until a person releases it."
+    )
+    land_calls: Annotated[int, Field(ge=1, le=100)] = Field(
+        default=LAND_CALLS,
+        description="Calls of a session that `land` lets pass with tools switched off; further ones are denied. The "
+        "count ends an hour after the last one.",
     )
     allow: Allow = Field(default_factory=Allow, description="What the detector ignores, permanently or until a time.")
     expect_repeats: ExpectRepeats | None = Field(default=None, description="Callers that may announce repeats.")
@@ -147,9 +156,11 @@ class LoopBase(Model):
     def _one_answer(self) -> LoopBase:
         if self.action is not None and self.ladder is not None:
             refuse_field("ladder", "cannot be combined with action", "keep one of them")
-        kills = "kill" in (self.action_for("notice"), self.action_for("block"), self.action_for("stop"))
-        if self.quarantine_seconds and not kills:
+        actions = (self.action_for("notice"), self.action_for("block"), self.action_for("stop"))
+        if self.quarantine_seconds and "kill" not in actions:
             refuse_field("quarantine_seconds", "has no effect here", "only the action kill quarantines")
+        if "land" not in actions and "land_calls" in self.model_fields_set:
+            refuse_field("land_calls", "has no effect here", "only the action land lands calls")
         return self
 
 
@@ -174,6 +185,10 @@ class Cooldowns(Model):
 
 
 _ONE_LEVEL: dict[str, Any] = {"anyOf": [{"type": "number", "minimum": 1}, {"const": "never"}, {"type": "null"}]}
+
+
+def _advised_kind(value: str) -> str:
+    return value if value == POLL else _known_kind(value)
 
 
 def _known_kind(value: str) -> str:
@@ -218,6 +233,7 @@ def _arguments(value: list[str]) -> list[str]:
 
 
 Kind = Annotated[str, AfterValidator(_known_kind)]
+AdvisedKind = Annotated[str, AfterValidator(_advised_kind)]
 Levels = Annotated[
     tuple[float, float, float],
     BeforeValidator(_levels),
@@ -226,6 +242,11 @@ Levels = Annotated[
 ]
 ToolName = Annotated[str, AfterValidator(_tool)]
 Arguments = Annotated[list[Text], AfterValidator(_arguments)]
+
+
+TREE_AGENTS_MAX: Final = 500  # each takes 54 bytes in the window of the tree
+TreeLimit = Annotated[int, Field(ge=1, le=TREE_AGENTS_MAX)] | Literal["never"]
+TreeDepth = Annotated[int, Field(ge=1, le=DEPTH_MAX - 1)] | Literal["never"]
 
 
 class LoopKey(Model):
@@ -276,6 +297,24 @@ class StepsTool(Model):
         return ToolOptions(self.exempt, self.poll, include, exclude, self.max_per_run or 0)
 
 
+class KindAdvice(Model):
+    """What the model is told about one kind of loop."""
+
+    instead: Text | None = Field(default=None, description="What to do instead: with `steer`, and in denials.")
+    finish: Text | None = Field(default=None, description="What the final answer is to contain: with `land`.")
+
+    def over(self, builtin: Advice) -> Advice:
+        """Return what the detector works with."""
+        return Advice(self.instead or builtin.instead, self.finish or builtin.finish)
+
+
+def _instead(value: Any) -> Any:
+    return {"instead": value} if isinstance(value, str) else value
+
+
+AnyAdvice = Annotated[KindAdvice, Shorthand(_instead, {"type": "string"})]
+
+
 class StepsLoop(Cooldowns, LoopBase):
     """`similarity: steps`: repeated steps (calls and results) without progress."""
 
@@ -293,8 +332,30 @@ class StepsLoop(Cooldowns, LoopBase):
     tools: dict[ToolName, StepsTool] = Field(
         default_factory=dict, description="Options of tools by name, or by a prefix that ends with `*`."
     )
+    advice: dict[AdvisedKind, AnyAdvice] = Field(
+        default_factory=dict,
+        description="What the model is told, by kind of loop (`poll`: a repeated look at something that goes on by "
+        "itself), instead of the built-in sentences.",
+        json_schema_extra={"propertyNames": {"enum": list(ADVICE)}},
+    )
     stream_guard: bool = Field(
-        default=True, description="Whether the proxy cuts a streamed response that repeats itself word for word."
+        default=True, description="Whether the proxy cuts a streamed response that repeats itself."
+    )
+
+    max_agents_per_tree: TreeLimit = Field(
+        default=60,
+        description="Agents of a tree that may be at work at the same time, the root included; `never` for no limit. "
+        "One more is not started. Reported from 25 on, or from half the limit.",
+    )
+    max_depth: TreeDepth = Field(
+        default=8,
+        description="How deep a tree may be: the root is 1, an agent that it starts 2. A deeper agent is not started. "
+        "Reported from 4 on, or from half the limit.",
+    )
+    max_started_per_minute: TreeLimit = Field(
+        default=30,
+        description="Agents of a tree that agents other than the root may start in a minute. "
+        "Reported from 15 on, or from half the limit.",
     )
 
     @model_validator(mode="after")
@@ -302,10 +363,30 @@ class StepsLoop(Cooldowns, LoopBase):
         refuse([found for kind, levels in self.thresholds.items() for found in _faults(kind, levels)])
         return self
 
+    def advised(self) -> dict[str, Advice]:
+        """Return the advice by kind that differs from the built-in one."""
+        return {kind: texts.over(ADVICE[kind]) for kind, texts in self.advice.items()}
+
     def settings(self) -> StepsSettings:
         """Return the settings of the detector: the preset of the sensitivity, with the values that are set here."""
         tools: Mapping[str, ToolOptions] = {name: tool.options() for name, tool in self.tools.items()}
         return StepsSettings.preset(self.sensitivity, self.thresholds, tools)
+
+    def tree_limits(self) -> TreeBounds:
+        """Return the limits of trees of agents."""
+        usual = TreeBounds()
+        return TreeBounds(
+            _bounds(self.max_agents_per_tree, usual.agents),
+            _bounds(self.max_depth, usual.depth),
+            _bounds(self.max_started_per_minute, usual.started),
+        )
+
+
+def _bounds(most: int | Literal["never"], usual: tuple[float, float]) -> tuple[float, float]:
+    """Return the counts of a notice and of a block: one more than is allowed."""
+    if most == "never":
+        return NEVER, NEVER
+    return min(usual[0], (most + 1) // 2), most + 1
 
 
 def _faults(kind: str, levels: tuple[float, float, float]) -> Iterator[SchemaFault]:

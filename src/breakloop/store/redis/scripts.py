@@ -35,6 +35,7 @@ _LUA: Final = Path(__file__).parent / "lua"
 _BRANCHES: Final = b"  -- LIMITS\n"  # the line of commit.lua that the branches replace
 _WINDOW: Final = Struct("<cd")  # kind, version; followed by its data
 _WINDOW_KIND: Final = b"w"
+_LAND: Final = 4  # traffic of a count is less; `land_calls` are in the same argument
 
 UNREADABLE: Final = (
     msgspec.MsgspecError,
@@ -133,6 +134,8 @@ def encode_commit(ops: Sequence[Op], windows: Sequence[WindowWrite]) -> tuple[li
     for op in ops:
         if type(op) is CountFingerprint:
             keys.append(redis_key(op.key))
+            if op.spec.land_calls:
+                keys.append(redis_key(op.landed_key))
             if op.traffic:
                 keys.append(redis_key(op.traffic))
             args += _count_args(op)
@@ -161,7 +164,7 @@ def _count_args(op: CountFingerprint) -> tuple[object, ...]:
         spec.cooldown_max_s,
         spec.at_once,
         spec.concurrent_free,
-        0 if not op.traffic else 2 if op.opening else 1,
+        (0 if not op.traffic else 2 if op.opening else 1) + _LAND * spec.land_calls,
     )
 
 
@@ -184,13 +187,14 @@ def decode_commit(ops: Sequence[Op], windows: Sequence[WindowWrite], answer: Any
 
 
 def _count_result(value: Any) -> FingerprintCount:
-    """Decode a count, a count with its flight, or one that tripped, maybe in mixed traffic."""
+    """Decode a count, a count with its flight, or one that tripped, maybe in mixed traffic or landed."""
     if type(value) is int:
         return SMALL_COUNTS[value] if 0 <= value < len(SMALL_COUNTS) else FingerprintCount(value)
     if len(value) == 2:
         return FingerprintCount(value[0], False, False, 0.0, value[1])
-    hits, tripped, fresh, wait_s, *mixed = value
-    return FingerprintCount(hits, tripped, fresh, float(wait_s), mixed=bool(mixed))
+    hits, tripped, fresh, wait_s, *passed = value
+    mixed, landed = passed or (False, 0)
+    return FingerprintCount(hits, tripped, fresh, float(wait_s), 0, mixed, landed)
 
 
 # -- other scripts -----------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar
 
 from breakloop.errors import StateError
 from breakloop.store.keys import AGENT_MARK, place_of, split_place
-from breakloop.store.limit_ops import Charge, breaker_in_redis
+from breakloop.store.limit_ops import Charge, account_in_redis, breaker_in_redis, most_used
 from breakloop.store.ops import (
     DENIED_ELSEWHERE,
     ENFORCED,
@@ -32,6 +32,7 @@ from breakloop.store.ops import (
     Op,
     Result,
     Settle,
+    StoredAccount,
     StoredBreaker,
     StoredWindow,
     WindowWrite,
@@ -150,17 +151,25 @@ class RedisStore:
         """Return breakers whose key begins with `prefix`: open ones by key, then closed ones that have a rate. Raises
         `StateError`.
         """
-        kept: dict[str, StoredBreaker] = {}  # SCAN may return a key twice
+        kept = await self._parsed(prefix, breaker_in_redis)
+        return sorted(kept, key=lambda one: (one.since is None, one.key))[:most]
+
+    async def accounts(self, prefix: str, most: int) -> list[StoredAccount]:
+        """Return accounts whose key begins with `prefix`, the most used first. Raises `StateError`."""
+        return most_used(await self._parsed(prefix, account_in_redis), most)
+
+    async def _parsed(self, prefix: str, parse: Callable[[str, bytes | None, float], _T | None]) -> list[_T]:
+        kept: dict[bytes, _T] = {}  # SCAN may return a key twice
         try:
             now = await self._time() if self._clock is None else self._clock()
             async for keys in self._scan(prefix):
                 for key, value in await self._values(keys):
-                    found = breaker_in_redis(plain_key(key), value, now)
+                    found = parse(plain_key(key), value, now)
                     if found is not None:
-                        kept[found.key] = found
+                        kept[key] = found
         except StateError as error:
             raise _error(error) from None
-        return sorted(kept.values(), key=lambda one: (one.since is None, one.key))[:most]
+        return list(kept.values())
 
     async def keys(self, prefix: str, most: int) -> list[bytes]:
         """Return up to `most` keys that begin with `prefix`, in their Redis form. Raises `StateError`."""

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from breakloop.testing.answer import DEFAULT_TEXT, Answer, Failure, filler, say
+from breakloop.testing.answer import DEFAULT_TEXT, FINAL_TEXT, Answer, Failure, filler, say
 from breakloop.testing.connection import Rendered
 from breakloop.testing.http import SeenRequest
 from breakloop.testing.providers.anthropic import ANTHROPIC
-from breakloop.testing.providers.base import Provider, ProviderRequest, dump, echo
+from breakloop.testing.providers.base import Provider, ProviderRequest, dump, echo, tools_off
 from breakloop.testing.providers.gemini import GEMINI
 from breakloop.testing.providers.openai import OPENAI
 
@@ -30,7 +30,10 @@ def render(seen: SeenRequest, answer: Answer | None, created: int) -> Rendered:
     endpoint = None if provider is None else provider.endpoint(path)
     if endpoint is None:
         return _plain(seen, path, answer)
-    request = ProviderRequest(seen, seen.fields, answer or say(DEFAULT_TEXT), created)
+    given = answer or say(DEFAULT_TEXT)
+    if given.tools and tools_off(seen.fields):
+        given = replace(given, tools=(), chunks=given.chunks or say(FINAL_TEXT).chunks)
+    request = ProviderRequest(seen, seen.fields, given, created)
     rendered = _render_to_size(endpoint, request) if request.answer.size_bytes else endpoint(request)
     return replace(rendered, headers=(*rendered.headers, *_request_id_header(seen, provider)))
 

@@ -110,6 +110,16 @@ def halves(text: str) -> list[str]:
     return [part for part in (text[:middle], text[middle:]) if part]
 
 
+def tools_off(fields: Mapping[str, Any]) -> bool:
+    """Return whether a request allows no tool call, though tools may be declared."""
+    choice = fields.get("tool_choice") or fields.get("function_call")
+    if choice == "none" or (isinstance(choice, dict) and choice.get("type") == "none"):
+        return True
+    config = fields.get("toolConfig") or fields.get("tool_config")
+    calling = config.get("functionCallingConfig") or config.get("function_calling_config") if config else None
+    return isinstance(calling, dict) and calling.get("mode") == "NONE"
+
+
 MODELS: Final = ("stand-in", "stand-in-mini")
 MODELS_CREATED: Final = 1_800_000_000
 

@@ -93,3 +93,17 @@ def test_a_breaker_is_closed_at_once(world: World) -> None:
     assert world.reset == [(which["policy"], which["key"])]
     closed = made.post("/api/v1/breakers/reset", json={"policy": listed[1]["policy"], "key": listed[1]["key"]})
     assert closed.status_code == 404
+
+
+def test_budgets_of_trees() -> None:
+    """What each tree has spent and what is left to it; an operator gives it its budget again (G-6)."""
+    made = client(full())
+    listed = made.get("/api/v1/tree-budgets").json()["trees"]
+    assert [(one["root"], one["usd"], one["usd_limit"], one["usd_left"]) for one in listed] == [
+        ("nightly-refactor", 19.4, 20.0, 0.6),
+        ("triage-0815", 1.2, 20.0, 18.8),
+    ]
+    assert {(one["tokens_limit"], one["tokens_left"], one["shadow"]) for one in listed} == {(None, None, False)}
+    which = {name: listed[0][name] for name in ("project", "caller", "root")}
+    assert made.post("/api/v1/tree-budgets/reset", json=which).json() == listed[0]
+    assert made.post("/api/v1/tree-budgets/reset", json={**which, "root": "another"}).status_code == 404

@@ -39,6 +39,32 @@ def test_a_breaker_is_closed() -> None:
     assert act(world, "breaker.reset", policy="spend-guard", key="cb:default:spend-guard:per-team:red")[0] == 404
 
 
+def test_the_budget_of_a_tree_is_reset() -> None:
+    """The tree is named as it is listed (G-6)."""
+    world = full()
+    tree = {"project": "default", "caller": "key:4f2a", "root": "nightly-refactor"}
+    assert "The tree has its whole budget again." in act(world, "tree_budget.reset", **tree)[2]
+    assert world.reset == [("key:4f2a", "nightly-refactor")]
+    assert world.history.audit_rows[0].action == "tree_budget.reset"
+    assert act(world, "tree_budget.reset", **{**tree, "root": "another"})[0] == 404
+
+
+def test_a_part_of_a_tree_is_stopped_and_released() -> None:
+    """With all that it started, as the tree's page names it (G-6)."""
+    world = full()
+    which = {"project": "default", "caller": "key:4f2a", "root": "nightly-refactor", "session": "code-03"}
+    said = act(world, "tree.kill", **which, reason="too dear")[2]
+    assert "3 agents of the tree stopped." in said
+    runs = {one.run for one in world.operator.holds() if one.binds == "run"}
+    assert runs == {"key:4f2a|code-03", "key:4f2a|test-04", "key:4f2a|test-05"}
+    assert world.history.audit_rows[0].action == "tree.kill"
+    assert said.count("/ask/tree.release") == 2 * 3  # each the link, and for the dialog
+    assert "3 agents of the tree released." in act(world, "tree.release", **which)[2]
+    assert not any(one.binds == "run" for one in world.operator.holds())
+    assert act(world, "tree.kill", **{**which, "session": "another"}, reason="r")[0] == 404
+    assert act(world, "tree.kill", **which)[0] == 400
+
+
 def test_promote() -> None:
     """The report leads to a decision: from then on it denies, and the button is gone."""
     world = full()

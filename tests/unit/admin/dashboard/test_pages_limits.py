@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from breakloop.errors import StateError
 from tests.admin_client import browser
-from tests.admin_world import full
+from tests.admin_world import empty, full
 
 
 def test_what_there_is() -> None:
@@ -34,3 +34,11 @@ def test_a_store_that_is_away() -> None:
     assert answer.status_code == 200
     assert "The store is unavailable: no connection" in answer.text
     assert "drops tables" in answer.text
+
+
+def test_budgets_of_trees() -> None:
+    """What each tree has spent, what is left, and an operator can reset it (G-6)."""
+    text = browser(full())[0].get("/limits").text
+    for said in ("nightly-refactor", "$19.40", "$0.60", "nearly used up", "4.81M", "/ask/tree_budget.reset?project="):
+        assert said in text, said
+    assert "Budgets of trees" not in browser(empty())[0].get("/limits").text

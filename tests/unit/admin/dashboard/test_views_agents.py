@@ -83,6 +83,9 @@ def test_the_form_gives_changes() -> None:
         "timezone": None,
         "max_steps_per_run": None,
         "max_usd_per_run": None,
+        "max_runs_per_hour": None,
+        "max_usd_per_tree": None,
+        "max_tokens_per_tree": None,
         "kill_switch_enabled": None,
         "rate_limit": {"requests_per_minute": 20, "burst": 4},
     }

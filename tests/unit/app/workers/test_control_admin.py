@@ -13,7 +13,7 @@ from breakloop.app.workers.control import AdminRuntime, WorkerEntry, WorkerRegis
 from breakloop.app.workers.ipc import ActivityReport, MetricsReport, decode, encode
 from breakloop.clock import SystemClock
 from breakloop.config.settings import Settings
-from breakloop.model.events import Activity, AgentUse, Event, LoopUse
+from breakloop.model.events import Activity, AgentUse, Event, LoopUse, TreeNodeUse
 from breakloop.observe.metrics import HistogramData, MetricValues
 from breakloop.policy.watch import BundleFeed
 from breakloop.store.data_dir import DataDir
@@ -52,6 +52,7 @@ def did(requests: int, at: float, model: str = "") -> ActivityReport:
     activity.agents["p", "c", "a"] = AgentUse(requests=requests, denied=1, last_at=at, model=model)
     activity.loops["p", "c", "a", "f"] = LoopUse(stopped=2, stopped_microusd=50)
     activity.shadow["p", "x", "r", "loop_detected"] = 3
+    activity.trees["p", "c", "root", "s"] = TreeNodeUse(requests, 1, 10, 20, at, "a", "root")
     return ActivityReport.of(activity)
 
 
@@ -78,6 +79,7 @@ def test_what_workers_did_is_summed_once(tmp_path: Path) -> None:
     assert taken.agents == {("p", "c", "a"): AgentUse(requests=7, denied=2, last_at=10.0, model="m-1")}
     assert taken.loops == {("p", "c", "a", "f"): LoopUse(stopped=4, stopped_microusd=100)}
     assert taken.shadow == {("p", "x", "r", "loop_detected"): 6}
+    assert taken.trees == {("p", "c", "root", "s"): TreeNodeUse(7, 2, 20, 40, 10.0, "a", "root")}
     assert members.take_activity() == Activity()
 
 

@@ -108,6 +108,15 @@ def test_the_detector_learns_what_else_is_known() -> None:
     assert (view.tracked, view.unnamed, view.body, view.system()) == (True, True, b"{}", "m")
 
 
+def test_a_crowd_does_not_matter_to_a_conversation_that_is_known() -> None:
+    """Its answers show that nobody else shares its session (LD-4)."""
+    asked, made = call(), block(2)
+    asked.decision.crowded = asked.decision.alone = True
+    judged = made.evaluate(asked, b"", 7.0)
+    assert judged is not None
+    assert isinstance(made.operation(asked, judged, "project", 0), CountFingerprint)
+
+
 def test_a_crowd_does_not_hide_a_loop_that_goes_on() -> None:
     """Rather a block than a night of burning money (LD-4)."""
     asked, made = call(), block(3)

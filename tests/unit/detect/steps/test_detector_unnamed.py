@@ -73,6 +73,7 @@ def test_beginning_again_is_another_run() -> None:
         levels.append(program.send(OPENING).level)
         levels += [program.send(poll(str(run), number), *ids(str(run), number)).level for number in range(2)]
     assert set(levels) == {0}
+    assert load(program.window).steps == 3
 
 
 def test_the_opening_again_and_nothing_between_is_the_same_request() -> None:
@@ -161,6 +162,7 @@ def test_ten_minutes_later_one_of_them_is_judged_again() -> None:
         program.now += 14.0
         found.append(program.send(poll("b", number), *ids("b", number)))
     assert found[5].ambiguous
+    assert [found[at].ambiguous for at in (38, 39)] == [True, False]  # the second is ten minutes after it
     assert (found[-1].ambiguous, found[-1].level) == (False, 3)
 
 

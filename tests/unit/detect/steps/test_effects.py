@@ -8,6 +8,7 @@ from breakloop.detect.stateful import BLOCK, NOTHING, NOTICE, STOP
 from breakloop.detect.steps.detector import StepEvaluator
 from breakloop.detect.steps.fingerprints import ToolOptions
 from breakloop.detect.steps.kinds import NORMAL, PRESETS, StepsSettings
+from breakloop.detect.steps.window import EFFECTS
 from breakloop.model.call import Step, ToolCall
 from tests.unit.detect.steps.stepping import LONG, digest
 from tests.unit.detect.steps.test_waiting import Session
@@ -126,3 +127,14 @@ def test_a_number_of_calls_per_run() -> None:
     assert [one.level for one in session.found] == [NOTHING] * 3 + [BLOCK, NOTHING, BLOCK]
     assert session.found[3].kind == "tool_limit"
     assert session.found[3].evidence == "`send_mail` was called 4 times in this run, 3 are allowed"
+
+
+def test_a_number_of_calls_per_run_is_kept_whatever_else_is_done() -> None:
+    """Many other effects take the place of the oldest ones, never of the number of a tool (LD-4)."""
+    session = Session(StepEvaluator(StepsSettings(NORMAL, {"ask": ToolOptions(max_per_run=1)}), digest))
+    session.call(2.0, "ask", "{}", "yes")
+    session.call(2.0, *MAIL, "sent")
+    for number in range(2 * EFFECTS):
+        session.call(2.0, "create_issue", f'{{"title": "crash {number}"}}', f"created #{number}")
+    assert session.call(2.0, *MAIL, "sent").level == NOTHING
+    assert session.call(2.0, "ask", '{"again": true}', "no").kind == "tool_limit"

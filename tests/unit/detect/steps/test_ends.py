@@ -61,6 +61,7 @@ def test_success_resets() -> None:
     for _ in range(5):
         unmoved(window, called(text=WRONG, error=True))
     assert unmoved(window, called(text="12 passed")) == 0
+    assert len(window.ends) == ENDS * END.size
     assert unmoved(window, called(text=WRONG, error=True)) == 1
 
 
@@ -104,6 +105,14 @@ def test_a_status_alone_is_no_end(text: str) -> None:
     step = called(name="bash", text=text, error=True)
     assert [unmoved(window, step) for _ in range(3)] == [0, 0, 0]
     assert [stubborn(window, step) for _ in range(3)] == [0, 0, 0]
+
+
+def test_a_few_words_are_an_end() -> None:
+    """Twelve letters besides the status tell something (LD-4)."""
+    for text, ends_so in (("exit code 1: abcdef ghijk", False), ("exit code 1: abcdef ghijkl", True)):
+        window = load(b"")
+        found = [unmoved(window, called(name="bash", text=text, error=True)) for _ in range(2)]
+        assert found == [0, ends_so], text
 
 
 def test_a_rate_limit_is_no_end() -> None:
@@ -169,6 +178,17 @@ def test_ends_are_bounded() -> None:
     for at in range(ENDS):
         unmoved(window, called(f'{{"q": {at}}}', WRONG, error=True))
     assert len(window.ends) == ENDS * END.size
+    assert unmoved(window, called(text=WRONG, error=True)) == 1
+
+
+def test_success_of_the_call_that_ended_least_recently() -> None:
+    """It resets as any other (LD-4)."""
+    window = load(b"")
+    for _ in range(3):
+        unmoved(window, called(text=WRONG, error=True))
+    for at in range(ENDS - 1):
+        unmoved(window, called(f'{{"q": {at}}}', WRONG, error=True))
+    unmoved(window, called(text="12 passed"))
     assert unmoved(window, called(text=WRONG, error=True)) == 1
 
 

@@ -11,6 +11,7 @@ def test_tool_names_are_short_and_plain() -> None:
     """A name cannot carry a text, a line break or a back-tick into evidence (Y-1)."""
     assert tool_name("search_files") == "`search_files`"
     assert tool_name("a`b\nc" + "x" * 100) == "`abc" + "x" * 45 + "`"
+    assert tool_name("a\nb") == tool_name("a`b") == "`ab`"
     assert tool_name("`") == "`?`"
     assert tool_name("") == "an action"
 

@@ -7,6 +7,7 @@ from hashlib import blake2b
 
 import pytest
 
+from breakloop.detect.fingerprint import Fingerprinter
 from breakloop.detect.steps.fingerprints import (
     ACK,
     EMPTY,
@@ -78,6 +79,17 @@ def test_results_belong_to_calls_by_id_else_by_order() -> None:
     first, second = Result("1", call_id="x"), Result("2", call_id="y")
     assert paired(step(a, b, results=(second, first), ids=("x", "y"))) == [(a, first, 1), (b, second, 0)]
     assert paired(step(a, b, results=(Result("1"),))) == [(a, Result("1"), 0), (b, None, -1)]
+    assert paired(step(a, results=(second,), ids=("x",))) == [(a, None, -1)]
+    c = ToolCall("c", "{}")
+    for ids in (("y", "x", "z"), ("y", "x")):
+        found = paired(step(a, b, c, results=(first, second), ids=ids))
+        assert found == [(a, second, 1), (b, first, 0), (c, None, -1)]
+
+
+def test_how_long_an_acknowledgement_is() -> None:
+    """Sixty bytes, with single spaces; a longer text says something (LD-4)."""
+    for text, kind in (("done " + "x" * 55, ACK), ("done " + "x" * 56, OK), ("done,  " + "x" * 54, ACK)):
+        assert prints(called(text=text)).pairs[0].kind == kind, text
 
 
 @each("result, kind", [
@@ -112,6 +124,24 @@ def test_volatile_parts_of_a_result_go() -> None:
         make.step(one("{}", Result(f"{LONG} at 10:00:0{n} with {m} items"))) for n, m in ((1, 5), (2, 5), (3, 6))
     )
     assert first.round == second.round != third.round
+
+
+def test_a_wait_changes_nothing() -> None:
+    """Whatever the name of the tool says (LD-4)."""
+    for name, arguments, changes in (
+        ("set_timer", '{"seconds": 60}', False),
+        ("write_stdin", '{"chars": ""}', False),
+        ("write_stdin", '{"chars": "y"}', True),
+        ("write_file", "{}", True),
+    ):
+        assert prints(called(arguments, name=name)).pairs[0].changes is changes, name
+
+
+def test_digests_of_words_depend_on_the_secret() -> None:
+    """Nobody can guess words from a stored window (Y-1)."""
+    seeds = [StepFingerprinter(Fingerprinter(secret).short).seed for secret in (b"one", b"two")]
+    assert seeds[0] != seeds[1]
+    assert all(0 < seed < 1 << 32 for seed in seeds)
 
 
 def test_rounds_have_no_order() -> None:
@@ -228,3 +258,15 @@ def test_a_change_that_is_refused_in_words(text: str, *, refused: bool) -> None:
     assert (pair.changes, done(pair), pair.failed) == (True, not refused, False)
     (look,) = prints(called("{}", text)).pairs
     assert not done(look)
+
+
+def test_the_digest_of_an_answer_is_kept_for_the_next_request() -> None:
+    """It is the same as without, and few are kept."""
+    first, second = printer(), printer()
+    text = "Looked at it for 3.2 seconds."
+    key = first.said(text)
+    asked = Step(text, (), (), (), (), (), 1, 1)
+    assert key == second.answer(asked).said == first.answer(asked).said
+    for number in range(2000):
+        first.said(f"answer {number}")
+    assert len(first._said) <= 1000

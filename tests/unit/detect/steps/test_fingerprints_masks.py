@@ -15,6 +15,7 @@ from breakloop.detect.steps.fingerprints import (
     steady,
     word_digests,
 )
+from breakloop.model.decision import END, MARK, MARKED_NOTE_MAX
 from tests.each import each
 
 
@@ -63,6 +64,9 @@ def test_own_notes_go() -> None:
     """A note of ours never enters a fingerprint, wherever it stands (LD-5)."""
     assert own(b"a [breakloop] you repeat\nyourself [/breakloop]b") == b"a b"
     assert own(b"a [breakloop] without an end") == b"a [breakloop] without an end"
+    for size, left in ((MARKED_NOTE_MAX, b"a b"), (MARKED_NOTE_MAX + 1, None)):  # a longer text is not ours
+        text = b"a " + MARK.encode() + b"x" * size + END.encode() + b"b"
+        assert own(text) == (text if left is None else left)
 
 
 def test_words() -> None:

@@ -55,7 +55,7 @@ def test_manners() -> None:
     """Tools that run commands or code, tools that read, tools that change things (LD-4)."""
     assert [manner(name) for name in ("execute_bash", "run_command", "python")] == [RUNS] * 3
     assert [manner(name) for name in ("task_done", "publish", "", "42")] == [OTHER] * 4
-    assert (manner("read_code"), manner("updateTicket")) == (READS, CHANGES)
+    assert (manner("read_code"), manner("updateTicket"), manner("change_page")) == (READS, CHANGES, CHANGES)
 
 
 def test_options_by_name_and_by_prefix() -> None:
@@ -73,7 +73,8 @@ def test_names_are_remembered_but_not_for_ever() -> None:
     """Constant memory, whatever names clients come up with; other names, other keys (LD-4)."""
     tools = ToolTable({})
     assert tools.of("look") is tools.of("look")
-    assert tools.of("x" * 5000) is not tools.of("x" * 5000)
+    assert tools.of("x" * 200) is tools.of("x" * 200)
+    assert tools.of("x" * 201) is not tools.of("x" * 201)
     one = tools.of("look")
     for number in range(1001):
         tools.of(f"tool{number}")

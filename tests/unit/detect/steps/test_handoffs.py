@@ -21,14 +21,14 @@ EVALUATOR = StepEvaluator(StepsSettings(), digest)
 @each("text", [
     json.dumps({"next": "reader", "order": ORDER}),
     f"Here is the plan:\n{json.dumps({'next': {'name': 'reader', 'order': {'text': ORDER}}}, indent=2)}\nDone.",
-    f"```json\n{json.dumps({'orders': [ORDER]})}\n```",
+    f"```json\n{json.dumps({'orders': [[ORDER]]})}\n```",
 ])  # fmt: skip
 def test_fields_of_an_answer(text: str) -> None:
     """An object may stand alone, in a fence or behind a sentence; short fields are names (LD-4)."""
     assert handed_on(text, ()) == [ORDER]
 
 
-@each("text", ["", "no object", "}{", "if (a) { b(); }", "{", json.dumps({"order": "short"}), json.dumps({"n": 1} | {"a": [[[[ORDER]]]]})])  # fmt: skip
+@each("text", ["", "no object", "}{", "if (a) { b(); }", "{", json.dumps({"order": "short"}), json.dumps({"n": 1} | {"a": [[[ORDER]]]})])  # fmt: skip
 def test_nothing_is_handed_on(text: str) -> None:
     """Code, short values and what is nested too deep are left out (LD-4)."""
     assert handed_on(text, ()) == []

@@ -132,5 +132,7 @@ def test_persisted_numbers() -> None:
         "side_effect": 21,
         "tool_limit": 22,
         "waiting": 23,
+        "rerun": 24,
+        "drift": 25,
     }
     assert {0: "", **{kind.id: kind.name for kind in KINDS}} == NAMES

@@ -26,6 +26,34 @@ def test_new_lines_halve_and_old_ones_count() -> None:
     assert window.dry == 2
 
 
+def test_a_dry_spell_has_one_identity() -> None:
+    """That of its first step, so that it is reported once (LD-4)."""
+    window, keys = load(b""), []
+    take(window, called())
+    for at in range(4):
+        look = take(window, called(f'{{"q": {at}}}'))
+        keys.append(next(iter(novelty.findings(state(window, novelty=look)))).key)
+    assert len(set(keys)) == 1
+
+
+def test_another_result_of_a_known_call_is_some_progress() -> None:
+    """Also if all its lines are known: a quarter of `dry` and half of `novelty` are taken back (LD-4)."""
+    window = load(b"")
+    take(window, called(text="first line\nsecond line"))
+    window.dry, window.stale_steps, window.line_novelty = 4.0, 9, 0.0
+    assert not take(window, called(text="second line\nfirst line")).dried
+    assert (window.dry, window.stale_steps) == (3.0, 5)
+
+
+def test_the_report_of_another_agent() -> None:
+    """It was called as a tool, so its answer is known when it is a result; its new words count once (LD-4)."""
+    window = load(b"")
+    report = "The archive lists four hundred invoices, all of them paid before Easter, and nobody complained about any."
+    window.marks.add(*novelty.marks(PRINTER.incoming(report).key))
+    dried = [take(window, called(f'{{"ask": {at}}}', report)).dried for at in range(2)]
+    assert dried == [False, True]
+
+
 def test_other_arguments_same_lines() -> None:
     """New arguments bring nothing when the lines are known (LD-4)."""
     window = load(b"")
@@ -88,6 +116,29 @@ def test_new_words_of_the_model_hold_it() -> None:
     assert take(window, spoken("Consider prime factors above seventeen again", "Solve it, please.")).dried
 
 
+def test_words_of_a_call_that_is_written_as_text_do_not_hold_it() -> None:
+    """Other arguments are no new matter, whether the call is native or part of the text (LD-4)."""
+    drafts = [
+        f'{{"report": "{words}"}}'
+        for words in (
+            "prime factors above seventeen were considered carefully",
+            "quiet harbours rarely freeze before december",
+            "several painters borrowed yellow ladders yesterday",
+            "distant engines whistle through narrow valleys",
+        )
+    ]
+
+    def written(draft: str, thought: str = "Once more:") -> Step:
+        return called(draft, "The field `cause` is required.", said=f"{thought}\n{draft}")._replace(as_text=True)
+
+    window = load(b"")
+    assert [take(window, written(draft)).dried for draft in drafts] == [False, True, True, True]
+    thoughts = ("reading everything slowly first", "checking whether columns match", "asking someone about owners")
+    window = load(b"")
+    take(window, written(drafts[0]))
+    assert not any(take(window, written(draft, said)).dried for draft, said in zip(drafts[1:], thoughts, strict=True))
+
+
 def test_chatter_without_any_tail_counts() -> None:
     """Where nothing was called, nothing is hidden (LD-4)."""
     window = load(b"")
@@ -108,6 +159,13 @@ def test_copies_of_answers_are_no_news() -> None:
     assert take(window, step).dried
     assert novelty.is_answer(window, PRINTER.incoming(answer).key)
     assert not novelty.is_answer(window, PRINTER.incoming("another").key)
+
+
+def test_what_the_model_wrote_itself_is_no_news() -> None:
+    """Also if its answer was not seen, but is in the history of a request (LD-4)."""
+    window, wrote = load(b""), "The population of the town is twelve thousand."
+    take(window, spoken(wrote, "How many people live in that town?"))
+    assert take(window, spoken("Well then", wrote)).dried
 
 
 def test_the_beginning_of_a_conversation_never_counts() -> None:

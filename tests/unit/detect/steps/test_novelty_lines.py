@@ -47,6 +47,7 @@ def test_long_lines_are_taken_in_pieces() -> None:
     known = share(", ".join(fields), ", ".join([*fields[:59], '"another": 1']))
     assert known is not None
     assert 0 < known < 0.05
+    assert share(", ".join(fields[:25]), ", ".join([*fields[:24], '"another": 1'])) == pytest.approx(0.04, abs=0.02)
     assert novelty.pieces(b"a. " * 101) == b"a.\n" * 101
     assert novelty.plain(novelty.pieces(b"word,\t" * 61)) == [b"word,"] * 61
     assert [novelty.pieces(b"a. " + b"b" * more).count(b"\n") for more in (297, 298)] == [0, 1]

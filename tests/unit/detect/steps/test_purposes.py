@@ -78,7 +78,9 @@ def test_tools_that_wait_or_look(purpose: int, names: str) -> None:
 )
 def test_commands_that_wait_or_look(purpose: int, command: str) -> None:
     """A command line is a wait if it only sleeps, and a look if it only looks, or looks after a sleep (LD-4)."""
-    assert waits(NO_WAIT, json.dumps({"command": command}).encode(), runs=True)[0] == purpose
+    found, seconds = waits(NO_WAIT, json.dumps({"command": command}).encode(), runs=True)
+    assert found == purpose
+    assert (seconds > 0) if "sleep" in command else seconds == 0
 
 
 def test_how_long_a_wait_is() -> None:
@@ -86,9 +88,13 @@ def test_how_long_a_wait_is() -> None:
     assert waits(WAIT, b'{"seconds":120}', runs=False) == (WAIT, 120)
     assert waits(WAIT, b'{"reason":"build","duration_ms":"1500"}', runs=False) == (WAIT, 1.5)
     assert waits(WAIT, b'{"minutes":2}', runs=False) == (WAIT, 120)
+    assert waits(WAIT, b'{"hours":2.5}', runs=False) == (WAIT, 9000)
+    assert waits(WAIT, b'{"milliseconds":250}', runs=False) == (WAIT, 0.25)
     assert waits(WAIT, b"{}", runs=False) == (WAIT, 0)
     assert waits(NO_WAIT, b'{"cmd":["bash","-lc","sleep 2m; sleep 5"]}', runs=True) == (WAIT, 125)
-    assert waits(NO_WAIT, b"sleep ..; sleep 3", runs=True) == (WAIT, 3)
+    assert waits(NO_WAIT, b"sleep ..s; sleep 3", runs=True) == (WAIT, 3)
+    assert waits(NO_WAIT, b"sleep 5s && sleep 1h; sleep 2d", runs=True) == (WAIT, 5 + 3600 + 2 * 86400)
+    assert waits(NO_WAIT, b"sleep 45 | ./check.sh", runs=True) == (LOOK, 45)
 
 
 def test_looks_by_their_arguments() -> None:
@@ -99,7 +105,10 @@ def test_looks_by_their_arguments() -> None:
     assert waits(NO_WAIT, b'{"method":"POST","url":"https://ci.example.com/api/builds"}', runs=False) == (NO_WAIT, 0)
     assert waits(TERMINAL, b'{"chars":"","session_id":7}', runs=False) == (TERMINAL, 0)
     assert waits(TERMINAL, b'{"chars":"y\\n","session_id":7}', runs=False) == (NO_WAIT, 0)
-    assert waits(NO_WAIT, b'{"action":"poll","text":"' + b"x" * 600 + b'"}', runs=False) == (NO_WAIT, 0)
+    long = b'{"action":"poll","text":"%s"}'
+    assert waits(NO_WAIT, long % (b"x" * (600 - len(long) + 2)), runs=False) == (LOOK, 0)
+    assert waits(NO_WAIT, long % (b"x" * (601 - len(long) + 2)), runs=False) == (NO_WAIT, 0)
+    assert waits(LOOK, long % (b"x" * 600), runs=False) == (LOOK, 0)
 
 
 @each(

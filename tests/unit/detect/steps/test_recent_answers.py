@@ -127,6 +127,22 @@ def test_call_ids_suffice() -> None:
     assert levels(judged) == [0, 0, 1, 1, 2]
 
 
+def test_any_of_the_last_four_answers_may_be_continued() -> None:
+    """By the id of the response or of its calls; a fifth is forgotten (LD-4)."""
+    agent = Agent()
+    agent.send(TASK)
+    for number in range(5):
+        agent.answer(ToolCall("look", f'{{"at": {number}}}'))
+    kept = load(agent.window).recent_answers
+    for named in (True, False):
+        found = []
+        for agent.turn in range(1, 6):
+            step = agent.next(LONG) if named else agent.next(LONG)._replace(continues=None)
+            found.append(recent_answers.find(kept, step, PRINTER))
+        assert [one and one[1] for one in found] == [None, False, False, False, True]
+        assert len({one[0].calls[0].a for one in found if one}) == 4
+
+
 def test_answers_that_were_not_seen() -> None:
     """Results without their calls are judged by what they show (LD-4)."""
     agent = Agent()
@@ -200,6 +216,24 @@ def test_requests_that_show_the_conversation_keep_nothing() -> None:
     other.send(TASK._replace(stored=False))
     other.answer(LOOK)
     assert not load(other.window).recent_answers
+
+
+def test_a_chain_that_begins_again_with_a_summary() -> None:
+    """A client whose context is full sends a summary and the newest step as a whole; then it continues answers."""
+    agent = Agent()
+    agent.send(TASK)
+    agent.play(2, LOOK)
+    agent.answer(LOOK)
+    shown = agent.next(LONG, continues="")._replace(calls=(LOOK,), call_ids=("call_000003_0",), continues=None)
+    agent.send(shown._replace(messages=4))
+    agent.answer(LOOK)
+    assert load(agent.window).recent_answers
+    assert agent.send(agent.next(LONG)).kind == "repeat"
+    agent.answer(LOOK)
+    agent.send(shown._replace(messages=4, call_ids=("call_000009_0",)))
+    agent.send(shown._replace(messages=6, call_ids=("call_000010_0",)))
+    agent.answer(LOOK)
+    assert not load(agent.window).recent_answers
 
 
 def test_tools_with_options() -> None:

@@ -21,9 +21,10 @@ def test_repeat_counts_in_a_row() -> None:
     found = [take(window, called()) for _ in range(3)]
     assert [hits(one, "repeat") for one in found] == [0, 2, 3]
     take(window, called('{"b": 1}'))
+    window.last_new_step = 1
     last = take(window, called())
     assert (hits(last, "repeat"), hits(last, "interleaved")) == (0, 4)
-    assert last[0].evidence == f"`look` returned the same {len(LONG)} bytes 4 times; last new result 4 calls ago"
+    assert last[0].evidence == f"`look` returned the same {len(LONG)} bytes 4 times; last new result 3 calls ago"
 
 
 def test_another_result_is_progress() -> None:

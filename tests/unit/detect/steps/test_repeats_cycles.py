@@ -43,6 +43,17 @@ def test_the_longest_period() -> None:
     assert set(walk(load(b""), (names + "q") * 3)) == {0}
 
 
+def test_a_step_that_is_not_known_ends_a_cycle() -> None:
+    """It equals no other, and takes one place of the ring (LD-4)."""
+    window = load(b"")
+    walk(window, "ab" * 9)
+    repeats.add_unknown_step(window)
+    assert len(window.ring) == 8 * RING
+    window.steps += 1
+    assert repeats.last_step(window) == bytes(8)
+    assert walk(window, "abab") == [0, 0, 0, 0]
+
+
 def test_identity_is_the_same_from_each_rotation() -> None:
     """One cycle has one identity (LD-4)."""
     window = load(b"")

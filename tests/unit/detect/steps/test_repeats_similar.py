@@ -54,6 +54,8 @@ def test_reword_leaves_tool_arguments_and_code_alone() -> None:
     assert window.sketches == b""
     ask = [Step(text, (ToolCall("ask_expert", text),), (), (), (), (), 1, 1, as_text=True) for text in VARIANTS]
     assert [reword(window, step) for step in ask] == [0, 2, 3, 4]
+    both = ask[0]._replace(calls=(*ask[0].calls, ToolCall("bash", "ls")))
+    assert reword(window, both) == 5
 
 
 def test_only_the_last_texts_are_kept() -> None:

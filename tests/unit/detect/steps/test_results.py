@@ -22,6 +22,7 @@ from tests.unit.detect.steps.stepping import LONG, called, digest
         ("Elapsed: " + "a" * 90 + "\ny", "Elapsed: " + "a" * 90 + "\ny"),  # a sentence
         ("Wall time: 3 s", "Wall time: 3 s"),  # all there is
         ("Date: 3 May\ny", "Date: 3 May\ny"),
+        (f": {'x' * 50}\nPID: 4\ny", f": {'x' * 50}\ny"),
         ("y\nDate: 3 May", "y\nDate: 3 May"),
         ('{"stdout": "x", "durationMs": 4, "duration_ms": 5, "n": 6}', '{"stdout": "x", "n": 6}'),
         ("<result>\n<output>\npid: 4\nx\n</output>\n</result>\n", "x"),

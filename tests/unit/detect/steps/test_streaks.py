@@ -44,8 +44,10 @@ def test_a_short_success_ends_stagnation() -> None:
     window = load(b"")
     for at in range(4):
         list(streaks.stagnation(state(window, prints(called(f'{{"q": {at}}}')))))
-    for news, left in ((False, 5), (True, 0)):
-        list(streaks.stagnation(state(window, prints(called('{"q": 9}', "ok")), news=news)))
+    ok = called('{"q": 9}', "ok")
+    bad, refused = called('{"q": 9}', "no", error=True), called('{"q": 9}', "Error: not found")
+    for step, news, left in ((ok, False, 5), (bad, True, 6), (refused, True, 7), (ok, True, 0)):
+        list(streaks.stagnation(state(window, prints(step), news=news)))
         assert hits(streaks.stagnation(state(window, prints(called('{"q": 10}')))), "stagnation") == left
 
 
@@ -72,6 +74,8 @@ def test_storm() -> None:
     assert (window.storm, window.pending_repeats) == (1.0, 0)
     assert hits(streaks.storm(window, 301.0, tracked=True), "storm") == 2
     assert (window.storm, window.pending_repeats) == (1.0, 1)
+    window.last_at = 301.0
+    assert hits(streaks.storm(window, 301.0, tracked=False), "storm") == 2
 
 
 def test_storm_of_calls_whose_results_are_not_seen() -> None:
@@ -123,6 +127,7 @@ def test_a_context_is_cut_where_less_than_half_is_left() -> None:
     """Half is no cut, and requests up to 4 KB are too short to tell (LD-4)."""
     assert cuts(60_000, 30_000) == [0, 0]
     assert cuts(60_000, 29_999) == [0, 1]
+    assert (cuts(200_000, 180_000), cuts(200_000, 179_999)) == ([0, 0], [0, 1])
     assert cuts(4096, 100) == [0, 0]
     assert cuts(4097, 100) == [0, 1]
 
@@ -168,6 +173,18 @@ def test_cuts_after_work() -> None:
     assert max(counts(streaks.CHANGED)) < 2
 
 
+def test_what_is_work() -> None:
+    """A change is one, and new results are some; however many, they are no change (LD-4)."""
+    window = load(b"")
+    streaks.add_work(window, news=False, changed=False)
+    assert window.work_since_cut == 0
+    for _ in range(300):
+        streaks.add_work(window, news=True, changed=False)
+    assert 2 < window.work_since_cut < streaks.CHANGED
+    streaks.add_work(window, news=False, changed=True)
+    assert window.work_since_cut == streaks.CHANGED
+
+
 def test_reasoning_items_do_not_look_like_another_conversation() -> None:
     """An answer of the Responses API has items for its reasoning, its text and each call (LD-4)."""
     window, found = load(b""), []
@@ -188,7 +205,7 @@ def test_reasoning_items_do_not_look_like_another_conversation() -> None:
 
 def test_who_has_worked_may_read_again_after_a_cut() -> None:
     """A cut begins a new epoch if there were new results before it, and the history is short now (LD-4)."""
-    for work, messages, epochs in ((2, 3, 1), (1, 3, 0), (2, 40, 0)):
+    for work, messages, epochs in ((2, 3, 1), (1, 3, 0), (2, 40, 0), (2, 30, 0), (2, 29, 1)):
         window = load(b"")
         window.messages, window.work_since_cut = 60, work
         streaks.cut(window, called()._replace(messages=messages), 0.0)
@@ -232,6 +249,8 @@ def test_a_round_of_which_some_go_well() -> None:
     assert [hits(streaks.cascade(state(window, half)), "cascade") for _ in range(5)] == [0] * 5
     two = prints(at_once(called(text="boom", error=True), called(text="boom", error=True, name="find")))
     assert hits(streaks.cascade(state(window, two)), "cascade") == 2
+    mixed = prints(at_once(called(text="boom", error=True), called(name="find")))
+    assert hits(streaks.cascade(state(window, mixed)), "cascade") == 0
 
 
 def test_the_size_of_a_request_without_its_history() -> None:

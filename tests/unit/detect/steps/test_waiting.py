@@ -129,7 +129,7 @@ def test_a_final_answer_needs_no_further_look() -> None:
     for _ in range(40):
         slept.call(60.0, "sleep", '{"seconds": 60}', "slept")
         slept.call(2.0, "get_job", "{}", "the job was completed on the second of March, by the night shift")
-    assert slept.highest >= BLOCK
+    assert slept.first(BLOCK) == 56
 
 
 def test_a_look_that_times_out_counts_as_any_slow_repeat() -> None:

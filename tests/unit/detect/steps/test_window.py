@@ -99,7 +99,7 @@ def test_size_is_constant() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"\x01", b"\x01" * 5000, bytes([VERSION + 1]) + load(b"").dump()[1:],
-                                  load(b"").dump()[:-1], load(b"").dump() + bytes(201 + KEPT_MAX), b"x" * 6000])  # fmt: skip
+                                  load(b"").dump()[:-1], load(b"").dump() + bytes(201 + KEPT_MAX), bytes([VERSION ^ 1]) * 6000])  # fmt: skip
 def test_foreign_windows_are_new(data: bytes) -> None:
     """An unreadable window, or another version's, counts as new (LD-4)."""
     assert load(data).dump() == load(b"").dump()
@@ -120,6 +120,7 @@ def test_rows_are_found_by_where_they_begin() -> None:
     rows = bytearray(b"abcdabcd" + b"xxabxxab" + b"abxxxxxx")
     assert [find_row(rows, key, 8) for key in (b"ab", b"xxab", b"abxx", b"cd", b"nix")] == [0, 8, 16, -1, -1]
     assert find_row(bytearray(), b"ab", 8) == -1
+    assert find_row(bytearray(b"xxxxxaaaaaaaxxxx"), b"aaaa", 8) == 8
 
 
 def test_an_answer_changes_its_marks_and_nothing_else() -> None:
@@ -201,6 +202,27 @@ def test_windows_left_lately_are_not_unpacked_again() -> None:
     taken = unpacked.take(heard)
     assert taken.calls is not window.calls
     assert taken.dump() == heard
+
+
+def test_an_answer_is_no_reason_to_unpack_a_window_again() -> None:
+    """What an answer changes is changed in the window that was kept, too."""
+    unpacked, window = UnpackedWindows(), filled()
+    before = unpacked.keep(window)
+    after = answered(before, b"12345678", (7, 2**31 + 7))
+    kept = load(after)
+    kept.recent_answers += b"more"
+    after = kept.dump()
+    unpacked.answered(before, after)
+    taken = unpacked.take(after)
+    assert taken is window
+    assert taken.dump() == after
+    other = load(after)
+    for name in set(FIELDS) - {"filters", *FILTERS}:
+        assert getattr(taken, name) == getattr(other, name), name
+    assert [getattr(taken, name).count for name in FILTERS] == [getattr(other, name).count for name in FILTERS]
+    unpacked.keep(window)
+    unpacked.answered(before, before)  # not what was kept
+    assert unpacked.take(after) is window
 
 
 def test_few_windows_are_kept() -> None:

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import redis
 
 from breakloop.errors import SettingsError, StateError
 from breakloop.store.redis.bundle import NoPushedBundleError, PushDeniedError, PushedBundle, open_shelf
@@ -48,6 +49,36 @@ def test_the_package_is_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "redis", None)
     with pytest.raises(SettingsError, match=r"pip install .breakloop\[redis\]"):
         open_shelf("redis://127.0.0.1")
+
+
+class Sentinels:
+    """What the package makes of addresses of Sentinels: some require a password."""
+
+    required = False
+
+    def __init__(self, addresses: object, sentinel_kwargs: dict[str, str]) -> None:
+        self.addresses, self.login = addresses, sentinel_kwargs
+        self.asked = 0
+
+    def discover_master(self, _service: str) -> None:
+        self.asked += 1
+        if self.required and "password" not in self.login:
+            raise redis.AuthenticationError
+
+
+@pytest.mark.parametrize(
+    ("user", "required", "asked", "sent"),
+    [("me:pw@", True, 0, {"password": "pw"}), ("me:pw@", False, 1, {}), ("", False, 0, {})],
+)
+def test_sentinels_get_the_password_if_they_require_one(
+    monkeypatch: pytest.MonkeyPatch, user: str, required: bool, asked: int, sent: dict[str, str]
+) -> None:
+    """It is the servers' password, which not every Sentinel accepts (B-3)."""
+    shelf = open_shelf(f"redis+sentinel://{user}127.0.0.1:26379/main")
+    monkeypatch.setattr(redis, "Sentinel", Sentinels)
+    monkeypatch.setattr(Sentinels, "required", required)
+    found = shelf._sentinel({}, {"password": "pw"} if user else {})
+    assert (found.asked, found.login) == (asked, sent)
 
 
 class Server:

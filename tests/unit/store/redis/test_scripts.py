@@ -176,6 +176,7 @@ def test_results_have_their_types_back() -> None:
         repeat,
         repeat,
         repeat,
+        repeat,
         bucket,
         bucket,
         spend,
@@ -189,7 +190,8 @@ def test_results_have_their_types_back() -> None:
         99,
         [3, JOINED],
         [4, True, False, 20],
-        [5, True, True, 0, True],
+        [5, True, True, 0, True, 0],
+        [6, True, True, 0, False, 2],
         9,
         -0.5,
         12,
@@ -205,12 +207,13 @@ def test_results_have_their_types_back() -> None:
         FingerprintCount(3, flight=JOINED),
         FingerprintCount(4, True, False, 20.0),
         FingerprintCount(5, True, True, 0.0, mixed=True),
+        FingerprintCount(6, True, True, 0.0, landed=2),
     ]
     expected = [*repeated, 9.0, -0.5, 12, 2**60 + 1, BreakerResult(True, 5.0, 0.0, "opened"), None, None]
     assert done == CommitResult(expected, 7)  # type: ignore[arg-type]
     assert (done.at, type(done.at)) == (1000.0, float)
     assert [type(one) for one in done.results] == [type(one) for one in expected]
-    tripped, opened = done.results[3], done.results[9]
+    tripped, opened = done.results[3], done.results[10]
     assert isinstance(tripped, FingerprintCount)
     assert isinstance(opened, BreakerResult)
     floats = [tripped.wait_s, opened.rate, opened.wait_s]

@@ -64,6 +64,7 @@ class Slots:
     def __init__(self) -> None:
         self.stores: dict[str, MemoryStore] = {}
         self.asked: list[str] = []
+        self.given_back = 0  # charges and flights
 
     def at(self, key: str) -> MemoryStore:
         place = key.removeprefix("shadow:").split(":")[1]
@@ -76,6 +77,7 @@ class Slots:
             key = next((op.key for op in part if not isinstance(op, Deny | Observation)), f"x:{AGENT}:")
             spread.took(self.at(key).commit(part, now))
         charges, flights = spread.give_back()
+        self.given_back += len(charges) + len(flights)
         for charge in charges:
             self.at(charge.key).correct([charge], now)
         for flight in flights:
@@ -115,6 +117,7 @@ def test_what_the_project_denies_is_given_back_to_the_agent() -> None:
     slots.commit([all_together(10)])
     done = slots.commit([seen(), own(4.0), all_together(1)])
     assert (done.results, done.denied_at) == ([FingerprintCount(1), 6.0, 11], 2)
+    assert slots.given_back == 1
     assert (slots.used(own()), slots.used(all_together())) == (0.0, 10)
     assert slots.commit([seen()]).results == [FingerprintCount(2, True, True, 60.0)]
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import pytest
 
-from breakloop.testing.answer import DEFAULT_TEXT, body, fail, say, sized
+from breakloop.testing.answer import DEFAULT_TEXT, FINAL_TEXT, body, call_tool, fail, say, sized
 from breakloop.testing.providers import render
 from tests.unit.testing.talking import CHAT, events, seen, whole
 
@@ -30,6 +33,25 @@ def test_the_end_of_the_path_decides(path: str, field: str) -> None:
 def test_the_default_sentence() -> None:
     made = whole(render(seen(CHAT, {"model": "m"}), None, 5))
     assert (made["choices"][0]["message"]["content"], made["created"]) == (DEFAULT_TEXT, 5)
+
+
+OFF: list[tuple[str, dict[str, Any]]] = [
+    (CHAT, {"tool_choice": "none"}),
+    (CHAT, {"function_call": "none"}),
+    ("/v1/responses", {"tool_choice": "none"}),
+    ("/v1/messages", {"tool_choice": {"type": "none"}}),
+    ("/v1beta/models/g:generateContent", {"toolConfig": {"functionCallingConfig": {"mode": "NONE"}}}),
+    ("/v1beta/models/g:generateContent", {"tool_config": {"function_calling_config": {"mode": "NONE"}}}),
+]
+
+
+@pytest.mark.parametrize(("path", "off"), OFF)
+def test_no_tool_is_called_if_tools_are_off(path: str, off: dict[str, Any]) -> None:
+    """The text that was to go with the call is said, or a default one (LD-10)."""
+    for answer, text in ((call_tool("look", {"q": 1}), FINAL_TEXT), (call_tool("look", text="I know."), "I know.")):
+        made = json.dumps(whole(render(seen(path, off), answer, 5)))
+        assert (text in made, "look" in made) == (True, False)
+        assert "look" in json.dumps(whole(render(seen(path, {"tool_choice": "auto"}), answer, 5)))
 
 
 def test_only_posts_are_answered_in_a_dialect() -> None:

@@ -1,4 +1,4 @@
--- Units: seconds. KEYS: bl:{PROJECT}:KEY of each window, then of each operation that has one; a count may have two. ARGV: operations (msgpack), time or '', new value of each window.
+-- Units: seconds. KEYS: bl:{PROJECT}:KEY of each window, then of each operation that has one; a count may have three. ARGV: operations (msgpack), time or '', new value of each window.
 -- One decision, see `Store.commit` in store/ops.py. Everything that can fail precedes the first write. There are no
 -- functions, because each call would create them again. Returns msgpack {time, denied at or -1, result...}; a list if windows changed.
 local told = decode(ARGV[1])  -- flat: number of windows, version and ttl_s of each, then the operations
@@ -30,7 +30,7 @@ local DUST, o, last_o, k = 1e-9, windows * 2 + 2, #told, windows  -- positions i
 while o <= last_o do
   local kind, group, result, passes = told[o], told[o + 1], false, true
   if kind == 1 then
-    -- kind, group, tracked, limit, window_s, sliding, denies, cooldown_s, growth, cooldown_max_s, at_once, free, traffic
+    -- kind, group, tracked, limit, window_s, sliding, denies, cooldown_s, growth, cooldown_max_s, at_once, free, traffic + 4 * land_calls
     k = k + 1
     local key, now, number = KEYS[k], time, 1
     local r = read_repeat(key)
@@ -42,8 +42,14 @@ while o <= last_o do
     repeats[#repeats + 1] = key
     repeats[#repeats + 1] = r
     local tracked, free, traffic = told[o + 2], told[o + 11], told[o + 12]  -- 1: the next key is its traffic; 2: an opening
+    local land_calls = false
     if traffic ~= 0 then
-      k = k + 1
+      if traffic > 3 then  -- the next key counts landed calls
+        land_calls, traffic, k = (traffic - traffic % 4) / 4, traffic % 4, k + 1
+      end
+      if traffic ~= 0 then
+        k = k + 1
+      end
     end
     if tracked and r[FLIGHT_EXPIRES] > now then
       number = r[NUMBER] + 1
@@ -102,6 +108,18 @@ while o <= last_o do
           mixed = different * 24 > #marks and sub(marks, -8 * row) ~= string.rep(mark, row)
         end
       end
+      local landed = false
+      if land_calls and not mixed and (hits > limit or (told[o + 10] and not cooled)) then
+        local at = traffic == 0 and k or k - 1
+        local known, calls, n = call('GET', KEYS[at]), 1, #writes
+        if known and #known == 17 and byte(known) == 108 and unpack('<d', known, 2) > now then
+          calls = unpack('<d', known, 10) + 1
+        end
+        if calls <= land_calls then
+          landed = calls
+          writes[n + 1], writes[n + 2], writes[n + 3] = KEYS[at], pack(LANDED, 108, now + 3600, calls), now + 3600
+        end
+      end
       if hits <= limit and (cooled or not told[o + 10]) then
         result = hits
         if tracked and free ~= 0 then
@@ -111,7 +129,9 @@ while o <= last_o do
           flights[n + 1], flights[n + 2], flights[n + 3], flights[n + 4], flights[n + 5] = group, r, number, free, hits
         end
       elseif mixed then
-        result = {hits, true, before <= limit, 0, true}
+        result = {hits, true, before <= limit, 0, true, 0}
+      elseif landed then
+        result = {hits, true, before <= limit, 0, false, landed}
       elseif cooldown_s == 0 then
         result, passes = {hits, true, before <= limit, window_s}, not told[o + 6]
       else

@@ -10,9 +10,10 @@ if not time then
   time, spare_ms = told[1] + told[2] / 1000000, 0
 end
 
--- Fixed layouts: kind (b, a, k), then doubles. A reader checks length and kind.
+-- Fixed layouts: kind (b, a, l, k), then doubles. A reader checks length and kind.
 local BUCKET = '<Bddd'  -- expires, tokens, last
 local ACCOUNT = '<Bddd'  -- expires, high, low
+local LANDED = '<Bdd'  -- expires, calls
 local BREAKER = '<Bdddddd'  -- last, minute, its spend, spend of the previous minute, open (1) or not (0), opened at
 -- The traffic of a sender is t, expires, then the last 8 characters of the keys of its last 18 requests.
 -- A window is w, its version as a double, then its data. It has no stored expiry, because Redis deletes it.

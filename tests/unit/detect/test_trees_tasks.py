@@ -9,25 +9,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from breakloop.detect.spawn import SAMPLES, SPAWNED, RunStart, SpawnDetector, task_of
 from breakloop.detect.stateful import Evaluation
-from breakloop.model.call import Step, ToolCall
+from breakloop.detect.trees import SAMPLES, RunStart, TreeBounds, TreeDetector, TreeEvaluator, task_of
+from breakloop.model.call import NO_TREE, Step, ToolCall, Tree
 from tests.builders import call
 from tests.each import each
 from tests.unit.detect.reading import CONFIG, Reader, digest
 
 TASK = "Find out why the nightly build fails, and repair it."
 NOTHING, NOTICE, BLOCK = range(3)
-SIZE_MAX = 3 * 1024
+SIZE_MAX = 5338  # as stated in `detect.trees`
+AGENTS = TreeBounds().kept
 
 
-DETECTOR = SpawnDetector(CONFIG, Reader(), digest)
+EVALUATOR = TreeEvaluator(digest)
+DETECTOR = TreeDetector(CONFIG, Reader(), EVALUATOR)
 
 
 class Caller:
     """One caller's memory, and a clock."""
 
-    def __init__(self, detector: SpawnDetector = DETECTOR) -> None:
+    def __init__(self, detector: TreeEvaluator = EVALUATOR) -> None:
         self.detector = detector
         self.window = b""
         self.now = 1_800_000_000.0
@@ -36,7 +38,9 @@ class Caller:
         self, session: str, parent: str = "", task: str = TASK, *, agent: str = "a", root: str = "", after: float = 5.0
     ) -> Evaluation:
         self.now += after
-        judged = self.detector.evaluate_start(self.window, RunStart(session, parent, root, agent, task), self.now)
+        tree = Tree(root, "", 2, by_trace=True) if root else NO_TREE
+        start = RunStart(session, parent, agent, task, "", tree)
+        judged = self.detector.evaluate_start(self.window, start, self.now)
         self.window = judged.window
         assert len(self.window) <= SIZE_MAX
         return judged
@@ -55,7 +59,7 @@ def test_the_same_task_handed_down(after: float) -> None:
     """Notice at the fourth, block at the eighth, however slowly (LD-4, C31)."""
     found = Caller().line(9, after=after)
     assert levels(found) == [NOTHING] * 3 + [NOTICE] * 4 + [BLOCK] * 2
-    assert found[4].evidence == "the same task was handed on 5 times, 5 deep"
+    assert found[4].evidence == "the same task was handed on 5 times, 6 deep"
     assert {one.kind for one in found[3:]} == {"spawn"}
     assert len({one.identity for one in found[3:]}) == 1
     assert [one.fresh for one in found] == [False] * 3 + [True] + [False] * 3 + [True, False]
@@ -67,7 +71,7 @@ def test_evidence_tells_how_deep_and_how_often() -> None:
     caller.begin("s1", "s0", "Plan the release of the next version.")
     found = [caller.begin(f"s{at + 1}", f"s{at}") for at in range(1, 6)]
     assert levels(found) == [NOTHING] * 3 + [NOTICE] * 2
-    assert found[-1].evidence == "the same task was handed on 5 times, 6 deep"
+    assert found[-1].evidence == "the same task was handed on 5 times, 7 deep"
 
 
 def test_a_task_that_is_wrapped_anew_or_only_looks_different() -> None:
@@ -77,7 +81,7 @@ def test_a_task_that_is_wrapped_anew_or_only_looks_different() -> None:
         task = f"Please take this over: {task}" if at % 2 else f"{task} Report to me."
         assert caller.begin(f"s{at + 1}", f"s{at}", task).level == NOTHING
     found = caller.begin("s4", "s3", f"URGENT: {task}")
-    assert (found.level, found.evidence) == (NOTICE, "the same task was handed on 4 times, 4 deep")
+    assert (found.level, found.evidence) == (NOTICE, "the same task was handed on 4 times, 5 deep")
     assert caller.begin("s5", "s4", f"URGENT: {task} Now!").identity == found.identity
     looks = ("Look at the queue", "look at  the queue", "LOOK AT THE QUEUE", "Look\nat the Queue")
     forms = [f"It is 10:0{at} now. {look}, and empty it." for at, look in enumerate(looks)]
@@ -88,13 +92,31 @@ def test_a_task_that_is_wrapped_anew_or_only_looks_different() -> None:
     assert levels(numbered) == [NOTHING] * 12
 
 
+def test_the_same_words_in_another_order() -> None:
+    """Words that say nothing may come and go; another name, file or number is another task (LD-4)."""
+    forms = (
+        "Find out why the nightly build fails, and repair it.",
+        "Please repair the nightly build: find out why it fails!",
+        "The nightly build fails again. Find out why; then repair it.",
+        "Why fails the nightly build? Find that out and repair it, please.",
+    )
+    caller = Caller()
+    assert [caller.begin(f"s{at + 1}", f"s{at}", form).level for at, form in enumerate(forms)][-1] == NOTICE
+    siblings = Caller()
+    assert [siblings.begin(f"s{at}", "boss", form).level for at, form in enumerate(forms)][-1] == NOTICE
+    for template in ("Review the file src/{}.py for mistakes.", "Translate chapter {} of the book into Danish."):
+        healthy = Caller()
+        found = [healthy.begin(f"s{at}", "boss", template.format(at)) for at in range(20)]
+        assert levels(found) == [NOTHING] * 20
+
+
 def test_a_task_that_comes_back_every_other_generation() -> None:
     """One that an ancestor had counts, whatever lies between (LD-4)."""
     caller = Caller()
     tasks = [TASK if at % 2 else "Check what the other one did, and go on." for at in range(1, 9)]
     found = [caller.begin(f"s{at + 1}", f"s{at}", task) for at, task in enumerate(tasks)]
     assert levels(found)[-1] == NOTICE
-    assert found[-1].evidence == "the same task was handed on 4 times, 8 deep"
+    assert found[-1].evidence == "the same task was handed on 4 times, 9 deep"
     assert levels(found)[:6] == [NOTHING] * 6
 
 
@@ -136,13 +158,13 @@ def test_a_session_that_names_itself_its_parent() -> None:
 
 def test_agents_that_go_by_their_names_have_older_parents() -> None:
     """Of two with one name, the parent is the last that had begun by then (LD-4)."""
-    caller = Caller(SpawnDetector(CONFIG, Reader(), digest, depth=(2, 8)))
+    caller = Caller(TreeEvaluator(digest, depth=(2, 8)))
     tasks = [TASK, "Check this, and say what is wrong.", "Then write it anew from the start.", TASK]
     found = []
     for at, task in enumerate(tasks):
         agent, parent = ("writer", "critic") if at % 2 else ("critic", "writer")
         found.append(caller.begin(f"s{at}", parent, task, agent=agent))
-    assert found[-1].evidence == "the same task was handed on 2 times, 4 deep"
+    assert found[-1].evidence == "the same task was handed on 2 times, 5 deep"
 
 
 def test_sessions_that_go_by_their_opening() -> None:
@@ -212,12 +234,6 @@ def test_only_a_trace_is_known() -> None:
     assert levels(each) == [NOTHING] * 12
 
 
-def test_a_parent_stands_above_a_trace_that_is_new_each_time() -> None:
-    """Some clients make a trace for each request (LD-4)."""
-    caller = Caller()
-    assert levels([caller.begin(f"s{at}", "boss", root=f"trace-{at}") for at in range(4)])[-1] == NOTICE
-
-
 @pytest.mark.parametrize("task", ["", "go on", "Begin now."])
 def test_words_that_say_nothing(task: str) -> None:
     """The task of such agents stands elsewhere, so that many may begin alike (LD-4)."""
@@ -232,16 +248,14 @@ def test_agents_whose_task_stands_in_their_system_prompt() -> None:
     for systems, expected in (("Review file {at}.", NOTHING), ("It is 10:0{at}:00. Review all.", NOTICE)):
         window = b""
         for at in range(4):
-            begin = RunStart(f"s{at}", "boss", "", "a", words, systems.format(at=at))
-            judged = DETECTOR.evaluate_start(window, begin, 1e9 + 5 * at)
+            begin = RunStart(f"s{at}", "boss", "a", words, systems.format(at=at))
+            judged = EVALUATOR.evaluate_start(window, begin, 1e9 + 5 * at)
             window = judged.window
             assert judged.level == (expected if at == 3 else NOTHING)
     window, found = b"", []
     for at in range(4):  # handed down it is the same task, whoever gets it
         found.append(
-            DETECTOR.evaluate_start(
-                window, RunStart(f"s{at + 1}", f"s{at}", "", "a", TASK, f"You are number {at}."), 1e9
-            )
+            EVALUATOR.evaluate_start(window, RunStart(f"s{at + 1}", f"s{at}", "a", TASK, f"You are number {at}."), 1e9)
         )
         window = found[-1].window
     assert levels(found)[-1] == NOTICE
@@ -276,7 +290,7 @@ def test_the_same_request_again_starts_nobody() -> None:
         again = caller.begin("s4", "s3", after=1.0)
         assert again == replace(found[-1], fresh=False)
         assert again.window is before
-    assert caller.begin("s5", "s4").evidence == "the same task was handed on 5 times, 5 deep"
+    assert caller.begin("s5", "s4").evidence == "the same task was handed on 5 times, 6 deep"
 
 
 def test_a_retry_is_a_sign_of_life() -> None:
@@ -298,7 +312,7 @@ def test_a_retry_is_a_sign_of_life() -> None:
 
 def test_a_loop_is_told_again_at_twice_the_count() -> None:
     """And another loop is told for itself (LD-4)."""
-    caller = Caller(SpawnDetector(CONFIG, Reader(), digest, depth=(2, 100), same_task=(99, 100)))
+    caller = Caller(TreeEvaluator(digest, depth=(2, 100), same_task=(99, 100)))
     fresh = [one.fresh for one in caller.line(9)]
     assert [at + 1 for at, one in enumerate(fresh) if one] == [2, 4, 8]
     others = [caller.begin(f"t{at + 1}", f"t{at}") for at in range(3)]
@@ -320,19 +334,19 @@ def test_memory_of_another_version_is_not_read() -> None:
     """It counts as new (S-2)."""
     caller = Caller()
     caller.line(3)
-    caller.window = b"\x02" + caller.window[1:]
+    caller.window = b"\x01" + caller.window[1:]
     assert caller.begin("s4", "s3").level == NOTHING
 
 
 def test_thresholds() -> None:
     """Each of the two counts has its own (LD-4)."""
-    assert levels(Caller(SpawnDetector(CONFIG, Reader(), digest, depth=(2, 3), same_task=(99, 99))).line(4)) == [
+    assert levels(Caller(TreeEvaluator(digest, depth=(2, 3), same_task=(99, 99))).line(4)) == [
         0,
         1,
         2,
         2,
     ]
-    siblings = Caller(SpawnDetector(CONFIG, Reader(), digest, depth=(99, 99), same_task=(2, 3)))
+    siblings = Caller(TreeEvaluator(digest, depth=(99, 99), same_task=(2, 3)))
     assert levels([siblings.begin(f"s{at}", "boss") for at in range(4)]) == [0, 1, 2, 2]
 
 
@@ -341,29 +355,31 @@ def test_memory_is_bounded_and_holds_no_words() -> None:
     caller = Caller()
     for at in range(300):
         caller.begin(f"session-{at}", "planner", f"Task number {at} of the many.", agent="worker", after=0.1)
-    assert len(caller.window) == 2 + SPAWNED * 47
-    caller.begin(f"session-{300 - SPAWNED}", "planner", "Task number 236 of the many.", agent="worker")
+    assert len(caller.window) == 7 + AGENTS * 54
+    caller.begin(f"session-{300 - AGENTS}", "planner", f"Task number {300 - AGENTS} of the many.", agent="worker")
     for word in (b"session", b"planner", b"worker", b"many"):
         assert word not in caller.window
-    other = SpawnDetector(CONFIG, Reader(), lambda data: blake2b(data, digest_size=8, key=b"other").digest())
-    begin = RunStart("s", "p", "", "a", TASK)
-    assert other.evaluate_start(b"", begin, 0.0).window != DETECTOR.evaluate_start(b"", begin, 0.0).window
+    other = TreeEvaluator(lambda data: blake2b(data, digest_size=8, key=b"other").digest())
+    begin = RunStart("s", "p", "a", TASK)
+    assert other.evaluate_start(b"", begin, 0.0).window != EVALUATOR.evaluate_start(b"", begin, 0.0).window
 
 
 NAMES = st.sampled_from(["", "a", "b", "c", "s1", "s2"])
-BEGINS = st.builds(
-    RunStart, NAMES, NAMES, NAMES, NAMES, st.sampled_from(["", TASK, f"Again: {TASK}", "\ud800", "x" * 70_000])
-)
+TREES = st.builds(Tree, NAMES, NAMES, st.integers(1, 255), st.booleans())
+TASKS = st.sampled_from(["", TASK, f"Again: {TASK}", "\ud800", "x" * 70_000])
+BEGINS = st.builds(RunStart, NAMES, NAMES, NAMES, TASKS, st.just(""), TREES, NAMES)
 
 
 @given(st.binary(max_size=400), BEGINS, st.floats(-1e12, 1e12))
 def test_any_window_can_be_read(garbage: bytes, begin: RunStart, now: float) -> None:
     """What cannot be read counts as new; judging twice gives the same (LD-4)."""
-    for window in (garbage, b"\x01\x01" + garbage, b"\x01\x01" + garbage[: 11 + len(garbage[11:]) // 47 * 47]):
-        first = DETECTOR.evaluate_start(window, begin, now)
-        assert first == DETECTOR.evaluate_start(window, begin, now)
-        later = DETECTOR.evaluate_start(first.window, begin, now)
-        assert (later.level, later.window) == (first.level, first.window)
+    head = b"\x02\x01\x00\x01\x00\x00\x00"
+    for window in (garbage, head + garbage, head + garbage[: 11 + len(garbage[11:]) // 54 * 54]):
+        first = EVALUATOR.evaluate_start(window, begin, now)
+        assert first == EVALUATOR.evaluate_start(window, begin, now)
+        later = EVALUATOR.evaluate_start(first.window, begin, now)
+        assert later.window == first.window
+        assert later.level == first.level or (first.kind, later.level) == ("tree", NOTHING)
 
 
 @given(st.lists(st.tuples(BEGINS, st.floats(0, 700)), max_size=30))
@@ -372,22 +388,24 @@ def test_any_order_of_beginnings(begins: list[tuple[RunStart, float]]) -> None:
     window, now = b"", 1e9
     for begin, after in begins:
         now += after
-        judged = DETECTOR.evaluate_start(window, begin, now)
+        judged = EVALUATOR.evaluate_start(window, begin, now)
         assert (judged.level > 0) == bool(judged.kind) == bool(judged.evidence) == bool(judged.identity)
         window = judged.window
         assert len(window) <= SIZE_MAX
-        assert DETECTOR.evaluate_start(window, begin, now) == replace(judged, fresh=False)
+        again = EVALUATOR.evaluate_start(window, begin, now)
+        assert again == replace(judged, fresh=False) or (judged.kind == "tree" and again == Evaluation(window))
 
 
 FIRST = Step("", (), (), (), ("Find the bug.", "<context>of the harness</context>"), (), 1, 10)
 UNDER_WAY = (FIRST._replace(said="I look."), FIRST._replace(calls=(ToolCall("look", "{}"),)))
 
 
-class Recording(SpawnDetector):
+class Recording(TreeEvaluator):
     """Records what it would evaluate."""
 
     def __init__(self, step: Step | None) -> None:
-        super().__init__(CONFIG, Reader(step, started_by="parent"), digest)
+        super().__init__(digest)
+        self.detector = TreeDetector(CONFIG, Reader(step, started_by="parent"), self)
         self.starts: list[RunStart] = []
 
     def evaluate_start(self, window: bytes, start: RunStart, _now: float) -> Evaluation:
@@ -397,22 +415,23 @@ class Recording(SpawnDetector):
 
 def test_a_conversation_that_begins_is_evaluated_by_its_task() -> None:
     detector = Recording(FIRST)
-    found = detector.evaluate(call(), b"", 7.0)
+    found = detector.detector.evaluate(call(), b"", 7.0)
     assert found is not None
     assert found.level == 1
-    assert detector.starts == [RunStart("me", "parent", "", "agent", "Find the bug.", "model and prompt")]
+    assert detector.starts == [RunStart("me", "parent", "agent", "Find the bug.", "model and prompt", name="agent")]
 
 
 @pytest.mark.parametrize("step", [None, *UNDER_WAY, FIRST._replace(users=())])
-def test_a_conversation_that_is_under_way_is_not_evaluated(step: Step | None) -> None:
+def test_a_conversation_that_is_under_way_starts_nobody(step: Step | None) -> None:
     detector = Recording(step)
-    assert detector.evaluate(call(), b"", 7.0) is None
+    found = detector.detector.evaluate(call(), b"", 7.0)
+    assert found is None or not found.level
     assert detector.starts == []
 
 
 def test_only_a_beginning_that_another_started_has_an_owner() -> None:
     """No window is read for a conversation that is under way (Q-1)."""
-    assert Recording(FIRST).owner(call()) == "c:caller"
+    assert Recording(FIRST).detector.owner(call()) == "c:caller"
     for step in (None, *UNDER_WAY):
-        assert Recording(step).owner(call()) == ""
-    assert SpawnDetector(CONFIG, Reader(FIRST), digest).owner(call()) == ""
+        assert Recording(step).detector.owner(call()) == ""
+    assert TreeDetector(CONFIG, Reader(FIRST), EVALUATOR).owner(call()) == ""

@@ -1,0 +1,135 @@
+"""The same call with the same result, but for what changes by itself (LD-4)."""
+
+from __future__ import annotations
+
+import pytest
+
+from breakloop.detect.steps import repeats
+from breakloop.detect.steps.drift import without_noise
+from breakloop.detect.steps.window import END, ENDS, load
+from breakloop.model.call import Result, Step
+from tests.unit.detect.steps.stepping import called, hits, prints, state
+
+
+def drift(*results: str | Step, weight: float = 1.0) -> list[float]:
+    """Return the count after each result of one call."""
+    window, found = load(b""), []
+    for one in results:
+        step = called(text=one) if isinstance(one, str) else one
+        counted = repeats.count_calls(state(window, prints(step), step=step, weight=weight))
+        found.append(hits(counted, "drift"))
+        window.steps += 1
+    assert len(window.ends) == ENDS * END.size
+    return found
+
+
+NOISE = [f"nothing to do at 12:00:0{second}" for second in range(9)]
+
+
+@pytest.mark.parametrize(
+    ("one", "two"),
+    [
+        ("12 tests fine in 0.12s", "12 tests fine in 1.3 s"),
+        ("[pid 4001] file not there", "[pid 87] file not there"),
+        ("sshd[812]: no such host", "sshd[99]: no such host"),
+        ("request id: r-71, no answer", "request id: r-9, no answer"),
+        ("session id amber-fox is idle", "session id blue-owl is idle"),
+        ("attempt 3: no route to host", "attempt 4: no route to host"),
+        ("asleep (checked 7 times)", "asleep (checked 12 times)"),
+        ("no mail since 1763320000", "no mail since 1763320999"),
+        ("web Running 5m12s", "web Running 6m2s"),
+        ("web up for 3 hours", "web up for 4 hours"),
+        ("job x7k2p9 is not there", "job k2p9x7 is not there"),
+        ("msg_01h8zk3wq5rt is not there", "msg_9x8zk3wq5r99 is not there"),
+    ],
+)
+def test_noise(one: str, two: str) -> None:
+    """Times, ids, process numbers and counters of attempts are masked (LD-4)."""
+    assert without_noise(one.encode()) == without_noise(two.encode())
+
+
+@pytest.mark.parametrize(
+    ("one", "two"),
+    [
+        ("3 tests failed in 0.12s", "4 tests failed in 0.12s"),
+        ("position x=0 y=4, facing east", "position x=1 y=4, facing east"),
+        ("epoch 10 loss 2.1", "epoch 10 loss 2.0"),
+        ("state RUNNING, 4 of 97 tables", "state RUNNING, 5 of 97 tables"),
+        ("attempt 3 of 5", "attempt 4 of 5"),
+        ("3 attempts left", "2 attempts left"),
+        ("45 % done", "46 % done"),
+        ("page 3", "page 4"),
+        ("slide-3.png", "slide-4.png"),
+        ("screen " + "5fece" * 8, "screen " + "6b86b" * 8),
+        ("message: hello", "message: goodbye"),
+        ("error near line 12", "error near line 13"),
+    ],
+)
+def test_content(one: str, two: str) -> None:
+    """What moves towards something, and what says something else, stays (LD-4)."""
+    assert without_noise(one.encode()) != without_noise(two.encode())
+
+
+def test_places_in_refusals() -> None:
+    """The same refusal at another line is the same (LD-4)."""
+    one, two = b"cannot parse: line 12", b"cannot parse: line 13"
+    assert without_noise(one, refused=True) == without_noise(two, refused=True)
+
+
+def test_long_results() -> None:
+    """Of longer results, new lines are weighed (LD-4)."""
+    assert max(drift(*[f"attempt {at}: no\n{'word ' * 80}" for at in range(9)])) == 0
+
+
+def test_counts() -> None:
+    """The first time is included; exactly equal results count once others came between; another one ends it (LD-4)."""
+    assert drift(*NOISE[:5]) == [0, 0, 3, 4, 5]
+    assert drift(NOISE[0], *NOISE[:4]) == [0, 0, 0, 3, 4]
+    assert drift(*NOISE[:3], NOISE[2], NOISE[3]) == [0, 0, 3, 4, 5]
+    assert drift(*NOISE[:3], "one message for you", *NOISE[3:6])[-3:] == [0, 0, 3]
+    assert drift(*NOISE[:4], weight=0.5)[-1] == 2.0
+
+
+def test_refusals_count_twice() -> None:
+    """Words of refusal at the beginning of a short result (LD-4)."""
+    assert drift(*[f"timed out after {at} ms" for at in (1037, 1040, 1002, 1111)]) == [0, 0, 6, 8]
+
+
+def test_a_change_in_between_resets() -> None:
+    """A new epoch begins a new count (LD-4)."""
+    window = load(b"")
+    for at, text in enumerate(NOISE):
+        window.epoch = at // 3
+        step = called(text=text)
+        found = hits(repeats.count_calls(state(window, prints(step), step=step)), "drift")
+        assert found <= 3.0
+        window.steps += 1
+
+
+@pytest.mark.parametrize(
+    "results",
+    [
+        [f"12:00:0{at}" for at in range(9)],  # the time is the content
+        [f"next free slot: 12:0{at}" for at in range(9)],
+        [f"done in 0.{at} s" for at in range(9)],  # an acknowledgement
+        [called(text=f"no such file [pid {at}]", error=True) for at in range(9)],  # `failure` counts it
+        [called(text=one, name="save_file") for one in NOISE],
+        [called(text=NOISE[0])._replace(results=(Result(one, media=(f"image:{one}",)),)) for one in NOISE],
+        [called(f'{{"a": {at}}}', one) for at, one in enumerate(NOISE)],
+    ],
+)
+def test_what_does_not_count(results: list[str | Step]) -> None:
+    """Results without words, acknowledgements, errors, changes, pictures, other calls (LD-4)."""
+    assert max(drift(*results)) == 0
+
+
+def test_counts_of_other_calls_stay() -> None:
+    """The table holds the counts of several calls (LD-4)."""
+    window = load(b"")
+    counted = []
+    for one in NOISE:
+        for name in ("a", "b", "c"):
+            step = called(text=one, name=name)
+            counted.append(hits(repeats.count_calls(state(window, prints(step), step=step)), "drift"))
+            window.steps += 1
+    assert counted[-3:] == [9, 9, 9]

@@ -1,0 +1,287 @@
+"""Runs that are started again and again with the same outcome (LD-11)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from breakloop.detect.rerun import OPENINGS, RerunDetector, RunOpening, opens_run, trigger_of
+from breakloop.detect.stateful import Evaluation
+from breakloop.detect.steps import StepEvaluator, StepsSettings
+from breakloop.model.call import Answer, Result, Step, ToolCall, Usage
+from tests.builders import call
+from tests.each import each
+from tests.unit.detect.reading import CONFIG, Reader, digest
+
+NOTHING, NOTICE, BLOCK = range(3)
+TASK = "Review commit 4f21c9ab, and report what is wrong."
+DETECTOR = RerunDetector(CONFIG, Reader(), digest)
+EVALUATOR = StepEvaluator(StepsSettings(), digest)
+DIFF = "the change of the basket:\n" + "a line of it\n" * 12
+EIGHTH, SIXTEENTH = [NOTHING] * 7 + [NOTICE], [NOTHING] * 7 + [NOTICE] * 8 + [BLOCK]
+
+
+class Agent:
+    """One agent's memory, and a clock."""
+
+    def __init__(self, detector: RerunDetector = DETECTOR, **opening: Any) -> None:
+        self.detector = detector
+        self.window = b""
+        self.now = 1_800_000_000.0
+        self.opening = RunOpening(TASK, has_tools=True)._replace(**opening)
+        self.runs = 0
+
+    def begin(self, after: float = 300.0, **opening: Any) -> Evaluation:
+        self.now += after
+        self.runs += 1
+        self.opening = self.opening._replace(session=f"run {self.runs}", **opening)
+        judged = self.detector.evaluate_opening(self.window, self.opening, self.now)
+        self.window = judged.window
+        assert len(self.window) <= 2929
+        return judged
+
+    def end(
+        self, said: str = "No remarks.", *results: str, tool: str = "read_change", usage: Usage | None = None
+    ) -> None:
+        steps = EVALUATOR.evaluate(b"", Step("", (), (), (), (TASK,), (), 1, 4000), self.now).window
+        for number, result in enumerate(results or (DIFF,)):
+            got = (Result(result, call_id=f"call_{number:08}"),)
+            made = (ToolCall(tool, f'{{"part":{number}}}'),)
+            step = Step("", made, (f"call_{number:08}",), got, (), (), 2 * number + 3, 8000)
+            steps = EVALUATOR.evaluate(steps, step, self.now + number).window
+        self.answer(said, steps, usage)
+
+    def answer(self, said: str, steps: bytes = b"", usage: Usage | None = None) -> None:
+        answer = Answer(200, said, usage=usage, complete=True)
+        self.window = self.detector.end_run(self.window, b"", self.opening.session, steps, answer)
+
+    def run(self, times: int, after: float = 300.0, said: str = "No remarks.", *results: str) -> list[int]:
+        """Return the level of each run. A blocked one does not happen."""
+        found: list[int] = []
+        for _ in range(times):
+            found.append(self.begin(after).level)
+            if found[-1] < BLOCK:
+                self.end(said, *results)
+        return found
+
+
+@pytest.mark.parametrize("after", [5.0, 60.0, 300.0, 900.0])
+def test_told_at_the_eighth_blocked_at_the_sixteenth(after: float) -> None:
+    """Runs at regular intervals, with the same opening and the same outcome (LD-11)."""
+    agent = Agent()
+    assert agent.run(16, after) == SIXTEENTH
+
+
+def test_evidence_has_count_time_cost_and_trigger() -> None:
+    """What people need to find the cause: how often, in which time, at what cost, started by what (LD-11)."""
+    agent = Agent(trigger="webhook")
+    for _ in range(15):
+        agent.begin()
+        agent.end(usage=Usage(79_000, 1_000))
+    found = agent.begin()
+    assert found.evidence == (
+        "the same run was started 16 times in 75 minutes with the same outcome; about 1.2 million tokens; "
+        "trigger webhook"
+    )
+    assert (found.level, found.kind, found.hits, found.fresh) == (BLOCK, "rerun", 16.0, True)
+
+
+def test_tokens_are_estimated_from_what_was_sent() -> None:
+    """Where the provider reports no use, four bytes are a token (LD-11)."""
+    agent = Agent()
+    agent.run(7)
+    assert "about 21,000 tokens" in agent.begin().evidence  # 7 runs with requests of 4,000 and 8,000 bytes
+
+
+def test_it_stays_blocked_until_the_count_is_old() -> None:
+    """A blocked run is not a run: the count falls with time, and one more passes then. Another outcome frees it."""
+    agent = Agent()
+    assert agent.run(48)[15:] == [BLOCK] * 33  # for four hours
+    assert agent.run(12).count(NOTICE) == 4  # sixteen in four hours
+    while agent.begin().level == BLOCK:
+        pass
+    agent.end("There is a mistake in the third file.")
+    assert agent.begin().level == NOTHING
+
+
+def test_each_level_and_each_doubling_is_reported_once() -> None:
+    agent = Agent(trigger="heartbeat")
+    fresh = []
+    for _ in range(34):
+        fresh.append(agent.begin().fresh)
+        agent.end()
+    assert [at + 1 for at, one in enumerate(fresh) if one] == [8, 16, 32]
+
+
+def test_another_outcome_begins_the_count_again() -> None:
+    agent = Agent()
+    assert agent.run(7) + agent.run(1, 300.0, "There is a mistake.") + agent.run(8) == [NOTHING] * 7 + [NOTICE] + [
+        NOTHING
+    ] * 7 + [NOTICE]
+
+
+def test_a_change_begins_the_count_again() -> None:
+    """A run that did something is not counted, whatever it says (LD-11)."""
+    agent = Agent()
+    levels = []
+    for _ in range(20):
+        levels.append(agent.begin().level)
+        agent.end("Done.", "written: 4 lines", tool="write_report")
+    assert set(levels) == {NOTHING}
+
+
+def test_something_new_begins_the_count_again() -> None:
+    """An inbox with other mails is other work, even if each run says "Done." (LD-11)."""
+    agent = Agent()
+    levels = []
+    for number in range(20):
+        levels.append(agent.begin().level)
+        agent.end("Done.", f"mail {number}: {DIFF}")
+    assert set(levels) == {NOTHING}
+
+
+def test_the_order_of_what_is_read_does_not_matter() -> None:
+    agent = Agent()
+    levels = []
+    for number in range(9):
+        levels.append(agent.begin().level)
+        agent.end("Done.", *[f"file {(number + at) % 5}: {DIFF}" for at in range(5)])
+    assert levels[-2:] == [NOTICE, NOTICE]
+
+
+def test_times_and_ids_in_order_and_answer_are_masked() -> None:
+    agent = Agent()
+    levels = []
+    for number in range(8):
+        levels.append(agent.begin(task=f"{TASK} Started at 2027-01-15 10:{number:02}:07.").level)
+        agent.end(f"No remarks, after {number}.5 seconds.")
+    assert levels == EIGHTH
+
+
+def test_runs_at_once_are_samples() -> None:
+    """A run that begins before the last one has ended is not counted."""
+    agent = Agent(trigger="eval")
+    for _ in range(5):
+        for at in range(20):
+            found = agent.begin(0.1 if at else 120.0)
+            assert found.level == NOTHING
+        agent.end()
+
+
+def test_runs_that_never_end_are_not_counted() -> None:
+    agent = Agent(trigger="webhook")
+    assert {agent.begin().level for _ in range(30)} == {NOTHING}
+
+
+def test_an_hour_apart_is_not_compared() -> None:
+    """A person who asks the same each morning, and a job that runs every hour (LD-11)."""
+    agent = Agent(trigger="cron")
+    assert set(agent.run(40, 3601.0)) == {NOTHING}
+    assert set(Agent(trigger="cron").run(40, 2400.0)) == {NOTHING}  # six in four hours
+
+
+PAUSES = (20.0, 400.0, 90.0, 10.0, 700.0, 45.0, 150.0)
+
+
+def test_people_come_when_they_like() -> None:
+    """Without a trigger and without a rhythm, runs may be those of people: an agent that has a name is reported, and one
+    without a name is not (LD-11)."""
+    for named, level in ((False, NOTHING), (True, NOTICE)):
+        agent = Agent(agent_named=named)
+        for number in range(40):
+            agent.begin(PAUSES[number % 7])
+            agent.end()
+        found = agent.begin()
+        assert found.level == level
+        assert ("people may have started it" in found.evidence) is named
+
+
+@each("opening", [{"trigger": "heartbeat"}, {"trigger": "cron: every 5 minutes"}, {"task": "HEARTBEAT: look around."}])
+def test_a_heartbeat_is_only_reported(opening: dict[str, Any]) -> None:
+    """What says that it is one, five minutes apart or more (LD-11)."""
+    agent = Agent(**opening)
+    assert agent.run(40)[7:] == [NOTICE] * 33
+    assert "because it is a heartbeat" in agent.begin().evidence
+    assert Agent(**opening).run(16, 240.0) == SIXTEENTH
+
+
+@each("result", ["No messages.", "[]", "nothing to do", "0 open alerts", "ok"])
+def test_a_run_that_finds_nothing_is_a_heartbeat(result: str) -> None:
+    """A look that returns nothing to work with, five minutes apart or more (LD-11)."""
+    assert Agent().run(40, 300.0, "Nothing urgent.", result)[7:] == [NOTICE] * 33
+    assert Agent().run(16, 240.0, "Nothing urgent.", result) == SIXTEENTH
+
+
+def test_without_tools_and_trigger_it_is_only_reported() -> None:
+    agent = Agent(has_tools=False)
+    levels = []
+    for _ in range(20):
+        levels.append(agent.begin(60.0).level)
+        agent.answer("OK")
+    assert levels == [NOTHING] * 7 + [NOTICE] * 13
+
+
+def test_end_users_have_their_own_runs() -> None:
+    agent = Agent(trigger="webhook")
+    levels = []
+    for number in range(40):
+        levels.append(agent.begin(user=f"user:{number % 8}").level)
+        agent.end()
+    assert set(levels) == {NOTHING}
+
+
+def test_answers_of_other_conversations_of_a_session_do_not_end_its_run() -> None:
+    """A title or a summary in between, in the same session, has its own opening and its own answer."""
+    agent = Agent(trigger="webhook")
+    levels = []
+    for _ in range(8):
+        levels.append(agent.begin().level)
+        title = agent.opening._replace(task="Give this conversation a title.", has_tools=False)
+        window = agent.detector.evaluate_opening(agent.window, title, agent.now).window
+        answer = Answer(200, f"Title {agent.runs}", complete=True)
+        key = agent.detector.opening_id(title)
+        agent.window = agent.detector.end_run(window, key, agent.opening.session, b"", answer)
+        agent.end()
+    assert levels == EIGHTH
+
+
+def test_only_the_last_orders_are_kept() -> None:
+    agent = Agent(trigger="webhook")
+    for number in range(3 * OPENINGS):
+        agent.begin(1.0, task=f"Order {number}")
+        agent.end()
+    assert (len(agent.window) - 1) % OPENINGS == 0
+    agent.opening = agent.opening._replace(task=TASK)
+    assert agent.run(8) == EIGHTH
+
+
+def test_thresholds_are_those_of_the_block() -> None:
+    agent = Agent(RerunDetector(CONFIG, Reader(), digest, (3, 5)), trigger="webhook")
+    assert agent.run(5) == [NOTHING, NOTHING, NOTICE, NOTICE, BLOCK]
+
+
+def test_the_trigger_is_bounded_and_printable() -> None:
+    """Evidence has no more of a header than a name."""
+    assert trigger_of(call(headers={"x-agent-trigger": b"mail"})) == "mail"
+    assert trigger_of(call(headers={"x-agent-trigger": b'web<hook>\xff"\n' + b"x" * 90})) == "webhook" + "x" * 28
+    assert trigger_of(call()) == ""
+
+
+def test_an_order_is_text_of_the_user_without_results() -> None:
+    begun = Step("", (), (), (), ("Begin.",), (), 1, 10)
+    assert opens_run(begun)
+    assert opens_run(begun._replace(said="Done."))
+    assert not opens_run(begun._replace(calls=(ToolCall("look", "{}"),)))
+    assert not opens_run(begun._replace(results=(Result("text"),)))
+    assert not opens_run(begun._replace(users=()))
+
+
+@given(st.binary(max_size=600), st.integers(0, 2**33))
+def test_any_section_can_be_read(window: bytes, now: int) -> None:
+    """A section that cannot be read counts as new."""
+    for data in (window, b"\x01" + window, b"\x01" + (window * 30)[: 122 * 3]):
+        found = DETECTOR.evaluate_opening(data, RunOpening(TASK, trigger="mail"), now)
+        DETECTOR.end_run(found.window, b"", "", b"", Answer(200, "Done."))

@@ -1,0 +1,292 @@
+"""Trees of agents: how many are alive, how deep they are, how fast they start (LD-12)."""
+
+from __future__ import annotations
+
+import pytest
+
+from breakloop.detect.stateful import Evaluation
+from breakloop.detect.trees import RunStart, TreeBounds, TreeDetector, TreeEvaluation, TreeEvaluator
+from breakloop.model.call import Answer, Call, Step, ToolCall, Tree
+from breakloop.policy.schema.loops import StepsLoop
+from breakloop.store.ops import CountFingerprint, FingerprintCount, Observation
+from tests.builders import call
+from tests.unit.detect.reading import CONFIG, Reader, digest
+
+NOTHING, NOTICE, BLOCK = range(3)
+NOUNS = ("amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "heath", "islet", "jetty")
+SIZE_MAX = 5338  # as stated in `detect.trees`
+ADVICE = "Start no more agents: work with those that there are, or do the work yourself."
+EVALUATOR = TreeEvaluator(digest)
+DETECTOR = TreeDetector(CONFIG, Reader(), EVALUATOR)
+
+
+def limited(agents: float = 61, depth: float = 9, started: float = 31) -> TreeEvaluator:
+    limits = TreeBounds((agents, agents), (depth, depth), (started, started))
+    return TreeEvaluator(digest, limits=limits)
+
+
+class Grove:
+    """One tree, and a clock."""
+
+    def __init__(self, detector: TreeEvaluator = EVALUATOR) -> None:
+        self.detector = detector
+        self.window = b""
+        self.now = 1_800_000_000.0
+        self.depths = {"root": 1}
+
+    def start(self, session: str, parent: str = "root", *, after: float = 5.0, name: str = "") -> Evaluation:
+        self.now += after
+        depth = self.depths[session] = self.depths.get(parent, 1) + 1
+        task = f"Look into the {NOUNS[hash(session) % 10]} of {session}, and write down what you find."
+        tree = Tree("root", parent, depth)
+        judged = self.detector.evaluate_start(
+            self.window, RunStart(session, parent, name or "a", task, "", tree, name), self.now
+        )
+        self.window = judged.window
+        assert len(self.window) <= SIZE_MAX
+        return judged
+
+    def works(self, session: str, after: float = 5.0) -> None:
+        self.now += after
+        tree = Tree("root", "root", self.depths.get(session, 2))
+        judged = self.detector.evaluate_work(self.window, RunStart(session, "root", "a", "", "", tree), self.now)
+        assert judged.level == NOTHING
+        self.window = judged.window
+
+    def ends(self, session: str) -> None:
+        self.window = self.detector.ended(self.window, session)
+
+
+def levels(judged: list[Evaluation]) -> list[int]:
+    return [one.level for one in judged]
+
+
+def test_agents_alive() -> None:
+    """Told at 25 agents, the root included; the 61st is not started, and those after it neither (LD-12)."""
+    tree = Grove()
+    found = [tree.start(f"s{at}") for at in range(2, 70)]
+    assert levels(found) == [NOTHING] * 23 + [NOTICE] * 36 + [BLOCK] * 9
+    assert {one.kind for one in found[23:]} == {"tree"}
+    assert found[23].evidence == "25 agents of one tree are at work (1 > 24 by depth, 25 in total)"
+    assert found[-1].evidence == "61 agents of one tree are at work (1 > 60 by depth, 61 in total)"
+    assert [at + 2 for at, one in enumerate(found) if one.fresh] == [25, 50, 61]
+    assert len({one.identity for one in found[23:]}) == 1
+
+
+def test_those_at_work_go_on() -> None:
+    """A request that is sent again, and another conversation of an agent, start nobody (LD-12)."""
+    tree = Grove()
+    for at in range(80):
+        tree.start(f"s{at}")
+    assert levels([tree.start(f"s{at}", after=0.1) for at in range(59)]) == [NOTHING] * 59
+    before = tree.window
+    assert levels([tree.start(f"s{at}", after=0.1) for at in range(59)]) == [NOTHING] * 59
+    assert tree.window is before
+    tree.works("s7")
+    tree.works("root")
+
+
+def test_agents_that_ended_make_room() -> None:
+    """Known by their final answer, or because nothing was heard of them for ten minutes (LD-12)."""
+    tree = Grove(limited(agents=9))
+    for at in range(7):
+        assert tree.start(f"s{at}").level == NOTHING
+    assert tree.start("s7").level == BLOCK
+    tree.ends("s0")
+    assert tree.start("s8").level == NOTHING
+    assert tree.start("s9").level == BLOCK
+    tree.works("s0")  # it goes on after all
+    tree.ends("s8")
+    assert tree.start("s10").level == BLOCK
+    for _ in range(3):
+        tree.works("s1", after=250.0)
+    assert levels([tree.start(f"t{at}") for at in range(7)]) == [NOTHING] * 6 + [BLOCK]
+
+
+def test_children_show_that_a_parent_is_alive() -> None:
+    """One that answered and then starts another has not ended (LD-12)."""
+    tree = Grove(limited(agents=5))
+    tree.start("a")
+    tree.start("b", "a")
+    tree.ends("a")
+    assert tree.start("c", "a").level == NOTHING
+    assert tree.start("d", "a").level == BLOCK
+
+
+def test_agents_in_turn_are_no_crowd() -> None:
+    """Two hundred of them, eight at a time, each gone after its work (LD-12)."""
+    tree = Grove()
+    for at in range(200):
+        assert tree.start(f"s{at}").level == NOTHING
+        if at >= 8:
+            tree.ends(f"s{at - 8}")
+
+
+@pytest.mark.parametrize("count", [8, 20])
+def test_a_batch_is_untouched(count: int) -> None:
+    """Eight children or twenty workers, all at once, three times over (LD-12)."""
+    tree = Grove()
+    for batch in range(3):
+        assert levels([tree.start(f"{batch}.{at}", after=0.01) for at in range(count)]) == [NOTHING] * count
+        for at in range(count):
+            tree.ends(f"{batch}.{at}")
+
+
+def test_depth() -> None:
+    """Told at the fourth, and the ninth is not started: the root is the first (LD-12)."""
+    tree = Grove()
+    found = [tree.start(f"s{at}", f"s{at - 1}" if at > 2 else "root", after=90.0) for at in range(2, 12)]
+    assert levels(found) == [NOTHING] * 2 + [NOTICE] * 5 + [BLOCK] * 3
+    assert found[2].evidence == "agents start agents, 4 deep (1 > 1 > 1 > 1 by depth, 4 in total)"
+
+
+def test_agents_that_start_agents_fast() -> None:
+    """Thirty within a minute; those that the root itself starts are not counted (LD-12)."""
+    tree = Grove(limited(agents=500))
+    assert levels([tree.start(f"s{at}", after=0.1) for at in range(50)]) == [NOTHING] * 50
+    found = [tree.start(f"t{at}", f"s{at}", after=0.5) for at in range(32)]
+    assert levels(found) == [NOTHING] * 30 + [BLOCK] * 2
+    assert found[-1].evidence.startswith("agents of one tree started 31 others within a minute (1 > 50 > 31 by depth")
+    assert tree.start("u", "s1", after=60.0).level == NOTHING
+
+
+def test_a_tree_that_fans_out_is_blocked() -> None:
+    """Two, then ten, fifty and two hundred, each with words of its own (LD-12)."""
+    for after, expected in ((0.4, 34), (4.0, 61)):
+        tree, row, started, refused = Grove(), ["root"], 1, 0
+        for children in (2, 5, 5, 4):
+            below = [f"{parent}.{at}" for parent in row for at in range(children)]
+            row = []
+            for session in below:
+                judged = tree.start(session, session.rpartition(".")[0], after=after)
+                started += judged.level != BLOCK
+                refused = refused or (started + 1 if judged.level == BLOCK else 0)
+                row += [session] if judged.level != BLOCK else []
+        assert refused == expected
+        assert started <= 60 or after > 1  # slow ones are inactive in the end
+
+
+def test_who_started_whom() -> None:
+    """Evidence names agents that are named, and counts (LD-12)."""
+    tree = Grove(limited(agents=12))
+    tree.start("plan", name="planner")
+    for at in range(4):
+        tree.start(f"r{at}", "plan", name="researcher")
+    for at in range(5):
+        tree.start(f"w{at}", f"r{at % 2}", name="writer")
+    last = tree.start("x", "w0", name="writer")
+    assert last.level == BLOCK
+    assert last.evidence.endswith(
+        "(1 > 1 > 4 > 5 > 1 by depth, 12 in total; researcher started 5; planner started 4; writer started 1)"
+    )
+
+
+def test_a_shared_trace_alone_blocks_nobody() -> None:
+    """Requests of one trace may be questions that a program asks all at once (LD-12)."""
+    window, found = b"", []
+    for at in range(100):
+        start = RunStart(f"s{at}", "", "a", f"Summarize part {at} of it.", "", Tree("root", "", 2, by_trace=True))
+        found.append(EVALUATOR.evaluate_start(window, start, 1e9 + at))
+        window = found[-1].window
+    assert set(levels(found)) == {NOTHING, NOTICE}
+
+
+def test_agents_that_were_not_seen_to_begin() -> None:
+    """They count as alive, and not as started now (LD-12)."""
+    tree = Grove(limited(agents=41, started=5))
+    for at in range(39):
+        tree.depths[f"s{at}"] = 3
+        tree.works(f"s{at}", after=0.1)
+    assert tree.start("t0", "s0", after=0.1).level == BLOCK
+    tree.ends("s38")
+    assert tree.start("t1", "s0", after=0.1).level == NOTHING
+
+
+def test_what_is_kept_is_bounded() -> None:
+    """Agents that ended are forgotten first; a limit that is higher keeps more (LD-12)."""
+    tree = Grove()
+    for at in range(400):
+        tree.start(f"s{at}", after=0.5, name=f"{NOUNS[at % 10]}-{'x' * 60}")
+        if at >= 20:
+            tree.ends(f"s{at}")
+    assert SIZE_MAX - 100 < len(tree.window) <= SIZE_MAX
+    before = tree.window
+    for at in range(20):  # none of those at work was forgotten
+        tree.works(f"s{at}", after=0.0)
+    assert len(tree.window) == len(before)
+    assert TreeBounds((25, 501), (4, 9), (15, 501)).kept * 54 < 2**16 - 500
+
+
+def test_a_full_tree_is_not_tried_again() -> None:
+    """Unlike a loop, it denies for as long as it is full; the message says what to do (LD-12)."""
+    judged = TreeEvaluation(b"w", BLOCK, "tree", "61 agents of one tree are at work", "ab" * 8, True, refused=True)
+    op = DETECTOR.operation(call(), judged, "default", 0)
+    assert isinstance(op, CountFingerprint)
+    assert (op.spec.limit, op.spec.growth) == (0, 1.0)
+    loop = op.owner.finding(op, FingerprintCount(1, wait_s=30.0))
+    assert loop.message == f"Not started: 61 agents of one tree are at work. {ADVICE}"
+    note = DETECTOR.operation(call(), Evaluation(b"w", NOTICE, "tree", "25 agents work", "ab" * 8, True), "default", 0)
+    assert isinstance(note, Observation)
+    assert note.owner.note(loop) == f"25 agents work. {ADVICE}"
+    task = DETECTOR.operation(call(), Evaluation(b"w", BLOCK, "spawn", "the same task", "cd" * 8, True), "default", 0)
+    assert isinstance(task, CountFingerprint)
+    assert task.spec == CONFIG.cooldown
+    assert task.owner.finding(task, FingerprintCount(1)).message.startswith("Blocked: the same task.")
+
+
+BEGINS = Step("", (), (), (), ("Find the bug.",), (), 1, 10)
+WORKS = BEGINS._replace(calls=(ToolCall("look", "{}"),))
+PLACE = Tree("root", "root", 2)
+
+
+def asked() -> Call:
+    made = call()
+    made.tracked = True
+    return made
+
+
+def test_whose_windows_are_read() -> None:
+    """That of the tree, for an agent in it; none for anybody else (LD-12, Q-1)."""
+    for step in (BEGINS, WORKS):
+        assert TreeDetector(CONFIG, Reader(step, place=PLACE), EVALUATOR).owner(asked()) == "c:caller|root"
+        for place in (Tree("me", "", 1), Tree("")):
+            assert TreeDetector(CONFIG, Reader(step, place=place), EVALUATOR).owner(asked()) == ""
+    traced = PLACE._replace(by_trace=True)
+    assert TreeDetector(CONFIG, Reader(BEGINS, place=traced), EVALUATOR).owner(asked()) == "c:caller|root"
+    assert TreeDetector(CONFIG, Reader(WORKS, place=traced), EVALUATOR).owner(asked()) == ""
+
+
+def test_only_a_start_has_to_be_written() -> None:
+    """That an agent is alive is seen again (LD-12, S-2)."""
+    assert TreeDetector(CONFIG, Reader(WORKS, place=PLACE), EVALUATOR).is_advisory(asked())
+    assert not TreeDetector(CONFIG, Reader(BEGINS, place=PLACE), EVALUATOR).is_advisory(asked())
+
+
+@pytest.mark.parametrize(
+    ("answer", "ends"),
+    [
+        (Answer(200, "I found it.", complete=True), True),
+        (Answer(200, "I found it."), False),
+        (Answer(200, complete=True), False),
+        (Answer(200, "I look.", (ToolCall("look", "{}"),), complete=True), False),
+        (Answer(200, "I look.\n```bash\nls -la\n```", complete=True), False),
+        (Answer(429, "Too many requests.", complete=True), False),
+    ],
+)
+def test_a_final_answer(answer: Answer, ends: bool) -> None:
+    """A whole text without a call or an action in it ends an agent (LD-12)."""
+    detector = TreeDetector(CONFIG, Reader(BEGINS, place=PLACE), EVALUATOR)
+    begun = detector.evaluate(asked(), b"", 1e9)
+    assert begun is not None
+    assert detector.awaits_answer(asked(), begun)
+    after = detector.answered_call(begun.window, answer, asked())
+    assert (after != begun.window) is ends
+    assert detector.answered_call(after, answer, asked()) is after
+
+
+def test_limits_of_a_block() -> None:
+    """Told at the usual number, or at half the limit if that is less; `never` for no limit (LD-12)."""
+    assert StepsLoop(similarity="steps").tree_limits() == TreeBounds()
+    block = StepsLoop(similarity="steps", max_agents_per_tree=200, max_depth=3, max_started_per_minute="never")
+    never = float("inf")
+    assert block.tree_limits() == TreeBounds((25, 201), (2, 4), (never, never))

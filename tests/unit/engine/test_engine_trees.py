@@ -1,0 +1,278 @@
+"""`max_usd_per_tree` and `max_tokens_per_tree` through the engine: agents that started each other share one budget."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from breakloop.engine.operator import Operator
+from breakloop.limits.tree_budget import KEPT_S
+from breakloop.model.call import NO_ANSWER, Answer, Call, Usage
+from breakloop.model.verdict import TreeBudgetState, Verdict
+from breakloop.pricing.prices import ListedModel, Price, Prices
+from breakloop.store.orders import FileOrderStore
+from tests.builders import Json, SpyStore, World, bundle, call, chat_body, user, world
+
+PRICE = Price(2_000_000, 8_000_000, None, None, None)  # $2 in, $8 out per million tokens
+REASON = "tree_budget_exceeded"
+
+
+def priced(data: Json, unknown: Any = "warn") -> World:
+    here = world(data, store=SpyStore())
+    prices = Prices(ListedModel({"gpt-x": PRICE}, "a test"), unknown=unknown)
+    here.engine.meter._prices = lambda: prices
+    return here
+
+
+def trees(**agents: Json) -> World:
+    return priced(bundle(agents=agents))
+
+
+def everyone(**settings: Any) -> World:
+    return priced(bundle(agents={"*": settings}))
+
+
+def ask(
+    session: str = "root",
+    parent: str = "",
+    *,
+    agent: str = "worker",
+    key: str = "k",
+    model: str = "gpt-x",
+    max_tokens: int = 1000,
+) -> Call:
+    """A call that may cost $0.002 for its prompt of 1,000 tokens, and $0.000008 for each token of its answer: with
+    1,000 of them one cent, and 2,000 tokens."""
+    headers = {"authorization": f"Bearer {key}", "x-agent-id": agent, "x-agent-session": session}
+    if parent:
+        headers["x-agent-parent"] = parent
+    body = chat_body(user("x" * 4000), model=model, max_tokens=max_tokens)
+    made = call("/v1/chat/completions", "POST", headers, body=body)
+    made.tracked = True
+    return made
+
+
+def said(here: World, *asked: Call) -> list[str]:
+    verdicts = [here.engine.decide(one) for one in asked]
+    return ["" if one.allowed else one.reason for one in verdicts]
+
+
+def answered(here: World, asked: Call, output: int) -> None:
+    here.engine.settle(asked, Answer(200, "ok", usage=Usage(1000, output), complete=True))
+
+
+def left(verdict: Verdict) -> tuple[int | None, int | None]:
+    assert isinstance(verdict.tree, TreeBudgetState)
+    return verdict.tree.microusd_left, verdict.tree.tokens_left
+
+
+def test_a_child_gets_what_is_left() -> None:
+    """The root and the agents that it started share three cents; another tree has its own (G-6)."""
+    here = everyone(max_usd_per_tree=0.03)
+    assert said(here, ask(), ask("c1", "root"), ask("c2", "root"), ask("c3", "root"), ask()) == [
+        "",
+        "",
+        "",
+        REASON,
+        REASON,
+    ]
+    assert said(here, ask("other")) == [""]
+
+
+def test_the_whole_tree_is_charged_whatever_the_agents_are_called() -> None:
+    """One account for all names; an agent for which no entry sets a limit is charged, but not stopped (G-6)."""
+    here = trees(lead={"max_usd_per_tree": 0.03}, helper={})
+    asked = [ask(agent="lead"), ask("c1", "root", agent="helper"), ask("c2", "root", agent="unnamed")]
+    assert said(here, *asked, ask(agent="lead"), ask("c1", "root", agent="helper")) == ["", "", "", REASON, ""]
+
+
+def test_each_agent_has_the_limit_of_the_most_specific_entry_that_sets_one() -> None:
+    """The total of the tree counts: helpers stop at two cents, and leave one to the agent that started them (G-6)."""
+    agents: dict[str, Json] = {
+        "*": {"max_usd_per_tree": 0.02},
+        "help*": {"active": True},
+        "lead": {"max_usd_per_tree": 0.03},
+    }
+    here = trees(**agents)
+    helper = ask("c1", "root", agent="helper")
+    assert said(here, helper, helper, helper, ask(agent="lead"), ask(agent="lead")) == ["", "", REASON, "", REASON]
+
+
+def test_tokens_and_dollars_both_have_to_pass() -> None:
+    """What one of them denies is charged to neither (L-1, G-6)."""
+    here = everyone(max_usd_per_tree=0.03, max_tokens_per_tree=4000)
+    verdicts = [here.engine.decide(ask()) for _ in range(3)]
+    assert [one.allowed for one in verdicts] == [True, True, False]
+    assert [left(one) for one in verdicts] == [(20_000, 2000), (10_000, 0), (None, 0)]
+    assert verdicts[2].message == (
+        "The budget of this tree of agents is used up: 4000 tokens (max_tokens_per_tree). 4000 tokens are spent or "
+        "reserved, and this request may use 2000 tokens more. Finish with what you have."
+    )
+
+
+def test_estimates_are_corrected_by_answers() -> None:
+    """Two requests reserve two cents and use one tenth of it, so there is room for others again (L-3, G-6)."""
+    here = everyone(max_usd_per_tree=0.02)
+    first, second = ask(), ask("c1", "root")
+    assert said(here, first, second, ask()) == ["", "", REASON]
+    answered(here, first, 0)
+    answered(here, second, 0)
+    verdict = here.engine.decide(ask("c2", "root"))
+    assert verdict.allowed
+    assert left(verdict) == (6_000, None)
+
+
+def test_an_answer_that_never_came_stays_charged() -> None:
+    """Nobody knows what it used (L-3)."""
+    here = everyone(max_usd_per_tree=0.01)
+    first = ask()
+    assert said(here, first) == [""]
+    here.engine.settle(first, Answer(NO_ANSWER, ""))
+    assert said(here, ask()) == [REASON]
+
+
+def test_a_denial_names_the_tree_and_does_not_ask_to_wait() -> None:
+    here = everyone(max_usd_per_tree=0.015)
+    here.engine.decide(ask())
+    verdict = here.engine.decide(ask("c1", "root"))
+    assert (verdict.reason, verdict.status, verdict.never, verdict.retry_after_s) == (REASON, 429, True, None)
+    assert (verdict.policy, verdict.rule, verdict.limit) == ("agents", "*/max_usd_per_tree", None)
+    assert left(verdict) == (5_000, None)
+    assert verdict.message == (
+        "The budget of this tree of agents is used up: $0.015 (max_usd_per_tree). $0.01 are spent or reserved, and "
+        "this request may cost $0.01 more. Finish with what you have."
+    )
+    assert not here.engine.quarantine
+    large = here.engine.decide(ask(max_tokens=10_000))
+    assert large.message == (
+        "This request may cost $0.082, more than the budget of its whole tree of agents: $0.015 (max_usd_per_tree). "
+        "Lower max_tokens or shorten the prompt."
+    )
+
+
+def test_from_80_percent_on_it_warns() -> None:
+    """Once as an event, with every response as a warning (L-2)."""
+    here = everyone(max_usd_per_tree=0.05)
+    warnings = [here.engine.decide(ask(session, "root")).warning for session in ("a", "b", "c", "d", "e")]
+    assert warnings == ["", "", "", "budget_warn", "budget_warn"]
+    [event] = here.named("budget.threshold")
+    assert (event["threshold_percent"], event["action"], event["used"], event["budget"]) == (
+        80.0,
+        "warn",
+        40_000,
+        50_000,
+    )
+    assert event["rule"] == "*/max_usd_per_tree"
+
+
+def test_all_levels_must_pass() -> None:
+    """What a run, a tree, an agent or a caller denies is charged to none of them (L-1, G-6)."""
+    agents = {
+        "*": {"max_usd_per_tree": 0.04},
+        "day": {"budget_usd_per_day": 0.01},
+        "run": {"max_usd_per_run": 0.01},
+    }
+    here = trees(**agents)
+    assert said(here, ask("c1", "root", agent="day"), ask("c1", "root", agent="day")) == ["", "agent_budget_exceeded"]
+    assert said(here, ask("c2", "root", agent="run"), ask("c2", "root", agent="run")) == ["", "run_limit_exceeded"]
+    assert said(here, ask(), ask(), ask()) == ["", "", REASON]
+    here.clock.advance(86_400)
+    assert said(here, ask("c1", "other", agent="day")) == [""]
+
+
+def test_a_tree_belongs_to_its_caller() -> None:
+    """Nobody can spend the budget of others by naming their tree (G-6)."""
+    here = everyone(max_usd_per_tree=0.01)
+    assert said(here, ask(), ask(key="another"), ask()) == ["", "", REASON]
+
+
+def test_a_tree_ends_twelve_hours_after_its_last_request_that_passed() -> None:
+    here = everyone(max_usd_per_tree=0.02)
+    assert said(here, ask()) == [""]
+    here.clock.advance(KEPT_S - 1)
+    assert said(here, ask(), ask()) == ["", REASON]
+    here.clock.advance(KEPT_S - 1)
+    assert said(here, ask()) == [REASON]
+    here.clock.advance(1)
+    assert said(here, ask()) == [""]
+
+
+def test_the_time_of_day_may_be_set() -> None:
+    """A clock that is set back or forward neither ends a tree nor prolongs it (G-6)."""
+    here = everyone(max_usd_per_tree=0.01)
+    assert said(here, ask()) == [""]
+    here.clock.step(10 * KEPT_S)
+    assert said(here, ask()) == [REASON]
+
+
+def test_in_global_shadow_nothing_is_denied_or_shown() -> None:
+    until = "2099-01-01T00:00:00Z"
+    shadow = {"enabled": True, "reason": "a test", "expires_at": until}
+    here = priced(bundle(agents={"*": {"max_usd_per_tree": 0.01}}, global_shadow=shadow))
+    first, second = here.engine.decide(ask()), here.engine.decide(ask())
+    assert first.allowed
+    assert second.allowed
+    assert [(one.rule, one.reason, one.action) for one in second.shadow] == [("*/max_usd_per_tree", REASON, "deny")]
+    assert first.tree is None
+
+
+def test_the_model_is_told_on_request() -> None:
+    """A sentence with what is left, where the setting asks for it (G-6)."""
+    here = everyone(max_usd_per_tree=0.03, max_tokens_per_tree=10_000, tell_tree_budget=True)
+    verdict = here.engine.decide(ask("c1", "root"))
+    assert verdict.note == (
+        "Budget: $0.02 and 8000 tokens left, for you and all agents that work on this task together."
+    )
+    assert not verdict.warning
+    quiet = everyone(max_usd_per_tree=0.03)
+    assert not quiet.engine.decide(ask()).note
+
+
+def test_unknown_prices_deny_only_agents_with_a_limit_in_dollars() -> None:
+    agents = {"lead": {"max_usd_per_tree": 1.0}, "helper": {"max_tokens_per_tree": 10_000}}
+    here = priced(bundle(agents=agents), unknown="deny")
+    denied = said(here, ask(agent="lead", model="new"), ask(agent="helper", model="new"), ask(agent="lead"))
+    assert denied == ["unknown_model", "", ""]
+
+
+def test_other_calls_cost_nothing() -> None:
+    here = everyone(max_usd_per_tree=0.01)
+    verdict = here.engine.decide(call("/anything", "GET", {"x-agent-session": "root"}))
+    assert verdict.allowed
+    assert verdict.tree is None
+
+
+def test_the_timeline_of_the_docs() -> None:
+    """Docs/explanation/limits.md, with cents for tenths of a dollar, of $0.10 (G-6)."""
+    here = everyone(max_usd_per_tree=0.1)
+    root, first, second = ask(max_tokens=4750), ask("a", "root", max_tokens=3500), ask("b", "root", max_tokens=3500)
+    verdict = here.engine.decide(root)
+    assert left(verdict) == (60_000, None)
+    answered(here, root, 3500)
+    assert [here.engine.decide(one).warning for one in (first, second)] == ["", "budget_warn"]
+    third = ask("c", "a", max_tokens=2250)
+    assert said(here, third) == [REASON]
+    for one in (first, second):
+        answered(here, one, 1000)
+    assert said(here, ask("c", "a", max_tokens=2250)) == [""]
+    [tree] = here.engine.tree_budgets()
+    assert (tree.root, tree.microusd) == ("root", 70_000)
+
+
+def test_an_operator_stops_a_part_of_a_tree() -> None:
+    """The sessions that are named, and what they start from then on; the others go on, until they are released (G-1)."""
+    here = everyone(max_usd_per_tree=1)
+    said(here, ask(), ask("a", "root"), ask("b", "a"), ask("c", "root"))
+    caller = here.descriptors.caller(ask())
+    operator = Operator(here.engine, FileOrderStore(None, print), here.clock, here.events.append)
+    held = operator.kill_runs("default", caller, {"a": "worker", "b": "worker"}, "too many", "ann")
+    assert len(held) == 2
+    stopped = [ask("a", "root"), ask("b", "a"), ask("new", "a"), ask("deep", "b")]
+    assert said(here, *stopped) == ["agent_quarantined"] * 4
+    assert said(here, ask(), ask("c", "root"), ask("d", "c"), ask("a", key="another")) == [""] * 4
+    verdict = here.engine.decide(ask("new", "a"))
+    assert verdict.message == "This agent was stopped with its tree: too many. A person has to release it."
+    for hold in held:
+        operator.release("default", caller=caller, run=hold.run, by="ann")
+    assert said(here, *stopped) == [""] * 4
+    operator.kill_runs("default", caller, {"root": "worker"}, "all of them", "ann")
+    assert said(here, ask("c", "root"), ask("d", "c")) == ["agent_quarantined"] * 2
