@@ -172,6 +172,11 @@ class Outbox:
         sql = "UPDATE delivery SET next_at = ? WHERE state = 'waiting' AND target = ? AND next_at > ?"
         self._database.run(lambda file: file.execute(sql, (now, target, now)))
 
+    def shift(self, seconds: float) -> None:
+        """Move the times of all waiting deliveries by a step of the clock, so that waits and ages stay as they were."""
+        sql = "UPDATE delivery SET next_at = next_at + ?, made_at = made_at + ? WHERE state = 'waiting'"
+        self._database.run(lambda file: file.execute(sql, (seconds, seconds)))
+
     def give_up(self, target: str, why: str, now: float) -> int:
         """Give up all waiting deliveries of a target; return how many."""
         sql = "UPDATE delivery SET state = 'failed', error = ?, ended_at = ? WHERE state = 'waiting' AND target = ?"
@@ -295,6 +300,7 @@ _POLL_S: Final = 30.0  # at least this often
 _DISK_RETRY_S: Final = 1.0  # while the file cannot be written
 _WAIT_MIN_S: Final = 0.01
 _STOP_S: Final = 1.0
+_STEP_S: Final = 1.0  # smaller steps of the clock do not matter here
 
 
 class DeliveryLoop:
@@ -320,6 +326,7 @@ class DeliveryLoop:
         self._running: dict[str, dict[int, asyncio.Task[None]]] = {}
         self._wake = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._ahead_s = context.clock.ahead_s
 
     def wake(self) -> None:
         """Look for deliveries now. May be called from any thread."""
@@ -374,7 +381,15 @@ class DeliveryLoop:
 
     async def _start(self) -> float:
         """Start all attempts that are due and allowed; return how long to wait for the next one."""
-        now, steady, wait_s = self._context.clock.now(), self._context.clock.steady(), _POLL_S
+        clock = self._context.clock
+        now, steady, wait_s = clock.now(), clock.steady(), _POLL_S
+        step_s = clock.ahead_s - self._ahead_s
+        if abs(step_s) >= _STEP_S:
+            try:
+                await self._context.in_thread(lambda: self._outbox.shift(step_s))
+            except StateError:  # the file has reported it
+                return _DISK_RETRY_S
+            self._ahead_s += step_s
         for target in list(self._targets()):
             breaker, running = self.breaker(target), self._running.setdefault(target, {})
             room = min(breaker.allowed(steady, PARALLEL_PER_TARGET) - len(running), PARALLEL - len(self._tasks()))

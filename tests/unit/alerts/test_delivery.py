@@ -119,6 +119,20 @@ def test_a_day_is_the_longest(world: World) -> None:
     assert world.states() == ["failed"]
 
 
+@pytest.mark.parametrize("step_s", [-3600.0, 7 * 86_400.0])
+def test_waits_are_measured_by_time_that_passes(world: World, step_s: float) -> None:
+    """A clock that is set neither delays a retry nor makes it early, and no delivery grows too old by it (G-4)."""
+    target = world.targets["t"]
+    target.outcomes = [BAD, BAD]
+    world.put("1")
+    world.flush()
+    world.clock.step(step_s)
+    for wait_s, tries in ((0.9, 1), (0.1, 2), (3.9, 2), (0.1, 3)):
+        world.flush(wait_s)
+        assert len(target.got) == tries
+    assert world.states() == ["delivered"]
+
+
 def test_a_target_that_fails_is_left_alone(world: World) -> None:
     """Five failures open the breaker; others are not held up; one probe closes it, and all the rest follows (G-4)."""
     bad, good = world.targets["t"], world.targets["u"]
