@@ -1,4 +1,6 @@
-"""`python -m bench [NAME] [--seconds N] [--rounds N] [--json FILE] [--check]`; without a name, all but `peers`."""
+"""`python -m bench [NAME] [--seconds N] [--rounds N] [--json FILE] [--check]`; without a name, all but `peers` and
+`instructions`.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench import decision, engine, peers, proxy, shared, startup, streams
+from bench import decision, engine, instructions, peers, proxy, shared, startup, streams
 from bench.report import SIZES_KB, Options, Report
 
 BENCHMARKS = {
@@ -19,8 +21,10 @@ BENCHMARKS = {
     "redis": shared.run,
     "startup": startup.run,
     "peers": peers.run,
+    "instructions": instructions.run,
 }
-_ALL = [name for name in BENCHMARKS if name != "peers"]  # peers are installed by `make bench-peers`
+# `make bench-peers` installs the peers. Instructions are no time, and need valgrind.
+_ALL = [name for name in BENCHMARKS if name not in ("peers", "instructions")]
 RESULTS = Path(__file__).parent / "results"
 
 
@@ -36,7 +40,8 @@ def main(arguments: list[str] | None = None) -> None:
 
 def _run(name: str, options: argparse.Namespace, console: Console) -> Report:
     progress = Console(stderr=True, highlight=False)
-    report = BENCHMARKS[name](Options(options.seconds, options.rounds, progress.print, tuple(options.sizes)))
+    given = Options(options.seconds, options.rounds, progress.print, tuple(options.sizes), tuple(options.tree))
+    report = BENCHMARKS[name](given)
     report.show(console)
     path = _path(name, options)
     report.write(path)
@@ -53,11 +58,16 @@ def _path(name: str, options: argparse.Namespace) -> Path:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench", description="Measure breakloop on this machine.")
-    parser.add_argument("benchmark", nargs="?", choices=sorted(BENCHMARKS), help="which one; by default all but peers")
+    parser.add_argument(
+        "benchmark", nargs="?", choices=sorted(BENCHMARKS), help="which one; by default all that measure time"
+    )
     parser.add_argument("--seconds", type=int, default=2, help="length of one measurement (default 2)")
     parser.add_argument("--rounds", type=int, default=5, help="how often everything is measured in turn (default 5)")
     parser.add_argument(
         "--sizes", type=int, nargs="+", metavar="KB", default=SIZES_KB, help="bodies of proxy (default 2 20 200 600)"
+    )
+    parser.add_argument(
+        "--tree", action="append", metavar="DIR", default=[], help="another checkout that instructions compares with"
     )
     parser.add_argument("--json", metavar="FILE", help="where to write the figures (default bench/results/NAME.json)")
     parser.add_argument("--check", action="store_true", help="exit 1 when a target is missed")

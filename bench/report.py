@@ -25,6 +25,7 @@ class Options:
     rounds: int
     progress: Callable[[str], None]
     sizes_kb: tuple[int, ...] = SIZES_KB  # of the proxy's calls
+    trees: tuple[str, ...] = ()  # other checkouts, to compare with
 
 
 @dataclass(frozen=True, slots=True)

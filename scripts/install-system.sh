@@ -26,6 +26,7 @@ package_of() {
         caddy) echo caddy ;;
         haproxy) echo haproxy ;;
         wrk) echo wrk ;;
+        valgrind) echo valgrind ;;
         curl) echo curl ;;
         openssl) echo openssl ;;
         redis-server) echo redis-server ;;

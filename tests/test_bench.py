@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
 from bench import __main__ as bench
-from bench import proxy
+from bench import instructions, proxy
 from bench.contenders import DIRECT, NGINX, OURS
 from bench.load import Burst
 from bench.measure import Sample
@@ -31,3 +32,14 @@ def test_added_latency(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     check(1_200)
     with pytest.raises(SystemExit, match="1"):
         check(1_400)
+
+
+@pytest.mark.parametrize("case", instructions.cases(), ids=lambda case: case.name)
+def test_requests_that_are_counted_get_the_expected_replies(case: instructions.Case, tmp_path: Path) -> None:
+    async def decide() -> None:
+        subject = instructions._Subject(case, tmp_path / "service")
+        subject.decide([case.request(0)], allowed=True)
+        for number in range(1, 2 * instructions.STEPS):
+            subject.decide([case.request(number)], allowed=case.allowed)
+
+    asyncio.run(decide())
