@@ -39,8 +39,8 @@ from breakloop.detect.stateful import (
 from breakloop.detect.steps.findings import Finding, times
 from breakloop.detect.steps.fingerprints import Digest, StepFingerprinter, folded, lowered, own, steady
 from breakloop.detect.steps.waiting import weight_of
-from breakloop.dialects import text_actions
-from breakloop.model.call import NO_TREE, Answer, Call, Step, Tree
+from breakloop.dialects import mcp, text_actions
+from breakloop.model.call import NO_TREE, Answer, Call, Chat, Step, Tree
 from breakloop.model.verdict import LoopFinding
 from breakloop.store.keys import escape
 from breakloop.store.ops import FingerprintCount, FingerprintSpec, Op
@@ -377,7 +377,7 @@ class TreeDetector(StatefulDetector):
         if step is None:
             return ""
         if _is_under_way(step):
-            if not read.states_tree(call):
+            if not read.states_tree(call) or _calls_tool(call):
                 return ""
             tree = read.tree(call)
             return _owner(read, call, tree) if tree.depth > 1 and not tree.by_trace else ""
@@ -431,6 +431,12 @@ def _owner(read: CallReader, call: Call, tree: Tree) -> str:
 
 def _is_under_way(step: Step) -> bool:
     return bool(step.said or step.calls or step.results)
+
+
+def _calls_tool(call: Call) -> bool:
+    """Tell whether a request is for a tool (MCP): its session may be that of a connection, and not of an agent."""
+    chat = call.parsed.chat
+    return isinstance(chat, Chat) and chat.dialect == mcp.NAME
 
 
 def _shape(depths: Iterable[int]) -> str:

@@ -7,6 +7,9 @@ step: a client numbers its requests, so the same call with a new id was made aga
 again, so the same id with another call is a new step too. Only if both are equal was a request sent twice.
 
 An error of a tool or of the protocol is an answer like any other, for the model to read. Only HTTP errors are failures.
+
+Messages between agents (A2A) are JSON-RPC as well. For decisions they are plain HTTP; `hop_ids` reads what they contain
+about the tree of the agents.
 """
 
 from __future__ import annotations
@@ -31,6 +34,9 @@ _MARK: Final = b"jsonrpc"
 _MARK_WITHIN_BYTES: Final = 256
 _DENIED: Final = -32000  # JSON-RPC leaves -32000 to -32099 to servers
 _DETAIL_META: Final = "breakloop/detail"
+# Messages from agent to agent: the methods of A2A 0.3 and 1.0, and the paths of its binding to plain HTTP.
+_A2A_METHODS: Final = frozenset(("message/send", "message/stream", "SendMessage", "SendStreamingMessage"))
+_A2A_PATHS: Final = ("/message:send", "/message:stream")
 
 RpcId = str | int | None
 
@@ -151,6 +157,36 @@ def rpc_id(body: bytes) -> RpcId:
 def rpc_stub(body: bytes) -> bytes:
     """Return the part of a JSON-RPC request that an error response needs; b"" for anything else."""
     return denial.dump({"jsonrpc": "2.0", "id": rpc_id(body)}) if MCP.is_likely(body) else b""
+
+
+def hop_ids(call: Call) -> BodyIds | None:
+    """Return the ids in a request that calls a tool or another agent; None for any other request. The session of a
+    message between agents is its context."""
+    parsed, body = call.parsed.body, call.body
+    if isinstance(parsed, ParsedBody):
+        return MCP.session_ids(parsed) if parsed.dialect is MCP else None
+    if call.path.endswith(_A2A_PATHS):
+        return _a2a_ids(load(body))
+    if not MCP.is_likely(body):
+        return None
+    for item in as_list(load(body)):
+        method = item.get("method") if isinstance(item, dict) else None
+        if method in _A2A_METHODS:
+            return _a2a_ids(item.get("params"))
+        if method == TOOLS_CALL:  # no policy looked at it
+            return session_ids.NONE
+    return None
+
+
+def _a2a_ids(params: object) -> BodyIds | None:
+    if not isinstance(params, dict):
+        return None
+    message = params.get("message")
+    if not isinstance(message, dict):
+        return None
+    metadata = [one for one in (params.get("metadata"), message.get("metadata")) if isinstance(one, dict)]
+    found = session_ids.find_in_meta({name: value for one in metadata for name, value in one.items()})
+    return found._replace(session=found.session or clean(text(message.get("contextId"))))
 
 
 def _fields(requests: list[McpRequest]) -> BodyFields | None:

@@ -11,8 +11,9 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple
-from urllib.parse import unquote_to_bytes
+from urllib.parse import quote, unquote_to_bytes
 
+from breakloop.dialects.session_ids import DEPTH, PARENT, ROOT
 from breakloop.errors import RequestError
 from breakloop.gateway.admission import COOKIE
 from breakloop.gateway.http_request import CHUNKED, Request
@@ -26,7 +27,7 @@ from breakloop.gateway.providers import (
     owner_of_credentials,
     owner_of_host,
 )
-from breakloop.model.call import CREDENTIAL_HEADERS
+from breakloop.model.call import CREDENTIAL_HEADERS, Tree
 from breakloop.model.upstream import Upstream
 from breakloop.policy.cache import MemoDict
 from breakloop.policy.paths import normalise, strip_agent
@@ -51,6 +52,7 @@ class Destination(NamedTuple):
     target: bytes  # the path to send, without the query
     agent: str  # from /agents/{agent}, or ""
     refusal: str = ""  # why the request must not be sent there
+    may_hop: bool = False  # other agents and tools may be there: it is not the server of an LLM provider
 
 
 _ByPath = MemoDict[bytes, Destination]
@@ -133,7 +135,8 @@ class UpstreamRoutes:
         cut += doubled
         rest = _after(path, cut)
         target = upstream.base + _as_sent(raw, cut, rest, bool(base))
-        return Destination(upstream, version + rest or "/", target or b"/", agent, self._refusal(upstream, owner, rest))
+        refusal, may_hop = self._refusal(upstream, owner, rest), not owner_of_host(upstream.host)
+        return Destination(upstream, version + rest or "/", target or b"/", agent, refusal, may_hop)
 
     def _choose(self, path: str, owner: str, v1: Upstream) -> tuple[Upstream, int]:
         """Return the upstream, and how many segments (0 or 1) only name it."""
@@ -220,6 +223,9 @@ _HOP_BY_HOP: Final = frozenset((
 ))  # fmt: skip
 _REPLACED_BY_VIA: Final = frozenset(("x-forwarded-for", "x-forwarded-host", "x-forwarded-proto"))
 _ACCEPT_ENCODING: Final = frozenset(("accept-encoding",))
+_BAGGAGE: Final = "baggage"
+_OWN_ENTRIES: Final = tuple(f"{name}=".encode() for name in (ROOT, PARENT, DEPTH))
+_PLACE: Final = frozenset(("x-agent-root", "x-agent-parent", "x-agent-depth", _BAGGAGE))
 _ABOUT_ENCODED_BODY: Final = frozenset(("content-digest", "content-encoding", "content-md5", "digest", "repr-digest"))
 # A Connection line cannot remove these: the decision used them, or the request would change its meaning.
 _PROTECTED: Final = CREDENTIALS | {"cookie", "forwarded", "idempotency-key", "range", "user-agent", "via"}
@@ -278,25 +284,32 @@ class HeadRewriter:
         *,
         decoded: bool = False,
         identity: bool = False,
+        place: Tree | None = None,
     ) -> bytes:
         """Return the head for the upstream. `length` is that of the body, or CHUNKED; `decoded`: the body was decoded
-        and changed; `identity`: the response must not be compressed, because it will be changed.
+        and changed; `identity`: the response must not be compressed, because it will be changed; `place`: that of the
+        receiver in the tree of agents, in place of the sender's.
         """
         upstream = destination.upstream
         rewrite_line = self._line
         more = self._hop_line if HOP not in request.headers else self._hops(request)
         if identity:
             more += b"accept-encoding: identity\r\n"
+        if place is not None:
+            more += _place_lines(request, place)
         if self._via:
             more += self._via_lines(request)
         if self._keys and upstream.name in self._keys:
             rewrite_line = self._line_without_keys
             more += self._key_line(destination)
             query = _without_key(query)
-        template = None if decoded or identity else request.template
+        template = None if decoded or identity or place is not None else request.template
         lines = None if template is None else template.forwarded.get(rewrite_line)
         if lines is None:
-            lines = b"".join(map(rewrite_line, _lines(request, decoded=decoded, identity=identity)))
+            kept = _lines(request, decoded=decoded, identity=identity)
+            if place is not None:
+                kept = [line for line in kept if _name(line) not in _PLACE]
+            lines = b"".join(map(rewrite_line, kept))
             if template is not None:
                 template.forwarded[rewrite_line] = lines
         method = request.method
@@ -351,6 +364,18 @@ def _lines(request: Request, *, decoded: bool, identity: bool) -> list[bytes]:
     if "connection" in headers and (headers["connection"] not in _USUAL_CONNECTIONS or request.repeated):
         lines = _without_named(lines, request)
     return lines
+
+
+def _place_lines(request: Request, place: Tree) -> bytes:
+    """Return the place of the receiver, as header fields of ours and as entries of the client's `baggage`."""
+    stated = [(ROOT, place.root), (PARENT, place.parent), (DEPTH, str(place.depth))]
+    kept = [one for one in _values(request, _BAGGAGE) if not one.startswith(_OWN_ENTRIES)]
+    kept += [f"{name}={quote(value, safe='')}".encode() for name, value in stated if value]
+    lines = [b"baggage: " + b",".join(kept)]
+    for name, value in stated:
+        if value and value.isascii() and value.isprintable():  # it may come from a body
+            lines.append(f"X-Agent-{name.rpartition('.')[2].capitalize()}: {value.strip()}".encode())
+    return b"".join([line + b"\r\n" for line in lines])
 
 
 def key_field(upstream: Upstream, path: str) -> bytes:

@@ -11,7 +11,7 @@ from time import perf_counter_ns
 from typing import Any, Final
 
 from breakloop.detect.stream import CUT, StreamWatch, watch_stream
-from breakloop.dialects import registry
+from breakloop.dialects import mcp, registry, session_ids
 from breakloop.dialects.answers import PassingAnswer
 from breakloop.engine.fold import denial
 from breakloop.gateway.admission import CALLER_ERRORS, JSON, Admission
@@ -28,7 +28,7 @@ from breakloop.gateway.forwarding import HOP, Destination, HeadRewriter, Upstrea
 from breakloop.gateway.http_request import Reply, Request
 from breakloop.gateway.http_response import ResponseHead
 from breakloop.gateway.upstream import UpstreamFaults, UpstreamPool
-from breakloop.model.call import Answer, Call, Chat, CompletionCap
+from breakloop.model.call import Answer, Call, Chat, CompletionCap, Tree
 from breakloop.model.verdict import Verdict
 from breakloop.policy.compiled import needs_body, rejects_large
 from breakloop.policy.paths import normalise_host
@@ -145,7 +145,8 @@ class ProxyHandler:
     ) -> Exchange:
         steered = bool(verdict.note) and self._steer(request, call, verdict)
         length = request.length if request.streamed else len(request.body)
-        head = self._rewriter.rewrite(request, destination, query, length, decoded=steered)
+        place = self._place_below(request, call) if destination.may_hop and call.body else None
+        head = self._rewriter.rewrite(request, destination, query, length, decoded=steered, place=place)
         injection: UsageInjection | None = None
         if call.decision.wants_usage:
             body = self._usage_injector.body(request, call, steered=steered)
@@ -160,6 +161,23 @@ class ProxyHandler:
         if verdict.delay_ms:
             exchange.delay_s = verdict.delay_ms / 1000
         return exchange
+
+    def _place_below(self, request: Request, call: Call) -> Tree | None:
+        """Return the place of the agent or tool that a request is for in the tree of agents; None for LLM requests, and
+        if another gateway has written it."""
+        chat = call.parsed.chat
+        if (chat and chat.dialect != mcp.NAME) or HOP in request.headers:
+            return None
+        try:
+            ids = mcp.hop_ids(call)
+            if ids is None:
+                return None
+            place = self._admission.descriptors.trees.below(call, ids)
+        except Exception as error:  # noqa: BLE001 - fail-open edge: the request passes as it came
+            self._admission.fault(error, "not placed")
+            return None
+        # Agents that do not name their sessions are counted, too. Tools of a client that names nothing are only tools.
+        return place if place.root or not (chat or ids is session_ids.NONE) else None
 
     def _steer(self, request: Request, call: Call, verdict: Verdict) -> bool:
         """Append the note to the conversation, and switch tools off if the call is landed. Where that is not possible,

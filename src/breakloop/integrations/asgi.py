@@ -4,7 +4,7 @@
     app = GuardASGIMiddleware(app)
 
 HTTP requests are checked, and denials answered. Everything else passes untouched: streamed bodies, web sockets,
-lifespan events.
+lifespan events. What the application asks an LLM meanwhile is in the tree of agents of the request that it answers.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, Final
 
 from breakloop.model.call import NO_ANSWER, Answer, Call
+from breakloop.sdk.context import agent
 from breakloop.sdk.guard import Guard
 from breakloop.sdk.http import SettlingReader, denied_response, steered_body
 from breakloop.sdk.requests import BODY_MAX_BYTES, is_readable, request_call
@@ -68,7 +69,8 @@ class GuardASGIMiddleware:
             scope = {**scope, "headers": _resized(scope["headers"], len(steered))}
         tapped = _TappedSend(send, partial(SettlingReader, self._toolkit, decision))
         try:
-            await self._app(scope, receive, tapped)
+            with agent(received=_text(headers)):
+                await self._app(scope, receive, tapped)
         except BaseException:
             if tapped.reader is None:
                 await io.settle(decision, Answer(NO_ANSWER))
@@ -137,6 +139,10 @@ def _call(scope: Scope, headers: dict[bytes, bytes], body: bytes) -> Call:
     call = request_call(scope["method"], target, scope["headers"], body, peer=client[0] if client else "")
     call.body_unseen = not body and (headers.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in headers)
     return call
+
+
+def _text(headers: dict[bytes, bytes]) -> dict[str, str]:
+    return {name.decode("latin-1"): value.decode("latin-1") for name, value in headers.items()}
 
 
 def _resized(headers: Any, length: int) -> list[tuple[bytes, bytes]]:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
 from breakloop.dialects.steps import text_and_media
 from breakloop.model.decision import Decision, ToolFailedError, marked
-from breakloop.sdk.context import AGENT_HEADER, SESSION_HEADER, AgentContext
+from breakloop.sdk.context import AGENT_HEADER, SESSION_HEADER, AgentContext, agent
 from breakloop.sdk.requests import BODY_MAX_BYTES, ToolInvocation, arguments_text, denial_details
 from breakloop.sdk.toolkit import BoundedDict, Run, steps_guard, toolkit_of
 
@@ -119,7 +119,8 @@ class GuardMCPMiddleware:
         if not decision.allowed:
             return denied_result(decision)
         try:
-            result = await call_next(ctx)
+            with agent(received=_received(ctx)):  # a tool may be an agent itself
+                result = await call_next(ctx)
         except Exception as error:
             await run.aafter_tool(*call, error)
             raise
@@ -150,6 +151,15 @@ def _context(ctx: Any) -> AgentContext:
         client = getattr(request, "client", None)
         session = headers.get("authorization", "") or getattr(client, "host", "")
     return AgentContext(agent, f"mcp-{blake2b(session.encode('utf-8', 'surrogatepass'), digest_size=8).hexdigest()}")
+
+
+def _received(ctx: Any) -> dict[str, str]:
+    """Return what names the place of the client in a tree of agents: header fields, and `baggage` of `_meta`."""
+    headers: Mapping[str, str] = getattr(getattr(ctx, "request", None), "headers", None) or {}
+    params = ctx.params
+    meta = params.get("_meta") if isinstance(params, Mapping) else None
+    carried = meta.get("baggage") if isinstance(meta, Mapping) else None
+    return {"baggage": carried, **headers} if isinstance(carried, str) else dict(headers)
 
 
 def _fields(result: Any) -> Mapping[str, Any] | None:

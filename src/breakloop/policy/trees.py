@@ -15,7 +15,7 @@ from typing import Final
 
 from breakloop.dialects import session_ids
 from breakloop.dialects.base import ParsedBody
-from breakloop.dialects.session_ids import DEPTH, DEPTH_MAX, PARENT, ROOT, TreeIds, depth_of, in_baggage
+from breakloop.dialects.session_ids import DEPTH, DEPTH_MAX, PARENT, ROOT, BodyIds, TreeIds, depth_of, in_baggage
 from breakloop.model.call import NO_TREE, Call, Tree
 from breakloop.policy import identity
 from breakloop.policy.cache import TwoGenerationCache
@@ -97,6 +97,25 @@ class Trees:
             parent = ""
         if not (root or parent or depth):
             return self._by_trace(caller, session, identity.trace_id(call) or ids.trace)
+        return self._stated(caller, session, TreeIds(root, parent, depth))
+
+    def below(self, call: Call, ids: BodyIds) -> Tree:
+        """Return the place of the agent that a call is sent to, which is one below the sender. `ids` are those in the
+        body. A call whose parent is its own session names the place of the receiver already."""
+        caller, session = self._caller(call), self._session(call)
+        if not session or call.identity.session_derived:
+            session = self._bounded(ids.session)
+        root, parent, depth = self._told(call, ids.tree)
+        if session and parent == session and depth:
+            return Tree(root or session, parent, depth)
+        if parent and (parent == session or self._is_name(caller, parent)):
+            parent = ""
+        own = self._stated(caller, session, TreeIds(root, parent, depth))
+        return Tree(own.root, session, min(own.depth + 1, DEPTH_MAX))
+
+    def _stated(self, caller: str, session: str, told: TreeIds) -> Tree:
+        """Return the place of a session by what its call says."""
+        root, parent, depth = told
         if parent:
             found = self._below(caller, session, parent, root)
         else:

@@ -202,6 +202,7 @@ class _Transport(Generic[T]):
         await io.wait(decision)
         steered = steered_body(decision)
         sent = request if steered is None else with_body(request, steered)
+        self._name_sender(sent, decision)
         outcome = await io.invoke(lambda: send(sent))
         if outcome.error is not None:
             await io.settle(decision, Answer(NO_ANSWER))
@@ -216,6 +217,15 @@ class _Transport(Generic[T]):
         elif isinstance(response.stream, stream):
             response.stream = _accepted(self._tapped, stream)(response.stream, along)
         return outcome
+
+    def _name_sender(self, request: Any, decision: Decision) -> None:
+        """Add the names of the agent to a request for another agent or a tool, which goes on from its place in the
+        tree. LLM providers do not get them."""
+        toolkit = toolkit_of(self.guard)
+        named, call = toolkit.context().headers(), handle_of(decision).call
+        if named and call is not None and mcp.hop_ids(call) is not None:
+            for name, value in named.items():
+                request.headers.setdefault(name, value)
 
 
 @cache

@@ -18,7 +18,7 @@ from breakloop.model.call import Answer, Call, ToolCall, Usage
 from breakloop.model.decision import Decision
 from breakloop.model.verdict import Verdict
 from breakloop.policy.paths import normalise, normalise_host, strip_agent
-from breakloop.sdk.context import AgentContext, current_agent
+from breakloop.sdk.context import PARENT_HEADER, SESSION_HEADER, UNNAMED, AgentContext, current_agent
 
 CHAT_PATH: Final = "/v1/chat/completions"
 TOOLS_PATH: Final = "/mcp"
@@ -93,8 +93,11 @@ def _fields(headers: Headers) -> tuple[dict[str, bytes], tuple[tuple[str, bytes]
             repeated.append((key, content))
         else:
             first[key] = content
-    for name, named in current_agent().headers().items():
-        first.setdefault(name.lower(), named.encode("ascii"))
+    around = current_agent()
+    if around != UNNAMED:
+        session, parent = [first.get(name.lower(), b"").decode("latin-1") for name in (SESSION_HEADER, PARENT_HEADER)]
+        for name, named in AgentContext("", session, parent).with_defaults(around).headers().items():
+            first.setdefault(name.lower(), named.encode("ascii"))
     return first, tuple(repeated)
 
 
@@ -110,7 +113,7 @@ def tool_call(name: str, arguments: Any, context: AgentContext) -> Call:
     """
     params = {"name": name, "arguments": arguments}
     body = arguments_text({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
-    separate = context._replace(session=f"{context.session}/tools" if context.session else "", parent="")
+    separate = AgentContext(context.agent, f"{context.session}/tools" if context.session else "")
     return chat_call(body.encode("utf-8", "replace"), separate, TOOLS_PATH)
 
 

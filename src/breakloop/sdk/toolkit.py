@@ -230,6 +230,11 @@ class Toolkit(Core):
             self._runs[named] = run = self._runs.get(named) or Run(self, named, model=model)
         return run
 
+    def context(self) -> AgentContext:
+        """Return the names of the enclosing run, or else of the enclosing `with agent(...)` block."""
+        run = self.current_run.get()
+        return current_agent() if run is None else run._context
+
     def call(self, guarded: GuardedCall, make: Callable[[Decision], T]) -> T:
         """Check a call and make it if it is allowed, or return what `denied` does. `make` gets the decision, for the
         notice that the model should read."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from breakloop.gateway.forwarding import HeadRewriter, UpstreamRoutes, key_field
@@ -21,7 +23,7 @@ def request(*fields: str | bytes, line: str = "POST /x/y", peer: str = "192.0.2.
 
 
 def sent(
-    came: Request, forwarding: HeadRewriter | None = None, *, length: int = 0, **how: bool
+    came: Request, forwarding: HeadRewriter | None = None, *, length: int = 0, **how: Any
 ) -> tuple[bytes, list[bytes]]:
     """Return request line and field lines; made twice, the second time from remembered lines."""
     path, _, query = came.target.partition(b"?")

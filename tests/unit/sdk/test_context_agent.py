@@ -50,9 +50,9 @@ def test_a_parent_belongs_to_its_session() -> None:
     with agent("lead", session="a", parent="root"):
         assert current_agent().headers()["X-Agent-Parent"] == "root"
         with agent("same"):
-            assert current_agent() == ("same", "a", "root")
+            assert current_agent() == AgentContext("same", "a", "root")
         with agent(session="b"):
-            assert current_agent() == ("lead", "b", "")
+            assert current_agent() == AgentContext("lead", "b")
         with agent(session="c", parent="a"):
-            assert current_agent() == ("lead", "c", "a")
+            assert current_agent() == AgentContext("lead", "c", "a")
     assert "X-Agent-Parent" not in current_agent().headers()
