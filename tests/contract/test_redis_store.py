@@ -436,7 +436,7 @@ def test_many_never_overspend(any_server: Server) -> None:
             asked = Asked(connection)
             for _ in range(10):
                 ops: list[Op] = [
-                    CountFingerprint(IDLE, "ld:p:all", NO_OWNER, limit=10**6),
+                    CountFingerprint(IDLE, "ld:p:all", NO_OWNER, own_limit=10**6),
                     ChargeBudget(BudgetSpec(1000), "cb:p:all", 3, LATER, NO_LIMITER, NO_RULE),
                     TakeTokens(BucketSpec(1e-6, 1000.0), "tb:p:all", 3.0, NO_LIMITER, NO_RULE),
                 ]

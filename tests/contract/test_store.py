@@ -51,7 +51,7 @@ def take(store: Store, *, cost: float = 1.0, key: str = "tb:k", spec: BucketSpec
 
 
 def hit(store: Store, spec: FingerprintSpec, now: float = NOW, key: str = "ld:k", limit: int = -1) -> FingerprintCount:
-    result = store.commit([CountFingerprint(spec, key, NO_OWNER, limit=limit)], now).results[0]
+    result = store.commit([CountFingerprint(spec, key, NO_OWNER, own_limit=limit)], now).results[0]
     assert isinstance(result, FingerprintCount)
     return result
 
@@ -601,7 +601,7 @@ def test_a_detection_ends_the_flight(store: Store) -> None:
     times = (0.0, 0.1, 0.2, 0.3, 0.4)
     for at in times:
         hit(store, spec, NOW + at)
-    leader = store.commit([CountFingerprint(spec, "ld:k", NO_OWNER, limit=6, tracked=True)], NOW + 0.5).results[0]
+    leader = store.commit([CountFingerprint(spec, "ld:k", NO_OWNER, own_limit=6, tracked=True)], NOW + 0.5).results[0]
     assert leader == FingerprintCount(6, flight=1)
     assert hit(store, spec, NOW + 0.6).wait_s == 30.0
     cooling = store.commit([CountFingerprint(spec, "ld:k", NO_OWNER, tracked=True)], NOW + 0.7).results[0]

@@ -171,7 +171,7 @@ def frequency(spec: FingerprintSpec, result: FingerprintCount, unit: str = "seco
 class CountingDetector:
     """Plans one `CountFingerprint` for each call; `finding` describes its result."""
 
-    __slots__ = ("_fingerprint", "_key", "_read", "_senders", "config", "spec")
+    __slots__ = ("_fingerprint", "_has_terms", "_key", "_read", "_senders", "config", "spec")
 
     def __init__(
         self,
@@ -186,6 +186,7 @@ class CountingDetector:
         self._fingerprint = fingerprint
         self._read = read
         self._senders = senders  # who sent it, for the evidence
+        self._has_terms = config.allow is not None or bool(config.expect_repeats)  # for some callers or calls
         family = "ld" if config.kind == "exact" else "cnt"
         self._key = (f"{family}:", f":{config.key_prefix}{escape(config.policy)}:{config.index}:")
 
@@ -194,16 +195,16 @@ class CountingDetector:
         fingerprint = self._fingerprint(call)
         if fingerprint is None:
             return None
-        config = self.config
-        if config.allow is not None and config.allow.covers(call, fingerprint, self._read, now):
-            return None
-        limit = self.spec.limit
-        if config.expect_repeats:
-            limit = max(limit, announced(call, config, self._read))
+        spec, limit = self.spec, -1
+        if self._has_terms:
+            config = self.config
+            if config.allow is not None and config.allow.covers(call, fingerprint, self._read, now):
+                return None
+            limit = max(spec.limit, announced(call, config, self._read))
         family, middle = self._key
         key = f"shadow:{family}{project}{middle}{fingerprint}" if group else f"{family}{project}{middle}{fingerprint}"
-        op = CountFingerprint(self.spec, key, self, group, limit, call.tracked)
-        if self.spec.land_calls:
+        op = CountFingerprint(spec, key, self, group, limit, call.tracked)
+        if spec.land_calls:
             # Who changes the name of its session has no more calls that are landed.
             session = "" if self._senders else self._read.window(call)
             owner = escape(session) if session else f"*{escape(self._read.caller(call))}"

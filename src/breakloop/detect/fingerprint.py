@@ -35,7 +35,7 @@ class Fingerprinter:
     __slots__ = ("_keyed", "_step")
 
     def __init__(self, secret: bytes) -> None:
-        self._keyed = blake2b(digest_size=16, key=secret[:64], person=b"breakloop-fp")
+        self._keyed = blake2b(digest_size=16, key=secret[:64], person=b"breakloop-fp").copy
         self._step = blake2b(digest_size=8, key=secret[:64], person=b"breakloop-step").copy
 
     def short(self, content: bytes) -> bytes:
@@ -46,11 +46,15 @@ class Fingerprinter:
 
     def digest(self, parts: list[str], content: bytes = b"") -> str:
         """Return 32 hex digits for `parts` in their order and `content`, which may be large."""
-        return finish(self.start(parts), content)
+        state = self._keyed()
+        state.update(packed(parts))
+        if content:
+            state.update(b"\xfe" + xxhash.xxh3_128_digest(content))  # as in `finish`
+        return state.hexdigest()
 
     def start(self, parts: list[str]) -> blake2b:
         """Return the state after these parts, to compute several digests from copies of it (`finish`)."""
-        state = self._keyed.copy()
+        state = self._keyed()
         state.update(packed(parts))
         return state
 

@@ -56,16 +56,13 @@ class DecisionState(msgspec.Struct, gc=False):
     wants_usage: bool = False
     prompt_tokens: int = 0
     estimator: str = "simple_word"
+    awaits_result: bool = False  # it has a ticket or charges
     ticket: Ticket | None = None  # the counts that settling ends or takes back
     charges: list[Charge] | None = None  # estimated charges, which the answer corrects
     windows: list[tuple[str, list[DetectorSlot]]] | None = None  # the windows that record the answer
     settlement: Settlement | None = None  # where it was decided; None: in the store of this process
     estimate: tuple[Estimator, bool, Estimate] | None = None  # of the last rule, for reuse by the next one
     loop: LoopKey | None = None  # the loop that it belongs to in activity records
-
-    @property
-    def awaits_result(self) -> bool:
-        return self.ticket is not None or bool(self.charges)
 
 
 def state_of(call: Call) -> DecisionState:
@@ -113,12 +110,18 @@ class PendingResult(NamedTuple):
 def pending_result(call: Call, result_id: str, caller: str, clock: Clock) -> PendingResult:
     """Return what is kept of an allowed call until its result is reported."""
     state = state_of(call)
-    ticket, charges = state.ticket, state.charges
-    reserved = None
+    charges, reserved = state.charges, None
     if charges:
         chat = call.parsed.chat
         slim = chat._replace(tail=()) if chat else None
         reserved = _Reserved(charges, state.prompt_tokens, state.estimator, slim, call.upstream)
     return PendingResult(
-        result_id, call.request_id, clock.steady(), caller, call.identity.project, ticket, state.settlement, reserved
+        result_id,
+        call.request_id,
+        clock.steady(),
+        caller,
+        call.identity.project,
+        state.ticket,
+        state.settlement,
+        reserved,
     )

@@ -279,7 +279,11 @@ class Engine:
         if not plan.ops and not plan.slots:
             return self.count(call, Verdict(), plan)
         try:
-            ops, done = (local or self.local).commit(call, plan)
+            if plan.slots or plan.now != plan.steady:
+                ops, done = (local or self.local).commit(call, plan)
+            else:  # as `LocalStore.commit` does it, without the call
+                ops = plan.ops
+                done = self.local.store.commit(ops, plan.now)
         except StateError as error:
             return self.count(call, self._without_store(call, plan, error), plan)
         return self.count(call, self.fold(call, plan, ops, done), plan)
@@ -295,10 +299,16 @@ class Engine:
                 self._hold_rules.blocked(call, ops, done, window_keys(call, plan), plan.now)
         if verdict.shadow:
             self.tally.shadowed += 1
-        if verdict.allowed and plan.metered:
-            state_of(call).charges = adjustable_charges(ops, done)
-        if plan.counted and (call.tracked or call.reported) and verdict.allowed:
-            state_of(call).ticket = self._ticket(ops, done, plan.counted + len(plan.slots))
+        if verdict.allowed:
+            if plan.metered:
+                state = state_of(call)
+                state.charges = adjustable_charges(ops, done)
+                state.awaits_result = bool(state.charges)
+            if plan.counted and (call.tracked or call.reported):
+                ticket = self._ticket(ops, done, plan.counted + len(plan.slots))
+                if ticket is not None:
+                    state = state_of(call)
+                    state.ticket, state.awaits_result = ticket, True
         return verdict
 
     def count(self, call: Call, verdict: Verdict, plan: Plan | None) -> Verdict:
@@ -319,14 +329,14 @@ class Engine:
         come before the limits.
         """
         ticket: list[Settle] = []
-        for op, result in zip(ops, done.results, strict=True):
+        for op, result in zip(ops, done.results, strict=False):  # they are as many
             if type(op) is not CountFingerprint or type(result) is not FingerprintCount:
                 continue
-            spec, flight = op.spec, result.flight
+            spec, flight = op.spec, result[4]
             if flight == JOINED:
                 self.tally.joined += 1
             # If a shadow policy had been enforced, the call that it denied would have had no answer.
-            elif (flight or spec.retry_free) and not (result.tripped and denies(op, result)):
+            elif (flight or spec.retry_free) and not (result[1] and denies(op, result)):
                 ticket.append(Settle(spec, op.key, done.at, flight))
             counts -= 1
             if not counts:

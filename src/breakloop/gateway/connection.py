@@ -87,8 +87,8 @@ class ServerCore:
         self.exempts: Callable[[str], bool] = lambda _address: False  # from the limit of one address
         self._of_peer: dict[str | bytes, dict[Connection, None]] = {}  # `live` by address, in the same order
         self._per_peer = limits.connections_per_peer or limits.connections - limits.connections // 4
-        self._reads: list[tuple[Connection | UpstreamConnection, bytes]] = []
-        self._writes: list[tuple[asyncio.Transport, bytes]] = []
+        self.reads: list[tuple[Connection | UpstreamConnection, bytes]] = []
+        self.writes: list[tuple[asyncio.Transport, bytes]] = []  # what `queue_write` has queued
         self._deferred: deque[tuple[Connection, Request]] = deque()  # one is processed in each turn of the loop
         self.batching = False  # `process_reads` is running: replies go through `queue_write`
         self.tick = 0  # seconds, counted by the sweep
@@ -106,7 +106,7 @@ class ServerCore:
 
     def queue_read(self, connection: Connection | UpstreamConnection, data: bytes) -> None:
         """Keep received data until everything that arrived in this iteration of the loop has been read."""
-        reads = self._reads
+        reads = self.reads
         reads.append((connection, data))
         if len(data) > self.large_read:
             self.process_reads()
@@ -115,7 +115,7 @@ class ServerCore:
 
     def process_reads(self) -> None:
         """Process everything that was read, and write the replies."""
-        reads, self._reads = self._reads, []
+        reads, self.reads = self.reads, []
         self.batching = True
         for connection, data in reads:
             try:
@@ -123,7 +123,7 @@ class ServerCore:
             except Exception as error:  # noqa: BLE001 - fail-safe edge: other connections must get their replies
                 self.handler_failed(error)
                 self._abort(connection)
-            if len(self._writes) >= self.max_batched_writes:
+            if len(self.writes) >= self.max_batched_writes:
                 self.flush_writes()
         self.batching = False
         self.flush_writes()
@@ -136,12 +136,12 @@ class ServerCore:
 
     def queue_write(self, transport: asyncio.Transport, data: bytes) -> None:
         """Write this with the rest of the batch."""
-        self._writes.append((transport, data))
+        self.writes.append((transport, data))
 
     def flush_writes(self) -> None:
         """Write what is queued. Call it before writing to or closing a transport directly, to keep the order."""
-        if self._writes:
-            writes, self._writes = self._writes, []
+        if self.writes:
+            writes, self.writes = self.writes, []
             for transport, data in writes:
                 if not transport.is_closing():  # uvloop raises on a write after close
                     try:
@@ -280,8 +280,14 @@ class Connection(asyncio.Protocol):
         return self._progress_tick
 
     def data_received(self, data: bytes) -> None:
-        """Queue what was received; `process` gets it with the rest of the batch."""
-        self._server.queue_read(self, data)
+        """Queue what was received, as `queue_read` does; `process` gets it with the rest of the batch."""
+        server = self._server
+        reads = server.reads
+        reads.append((self, data))
+        if len(data) > server.large_read:
+            server.process_reads()
+        elif len(reads) == 1:
+            server.loop.call_soon(server.process_reads)
 
     def eof_received(self) -> bool:
         """Treat a half-closed connection as closed, after processing what arrived before."""
@@ -492,7 +498,7 @@ class Connection(asyncio.Protocol):
         connection = CLOSE if server.draining or uploading else request.connection
         data = render(self._status_lines, reply, connection, request.method)
         if server.batching:
-            server.queue_write(self._transport, data)
+            server.writes.append((self._transport, data))
         else:
             self._write(data)
         if uploading:

@@ -167,7 +167,7 @@ class ReportedResults:
         self._secrets = _random_secrets()
         self._open: dict[str, PendingResult] = {}  # by result id
         self._oldest: deque[PendingResult] = deque()  # all open ones, and some that are closed
-        self._reporters = ExpiringTable(_REPORTERS_MAX)
+        self.reporters = ExpiringTable(_REPORTERS_MAX)  # empty if no caller has reported a result
 
     def __len__(self) -> int:
         return len(self._open)
@@ -175,17 +175,15 @@ class ReportedResults:
     def expect(self, call: Call) -> None:
         """Prepare a call whose result may be reported."""
         call.reported = True
-        if self._reporters:
+        if self.reporters:
             call.tracked = self.is_reporter(call)
 
     def is_reporter(self, call: Call) -> bool:
         """Return whether the caller reports results: then it is known which of its requests are running."""
-        return self._reporters.live(self._descriptors.caller(call), self._clock.steady()) is not None
+        return self.reporters.live(self._descriptors.caller(call), self._clock.steady()) is not None
 
     def keep(self, call: Call) -> str:
-        """Keep a call that was allowed; return its result id, or "" if no result is awaited."""
-        if not call.reported or not call.decision.awaits_result:
-            return ""
+        """Keep a call that was allowed and awaits its result; return its result id."""
         result_id = f"{call.request_id}.{next(self._secrets)}"
         pending, oldest = self._engine.pending_result(call, result_id), self._oldest
         # Remove up to two for each one that is added: expired ones go faster than others come, at a bounded cost.
@@ -211,7 +209,7 @@ class ReportedResults:
         except RequestError as error:
             return error_reply(error.status, str(error))
         del self._open[result_id]
-        self._reporters.put(pending.caller, (now + REPORTER_S,), now)
+        self.reporters.put(pending.caller, (now + REPORTER_S,), now)
         self._engine.settle_result(pending, answer, with_charges=_has_usage(answer))
         return Reply(204, b"", b"", 0.0)
 
@@ -430,8 +428,12 @@ class DecisionHandler:
                 refused = _refused(*refusal)
                 return refused if adapt is None else adapt(refused)
         call.began_ns = began_ns
-        if reported and self._results is not None:
-            self._results.expect(call)
+        results = self._results
+        if reported and results is not None:
+            if results.reporters:
+                results.expect(call)
+            else:
+                call.reported = True
         if admission.remote is not None:
             pending = DeferredReply()
 
@@ -459,7 +461,9 @@ class DecisionHandler:
             admission.traces.decided(call, verdict)
         admission.timings.decision.note(perf_counter_ns() - call.began_ns)
         if verdict.allowed:
-            result_id = "" if results is None else results.keep(call)
+            result_id = ""
+            if call.reported and results is not None and call.decision.awaits_result:
+                result_id = results.keep(call)
             head = admission.headers.allowed(verdict, call.request_id, result_id)
             if lines:
                 head += lines

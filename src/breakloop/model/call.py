@@ -165,11 +165,7 @@ class CallDecision(Protocol):
     wants_usage: bool  # a policy needs the provider's token usage, for streams too
     prompt_tokens: int  # estimated
     estimator: str  # the estimator of `prompt_tokens`
-
-    @property
-    def awaits_result(self) -> bool:
-        """Whether counts or charges depend on the result of the call."""
-        ...
+    awaits_result: bool  # counts or charges depend on the result of the call
 
 
 class _Undecided:

@@ -115,6 +115,7 @@ Lead = tuple[CountFingerprint, Entry]  # a flight that starts if its request pas
 # 30 s, which is 300 hits of 100 ms.
 _HITS_KEPT = 301
 _TRAFFIC: Final = MARK * TRAFFIC_MARKS
+_SMALL: Final = len(SMALL_COUNTS)
 
 
 class MemoryFingerprints:
@@ -139,39 +140,39 @@ class MemoryFingerprints:
 
     def count(self, op: CountFingerprint, now: float) -> FingerprintCount:
         """Count a hit and return whether it trips."""
-        spec = op.spec
+        spec, key = op.spec, op.key
+        limit = spec.limit if op.own_limit < 0 else op.own_limit
         cooled = None
         if spec.cooldown_s:
-            cooled = self.cooldowns.get(op.key)
+            cooled = self.cooldowns.get(key)
             if cooled is not None and cooled[0] <= now:
                 cooled = None
             if cooled is not None:
                 if now < cooled[1]:
                     return self._cooling(op, cooled, now)
                 # A hit after the cooldown extends the entry, so that the next cooldown still grows.
-                self.cooldowns.put(op.key, (now + spec.cooldown_max_s, *cooled[1:]), now)
-        before, count = self._slide(op, now) if spec.sliding else self._count_idle(op, now)
+                self.cooldowns.put(key, (now + spec.cooldown_max_s, *cooled[1:]), now)
+        if spec.sliding:
+            before, count = self._slide(op, limit, now)
+        else:
+            entry = self.counts.get(key)
+            # A count of the other kind belongs to a block whose settings have changed: start from zero.
+            before = 0 if entry is None or entry[0] <= now or type(entry[1]) is not int else entry[1]
+            count = before + 1
+            self.counts.put(key, (now + spec.window_s, count), now)
         marks = self._add_traffic(op, now) if op.traffic else ""
-        if count <= op.limit and (cooled is not None or not spec.at_once):
-            return SMALL_COUNTS[count] if count < len(SMALL_COUNTS) else FingerprintCount(count)
-        if op.opening and is_mixed(marks, op.limit):
-            return FingerprintCount(count, True, before <= op.limit, mixed=True)
+        if count <= limit and (cooled is not None or not spec.at_once):
+            return SMALL_COUNTS[count] if count < _SMALL else FingerprintCount(count)
+        if op.opening and is_mixed(marks, limit):
+            return FingerprintCount(count, True, before <= limit, mixed=True)
         if spec.land_calls and (landed := self._land(op, now)):
-            return FingerprintCount(count, True, before <= op.limit, landed=landed)
+            return FingerprintCount(count, True, before <= limit, landed=landed)
         if spec.cooldown_s:
             return self._cool_down(op, count, cooled, now)
-        return FingerprintCount(count, True, before <= op.limit, spec.window_s)
+        return FingerprintCount(count, True, before <= limit, spec.window_s)
 
-    def _count_idle(self, op: CountFingerprint, now: float) -> tuple[int, int]:
-        """Count a hit; return the count before and after it."""
-        entry = self.counts.live(op.key, now)
-        # A count of the other kind belongs to a block whose settings have changed: start from zero.
-        before: int = 0 if entry is None or type(entry[1]) is not int else entry[1]
-        self.counts.put(op.key, (now + op.spec.window_s, before + 1), now)
-        return before, before + 1
-
-    def _slide(self, op: CountFingerprint, now: float) -> tuple[int, int]:
-        """Like `_count_idle`, with a true sliding window."""
+    def _slide(self, op: CountFingerprint, limit: int, now: float) -> tuple[int, int]:
+        """Count a hit in a true sliding window; return the count before and after it."""
         window_s = op.spec.window_s
         entry = self.counts.get(op.key)
         if entry is None or entry[0] <= now or type(entry[1]) is int:  # at most
@@ -182,7 +183,7 @@ class MemoryFingerprints:
         stale = 0
         while stale < len(times) and times[stale] <= now - window_s:
             stale += 1
-        if len(times) - stale > op.limit + _HITS_KEPT:
+        if len(times) - stale > limit + _HITS_KEPT:
             stale += 1
         del times[:stale]
         times.append(now)
@@ -365,8 +366,8 @@ class MemoryStore:
         if not denied or ENFORCED not in denied:
             if denied:
                 changes = [change for change in changes if change[0] not in denied]
-            for _, table, key, entry in changes:
-                table.put(key, entry, now)
+            if changes:
+                _put_all(changes, now)
             if leads:
                 repeats.lead(leads, denied, now)
         if windows:
@@ -450,6 +451,18 @@ class MemoryStore:
                 newer = newer or {}
                 newer[write.key] = self.read_window(write.key, now)
         return newer
+
+
+def _put_all(changes: Sequence[Change], now: float) -> None:
+    """Store entries. Most replace one, as `ExpiringTable.put` does it; here without a call for each."""
+    for _, table, key, entry in changes:
+        if key not in table:
+            table.put(key, entry, now)
+            continue
+        table[key] = entry
+        table.move_to_end(key)
+        if table.dirty is not None:
+            table.dirty[key] = None
 
 
 def _shown(entry: Entry) -> list[object]:

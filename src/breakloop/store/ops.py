@@ -32,8 +32,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, Protocol, TypeVar, assert_never, final
+
+import msgspec
 
 from breakloop.errors import StateError
 from breakloop.model.call import Call
@@ -188,7 +190,7 @@ def blocked_at_once(
 
 
 @final
-class CountFingerprint:
+class CountFingerprint(msgspec.Struct, eq=False, gc=False):
     """Count a fingerprint. It is counted even if another operation denies the request.
 
     `tracked` means that the end of the request will be reported with `Settle`, so that it may join a request in
@@ -200,27 +202,20 @@ class CountFingerprint:
     `landed_key` is the key under which landed calls are counted. It is only set where the spec lands calls.
     """
 
-    __slots__ = ("group", "key", "landed_key", "limit", "opening", "owner", "spec", "tracked", "traffic")
+    spec: FingerprintSpec
+    key: str
+    owner: LoopSource
+    group: int = ENFORCED
+    own_limit: int = -1  # instead of that of the spec; -1: none
+    tracked: bool = False
+    traffic: str = ""
+    opening: bool = False
+    landed_key: str = ""
 
-    landed_key: str
-
-    def __init__(
-        self,
-        spec: FingerprintSpec,
-        key: str,
-        owner: LoopSource,
-        group: int = ENFORCED,
-        limit: int = -1,
-        tracked: bool = False,  # noqa: FBT001, FBT002 - made per request: names cost
-    ) -> None:
-        self.spec = spec
-        self.key = key
-        self.owner = owner
-        self.group = group
-        self.limit = spec.limit if limit < 0 else limit
-        self.tracked = tracked
-        self.traffic = ""
-        self.opening = False
+    @property
+    def limit(self) -> int:
+        """How many requests pass."""
+        return self.spec.limit if self.own_limit < 0 else self.own_limit
 
     def within(self, traffic: str, *, opening: bool = False) -> CountFingerprint:
         """Set the key of the sender's traffic, and whether the request is an opening; return the operation itself."""
@@ -265,8 +260,7 @@ SMALL_COUNTS: Final = tuple(FingerprintCount(count) for count in range(64))
 
 
 @final
-@dataclass(slots=True, eq=False)
-class Settle:
+class Settle(msgspec.Struct, eq=False, gc=False):
     """Report the end of a counted request: its flight ends, and if it failed its count is taken back.
 
     `at` is the time of the count by the store's clock (`CommitResult.at`); `flight` is copied from its
@@ -478,8 +472,7 @@ class WindowWrite(NamedTuple):
         return self.version + 1 if self.version else self.first
 
 
-@dataclass(slots=True)
-class CommitResult:
+class CommitResult(msgspec.Struct, eq=False, gc=False):
     """The outcome of a commit. `denied_at` is the index of the first enforced denial, or -1."""
 
     results: list[Result]
@@ -487,7 +480,15 @@ class CommitResult:
     conflict: dict[str, StoredWindow] | None = (
         None  # windows with a newer version, as they are now; nothing was changed
     )
-    at: float = field(default=0.0, compare=False)  # time of the commit by the store's clock, for `Settle`
+    at: float = 0.0  # time of the commit by the store's clock, for `Settle`
+
+    def __eq__(self, other: object) -> bool:
+        """Compare outcomes, whenever they were committed."""
+        if not isinstance(other, CommitResult):
+            return NotImplemented
+        return (self.results, self.denied_at, self.conflict) == (other.results, other.denied_at, other.conflict)
+
+    __hash__ = None  # type: ignore[assignment]  # it can be changed
 
 
 class Store(Protocol):

@@ -35,7 +35,9 @@ class Service:
         made.request_id = f"t-{self.asked:x}"
         self.results.expect(made)
         verdict = self.here.engine.decide(made)
-        return (self.results.keep(made) or "not awaited") if verdict.allowed else ""
+        if not verdict.allowed:
+            return ""
+        return self.results.keep(made) if made.decision.awaits_result else "not awaited"
 
     def tell(self, result_id: str, told: Any = 200, method: str = "POST") -> Reply:
         body = {"status": told} if isinstance(told, int) else told

@@ -20,8 +20,8 @@ def test_a_repeat_takes_the_limit_of_its_spec_unless_told() -> None:
     """An announced number replaces it; 0 is a number too (LD-6)."""
     spec = FingerprintSpec(60.0, 5)
     assert CountFingerprint(spec, "k", NO_OWNER).limit == 5
-    assert CountFingerprint(spec, "k", NO_OWNER, limit=9).limit == 9
-    assert CountFingerprint(spec, "k", NO_OWNER, limit=0).limit == 0
+    assert CountFingerprint(spec, "k", NO_OWNER, own_limit=9).limit == 9
+    assert CountFingerprint(spec, "k", NO_OWNER, own_limit=0).limit == 0
 
 
 def test_operations_are_enforced_unless_they_say_otherwise() -> None:
