@@ -14,6 +14,11 @@ from tests.programs import missing
 PYTHON = SRC.parent / ".cache" / "claude" / "bin" / "python"
 MODEL = "claude-sonnet-4-5"
 COMMAND = "cat missing.txt; echo done"  # what a stuck agent does, again and again
+LAND: dict[str, object] = {
+    "bundle_version": 1,
+    "policies": [],
+    "defaults": {"loop_detection": {"similarity": "steps", "ladder": {"block": "land"}}},
+}
 MOST = 20  # requests, after which even a stuck agent gives up
 
 
@@ -72,3 +77,9 @@ def told(requests: list[SeenRequest]) -> list[str]:
     """What the model was shown after each of its calls."""
     last = [request.fields["messages"][-1] for request in requests if request.fields.get("tools")]
     return [str(message["content"]) for message in last[1:]]
+
+
+def obedient(request: SeenRequest) -> Answer | None:
+    """Stuck, until it reads that it is to answer."""
+    read = agent(stuck)(request)
+    return say("What I have.") if read and "tools are switched off" in str(request.fields["messages"][-1]) else read

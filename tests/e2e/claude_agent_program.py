@@ -1,5 +1,6 @@
 """A program with an agent of the Claude Agent SDK, run in the SDK's own environment: asks the model at the first
-argument, under HOME, with hooks for the gateway that BREAKLOOP_URL names, or in process. Prints how it ended, as JSON."""
+argument, under HOME, with hooks for the gateway that BREAKLOOP_URL names, or in
+process, with the bundle in BREAKLOOP_POLICY. Prints how it ended, as JSON."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ MODEL = "claude-sonnet-4-5"
 
 async def main(url: str) -> dict[str, Any]:
     gateway = os.environ.get("BREAKLOOP_URL", "")
-    guard = Guard(url=gateway) if gateway else None
+    policy = json.loads(os.environ.get("BREAKLOOP_POLICY", "null"))
+    guard = Guard(url=gateway) if gateway else Guard(policy) if policy else None
     seen: list[str] = []
 
     async def mine(sent: Any, tool_use_id: str | None, context: Any) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from crewai.tools import tool
 
 from breakloop import DeniedError, Guard, LoopDetectedError
 from breakloop.integrations.crewai import GuardCrewHooks
-from breakloop.testing import Answer, StandInLLM, ThreadedLLM, call_tool, limit_policy, say
+from breakloop.testing import Answer, SeenRequest, StandInLLM, ThreadedLLM, call_tool, limit_policy, say
 
 URL, ABSENT = sys.argv[1:3]
 SAME = call_tool("search", {"query": "x"})
@@ -27,7 +27,16 @@ SHADOW = {
     "policies": [],
     "global_shadow": {"enabled": True, "reason": "looking first", "expires_at": "2030-01-31T18:00:00Z"},
 }
+LAND = {
+    "bundle_version": 1,
+    "policies": [],
+    "defaults": {"loop_detection": {"similarity": "steps", "ladder": {"block": "land"}}},
+}
 FEW = {"bundle_version": 1, "policies": [limit_policy(rate=0.001, burst=2)]}
+
+
+def searches(seen: SeenRequest) -> Answer:
+    return SAME if "tools" in seen.json() else say("I finish with what I have.")
 
 
 class Plain(OpenAICompletion):
@@ -68,10 +77,11 @@ def told(
     *answers: Answer,
     kind: Callable[..., Any] = LLM,
     start: Callable[[Crew], str] = kickoff,
+    respond: Callable[[SeenRequest], Answer] | None = None,
 ) -> dict[str, Any]:
     """Run a crew, and return what became of it."""
     ran: list[str] = []
-    with StandInLLM.in_thread() as llm:
+    with StandInLLM.in_thread(respond=respond) as llm:
         llm.next(*answers)
         made = crew(llm, ran, kind)
         end: dict[str, Any]
@@ -109,6 +119,9 @@ def main() -> None:
         "remote": told(GuardCrewHooks(Guard(url=URL, token="k")), *[SAME] * 20),
         "absent": told(GuardCrewHooks(Guard(url=ABSENT)), *[SAME] * 4, say("Done.")),
         "shadow": told(GuardCrewHooks(Guard(SHADOW)), *[SAME] * 4, say("Done.")),
+        "landed": told(GuardCrewHooks(Guard(LAND)), respond=searches),
+        "landed async": told(GuardCrewHooks(Guard(LAND)), respond=searches, start=kickoff_async),
+        "landed alone": told(GuardCrewHooks(Guard(LAND)), respond=searches, start=agent_alone),
         "limited": told(GuardCrewHooks(Guard(FEW)), *healthy),
     }
     sys.stdout.write(json.dumps(outcomes) + "\n")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from breakloop.testing import StandInLLM
+from breakloop.testing import SeenRequest, StandInLLM
 from tests.deadlines import DEADLINE_S
 from tests.e2e import claude
 from tests.e2e.served import serving
@@ -23,8 +23,12 @@ PROGRAM = Path(__file__).parent / "claude_agent_program.py"
 
 def run(folder: Path, model: Callable[[int], Any], **more: str) -> tuple[dict[str, Any], list[str]]:
     """Let an agent work; returns how it ended, and what the model was shown."""
+    return run_with(folder, claude.agent(model), **more)
+
+
+def run_with(folder: Path, respond: Callable[[SeenRequest], Any], **more: str) -> tuple[dict[str, Any], list[str]]:
     folder.mkdir(exist_ok=True)
-    with StandInLLM.in_thread(respond=claude.agent(model)) as llm:
+    with StandInLLM.in_thread(respond=respond) as llm:
         env = {**claude.environment(folder, llm.url), **more}
         command = [str(claude.installed()), str(PROGRAM), llm.url]
         done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
@@ -56,3 +60,10 @@ def test_the_gateway_decides(tmp_path: Path) -> None:
     with serving(tmp_path, "--mode", "decision") as served:
         ended, told = run(tmp_path / "stuck", claude.stuck, BREAKLOOP_URL=served.url)
         assert (ended["ended"], len(told)) == ("hook_stopped", 6)
+
+
+def test_it_lands_with_an_answer(tmp_path: Path) -> None:
+    """The model reads why no more tools are called, and answers (LD-10, P-3)."""
+    ended, told = run_with(tmp_path / "home", claude.obedient, BREAKLOOP_POLICY=json.dumps(claude.LAND))
+    assert (ended["said"], ended["denied"], ended["faults"]) == ("What I have.", 0, 0)
+    assert ["tools are switched off" in one for one in told] == [False] * 4 + [True]

@@ -76,7 +76,11 @@ def start(at: Path, folder: Path, url: str, **more: str) -> subprocess.Completed
 
 def run(folder: Path, model: Callable[[int], Any], *flags: str, **more: str) -> Session:
     """Let Claude Code work with a model until it ends."""
-    with StandInLLM.in_thread(respond=claude.agent(model)) as llm, project(folder, *flags) as at:
+    return run_with(folder, claude.agent(model), *flags, **more)
+
+
+def run_with(folder: Path, respond: Callable[[SeenRequest], Answer | None], *flags: str, **more: str) -> Session:
+    with StandInLLM.in_thread(respond=respond) as llm, project(folder, *flags) as at:
         done = start(at, folder, llm.url, **more)
         assert done.returncode == 0, done.stderr
         return Session(done.stdout, llm)
@@ -130,6 +134,40 @@ def test_the_gateway_decides(tmp_path: Path) -> None:
         assert looped.result["terminal_reason"] == "hook_stopped"
         killed = run(tmp_path / "killed", claude.healthy, "--agent", "nightly", BREAKLOOP_URL=served.url)
         assert killed.asked == 1
+
+
+def test_it_lands_behind_the_gateway(tmp_path: Path) -> None:
+    """Without hooks: the request that would have been denied has its tools switched off, and the run ends with an
+    answer. Thinking, cache breakpoints and tools are as Claude Code sent them (LD-10)."""
+    (tmp_path / "policy.json").write_text(json.dumps(claude.LAND))
+    (tmp_path / "home").mkdir()
+    with StandInLLM.in_thread(respond=claude.agent(claude.stuck)) as llm:
+        flags = ("--upstream", f"anthropic={llm.url}", "--policy", "policy.json")
+        with serving(tmp_path, *flags) as served:
+            done = start(tmp_path, tmp_path, served.url)
+        session = Session(done.stdout, llm)
+        sent = [seen.fields for seen in llm.requests if seen.fields.get("tools")]
+    assert (session.result["result"], session.result["is_error"]) == ("I finish with what I have.", False)
+    assert [one.get("tool_choice") for one in sent] == [None] * 5 + [{"type": "none"}]
+    assert {json.dumps(one["tools"]) for one in sent} == {json.dumps(sent[0]["tools"])}
+    assert ["tools are switched off" in one for one in session.told] == [False] * 4 + [True]
+    changed = {"messages", "tool_choice"}
+    before, landed = [{name: one[name] for name in one.keys() - changed} for one in sent[4:]]
+    assert landed == before
+
+
+def test_it_lands_with_the_hooks(tmp_path: Path) -> None:
+    """The model reads that tools are off, and every call is denied until it answers; one that does not answer is
+    stopped (LD-10, P-3)."""
+    (tmp_path / "policy.json").write_text(json.dumps(claude.LAND))
+    with serving(tmp_path, "--mode", "decision", "--policy", "policy.json") as served:
+        for name in ("obedient", "stuck"):
+            (tmp_path / name).mkdir()
+        ended = run_with(tmp_path / "obedient", claude.obedient, BREAKLOOP_URL=served.url)
+        assert (ended.asked, ended.result["result"], ended.result["is_error"]) == (6, "What I have.", False)
+        stopped = run(tmp_path / "stuck", claude.stuck, BREAKLOOP_URL=served.url)
+        assert (stopped.asked, stopped.result["terminal_reason"]) == (8, "hook_stopped")
+        assert len(stopped.result["permission_denials"]) == 3
 
 
 def test_the_gateway_counts_sub_agents(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from tests.e2e.served import refusing, serving
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
+FINISHED = "I finish with what I have."  # the stand-in's answer to a request without tools
 STOPPED = {"raised": "_LoopDetectedError", "kinds": ["HookAborted", "LoopDetectedError", "DeniedError"]}
 
 
@@ -110,3 +111,12 @@ def test_limits_hold(crews: Any) -> None:
     outcome = crews["limited"]
     assert picked(outcome, "raised", "kinds") == {"raised": "_DeniedError", "kinds": ["HookAborted", "DeniedError"]}
     assert picked(outcome, "reason", "asked") == {"reason": "token_bucket_exceeded", "asked": 2}
+
+
+@pytest.mark.parametrize("name", ["landed", "landed async", "landed alone"])
+def test_it_lands_with_an_answer(crews: Any, name: str) -> None:
+    """The sixth model call offers no tools, and is the last; its answer is that of the crew (LD-10, P-3)."""
+    outcome = crews[name]
+    assert picked(outcome, "said", "ran", "asked", "faults") == {"said": FINISHED, "ran": 5, "asked": 6, "faults": 0}
+    assert ["tools" in body for body in outcome["bodies"]] == [True] * 5 + [False]
+    assert "tools are switched off" in outcome["bodies"][-1]["messages"][-2]["content"]

@@ -1,5 +1,6 @@
-"""Agents that loop end with an answer instead of an error: the real `openai`, `anthropic` and LangChain packages, behind
-the real gateway and with the library, against the stand-in LLM, which calls the same tool as long as it may."""
+"""Agents that loop end with an answer instead of an error: the real `openai`, `anthropic`, LangChain and Pydantic AI
+packages, behind the real gateway and with the library, against the stand-in LLM, which calls the same tool as long as it
+may. OpenAI Agents, CrewAI and Claude Code have files of their own."""
 
 from __future__ import annotations
 
@@ -19,6 +20,11 @@ from langchain_core.messages import AIMessage
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
 from pydantic import BaseModel, SecretStr
+from pydantic_ai import Agent, models
+from pydantic_ai.models.anthropic import AnthropicModel
+from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
+from pydantic_ai.providers.anthropic import AnthropicProvider
+from pydantic_ai.providers.openai import OpenAIProvider
 
 import breakloop.anthropic
 import breakloop.openai
@@ -230,6 +236,35 @@ def test_langchain_async(llm: ThreadedLLM, http: httpx2.Client) -> None:
             return state
 
     assert last_said(asyncio.run(run())) == ANSWER
+
+
+def pydantic_model(name: str, url: str, http: httpx2.AsyncClient) -> models.Model:
+    if name == "anthropic":
+        return AnthropicModel("claude", provider=AnthropicProvider(api_key="k", base_url=url, http_client=http))
+    kind = OpenAIChatModel if name == "chat" else OpenAIResponsesModel
+    return kind("gpt-5", provider=OpenAIProvider(api_key="k", base_url=f"{url}/v1", http_client=http))
+
+
+@EACH
+@pytest.mark.parametrize("stream", [False, True])
+def test_pydantic_ai_behind_the_gateway(served: Served, llm: ThreadedLLM, name: str, stream: bool) -> None:
+    """An agent that knows nothing of breakloop, by its base URL alone (LD-10)."""
+
+    def search(query: str) -> str:
+        """Look something up."""
+        return f"no results for {query}"
+
+    async def run() -> str:
+        async with httpx2.AsyncClient() as http:
+            agent = Agent(pydantic_model(name, served.url, http), tools=[search])
+            if not stream:
+                return (await agent.run(TASK)).output
+            async with agent.run_stream(TASK) as result:
+                return await result.get_output()
+
+    assert asyncio.run(run()) == ANSWER
+    choice = AGENTS[name][1]
+    assert [one.json()["tool_choice"] == choice for one in llm.requests] == [False] * 5 + [True]
 
 
 def ignores_choices(seen: SeenRequest) -> Answer:

@@ -4,6 +4,7 @@ error of the SDK's; one that works is left alone, byte for byte."""
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,7 +12,9 @@ import pytest
 from agents import (
     Agent,
     AgentsException,
+    Model,
     OpenAIChatCompletionsModel,
+    OpenAIProvider,
     OpenAIResponsesModel,
     RunConfig,
     Runner,
@@ -23,6 +26,7 @@ from agents import (
 from openai import AsyncOpenAI
 
 from breakloop import Guard, LoopDetectedError
+from breakloop.integrations import openai_agents
 from breakloop.integrations.openai_agents import GuardRunHooks
 from breakloop.testing import StandInLLM, ThreadedLLM, call_tool, say
 from tests.e2e.served import refusing, serving
@@ -204,3 +208,55 @@ def test_a_tool_is_switched_off(llm: ThreadedLLM) -> None:
     llm.next(STUCK, say("I cannot search."))
     assert asyncio.run(run(llm, GuardRunHooks(guard, check_tools=True))) == "I cannot search."
     assert "being mended" in llm.requests[1].body.decode()
+
+
+LAND: dict[str, Any] = {
+    "bundle_version": 1,
+    "policies": [],
+    "defaults": {"loop_detection": {"similarity": "steps", "ladder": {"block": "land"}}},
+}
+
+
+def choices(llm: ThreadedLLM) -> list[Any]:
+    return [sent.json().get("tool_choice") for sent in llm.requests]
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("kind", [OpenAIResponsesModel, OpenAIChatCompletionsModel])
+@pytest.mark.parametrize("noted", [False, True])
+def test_it_lands_with_an_answer(llm: ThreadedLLM, kind: Any, *, noted: bool, streamed: bool) -> None:
+    """The request after the fifth result has its tools switched off and the note in it once, with a guardrail in the
+    result and else behind it (LD-10, P-3)."""
+    hooks = GuardRunHooks(Guard(LAND))
+    tools = hooks.tools(search) if noted else [search]
+    answer = asyncio.run(run(llm, hooks, kind=lambda *given: hooks.model(kind(*given)), tools=tools, streamed=streamed))
+    assert (answer, hooks.guard.faults) == ("I finish with what I have.", 0)
+    assert choices(llm)[:5] == [choices(llm)[0]] * 5
+    assert choices(llm)[5:] == ["none"]
+    assert [len(sent.json()["tools"]) for sent in llm.requests] == [1] * 6
+    assert [sent.body.decode().count("tools are switched off") for sent in llm.requests] == [0] * 5 + [1]
+
+
+def test_a_model_that_is_named(llm: ThreadedLLM) -> None:
+    """The provider of the run wraps what it is asked for; without it, the run ends as before (LD-10, P-3)."""
+    hooks = GuardRunHooks(Guard(LAND))
+
+    async def work(*, wrapped: bool) -> Any:
+        async with AsyncOpenAI(base_url=f"{llm.url}/v1", api_key="k", max_retries=0) as client:
+            provider: Any = OpenAIProvider(openai_client=client)
+            config = RunConfig(tracing_disabled=True, model_provider=hooks.models(provider) if wrapped else provider)
+            agent = Agent[Any](name="support", model="gpt-5", tools=hooks.tools(search))
+            return (await Runner.run(agent, "Go.", hooks=hooks, run_config=config)).final_output
+
+    assert asyncio.run(work(wrapped=True)) == "I finish with what I have."
+    with pytest.raises(LoopDetectedError):
+        asyncio.run(work(wrapped=False))
+
+
+def test_the_arguments_of_a_model() -> None:
+    """The SDK passes them by place when it streams, and by name when it does not."""
+    for method in (Model.get_response, Model.stream_response):
+        names = [
+            one.name for one in inspect.signature(method).parameters.values() if one.kind is one.POSITIONAL_OR_KEYWORD
+        ]
+        assert names == ["self", *openai_agents._ARGUMENTS]

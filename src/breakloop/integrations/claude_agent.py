@@ -3,7 +3,8 @@
     from breakloop.integrations.claude_agent import breakloop_hooks
     options = ClaudeAgentOptions(hooks=breakloop_hooks())
 
-A model that repeats itself reads a note, then its call is denied, then its run is ended.
+A model that repeats itself reads a note, then its call is denied, then its run is ended. A run that is landed gets no
+more calls: the model reads why, and answers.
 """
 
 from __future__ import annotations
@@ -56,6 +57,7 @@ class ClaudeHooks:
         self._agent = agent
         self._stop_after = stop_after
         self._strikes: BoundedDict[str, int] = BoundedDict(_OWNERS_MAX)  # blocks in a row, by owner
+        self._landing: BoundedDict[str, Decision] = BoundedDict(_OWNERS_MAX)  # owners that are to answer without tools
 
     async def __call__(self, sent: Mapping[str, Any], tool_use_id: str | None, context: Any) -> Json:  # noqa: ARG002
         with self._toolkit.fail_open():
@@ -66,18 +68,22 @@ class ClaudeHooks:
         run = self._toolkit.run_for(AgentContext(self._agent, event.owner))
         if event.kind == claude_code.PROMPT:
             self._strikes.pop(event.owner, None)
+            self._landing.pop(event.owner, None)
             return claude_code.answer_to(event.kind, await run.astep(user=event.prompt))
         if event.kind == claude_code.BEFORE:
-            decision = await run.abefore_tool(event.tool, event.arguments)
+            decision = self._landing.get(event.owner) or await run.abefore_tool(event.tool, event.arguments)
         elif event.kind in {claude_code.AFTER, claude_code.FAILED}:
             decision = await run.aafter_tool(event.tool, event.arguments, event.outcome)
+            if decision.landed:
+                self._landing[event.owner] = decision
         else:
             return {}
         return claude_code.answer_to(event.kind, decision, self._count(event, decision), self._stop_after)
 
     def _count(self, event: HookEvent, decision: Decision) -> int:
         """Return the blocks in a row. A step without any finding ends the row."""
-        strikes = self._strikes.pop(event.owner, 0) + (not decision.allowed)
-        if strikes and (not decision.allowed or decision.notice or event.kind == claude_code.BEFORE):
+        blocks = claude_code.blocks_call(event.kind, decision)
+        strikes = self._strikes.pop(event.owner, 0) + blocks
+        if strikes and (blocks or decision.notice or event.kind == claude_code.BEFORE):
             self._strikes[event.owner] = strikes
         return strikes

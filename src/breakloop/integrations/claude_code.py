@@ -179,10 +179,12 @@ def response_text(response: Any) -> str:
 
 
 def answer_to(kind: str, decision: Decision, strikes: int = 0, stop_after: int = STOP_AFTER) -> Json:
-    """Return the answer to an event. Before a call, a denial blocks it; after it, the model reads what it repeats."""
+    """Return the answer to an event. Before a call, a denial blocks it, and so does landing, because the model is to
+    answer without tools. After it, the model reads what it repeats."""
     if kind == PROMPT:  # a person may repeat a prompt, but not continue a run that is held
         return {} if decision.allowed or decision.is_loop else {"decision": "block", "reason": decision.notice}
-    if decision.allowed and (kind == BEFORE or not decision.notice):
+    blocks = blocks_call(kind, decision)
+    if not blocks and (kind == BEFORE or not decision.notice):
         return {}
     if kind == COMPACT:  # the model does not read answers to it
         if decision.allowed:
@@ -192,8 +194,13 @@ def answer_to(kind: str, decision: Decision, strikes: int = 0, stop_after: int =
         output = {"permissionDecision": "deny", "permissionDecisionReason": decision.notice}
     else:
         output = {"additionalContext": marked(decision.notice)}
-    stopped = {} if decision.allowed else _stopped(decision, strikes, stop_after)
+    stopped = _stopped(decision, strikes, stop_after) if blocks else {}
     return {**stopped, "hookSpecificOutput": {"hookEventName": kind, **output}}
+
+
+def blocks_call(kind: str, decision: Decision) -> bool:
+    """Tell whether a decision is a block, of which a number in a row ends the run."""
+    return not decision.allowed or (decision.landed and kind == BEFORE)
 
 
 def shadow_answer(answer: Json) -> Json:
@@ -211,7 +218,7 @@ def shadow_answer(answer: Json) -> Json:
 
 def _stopped(decision: Decision, strikes: int, stop_after: int) -> Json:
     """End the run after too many blocks in a row, or at once if the denial is not for a loop."""
-    if decision.is_loop and (not stop_after or strikes < stop_after):
+    if (decision.is_loop or decision.landed) and (not stop_after or strikes < stop_after):
         return {}
     return {"continue": False, "stopReason": f"breakloop stopped this run. {decision.notice}"}
 
@@ -257,13 +264,17 @@ class HookSession:
         self.steps = int(fields.get("steps", 0))
         self.size = int(fields.get("size", 0))
         self.strikes = int(fields.get("strikes", 0))  # blocks in a row
+        self.landing = str(fields.get("landing", ""))  # the note of a run that is to answer without tools
         # By digest of the call: its denial, and until when it is blocked.
         self.held = {name: {**one, "until": float(one["until"])} for name, one in fields.get("held", {}).items()}
         # By loop: the end and the length of its cooldown, and whether it has passed once since.
         self.cooling = {name: [float(part) for part in one] for name, one in fields.get("cooling", {}).items()}
 
     def before(self, call: str, now: float) -> Decision:
-        """Decide about a call that is about to be made: denied if it is blocked."""
+        """Decide about a call that is about to be made: denied if it is blocked, landed if no more are to be made."""
+        if self.landing:
+            self.strikes += 1
+            return Decision(note=self.landing, landed=True)
         held = self.held.get(call)
         if held is None:
             return Decision()
@@ -276,7 +287,9 @@ class HookSession:
         return Decision(**{**denial, "allowed": False, "cooldown_seconds": max(1, round(left_s))})
 
     def after(self, call: str, decision: Decision, now: float) -> None:
-        """Record the decision about a call that was made; a denial blocks it."""
+        """Record the decision about a call that was made; a denial blocks it, and landing blocks every call."""
+        if decision.landed:
+            self.landing = decision.note
         if decision.allowed:
             if not decision.notice:
                 self.strikes = 0
@@ -288,6 +301,7 @@ class HookSession:
     def unblock(self) -> None:
         """Let every call be tried again, because a person has replied."""
         self.strikes = 0
+        self.landing = ""
         self.held.clear()
 
     def cooldown(self, loop: str, spec: FingerprintSpec, now: float) -> float:
@@ -312,6 +326,7 @@ class HookSession:
             "steps": self.steps,
             "size": self.size,
             "strikes": self.strikes,
+            "landing": self.landing,
             "held": {name: one for name, one in held.items() if one["until"] > now},
             "cooling": cooling,
         }

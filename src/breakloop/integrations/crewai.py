@@ -4,13 +4,15 @@
     with GuardCrewHooks(): crew.kickoff()
 
 Each tool call with its result is a step. A model call that follows no tool call is checked by itself, so each model
-call is checked once. A warning is added to the result of the tool. A denial stops the crew with CrewAI's `HookAborted`,
-which is a `breakloop.LoopDetectedError` too.
+call is checked once. A warning is added to the result of the tool. An agent that is landed answers without tools, as at
+the end of its `max_iter`. A denial stops the crew with CrewAI's `HookAborted`, which is a `breakloop.LoopDetectedError`
+too.
 """
 
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import wraps
@@ -73,6 +75,7 @@ class GuardCrewHooks:
         self._installed = 0
         self._lock = threading.Lock()
         self._tasks: BoundedDict[tuple[str, str], _AgentTask] = BoundedDict(_TASKS_MAX)
+        self._landing: BoundedDict[int, _AgentTask] = BoundedDict(_TASKS_MAX)  # by model object: it answers next
         self._used: BoundedDict[int, tuple[int, int]] = BoundedDict(_TASKS_MAX)  # tokens reported, by model object
         self._hooks = {
             "before_llm_call": self.before_llm,
@@ -112,15 +115,20 @@ class GuardCrewHooks:
     def before_llm(self, context: Any) -> None:
         """Check a model call, unless the results that it is about were checked already."""
         if context.executor is None:  # outside an agent's loop
+            if id(context.llm) in self._landing:  # the answer that CrewAI asks for at the end of an agent's loop
+                return
             request = {"model": _model(context.llm), "messages": list(context.messages)}
             decision = self.guard.check(request, agent=_role(context.agent))
             self._toolkit.settle(decision)
         else:
             task = self._task(context, begins=_opening(context.messages))
+            task.executor = weakref.ref(context.executor)
             if task.is_checked:  # with the results that the model reads now
                 task.is_checked = False
                 return
             decision = task.check_text(context.messages, self._usage(context.llm))
+            if decision.landed:
+                task.land()
         self._raise_denial(decision)
         self.guard.wait(decision)
         if decision.notice:
@@ -129,8 +137,9 @@ class GuardCrewHooks:
     @_hook
     def after_llm(self, context: Any) -> None:
         """Record the text of the model. Its tool calls are recorded with their results."""
-        if context.executor is not None:
-            self._task(context).run.add_answer(str(context.response or ""), self._usage(context.llm))
+        task = self._landing.pop(id(context.llm), None) if context.executor is None else self._task(context)
+        if task is not None:
+            task.run.add_answer(str(context.response or ""), self._usage(context.llm))
 
     @_hook
     def before_tool(self, context: Any) -> bool | None:
@@ -156,6 +165,9 @@ class GuardCrewHooks:
         if not decision.allowed and self._returns:
             return decision.notice
         self._raise_denial(decision)
+        executor = task.land() if decision.landed else None
+        if executor is not None:
+            self._landing[id(executor.llm)] = task
         return f"{result}\n\n{marked(decision.notice)}" if decision.notice else None
 
     def _raise_denial(self, decision: Decision) -> None:
@@ -198,6 +210,17 @@ class _AgentTask:
     has_begun: bool = False
     is_checked: bool = False  # the next model call, with the results that it is about
     denied: dict[str, Decision] = field(default_factory=dict)  # between the hooks before and after a tool call
+    executor: Callable[[], Any] = lambda: None
+
+    def land(self) -> Any:
+        """End the agent's loop as `max_iter` does: CrewAI asks for the answer without offering tools. Returns what runs
+        the loop; None if it has no such number."""
+        executor = self.executor()
+        most = getattr(executor, "max_iter", None)
+        if most is None:
+            return None
+        executor.iterations = most
+        return executor
 
     def check_text(self, messages: list[Any], usage: Mapping[str, int]) -> Decision:
         """Check a model call that follows a text instead of a tool result: the first one, or one after a reply."""

@@ -7,13 +7,17 @@ model recover.
 The tool calls of one answer are checked when the last of their results is there, so that a notice can be added to that
 result; the model call that follows is not checked again. Calls that no guardrail sees, such as handoffs and hosted
 tools, are checked with the next model call.
+
+Hooks cannot change a request. A model of `hooks.models()` or `hooks.model(...)` switches tools off in a request that is
+landed, so that the run ends with an answer.
 """
 
 from __future__ import annotations
 
 import copy
 import secrets
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from agents import (
@@ -21,7 +25,11 @@ from agents import (
     AgentsException,
     FunctionTool,
     ItemHelpers,
+    Model,
+    ModelProvider,
     ModelResponse,
+    ModelSettings,
+    MultiProvider,
     RunContextWrapper,
     RunHooks,
     Tool,
@@ -45,6 +53,9 @@ __all__ = ["GuardRunHooks"]
 _PATH: Final = "/v1/responses"
 _RUNS_MAX: Final = 256
 _CALL: Final = "function_call"
+_ARGUMENTS: Final = (
+    "system_instructions", "input", "model_settings", "tools", "output_schema", "handoffs", "tracing",
+)  # fmt: skip
 
 Item = Mapping[str, Any]
 
@@ -107,7 +118,8 @@ class GuardRunHooks(RunHooks[Any]):
         result = await Runner.run(agent, "...", hooks=hooks)
 
     A run is one conversation, unless `session` names it; its agent is the one that it begins with. With `check_tools`,
-    each tool call is checked before it is made, so that kill switches and limits on `tool:name` apply to it.
+    each tool call is checked before it is made, so that kill switches and limits on `tool:name` apply to it. For
+    `action: land`, the run also needs the models: `run_config=RunConfig(model_provider=hooks.models())`.
     """
 
     def __init__(
@@ -119,12 +131,28 @@ class GuardRunHooks(RunHooks[Any]):
         self._own = AgentContext(agent, session)
         self._check_tools = check_tools
         self._runs: BoundedDict[int, _RunState] = BoundedDict(_RUNS_MAX)
+        # Decisions to land, by the id of the request's input, which the hook and the model have in common. The input is
+        # kept, so that its id is not used again.
+        self._landed: BoundedDict[int, tuple[Any, Decision]] = BoundedDict(_RUNS_MAX)
         self.tool_input: ToolInputGuardrail[Any] = ToolInputGuardrail(self._before_tool, "breakloop")
         self.tool_output: ToolOutputGuardrail[Any] = ToolOutputGuardrail(self._after_tool, "breakloop")
 
     def tools(self, *tools: Tool) -> list[Tool]:
         """Return copies of function tools with guardrails, by which the model reads notices."""
         return [self._guarded(tool) if isinstance(tool, FunctionTool) else tool for tool in tools]
+
+    def models(self, provider: ModelProvider | None = None) -> ModelProvider:
+        """Return a provider for `RunConfig`, for agents that name their model. The default is that of the SDK."""
+        return _LandingProvider(self, provider or MultiProvider())
+
+    def model(self, model: Model) -> Model:
+        """Return a model for an agent that has a model object: `Agent(model=hooks.model(LitellmModel(...)))`."""
+        return _LandingModel(self, model)
+
+    def landing(self, given: Any) -> Decision | None:
+        """Return the decision about the request with this input, if it is landed."""
+        found = self._landed.get(id(given))
+        return None if found is None else found[1]
 
     # -- model calls
 
@@ -150,6 +178,8 @@ class GuardRunHooks(RunHooks[Any]):
             raise (_LoopDetectedError if decision.is_loop else _DeniedError)(decision)
         await self._io.wait(decision)
         state.decision = decision
+        if decision.landed:
+            self._landed[id(input_items)] = input_items, decision
 
     async def on_llm_end(self, context: RunContextWrapper[Any], agent: Agent[Any], response: ModelResponse) -> None:
         state = self._state(context, agent)
@@ -233,6 +263,58 @@ class GuardRunHooks(RunHooks[Any]):
             names = self._own.with_defaults(current_agent()).with_defaults(framework)
             found = self._runs[key] = _RunState(names, context.usage)
         return found
+
+
+class _LandingModel(Model):
+    """A model that gets landed requests with tools switched off, and every other request as it is."""
+
+    def __init__(self, hooks: GuardRunHooks, model: Model) -> None:
+        self._hooks = hooks
+        self._model = model
+
+    def __getattr__(self, name: str) -> Any:  # such as the name of the model, and what the SDK asks for by name
+        return getattr(self._model, name)
+
+    async def get_response(self, *args: Any, **kwargs: Any) -> ModelResponse:
+        return await self._model.get_response(**self._landed(args, kwargs))
+
+    def stream_response(self, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
+        return self._model.stream_response(**self._landed(args, kwargs))
+
+    def get_retry_advice(self, request: Any) -> Any:
+        return self._model.get_retry_advice(request)
+
+    async def close(self) -> None:
+        await self._model.close()
+
+    async def _cleanup_on_run_end(self, owner: object) -> None:
+        await self._model._cleanup_on_run_end(owner)  # noqa: SLF001 - it is for the model that was run
+
+    def _landed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Return the arguments of a request by name, changed if it is landed."""
+        given = {**dict(zip(_ARGUMENTS, args, strict=False)), **kwargs}
+        decision = self._hooks.landing(given["input"])
+        if decision is None:
+            return given
+        note = marked(decision.note)
+        if note not in arguments_text(given["input"][-1:]):  # a guardrail may have added it to the result
+            given["input"] = [*given["input"], {"role": "user", "content": note}]
+        if given["tools"] or given["handoffs"]:  # without any, the API refuses the choice
+            settings: ModelSettings = given["model_settings"]
+            given["model_settings"] = replace(settings, tool_choice="none")
+        return given
+
+
+class _LandingProvider(ModelProvider):
+    def __init__(self, hooks: GuardRunHooks, provider: ModelProvider) -> None:
+        self._hooks = hooks
+        self._provider = provider
+
+    def get_model(self, model_name: str | None) -> Model:
+        return _LandingModel(self._hooks, self._provider.get_model(model_name))
+
+    async def aclose(self) -> None:
+        await self._provider.aclose()
 
 
 def _with_note(decision: Decision, output: Any) -> ToolGuardrailFunctionOutput:

@@ -140,3 +140,16 @@ def test_a_fault_of_ours_changes_nothing() -> None:
     assert asyncio.run(callback(None, None, None)) == {}
     assert guard.faults == 2
     assert asyncio.run(callback({"hook_event_name": "Stop", "session_id": "s"}, None, None)) == {}
+
+
+def test_a_run_that_is_landed_makes_no_more_calls() -> None:
+    """Whatever they are; each is a block, and a reply of a person ends it (LD-10, P-3)."""
+    landed = Decision(warning="loop_detected", note="Tools are off: answer.", landed=True, request_id="r")
+    agent = Agent(Guard(_backend=ScriptedBackend(landed)))
+    assert agent.call()["hookSpecificOutput"]["additionalContext"] == "[breakloop] Tools are off: answer. [/breakloop]"
+    said = [agent.call(tool_input={"n": n}) for n in range(3)]
+    assert [one["hookSpecificOutput"]["permissionDecisionReason"] for one in said] == ["Tools are off: answer."] * 3
+    assert [one.get("continue") for one in said] == [None, None, False]
+    assert agent.call(session_id="other") == {}
+    assert agent.tell("UserPromptSubmit", prompt="Go on.") == {}
+    assert agent.call() == {}

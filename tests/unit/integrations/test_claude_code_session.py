@@ -167,3 +167,16 @@ def test_one_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(TimeoutError), open_session(tmp_path, "s", NOW):
             pass
     assert sum(waits) == pytest.approx(1)
+
+
+def test_a_run_that_is_landed_makes_no_more_calls(tmp_path: Path) -> None:
+    """In another process, too, and until a person replies (LD-10)."""
+    landed = Decision(warning="loop_detected", note="Answer now.", landed=True)
+    with open_session(tmp_path, "s", NOW) as session:
+        session.after("call", landed, NOW)
+        assert session.strikes == 0
+    with open_session(tmp_path, "s", NOW) as session:
+        assert [session.before(name, NOW).landed for name in ("call", "other")] == [True, True]
+        assert (session.strikes, session.before("call", NOW).note) == (2, "Answer now.")
+        session.unblock()
+        assert session.before("call", NOW) == Decision()

@@ -25,6 +25,18 @@ AGENT = SimpleNamespace(id="a1", role=" Support ", llm=None)
 TASK = SimpleNamespace(id="t1")
 
 
+class Executor:
+    """Runs the loop of an agent."""
+
+    def __init__(self) -> None:
+        self.max_iter = 25
+        self.iterations = 0
+        self.llm = object()
+
+
+EXECUTOR = Executor()
+
+
 class HookAborted(Exception):  # noqa: N818 - its name
     def __init__(self, reason: str, source: Any = None) -> None:
         super().__init__(reason)
@@ -60,7 +72,7 @@ class Crew:
         self.messages: list[Any] = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Go."}]
         self.context = partial(SimpleNamespace, agent=agent, task=task, crew=None)
 
-    def model(self, said: str = "", executor: object = "one", llm: Any = None) -> None:
+    def model(self, said: str = "", executor: object = EXECUTOR, llm: Any = None) -> None:
         """A model call; with words in its answer, they are told."""
         context = self.context(executor=executor, messages=self.messages, llm=llm, response=None)
         for hook in self.registry["before_llm_call"]:
@@ -266,3 +278,29 @@ def test_what_is_remembered_is_bounded(crewai: Any) -> None:
         hooks._task(SimpleNamespace(agent=AGENT, task=SimpleNamespace(id=number)))
         hooks._usage(llm)
     assert (len(hooks._tasks), len(hooks._used)) == (1000, 1000)
+
+
+def test_it_lands(crewai: Any, registry: dict[str, list[Any]]) -> None:
+    """The loop of the agent is at its end, and the answer that CrewAI then asks for is no check of its own: it settles
+    the last one (LD-10, P-3)."""
+    landed = Decision(warning="loop_detected", note="Finish now.", landed=True, request_id="r2")
+    backend = ScriptedBackend(Decision(request_id="r1"), landed)
+    executor, crew = Executor(), Crew(registry)
+    with crewai.GuardCrewHooks(Guard(_backend=backend)):
+        crew.model(executor=executor)
+        assert "Finish now." in crew.tool()
+        assert (executor.iterations, len(backend.calls)) == (25, 2)
+        crew.model("What I have.", executor=None, llm=executor.llm)
+        assert (len(backend.calls), backend.answers[-1].text) == (2, "What I have.")
+        crew.model(executor=None, llm=executor.llm)  # a call by itself, later
+        assert len(backend.calls) == 3
+
+
+def test_a_model_call_without_a_tool_lands(crewai: Any, registry: dict[str, list[Any]]) -> None:
+    """It has the note, and the agent's loop ends after it (LD-10, P-3)."""
+    landed = Decision(warning="loop_detected", note="Finish now.", landed=True, request_id="r1")
+    executor, crew = Executor(), Crew(registry)
+    with crewai.GuardCrewHooks(Guard(_backend=ScriptedBackend(landed))):
+        crew.model("Let me think.", executor=executor)
+    assert executor.iterations == 25
+    assert "Finish now." in crew.messages[-1]["content"]
