@@ -378,19 +378,16 @@ class Auth:
 
 
 def unauthenticated(message: str) -> ApiError:
-    """Return the error of a request without a valid token."""
     return ApiError(401, message, headers={"WWW-Authenticate": 'Bearer realm="breakloop"'})
 
 
 def identity(request: Request) -> AdminIdentity:
-    """Return the identity that `AuthMiddleware` has set."""
     found = request.state.user
     assert isinstance(found, AdminIdentity)  # noqa: S101 - set by AuthMiddleware
     return found
 
 
 def peer(request: Request) -> str:
-    """Return the address of the client."""
     return request.client.host if request.client else ""
 
 
@@ -430,7 +427,6 @@ async def _check_csrf(request: Request, wanted: str) -> None:
 
 
 def is_form(request: Request) -> bool:
-    """Return whether the body is a URL-encoded form."""
     return request.headers.get("content-type", "").partition(";")[0].strip().lower() == _FORM
 
 
@@ -501,7 +497,6 @@ def _refusal(request: Request, fault: ApiError) -> Response:
 
 
 def is_open(request: Request) -> bool:
-    """Return whether a path is public."""
     path = request.url.path
     return path in OPEN or path.startswith(STATIC) or (path == METRICS and is_local(request))
 

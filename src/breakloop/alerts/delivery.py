@@ -183,7 +183,6 @@ class Outbox:
         return self._database.run(lambda file: file.execute(sql, (why, now, target)).rowcount)
 
     def waiting_targets(self) -> list[str]:
-        """Return the targets with waiting deliveries."""
         sql = "SELECT DISTINCT target FROM delivery WHERE state = 'waiting'"
         return [row[0] for row in self._database.run(lambda file: file.execute(sql).fetchall())]
 
@@ -336,7 +335,6 @@ class DeliveryLoop:
                 loop.call_soon_threadsafe(self._wake.set)
 
     def breaker(self, target: str) -> ChannelBreaker:
-        """Return the breaker of a target."""
         return self._breakers.setdefault(target, ChannelBreaker())
 
     def forget(self, target: str) -> None:

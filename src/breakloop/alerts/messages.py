@@ -74,7 +74,6 @@ class AlertMessage:
     source: str  # the agent, or the project
 
     def plain(self) -> str:
-        """Return the message as plain text."""
         lines = [self.title, "", self.text, "", *(f"{name}: {value}" for name, value in self.facts)]
         return "\n".join([*lines, *(["", self.link] if self.link else [])]) + "\n"
 
@@ -107,7 +106,6 @@ def one_line(text: object, max_length: int) -> str:
 
 
 def money(microusd: object) -> str:
-    """Format an amount in US dollars."""
     if not isinstance(microusd, int | float):
         return ""
     usd = microusd / 1_000_000
@@ -115,7 +113,6 @@ def money(microusd: object) -> str:
 
 
 def severity(event: str, data: Mapping[str, Any]) -> str:
-    """Return the severity of an event."""
     if event in {events.AGENT_KILLED, events.BREAKER_OPENED}:
         return CRITICAL
     if event == events.LOOP_DETECTED:

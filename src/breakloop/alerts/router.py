@@ -124,8 +124,6 @@ class RuleStateChange:
 
 
 class AlertRouter:
-    """All rules and their states."""
-
     def __init__(self, rules: Sequence[AlertRule]) -> None:
         self.rules = tuple(rules)
         self._states: dict[Key, RuleState] = {}

@@ -66,7 +66,6 @@ def no_log(_level: int, _message: str, _fields: Mapping[str, object]) -> None: .
 
 
 def random_fraction() -> float:
-    """Return a random number from 0 to 1."""
     return secrets.randbelow(1_000_001) / 1_000_000
 
 

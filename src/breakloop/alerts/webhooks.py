@@ -25,8 +25,6 @@ _PATTERN: Final = re.compile(r"[a-z0-9_.*?]{1,100}")
 
 @dataclass(frozen=True, slots=True)
 class Webhook:
-    """A registered webhook."""
-
     id: str
     url: str = field(repr=False)  # may contain a token
     events: tuple[str, ...]  # names or patterns such as `loop.*`; empty: all
@@ -50,8 +48,6 @@ class Webhook:
 
 
 class Webhooks:
-    """All registered webhooks."""
-
     def __init__(self, database: AlertDatabase) -> None:
         self._database = database
         self._known: dict[str, Webhook] = {}

@@ -67,7 +67,6 @@ def tracing(settings: Settings, descriptors: Descriptors, clock: Clock) -> Traci
 
 
 def answering(descriptors: Descriptors, traces: TraceCounters | None) -> Callable[[Call, Answer], None]:
-    """Return the function that is called with each answer."""
     if traces is None:
         return descriptors.answered
 
@@ -87,7 +86,6 @@ def admission(
     *,
     traces: TraceCounters | None = None,
 ) -> Admission:
-    """Return the admission that all handlers share."""
     prefix = settings.header_prefix
     debug_secret = settings.debug_secret.get_secret_value()
     return Admission(
@@ -177,7 +175,6 @@ def own_tls(settings: Settings) -> ssl.SSLContext | None:
 
 
 def upstream_tls(settings: Settings) -> ssl.SSLContext:
-    """Return the TLS context for upstreams."""
     context = _client_tls(settings.upstream_ca_file, "upstream_ca_file")
     context.set_alpn_protocols(["http/1.1"])
     return context
@@ -197,7 +194,6 @@ def _client_tls(ca_file: str, setting: str) -> ssl.SSLContext:
 
 
 def loop_guard(settings: Settings) -> BuiltinLoopGuard:
-    """Return the configuration of the built-in loop protection."""
     guard = settings.loop_guard
     return BuiltinLoopGuard(guard.window_seconds, guard.max_hits, guard.cooldown_seconds)
 

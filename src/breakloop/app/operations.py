@@ -241,7 +241,6 @@ class Operations:
     # -- services of the admin API -----------------------------------------------------------------------------------
 
     def services(self) -> AdminServices:
-        """Return what the admin API and the dashboard use."""
         return AdminServices(
             clock=self._clock,
             history=self.history,

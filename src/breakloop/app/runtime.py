@@ -194,7 +194,6 @@ class Runtime:
         return server
 
     def use(self, loaded: LoadedBundle) -> None:
-        """Make a bundle the active one."""
         compiled = self._compiled(loaded)
         if compiled.agents.metered or any(policy.metered for policy in compiled.policies):
             self._prices().load()  # 0.15 s, which no request should wait for
@@ -207,7 +206,6 @@ class Runtime:
         return self.engine.recording().take()
 
     def metric_sources(self) -> MetricSources:
-        """Return the parts of this process that have counters."""
         handler = None if self.server is None else self.server.handler
         pools = handler.pools if isinstance(handler, ProxyHandler) else {}
         return MetricSources(

@@ -89,7 +89,6 @@ class ProcessState:
             self._operator.start()
 
     async def listen(self) -> None:
-        """Subscribe to the orders of other instances."""
         if self.shared is not None:
             await self.shared.listen()
         if self._operator is not None:
@@ -111,7 +110,6 @@ class ProcessState:
         await self.snapshots.save(aside)
 
     def readiness(self) -> dict[str, object]:
-        """Return the part of `/readyz` about the state."""
         if self.shared is None or self.shared.remote is None:
             return {"state": "memory", "state_kept": self.snapshots is not None and self.snapshots.keeps}
         return {"state": "redis", "degraded": not self.shared.remote.health.up}

@@ -51,8 +51,6 @@ class DemoPrice:
 
 @dataclass(slots=True)
 class DemoTotals:
-    """Counts of an agent's responses."""
-
     passed: int = 0
     blocked: int = 0
     failed: int = 0  # neither allowed nor denied: the demo itself failed
@@ -447,7 +445,6 @@ def command(*, plain: bool, speed: float, seconds: int, price: tuple[float, floa
 
 
 def _can_show(terminal: Console) -> bool:
-    """Return whether the output is a terminal that can show the live screen."""
     large = terminal.width >= LEAST_WIDTH and terminal.height >= LEAST_HEIGHT
     return sys.stdout.isatty() and not terminal.is_dumb_terminal and large
 

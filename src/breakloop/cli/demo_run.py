@@ -84,7 +84,6 @@ class DemoResponse:
 
     @property
     def blocked(self) -> bool:
-        """Return whether the gateway denied the request."""
         return bool(self.reason)
 
     @property

@@ -30,8 +30,6 @@ _SENSITIVITIES: Final = ("relaxed", "normal", "strict")
 
 
 class HookOptions(NamedTuple):
-    """Options of one hook call."""
-
     url: str = ""
     agent: str = "claude-code"
     sensitivity: str = "normal"

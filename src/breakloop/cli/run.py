@@ -56,8 +56,6 @@ _NO_PROXY: Final = ("NO_PROXY", "no_proxy")
 
 
 class Spending(NamedTuple):
-    """What a run has used so far."""
-
     calls: int = 0
     denied: int = 0
     tokens: int = 0
@@ -107,7 +105,6 @@ class RunWatch:
             self.must_end.set()
 
     def answered(self, call: Call, answer: Answer) -> None:
-        """Add up an answer."""
         if self._traces is not None:
             self._traces.answered(call, answer)
         usage, spent = answer.usage, self.spent

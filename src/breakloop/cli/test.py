@@ -143,8 +143,6 @@ def _context(settings: Settings, secret: bytes) -> ContextSettings:
 
 @dataclass(frozen=True, slots=True)
 class TestReport:
-    """The results of one test file."""
-
     name: str
     policy: str
     results: tuple[CaseResult, ...]

@@ -196,7 +196,6 @@ def alert_secrets(settings: Settings, env: Mapping[str, str] | None = None) -> d
 
 
 def settings_json_schema() -> dict[str, Any]:
-    """Return the JSON Schema of breakloop.yaml."""
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **Settings.model_json_schema()}
 
 
@@ -209,7 +208,6 @@ def settings_text(settings: Settings, secret: str = "") -> str:
 
 
 def settings_from_text(text: str) -> Settings:
-    """Deserialise `settings_text`."""
     values = json.loads(text)
     origins = values.pop(_ORIGINS)
     settings = Settings.model_validate(values)

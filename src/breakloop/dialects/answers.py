@@ -243,7 +243,6 @@ class AnswerBuilder(ABC):
         return call
 
     def add_arguments(self, call: PartialCall, piece: str, choice: int = 0) -> None:
-        """Add a piece to the arguments of a call."""
         if self.listener is not None:
             self.listener.on_arguments(choice, piece)
         room = self._arguments_room
@@ -273,7 +272,6 @@ class AnswerBuilder(ABC):
             self.add_arguments(call, piece)
 
     def set_arguments(self, call: PartialCall, value: object, choice: int = 0) -> None:
-        """Set the arguments of a call as a value."""
         spelled = arguments(value)
         if self.VALUES_ONCE and value is not None and self.listener is not None:
             self.listener.on_arguments(choice, spelled)
@@ -515,7 +513,6 @@ class StreamState:
         self.items: list[bytes] = []
 
     def note(self, payload: bytes) -> None:
-        """Take the data of the next event."""
         if not self.first:
             self.first = payload
         if self._mark and self._mark in payload and len(payload) <= self._room:
@@ -639,8 +636,6 @@ class PassingAnswer:
 
 
 class StreamReader:
-    """Reads events as they come."""
-
     __slots__ = ("_bad", "_builder", "_events", "_read", "_split")
 
     def __init__(self, builder: AnswerBuilder, max_bytes: int = EVENT_MAX_BYTES) -> None:
@@ -793,5 +788,4 @@ AnswerReader = StreamReader | WholeAnswerReader
 
 
 def reader_for(builder: AnswerBuilder, form: Form) -> AnswerReader:
-    """Return the reader of an answer in this form."""
     return StreamReader(builder) if form == STREAM else WholeAnswerReader(builder)

@@ -36,8 +36,6 @@ Raw = msgspec.Raw
 
 
 class NamedTool(msgspec.Struct, gc=False):
-    """A tool that a request declares."""
-
     name: str = ""
 
 
@@ -205,7 +203,6 @@ class Dialect(ABC):
         return verdict.status, self.error_body(verdict, call)
 
     def error_body(self, verdict: Verdict, call: Call) -> bytes:
-        """Return the error body of a verdict."""
         return denial.dump({"detail": denial.detail(verdict)} | self.error_fields(verdict, call))
 
     def error_fields(self, verdict: Verdict, call: Call) -> dict[str, object]:  # noqa: ARG002 - for overrides
@@ -272,7 +269,6 @@ class ParsedBody:
         return self.dialect.newest_step(self)
 
     def session_ids(self) -> BodyIds:
-        """Return the ids by which the body names its conversation."""
         try:
             return self.dialect.session_ids(self)
         except RecursionError:

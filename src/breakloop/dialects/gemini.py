@@ -88,8 +88,6 @@ class _Config(msgspec.Struct, gc=False):
 
 
 class GeminiTool(msgspec.Struct, gc=False):
-    """Declared tools."""
-
     functionDeclarations: list[NamedTool] | None = None  # noqa: N815 - as it is sent
     function_declarations: list[NamedTool] | None = None
 

@@ -42,8 +42,6 @@ RpcId = str | int | None
 
 
 class McpRequest(msgspec.Struct, gc=False):
-    """One JSON-RPC message."""
-
     jsonrpc: str
     method: str = ""  # a response of the client has none
     id: Any = None

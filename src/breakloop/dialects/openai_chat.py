@@ -75,8 +75,6 @@ _DONE_EVENT: Final = b"data: [DONE]\n\n"
 
 
 class ChatTool(msgspec.Struct, gc=False):
-    """A declared tool."""
-
     function: NamedTool | None = None
     custom: NamedTool | None = None
 

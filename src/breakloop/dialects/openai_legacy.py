@@ -211,8 +211,6 @@ class CompletionsAnswer(AnswerBuilder):
 
 
 class EmbeddingsAnswer(CompletionsAnswer):
-    """An answer without text."""
-
     __slots__ = ()
 
     def read_body(self, body: bytes) -> bool:

@@ -45,8 +45,6 @@ _ADD_VERTEX: Final = "Add it with --upstream vertex=https://REGION-aiplatform.go
 
 
 class Destination(NamedTuple):
-    """Where a request goes."""
-
     upstream: Upstream
     path: str  # normalised, without /agents/x and /{upstream}: what policies see
     target: bytes  # the path to send, without the query

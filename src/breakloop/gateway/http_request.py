@@ -308,8 +308,6 @@ class ChunkBoundary(NamedTuple):
 
 
 class LengthFraming:
-    """A body of known length."""
-
     __slots__ = ("_left", "content", "done")
 
     def __init__(self, length: int) -> None:

@@ -124,8 +124,6 @@ class KnownField(bytes):
 
 
 class ResponseHead(msgspec.Struct, gc=False):
-    """The head of an upstream's response."""
-
     status: int
     line: bytes  # the status line for the client, ending in CRLF
     lines: bytes  # the end-to-end fields as received, each ending in CRLF, without framing

@@ -236,14 +236,12 @@ class ProxyHandler:
         )
 
     def _repeated(self, call: Call, action: str, what: str, times: int) -> None:
-        """Report a repetition that was found in a stream."""
         try:
             self._admission.engine.repeated(call, action, what, times)
         except Exception as error:  # noqa: BLE001 - as in `settle`
             self._admission.fault(error, "not told")
 
     def _capped(self, call: Call, cap: CompletionCap, action: str) -> None:
-        """Report a stream that exceeded a cap."""
         engine = self._admission.engine
         try:
             if action == CUT and cap.cuts:
@@ -253,7 +251,6 @@ class ProxyHandler:
             self._admission.fault(error, "not told")
 
     def settle(self, call: Call, answer: Answer) -> None:
-        """Settle a call with what was read of its response."""
         admission = self._admission
         took_ns = perf_counter_ns() - call.began_ns
         if took_ns > 0:  # negative if the client left while the request was throttled

@@ -46,7 +46,6 @@ class ConnectionCounts:
         self._counts[index] = _ABSENT
 
     def set(self, index: int, connections: int) -> None:
-        """Publish the number of a process."""
         self._counts[index] = connections
 
     def may_accept(self, connections: int, recent: int = 0) -> bool:
@@ -86,7 +85,6 @@ class FairAcceptor:
         self.changed()
 
     def changed(self) -> None:
-        """Publish the current number of connections."""
         if not self._closed:
             self._counts.set(self._index, self._connected() + len(self._opening))
 

@@ -57,8 +57,6 @@ _JOINED_BYTES: Final = 64 * 1024  # up to this size of the body, head and body a
 
 
 class UpstreamConnection(asyncio.Protocol):
-    """One connection to an upstream."""
-
     __slots__ = (
         "_framing", "_head", "_held", "_interims", "_paused", "_pool", "_queued_reads", "_reading", "_server",
         "by_line", "exchange", "idle_since", "received", "reusable", "transport", "turn_bytes", "until_close",
@@ -127,7 +125,6 @@ class UpstreamConnection(asyncio.Protocol):
             self.exchange.pause_upload(paused=True)
 
     def resume_writing(self) -> None:
-        """Undo `pause_writing`."""
         self.write_paused = False
         if self.exchange is not None:
             self.exchange.pause_upload(paused=False)
@@ -172,7 +169,6 @@ class UpstreamConnection(asyncio.Protocol):
                 self.transport.pause_reading()
 
     def send(self, head: bytes, body: bytes) -> None:
-        """Send a request, or a piece of its body."""
         server = self._server
         if len(body) <= _JOINED_BYTES:
             server.queue_write(self.transport, head + body if body else head)
@@ -338,8 +334,6 @@ _KINDS: Final = ((ConnectionRefusedError, errno.ECONNREFUSED), (ConnectionError,
 
 
 class UpstreamPool:
-    """The connections to one upstream."""
-
     def __init__(
         self,
         upstream: Upstream,
@@ -382,7 +376,6 @@ class UpstreamPool:
         return connection
 
     def give_back(self, connection: UpstreamConnection) -> None:
-        """Keep a connection for the next request."""
         if len(self._idle) >= _IDLE_MAX or self.server.draining:
             connection.discard()
         else:

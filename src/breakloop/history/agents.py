@@ -111,7 +111,6 @@ _DRAWN: Final = ("requests", "denied", "cost_microusd", "saved_microusd")
 
 
 def add_to_curves(connection: Connection, batch: SumsBatch, now: float) -> None:
-    """Add a batch to the current intervals."""
     projects = [
         {"span_s": span_s, "at": _start(now, span_s), "project": project, **_values(sums)}
         for project, sums in batch.projects().items()
@@ -205,7 +204,6 @@ _SUMS: Final = ("failed", *(name for name in SUMS if name in AGENTS.c))
 
 
 def add_to_agents(connection: Connection, batch: SumsBatch) -> None:
-    """Add a batch to the registry."""
     rows = [
         {
             "project": project,

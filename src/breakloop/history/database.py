@@ -187,8 +187,6 @@ _WRITES: Final = "breakloop_writes"  # execution option: the transaction is goin
 
 
 class SqliteBackend(DatabaseFile, DatabaseBackend):
-    """One SQLite file."""
-
     def __init__(self, path: Path, report: Report, clock: Clock | None = None, busy_s: float = _BUSY_S) -> None:
         super().__init__(path, report, clock)
         self._busy_s = busy_s
@@ -349,7 +347,6 @@ class PostgresBackend(DatabaseBackend):
 
 
 def is_postgres(where: str) -> bool:
-    """Return whether a setting is the URL of a PostgreSQL database."""
     return where.partition(":")[0] in _SCHEMES
 
 

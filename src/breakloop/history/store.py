@@ -155,7 +155,6 @@ class History:
             event_rows.add_shadows(connection, activity.shadow, now)
 
     def end_quiet(self, now: float) -> list[Event]:
-        """End incidents without further events; return the events to publish."""
         with self._database.writing() as connection:
             return incident_rows.end_quiet(connection, now)
 
@@ -168,12 +167,10 @@ class History:
             return incident_rows.find_incidents(connection, wanted)
 
     def incident(self, incident_id: str) -> Incident | None:
-        """Return an incident with its steps."""
         with self._database.reading() as connection:
             return incident_rows.find_incident(connection, incident_id)
 
     def agents(self, project: str = "", find: str = "", most: int = 200) -> list[AgentRecord]:
-        """Return agents, the last seen first."""
         with self._database.reading() as connection:
             return agents.find_agents(connection, project, find, most, self._clock.now())
 
@@ -187,7 +184,6 @@ class History:
             agents.set_agent(connection, project, agent, settings)
 
     def totals(self, since: float, project: str = "") -> TotalsRecord:
-        """Return sums from `since` until now."""
         with self._database.reading() as connection:
             found = agents.find_totals(connection, since, project, self._clock.now())
             live = incident_rows.count_live(connection, project)
@@ -210,7 +206,6 @@ class History:
             event_rows.add_audit(connection, AuditRecord(0, now, who, role, action, target, detail))
 
     def audit(self, before: int = 0, most: int = 100) -> list[AuditRecord]:
-        """Return entries of the audit log, the newest first."""
         with self._database.reading() as connection:
             return event_rows.find_audit(connection, before, most)
 

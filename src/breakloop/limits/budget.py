@@ -110,7 +110,6 @@ class CostBudget:
         return self.reason
 
     def stage_reached(self, _op: ChargeBudget, used: int) -> BudgetStage | None:
-        """Return the highest stage that has been reached."""
         if used >= self._lowest:
             for stage in self._stages:
                 if used >= stage.units:

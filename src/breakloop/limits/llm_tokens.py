@@ -87,7 +87,6 @@ class LlmTokens:
         return "tpd_exceeded" if isinstance(op, ChargeBudget) else "tpm_exceeded"
 
     def describe_limit(self, name: str, op: Charge, result: float, now: float) -> LimitState:
-        """Return the state of the bucket or of the daily account."""
         if isinstance(op, ChargeBudget):
             return self._day.describe_limit(name, op, int(result), now)
         return self._bucket.describe_limit(name, op, result)

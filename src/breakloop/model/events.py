@@ -58,8 +58,6 @@ LoopKey = tuple[str, str, str, str]  # project, caller, agent, fingerprint
 
 @dataclass(slots=True)
 class AgentUse:
-    """Usage of one agent."""
-
     requests: int = 0
     denied: int = 0
     failed: int = 0
@@ -87,8 +85,6 @@ TreeNodeKey = tuple[str, str, str, str]  # project, caller, root, session
 
 @dataclass(slots=True)
 class TreeNodeUse:
-    """Usage of one session in a tree of agents."""
-
     requests: int = 0
     denied: int = 0
     tokens: int = 0

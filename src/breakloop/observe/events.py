@@ -248,7 +248,6 @@ class LiveEvents:
                 self.send({"event": asdict(event)})
 
     def send(self, item: Item) -> None:
-        """Send an item to all readers."""
         for reader in list(self._readers):
             reader.put(item)
 

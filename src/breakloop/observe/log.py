@@ -110,7 +110,6 @@ class _QueueHandler(QueueHandler):
 
 
 def lines_dropped() -> int:
-    """Return how many lines of this process were dropped."""
     return sum(one.dropped for one in logging.getLogger("breakloop").handlers if isinstance(one, _QueueHandler))
 
 
@@ -150,8 +149,6 @@ def log(level: int, message: str, fields: Mapping[str, object] | None = None) ->
 
 
 class EventSink(Protocol):
-    """A receiver of events."""
-
     def __call__(self, event: Event) -> None: ...
 
     def flush(self, now: float, *, everything: bool = False) -> None:

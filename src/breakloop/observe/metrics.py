@@ -109,8 +109,6 @@ class ServerCounts(Protocol):
 
 
 class UpstreamCounts(NamedTuple):
-    """Connections to one upstream."""
-
     name: str
     opened: int
     open: int
@@ -454,7 +452,6 @@ class MetricValues:
 
 
 def collect(sources: MetricSources) -> MetricValues:
-    """Read the metrics of a process."""
     found = MetricValues()
     for metric in _TABLE:
         value = None if metric.read is None else metric.read(sources)
@@ -549,7 +546,6 @@ class WorkerTotals:
             self._ended.merge(values, ended=True)
 
     def total(self) -> MetricValues:
-        """Return the sum of all workers."""
         total = MetricValues()
         for values in (self._ended, *self._live.values()):
             total.merge(values)

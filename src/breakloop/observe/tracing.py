@@ -67,7 +67,6 @@ def span_name(attributes: Mapping[str, Any], method: str) -> str:
 
 
 def call_attributes(call: Call, chat: Chat | None, agent: str, tools: Sequence[str] = ()) -> Attributes:
-    """Return the attributes of a request."""
     found: Attributes = {
         "breakloop.request_id": call.request_id,
         "http.request.method": call.method,
@@ -98,7 +97,6 @@ def call_attributes(call: Call, chat: Chat | None, agent: str, tools: Sequence[s
 
 
 def verdict_attributes(verdict: Verdict) -> Attributes:
-    """Return the attributes of a verdict."""
     found: Attributes = {"breakloop.allowed": verdict.allowed, "breakloop.reason": verdict.reason}
     for name in ("policy", "rule", "warning"):
         value = getattr(verdict, name)

@@ -171,7 +171,6 @@ class _Compiler:
         )
 
     def _estimator(self, rule: Rule) -> Estimator:
-        """Return the estimator of prompt tokens for a rule that needs one."""
         config = rule.algorithm_config
         named = config.token_source.estimator if isinstance(config, LlmTokensConfig) else "simple_word"
         if named not in self._estimators:

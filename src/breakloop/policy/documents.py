@@ -45,7 +45,6 @@ class DocumentPlace(NamedTuple):
     column: int
 
     def problem(self, message: str, hint: str = "") -> Problem:
-        """Return a problem at this location."""
         return Problem(*self, path="", message=readable(message), hint=readable(hint))
 
 
@@ -68,7 +67,6 @@ class DocumentFinding:
     place: DocumentPath | None = None  # the location to report if it is not that of `path`
 
     def located(self, places: DocumentPlaces) -> Problem:
-        """Return the problem with its location in the file."""
         file, line, column = places.locate(self.path if self.place is None else self.place, key=self.at_key)
         return Problem(file, line, column, path_text(self.path), readable(self.message), readable(self.hint))
 
@@ -198,7 +196,6 @@ class JsonPlaces:
         self._children: dict[int, dict[str | int, _Item]] = {}
 
     def locate(self, path: DocumentPath, *, key: bool = False) -> DocumentPlace:
-        """Return the location of a part. For a missing part, return the key of the nearest enclosing part."""
         at = self._skip(0)
         item = _Item("", at, at)
         for part in path:
@@ -209,7 +206,6 @@ class JsonPlaces:
         return self.place(item.key_at if key else item.value_at)
 
     def duplicates(self) -> list[Problem]:
-        """Return a problem for each duplicate key of an object."""
         found: list[Problem] = []
         todo = [self._skip(0)]
         while todo:
@@ -282,7 +278,6 @@ def _too_deep(data: Any) -> bool:
 
 
 def duplicate_key(key: str, place: DocumentPlace, first_line: int) -> Problem:
-    """Return the problem for a duplicate key."""
     return place.problem(f'key "{key}" is used twice; the first is on line {first_line}', "keep one of them")
 
 
@@ -390,7 +385,6 @@ class YamlNode:
         self.weight = 1  # the number of nodes in it; 0 until it is complete
 
     def locate(self, path: DocumentPath, *, key: bool = False) -> DocumentPlace:
-        """Return the location of a part. For a missing part, return the key of the nearest enclosing part."""
         node, key_place = self, self.place
         for part in path:
             below = node.items.get(part)

@@ -77,7 +77,6 @@ def read_path(path: Path, *, signed: bool = False, stamp: Stamp = ()) -> BundleB
 
 
 def signature_path(path: Path) -> Path:
-    """Return the path of a bundle's signature."""
     return path / _DIRECTORY_SIGNATURE if path.is_dir() else path.with_name(path.name + SIGNATURE_SUFFIX)
 
 
@@ -263,7 +262,6 @@ def load_text(text: bytes, name: str, *, now: float | None = None) -> LoadedBund
 
 
 def load_fetched(fetched: BundleBytes, *, now: float | None = None) -> LoadedBundle:
-    """Load the bytes returned by a source."""
     found: list[tuple[Any, DocumentPlaces]] = []
     problems: list[Problem] = []
     kind = BundleError

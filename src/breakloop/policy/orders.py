@@ -27,8 +27,6 @@ REASON_MAX: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """All orders that are in force."""
-
     switches: tuple[CompiledKillSwitch, ...] = ()
     shadow_until: float = 0.0
     kill_override_until: float = 0.0

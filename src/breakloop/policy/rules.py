@@ -252,7 +252,6 @@ class RunRule:
         return DetectorSlot(_Charge(self, self.paid, 0), group), DetectorSlot(_Charge(self, self, cost), group)
 
     def key(self, project: str, owner: str, start: float, group: int) -> str:
-        """Return the key of a run's account."""
         return run_key(project, self._prefix, owner, start, group)
 
     def reached(self, ops: Sequence[Op], done: CommitResult) -> tuple[str, tuple[str, ...]] | None:

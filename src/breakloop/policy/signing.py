@@ -71,8 +71,6 @@ class Verifier:
 
 
 class Signer:
-    """Signs with a private key or a shared secret."""
-
     __slots__ = ("_key", "algorithm")
 
     def __init__(self, key: Ed25519PrivateKey | bytes) -> None:

@@ -77,7 +77,6 @@ class FileOrigin:
         return POLL_S
 
     def fetch(self, known: Stamp | None) -> BundleBytes | None:
-        """Read the bundle, unless it is unchanged."""
         stamp = _stamp(self._path)
         if self._signed:
             stamp = (stamp, _file_stamp(signature_path(self._path)))
@@ -222,7 +221,6 @@ class PollBackoff:
     chance: Callable[[], float]  # 0 to 1
 
     def wait_s(self, failures: int) -> float:
-        """Return how long to wait after this number of consecutive failures."""
         if failures == 0:
             return self.every_s * (1 - _SPREAD * self.chance())
         longest = min(self.every_s * 2.0 ** min(failures, 30), max(self.most_s, self.every_s))
@@ -314,8 +312,6 @@ def _kind(content_type: str) -> str:
 
 
 class RedisOrigin:
-    """A bundle pushed to Redis."""
-
     whole = True  # a push is atomic
 
     def __init__(self, shelf: RedisBundle, pace: PollBackoff) -> None:
@@ -327,7 +323,6 @@ class RedisOrigin:
         return self._pace.wait_s(failures)
 
     def fetch(self, known: Stamp | None) -> BundleBytes | None:
-        """Fetch the pushed bundle, unless it still has this stamp."""
         try:
             found = self._shelf.fetch(known)
         except NoPushedBundleError:

@@ -203,7 +203,6 @@ class BundleSource:
 
     @property
     def name(self) -> str:
-        """The name of the source, for display."""
         return self._source.name
 
     @property

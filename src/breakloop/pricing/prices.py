@@ -212,7 +212,6 @@ class ListedModel:
                 self._said.setdefault(key, name)
 
     def find(self, named: ModelName, at_s: float) -> FoundPrice | None:  # noqa: ARG002 - these prices always hold
-        """Return the price listed under this name."""
         key = f"{named.provider}/{named.model}" if named.provider else named.model
         price = self._prices.get(key)
         return None if price is None else FoundPrice(price, self._said[key], self.source)
@@ -335,7 +334,6 @@ class GenaiTable:
         self._bare: dict[str, tuple[Provider, ModelInfo]] = {}
 
     def find(self, named: ModelName, at_s: float) -> FoundPrice | None:
-        """Return the price of a model at a given time, or None if the table does not have this name."""
         for provider, model in self._matches(named):
             price = _price(model.get_prices(datetime.fromtimestamp(at_s, UTC), self._context or None))
             if price is not None:

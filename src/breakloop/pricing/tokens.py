@@ -25,8 +25,6 @@ _DIGITS_MAX: Final = 20
 
 
 class Estimator(Protocol):
-    """Estimates the number of tokens in a prompt."""
-
     @property
     def name(self) -> str: ...
 

@@ -130,7 +130,6 @@ def request_from(data: Mapping[str, Any]) -> CaseRequest:
 
 
 def check_request(data: Mapping[str, Any], path: DocumentPath) -> Iterator[DocumentFinding]:
-    """Collect the problems of a request's fields."""
     yield from _check(data, REQUEST, path)
     target = data.get("path")
     if target is None:

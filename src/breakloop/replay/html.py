@@ -61,8 +61,6 @@ class Shape(NamedTuple):
 
 
 class Picture(NamedTuple):
-    """The timeline of a session."""
-
     width: int
     height: int
     shapes: Sequence[Shape]

@@ -131,8 +131,6 @@ class ReplayGateway:
 
 
 class SessionRun:
-    """One session in progress."""
-
     __slots__ = ("_conversations", "_gateway", "_headers", "_recorder", "outcome")
 
     def __init__(self, session: RecordedSession, gateway: ReplayGateway) -> None:

@@ -25,8 +25,6 @@ _EXCERPT_MAX: Final = 160
 
 
 class Cell(NamedTuple):
-    """One turn."""
-
     number: int  # from 1
     level: int
     tool: str  # the tools that were called

@@ -79,7 +79,6 @@ class ExpiringTable(OrderedDict[str, Entry]):
             self.dirty[key] = None
 
     def discard(self, key: str) -> None:
-        """Drop a key if it exists."""
         if self.pop(key, None) is not None and self.dirty is not None:
             self.dirty[key] = None
 
@@ -340,7 +339,6 @@ class MemoryStore:
         self._latest = max(self._latest, at)
 
     def commit(self, ops: Sequence[Op], now: float, windows: Sequence[WindowWrite] = ()) -> CommitResult:
-        """Execute `ops` and write `windows` atomically; see `Store`."""
         # The caller's clock is steady. If another one goes back, time stands still here, so that nothing refills twice.
         now = self._latest = now if now > self._latest else self._latest  # noqa: FURB136 - half the time of `max`
         newer = self._newer(windows, now) if windows else None
@@ -375,7 +373,6 @@ class MemoryStore:
         return CommitResult(results, denied.get(ENFORCED, -1), None, now)
 
     def settle(self, ops: Sequence[Settle], now: float, *, failed: bool) -> int:
-        """Report that requests have ended; see `Store`."""
         now = self._latest = max(now, self._latest)
         taken_back = 0
         for op in ops:
@@ -386,7 +383,6 @@ class MemoryStore:
         return taken_back
 
     def correct(self, ops: Sequence[AdjustCharge], now: float) -> None:
-        """Correct charges; see `Store`."""
         now = self._latest = max(now, self._latest)
         for op in ops:
             op.spec.correct(self._limits, op, now)
@@ -407,16 +403,13 @@ class MemoryStore:
         return None if entry is None or entry[0] <= self._latest else entry[1]
 
     def read_window(self, key: str, now: float) -> StoredWindow:
-        """Return the session window under `key`, with version 0 if there is none."""
         entry = self._windows.get(key)
         return NO_WINDOW if entry is None or entry[0] <= now else _new(StoredWindow, entry[1:])
 
     def breakers(self, prefix: str, now: float, most: int) -> list[StoredBreaker]:
-        """Return the breakers whose key begins with `prefix`, open ones first."""
         return breakers_in_memory(self._limits, prefix, max(now, self._latest), most)
 
     def accounts(self, prefix: str, now: float, most: int) -> list[StoredAccount]:
-        """Return the accounts whose key begins with `prefix`, the most used first."""
         return accounts_in_memory(self._limits, prefix, max(now, self._latest), most)
 
     def look_up(self, prefix: str, most: int, ahead_s: float = 0.0) -> list[Mapping[str, object]]:
@@ -433,7 +426,6 @@ class MemoryStore:
         return found
 
     def drop(self, keys: Sequence[str]) -> None:
-        """Drop the entries with exactly these keys."""
         for table in self._tables():
             for key in keys:
                 table.discard(key)

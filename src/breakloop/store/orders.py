@@ -88,7 +88,6 @@ class OrderSet:
         self._kinds: dict[str, dict[str, Order]] = {}
 
     def get(self, kind: str, key: str) -> Order | None:
-        """Return the newest form of a record."""
         return self._kinds.get(kind, {}).get(key)
 
     def live(self, kind: str, now: float) -> list[Order]:

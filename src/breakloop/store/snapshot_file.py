@@ -215,7 +215,6 @@ class SegmentIndex:
         self._set_base()
 
     def next_id(self) -> int:
-        """The id of the next row."""
         return self.all[-1].id + 1 if self.all else self._until + 1
 
     def overtaken(self, saved_bytes: int, saved_rows: int = 1) -> tuple[SegmentRow, ...]:

@@ -72,7 +72,6 @@ class SeenRequest:
         return values[0] if values else None
 
     def header_all(self, name: str) -> list[str]:
-        """Return every value of a header."""
         wanted = name.lower().encode("latin-1")
         return [value.decode("latin-1") for key, value in self.headers if key.lower() == wanted]
 
@@ -244,7 +243,6 @@ _WINDOW_BITS = {"gzip": zlib.MAX_WBITS | 16, "deflate": zlib.MAX_WBITS}
 
 
 def accepted(seen: SeenRequest, coding: str) -> bool:
-    """Return whether the client accepts this content encoding."""
     if not coding:
         return False
     offers = ",".join(seen.header_all("accept-encoding")).lower().split(",")
@@ -275,7 +273,6 @@ def _flushed(pieces: Iterable[bytes], coding: str) -> Iterator[bytes]:
 
 
 def pieces_of(pieces: Iterable[bytes], size_bytes: int) -> Iterator[bytes]:
-    """Cut a body into chunks of this size."""
     kept = b""
     for piece in pieces:
         kept += piece

@@ -33,8 +33,6 @@ _STATUSES: Final = {_PARSE_ERROR: 400, _INVALID_REQUEST: 400, _METHOD_NOT_FOUND:
 
 
 class RpcError(Exception):
-    """A JSON-RPC error."""
-
     def __init__(self, code: int, message: str, data: Json | None = None) -> None:
         super().__init__(message)
         self.code = code

@@ -63,8 +63,6 @@ def _action(name: str) -> Callable[[Do], Do]:
 
 
 class DashboardActions:
-    """The routes of all actions."""
-
     def __init__(self, renderer: PageRenderer) -> None:
         self._renderer = renderer
 
@@ -105,12 +103,10 @@ def _ends_at(actions: Actions, form: Asked) -> float | None:
 
 
 def tree_path(project: str, caller: str, root: str) -> str:
-    """Return the path of a tree's page."""
     return "/tree?" + urlencode({"project": project, "caller": caller, "root": root})
 
 
 def agent_path(project: str, agent: str) -> str:
-    """Return the path of an agent's page."""
     return "/agent?" + urlencode({"project": project, "name": agent})
 
 

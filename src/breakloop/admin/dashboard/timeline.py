@@ -67,8 +67,6 @@ class TimelineStep:
 
 @dataclass(frozen=True, slots=True)
 class TimelinePicture:
-    """Everything the template needs."""
-
     width: int
     height: int
     size: int

@@ -26,8 +26,6 @@ ACTIVE_S: Final = 900.0  # an agent that was seen within this time is running
 
 @dataclass(frozen=True, slots=True)
 class AgentRow:
-    """An agent in a list."""
-
     agent: AgentRecord
     state: str
     holds: tuple[Hold, ...]
@@ -35,8 +33,6 @@ class AgentRow:
 
 @dataclass(frozen=True, slots=True)
 class AgentField:
-    """A field of the settings form."""
-
     name: str
     label: str
     hint: str
@@ -219,7 +215,6 @@ _TONES: Final = {
 
 
 def tone(state: object) -> str:
-    """Return the colour of a state."""
     return _TONES.get(str(state), "info")
 
 
@@ -319,7 +314,6 @@ def first_open(incidents: Iterable[Incident]) -> list[Incident]:
 
 
 def state_said(state: str) -> str:
-    """Return the name of a state."""
     return _STATE_NAMES.get(state, words.shortened(state, 20))
 
 

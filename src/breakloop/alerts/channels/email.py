@@ -98,8 +98,6 @@ class EmailAlerts(ChannelSettings):
 
 @dataclass(frozen=True, slots=True)
 class EmailTarget(Target):
-    """One list of recipients."""
-
     context: DeliveryContext = field(repr=False)
     settings: EmailAlerts
     password: str = field(default="", repr=False)
@@ -180,7 +178,6 @@ _LOOKS: Final = {
 
 
 def html(message: AlertMessage) -> str:
-    """Return the HTML part of a mail."""
     from jinja2 import Environment, StrictUndefined  # noqa: PLC0415 - the settings import this module
 
     colour, label = ("#067647", "Recovered") if message.recovered else _LOOKS[message.severity]

@@ -42,8 +42,6 @@ class SlackAlerts(ChannelSettings):
 
 @dataclass(frozen=True, slots=True)
 class SlackTarget(Target):
-    """One Slack channel."""
-
     context: DeliveryContext = field(repr=False)
     url: str = field(repr=False)
     dashboard_url: str = ""
@@ -99,8 +97,6 @@ class PagerDutyAlerts(ChannelSettings):
 
 @dataclass(frozen=True, slots=True)
 class PagerDutyTarget(Target):
-    """One PagerDuty service."""
-
     always_recovers: ClassVar[bool] = True
 
     context: DeliveryContext = field(repr=False)
@@ -116,7 +112,6 @@ class PagerDutyTarget(Target):
 
 
 def pagerduty_event(message: AlertMessage, routing_key: str) -> dict[str, Any]:
-    """Return the JSON of one event."""
     event: dict[str, Any] = {
         "routing_key": routing_key,
         "event_action": "resolve" if message.recovered else "trigger",

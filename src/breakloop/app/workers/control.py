@@ -53,8 +53,6 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class WorkerEntry:
-    """A connected worker."""
-
     number: int
     pid: int
     channel: Channel | None = None
@@ -250,8 +248,6 @@ _WORKERS_S: Final = 2.0  # how long a stop waits for the workers
 
 
 class Control:
-    """The control process."""
-
     def __init__(self, config: ChildConfig) -> None:
         self.config = config
         self.settings = settings = config.settings
@@ -331,7 +327,6 @@ class Control:
             log(logging.WARNING, "bundle.note", {"note": str(note)})
 
     async def _open_admin(self) -> None:
-        """Start the operations, if the settings ask for them."""
         if not build.operations_wanted(self.settings):
             return
         admin = self._admin = AdminRuntime(self, await open_state(self.settings))
@@ -364,7 +359,6 @@ class Control:
             self._pipe.send({"is": "loaded", "started": asdict(self._summary())})
 
     async def _watch(self) -> None:
-        """Poll the bundle source, and deliver a new bundle."""
         assert self.source is not None  # noqa: S101 - only a job when there is one
         await poll_or_reload(self.source, self._reload)
         self.workers.deliver(self.source)
@@ -444,7 +438,6 @@ class AdminRuntime(Runtime):
         return self._control.source
 
     def activity(self) -> Activity:
-        """Return what agents did on all workers since the last call."""
         return self._control.workers.take_activity()
 
     def worker_metrics(self) -> MetricValues:

@@ -142,7 +142,6 @@ class ActivityReport(msgspec.Struct, tag="did", frozen=True):
 
     @classmethod
     def of(cls, activity: Activity) -> ActivityReport:
-        """Convert an activity to a message."""
         return cls(
             list(activity.agents.items()),
             list(activity.loops.items()),
@@ -198,7 +197,6 @@ class Channel(asyncio.Protocol):
 
     @property
     def has_room(self) -> bool:
-        """True if a message can be sent now."""
         return self._transport is not None and not self._full and not self._transport.is_closing()
 
     def send(self, message: Message) -> bool:

@@ -33,8 +33,6 @@ Receive = Callable[[PipeMessage], None]
 
 
 class Child:
-    """A child process."""
-
     def __init__(self, process: asyncio.subprocess.Process, pipe: SupervisorPipe) -> None:
         self._process = process
         self._pipe = pipe
@@ -175,7 +173,6 @@ Pause = Callable[[asyncio.Event, float], Awaitable[None]]
 
 
 async def until(event: asyncio.Event, timeout_s: float) -> None:
-    """Wait for an event, or for the timeout."""
     with suppress(TimeoutError):
         await asyncio.wait_for(event.wait(), timeout_s)
 

@@ -158,8 +158,6 @@ _FLUSH_S: Final = 1.0
 
 
 class Worker:
-    """One worker process."""
-
     def __init__(self, config: ChildConfig) -> None:
         self.config = config
         self.source = PushedBundleSource(self._acknowledge)

@@ -92,7 +92,6 @@ class RedisConnection(asyncio.Protocol):
         waiting.append(then)
 
     async def call(self, *args: bytes) -> Answer:
-        """Send a command and wait for the response; errors are returned, as they are passed to `then`."""
         return await answer_to(partial(self.send, args))
 
     def end(self, why: str) -> None:
@@ -110,7 +109,6 @@ class RedisConnection(asyncio.Protocol):
     # -- asyncio.Protocol ---------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Enable keepalive and start the periodic check."""
         self._transport = cast("asyncio.Transport", transport)
         _keep_alive(transport.get_extra_info("socket"))
         self._watch = self._loop.call_later(self._silence_s / _LOOKS, self._check)

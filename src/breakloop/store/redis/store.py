@@ -93,7 +93,6 @@ class RedisStore:
     def commit(
         self, ops: Sequence[Op], windows: Sequence[WindowWrite], then: Callable[[CommitResult | StateError], None]
     ) -> None:
-        """Execute `ops` and write `windows` atomically; see `RemoteStore`."""
         keys, told = encode_commit(ops, windows)
         args = [told, self._now()]
         if windows:
@@ -101,7 +100,6 @@ class RedisStore:
         self._run(self._scripts.commit, keys, args, lambda answer: decode_commit(ops, windows, answer), then)
 
     def read_windows(self, keys: Sequence[str], then: Callable[[list[StoredWindow] | StateError], None]) -> None:
-        """Read several windows in one round trip, in the order of their keys."""
         if not keys:
             then([])
             return
@@ -109,7 +107,6 @@ class RedisStore:
         self._nodes.send(names[0], (b"MGET", *names), lambda answer: then(_read(answer, _windows)))
 
     def settle(self, ops: Sequence[Settle], then: Callable[[int | StateError], None], *, failed: bool) -> None:
-        """Report that requests have ended; `then` gets how many counts were taken back."""
         keys, told = encode_settle(ops, failed=failed)
         if not keys:
             then(0)
@@ -135,13 +132,11 @@ class RedisStore:
         self._nodes.send(_PROBE, (b"SET", _PROBE, b"", b"PX", b"1000"), lambda answer: then(_read(answer, ignore)))
 
     def note(self, key: str, value: str, ttl_s: float) -> None:
-        """Store a text for other instances."""
         named = redis_key(key)
         told = value.encode("utf-8", "surrogatepass")
         self._nodes.send(named, (b"SET", named, told, b"PX", b"%d" % (ttl_s * 1000)), ignore)
 
     def recall(self, key: str, then: Callable[[str | StateError], None]) -> None:
-        """Return a text stored with `note`, or ""."""
         named = redis_key(key)
         self._nodes.send(named, (b"GET", named), lambda answer: then(_read(answer, _text)))
 
@@ -456,7 +451,6 @@ class ShardedStore(RedisStore):
             self._go_on(spread, (), then)
 
     def settle(self, ops: Sequence[Settle], then: Callable[[int | StateError], None], *, failed: bool) -> None:
-        """Report that requests have ended; `then` gets how many counts were taken back."""
         parts = _by_place(ops)
         told = _Total(len(parts), then).answered if len(parts) > 1 else then
         for part in parts:

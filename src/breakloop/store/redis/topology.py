@@ -131,7 +131,6 @@ class ClusterNodes:
     # -- commands -----------------------------------------------------------------------------------------------------
 
     def send(self, key: bytes, args: tuple[bytes, ...], then: Then) -> None:
-        """Send to the owner of `key`'s slot; `then` gets the response or a `StateError`, never before this returns."""
         node = self._slots[slot_of(key)]
         if node is None or node.link is None:
             why = self._why if node is None else f"{node.address}: {node.why}"
@@ -140,7 +139,6 @@ class ClusterNodes:
             node.link.send(args, partial(self._answered, node, args, then, 0))
 
     def each(self) -> list[Send]:
-        """Return a send function for each master."""
         return [partial(self._send_to, node) for node in self._owners]
 
     def _send_to(self, node: _Node, args: tuple[bytes, ...], then: Then) -> None:
@@ -179,14 +177,12 @@ class ClusterNodes:
     # -- start and close ----------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Find the nodes and connect to all. Raises `StateError` if that fails, but keeps trying."""
         await self._refresh()
         await asyncio.gather(*(node.settled() for node in self._owners))
         if not self.up:
             raise StateError(self._why)
 
     async def close(self) -> None:
-        """Close all connections, stop reconnecting, and report nothing more."""
         self._closed, self.on_change = True, None
         if self._timer is not None:
             self._timer.cancel()
@@ -411,7 +407,6 @@ class OneNode(Reconnector):
         return [partial(self.send, b"")]
 
     async def close(self) -> None:
-        """Close the connection; see `Nodes`."""
         self.on_change = None
         await super().close()
 

@@ -38,8 +38,6 @@ _HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]+)(?::(\d{1,5}))?
 
 
 class Address(NamedTuple):
-    """The address of a server."""
-
     host: str
     port: int
 
@@ -50,8 +48,6 @@ class Address(NamedTuple):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RedisUrl:
-    """The parts of a Redis URL."""
-
     kind: Kind
     addresses: tuple[Address, ...]  # the server; nodes of a cluster; or the Sentinels
     user: str = ""

@@ -33,7 +33,6 @@ def event(content: object, name: str = "") -> bytes:
 
 
 def tokens(size: int) -> int:
-    """Return the estimated number of tokens of a text."""
     return -(-size // CHARS_A_TOKEN)
 
 
@@ -48,8 +47,6 @@ def fail_at(events: Iterable[T], failure: Failure | None, last: Callable[[Failur
 
 @dataclass(frozen=True, slots=True)
 class ProviderRequest:
-    """One request and its scripted answer."""
-
     seen: SeenRequest
     fields: Mapping[str, Any]  # the body's JSON object
     answer: Answer
