@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from breakloop.clock import SharedClock
 from breakloop.engine import breakers, tree_budgets
@@ -28,7 +28,6 @@ from breakloop.store.redis.topology import PubSub, command, make_nodes
 from breakloop.store.redis.url import parse_redis_url
 from breakloop.store.sqlite import Report
 
-T = TypeVar("T")
 _SECRET: Final = b"bl:secret"
 _CLOSE_S: Final = 1.0
 
@@ -161,16 +160,6 @@ class SharedState:
     def _changed(self, up: bool, why: str) -> None:  # noqa: FBT001 - called by the nodes
         if not up and self.remote is not None:
             self.remote.failed(why)
-
-
-async def _answered(ask: Callable[[Callable[[T | StateError], None]], None]) -> T:
-    """Return what `ask` passes to its callback. Raises `StateError`."""
-    future: asyncio.Future[T | StateError] = asyncio.get_running_loop().create_future()
-    ask(future.set_result)
-    answer = await future
-    if isinstance(answer, StateError):
-        raise answer
-    return answer
 
 
 def _ignore(_error: StateError | None) -> None:

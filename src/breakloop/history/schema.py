@@ -1,8 +1,8 @@
 """Tables, migrations and upserts; and the values of columns: text that every database accepts, integers that fit, JSON.
 
-Migrations only go forward. Step N leads from version N to N + 1 and never changes after its release; the version is
-stored in the database. A database of a newer version is left alone. A test compares the tables with what the
-migrations create.
+A new database gets the tables as they are here. One of an earlier version gets the steps that it lacks: the first leads
+from version 1 to version 2, and none changes after its release. The version is stored in the database; a database of a
+newer version is left alone.
 """
 
 from __future__ import annotations
@@ -11,24 +11,38 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
-from sqlalchemy import BigInteger, Boolean, Column, Connection, Double, MetaData, Table, Text
+import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
 T = TypeVar("T")
 UNREADABLE: Final[dict[str, Any]] = {"unreadable": True}  # stands for an object that cannot be read
-METADATA: Final = MetaData()
+METADATA: Final = sa.MetaData()
 
-_TYPES: Final = {"text": Text, "real": Double, "whole": BigInteger, "flag": Boolean}
+_TYPES: Final[dict[str, sa.types.TypeEngine[Any]]] = {
+    "number": sa.BigInteger().with_variant(sa.Integer(), "sqlite"),  # of a row, given by the database
+    "text": sa.Text(),
+    "real": sa.Double().with_variant(sa.REAL(), "sqlite"),
+    "whole": sa.BigInteger(),
+    "flag": sa.Boolean(),
+}
 
 
-def _table(name: str, keys: str, *columns: tuple[str, str]) -> Table:
-    """Return a table of columns with their types. The columns in `keys` are its primary key."""
-    made: list[Column[Any]] = [
-        Column(column, _TYPES[kind], primary_key=column in keys.split(), nullable=column in _NULLABLE)
+def _table(name: str, keys: str, *columns: tuple[str, str], packed: bool = False) -> sa.Table:
+    """Return a table of columns with their types. The columns in `keys` are its primary key. If it is `packed`, SQLite
+    keeps the rows in the index of that key."""
+    made: list[sa.Column[Any]] = [
+        sa.Column(
+            column,
+            _TYPES[kind],
+            *([sa.Identity(always=True)] if kind == "number" else []),
+            primary_key=column in keys.split(),
+            nullable=column in _NULLABLE,
+        )
         for kind, names in columns
         for column in names.split()
     ]
-    return Table(f"breakloop_{name}", METADATA, *made)
+    numbered = any(kind == "number" for kind, _ in columns)
+    return sa.Table(f"breakloop_{name}", METADATA, *made, sqlite_autoincrement=numbered, sqlite_with_rowid=not packed)
 
 
 _NULLABLE: Final = ("ended_at",)
@@ -37,7 +51,7 @@ _SUMMED: Final = "requests denied loops input_tokens output_tokens cost_microusd
 EVENTS: Final = _table(
     "events",
     "id",
-    ("whole", "id"),
+    ("number", "id"),
     ("text", "name"),
     ("real", "at"),
     ("text", "project agent request_id incident data"),
@@ -65,9 +79,13 @@ AGENTS: Final = _table(
     ("whole", "requests denied failed loops input_tokens output_tokens cost_microusd saved_microusd"),
     ("text", "model settings"),
 )
-CALLERS: Final = _table("callers", "project agent caller", ("text", "project agent caller"), ("real", "last_at"))
+CALLERS: Final = _table(
+    "callers", "project agent caller", ("text", "project agent caller"), ("real", "last_at"), packed=True
+)
 # Sums of `span_s` seconds from `at` on.
-POINTS: Final = _table("points", "span_s at project", ("whole", "span_s at"), ("text", "project"), ("whole", _SUMMED))
+POINTS: Final = _table(
+    "points", "span_s at project", ("whole", "span_s at"), ("text", "project"), ("whole", _SUMMED), packed=True
+)
 AGENT_POINTS: Final = _table(
     "agent_points",
     "span_s project agent at",
@@ -75,6 +93,7 @@ AGENT_POINTS: Final = _table(
     ("text", "project agent"),
     ("whole", "at"),
     ("whole", _SUMMED),
+    packed=True,
 )
 # `day` is the number of days since 1970, UTC.
 SHADOWS: Final = _table(
@@ -83,89 +102,36 @@ SHADOWS: Final = _table(
     ("whole", "day"),
     ("text", "project policy rule reason"),
     ("whole", "requests"),
+    packed=True,
 )
-AUDIT: Final = _table("audit", "id", ("whole", "id"), ("real", "at"), ("text", "who role action target detail"))
+AUDIT: Final = _table("audit", "id", ("number", "id"), ("real", "at"), ("text", "who role action target detail"))
 
 
-# Column types and constraints that differ between the two databases.
-_WORDS: Final = {
-    "sqlite": {"serial": "INTEGER PRIMARY KEY AUTOINCREMENT", "real": "REAL", "packed": " WITHOUT ROWID"},
-    "postgresql": {
-        "serial": "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY",
-        "real": "DOUBLE PRECISION",
-        "packed": "",
-    },
-}
-
-_SUMS: Final = (
-    "requests BIGINT NOT NULL, denied BIGINT NOT NULL, loops BIGINT NOT NULL, input_tokens BIGINT NOT NULL,"
-    " output_tokens BIGINT NOT NULL, cost_microusd BIGINT NOT NULL, saved_requests BIGINT NOT NULL,"
-    " saved_microusd BIGINT NOT NULL"
+_INDEXES: Final = (  # table, name, columns, condition
+    (EVENTS, "at", "at", ""),
+    (EVENTS, "name", "name id", ""),
+    (EVENTS, "project", "project name id", ""),
+    (EVENTS, "agent", "agent name id", "agent <> ''"),
+    (EVENTS, "incident", "incident id", "incident <> ''"),
+    (INCIDENTS, "last", "last_at", ""),
+    (INCIDENTS, "state", "state last_at", ""),
+    (INCIDENTS, "project", "project last_at", ""),
+    (INCIDENTS, "agent", "agent last_at", ""),
+    (INCIDENTS, "kind", "kind last_at", ""),
+    (INCIDENTS, "policy", "policy last_at", ""),
+    (INCIDENTS, "agent_over", "agent over_at", ""),
+    (INCIDENTS, "caller_over", "caller over_at", ""),
+    (INCIDENTS, "live", "over_at", "ended_at IS NULL"),
+    (AGENTS, "last", "last_at", ""),
+    (CALLERS, "last", "last_at", ""),
+    (AGENT_POINTS, "at", "span_s at", ""),
 )
+for _of, _name, _columns, _where in _INDEXES:
+    _only = sa.text(_where) if _where else None
+    _indexed = [_of.c[column] for column in _columns.split()]
+    sa.Index(f"{_of.name}_{_name}", *_indexed, sqlite_where=_only, postgresql_where=_only)
 
-_FIRST: Final = """
-CREATE TABLE breakloop_events (
-    id {serial}, name TEXT NOT NULL, at {real} NOT NULL, project TEXT NOT NULL, agent TEXT NOT NULL,
-    request_id TEXT NOT NULL, incident TEXT NOT NULL, data TEXT NOT NULL
-);
-CREATE INDEX breakloop_events_at ON breakloop_events (at);
-CREATE INDEX breakloop_events_name ON breakloop_events (name, id);
-CREATE INDEX breakloop_events_project ON breakloop_events (project, name, id);
-CREATE INDEX breakloop_events_agent ON breakloop_events (agent, name, id) WHERE agent <> '';
-CREATE INDEX breakloop_events_incident ON breakloop_events (incident, id) WHERE incident <> '';
-CREATE TABLE breakloop_incidents (
-    id TEXT NOT NULL PRIMARY KEY, state TEXT NOT NULL, project TEXT NOT NULL, agent TEXT NOT NULL,
-    caller TEXT NOT NULL, model TEXT NOT NULL, kind TEXT NOT NULL, fingerprint TEXT NOT NULL,
-    policy TEXT NOT NULL, action TEXT NOT NULL, evidence TEXT NOT NULL, shadow BOOLEAN NOT NULL,
-    first_at {real} NOT NULL, last_at {real} NOT NULL, ended_at {real}, over_at {real} NOT NULL,
-    held_until {real} NOT NULL, detections BIGINT NOT NULL, hit_count BIGINT NOT NULL,
-    cooldown_seconds BIGINT NOT NULL, spent_requests BIGINT NOT NULL, spent_tokens BIGINT NOT NULL,
-    spent_microusd BIGINT NOT NULL, saved_requests BIGINT NOT NULL, saved_tokens BIGINT NOT NULL,
-    saved_microusd BIGINT NOT NULL, steps_at {real} NOT NULL, steps_count BIGINT NOT NULL
-);
-CREATE INDEX breakloop_incidents_last ON breakloop_incidents (last_at);
-CREATE INDEX breakloop_incidents_state ON breakloop_incidents (state, last_at);
-CREATE INDEX breakloop_incidents_project ON breakloop_incidents (project, last_at);
-CREATE INDEX breakloop_incidents_agent ON breakloop_incidents (agent, last_at);
-CREATE INDEX breakloop_incidents_kind ON breakloop_incidents (kind, last_at);
-CREATE INDEX breakloop_incidents_policy ON breakloop_incidents (policy, last_at);
-CREATE INDEX breakloop_incidents_agent_over ON breakloop_incidents (agent, over_at);
-CREATE INDEX breakloop_incidents_caller_over ON breakloop_incidents (caller, over_at);
-CREATE INDEX breakloop_incidents_live ON breakloop_incidents (over_at) WHERE ended_at IS NULL;
-CREATE TABLE breakloop_pictures (
-    incident TEXT NOT NULL PRIMARY KEY, steps TEXT NOT NULL, score TEXT NOT NULL
-);
-CREATE TABLE breakloop_agents (
-    project TEXT NOT NULL, agent TEXT NOT NULL, first_at {real} NOT NULL, last_at {real} NOT NULL,
-    requests BIGINT NOT NULL, denied BIGINT NOT NULL, failed BIGINT NOT NULL, loops BIGINT NOT NULL,
-    input_tokens BIGINT NOT NULL, output_tokens BIGINT NOT NULL, cost_microusd BIGINT NOT NULL,
-    saved_microusd BIGINT NOT NULL, model TEXT NOT NULL, settings TEXT NOT NULL, PRIMARY KEY (project, agent)
-);
-CREATE INDEX breakloop_agents_last ON breakloop_agents (last_at);
-CREATE TABLE breakloop_callers (
-    project TEXT NOT NULL, agent TEXT NOT NULL, caller TEXT NOT NULL, last_at {real} NOT NULL,
-    PRIMARY KEY (project, agent, caller)
-){packed};
-CREATE INDEX breakloop_callers_last ON breakloop_callers (last_at);
-CREATE TABLE breakloop_points (
-    span_s BIGINT NOT NULL, at BIGINT NOT NULL, project TEXT NOT NULL, {sums}, PRIMARY KEY (span_s, at, project)
-){packed};
-CREATE TABLE breakloop_agent_points (
-    span_s BIGINT NOT NULL, project TEXT NOT NULL, agent TEXT NOT NULL, at BIGINT NOT NULL, {sums},
-    PRIMARY KEY (span_s, project, agent, at)
-){packed};
-CREATE INDEX breakloop_agent_points_at ON breakloop_agent_points (span_s, at);
-CREATE TABLE breakloop_shadows (
-    day BIGINT NOT NULL, project TEXT NOT NULL, policy TEXT NOT NULL, rule TEXT NOT NULL, reason TEXT NOT NULL,
-    requests BIGINT NOT NULL, PRIMARY KEY (day, project, policy, rule, reason)
-){packed};
-CREATE TABLE breakloop_audit (
-    id {serial}, at {real} NOT NULL, who TEXT NOT NULL, role TEXT NOT NULL, action TEXT NOT NULL,
-    target TEXT NOT NULL, detail TEXT NOT NULL
-);
-"""
-
-STEPS: Final = (_FIRST,)
+STEPS: Final[tuple[str, ...]] = ()  # from version 1 on; statements are separated by semicolons
 
 
 class NewerSchemaError(Exception):
@@ -175,21 +141,22 @@ class NewerSchemaError(Exception):
         super().__init__(f"written by a newer version (schema {found}, supported is {own})")
 
 
-def migrate(connection: Connection, steps: Sequence[str] = STEPS) -> None:
-    """Run the missing steps, within the caller's exclusive transaction."""
-    found = version(connection)
-    if found > len(steps):
-        raise NewerSchemaError(found, len(steps))
-    words = _WORDS[connection.dialect.name]
-    for step in steps[found:]:
-        for statement in filter(str.strip, step.format(sums=_SUMS, **words).split(";")):
+def migrate(connection: sa.Connection, steps: Sequence[str] = STEPS) -> None:
+    """Create the tables or run the missing steps, within the caller's exclusive transaction."""
+    found, own = version(connection), 1 + len(steps)
+    if found > own:
+        raise NewerSchemaError(found, own)
+    if not found:
+        METADATA.create_all(connection, checkfirst=False)
+    for step in steps[found - 1 :] if found else ():
+        for statement in filter(str.strip, step.split(";")):
             connection.exec_driver_sql(statement)
-    if found < len(steps):
-        _set_version(connection, len(steps))
+    if found < own:
+        _set_version(connection, own)
 
 
-def version(connection: Connection) -> int:
-    """Return the number of steps that a database has completed."""
+def version(connection: sa.Connection) -> int:
+    """Return the version of a database; 0 for a new one."""
     if connection.dialect.name == "sqlite":
         return int(connection.exec_driver_sql("PRAGMA user_version").scalar_one())
     if connection.exec_driver_sql("SELECT to_regclass('breakloop_version')").scalar_one() is None:
@@ -197,7 +164,7 @@ def version(connection: Connection) -> int:
     return int(connection.exec_driver_sql("SELECT version FROM breakloop_version").scalar_one())
 
 
-def _set_version(connection: Connection, number: int) -> None:
+def _set_version(connection: sa.Connection, number: int) -> None:
     if connection.dialect.name == "sqlite":
         connection.exec_driver_sql(f"PRAGMA user_version = {number}")
         return
@@ -209,24 +176,24 @@ def _set_version(connection: Connection, number: int) -> None:
 Insert = sqlite.Insert | postgresql.Insert
 
 
-def insert(connection: Connection, table: Table) -> Insert:
+def insert(connection: sa.Connection, table: sa.Table) -> Insert:
     """Return an INSERT of the connection's dialect."""
     return sqlite.insert(table) if connection.dialect.name == "sqlite" else postgresql.insert(table)
 
 
-def replacing(connection: Connection, table: Table) -> Insert:
+def replacing(connection: sa.Connection, table: sa.Table) -> Insert:
     """Return a statement that replaces the row with the same key."""
     new = insert(connection, table)
     return upsert(new, table, {column.name: new.excluded[column.name] for column in table.c if not column.primary_key})
 
 
-def adding(connection: Connection, table: Table, sums: Iterable[str]) -> Insert:
+def adding(connection: sa.Connection, table: sa.Table, sums: Iterable[str]) -> Insert:
     """Return a statement that adds sums to the row with the same key."""
     new = insert(connection, table)
     return upsert(new, table, {name: table.c[name] + new.excluded[name] for name in sums})
 
 
-def upsert(new: Insert, table: Table, changes: Mapping[str, Any]) -> Insert:
+def upsert(new: Insert, table: sa.Table, changes: Mapping[str, Any]) -> Insert:
     """Return an INSERT that updates the row with the same key, if there is one."""
     return new.on_conflict_do_update(index_elements=list(table.primary_key.columns), set_=dict(changes))
 

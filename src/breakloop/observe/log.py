@@ -127,10 +127,6 @@ class Logging:
         self._logger = logging.getLogger("breakloop")
         self._level = level.upper()
 
-    @property
-    def dropped(self) -> int:
-        return self._queued.dropped
-
     def start(self) -> None:
         self._logger.setLevel(self._level)
         self._logger.propagate = False

@@ -1,4 +1,4 @@
-"""The tables. That a database has them as they stand here is shown in test_migrations.py."""
+"""The tables."""
 
 from __future__ import annotations
 

@@ -20,7 +20,6 @@ from breakloop.replay.sessions import RecordedSession, RecordedTurn, SessionSlic
 
 _TYPES: Final = frozenset(("session_meta", "response_item", "event_msg", "turn_context", "compacted"))
 _SILENT: Final = frozenset(("reasoning", "ghost_snapshot", "compaction", "compaction_summary", "context_compaction"))
-_ARGUMENTS: Final = ("arguments", "input", "action")
 
 
 class CodexReader(FormatReader):
