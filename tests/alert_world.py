@@ -16,7 +16,7 @@ from typing import Any
 from breakloop.alerts.router import encoded, payload
 from breakloop.alerts.rules import AlertRule
 from breakloop.alerts.transport import DeliveryContext, tls_context
-from breakloop.app.jobs import aside
+from breakloop.app.build import aside
 from breakloop.clock import Clock, FakeClock
 from breakloop.model import events
 from breakloop.model.events import Event

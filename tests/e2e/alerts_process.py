@@ -9,7 +9,7 @@ from pathlib import Path
 
 from breakloop.alerts.service import Alerts
 from breakloop.alerts.transport import DeliveryContext
-from breakloop.app.jobs import aside
+from breakloop.app.build import aside
 from breakloop.clock import SystemClock
 from tests.alert_world import loop
 from tests.deadlines import DEADLINE_S

@@ -7,7 +7,7 @@ import asyncio
 import sys
 from pathlib import Path
 
-from breakloop.app.jobs import aside
+from breakloop.app.build import aside
 from breakloop.clock import SystemClock
 from breakloop.store.limit_ops import BudgetSpec, ChargeBudget
 from breakloop.store.memory import MemoryStore

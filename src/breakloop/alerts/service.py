@@ -13,7 +13,7 @@ from threading import Lock
 from typing import Any, Final, TypeVar
 
 from breakloop.alerts.channels.base import ChannelSettings, Delivery, Target
-from breakloop.alerts.channels.webhook import WebhookTarget
+from breakloop.alerts.channels.services import WebhookTarget
 from breakloop.alerts.delivery import AlertDatabase, DeliveryLoop, Outbox, OutboxEntry
 from breakloop.alerts.router import (
     FIRING,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Final
 
-from breakloop.alerts.channels.webhook import decode_secret, new_secret
+from breakloop.alerts.channels.services import decode_secret, new_secret
 from breakloop.alerts.delivery import AlertDatabase
 from breakloop.errors import AlertError
 

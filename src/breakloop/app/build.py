@@ -1,5 +1,5 @@
 """Builds the parts of a process from its settings: admission, proxy, TLS, bundle source, prices, and the tuning of the
-interpreter. Commands use them too. `runtime` puts them together."""
+interpreter; runs slow functions in threads, and background jobs. Commands use them, too; `runtime` combines them."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ import logging
 import secrets
 import ssl
 import sys
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from threading import Thread
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from breakloop.app.memory import bodies_bytes, memory_limit
 from breakloop.clock import Clock
@@ -37,8 +39,7 @@ from breakloop.model.counters import TraceCounters
 from breakloop.model.events import Publish
 from breakloop.model.upstream import upstreams
 from breakloop.observe.log import log
-from breakloop.policy.callers import CallerKeys
-from breakloop.policy.client import ClientIp
+from breakloop.policy.client import CallerKeys, ClientIp
 from breakloop.policy.descriptors import ContextSettings, Descriptors
 from breakloop.policy.jwt import JwtKeys
 from breakloop.policy.load import LoadedBundle, load_fetched
@@ -390,3 +391,33 @@ def run_event_loop(main: Coroutine[Any, Any, int]) -> int:
     except ModuleNotFoundError:
         return asyncio.run(main)
     return uvloop.run(main)
+
+
+T = TypeVar("T")
+
+Job = tuple[str, Callable[[], Awaitable[None]]]  # name, and one round of it
+
+
+async def aside(function: Callable[[], T]) -> T:
+    """Run a slow function in a daemon thread. Threads of the standard pool would keep the process from exiting."""
+    future: Future[T] = Future()
+    future.set_running_or_notify_cancel()  # who waits may be cancelled, the function not
+
+    def work() -> None:
+        try:
+            future.set_result(function())
+        except BaseException as error:  # noqa: BLE001 - raised again where the result is awaited
+            future.set_exception(error)
+
+    Thread(target=work, daemon=True).start()
+    return await asyncio.wrap_future(future)
+
+
+async def forever(name: str, job: Callable[[], Awaitable[None]]) -> None:
+    """Run a job in a loop. A job that fails is logged and runs again after a second."""
+    while True:
+        try:
+            await job()
+        except Exception:
+            logging.getLogger("breakloop").exception("job %s failed and is restarted", name)
+            await asyncio.sleep(1.0)

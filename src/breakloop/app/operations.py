@@ -24,7 +24,7 @@ from breakloop.admin.bundles import BundleAdmin
 from breakloop.alerts.service import AlertConfig, Alerts, configure
 from breakloop.alerts.transport import DeliveryContext, tls_context
 from breakloop.app import build
-from breakloop.app.jobs import Job, aside
+from breakloop.app.build import Job, aside
 from breakloop.config.loader import alert_secrets, effective_settings
 from breakloop.config.settings import HISTORY_OFF, POLICY_REDIS, Settings
 from breakloop.engine.breakers import CLOSED, BreakerState

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from breakloop.app import build
-from breakloop.app.build import bundle_source, lazy_prices, tune
-from breakloop.app.jobs import Job, aside, forever
+from breakloop.app.build import Job, aside, bundle_source, forever, lazy_prices, tune
 from breakloop.app.memory import MemoryWatch, max_entries, memory_limit
 from breakloop.app.state import ProcessState, StateConnection, open_state
 from breakloop.clock import Clock, SystemClock, Throttle

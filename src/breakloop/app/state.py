@@ -7,7 +7,7 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from breakloop.app.jobs import Job, aside
+from breakloop.app.build import Job, aside
 from breakloop.clock import Clock, SharedClock, SystemClock
 from breakloop.config.settings import Settings
 from breakloop.engine.engine import Engine

@@ -21,7 +21,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from sqlalchemy import URL, Connection, Engine, QueuePool, create_engine, event, text
+from sqlalchemy import URL, Connection, Engine, QueuePool, Table, create_engine, event, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
@@ -29,8 +29,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from breakloop.clock import Clock
 from breakloop.errors import HistoryError, SettingsError
 from breakloop.formatting import plural
-from breakloop.history.salvage import readable, take_over
-from breakloop.history.schema import NewerSchemaError, migrate
+from breakloop.history.schema import METADATA, NewerSchemaError, migrate
 from breakloop.store.sqlite import DatabaseFile, Report, Troubles, UnfitError, in_words, is_damage
 
 _RETRY_S: Final = 1.0  # after a failed attempt to open; each reader would wait otherwise
@@ -174,6 +173,61 @@ class HistoryDatabase:
         engine, self._engine = self._engine, None
         if engine is not None:
             engine.dispose()
+
+
+_ROWS_MAX: Final = 100_000  # per walk; meanwhile nothing else is read or written
+
+
+def readable(raw: bytes) -> str:
+    """Return the text of a column. One that is not UTF-8 must not make the other rows unreadable."""
+    return raw.decode("utf-8", "replace")
+
+
+def take_over(damaged: Path, new: sqlite3.Connection) -> int:
+    """Copy what can still be read of a damaged file, within the transaction of the caller; return how many rows.
+
+    SQLite reports a bad page only to those who read it, so tables without one are whole. In the others, walking from
+    both ends, the newest rows first, reaches all rows but those between the first and the last bad page.
+    """
+    before = new.total_changes
+    try:
+        with closing(sqlite3.connect(damaged)) as old:
+            old.text_factory = readable
+            for table in METADATA.sorted_tables:
+                _copy(table, old, new)
+    except sqlite3.Error:
+        pass  # nothing of it can be read
+    return new.total_changes - before
+
+
+def _copy(table: Table, old: sqlite3.Connection, new: sqlite3.Connection) -> None:
+    names = ", ".join(column.name for column in table.columns)
+    key = [column.name for column in table.primary_key.columns]
+    adding = f"INSERT OR IGNORE INTO {table.name} ({names}) VALUES ({', '.join('?' for _ in table.columns)})"  # noqa: S608 - names of the schema
+    for order in (["rowid"], key):  # a table without row ids is stored in the order of its key
+        for way in ("DESC", "ASC"):
+            ordered = ", ".join(f"{name} {way}" for name in order)
+            reading = f"SELECT {names} FROM {table.name} ORDER BY {ordered} LIMIT {_ROWS_MAX}"  # noqa: S608 - as above
+            rows = _Rows(old, reading)
+            new.executemany(adding, rows)
+            if rows.complete:
+                return
+
+
+class _Rows:
+    """The rows of a query up to the first that cannot be read."""
+
+    def __init__(self, connection: sqlite3.Connection, query: str) -> None:
+        self._connection = connection
+        self._query = query
+        self.complete = False
+
+    def __iter__(self) -> Iterator[tuple[object, ...]]:
+        try:
+            yield from self._connection.execute(self._query)
+        except sqlite3.DatabaseError:
+            return
+        self.complete = True
 
 
 APPLICATION_ID: Final = 0x626C6869  # "blhi"

@@ -1,4 +1,5 @@
-"""What is known about the client's end of the connection: address, location and kind of user agent.
+"""What is known about the client's end of the connection: address, location, kind of user agent, and which of the
+configured callers it is (the setting `callers`).
 
 The address is that of the peer or, behind trusted proxies, the last one that was not added by them. The location
 comes from the header fields of a trusted proxy (X-Country-Code, X-ASN, X-ASN-Type and X-Tor-Exit; ignored from any
@@ -9,12 +10,15 @@ not verified.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from hashlib import blake2b, sha256
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Final
+from urllib.parse import unquote_to_bytes
 
 from breakloop.errors import SettingsError
-from breakloop.model.call import Call
+from breakloop.model.call import API_KEY_HEADERS, Call
 from breakloop.policy.cache import MemoDict
 
 _HOPS_MAX = 64  # a longer chain is forged
@@ -258,3 +262,61 @@ _categories: Final[MemoDict[bytes, str]] = MemoDict(lambda raw: classify(raw.dec
 def bot_category(raw: bytes) -> str:
     """Return the category of a raw header value, or "". Clients send the same few values all the time: it is cached."""
     return _categories[raw[:_LOOKED_AT_MAX]]
+
+
+_OWN: Final = "x-breakloop-key"
+
+
+class CallerKeys:
+    """The keys of all callers, from entries `NAME=SHA256`. A name may have several keys, to rotate them.
+
+    Digests are looked up by a second digest that is keyed with a secret of this process, so the time of a lookup
+    depends neither on the stored digests nor on their number.
+    """
+
+    def __init__(self, entries: Sequence[str], prefix: str = "X-Breakloop-") -> None:
+        self._keyed = blake2b(digest_size=32, key=secrets.token_bytes(32))
+        # The SDK does not know the prefix before its first response, so its own field is always accepted.
+        self.own_headers = tuple(dict.fromkeys((f"{prefix}Key".lower(), _OWN)))
+        self._names: dict[bytes, str] = {}
+        for entry in entries:
+            name, _, digest = entry.rpartition("=")
+            self._names[self._lookup_key(bytes.fromhex(digest))] = name
+
+    def find(self, call: Call) -> dict[str, bytes]:
+        """Return the callers whose keys a request carries, each with its key. `X-Breakloop-Key` decides alone: beside
+        it, the other fields hold the key of a provider.
+        """
+        headers = call.headers
+        found = self._known(headers[name] for name in self.own_headers if name in headers)
+        return found or self._known(_keys(call))
+
+    def _known(self, keys: Iterator[bytes]) -> dict[str, bytes]:
+        found: dict[str, bytes] = {}
+        for key in keys:
+            name = self._names.get(self._lookup_key(sha256(key).digest()))
+            if name is not None:
+                found.setdefault(name, key)
+        return found
+
+    def _lookup_key(self, digest: bytes) -> bytes:
+        keyed = self._keyed.copy()
+        keyed.update(digest)
+        return keyed.digest()
+
+
+def _keys(call: Call) -> Iterator[bytes]:
+    """Yield the keys in all places where LLM APIs accept one."""
+    headers, query = call.headers, call.query
+    authorization = headers.get("authorization")
+    if authorization:
+        scheme, _, value = authorization.partition(b" ")
+        yield value.strip() if scheme.lower() == b"bearer" else authorization
+    for name in API_KEY_HEADERS:
+        if name in headers:
+            yield headers[name]
+    if "key" in query or "%" in query:
+        for part in query.encode("latin-1", "replace").split(b"&"):
+            name_sent, _, value = part.replace(b"+", b" ").partition(b"=")
+            if unquote_to_bytes(name_sent) == b"key":
+                yield unquote_to_bytes(value)

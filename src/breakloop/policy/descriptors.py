@@ -24,8 +24,7 @@ from breakloop.dialects.content import COUNTED_FROM_BYTES, has_too_many_values
 from breakloop.model.call import CREDENTIAL_HEADERS, TAIL_MESSAGES, UNREAD, Call, Chat, Step, Tree
 from breakloop.policy import identity
 from breakloop.policy.cache import MemoDict
-from breakloop.policy.callers import CallerKeys
-from breakloop.policy.client import HEADERS, ClientIp, Geo, bot_category
+from breakloop.policy.client import HEADERS, CallerKeys, ClientIp, Geo, bot_category
 from breakloop.policy.diagnostics import did_you_mean
 from breakloop.policy.identity import USER, SessionNames
 from breakloop.policy.jwt import NO_CLAIMS, JwtKeys, JwtReader, claim_text

@@ -13,8 +13,7 @@ import pytest
 from breakloop.alerts import router as states
 from breakloop.alerts import service as module
 from breakloop.alerts.channels.base import Target
-from breakloop.alerts.channels.services import PagerDutyTarget, SlackTarget
-from breakloop.alerts.channels.webhook import WebhookTarget
+from breakloop.alerts.channels.services import PagerDutyTarget, SlackTarget, WebhookTarget
 from breakloop.alerts.delivery import AlertDatabase, Outbox
 from breakloop.alerts.router import AlertRouter
 from breakloop.alerts.rules import AlertRule

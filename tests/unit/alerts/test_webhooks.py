@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from breakloop.alerts.channels.webhook import decode_secret
+from breakloop.alerts.channels.services import decode_secret
 from breakloop.alerts.delivery import AlertDatabase
 from breakloop.alerts.webhooks import ROTATION_S, WEBHOOKS_MAX, Webhooks
 from breakloop.errors import AlertError

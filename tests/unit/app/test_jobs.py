@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from breakloop.app.jobs import aside, forever
+from breakloop.app.build import aside, forever
 from tests.deadlines import DEADLINE_S
 
 
@@ -65,7 +65,7 @@ def test_failing_job_begins_anew(caplog: pytest.LogCaptureFixture, monkeypatch: 
     async def pause(seconds: float) -> None:
         pauses.append(seconds)
 
-    monkeypatch.setattr("breakloop.app.jobs.asyncio.sleep", pause)
+    monkeypatch.setattr("breakloop.app.build.asyncio.sleep", pause)
     with caplog.at_level(logging.ERROR, "breakloop"), pytest.raises(asyncio.CancelledError):
         asyncio.run(forever("watching", job))
     assert (runs, pauses) == ([0, 1, 2], [1.0])

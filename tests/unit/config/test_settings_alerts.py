@@ -13,8 +13,7 @@ from pydantic import Field, SecretStr
 from breakloop.alerts.channels import secret_references
 from breakloop.alerts.channels.base import Secret, Url, names_secret
 from breakloop.alerts.channels.email import EmailAlerts
-from breakloop.alerts.channels.services import AppriseAlerts, PagerDutyAlerts, SlackAlerts
-from breakloop.alerts.channels.webhook import WebhookAlerts
+from breakloop.alerts.channels.services import AppriseAlerts, PagerDutyAlerts, SlackAlerts, WebhookAlerts
 from breakloop.config.loader import (
     alert_secrets,
     blocks_of,

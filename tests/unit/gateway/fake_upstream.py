@@ -20,7 +20,7 @@ from breakloop.gateway.proxy import ProxyHandler
 from breakloop.gateway.server import Server
 from breakloop.gateway.upstream import UpstreamConnection, UpstreamPool
 from breakloop.model.upstream import Upstream, parse_upstream
-from breakloop.policy.callers import CallerKeys
+from breakloop.policy.client import CallerKeys
 from breakloop.policy.descriptors import ContextSettings
 from tests.builders import SECRET, Json, World, bundle, world
 from tests.unit.gateway.fake_client import Client, FakeLoop, FakeTransport, get

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from breakloop.gateway.http_request import Reply, Request
-from breakloop.policy.callers import CallerKeys
+from breakloop.policy.client import CallerKeys
 from breakloop.policy.descriptors import ContextSettings
 from breakloop.store.memory import MemoryStore
 from tests.builders import (

@@ -18,7 +18,7 @@ from breakloop.errors import SettingsError
 from breakloop.gateway.envoy_grpc import SERVICE, EnvoyCheck, serve_envoy
 from breakloop.gateway.exchange import DeferredReply
 from breakloop.gateway.http_request import Handler, Reply, RequestLimits
-from breakloop.policy.callers import CallerKeys
+from breakloop.policy.client import CallerKeys
 from breakloop.policy.descriptors import ContextSettings
 from tests.builders import SECRET, World, bucket, bundle, exact, policy, world
 from tests.e2e.certificates import Authority

@@ -13,7 +13,7 @@ import pytest
 from breakloop.admin.auth import open_tokens
 from breakloop.gateway.connection import Phase
 from breakloop.model.upstream import parse_upstream
-from breakloop.policy.callers import CallerKeys
+from breakloop.policy.client import CallerKeys
 from tests.builders import CHAT, bucket, bundle, chat_body, exact, policy, tail, user
 from tests.unit.gateway.fake_client import Client, get, read_replies
 from tests.unit.gateway.fake_upstream import Proxy, answer, chunks, ok

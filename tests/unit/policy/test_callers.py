@@ -9,7 +9,7 @@ import pytest
 
 from breakloop.clock import FakeClock
 from breakloop.model.call import Call
-from breakloop.policy.callers import CallerKeys
+from breakloop.policy.client import CallerKeys
 from breakloop.policy.descriptors import CallerProfiles, ContextSettings, Descriptors
 from breakloop.policy.jwt import JwtKeys
 

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import pytest
 
-from breakloop.app.jobs import aside
+from breakloop.app.build import aside
 from breakloop.clock import FakeClock
 from breakloop.store.limit_ops import BreakerSpec, CheckBreaker
 from breakloop.store.ops import AdjustCharge, BreakerResult, CountFingerprint, FingerprintCount, FingerprintSpec, Settle

@@ -10,8 +10,7 @@ from pydantic_core import CoreSchema, core_schema
 
 from breakloop.alerts.channels.base import SECRET, ChannelSettings, names_secret
 from breakloop.alerts.channels.email import EmailAlerts
-from breakloop.alerts.channels.services import AppriseAlerts, PagerDutyAlerts, SlackAlerts
-from breakloop.alerts.channels.webhook import WebhookAlerts
+from breakloop.alerts.channels.services import AppriseAlerts, PagerDutyAlerts, SlackAlerts, WebhookAlerts
 from breakloop.policy.schema.types import Model, Text, fault
 
 # By the value of `type`, in the order of the reference page.

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from breakloop.app import build
-from breakloop.app.build import bundle_source
-from breakloop.app.jobs import Job, aside, forever
+from breakloop.app.build import Job, aside, bundle_source, forever
 from breakloop.app.runtime import Runtime, poll_or_reload
 from breakloop.app.state import StateConnection, open_state
 from breakloop.app.workers.ipc import (

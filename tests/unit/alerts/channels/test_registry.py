@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from breakloop.alerts.channels.email import EmailTarget
-from breakloop.alerts.channels.services import PagerDutyTarget, SlackTarget
-from breakloop.alerts.channels.webhook import WebhookTarget, new_secret
+from breakloop.alerts.channels.services import PagerDutyTarget, SlackTarget, WebhookTarget, new_secret
 from breakloop.alerts.service import AlertConfig, configure
 from breakloop.config import loader
 from breakloop.config.settings import Settings

@@ -6,9 +6,9 @@ import asyncio
 
 from standardwebhooks import Webhook
 
-from breakloop.alerts.channels import webhook
+from breakloop.alerts.channels import services as webhook
 from breakloop.alerts.channels.base import Delivery
-from breakloop.alerts.channels.webhook import WebhookTarget
+from breakloop.alerts.channels.services import WebhookTarget
 from breakloop.alerts.router import encoded, payload
 from breakloop.clock import SystemClock
 from tests.alert_world import CANARY, loop, means, receiver

@@ -7,7 +7,7 @@ import base64
 import pytest
 from standardwebhooks import Webhook, WebhookVerificationError
 
-from breakloop.alerts.channels import webhook
+from breakloop.alerts.channels import services as webhook
 from breakloop.clock import SystemClock
 from breakloop.errors import AlertError
 from tests.alert_world import CANARY

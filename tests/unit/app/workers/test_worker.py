@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from breakloop.app.jobs import aside
+from breakloop.app.build import aside
 from breakloop.app.workers.ipc import (
     WORKER,
     BundleApplied,
