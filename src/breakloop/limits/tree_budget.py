@@ -15,7 +15,7 @@ from typing import Final
 from breakloop.limits.base import LARGEST, MICROUSD, TOKENS, TimeSpan
 from breakloop.limits.budget import CostBudget
 from breakloop.model.verdict import TreeBudgetState, Verdict
-from breakloop.store.limit_ops import BudgetLimiter, BudgetSpec, ChargeBudget
+from breakloop.store.limit_ops import BudgetLimiter, BudgetSpec, BudgetStage, ChargeBudget
 from breakloop.store.ops import RuleRef
 
 USD: Final = "max_usd_per_tree"
@@ -23,7 +23,8 @@ TOKEN: Final = "max_tokens_per_tree"
 REASON: Final = "tree_budget_exceeded"
 # Longer than the pauses of a working day, and shorter than the interval of a daily job whose session has a fixed name.
 KEPT_S: Final = 43_200
-_WARNS_AT: Final = 80.0  # percent
+_WARNS_AT: Final = 80.0  # percent; where requests are landed later, the model is told
+_BUDGET: Final = "the budget of this tree of agents"
 
 
 class _Tree(TimeSpan):
@@ -45,13 +46,18 @@ class TreeBudget(CostBudget):
     families = ("tree",)
     renews = False
 
-    def __init__(self, setting: str, most: float | None, *, tells: bool = False) -> None:
-        stages = [] if most is None else [(_WARNS_AT, "warn", 0), (100.0, "reject", 0)]
+    def __init__(
+        self, setting: str, most: float | None, *, tells: bool = False, land_at_percent: float | None = None
+    ) -> None:
+        stages = [] if most is None else [*_early_stages(land_at_percent), (100.0, "reject", 0)]
         super().__init__(most or 1, _Tree(), stages, unit=MICROUSD if setting == USD else TOKENS)
         if most is None:
             self.spec = BudgetSpec(LARGEST)
         self.setting = setting
         self.tells = tells  # the model is told what is left
+
+    def _stage(self, percent: float, action: str, delay_ms: int) -> BudgetStage:
+        return super()._stage(percent, action, delay_ms)._replace(budget=_BUDGET)
 
     @property
     def limited(self) -> bool:
@@ -104,3 +110,11 @@ class TreeBudget(CostBudget):
         if self.limited:
             return super().explain(op, used)
         return f"costs {self.unit.words(op.cost)}, {self.unit.words(used)} used, and no limit for this agent"
+
+
+def _early_stages(land_at_percent: float | None) -> list[tuple[float, str, int]]:
+    """Return the stages before the limit. The highest one that was reached applies, so nothing follows the landing."""
+    if land_at_percent is None:
+        return [(_WARNS_AT, "warn", 0)]
+    lands = (land_at_percent, "land", 0)
+    return [(_WARNS_AT, "steer", 0), lands] if land_at_percent > _WARNS_AT else [lands]

@@ -27,14 +27,12 @@ class TreeRule:
 
     __slots__ = ("family", "limiter", "name", "pattern", "policy", "status")
 
-    def __init__(
-        self, family: str, setting: str, pattern: str, most: float | None, status: int, *, tells: bool
-    ) -> None:
+    def __init__(self, family: str, pattern: str, limiter: TreeBudget, status: int) -> None:
         self.policy, self.status = "agents", status
-        self.name = f"{pattern}/{setting}" if pattern else setting
+        self.name = f"{pattern}/{limiter.setting}" if pattern else limiter.setting
         self.pattern = pattern
         self.family = family
-        self.limiter = TreeBudget(setting, most, tells=tells)
+        self.limiter = limiter
 
 
 class TreeLimits:
@@ -54,11 +52,13 @@ class TreeLimits:
 
         def rules(matching: Sequence[tuple[str, Agent]]) -> tuple[TreeRule, ...]:
             tells = next((agent.tell_tree_budget for _, agent in matching if agent.tell_tree_budget is not None), False)
+            lands = next((agent.land_at_percent for _, agent in matching if agent.land_at_percent is not None), None)
             made: list[TreeRule] = []
             for setting, family in used:
                 found = [(name, most) for name, agent in matching if (most := getattr(agent, setting)) is not None]
                 pattern, most = found[0] if found else ("", None)
-                made.append(TreeRule(family, setting, pattern, most, status, tells=tells))
+                limiter = TreeBudget(setting, most, tells=tells, land_at_percent=lands)
+                made.append(TreeRule(family, pattern, limiter, status))
             return tuple(made)
 
         def matching(name: str) -> list[tuple[str, Agent]]:

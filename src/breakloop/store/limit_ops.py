@@ -192,6 +192,7 @@ class BudgetStage(NamedTuple):
     action: str  # "warn", "steer", "throttle", "land" or "reject"
     delay_ms: int
     units: int
+    budget: str = "the budget"  # in a note for a model
 
     @property
     def warning(self) -> str:
@@ -201,7 +202,7 @@ class BudgetStage(NamedTuple):
     @property
     def used(self) -> str:
         """What a model is told about it."""
-        return f"{self.percent:g} % of the budget is used."
+        return f"{self.percent:g} % of {self.budget} is used."
 
 
 class BudgetLimiter(ChargeLimiter["ChargeBudget", int], Protocol):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from breakloop.engine.operator import Operator
 from breakloop.limits.tree_budget import KEPT_S
 from breakloop.model.call import NO_ANSWER, Answer, Call, Usage
@@ -276,3 +278,33 @@ def test_an_operator_stops_a_part_of_a_tree() -> None:
     assert said(here, *stopped) == [""] * 4
     operator.kill_runs("default", caller, {"root": "worker"}, "all of them", "ann")
     assert said(here, ask("c", "root"), ask("d", "c")) == ["agent_quarantined"] * 2
+
+
+@pytest.mark.parametrize("setting", [{"max_usd_per_tree": 0.2}, {"max_tokens_per_tree": 40_000}])
+def test_a_tree_is_told_then_landed_then_denied(setting: Json) -> None:
+    """Whichever of its agents asks: at 80 %, at 95 % and beyond 100 % (G-6, LD-10)."""
+    here = everyone(**setting, land_at_percent=95)
+    verdicts = [here.engine.decide(ask(f"c{number}", "root")) for number in range(21)]
+    assert [one.warning for one in verdicts] == [""] * 15 + ["budget_steer"] * 3 + ["budget_land"] * 2 + [""]
+    assert [one.landed for one in verdicts] == [False] * 18 + [True] * 2 + [False]
+    assert [one.allowed for one in verdicts] == [True] * 20 + [False]
+    told, landed = verdicts[15].note, verdicts[18].note
+    assert told.startswith("80 % of the budget of this tree of agents is used. Take only the steps")
+    assert landed.startswith(
+        "95 % of the budget of this tree of agents is used. For this turn, tools are switched off:"
+    )
+
+
+def test_an_early_landing_is_not_followed_by_a_hint() -> None:
+    """The note of 80 % would switch tools on again (LD-10)."""
+    here = everyone(max_usd_per_tree=0.1, land_at_percent=50)
+    verdicts = [here.engine.decide(ask(f"c{number}", "root")) for number in range(10)]
+    assert [one.landed for one in verdicts] == [False] * 4 + [True] * 6
+
+
+def test_the_entry_of_an_agent_says_when_it_lands() -> None:
+    """The longest pattern that sets it, as for the limit itself; other agents of the tree go on (LD-10)."""
+    early = {"land_at_percent": 50, "max_usd_per_run": 9}
+    here = trees(**{"*": {"max_usd_per_tree": 0.1, "land_at_percent": 90}, "helper": early})
+    asked = [ask(agent="helper" if number % 2 else "lead") for number in range(8)]
+    assert [here.engine.decide(one).landed for one in asked] == [False] * 5 + [True, False, True]

@@ -206,8 +206,9 @@ class Agent(Model):
     )
     land_at_percent: Annotated[float, Field(gt=0, lt=100, allow_inf_nan=False)] | None = Field(
         default=None,
-        description="Share of `max_steps_per_run`, `max_usd_per_run` and `budget_usd_per_day`, in percent, from which "
-        "requests are landed: tools are switched off, and the model is to finish.",
+        description="Share of `max_steps_per_run`, `max_usd_per_run`, `budget_usd_per_day`, `max_usd_per_tree` and "
+        "`max_tokens_per_tree`, in percent, from which requests are landed: tools are switched off, and the model is "
+        "to finish.",
     )
     max_runs_per_hour: PositiveInt | None = Field(
         default=None,
@@ -242,8 +243,9 @@ class Agent(Model):
     @model_validator(mode="after")
     def _lands(self) -> Agent:
         ceilings = (self.max_steps_per_run, self.max_usd_per_run, self.budget_usd_per_day)
-        if self.land_at_percent is not None and all(one is None for one in ceilings):
-            hint = "set max_steps_per_run, max_usd_per_run or budget_usd_per_day"
+        trees = (self.max_usd_per_tree, self.max_tokens_per_tree)
+        if self.land_at_percent is not None and all(one is None for one in ceilings + trees):
+            hint = "set max_steps_per_run, max_usd_per_run, budget_usd_per_day, max_usd_per_tree or max_tokens_per_tree"
             refuse_field("land_at_percent", "has no effect here", hint)
         return self
 
