@@ -131,7 +131,7 @@ class VerdictHeaders:
         if verdict.delay_ms:
             head += f"{self._delay}{verdict.delay_ms}\r\n"
         if verdict.landed:
-            head += f"{self._action}land\r\n"
+            head += f"{self._action}land\r\n{self._stop_reason}{STOP_REASONS[verdict.warning]}\r\n"
         return head
 
     def _left(self, tree: TreeBudgetState) -> str:

@@ -113,11 +113,11 @@ class ResultFolder:
                     data = {**crossed, "shadow": op.group != ENFORCED}
                     self._publish(Event(BUDGET_THRESHOLD, now, data, call.identity.project, call.request_id))
             if op.group == ENFORCED:
-                verdict.warning = verdict.warning or stage.warning
                 verdict.delay_ms = min(max(verdict.delay_ms, stage.delay_ms), DELAY_MAX_MS)
                 if stage.action == "land" and not verdict.landed:
-                    verdict.landed, verdict.note = True, landing_note(stage.used, GENERAL)
-                elif stage.action == "steer" and not verdict.note:
+                    _land(verdict, stage.warning, stage.used)
+                verdict.warning = verdict.warning or stage.warning
+                if stage.action == "steer" and not verdict.note:
                     verdict.note = f"{stage.used} {_NEARLY}"
 
     def _detected(self, call: Call, op: Op, result: Result, verdict: Verdict, now: float) -> bool:
@@ -164,7 +164,8 @@ class ResultFolder:
         """Warn, and steer, throttle or land if that is the action."""
         if verdict.loop is None or loop.hit_count > verdict.loop.hit_count:
             verdict.loop = loop
-        verdict.warning = LOOP
+        if not verdict.landed or loop.action == "land":  # the warning of a landing says why it is one
+            verdict.warning = LOOP
         if loop.action == "throttle":
             verdict.delay_ms = min(max(verdict.delay_ms, source.delay_ms(hits)), DELAY_MAX_MS)
         elif loop.action == "land":
@@ -176,8 +177,7 @@ class ResultFolder:
         """Publish a loop that is not blocked, and warn, steer or throttle."""
         if op.ceiling:
             if op.group == ENFORCED and not verdict.landed:
-                verdict.landed, verdict.note = True, landing_note(op.ceiling, GENERAL)
-                verdict.warning = verdict.warning or _RUN_LANDED
+                _land(verdict, _RUN_LANDED, op.ceiling)
             return
         loop = op.owner.finding(op, FingerprintCount(op.owner.hits))
         if loop.fresh:
@@ -217,6 +217,11 @@ class ResultFolder:
 
 
 _Stage = tuple[ChargeBudget, int, BudgetStage]  # the charge, the amount used after it, and the stage reached
+
+
+def _land(verdict: Verdict, warning: str, why: str) -> None:
+    """Let the request pass with tools switched off. The warning says what for, whatever else there is to warn of."""
+    verdict.landed, verdict.warning, verdict.note = True, warning, landing_note(why, GENERAL)
 
 
 def _share_left(op: ChargeBudget, used: int, stages: list[_Stage], verdict: Verdict) -> float:

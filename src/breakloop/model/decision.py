@@ -12,8 +12,8 @@ from typing import Final
 ALLOWED: Final = "all_rules_passed"
 LOOP: Final = "loop_detected"  # the reason of denials because of a loop
 LOOP_ERROR: Final = "recursive_loop_detected"  # the value of `error` in their response body
-# What ended a run, by the reason of the denial. Programs branch on these words, so they are never renamed. The other
-# reasons are faults of one request or of the installation, and end nothing.
+# What ended a run, by the reason of the denial, or by the warning of a request that is landed. Programs branch on these
+# words, so they are never renamed. The other reasons are faults of one request or of the installation, and end nothing.
 STOP_REASONS: Final = {
     LOOP: "loop",
     "budget_exceeded": "budget",
@@ -31,6 +31,8 @@ STOP_REASONS: Final = {
     "tpd_exceeded": "limit",
     "run_rate_exceeded": "limit",
     "outside_hours": "limit",
+    "budget_land": "budget",
+    "run_land": "budget",
 }
 
 
@@ -66,8 +68,10 @@ class Decision:
 
     @property
     def stop_reason(self) -> str:
-        """What ended the run: `loop`, `budget`, `killed` or `limit`; "" if the request was allowed, or failed."""
-        return "" if self.allowed else STOP_REASONS.get(self.reason, "")
+        """What ended the run, or ends it if the request is landed: `loop`, `budget`, `killed` or `limit`; "" if the
+        request was just allowed, or failed."""
+        why = self.reason if not self.allowed else self.warning if self.landed else ""
+        return STOP_REASONS.get(why, "")
 
     @property
     def error(self) -> str:

@@ -12,6 +12,7 @@ from breakloop.dialects.mcp import rpc_id
 from breakloop.model.call import Call
 from breakloop.model.decision import STOP_REASONS, Decision
 from breakloop.model.verdict import REASONS, LimitState, LoopFinding, Verdict
+from tests.each import each
 
 LOOP = LoopFinding("tail", "ab" * 16, 6, 60, 30, "reject", fresh=True, message="Blocked: x.", evidence="6 times")
 
@@ -210,7 +211,20 @@ def test_what_ended_the_run_is_one_word(reason: str, word: str | None) -> None:
 
 
 def test_every_stop_reason_belongs_to_a_reason() -> None:
-    assert set(STOP_REASONS) <= set(REASONS)
+    """Or to the warning of a landing (A-4)."""
+    assert set(STOP_REASONS) <= {*REASONS, "budget_land", "run_land"}
+
+
+@each("warning, word", [("loop_detected", "loop"), ("budget_land", "budget"), ("run_land", "budget")])
+def test_a_landing_says_what_ends_the_run(warning: str, word: str) -> None:
+    """In the header of the response, and in the library; a warning alone ends nothing (A-4, LD-10)."""
+    headers = denial.VerdictHeaders("X-Breakloop-", b"key")
+    for landed in (False, True):
+        verdict = Verdict()
+        verdict.warning, verdict.landed = warning, landed
+        found = dict(denial.field_pairs(headers.allowed(verdict, "r1")))
+        assert found.get("X-Breakloop-Stop-Reason") == (word if landed else None)
+        assert Decision(warning=warning, landed=landed).stop_reason == (word if landed else "")
 
 
 @pytest.mark.parametrize("text", ["a\r\nb", "ü", "\x7f", '"', "\u2028", "\ud800", "\x00"])

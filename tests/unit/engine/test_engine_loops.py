@@ -15,6 +15,7 @@ from breakloop.model.verdict import LoopFinding, Verdict
 from breakloop.store.memory import MemoryStore
 from tests.builders import World, bucket, bundle, call, chat, compiled, exact, policy, tail, user, world
 from tests.each import each
+from tests.unit.engine.test_engine_limits import budget
 
 
 def looped(verdict: Verdict) -> LoopFinding:
@@ -506,6 +507,7 @@ def test_steer_allows_with_a_note() -> None:
     assert verdict.note.isprintable()
 
 
+STEPS_OF_A_RUN = {"max_steps_per_run": 3, "land_at_percent": 90}
 LANDED = "For this turn, tools are switched off: give your final answer now, with what you have. Say what is missing."
 
 
@@ -540,6 +542,20 @@ def test_a_denial_of_another_rule_is_no_landing() -> None:
     assert here.decide(chat()).landed
     denied = here.decide(chat())
     assert (denied.allowed, denied.landed, denied.note, denied.reason) == (False, False, "", "token_bucket_exceeded")
+
+
+def test_the_warning_of_a_landing_says_what_it_is_for() -> None:
+    """Of a budget, although a loop is warned of as well; of a loop, although a budget is nearly used up (LD-10, A-4)."""
+    stages = [{"threshold_percent": 50, "action": "land"}, {"threshold_percent": 100, "action": "reject"}]
+    spent = budget(100, 25, staged_actions=stages)
+    here = world(bundle(policy("p", spent, loop=exact(2, action="warn"))))
+    assert [here.decide(chat()).warning for _ in range(2)] == ["", "budget_land"]
+    here = world(bundle(policy("p", spent, loop=exact(2, action="land"))))
+    assert [here.decide(chat()).warning for _ in range(2)] == ["", "loop_detected"]
+    here = world(bundle(policy("p", loop=exact(2, action="warn")), agents={"a": STEPS_OF_A_RUN}))
+    verdicts = [here.decide(chat(headers={"x-agent-id": "a", "x-agent-session": "s"})) for _ in range(3)]
+    assert [one.warning for one in verdicts] == ["", "loop_detected", "run_land"]
+    assert verdicts[2].note.startswith("90 % of the steps of this run are used.")
 
 
 def test_landing_in_shadow_is_only_recorded() -> None:
