@@ -304,7 +304,8 @@ def test_an_early_landing_is_not_followed_by_a_hint() -> None:
 
 def test_the_entry_of_an_agent_says_when_it_lands() -> None:
     """The longest pattern that sets it, as for the limit itself; other agents of the tree go on (LD-10)."""
-    early = {"land_at_percent": 50, "max_usd_per_run": 9}
-    here = trees(**{"*": {"max_usd_per_tree": 0.1, "land_at_percent": 90}, "helper": early})
+    early: Json = {"land_at_percent": 50, "max_usd_per_run": 9}
+    everybody: Json = {"max_usd_per_tree": 0.1, "land_at_percent": 90}
+    here = trees(**{"*": everybody, "helper": early})
     asked = [ask(agent="helper" if number % 2 else "lead") for number in range(8)]
     assert [here.engine.decide(one).landed for one in asked] == [False] * 5 + [True, False, True]
