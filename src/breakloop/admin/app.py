@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-import ssl
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from ipaddress import ip_address
@@ -54,8 +53,6 @@ HEADERS: Final = {
 
 
 class AllowedHosts:
-    """The accepted Host names."""
-
     def __init__(self, listening: str, more: Collection[str] = ()) -> None:
         self._any_address = listening in _WILDCARDS
         self._names = {name.lower().rstrip(".") for name in (listening, *more) if name} | _LOOPBACK_NAMES
@@ -329,13 +326,10 @@ class _BoundedProtocol(H11Protocol):
 
 
 class AdminServer:
-    """The server of the admin port."""
-
-    def __init__(self, app: ASGIApp, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(self, app: ASGIApp, host: str, port: int) -> None:
         self._app = app
         self._host = host
         self._port = port
-        self._tls = tls
         self._server: _Quiet | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -354,8 +348,6 @@ class AdminServer:
             proxy_headers=False,
             timeout_graceful_shutdown=_GRACE_S,
         )
-        config.load()
-        config.ssl = self._tls
         self._server = _Quiet(config)
         self._task = asyncio.create_task(self._server.serve(sockets))
         await self._server.listening.wait()

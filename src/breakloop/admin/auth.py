@@ -57,8 +57,6 @@ class AdminToken:
 
 
 class AdminTokens:
-    """The valid tokens of this process."""
-
     def __init__(self, known: Sequence[AdminToken]) -> None:
         self._known = tuple(known)
 
@@ -136,8 +134,6 @@ _MAC: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class DashboardSession:
-    """An open session."""
-
     token: AdminToken
     csrf: str
 
@@ -307,7 +303,6 @@ class AdminIdentity:
 
     @property
     def may_act(self) -> bool:
-        """Whether the role may change anything."""
         return self.role == OPERATOR
 
 

@@ -261,7 +261,7 @@ class BundleAdmin:
 
     source: BundleSource | None
     clock: Clock
-    check: Callable[[LoadedBundle], None]  # compiles a bundle; raises `BundleError`
+    check: Callable[[LoadedBundle], object]  # compiles a bundle; raises `BundleError`
     guard: BuiltinLoopGuard  # configures the built-in protection
     policy: str = ""  # the setting
     signed: bool = False  # bundles have to be

@@ -60,8 +60,6 @@ _TITLES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class AlertMessage:
-    """An alert for people."""
-
     title: str
     text: str
     facts: tuple[tuple[str, str], ...]

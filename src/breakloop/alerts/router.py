@@ -95,8 +95,6 @@ class RuleState:
 
 @dataclass(frozen=True, slots=True)
 class AlertNotice:
-    """A message for the targets of a rule."""
-
     rule: AlertRule
     state: str
     key: str
@@ -106,7 +104,6 @@ class AlertNotice:
     count: int
 
     def body(self) -> dict[str, Any]:
-        """Return the body of its deliveries."""
         fields: dict[str, Any] = {"rule": self.rule.name, "state": self.state, "key": self.key, "count": self.count}
         return fields | {"since": timestamp(self.since), "payload": self.payload, "about": self.about}
 
@@ -130,7 +127,6 @@ class AlertRouter:
         self._last_at: dict[str, float] = {}
 
     def last_at(self, rule: str) -> float | None:
-        """Return when a rule last alerted."""
         return self._last_at.get(rule)
 
     def route(self, batch: Iterable[tuple[Event, Payload]], now: float) -> RuleStateChange:

@@ -184,7 +184,6 @@ class AlertRule(Model):
     shadow: bool = Field(default=False, description="Also alert on findings in shadow mode.")
 
     def matches(self, event: Event) -> bool:
-        """Return whether the rule is about an event."""
         return (
             self._has_type(event.name)
             and self._fits(event)

@@ -41,8 +41,6 @@ _UNSAVED_MAX: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class AlertConfig:
-    """The alert rules and targets of the settings."""
-
     rules: Sequence[AlertRule] = ()
     targets: Mapping[str, Target] = field(default_factory=dict)  # by name
 

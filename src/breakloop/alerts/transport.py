@@ -57,8 +57,6 @@ _FIELD: Final = re.compile(r"[ -~]*")
 
 
 class RunInThread(Protocol):
-    """Runs a blocking function in a thread."""
-
     def __call__(self, function: Callable[[], T], /) -> Awaitable[T]: ...
 
 
@@ -170,7 +168,6 @@ class Destination:
 
     @property
     def authority(self) -> str:
-        """The value of the Host field."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
 

@@ -36,7 +36,6 @@ class Webhook:
     disabled: str = ""  # the reason
 
     def accepts(self, event: str) -> bool:
-        """Return whether it gets events of this name."""
         if self.disabled:
             return False
         return not self.events or any(fnmatchcase(event, pattern) for pattern in self.events)

@@ -262,7 +262,6 @@ class Operations:
         )
 
     def status(self) -> Mapping[str, Any]:
-        """Return the state of the process and the totals of all workers."""
         runtime = self._runtime
         status, ready = runtime.readiness()
         allowed, denied = self._decisions()
@@ -324,7 +323,7 @@ class Operations:
             signed=signed,
             shelf=shelf,
             data_dir=runtime.data.path,
-            check=runtime.check,
+            check=runtime.compiled,
             guard=build.loop_guard(settings),
         )
 

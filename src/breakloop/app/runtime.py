@@ -106,7 +106,7 @@ class Runtime:
         if self.operations is not None:
             self.operations.load()
         if self.source is None:
-            self.engine.set_bundle(self._compiled(None))
+            self.engine.set_bundle(self.compiled(None))
         elif not self.source.start() and self.settings.strict:
             raise BundleError(self.source.problems)
 
@@ -193,7 +193,7 @@ class Runtime:
         return server
 
     def use(self, loaded: LoadedBundle) -> None:
-        compiled = self._compiled(loaded)
+        compiled = self.compiled(loaded)
         if compiled.agents.metered or any(policy.metered for policy in compiled.policies):
             self._prices().load()  # 0.15 s, which no request should wait for
         self.engine.set_bundle(compiled)
@@ -224,11 +224,8 @@ class Runtime:
         """Return the metrics of the workers, in a control process."""
         return MetricValues()
 
-    def check(self, loaded: LoadedBundle | None) -> None:
-        """Compile a bundle without using it. Raises what compiling it would raise."""
-        self._compiled(loaded)
-
-    def _compiled(self, loaded: LoadedBundle | None) -> CompiledBundle:
+    def compiled(self, loaded: LoadedBundle | None) -> CompiledBundle:
+        """Compile a bundle without using it."""
         return compile_loaded(loaded, self.descriptors, self.secret, build.loop_guard(self.settings))
 
     # -- background jobs -------------------------------------------------------------------------------------------

@@ -172,7 +172,6 @@ class LineOutput:
         click.echo("\n".join(introduction(self._story)))
 
     def tell(self, answers: list[tuple[DemoResponse, bool]]) -> None:
-        """Print responses that are worth a line."""
         for answered, fresh in answers:
             if answered.agent == HEALTHY:
                 self._healthy(answered)

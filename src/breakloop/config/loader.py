@@ -158,8 +158,6 @@ _ELSEWHERE = frozenset({"BREAKLOOP_CONFIG", "BREAKLOOP_URL"})  # not settings: t
 
 @dataclass(frozen=True, slots=True)
 class LoadedSettings:
-    """Settings, the warnings about them, and the settings file, if there is one."""
-
     settings: Settings
     warnings: tuple[str, ...] = ()
     file: str = ""

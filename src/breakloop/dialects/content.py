@@ -99,7 +99,6 @@ class _OutsideStrings:
         self._escape = b""  # the begin of an escape sequence that the next piece completes
 
     def add(self, piece: bytes) -> bool:
-        """Return whether the pieces so far hold too many values."""
         piece = self._escape + piece
         cut = (len(piece) - len(piece.rstrip(b"\\"))) % 2
         self._escape = b"\\" * cut
@@ -304,7 +303,6 @@ def prompt_text(value: object) -> str:
 
 
 def is_reasoning(item: object) -> bool:
-    """Return whether a part holds the model's reasoning."""
     if not isinstance(item, dict):
         return False
     kind = item.get("type")

@@ -502,7 +502,6 @@ class BodyCollector:
 
     @property
     def done(self) -> bool:
-        """Whether all of the body has arrived."""
         return self._framing.done
 
     def feed(self, data: bytes) -> int:

@@ -353,7 +353,6 @@ class UpstreamPool:
         self._idle_s = timeouts.idle_seconds or (HTTPS_IDLE_S if upstream.tls else HTTP_IDLE_S)
 
     def take(self) -> UpstreamConnection | None:
-        """Return an idle connection, or None."""
         idle = self._idle
         while idle:
             connection = idle.pop()

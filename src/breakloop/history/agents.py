@@ -26,7 +26,7 @@ from breakloop.history.schema import (
     to_json,
     upsert,
 )
-from breakloop.model.events import LOOP_DETECTED, Activity, Event
+from breakloop.model.events import LOOP_DETECTED, Activity, AgentUse, Event
 from breakloop.model.records import AgentRecord, Point, TotalsRecord
 
 Key = tuple[str, str]  # project, agent
@@ -34,20 +34,10 @@ _USED: Final = ("requests", "denied", "failed", "input_tokens", "output_tokens",
 
 
 @dataclass(slots=True)
-class AgentSums:
-    """Sums of one agent or one project."""
-
-    requests: int = 0
-    denied: int = 0
-    failed: int = 0
+class AgentSums(AgentUse):
     loops: int = 0
-    input_tokens: int = 0
-    output_tokens: int = 0
-    cost_microusd: int = 0
     saved_requests: int = 0
     saved_microusd: int = 0
-    last_at: float = 0.0
-    model: str = ""
 
     def add(self, other: AgentSums) -> None:
         for name in ("failed", *SUMS):
@@ -56,8 +46,6 @@ class AgentSums:
 
 @dataclass(slots=True)
 class SumsBatch:
-    """The sums of one batch of events and activity."""
-
     agents: dict[Key, AgentSums] = field(default_factory=dict)
     callers: dict[tuple[str, str, str], float] = field(default_factory=dict)  # project, agent, caller: last seen
 

@@ -100,7 +100,6 @@ class IncidentFolder:
 
     @property
     def changed(self) -> list[OpenIncident]:
-        """The incidents that are new or changed."""
         return list(self._changed.values())
 
     def event(self, event: Event) -> str:

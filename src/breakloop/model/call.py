@@ -343,8 +343,6 @@ _WIDE: Final = 3
 
 
 class PromptSize(NamedTuple):
-    """The amount of content in a prompt."""
-
     chars: int  # of all texts, calls, results and tool declarations, as counted by `chars_of`
     media: int = 0  # number of images, audio clips and documents
     tokens: int = 0  # number of tokens in prompts that were sent as tokens

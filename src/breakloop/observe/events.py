@@ -159,7 +159,6 @@ class EventDispatcher:
         self.distribute()
 
     def distribute(self) -> None:
-        """Queue new events at all listeners."""
         while events := self._bus.take(BATCH):
             for listener in self.listeners:
                 listener.put(events)

@@ -428,7 +428,6 @@ class MetricValues:
         series[labels] = value
 
     def add_histogram(self, name: str, data: HistogramData, *labels: str) -> None:
-        """Add to the histogram under the same labels."""
         if name not in METRICS:
             return
         series = self.histograms.setdefault(name, {})
@@ -484,7 +483,6 @@ class EventCounters:
                         self._add(metric.name, 1, labels)
 
     def take_activity(self, activity: Activity) -> None:
-        """Add up what agents spent and what was saved."""
         for metric in _TABLE:
             if metric.sum_activity is not None:
                 for label, amount in metric.sum_activity(activity):

@@ -196,7 +196,6 @@ Words = Callable[[Any, dict[str, Any]], str]
 
 
 def describe(value: Any) -> str:
-    """Describe a value in terms of the document."""
     if value is None:
         return "nothing"
     if isinstance(value, bool):

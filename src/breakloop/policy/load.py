@@ -244,8 +244,6 @@ def _needing(extra: str, places: list[DocumentPath], otherwise: str = "") -> lis
 
 @dataclass(frozen=True, slots=True)
 class LoadedBundle:
-    """A valid bundle, the digest of its content, and notes for its author."""
-
     bundle: Bundle
     digest: str
     notes: list[Problem]

@@ -244,12 +244,9 @@ class HttpOrigin:
     def __init__(self, url: str, get: HttpGet, pace: PollBackoff, *, signed: bool = False) -> None:
         self.key = self._url = url
         self._get = get
-        self._pace = pace
+        self.wait_s = pace.wait_s
         self._signed = signed
         self.name = urlsplit(url)._replace(query="", fragment="").geturl()  # a query may contain a credential
-
-    def wait_s(self, failures: int) -> float:
-        return self._pace.wait_s(failures)
 
     def fetch(self, known: Stamp | None) -> BundleBytes | None:
         """Fetch the bundle, unless it still has this stamp (ETag, Last-Modified, digest)."""
@@ -316,11 +313,8 @@ class RedisOrigin:
 
     def __init__(self, shelf: RedisBundle, pace: PollBackoff) -> None:
         self._shelf = shelf
-        self._pace = pace
+        self.wait_s = pace.wait_s
         self.name = self.key = f"{shelf.name}#{BUNDLE_KEY}"
-
-    def wait_s(self, failures: int) -> float:
-        return self._pace.wait_s(failures)
 
     def fetch(self, known: Stamp | None) -> BundleBytes | None:
         try:

@@ -38,8 +38,6 @@ Entry = Mapping[str, Any]
 
 
 class Imported(NamedTuple):
-    """The contents of a price file."""
-
     prices: dict[str, Price]
     problems: tuple[Problem, ...]  # invalid entries
     others: int  # entries without a price for tokens

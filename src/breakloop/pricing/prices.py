@@ -177,8 +177,6 @@ _AGE_S: Final = 900.0  # prices that depend on the time of day change on the qua
 
 
 class FoundPrice(NamedTuple):
-    """A price, with the name and the source under which it was found."""
-
     price: Price
     name: str
     source: str

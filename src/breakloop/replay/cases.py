@@ -69,8 +69,6 @@ _KINDS = {str: "text", int: "a whole number", float: "a number", bool: "true or 
 
 @dataclass(frozen=True, slots=True)
 class CaseRequest:
-    """The request of a case, as written."""
-
     method: str
     path: str
     host: str = "localhost"

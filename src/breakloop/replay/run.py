@@ -42,8 +42,6 @@ _JSON = b"application/json"
 
 @dataclass(frozen=True, slots=True)
 class ReplaySetup:
-    """A bundle and the reader of requests."""
-
     descriptors: Descriptors
     bundle: CompiledBundle
     start: float  # start time of every session

@@ -54,8 +54,6 @@ class RecordedBody(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RecordedTurn:
-    """One call of a model, and its response."""
-
     request: Delta | RecordedBody
     answer: Answer
     agent: str = ""
@@ -77,8 +75,6 @@ _RESULTS = ("tool", "function")
 
 
 class Conversations:
-    """The threads of one session."""
-
     def __init__(self, model: str) -> None:
         self._head = b'{"model":%s,"messages":[' % json_bytes(model)
         self._known: dict[str, list[bytes]] = {}  # thread -> its last request and response

@@ -59,8 +59,6 @@ class TimelineLoop:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """A session with findings."""
-
     session: RecordedSession
     file: str
     model: str
@@ -98,8 +96,6 @@ class Timeline:
 
 
 class TimelineRecorder:
-    """Records the turns of one session."""
-
     __slots__ = ("_cells", "_excerpts", "_flagged", "_pricing", "_seen", "model")
 
     def __init__(self, pricing: Pricing = free, *, excerpts: bool = False) -> None:

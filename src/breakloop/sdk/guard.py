@@ -162,8 +162,9 @@ class Guard:
         """
         return self._toolkit.new_run(AgentContext(agent, session, parent), model=model, task=task)
 
-    def step(
+    async def _step(
         self,
+        io: IO,
         calls: Sequence[ToolInvocation] = (),
         results: Sequence[Any] = (),
         *,
@@ -175,22 +176,9 @@ class Guard:
     ) -> Decision:
         """Report a step of the enclosing run, or of a session. See `Run.step`."""
         run = self._toolkit.run_for(AgentContext(agent, session), model=model)
-        return run.step(calls, results, text=text, user=user)
+        return await run._step(io, calls, results, text=text, user=user)
 
-    async def astep(
-        self,
-        calls: Sequence[ToolInvocation] = (),
-        results: Sequence[Any] = (),
-        *,
-        text: str = "",
-        user: str = "",
-        session: str = "",
-        agent: str = "",
-        model: str = "",
-    ) -> Decision:
-        """Like `step`, on an event loop."""
-        run = self._toolkit.run_for(AgentContext(agent, session), model=model)
-        return await run.astep(calls, results, text=text, user=user)
+    step, astep = sync_and_async(_step)
 
     @overload
     def tool(self, function: Callable[P, R], /) -> Callable[P, R]: ...

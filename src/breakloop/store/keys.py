@@ -99,7 +99,6 @@ def tree_key(caller: str, session: str) -> str:
 
 
 def fingerprint_of(key: str) -> str:
-    """Return the fingerprint part of a count's key."""
     return key.rpartition(":")[2]
 
 
@@ -125,8 +124,6 @@ def project_of(place: str) -> str:
 
 
 class RuleKey(NamedTuple):
-    """The parts of a key of a rule's counter."""
-
     shadow: bool
     place: str
     policy: str
@@ -143,8 +140,6 @@ def parse_rule_key(key: str) -> RuleKey | None:
 
 
 class TreeKey(NamedTuple):
-    """The parts of the key of a tree's account."""
-
     shadow: bool
     family: str
     place: str

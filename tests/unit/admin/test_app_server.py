@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
-import ssl
 from contextlib import suppress
-from pathlib import Path
 from urllib.parse import quote
 
 import pytest
@@ -18,7 +16,6 @@ from breakloop.cli.remote import AdminClient, AdminError
 from tests.admin_client import OWN, app_of
 from tests.admin_world import World, full
 from tests.deadlines import DEADLINE_S
-from tests.e2e.certificates import Authority
 
 
 async def _asked(port: int, path: str, *lines: str, method: str = "GET", body: bytes = b"") -> tuple[bytes, bytes]:
@@ -111,27 +108,6 @@ def test_every_address_of_a_name_has_the_same_port(world: World) -> None:
         await server.stop()
 
     asyncio.run(run())
-
-
-def test_it_speaks_tls(world: World, tmp_path: Path) -> None:
-    """With a certificate of its own, and the cookie stays there (Y-6)."""
-    authority = Authority(tmp_path)
-    files = authority.issue("localhost")
-
-    async def run() -> bytes:
-        server = AdminServer(app_of(world), "127.0.0.1", 0, files.server)
-        port = await server.start()
-        trusted = ssl.create_default_context(cafile=str(authority.file))
-        reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=trusted, server_hostname="localhost")
-        writer.write(b"GET /livez HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-        answer = await asyncio.wait_for(reader.read(), DEADLINE_S)
-        writer.close()
-        await server.stop()
-        return answer
-
-    answer = asyncio.run(run())
-    assert answer.startswith(b"HTTP/1.1 200 OK")
-    assert b"strict-transport-security" in answer.lower()
 
 
 def test_idle_connections_keep_nobody_out(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -147,7 +147,7 @@ def test_checking_a_bundle_leaves_the_one_in_force_alone(tmp_path: Path) -> None
     runtime = Runtime(settings(tmp_path))
     runtime.load()
     bundle = runtime.engine.bundle
-    runtime.check(load_text(wide.encode(), "b.yaml"))
+    runtime.compiled(load_text(wide.encode(), "b.yaml"))
     asked = chat(*[user(f"m{number}") for number in range(30)])
     assert runtime.engine.decide(asked).allowed
     assert asked.parsed.chat

@@ -20,7 +20,7 @@ def test_callers_of_an_agent_are_added_up() -> None:
         loops={("p", "key:1", "bot", "f"): LoopUse(stopped=2, stopped_microusd=7, passed=9)},
     )
     batch = summed([], activity, T)
-    assert batch.agents["p", "bot"] == AgentSums(4, 1, 1, 0, 11, 22, 33, 2, 7, T + 2, "new")
+    assert batch.agents["p", "bot"] == AgentSums(4, 1, 1, 11, 22, 33, T + 2, "new", 0, 2, 7)
     assert batch.agents["q", "bot"] == AgentSums(requests=5, last_at=T)
     assert batch.callers == {("p", "bot", "key:1"): T + 1, ("p", "bot", "key:2"): T + 2, ("q", "bot", "key:1"): T}
 
@@ -45,6 +45,6 @@ def test_projects_are_the_sums_of_their_agents() -> None:
         }
     )
     assert summed([detected(T, "a", project="p")], activity, T).projects() == {
-        "p": AgentSums(11, 22, 33, 1, 44, 55, 66),
+        "p": AgentSums(11, 22, 33, 44, 55, 66, loops=1),
         "q": AgentSums(requests=7),
     }

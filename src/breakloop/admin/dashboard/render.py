@@ -153,8 +153,6 @@ ActHandler = Callable[[Request, AdminIdentity, dict[str, str]], Awaitable[Respon
 
 
 class PageRenderer:
-    """Renders the pages for one set of services."""
-
     def __init__(self, services: AdminServices, nav: Sequence[tuple[str, str, str, str]] = ()) -> None:
         """`nav` has the entries of the navigation: path, name, icon, key."""
         self.services = services

@@ -33,8 +33,6 @@ _VERDICTS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class TimelineMark:
-    """A step: its position and its text."""
-
     x: int
     y: int
     letter: str

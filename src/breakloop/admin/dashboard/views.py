@@ -289,7 +289,6 @@ def curve_table(points: Sequence[Point], rows: int = TABLE_ROWS) -> list[tuple[f
 
 
 def anything(points: Sequence[Point]) -> bool:
-    """Return whether there is anything to draw."""
     return any(one.requests or one.denied for one in points)
 
 

@@ -54,7 +54,7 @@ class SupervisorPipe:
         self._loop = asyncio.get_running_loop()
         self._open = True
         end.setblocking(False)
-        self._loop.add_reader(end.fileno(), self._read)
+        self._loop.add_reader(end.fileno(), self.read)
 
     def send(self, message: PipeMessage, sockets: Sequence[socket.socket] = ()) -> bool:
         """Send a message; returns False if that failed. Long strings are truncated."""
@@ -63,13 +63,9 @@ class SupervisorPipe:
         short = {name: value[:_TEXT_MAX] if isinstance(value, str) else value for name, value in message.items()}
         try:
             socket.send_fds(self._end, [json.dumps(short).encode()], [one.fileno() for one in sockets])
-        except OSError:  # the buffer is full, or the other end is closed, which `_read` notices
+        except OSError:  # the buffer is full, or the other end is closed, which `read` notices
             return False
         return True
-
-    def drain(self) -> None:
-        """Read the messages that have arrived."""
-        self._read()
 
     def close(self) -> None:
         """Close this end, without calling `ended`."""
@@ -78,7 +74,8 @@ class SupervisorPipe:
             self._loop.remove_reader(self._end.fileno())
             self._end.close()
 
-    def _read(self) -> None:
+    def read(self) -> None:
+        """Pass on the messages that have arrived."""
         while self._open:
             try:
                 data, fds, _, _ = socket.recv_fds(self._end, _PACKET_MAX, _FDS_MAX)
@@ -159,19 +156,8 @@ class BundleApplied(msgspec.Struct, tag="applied", frozen=True):
 
 Message = BundleText | WorkerCount | EventBatch | MetricsReport | ActivityReport | BundleApplied
 
-_encoder = msgspec.msgpack.Encoder(enc_hook=str)
-_decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(Message)
-
-
-def encode(message: Message) -> bytes:
-    return _encoder.encode(message)
-
-
-def decode(data: bytes | bytearray) -> Message:
-    """Decode a message. Raises `ValueError`."""
-    message: Message = _decoder.decode(data)
-    return message
-
+encode: Final = msgspec.msgpack.Encoder(enc_hook=str).encode
+decode: Final[Callable[[bytes | bytearray], Message]] = msgspec.msgpack.Decoder(Message).decode  # raises ValueError
 
 _LENGTH_BYTES: Final = 4
 _FRAME_MAX: Final = 256 * 1024 * 1024
@@ -274,7 +260,6 @@ class Channel(asyncio.Protocol):
 
 
 async def open_channel(end: socket.socket, channel: Channel) -> None:
-    """Connect a channel to one end of a socket pair."""
     end.setblocking(False)
     await asyncio.get_running_loop().create_unix_connection(lambda: channel, sock=end)
 

@@ -42,13 +42,12 @@ class Child:
         return self._process.pid
 
     def send(self, message: PipeMessage, sockets: Sequence[socket.socket] = ()) -> bool:
-        """Send it a message; returns False if that failed."""
         return self._pipe.send(message, sockets)
 
     async def wait(self) -> int:
         """Wait for its exit, handle its last messages, and return the exit code; negative for a signal."""
         code = await self._process.wait()
-        self._pipe.drain()
+        self._pipe.read()
         self._pipe.close()
         return code
 

@@ -131,7 +131,6 @@ class EventSender:
             self._loop.call_soon_threadsafe(self._schedule)
 
     def flush(self, now: float, *, everything: bool = False) -> None:  # noqa: ARG002 - of `EventSink`
-        """Send the waiting events, metrics and activity."""
         self.send()
         if self.metrics is not None:
             self._send(MetricsReport(self.metrics()))

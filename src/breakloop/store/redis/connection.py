@@ -365,9 +365,6 @@ class Reconnector:
         if self.link is None:
             raise StateError(self.why)
 
-    def start_soon(self) -> None:
-        self._attempt()
-
     async def settled(self) -> None:
         """Wait until the current attempt is over."""
         if self._task is not None:
@@ -405,7 +402,7 @@ class Reconnector:
         if self.on_change is not None:
             self.on_change(up, why)
 
-    def _attempt(self) -> None:
+    def start_soon(self) -> None:
         self._timer = None
         self._task = self._door.loop.create_task(self._try())
 
@@ -477,7 +474,7 @@ class Reconnector:
 
     def _again(self) -> None:
         if not self._closed and self._timer is None:
-            self._timer = self._door.loop.call_later(self._backoff.next_s(), self._attempt)
+            self._timer = self._door.loop.call_later(self._backoff.next_s(), self.start_soon)
 
     def _first_is_over(self) -> None:
         queue, self._queue = self._queue, None

@@ -99,8 +99,6 @@ _QUESTION: Final = (b"CLUSTER", b"SLOTS")
 
 
 class _Node(Reconnector):
-    """A master, at a fixed address."""
-
     def __init__(self, door: ConnectOptions, address: Address, changed: Changed) -> None:
         super().__init__(door, AddressFinder(address))
         self.address = address

@@ -43,7 +43,6 @@ def error(failure: Failure, status: int, _request_id: str = "") -> Json:
 
 
 def usage(used: Usage) -> Json:
-    """Return token counts of chat and text completions."""
     return {
         "prompt_tokens": used.input_tokens,
         "completion_tokens": used.output_tokens,

@@ -75,7 +75,7 @@ def test_what_was_said_last_is_heard() -> None:
 
     async def steps(one: Ear, other: Ear) -> None:
         one.line.send({"is": "failed", "why": "because"})
-        other.line.drain()
+        other.line.read()
         assert other.heard.get_nowait()[0] == {"is": "failed", "why": "because"}
 
     run(steps)
