@@ -227,6 +227,42 @@ def test_its_sub_agents_are_seen(tmp_path: Path) -> None:
         assert f"{session}/{name}" in [read.session(call) for call in calls]
 
 
+def test_the_gateway_sees_its_sub_agents(tmp_path: Path) -> None:
+    """By the ids that Claude Code sends itself. A sub-agent that a sub-agent starts is 3 deep, which the policy does not
+    allow: it never reaches the LLM, its parent reads why, and both that are at work finish (LD-12, C-7)."""
+    loops = "{similarity: steps, max_depth: 2}"
+    (tmp_path / "policy.yaml").write_text(f"bundle_version: 1\npolicies: []\ndefaults: {{loop_detection: {loops}}}\n")
+    starts = {"Please read the file.": "Count the lines of it.", "Count the lines of it.": "Read the first word."}
+
+    def model(request: SeenRequest) -> Answer | None:
+        if not request.path.endswith("/messages") or not request.fields.get("tools"):
+            return None
+        asked = json.dumps(request.fields["messages"])
+        if '"tool_result"' in asked:
+            return say("I am done with it.")
+        prompt = next((starts[task] for task in starts if task in asked), "")
+        task = {"description": "Help", "prompt": prompt, "subagent_type": "general-purpose"}
+        names = [tool["name"] for tool in request.fields["tools"]]
+        return call_tool(next(name for name in names if name in AGENT_TOOLS), task, tool_id=f"toolu_{len(prompt):010}")
+
+    for name in ("home", "bin", "project"):
+        (tmp_path / name).mkdir()
+    with (
+        StandInLLM.in_thread(respond=model) as llm,
+        serving(tmp_path, "--policy", "policy.yaml", "--upstream", f"anthropic={llm.url}") as served,
+    ):
+        done = start(tmp_path / "project", tmp_path, served.url)
+        assert done.returncode == 0, done.stderr
+        fields = [{key.decode().lower(): value for key, value in one.headers} for one in llm.requests]
+        agents = {one["x-claude-code-agent-id"] for one in fields if "x-claude-code-agent-id" in one}
+        assert len(agents) == 1
+        assert not any("x-claude-code-parent-agent-id" in one for one in fields)
+        sent = [json.dumps(one.fields["messages"]) for one in llm.requests if one.fields.get("tools")]
+        assert any("Not started: agents start agents, 3 deep" in one for one in sent)
+        results = [one for line in done.stdout.splitlines() if (one := json.loads(line))["type"] == "result"]
+        assert {one["result"] for one in results} == {"I am done with it."}
+
+
 @pytest.mark.parametrize("kind", ["PreToolUse", "PostToolUse"])
 def test_a_hook_imports_little(kind: str, tmp_path: Path) -> None:
     """Everybody waits for it, and imports are most of its time (P-3). `make bench` measures it."""
