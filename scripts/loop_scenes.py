@@ -8,6 +8,7 @@ from breakloop.detect.counting import DetectorConfig
 from breakloop.detect.rerun import RerunDetector, RunOpening
 from breakloop.detect.steps import StepEvaluator, StepsSettings
 from breakloop.detect.steps.fingerprints import ToolOptions
+from breakloop.detect.steps.window import run_so_far
 from breakloop.detect.stream import StreamProbe
 from breakloop.detect.trees import RunStart, TreeEvaluator
 from breakloop.model.call import Answer, Result, Step, ToolCall, Tree
@@ -272,9 +273,8 @@ def rerun(scene: Scene) -> None:
         opened = Step("", (), (), (), (task,), (), 1, 40_000)
         read = Step("", (ToolCall("read_change", "{}"),), ("call_01",), (Result(news(1)),), (), (), 3, 60_000)
         steps = evaluator.evaluate(evaluator.evaluate(b"", opened, now).window, read, now + 5).window
-        window = detector.end_run(
-            evaluation.window, b"", session, steps, Answer(200, "I have no remarks.", complete=True)
-        )
+        said = Answer(200, "I have no remarks.", complete=True)
+        window = detector.end_run(evaluation.window, b"", session, run_so_far(steps), said)
 
 
 def tree(scene: Scene) -> None:

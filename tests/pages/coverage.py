@@ -264,12 +264,14 @@ HELD: Final = {
     "test_the_timeline_of_the_docs",
     ("docs/explanation/limits.md", "t       agents"): "tests/unit/engine/test_engine_trees.py::"
     "test_the_timeline_of_the_docs",
+    ("docs/how-to/scan-transcripts.md", "across sessions:"): "tests/unit/replay/test_across.py::"
+    "test_fan_out_of_sub_agents_is_found",
     ("docs/how-to/trees-of-agents.md", "Not started:"): "tests/unit/detect/test_trees.py::"
     "test_agents_that_start_agents_fast",
     ("docs/how-to/trees-of-agents.md", "X-Agent-Session:"): "tests/unit/policy/test_trees.py::"
     "test_parents_lead_to_the_root",
-    ("docs/how-to/trees-of-agents.md", "X-Agent-Root:"): "tests/unit/policy/test_trees.py::"
-    "test_what_clients_state_is_not_guessed",
+    ("docs/how-to/trees-of-agents.md", "X-Agent-Root:"): "tests/unit/gateway/test_proxy_hops.py::"
+    "test_a_message_to_another_agent_is_sent_with_its_place",
     ("docs/explanation/loop-detection.md", "window 45 s"): f"{_LOOPS}test_the_example_of_the_loop_page",
     ("docs/explanation/loop-detection.md", "max_hits 5, window 60 s, cooldown"): f"{_TIMELINES}test_tail",
     ("docs/explanation/loop-detection.md", "max_hits 5, window 60 s; one key"): f"{_TIMELINES}test_tail_of_one_key",

@@ -37,6 +37,7 @@ from breakloop.config.settings import Settings
 from breakloop.formatting import plural
 from breakloop.policy.load import LoadedBundle
 from breakloop.replay import report
+from breakloop.replay.across import Across, AcrossFinding, across_json
 from breakloop.replay.formats.recording import Recording, RecordingError
 from breakloop.replay.html import Heading, page
 from breakloop.replay.run import ReplaySetup, SessionOutcome, replay
@@ -88,6 +89,25 @@ def tell(outcomes: Sequence[SessionOutcome], policy: str) -> None:
     if shadowed:
         click.echo(f"policies in shadow mode would have acted in {plural(shadowed, 'turn')}")
     _tell_score(outcomes)
+
+
+def tell_across(found: Sequence[AcrossFinding]) -> None:
+    """Print what several sessions show together."""
+    if not found:
+        return
+    click.echo("\nacross sessions:")
+    for one in found[:_LISTED]:
+        click.echo(f"  {one.kind}: {one.evidence}")
+        if one.first_block:
+            saved = one.saved
+            worth = f" ({report.money(saved.money)})" if saved.money is not None else ""
+            stopped = f"{plural(len(one.denied), 'session')} would not have been started"
+            where = f"from {shown(one.first_block, _ID_SHOWN)} on"
+            click.echo(f"    {stopped}, {where}: {report.tokens(saved)} tokens{worth}")
+        else:
+            click.echo(f"    reported at {shown(one.first_notice, _ID_SHOWN)}")
+    if len(found) > _LISTED:
+        click.echo(f"  and {len(found) - _LISTED} more (--json lists them)")
 
 
 def _tell_score(outcomes: Sequence[SessionOutcome]) -> None:
@@ -214,6 +234,8 @@ def command(files: tuple[str, ...], *, policy: str, against: str, html: str, as_
     start = float(int(SystemClock().now()))
     paths = [policy, against] if against else [policy]
     rigs = [replace(setup(load_policy(path, start), settings, start), pricing=pricing) for path in paths]
+    sessions = Across(rigs[0].bundle, rigs[0].descriptors, pricing)
+    rigs[0] = replace(rigs[0], across=sessions)
     if html:
         rigs[0] = replace(rigs[0], recorder=partial(TimelineRecorder, pricing))
     outcomes: list[tuple[SessionOutcome, ...]] = []
@@ -229,19 +251,22 @@ def command(files: tuple[str, ...], *, policy: str, against: str, html: str, as_
         end(PROBLEM)
     here = [found[0] for found in outcomes]
     there = [found[1] for found in outcomes] if against else []
+    across = sessions.findings()
     if as_json:
         totals = report.totals_json(here, there)
+        totals["totals"] |= {"across_sessions": across_json(across)} if across else {}
         totals["totals"] |= unpriced_json(pricing)
         click.echo(json.dumps(totals, ensure_ascii=False))
     else:
         tell(here, policy or BUILTIN)
+        tell_across(across)
         if against:
             tell_differences(here, there, against)
         tell_unpriced(pricing)
     if html:
         heading = Heading("Loops in recordings", len(here), sum(one.turns for one in here), policy or BUILTIN)
         write_html(html, heading, here)
-    if failed(here, options["fail_on"]):
+    if failed(here, options["fail_on"], across):
         end(PROBLEM)
 
 
@@ -251,10 +276,10 @@ def setup(loaded: LoadedBundle | None, settings: Settings, start: float) -> Repl
     return ReplaySetup(offline.descriptors, offline.bundle, start, prices=offline.prices)
 
 
-def failed(outcomes: Iterable[SessionOutcome], fail_on: str | None) -> bool:
-    blocked = any(one.first_block is not None for one in outcomes)
+def failed(outcomes: Iterable[SessionOutcome], fail_on: str | None, across: Sequence[AcrossFinding] = ()) -> bool:
+    blocked = any(one.first_block is not None for one in outcomes) or any(one.first_block for one in across)
     if fail_on == "notice":
-        return blocked or any(one.first_notice is not None for one in outcomes)
+        return blocked or bool(across) or any(one.first_notice is not None for one in outcomes)
     return fail_on == "block" and blocked
 
 

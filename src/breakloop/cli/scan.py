@@ -21,6 +21,7 @@ from breakloop.clock import SystemClock
 from breakloop.config.settings import Settings
 from breakloop.formatting import duration, plural
 from breakloop.policy.load import load_text
+from breakloop.replay.across import AcrossFinding
 from breakloop.replay.html import Heading
 from breakloop.replay.report import moment, money, tokens
 from breakloop.replay.run import ReplaySetup
@@ -55,7 +56,12 @@ _WORDS: Final = {NEW: "new", AGAIN: "same call again", NOTICE: "noticed", BLOCK:
 
 
 def tell(
-    scanned: Sequence[ScanResult], files: TranscriptFiles, places: Sequence[str], *, excerpts: bool = False
+    scanned: Sequence[ScanResult],
+    files: TranscriptFiles,
+    places: Sequence[str],
+    *,
+    across: Sequence[AcrossFinding] = (),
+    excerpts: bool = False,
 ) -> None:
     found = summary(scanned)
     lines = [one.outcome.timeline for one in scanned if one.outcome.timeline is not None]
@@ -68,6 +74,8 @@ def tell(
         if found.looping:
             _table(lines[: found.looping])
             _drawn(lines[: found.looping], excerpts=excerpts)
+        replay.tell_across(across)
+        if found.looping or any(one.first_block for one in across):
             _next(found)
         else:
             click.echo(f"scanned {', '.join(places)}: nothing would have been stopped")
@@ -223,12 +231,13 @@ def command(paths: tuple[str, ...], **options: Any) -> None:
             scanned.append(one)
             if as_json:
                 click.echo(json.dumps(scanned_json(one), ensure_ascii=False))
+    across = scan.across.findings()
     if as_json:
-        totals = scan_totals_json(scanned, scan.files)
+        totals = scan_totals_json(scanned, scan.files, across)
         totals["totals"] |= replay.unpriced_json(pricing)
         click.echo(json.dumps(totals, ensure_ascii=False))
     else:
-        tell(scanned, scan.files, places, excerpts=options["excerpts"])
+        tell(scanned, scan.files, places, across=across, excerpts=options["excerpts"])
         replay.tell_unpriced(pricing)
     outcomes = [one.outcome for one in scanned]
     if options["html"]:
@@ -237,7 +246,7 @@ def command(paths: tuple[str, ...], **options: Any) -> None:
         heading = Heading("Loops in transcripts", len(scanned), turns, judged_by, scan.files.problems)
         replay.write_html(options["html"], heading, outcomes)
     none_is_one = any(one.named for one in files) and not scan.files.read  # of the files that were named explicitly
-    if replay.failed(outcomes, options["fail_on"]) or none_is_one:
+    if replay.failed(outcomes, options["fail_on"], across) or none_is_one:
         end(PROBLEM)
 
 

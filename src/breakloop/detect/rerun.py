@@ -206,16 +206,19 @@ class RerunDetector(StatefulDetector):
 
     def ended(self, window: bytes, steps: bytes, answer: Answer, call: Call) -> bytes:
         """Return the section after the answer that ends a run; `steps` is the section of its session's steps."""
-        return self.end_run(window, call.decision.opening, self._read.session(call), steps, answer)
+        return self.end_run(window, call.decision.opening, self._read.session(call), run_so_far(steps), answer)
 
-    def end_run(self, window: bytes, opening: bytes, session: str, steps: bytes, answer: Answer) -> bytes:
-        """The same, by the id of the opening, if the answer is to the request that opened the run, and the session."""
+    def end_run(
+        self, window: bytes, opening: bytes, session: str, work_done: tuple[int, int, list[bytes]], answer: Answer
+    ) -> bytes:
+        """The same, by the id of the opening, if the answer is to the request that opened the run, and the session.
+        `work_done` is what `run_so_far` returns."""
         known = _load(window)
         at = _run_of(known, opening, self._session(session))
         if at < 0:
             return window
         runs = known[at]
-        sent, work, results = run_so_far(steps)
+        sent, work, results = work_done
         read = int.from_bytes(runs.results, "little")
         if read.bit_count() > _FILTER_FULL:
             read = 0

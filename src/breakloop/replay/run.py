@@ -18,6 +18,7 @@ from breakloop.model.verdict import Verdict
 from breakloop.policy.compiled import CompiledBundle
 from breakloop.policy.descriptors import Descriptors
 from breakloop.pricing.prices import Prices
+from breakloop.replay.across import Across
 from breakloop.replay.sessions import (
     PATH,
     Conversations,
@@ -48,6 +49,7 @@ class ReplaySetup:
     pricing: Pricing = free  # prices for savings
     prices: Callable[[], Prices] | None = None  # prices for budgets; None: nothing has a cost
     recorder: Callable[[], TimelineRecorder] | None = None  # of each session; None: no timelines
+    across: Across | None = None  # compares sessions with each other, after all are read
 
     def engine(self, clock: FakeClock) -> Engine:
         return build_engine(self.descriptors, clock, self.bundle, store=MemoryStore(_ENTRIES), prices=self.prices)
@@ -106,11 +108,11 @@ class SessionOutcome:
 class ReplayGateway:
     """One engine and its clock, shared by sessions of the same gateway."""
 
-    __slots__ = ("_began", "_clock", "_elapsed_s", "engine", "rig")
+    __slots__ = ("_began", "_elapsed_s", "clock", "engine", "rig")
 
     def __init__(self, rig: ReplaySetup) -> None:
-        self._clock = FakeClock(rig.start)
-        self.engine = rig.engine(self._clock)
+        self.clock = FakeClock(rig.start)
+        self.engine = rig.engine(self.clock)
         self.rig = rig
         self._began: float | None = None
         self._elapsed_s = 0.0
@@ -124,12 +126,12 @@ class ReplayGateway:
                 self._began = at_s - self._elapsed_s
             target = at_s - self._began
         if target > self._elapsed_s:
-            self._clock.advance(target - self._elapsed_s)
+            self.clock.advance(target - self._elapsed_s)
             self._elapsed_s = target
 
 
 class SessionRun:
-    __slots__ = ("_conversations", "_gateway", "_headers", "_recorder", "outcome")
+    __slots__ = ("_across", "_conversations", "_gateway", "_headers", "_last", "_recorder", "outcome")
 
     def __init__(self, session: RecordedSession, gateway: ReplayGateway) -> None:
         self._gateway = gateway
@@ -141,6 +143,8 @@ class SessionRun:
             self._headers["x-agent-id"] = _header(session.agent)
         self.outcome = SessionOutcome(session)
         self._recorder = gateway.rig.recorder() if gateway.rig.recorder is not None else None
+        self._across = None if session.gateway else gateway.rig.across  # those of one gateway are compared there
+        self._last: Call | None = None
 
     def take(self, turn: RecordedTurn) -> Verdict:
         """Decide one turn, and settle it if it is allowed."""
@@ -155,11 +159,17 @@ class SessionRun:
             self.outcome.take(verdict, spent(turn.answer, model, len(call.body), self._gateway.rig.pricing))
         if self._recorder is not None:
             self._recorder.take(self.outcome.session, turn, verdict, len(call.body))
+        if self._across is not None:
+            self._across.take(self.outcome.session, call, turn)
+            self._last = call
         if not isinstance(turn.request, RecordedBody):
             self._conversations.answered(turn.request.thread, turn.answer)
         return verdict
 
     def end(self, file: str) -> SessionOutcome:
+        if self._across is not None and self._last is not None:
+            gateway = self._gateway
+            self._across.end(self.outcome.session, self._last, gateway.engine.local.store, gateway.clock.steady())
         if self._recorder is not None:
             self.outcome.model, self.outcome.spent = self._recorder.model, self._recorder.spent()
             self.outcome.timeline = self._recorder.timeline(self.outcome.session, file)

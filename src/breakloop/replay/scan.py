@@ -15,6 +15,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import IO, Any, Final, NamedTuple
 
+from breakloop.replay.across import Across, AcrossFinding, across_json
 from breakloop.replay.formats.recording import NotJsonError, Recording, RecordingError
 from breakloop.replay.report import moment, session_json, totals_json
 from breakloop.replay.run import ReplaySetup, SessionOutcome, replay
@@ -154,7 +155,9 @@ class Scan:
     """Reads files one after the other."""
 
     def __init__(self, rig: ReplaySetup, pricing: Pricing = free, *, excerpts: bool = False) -> None:
-        self._rig = replace(rig, recorder=partial(TimelineRecorder, pricing, excerpts=excerpts))
+        self.across = Across(rig.bundle, rig.descriptors, pricing)
+        recorder = partial(TimelineRecorder, pricing, excerpts=excerpts)
+        self._rig = replace(rig, recorder=recorder, across=self.across)
         self._known: set[bytes] = set()  # keys of turns that were counted
         self.files = TranscriptFiles()
 
@@ -273,7 +276,9 @@ def scanned_json(scanned: ScanResult) -> dict[str, Any]:
     }
 
 
-def scan_totals_json(scanned: Sequence[ScanResult], files: TranscriptFiles) -> dict[str, Any]:
+def scan_totals_json(
+    scanned: Sequence[ScanResult], files: TranscriptFiles, across: Sequence[AcrossFinding] = ()
+) -> dict[str, Any]:
     found = summary(scanned)
     totals: dict[str, Any] = totals_json([one.outcome for one in scanned])["totals"]
     totals |= {
@@ -283,6 +288,7 @@ def scan_totals_json(scanned: Sequence[ScanResult], files: TranscriptFiles) -> d
         **_spent("", found.spent),
         **_spent("loop_", found.inside),
         **_spent("after_block_", found.after),
+        **({"across_sessions": across_json(across)} if across else {}),
         "files": files.read,
         "other_files": files.others,
         "skipped": files.skipped,

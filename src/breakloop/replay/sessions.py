@@ -35,6 +35,7 @@ class RecordedSession:
     label: SessionLabel = SessionLabel()
     named: bool = True  # the id was recorded; otherwise the engine derives the session as a gateway would
     gateway: str = ""  # sessions of the same gateway share its state; "": a gateway of its own
+    parent: str = ""  # the session that started this one
 
 
 class Delta(NamedTuple):
@@ -60,6 +61,8 @@ class RecordedTurn:
     at_s: float | None = None  # in any unit and origin; None: not recorded
     headers: Mapping[str, bytes] = field(default_factory=dict)  # sent by the client, by canonical name
     key: str = ""  # the same key for copies of this turn, such as in resumed sessions; "": unknown
+    answered_at_s: float | None = None  # when the response was recorded, if that is known
+    started: Sequence[str] = ()  # sessions that its calls started, as far as their results name them
 
 
 class SessionSlice(NamedTuple):

@@ -58,6 +58,24 @@ def test_the_report_for_people(here: Path, capsys: pytest.CaptureFixture[str]) -
     assert "\x1b" not in said
 
 
+def test_what_sessions_show_together(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The same run again and again is printed, counted in the totals, and fails a job that asks for it (X-6, LD-11)."""
+    for number in range(18):
+        session = transcripts.run_again(f"run-{number:02}", number * 300.0)
+        write(here / f"again/{number:02}.jsonl", session)
+    assert run(["scan", "again", "--price-in", "1"]) == 0
+    out = capsys.readouterr().out
+    assert "across sessions:\n  rerun: the same run was started 16 times in 75 minutes with the same outcome" in out
+    assert "3 sessions would not have been started, from run-15 on: 6,600 tokens ($0.0060)" in out
+    assert "breakloop serve" in out
+    for command in ("scan", "replay"):
+        names = ["again"] if command == "scan" else [str(one) for one in sorted((here / "again").iterdir())]
+        assert run([command, *names, "--json", "--fail-on", "block"]) == 1
+        (found,) = printed(capsys)[-1]["totals"]["across_sessions"]
+        assert (found["kind"], found["first_notice"], found["first_block"]) == ("rerun", "run-07", "run-15")
+        assert (found["blocked_sessions"], found["tokens"]) == (3, 6600)
+
+
 def test_the_usual_places(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Without a PATH, and it says which; below home, wherever that is (X-6)."""
     write(here / "home/.claude/projects/p/s.jsonl", transcripts.claude(FINE, "mine"))

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from breakloop.detect.rerun import OPENINGS, RerunDetector, RunOpening, opens_run, trigger_of
 from breakloop.detect.stateful import Evaluation
 from breakloop.detect.steps import StepEvaluator, StepsSettings
+from breakloop.detect.steps.window import run_so_far
 from breakloop.model.call import Answer, Result, Step, ToolCall, Usage
 from tests.builders import call
 from tests.each import each
@@ -56,7 +57,7 @@ class Agent:
 
     def answer(self, said: str, steps: bytes = b"", usage: Usage | None = None) -> None:
         answer = Answer(200, said, usage=usage, complete=True)
-        self.window = self.detector.end_run(self.window, b"", self.opening.session, steps, answer)
+        self.window = self.detector.end_run(self.window, b"", self.opening.session, run_so_far(steps), answer)
 
     def run(self, times: int, after: float = 300.0, said: str = "No remarks.", *results: str) -> list[int]:
         """Return the level of each run. A blocked one does not happen."""
@@ -243,7 +244,7 @@ def test_answers_of_other_conversations_of_a_session_do_not_end_its_run() -> Non
         window = agent.detector.evaluate_opening(agent.window, title, agent.now).window
         answer = Answer(200, f"Title {agent.runs}", complete=True)
         key = agent.detector.opening_id(title)
-        agent.window = agent.detector.end_run(window, key, agent.opening.session, b"", answer)
+        agent.window = agent.detector.end_run(window, key, agent.opening.session, (0, 0, []), answer)
         agent.end()
     assert levels == EIGHTH
 
@@ -284,4 +285,4 @@ def test_any_section_can_be_read(window: bytes, now: int) -> None:
     """A section that cannot be read counts as new."""
     for data in (window, b"\x01" + window, b"\x01" + (window * 30)[: 122 * 3]):
         found = DETECTOR.evaluate_opening(data, RunOpening(TASK, trigger="mail"), now)
-        DETECTOR.end_run(found.window, b"", "", b"", Answer(200, "Done."))
+        DETECTOR.end_run(found.window, b"", "", (0, 0, []), Answer(200, "Done."))

@@ -64,7 +64,7 @@ def test_a_clock_that_steps_back_stands_still() -> None:
     for at_s, elapsed in ((100.0, 0.0), (105.0, 5.0), (101.0, 5.0), (None, 8.0), (107.0, 8.0), (109.0, 9.0)):
         gateway.move(at_s, first=at_s == 100.0)
         assert gateway._elapsed_s == elapsed
-        assert gateway._clock.now() == rig().start + elapsed
+        assert gateway.clock.now() == rig().start + elapsed
 
 
 def test_what_is_saved_is_a_quarter_of_the_bytes() -> None:

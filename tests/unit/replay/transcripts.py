@@ -81,6 +81,26 @@ def claude_turn(session: str, number: int, command: str, output: str, same: Reco
     }
 
 
+def run_again(session: str, at_s: float) -> Iterator[Record]:
+    """Return the lines of a Claude Code session that reads something and answers, the same each time."""
+    same = {"sessionId": session, "isSidechain": False, "version": "2.1.325"}
+    usage = {"input_tokens": 1000, "output_tokens": 100}
+
+    def answer(number: int, block: Record) -> Record:
+        head = {"id": f"msg_{session}_{number}", "role": "assistant", "model": "claude-opus-4-5", "usage": usage}
+        line = {"type": "assistant", "uuid": f"{session}-a{number}", "timestamp": stamp(at_s + 2 * number + 1), **same}
+        return {**line, "message": {**head, "content": [block]}}
+
+    def heard(number: int, content: Any) -> Record:
+        line = {"type": "user", "uuid": f"{session}-u{number}", "timestamp": stamp(at_s + 2 * number), **same}
+        return {**line, "message": {"role": "user", "content": content}}
+
+    yield heard(0, PROMPT)
+    yield answer(0, {"type": "tool_use", "id": f"toolu_{session}", "name": "Read", "input": {"file": "parser.py"}})
+    yield heard(1, [{"type": "tool_result", "tool_use_id": f"toolu_{session}", "content": "def parse(text): ..."}])
+    yield answer(1, {"type": "text", "text": "The tests of the parser pass."})
+
+
 def rollout(steps: Sequence[Step], session: str = "c-1", **meta: Any) -> Iterator[Record]:
     """Return the lines of a Codex session."""
 

@@ -138,7 +138,7 @@ ANTHROPIC = Form("/v1/messages", "messages")
 class Dialogue:
     """One conversation. Input that arrives during a response (results of its first calls) is placed after it."""
 
-    __slots__ = ("_answering", "_asked_at", "_began_at", "_behind", "_form", "_items")
+    __slots__ = ("_answered_at", "_answering", "_asked_at", "_began_at", "_behind", "_form", "_items")
 
     def __init__(self, form: Form) -> None:
         self._form = form
@@ -147,6 +147,7 @@ class Dialogue:
         self._answering = False
         self._asked_at: float | None = None  # time of the last input, which is when the request was sent
         self._began_at: float | None = None
+        self._answered_at: float | None = None
 
     def hear(self, item: Item, at_s: float | None = None, name: str = "") -> None:
         """Add an item to the next request."""
@@ -158,13 +159,15 @@ class Dialogue:
         """Start a response: the request is complete."""
         self._answering = True
         self._began_at = at_s if self._asked_at is None else self._asked_at
+        self._answered_at = at_s
         self._asked_at = None
 
     def answered(
         self, items: Iterable[Item], answer: Answer, model: str, key: str = "", name: str = ""
     ) -> RecordedTurn:
         """End a response and return the turn."""
-        turn = RecordedTurn(RecordedBody(self._form.path, self._body(model)), answer, at_s=self._began_at, key=key)
+        sent = RecordedBody(self._form.path, self._body(model))
+        turn = RecordedTurn(sent, answer, at_s=self._began_at, key=key, answered_at_s=self._answered_at)
         self._items += [(name, json_text(item)) for item in items]
         self._items += self._behind
         self._behind = []

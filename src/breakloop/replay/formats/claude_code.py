@@ -8,6 +8,7 @@ the copied turns have the same keys and are counted once. Compaction starts a ne
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from breakloop.dialects import anthropic
@@ -66,6 +67,9 @@ class ClaudeCodeReader(FormatReader):
             yield from self._answer(thread, record, message)
             return
         said = message.get("content")
+        result = record.get("toolUseResult")
+        if isinstance(result, dict) and isinstance(result.get("agentId"), str):
+            thread.started.append(f"{clean(_session_id(record))}/{result['agentId']}")
         if not (isinstance(said, str) and said.startswith(_CAVEAT)):
             thread.dialogue.hear({"role": "user", "content": said}, seconds(record.get("timestamp")))
 
@@ -115,8 +119,9 @@ class ClaudeCodeReader(FormatReader):
             return
         session_id, model, turn = made
         if session_id not in self._sessions:
-            agent = _SUB_AGENT if thread.name else _AGENT
-            self._sessions[session_id] = RecordedSession(session_id or self._name, self.format, agent, model)
+            agent, parent = (_SUB_AGENT, session_id.removesuffix(f"/{thread.name}")) if thread.name else (_AGENT, "")
+            named = session_id or self._name
+            self._sessions[session_id] = RecordedSession(named, self.format, agent, model, parent=parent)
         yield SessionSlice(self._sessions[session_id], (turn,), whole=False)
 
 
@@ -126,6 +131,7 @@ class _Thread:
     def __init__(self, name: str) -> None:
         self.name = name
         self.dialogue = Dialogue(ANTHROPIC)
+        self.started: list[str] = []  # sub-agents that the calls of the response have started
         self._open = False
         self._session = self._id = self._request = self._model = self._finish = ""
         self._blocks: list[dict[str, Any]] = []
@@ -181,6 +187,8 @@ class _Thread:
         first = next((text(block.get("id")) for block in blocks if text(block.get("type")).endswith("tool_use")), "")
         item = [] if failed else [{"role": "assistant", "content": blocks}]
         turn = self.dialogue.answered(item, answer, model, f"{self._id} {first}" if self._id else "")
+        if self.started:
+            turn, self.started = replace(turn, started=tuple(self.started)), []
         session = f"{self._session}/{self.name}" if self.name else self._session
         return session, model, turn
 

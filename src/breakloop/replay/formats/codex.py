@@ -31,6 +31,7 @@ class CodexReader(FormatReader):
         super().__init__(name)
         self._id = ""
         self._agent = self.format
+        self._parent = ""
         self._model = ""
         self._session: RecordedSession | None = None
         self._dialogue = Dialogue(RESPONSES)
@@ -82,6 +83,8 @@ class CodexReader(FormatReader):
         source = mapping(payload.get("source"))
         if source or payload.get("agent_role") or payload.get("agent_nickname"):
             self._agent = f"{self.format} sub-agent"
+        spawned = mapping(mapping(source.get("subagent")).get("thread_spawn"))
+        self._parent = clean(text(payload.get("parent_thread_id")) or text(spawned.get("parent_thread_id")))
 
     def _item(self, item: Mapping[str, Any], at_s: float | None) -> Iterator[SessionSlice]:
         kind = text(item.get("type"))
@@ -118,7 +121,8 @@ class CodexReader(FormatReader):
             return
         turn = self._turn()
         if self._session is None:
-            self._session = RecordedSession(self._id or self._name, self.format, self._agent, self._model)
+            named = self._id or self._name
+            self._session = RecordedSession(named, self.format, self._agent, self._model, parent=self._parent)
         yield SessionSlice(self._session, (turn,), whole=False)
 
     def _turn(self) -> RecordedTurn:
