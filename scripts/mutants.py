@@ -44,6 +44,7 @@ PACKAGES: Final[dict[str, tuple[str, ...]]] = {
     "shadow": ("engine/plan.py", "engine/fold.py"),
     "signing": ("policy/signing.py",),
     "auth": ("admin/auth.py", "policy/jwt.py"),
+    "trees": ("policy/trees.py", "engine/tree_budgets.py"),
 }
 
 # One replacement for each operator, the closest one. Cosmic Ray has up to eleven for each, and nearly all of them raise
@@ -200,6 +201,8 @@ def not_mutated(tree: ast.Module) -> list[tuple[tuple[int, int], tuple[int, int]
                 found += [node, *node.decorator_list]
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             found += [each for each in node.decorator_list if _name_of(each) in {"dataclass", *_TYPING_ONLY}]
+        if isinstance(node, ast.ClassDef):  # of `msgspec.Struct`, as those of `dataclass`
+            found += node.keywords
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
             found.append(node)
         if isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.BinOp) and _is_union(node.value):
@@ -224,6 +227,10 @@ def _name_of(node: ast.expr) -> str:
 def _product(node: ast.expr | None) -> float:
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
         return _product(node.left) * _product(node.right)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub):  # the largest number of a field: 2**16 - 1
+        return _product(node.left) - _product(node.right)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow):
+        return _product(node.left) ** _product(node.right)
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, int | float) else 0
 
 
@@ -284,18 +291,23 @@ def _without_spaces(*lines: str) -> tuple[str, ...]:
     return tuple("".join(line.split()) for line in lines)
 
 
-def draw(package: str, known: Collection[tuple[str, ...]], count: int | None, seed: int) -> tuple[Score, list[Mutant]]:
+def draw(
+    package: str, known: Collection[tuple[str, ...]], count: int | None, seed: int, only: str = ""
+) -> tuple[Score, list[Mutant]]:
     """The first mutants in an order that depends on the seed, without those that are known to be equivalent."""
     paths = sorted({path for pattern in PACKAGES[package] for path in SRC.glob(pattern)})
     if not paths:
         raise SystemExit(f"mutants: {package} has no files")
-    every = sorted((site for path in paths for site in sites(path)), key=lambda site: site.rank(seed))
+    wanted = [path for path in paths if only.partition(":")[0] in path.as_posix()]  # making mutants takes long
+    every = sorted((site for path in wanted for site in sites(path)), key=lambda site: site.rank(seed))
     found: dict[str, Mutant] = {}
     for site in every:
         if len(found) == count:
             break
         mutant = mutant_at(package, site)
-        if mutant and (mutant.path, *_without_spaces(mutant.was, mutant.now)) not in known:
+        if not mutant or only not in f"{mutant.path}:{mutant.line}":
+            continue
+        if (mutant.path, *_without_spaces(mutant.was, mutant.now)) not in known:
             found.setdefault(mutant.source, mutant)
     names = {path.relative_to(ROOT).as_posix() for path in paths}
     return Score(package, len(every) - sum(path in names for path, *_ in known)), list(found.values())
@@ -396,8 +408,9 @@ def main(arguments: list[str] | None = None) -> int:
     known = equivalents()
     scores, mutants = {}, []
     for package in options.package or PACKAGES:
-        scores[package], drawn = draw(package, known, None if options.all else options.count, options.seed)
-        mutants += [each for each in drawn if options.only in f"{each.path}:{each.line}"]
+        count = None if options.all else options.count
+        scores[package], drawn = draw(package, known, count, options.seed, options.only)
+        mutants += drawn
     if options.list:
         for mutant in mutants:
             print(mutant.name)

@@ -60,7 +60,7 @@ _HEAD: Final = Struct("<BBBI")
 _REPORTED: Final = Struct("<8sBe")
 _REPORTED_MAX: Final = 4
 _ENTRY: Final = Struct("<6s6s6s6s6s6s6sHBBBBIH")
-_NAME: Final = Struct("<6s33p")
+_NAME: Final = Struct("<6s33p")  # a longer name is cut
 _NAMES_MAX: Final = 8
 _SHOWN: Final = 3  # agents that are named as starting others
 _ID_BYTES: Final = 6
@@ -73,6 +73,7 @@ _WORDS_MIN: Final = 4
 _SEEN_S: Final = 30  # a time is updated after this many seconds
 _COUNT_MAX: Final = 255
 _SIZE_MAX: Final = 2**16 - 1
+_LASTED_MAX: Final = 2**16 - 1
 _TIME_MAX: Final = 2**32 - 1
 _TOTAL_MAX: Final = 2**32 - 1
 _OPENED: Final = re.compile(r"<([A-Za-z][\w-]{0,60})[^<>]{0,200}>").match
@@ -164,7 +165,7 @@ class _Section(NamedTuple):
         """Return the names with one more; the same object if it is among them. The oldest is dropped."""
         if not name or key in self.names:
             return self.names
-        return dict([*self.names.items(), (key, _encoded(name)[: _NAME.size - _ID_BYTES - 1])][-_NAMES_MAX:])
+        return dict([*self.names.items(), (key, _encoded(name))][-_NAMES_MAX:])
 
 
 class TreeEvaluation(Evaluation, frozen=True, gc=False):
@@ -537,7 +538,7 @@ def _report(reported: list[_Reported], now: _Reported) -> list[_Reported]:
 
 def _active(one: _Agent, at_s: int) -> _Agent:
     """Return an agent as active now; the same object if it was active a moment ago."""
-    lasted = min(at_s - one.begun_s, 2**16 - 1)
+    lasted = min(at_s - one.begun_s, _LASTED_MAX)
     if one.alive and lasted - one.lasted_s < _SEEN_S:
         return one
     return one._replace(lasted_s=max(lasted, one.lasted_s), flags=one.flags & ~_ENDED)

@@ -81,7 +81,7 @@ def test_evidence_has_count_time_cost_and_trigger() -> None:
     agent = Agent(trigger="webhook")
     for _ in range(15):
         agent.begin()
-        agent.end(usage=Usage(79_000, 1_000))
+        agent.end(usage=Usage(60_000, 20_000))
     found = agent.begin()
     assert found.evidence == (
         "the same run was started 16 times in 75 minutes with the same outcome; about 1.2 million tokens; "
@@ -95,6 +95,52 @@ def test_tokens_are_estimated_from_what_was_sent() -> None:
     agent = Agent()
     agent.run(7)
     assert "about 21,000 tokens" in agent.begin().evidence  # 7 runs with requests of 4,000 and 8,000 bytes
+
+
+def test_evidence_rounds_minutes_and_tokens() -> None:
+    """Minutes are whole, one at least; from a million tokens on, they are told in millions (LD-11)."""
+    for after, minutes in ((1.0, "1 minute "), (12.0, "1 minute "), (13.0, "2 minutes ")):
+        agent = Agent(trigger="webhook")
+        agent.run(7, after)
+        assert f"8 times in {minutes}with" in agent.begin(after).evidence
+    for used, tokens in ((142_857, "999,999"), (142_858, "1.0 million"), (0, "21,000")):
+        agent = Agent(trigger="webhook")
+        for _ in range(7):
+            agent.begin()
+            agent.end(usage=Usage(used, 0))
+        assert f"about {tokens} tokens" in agent.begin().evidence
+
+
+def test_eight_in_four_hours() -> None:
+    """Fewer in the same time, or as many in a longer one, are not reported (LD-11)."""
+    for last, level in ((2058.0, NOTICE), (2059.0, NOTHING)):
+        agent = Agent(trigger="webhook")
+        agent.run(7, 2057.0)
+        assert agent.begin(last).level == level  # the first was four hours ago, or a second longer
+
+
+def test_an_hour_is_the_longest_pause() -> None:
+    """Runs an hour apart are compared; a second more, and the count begins again (LD-11)."""
+    for pause, level in ((3600.0, NOTICE), (3601.0, NOTHING)):
+        agent = Agent(RerunDetector(CONFIG, Reader(), digest, (2, 9)), trigger="webhook")
+        agent.run(1)
+        assert agent.begin(pause).level == level
+
+
+def test_the_clock_is_set_back() -> None:
+    """Then the count begins again (LD-11)."""
+    agent = Agent(trigger="webhook")
+    agent.run(7)
+    assert agent.begin(-10.0).level == NOTHING
+    agent.end()
+    assert agent.run(7)[-2:] == [NOTHING, NOTICE]
+
+
+def test_runs_within_one_second() -> None:
+    """Each that ends before the next one begins is counted (LD-11)."""
+    agent = Agent(trigger="webhook")
+    agent.now = 1_800_000_000.1
+    assert agent.run(16, 0.01) == SIXTEENTH
 
 
 def test_it_stays_blocked_until_the_count_is_old() -> None:
@@ -144,6 +190,37 @@ def test_something_new_begins_the_count_again() -> None:
     assert set(levels) == {NOTHING}
 
 
+def test_a_run_that_goes_on_after_an_answer() -> None:
+    """What it read before that answer was new all the same (LD-11)."""
+    agent = Agent(trigger="webhook")
+    levels = []
+    for number in range(20):
+        levels.append(agent.begin().level)
+        agent.end("Done.", f"mail {number}: {DIFF}")
+        agent.end("Done.", DIFF)
+    assert set(levels) == {NOTHING}
+
+
+def test_new_results_are_noticed_after_many_others() -> None:
+    """What is kept of results has a fixed size, and begins anew before it takes everything for known (LD-11, Y-2)."""
+    agent = Agent(trigger="webhook")
+    for number in range(500):
+        assert agent.begin(60.0).level == NOTHING
+        agent.end("Done.", f"mail {number}: {DIFF}")
+
+
+def test_many_files_are_known_again() -> None:
+    """Of many results, each that is new is noticed, and the others are known (LD-11)."""
+    files = [f"file {at}: {DIFF}" for at in range(80)]
+    assert Agent(trigger="webhook").run(8, 300.0, "Done.", *files) == EIGHTH
+    agent = Agent(trigger="webhook")
+    levels = []
+    for number in range(20):
+        levels.append(agent.begin().level)
+        agent.end("Done.", *files[:20], f"mail {number}: {DIFF}")
+    assert set(levels) == {NOTHING}
+
+
 def test_the_order_of_what_is_read_does_not_matter() -> None:
     agent = Agent()
     levels = []
@@ -160,6 +237,17 @@ def test_times_and_ids_in_order_and_answer_are_masked() -> None:
         levels.append(agent.begin(task=f"{TASK} Started at 2027-01-15 10:{number:02}:07.").level)
         agent.end(f"No remarks, after {number}.5 seconds.")
     assert levels == EIGHTH
+
+
+def test_model_and_system_prompt_belong_to_the_opening() -> None:
+    """The time in a system prompt does not (LD-11)."""
+    for system, expected in (("You are number {}.", [NOTHING] * 8), ("It is 10:0{}:00. Review all.", EIGHTH)):
+        agent = Agent(trigger="webhook")
+        levels = []
+        for number in range(8):
+            levels.append(agent.begin(system=system.format(number)).level)
+            agent.end()
+        assert levels == expected
 
 
 def test_runs_at_once_are_samples() -> None:
@@ -200,6 +288,32 @@ def test_people_come_when_they_like() -> None:
         assert ("people may have started it" in found.evidence) is named
 
 
+@pytest.mark.parametrize(
+    ("pauses", "level"),
+    [
+        ((100.0, 125.0), NOTICE),  # a quarter longer
+        ((100.0, 127.0), NOTHING),
+        ((100.0, 100.0, 100.0, 100.0, 300.0), NOTHING),  # three of five
+        ((*[100.0] * 9, 300.0), NOTICE),  # eight of ten
+        ((100.0, 100.0, 300.0, 300.0), NOTHING),
+    ],
+)
+def test_what_is_regular(pauses: tuple[float, ...], level: int) -> None:
+    """Three quarters of the intervals are as long as the one before, give or take a quarter (LD-11)."""
+    agent = Agent()
+    found = []
+    for number in range(160):
+        found.append(agent.begin(pauses[number % len(pauses)]).level)
+        agent.end()
+    assert {one > NOTHING for one in found[80:]} == {level > NOTHING}
+
+
+def test_seven_intervals_show_a_rhythm() -> None:
+    """Fewer do not, whatever the thresholds are (LD-11)."""
+    agent = Agent(RerunDetector(CONFIG, Reader(), digest, (2, 99)))
+    assert agent.run(9) == [NOTHING] * 7 + [NOTICE] * 2
+
+
 @each("opening", [{"trigger": "heartbeat"}, {"trigger": "cron: every 5 minutes"}, {"task": "HEARTBEAT: look around."}])
 def test_a_heartbeat_is_only_reported(opening: dict[str, Any]) -> None:
     """What says that it is one, five minutes apart or more (LD-11)."""
@@ -207,6 +321,8 @@ def test_a_heartbeat_is_only_reported(opening: dict[str, Any]) -> None:
     assert agent.run(40)[7:] == [NOTICE] * 33
     assert "because it is a heartbeat" in agent.begin().evidence
     assert Agent(**opening).run(16, 240.0) == SIXTEENTH
+    assert Agent(**opening).run(16, 285.0)[-1] == NOTICE  # a timer is not exact
+    assert Agent(**opening).run(16, 284.0) == SIXTEENTH
 
 
 @each("result", ["No messages.", "[]", "nothing to do", "0 open alerts", "ok"])
@@ -257,6 +373,24 @@ def test_only_the_last_orders_are_kept() -> None:
     assert (len(agent.window) - 1) % OPENINGS == 0
     agent.opening = agent.opening._replace(task=TASK)
     assert agent.run(8) == EIGHTH
+    for others, level in ((23, NOTICE), (24, NOTHING)):
+        agent = Agent(trigger="webhook")
+        agent.run(7)
+        for number in range(others):
+            agent.begin(1.0, task=f"Order {number}")
+            agent.end()
+        assert agent.begin(task=TASK).level == level
+
+
+def test_the_answer_after_the_last_one_belongs_to_the_same_run() -> None:
+    """A session that goes on is the run that it opened: its last answer is the outcome (LD-11)."""
+    agent = Agent(trigger="webhook")
+    levels = []
+    for number in range(8):
+        levels.append(agent.begin().level)
+        agent.end(f"Part {number} is done.")
+        agent.end("All is done.")
+    assert levels == EIGHTH
 
 
 def test_thresholds_are_those_of_the_block() -> None:

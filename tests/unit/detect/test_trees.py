@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from breakloop.detect.stateful import Evaluation
-from breakloop.detect.trees import RunStart, TreeBounds, TreeDetector, TreeEvaluation, TreeEvaluator
+from breakloop.detect.trees import ENDED, RunStart, TreeBounds, TreeDetector, TreeEvaluation, TreeEvaluator
 from breakloop.model.call import Answer, Call, Step, ToolCall, Tree
 from breakloop.policy.schema.loops import StepsLoop
 from breakloop.store.ops import CountFingerprint, FingerprintCount, Observation
@@ -148,6 +150,20 @@ def test_agents_that_start_agents_fast() -> None:
     assert levels(found) == [NOTHING] * 30 + [BLOCK] * 2
     assert found[-1].evidence.startswith("agents of one tree started 31 others within a minute (1 > 50 > 31 by depth")
     assert tree.start("u", "s1", after=60.0).level == NOTHING
+    tree = Grove(TreeEvaluator(digest, limits=TreeBounds(agents=(500, 500))))
+    tree.start("s")
+    found = [tree.start(f"t{at}", "s", after=1.0) for at in range(32)]
+    assert levels(found) == [NOTHING] * 14 + [NOTICE] * 16 + [BLOCK] * 2
+
+
+def test_a_minute_of_starts() -> None:
+    """One that began sixty seconds ago is no longer counted. One that the root starts never is (LD-12)."""
+    tree = Grove(TreeEvaluator(digest, limits=TreeBounds(started=(1, 2))))
+    assert tree.start("s").level == NOTHING
+    assert tree.start("t0", "s").level == NOTICE
+    assert tree.start("t1", "s", after=59.0).level == BLOCK
+    assert tree.start("s1", after=0.0).level == NOTHING
+    assert tree.start("t2", "s", after=1.0).level == NOTICE
 
 
 def test_a_tree_that_fans_out_is_blocked() -> None:
@@ -191,13 +207,77 @@ def test_a_shared_trace_alone_blocks_nobody() -> None:
     assert set(levels(found)) == {NOTHING, NOTICE}
 
 
+def test_only_the_names_of_the_last_agents_are_known() -> None:
+    """Eight names of 32 bytes; of those, evidence has the three that started the most (LD-12, Y-2)."""
+    tree = Grove(limited(agents=40))
+    for at in range(9):
+        tree.start(f"s{at}", name=f"lead {at}")
+        for child in range(at % 5 + 1):
+            tree.start(f"s{at}.{child}", f"s{at}", name=f"lead {at}")
+    for at in range(9):
+        tree.start(f"t{at}", name="worker")
+    last = tree.start("u", name="worker")
+    assert last.level == BLOCK
+    assert last.evidence.endswith("; lead 4 started 5; lead 3 started 4; lead 8 started 4)")
+    tree = Grove(limited(agents=4))
+    tree.start("s", name="a" * 40)
+    tree.start("t", "s", name="b")
+    assert tree.start("u", "s").evidence.endswith(f"; {'a' * 32} started 2)")
+    tree = Grove(limited(agents=11))
+    tree.start("s", name="first")
+    tree.start("s.0", "s", name="first")
+    for at in range(7):
+        tree.start(f"t{at}", name=f"other {at}")
+    assert tree.start("u", name="other 6").evidence.endswith("; first started 1)")
+    tree = Grove(limited(agents=12))
+    tree.start("s", name="first")
+    tree.start("s.0", "s", name="first")
+    for at in range(8):
+        tree.start(f"t{at}", name=f"other {at}")
+    assert tree.start("u", name="other 7").evidence.endswith("in total)")
+
+
+def test_the_task_is_told_before_the_depth() -> None:
+    """Of two findings of one level, that of the task is reported (LD-4, LD-12)."""
+    tree = Grove()
+    found = []
+    for at in range(4):
+        start = RunStart(f"s{at + 1}", f"s{at}", "a", "Find out why the build fails.", "", Tree("root", f"s{at}", at + 2))
+        found.append(EVALUATOR.evaluate_start(tree.window, start, tree.now))
+        tree.window = found[-1].window
+    assert [(one.level, one.kind) for one in found[2:]] == [(NOTICE, "tree"), (NOTICE, "spawn")]
+
+
+def test_an_agent_at_work_for_a_day() -> None:
+    """It is alive as long as it sends requests (LD-12)."""
+    tree = Grove(limited(agents=4))
+    tree.start("a")
+    for _ in range(150):
+        tree.works("a", after=580.0)
+    assert tree.start("b").level == NOTHING
+    assert tree.start("c").level == BLOCK
+
+
+def test_when_activity_is_written() -> None:
+    """The window of an agent at work is written every thirty seconds, and not at each request (LD-12, S-2)."""
+    tree = Grove()
+    tree.start("a")
+    for after, written in ((29.0, False), (1.0, True), (29.0, False), (1.0, True)):
+        before = tree.window
+        tree.works("a", after=after)
+        assert (tree.window is not before) is written
+    assert EVALUATOR.ended(tree.window, "unknown") is tree.window
+
+
 def test_agents_that_were_not_seen_to_begin() -> None:
     """They count as alive, and not as started now (LD-12)."""
     tree = Grove(limited(agents=41, started=5))
     for at in range(39):
         tree.depths[f"s{at}"] = 3
         tree.works(f"s{at}", after=0.1)
-    assert tree.start("t0", "s0", after=0.1).level == BLOCK
+    refused = tree.start("t0", "s0", after=0.1)
+    assert refused.level == BLOCK
+    assert refused.evidence == "41 agents of one tree are at work (1 > 39 > 1 by depth, 41 in total)"
     tree.ends("s38")
     assert tree.start("t1", "s0", after=0.1).level == NOTHING
 
@@ -282,6 +362,38 @@ def test_a_final_answer(answer: Answer, ends: bool) -> None:
     after = detector.answered_call(begun.window, answer, asked())
     assert (after != begun.window) is ends
     assert detector.answered_call(after, answer, asked()) is after
+
+
+def test_whose_answers_are_awaited() -> None:
+    """Those of agents below the root, if they can be followed (LD-12)."""
+    begun = Evaluation(b"")
+    for place, tracked, awaited in ((PLACE, True, True), (PLACE, False, False), (Tree("root", "", 1), True, False)):
+        made = asked()
+        made.tracked = tracked
+        assert TreeDetector(CONFIG, Reader(BEGINS, place=place), EVALUATOR).awaits_answer(made, begun) is awaited
+
+
+def test_a_hook_reports_the_end() -> None:
+    """The last request of an agent says so in a header field (LD-12)."""
+    evaluator = limited(agents=3)
+    detector = TreeDetector(CONFIG, Reader(WORKS, session_id="s0", place=PLACE), evaluator)
+    tree = Grove(evaluator)
+    tree.start("s0")
+    for headers, level in (({}, BLOCK), ({ENDED: b"1"}, NOTHING)):
+        judged = detector.evaluate(call(headers=headers), tree.window, tree.now)
+        assert judged is not None
+        tree.window = judged.window
+        assert tree.start("s1").level == level
+
+
+def test_an_agent_beyond_a_limit_is_not_landed() -> None:
+    """One that is to finish at once has been started all the same; a loop of tasks is landed (LD-10, LD-12)."""
+    config = replace(CONFIG, actions=("warn", "land", "land"), landing=replace(CONFIG.cooldown, land_calls=2))
+    detector = TreeDetector(config, Reader(BEGINS, place=PLACE), EVALUATOR)
+    for kind, limits in (("tree", CONFIG.cooldown), ("spawn", config.landing)):
+        op = detector.operation(asked(), Evaluation(b"w", BLOCK, kind, "the evidence", "ab" * 8, True), "default", 0)
+        assert isinstance(op, CountFingerprint)
+        assert op.spec == limits
 
 
 def test_limits_of_a_block() -> None:

@@ -110,6 +110,55 @@ def test_the_same_words_in_another_order() -> None:
         assert levels(found) == [NOTHING] * 20
 
 
+def siblings(*tasks: str, after: float = 5.0) -> int:
+    """Return the level of the last of several agents that one agent starts."""
+    caller = Caller()
+    return [caller.begin(f"s{at}", "boss", task, after=after) for at, task in enumerate(tasks)][-1].level
+
+
+def test_what_is_compared_of_a_task() -> None:
+    """Twenty bytes are a task. Of four words and more the order does not matter, nor marks between them (LD-4)."""
+    assert siblings(*["Sort all the mails!!"] * 4) == NOTICE
+    assert siblings(*["Sort all the mails!"] * 4) == NOTHING
+    assert siblings(*["nightly build fails badly", "badly fails nightly build"] * 2) == NOTICE
+    assert siblings(*["nightly compilation fails", "fails nightly compilation"] * 2) == NOTHING
+    assert siblings(*["nightly build - fails badly", "nightly build fails badly."] * 2) == NOTICE
+
+
+def test_two_seconds_apart_is_one_after_the_other() -> None:
+    """Less is at once (LD-4)."""
+    assert siblings(*[TASK] * 8, after=1.0) == NOTHING
+    assert siblings(*[TASK] * 8, after=2.0) == BLOCK
+
+
+def test_the_longest_tasks() -> None:
+    """16,384 characters are compared, unless they have more than 65,535 bytes (Y-2)."""
+    for text, level in (("x" * 70_000, NOTICE), ("\U0001f600" * 16_383 + "\u20ac", NOTICE), ("\U0001f600" * 16_384, NOTHING)):
+        assert siblings(*[text] * 4) == level
+
+
+def test_an_agent_without_a_task_hands_nothing_on() -> None:
+    """Its child is the first that has the task (LD-4)."""
+    caller = Caller()
+    tasks = ["", TASK, TASK, TASK]
+    assert levels([caller.begin(f"s{at + 1}", f"s{at}", task) for at, task in enumerate(tasks)]) == [NOTHING] * 4
+
+
+def test_an_agent_that_nobody_started_is_nobodys_child() -> None:
+    """Others of its trace are not its ancestors, nor are those with another name than the parent that it names (LD-4)."""
+    caller = Caller(TreeEvaluator(digest, depth=(2, 8), same_task=(99, 99)))
+    assert levels([caller.begin(f"s{at}", root="trace-1") for at in range(4)]) == [NOTHING] * 4
+    assert levels([caller.begin(f"t{at}", "unknown", agent=f"b{at}") for at in range(4)]) == [NOTHING] * 4
+
+
+def test_ancestors_are_looked_for_sixteen_generations_up() -> None:
+    """A task that was given further up is another one (LD-4, Y-2)."""
+    for between, level in ((15, NOTICE), (16, NOTHING)):
+        caller = Caller(TreeEvaluator(digest, depth=(2, 99)))
+        tasks = [TASK, *[f"Question number {at}, and no other one." for at in range(between)], TASK]
+        assert [caller.begin(f"s{at + 1}", f"s{at}", task) for at, task in enumerate(tasks)][-1].level == level
+
+
 def test_a_task_that_comes_back_every_other_generation() -> None:
     """One that an ancestor had counts, whatever lies between (LD-4)."""
     caller = Caller()
@@ -326,8 +375,8 @@ def test_many_loops_of_one_caller() -> None:
     for name in "abcdef":
         found = [caller.begin(f"{name}{at + 1}", f"{name}{at}") for at in range(4)]
         assert found[-1].fresh
-    found = [caller.begin(f"{name}5", f"{name}4") for name in "fa"]
-    assert [(one.level, one.fresh) for one in found] == [(NOTICE, False), (NOTICE, True)]
+    found = [caller.begin(f"{name}5", f"{name}4") for name in "fcb"]
+    assert [(one.level, one.fresh) for one in found] == [(NOTICE, False), (NOTICE, False), (NOTICE, True)]
 
 
 def test_memory_of_another_version_is_not_read() -> None:
@@ -419,6 +468,9 @@ def test_a_conversation_that_begins_is_evaluated_by_its_task() -> None:
     assert found is not None
     assert found.level == 1
     assert detector.starts == [RunStart("me", "parent", "agent", "Find the bug.", "model and prompt", name="agent")]
+    place = Tree("root", "boss", 3)
+    TreeDetector(CONFIG, Reader(FIRST, place=place), detector).evaluate(call(), b"", 7.0)
+    assert detector.starts[-1].parent == "boss"  # as its place in the tree says
 
 
 @pytest.mark.parametrize("step", [None, *UNDER_WAY, FIRST._replace(users=())])

@@ -77,8 +77,41 @@ def test_places_in_refusals() -> None:
 
 
 def test_long_results() -> None:
-    """Of longer results, new lines are weighed (LD-4)."""
-    assert max(drift(*[f"attempt {at}: no\n{'word ' * 80}" for at in range(9)])) == 0
+    """Results of up to 400 bytes are compared. Of longer ones, new lines are weighed (LD-4)."""
+    for size, counted in ((400, 9), (401, 0)):
+        texts = [f"attempt {at}: still nothing to do here {'word ' * 80}"[:size] for at in range(9)]
+        assert drift(*texts)[-1] == counted
+
+
+def test_what_has_to_remain() -> None:
+    """Four words of two letters, or eight letters of a refusal; else the time is the content (LD-4)."""
+    for words, counted in (
+        ("nothing to do at", 9),
+        ("nothing to do a", 0),
+        ("timed out", 18),
+        ("refused", 0),
+        ("a b c d e f", 0),
+    ):
+        assert drift(*[f"{words} 12:00:0{second}" for second in range(9)])[-1] == counted
+
+
+def test_other_content_with_as_many_words() -> None:
+    """What is not masked is compared (LD-4)."""
+    assert max(drift(*[f"{name} is waiting at 12:00:0{at}" for at, name in enumerate("abcdefghi")])) == 0
+    one, two = [f"{name} is waiting here at 12:00:0{{}}" for name in ("Ada", "Bob")]
+    assert max(drift(*[(one, two)[at % 2].format(at) for at in range(9)])) == 0
+
+
+def test_evidence_names_the_calls() -> None:
+    """How often the call was made, also where each counts twice (LD-4)."""
+    for texts in (NOISE, [f"timed out after {at} ms" for at in range(1037, 1046)]):
+        window, said = load(b""), ""
+        for text in texts[:5]:
+            step = called(text=text)
+            found = repeats.count_calls(state(window, prints(step), step=step))
+            said = next((one.evidence for one in found if one.kind == "drift"), "")
+            window.steps += 1
+        assert said == "`look` returned the same 5 times, but for times, ids or counters"
 
 
 def test_counts() -> None:
@@ -133,3 +166,18 @@ def test_counts_of_other_calls_stay() -> None:
             counted.append(hits(repeats.count_calls(state(window, prints(step), step=step)), "drift"))
             window.steps += 1
     assert counted[-3:] == [9, 9, 9]
+
+
+def test_the_call_that_was_counted_the_longest_ago() -> None:
+    """Its count is kept, or begins anew, as that of any other; of thirteen calls it is forgotten (LD-4, Y-2)."""
+    texts = ["nothing to do at 12:00:0{}", "something to do at 12:00:0{}"]
+    for others, text, expected in ((ENDS - 1, 0, 6), (ENDS - 1, 1, 3), (ENDS, 0, 3)):
+        window = load(b"")
+        calls = [("first", at, 0) for at in range(5)]
+        calls += [(f"other {number}", at, 0) for number in range(others) for at in range(2)]
+        calls += [("first", at, text) for at in ((5,) if expected == 6 else (5, 6, 7)[: 3 if text else 2])]
+        for name, at, which in calls:
+            step = called(text=texts[which].format(at), name=name)
+            found = hits(repeats.count_calls(state(window, prints(step), step=step)), "drift")
+            window.steps += 1
+        assert found == expected
