@@ -67,6 +67,7 @@ TESTS: Final = (
     "tests/contract/test_store.py",
     "tests/contract/test_store_limits.py",
     "tests/contract/test_store_windows.py",
+    "tests/contract/test_tree_budgets.py",
     CORPUS,
     DOCS,
 )

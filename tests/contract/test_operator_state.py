@@ -298,6 +298,9 @@ def test_the_script_takes_what_is_newer_and_nothing_else(redis_server: Server) -
                 assert known.changed_at == NOW + expected  # whoever is refused is told what stays
             version = int(client.get("bl:{operator}:version"))
             assert version > NOW * 900  # it begins with the time, so that none comes twice
+            one.book.put([record("b", at=NOW + 6e9, until=math.inf)])
+            assert await one.book.settled(DEADLINE_S)
+            assert int(client.get("bl:{operator}:version")) == version + 1
             assert client.ttl("bl:{operator}:switch") == -1
         await nodes.close()
 

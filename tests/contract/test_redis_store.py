@@ -129,11 +129,32 @@ def test_nothing_refills_twice(any_server: Server) -> None:
         assert asked.commit([take]).results == [0.0]
         told[0] -= HOUR
         assert asked.commit([take]).results == [-5.0]
+        assert raw(any_server).pttl(redis_key("tb:p")) <= (DAY + 5) * 1000  # until it is full, and the day of a test
         told[0] += 3.0
         assert asked.commit([take]).results == [-2.0]
         asked.correct(AdjustCharge(take.spec, "tb:p", 1.0))
         told[0] += 3.0
         assert asked.commit([take]).results == [0.0]
+
+
+def test_a_breaker_stays_open_as_long_as_before(any_server: Server) -> None:
+    """The time until its reset is that of before the step, and so is its time to live (S-2, CB-2)."""
+    with connected(any_server.url) as connection:
+        told = [4_000_000_000.0]
+        asked = Asked(connection, lambda: told[0])
+        spec = BreakerSpec(10.0, 300.0)
+        breaker = CheckBreaker(spec, "brk:p:back", 10.0, NO_LIMITER, NO_RULE)
+        assert asked.commit([breaker]).results[0].changed == "opened"
+        told[0] += 100.0
+        assert asked.commit([breaker]).results[0].wait_s == 200.0
+        told[0] -= HOUR  # it was last asked when it opened, so a hundred seconds of the step are known to nobody
+        assert asked.commit([breaker]).results[0].wait_s == 300.0
+        assert raw(any_server).pttl(redis_key("brk:p:back")) <= (2 * DAY + 300) * 1000
+        told[0] += 299.0
+        assert asked.commit([breaker]).denied_at == 0
+        told[0] += 1.0
+        probe = CheckBreaker(spec, "brk:p:back", 1.0, NO_LIMITER, NO_RULE)
+        assert asked.commit([probe]).results[0].changed == "closed"
 
 
 def test_what_is_counted_moves_with_the_clock(any_server: Server) -> None:

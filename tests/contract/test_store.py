@@ -4,6 +4,7 @@ Money is in test_store_limits.py, windows and dropping in test_store_windows.py.
 
 from __future__ import annotations
 
+import struct
 from dataclasses import replace
 
 import pytest
@@ -667,6 +668,27 @@ def test_what_found_no_room_is_not_taken_back(store: Store) -> None:
     assert end(store, Settle(spec, "ld:k", NOW), 6, failed=True) == 0
     assert end(store, Settle(spec, "ld:k", NOW + 4), 6, failed=True) == 1
     assert hit(store, spec, NOW + 6).hits == before
+
+
+def test_the_count_of_exactly_that_request_is_undone(store: Store) -> None:
+    """Also where the bytes of its time are found across the bytes of two others (LD-6)."""
+    spec = FingerprintSpec(60.0, 5, sliding=True, retry_free=3)
+    before, at = struct.unpack("<2d", b"\0" + b"A" * 15)  # one is a tiny part of a second earlier
+    assert [hit(store, spec, time).hits for time in (before, at)] == [1, 2]
+    assert store.settle([Settle(spec, "ld:k", at)], at + 1, failed=True) == 1
+    assert store.settle([Settle(spec, "ld:k", at)], at + 1, failed=True) == 0
+    assert store.settle([Settle(spec, "ld:k", before)], at + 1, failed=True) == 1
+
+
+@pytest.mark.parametrize("kind", ["idle", "sliding"])
+def test_one_count_less(store: Store, kind: str) -> None:
+    """A failed request is one hit less, no more (LD-6)."""
+    spec = KINDS[kind]
+    told = [Settle(spec, "ld:k", NOW + at) for at in range(3) if hit(store, spec, NOW + at).hits == at + 1]
+    assert store.settle(told[1:2], NOW + 3, failed=True) == 1
+    assert hit(store, spec, NOW + 3).hits == 3
+    assert store.settle(told[:1], NOW + 4, failed=True) == 1
+    assert hit(store, spec, NOW + 4).hits == 3
 
 
 def test_several_are_settled_at_once(store: Store, free: FingerprintSpec) -> None:

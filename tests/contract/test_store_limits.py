@@ -72,14 +72,15 @@ def test_what_is_denied_is_not_charged(store: Store) -> None:
     assert spend(store, 1) == (101, False)
 
 
-def test_money_is_whole(store: Store) -> None:
+@pytest.mark.parametrize("size", [2**53, 2**60])
+def test_money_is_whole(store: Store, size: int) -> None:
     """Beyond what a float can count, one micro-dollar is one (L-5)."""
-    large = BudgetSpec(2**60)
+    large = BudgetSpec(size)
     used = [
         store.commit([ChargeBudget(large, "cb:k", cost, NOW + HOUR, NO_LIMITER, NO_RULE)], NOW)
-        for cost in (2**60 - 1, 1, 1)
+        for cost in (size - 1, 1, 1)
     ]
-    assert [done.results[0] for done in used] == [2**60 - 1, 2**60, 2**60 + 1]
+    assert [done.results[0] for done in used] == [size - 1, size, size + 1]
     assert [done.denied_at for done in used] == [-1, -1, 0]
 
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import redis
 
 from breakloop.clock import SystemClock
 from breakloop.errors import StateError
@@ -117,7 +118,11 @@ def test_versions_go_up_unless_forced(redis_server: Server, tmp_path: Path) -> N
         shelf.push(bundle(4))
     with pytest.raises(PushDeniedError, match="Redis has version 5 with different content"):
         shelf.push(bundle(5, "# other"))
+    client = redis.Redis.from_url(redis_server.url)
+    client.hset(BUNDLE_KEY, "field of another version", "x")
     assert shelf.push(bundle(5, secret=SECRET)), "signing it afterwards is no other content"
+    assert not client.hexists(BUNDLE_KEY, "field of another version")  # a push replaces all that was there
+    client.close()
     with instance(redis_server.url, tmp_path) as one:
         assert shelf.push(bundle(4, force=True))
         until(lambda: one.versions == [5, 4], "the forced version")

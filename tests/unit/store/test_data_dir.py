@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import asyncio
 import stat
 from pathlib import Path
@@ -77,6 +78,20 @@ def test_the_secret_itself_can_be_handed_on(tmp_path: Path) -> None:
     data = DataDir(tmp_path / "a")
     kept = data.kept_secret().decode()
     assert DataDir(tmp_path / "b").secret(kept, "") == data.secret("", "")
+
+
+def test_a_file_is_complete_before_it_takes_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of it is on the disk by then, so that a power cut leaves the old one or the new one."""
+    synced = []
+    monkeypatch.setattr(os, "fsync", lambda file: synced.append(os.pread(file, 100, 0)))
+    opened = os.open
+    monkeypatch.setattr(os, "open", lambda path, flags, mode=0o777: opened(path, flags & ~os.O_WRONLY | os.O_RDWR, mode))
+    write_whole(tmp_path / "file", b"content")
+    assert synced == [b"content"]
+    assert (tmp_path / "file").stat().st_mode & 0o777 == 0o644
+    (tmp_path / "file").chmod(0o600)
+    write_whole(tmp_path / "file", b"more")
+    assert (tmp_path / "file").stat().st_mode & 0o777 == 0o600
 
 
 def test_a_write_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:

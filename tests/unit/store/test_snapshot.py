@@ -357,6 +357,28 @@ def test_a_save_that_is_cut_off_is_made_good_at_the_end(tmp_path: Path, clock: F
     after.end()
 
 
+def test_the_next_save_has_what_one_that_was_cancelled_had_taken(tmp_path: Path, clock: FakeClock) -> None:
+    """Nothing is lost, and the next save is not kept waiting (S-1)."""
+    life = Life(tmp_path, clock)
+    for number in range(2000):
+        life.spend(f"tpd:{number}")
+
+    async def cancelled() -> None:
+        task = asyncio.create_task(life.durable.save(at_once))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await life.durable.save(at_once)
+
+    asyncio.run(cancelled())
+    life.kill()
+    after = Life(tmp_path, clock)
+    assert after.loaded == 2000
+    after.end()
+
+
 def test_the_end_does_not_wait_for_ever(tmp_path: Path, clock: FakeClock) -> None:
     """A disk that hangs costs the last second, not the shutdown (S-6)."""
     life = Life(tmp_path, clock)

@@ -49,14 +49,25 @@ def test_a_whole_save_replaces_everything(tmp_path: Path) -> None:
     file, _, _ = opened(tmp_path)
     file.write(SegmentChange([part("a")], NOW, NOW))
     file.write(SegmentChange([part("b"), part("c")], NOW, NOW, whole=True))
+    assert [pack.keys for pack in file.read(file.rows.all)] == [["b"], ["c"]]  # it knows no other rows
     file.close()
     assert opened(tmp_path)[1] == ["b", "c"]
+
+
+def test_rows_without_a_replacement_stay(tmp_path: Path) -> None:
+    """Those that were looked at for what is out of date, and are all valid (S-1)."""
+    file, _, _ = opened(tmp_path)
+    file.write(SegmentChange([part("a")], NOW, NOW))
+    assert file.write(SegmentChange([part("b")], NOW, NOW, old=file.rows.all))
+    assert file.write(SegmentChange([part("c")], NOW, NOW, instead=[]))
+    file.close()
+    assert opened(tmp_path)[1] == ["a", "b", "c"]
 
 
 def test_what_has_expired_is_cleared_away_with_a_save(tmp_path: Path) -> None:
     """From the oldest on (S-1)."""
     file, _, _ = opened(tmp_path)
-    for expires in (10.0, 20.0, 200.0, 30.0):
+    for expires in (10.0, 20.0, 15.0, 200.0, 30.0):
         file.write(SegmentChange([part(str(expires), expires=expires)], 1.0, 1.0))
     file.write(SegmentChange([], NOW, NOW))
     assert [row.expires for row in file.rows.all] == [200.0, 30.0]

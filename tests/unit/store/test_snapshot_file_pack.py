@@ -60,6 +60,9 @@ def test_odd_keys_and_sums() -> None:
     packer = EntryPacker()
     packer.add("accounts", ["\ud800", "b", "c"], [(9.0, 2**80), None, (9.0, 5)])
     assert packed(packer) == [("accounts", ["\ud800", "b", "c"], [(9.0, 2**63 - 1), None, (9.0, 5)])]
+    packer = EntryPacker()
+    packer.add("accounts", ["a"], [(9.0, 2**80)])
+    assert packed(packer) == [("accounts", ["a"], [(9.0, 2**63 - 1)])]
 
 
 def test_parts_are_of_bounded_size_and_know_when_they_expire() -> None:

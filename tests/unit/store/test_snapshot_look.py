@@ -45,6 +45,7 @@ def test_it_changes_nothing(tmp_path: Path, clock: FakeClock) -> None:
         ("PRAGMA application_id = 1", "another program's database"),
         ("DROP TABLE part", "no such table: part"),
         ("UPDATE meta SET value = 'x' WHERE name = 'latest'", "could not convert string to float"),
+        ("UPDATE meta SET value = NULL WHERE name = 'latest'", "not 'NoneType'"),
     ],
 )
 def test_what_is_wrong(tmp_path: Path, clock: FakeClock, statement: str, wrong: str) -> None:
@@ -56,6 +57,20 @@ def test_what_is_wrong(tmp_path: Path, clock: FakeClock, statement: str, wrong: 
     found = look(tmp_path)
     assert found is not None
     assert wrong in found.wrong
+
+
+def test_times_that_an_earlier_version_did_not_write(tmp_path: Path, clock: FakeClock) -> None:
+    """Each is 0 then (T-1)."""
+    life = Life(tmp_path, clock)
+    life.spend("tpd:a")
+    life.end()
+    for name, latest in (("ahead_s", clock.steady()), ("latest", 0.0)):
+        database = sqlite3.connect(state_file(tmp_path), isolation_level=None)
+        database.execute("DELETE FROM meta WHERE name = ?", (name,))
+        database.close()
+        found = look(tmp_path)
+        assert found is not None
+        assert (found.latest, found.wrong) == (latest, "")
 
 
 def test_no_database_and_a_new_one(tmp_path: Path) -> None:

@@ -161,6 +161,26 @@ def test_a_lock_is_waited_for_and_then_reported_once(here: Here) -> None:
     assert [trouble.wrong for trouble in here.troubles] == ["it is locked by another program", ""]
 
 
+def test_when_a_file_is_opened_again(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After an error that does not pass by itself; one that is locked stays open."""
+    file = here.open()
+    add(file, "a")
+    opened, connect = [], sqlite3.connect
+    monkeypatch.setattr(sqlite3, "connect", lambda *args, **rest: opened.append(args) or connect(*args, **rest))
+    with connect(here.path, isolation_level=None) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(StateError):
+            add(file, "b")
+        other.execute("COMMIT")
+    other.close()
+    add(file, "c")
+    assert opened == []
+    with pytest.raises(StateError):
+        file.run(lambda db: db.execute("INSERT INTO none VALUES (1)"))
+    add(file, "d")
+    assert len(opened) == 1
+
+
 def test_what_cannot_be_a_file_is_set_aside(here: Here) -> None:
     """A directory in its place, say."""
     here.path.mkdir()
