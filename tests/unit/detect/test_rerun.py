@@ -119,6 +119,16 @@ def test_eight_in_four_hours() -> None:
         assert agent.begin(last).level == level  # the first was four hours ago, or a second longer
 
 
+def test_tokens_of_the_last_four_hours() -> None:
+    """As if the runs had begun at equal intervals (LD-11)."""
+    agent = Agent(trigger="heartbeat")
+    for _ in range(72):
+        agent.begin()
+        agent.end(usage=Usage(10_000, 0))
+    assert "49 times in 240 minutes" in (said := agent.begin().evidence)
+    assert "about 480,000 tokens" in said
+
+
 def test_an_hour_is_the_longest_pause() -> None:
     """Runs an hour apart are compared; a second more, and the count begins again (LD-11)."""
     for pause, level in ((3600.0, NOTICE), (3601.0, NOTHING)):
@@ -312,6 +322,22 @@ def test_seven_intervals_show_a_rhythm() -> None:
     """Fewer do not, whatever the thresholds are (LD-11)."""
     agent = Agent(RerunDetector(CONFIG, Reader(), digest, (2, 99)))
     assert agent.run(9) == [NOTHING] * 7 + [NOTICE] * 2
+    for pauses, level in (([100.0] * 6 + [300.0], NOTICE), ([100.0] * 5 + [300.0, 100.0], NOTHING)):
+        agent = Agent()  # five of six are as long as the one before, or four
+        agent.run(1)
+        for pause in pauses:
+            found = agent.begin(pause)
+            agent.end()
+        assert found.level == level
+
+
+def test_memory_of_another_version_is_not_read() -> None:
+    """It counts as new (S-2)."""
+    agent = Agent(trigger="webhook")
+    agent.run(7)
+    assert agent.window[0] == 1
+    agent.window = b"\x02" + agent.window[1:]
+    assert agent.begin().level == NOTHING
 
 
 @each("opening", [{"trigger": "heartbeat"}, {"trigger": "cron: every 5 minutes"}, {"task": "HEARTBEAT: look around."}])

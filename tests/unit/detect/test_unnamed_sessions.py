@@ -120,12 +120,14 @@ def test_another_prompt_ends_it_and_another_loop_has_another_name() -> None:
 def test_the_same_prompt_again_stands_as_it_stood() -> None:
     """No step and no progress; what is blocked stays blocked, and nothing is written (LD-4)."""
     sender = Sender()
-    blocked = sender.wrap(6)[-1]
-    for _ in range(5):
-        again = sender.send("derived:gpt\0Be brief.5", asked(AGAIN * 5 + PROMPT))
-        assert again == replace(blocked, fresh=False)
-        assert again.window is blocked.window
-    assert sender.send("next", asked(AGAIN * 6 + PROMPT)).evidence.endswith("6 times")
+    for times in (4, 6, 9):  # told, blocked, stopped
+        sender = Sender()
+        last = sender.wrap(times)[-1]
+        for _ in range(5):
+            again = sender.send(f"derived:gpt\0Be brief.{times - 1}", asked(AGAIN * (times - 1) + PROMPT))
+            assert again == replace(last, fresh=False)
+            assert again.window is last.window
+        assert sender.send("next", asked(AGAIN * times + PROMPT)).evidence.endswith(f"{times} times")
     sender = Sender()
     assert levels([sender.send("s", asked(PROMPT)) for _ in range(20)]) == [NOTHING] * 20
 
@@ -349,6 +351,20 @@ def test_an_overlap_is_noted_in_the_call() -> None:
     assert sent.decision.crowded
     assert detector.asked == [("me", "model and prompt")]
     assert detector.answered(window, Answer(200, "said")) is window
+
+
+def test_another_session_in_between_is_noted_in_the_call() -> None:
+    """Of one caller and agent (LD-6)."""
+    window, noted = b"", []
+    for session in ("one", "one", "two", "two", "one"):
+        sent = call()
+        found = UnnamedSessionsDetector(CONFIG, Reader(PLAIN, session_id=session), digest, (3, 5, 8)).evaluate(
+            sent, window, 7.0
+        )
+        assert found is not None
+        window = found.window
+        noted.append(sent.decision.interrupted)
+    assert noted == [False, False, True, False, True]
 
 
 def test_where_tools_are_called_the_system_prompt_is_not_read() -> None:

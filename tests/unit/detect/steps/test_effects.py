@@ -105,6 +105,17 @@ def test_equal_orders_far_apart_may_be_meant() -> None:
     assert session.highest == NOTICE
 
 
+@pytest.mark.parametrize(("between", "highest"), [(15, BLOCK), (16, NOTICE)])
+def test_how_far_apart_is_far(between: int, highest: int) -> None:
+    """Sixteen other steps in between (LD-4)."""
+    session = Session()
+    for number in range(3):
+        session.call(2.0, "place_order", '{"item": 7, "count": 40}', f"order {number}")
+        for page in range(between):
+            session.call(2.0, "read_page", f'{{"page": {number * 17 + page}}}', f"{LONG} {number} {page}")
+    assert session.highest == highest
+
+
 def test_calls_whose_results_are_not_known_count_half() -> None:
     """They may have failed: an MCP call is refused at the fifth, before it is made (LD-4)."""
     window, levels = b"", []

@@ -25,6 +25,9 @@ def test_unknown_tool() -> None:
     window = load(b"")
     missing = prints(called(error=True)._replace(tools=("other",)))
     assert [hits(streaks.unknown_tool(state(window, missing)), "unknown_tool") for _ in range(3)] == [1, 2, 3]
+    for other in (prints(called(text="boom", error=True)), prints(called()._replace(results=()))):
+        list(streaks.unknown_tool(state(window, other)))  # a call that failed, and one whose result is not seen
+    assert hits(streaks.unknown_tool(state(window, missing)), "unknown_tool") == 4
     list(streaks.unknown_tool(state(window, prints(called()))))
     assert hits(streaks.unknown_tool(state(window, missing)), "unknown_tool") == 1
 

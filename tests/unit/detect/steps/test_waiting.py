@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 
 from breakloop.detect.stateful import BLOCK, NOTHING, NOTICE, Evaluation
+from breakloop.detect.steps import repeats, waiting
 from breakloop.detect.steps.detector import StepEvaluator
 from breakloop.detect.steps.fingerprints import ToolOptions
 from breakloop.detect.steps.kinds import NEVER, NORMAL, StepsSettings
+from breakloop.detect.steps.window import load
 from breakloop.model.call import Result, Step, ToolCall
-from tests.unit.detect.steps.stepping import LONG, digest
+from tests.unit.detect.steps.stepping import LONG, called, digest, prints, state
 
 DETECTOR = StepEvaluator(StepsSettings(), digest)
 LOOK = ("job_status", '{"job": 12}')
@@ -200,11 +202,11 @@ def test_the_rate_limit_of_a_tool_is_no_evidence(text: str, failed: bool) -> Non
     for number in range(12):
         session.call(3.0, "find_customer", f'{{"q": "{number}"}}', text, failed=failed)
     assert session.highest == NOTHING
-    repeats = Session()
+    again = Session()
     for _ in range(5):
-        repeats.call(3.0, "find_customer", '{"q": "acme"}', "nobody")
-        repeats.call(3.0, "save_note", '{"text": "tea"}', text, failed=failed)
-    assert repeats.highest >= NOTICE
+        again.call(3.0, "find_customer", '{"q": "acme"}', "nobody")
+        again.call(3.0, "save_note", '{"text": "tea"}', text, failed=failed)
+    assert again.highest >= NOTICE
 
 
 def test_tools_of_a_policy_are_looks_at_any_interval() -> None:
@@ -219,3 +221,47 @@ def test_tools_of_a_policy_are_looks_at_any_interval() -> None:
     for _ in range(40):
         fast.call(1.0, "update_board", "{}", LONG)
     assert fast.first(BLOCK) > 20
+
+
+@pytest.mark.parametrize(
+    ("call", "after_s", "weight"),
+    [
+        (LOOK, 0.0, 0.6),
+        (LOOK, 15.0, 0.15),
+        (LOOK, 29.0, 0.6 / 900),
+        (LOOK, 30.0, 0.0),
+        (("write_stdin", '{"session_id": 7, "chars": ""}'), 5.0, 0.15),
+        (("write_stdin", '{"session_id": 7, "chars": ""}'), 9.0, 0.006),
+        (("write_stdin", '{"session_id": 7, "chars": ""}'), 10.0, 0.0),
+        (("wait", "{}"), 1.0, 0.6),
+        (("wait", "{}"), 2.0, 0.0),
+    ],
+)
+def test_what_a_look_counts(call: tuple[str, str], after_s: float, weight: float) -> None:
+    """Less the longer the same look was ago: nothing after 30 s, at a terminal after 10 s; and a wait of less than two
+    seconds is a look (LD-4)."""
+    window = load(b"")
+    name, arguments = call
+    made = prints(called(arguments, "[]", name=name))
+    window.last_at = 1000.0
+    repeats.count_calls(state(window, made, step=called(arguments, "[]", name=name), now=1000.0))
+    found = waiting.of_step(window, made.pairs, 1000.0 + after_s)
+    assert found is not None
+    assert found.weight == pytest.approx(weight)
+
+
+@pytest.mark.parametrize(("gap_s", "weight"), [(0, 1), (19.9, 1), (20, 0.5), (59.9, 0.5), (60, 0.25), (3600, 0.25)])
+def test_slow_repeats_count_less(gap_s: float, weight: float) -> None:
+    """Half after twenty seconds, a quarter after a minute (LD-4)."""
+    assert waiting.weight_of(gap_s) == weight
+
+
+@pytest.mark.parametrize(("hours", "quarters"), [(0.99, 0), (1, 4), (1.24, 4), (1.25, 5), (6, 24)])
+def test_hours_are_counted_in_quarters(hours: float, quarters: int) -> None:
+    """From the first hour on (LD-4)."""
+    window = load(b"")
+    window.waiting_since = 1000
+    found = waiting.hours(state(window, now=1000 + 3600 * hours))
+    assert [one.hits for one in found] == ([quarters / 4] if quarters else [])
+    if found:
+        assert found[0].evidence == f"`look` has returned nothing new for {int(hours)} h"
