@@ -47,6 +47,8 @@ PACKAGES: Final[dict[str, tuple[str, ...]]] = {
     "trees": ("policy/trees.py", "engine/tree_budgets.py"),
 }
 
+LUA: Final = "lua"  # store/redis/lua: see `scripts.mutants_lua`, which is run by itself
+
 # One replacement for each operator, the closest one. Cosmic Ray has up to eleven for each, and nearly all of them raise
 # TypeError or are as easy to notice as the one here: they would raise the score without testing anything more.
 OPERATORS: Final = (
@@ -201,8 +203,7 @@ def not_mutated(tree: ast.Module) -> list[tuple[tuple[int, int], tuple[int, int]
                 found += [node, *node.decorator_list]
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             found += [each for each in node.decorator_list if _name_of(each) in {"dataclass", *_TYPING_ONLY}]
-        if isinstance(node, ast.ClassDef):  # of `msgspec.Struct`, as those of `dataclass`
-            found += node.keywords
+            found += getattr(node, "keywords", ())  # of `msgspec.Struct`, as those of `dataclass`
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
             found.append(node)
         if isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.BinOp) and _is_union(node.value):
@@ -230,7 +231,7 @@ def _product(node: ast.expr | None) -> float:
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub):  # the largest number of a field: 2**16 - 1
         return _product(node.left) - _product(node.right)
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow):
-        return _product(node.left) ** _product(node.right)
+        return float(_product(node.left) ** _product(node.right))
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, int | float) else 0
 
 
@@ -393,7 +394,7 @@ def report(scores: Iterable[Score], equivalent: int) -> float:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="make mutants", description=__doc__.partition("\n")[0] if __doc__ else None)
-    parser.add_argument("--package", action="append", choices=PACKAGES, help="only this one; may be repeated")
+    parser.add_argument("--package", action="append", choices=[*PACKAGES, LUA], help="only this one; may be repeated")
     parser.add_argument("--count", type=int, default=50, help="mutants drawn from each package (%(default)s)")
     parser.add_argument("--all", action="store_true", help="every mutant: many hours")
     parser.add_argument("--seed", type=int, default=1, help="draws others (%(default)s)")
@@ -405,9 +406,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--only", default="", help="only mutants whose place (path:line) contains this")
     parser.add_argument("--python", default=str(ROOT / ".venv" / "bin" / "python"), help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
+    if options.package == [LUA]:
+        asked = [f"--seed={options.seed}", f"--count={options.count}", f"--only={options.only}"]
+        asked += [f"--{name}" for name in ("all", "list") if getattr(options, name)]
+        return subprocess.run([options.python, "-m", "scripts.mutants_lua", *asked], cwd=ROOT, check=False).returncode
     known = equivalents()
     scores, mutants = {}, []
-    for package in options.package or PACKAGES:
+    for package in [each for each in options.package or PACKAGES if each != LUA]:
         count = None if options.all else options.count
         scores[package], drawn = draw(package, known, count, options.seed, options.only)
         mutants += drawn

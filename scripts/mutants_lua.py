@@ -1,7 +1,7 @@
 """Mutants of the Lua scripts (`make mutants ARGS="--package lua"`), which Cosmic Ray cannot make.
 
-Each is one changed operator, number or word, or one statement left out. It is written into a copy of the package, and the
-contract tests of the Redis store run against a real server with it, until the first one fails.
+Each is one changed operator, number or word, or one statement left out. It is written into a copy of the package, and
+the contract tests of the Redis store run against a real server with it, until the first one fails.
 """
 
 from __future__ import annotations
@@ -90,10 +90,9 @@ def drawn(count: int | None, seed: int) -> list[Mutant]:
 
 def failed(mutant: Mutant | None) -> str:
     """Return the first test that fails with a mutant, or an empty text."""
-    copy = COPY / "breakloop"
+    file = COPY / "breakloop" / mutant.path if mutant else COPY / "breakloop" / LUA / "commit.lua"
+    original = file.read_text()
     if mutant is not None:
-        file = copy / mutant.path
-        original = file.read_text()
         lines = original.split("\n")
         lines[mutant.line - 1] = mutant.now
         file.write_text("\n".join(lines))
@@ -107,8 +106,7 @@ def failed(mutant: Mutant | None) -> str:
             check=False,
         )
     finally:
-        if mutant is not None:
-            file.write_text(original)
+        file.write_text(original)
     if not done.returncode:
         return ""
     named = re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)

@@ -242,7 +242,9 @@ def test_the_task_is_told_before_the_depth() -> None:
     tree = Grove()
     found = []
     for at in range(4):
-        start = RunStart(f"s{at + 1}", f"s{at}", "a", "Find out why the build fails.", "", Tree("root", f"s{at}", at + 2))
+        start = RunStart(
+            f"s{at + 1}", f"s{at}", "a", "Find out why the build fails.", "", Tree("root", f"s{at}", at + 2)
+        )
         found.append(EVALUATOR.evaluate_start(tree.window, start, tree.now))
         tree.window = found[-1].window
     assert [(one.level, one.kind) for one in found[2:]] == [(NOTICE, "tree"), (NOTICE, "spawn")]

@@ -133,7 +133,11 @@ def test_two_seconds_apart_is_one_after_the_other() -> None:
 
 def test_the_longest_tasks() -> None:
     """16,384 characters are compared, unless they have more than 65,535 bytes (Y-2)."""
-    for text, level in (("x" * 70_000, NOTICE), ("\U0001f600" * 16_383 + "\u20ac", NOTICE), ("\U0001f600" * 16_384, NOTHING)):
+    for text, level in (
+        ("x" * 70_000, NOTICE),
+        ("\U0001f600" * 16_383 + "\u20ac", NOTICE),
+        ("\U0001f600" * 16_384, NOTHING),
+    ):
         assert siblings(*[text] * 4) == level
 
 

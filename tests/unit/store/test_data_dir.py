@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import asyncio
+import os
 import stat
 from pathlib import Path
 from types import SimpleNamespace
@@ -85,7 +85,9 @@ def test_a_file_is_complete_before_it_takes_its_place(tmp_path: Path, monkeypatc
     synced = []
     monkeypatch.setattr(os, "fsync", lambda file: synced.append(os.pread(file, 100, 0)))
     opened = os.open
-    monkeypatch.setattr(os, "open", lambda path, flags, mode=0o777: opened(path, flags & ~os.O_WRONLY | os.O_RDWR, mode))
+    monkeypatch.setattr(
+        os, "open", lambda path, flags, mode=0o777: opened(path, flags & ~os.O_WRONLY | os.O_RDWR, mode)
+    )
     write_whole(tmp_path / "file", b"content")
     assert synced == [b"content"]
     assert (tmp_path / "file").stat().st_mode & 0o777 == 0o644

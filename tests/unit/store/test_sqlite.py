@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -166,7 +167,13 @@ def test_when_a_file_is_opened_again(here: Here, monkeypatch: pytest.MonkeyPatch
     file = here.open()
     add(file, "a")
     opened, connect = [], sqlite3.connect
-    monkeypatch.setattr(sqlite3, "connect", lambda *args, **rest: opened.append(args) or connect(*args, **rest))
+
+    def counted(*args: Any, **rest: Any) -> sqlite3.Connection:
+        opened.append(args)
+        made: sqlite3.Connection = connect(*args, **rest)
+        return made
+
+    monkeypatch.setattr(sqlite3, "connect", counted)
     with connect(here.path, isolation_level=None) as other:
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(StateError):

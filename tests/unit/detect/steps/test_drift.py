@@ -176,8 +176,9 @@ def test_the_call_that_was_counted_the_longest_ago() -> None:
         calls = [("first", at, 0) for at in range(5)]
         calls += [(f"other {number}", at, 0) for number in range(others) for at in range(2)]
         calls += [("first", at, text) for at in ((5,) if expected == 6 else (5, 6, 7)[: 3 if text else 2])]
+        found = []
         for name, at, which in calls:
             step = called(text=texts[which].format(at), name=name)
-            found = hits(repeats.count_calls(state(window, prints(step), step=step)), "drift")
+            found.append(hits(repeats.count_calls(state(window, prints(step), step=step)), "drift"))
             window.steps += 1
-        assert found == expected
+        assert found[-1] == expected

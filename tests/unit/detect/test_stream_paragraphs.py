@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from breakloop.detect.paragraphs import ParagraphProbe
+from breakloop.detect.stream import ParagraphProbe
 
 A = "The table was built before the token was read and so the parser fails."
 B = "The parser fails and so the token was read before the table was built."
