@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from breakloop.dialects import denial, session_ids, trajectories
+from breakloop.dialects import denial, session_ids, text_actions
 from breakloop.dialects.answers import AnswerBuilder, StreamEnd, StreamListener
 from breakloop.dialects.body_changes import JsonBody
 from breakloop.dialects.content import ITEMS_MAX, as_list, clean, content, decode, load, text
@@ -306,7 +306,7 @@ def _up_to_user(parsed: ParsedBody) -> list[str]:
         role = message.role
         if role == "user":
             # A run that is written into the only message grows with each request.
-            said = trajectories.opening(message.text) if at == len(items) - 1 else message.text
+            said = text_actions.before_run(message.text) if at == len(items) - 1 else message.text
             return [*texts, f"{role}\n{said}"]
         texts.append(f"{role}\n{message.text}")
     return []

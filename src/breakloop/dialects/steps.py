@@ -16,9 +16,9 @@ from typing import Any, Final
 
 import xxhash
 
-from breakloop.dialects import text_actions, trajectories
+from breakloop.dialects import text_actions
 from breakloop.dialects.content import ITEMS_MAX, arguments, clean, is_reasoning, json_text, text, without_ids
-from breakloop.dialects.trajectories import NewestAction
+from breakloop.dialects.text_actions import NewestAction
 from breakloop.model.call import Result, Step, ToolCall
 from breakloop.model.decision import END, MARK, MARKED_NOTE_MAX
 
@@ -277,7 +277,7 @@ class StepBuilder:
         if users and not self.answered:
             users = [(role, value) for role, value in users if role not in _OPENING_ROLES]
         if users and not (calls or results):
-            made = trajectories.read(_plain(users[-1][1]))
+            made = text_actions.read_run(_plain(users[-1][1]))
             if made is not None:
                 return self._of_trajectory(made, tools, messages, size)
         action = text_actions.read(said, declared=bool(tools)) if said and not calls else None

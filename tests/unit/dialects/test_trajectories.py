@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from breakloop.dialects import registry, trajectories
+from breakloop.dialects import registry, text_actions
 from breakloop.model.call import Result, ToolCall
 from breakloop.model.verdict import Verdict
 from tests.builders import CHAT, call, world
@@ -64,7 +64,7 @@ def test_nothing_was_done_yet() -> None:
 def test_tags_code_and_lists_of_calls() -> None:
     """Other fields and other marks of the same form."""
     tags = "<trajectory>\n<thought_0>a</thought_0>\n<tool_name_0>look</tool_name_0>\n<tool_args_0>{}</tool_args_0>\n"
-    assert trajectories.read(f"{tags}<observation_0>\nnothing\n</observation_0>\n</trajectory>") == (
+    assert text_actions.read_run(f"{tags}<observation_0>\nnothing\n</observation_0>\n</trajectory>") == (
         "a",
         ToolCall("look", "{}"),
         "nothing",
@@ -72,18 +72,18 @@ def test_tags_code_and_lists_of_calls() -> None:
     )
     run = "[[ ## trajectory ## ]]\n"
     code = f"{run}[[ ## generated_code_2 ## ]]\nprint(1)\n\n[[ ## code_output_2 ## ]]\n1\n\n{END}"
-    assert trajectories.read(code) == ("", ToolCall("python", "print(1)"), "1", 3)
+    assert text_actions.read_run(code) == ("", ToolCall("python", "print(1)"), "1", 3)
     calls = "tool_calls=[ToolCall(name='look', args={'at': 1})]"
     listed = f"{run}[[ ## tool_calls_0 ## ]]\n{calls}\n\n[[ ## observation_0 ## ]]\n[1] nothing"
-    assert trajectories.read(listed) == ("", ToolCall("look", calls), "[1] nothing", 1)
+    assert text_actions.read_run(listed) == ("", ToolCall("look", calls), "[1] nothing", 1)
 
 
 def test_lines() -> None:
     """ReAct lines, with and without numbers."""
     text = f"{ASKED}\nThought: I list them.\nAction: list_orders\nAction Input: {{}}\nObservation: 3\norders\nThought:"
-    assert trajectories.read(text) == ("I list them.", ToolCall("list_orders", "{}"), "3\norders", 2)
+    assert text_actions.read_run(text) == ("I list them.", ToolCall("list_orders", "{}"), "3\norders", 2)
     text = "Question: How many?\nThought 1: I list.\nAction 1: Search[orders]\nObservation 1: 3 orders\nThought 2:"
-    assert trajectories.read(text) == ("I list.", ToolCall("Search", "orders"), "3 orders", 1)
+    assert text_actions.read_run(text) == ("I list.", ToolCall("Search", "orders"), "3 orders", 1)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_lines() -> None:
 )
 def test_texts_that_are_no_runs(text: str) -> None:
     """The prompt of a judge, and runs without an action."""
-    assert trajectories.read(text) is None
+    assert text_actions.read_run(text) is None
 
 
 def test_the_session_is_the_question() -> None:
