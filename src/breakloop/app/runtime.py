@@ -18,7 +18,7 @@ from breakloop.app.memory import MemoryWatch, max_entries, memory_limit
 from breakloop.app.state import ProcessState, StateConnection, open_state
 from breakloop.clock import Clock, SystemClock, Throttle
 from breakloop.config.settings import Settings
-from breakloop.engine.build import BUILTIN, build_engine, compile_loaded
+from breakloop.engine.engine import Engine
 from breakloop.errors import BundleError, SettingsError
 from breakloop.gateway.decision import DecisionHandler, ReportedResults
 from breakloop.gateway.proxy import ProxyHandler
@@ -30,6 +30,7 @@ from breakloop.observe.events import EventBus
 from breakloop.observe.log import INTERVAL_S, EventSink, LogAndBus, LogEvents, Logging, log
 from breakloop.observe.metrics import MetricSources, MetricValues, UpstreamCounts
 from breakloop.policy.client import ClientIp
+from breakloop.policy.compile import BUILTIN, compile_loaded
 from breakloop.policy.compiled import CompiledBundle
 from breakloop.policy.descriptors import Descriptors
 from breakloop.policy.load import LoadedBundle
@@ -71,10 +72,10 @@ class Runtime:
         entries = max_entries(settings, self._memory_limit)
         self.state = ProcessState(self.data.path, entries, self.clock, opened.shared)
         self.clock.on_step.append(self._stepped)
-        self.engine = build_engine(
-            self.descriptors,
+        self.engine = Engine(
+            self.state.store,
             self.clock,
-            store=self.state.store,
+            self.descriptors,
             publish=self.events,
             answered=build.answering(self.descriptors, self.tracing),
             prices=self._prices,

@@ -17,10 +17,12 @@ from typing import Any, Final
 from breakloop.app import build
 from breakloop.clock import Clock, FakeClock
 from breakloop.config.settings import Settings
-from breakloop.engine.build import build_engine, compile_loaded
+from breakloop.engine.engine import Engine
 from breakloop.gateway.decision import DecisionHandler
 from breakloop.gateway.server import ListenError, Server
+from breakloop.policy.compile import compile_loaded
 from breakloop.policy.descriptors import Descriptors
+from breakloop.store.memory import MemoryStore
 from breakloop.testing import Answer, SeenRequest, StandInLLM, call_tool, say
 
 LOOPING: Final = "looping"
@@ -216,8 +218,8 @@ async def _gateway(llm_url: str, clock: Clock) -> AsyncIterator[int]:
     """Run what `breakloop serve` runs without a policy. No settings or files of the user are read."""
     settings = Settings(upstream=[f"{name}={llm_url}" for name in _UPSTREAMS])
     descriptors = Descriptors(build.context(settings, _SECRET), clock)
-    bundle = compile_loaded(None, descriptors, _SECRET, build.loop_guard(settings))
-    engine = build_engine(descriptors, clock, bundle)
+    engine = Engine(MemoryStore(), clock, descriptors)
+    engine.set_bundle(compile_loaded(None, descriptors, _SECRET, build.loop_guard(settings)))
     judging = build.admission(settings, engine, descriptors, _SECRET, clock)
     door = DecisionHandler(judging, ready=lambda: (200, {"status": "ready"}))
     server = Server(door, build.limits(settings), clock=clock)

@@ -46,6 +46,7 @@ from breakloop.policy.compiled import (
     Routes,
 )
 from breakloop.policy.descriptors import CallerProfiles, Descriptors, query_for_fingerprint, steady
+from breakloop.policy.load import LoadedBundle
 from breakloop.policy.rules import AGENT, BreakerRule, CompiledRule, FallbackRule, Getter, Match, RunRule
 from breakloop.policy.schema import bundle as schema
 from breakloop.policy.schema.limits import LlmTokensConfig, Rule, TokenBucketConfig
@@ -57,7 +58,7 @@ from breakloop.store.keys import join_values
 from breakloop.store.limit_ops import ChargeBudget
 from breakloop.store.ops import FingerprintSpec, blocked_at_once
 
-BUILTIN = "builtin"  # policy names in verdicts and events: the built-in protection,
+BUILTIN = "builtin"  # policy names in verdicts and events: the built-in protection (its digest, too),
 _DEFAULTS: Final = "defaults"  # the bundle's own default,
 _AGENTS: Final = "agents"  # and the settings of agents
 _STATUS: Final = 429
@@ -96,6 +97,14 @@ def compile_bundle(
         agents=maker.agents(bundle.agents),
         agents_with=partial(_agents_with, maker, bundle.agents),
     )
+
+
+def compile_loaded(
+    loaded: LoadedBundle | None, descriptors: Descriptors, secret: bytes, guard: BuiltinLoopGuard
+) -> CompiledBundle:
+    """Compile a loaded bundle, or the built-in loop protection if there is none."""
+    bundle, digest = (loaded.bundle, loaded.digest) if loaded else (None, BUILTIN)
+    return compile_bundle(bundle, digest, descriptors, secret, guard)
 
 
 def _agents_with(

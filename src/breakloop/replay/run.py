@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from breakloop.clock import FakeClock
-from breakloop.engine.build import build_engine
 from breakloop.engine.engine import Engine
 from breakloop.model.call import Call
 from breakloop.model.decision import LOOP
@@ -52,7 +51,9 @@ class ReplaySetup:
     across: Across | None = None  # compares sessions with each other, after all are read
 
     def engine(self, clock: FakeClock) -> Engine:
-        return build_engine(self.descriptors, clock, self.bundle, store=MemoryStore(_ENTRIES), prices=self.prices)
+        engine = Engine(MemoryStore(_ENTRIES), clock, self.descriptors, prices=self.prices)
+        engine.set_bundle(self.bundle)
+        return engine
 
 
 @dataclass(slots=True)

@@ -18,16 +18,18 @@ from breakloop.clock import Clock, SystemClock
 from breakloop.detect.counting import BuiltinLoopGuard
 from breakloop.dialects.denial import PREFIX, VerdictHeaders, field_pairs
 from breakloop.dialects.encoding import unpack
-from breakloop.engine.build import build_engine, compile_loaded
+from breakloop.engine.engine import Engine
 from breakloop.errors import BundleError, SettingsError
 from breakloop.model.call import Answer, Call
 from breakloop.model.decision import Decision
 from breakloop.model.verdict import Verdict
 from breakloop.observe.log import INTERVAL_S, LogEvents
+from breakloop.policy.compile import compile_loaded
 from breakloop.policy.descriptors import ContextSettings, Descriptors
 from breakloop.policy.load import LoadedBundle, load_bundle, load_text
 from breakloop.pricing.prices import GenaiTable, Prices, has_table
 from breakloop.sdk.requests import BODY_MAX_BYTES, DecisionHandle, handle_of
+from breakloop.store.memory import MemoryStore
 
 Policy = str | PathLike[str] | Mapping[str, Any] | None
 
@@ -54,8 +56,8 @@ class LocalBackend:
         self._flushed_at = self._clock.now()
         # Read when a budget first needs them. Without the extra, no budget does: `load_bundle` rejects it.
         prices = cache(lambda: Prices(GenaiTable(), clock=self._clock)) if has_table() else None
-        bundle = compile_loaded(loaded, descriptors, key, BuiltinLoopGuard())
-        self.engine = build_engine(descriptors, self._clock, bundle, publish=self._events, prices=prices)
+        self.engine = Engine(MemoryStore(), self._clock, descriptors, publish=self._events, prices=prices)
+        self.engine.set_bundle(compile_loaded(loaded, descriptors, key, BuiltinLoopGuard()))
         self._lock = threading.Lock()
         self._prefix = secrets.token_hex(4)
         self._number = 0

@@ -35,11 +35,11 @@ from breakloop.app.workers.ipc import (
 )
 from breakloop.app.workers.worker import bundle_text
 from breakloop.clock import SystemClock
-from breakloop.engine.build import compile_loaded
 from breakloop.errors import BundleError, SettingsError
 from breakloop.model.events import Activity, AgentUse, Event, LoopUse, Publish, TreeNodeUse, add_use
 from breakloop.observe.log import INTERVAL_S, EventSink, LogAndBus, LogEvents, log
 from breakloop.observe.metrics import MetricValues, WorkerTotals
+from breakloop.policy.compile import compile_loaded
 from breakloop.policy.compiled import CompiledBundle
 from breakloop.policy.descriptors import Descriptors
 from breakloop.policy.load import LoadedBundle
