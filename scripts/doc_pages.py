@@ -8,6 +8,7 @@ import click
 
 from breakloop.cli.main import COMMANDS, LIBRARY, cli
 from breakloop.config.loader import environment_names, settings_json_schema
+from breakloop.dialects.clients import CLIENTS, ENDS_RUN, TOO_MANY
 from breakloop.model.decision import STOP_REASONS
 from breakloop.model.verdict import REASONS
 from breakloop.policy.schema.bundle import bundle_json_schema
@@ -53,6 +54,46 @@ def reasons() -> str:
         "word that programs can branch on. Reasons without one are faults of a request or of the installation.",
     ]
     return "\n".join(lines) + "\n"
+
+
+_CLIENTS = """# What each client does with a denial
+
+A loop does not end by waiting, so its denial carries `x-should-retry: false`. Only some clients know that field; others
+wait and retry a 429, for minutes, and run further steps. With `deny_status: auto`, the default of `loop_detection` and
+of the built-in protection (`loop_guard.deny_status`), clients that would retry get a 400 without `Retry-After`. Denials
+of kill switches and of quarantined agents do the same. Limits have the status of their policy: waiting helps there.
+
+The first row that matches decides. `tests/e2e/test_clients_stop.py` and `tests/e2e/test_frameworks.py` run the
+packages: one request is denied, and neither a request nor a step follows.
+
+| client | recognised by | what it does with a 429 | status of a loop |
+|---|---|---|---|
+{rows}
+| any other client | | unknown | 429 |
+
+A framework that uses the OpenAI or Anthropic SDK and retries on its own is recognised when it does so: if the same step
+of an agent arrives again while it is blocked, the status is 400. A message that only the user repeats stays at 429.
+
+If your client retries a 429 and is not in the table, set the status:
+
+```yaml
+bundle_version: 1
+policies: []
+defaults:
+  loop_detection:
+    - {{similarity: tail, deny_status: 400}}
+    - {{similarity: steps, deny_status: 400}}
+```
+
+Without a bundle, set `LOOP_GUARD_DENY_STATUS=400`. The drop-in clients and the library raise `LoopDetectedError`
+whatever the status is.
+"""
+
+
+def clients() -> str:
+    """What clients do with a denial (SPEC A-7)."""
+    rows = [f"| {one.name} | {one.sign} | {one.otherwise} | {TOO_MANY if one.obeys else ENDS_RUN} |" for one in CLIENTS]
+    return _GENERATED + _CLIENTS.format(rows="\n".join(rows))
 
 
 def bundle() -> str:

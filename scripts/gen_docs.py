@@ -29,6 +29,7 @@ def _copies() -> dict[str, Callable[[], str]]:
 
 PAGES: Mapping[str, Callable[[], str]] = {
     "docs/reference/reasons.md": doc_pages.reasons,
+    "docs/reference/clients.md": doc_pages.clients,
     "docs/reference/bundle.md": doc_pages.bundle,
     "docs/reference/settings.md": doc_pages.settings,
     "docs/reference/cli.md": doc_pages.commands,

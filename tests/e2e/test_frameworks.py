@@ -1,6 +1,6 @@
 """Agents of frameworks that breakloop has no integration for, through the gateway by their base URL alone: an agent that
 repeats itself is stopped, and thirty different steps pass. They keep their history at the provider (agent-framework,
-agno), write code (smolagents), or send the whole run as one message (DSPy)."""
+agno), write code (smolagents), send the whole run as one message (DSPy), or retry by themselves (smolagents, Strands)."""
 
 from __future__ import annotations
 
@@ -61,7 +61,11 @@ MODELS: dict[str, Callable[[str, int], Answer]] = {
     "smolagents-code": with_code,
     "smolagents-tools": with_final_tool,
     "dspy": with_fields,
+    "strands": with_tools,
 }
+
+
+ENDED = {"dspy", "smolagents-code", "smolagents-tools", "strands"}  # they would retry a 429
 
 
 class Model:
@@ -78,7 +82,7 @@ class Model:
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, dict[str, str]], Counter[str]]:
+def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, dict[str, Any]], Counter[str]]:
     """How each agent ended, and how many requests of it reached the model."""
     python, folder, model = program_of("frameworks"), tmp_path_factory.mktemp("frameworks"), Model()
     script = Path(__file__).with_name("framework_agents.py")
@@ -100,15 +104,18 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, dict[str, 
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_looping_agent_is_stopped(runs: tuple[dict[str, dict[str, str]], Counter[str]], name: str) -> None:
-    """The same call with the same result: the framework's error contains what was repeated (LD-4, A-3)."""
+def test_a_looping_agent_is_stopped(runs: tuple[dict[str, dict[str, Any]], Counter[str]], name: str) -> None:
+    """The same call with the same result: the framework's error contains what was repeated. Its tool is not run again,
+    and frameworks that would wait for minutes and retry a 429 get a status that ends the run (LD-4, A-3, A-7)."""
     outcomes, turns = runs
+    assert outcomes[name]["repeated"] == turns[f"{name}-loop"]
+    assert ("400" in outcomes[name]["loop"]) == (name in ENDED)
     assert re.search("Blocked: .*(again|same|repeat|new)", outcomes[name]["loop"]), outcomes[name]["loop"][:2000]
     assert 5 <= turns[f"{name}-loop"] <= 8
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_thirty_different_steps_pass(runs: tuple[dict[str, dict[str, str]], Counter[str]], name: str) -> None:
+def test_thirty_different_steps_pass(runs: tuple[dict[str, dict[str, Any]], Counter[str]], name: str) -> None:
     """Nothing is denied, however much of each request is the frame that the framework writes (LD-4)."""
     outcomes, turns = runs
     assert outcomes[name]["work"] == "Done."

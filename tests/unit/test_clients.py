@@ -82,7 +82,7 @@ def test_what_the_program_gives_takes_precedence(kind: Kind, monkeypatch: pytest
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_which_error_is_made(kind: Kind) -> None:
-    """Ours for ours, the SDK's for the rest; a denial that is no 429 stays what the SDK calls it (P-2)."""
+    """Ours for ours, whatever the status; the SDK's for the rest (P-2, A-7)."""
     client, ours, sdk = kind(api_key="k"), ours_of(kind), sdk_of(kind)
 
     def made(status: int, reason: str) -> type[Exception]:
@@ -91,7 +91,9 @@ def test_which_error_is_made(kind: Kind) -> None:
     assert made(429, "loop_detected") is ours.LoopDetectedError
     assert made(429, "budget_exceeded") is ours.DeniedError
     assert made(429, "") is sdk.RateLimitError
-    assert made(403, "loop_detected") is sdk.PermissionDeniedError
+    assert made(400, "loop_detected") is ours.LoopDetectedError
+    assert made(403, "loop_detected") is ours.LoopDetectedError
+    assert made(403, "") is sdk.PermissionDeniedError
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -105,7 +107,7 @@ def test_an_error_has_the_fields_of_both(kind: Kind) -> None:
     assert (error.response, error.request, error.status_code) == (answer, answer.request, 429)
     assert error.body == answer.json()
     assert vars(error).keys() >= vars(plain).keys()
-    assert str(error).startswith("Error code: 429")
+    assert str(error) == "Error code: 429 - m (recursive_loop_detected)"  # once, and not as a dict
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -196,7 +196,7 @@ def _client_tls(ca_file: str, setting: str) -> ssl.SSLContext:
 
 def loop_guard(settings: Settings) -> BuiltinLoopGuard:
     guard = settings.loop_guard
-    return BuiltinLoopGuard(guard.window_seconds, guard.max_hits, guard.cooldown_seconds)
+    return BuiltinLoopGuard(guard.window_seconds, guard.max_hits, guard.cooldown_seconds, guard.deny_status)
 
 
 def context(settings: Settings, secret: bytes) -> ContextSettings:

@@ -15,8 +15,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import NoneType
-from typing import Annotated, Any, Final, Literal, NamedTuple, get_args, get_origin
+from types import NoneType, UnionType
+from typing import Annotated, Any, Final, Literal, NamedTuple, Union, get_args, get_origin
 
 from pydantic import SecretStr, ValidationError
 from pydantic.fields import FieldInfo
@@ -115,6 +115,8 @@ def parse(text: str, field: FieldInfo) -> Any:
     if NoneType in get_args(kind):  # a value that may be left out: `Annotated[int, ...] | None`
         kind = get_args(kind)[0]
         kind = get_args(kind)[0] if get_origin(kind) is Annotated else kind
+    if get_origin(kind) in (Union, UnionType) and int in get_args(kind):  # a number, or a word in its place
+        kind = int
     if get_origin(kind) is list and not blocks_of(field):
         return [part.strip() for part in text.split(",") if part.strip()]
     if kind is bool:
@@ -151,7 +153,7 @@ def _read(setting: str, file: str) -> str:
 FILE = "breakloop.yaml"
 _PREFIX = "BREAKLOOP_"
 _ORIGINS = "_origins"
-_LOOP_GUARD = "LOOP_GUARD_"  # these three variables also work without the prefix
+_LOOP_GUARD = "LOOP_GUARD_"  # these variables also work without the prefix
 _OTEL = "OTEL_EXPORTER_OTLP_ENDPOINT"  # the standard variable of OpenTelemetry
 _ELSEWHERE = frozenset({"BREAKLOOP_CONFIG", "BREAKLOOP_URL"})  # not settings: the settings file, the URL for clients
 

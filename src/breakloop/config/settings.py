@@ -23,7 +23,17 @@ from breakloop.errors import SettingsError
 from breakloop.model.upstream import BUILTIN, UpstreamUrlError, parse_named
 from breakloop.policy import descriptors
 from breakloop.policy.client import ClientIp, is_loopback
-from breakloop.policy.schema.types import CountInt, Model, PositiveInt, SchemaFault, Text, fault, refuse, refuse_field
+from breakloop.policy.schema.types import (
+    CountInt,
+    DenyStatus,
+    Model,
+    PositiveInt,
+    SchemaFault,
+    Text,
+    fault,
+    refuse,
+    refuse_field,
+)
 from breakloop.pricing.prices import Price, from_dollars
 from breakloop.store.redis.url import is_redis_url, parse_redis_url
 
@@ -254,6 +264,11 @@ class LoopGuard(Model):
     )
     cooldown_seconds: CountInt = Field(
         default=_GUARD.cooldown_seconds, description="How long a loop is denied after its first detection."
+    )
+    deny_status: DenyStatus = Field(
+        default="auto",
+        description="HTTP status of a denied loop: `auto` for 429 where the client stops on it, and 400 where it would "
+        "retry; or a status from 400 to 599.",
     )
 
 

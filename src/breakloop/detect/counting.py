@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final, Protocol
+from typing import Final, Literal, Protocol
 
 from breakloop.detect.advice import Advice, landing_note
 from breakloop.detect.fingerprint import is_cheap, is_opening
@@ -117,6 +117,7 @@ class BuiltinLoopGuard:
     window_seconds: int = 60
     max_hits: int = 5
     cooldown_seconds: int = COOLDOWN_S
+    deny_status: int | Literal["auto"] = "auto"
 
 
 _COOLDOWN: Final = blocked_at_once()
@@ -131,7 +132,7 @@ class DetectorConfig:
     policy: str
     index: int  # of the block in its policy: two blocks may count the same fingerprint differently
     actions: tuple[str, str, str]  # of notice, block and stop
-    status: int
+    status: int  # 0: the one that ends the run in the client (`dialects.clients`)
     expect_repeats: frozenset[str] = frozenset()  # callers whose `X-Breakloop-Expect-Repeats` is accepted
     allow: AllowList | None = None
     cooldown: FingerprintSpec = _COOLDOWN  # of the loops that a stateful detector denies

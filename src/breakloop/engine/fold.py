@@ -11,6 +11,7 @@ from typing import Final, assert_never
 
 from breakloop.detect.advice import GENERAL, landing_note
 from breakloop.detect.counting import DELAY_MAX_MS
+from breakloop.dialects.clients import AUTO, final_status, waiting_helps
 from breakloop.dialects.content import VALUES_MAX
 from breakloop.limits.tree_budget import TreeBudget
 from breakloop.model.call import Call, Chat
@@ -90,7 +91,7 @@ class ResultFolder:
                     shadow = shadow or []
                     shadow.append(_shadow_finding(op, result))
         if done.denied_at >= 0:
-            self._deny(call, ops[done.denied_at], done.results[done.denied_at], verdict, now)
+            self._deny(call, ops, done, verdict, now)
         else:
             _show_limit(limiting, remaining, verdict, now)
         if shadow is not None:
@@ -186,13 +187,14 @@ class ResultFolder:
         if op.group == ENFORCED:
             self._mark(op.owner, loop, verdict, loop.hit_count)
 
-    def _deny(self, call: Call, op: Op, result: Result, verdict: Verdict, now: float) -> None:
+    def _deny(self, call: Call, ops: Sequence[Op], done: CommitResult, verdict: Verdict, now: float) -> None:
+        results, op, result = done.results, ops[done.denied_at], done.results[done.denied_at]
         verdict.allowed = False
         verdict.delay_ms, verdict.warning, verdict.note, verdict.loop, verdict.landed = 0, "", "", None, False
         verdict.tree = None  # nothing was charged
         match op:
             case CountFingerprint():
-                _deny_loop(op, expect(FingerprintCount, result), verdict)
+                _deny_loop(call, op, expect(FingerprintCount, result), verdict, repeated=_is_retry(ops, results))
                 return
             case Deny():
                 verdict.reason = op.owner.denial_reason
@@ -252,14 +254,30 @@ def _show_limit(op: Op | None, result: Result, verdict: Verdict, now: float) -> 
     verdict.limit, verdict.policy, verdict.rule = limit, op.rule.policy, op.rule.name
 
 
-def _deny_loop(op: CountFingerprint, result: FingerprintCount, verdict: Verdict) -> None:
+def _is_retry(ops: Sequence[Op], results: Sequence[Result]) -> bool:
+    """Return whether this step of an agent was denied before, and comes again while it is blocked. A person may repeat
+    a message, which detectors without a window count; the result of a tool is repeated by a program.
+    """
+    return any(
+        type(op) is CountFingerprint
+        and type(result) is FingerprintCount
+        and op.group == ENFORCED
+        and result.tripped
+        and not result.fresh
+        and op.owner.config.kind == "steps"
+        for op, result in zip(ops, results, strict=True)
+    )
+
+
+def _deny_loop(call: Call, op: CountFingerprint, result: FingerprintCount, verdict: Verdict, *, repeated: bool) -> None:
     loop, config = op.owner.finding(op, result), op.owner.config
     verdict.reason = LOOP
-    verdict.status = config.status
+    verdict.status = final_status(call, repeated=repeated) if config.status == AUTO else config.status
     verdict.policy, verdict.rule = config.policy, config.rule
     verdict.loop = loop
     verdict.message = loop.message
-    verdict.retry_after_s = loop.cooldown_s
+    # A loop does not end by waiting: the time is for clients that need one with this status.
+    verdict.retry_after_s = loop.cooldown_s if waiting_helps(verdict.status) else None
     verdict.never = True  # a client that retries automatically would continue the loop
 
 

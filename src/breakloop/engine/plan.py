@@ -14,6 +14,7 @@ import msgspec
 
 from breakloop.detect.counting import is_snoozed
 from breakloop.detect.stateful import DetectorSlot
+from breakloop.dialects.clients import end_run
 from breakloop.engine.decision_state import DecisionState, state_of
 from breakloop.engine.fold import absent, killed
 from breakloop.engine.metering import Meter
@@ -78,7 +79,7 @@ class Planner:
         if bundle.kill_switches.keys and bundle.kill_override_until <= now:
             switch = bundle.kill_switches.find(call, now)
             if switch is not None:
-                return killed(switch, now)
+                return end_run(call, killed(switch, now))
         all_shadow = bundle.shadow_until > now
         project_id, project = self._descriptors.assign_project(call)
         if self._quarantine.by_key:
@@ -150,7 +151,7 @@ class Planner:
         )
         if hold is None or (all_shadow and not hold.by):
             return None
-        return held(hold, now)
+        return end_run(call, held(hold, now))
 
     def _plan_detectors(self, detectors: Sequence[CompiledDetector], call: Call, plan: Plan, group: int) -> None:
         # Sessions and fingerprints belong to one agent. A window shared by several agents determines its own shard.

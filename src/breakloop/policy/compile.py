@@ -26,6 +26,7 @@ from breakloop.detect.steps.detector import StepEvaluator, StepsDetector, begins
 from breakloop.detect.steps.kinds import BY_NAME, NEVER, NORMAL
 from breakloop.detect.trees import TreeDetector, TreeEvaluator
 from breakloop.detect.unnamed_sessions import UnnamedSessionsDetector
+from breakloop.dialects.clients import AUTO
 from breakloop.dialects.content import canonical
 from breakloop.limits.base import MICROUSD, Limiter, LocalDay, Period
 from breakloop.limits.budget import SETTING, CostBudget
@@ -332,12 +333,14 @@ def builtin_blocks(guard: BuiltinLoopGuard) -> tuple[AnyLoop, ...]:
         max_hits=guard.max_hits,
         cooldown_seconds=guard.cooldown_seconds,
         cooldown_max_seconds=longest_s,
+        deny_status=guard.deny_status,
     )
     steps = StepsLoop(
         similarity="steps",
         cooldown_seconds=guard.cooldown_seconds,
         cooldown_max_seconds=longest_s,
         thresholds=_storm_thresholds(guard.max_hits),
+        deny_status=guard.deny_status,
     )
     return tail, steps
 
@@ -365,13 +368,15 @@ class _DetectorCompiler:
 
     def of_policy(self, policy: schema.Policy, names: tuple[str, ...]) -> tuple[CompiledDetector, ...]:
         """Compile the blocks of a policy; `names` are the descriptors that its rules read."""
-        return self._compile(policy.spec.loops, policy.id, policy.spec.deny_status, names)
+        spec = policy.spec
+        status = spec.deny_status if "deny_status" in spec.model_fields_set else AUTO
+        return self._compile(spec.loops, policy.id, status, names)
 
     def default(self, defaults: schema.Defaults, guard: BuiltinLoopGuard) -> tuple[CompiledDetector, ...]:
         """Compile the detectors of LLM calls that no policy's own loop detection covers."""
         if defaults.loop_detection is None:
-            return self._compile(builtin_blocks(guard), BUILTIN, _STATUS, None)
-        return self._compile(defaults.loops, _DEFAULTS, _STATUS, None)
+            return self._compile(builtin_blocks(guard), BUILTIN, AUTO, None)
+        return self._compile(defaults.loops, _DEFAULTS, AUTO, None)
 
     def of_projects(self, bundle: schema.Bundle, guard: BuiltinLoopGuard) -> dict[str, tuple[CompiledDetector, ...]]:
         """Compile the built-in block with the values of each project, unless the bundle has its own default."""
@@ -379,14 +384,14 @@ class _DetectorCompiler:
             return {}
         own = {name: project.loop_guard for name, project in bundle.projects.items() if project.loop_guard is not None}
         guards = {name: replace(guard, **one.model_dump(exclude_none=True)) for name, one in own.items()}
-        return {name: self._compile(builtin_blocks(one), BUILTIN, _STATUS, None) for name, one in guards.items()}
+        return {name: self._compile(builtin_blocks(one), BUILTIN, AUTO, None) for name, one in guards.items()}
 
     def of_agent(self, agent: schema.Agent, index: int) -> Iterator[CompiledDetector]:
         if agent.max_steps_per_run is not None:
             config = _agent_config("run", index, "max_steps_per_run")
             yield RunStepsLimit(config, self._read, agent.max_steps_per_run, agent.land_at_percent)
         if agent.kill_switch_enabled:
-            config = _agent_config("simhash", index, "kill_switch", ("warn", "kill", "kill"))
+            config = replace(_agent_config("simhash", index, "kill_switch", ("warn", "kill", "kill")), status=AUTO)
             yield self._simhash(config, agent.kill_switch_window_size, agent.kill_switch_threshold, Weights())
 
     def _compile(
@@ -494,6 +499,13 @@ class _DetectorCompiler:
         ]
 
 
+def _loop_status(said: int | str | None, otherwise: int) -> int:
+    """Return the status of a block's denials. One that says nothing has that of its policy."""
+    if said is None:
+        return otherwise
+    return AUTO if isinstance(said, str) else said
+
+
 def _loop_config(block: AnyLoop, policy: str, index: int, status: int, *, default: bool) -> DetectorConfig:
     if isinstance(block, StepsLoop):
         cooldown = blocked_at_once(block.cooldown_seconds, block.cooldown_growth, block.cooldown_max_seconds)
@@ -505,7 +517,7 @@ def _loop_config(block: AnyLoop, policy: str, index: int, status: int, *, defaul
         policy=policy,
         index=index,
         actions=(block.action_for("notice"), block.action_for("block"), block.action_for("stop")),
-        status=status,
+        status=_loop_status(block.deny_status, status),
         expect_repeats=frozenset(block.expect_repeats.callers) if block.expect_repeats else frozenset(),
         allow=_allow_list(block.allow, messages),
         cooldown=cooldown,

@@ -253,10 +253,12 @@ class GatewayClient:
     def _make_status_error_from_response(self, response: Any) -> Any:
         """Return the error of the SDK; if the gateway denied the request, as one that is a `DeniedError` too."""
         error = super()._make_status_error_from_response(response)  # type: ignore[misc]
-        decision = _denial_in(response) if response.status_code == 429 else None
+        decision = _denial_in(response)
         if decision is None:
             return error
-        denied = self._denials[decision.is_loop](decision, str(error))
+        # The text of the SDK's own error may be the whole body, as a dict.
+        text = f"Error code: {response.status_code} - {decision.message} ({decision.error})"
+        denied = self._denials[decision.is_loop](decision, text)
         vars(denied).update({**vars(error), **vars(denied)})
         return denied
 

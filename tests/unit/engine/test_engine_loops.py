@@ -603,6 +603,50 @@ def test_deny_status_is_the_policys() -> None:
     assert here.decide(call(), 2).status == 403
 
 
+VERCEL, OPENAI = {"user-agent": "ai/7.0.170"}, {"user-agent": "OpenAI/Python 2.54.0"}
+
+
+def test_a_loop_has_a_status_of_its_own() -> None:
+    """That of the block, else that of the policy, else the one that ends the run in the client; `Retry-After` goes with
+    a 429 (A-2, A-7)."""
+
+    def status(headers: dict[str, str], block: int | str | None = None, **more: Any) -> tuple[int, int | None]:
+        here = world(bundle(policy("p", loop=exact(2, deny_status=block), **more)))
+        verdict = here.decide(call(headers=headers), 2)
+        return verdict.status, verdict.retry_after_s
+
+    assert status(VERCEL) == (400, None)
+    assert status(OPENAI) == status({}) == (429, 60)
+    assert status(VERCEL, block=429) == (429, 60)
+    assert status(OPENAI, block=422, deny_status=403) == (422, None)
+    assert status(VERCEL, block="auto", deny_status=403) == (400, None)
+
+
+def test_limits_keep_their_status() -> None:
+    """Waiting helps there, whatever the client (A-7)."""
+    here = world(bundle(policy("p", bucket(rate=1, burst=1))))
+    verdict = here.decide(call(headers=VERCEL), 2)
+    assert (verdict.status, verdict.retry_after_s) == (429, 1)
+
+
+def test_a_step_that_comes_again_while_it_is_blocked_ends_the_run() -> None:
+    """The SDK does not retry, so a framework above it does. A message of a person may be repeated (A-7)."""
+    calling: dict[str, Any] = {
+        "role": "assistant",
+        "tool_calls": [{"id": "1", "function": {"name": "f", "arguments": "{}"}}],
+    }
+    result = {"role": "tool", "tool_call_id": "1", "content": "nothing"}
+    here = world(bundle(defaults={"loop_detection": [{"similarity": "tail"}, {"similarity": "steps"}]}))
+    denied: list[int] = []
+    for turn in range(1, 9):
+        verdict = here.decide(chat(user("go"), *[calling, result] * min(turn, 5), headers=OPENAI))
+        denied += [] if verdict.allowed else [verdict.status]
+    assert denied[:2] == [429, 400]
+    person = world(bundle(defaults={"loop_detection": [{"similarity": "tail"}, {"similarity": "steps"}]}))
+    verdicts = [person.decide(chat(user("again"), headers=OPENAI)) for _ in range(9)]
+    assert {verdict.status for verdict in verdicts if not verdict.allowed} == {429}
+
+
 def test_events_carry_no_prompt() -> None:
     """An event tells hashes and counts (Y-1)."""
     here = tailed()

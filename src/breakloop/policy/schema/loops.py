@@ -28,6 +28,7 @@ from breakloop.policy.schema.types import (
     LARGEST,
     CountFloat,
     CountInt,
+    DenyStatus,
     Model,
     PositiveFloat,
     PositiveInt,
@@ -129,6 +130,11 @@ class LoopBase(Model):
         "warns.",
     )
     ladder: ActionsBySeverity | None = Field(default=None, description="Actions by severity, instead of one `action`.")
+    deny_status: DenyStatus | None = Field(
+        default=None,
+        description="HTTP status of a denied loop: `auto` for 429 where the client stops on it, and 400 where it would "
+        "retry, or a status from 400 to 599. By default the policy's `deny_status` if it has one, else `auto`.",
+    )
     quarantine_seconds: CountInt = Field(
         default=0, description="Seconds for which `kill` quarantines the agent; 0: until a person releases it."
     )

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 from datetime import datetime
 from ipaddress import ip_address
-from typing import Annotated, Any, NamedTuple, NoReturn, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, NoReturn, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -19,6 +19,7 @@ from pydantic import (
     GetCoreSchemaHandler,
     GetJsonSchemaHandler,
     ValidationError,
+    WithJsonSchema,
 )
 from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, core_schema
 
@@ -134,6 +135,12 @@ def _as_text(value: Any) -> Any:
     return str(value) if isinstance(value, int) else value
 
 
+def _deny_status(value: Any) -> Any:
+    if value == "auto" or (type(value) is int and 400 <= value <= 599):
+        return value
+    raise fault(f"must be auto or an HTTP status from 400 to 599, got {value!r}")
+
+
 def _non_blank(value: str) -> str:
     if not value.strip():
         raise fault("must not be empty")
@@ -182,6 +189,11 @@ Text = Annotated[str, AfterValidator(_non_blank)]
 Timestamp = Annotated[datetime, BeforeValidator(_timestamp)]
 Descriptor = Annotated[str, AfterValidator(_descriptor)]
 DescriptorValue = Annotated[Text, Shorthand(_as_text, {"type": ["integer", "boolean"]})]
+DenyStatus = Annotated[
+    int | Literal["auto"],
+    BeforeValidator(_deny_status),
+    WithJsonSchema({"anyOf": [{"const": "auto"}, {"type": "integer", "minimum": 400, "maximum": 599}]}),
+]
 Route = Annotated[str, AfterValidator(_route)]
 PositiveInt = Annotated[int, Field(gt=0, le=LARGEST)]
 CountInt = Annotated[int, Field(ge=0, le=LARGEST)]
