@@ -14,8 +14,10 @@ from breakloop.clock import FakeClock
 from breakloop.detect.counting import BuiltinLoopGuard
 from breakloop.dialects.denial import VerdictHeaders
 from breakloop.engine import plan as engine_plan
+from breakloop.engine.breakers import Breakers, LocalLimits
 from breakloop.engine.decision_state import DecisionState
 from breakloop.engine.engine import Engine
+from breakloop.engine.tree_budgets import TreeBudgets
 from breakloop.errors import StateError
 from breakloop.gateway.admission import Admission, DebugSessions
 from breakloop.gateway.decision import DecisionHandler, ReportedResults
@@ -186,6 +188,17 @@ class World:
         for _ in range(times - 1):
             verdict = self.engine.decide(fresh(asked))
         return verdict
+
+    @property
+    def breakers(self) -> Breakers:
+        """Its circuit breakers, as operators see them."""
+        limits = LocalLimits(self.store, self.clock)
+        return Breakers(limits, lambda: self.engine.bundle, self.clock, self.events.append)
+
+    @property
+    def tree_budgets(self) -> TreeBudgets:
+        """What its trees of agents have spent."""
+        return TreeBudgets(LocalLimits(self.store, self.clock), lambda: self.engine.bundle)
 
     def ask(self, asked: Request, times: int = 1) -> Reply:
         """Ask the decision service, so many times; return the last reply."""

@@ -13,6 +13,7 @@ import pytest
 
 from breakloop.app.shared_state import SharedState
 from breakloop.clock import SharedClock, SystemClock
+from breakloop.engine.breakers import Breakers
 from breakloop.engine.engine import Engine
 from breakloop.model.call import Answer, Call
 from breakloop.model.events import nowhere
@@ -223,12 +224,12 @@ def test_operators_reach_agents_in_every_slot(redis_cluster: Cluster) -> None:
             for name in names:
                 await one.decide(call("/x", headers={"x-agent-id": name, "x-cost": "1000"}))
             bundle_now = one.engine.bundle
-            opened = [state for state in await one.shared.breakers(bundle_now) if state.state == "open"]
+            breakers = Breakers(one.shared.store, lambda: bundle_now, one.shared.clock, lambda _event: None)
+            opened = [state for state in await breakers.states() if state.state == "open"]
             assert {(state.project, state.label) for state in opened} == {("default", f"agent:id={n}") for n in names}
             for state in opened[:6]:
-                found = await one.shared.reset_breaker(bundle_now, "p", state.key, lambda _event: None)
-                assert found is not None
-            left = [state for state in await one.shared.breakers(bundle_now) if state.state == "open"]
+                assert await breakers.reset("p", state.key) is not None
+            left = [state for state in await breakers.states() if state.state == "open"]
             assert {state.key for state in left} == {state.key for state in opened[6:]}
 
     run(test)

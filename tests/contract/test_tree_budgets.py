@@ -12,8 +12,9 @@ import pytest
 
 from breakloop.app.shared_state import SharedState
 from breakloop.clock import FakeClock, SharedClock, SystemClock
+from breakloop.engine.breakers import LocalLimits
 from breakloop.engine.engine import Engine
-from breakloop.engine.tree_budgets import TreeSpending
+from breakloop.engine.tree_budgets import TreeBudgets
 from breakloop.model.call import Answer, Call, Usage
 from breakloop.model.events import nowhere
 from breakloop.model.verdict import Verdict
@@ -35,10 +36,9 @@ class Instance(Protocol):
     """One of several that share a store, or the only one."""
 
     engine: Engine
+    budgets: TreeBudgets
 
     async def decide(self, asked: Call) -> Verdict: ...
-
-    async def trees(self) -> list[TreeSpending]: ...
 
 
 def engine(clock: Any, store: MemoryStore, limits: Json, *, shards: bool = False) -> tuple[Engine, Descriptors]:
@@ -50,14 +50,13 @@ def engine(clock: Any, store: MemoryStore, limits: Json, *, shards: bool = False
 
 class Alone:
     def __init__(self, limits: Json) -> None:
-        self.engine, _ = engine(FakeClock(), MemoryStore(), limits)
+        clock, store = FakeClock(), MemoryStore()
+        self.engine, _ = engine(clock, store, limits)
+        self.budgets = TreeBudgets(LocalLimits(store, clock), lambda: self.engine.bundle)
 
     async def decide(self, asked: Call) -> Verdict:
         await asyncio.sleep(0)  # others come in between
         return self.engine.decide(asked)
-
-    async def trees(self) -> list[TreeSpending]:
-        return self.engine.tree_budgets()
 
 
 class Sharing:
@@ -65,6 +64,7 @@ class Sharing:
         clock, store = SharedClock(SystemClock()), MemoryStore()
         self.engine, descriptors = engine(clock, store, limits, shards=shards)
         self.shared = SharedState(f"{url}?time_budget_ms=60000", clock, shard_by_agent=shards)
+        self.budgets = TreeBudgets(self.shared.store, lambda: self.engine.bundle)
         self._joining = (self.engine, store, self._fault, nowhere, descriptors)
 
     async def open(self) -> None:
@@ -78,9 +78,6 @@ class Sharing:
         future: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
         self.remote.decide(asked, future.set_result)
         return await asyncio.wait_for(future, DEADLINE_S)
-
-    async def trees(self) -> list[TreeSpending]:
-        return await self.shared.tree_budgets(self.engine.bundle)
 
 
 Play = Callable[[list[Instance]], Awaitable[None]]
@@ -152,7 +149,7 @@ def test_they_spend_exactly_one_budget(play: Callable[[Json, Play], None]) -> No
         assert not any(one.degraded for one in verdicts)
         assert sum(one.allowed for one in verdicts) == 100 - 9
         assert {one.reason for one in verdicts if not one.allowed} == {"tree_budget_exceeded"}
-        [tree] = await instances[0].trees()
+        [tree] = await instances[0].budgets.states()
         assert (tree.root, tree.tokens, tree.left[1]) == ("s-0", 100 * COST, 0)
 
     play(LIMITS, test)
@@ -190,8 +187,8 @@ def test_settlements_come_in_between(play: Callable[[Json, Play], None]) -> None
             spent[0] += COST
         await asyncio.gather(*(agent(number) for number in range(AGENTS)))
         for one in instances:  # what was sent to the store before is done when this has an answer
-            await one.trees()
-        [tree] = await instances[0].trees()
+            await one.budgets.states()
+        [tree] = await instances[0].budgets.states()
         assert tree.tokens == spent[0] <= 100 * COST
         # What is left is spent to the end, and no further.
         more = await asyncio.gather(*(instances[0].decide(ask(number, 100)) for number in range(AGENTS)))
@@ -204,14 +201,11 @@ def test_one_that_is_reset_has_its_budget_again(play: Callable[[Json, Play], Non
     async def test(instances: list[Instance]) -> None:
         verdicts = [await instances[-1].decide(ask(0, turn)) for turn in range(3)]
         assert [one.allowed for one in verdicts] == [True, True, False]
-        [tree] = await instances[0].trees()
+        [tree] = await instances[0].budgets.states()
         first = instances[0]
         where = (tree.project, tree.caller, tree.root)
-        if isinstance(first, Sharing):
-            assert await first.shared.reset_tree_budget(first.engine.bundle, *where) == tree
-            assert await first.shared.reset_tree_budget(first.engine.bundle, *where) is None
-        else:
-            assert first.engine.reset_tree_budget(*where) == tree
+        assert await first.budgets.reset(*where) == tree
+        assert await first.budgets.reset(*where) is None
         assert (await instances[-1].decide(ask(0, 3))).allowed
 
     play({"*": {"max_tokens_per_tree": 2 * COST}}, test)

@@ -27,8 +27,8 @@ from breakloop.app import build
 from breakloop.app.build import Job, aside
 from breakloop.config.loader import alert_secrets, effective_settings
 from breakloop.config.settings import HISTORY_OFF, POLICY_REDIS, Settings
-from breakloop.engine.breakers import CLOSED, BreakerState
-from breakloop.engine.tree_budgets import TreeSpending
+from breakloop.engine.breakers import CLOSED, Breakers
+from breakloop.engine.tree_budgets import TreeBudgets
 from breakloop.errors import AlertError, HistoryError, SettingsError, StateError
 from breakloop.gateway.server import url, why_not
 from breakloop.history.incidents import OF_LOOPS
@@ -74,6 +74,9 @@ class Operations:
         self._event_counters = EventCounters()
         self._open_breakers: int | None = None
         self.trees = TreeBook()
+        limits, bundle = runtime.state.limits, lambda: runtime.engine.bundle
+        self.breakers = Breakers(limits, bundle, self._clock, runtime.events)
+        self.tree_budgets = TreeBudgets(limits, bundle)
         self._server: AdminServer | None = None
         self._auth: Auth | None = None
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
@@ -231,7 +234,7 @@ class Operations:
         """Count the open breakers for the metrics; they may be in Redis, so `/metrics` does not ask for them."""
         await asyncio.sleep(_CLEAR_EVERY_S)
         with suppress(StateError):  # keep the last number
-            self._open_breakers = sum(one.state != CLOSED for one in await self.breakers())
+            self._open_breakers = sum(one.state != CLOSED for one in await self.breakers.states())
 
     async def _purge(self) -> None:
         await asyncio.sleep(_PURGE_EVERY_S)
@@ -251,11 +254,11 @@ class Operations:
             status=self.status,
             settings=lambda: effective_settings(self._settings),
             metrics=self.metrics.text,
-            breakers=self.breakers,
-            reset_breaker=self.reset_breaker,
+            breakers=self.breakers.states,
+            reset_breaker=self.breakers.reset,
             trees=self.trees,
-            tree_budgets=self.tree_budgets,
-            reset_tree_budget=self.reset_tree_budget,
+            tree_budgets=self.tree_budgets.states,
+            reset_tree_budget=self.tree_budgets.reset,
             counters=self.counters,
             live=self.live.subscribe,
             in_thread=aside,
@@ -278,32 +281,6 @@ class Operations:
             "held": len(runtime.engine.quarantine),
             "events_dropped": self.dispatcher.dropped(),
         }
-
-    async def breakers(self) -> list[BreakerState]:
-        """Return the circuit breakers. Raises `StateError`."""
-        engine, shared = self._runtime.engine, self._runtime.state.shared
-        return engine.breakers() if shared is None else await shared.breakers(engine.bundle)
-
-    async def reset_breaker(self, policy: str, key: str) -> BreakerState | None:
-        """Close an open breaker and return its state before; None if there is none. Raises `StateError`."""
-        engine, shared = self._runtime.engine, self._runtime.state.shared
-        if shared is None:
-            return engine.reset_breaker(policy, key)
-        return await shared.reset_breaker(engine.bundle, policy, key, self.bus)
-
-    async def tree_budgets(self) -> list[TreeSpending]:
-        """Return what trees of agents have spent of their budgets. Raises `StateError`."""
-        engine, shared = self._runtime.engine, self._runtime.state.shared
-        return engine.tree_budgets() if shared is None else await shared.tree_budgets(engine.bundle)
-
-    async def reset_tree_budget(self, project: str, caller: str, root: str) -> TreeSpending | None:
-        """Give a tree its whole budget again and return its state before; None if there is none. Raises
-        `StateError`.
-        """
-        engine, shared = self._runtime.engine, self._runtime.state.shared
-        if shared is None:
-            return engine.reset_tree_budget(project, caller, root)
-        return await shared.reset_tree_budget(engine.bundle, project, caller, root)
 
     async def counters(self, prefix: str) -> list[Mapping[str, Any]]:
         """Return the store's entries whose keys start with `prefix`. Raises `StateError`."""

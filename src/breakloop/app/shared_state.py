@@ -11,14 +11,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from breakloop.clock import SharedClock
-from breakloop.engine import breakers, tree_budgets
-from breakloop.engine.breakers import BreakerState
 from breakloop.engine.engine import Engine
 from breakloop.engine.remote import Fault, RemoteEngine, SharedNames, StoreHealth
-from breakloop.engine.tree_budgets import TreeSpending
 from breakloop.errors import StateError
 from breakloop.model.events import STORE_DEGRADED, STORE_RECOVERED, Event, Publish
-from breakloop.policy.compiled import CompiledBundle
 from breakloop.policy.descriptors import Descriptors
 from breakloop.store.memory import MemoryStore
 from breakloop.store.orders import RedisOrderStore
@@ -98,45 +94,6 @@ class SharedState:
         except StateError:
             return  # `open` has reported it: it is the same server
 
-    async def breakers(self, bundle: CompiledBundle | None) -> list[BreakerState]:
-        """Return the breakers that instances share, open ones first. Raises `StateError`."""
-        most = breakers.LISTED_MAX
-        found = [one for prefix in breakers.prefixes(bundle) for one in await self.store.breakers(prefix, most)]
-        return breakers.states(bundle, found, self.clock.now())[:most]
-
-    async def reset_breaker(
-        self, bundle: CompiledBundle | None, policy: str, key: str, publish: Publish
-    ) -> BreakerState | None:
-        """Close a breaker for all instances. Returns its state before, or None if it was not open. Raises
-        `StateError`."""
-        now = self.clock.now()
-        found = breakers.find(bundle, await self.store.breakers(key, 1), policy, key, now)
-        if found is not None:
-            self.store.drop((key,), _ignore)
-            publish(breakers.closed(found, now))
-        return found
-
-    async def tree_budgets(self, bundle: CompiledBundle | None) -> list[TreeSpending]:
-        """Return what trees of agents have spent on all instances, the most spent first. Raises `StateError`."""
-        most = tree_budgets.LISTED_MAX
-        found = [one for prefix in tree_budgets.prefixes(bundle) for one in await self.store.accounts(prefix, most)]
-        return tree_budgets.states(bundle, found)[:most]
-
-    async def reset_tree_budget(
-        self, bundle: CompiledBundle | None, project: str, caller: str, root: str
-    ) -> TreeSpending | None:
-        """Give a tree its whole budget again, on all instances. Returns its state before; None if it had none. Raises
-        `StateError`.
-        """
-        keys = tree_budgets.accounts_of(project, caller, root)
-        kept = [
-            one for key in keys for one in await self.store.accounts(key, tree_budgets.LISTED_MAX) if one.key == key
-        ]
-        found = tree_budgets.states(bundle, kept)
-        if found:
-            self.store.drop(keys, _ignore)
-        return found[0] if found else None
-
     async def counters(self, prefix: str, most: int) -> list[Mapping[str, Any]]:
         """Return the keys that start with `prefix`, and when each expires. Raises `StateError`."""
         found: list[Mapping[str, Any]] = []
@@ -160,7 +117,3 @@ class SharedState:
     def _changed(self, up: bool, why: str) -> None:  # noqa: FBT001 - called by the nodes
         if not up and self.remote is not None:
             self.remote.failed(why)
-
-
-def _ignore(_error: StateError | None) -> None:
-    """Ignore the result: the caller has been answered."""

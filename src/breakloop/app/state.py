@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from breakloop.app.build import Job, aside
 from breakloop.clock import Clock, SharedClock, SystemClock
 from breakloop.config.settings import Settings
+from breakloop.engine.breakers import LocalLimits, StoredLimits
 from breakloop.engine.engine import Engine
 from breakloop.engine.operator import Operator
 from breakloop.errors import SettingsError
@@ -108,6 +109,10 @@ class ProcessState:
         await asyncio.sleep(max(_SAVE_REST_S, self._save_at - loop.time()))
         self._save_at = loop.time() + _SAVE_EVERY_S
         await self.snapshots.save(aside)
+
+    @property
+    def limits(self) -> StoredLimits:
+        return LocalLimits(self.store, self._clock) if self.shared is None else self.shared.store
 
     def readiness(self) -> dict[str, object]:
         if self.shared is None or self.shared.remote is None:

@@ -6,16 +6,17 @@ is named by the key in its events. Keys contain no secrets: API keys and tokens 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from breakloop.clock import Clock
+from breakloop.errors import StateError
 from breakloop.model.events import BREAKER_CLOSED, Event, Publish
 from breakloop.policy.compiled import CompiledBundle
 from breakloop.policy.rules import BreakerRule
 from breakloop.store.keys import SHADOW, RuleKey, parse_rule_key, project_of
-from breakloop.store.ops import Store, StoredBreaker
+from breakloop.store.ops import Store, StoredAccount, StoredBreaker
 
 OPEN, HALF_OPEN, CLOSED = "open", "half-open", "closed"
 LISTED_MAX: Final = 1000
@@ -38,35 +39,74 @@ class BreakerState:
     shadow: bool = False  # belongs to a shadow policy and denies nothing
 
 
-class Breakers:
-    """The breakers of a bundle's policies."""
+class StoredLimits(Protocol):
+    """The state of limits in a store, for operators. Times are times of day."""
 
-    __slots__ = ("_clock", "_publish", "_store")
+    async def breakers(self, prefix: str, most: int) -> list[StoredBreaker]:
+        """Return the breakers whose key begins with `prefix`, open ones first. Raises `StateError`."""
+        ...
 
-    def __init__(self, store: Store, clock: Clock, publish: Publish) -> None:
+    async def accounts(self, prefix: str, most: int) -> list[StoredAccount]:
+        """Return the accounts whose key begins with `prefix`, the most used first. Raises `StateError`."""
+        ...
+
+    def drop(self, keys: Sequence[str], then: Callable[[StateError | None], None]) -> None: ...
+
+
+class LocalLimits:
+    """The state of limits in a store of this process, whose times are steady."""
+
+    __slots__ = ("_clock", "_store")
+
+    def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
+        self._clock = clock
+
+    async def breakers(self, prefix: str, most: int) -> list[StoredBreaker]:
+        found, ahead_s = self._store.breakers(prefix, self._clock.steady(), most), self._clock.ahead_s
+        return [one if one.since is None else one._replace(since=one.since + ahead_s) for one in found]
+
+    async def accounts(self, prefix: str, most: int) -> list[StoredAccount]:
+        found, ahead_s = self._store.accounts(prefix, self._clock.steady(), most), self._clock.ahead_s
+        return [one._replace(ends=one.ends + ahead_s) for one in found]
+
+    def drop(self, keys: Sequence[str], then: Callable[[StateError | None], None]) -> None:
+        self._store.drop(keys)
+        then(None)
+
+
+def ignore(_error: StateError | None) -> None:
+    """Ignore whether keys were dropped: the operator has been answered."""
+
+
+class Breakers:
+    """The breakers of the policies in force. Methods raise `StateError` if the store is not available."""
+
+    __slots__ = ("_bundle", "_clock", "_publish", "_stored")
+
+    def __init__(
+        self, stored: StoredLimits, bundle: Callable[[], CompiledBundle | None], clock: Clock, publish: Publish
+    ) -> None:
+        self._stored = stored
+        self._bundle = bundle
         self._clock = clock
         self._publish = publish
 
-    def states(self, bundle: CompiledBundle | None, most: int = LISTED_MAX) -> list[BreakerState]:
-        """Return up to `most` breakers, open ones first. Raises `StateError` if the store is not available."""
-        kept = [one for prefix in prefixes(bundle) for one in self._stored(prefix, most)]
-        return states(bundle, kept, self._clock.now())[:most]
+    async def states(self) -> list[BreakerState]:
+        """Return the breakers, open ones first."""
+        bundle = self._bundle()
+        kept = [one for prefix in prefixes(bundle) for one in await self._stored.breakers(prefix, LISTED_MAX)]
+        return states(bundle, kept, self._clock.now())[:LISTED_MAX]
 
-    def reset(self, bundle: CompiledBundle | None, policy: str, key: str) -> BreakerState | None:
+    async def reset(self, policy: str, key: str) -> BreakerState | None:
         """Close a breaker immediately and reset its count. Returns its previous state, or None if it was not open."""
         now = self._clock.now()
         # For keys with the same prefix, the store returns open breakers first, and the shortest key first among them.
-        found = find(bundle, self._stored(key, 1), policy, key, now)
+        found = find(self._bundle(), await self._stored.breakers(key, 1), policy, key, now)
         if found is not None:
-            self._store.drop((key,))
+            self._stored.drop((key,), ignore)
             self._publish(closed(found, now))
         return found
-
-    def _stored(self, prefix: str, most: int) -> list[StoredBreaker]:
-        clock = self._clock
-        found = self._store.breakers(prefix, clock.steady(), most)
-        return [one if one.since is None else one._replace(since=one.since + clock.ahead_s) for one in found]
 
 
 def prefixes(bundle: CompiledBundle | None) -> list[str]:

@@ -22,14 +22,12 @@ from breakloop.detect.steps.detector import CUT_STREAM
 from breakloop.dialects import registry
 from breakloop.dialects.content import COUNTED_FROM_BYTES
 from breakloop.engine.activity import ActivityRecorder, Mark
-from breakloop.engine.breakers import Breakers, BreakerState
 from breakloop.engine.decision_state import PendingResult, Settlement, Ticket, pending_result, state_of
 from breakloop.engine.fold import ResultFolder, denial, no_bundle, too_complex
 from breakloop.engine.metering import Meter, adjustable_charges
 from breakloop.engine.plan import Plan, Planner
 from breakloop.engine.procedure import DecisionProcedure, Procedure, answer_updates, window_keys
 from breakloop.engine.quarantine import HoldRules, Quarantine
-from breakloop.engine.tree_budgets import TreeBudgets, TreeSpending
 from breakloop.errors import StateError
 from breakloop.limits.base import adjustments
 from breakloop.model.call import Answer, Call, Chat
@@ -163,7 +161,6 @@ class Engine:
 
     __slots__ = (
         "_answered",
-        "_breakers",
         "_bundle",
         "_clock",
         "_descriptors",
@@ -175,7 +172,6 @@ class Engine:
         "_planner",
         "_publish",
         "_results",
-        "_tree_budgets",
         "local",
         "meter",
         "quarantine",
@@ -206,8 +202,6 @@ class Engine:
         self.quarantine = Quarantine(store.drop, publish)
         clock.on_step.append(self.quarantine.step)
         self._hold_rules = HoldRules(self.quarantine, descriptors)
-        self._breakers = Breakers(store, clock, publish)
-        self._tree_budgets = TreeBudgets(store, clock)
         self.meter = Meter(descriptors, clock, publish, prices)
         self._planner = Planner(descriptors, self.quarantine, self.meter, self._missing)
         self.recorder: ActivityRecorder | None = None
@@ -249,22 +243,6 @@ class Engine:
     def local_store(self, read_window: ReadWindow) -> LocalStore:
         """Return the engine's local store with a different function for reading windows."""
         return LocalStore(self.local.store, self._clock, self.tally, self.store_failed, read_window)
-
-    def breakers(self) -> list[BreakerState]:
-        """Return the circuit breakers of the policies in force, open ones first."""
-        return self._breakers.states(self._bundle)
-
-    def reset_breaker(self, policy: str, key: str) -> BreakerState | None:
-        """Close an open breaker on behalf of an operator. Returns its previous state, or None if it was not open."""
-        return self._breakers.reset(self._bundle, policy, key)
-
-    def tree_budgets(self) -> list[TreeSpending]:
-        """Return what trees of agents have spent of their budgets, the most spent first."""
-        return self._tree_budgets.states(self._bundle)
-
-    def reset_tree_budget(self, project: str, caller: str, root: str) -> TreeSpending | None:
-        """Give a tree its whole budget again, for an operator. Returns its previous state, or None if it has none."""
-        return self._tree_budgets.reset(self._bundle, project, caller, root)
 
     def decide(self, call: Call) -> Verdict:
         """Decide one call with the state in this process.

@@ -6,16 +6,16 @@ its root.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from breakloop.clock import Clock
+from breakloop.engine.breakers import StoredLimits, ignore
 from breakloop.limits.tree_budget import KEPT_S, USD
 from breakloop.policy.compiled import CompiledBundle
 from breakloop.store.keys import SHADOW, TREE_FAMILIES, TreeKey, escape, join_values, parse_tree_key, project_of
 from breakloop.store.keys import tree_account as account_key
-from breakloop.store.ops import ENFORCED, Store, StoredAccount
+from breakloop.store.ops import ENFORCED, StoredAccount
 
 LISTED_MAX: Final = 1000
 _MICROUSD: Final = TREE_FAMILIES[0]
@@ -52,32 +52,28 @@ class TreeSpending:
 
 
 class TreeBudgets:
-    """The budgets of trees in a store of this process."""
+    """The budgets of trees. Methods raise `StateError` if the store is not available."""
 
-    __slots__ = ("_clock", "_store")
+    __slots__ = ("_bundle", "_stored")
 
-    def __init__(self, store: Store, clock: Clock) -> None:
-        self._store = store
-        self._clock = clock
+    def __init__(self, stored: StoredLimits, bundle: Callable[[], CompiledBundle | None]) -> None:
+        self._stored = stored
+        self._bundle = bundle
 
-    def states(self, bundle: CompiledBundle | None, most: int = LISTED_MAX) -> list[TreeSpending]:
-        """Return up to `most` trees, those that have spent the largest share first."""
-        kept = [one for prefix in prefixes(bundle) for one in self._stored(prefix, most)]
-        return states(bundle, kept)[:most]
+    async def states(self) -> list[TreeSpending]:
+        """Return the trees, those that have spent the largest share first."""
+        bundle = self._bundle()
+        kept = [one for prefix in prefixes(bundle) for one in await self._stored.accounts(prefix, LISTED_MAX)]
+        return states(bundle, kept)[:LISTED_MAX]
 
-    def reset(self, bundle: CompiledBundle | None, project: str, caller: str, root: str) -> TreeSpending | None:
-        """Drop the accounts of a tree. Returns its state before, or None if it has none."""
+    async def reset(self, project: str, caller: str, root: str) -> TreeSpending | None:
+        """Give a tree its whole budget again. Returns its state before, or None if it has none."""
         keys = accounts_of(project, caller, root)
-        kept = [one for key in keys for one in self._stored(key, LISTED_MAX) if one.key == key]
-        found = states(bundle, kept)
+        kept = [one for key in keys for one in await self._stored.accounts(key, LISTED_MAX) if one.key == key]
+        found = states(self._bundle(), kept)
         if found:
-            self._store.drop(keys)
+            self._stored.drop(keys, ignore)
         return found[0] if found else None
-
-    def _stored(self, prefix: str, most: int) -> list[StoredAccount]:
-        clock = self._clock
-        found = self._store.accounts(prefix, clock.steady(), most)
-        return [one._replace(ends=one.ends + clock.ahead_s) for one in found]
 
 
 def prefixes(bundle: CompiledBundle | None) -> list[str]:

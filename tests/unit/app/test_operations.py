@@ -20,7 +20,7 @@ from breakloop.app.operations import Operations
 from breakloop.app.runtime import Runtime
 from breakloop.clock import FakeClock
 from breakloop.config.settings import Settings
-from breakloop.engine.breakers import BreakerState
+from breakloop.engine.breakers import Breakers, BreakerState
 from breakloop.errors import HistoryError, SettingsError
 from breakloop.model.call import Answer, Usage
 from breakloop.model.records import EventFilter, IncidentFilter
@@ -249,12 +249,12 @@ def test_open_breakers_are_in_the_metrics(tmp_path: Path, monkeypatch: pytest.Mo
 
     async def look(operations: Operations) -> None:
 
-        async def two() -> list[BreakerState]:
+        async def two(_self: Breakers) -> list[BreakerState]:
             return [
                 BreakerState("p", f"k{at}", "", state, 7, 5, "usd", "d") for at, state in enumerate(("open", "closed"))
             ]
 
-        monkeypatch.setattr(operations, "breakers", two)
+        monkeypatch.setattr(Breakers, "states", two)
         await operations._count_breakers()
         assert b"breakloop_breakers_open 1.0" in operations.metrics.text()
 
@@ -346,8 +346,8 @@ def test_trees_are_seen_as_their_requests_arrive(tmp_path: Path) -> None:
             ("root", "the root", 1),
             ("child", "the child", 2),
         ]
-        assert await operations.tree_budgets() == []
-        assert await operations.reset_tree_budget("default", tree.caller, "root") is None
+        assert await operations.tree_budgets.states() == []
+        assert await operations.tree_budgets.reset("default", tree.caller, "root") is None
 
     asyncio.run(lived(runtime, look))
 
@@ -357,7 +357,7 @@ def test_breakers_are_those_of_the_engine(tmp_path: Path) -> None:
     runtime = made(tmp_path)
 
     async def look(operations: Operations) -> None:
-        assert await operations.breakers() == []
-        assert await operations.reset_breaker("p", "no such") is None
+        assert await operations.breakers.states() == []
+        assert await operations.breakers.reset("p", "no such") is None
 
     asyncio.run(lived(runtime, look))

@@ -11,6 +11,7 @@ from breakloop.limits.tree_budget import KEPT_S
 from breakloop.model.call import NO_ANSWER, Answer, Call, Usage
 from breakloop.model.verdict import TreeBudgetState, Verdict
 from breakloop.pricing.prices import ListedModel, Price, Prices
+from breakloop.sdk.core import run_blocking
 from breakloop.store.orders import FileOrderStore
 from tests.builders import Json, SpyStore, World, bundle, call, chat_body, user, world
 
@@ -256,7 +257,7 @@ def test_the_timeline_of_the_docs() -> None:
     for one in (first, second):
         answered(here, one, 1000)
     assert said(here, ask("c", "a", max_tokens=2250)) == [""]
-    [tree] = here.engine.tree_budgets()
+    [tree] = run_blocking(here.tree_budgets.states())
     assert (tree.root, tree.microusd) == ("root", 70_000)
 
 

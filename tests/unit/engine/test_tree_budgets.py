@@ -6,6 +6,7 @@ import pytest
 
 from breakloop.engine.tree_budgets import TreeSpending
 from breakloop.errors import StateError
+from breakloop.sdk.core import run_blocking
 from tests.builders import START, FailingStore, bundle, world
 from tests.unit.engine.test_engine_trees import REASON, answered, ask, everyone, said, trees
 
@@ -13,7 +14,7 @@ from tests.unit.engine.test_engine_trees import REASON, answered, ask, everyone,
 def test_nothing_is_listed_without_such_a_budget() -> None:
     here = trees(worker={"max_usd_per_run": 1.0})
     said(here, ask())
-    assert here.engine.tree_budgets() == []
+    assert run_blocking(here.tree_budgets.states()) == []
 
 
 def test_each_tree_once_the_dearest_first() -> None:
@@ -24,7 +25,7 @@ def test_each_tree_once_the_dearest_first() -> None:
     answered(here, first, 2000)
     here.clock.advance(7)
     said(here, ask("child", "a:b|c"))
-    listed = here.engine.tree_budgets()
+    listed = run_blocking(here.tree_budgets.states())
     assert [(one.root, one.microusd, one.tokens) for one in listed] == [
         ("a:b|c", 38_000, 7000),
         ("cheap", 10_000, 2000),
@@ -40,34 +41,34 @@ def test_the_highest_limit_is_shown() -> None:
     """An agent without a limit may spend more than any other; then nothing is left."""
     here = trees(lead={"max_usd_per_tree": 0.02}, other={"max_usd_per_tree": 0.01})
     said(here, *[ask("child", "root", agent="free") for _ in range(3)])
-    [one] = here.engine.tree_budgets()
+    [one] = run_blocking(here.tree_budgets.states())
     assert (one.microusd, one.microusd_limit, one.tokens_limit, one.left) == (30_000, 20_000, None, (0, None))
 
 
 def test_a_reset_gives_the_whole_budget_again() -> None:
     here = everyone(max_usd_per_tree=0.01, max_tokens_per_tree=100_000)
     assert said(here, ask(), ask("child", "root"), ask("root2"), ask("root2")) == ["", REASON, "", REASON]
-    before = here.engine.tree_budgets()[0]
+    before = run_blocking(here.tree_budgets.states())[0]
     tree = (before.project, before.caller, before.root)
-    assert here.engine.reset_tree_budget(*tree) == before
-    assert here.engine.reset_tree_budget(*tree) is None
+    assert run_blocking(here.tree_budgets.reset(*tree)) == before
+    assert run_blocking(here.tree_budgets.reset(*tree)) is None
     assert said(here, ask("child", before.root), ask()) == ["", REASON]
-    assert here.engine.reset_tree_budget("default", before.caller, "no such") is None
+    assert run_blocking(here.tree_budgets.reset("default", before.caller, "no such")) is None
 
 
 def test_a_tree_that_has_ended_is_not_listed() -> None:
     here = everyone(max_usd_per_tree=1)
     said(here, ask())
     here.clock.advance(43_199)
-    assert len(here.engine.tree_budgets()) == 1
+    assert len(run_blocking(here.tree_budgets.states())) == 1
     here.clock.advance(1)
-    assert here.engine.tree_budgets() == []
+    assert run_blocking(here.tree_budgets.states()) == []
 
 
 def test_a_store_that_fails() -> None:
     here = world(bundle(agents={"*": {"max_usd_per_tree": 1}}), store=FailingStore())
     with pytest.raises(StateError):
-        here.engine.tree_budgets()
+        run_blocking(here.tree_budgets.states())
 
 
 def test_without_a_limit_nothing_is_nearly_used_up() -> None:
