@@ -5,11 +5,11 @@
 
 Part of a `similarity: steps` block. Each tree of a caller has a window (`Tree`, `policy.trees`). An agent is in it from
 its first request on. It is alive until it gave its final answer (text without calls), or was inactive for ten minutes.
-The section of the window, 5,338 bytes at most with the default limits, and 54 bytes for each agent that higher limits
+The section of the window, 5,354 bytes at most with the default limits, and 54 bytes for each agent that higher limits
 allow:
 
-    version, number of reported loops, number of names, agents in total 7 · reported loops 4 x 11 · names of agents
-    8 x 39 · agents 92 x 54: the newest, and those at work
+    version, number of reported loops, number of names, agents in total, their tokens and micro-dollars 23 · reported
+    loops 4 x 11 · names of agents 8 x 39 · agents 92 x 54: the newest, and those at work
 
 Agents that name an agent instead of a session as their parent may belong to any tree. They are only compared by task,
 in the window of the caller.
@@ -41,6 +41,7 @@ from breakloop.detect.steps.fingerprints import Digest, StepFingerprinter, folde
 from breakloop.detect.steps.waiting import weight_of
 from breakloop.dialects import mcp, text_actions
 from breakloop.model.call import NO_TREE, Answer, Call, Chat, Step, Tree
+from breakloop.formatting import money, plural
 from breakloop.model.verdict import LoopFinding
 from breakloop.store.keys import escape
 from breakloop.store.ops import FingerprintCount, FingerprintSpec, Op
@@ -55,8 +56,8 @@ MINUTE_S: Final = 60
 _GENERATIONS: Final = 3  # a task that was handed on so often is not sampled, however fast the agents start
 _NESTED: Final = 3  # depth of the first agents that agents other than the root have started
 
-_VERSION: Final = 2
-_HEAD: Final = Struct("<BBBI")
+_VERSION: Final = 3
+_HEAD: Final = Struct("<BBBIQQ")
 _REPORTED: Final = Struct("<8sBe")
 _REPORTED_MAX: Final = 4
 _ENTRY: Final = Struct("<6s6s6s6s6s6s6sHBBBBIH")
@@ -76,6 +77,7 @@ _SIZE_MAX: Final = 2**16 - 1
 _LASTED_MAX: Final = 2**16 - 1
 _TIME_MAX: Final = 2**32 - 1
 _TOTAL_MAX: Final = 2**32 - 1
+_SPENT_MAX: Final = 2**53
 _OPENED: Final = re.compile(r"<([A-Za-z][\w-]{0,60})[^<>]{0,200}>").match
 _CLOSED: Final = re.compile(r"</([A-Za-z][\w-]{0,60})>\Z").match
 _MARKS: Final = b".,;:!?\"'()[]{}*`-"  # around words
@@ -160,6 +162,8 @@ class _Section(NamedTuple):
     names: dict[bytes, bytes]  # of agents, by digest
     known: list[_Agent]
     total: int  # agents that were started
+    tokens: int = 0  # of all agents, without the root
+    microusd: int = 0
 
     def named(self, key: bytes, name: str) -> dict[bytes, bytes]:
         """Return the names with one more; the same object if it is among them. The oldest is dropped."""
@@ -240,7 +244,8 @@ class TreeEvaluator:
             kept = [_active(one, at_s) if one in ancestors else one for one in known]
             kept[at : at + 1] = [agent]
             kept, total = _kept(kept, self._limits.kept, at_s), min(total + is_new, _TOTAL_MAX)
-            window = _dump(_Section(reported, section.named(agent.agent, start.name), kept, total))
+            names = section.named(agent.agent, start.name)
+            window = _dump(section._replace(reported=reported, names=names, known=kept, total=total))
         if finding is None:
             return Evaluation(window)
         return TreeEvaluation(window, level, kind, finding.evidence, identity.hex(), fresh, refused=refused)
@@ -261,6 +266,14 @@ class TreeEvaluator:
         elif all(one is before for one, before in zip(after, known, strict=True)):
             return Evaluation(window)
         return Evaluation(_dump(section._replace(known=after, total=total)))
+
+    def used(self, window: bytes, tokens: int, microusd: int) -> bytes:
+        """Return the window after an answer to an agent; the same object if it has cost nothing."""
+        if len(window) < _HEAD.size or window[0] != _VERSION or not tokens + microusd:
+            return window
+        *head, before, cost = _HEAD.unpack_from(window)
+        sums = min(before + tokens, _SPENT_MAX), min(cost + microusd, _SPENT_MAX)
+        return _HEAD.pack(*head, *sums) + window[_HEAD.size :]
 
     def ended(self, window: bytes, session: str) -> bytes:
         """Return the window after an agent has ended; the same object if it is not in it."""
@@ -350,7 +363,8 @@ class TreeEvaluator:
             if level:
                 total = min(section.total + 2, _TOTAL_MAX)  # with the root and this one
                 who = _starters(agents, section.names)
-                shown = f"{evidence} ({_shape(alive.values())} by depth, {total} in total{who})"
+                cost = _cost(section)
+                shown = f"{evidence} ({_shape(alive.values())} by depth, {total} in total{who}{cost})"
                 yield level, Finding(TREE, hits, agent.root + what, shown)
 
     def _id(self, raw: bytes) -> bytes:
@@ -413,7 +427,12 @@ class TreeDetector(StatefulDetector):
         return call.tracked and self._read.tree(call).depth > 1
 
     def answered_call(self, window: bytes, answer: Answer, call: Call) -> bytes:
-        """Record the final answer of an agent: a text that neither calls a tool nor contains an action."""
+        """Record what an answer has cost, and the final answer of an agent: a text that neither calls a tool nor
+        contains an action."""
+        usage = answer.usage
+        if usage is not None:
+            tokens = usage.input_tokens + usage.output_tokens
+            window = self.evaluator.used(window, tokens, call.decision.microusd)
         if answer.failed or answer.calls or not answer.complete or not answer.text or text_actions.read(answer.text):
             return window
         return self.evaluator.ended(window, self._read.session(call))
@@ -454,6 +473,14 @@ def _starters(agents: Sequence[_Agent], names: dict[bytes, bytes]) -> str:
         (names[agent].decode("utf-8", "replace"), count) for agent, count in started.most_common() if agent in names
     ]
     return "".join([f"; {name} started {count}" for name, count in most[:_SHOWN]])
+
+
+def _cost(section: _Section) -> str:
+    """Return what the agents have used so far; "" if nothing is known."""
+    if not section.tokens:
+        return ""
+    used = plural(section.tokens, "token")
+    return f"; {used}, {money(section.microusd / 1_000_000)}" if section.microusd else f"; {used}"
 
 
 def _encoded(text: str) -> bytes:
@@ -566,7 +593,7 @@ def _unpack(window: bytes) -> _Section:
     nothing = _Section([], {}, [], 0)
     if len(window) < _HEAD.size:
         return nothing
-    version, reports, named, total = _HEAD.unpack_from(window)
+    version, reports, named, total, tokens, microusd = _HEAD.unpack_from(window)
     names = _HEAD.size + reports * _REPORTED.size
     agents = names + named * _NAME.size
     if version != _VERSION or len(window) < agents or (len(window) - agents) % _ENTRY.size:
@@ -576,13 +603,15 @@ def _unpack(window: bytes) -> _Section:
         dict(_NAME.iter_unpack(window[names:agents])),
         [_Agent(*one) for one in _ENTRY.iter_unpack(window[agents:])],
         total,
+        tokens,
+        microusd,
     )
 
 
 def _dump(section: _Section) -> bytes:
-    reported, names, known, total = section
+    reported, names, known, *sums = section
     return b"".join([
-        _HEAD.pack(_VERSION, len(reported), len(names), total),
+        _HEAD.pack(_VERSION, len(reported), len(names), *sums),
         *[_REPORTED.pack(*one) for one in reported],
         *[_NAME.pack(*one) for one in names.items()],
         *[_ENTRY.pack(*one) for one in known],

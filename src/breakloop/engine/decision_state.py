@@ -56,6 +56,7 @@ class DecisionState(msgspec.Struct, gc=False):
     wants_usage: bool = False
     prompt_tokens: int = 0
     estimator: str = "simple_word"
+    microusd: int = 0
     awaits_result: bool = False  # it has a ticket or charges
     ticket: Ticket | None = None  # the counts that settling ends or takes back
     charges: list[Charge] | None = None  # estimated charges, which the answer corrects

@@ -349,6 +349,9 @@ class Engine:
             if made:
                 settlement.correct(call, made)
         if state.windows is not None or (state.runs and not answer.calls):
+            tree = call.identity.tree
+            if tree is not None and tree.depth > 1 and usage is not None:
+                state.microusd = self.meter.cost_microusd(call, usage) if used is None else used.microusd
             settlement.answered(call, answer)
         if self.recorder is not None:
             self.recorder.answered(call, answer, used)

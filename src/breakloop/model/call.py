@@ -165,6 +165,7 @@ class CallDecision(Protocol):
     wants_usage: bool  # a policy needs the provider's token usage, for streams too
     prompt_tokens: int  # estimated
     estimator: str  # the estimator of `prompt_tokens`
+    microusd: int  # what the answer has cost, of a call in a tree of agents; 0 before it, or without a price
     awaits_result: bool  # counts or charges depend on the result of the call
 
 
@@ -182,6 +183,7 @@ class _Undecided:
     caps: tuple[CompletionCap, ...] = ()
     wants_usage = False
     awaits_result = False
+    microusd = 0
     prompt_tokens = 0
     estimator = ""
 

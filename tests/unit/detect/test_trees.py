@@ -16,7 +16,7 @@ from tests.unit.detect.reading import CONFIG, Reader, digest
 
 NOTHING, NOTICE, BLOCK = range(3)
 NOUNS = ("amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "heath", "islet", "jetty")
-SIZE_MAX = 5338  # as stated in `detect.trees`
+SIZE_MAX = 5354  # as stated in `detect.trees`
 ADVICE = "Start no more agents: work with those that there are, or do the work yourself."
 EVALUATOR = TreeEvaluator(digest)
 DETECTOR = TreeDetector(CONFIG, Reader(), EVALUATOR)

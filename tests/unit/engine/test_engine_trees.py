@@ -8,7 +8,7 @@ import pytest
 
 from breakloop.engine.operator import Operator
 from breakloop.limits.tree_budget import KEPT_S
-from breakloop.model.call import NO_ANSWER, Answer, Call, Usage
+from breakloop.model.call import NO_ANSWER, Answer, Call, ToolCall, Usage
 from breakloop.model.verdict import TreeBudgetState, Verdict
 from breakloop.pricing.prices import ListedModel, Price, Prices
 from breakloop.sdk.core import run_blocking
@@ -259,6 +259,21 @@ def test_the_timeline_of_the_docs() -> None:
     assert said(here, ask("c", "a", max_tokens=2250)) == [""]
     [tree] = run_blocking(here.tree_budgets.states())
     assert (tree.root, tree.microusd) == ("root", 70_000)
+
+
+def test_the_evidence_names_what_the_tree_has_cost() -> None:
+    """Tokens and dollars of all agents below the root, by their answers (LD-12)."""
+    loops = {"similarity": "steps", "max_agents_per_tree": 4}
+    here = priced(bundle(defaults={"loop_detection": loops}))
+    for name in ("a", "b", "c"):
+        asked = ask(name, "root")
+        assert said(here, asked) == [""]
+        here.engine.settle(asked, Answer(200, calls=(ToolCall("t", "{}"),), usage=Usage(1000, 500), complete=True))
+    verdict = here.engine.decide(ask("d", "root"))
+    assert verdict.loop is not None
+    assert verdict.loop.evidence == (
+        "5 agents of one tree are at work (1 > 4 by depth, 5 in total; 4,500 tokens, $0.02)"
+    )
 
 
 def test_an_operator_stops_a_part_of_a_tree() -> None:
