@@ -40,8 +40,8 @@ from breakloop.detect.steps.findings import Finding, times
 from breakloop.detect.steps.fingerprints import Digest, StepFingerprinter, folded, lowered, own, steady
 from breakloop.detect.steps.waiting import weight_of
 from breakloop.dialects import mcp, text_actions
-from breakloop.model.call import NO_TREE, Answer, Call, Chat, Step, Tree
 from breakloop.formatting import money, plural
+from breakloop.model.call import NO_TREE, Answer, Call, Chat, Step, Tree
 from breakloop.model.verdict import LoopFinding
 from breakloop.store.keys import escape
 from breakloop.store.ops import FingerprintCount, FingerprintSpec, Op
