@@ -79,6 +79,16 @@ EXAMPLES: Mapping[str, tuple[Mapping[str, str], Any]] = {
             "reason": "too dear",
         },
     ),
+    "landTree": (
+        {},
+        {
+            "project": "default",
+            "caller": "key:4f2a",
+            "root": "nightly-refactor",
+            "session": "code-03",
+            "reason": "enough",
+        },
+    ),
     "releaseTree": ({}, {"project": "default", "caller": "key:4f2a", "root": "nightly-refactor", "session": "code-03"}),
     "applyBundle": ({}, b"version: 15\n"),
     "rollbackBundle": ({}, {"version": 13}),

@@ -175,7 +175,7 @@ def events() -> list[EventRecord]:
     found = [
         _event(990, 9, "loop.detected", "docs-writer", "inc-7c21", kind="near", action="warn", hit_count=7, policy="builtin-steps", fingerprint="9b0c44d1e2a7f350"),
         _event(989, 44, "agent.killed", "code-fixer", "inc-7c20", binds="agent", reason="cycle loop (edit_file, run_tests, read_file)", expires_at=None, by=""),
-        _event(988, 44, "loop.detected", "code-fixer", "inc-7c20", kind="cycle", action="kill", hit_count=7, policy="builtin-steps", fingerprint="3fd2a1907bc4e6d8"),
+        _event(988, 44, "loop.detected", "code-fixer", "inc-7c20", kind="cycle", action="kill", hit_count=7, policy="builtin-steps", fingerprint="3fd2a1907bc4e6d8", caller="key:4f2a", tree="nightly-refactor"),
         _event(987, 102, "loop.detected", "code-fixer", "inc-7c20", kind="cycle", action="warn", hit_count=4, policy="builtin-steps", fingerprint="3fd2a1907bc4e6d8"),
         _event(986, 130, "loop.detected", "scraper-7", "inc-7c1e", kind="failure", action="reject", hit_count=31, policy="builtin-steps", fingerprint="c0ffee5512ab9034"),
         _event(985, 300, "breaker.opened", policy="spend-guard", key="cb:default:spend-guard:per-team:blue", rate=7, threshold=5, unit="usd", shadow=False),

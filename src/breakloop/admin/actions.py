@@ -160,14 +160,18 @@ class Actions:
         await self.audit("breaker.reset", key, {"policy": policy})
         return found
 
-    async def kill_tree(self, project: str, caller: str, root: str, session: str, reason: str) -> tuple[int, bool]:
-        """Hold a session of a tree and everything that it started or starts; return how many sessions are held, and
-        whether every instance has the order. Raises `ApiError` if there is no such session, and `OrderError`.
+    async def kill_tree(
+        self, project: str, caller: str, root: str, session: str, reason: str, *, lands: bool = False
+    ) -> tuple[int, bool]:
+        """Hold a session of a tree and everything that it started or starts, or with `lands` ask all of them to finish;
+        return how many sessions there are, and whether every instance has the order. Raises `ApiError` if there is no
+        such session, and `OrderError`.
         """
         runs = {one.session: one.use.agent for one in self._below(project, caller, root, session)}
-        held = self.services.operator.kill_runs(project, caller, runs, reason, self._who.name)
+        held = self.services.operator.kill_runs(project, caller, runs, reason, self._who.name, lands=lands)
         detail = {"root": root, "sessions": len(held), "reason": reason}
-        return len(held), await self._ordered("tree.kill", f"{project}/{caller}/{session}", detail)
+        act = "tree.land" if lands else "tree.kill"
+        return len(held), await self._ordered(act, f"{project}/{caller}/{session}", detail)
 
     async def release_tree(self, project: str, caller: str, root: str, session: str) -> tuple[int, bool]:
         """Release a session of a tree and everything below it; return how many were held, and whether every instance

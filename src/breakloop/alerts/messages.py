@@ -31,7 +31,8 @@ _FACTS: Final = (
     ("policy", "Policy"),
     ("rule", "Rule"), ("process", "Process"), ("ended", "Ended"), ("problem", "Problem"), ("error", "Error"),
     ("cause", "Cause"), ("scope_key", "Scope"), ("scope_value", "Value"), ("change", "Change"), ("by", "By"),
-    ("caller", "Caller"), ("fingerprint", "Fingerprint"),
+    ("caller", "Caller"), ("fingerprint", "Fingerprint"), ("tree", "Tree of agents"),
+    ("tree_url", "Picture of the tree"),
 )  # fmt: skip
 _TITLES: Final = {
     events.AGENT_KILLED: "{who} is quarantined",

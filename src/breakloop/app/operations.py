@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlencode
 
 from breakloop._version import __version__
 from breakloop.admin.actions import AdminServices
@@ -203,6 +204,9 @@ class Operations:
         data = {**event.data, "incident": incident, **{name: getattr(found, name) for name in sums}}
         if self._dashboard_url:
             data["incident_url"] = f"{self._dashboard_url}/incidents/{incident}"
+            if event.data.get("tree"):
+                named = {"project": event.project, "caller": event.data.get("caller"), "root": event.data["tree"]}
+                data["tree_url"] = f"{self._dashboard_url}/tree?{urlencode(named)}"
         return replace(event, data=data)
 
     def _incident_of(self, event: Event) -> str:

@@ -23,7 +23,7 @@ from breakloop.dialects import registry
 from breakloop.dialects.content import COUNTED_FROM_BYTES
 from breakloop.engine.activity import ActivityRecorder, Mark
 from breakloop.engine.decision_state import PendingResult, Settlement, Ticket, pending_result, state_of
-from breakloop.engine.fold import ResultFolder, denial, no_bundle, too_complex
+from breakloop.engine.fold import OPERATOR_LANDED, ResultFolder, denial, land, no_bundle, too_complex
 from breakloop.engine.metering import Meter, adjustable_charges
 from breakloop.engine.plan import Plan, Planner
 from breakloop.engine.procedure import DecisionProcedure, Procedure, answer_updates, window_keys
@@ -291,8 +291,11 @@ class Engine:
 
     def count(self, call: Call, verdict: Verdict, plan: Plan | None) -> Verdict:
         """Count a verdict. This is the last step of every decision."""
-        if plan is not None and verdict.allowed and not plan.policies:
-            verdict.reason = ALLOWED_NO_POLICY
+        if plan is not None and verdict.allowed:
+            if not plan.policies:
+                verdict.reason = ALLOWED_NO_POLICY
+            if plan.landing:
+                land(verdict, OPERATOR_LANDED, f"An operator asks you to finish: {plan.landing.rstrip('.')}.")
         counts = self.tally.allowed if verdict.allowed else self.tally.denied
         counts[verdict.reason] = counts.get(verdict.reason, 0) + 1
         if self.recorder is not None:

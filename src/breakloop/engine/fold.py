@@ -49,6 +49,7 @@ from breakloop.store.ops import (
 _NOT_SHOWN: Final = 2.0  # greater than any share: this limit is not shown to the client
 _PUBLISHED_MAX: Final = 20_000
 _NEARLY: Final = "Take only the steps that you need, and finish soon."
+OPERATOR_LANDED: Final = "operator_land"  # the warning of a run that an operator asks to finish
 _RUN_LANDED: Final = "run_land"  # the warning of a run that has nearly reached its number of steps
 _REASON_SHOWN = 256  # characters of a kill switch's reason: nginx receives it in a header field of limited size
 
@@ -116,7 +117,7 @@ class ResultFolder:
             if op.group == ENFORCED:
                 verdict.delay_ms = min(max(verdict.delay_ms, stage.delay_ms), DELAY_MAX_MS)
                 if stage.action == "land" and not verdict.landed:
-                    _land(verdict, stage.warning, stage.used)
+                    land(verdict, stage.warning, stage.used)
                 verdict.warning = verdict.warning or stage.warning
                 if stage.action == "steer" and not verdict.note:
                     verdict.note = f"{stage.used} {_NEARLY}"
@@ -178,7 +179,7 @@ class ResultFolder:
         """Publish a loop that is not blocked, and warn, steer or throttle."""
         if op.ceiling:
             if op.group == ENFORCED and not verdict.landed:
-                _land(verdict, _RUN_LANDED, op.ceiling)
+                land(verdict, _RUN_LANDED, op.ceiling)
             return
         loop = op.owner.finding(op, FingerprintCount(op.owner.hits))
         if loop.fresh:
@@ -221,7 +222,7 @@ class ResultFolder:
 _Stage = tuple[ChargeBudget, int, BudgetStage]  # the charge, the amount used after it, and the stage reached
 
 
-def _land(verdict: Verdict, warning: str, why: str) -> None:
+def land(verdict: Verdict, warning: str, why: str) -> None:
     """Let the request pass with tools switched off. The warning says what for, whatever else there is to warn of."""
     verdict.landed, verdict.warning, verdict.note = True, warning, landing_note(why, GENERAL)
 
@@ -302,7 +303,9 @@ def _shadow_finding(op: Op, result: Result) -> ShadowFinding:
 def _loop_data(call: Call, source: FoundLoop, loop: LoopFinding, *, shadow: bool) -> dict[str, object]:
     chat = call.parsed.chat
     caller, agent = source.sender(call)
+    tree = call.identity.tree
     return {
+        **({"tree": tree.root} if tree is not None and tree.root else {}),
         "caller": caller,
         "agent": agent,
         "model": chat.model if isinstance(chat, Chat) else "",

@@ -50,7 +50,7 @@ class Meter:
         known = state.estimate
         if known is not None and known[0] is estimator and known[1] >= money:
             return known[2]
-        chat = self._llm(call)
+        chat = self.llm(call)
         if chat is None:
             return NOTHING
         hint = call.headers.get(HINT)
@@ -79,7 +79,7 @@ class Meter:
         """Return whether a call is denied because the price of its model is unknown (`unknown_model: deny`)."""
         if self._prices is None or self._prices().unknown != DENY:
             return False
-        chat = self._llm(call)
+        chat = self.llm(call)
         return chat is not None and self._price(call, chat) is None
 
     def used(self, call: Call, answer: Answer, prompt_tokens: int) -> ActualUse | None:
@@ -87,7 +87,7 @@ class Meter:
 
         For an answer that was cut off, this is the part that was passed on. An error costs nothing.
         """
-        chat = self._llm(call)
+        chat = self.llm(call)
         if chat is None or answer.status == NO_ANSWER:
             return None
         usage = answer.usage
@@ -118,7 +118,7 @@ class Meter:
             name, data = LIMIT_EXCEEDED, {**data, "action": action}
         self._publish(Event(name, self._clock.now(), data, call.identity.project, call.request_id))
 
-    def _llm(self, call: Call) -> Chat | None:
+    def llm(self, call: Call) -> Chat | None:
         """Return the chat of an LLM call, or None for other calls: a tool call costs no tokens."""
         chat = self._descriptors.head(call)
         return chat if chat is not None and registry.DIALECTS[chat.dialect].is_llm else None

@@ -77,7 +77,8 @@ def hold_key(hold: Hold) -> str:
 def hold_value(hold: Hold) -> dict[str, Any]:
     """Return the value of a hold's record."""
     texts = {name: getattr(hold, name) for name in _TEXTS}
-    return texts | {"since": hold.since, "clears": list(hold.clears), "of": list(hold.key)}
+    value = texts | {"since": hold.since, "clears": list(hold.clears), "of": list(hold.key)}
+    return value | {"lands": True} if hold.lands else value
 
 
 def hold_of(record: Order, now: float) -> Hold | None:
@@ -93,7 +94,8 @@ def hold_of(record: Order, now: float) -> Hold | None:
     binds, project, caller, agent, why, run, by = map(str, texts)
     early_s = max(since - now, 0.0)
     until = record.expires_at - early_s
-    return Hold(binds, project, caller, agent, since - early_s, until, why, run, tuple(clears), by)
+    lands = value.get("lands") is True
+    return Hold(binds, project, caller, agent, since - early_s, until, why, run, tuple(clears), by, lands=lands)
 
 
 def held_key(record: Order) -> Key | None:
@@ -204,11 +206,15 @@ class Operator:
         self._quarantine.hold(hold)
         return hold
 
-    def kill_runs(self, project: str, caller: str, runs: Mapping[str, str], reason: str, by: str) -> list[Hold]:
-        """Hold sessions of a caller, each with the name of its agent, and whatever they start. Raises `OrderError`."""
+    def kill_runs(
+        self, project: str, caller: str, runs: Mapping[str, str], reason: str, by: str, *, lands: bool = False
+    ) -> list[Hold]:
+        """Hold sessions of a caller, each with the name of its agent, and whatever they start; with `lands`, their next
+        requests pass without tools, so that they finish. Raises `OrderError`.
+        """
         now, why, by = self._clock.now(), checked_text("reason", reason), checked_text("by", by)
         holds = [
-            Hold(RUN, project, caller, agent, now, math.inf, why, f"{caller}|{session}", by=by)
+            Hold(RUN, project, caller, agent, now, math.inf, why, f"{caller}|{session}", by=by, lands=lands)
             for session, agent in runs.items()
         ]
         for hold in holds:

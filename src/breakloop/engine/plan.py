@@ -51,6 +51,7 @@ class Plan(msgspec.Struct, gc=False):
     profile: CallerProfile | None = None
     counted: int = 0  # detectors: each adds one operation at most
     metered: bool = False  # some charges are estimates
+    landing: str = ""  # why an operator asks the run to finish; "": nobody does
 
     def add(self, planned: Op | DetectorSlot) -> None:
         """Append an operation or a detector."""
@@ -82,12 +83,16 @@ class Planner:
                 return end_run(call, killed(switch, now))
         all_shadow = bundle.shadow_until > now
         project_id, project = self._descriptors.assign_project(call)
+        landing = ""
         if self._quarantine.by_key:
-            verdict = self._held(call, project_id, now, all_shadow=all_shadow)
-            if verdict is not None:
-                return verdict
+            held_or_landing = self._held(call, project_id, now, all_shadow=all_shadow)
+            if isinstance(held_or_landing, Verdict):
+                return held_or_landing
+            landing = held_or_landing
         policies = bundle.routes.match(call.host, call.method, call.path) if bundle.policies else []
         plan = Plan(bundle, policies, [], [], now, steady, project, profile)
+        if landing:
+            plan.landing = landing
         if bundle.agents.terms:
             absence = self._plan_agents(bundle.agents, call, plan, -2 if all_shadow else ENFORCED)
             if absence is not None:
@@ -141,16 +146,19 @@ class Planner:
         if isinstance(chat, Chat) and chat.stream:
             state_of(call).wants_usage = True
 
-    def _held(self, call: Call, project: str, now: float, *, all_shadow: bool) -> Verdict | None:
-        """Return the denial if the sender is held. Global shadow suspends automatic holds, but not those of an operator
-        (K-1).
+    def _held(self, call: Call, project: str, now: float, *, all_shadow: bool) -> Verdict | str:
+        """Return the denial if the sender is held, or why its run is to finish; "" for all others. Global shadow
+        suspends automatic holds, but not those of an operator (K-1).
         """
         who = self._descriptors
         hold = self._quarantine.find(
             project, who.caller(call), who.agent(call), lambda: who.window(call), now, lambda: who.windows_above(call)
         )
         if hold is None or (all_shadow and not hold.by):
-            return None
+            return ""
+        asked = hold.lands and hold.run == who.window(call) and self._meter.llm(call) is not None
+        if asked and self._quarantine.lands(hold):
+            return hold.why
         return end_run(call, held(hold, now))
 
     def _plan_detectors(self, detectors: Sequence[CompiledDetector], call: Call, plan: Plan, group: int) -> None:

@@ -34,6 +34,7 @@ from breakloop.store.ops import (
 )
 
 AGENT, CALLER, NAME, RUN = "agent", "caller", "name", "run"  # what a hold applies to
+LAND_CALLS: Final = 2
 CALLER_AFTER: Final = 3  # number of agents of one caller, within:
 CALLER_WITHIN_S: Final = 600.0
 HOLDS_MAX: Final = 100_000
@@ -57,6 +58,7 @@ class Hold:
     clears: tuple[str, ...] = ()  # keys of the state to clear when the hold ends
     by: str = ""  # the operator who ordered it
     foreign: bool = False  # made by another instance, which also publishes its end
+    lands: bool = False  # the run is asked to finish: `LAND_CALLS` of its LLM requests pass without tools
 
     @property
     def key(self) -> Key:
@@ -76,13 +78,14 @@ class HoldStore(Protocol):
 class Quarantine:
     """The holds in force in this process. Releasing a sender clears the state that was counted against it."""
 
-    __slots__ = ("_blocked", "_drop_keys", "_publish", "_recent", "by_key", "register")
+    __slots__ = ("_blocked", "_drop_keys", "_landed", "_publish", "_recent", "by_key", "register")
 
     def __init__(self, drop: Callable[[Sequence[str]], None], publish: Publish) -> None:
         self._drop_keys = drop
         self.register: HoldStore | None = None
         self._publish = publish
         self.by_key: dict[Key, Hold] = {}
+        self._landed: dict[Key, int] = {}  # how many requests of a run that is asked to finish have passed
         self._recent: dict[tuple[str, str], list[tuple[float, str]]] = {}  # agents killed, by project and caller
         # By project, caller and agent: the keys in which denied loops were counted, and until when each blocks.
         self._blocked: dict[tuple[str, str, str], dict[str, float]] = {}
@@ -123,6 +126,12 @@ class Quarantine:
             return hold
         self._end(hold, now, "its time is over")  # the agent still counts towards a hold on its caller
         return None
+
+    def lands(self, hold: Hold) -> bool:
+        """Count a request of a run that is asked to finish. Returns whether it passes."""
+        passed = self._landed.get(hold.key, 0)
+        self._landed[hold.key] = passed + 1
+        return passed < LAND_CALLS
 
     def hold(self, hold: Hold) -> None:
         """Hold an agent. After three agents of one caller within ten minutes, the caller is held as well."""
@@ -214,6 +223,7 @@ class Quarantine:
         if len(self.by_key) >= HOLDS_MAX and hold.key not in self.by_key:
             self._make_room(hold.since)
         self.by_key[hold.key] = hold
+        self._landed.pop(hold.key, None)
 
     def release(
         self, project: str, *, agent: str = "", caller: str = "", run: str = "", now: float, by: str = ""
@@ -254,6 +264,7 @@ class Quarantine:
 
     def _end(self, hold: Hold, now: float, how: str, by: str = "") -> None:
         del self.by_key[hold.key]
+        self._landed.pop(hold.key, None)
         self._clear(hold, now)
         if by or not hold.foreign:
             self._tell(AGENT_RELEASED, hold, now, how, by)
@@ -294,7 +305,8 @@ def held(hold: Hold, now: float) -> Verdict:
     """Return the denial for a held sender."""
     end = "A person has to release it." if hold.until == math.inf else f"It ends in {math.ceil(hold.until - now)} s."
     if hold.binds == RUN and hold.by:
-        verdict = denial("agent_quarantined", 429, f"This agent was stopped with its tree: {hold.why}. {end}")
+        what = "asked to finish" if hold.lands else "stopped"
+        verdict = denial("agent_quarantined", 429, f"This agent was {what} with its tree: {hold.why}. {end}")
     elif hold.binds == RUN:
         verdict = denial("run_limit_exceeded", 429, f"This run has reached its ceiling: {hold.why}. {end}")
     else:

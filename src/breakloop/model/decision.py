@@ -33,6 +33,7 @@ STOP_REASONS: Final = {
     "outside_hours": "limit",
     "budget_land": "budget",
     "run_land": "budget",
+    "operator_land": "killed",
 }
 
 

@@ -52,6 +52,7 @@ def world() -> World:
         ("GET", "/trees"),
         ("GET", "/tree"),
         ("POST", "/tree/kill"),
+        ("POST", "/tree/land"),
         ("POST", "/tree/release"),
         ("GET", "/tree-budgets"),
         ("POST", "/tree-budgets/reset"),

@@ -19,7 +19,7 @@ PAGES = ("/", "/agents", "/incidents", "/policies", "/limits", "/events", "/aler
 PARTS = ("/parts/overview", "/parts/curve", "/parts/incidents", "/parts/events")
 ONE = ("/incidents/inc-7c20", "/incidents/inc-7b90", "/incidents/inc-7b11", "/agent?project=default&name=code-fixer", "/parts/agent-curve?name=code-fixer", "/limits?prefix=b", "/ask/agent.kill?agent=a")  # fmt: skip
 EVIL = ("/incidents/inc-evil", "/agent?" + urlencode({"project": HOSTILE, "name": HOSTILE}), "/limits?prefix=%3C", "/events?agent=%3Cscript%3E%22", "/agents?find=%3Cscript%3E%22", "/incidents?agent=%22%3E%3Cscript%3E")  # fmt: skip
-ACTS = ("agent.kill", "agent.release", "agent.settings", "loop.snooze", "policy.promote", "breaker.reset", "tree.kill", "tree.release", "tree_budget.reset", "switch.set", "switch.lift", "override.set", "override.lift", "webhook.add", "webhook.remove", "webhook.rotate", "webhook.test", "delivery.again")  # fmt: skip
+ACTS = ("agent.kill", "agent.release", "agent.settings", "loop.snooze", "policy.promote", "breaker.reset", "tree.kill", "tree.land", "tree.release", "tree_budget.reset", "switch.set", "switch.lift", "override.set", "override.lift", "webhook.add", "webhook.remove", "webhook.rotate", "webhook.test", "delivery.again")  # fmt: skip
 CSP = ("default-src 'none'", "script-src 'self'", "style-src 'self'", "frame-ancestors 'none'", "base-uri 'none'", "form-action 'self'")  # fmt: skip
 
 

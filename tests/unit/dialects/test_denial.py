@@ -212,10 +212,13 @@ def test_what_ended_the_run_is_one_word(reason: str, word: str | None) -> None:
 
 def test_every_stop_reason_belongs_to_a_reason() -> None:
     """Or to the warning of a landing (A-4)."""
-    assert set(STOP_REASONS) <= {*REASONS, "budget_land", "run_land"}
+    assert set(STOP_REASONS) <= {*REASONS, "budget_land", "run_land", "operator_land"}
 
 
-@each("warning, word", [("loop_detected", "loop"), ("budget_land", "budget"), ("run_land", "budget")])
+@each(
+    "warning, word",
+    [("loop_detected", "loop"), ("budget_land", "budget"), ("run_land", "budget"), ("operator_land", "killed")],
+)
 def test_a_landing_says_what_ends_the_run(warning: str, word: str) -> None:
     """In the header of the response, and in the library; a warning alone ends nothing (A-4, LD-10)."""
     headers = denial.VerdictHeaders("X-Breakloop-", b"key")

@@ -6,17 +6,18 @@ from typing import Any
 
 import pytest
 
-from breakloop.engine.operator import Operator
+from breakloop.engine.operator import Operator, hold_key, hold_of, hold_value
 from breakloop.limits.tree_budget import KEPT_S
 from breakloop.model.call import NO_ANSWER, Answer, Call, ToolCall, Usage
 from breakloop.model.verdict import TreeBudgetState, Verdict
 from breakloop.pricing.prices import ListedModel, Price, Prices
 from breakloop.sdk.core import run_blocking
-from breakloop.store.orders import FileOrderStore
+from breakloop.store.orders import HOLD, FileOrderStore, Order
 from tests.builders import Json, SpyStore, World, bundle, call, chat_body, user, world
 
 PRICE = Price(2_000_000, 8_000_000, None, None, None)  # $2 in, $8 out per million tokens
 REASON = "tree_budget_exceeded"
+TOOL = b'{"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "search", "arguments": {}}}'
 
 
 def priced(data: Json, unknown: Any = "warn") -> World:
@@ -259,6 +260,38 @@ def test_the_timeline_of_the_docs() -> None:
     assert said(here, ask("c", "a", max_tokens=2250)) == [""]
     [tree] = run_blocking(here.tree_budgets.states())
     assert (tree.root, tree.microusd) == ("root", 70_000)
+
+
+def test_an_operator_asks_a_part_of_a_tree_to_finish() -> None:
+    """Two more LLM requests of each agent pass without tools; further ones, new agents and calls of tools do not. The
+    order survives a restart (G-6, LD-10)."""
+    here = everyone(max_usd_per_tree=1)
+    said(here, ask(), ask("a", "root"), ask("b", "a"))
+    caller = here.descriptors.caller(ask())
+    book = FileOrderStore(None, print)
+    operator = Operator(here.engine, book, here.clock, here.events.append)
+    held = operator.kill_runs("default", caller, {"a": "worker", "b": "worker"}, "enough for today", "ann", lands=True)
+    names = {"authorization": "Bearer k", "x-agent-session": "a", "x-agent-parent": "root"}
+    assert said(here, call("/mcp", "POST", names, body=TOOL)) == ["agent_quarantined"]
+    verdicts = [here.engine.decide(ask("a", "root")) for _ in range(3)]
+    assert [(one.allowed, one.landed, one.warning) for one in verdicts] == [
+        (True, True, "operator_land"),
+        (True, True, "operator_land"),
+        (False, False, ""),
+    ]
+    assert verdicts[0].note == (
+        "An operator asks you to finish: enough for today. For this turn, tools are switched off: give your final answer "
+        "now, with what you have. Say what is missing."
+    )
+    assert verdicts[2].message == (
+        "This agent was asked to finish with its tree: enough for today. A person has to release it."
+    )
+    assert said(here, ask("new", "a"), ask("b", "a"), ask(), ask("c", "root")) == ["agent_quarantined", "", "", ""]
+    kept = [Order(HOLD, hold_key(one), hold_value(one), one.until, one.since) for one in held]
+    assert [hold_of(one, here.clock.now()) for one in kept] == held
+    for hold in held:
+        operator.release("default", caller=caller, run=hold.run, by="ann")
+    assert [here.engine.decide(ask("a", "root")).landed for _ in range(2)] == [False] * 2
 
 
 def test_the_evidence_names_what_the_tree_has_cost() -> None:

@@ -126,6 +126,18 @@ async def kill_tree(request: OperationRequest) -> TreePartResponse:
     return TreePartResponse(*made)
 
 
+@OPERATIONS("POST", "/tree/land", "landTree", body=KillTreeBody, acts=True, errors=(404,))
+async def land_tree(request: OperationRequest) -> TreePartResponse:
+    """Ask a session and everything below it to finish.
+
+    Two more LLM requests of each pass, with tools switched off and a sentence that asks for the final answer. Further
+    requests, and agents that they start from now on, are denied.
+    """
+    body = request.body
+    made = await request.actions.kill_tree(body.project, body.caller, body.root, body.session, body.reason, lands=True)
+    return TreePartResponse(*made)
+
+
 @OPERATIONS("POST", "/tree/release", "releaseTree", body=TreePartBody, acts=True, errors=(404,))
 async def release_tree(request: OperationRequest) -> TreePartResponse:
     """Release a session and everything below it."""

@@ -166,10 +166,21 @@ async def reset_breaker(actions: Actions, form: Asked) -> ActionResult:
 
 @_action("tree.kill")
 async def kill_tree(actions: Actions, form: Asked) -> ActionResult:
+    return await _end_tree(actions, form, "stopped", lands=False)
+
+
+@_action("tree.land")
+async def land_tree(actions: Actions, form: Asked) -> ActionResult:
+    return await _end_tree(actions, form, "asked to finish", lands=True)
+
+
+async def _end_tree(actions: Actions, form: Asked, what: str, *, lands: bool) -> ActionResult:
     project, caller, root, session = (form.get(name, "") for name in ("project", "caller", "root", "session"))
-    killed, shared = await actions.kill_tree(project, caller, root, session, form.get("reason", ""))
-    said = f"{plural(killed, 'agent')} of the tree stopped."
-    return ActionResult(said, tree_path(project, caller, root), shared=shared)
+    reason = form.get("reason", "")
+    ended, shared = await actions.kill_tree(project, caller, root, session, reason, lands=lands)
+    return ActionResult(
+        f"{plural(ended, 'agent')} of the tree {what}.", tree_path(project, caller, root), shared=shared
+    )
 
 
 @_action("tree.release")

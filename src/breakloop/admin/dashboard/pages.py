@@ -27,7 +27,7 @@ from breakloop.engine.tree_budgets import TreeSpending
 from breakloop.errors import StateError
 from breakloop.formatting import duration
 from breakloop.history.store import History
-from breakloop.model.events import SHADOW_WOULD_REJECT
+from breakloop.model.events import LOOP_DETECTED, SHADOW_WOULD_REJECT
 from breakloop.model.records import OPEN, STOPPED, EventFilter, IncidentFilter, is_blocked
 
 # Path, name, icon, and key: the keyboard shortcut is `g` and this key.
@@ -51,6 +51,7 @@ INCIDENTS_LISTED: Final = 50
 EVENTS_LISTED: Final = 50
 RECORDS_LISTED: Final = 100
 TREES_LISTED: Final = 20
+TREE_EVENTS: Final = 500  # loops that are searched for those of a tree
 SHADOW_S: Final = 7 * 86_400
 SHADOW_EVENTS: Final = 200
 KINDS: Final = ("exact", "tail", "simhash", "stream", *BY_NAME)
@@ -200,9 +201,17 @@ async def tree(services: AdminServices, request: Request) -> Values:
         raise ApiError(
             404, "Nothing is known of this tree: its agents have been idle for 12 hours, or it has one agent."
         )
-    held = {hold.run for hold in services.operator.holds() if hold.binds == RUN}
+    held = {hold.run: hold.lands for hold in services.operator.holds() if hold.binds == RUN}
     spent = next((one for one in await _spending(services) if views.is_of(one, found)), None)
-    return {"tree": found, "rows": views.tree_rows(found, held, services.clock.now()), "spent": spent, "asked": asked}
+    wanted = EventFilter((LOOP_DETECTED,), found.project, since=found.first_at, most=TREE_EVENTS)
+    events = await services.past(lambda history: history.events(wanted))
+    return {
+        "tree": found,
+        "rows": views.tree_rows(found, held, services.clock.now()),
+        "spent": spent,
+        "asked": asked,
+        "incidents": views.incidents_of(found, events),
+    }
 
 
 async def _spending(services: AdminServices) -> list[TreeSpending]:
@@ -242,7 +251,11 @@ async def incident(services: AdminServices, request: Request) -> Values:
     incident = found["incident"]
     if incident is None:
         raise ApiError(404, "There is no such incident. It may be older than the history.")
+    named = next(
+        ((one.data.get("caller", ""), one.data["tree"]) for one in found["events"] if "tree" in one.data), None
+    )
     return found | {
+        "tree": None if named is None else services.trees.find(incident.project, *named),
         "picture": timeline.picture(incident.steps),
         "small": timeline.picture(incident.steps, columns=10),
         "score": views.score(incident.score),

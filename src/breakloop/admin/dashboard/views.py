@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -81,13 +81,16 @@ class TreeRow:
     left: float
     width: float
     share: float
-    held: bool
+    held: str  # "stopped", or "finishing" if it is asked to; "" if it is neither
     at_work: bool
     started: int  # sessions that it started, directly or not
 
 
-def tree_rows(tree: TreeRecord, held: Collection[str], now: float) -> list[TreeRow]:
-    """Return the rows of the picture of a tree."""
+_HELD: Final = {None: "", False: "stopped", True: "finishing"}
+
+
+def tree_rows(tree: TreeRecord, held: Mapping[str, bool], now: float) -> list[TreeRow]:
+    """Return the rows of the picture of a tree. `held` are the runs that are stopped, or asked to finish (True)."""
     begin, whole_s = tree.first_at, max(tree.last_at - tree.first_at, 1.0)
     total, priced = max(tree.cost_microusd or tree.tokens, 1), tree.cost_microusd > 0
     rows: list[TreeRow] = []
@@ -101,12 +104,19 @@ def tree_rows(tree: TreeRecord, held: Collection[str], now: float) -> list[TreeR
                 left=100 * min(at, 0.99),
                 width=max(100 * (until - at), 1.0),
                 share=spent / total,
-                held=f"{tree.caller}|{node.session}" in held,
+                held=_HELD[held.get(f"{tree.caller}|{node.session}")],
                 at_work=now - use.last_at < TREE_ACTIVE_S,
                 started=len(tree.below(node.session)) - 1,
             )
         )
     return rows
+
+
+def incidents_of(tree: TreeRecord, events: Iterable[EventRecord]) -> list[EventRecord]:
+    """Return the newest event of each incident in a tree."""
+    named = (tree.caller, tree.root)
+    found = [one for one in events if one.incident and (one.data.get("caller"), one.data.get("tree")) == named]
+    return list({one.incident: one for one in reversed(found)}.values())[::-1]
 
 
 def is_of(spent: TreeSpending, tree: TreeRecord) -> bool:

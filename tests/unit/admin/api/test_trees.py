@@ -35,4 +35,7 @@ def test_a_part_is_stopped_and_released() -> None:
     assert made.post("/api/v1/tree/kill", json={**part, "reason": "too dear"}).json()["sessions"] == 3
     assert sum(one.binds == "run" for one in world.operator.holds()) == 3
     assert made.post("/api/v1/tree/release", json=part).json()["sessions"] == 3
+    assert made.post("/api/v1/tree/land", json={**part, "reason": "enough"}).json()["sessions"] == 3
+    assert [one.lands for one in world.operator.holds() if one.binds == "run"] == [True] * 3
+    assert made.post("/api/v1/tree/release", json=part).json()["sessions"] == 3
     assert made.post("/api/v1/tree/kill", json={**part, "session": "another", "reason": "r"}).status_code == 404

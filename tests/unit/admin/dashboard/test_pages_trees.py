@@ -24,10 +24,33 @@ def test_who_started_whom_when_and_how_much() -> None:
     text = made.get(PAGE).text
     sessions = ["nightly-refactor</code>", "plan-02", "code-03", "test-04", "test-05"]
     assert sorted(sessions, key=text.index) == sessions
-    for said in ("Stop 5", "Stop 3", "$0.60", "of $20.00", "9 denied", "37 %", "3 at work, 3 deep", "branch d3"):
+    for said in (
+        "Stop 5",
+        "Stop 3",
+        "Finish",
+        "$0.60",
+        "of $20.00",
+        "9 denied",
+        "37 %",
+        "3 at work, 3 deep",
+        "branch d3",
+    ):
         assert said in text, said
     assert "Stop 3" in made.get(PAGE.replace("/tree?", "/parts/tree?")).text
     assert made.get("/tree?project=default&caller=key:4f2a&root=another").status_code == 404
+
+
+def test_an_incident_leads_to_its_tree_and_back() -> None:
+    """With what the tree has cost, as long as the tree is known (G-6)."""
+    world = full()
+    made, _ = browser(world)
+    text = made.get("/incidents/inc-7c20").text
+    assert (
+        '<a href="/tree?project=default&amp;caller=key%3A4f2a&amp;root=nightly-refactor">nightly-refactor</a>' in text
+    )
+    assert "5 agents, $19.40" in text
+    assert '<a href="/incidents/inc-7c20">cycle of code-fixer</a>' in made.get(PAGE).text
+    assert "Tree of agents" not in made.get("/incidents/inc-7c1e").text
 
 
 def test_without_the_store_the_rest_is_shown() -> None:
@@ -46,8 +69,8 @@ def test_the_rows_of_the_picture() -> None:
     """Bars within the time of the tree; the share of tokens where nothing has a price."""
     tree = full().services.trees.find("default", TREES[0].caller, TREES[0].root)
     assert tree is not None
-    rows = views.tree_rows(tree, {"key:4f2a|test-04"}, NOW)
-    assert [one.held for one in rows] == [False, False, False, True, False]
+    rows = views.tree_rows(tree, {"key:4f2a|test-04": False, "key:4f2a|test-05": True}, NOW)
+    assert [one.held for one in rows] == ["", "", "", "stopped", "finishing"]
     assert [one.started for one in rows] == [4, 0, 2, 0, 0]
     assert (rows[0].left, round(rows[0].width)) == (0.0, 100)
     assert all(0 <= one.left <= 99 and 1 <= one.width <= 100 for one in rows)
