@@ -239,15 +239,23 @@ def _add_result(found: StepBuilder, block: dict[str, Any]) -> None:
 
 
 def _server_tool_runs(items: list[msgspec.Raw]) -> bool:
-    """Return whether a tool that runs at Anthropic has no result yet. The client's results must come alone then."""
+    """Return whether a tool that runs at Anthropic has no result yet, such as a program that has called the client's
+    tools. The client's results must come alone then."""
     for item in reversed(items[-4:-1]):
         message = decode(item)
         if isinstance(message, dict) and message.get("role") == _ASSISTANT:
             said = message.get("content")
             blocks = [block for block in said if isinstance(block, dict)] if isinstance(said, list) else []
             done = [block.get("tool_use_id") for block in blocks if str(block.get("type")).endswith("tool_result")]
-            return any(block.get("id") not in done for block in blocks if str(block.get("type")) in _SERVER_CALLS)
+            runs = (block.get("id") not in done for block in blocks if str(block.get("type")) in _SERVER_CALLS)
+            return any(runs) or any(_called_by_program(block) for block in blocks)
     return False
+
+
+def _called_by_program(block: dict[str, Any]) -> bool:
+    """Return whether a program at Anthropic made this call. It may have begun several answers before."""
+    caller = block.get("caller")
+    return isinstance(caller, dict) and caller.get("type") != "direct"
 
 
 _EMPTY_EVENTS: Final = frozenset(("ping", "content_block_stop"))
