@@ -173,7 +173,8 @@ def _text(event: str, data: Mapping[str, Any]) -> str:
         return f"Its requests are denied {until}. {data.get('reason') or ''}"
     if event in {events.BUDGET_THRESHOLD, events.BREAKER_OPENED}:
         names = ("used", "budget") if event == events.BUDGET_THRESHOLD else ("rate", "threshold")
-        return f"{amount(data, names[0])} of {amount(data, names[1])}."
+        landed = " From here on, requests pass with tools switched off." if data.get("action") == "land" else ""
+        return f"{amount(data, names[0])} of {amount(data, names[1])}.{landed}"
     return str(data.get("error") or data.get("problem") or data.get("reason") or "")
 
 

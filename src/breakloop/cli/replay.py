@@ -56,23 +56,25 @@ _DIFFERENCES = {
 
 
 def tell(outcomes: Sequence[SessionOutcome], policy: str) -> None:
-    flagged = [one for one in outcomes if one.first_block is not None or one.first_notice is not None]
-    flagged.sort(key=lambda one: (one.first_block is None, -one.saved_tokens))
+    flagged = [one for one in outcomes if one.first_end is not None or one.first_notice is not None]
+    flagged.sort(key=lambda one: (one.first_end is None, -one.saved_tokens))
+    landed = [one for one in outcomes if one.first_land is not None]
     if flagged:
-        table = Table("session", "turns", "notice", "block", "kind", "evidence", box=None, padding=(0, 2, 0, 0))
+        lands = ["land"] if landed else []
+        table = Table("session", "turns", "notice", *lands, "block", "kind", "evidence", box=None, padding=(0, 2, 0, 0))
         for one in flagged[:_LISTED]:
-            table.add_row(
-                _id(one), str(one.turns), _turn(one.first_notice), _turn(one.first_block), one.kind, one.evidence
-            )
+            at = [_turn(turn) for turn in ((one.first_land,) if landed else ()) + (one.first_block,)]
+            table.add_row(_id(one), str(one.turns), _turn(one.first_notice), *at, one.kind, one.evidence)
         print_table(table)
         if len(flagged) > _LISTED:
             click.echo(f"and {len(flagged) - _LISTED} more (--json lists them)")
         click.echo()
-    blocked = [one for one in outcomes if one.first_block is not None]
+    ended = [one for one in outcomes if one.first_end is not None]
     turns = sum(one.turns for one in outcomes)
     said = f"{plural(len(outcomes), 'session')}, {plural(turns, 'turn')}, evaluated with {policy}:"
-    click.echo(f"{said} {len(blocked)} blocked, {len(flagged) - len(blocked)} noticed only")
-    kinds = report.grouped(blocked, lambda one: one.kind or "")
+    first = f"{len(landed)} landed, " if landed else ""
+    click.echo(f"{said} {first}{len(ended) - len(landed)} blocked, {len(flagged) - len(ended)} noticed only")
+    kinds = report.grouped(ended, lambda one: one.kind or "")
     if kinds:
         click.echo("kinds: " + ", ".join(f"{kind} {len(found)}" for kind, found in kinds.items()))
     saved = sum(one.saved_tokens for one in outcomes)
@@ -142,7 +144,7 @@ def tell_differences(here: Sequence[SessionOutcome], there: Sequence[SessionOutc
     table = Table("", "session", "block (--policy)", "block (--against)", "kind", box=None, padding=(0, 2, 0, 0))
     for name, pairs in found.items():
         for one, other in pairs[:_LISTED]:
-            row = (_id(one), _turn(one.first_block), _turn(other.first_block), one.kind or other.kind)
+            row = (_id(one), _turn(one.first_end), _turn(other.first_end), one.kind or other.kind)
             table.add_row(_DIFFERENCES[name], *row)
         if len(pairs) > _LISTED:
             table.add_row(_DIFFERENCES[name], f"and {len(pairs) - _LISTED} more")
@@ -219,7 +221,7 @@ def tell_unpriced(pricing: Pricing) -> None:
 @config_option
 @json_option
 def command(files: tuple[str, ...], *, policy: str, against: str, html: str, as_json: bool, **options: Any) -> None:
-    """Run recorded traffic through a bundle and report what it would have denied.
+    """Run recorded traffic through a bundle and report what it would have denied or landed.
 
     FILEs contain JSON Lines, gzipped or not (- is standard input): sessions in breakloop's own format, OpenAI or
     Anthropic request logs, LiteLLM logs, or OpenTelemetry GenAI spans. The clock is simulated and follows the
@@ -277,7 +279,7 @@ def setup(loaded: LoadedBundle | None, settings: Settings, start: float) -> Repl
 
 
 def failed(outcomes: Iterable[SessionOutcome], fail_on: str | None, across: Sequence[AcrossFinding] = ()) -> bool:
-    blocked = any(one.first_block is not None for one in outcomes) or any(one.first_block for one in across)
+    blocked = any(one.first_end is not None for one in outcomes) or any(one.first_block for one in across)
     if fail_on == "notice":
         return blocked or bool(across) or any(one.first_notice is not None for one in outcomes)
     return fail_on == "block" and blocked

@@ -38,7 +38,7 @@ from breakloop.replay.scan import (
     summary,
     usual,
 )
-from breakloop.replay.timeline import AGAIN, BLOCK, NEW, NOTICE, Timeline, TimelineLoop, shown
+from breakloop.replay.timeline import AGAIN, BLOCK, LAND, NEW, NOTICE, Timeline, TimelineLoop, shown
 
 _LISTED: Final = 20
 _DRAWN: Final = 8
@@ -49,10 +49,16 @@ _ADVICE: Final = """Stop the next one while it happens:
   export ANTHROPIC_BASE_URL=http://127.0.0.1:8787
   export OPENAI_BASE_URL=http://127.0.0.1:8787/v1"""
 _ID_MAX: Final = 44
-_MARKS: Final = {NEW: "\N{MIDDLE DOT}", AGAIN: "\N{LIGHT SHADE}", NOTICE: "\N{DARK SHADE}", BLOCK: "\N{FULL BLOCK}"}
-_PLAIN: Final = {NEW: ".", AGAIN: "o", NOTICE: "!", BLOCK: "#"}
-_STYLES: Final = {NEW: "dim", AGAIN: "", NOTICE: "yellow", BLOCK: "bold red"}
-_WORDS: Final = {NEW: "new", AGAIN: "same call again", NOTICE: "noticed", BLOCK: "would have been blocked"}
+_MARKS: Final = {
+    NEW: "\N{MIDDLE DOT}", AGAIN: "\N{LIGHT SHADE}", NOTICE: "\N{DARK SHADE}", LAND: "\N{LOWER HALF BLOCK}",
+    BLOCK: "\N{FULL BLOCK}",
+}  # fmt: skip
+_PLAIN: Final = {NEW: ".", AGAIN: "o", NOTICE: "!", LAND: "_", BLOCK: "#"}
+_STYLES: Final = {NEW: "dim", AGAIN: "", NOTICE: "yellow", LAND: "bold", BLOCK: "bold red"}
+_WORDS: Final = {
+    NEW: "new", AGAIN: "same call again", NOTICE: "noticed", LAND: "would have been landed",
+    BLOCK: "would have been blocked",
+}  # fmt: skip
 
 
 def tell(
@@ -87,7 +93,7 @@ def summed(found: Summary) -> str:
     if not found.looping:
         noticed = f"; {found.noticed} had a notice (--html shows them)" if found.noticed else ""
         return f"{said}no loops ({plural(found.turns, 'turn')}, {tokens(found.spent)} tokens){noticed}"
-    said += f"{found.looping:,} with loops: "
+    said += f"{found.looping:,} with loops{f', of which {found.landed:,} landed' if found.landed else ''}: "
     said += f"{found.loop_turns:,} of {plural(found.turns, 'turn')}, {tokens(found.after)} tokens"
     cost = f" ({money(found.after.money)})" if found.after.money is not None else ""
     return f"{said}{cost} after the point where breakloop would have stopped them"
@@ -139,7 +145,8 @@ def _drawn(lines: Sequence[Timeline], *, excerpts: bool) -> None:
     marks = _MARKS if _can_draw() else _PLAIN
     width = min(out.width, 100) - 4
     click.echo()
-    click.echo("  ".join(f"{marks[level]} {words}" for level, words in _WORDS.items()))
+    used = {cell.level for line in lines for cell in line.cells} | {NEW, AGAIN, NOTICE, BLOCK}
+    click.echo("  ".join(f"{marks[level]} {words}" for level, words in _WORDS.items() if level in used))
     for line in lines[:_DRAWN]:
         out.print()
         out.print(Text(shown(line.session.id, 100), style="bold"), soft_wrap=True)
@@ -155,7 +162,10 @@ def _drawn(lines: Sequence[Timeline], *, excerpts: bool) -> None:
 def _said(loop: TimelineLoop) -> str:
     where = f"turns {loop.first}-{loop.last}"
     when = ", ".join(filter(None, (moment(loop.began_at), duration(loop.seconds) if loop.seconds is not None else "")))
-    stopped = f"stopped at turn {loop.block}" if loop.block is not None else f"noticed at turn {loop.notice}"
+    if loop.land is not None:
+        stopped = f"landed at turn {loop.land}"
+    else:
+        stopped = f"stopped at turn {loop.block}" if loop.block is not None else f"noticed at turn {loop.notice}"
     return f"{where}{f' ({when})' if when else ''}: {loop.evidence}; {stopped}"
 
 

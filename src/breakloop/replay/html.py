@@ -18,7 +18,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from breakloop.formatting import duration, plural
 from breakloop.replay.report import moment, money, tokens
 from breakloop.replay.sessions import total
-from breakloop.replay.timeline import AGAIN, BLOCK, NOTICE, Cell, Timeline, shown
+from breakloop.replay.timeline import AGAIN, BLOCK, LAND, NOTICE, Cell, Timeline, shown
 
 COLOURS: Final = 8
 CELLS_MAX: Final = 720  # of one picture
@@ -33,9 +33,11 @@ _STEP, _CELL, _HEIGHT = 13, 11, 20
 _TOP, _ROW, _MARGIN = 16, 62, 8
 SIGNS: Final = {
     "notice": "M0 -5l5 5l-5 5l-5 -5z",  # a diamond
+    "land": "M-5 -4h10l-5 9z",  # a triangle that points down
     "block": "M-2.2 -5.3h4.4l3.1 3.1v4.4l-3.1 3.1h-4.4l-3.1 -3.1v-4.4z",  # an octagon
 }
-_LEVELS: Final = {AGAIN: "the same call as before", NOTICE: "noticed", BLOCK: "blocked"}
+_LEVELS: Final = {AGAIN: "the same call as before", NOTICE: "noticed", LAND: "landed", BLOCK: "blocked"}
+_CSS: Final = {NOTICE: "notice", LAND: "land", BLOCK: "block"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,7 @@ class Picture(NamedTuple):
 def page(heading: Heading, timelines: Iterable[Timeline]) -> str:
     """Return the page, the most expensive loops first."""
     lines = sorted(timelines, key=lambda line: (not line.blocked, -line.after.tokens, line.session.id))
-    loops = [loop for line in lines for loop in line.loops if loop.block is not None]
+    loops = [loop for line in lines for loop in line.loops if loop.end is not None]
     return _template().render(
         heading=heading,
         lines=lines,
@@ -126,6 +128,7 @@ def described(line: Timeline) -> str:
     for loop in line.loops:
         part = f"turns {loop.first} to {loop.last} repeat ({loop.kind})"
         part += f", noticed at turn {loop.notice}" if loop.notice is not None else ""
+        part += f", landed at turn {loop.land}" if loop.land is not None else ""
         part += f", blocked at turn {loop.block}" if loop.block is not None else ""
         said.append(part)
     return "; ".join(said) + "."
@@ -148,14 +151,14 @@ def _row(line: Timeline, row: Sequence[Cell], top: int, hues: Mapping[str, int])
     previous = None
     for cell in row:
         hue = hues.get(cell.identity)
-        level = ("block" if cell.level == BLOCK else "notice") if cell.level > AGAIN else ""
+        level = _CSS.get(cell.level, "")
         css = "once" if hue is None else f"c{hue}"
         yield Shape("cell", lefts[cell.number], top, _CELL, _HEIGHT, css, level, _tooltip(cell))
         if previous is not None and cell.number != previous + 1:
             yield Shape("gap", lefts[cell.number] - 2, top - 4, height=_HEIGHT + 12)
         previous = cell.number
     for loop in line.loops:
-        for at, css in ((loop.notice, "notice"), (loop.block, "block")):
+        for at, css in ((loop.notice, "notice"), (loop.land, "land"), (loop.block, "block")):
             if at in lefts:
                 yield Shape("mark", lefts[at] + _CELL / 2, top - 8, css=css, text=f"first {css}: turn {at}")
     yield from _axis(line, row, lefts, top)

@@ -1,6 +1,6 @@
 """Totals of a replay: precision and recall of labelled sessions, savings, and differences between two bundles.
 
-A session is flagged if one of its turns was blocked.
+A session is flagged if one of its turns was blocked or landed.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def score(outcomes: Iterable[SessionOutcome]) -> DetectionScore:
     """Count the flagged sessions among the labelled ones."""
     found = loops = wrong = healthy = 0
     for one in outcomes:
-        flagged = one.first_block is not None
+        flagged = one.first_end is not None
         if one.session.label.loop is True:
             loops += 1
             found += flagged
@@ -83,11 +83,11 @@ def grouped(
 
 
 def spent(outcomes: Iterable[SessionOutcome]) -> float | None:
-    """Return the median share of turns that a loop had used when it was blocked."""
+    """Return the median share of turns that a loop had used when it was blocked or landed."""
     shares = [
-        (one.first_block - 1) / one.turns
+        (one.first_end - 1) / one.turns
         for one in outcomes
-        if one.first_block is not None and one.session.label.loop is not False
+        if one.first_end is not None and one.session.label.loop is not False
     ]
     return median(shares) if shares else None
 
@@ -96,6 +96,8 @@ def session_json(outcome: SessionOutcome, against: SessionOutcome | None = None)
     line: dict[str, Any] = {"id": outcome.session.id, "loop": outcome.session.label.loop, "turns": outcome.turns}
     line |= _said(outcome)
     line |= {"evidence": outcome.evidence or None, "blocked_turns": outcome.blocks}
+    if outcome.lands:
+        line["landed_turns"] = outcome.lands
     line["saved_tokens_estimate"] = outcome.saved_tokens
     line |= _money([outcome])
     if outcome.denied:
@@ -123,7 +125,7 @@ def differences(pairs: Iterable[Pair]) -> dict[str, list[Pair]]:
     """Return how the first bundle differs from the second: blocked only by it, earlier, later, or not at all."""
     found: dict[str, list[Pair]] = {name: [] for name in ("blocked_only", "earlier", "later", "not_blocked")}
     for pair in pairs:
-        here, there = (one.first_block for one in pair)
+        here, there = (one.first_end for one in pair)
         if there is None and here is not None:
             found["blocked_only"].append(pair)
         elif here is None and there is not None:
@@ -134,17 +136,20 @@ def differences(pairs: Iterable[Pair]) -> dict[str, list[Pair]]:
 
 
 def _said(outcome: SessionOutcome) -> dict[str, Any]:
-    return {"first_notice": outcome.first_notice, "first_block": outcome.first_block, "kind": outcome.kind}
+    lands = {} if outcome.first_land is None else {"first_land": outcome.first_land}
+    return {"first_notice": outcome.first_notice, **lands, "first_block": outcome.first_block, "kind": outcome.kind}
 
 
 def _totals(outcomes: Sequence[SessionOutcome]) -> dict[str, Any]:
-    flagged = [one for one in outcomes if one.first_block is not None]
+    flagged = [one for one in outcomes if one.first_end is not None]
     noticed = [one for one in outcomes if one.first_notice is not None]
+    landed = sum(one.first_land is not None for one in outcomes)
     totals: dict[str, Any] = {
         "sessions": len(outcomes),
         "turns": sum(one.turns for one in outcomes),
         "noticed": len(noticed),
-        "blocked": len(flagged),
+        "blocked": sum(one.first_block is not None for one in outcomes),
+        **({"landed": landed} if landed else {}),
         "blocked_turns": sum(one.blocks for one in outcomes),
         "saved_tokens_estimate": sum(one.saved_tokens for one in outcomes),
         **_money(outcomes),

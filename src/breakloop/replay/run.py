@@ -1,7 +1,7 @@
 """Run recorded sessions through a real engine on a simulated clock.
 
 Each turn is decided as a gateway would decide it, and settled with the recorded response. The recording continues
-after a block.
+after a block, and after a request that is landed, where the agent would have answered and ended.
 """
 
 from __future__ import annotations
@@ -64,10 +64,12 @@ class SessionOutcome:
     turns: int = 0
     first_notice: int | None = None
     first_block: int | None = None
-    kind: str | None = None  # of the first block, or of the first notice
+    kind: str | None = None  # of the first block or landing, or else of the first notice
     evidence: str = ""
     notices: int = 0
     blocks: int = 0
+    first_land: int | None = None
+    lands: int = 0
     saved_tokens: int = 0  # of the denied requests and of the responses they would have had
     saved_estimated: bool = False  # at least one request has no recorded tokens
     saved_usd: float | None = None  # None: no price is known
@@ -77,12 +79,23 @@ class SessionOutcome:
     spent: Spent = _NOTHING
     timeline: Timeline | None = None  # None: no findings
 
+    @property
+    def first_end(self) -> int | None:
+        """The turn at which the run would have been ended: landed or blocked."""
+        turns = [turn for turn in (self.first_land, self.first_block) if turn is not None]
+        return min(turns, default=None)
+
     def take(self, verdict: Verdict, cost: Spent = _NOTHING) -> None:
         """Count one turn, with its cost if it is denied."""
         self.turns += 1
         self.shadowed += bool(verdict.shadow)
         if verdict.allowed:
-            if verdict.warning:
+            if verdict.landed:
+                self.lands += 1
+                if self.first_land is None:
+                    self._describe(verdict)
+                    self.first_land = self.turns
+            elif verdict.warning:
                 self.notices += 1
                 if self.first_notice is None:
                     self.first_notice = self.turns
@@ -101,8 +114,8 @@ class SessionOutcome:
             self.denied[verdict.reason] = self.denied.get(verdict.reason, 0) + 1
 
     def _describe(self, verdict: Verdict) -> None:
-        """Take kind and evidence; those of the first block stay."""
-        if verdict.loop is not None and self.first_block is None:
+        """Take kind and evidence; those of what ended the run stay."""
+        if verdict.loop is not None and self.first_end is None:
             self.kind, self.evidence = verdict.loop.kind, verdict.loop.evidence
 
 

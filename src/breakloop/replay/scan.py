@@ -236,19 +236,20 @@ class Summary:
 
     sessions: int
     turns: int
-    looping: int  # sessions with a block
-    noticed: int  # sessions with a notice and no block
-    loops: int  # with a block
+    looping: int  # sessions with a loop that would have been ended
+    noticed: int  # sessions with a notice alone
+    loops: int  # that would have been ended
     loop_turns: int
     inside: Spent  # of the loops, from their start
-    after: Spent  # of the loops, from the point where they would have been blocked
+    after: Spent  # of the loops, from the point where they would have been ended
     spent: Spent
+    landed: int = 0  # of the loops
 
 
 def summary(scanned: Iterable[ScanResult]) -> Summary:
     listed = [one.outcome for one in scanned]
     lines = [one.timeline for one in listed if one.timeline is not None]
-    loops = [loop for line in lines for loop in line.loops if loop.block is not None]
+    loops = [loop for line in lines for loop in line.loops if loop.end is not None]
     looping = sum(1 for line in lines if line.blocked)
     return Summary(
         len(listed),
@@ -260,6 +261,7 @@ def summary(scanned: Iterable[ScanResult]) -> Summary:
         total(loop.spent for loop in loops),
         total(loop.after for loop in loops),
         total(one.spent for one in listed),
+        sum(loop.land is not None for loop in loops),
     )
 
 
@@ -304,6 +306,7 @@ def _loop(loop: TimelineLoop) -> dict[str, Any]:
         "from": loop.first,
         "to": loop.last,
         "first_notice": loop.notice,
+        **({} if loop.land is None else {"first_land": loop.land}),
         "first_block": loop.block,
         "began": moment(loop.began_at) or None,
         "seconds": None if loop.seconds is None else round(loop.seconds, 3),

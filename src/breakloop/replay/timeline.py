@@ -16,7 +16,7 @@ from breakloop.model.decision import LOOP
 from breakloop.model.verdict import Verdict
 from breakloop.replay.sessions import Pricing, RecordedSession, RecordedTurn, Spent, free, spent, total
 
-NEW, AGAIN, NOTICE, BLOCK = 0, 1, 2, 3
+NEW, AGAIN, NOTICE, LAND, BLOCK = 0, 1, 2, 3, 4
 TEXT: Final = "(text)"  # shown instead of a tool name if the model only wrote text
 NOTHING: Final = "(no answer)"
 _APART: Final = 8  # turns without a finding after which the next finding is another loop
@@ -47,10 +47,16 @@ class TimelineLoop:
     notice: int | None  # the first turn with a notice
     block: int | None  # the first turn that would have been denied
     spent: Spent  # from the first to the last
-    after: Spent  # from the first block to the last; None without a block
+    after: Spent  # from the first block, or after the first landed turn, to the last; nothing without either
     seconds: float | None
     began_at: float | None
     excerpt: str = ""
+    land: int | None = None  # the first turn that would have been landed
+
+    @property
+    def end(self) -> int | None:
+        """The turn at which it would have been ended."""
+        return self.block if self.land is None else self.land
 
     @property
     def turns(self) -> int:
@@ -67,12 +73,13 @@ class Timeline:
 
     @property
     def blocked(self) -> bool:
-        return any(loop.block is not None for loop in self.loops)
+        """Whether a loop would have been ended: blocked or landed."""
+        return any(loop.end is not None for loop in self.loops)
 
     @property
     def stopped(self) -> Sequence[TimelineLoop]:
-        """Return the loops that would have been blocked, or else those that were noticed, the most expensive first."""
-        blocked = [loop for loop in self.loops if loop.block is not None]
+        """Return the loops that would have been ended, or else those that were noticed, the most expensive first."""
+        blocked = [loop for loop in self.loops if loop.end is not None]
         return sorted(blocked or self.loops, key=lambda loop: -loop.after.tokens)
 
     @property
@@ -91,7 +98,7 @@ class Timeline:
 
     @property
     def after(self) -> Spent:
-        """Return what its loops cost after the points where they would have been blocked."""
+        """Return what its loops cost after the points where they would have been ended."""
         return total(loop.after for loop in self.loops)
 
 
@@ -110,7 +117,7 @@ class TimelineRecorder:
         tool, identity = _identity(turn)
         level = NEW
         if verdict.allowed:
-            level = NOTICE if verdict.warning else NEW
+            level = LAND if verdict.landed else NOTICE if verdict.warning else NEW
         elif verdict.reason == LOOP:
             level = BLOCK
         self._flagged = self._flagged or level > AGAIN
@@ -175,14 +182,14 @@ def _loops(cells: Sequence[Cell]) -> list[TimelineLoop]:
 
 
 def _loop(cells: Sequence[Cell], group: Sequence[Cell], earliest: int) -> TimelineLoop:
-    blocks = [cell for cell in group if cell.level == BLOCK]
-    notices = [cell for cell in group if cell.level == NOTICE]
+    notices, lands, blocks = ([cell for cell in group if cell.level == level] for level in (NOTICE, LAND, BLOCK))
     # A loop often has findings of several kinds; the most frequent one describes it best.
-    kind = Counter(cell.kind for cell in blocks or notices).most_common(1)[0][0]
+    kind = Counter(cell.kind for cell in blocks or lands or notices).most_common(1)[0][0]
     last_word = next(cell for cell in reversed(group) if cell.kind == kind)
     first, last = _begin(cells, group, earliest), group[-1].number
     inside = cells[first - 1 : last]
-    block = blocks[0].number if blocks else None
+    # The answer of a landed turn is paid for; those after it are not given.
+    over = [*(cell.number + 1 for cell in lands), *(cell.number for cell in blocks)]
     times = [cell.at_s for cell in inside if cell.at_s is not None]
     return TimelineLoop(
         kind,
@@ -190,12 +197,13 @@ def _loop(cells: Sequence[Cell], group: Sequence[Cell], earliest: int) -> Timeli
         first,
         last,
         notices[0].number if notices else None,
-        block,
+        blocks[0].number if blocks else None,
         total(cell.spent for cell in inside),
-        total(cell.spent for cell in cells[block - 1 : last]) if block is not None else Spent(),
+        total(cell.spent for cell in cells[min(over) - 1 : last]) if over else Spent(),
         max(times) - min(times) if len(times) > 1 else None,
         times[0] if times else None,
         last_word.excerpt,
+        lands[0].number if lands else None,
     )
 
 

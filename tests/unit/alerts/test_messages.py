@@ -47,6 +47,7 @@ def test_its_end() -> None:
         (killed(), "Agent summariser is quarantined", "critical"),
         (killed(""), "An agent is quarantined", "critical"),
         (loop(action="warn"), "Agent summariser loops (tail), warned", "warning"),
+        (loop(action="land"), "Agent summariser loops (tail), landed", "warning"),
         (loop(shadow=True), "Agent summariser loops (tail), stopped (shadow)", "warning"),
         (limited(), "Limit per-agent of fair-use denies requests", "info"),
         (Event(events.BUDGET_THRESHOLD, NOW, {"policy": "p", "rule": "day", "threshold_percent": 80}), "Budget day of p is at 80 %", "warning"),
@@ -62,6 +63,13 @@ def test_titles(event: Event, title: str, severity: str) -> None:
     """Every event can be told (G-4)."""
     found = told(event)
     assert (found.title, found.severity) == (title, severity)
+
+
+def test_a_budget_that_lands_says_so() -> None:
+    """So that nobody wonders about short answers (G-4, LD-10)."""
+    data = {"policy": "p", "rule": "day", "threshold_percent": 95, "used": 19e6, "budget": 20e6, "unit": "microusd"}
+    texts = [told(Event(events.BUDGET_THRESHOLD, NOW, {**data, "action": action})).text for action in ("warn", "land")]
+    assert texts == ["$19.00 of $20.00.", "$19.00 of $20.00. From here on, requests pass with tools switched off."]
 
 
 def test_every_event_has_a_title_of_its_own() -> None:

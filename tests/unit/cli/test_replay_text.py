@@ -96,3 +96,14 @@ def test_differences(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == "\nno session has a different result with q.yaml\n"
     tell_differences([made(f"a{number}", 5) for number in range(22)], [made(f"a{number}") for number in range(22)], "q")
     assert "and 2 more" in capsys.readouterr().out
+
+
+def test_what_would_have_been_landed(capsys: pytest.CaptureFixture[str]) -> None:
+    """In a column of its own; a session that is landed would not have been blocked later (X-5, LD-10)."""
+    one, other = made("a1", 8, 4), made("b1", 9)
+    one.first_land, one.lands = 6, 2
+    tell([one, other], "p")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split()[:5] == ["session", "turns", "notice", "land", "block"]
+    assert [line.split()[:5] for line in lines[1:3]] == [["a1", "20", "4", "6", "8"], ["b1", "20", "-", "-", "9"]]
+    assert "1 landed, 1 blocked, 0 noticed only" in lines[4]

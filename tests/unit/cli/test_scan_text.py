@@ -10,7 +10,8 @@ import pytest
 
 from breakloop.cli import scan as scan_text
 from breakloop.cli.scan import strip, summed, tell
-from breakloop.replay.scan import ScanResult, Summary, TranscriptFiles
+from breakloop.replay.run import SessionOutcome
+from breakloop.replay.scan import ScanResult, Summary, TranscriptFiles, scanned_json
 from breakloop.replay.sessions import Spent
 from tests.unit.replay import transcripts
 from tests.unit.replay.test_scan import scan
@@ -99,3 +100,16 @@ def test_nothing_at_all(capsys: pytest.CaptureFixture[str]) -> None:
     assert said.startswith("no sessions in logs")
     assert "~/.codex/sessions" in said
     assert "breakloop scan ~/.claude/projects" in said
+
+
+def test_what_would_have_been_landed(capsys: pytest.CaptureFixture[str]) -> None:
+    """A mark of its own, in words and in the sum (X-6, LD-10)."""
+    found = line("...nnll", ["a", *["x"] * 6])
+    outcome = SessionOutcome(found.session, 7, first_land=6, timeline=found)
+    tell([ScanResult(outcome, "f", "claude")], TranscriptFiles(), ["a"])
+    said = capsys.readouterr().out
+    assert "1 with loops, of which 1 landed: " in said
+    assert "\N{LOWER HALF BLOCK} would have been landed" in said
+    assert "; landed at turn 6" in said
+    loop = scanned_json(ScanResult(outcome, "f", "claude"))["loops"][0]
+    assert (loop["first_land"], loop["first_block"]) == (6, None)

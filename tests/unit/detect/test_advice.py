@@ -30,14 +30,50 @@ def test_advice_is_short_and_plain(text: str) -> None:
     assert not set(text) - set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ ,.:")
 
 
-def test_advice_fits_what_is_repeated() -> None:
-    """A poll is told to wait, a repeated failure to read the error, a repeated search to answer (LD-5)."""
-    assert advice_for(POLL, {}).instead.startswith("Wait once, for as long as it takes")
-    assert advice_for("waiting", {}) == advice_for(POLL, {})
-    for kind in ("failure", "unmoved", "stubborn"):
-        assert "ead the error again" in advice_for(kind, {}).instead
-    for kind in ("stagnation", "novelty"):
-        assert "Answer with what you have." in advice_for(kind, {}).instead
+# What each kind is told to do, by the words that a model acts on, and what its final answer is to contain.
+FITS = {
+    POLL: ("Wait once", "still running"),
+    "tool_limit": ("Do not call this tool again", "missing"),
+    "side_effect": ("do not do it again", "what was done"),
+    "repeat": ("Use the result you have", "missing"),
+    "cycle": ("do the step that is missing", "which step is missing"),
+    "failure": ("Read the error again", "which error"),
+    "unknown_tool": ("Call only tools that are declared", "needed the tool for"),
+    "interleaved": ("change what it depends on", "missing"),
+    "drift": ("Only times, ids or counters differ", "missing"),
+    "unmoved": ("look for its cause somewhere else", "what still fails"),
+    "stubborn": ("what all your attempts have in common", "what still fails"),
+    "stagnation": ("Answer with what you have", "did not find"),
+    "nested": ("Send only what is new", "missing"),
+    "continue": ("Take the next step, or say that you are done", "what is done"),
+    "rejected": ("Do exactly what this message asks", "why you cannot"),
+    "monologue": ("Do not say this again", "missing"),
+    "storm": ("Send nothing before something has changed", "missing"),
+    "cascade": ("correct what they have in common", "which error"),
+    "reword": ("Do not ask for the same again", "missing"),
+    "dry": ("Get new input from a tool or a person", "missing"),
+    "novelty": ("These results add nothing new", "did not find"),
+    "near": ("Try another way", "missing"),
+    "thrash": ("Read less at a time", "missing"),
+    "spawn": ("Do this task yourself", "missing"),
+    "rerun": ("start it when there is something new to do", "nothing has changed"),
+    "tree": ("Start no more agents", "missing"),
+    "waiting": ("Wait once", "still running"),
+}
+
+
+@each("kind", sorted({*FITS, *ADVICE}))
+def test_advice_fits_what_is_repeated(kind: str) -> None:
+    """A poll is told to wait, a repeated failure to read the error, a repeated search to answer; no kind has the general
+    advice, and no two have the same but those that wait (LD-5)."""
+    instead, finish = FITS[kind]
+    advice = advice_for(kind, {})
+    assert instead in advice.instead
+    assert finish in advice.finish
+    assert advice.instead != GENERAL.instead
+    assert [other for other, one in ADVICE.items() if one.instead == advice.instead] in ([kind], [POLL, "waiting"])
+    own = Advice("Ask a person.", "Name the ticket.")
+    assert advice_for(kind, {kind: own}) is own
 
 
 def test_the_note_of_a_landing() -> None:

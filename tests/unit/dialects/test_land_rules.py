@@ -131,11 +131,11 @@ def test_anthropic_while_a_program_runs() -> None:
     caller = {"type": "code_execution_20260120", "tool_id": "srvtoolu_1"}
     messages: list[Any] = [{"role": "user", "content": "go"}]
     tools = [{"type": "code_execution_20260120", "name": "code_execution"}, {"name": "f", "input_schema": SCHEMA}]
+    body = {"model": "claude", "max_tokens": 99, "container": "c1", "tools": tools, "messages": messages}
     for number, begun in enumerate(([program], [])):
         call = {"type": "tool_use", "id": f"toolu_{number}", "name": "f", "input": {}, "caller": caller}
         done = {"type": "tool_result", "tool_use_id": f"toolu_{number}", "content": "nothing"}
         messages += [{"role": "assistant", "content": [*begun, call]}, {"role": "user", "content": [done]}]
-        body = {"model": "claude", "max_tokens": 99, "container": "c1", "tools": tools, "messages": messages}
         assert registry.DIALECTS["anthropic_messages"].land(json.dumps(body).encode(), NOTE) is None
     messages[-2]["content"][0]["caller"] = {"type": "direct"}
     assert landed("anthropic_messages", body)["tool_choice"] == {"type": "none"}
@@ -243,18 +243,15 @@ def gemini_requests(draw: st.DrawFn) -> Body:
         calls["parts"][0]["thoughtSignature"] = f"c2lnbmVk{turn}"
         contents += [calls, done]
     functions = {"functionDeclarations": [{"name": "f", "description": "F."}]}
-    configs = [
+    configs: list[Body] = [
         {"mode": "AUTO"},
         {"mode": "ANY", "allowedFunctionNames": ["f"]},
         {"mode": "VALIDATED"},
         {"mode": "NONE"},
     ]
-    declared: Body = draw(
-        st.sampled_from([{}, {"tools": [{"googleSearch": {}}]}, {"cachedContent": "cachedContents/1"}])
-        | maybe(toolConfig=[{"functionCallingConfig": config} for config in configs]).map(
-            lambda more: {"tools": [functions], **more}
-        )
-    )
+    alone: list[Body] = [{}, {"tools": [{"googleSearch": {}}]}, {"cachedContent": "cachedContents/1"}]
+    with_functions = maybe(toolConfig=[{"functionCallingConfig": config} for config in configs])
+    declared = draw(st.sampled_from(alone) | with_functions.map(lambda more: {"tools": [functions], **more}))
     return {**draw(maybe(generationConfig=[{"temperature": 0}])), **declared, "contents": contents}
 
 

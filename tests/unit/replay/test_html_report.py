@@ -131,3 +131,13 @@ def test_what_was_passed_over() -> None:
     assert (
         "a.jsonl: line 3: is not JSON" in read(page(replace(HEADING, notes=["a.jsonl: line 3: is not JSON"]), [])).text
     )
+
+
+def test_a_loop_that_would_have_been_landed() -> None:
+    """In the table, in words, and with a sign of its own, which other sessions do not explain (X-6, LD-10)."""
+    made = page(Heading("T", 1, 8, "p"), [line("..nnllbb", ["a", *["x"] * 7])])
+    assert "would have been landed at turn 5." in made
+    assert "first land: turn 5" in made
+    assert "330 after the landing" in made
+    assert "</svg>first land</li>" in made
+    assert "first land<" not in page(Heading("T", 1, 8, "p"), [line("..nnbb", ["a", *["x"] * 5])])

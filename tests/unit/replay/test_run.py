@@ -8,6 +8,7 @@ import pytest
 
 from breakloop.model.call import CHARS_A_TOKEN, Answer, ToolCall, Usage
 from breakloop.model.verdict import LoopFinding, Verdict
+from breakloop.replay.report import session_json, totals_json
 from breakloop.replay.run import ReplayGateway, SessionOutcome, SessionRun, replay
 from breakloop.replay.sessions import Delta, ModelPricing, RecordedBody, RecordedSession, RecordedTurn, SessionSlice
 from breakloop.replay.timeline import AGAIN, BLOCK, NEW, TimelineRecorder
@@ -210,3 +211,18 @@ def test_timelines_are_recorded_where_they_are_wanted() -> None:
         for name, count in (("a", 2), ("b", 7))
     ]
     assert [found.timeline is not None for (found,) in replay([*slices, *slices], here)] == [False, True]
+
+
+def test_what_would_have_been_landed() -> None:
+    """The turn where the agent would have answered; the recording goes on, and is blocked later (X-5, LD-10)."""
+    lands = rig("{similarity: tail, max_hits: 4, action: land}")
+    ((found,),) = replay([SessionSlice(session(), stuck(9), whole=True)], lands)
+    assert (found.first_land, found.lands, found.first_block, found.first_end) == (5, 2, 7, 5)
+    assert (found.first_notice, found.kind is not None) == (None, True)
+    assert session_json(found)["first_land"] == 5
+    assert session_json(found)["landed_turns"] == 2
+    totals = totals_json([found])["totals"]
+    assert (totals["landed"], totals["blocked"]) == (1, 1)
+    ((plain,),) = replay([SessionSlice(session(), stuck(9), whole=True)], rig())
+    assert not {"first_land", "landed_turns"} & set(session_json(plain))
+    assert "landed" not in totals_json([plain])["totals"]

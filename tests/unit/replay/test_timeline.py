@@ -10,10 +10,10 @@ from breakloop.model.call import Answer, ToolCall, Usage
 from breakloop.model.verdict import LoopFinding as Seen
 from breakloop.model.verdict import Verdict
 from breakloop.replay.sessions import RecordedBody, RecordedSession, RecordedTurn
-from breakloop.replay.timeline import AGAIN, BLOCK, NEW, NOTICE, Timeline, TimelineRecorder, shown
+from breakloop.replay.timeline import AGAIN, BLOCK, LAND, NEW, NOTICE, Timeline, TimelineRecorder, shown
 
 SESSION = RecordedSession("s", "claude-code", "claude-code", "m")
-LEVELS = {".": NEW, "n": NOTICE, "b": BLOCK}
+LEVELS = {".": NEW, "n": NOTICE, "l": LAND, "b": BLOCK}
 
 
 def turn(command: str, at_s: float | None = None, text: str = "") -> RecordedTurn:
@@ -26,12 +26,14 @@ def verdict(level: int, kind: str = "repeat", evidence: str = "") -> Verdict:
     said = Verdict(allowed=level != BLOCK, reason="loop_detected" if level == BLOCK else "allowed")
     if level > AGAIN:
         said.loop = Seen(kind, "f", 3, 0, 0, "reject", fresh=True, message="", evidence=evidence)
-        said.warning = "loop" if level == NOTICE else ""
+        said.warning = "loop" if level in {NOTICE, LAND} else ""
+        said.landed = level == LAND
     return said
 
 
 def line(levels: str, commands: Sequence[str] = (), *, kind: str = "repeat") -> Timeline:
-    """A session whose turns are called `a`, ... and were judged so: . nothing, n notice, b block."""
+    """A session whose turns are called `a`, ... and were judged so: . nothing, n notice, l landed, b
+    block."""
     tape = TimelineRecorder()
     for number, mark in enumerate(levels, 1):
         command = commands[number - 1] if commands else f"cat {number}"
@@ -137,3 +139,15 @@ def test_no_words_without_being_asked() -> None:
 def test_texts_for_people(said: str, most: int, seen: str) -> None:
     """Nothing that moves the cursor or turns the writing round (Y-1)."""
     assert shown(said, most) == seen
+
+
+def test_a_loop_that_would_have_been_landed() -> None:
+    """The answer of that turn is paid for, and what comes after it would not have been (X-6, LD-10)."""
+    found = line("..nnllbb", ["ls", *["x"] * 7])
+    (loop,) = found.loops
+    assert (loop.notice, loop.land, loop.block, loop.end) == (3, 5, 7, 5)
+    assert loop.after.tokens == 3 * 110
+    assert [cell.level for cell in found.cells[2:]] == [NOTICE] * 2 + [LAND] * 2 + [BLOCK] * 2
+    (only,) = line("...l", ["x"] * 4).loops
+    assert (only.land, only.block, only.end, only.after.tokens) == (4, None, 4, 0)
+    assert line("...l", ["x"] * 4).blocked

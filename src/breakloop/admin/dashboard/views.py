@@ -310,6 +310,10 @@ _MEANS: Final = {
     STOPPED: "The agent repeats itself and its requests are denied.",
     CLEARED: "The loop is over.",
 }
+_LANDED: Final = {  # the last that was done
+    OPEN: "The agent repeats itself; its requests pass with tools switched off, and the model is asked to finish.",
+    CLEARED: "The loop is over: the model was asked to finish, with tools switched off.",
+}
 _SCORED: Final = (
     ("prompts", "prompt_weight", "Similar prompts"),
     ("responses", "response_weight", "Similar responses"),
@@ -330,6 +334,8 @@ def state_means(incident: Incident) -> str:
     """Return what a state means for this incident, in a sentence."""
     if incident.shadow:
         return "Detected by a policy in shadow mode: nothing was done."
+    if incident.action == "land" and incident.state in _LANDED:
+        return _LANDED[incident.state]
     if incident.state == OPEN and incident.saved_requests:
         denied = plural(incident.saved_requests, "request")
         return f"The agent repeats itself and was warned; {denied} of it {_was(incident.saved_requests)} denied."

@@ -56,6 +56,16 @@ def test_one_incident_tells_all() -> None:
     assert "/ask/agent.kill?" not in text
 
 
+def test_an_incident_that_was_landed() -> None:
+    """Beside its state, in the list and on its page (G-3, LD-10)."""
+    world = full()
+    world.history.incident_rows = [replace(world.history.incident_rows[0], action="land")]
+    made, _ = browser(world)
+    for page in ("/incidents", "/incidents/inc-7c21"):
+        assert ">landed</span>" in made.get(page).text
+    assert ">landed</span>" not in browser(full())[0].get("/incidents").text
+
+
 def test_whoever_runs_can_be_killed() -> None:
     text = browser(full())[0].get("/incidents/inc-7c21").text
     assert "/ask/agent.kill?" in text

@@ -28,6 +28,15 @@ def test_states_in_words() -> None:
     assert views.state_means(replace(first, state="odd")) == ""
 
 
+def test_what_was_landed_is_said() -> None:
+    """Where the model was asked to finish; a later denial is told as one (LD-10)."""
+    first, second, *_, shadow, _last = (replace(one, action="land") for one in admin_records.incidents())
+    assert "requests pass with tools switched off" in views.state_means(first)
+    assert views.state_means(replace(first, state="cleared")).startswith("The loop is over: the model was asked to")
+    assert "denied" in views.state_means(second)
+    assert "nothing was done" in views.state_means(shadow)
+
+
 def test_who_is_held() -> None:
     incident = admin_records.incidents()[1]
     mine = Hold(NAME, PROJECT, "", incident.agent, NOW, NOW + 1, "why")
