@@ -42,14 +42,14 @@ def _table(name: str, keys: str, *columns: tuple[str, str], packed: bool = False
         for column in names.split()
     ]
     numbered = any(kind == "number" for kind, _ in columns)
-    return sa.Table(f"breakloop_{name}", METADATA, *made, sqlite_autoincrement=numbered, sqlite_with_rowid=not packed)
+    return sa.Table(name, METADATA, *made, sqlite_autoincrement=numbered, sqlite_with_rowid=not packed)
 
 
 _NULLABLE: Final = ("ended_at",)
 _SUMMED: Final = "requests denied loops input_tokens output_tokens cost_microusd saved_requests saved_microusd"
 
 EVENTS: Final = _table(
-    "events",
+    "breakloop_events",
     "id",
     ("number", "id"),
     ("text", "name"),
@@ -59,7 +59,7 @@ EVENTS: Final = _table(
 # `over_at` is `ended_at`, or when the incident ends without further events; `held_until` is of the agent's quarantine;
 # `steps_at` is the time of the last step.
 INCIDENTS: Final = _table(
-    "incidents",
+    "breakloop_incidents",
     "id",
     ("text", "id state project agent caller model kind fingerprint policy action evidence"),
     ("flag", "shadow"),
@@ -70,9 +70,9 @@ INCIDENTS: Final = _table(
     ("whole", "steps_count"),
 )
 # Separate from the incidents, so that listing them reads little. Steps and score are JSON.
-PICTURES: Final = _table("pictures", "incident", ("text", "incident steps score"))
+PICTURES: Final = _table("breakloop_pictures", "incident", ("text", "incident steps score"))
 AGENTS: Final = _table(
-    "agents",
+    "breakloop_agents",
     "project agent",
     ("text", "project agent"),
     ("real", "first_at last_at"),
@@ -80,14 +80,19 @@ AGENTS: Final = _table(
     ("text", "model settings"),
 )
 CALLERS: Final = _table(
-    "callers", "project agent caller", ("text", "project agent caller"), ("real", "last_at"), packed=True
+    "breakloop_callers", "project agent caller", ("text", "project agent caller"), ("real", "last_at"), packed=True
 )
 # Sums of `span_s` seconds from `at` on.
 POINTS: Final = _table(
-    "points", "span_s at project", ("whole", "span_s at"), ("text", "project"), ("whole", _SUMMED), packed=True
+    "breakloop_points",
+    "span_s at project",
+    ("whole", "span_s at"),
+    ("text", "project"),
+    ("whole", _SUMMED),
+    packed=True,
 )
 AGENT_POINTS: Final = _table(
-    "agent_points",
+    "breakloop_agent_points",
     "span_s project agent at",
     ("whole", "span_s"),
     ("text", "project agent"),
@@ -97,14 +102,16 @@ AGENT_POINTS: Final = _table(
 )
 # `day` is the number of days since 1970, UTC.
 SHADOWS: Final = _table(
-    "shadows",
+    "breakloop_shadows",
     "day project policy rule reason",
     ("whole", "day"),
     ("text", "project policy rule reason"),
     ("whole", "requests"),
     packed=True,
 )
-AUDIT: Final = _table("audit", "id", ("number", "id"), ("real", "at"), ("text", "who role action target detail"))
+AUDIT: Final = _table(
+    "breakloop_audit", "id", ("number", "id"), ("real", "at"), ("text", "who role action target detail")
+)
 
 
 _INDEXES: Final = (  # table, name, columns, condition
