@@ -27,7 +27,9 @@ class DeniedError(BreakloopError):
         self.decision = decision  # the whole decision
         self.message: str = decision.message  # why, for people and models
         self.reason = decision.reason  # one of a closed list, such as "rate_limited"
-        self.stop_reason = decision.stop_reason  # what ended the run: "loop", "budget", "killed", "limit", or ""
+        self.stop_reason = (
+            decision.stop_reason
+        )  # what ended the run: "loop", "budget", "killed", "paused", "limit", or ""
         self.retry_after = decision.retry_after  # seconds; None if waiting does not help
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -229,8 +229,10 @@ class CountingDetector:
             evidence=f"{what} sent{self._senders} {frequency(op.spec, result, 'seconds' if exact else 's')}",
         )
 
-    def _action(self, _op: CountFingerprint, result: FingerprintCount) -> str:
+    def _action(self, op: CountFingerprint, result: FingerprintCount) -> str:
         action = self.config.action
+        if action == "pause" and not op.spec.denies:  # a person let the run go on
+            return "warn"
         return action if action != "land" or result.landed else "reject"
 
     def _message(self, result: FingerprintCount) -> str:

@@ -4,6 +4,7 @@ a new run. A run that has reached its limit is held until an operator releases i
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from struct import Struct
 from typing import Final
 
@@ -21,25 +22,29 @@ _VERSION: Final = 1
 class Ceiling(Detection):
     """A run that has nearly reached its limit, as the owner of an `Observation`. It is no loop."""
 
-    __slots__ = ()
+    __slots__ = ("steps",)
 
-    def __init__(self, config: DetectorConfig, words: str, read: CallReader) -> None:
-        super().__init__(config, "land", Evaluation(b"", evidence=words), read, "", "")
+    def __init__(self, config: DetectorConfig, read: CallReader, max_steps: int, percent: float, action: str) -> None:
+        words = f"{percent:g} % of the steps of this run are used."
+        super().__init__(config, action, Evaluation(b"", evidence=words), read, "", "")
+        self.steps = math.ceil(max_steps * percent / 100)  # from this one on, which is one that the limit allows
 
 
 class RunStepsLimit(StatefulDetector):
     """The limit of one agent, or of all agents that match a pattern."""
 
-    __slots__ = ("_lands_from", "_nearly", "max_steps")
+    __slots__ = ("_ceilings", "_first", "max_steps")
 
     denial_reason: Final = REASON
 
-    def __init__(self, config: DetectorConfig, read: CallReader, max_steps: int, land_at: float | None = None) -> None:
+    def __init__(
+        self, config: DetectorConfig, read: CallReader, max_steps: int, stages: Iterable[tuple[float, str, int]] = ()
+    ) -> None:
         super().__init__(config, read, "run:")
         self.max_steps = max_steps
-        # Calls are landed from this step on, which is one of those that the limit allows.
-        self._lands_from = math.inf if land_at is None else math.ceil(max_steps * land_at / 100)
-        self._nearly = Ceiling(config, f"{land_at or 0:g} % of the steps of this run are used.", read)
+        made = [Ceiling(config, read, max_steps, percent, action) for percent, action, _ in sorted(stages)]
+        self._ceilings = made[::-1]
+        self._first = made[0].steps if made else math.inf
 
     def owner(self, call: Call) -> str:
         return session_owner(self._read, call)
@@ -59,11 +64,12 @@ class RunStepsLimit(StatefulDetector):
         return _SECTION.pack(_VERSION, steps - 1, last) if answer.failed and steps else window
 
     def operation(self, _call: Call, evaluation: Evaluation, _project: str, group: int) -> Op | None:
-        """Deny a call beyond the limit, and land one that is nearly there."""
+        """Deny a call beyond the limit; land one that is nearly there, or pause the run."""
         if evaluation.hits > self.max_steps:
             return Deny(self, group)
-        if evaluation.hits >= self._lands_from:
-            return Observation(self._nearly, group, self._nearly.evidence)
+        if evaluation.hits >= self._first:
+            reached = next(one for one in self._ceilings if evaluation.hits >= one.steps)
+            return Observation(reached, group, reached.evidence)
         return None
 
     @property

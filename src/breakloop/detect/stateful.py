@@ -95,7 +95,7 @@ def _tag(name: str) -> bytes:
 
 NOTHING, NOTICE, BLOCK, STOP = 0, 1, 2, 3  # levels, persisted in every window: never renumber them
 RUN_IDLE_S: Final = 600.0  # a run of an agent ends after this much inactivity
-DENYING: Final = frozenset({"land", "reject", "kill"})  # `land` denies in the end
+DENYING: Final = frozenset({"land", "pause", "reject", "kill"})  # `land` and `pause` deny in the end
 
 
 # To let a tool call of these kinds pass would do what they are to prevent. In a request to an LLM it has been made.
@@ -265,6 +265,8 @@ class StatefulDetector:
         owner = f"{project}:{self.owner(call)}"
         if action == "land" and not self._can_land(call, evaluation):
             action = "reject"
+        elif action == "pause" and call.decision.granted:
+            action = "warn"
         advice = advice_for(self._advised(call, evaluation), config.advice)
         detection = self.detection(config, action, evaluation, self._read, owner, remark, advice)
         if action not in DENYING:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from hashlib import blake2b
 from typing import Final
 
-from breakloop.model.decision import LOOP, LOOP_ERROR, STOP_REASONS
+from breakloop.model.decision import LOOP, LOOP_ERROR, PAUSED, STOP_REASONS
 from breakloop.model.verdict import LimitState, TreeBudgetState, Verdict
 
 PROBLEM: Final = "application/problem+json"
@@ -86,6 +86,8 @@ class VerdictHeaders:
             head += f"Retry-After: {wait_s}\r\n"
         if verdict.never:
             head += "x-should-retry: false\r\n"
+        elif verdict.reason == PAUSED:
+            head += "x-should-retry: true\r\n"  # waiting helps
         if verdict.limit is not None:
             head += self._limit(verdict.limit)
         elif verdict.policy and verdict.retry_after_s is not None:

@@ -7,7 +7,7 @@ Other packages treat it as an opaque `Call.decision`. If it has to outlive its r
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 import msgspec
 
@@ -64,6 +64,26 @@ class DecisionState(msgspec.Struct, gc=False):
     settlement: Settlement | None = None  # where it was decided; None: in the store of this process
     estimate: tuple[Estimator, bool, Estimate] | None = None  # of the last rule, for reuse by the next one
     loop: LoopKey | None = None  # the loop that it belongs to in activity records
+
+    granted: ClassVar[bool] = False
+
+
+class GrantedState(DecisionState, gc=False):
+    """The state of a call whose run goes on because a person said so. Other calls pay nothing for these fields."""
+
+    granted: ClassVar[bool] = True
+
+    run: tuple[str, str, str, str] = ("", "", "", "")  # key of the hold with the answer
+    pause: str = ""  # id of its question
+
+
+def grant(call: Call, run: tuple[str, str, str, str], pause: str) -> GrantedState:
+    """Replace the state of a call that has been planned by one that is granted."""
+    before = state_of(call)
+    made = call.decision = GrantedState(
+        **{name: getattr(before, name) for name in DecisionState.__struct_fields__}, run=run, pause=pause
+    )
+    return made
 
 
 def state_of(call: Call) -> DecisionState:

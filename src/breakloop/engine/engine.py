@@ -22,12 +22,12 @@ from breakloop.detect.steps.detector import CUT_STREAM
 from breakloop.dialects import registry
 from breakloop.dialects.content import COUNTED_FROM_BYTES
 from breakloop.engine.activity import ActivityRecorder, Mark
-from breakloop.engine.decision_state import PendingResult, Settlement, Ticket, pending_result, state_of
+from breakloop.engine.decision_state import GrantedState, PendingResult, Settlement, Ticket, pending_result, state_of
 from breakloop.engine.fold import OPERATOR_LANDED, ResultFolder, denial, land, no_bundle, too_complex
 from breakloop.engine.metering import Meter, adjustable_charges
 from breakloop.engine.plan import Plan, Planner
 from breakloop.engine.procedure import DecisionProcedure, Procedure, answer_updates, window_keys
-from breakloop.engine.quarantine import HoldRules, Quarantine
+from breakloop.engine.quarantine import HoldRules, Quarantine, held
 from breakloop.errors import StateError
 from breakloop.limits.base import adjustments
 from breakloop.model.call import Answer, Call, Chat
@@ -41,7 +41,7 @@ from breakloop.model.events import (
     Publish,
     nowhere,
 )
-from breakloop.model.verdict import ALLOWED_NO_POLICY, Verdict
+from breakloop.model.verdict import ALLOWED_NO_POLICY, LoopFinding, Verdict
 from breakloop.policy.cache import TwoGenerationCache
 from breakloop.policy.compiled import CompiledBundle, rejects_large
 from breakloop.policy.descriptors import Descriptors
@@ -148,6 +148,7 @@ def repeated_event(call: Call, who: Descriptors, action: str, what: str, times: 
     return Event(LOOP_DETECTED, now, data, call.identity.project, call.request_id)
 
 
+PAUSE: Final = "pause"  # an action
 _RESULTS_KEPT: Final = 10_000
 _SETTLED: Final[Ticket] = ()  # marks a call as settled
 
@@ -161,6 +162,7 @@ class Engine:
 
     __slots__ = (
         "_answered",
+        "_answered_before",
         "_bundle",
         "_clock",
         "_descriptors",
@@ -196,14 +198,14 @@ class Engine:
         self._bundle: CompiledBundle | None = None
         self._loaded: CompiledBundle | None = None
         self._orders = NO_ORDERS
-        self._folder = ResultFolder(publish)
+        self._folder = ResultFolder(publish, self._pause)
         self.tally = Tally()
         self.local = LocalStore(store, clock, self.tally, self.store_failed)
         self.quarantine = Quarantine(store.drop, publish)
         clock.on_step.append(self.quarantine.step)
         self._hold_rules = HoldRules(self.quarantine, descriptors)
         self.meter = Meter(descriptors, clock, publish, prices)
-        self._planner = Planner(descriptors, self.quarantine, self.meter, self._missing)
+        self._planner = Planner(descriptors, self.quarantine, self.meter, self._missing, self._count_spending)
         self.recorder: ActivityRecorder | None = None
         self._mark: Mark | None = None  # the step of the call being decided
         self._results: TwoGenerationCache[str, int] = TwoGenerationCache(
@@ -237,12 +239,16 @@ class Engine:
         """
         if self.recorder is None:
             self.recorder = ActivityRecorder(self._descriptors, self.meter, self._publish)
-            self._folder = ResultFolder(self.recorder.tell)
+            self._folder = ResultFolder(self.recorder.tell, self._pause)
         return self.recorder
 
     def local_store(self, read_window: ReadWindow) -> LocalStore:
         """Return the engine's local store with a different function for reading windows."""
         return LocalStore(self.local.store, self._clock, self.tally, self.store_failed, read_window)
+
+    def sweep_holds(self) -> None:
+        """End expired holds, and apply the defaults of pauses that are due."""
+        self.quarantine.sweep(self._clock.now())
 
     def decide(self, call: Call) -> Verdict:
         """Decide one call with the state in this process.
@@ -274,7 +280,9 @@ class Engine:
         if done.denied_at >= 0:
             self._hold_rules.denied(call, ops, done, verdict, plan.now)
             if type(ops[done.denied_at]) is CountFingerprint:
-                self._hold_rules.blocked(call, ops, done, window_keys(call, plan), plan.now)
+                keys = self._hold_rules.blocked(call, ops, done, window_keys(call, plan), plan.now)
+                if verdict.loop is not None and verdict.loop.action == PAUSE:
+                    verdict = self._paused(call, verdict, verdict.loop, keys, plan)
         if verdict.shadow:
             self.tally.shadowed += 1
         if verdict.allowed:
@@ -288,6 +296,32 @@ class Engine:
                     state = state_of(call)
                     state.ticket, state.awaits_result = ticket, True
         return verdict
+
+    def _paused(self, call: Call, denied: Verdict, loop: LoopFinding, keys: tuple[str, ...], plan: Plan) -> Verdict:
+        """Hold the run of a call that was denied for a loop. Returns the denial of a paused run."""
+        hold = self._hold_rules.pause(call, f"{loop.kind} loop ({loop.evidence})", keys, plan.bundle.pause, plan.now)
+        verdict = held(hold, plan.now)
+        verdict.policy, verdict.rule, verdict.loop, verdict.shadow = denied.policy, denied.rule, loop, denied.shadow
+        return verdict
+
+    def _count_spending(self) -> None:
+        """Count what granted runs spend, from now on: a person let one go on for an amount of money."""
+        if self._answered != self._spent:
+            self._answered_before, self._answered = self._answered, self._spent
+
+    def _spent(self, call: Call, answer: Answer) -> None:
+        state = call.decision
+        hold = self.quarantine.by_key.get(state.run) if isinstance(state, GrantedState) else None
+        if isinstance(state, GrantedState) and hold is not None and hold.question is not None:
+            used = self.meter.used(call, answer, state.prompt_tokens)
+            if used is not None and used.microusd and hold.question.id == state.pause:
+                self.quarantine.use(hold, self._clock.now(), used.microusd)
+        self._answered_before(call, answer)
+
+    def _pause(self, call: Call, why: str, now: float) -> None:
+        """Hold the run of a call that itself passes: a budget or a ceiling is nearly reached."""
+        if self._bundle is not None:
+            self._hold_rules.pause(call, why, (), self._bundle.pause, now)
 
     def count(self, call: Call, verdict: Verdict, plan: Plan | None) -> Verdict:
         """Count a verdict. This is the last step of every decision."""

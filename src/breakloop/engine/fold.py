@@ -6,7 +6,7 @@ policies are kept separate and never reach the client.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, assert_never
 
 from breakloop.detect.advice import GENERAL, landing_note
@@ -51,16 +51,21 @@ _PUBLISHED_MAX: Final = 20_000
 _NEARLY: Final = "Take only the steps that you need, and finish soon."
 OPERATOR_LANDED: Final = "operator_land"  # the warning of a run that an operator asks to finish
 _RUN_LANDED: Final = "run_land"  # the warning of a run that has nearly reached its number of steps
+_RUN_PAUSED: Final = "run_pause"  # the same, if its next call is held
 _REASON_SHOWN = 256  # characters of a kill switch's reason: nginx receives it in a header field of limited size
+
+
+Pause = Callable[[Call, str, float], None]  # why, and the time: holds the run of a call that still passes
 
 
 class ResultFolder:
     """Turns results into a verdict and publishes events."""
 
-    __slots__ = ("_publish", "_published")
+    __slots__ = ("_pause", "_publish", "_published")
 
-    def __init__(self, publish: Publish) -> None:
+    def __init__(self, publish: Publish, pause: Pause) -> None:
         self._publish = publish
+        self._pause = pause
         # The highest stage published for each budget account (an account covers one period). If refunds take a budget
         # below a stage, reaching that stage again is not published again.
         self._published: TwoGenerationCache[str, int] = TwoGenerationCache(_PUBLISHED_MAX)
@@ -103,7 +108,9 @@ class ResultFolder:
         return verdict
 
     def _apply_stages(self, call: Call, stages: list[_Stage], verdict: Verdict, now: float) -> None:
-        """Warn, tell the model, delay or land when a budget is nearly used up; publish each stage once per period."""
+        """Warn, tell the model, delay, land or pause when a budget is nearly used up; publish each stage once per
+        period.
+        """
         uncharged = {found.policy for found in verdict.shadow if found.action == "deny"}
         for op, used, stage in stages:
             if op.group != ENFORCED and op.rule.policy in uncharged:
@@ -121,6 +128,8 @@ class ResultFolder:
                 verdict.warning = verdict.warning or stage.warning
                 if stage.action == "steer" and not verdict.note:
                     verdict.note = f"{stage.used} {_NEARLY}"
+                elif stage.action == "pause" and not call.decision.granted:
+                    self._pause(call, f"{stage.used} ({op.rule.policy}/{op.rule.name})", now)
 
     def _detected(self, call: Call, op: Op, result: Result, verdict: Verdict, now: float) -> bool:
         """Fold a result that is neither of a charge nor a count below its limit. Returns whether it found anything."""
@@ -177,6 +186,11 @@ class ResultFolder:
 
     def _fold_observation(self, call: Call, op: Observation, verdict: Verdict, now: float) -> None:
         """Publish a loop that is not blocked, and warn, steer or throttle."""
+        if op.ceiling and op.owner.action == "pause":
+            if op.group == ENFORCED and not call.decision.granted:
+                self._pause(call, op.ceiling, now)
+                verdict.warning = verdict.warning or _RUN_PAUSED
+            return
         if op.ceiling:
             if op.group == ENFORCED and not verdict.landed:
                 land(verdict, _RUN_LANDED, op.ceiling)

@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple
 
 from breakloop.clock import Clock
 from breakloop.engine.engine import Engine
+from breakloop.engine.pauses import checked_answer, question_of
 from breakloop.engine.quarantine import AGENT as AGENT_OF_CALLER
 from breakloop.engine.quarantine import NAME, RUN, Hold, Key
 from breakloop.errors import OrderError
@@ -78,7 +79,8 @@ def hold_value(hold: Hold) -> dict[str, Any]:
     """Return the value of a hold's record."""
     texts = {name: getattr(hold, name) for name in _TEXTS}
     value = texts | {"since": hold.since, "clears": list(hold.clears), "of": list(hold.key)}
-    return value | {"lands": True} if hold.lands else value
+    value |= {"lands": True} if hold.lands else {}
+    return value if hold.question is None else value | {"pause": hold.question.value()}
 
 
 def hold_of(record: Order, now: float) -> Hold | None:
@@ -94,8 +96,9 @@ def hold_of(record: Order, now: float) -> Hold | None:
     binds, project, caller, agent, why, run, by = map(str, texts)
     early_s = max(since - now, 0.0)
     until = record.expires_at - early_s
-    lands = value.get("lands") is True
-    return Hold(binds, project, caller, agent, since - early_s, until, why, run, tuple(clears), by, lands=lands)
+    lands, question = value.get("lands") is True, question_of(value.get("pause"))
+    hold = Hold(binds, project, caller, agent, since - early_s, until, why, run, tuple(clears), by, lands=lands)
+    return hold if question is None else replace(hold, question=question)
 
 
 def held_key(record: Order) -> Key | None:
@@ -236,6 +239,21 @@ class Operator:
             return 0
         now, by = self._clock.now(), checked_text("by", by)
         return self._quarantine.unblock(project, agent=agent, caller=caller, now=now, by=by, seen=seen)
+
+    def pauses(self) -> list[Hold]:
+        """Return the runs that wait for the answer of a person, the oldest first."""
+        return self._quarantine.pauses(self._clock.now())
+
+    def answer(self, pause: str, answer: str, by: str) -> Hold:
+        """Answer the question of a paused run. Returns the pause as it was. Raises `OrderError` if the answer is not
+        one, or if the question is not open: it was answered, or its time is over.
+        """
+        given, by = checked_answer(answer), checked_text("by", by)
+        hold = next((one for one in self.pauses() if one.question is not None and one.question.id == pause), None)
+        if hold is None:
+            raise OrderError(["pause: nothing waits for this answer; it was given already, or its time is over"])
+        self._quarantine.answer(hold, given, self._clock.now(), by)
+        return hold
 
     def holds(self) -> list[Hold]:
         return self._quarantine.holds(self._clock.now())

@@ -9,17 +9,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Final
 
 import msgspec
 
 from breakloop.detect.counting import is_snoozed
 from breakloop.detect.stateful import DetectorSlot
 from breakloop.dialects.clients import end_run
-from breakloop.engine.decision_state import DecisionState, state_of
+from breakloop.engine.decision_state import DecisionState, grant, state_of
 from breakloop.engine.fold import absent, killed
 from breakloop.engine.metering import Meter
-from breakloop.engine.quarantine import Quarantine, held
+from breakloop.engine.pauses import LAND, ONCE
+from breakloop.engine.quarantine import Hold, Quarantine, held
 from breakloop.model.call import Call, Chat
+from breakloop.model.events import nowhere
 from breakloop.model.verdict import Verdict
 from breakloop.policy.compiled import (
     AgentTerms,
@@ -31,7 +35,7 @@ from breakloop.policy.compiled import (
 )
 from breakloop.policy.descriptors import CallerProfile, Descriptors
 from breakloop.policy.rules import CHARGES_MAX, CachedCharges, CompiledRule
-from breakloop.store.ops import ENFORCED, Op
+from breakloop.store.ops import ENFORCED, CountFingerprint, Observation, Op
 
 Missing = Callable[[str, str, str], None]  # policy, rule, descriptor
 
@@ -64,13 +68,21 @@ class Plan(msgspec.Struct, gc=False):
 class Planner:
     """Builds the plan for each call."""
 
-    __slots__ = ("_descriptors", "_meter", "_missing", "_quarantine")
+    __slots__ = ("_count_spending", "_descriptors", "_meter", "_missing", "_quarantine")
 
-    def __init__(self, descriptors: Descriptors, quarantine: Quarantine, meter: Meter, missing: Missing) -> None:
+    def __init__(
+        self,
+        descriptors: Descriptors,
+        quarantine: Quarantine,
+        meter: Meter,
+        missing: Missing,
+        count_spending: Callable[[], None],
+    ) -> None:
         self._descriptors = descriptors
         self._meter = meter
         self._quarantine = quarantine
         self._missing = missing
+        self._count_spending = count_spending  # called when a run goes on for an amount of money
 
     def plan(self, bundle: CompiledBundle, call: Call, now: float, steady: float) -> Plan | Verdict:
         """Return what to commit, or the verdict if it does not depend on state."""
@@ -85,10 +97,12 @@ class Planner:
         project_id, project = self._descriptors.assign_project(call)
         landing = ""
         if self._quarantine.by_key:
-            held_or_landing = self._held(call, project_id, now, all_shadow=all_shadow)
-            if isinstance(held_or_landing, Verdict):
-                return held_or_landing
-            landing = held_or_landing
+            found = self._held(call, project_id, now, all_shadow=all_shadow)
+            if isinstance(found, Hold):
+                return self._granted(bundle, call, found, now, steady)
+            if isinstance(found, Verdict):
+                return found
+            landing = found
         policies = bundle.routes.match(call.host, call.method, call.path) if bundle.policies else []
         plan = Plan(bundle, policies, [], [], now, steady, project, profile)
         if landing:
@@ -146,9 +160,9 @@ class Planner:
         if isinstance(chat, Chat) and chat.stream:
             state_of(call).wants_usage = True
 
-    def _held(self, call: Call, project: str, now: float, *, all_shadow: bool) -> Verdict | str:
-        """Return the denial if the sender is held, or why its run is to finish; "" for all others. Global shadow
-        suspends automatic holds, but not those of an operator (K-1).
+    def _held(self, call: Call, project: str, now: float, *, all_shadow: bool) -> Verdict | Hold | str:
+        """Return the denial if the sender is held, its pause if a person let it go on, or why its run is to finish; ""
+        for all others. Global shadow suspends automatic holds, but not those of an operator (K-1).
         """
         who = self._descriptors
         hold = self._quarantine.find(
@@ -156,10 +170,33 @@ class Planner:
         )
         if hold is None or (all_shadow and not hold.by):
             return ""
+        if hold.grants:
+            return hold
         asked = hold.lands and hold.run == who.window(call) and self._meter.llm(call) is not None
         if asked and self._quarantine.lands(hold):
             return hold.why
-        return end_run(call, held(hold, now))
+        verdict = held(hold, now)
+        return end_run(call, verdict) if verdict.never else verdict
+
+    def _granted(self, bundle: CompiledBundle, call: Call, hold: Hold, now: float, steady: float) -> Plan | Verdict:
+        """Plan a call of a run that a person let go on: as if it were not held, and without `pause`."""
+        nothing = Quarantine(_drop_nothing, nowhere)
+        free = Planner(self._descriptors, nothing, self._meter, self._missing, self._count_spending)
+        plan = free.plan(bundle, call, now, steady)
+        question = hold.question
+        if isinstance(plan, Verdict) or question is None:
+            return plan
+        grant(call, hold.key, question.id)
+        for op in plan.ops:
+            if type(op) is CountFingerprint and op.owner.config.action == "pause":
+                op.spec = replace(op.spec, denies=False, cooldown_s=0.0)
+        if question.answer == LAND:
+            plan.landing = hold.why
+        if question.answer in {ONCE, LAND}:
+            self._quarantine.use(hold, now)
+        elif question.left:
+            self._count_spending()
+        return plan
 
     def _plan_detectors(self, detectors: Sequence[CompiledDetector], call: Call, plan: Plan, group: int) -> None:
         # Sessions and fingerprints belong to one agent. A window shared by several agents determines its own shard.
@@ -233,6 +270,10 @@ class Planner:
         for rule in _applying(policy, call):
             made += rule.plan(call, plan.project, group, plan.now, self._meter, self._missing)
         return made
+
+
+def _drop_nothing(_keys: Sequence[str]) -> None:
+    """Drop nothing: there are no holds."""
 
 
 def _applying(policy: CompiledPolicy, call: Call) -> Sequence[CompiledRule]:

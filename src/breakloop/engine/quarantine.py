@@ -1,4 +1,4 @@
-"""Quarantine: agents that were killed for looping or by an operator, and runs that have reached a limit.
+"""Quarantine: agents that were killed for looping or by an operator, runs that have reached a limit, and paused runs.
 
 Calls from a held sender are denied until the hold expires or an operator releases it, which also clears the state
 that was counted against it. `HoldRules` decides which denials lead to a hold; `operator` persists and shares holds.
@@ -7,6 +7,7 @@ that was counted against it. `HoldRules` decides which denials lead to a hold; `
 from __future__ import annotations
 
 import math
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Protocol, assert_never
@@ -14,10 +15,22 @@ from typing import Final, Protocol, assert_never
 from breakloop.detect.run_steps import RunStepsLimit
 from breakloop.engine.decision_state import state_of
 from breakloop.engine.fold import denial
+from breakloop.engine.pauses import ASK_AGAIN_S, DEFAULTS, DENY, KEPT_S, KILL, LAND, Question
 from breakloop.errors import StateError
+from breakloop.formatting import duration
 from breakloop.model.call import Call
-from breakloop.model.events import AGENT_KILLED, AGENT_RELEASED, STORE_DEGRADED, Event, Publish
-from breakloop.model.verdict import Verdict
+from breakloop.model.decision import PAUSED
+from breakloop.model.events import (
+    AGENT_KILLED,
+    AGENT_RELEASED,
+    RUN_ANSWERED,
+    RUN_PAUSED,
+    STORE_DEGRADED,
+    Event,
+    Publish,
+)
+from breakloop.model.verdict import PauseState, Verdict
+from breakloop.policy.compiled import PauseTerms
 from breakloop.policy.descriptors import Descriptors
 from breakloop.policy.rules import RunRule
 from breakloop.store.keys import escape, window_key
@@ -57,12 +70,18 @@ class Hold:
     run: str = ""  # the run that has reached a limit
     clears: tuple[str, ...] = ()  # keys of the state to clear when the hold ends
     by: str = ""  # the operator who ordered it
+    question: Question | None = None  # of a pause
     foreign: bool = False  # made by another instance, which also publishes its end
     lands: bool = False  # the run is asked to finish: `LAND_CALLS` of its LLM requests pass without tools
 
     @property
     def key(self) -> Key:
         return self.binds, self.project, self.caller, self.run or self.agent
+
+    @property
+    def grants(self) -> bool:
+        """Whether it is a pause whose answer lets calls pass."""
+        return self.question is not None and self.question.grants
 
 
 class HoldStore(Protocol):
@@ -78,12 +97,13 @@ class HoldStore(Protocol):
 class Quarantine:
     """The holds in force in this process. Releasing a sender clears the state that was counted against it."""
 
-    __slots__ = ("_blocked", "_drop_keys", "_landed", "_publish", "_recent", "by_key", "register")
+    __slots__ = ("_blocked", "_drop_keys", "_landed", "_publish", "_recent", "by_key", "on_change", "register")
 
     def __init__(self, drop: Callable[[Sequence[str]], None], publish: Publish) -> None:
         self._drop_keys = drop
         self.register: HoldStore | None = None
         self._publish = publish
+        self.on_change: Callable[[Hold], None] | None = None  # called when a hold begins, changes or ends
         self.by_key: dict[Key, Hold] = {}
         self._landed: dict[Key, int] = {}  # how many requests of a run that is asked to finish have passed
         self._recent: dict[tuple[str, str], list[tuple[float, str]]] = {}  # agents killed, by project and caller
@@ -107,23 +127,29 @@ class Quarantine:
         above: Callable[[], Sequence[str]] = tuple,
     ) -> Hold | None:
         """Return the hold that applies to a sender: first by an operator, then on the agent, the caller and the run,
-        and last an operator's hold on a run that started it (`above`).
+        and last an operator's hold on a run that started it (`above`). A pause whose answer lets calls pass is returned
+        only if there is no other hold.
         """
         keys = [(NAME, project, "", agent), (AGENT, project, caller, agent), (CALLER, project, caller, "")]
         if agent != caller:  # an agent without a name is its caller: it cannot end its hold by giving itself a name
             keys += ((NAME, project, "", caller), (AGENT, project, caller, caller))
-        found = next((hold for key in keys if (hold := self._live(key, now)) is not None), None)
-        # Finding the run may require parsing the body, so it comes last.
-        found = found or self._live((RUN, project, caller, run()), now)
+        held = [hold for key in keys if (hold := self._live(key, now)) is not None]
+        found = next((hold for hold in held if not hold.grants), None)
         if found is not None:
             return found
+        # Finding the run may require parsing the body, so it comes last.
+        of_run = self._live((RUN, project, caller, run()), now)
+        if of_run is not None and not of_run.grants:
+            return of_run
         holds = [hold for one in above() if (hold := self._live((RUN, project, caller, one), now)) is not None]
-        return next((hold for hold in holds if hold.by), None)
+        return next((hold for hold in holds if hold.by), None) or of_run or (held[0] if held else None)
 
     def _live(self, key: Key, now: float) -> Hold | None:
         hold = self.by_key.get(key)
-        if hold is None or hold.until > now:
-            return hold
+        if hold is None:
+            return None
+        if hold.until > now:
+            return hold if hold.question is None else self._answered(hold, hold.question, now)
         self._end(hold, now, "its time is over")  # the agent still counts towards a hold on its caller
         return None
 
@@ -132,6 +158,82 @@ class Quarantine:
         passed = self._landed.get(hold.key, 0)
         self._landed[hold.key] = passed + 1
         return passed < LAND_CALLS
+
+    # -- pauses ------------------------------------------------------------------------------------------------------
+
+    def pause(self, hold: Hold, request_id: str = "") -> Hold:
+        """Hold a run and ask a person. A hold that is there already stays. Returns the hold that applies."""
+        known = self._live(hold.key, hold.since)
+        if known is not None and not known.grants:
+            return known
+        self._set(hold)
+        if self.register is not None:
+            self.register.held(hold)
+        self._tell_pause(RUN_PAUSED, hold, hold.since, request_id)
+        return hold
+
+    def answer(self, hold: Hold, answer: str, now: float, by: str = "") -> Hold:
+        """Answer the question of a hold; without `by`, its time is over. Returns the hold with the answer."""
+        assert hold.question is not None  # noqa: S101 - checked by the caller
+        question, until = hold.question.answered(answer, by, now)
+        made = replace(hold, question=question, until=until, clears=hold.clears if answer == DENY else ())
+        ours = by or not hold.foreign
+        if ours:
+            self._tell_pause(RUN_ANSWERED, made, now)
+        if answer == KILL:
+            made = replace(hold, question=None, since=now, until=math.inf, by=by)
+            self._put(made)
+            return made
+        self._set(made)
+        if ours and self.register is not None:
+            self.register.held(made)
+        if question.grants:
+            self._clear(hold, now)
+        return made
+
+    def use(self, hold: Hold, now: float, microusd: int = 0) -> None:
+        """Count a call that passes because of an answer, or what it has cost."""
+        question = hold.question
+        if question is None or not question.left or self.by_key.get(hold.key) is not hold:
+            return
+        left = max(0, question.left - (microusd or 1))
+        if left or question.answer == LAND:
+            made = replace(hold, question=replace(question, left=left))
+            self._set(made)
+            if self.register is not None:
+                self.register.held(made)
+            return
+        if self.register is not None:
+            self.register.ended([hold], "")
+        self._end(hold, now, "")
+
+    def pauses(self, now: float) -> list[Hold]:
+        """Return the runs that wait for an answer, the oldest first."""
+        self.sweep(now)
+        return [hold for hold in self.by_key.values() if hold.question is not None and hold.question.is_open]
+
+    def _answered(self, hold: Hold, question: Question, now: float) -> Hold:
+        """Return a pause after its default was applied, if it is due."""
+        due = question.is_open and question.due <= now
+        return self.answer(hold, DEFAULTS[question.then], now) if due else hold
+
+    def _tell_pause(self, name: str, hold: Hold, now: float, request_id: str = "") -> None:
+        question = hold.question
+        assert question is not None  # noqa: S101 - only called for pauses
+        data: dict[str, object] = {
+            "id": question.id,
+            "agent": hold.agent,
+            "caller": hold.caller,
+            "session": hold.run.removeprefix(f"{hold.caller}|"),
+            "reason": hold.why,
+        }
+        if question.is_open:
+            data |= {"answer_by": question.due, "then": question.then}
+        else:
+            data |= {"answer": question.answer, "by": question.by}
+        self._publish(Event(name, now, data, hold.project, request_id))
+
+    # -- holds -------------------------------------------------------------------------------------------------------
 
     def hold(self, hold: Hold) -> None:
         """Hold an agent. After three agents of one caller within ten minutes, the caller is held as well."""
@@ -147,7 +249,7 @@ class Quarantine:
     def adopt(self, hold: Hold, *, foreign: bool) -> None:
         """Apply a hold that was made before a restart or by another instance and is already published and persisted."""
         self._set(replace(hold, foreign=foreign))
-        if hold.binds == AGENT and not hold.by:
+        if hold.binds == AGENT and not hold.by and hold.question is None:
             self._count(hold)
 
     def blocked(self, who: tuple[str, str, str], keys: Mapping[str, float]) -> None:
@@ -198,6 +300,7 @@ class Quarantine:
         if hold is not None:
             self._recent.pop((hold.project, hold.caller), None)
             self._clear(hold, now)
+            self._changed(hold)
 
     def _count(self, hold: Hold) -> list[tuple[float, str]]:
         """Return the agents of the same caller that were stopped recently, including this one."""
@@ -224,6 +327,11 @@ class Quarantine:
             self._make_room(hold.since)
         self.by_key[hold.key] = hold
         self._landed.pop(hold.key, None)
+        self._changed(hold)
+
+    def _changed(self, hold: Hold) -> None:
+        if self.on_change is not None:
+            self.on_change(hold)
 
     def release(
         self, project: str, *, agent: str = "", caller: str = "", run: str = "", now: float, by: str = ""
@@ -246,28 +354,32 @@ class Quarantine:
 
     def sweep(self, now: float) -> None:
         """End expired holds, including those of senders that make no more requests."""
-        for hold in [hold for hold in self.by_key.values() if hold.until <= now]:
-            self._end(hold, now, "its time is over")
+        for key in [key for key, hold in self.by_key.items() if hold.until <= now or hold.question is not None]:
+            self._live(key, now)
 
     def step(self, step_s: float) -> None:
         """Move along with a step of the clock: a hold lasts as long as it was meant to."""
         for key, hold in self.by_key.items():
             if hold.until != math.inf:
-                self.by_key[key] = replace(hold, since=hold.since + step_s, until=hold.until + step_s)
+                question = hold.question and replace(hold.question, due=hold.question.due + step_s)
+                since, until = hold.since + step_s, hold.until + step_s
+                self.by_key[key] = replace(hold, since=since, until=until, question=question)
         for recent in self._recent.values():
             recent[:] = [(at + step_s, agent) for at, agent in recent]
         for keys in self._blocked.values():
             keys.update([(key, until + step_s) for key, until in keys.items()])
 
     def holds(self, now: float) -> list[Hold]:
-        return [hold for hold in self.by_key.values() if hold.until > now]
+        """Return the holds that deny requests."""
+        return [hold for hold in self.by_key.values() if hold.until > now and not hold.grants]
 
     def _end(self, hold: Hold, now: float, how: str, by: str = "") -> None:
         del self.by_key[hold.key]
         self._landed.pop(hold.key, None)
         self._clear(hold, now)
-        if by or not hold.foreign:
+        if (by or not hold.foreign) and how:
             self._tell(AGENT_RELEASED, hold, now, how, by)
+        self._changed(hold)
 
     def _clear(self, hold: Hold, now: float) -> None:
         self._drop(hold.clears, hold.project, now)
@@ -303,6 +415,8 @@ class Quarantine:
 
 def held(hold: Hold, now: float) -> Verdict:
     """Return the denial for a held sender."""
+    if hold.question is not None:
+        return _paused(hold, hold.question, now)
     end = "A person has to release it." if hold.until == math.inf else f"It ends in {math.ceil(hold.until - now)} s."
     if hold.binds == RUN and hold.by:
         what = "asked to finish" if hold.lands else "stopped"
@@ -316,6 +430,35 @@ def held(hold: Hold, now: float) -> Verdict:
     verdict.retry_after_s = None if hold.until == math.inf else math.ceil(hold.until - now)
     verdict.never = True
     return verdict
+
+
+_THEN: Final = {"deny": "it stays held", "land": "it has to finish", "continue": "it goes on"}
+
+
+def _paused(hold: Hold, question: Question, now: float) -> Verdict:
+    """Return the denial for a run that waits for an answer, or that nobody let go on."""
+    if question.is_open:
+        verdict = denial(PAUSED, 429, "")
+        wait_s = max(1, math.ceil(question.due - now))
+        verdict.retry_after_s = min(wait_s, ASK_AGAIN_S)
+        asked = "A person was asked whether it may go on: send the same again later, or wait."
+        end = f"Without an answer within {duration(wait_s)}, {_THEN[question.then]}."
+        verdict.message = f"This run is paused: {_sentence(hold.why)} {asked} {end}"
+    elif question.answer == LAND:
+        verdict = denial("agent_quarantined", 429, "This run had to finish, and has made its last calls.")
+        verdict.never = True
+    else:
+        why = f"This run is paused: {_sentence(hold.why)} Nobody answered in time.{_RELEASE}"
+        verdict = denial(PAUSED, 429, why)
+        verdict.never = True
+    verdict.rule = "pause"
+    if verdict.reason == PAUSED:
+        verdict.pause = PauseState(hold.key, question.hold_open_s if question.is_open else 0.0)
+    return verdict
+
+
+def _sentence(why: str) -> str:
+    return why if why.endswith(".") else f"{why}."
 
 
 _RELEASE: Final = " A person has to release it."
@@ -350,10 +493,12 @@ class HoldRules:
             case _:
                 assert_never(op)
 
-    def blocked(self, call: Call, ops: Sequence[Op], done: CommitResult, windows: Sequence[str], now: float) -> None:
-        """Record the keys in which a call that was denied for a loop was counted. Releasing the sender clears them all,
-        so that another detector that also counted the loop does not deny the next request. `windows` are the windows
-        that the call was evaluated with.
+    def blocked(
+        self, call: Call, ops: Sequence[Op], done: CommitResult, windows: Sequence[str], now: float
+    ) -> tuple[str, ...]:
+        """Record the keys in which a call that was denied for a loop was counted, and return them. Releasing the sender
+        clears them all, so that another detector that also counted the loop does not deny the next request. `windows`
+        are the windows that the call was evaluated with.
         """
         keys = dict.fromkeys(windows, 0.0)
         for op, result in zip(ops, done.results, strict=True):
@@ -362,6 +507,18 @@ class HoldRules:
                 if op.spec.land_calls:
                     keys[op.landed_key] = 0.0
         self._quarantine.blocked((call.identity.project, self._who.caller(call), self._who.agent(call)), keys)
+        return tuple(keys)
+
+    def pause(self, call: Call, why: str, clears: tuple[str, ...], terms: PauseTerms, now: float) -> Hold:
+        """Hold the run of a call, or the agent if the call has no session, and ask a person. `clears` are the keys of
+        what was counted against it.
+        """
+        caller, agent, run = self._who.caller(call), self._who.agent(call), self._who.window(call)
+        due = now + terms.answer_within_s
+        question = Question(secrets.token_hex(6), due, terms.then, terms.hold_open_s)
+        binds, project, until = RUN if run else AGENT, call.identity.project, due + KEPT_S
+        hold = Hold(binds, project, caller, agent, now, until, why, run, clears, question=question)
+        return self._quarantine.pause(hold, call.request_id)
 
     def _hold_run(self, call: Call, owner: str, why: str, accounts: tuple[str, ...], now: float) -> None:
         """Hold a run. Releasing it clears its window, so that a new run begins whichever limit was reached."""

@@ -447,7 +447,7 @@ class Connection(asyncio.Protocol):
             reply = self._failed(error)
         if type(reply) is Exchange:
             self._forward(request, reply)
-        elif type(reply) is DeferredReply:
+        elif isinstance(reply, DeferredReply):
             self.phase = WAITING
             self._pending = reply
             reply.wait(partial(self._decided, request))
@@ -459,11 +459,17 @@ class Connection(asyncio.Protocol):
     def _decided(self, request: Request, make: MakeReply) -> None:
         """A deferred decision arrived. Not called once the client has left: that cancels the deferred reply."""
         self._pending = None
+        reply: Reply | Exchange | DeferredReply | None
         try:
             reply = make()
+            while isinstance(reply, DeferredReply) and reply.make is not None:
+                reply = reply.make()
         except Exception as error:  # noqa: BLE001 - as in `_dispatch`
             reply = self._failed(error)
-        if isinstance(reply, Exchange):
+        if isinstance(reply, DeferredReply):  # the call of a paused run waits for an answer
+            self._pending = reply
+            reply.wait(partial(self._decided, request))
+        elif isinstance(reply, Exchange):
             self._forward(request, reply)
         elif reply.delay_s > 0:
             self._throttle(request, reply)
@@ -639,6 +645,8 @@ class Connection(asyncio.Protocol):
         """The server is stopping: close now if no request is being processed."""
         if self.phase in (IDLE, LINGERING):
             self._close()
+        elif isinstance(self._pending, DeferredReply):
+            self._pending.drain()
 
     def stop(self) -> None:
         """The grace period is over: send a throttled reply now, end anything else without a reply."""

@@ -542,11 +542,13 @@ class Exchange:
             self._handler.settle(self._call, answer)
 
 
-MakeReply = Callable[[], "Reply | Exchange"]
+MakeReply = Callable[[], "Reply | Exchange | DeferredReply"]
 
 
 class DeferredReply:
-    """The reply to a request whose decision needs a remote store. The decision may arrive before `wait` is called."""
+    """The reply to a request whose decision needs a remote store, or a person (`gateway.waiting`). The decision may
+    arrive before `wait` is called.
+    """
 
     __slots__ = ("_cancelled", "_deliver", "make")
 
@@ -559,7 +561,7 @@ class DeferredReply:
         """The decision arrived. The waiting side calls `make`, because that may raise."""
         if self._cancelled:
             result = make()
-            if isinstance(result, Exchange):
+            if isinstance(result, Exchange | DeferredReply):
                 result.cancel()  # it was charged, and will have no response
         elif self._deliver is None:
             self.make = make
@@ -572,3 +574,6 @@ class DeferredReply:
 
     def cancel(self) -> None:
         self._cancelled = True
+
+    def drain(self) -> None:
+        """The server is stopping. A decision arrives anyway."""

@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from time import perf_counter_ns
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from breakloop.detect.stream import CUT, StreamWatch, watch_stream
 from breakloop.dialects import mcp, registry, session_ids
@@ -29,10 +31,15 @@ from breakloop.gateway.http_request import Reply, Request
 from breakloop.gateway.http_response import ResponseHead
 from breakloop.gateway.upstream import UpstreamFaults, UpstreamPool
 from breakloop.model.call import Answer, Call, Chat, CompletionCap, Tree
+from breakloop.model.decision import PAUSED
 from breakloop.model.verdict import Verdict
 from breakloop.policy.compiled import needs_body, rejects_large
 from breakloop.policy.paths import normalise_host
 
+if TYPE_CHECKING:
+    from breakloop.gateway.waiting import WaitingCall, WaitingCalls
+
+Act = Callable[[Verdict, bytes], Any]  # acts on a verdict; with the header lines of a debug session
 _RESERVED: Final = (b"/v1/decision", b"/v1/debug/", b"/livez", b"/readyz")
 _ENDS: Final = (b"", b"/", b"?")
 _ERRORS: Final = {
@@ -69,6 +76,7 @@ class ProxyHandler:
         self._rewriter = rewriter
         self._faults = faults
         self._usage_injector = UsageInjector(admission.engine.tally)
+        self.waiting: WaitingCalls | None = None  # made for the first call that waits
 
     def __call__(self, request: Request) -> Any:
         """Return a `Reply`, an `Exchange`, or a `DeferredReply` where the state is in a remote store. Raises
@@ -123,7 +131,7 @@ class ProxyHandler:
 
     def _decided(
         self, request: Request, call: Call, destination: Destination, query: bytes, verdict: Verdict, lines: bytes
-    ) -> Reply | Exchange:
+    ) -> Reply | Exchange | DeferredReply:
         """Act on a verdict. `lines` are the header lines of a debug session."""
         admission = self._admission
         if admission.traces is not None:
@@ -133,12 +141,49 @@ class ProxyHandler:
             result = self._forward(request, call, destination, query, verdict, lines)
             release_parsed(request, call)
         else:
+            if verdict.reason == PAUSED and verdict.pause.hold_open_s:
+                waiting = self._hold_open(
+                    request, call, verdict, partial(self._decided, request, call, destination, query)
+                )
+                if waiting is not None:
+                    return waiting
             result = admission.client_denial(call, verdict)
             result.head += lines
         now_ns = perf_counter_ns()
         admission.timings.proxy.note(now_ns - call.began_ns)
         call.began_ns = now_ns + verdict.delay_ms * 1_000_000  # from here on, the time of the upstream is measured
         return result
+
+    def _hold_open(self, request: Request, call: Call, verdict: Verdict, act: Act) -> DeferredReply | None:
+        """Let the call of a paused run wait until a person answers, if there is room."""
+        if request.streamed:  # its body has not arrived, and cannot be judged again
+            return None
+        if self.waiting is None:
+            from breakloop.gateway.waiting import WaitingCalls  # noqa: PLC0415 - few bundles hold calls open
+
+            self.waiting = WaitingCalls(self._admission.engine, next(iter(self.pools.values())).server)
+        room = self.waiting
+        release_parsed(request, call)
+        size = len(request.body) + (0 if call.body is request.body else len(call.body))
+        ends = room.tick + math.ceil(verdict.pause.hold_open_s)
+
+        def decided(waiting: WaitingCall, verdict: Verdict, lines: bytes = b"") -> None:
+            call.began_ns = perf_counter_ns()
+            if verdict.reason == PAUSED:
+                later = room.wait(verdict.pause.run, ends, size, again) if verdict.pause.hold_open_s else None
+                verdict.pause = replace(verdict.pause, hold_open_s=0.0)
+                if later is not None:
+                    waiting.resolve(lambda: later)
+                    return
+            waiting.resolve(lambda: act(verdict, lines))
+
+        def again(waiting: WaitingCall) -> None:
+            if self._admission.remote is not None:
+                self._admission.decide_remote(request, call, partial(decided, waiting))
+            else:
+                decided(waiting, *self._admission.decide(request, call))
+
+        return room.wait(verdict.pause.run, ends, size, again)
 
     def _forward(
         self, request: Request, call: Call, destination: Destination, query: bytes, verdict: Verdict, lines: bytes

@@ -69,8 +69,8 @@ class CostBudget:
 
     @property
     def tells_model(self) -> bool:
-        """Whether a stage changes requests: a note for the model, or tools switched off."""
-        return any(stage.action in {"steer", "land"} for stage in self._stages)
+        """Whether a stage changes requests (a note for the model, or tools switched off), or holds their run."""
+        return any(stage.action in {"steer", "land", "pause"} for stage in self._stages)
 
     def cost_of(self, call: Call, estimate: Estimate) -> int:
         """Return the amount that is charged before the call."""

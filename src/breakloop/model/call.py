@@ -168,6 +168,11 @@ class CallDecision(Protocol):
     microusd: int  # what the answer has cost, of a call in a tree of agents; 0 before it, or without a price
     awaits_result: bool  # counts or charges depend on the result of the call
 
+    @property
+    def granted(self) -> bool:
+        """Whether a person let the run go on, so that `pause` does not hold it."""
+        ...
+
 
 class _Undecided:
     tail_messages = TAIL_MESSAGES
@@ -186,6 +191,7 @@ class _Undecided:
     microusd = 0
     prompt_tokens = 0
     estimator = ""
+    granted = False
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"{name}: this call has no decision yet")

@@ -12,6 +12,7 @@ from typing import Final
 ALLOWED: Final = "all_rules_passed"
 LOOP: Final = "loop_detected"  # the reason of denials because of a loop
 LOOP_ERROR: Final = "recursive_loop_detected"  # the value of `error` in their response body
+PAUSED: Final = "run_paused"  # the reason of denials while a run waits for the answer of a person
 # What ended a run, by the reason of the denial, or by the warning of a request that is landed. Programs branch on these
 # words, so they are never renamed. The other reasons are faults of one request or of the installation, and end nothing.
 STOP_REASONS: Final = {
@@ -24,6 +25,7 @@ STOP_REASONS: Final = {
     "kill_switch": "killed",
     "agent_quarantined": "killed",
     "agent_inactive": "killed",
+    PAUSED: "paused",
     "token_bucket_exceeded": "limit",
     "prompt_tokens_exceeded": "limit",
     "max_tokens_per_request_exceeded": "limit",
@@ -69,8 +71,8 @@ class Decision:
 
     @property
     def stop_reason(self) -> str:
-        """What ended the run, or ends it if the request is landed: `loop`, `budget`, `killed` or `limit`; "" if the
-        request was just allowed, or failed."""
+        """What ended the run, or ends it if the request is landed: `loop`, `budget`, `killed`, `paused` or `limit`;
+        "" if the request was just allowed, or failed."""
         why = self.reason if not self.allowed else self.warning if self.landed else ""
         return STOP_REASONS.get(why, "")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from breakloop.model.decision import ALLOWED, LOOP
+from breakloop.model.decision import ALLOWED, LOOP, PAUSED
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +144,14 @@ REASONS: Final[dict[str, ReasonInfo]] = {
         "Finish with what you have. An operator can reset the budget of the tree, or raise it.",
         retry_helps=False,
     ),
+    PAUSED: ReasonInfo(
+        429,
+        "`pause`",
+        "The run is held, and a person was asked whether it may go on.",
+        "Wait for `Retry-After` seconds and send the same again. Without `Retry-After`, nobody answered in time: a "
+        "person has to release the run.",
+        retry_helps=True,
+    ),
     "unknown_model": ReasonInfo(
         429,
         "prices",
@@ -208,6 +216,14 @@ class ShadowFinding:
     action: str  # "deny", "land", "throttle" or "warn"
 
 
+@dataclass(frozen=True, slots=True)
+class PauseState:
+    """The pause that denied a call."""
+
+    run: tuple[str, str, str, str]  # key of the hold
+    hold_open_s: float  # how long the gateway may let the call wait for the answer
+
+
 class Verdict:
     """The engine's result for one call. `reason` is `ALLOWED`, `ALLOWED_NO_POLICY` or a key of `REASONS`."""
 
@@ -221,6 +237,7 @@ class Verdict:
         "message",
         "never",
         "note",
+        "pause",
         "policy",
         "reason",
         "retry_after_s",
@@ -231,6 +248,8 @@ class Verdict:
         "tree",
         "warning",
     )
+
+    pause: PauseState  # only set if the reason is `PAUSED`
 
     def __init__(
         self,

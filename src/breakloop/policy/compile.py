@@ -44,6 +44,7 @@ from breakloop.policy.compiled import (
     CompiledPolicy,
     CompiledSelector,
     KillSwitches,
+    PauseTerms,
     Routes,
 )
 from breakloop.policy.descriptors import CallerProfiles, Descriptors, query_for_fingerprint, steady
@@ -97,6 +98,7 @@ def compile_bundle(
         tail_messages=detectors.tail_messages,
         agents=maker.agents(bundle.agents),
         agents_with=partial(_agents_with, maker, bundle.agents),
+        pause=PauseTerms(bundle.pause.answer_within_minutes * 60, bundle.pause.then, bundle.pause.hold_open_seconds),
     )
 
 
@@ -220,7 +222,7 @@ class _Compiler:
         if agent.max_usd_per_run is not None:
             config, words = _agent_config("run", index, SETTING), estimator("simple_word")
             owner = partial(session_owner, self._descriptors)
-            stages = agent.landing_stages()
+            stages = agent.stages()
             run = RunRule(pattern, agent.max_usd_per_run, config, owner=owner, estimator=words, stages=stages)
         detectors = tuple(self._detectors.of_agent(agent, index))
         return AgentTerms(pattern, detectors, presence, tuple(self._agent_rules(agent, pattern)), run)
@@ -236,9 +238,7 @@ class _Compiler:
             yield self._agent_rule(f"{pattern}/rate_limit", TokenBucket(rate, burst))
         if agent.budget_usd_per_day is not None:
             day = LocalDay(ZoneInfo(agent.timezone))
-            budget = AgentBudget(
-                agent.budget_usd_per_day, day, [*agent.landing_stages(), (100, "reject", 0)], unit=MICROUSD
-            )
+            budget = AgentBudget(agent.budget_usd_per_day, day, [*agent.stages(), (100, "reject", 0)], unit=MICROUSD)
             yield self._agent_rule(f"{pattern}/budget_usd_per_day", budget, estimator("simple_word"))
         if agent.max_runs_per_hour is not None:
             runs = RunsPerHour(agent.max_runs_per_hour, Period("1h"), [(100, "reject", 0)])
@@ -389,7 +389,7 @@ class _DetectorCompiler:
     def of_agent(self, agent: schema.Agent, index: int) -> Iterator[CompiledDetector]:
         if agent.max_steps_per_run is not None:
             config = _agent_config("run", index, "max_steps_per_run")
-            yield RunStepsLimit(config, self._read, agent.max_steps_per_run, agent.land_at_percent)
+            yield RunStepsLimit(config, self._read, agent.max_steps_per_run, agent.stages())
         if agent.kill_switch_enabled:
             config = replace(_agent_config("simhash", index, "kill_switch", ("warn", "kill", "kill")), status=AUTO)
             yield self._simhash(config, agent.kill_switch_window_size, agent.kill_switch_threshold, Weights())

@@ -291,6 +291,15 @@ class CompiledAgents:
 
 
 @dataclass(frozen=True, slots=True)
+class PauseTerms:
+    """How long a person has to answer for a paused run, and what happens then."""
+
+    answer_within_s: float = 1800.0
+    then: str = "deny"  # "deny", "land" or "continue"
+    hold_open_s: float = 0.0  # how long the gateway holds a request open
+
+
+@dataclass(frozen=True, slots=True)
 class CompiledBundle:
     """Everything that a request is evaluated against. Replaced as a whole, so a request sees exactly one bundle."""
 
@@ -311,6 +320,7 @@ class CompiledBundle:
         [Mapping[str, Mapping[str, Any]]], CompiledAgents
     ]  # `agents` merged with settings made at run time
     snoozed: Mapping[str, float] = field(default_factory=dict)  # fingerprints that may repeat, and until when
+    pause: PauseTerms = field(default_factory=PauseTerms)
 
     def stops(self, agent: str, now: float) -> CompiledKillSwitch | None:
         """Return the active kill switch that stops every request of this agent by its name, or None."""

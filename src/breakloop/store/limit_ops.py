@@ -189,7 +189,7 @@ class BudgetStage(NamedTuple):
     """A stage of a budget: `action` applies once `units` are used."""
 
     percent: float
-    action: str  # "warn", "steer", "throttle", "land" or "reject"
+    action: str  # "warn", "steer", "throttle", "land", "pause" or "reject"
     delay_ms: int
     units: int
     budget: str = "the budget"  # in a note for a model

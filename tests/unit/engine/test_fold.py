@@ -58,7 +58,7 @@ def judge(*pairs: tuple[Op, Result], denied_at: int = -1) -> tuple[Verdict, list
     events: list[Event] = []
     ops: Sequence[Op] = [op for op, _ in pairs]
     done = CommitResult([result for _, result in pairs], denied_at)
-    return ResultFolder(events.append).verdict(call(request_id="r1"), ops, done, 5.0), events
+    return ResultFolder(events.append, lambda *_: None).verdict(call(request_id="r1"), ops, done, 5.0), events
 
 
 TRIPPED = FingerprintCount(3, True, True, 60.0)

@@ -210,6 +210,11 @@ class Agent(Model):
         "`max_tokens_per_tree`, in percent, from which requests are landed: tools are switched off, and the model is "
         "to finish.",
     )
+    pause_at_percent: Annotated[float, Field(gt=0, lt=100, allow_inf_nan=False)] | None = Field(
+        default=None,
+        description="Share of `max_steps_per_run`, `max_usd_per_run` and `budget_usd_per_day`, in percent, from which a "
+        "run is paused: a person is asked whether it may go on.",
+    )
     max_runs_per_hour: PositiveInt | None = Field(
         default=None,
         description="Maximum number of runs that open in an hour: requests that begin a conversation. Hours begin on "
@@ -236,17 +241,23 @@ class Agent(Model):
         start, end = ((int(t[:2]) * 60 + int(t[3:])) for t in self.allowed_hours.split("-"))
         return start, end
 
-    def landing_stages(self) -> list[tuple[float, str, int]]:
-        """Return the stage of its budgets that lands requests, if there is one."""
-        return [] if self.land_at_percent is None else [(self.land_at_percent, "land", 0)]
+    def stages(self) -> list[tuple[float, str, int]]:
+        """Return the stages of its budgets that land requests or pause runs."""
+        given = (self.land_at_percent, "land", 0), (self.pause_at_percent, "pause", 0)
+        return [(percent, action, delay_ms) for percent, action, delay_ms in given if percent is not None]
 
     @model_validator(mode="after")
-    def _lands(self) -> Agent:
+    def _has_ceilings(self) -> Agent:
         ceilings = (self.max_steps_per_run, self.max_usd_per_run, self.budget_usd_per_day)
         trees = (self.max_usd_per_tree, self.max_tokens_per_tree)
         if self.land_at_percent is not None and all(one is None for one in ceilings + trees):
             hint = "set max_steps_per_run, max_usd_per_run, budget_usd_per_day, max_usd_per_tree or max_tokens_per_tree"
             refuse_field("land_at_percent", "has no effect here", hint)
+        if self.pause_at_percent is not None and all(one is None for one in ceilings):
+            hint = "set max_steps_per_run, max_usd_per_run or budget_usd_per_day"
+            refuse_field("pause_at_percent", "has no effect here", hint)
+        if self.land_at_percent is not None and self.land_at_percent == self.pause_at_percent:
+            refuse_field("pause_at_percent", "is the same as land_at_percent", "one of them has to come first")
         return self
 
     @model_validator(mode="after")
@@ -393,6 +404,23 @@ class Defaults(Model):
         return () if said is None or isinstance(said, str) else tuple(said)
 
 
+class Pause(Model):
+    """How long a person has to answer for a run that `pause` holds, and what happens in the meantime and after it."""
+
+    answer_within_minutes: Annotated[float, Field(gt=0, le=7 * 24 * 60, allow_inf_nan=False)] = Field(
+        default=30.0, description="How long a person has to answer."
+    )
+    then: Literal["deny", "land", "continue"] = Field(
+        default="deny",
+        description="What happens without an answer: `deny` holds the run until a person releases it, a day at the "
+        "most; `land` lets the model finish; `continue` lets the run go on until it is detected again.",
+    )
+    hold_open_seconds: Annotated[float, Field(ge=0, le=3600, allow_inf_nan=False)] = Field(
+        default=0.0,
+        description="How long the gateway holds a request of a paused run open before it returns 429; 0: not at all.",
+    )
+
+
 class Bundle(Model):
     """A versioned set of policies, applied as a whole or not at all."""
 
@@ -414,6 +442,7 @@ class Bundle(Model):
     )
     kill_switch_override: Override | None = Field(default=None, description="While active, kill switches are skipped.")
     defaults: Defaults = Field(default_factory=Defaults, description="Defaults where no policy applies.")
+    pause: Pause = Field(default_factory=Pause, description="How runs wait that the action `pause` holds.")
     agents: dict[Text, Agent] = Field(
         default_factory=dict, description="Settings by agent id, or by a pattern with `*`."
     )

@@ -37,7 +37,7 @@ from breakloop.policy.schema.types import (
 )
 
 Period = Literal["5m", "1h", "1d", "7d", "30d"]
-StageAction = Literal["warn", "steer", "throttle", "land", "reject"]
+StageAction = Literal["warn", "steer", "throttle", "land", "pause", "reject"]
 Getters = Callable[[str], Callable[[Call], str | None]]
 
 _UNITS = {"usage:usd": MICROUSD, "usage:tokens": TOKENS}
@@ -202,7 +202,8 @@ class Stage(Model):
     )
     action: StageAction = Field(
         description="The action of the stage: `warn`, `steer` (the model is told), `throttle`, `land` (tools are "
-        "switched off, and the model is to finish) or `reject`."
+        "switched off, and the model is to finish), `pause` (further requests of the run wait for a person) or "
+        "`reject`."
     )
     delay_ms: PositiveInt | None = Field(default=None, description="Delay in milliseconds; required for `throttle`.")
 

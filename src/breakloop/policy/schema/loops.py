@@ -45,9 +45,9 @@ from breakloop.policy.schema.types import (
 )
 from breakloop.store.ops import COOLDOWN_GROWTH, COOLDOWN_MAX_S, COOLDOWN_S, LAND_CALLS
 
-Action = Literal["warn", "steer", "throttle", "land", "reject", "kill"]
+Action = Literal["warn", "steer", "throttle", "land", "pause", "reject", "kill"]
 Severity = Literal["notice", "block", "stop"]
-_STRENGTH: dict[str, int] = {"warn": 0, "steer": 1, "throttle": 2, "land": 3, "reject": 4, "kill": 5}
+_STRENGTH: dict[str, int] = {"warn": 0, "steer": 1, "throttle": 2, "land": 3, "pause": 4, "reject": 5, "kill": 6}
 
 
 class ActionsBySeverity(Model):
@@ -126,8 +126,8 @@ class LoopBase(Model):
     enabled: bool = Field(default=True, description="Whether the detector is on.")
     action: Action | None = Field(
         default=None,
-        description="Action on a loop: `warn`, `steer`, `throttle`, `land`, `reject` or `kill`; a notice always only "
-        "warns.",
+        description="Action on a loop: `warn`, `steer`, `throttle`, `land`, `pause`, `reject` or `kill`; a notice "
+        "always only warns.",
     )
     ladder: ActionsBySeverity | None = Field(default=None, description="Actions by severity, instead of one `action`.")
     deny_status: DenyStatus | None = Field(
