@@ -12,6 +12,9 @@ from starlette.types import ASGIApp
 from breakloop.admin.api.operations import Operation
 from breakloop.admin.app import admin_app
 from breakloop.admin.auth import COOKIE, OPERATOR, VIEWER, AdminToken, AdminTokens, Auth
+from breakloop.engine.pauses import Question
+from breakloop.engine.quarantine import RUN, Hold
+from tests.admin_records import PROJECT
 from tests.admin_world import World
 
 OWN, LOOKS = "token-of-ada", "token-of-grace"
@@ -56,6 +59,16 @@ def browser(world: World, token: str = OWN) -> tuple[TestClient, str]:
     return made, session.csrf
 
 
+def pause(world: World, agent: str = "planner") -> str:
+    """Pause a run of this agent; return the id of the question."""
+    now = world.clock.now()
+    question = Question(f"{agent}-1", now + 1800, "deny")
+    why = "repeat loop (`search` returned the same 37 bytes 5 times in a row)"
+    hold = Hold(RUN, PROJECT, "key:4f2a", agent, now, now + 3600, why, "key:4f2a|s-1", question=question)
+    world.operator._quarantine.pause(hold)
+    return question.id
+
+
 # A body and parts of the path with which each operation that changes something succeeds on `full()`.
 EXAMPLES: Mapping[str, tuple[Mapping[str, str], Any]] = {
     "setAgent": ({"id": "planner"}, {"budget_usd_per_day": 5.0}),
@@ -64,6 +77,7 @@ EXAMPLES: Mapping[str, tuple[Mapping[str, str], Any]] = {
     "releaseHolds": ({}, {"agent": "code-fixer"}),
     "setKillSwitch": ({}, {"scope_key": "agent:id", "scope_value": "planner"}),
     "liftKillSwitch": ({"id": "SWITCH"}, None),
+    "answerPause": ({"id": "PAUSE"}, {"answer": "once"}),
     "setOverride": ({"name": "global_shadow"}, {"reason": "rollout", "expires_at": 1_800_003_600}),
     "liftOverride": ({"name": "kill_switch_override"}, None),
     "snoozeLoop": ({}, {"fingerprint": "9b0c44d1e2a7f350", "seconds": 600}),
@@ -114,6 +128,8 @@ def send(made: TestClient, operation: Operation, world: World) -> Any:
         parts = {"id": world.operator.switches()[0].id}
     if operation.name == "liftOverride":
         world.operator.set_override(parts["name"], "for a while", world.clock.now() + 60, "ada")
+    if operation.name == "answerPause":
+        parts = {"id": pause(world)}
     given = {"content": body} if isinstance(body, bytes) else {"json": body} if body is not None else {}
     query = {"key": "tb:"} if operation.name == "listCounters" else {}
     return made.request(operation.method, path_of(operation, parts), params=query, **given)

@@ -75,6 +75,12 @@ class Actions:
         detail = {"reason": reason, "expires_at": expires_at} | ({"caller": caller} if caller else {})
         return hold, await self._ordered("agent.kill", f"{project}/{agent}", detail)
 
+    async def answer(self, pause: str, answer: str) -> tuple[Hold, bool]:
+        """Answer for a paused run; return the pause, and whether every instance has the answer. Raises `OrderError`."""
+        hold = self.services.operator.answer(pause, answer, self._who.name)
+        detail = {"pause": pause, "answer": answer, "run": hold.run, "reason": hold.why}
+        return hold, await self._ordered("run.answer", f"{hold.project}/{hold.agent}", detail)
+
     async def seen(self, project: str, agent: str) -> tuple[bool, str]:
         """Return whether an agent was ever seen, and if not, the known agent with the most similar name, or ""."""
         if await self.services.past(lambda history: history.agent(project, agent)) is not None:

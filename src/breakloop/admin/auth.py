@@ -1,4 +1,4 @@
-"""Authentication of the admin port: bearer tokens and dashboard sessions.
+"""Authentication of the admin port: bearer tokens, dashboard sessions and signed links.
 
 Tokens have a name and a role and are stored as SHA-256 digests only. The operator's own token is generated on first
 start, shown once, and stored hashed in the data directory; the setting `admin_token` replaces it.
@@ -29,7 +29,7 @@ from hmac import compare_digest
 from html import escape
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import parse_qs, urlencode
 
 from starlette.requests import Request
@@ -38,6 +38,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from breakloop.admin.errors import ApiError
 from breakloop.clock import Clock
+from breakloop.model.verdict import ANSWERS
 from breakloop.observe.log import log
 from breakloop.store.data_dir import write_once, write_whole
 
@@ -203,6 +204,53 @@ class DashboardSessions:
         return hmac.digest(self._key, said, "sha256")
 
 
+ANSWER: Final = "/answer/"  # the path of links that answer for a paused run
+_TOKEN_MAX: Final = 200
+
+
+class AnswerLink(NamedTuple):
+    """What a link that answers for a paused run says."""
+
+    pause: str
+    answer: str
+    expires: int
+
+
+class AnswerLinks:
+    """Makes and reads the links that answer for paused runs. Each names the pause, the answer and its end, and is
+    signed with a key that is derived from the secret of the installation.
+    """
+
+    def __init__(self, secret: bytes, clock: Clock, url: str = "") -> None:
+        self._key = hmac.digest(secret, b"breakloop answer link", "sha256")
+        self._clock = clock
+        self._url = url  # of the dashboard
+
+    def fields(self, pause: str, due: float) -> dict[str, str]:
+        """Return a link for each answer, by the name of its field in the payload of an alert."""
+        return {f"answer_{answer}_url": f"{self._url}{ANSWER}{self.token(pause, answer, due)}" for answer in ANSWERS}
+
+    def token(self, pause: str, answer: str, due: float) -> str:
+        said = f"{pause}.{answer}.{int(due)}"
+        return f"{said}.{self._mac(said)}"
+
+    def read(self, token: str) -> AnswerLink | None:
+        """Return what a token says; None if it is forged."""
+        said, _, mac = token.rpartition(".")
+        given = mac.encode("utf-8", "surrogatepass")
+        if len(token) > _TOKEN_MAX or not hmac.compare_digest(given, self._mac(said).encode()):
+            return None
+        pause, answer, expires = said.split(".")
+        return AnswerLink(pause, answer, int(expires))
+
+    def is_over(self, link: AnswerLink) -> bool:
+        return link.expires <= self._clock.now()
+
+    def _mac(self, said: str) -> str:
+        mac = hmac.digest(self._key, said.encode("utf-8", "surrogatepass"), "sha256")
+        return urlsafe_b64encode(mac).rstrip(b"=").decode("ascii")
+
+
 FREE: Final = 20  # wrong attempts without a delay
 FORGOTTEN_S: Final = 60.0  # after the last wrong attempt
 APART_S: Final = 0.2
@@ -318,6 +366,7 @@ class Auth:
         data_dir: Path | None = None,
     ) -> None:
         self.sessions = DashboardSessions(secret, tokens, clock, data_dir)
+        self.links = AnswerLinks(secret, clock)
         self._tokens = tokens
         self.denied = DeniedAttempts(clock)
         self._slow = LoginThrottle(clock)
@@ -345,18 +394,25 @@ class Auth:
         token = self._tokens.find(presented) if len(presented) >= STRONG_CHARS else None
         if token is not None:
             return token
+        await self.slow_down(who, "too many wrong tokens from your address")
+        token = self._tokens.find(presented)
+        if token is None:
+            self.note_wrong(who)
+        return token
+
+    async def slow_down(self, who: str, message: str) -> None:
+        """Delay an attempt of a peer that made many wrong ones. Raises `ApiError` 429 if too many wait."""
         wait_s = self._slow.wait_s(who)
         if wait_s is None:
             self.denied.add(who)
-            retry = {"Retry-After": str(math.ceil(LONGEST_S))}
-            raise ApiError(429, "too many wrong tokens from your address", headers=retry)
+            raise ApiError(429, message, headers={"Retry-After": str(math.ceil(LONGEST_S))})
         if wait_s:
             await self._sleep(wait_s)
-        token = self._tokens.find(presented)
-        if token is None:
-            self._slow.wrong(who)
-            self.denied.add(who)
-        return token
+
+    def note_wrong(self, who: str) -> None:
+        """Count a wrong attempt of a peer."""
+        self._slow.wrong(who)
+        self.denied.add(who)
 
     async def sign_in(self, request: Request, token: str, response: Response) -> bool:
         """Set the cookie of a new session; return False for an unknown token. Raises `ApiError` 429."""
@@ -493,7 +549,7 @@ def _refusal(request: Request, fault: ApiError) -> Response:
 
 def is_open(request: Request) -> bool:
     path = request.url.path
-    return path in OPEN or path.startswith(STATIC) or (path == METRICS and is_local(request))
+    return path in OPEN or path.startswith((STATIC, ANSWER)) or (path == METRICS and is_local(request))
 
 
 def _again(body: bytes, receive: Receive) -> Receive:

@@ -11,7 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from breakloop.formatting import timestamp
 from breakloop.model import events
+from breakloop.model.verdict import ANSWERS, UNANSWERED
 
 INFO, WARNING, ERROR, CRITICAL = "info", "warning", "error", "critical"
 _FACT_MAX: Final = 500
@@ -20,6 +22,7 @@ _DONE: Final = {
     "steer": "steered",
     "throttle": "slowed down",
     "land": "landed",
+    "pause": "paused",
     "reject": "stopped",
     "cut": "cut off",
     "kill": "quarantined",
@@ -28,7 +31,7 @@ _DONE: Final = {
 _FACTS: Final = (
     ("agent", "Agent"), ("kind", "Kind of loop"), ("evidence", "Evidence"), ("hit_count", "Times"),
     ("action", "Action"), ("cooldown_seconds", "Blocked for"), ("reason", "Reason"), ("model", "Model"),
-    ("policy", "Policy"),
+    ("session", "Session"), ("policy", "Policy"),
     ("rule", "Rule"), ("process", "Process"), ("ended", "Ended"), ("problem", "Problem"), ("error", "Error"),
     ("cause", "Cause"), ("scope_key", "Scope"), ("scope_value", "Value"), ("change", "Change"), ("by", "By"),
     ("caller", "Caller"), ("fingerprint", "Fingerprint"), ("tree", "Tree of agents"),
@@ -37,6 +40,8 @@ _FACTS: Final = (
 _TITLES: Final = {
     events.AGENT_KILLED: "{who} is quarantined",
     events.AGENT_RELEASED: "{who} is released",
+    events.RUN_PAUSED: "{who} is paused and waits for your answer",
+    events.RUN_ANSWERED: "{who} is no longer paused",
     events.BUDGET_THRESHOLD: "Budget {rule} of {policy} is at {threshold_percent} %",
     events.BREAKER_OPENED: "Circuit breaker of {policy} is open: {spent} per minute",
     events.BREAKER_CLOSED: "Circuit breaker of {policy} is closed again",
@@ -71,10 +76,12 @@ class AlertMessage:
     at: str
     link: str  # to the dashboard; empty if there is none
     source: str  # the agent, or the project
+    answers: tuple[tuple[str, str], ...] = ()  # words and link of each answer for a paused run
 
     def plain(self) -> str:
         lines = [self.title, "", self.text, "", *(f"{name}: {value}" for name, value in self.facts)]
-        return "\n".join([*lines, *(["", self.link] if self.link else [])]) + "\n"
+        answers = [f"{words}: {link}" for words, link in self.answers]
+        return "\n".join([*lines, *([""] if answers else []), *answers, *(["", self.link] if self.link else [])]) + "\n"
 
 
 def message_of(body: str, dashboard_url: str = "") -> AlertMessage:
@@ -84,6 +91,8 @@ def message_of(body: str, dashboard_url: str = "") -> AlertMessage:
     recovered, data = notice["state"] == "recovered", about["data"]
     text = _recovery_text(notice) if recovered else _text(payload["event"], data)
     incident = str(data.get("incident") or "")
+    links = [(words, str(data.get(f"answer_{answer}_url") or "")) for answer, words in ANSWERS.items()]
+    answers = () if recovered else tuple((words, link) for words, link in links if link)
     return AlertMessage(
         title=one_line(_title(payload["event"], data | payload["data"]), 150),
         text=one_line(text, 600),
@@ -93,9 +102,14 @@ def message_of(body: str, dashboard_url: str = "") -> AlertMessage:
         rule=one_line(notice["rule"], 100),
         key=notice["key"],
         at=payload["timestamp"],
-        link=f"{dashboard_url.rstrip('/')}/incidents/{incident}" if dashboard_url and incident else dashboard_url,
+        link=_link(dashboard_url, f"/incidents/{incident}" if incident else "/pauses" if answers else ""),
         source=one_line(data.get("agent") or about["project_id"] or "breakloop", 200),
+        answers=answers,
     )
+
+
+def _link(dashboard_url: str, path: str) -> str:
+    return f"{dashboard_url.rstrip('/')}{path}" if dashboard_url and path else dashboard_url
 
 
 def one_line(text: object, max_length: int) -> str:
@@ -122,7 +136,7 @@ def severity(event: str, data: Mapping[str, Any]) -> str:
         return CRITICAL if isinstance(percent, int | float) and percent >= 100 else WARNING
     if event in {events.STORE_DEGRADED, events.BUNDLE_REJECTED, events.WORKER_DIED, events.UPSTREAM_FAILED}:
         return ERROR
-    return WARNING if event in {events.BUNDLE_EXPIRED, events.KILL_SWITCH_CHANGED} else INFO
+    return WARNING if event in {events.BUNDLE_EXPIRED, events.KILL_SWITCH_CHANGED, events.RUN_PAUSED} else INFO
 
 
 class _Placeholders(dict[str, str]):
@@ -175,6 +189,11 @@ def _text(event: str, data: Mapping[str, Any]) -> str:
         names = ("used", "budget") if event == events.BUDGET_THRESHOLD else ("rate", "threshold")
         landed = " From here on, requests pass with tools switched off." if data.get("action") == "land" else ""
         return f"{amount(data, names[0])} of {amount(data, names[1])}.{landed}"
+    if event == events.RUN_PAUSED:
+        due = data.get("answer_by")
+        then = UNANSWERED.get(str(data.get("then")), "")
+        end = f". Without an answer by {timestamp(due)}, {then}." if isinstance(due, int | float) else ""
+        return f"{str(data.get('reason') or '').rstrip('.')}{end}"
     return str(data.get("error") or data.get("problem") or data.get("reason") or "")
 
 

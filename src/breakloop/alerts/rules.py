@@ -23,6 +23,7 @@ from breakloop.policy.schema.types import Model, SchemaFault, Shorthand, Text, f
 FAMILIES: Final[Mapping[str, str]] = {
     events.LOOP_DETECTED: "loop",
     events.AGENT_KILLED: "kill",
+    events.RUN_PAUSED: "pause",
     events.BREAKER_OPENED: "breaker",
     events.STORE_DEGRADED: "store",
     events.BUNDLE_REJECTED: "bundle",
@@ -34,7 +35,8 @@ FAMILIES: Final[Mapping[str, str]] = {
 # ... and the events that end them. All other events are momentary.
 ENDS: Final[Mapping[str, tuple[str, ...]]] = {
     events.LOOP_CLEARED: ("loop",),
-    events.AGENT_RELEASED: ("kill", "loop"),
+    events.AGENT_RELEASED: ("kill", "loop", "pause"),
+    events.RUN_ANSWERED: ("pause",),
     events.BREAKER_CLOSED: ("breaker",),
     events.STORE_RECOVERED: ("store",),
     events.BUNDLE_LOADED: ("bundle",),
@@ -59,6 +61,7 @@ FREQUENT: Final = frozenset(
 _SUBJECT_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "loop": ("caller", "agent", "shadow"),
     "kill": ("caller", "agent", "binds"),
+    "pause": ("id",),
     "breaker": ("policy", "key", "shadow"),
     "worker": ("process",),
     "store": (),
@@ -99,7 +102,7 @@ def ends(event: Event, family: str, project: str, data: Mapping[str, Any]) -> bo
     """Return whether an event ends the condition with these data. Fields that are empty in the event match all."""
     if family not in ENDS.get(event.name, ()):
         return False
-    if family in {"loop", "kill"}:
+    if family in {"loop", "kill"} or (family == "pause" and event.name == events.AGENT_RELEASED):
         same = event.name != events.LOOP_CLEARED or _same_loop(event, data)
         return same and same_agent(event, project, data)
     return all(event.data.get(name) == data.get(name) for name in _SUBJECT_FIELDS[family])
@@ -131,6 +134,7 @@ def _key(kind: str, *parts: object) -> str:
 TYPES: Final[Mapping[str, tuple[str, ...]]] = {
     "kill_switch": (events.AGENT_KILLED,),
     "loop": (events.LOOP_DETECTED,),
+    "pause": (events.RUN_PAUSED,),
     "budget": (events.BUDGET_THRESHOLD,),
     "breaker": (events.BREAKER_OPENED,),
     "limit": (events.LIMIT_EXCEEDED,),
@@ -139,7 +143,7 @@ TYPES: Final[Mapping[str, tuple[str, ...]]] = {
     "shadow": (events.SHADOW_WOULD_REJECT,),
 }
 ANY: Final = "any"
-_SEVERITY: Final = {"warn": 1, "steer": 2, "throttle": 3, "land": 4, "reject": 5, "cut": 5, "kill": 6}
+_SEVERITY: Final = {"warn": 1, "steer": 2, "throttle": 3, "land": 4, "pause": 5, "reject": 6, "cut": 6, "kill": 7}
 
 
 def _check_type(value: str) -> str:
@@ -163,13 +167,13 @@ class AlertRule(Model):
 
     name: Text = Field(description="Its name, in messages and on the dashboard.")
     type: Annotated[list[_Type], Field(min_length=1), Shorthand(_one_as_list)] = Field(
-        description="What it is about: `kill_switch` (an agent is quarantined), `loop`, `budget`, `breaker`, `limit`, "
-        "`store`, `bundle`, `shadow`, `any`, or names of events; one or a list."
+        description="What it is about: `kill_switch` (an agent is quarantined), `loop`, `pause` (a person is asked), "
+        "`budget`, `breaker`, `limit`, `store`, `bundle`, `shadow`, `any`, or names of events; one or a list."
     )
     targets: Annotated[list[Text], Field(min_length=1)] = Field(description="Names of `alert_targets`.")
     agent: Text = Field(default="*", description="Only agents whose name matches; `*` stands for anything.")
     project: Text = Field(default="*", description="Only projects whose name matches.")
-    min_action: Literal["", "warn", "steer", "throttle", "land", "reject", "kill"] = Field(
+    min_action: Literal["", "warn", "steer", "throttle", "land", "pause", "reject", "kill"] = Field(
         default="", description="For loops: only if at least this action was taken."
     )
     cooldown_seconds: _Span = Field(

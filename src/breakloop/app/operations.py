@@ -20,7 +20,7 @@ from urllib.parse import urlencode
 from breakloop._version import __version__
 from breakloop.admin.actions import AdminServices
 from breakloop.admin.app import AdminServer, admin_app
-from breakloop.admin.auth import Auth, open_tokens
+from breakloop.admin.auth import AnswerLinks, Auth, open_tokens
 from breakloop.admin.bundles import BundleAdmin
 from breakloop.alerts.service import AlertConfig, Alerts, configure
 from breakloop.alerts.transport import DeliveryContext, tls_context
@@ -35,7 +35,7 @@ from breakloop.gateway.server import url, why_not
 from breakloop.history.incidents import OF_LOOPS
 from breakloop.history.store import Retention, open_history
 from breakloop.history.tree_book import TreeBook
-from breakloop.model.events import Activity, Event
+from breakloop.model.events import RUN_PAUSED, Activity, Event
 from breakloop.model.records import EventFilter
 from breakloop.observe.events import EventBus, EventDispatcher, LiveEvents
 from breakloop.observe.log import log
@@ -86,6 +86,7 @@ class Operations:
         retention = Retention(settings.history_days, settings.history_events)
         self.history = open_history(where, retention=retention, clock=self._clock, report=_history_problem)
         self._dashboard_url = _dashboard_url(settings)
+        self._links = AnswerLinks(runtime.secret, self._clock, self._dashboard_url)
         self.alerts = Alerts(directory, *self._alerting(), project=settings.project)
         self._to_history = self.dispatcher.add("history", self._write, every_s=_WRITE_EVERY_S, always=True)
         self.dispatcher.add("alerts", self._alert)
@@ -180,13 +181,21 @@ class Operations:
 
     async def _alert(self, events: Sequence[Event]) -> None:
         """Queue alerts. Those about loops contain the incident, so its events are written first."""
-        told = events
+        events = [self._with_answers(event) if event.name == RUN_PAUSED else event for event in events]
+        told: Sequence[Event] = events
         if any(event.name in OF_LOOPS for event in events):
             with suppress(TimeoutError):
                 async with asyncio.timeout(_HISTORY_WAIT_S):
                     if await self._to_history.deliver_now():
                         told = await aside(lambda: self._with_incidents(events))
         await aside(lambda: self.alerts.take(told))
+
+    def _with_answers(self, event: Event) -> Event:
+        """Return an event with a link for each answer, if there is a dashboard that they lead to."""
+        due = event.data.get("answer_by")
+        if not self._settings.admin_port or not self._dashboard_url or not isinstance(due, int | float):
+            return event
+        return replace(event, data={**event.data, **self._links.fields(str(event.data.get("id")), due)})
 
     def _with_incidents(self, events: Sequence[Event]) -> Sequence[Event]:
         try:

@@ -111,7 +111,7 @@ _HEADINGS = {
 }
 _INDENTED = frozenset(("loop", "breaker", "rule"))
 _STYLES = {"match": "cyan", "pass": "green", "allow": "bold green", "deny": "bold red", "active": "yellow"}
-_STYLES |= {"warn": "yellow", "throttle": "yellow", "land": "yellow", "would deny": "magenta"}
+_STYLES |= {"warn": "yellow", "throttle": "yellow", "land": "yellow", "pause": "yellow", "would deny": "magenta"}
 _QUIET = frozenset(("no match", "skipped", "inactive", "not asked"))
 _UNMATCHED_SHOWN = 20
 _NAME_WIDTH = 32

@@ -41,6 +41,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "agents": ("breakloop.cli.remote:agents_command", "List agents with their cost; show which ones are quarantined."),
     "kill": ("breakloop.cli.remote:kill_command", "Quarantine an agent on every instance."),
     "release": ("breakloop.cli.remote:release_command", "Release an agent from quarantine."),
+    "pauses": ("breakloop.cli.remote:pauses_command", "List paused runs, and answer for one."),
     "switch": ("breakloop.cli.remote:switch_command", "Set, list and lift kill switches at run time."),
     "hook": ("breakloop.cli.hook:command", "Run as a hook of an agent (Claude Code)."),
     "mcp": ("breakloop.cli.mcp:command", "Run an MCP server (stdio) with loop protection in front of it."),

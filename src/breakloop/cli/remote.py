@@ -1,4 +1,5 @@
-"""Commands that call the admin API of a running instance: `status`, `events`, `agents`, `kill`, `release`, `switch`.
+"""Commands that call the admin API of a running instance: `status`, `events`, `agents`, `kill`, `release`, `pauses`,
+`switch`.
 
 `AdminClient` sends the requests. Its errors are `AdminError`s, with a remedy and an exit code. Names come from clients
 and agents, so control characters are escaped before they are printed.
@@ -562,6 +563,42 @@ def release_command(client: AdminClient, *, agent: str, caller: str, run: str, p
     nothing = "was not held" if run else "was neither quarantined nor blocked; its loop counters are cleared"
     said = f"is released: {', '.join(what)}" if what else nothing
     _tell(done, f"{clean(agent or caller or run)} {said}", as_json=as_json)
+
+
+@click.command(name="pauses", epilog=EPILOG)
+@click.argument("pause", metavar="[ID", required=False, default="")
+@click.argument("answer", metavar="ANSWER]", required=False, default="")
+@admin_options
+def pauses_command(client: AdminClient, *, pause: str, answer: str, as_json: bool) -> None:
+    r"""List the runs that wait for an answer, or answer for one by its ID (or the beginning of it).
+
+    \b
+    ANSWER is one of:
+      once   go on; if the run is detected again, you are asked again
+      5usd   go on until the run has spent this much more
+      1h     go on, and do not ask again for this long (30m, 1h)
+      land   finish: two more requests pass, without tools
+      kill   stop the run
+    """
+    found = client.get("/pauses")["pauses"]
+    if pause and not answer:
+        raise click.UsageError(f"give an answer: breakloop pauses {pause} once|5usd|1h|land|kill")
+    if pause:
+        same = [one for one in found if one["id"].startswith(pause)]
+        if len(same) > 1:
+            raise AdminError(f"{clean(pause)}: is the beginning of several ids; write more of it")
+        done = client.post(f"/pauses/{part(same[0]['id'] if same else pause)}/answer", {"answer": answer})
+        who = clean(same[0]["agent"]) if same else clean(pause)
+        _tell(done, f"{who}: the answer {clean(answer)} is in force", as_json=as_json)
+    elif as_json or not found:
+        _tell({"pauses": found}, "no run waits for an answer", as_json=as_json)
+    else:
+        show_table(("id", "agent", "since", "answer by", "then", "why"), [_pause_row(one) for one in found])
+
+
+def _pause_row(one: dict[str, Any]) -> list[str]:
+    names = clean(one["id"]), clean(one["agent"], 40), moment(one["since"]), moment(one["answer_by"])
+    return [*names, clean(one["then"]), clean(one["reason"], 200)]
 
 
 @click.command(name="set", short_help="Deny requests by the value of a descriptor.", epilog=EPILOG)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from breakloop.model.verdict import Verdict
 
 # Exit codes by stop reason. Shells use 126 and above, agents small numbers, and programs of a system 64 to 78.
-EXIT_CODES: Final = {"loop": 90, "budget": 91, "killed": 92, "limit": 93}
+EXIT_CODES: Final = {"loop": 90, "budget": 91, "killed": 92, "limit": 93, "paused": 94}
 NOT_FOUND: Final = 127
 NOT_EXECUTABLE: Final = 126
 DENIALS: Final = 5
@@ -99,8 +99,9 @@ class RunWatch:
         if not stop_reason or self.must_end.is_set():
             return
         self.stop_reason, self.message = stop_reason, _first_sentence(verdict.message)
-        # Waiting ends a limit, so the agent may go on asking.
-        self._in_a_row += stop_reason != "limit"
+        # Waiting ends a limit and a pause, so the agent may go on asking.
+        waiting_helps = stop_reason == "limit" or (stop_reason == "paused" and verdict.retry_after_s is not None)
+        self._in_a_row += not waiting_helps
         if self._in_a_row >= self._max_denials or stop_reason == "killed":
             self.must_end.set()
 
@@ -270,7 +271,7 @@ def _forwarded(agent: AgentProcess) -> Iterator[None]:
     name="run",
     context_settings={"allow_interspersed_args": False},
     epilog="Exit code: that of the command. If breakloop ended it, or it failed after a denial: 90 loop, 91 budget, "
-    "92 killed, 93 limit. 1: the gateway could not start; 126 and 127: the command could not.",
+    "92 killed, 93 limit, 94 paused. 1: the gateway could not start; 126 and 127: the command could not.",
 )
 @click.argument("agent", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND...")
 @click.option("--max-usd", type=click.FloatRange(min=0, min_open=True), metavar="USD", help="End the run at this cost.")

@@ -170,7 +170,7 @@ def command(tests: tuple[str, ...], *, policy: str, config: str, as_json: bool) 
                 left out: the request of the case before
       at        seconds from the start; or `after`: since the request before
       repeat    how often to send it, `every` N seconds
-      expect    decision (allow, warn, throttle, land, deny), reason,
+      expect    decision (allow, warn, throttle, land, pause, deny), reason,
                 status, policy, rule, retry_after, delay_ms, remaining, limit,
                 hit_count, cooldown_seconds, kind, warning, message,
                 should_retry, shadow_decision, shadow_policy, headers;

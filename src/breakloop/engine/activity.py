@@ -15,6 +15,7 @@ import xxhash
 from breakloop.engine.decision_state import state_of
 from breakloop.engine.metering import Meter
 from breakloop.model.call import CHARS_A_TOKEN, Answer, Call, Step, Tree, Usage
+from breakloop.model.decision import PAUSED
 from breakloop.model.events import (
     LOOP_DETECTED,
     Activity,
@@ -240,7 +241,7 @@ def _digest(text: str) -> str:
 
 def _word(verdict: Verdict) -> str:
     if not verdict.allowed:
-        return "deny"
+        return "pause" if verdict.reason == PAUSED else "deny"
     if verdict.landed:
         return "land"
     if verdict.note:

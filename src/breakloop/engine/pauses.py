@@ -19,17 +19,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from breakloop.errors import OrderError
+from breakloop.model.verdict import ANSWERS
 from breakloop.store.ops import LAND_CALLS
 
 ONCE, LAND, KILL, DENY = "once", "land", "kill", "deny"
-# The answers that people are offered, with the words on their buttons. Any other amount or time is accepted as well.
-ANSWERS: Final = {
-    ONCE: "Go on once",
-    "5usd": "Go on for $5",
-    "1h": "Go on for 1 hour",
-    LAND: "Finish now",
-    KILL: "Stop the run",
-}
 DEFAULTS: Final = {"deny": DENY, "land": LAND, "continue": ONCE}  # by `then`
 KEPT_S: Final = 86_400.0  # how long an answer without a time of its own applies at the most
 ASK_AGAIN_S: Final = 60  # a longer `Retry-After` is ignored by the SDKs of OpenAI and Anthropic

@@ -29,7 +29,7 @@ from breakloop.model.events import (
     Event,
     Publish,
 )
-from breakloop.model.verdict import PauseState, Verdict
+from breakloop.model.verdict import UNANSWERED, PauseState, Verdict
 from breakloop.policy.compiled import PauseTerms
 from breakloop.policy.descriptors import Descriptors
 from breakloop.policy.rules import RunRule
@@ -432,9 +432,6 @@ def held(hold: Hold, now: float) -> Verdict:
     return verdict
 
 
-_THEN: Final = {"deny": "it stays held", "land": "it has to finish", "continue": "it goes on"}
-
-
 def _paused(hold: Hold, question: Question, now: float) -> Verdict:
     """Return the denial for a run that waits for an answer, or that nobody let go on."""
     if question.is_open:
@@ -442,7 +439,7 @@ def _paused(hold: Hold, question: Question, now: float) -> Verdict:
         wait_s = max(1, math.ceil(question.due - now))
         verdict.retry_after_s = min(wait_s, ASK_AGAIN_S)
         asked = "A person was asked whether it may go on: send the same again later, or wait."
-        end = f"Without an answer within {duration(wait_s)}, {_THEN[question.then]}."
+        end = f"Without an answer within {duration(wait_s)}, {UNANSWERED[question.then]}."
         verdict.message = f"This run is paused: {_sentence(hold.why)} {asked} {end}"
     elif question.answer == LAND:
         verdict = denial("agent_quarantined", 429, "This run had to finish, and has made its last calls.")

@@ -37,7 +37,7 @@ class StepMark:
     result: str  # hex; equal for equal results
     size: int  # size of the results in bytes
     failed: bool
-    verdict: str  # "pass", "warn", "steer", "throttle", "land", "deny"
+    verdict: str  # "pass", "warn", "steer", "throttle", "land", "pause", "deny"
 
 
 @dataclass(frozen=True, slots=True)

@@ -216,6 +216,18 @@ class ShadowFinding:
     action: str  # "deny", "land", "throttle" or "warn"
 
 
+# The answers that people are offered for a paused run, with the words on their buttons. Any other amount or time is
+# accepted as well (`engine.pauses`).
+ANSWERS: Final = {
+    "once": "Go on once",
+    "5usd": "Go on for $5",
+    "1h": "Go on for 1 hour",
+    "land": "Finish now",
+    "kill": "Stop the run",
+}
+UNANSWERED: Final = {"deny": "it stays held", "land": "it has to finish", "continue": "it goes on"}  # by `then`
+
+
 @dataclass(frozen=True, slots=True)
 class PauseState:
     """The pause that denied a call."""

@@ -37,6 +37,7 @@ _KEYS: Final[dict[str, tuple[str, ...]]] = {
 _LEVELS: Final = {
     events.LOOP_DETECTED: logging.WARNING,
     events.AGENT_KILLED: logging.WARNING,
+    events.RUN_PAUSED: logging.WARNING,
     events.KILL_SWITCH_CHANGED: logging.WARNING,
     events.OVERRIDE_CHANGED: logging.WARNING,
     events.BUDGET_THRESHOLD: logging.WARNING,

@@ -247,7 +247,7 @@ LABELS: Final[dict[str, MetricLabel]] = {
     "door": MetricLabel("`proxy` (reverse proxy) or `decision` (decision service)"),
     "direction": MetricLabel("`input` or `output`"),
     "kind": MetricLabel("kind of loop, as in [`loop.detected`](events.md#loopdetected)", 60),
-    "action": MetricLabel("action taken: `warn`, `steer`, `throttle`, `land`, `reject`, `kill`, `cut`", 20),
+    "action": MetricLabel("action taken: `warn`, `steer`, `throttle`, `land`, `pause`, `reject`, `kill`, `cut`", 20),
     "shadow": MetricLabel("`true`: the policy is in shadow mode and the request was not affected"),
     "event": MetricLabel("name of the [event](events.md)", 60),
     "place": MetricLabel("where the event was dropped: in a `worker`, on the `bus`, or at a subscriber", 20),

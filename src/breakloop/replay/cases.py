@@ -22,7 +22,7 @@ from breakloop.policy.documents import (
 )
 from breakloop.replay.explain import decision_of
 
-DECISIONS = ("allow", "warn", "throttle", "land", "deny")
+DECISIONS = ("allow", "warn", "throttle", "land", "pause", "deny")
 BAD_REQUEST = "bad_request"  # status of a request that cannot be decided, such as one with an encoded slash in its path
 
 # Field -> its types. Expectations of a case; only the given ones are compared.

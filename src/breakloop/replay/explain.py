@@ -21,6 +21,7 @@ from breakloop.engine.plan import Plan
 from breakloop.limits.base import LimitDenial
 from breakloop.limits.token_bucket import TokenBucket
 from breakloop.model.call import Call
+from breakloop.model.decision import PAUSED
 from breakloop.model.verdict import Verdict
 from breakloop.policy.compile import SECRET_DESCRIPTORS, kill_switch
 from breakloop.policy.compiled import (
@@ -175,9 +176,9 @@ def _down(tokens: float) -> str:
 
 
 def decision_of(verdict: Verdict) -> str:
-    """Return the verdict in one word: `deny`, `land`, `throttle`, `warn` or `allow`."""
+    """Return the verdict in one word: `deny`, `pause`, `land`, `throttle`, `warn` or `allow`."""
     if not verdict.allowed:
-        return "deny"
+        return "pause" if verdict.reason == PAUSED else "deny"
     if verdict.landed:
         return "land"
     if verdict.delay_ms:

@@ -12,7 +12,7 @@ import pytest
 from breakloop.admin.api import OPERATIONS, encoded
 from breakloop.admin.api.operations import Operation
 from breakloop.errors import BreakloopError, HistoryError, StateError
-from tests.admin_client import EXAMPLES, LOOKS, browser, client, path_of, send
+from tests.admin_client import EXAMPLES, LOOKS, browser, client, path_of, pause, send
 from tests.admin_world import World, full
 from tests.each import each
 
@@ -91,6 +91,7 @@ def test_every_operation_without_or_with_a_wrong_token_is_401(world: World) -> N
 @pytest.mark.parametrize("operation", CHANGING, ids=named)
 def test_a_viewer_cannot_act(world: World, operation: Operation) -> None:
     """403, and nothing has changed (X-1)."""
+    pause(world)
     before = (world.operator.holds(), world.operator.switches(), len(world.history.audit_rows))
     answer = send(client(world, LOOKS), operation, world)
     assert (answer.status_code, answer.json()["error"]["code"]) == (403, "forbidden")

@@ -29,6 +29,7 @@ LISTED = {
     "tree_budget_exceeded",
     "missing_descriptor",
     "store_unavailable",
+    "run_paused",
     "unknown_model",
     "proxy_loop",
     "token_bucket_exceeded",

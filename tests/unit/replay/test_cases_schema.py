@@ -84,7 +84,7 @@ def test_a_bare_list_and_text_bodies() -> None:
         ),
         (
             "- {request: {path: /a}, expect: {decision: block}}",
-            't.yaml:1:44: [0].expect.decision: unknown decision "block" (one of allow, warn, throttle, land, deny)',
+            't.yaml:1:44: [0].expect.decision: unknown decision "block" (one of allow, warn, throttle, land, pause, deny)',
         ),
         (
             "- {request: {path: /a}, expect: {reason: loop_detectd}}",

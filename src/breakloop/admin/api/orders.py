@@ -1,4 +1,5 @@
-"""Operations that give orders at run time: kill switches, overrides, snoozes, breakers and budgets of trees."""
+"""Operations that give orders at run time: kill switches, answers for paused runs, overrides, snoozes, breakers and
+budgets of trees."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from breakloop.admin.api.agents import end
 from breakloop.admin.api.operations import Ends, OperationRequest, Operations, Reason, ends
 from breakloop.engine.breakers import BreakerState
 from breakloop.engine.operator import OverrideOrder, SwitchOrder
+from breakloop.engine.quarantine import Hold
 from breakloop.engine.tree_budgets import TreeSpending
 
 OPERATIONS = Operations()
@@ -62,6 +64,39 @@ class ResetTreeBudgetBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=Tr
     project: Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
     caller: Annotated[str, msgspec.Meta(min_length=1, max_length=1024)]
     root: Annotated[str, msgspec.Meta(min_length=1, max_length=1024)]
+
+
+class AnswerBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """The answer for a paused run."""
+
+    answer: Annotated[
+        str,
+        msgspec.Meta(
+            min_length=1,
+            max_length=16,
+            description="`once`, an amount like `5usd`, a time like `30m` or `1h`, `land` or `kill`.",
+        ),
+    ]
+
+
+class PauseView(msgspec.Struct, kw_only=True):
+    """A run that waits for an answer."""
+
+    id: str
+    project: str
+    caller: str
+    agent: str
+    session: str
+    reason: str
+    since: float
+    answer_by: float  # without an answer by then, `then` applies
+    then: str
+
+
+class PausesResponse(msgspec.Struct):
+    """Runs that wait for an answer, the oldest first."""
+
+    pauses: list[PauseView]
 
 
 class SharedOrder(msgspec.Struct):
@@ -169,6 +204,19 @@ async def lift_switch(request: OperationRequest) -> SharedOrder:
     return SharedOrder(await request.actions.lift_switch(request.path["id"]))
 
 
+@OPERATIONS("GET", "/pauses", "listPauses")
+async def pauses(request: OperationRequest) -> PausesResponse:
+    """List paused runs that wait for an answer."""
+    return PausesResponse([pause_view(one) for one in request.services.operator.pauses()])
+
+
+@OPERATIONS("POST", "/pauses/{id}/answer", "answerPause", body=AnswerBody, acts=True)
+async def answer(request: OperationRequest) -> SharedOrder:
+    """Answer for a paused run: let it go on, finish, or stop."""
+    _, shared = await request.actions.answer(request.path["id"], request.body.answer)
+    return SharedOrder(shared)
+
+
 @OPERATIONS("GET", "/overrides", "listOverrides")
 async def overrides(request: OperationRequest) -> OverridesResponse:
     """List overrides set at run time."""
@@ -234,6 +282,22 @@ def tree_budget_view(tree: TreeSpending) -> TreeBudgetView:
         tokens_left=tokens_left,
         last_at=tree.last_at,
         shadow=tree.shadow,
+    )
+
+
+def pause_view(hold: Hold) -> PauseView:
+    question = hold.question
+    assert question is not None  # noqa: S101 - only called for pauses
+    return PauseView(
+        id=question.id,
+        project=hold.project,
+        caller=hold.caller,
+        agent=hold.agent,
+        session=hold.run.removeprefix(f"{hold.caller}|"),
+        reason=hold.why,
+        since=hold.since,
+        answer_by=question.due,
+        then=question.then,
     )
 
 

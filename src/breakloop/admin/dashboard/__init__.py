@@ -12,6 +12,7 @@ from starlette.routing import BaseRoute, Mount, Route
 from breakloop.admin.actions import AdminServices
 from breakloop.admin.auth import Auth
 from breakloop.admin.dashboard import actions, pages
+from breakloop.admin.dashboard.answers import AnswerPage
 from breakloop.admin.dashboard.render import STATIC, DashboardFiles, PageRenderer
 
 
@@ -21,13 +22,16 @@ def page_renderer(services: AdminServices) -> PageRenderer:
 
 
 def dashboard_routes(renderer: PageRenderer, auth: Auth) -> list[BaseRoute]:
-    """Return all routes. Except for the login form and static files they need an authenticated request."""
+    """Return all routes. Except for the login form, signed links and static files they need an authenticated
+    request.
+    """
     return [
         Mount("/static", DashboardFiles(directory=STATIC), name="static"),
         *(_route(renderer, page) for page in pages.PAGES),
         *pages.LiveUpdates(renderer).routes(),
         *pages.LoginPage(renderer, auth).routes(),
         *actions.DashboardActions(renderer).routes(),
+        *AnswerPage(renderer, auth).routes(),
     ]
 
 

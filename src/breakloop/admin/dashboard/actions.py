@@ -21,6 +21,7 @@ from breakloop.admin.auth import AdminIdentity, identity
 from breakloop.admin.dashboard import views, words
 from breakloop.admin.dashboard.render import PageRenderer, check_acts, own_path
 from breakloop.admin.errors import ApiError
+from breakloop.engine import pauses
 from breakloop.errors import OrderError
 from breakloop.formatting import plural
 from breakloop.policy.orders import GLOBAL_SHADOW, KILL_SWITCH_OVERRIDE
@@ -139,6 +140,13 @@ async def release(actions: Actions, form: Asked) -> ActionResult:
     done = [plural(len(ended), "hold") + " ended"] if ended else []
     done += [plural(loops, "blocked loop") + " cleared"] if loops else []
     return ActionResult(f"{who} is released: {', '.join(done)}.", back, shared=shared)
+
+
+@_action("run.answer")
+async def answer(actions: Actions, form: Asked) -> ActionResult:
+    hold, shared = await actions.answer(form.get("id", ""), form.get("answer", ""))
+    said = f"{hold.agent}: {pauses.words(form.get('answer', ''))}. The answer is in force."
+    return ActionResult(said, "/pauses", shared=shared)
 
 
 @_action("loop.snooze")

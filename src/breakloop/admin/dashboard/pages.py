@@ -29,12 +29,14 @@ from breakloop.formatting import duration
 from breakloop.history.store import History
 from breakloop.model.events import LOOP_DETECTED, SHADOW_WOULD_REJECT
 from breakloop.model.records import OPEN, STOPPED, EventFilter, IncidentFilter, is_blocked
+from breakloop.model.verdict import ANSWERS, UNANSWERED
 
 # Path, name, icon, and key: the keyboard shortcut is `g` and this key.
 NAV: Final = (
     ("/", "Overview", "overview", "o"),
     ("/incidents", "Incidents", "loop", "i"),
     ("/agents", "Agents", "agents", "a"),
+    ("/pauses", "Paused runs", "paused", "w"),
     ("/policies", "Policies", "policy", "p"),
     ("/limits", "Limits", "limits", "l"),
     ("/events", "Events", "events", "e"),
@@ -100,9 +102,18 @@ async def overview_sums(services: AdminServices, request: Request) -> Values:
             "dearest": views.dearest(history.agents()),
         }
 
-    holds = services.operator.holds()
+    waiting = services.operator.pauses()
+    holds = [one for one in services.operator.holds() if one not in waiting]
     found: Values = await services.past(ask)
+    found |= {"pauses": waiting[:HOLDS], "paused": len(waiting), "answers": ANSWERS, "unanswered": UNANSWERED}
     return found | {"span": span, "spans": views.SPANS, "held": len(holds), "holds": holds[-HOLDS:][::-1]}
+
+
+@_page("/pauses", "pauses.html")
+@_page("/parts/pauses", "parts/pauses.html")
+async def paused(services: AdminServices, _request: Request) -> Values:
+    """The runs that wait for an answer."""
+    return {"pauses": services.operator.pauses()[:LISTED_MAX], "answers": ANSWERS, "unanswered": UNANSWERED}
 
 
 @_page("/parts/curve", "parts/curve.html")

@@ -27,6 +27,7 @@ _VERDICTS: Final = {
     "steer": "passed, with a note to the model",
     "throttle": "slowed down",
     "land": "passed without tools, to finish",
+    "pause": "held until a person answers",
     "deny": "denied",
 }
 

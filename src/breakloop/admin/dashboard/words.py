@@ -28,6 +28,8 @@ _EVENTS: Final = {
     "loop.cleared": ("Loop ended", "good"),
     "agent.killed": ("Agent quarantined", "bad"),
     "agent.released": ("Agent released", "good"),
+    "run.paused": ("Run paused", "warn"),
+    "run.answered": ("Pause answered", "info"),
     "limit.exceeded": ("Limit exceeded", "warn"),
     "budget.threshold": ("Budget nearly used", "warn"),
     "breaker.opened": ("Breaker opened", "bad"),

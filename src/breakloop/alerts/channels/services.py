@@ -71,10 +71,15 @@ def slack_message(message: AlertMessage) -> dict[str, Any]:
     facts = [_markdown(f"*{name}*\n{_escape(value)}") for name, value in message.facts[:_FIELDS_MAX]]
     if facts:
         blocks.append({"type": "section", "fields": facts})
-    if message.link.startswith(("http://", "https://")):
-        button = {"type": "button", "text": {"type": "plain_text", "text": "Open the dashboard"}, "url": message.link}
-        blocks.append({"type": "actions", "elements": [button]})
+    buttons = [_button(words, link) for words, link in (*message.answers, ("Open the dashboard", message.link))]
+    buttons = [button for button in buttons if button["url"].startswith(("http://", "https://"))]
+    if buttons:
+        blocks.append({"type": "actions", "elements": buttons})
     return {"text": _escape(title), "blocks": blocks}
+
+
+def _button(words: str, link: str) -> dict[str, Any]:
+    return {"type": "button", "text": {"type": "plain_text", "text": words}, "url": link}
 
 
 def _markdown(text: str) -> dict[str, str]:
@@ -139,7 +144,8 @@ def pagerduty_event(message: AlertMessage, routing_key: str) -> dict[str, Any]:
         "custom_details": dict(message.facts) | {"What": message.text},
     }
     if message.link.startswith("https://"):
-        event["links"] = [{"href": message.link, "text": "Open the dashboard"}]
+        shown = (*message.answers, ("Open the dashboard", message.link))
+        event["links"] = [{"href": link, "text": words} for words, link in shown]
     return event
 
 
