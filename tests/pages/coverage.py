@@ -324,6 +324,10 @@ HELD: Final = {
     "test_it_may_do_what_is_needed",
     ("docs/how-to/land.md", "[breakloop]"): f"{_TIMELINES}test_landing",
     ("docs/how-to/land.md", "request 1"): f"{_TIMELINES}test_landing",
+    ("docs/how-to/pause-and-ask.md", "request 1"): "tests/e2e/test_pauses.py::"
+    "test_the_agent_goes_on_when_a_person_clicks",
+    ("docs/how-to/pause-and-ask.md", "$ breakloop pauses"): "tests/e2e/test_pauses.py::"
+    "test_the_dashboard_asks_and_the_command_line_too",
     ("docs/how-to/steer.md", "[breakloop]"): f"{_TIMELINES}test_steering",
     ("docs/how-to/steer.md", "requests with"): f"{_TIMELINES}test_steering",
     ("docs/how-to/webhooks.md", "{"): f"{_PAYLOADS}test_webhook",

@@ -205,7 +205,9 @@ def _recovery_text(notice: Mapping[str, Any]) -> str:
 
 def _facts(notice: Mapping[str, Any], about: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     data = about["data"]
-    found = [(label, _fact(name, data[name])) for name, label in _FACTS if data.get(name) not in (None, "", 0)]
+    told = {"reason"} if about["event"] == events.RUN_PAUSED else set()  # in the text
+    shown = [(name, label) for name, label in _FACTS if name not in told and data.get(name) not in (None, "", 0)]
+    found = [(label, _fact(name, data[name])) for name, label in shown]
     for name, label in (
         ("spent_microusd", "Cost of the loop"),
         ("saved_microusd", "Saved"),

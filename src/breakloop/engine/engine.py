@@ -301,7 +301,8 @@ class Engine:
         """Hold the run of a call that was denied for a loop. Returns the denial of a paused run."""
         hold = self._hold_rules.pause(call, f"{loop.kind} loop ({loop.evidence})", keys, plan.bundle.pause, plan.now)
         verdict = held(hold, plan.now)
-        verdict.policy, verdict.rule, verdict.loop, verdict.shadow = denied.policy, denied.rule, loop, denied.shadow
+        own = replace(loop, cooldown_s=0)  # the pause decides how long it lasts
+        verdict.policy, verdict.rule, verdict.loop, verdict.shadow = denied.policy, denied.rule, own, denied.shadow
         return verdict
 
     def _count_spending(self) -> None:

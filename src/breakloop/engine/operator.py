@@ -97,8 +97,8 @@ def hold_of(record: Order, now: float) -> Hold | None:
     early_s = max(since - now, 0.0)
     until = record.expires_at - early_s
     lands, question = value.get("lands") is True, question_of(value.get("pause"))
-    hold = Hold(binds, project, caller, agent, since - early_s, until, why, run, tuple(clears), by, lands=lands)
-    return hold if question is None else replace(hold, question=question)
+    since -= early_s
+    return Hold(binds, project, caller, agent, since, until, why, run, tuple(clears), by, question, lands=lands)
 
 
 def held_key(record: Order) -> Key | None:

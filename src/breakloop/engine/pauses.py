@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 from breakloop.errors import OrderError
 from breakloop.model.verdict import ANSWERS
@@ -59,7 +59,7 @@ class Question:
         lasts_s = int(span[1]) * _UNITS[span[2]][0] if span else KEPT_S
         return replace(self, answer=answer, by=by, left=left), now + lasts_s
 
-    def value(self) -> dict[str, Any]:
+    def value(self) -> dict[str, object]:
         """Return it as JSON, for the record of its hold."""
         return {name: getattr(self, name) for name in _TEXTS + _NUMBERS}
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Final
 
 import msgspec
 
@@ -35,7 +34,7 @@ from breakloop.policy.compiled import (
 )
 from breakloop.policy.descriptors import CallerProfile, Descriptors
 from breakloop.policy.rules import CHARGES_MAX, CachedCharges, CompiledRule
-from breakloop.store.ops import ENFORCED, CountFingerprint, Observation, Op
+from breakloop.store.ops import ENFORCED, CountFingerprint, Op
 
 Missing = Callable[[str, str, str], None]  # policy, rule, descriptor
 
@@ -98,10 +97,8 @@ class Planner:
         landing = ""
         if self._quarantine.by_key:
             found = self._held(call, project_id, now, all_shadow=all_shadow)
-            if isinstance(found, Hold):
+            if not isinstance(found, str):
                 return self._granted(bundle, call, found, now, steady)
-            if isinstance(found, Verdict):
-                return found
             landing = found
         policies = bundle.routes.match(call.host, call.method, call.path) if bundle.policies else []
         plan = Plan(bundle, policies, [], [], now, steady, project, profile)
@@ -178,8 +175,12 @@ class Planner:
         verdict = held(hold, now)
         return end_run(call, verdict) if verdict.never else verdict
 
-    def _granted(self, bundle: CompiledBundle, call: Call, hold: Hold, now: float, steady: float) -> Plan | Verdict:
+    def _granted(
+        self, bundle: CompiledBundle, call: Call, hold: Hold | Verdict, now: float, steady: float
+    ) -> Plan | Verdict:
         """Plan a call of a run that a person let go on: as if it were not held, and without `pause`."""
+        if isinstance(hold, Verdict):
+            return hold
         nothing = Quarantine(_drop_nothing, nowhere)
         free = Planner(self._descriptors, nothing, self._meter, self._missing, self._count_spending)
         plan = free.plan(bundle, call, now, steady)

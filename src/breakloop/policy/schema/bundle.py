@@ -212,8 +212,8 @@ class Agent(Model):
     )
     pause_at_percent: Annotated[float, Field(gt=0, lt=100, allow_inf_nan=False)] | None = Field(
         default=None,
-        description="Share of `max_steps_per_run`, `max_usd_per_run` and `budget_usd_per_day`, in percent, from which a "
-        "run is paused: a person is asked whether it may go on.",
+        description="Share of `max_steps_per_run`, `max_usd_per_run` and `budget_usd_per_day`, in percent, from which "
+        "a run is paused: a person is asked whether it may go on.",
     )
     max_runs_per_hour: PositiveInt | None = Field(
         default=None,
