@@ -47,12 +47,11 @@ class Instance:
 
     async def open(self) -> None:
         if self.url:
-            self.shared = shared = SharedState(f"{self.url}?time_budget_ms=60000", SharedClock(SystemClock()))
+            self.shared = shared = SharedState(f"{self.url}?time_budget_ms=60000", SharedClock(self.clock))
             assert await shared.open() == ""
             self.remote = shared.join(self.engine, self.store, self._fault, self.events.append, self.descriptors)
             self.remote._on_store_time = None  # the clock is moved by hand
             book: FileOrderStore = shared.order_store(None, print)
-            book._clock = self.clock
         else:
             book = FileOrderStore(self.folder, print)
         self.operator = Operator(self.engine, book, self.clock, self.events.append)

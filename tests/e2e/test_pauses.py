@@ -126,10 +126,13 @@ class Looping:
         self.messages.append({"role": "assistant", "tool_calls": said})
         self.messages += [{"role": "tool", "tool_call_id": one.id, "content": RESULT} for one in calls]
 
+    def steps(self, number: int) -> None:
+        for _ in range(number):
+            self.step()
+
     def until_paused(self, steps: int = 5) -> Any:
         """Take the steps that are allowed; return the error of the one that is not."""
-        for _ in range(steps):
-            self.step()
+        self.steps(steps)
         with pytest.raises(openai.RateLimitError) as caught:
             self.step()
         return caught.value
@@ -159,7 +162,7 @@ def test_the_agent_goes_on_when_a_person_clicks(
     with asking(tmp_path, llm) as here, make(name, here.served.url) as client:
         monkeypatch.setattr("time.sleep", wait)
         agent = Looping(client)
-        running = threading.Thread(target=lambda: [agent.step() for _ in range(7)], name="agent")
+        running = threading.Thread(target=agent.steps, args=(7,), name="agent")
         running.start()
         links = here.links()
         assert list(links) == [*ANSWERS.values(), "Open the dashboard"]
