@@ -132,6 +132,36 @@ def test_the_command_has_the_terminal() -> None:
     assert os.waitstatus_to_exitcode(status) == 0
 
 
+def test_job_control() -> None:
+    """In the background, it leaves the terminal to the shell; Ctrl-Z stops it with the command, and `fg` continues
+    both."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        env = {"PATH": os.environ["PATH"], "HOME": "/", "TERM": "dumb", "PS1": "$ ", "PYTHONPATH": str(SRC)}
+        os.execve("/bin/bash", ["bash", "--norc", "--noprofile", "-i"], env)
+
+    def told(typed: bytes, answer: bytes) -> None:
+        os.write(terminal, typed)
+        seen = b""
+        while answer not in seen:
+            seen += os.read(terminal, 4096)
+
+    run = f"{sys.executable} -m breakloop run --quiet -- sh -c".encode()
+    try:
+        told(run + b" 'echo star''ted; sleep 600' &\n", b"started")
+        told(b"echo the shell $((40 + 2))\n", b"the shell 42")
+        told(b"kill %1; wait; echo over $((40 + 3))\n", b"over 43")
+        told(run + b" 'echo rea''dy; read typed; echo heard $typed'\n", b"ready")
+        told(b"\x1a", b"Stopped")
+        told(b"fg\n", b"breakloop run")
+        told(b"something\n", b"heard something")
+        os.write(terminal, b"exit\n")
+        _pid, status = os.waitpid(pid, 0)
+    finally:
+        os.close(terminal)  # which ends a shell that is still there
+    assert os.waitstatus_to_exitcode(status) == 0
+
+
 def test_the_real_claude_code(tmp_path: Path) -> None:
     """Stuck, it is denied and gives up or is ended; the code says why. Healthy, it is untouched (P-3)."""
     command = [claude.command_line(), "-p", "Please read the file.", "--permission-mode", "bypassPermissions"]

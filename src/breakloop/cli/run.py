@@ -41,17 +41,19 @@ _SHOWN_EVERY_S: Final = 1.0
 _LINE_EVERY_S: Final = 30.0
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
-# The variables by which clients are pointed at a provider, with the path that each one's value ends with. A variable
-# that is set already names the upstream.
-_CLIENTS: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
-    "openai": (("OPENAI_BASE_URL", "OPENAI_API_BASE"), "/v1"),
-    "anthropic": (("ANTHROPIC_BASE_URL",), ""),
-    "gemini": (("GOOGLE_GEMINI_BASE_URL",), ""),
+# The variables by which clients are pointed at a provider, with the path that each one's value ends with: those of the
+# providers' own SDKs, and those that LiteLLM prefers. A variable that is set already names the upstream.
+_CLIENTS: Final[Mapping[str, Mapping[str, str]]] = {
+    "openai": {"OPENAI_BASE_URL": "/v1", "OPENAI_API_BASE": "/v1"},
+    "anthropic": {"ANTHROPIC_BASE_URL": "", "ANTHROPIC_API_BASE": ""},
+    "gemini": {"GOOGLE_GEMINI_BASE_URL": "", "GEMINI_API_BASE": "/v1beta"},
 }
 _SETTINGS: Final[Mapping[str, object]] = {
     "host": "127.0.0.1", "port": 0, "admin_port": 0, "workers": 1, "mode": "proxy", "strict": True,
     "log_level": "error",
 }  # fmt: skip
+_SAVE_TITLE: Final = "\x1b[22;0t"
+_RESTORE_TITLE: Final = "\x1b[23;0t"
 _NO_PROXY: Final = ("NO_PROXY", "no_proxy")
 
 
@@ -60,10 +62,12 @@ class Spending(NamedTuple):
     denied: int = 0
     tokens: int = 0
     microusd: int = 0
+    landed: int = 0
 
     def __str__(self) -> str:
-        denied = f", {self.denied} denied" if self.denied else ""
-        return f"{money(self.microusd / 1e6)}, {plural(self.calls, 'call')}, {plural(self.tokens, 'token')}{denied}"
+        what = (("landed", self.landed), ("denied", self.denied))
+        more = "".join(f", {number} {done}" for done, number in what if number)
+        return f"{money(self.microusd / 1e6)}, {plural(self.calls, 'call')}, {plural(self.tokens, 'token')}{more}"
 
 
 class RunWatch:
@@ -91,7 +95,7 @@ class RunWatch:
             self._traces.decided(call, verdict)
         spent = self.spent
         if verdict.allowed:
-            self.spent = spent._replace(calls=spent.calls + 1)
+            self.spent = spent._replace(calls=spent.calls + 1, landed=spent.landed + verdict.landed)
             self._in_a_row = 0
             return
         self.spent = spent._replace(denied=spent.denied + 1)
@@ -124,22 +128,27 @@ class RunWatch:
 
 
 def upstreams_in(env: Mapping[str, str], named: Sequence[str]) -> dict[str, str]:
-    """Return the upstreams that variables of `env` name, except those in the settings (`named`, NAME=URL)."""
+    """Return the upstreams that variables of `env` name, except those in the settings (`named`, NAME=URL). The usual
+    path at the end of a value is left out, because clients send it."""
     known = {one.partition("=")[0] for one in named}
     found = {}
-    for name, (variables, path) in _CLIENTS.items():
-        url = next((env[one].rstrip("/") for one in variables if env.get(one)), "")
-        if url and name not in known and url != BUILTIN[name] + path:
-            found[name] = url
+    for name, variables in _CLIENTS.items():
+        given = ((env[one].rstrip("/"), path) for one, path in variables.items() if env.get(one))
+        url, path = next(given, ("", ""))
+        base = url.removesuffix(path)
+        if url and name not in known and base != BUILTIN[name]:
+            found[name] = base
     return found
 
 
 def client_environment(url: str, env: Mapping[str, str], upstreams: Mapping[str, str]) -> dict[str, str]:
-    """Return `env` with the variables that point clients at the gateway. `upstreams` are those of `upstreams_in`: their
-    URLs have the path already."""
+    """Return `env` with the variables that point clients at the gateway. `upstreams` are those of `upstreams_in`: a URL
+    that does not end with the usual path has another one, and clients add nothing to it."""
     changed = dict(env)
-    for name, (variables, path) in _CLIENTS.items():
-        changed |= dict.fromkeys(variables, f"{url}/{name}{'' if name in upstreams else path}")
+    for name, variables in _CLIENTS.items():
+        upstream = upstreams.get(name)
+        other = any(path and env.get(one, "").rstrip("/") == upstream for one, path in variables.items())
+        changed |= {one: f"{url}/{name}{'' if other else path}" for one, path in variables.items()}
     # A proxy of the machine must not be asked for an address of this process.
     for name in _NO_PROXY:
         changed[name] = ",".join(filter(None, (env.get(name, ""), "127.0.0.1")))
@@ -162,16 +171,31 @@ class AgentProcess:
     def start(self, env: Mapping[str, str]) -> None:
         """Start it. Raises `OSError`."""
         process = self._process = Popen(list(self._command), env=dict(env), process_group=0)  # noqa: S603 - as asked
-        self._foreground(process.pid)
+        self._hand_over(os.getpgrp(), process.pid)
         self.signal(signal.SIGCONT)  # it was stopped if it has read from the terminal before
         for number in self._early_signals:
             self.signal(number)
 
     async def wait(self) -> int:
         """Return the exit code, as a shell does."""
-        assert self._process is not None  # noqa: S101 - it was started
-        code = await asyncio.to_thread(self._process.wait)
+        code = await asyncio.to_thread(self._wait)
         return 128 - code if code < 0 else code
+
+    def _wait(self) -> int:
+        """Wait until the command ends. If somebody at the terminal stops it (Ctrl-Z), stop as well, so that the shell
+        is there again; `fg` continues both."""
+        process = self._process
+        assert process is not None  # noqa: S101 - it was started
+        while True:
+            _, status = os.waitpid(process.pid, os.WUNTRACED)
+            if not os.WIFSTOPPED(status):
+                process.returncode = os.waitstatus_to_exitcode(status)
+                return process.returncode
+            if self._terminal is not None:
+                self._hand_over(process.pid, os.getpgrp())
+                os.killpg(os.getpgrp(), signal.SIGSTOP)  # everything of this job; it goes on after this line
+                self._hand_over(os.getpgrp(), process.pid)
+                self.signal(signal.SIGCONT)
 
     def signal(self, number: int) -> None:
         """Send a signal to the command and to what it has started; when it starts, if that is still to come."""
@@ -185,19 +209,21 @@ class AgentProcess:
         """End what the command has left behind, and take the terminal back."""
         if self._process is not None:
             self.signal(signal.SIGKILL)
-            self._foreground(os.getpgrp())
+            self._hand_over(self._process.pid, os.getpgrp())
 
-    def _foreground(self, group: int) -> None:
-        """Make a process group the one that reads from the terminal, as a shell does."""
+    def _hand_over(self, owner: int, group: int) -> None:
+        """Make a process group the one that reads from the terminal, as a shell does, if `owner` is that group now. A
+        job in the background has no terminal to give."""
         if self._terminal is None:
             return
-        before = signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTOU})
         try:
-            os.tcsetpgrp(self._terminal, group)
+            if os.tcgetpgrp(self._terminal) == owner:
+                os.tcsetpgrp(self._terminal, group)
         except OSError:  # the terminal was closed, or the command has ended already
             pass
         finally:
-            signal.signal(signal.SIGTTOU, before)
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
 
 class Display:
@@ -208,13 +234,16 @@ class Display:
         self._terminal = sys.stderr.isatty()
         self._last = Spending()
         self._lines_due_s = _LINE_EVERY_S
+        self._titled = False
 
     def update(self, spent: Spending, elapsed_s: float) -> None:
         """Show a change, if there is one and it is due."""
         if self._quiet or spent == self._last:
             return
         if self._terminal:
-            sys.stderr.write(f"\x1b]0;breakloop {spent}\x07")
+            saved = "" if self._titled else _SAVE_TITLE
+            self._titled = True
+            sys.stderr.write(f"{saved}\x1b]0;breakloop {spent}\x07")
             sys.stderr.flush()
         elif elapsed_s >= self._lines_due_s:
             self._lines_due_s = elapsed_s + _LINE_EVERY_S
@@ -228,6 +257,9 @@ class Display:
         click.echo(f"breakloop: {text}", err=True)
 
     def end(self, spent: Spending) -> None:
+        """Restore the title of the terminal, and show the sum."""
+        if self._titled:
+            sys.stderr.write(_RESTORE_TITLE)
         if not self._quiet:
             self.say(str(spent))
 

@@ -10,6 +10,7 @@ from breakloop.cli.run import EXIT_CODES, RunWatch, Spending, client_environment
 from breakloop.model.call import Answer, Call, Usage
 from breakloop.model.decision import STOP_REASONS
 from breakloop.model.verdict import Verdict
+from tests.each import each
 
 CALL = Call("POST", "/v1/chat/completions")
 
@@ -83,8 +84,9 @@ def test_every_stop_reason_has_an_exit_code() -> None:
 def test_clients_are_pointed_at_the_gateway() -> None:
     env = client_environment("http://127.0.0.1:1", {"HOME": "/h", "NO_PROXY": "a.example"}, {})
     assert env["OPENAI_BASE_URL"] == env["OPENAI_API_BASE"] == "http://127.0.0.1:1/openai/v1"
-    assert env["ANTHROPIC_BASE_URL"] == "http://127.0.0.1:1/anthropic"
+    assert env["ANTHROPIC_BASE_URL"] == env["ANTHROPIC_API_BASE"] == "http://127.0.0.1:1/anthropic"
     assert env["GOOGLE_GEMINI_BASE_URL"] == "http://127.0.0.1:1/gemini"
+    assert env["GEMINI_API_BASE"] == "http://127.0.0.1:1/gemini/v1beta"
     assert (env["HOME"], env["NO_PROXY"], env["no_proxy"]) == ("/h", "a.example,127.0.0.1", "127.0.0.1")
 
 
@@ -94,5 +96,34 @@ def test_the_provider_that_was_set_stays_the_provider() -> None:
     found = upstreams_in(env, ["anthropic=https://other.example"])
     assert found == {"openai": "https://llm.example/api/v4"}
     changed = client_environment("http://127.0.0.1:1", env, found)
-    assert changed["OPENAI_BASE_URL"] == "http://127.0.0.1:1/openai"
+    assert changed["OPENAI_BASE_URL"] == changed["OPENAI_API_BASE"] == "http://127.0.0.1:1/openai"
     assert upstreams_in({"OPENAI_BASE_URL": "https://api.openai.com/v1"}, []) == {}
+
+
+@each(
+    "variable, value, upstream, seen",
+    [
+        ("OPENAI_BASE_URL", "https://llm.example/v1/", "openai=https://llm.example", "/openai/v1"),
+        ("OPENAI_API_BASE", "https://llm.example/v1", "openai=https://llm.example", "/openai/v1"),
+        ("ANTHROPIC_API_BASE", "https://llm.example/a", "anthropic=https://llm.example/a", "/anthropic"),
+        ("GOOGLE_GEMINI_BASE_URL", "https://llm.example", "gemini=https://llm.example", "/gemini"),
+        ("GEMINI_API_BASE", "https://llm.example/v1beta", "gemini=https://llm.example", "/gemini/v1beta"),
+        ("GEMINI_API_BASE", "https://llm.example/v9", "gemini=https://llm.example/v9", "/gemini"),
+    ],
+)
+def test_a_variable_that_was_set_names_the_upstream(variable: str, value: str, upstream: str, seen: str) -> None:
+    """Without the path that clients send; each variable has its own."""
+    name, _, url = upstream.partition("=")
+    found = upstreams_in({variable: value}, [])
+    assert found == {name: url}
+    assert client_environment("http://127.0.0.1:1", {variable: value}, found)[variable] == f"http://127.0.0.1:1{seen}"
+
+
+def test_landed_calls_are_shown() -> None:
+    """They passed, and are counted beside the others (LD-10)."""
+    watch, verdict = watching(), Verdict(allowed=True)
+    verdict.landed = True
+    watch.decided(CALL, Verdict(allowed=True))
+    watch.decided(CALL, verdict)
+    watch.decided(CALL, denied())
+    assert str(watch.spent) == "$0.00, 2 calls, 0 tokens, 1 landed, 1 denied"
