@@ -248,11 +248,9 @@ class CountingDetector:
     window_keys: tuple[str, ...] = ()  # besides the key of the count
 
     def sender(self, call: Call) -> tuple[str, str]:
-        """Return caller and agent as events and allow lists name them."""
         return self._read.caller(call), self._read.agent(call)
 
     def note(self, loop: LoopFinding) -> str:
-        """Return the sentence that is added to the conversation of a model that is steered or landed."""
         why = f"You have sent the same request {loop.hit_count} times without progress."
         return landing_note(why, _SAME_REQUEST) if loop.action == "land" else f"{why} {_SAME_REQUEST.instead}"
 
@@ -283,7 +281,6 @@ class TailDetector(CountingDetector):
         self._sender_keys: dict[tuple[str, str], str] = {}
 
     def plan(self, call: Call, project: str, group: int, now: float) -> CountFingerprint | None:
-        """Return the count, or None if the call has no fingerprint or is on the allow list."""
         op = super().plan(call, project, group, now)
         chat, who = call.parsed.chat, call.identity  # the fingerprint has read both
         if op is None or not chat:

@@ -331,7 +331,6 @@ class RepetitionWatch(StreamFinding):
         """Ignore arguments of tool calls: they repeat for good reasons."""
 
     def on_call(self, choice: int, name: str, arguments: str) -> None:
-        """Count a call that is complete."""
         if len(self._open) < MAX_OPEN_CHOICES:
             self._open.setdefault(choice, False)
         key = choice, hash((name, arguments))

@@ -242,7 +242,6 @@ class RequestPrompt:
 
     @property
     def size(self) -> PromptSize | None:
-        """The size of the prompt; None if it cannot be read."""
         if not self._measured:
             self._measured = True
             found = None if self._parsed is None else texts_of(self._parsed)
@@ -250,7 +249,6 @@ class RequestPrompt:
         return self._size
 
     def texts(self) -> list[str]:
-        """Return all texts, values as JSON."""
         found = None if self._parsed is None else texts_of(self._parsed)
         return [] if found is None else found.texts + [bytes(raw).decode("utf-8", "replace") for raw in found.raws]
 

@@ -63,7 +63,6 @@ class Meter:
         return found
 
     def reserve(self, call: Call, estimator: Estimator, *, money: bool) -> Estimate:
-        """Return the estimate for a rule that charges it, and keep it for settling."""
         found = self.estimate(call, estimator, money=money)
         if found is not NOTHING:
             state = state_of(call)
@@ -71,12 +70,10 @@ class Meter:
         return found
 
     def cap(self, call: Call, cap: CompletionCap) -> None:
-        """Limit the length of a streamed answer."""
         state = state_of(call)
         state.caps = (*state.caps, cap)
 
     def denies(self, call: Call) -> bool:
-        """Return whether a call is denied because the price of its model is unknown (`unknown_model: deny`)."""
         if self._prices is None or self._prices().unknown != DENY:
             return False
         chat = self.llm(call)

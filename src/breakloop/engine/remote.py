@@ -627,7 +627,6 @@ class RemoteEngine:
     # -- settlement ---------------------------------------------------------------------------------------------------
 
     def settle(self, _call: Call, ops: Sequence[Settle], *, failed: bool) -> None:
-        """End what was in flight, and take back what does not count."""
         if self.health.up:
             self.store.settle(ops, self._settled, failed=failed)
 

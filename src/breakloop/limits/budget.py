@@ -117,7 +117,6 @@ class CostBudget:
         return None
 
     def crossings(self, op: ChargeBudget, used: int, published: int) -> list[dict[str, object]]:
-        """Return the data of a `budget.threshold` event for each stage reached that has not been published yet."""
         return [
             {
                 "policy": op.rule.policy,

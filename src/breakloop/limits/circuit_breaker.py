@@ -66,7 +66,6 @@ class CircuitBreakerLimiter:
         return f"closed: {self.unit.words(broken.rate)} of {threshold} in the last minute"
 
     def event_data(self, op: CheckBreaker, broken: BreakerResult) -> dict[str, object]:
-        """Return the data of a `breaker.opened` or `breaker.closed` event, whichever `broken.changed` is."""
         return {
             "policy": op.rule.policy,
             "key": op.key,

@@ -111,7 +111,6 @@ class LlmTokens:
         return self._day.crossings(op, used, published)
 
     def adjust(self, op: Charge, used: ActualUse) -> AdjustCharge | None:
-        """Return the difference between used and reserved tokens."""
         return AdjustCharge(op.spec, op.key, used.tokens - op.cost) if used.tokens != op.cost else None
 
     def _explain(self, verdict: Verdict, wants: int, limit: str, most: int) -> None:

@@ -233,7 +233,6 @@ class Tracing:
             self.faults += 1
 
     def close(self) -> None:
-        """Export what is left, within a time limit."""
         self._traces.force_flush(_FINISH_MS)
         self._traces.shutdown()
         self._metrics.shutdown(_FINISH_MS)

@@ -314,7 +314,6 @@ class Descriptors:
         return self.tree(call).root or self.session(call)
 
     def user(self, call: Call) -> str:
-        """Return the end user that the client names instead of a session, or ""."""
         named = self.sessions.named(call)
         return named if named.startswith(USER) else ""
 
@@ -382,7 +381,6 @@ class Descriptors:
         return call.parsed.body if self.chat(call) else None  # type: ignore[return-value]  # the registry made it
 
     def step(self, call: Call) -> Step | None:
-        """Return the newest step of an LLM request, or None for any other request."""
         known = call.parsed.step
         if known is None:
             body = call.parsed.body if self.head(call) else None
@@ -390,7 +388,6 @@ class Descriptors:
         return known or None
 
     def window(self, call: Call) -> str:
-        """Return the owner of the call's windows: caller and session, or "" for a call without a session."""
         session = call.identity.session or self.session(call)
         return f"{call.identity.caller or self.caller(call)}|{session}" if session else ""
 
@@ -400,7 +397,6 @@ class Descriptors:
         return [f"{self.caller(call)}|{one}" for one in (tree.parent, tree.root) if one]
 
     def tools(self, call: Call, messages: int = TAIL_MESSAGES) -> tuple[str, ...]:
-        """Return the names of the tools that the last messages call, in order."""
         chat = self.chat(call)
         return tuple([made.name for message in chat.tail[-messages:] for made in message.calls]) if chat else ()
 

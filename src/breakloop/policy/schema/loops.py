@@ -490,7 +490,6 @@ class SimhashLoop(LoopBase):
 
     @property
     def default_action(self) -> Action:
-        """What is done when neither `action` nor `ladder` is given."""
         return "kill"
 
     @model_validator(mode="after")

@@ -463,7 +463,6 @@ class PubSub(Reconnector):
             self._ask(self.link, channel)
 
     async def close(self) -> None:
-        """Close the connection; no more messages are received."""
         self.on_change = self.on_gap = None
         await super().close()
 
