@@ -29,7 +29,7 @@ from breakloop.alerts.router import (
 from breakloop.alerts.rules import FREQUENT, AlertRule, order_key, subject
 from breakloop.alerts.transport import DeliveryContext, parse_url, resolve_checked
 from breakloop.alerts.webhooks import Webhook, Webhooks
-from breakloop.clock import Clock
+from breakloop.clock import Clock, Throttle
 from breakloop.errors import AlertError, StateError
 from breakloop.model.events import Event
 from breakloop.store.sqlite import SqliteTrouble
@@ -66,45 +66,21 @@ INTERVAL_S: Final = 10.0
 _KEYS_MAX: Final = 1_000  # more subjects within one interval are only counted
 
 
-@dataclass(slots=True)
-class _Run:
-    since: float
-    last: Event
-    more: int = 0
-
-
-class EventThrottle:
-    """Lets one event per subject through in ten seconds, with a count of the others. Rare events are not throttled.
-
-    Not thread-safe.
-    """
+class EventThrottle(Throttle[tuple[str, str], Event]):
+    """Lets one event per subject through in ten seconds, with a count of the others. Rare events are not throttled."""
 
     def __init__(self) -> None:
-        self._runs: dict[tuple[str, str], _Run] = {}
-        self.left_out = 0  # events that no later event accounts for
+        super().__init__(INTERVAL_S, _KEYS_MAX)
 
     def throttle(self, events: Iterable[Event], now: float) -> list[Event]:
-        """Return rare events, the first event of each subject, and the last ones of intervals that ended."""
-        passed = self._ended(now)
-        for event in events:
-            if event.name not in FREQUENT:
-                passed.append(event)
-                continue
-            key = event.name, subject(event)
-            run = self._runs.get(key)
-            if run is not None:
-                run.more, run.last = run.more + 1, event
-            elif len(self._runs) < _KEYS_MAX:
-                self._runs[key] = _Run(now, event)
-                passed.append(event)
-            else:
-                self.left_out += 1
+        """Return the last events of intervals that ended, rare events, and the first event of each subject."""
+        passed = [replace(last, data={**last.data, "left_out": more}) for _, last, more in self.expired(now)]
+        passed += [
+            event
+            for event in events
+            if event.name not in FREQUENT or self.admit((event.name, subject(event)), event, now)
+        ]
         return passed
-
-    def _ended(self, now: float) -> list[Event]:
-        over = [key for key, run in self._runs.items() if not 0 <= now - run.since < INTERVAL_S]
-        runs = [self._runs.pop(key) for key in over]
-        return [replace(run.last, data={**run.last.data, "left_out": run.more - 1}) for run in runs if run.more]
 
 
 class AlertQueue:

@@ -36,4 +36,4 @@ def test_too_many_kinds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service, "_KEYS_MAX", 3)
     thin = EventThrottle()
     assert len(thin.throttle([limited(str(number)) for number in range(10)], NOW)) == 3
-    assert thin.left_out == 7
+    assert thin.dropped == 7
