@@ -15,7 +15,7 @@ import xxhash
 
 from breakloop.dialects import text_actions
 from breakloop.dialects.openai_legacy import OpenAIEmbeddings
-from breakloop.model.call import Call, Chat, Message
+from breakloop.model.call import UNREAD, Call, Chat, Message
 
 _SEPARATOR = "\x00"
 
@@ -137,6 +137,7 @@ def is_at_work(chat: Chat) -> bool:
 
 _OPENING_ROLES: Final = frozenset(("user", "system", "developer", "prompt"))
 _PING_BYTES: Final = 1024
+EMBEDDINGS: Final = OpenAIEmbeddings.name
 
 
 def is_opening(chat: Chat) -> bool:
@@ -154,7 +155,7 @@ def is_ping(call: Call, chat: Chat) -> bool:
 
 def is_cheap(call: Call, chat: Chat) -> bool:
     """Return whether a request does nothing that an agent could loop on: an embedding, or a ping."""
-    return chat.dialect == OpenAIEmbeddings.name or (is_ping(call, chat) and is_opening(chat))
+    return chat.dialect == EMBEDDINGS or (is_ping(call, chat) and is_opening(chat))
 
 
 def _answers_text_action(answer: Message, message: Message) -> bool:
@@ -205,7 +206,9 @@ class TailFingerprint:
     def __call__(self, call: Call) -> str | None:
         """Return the fingerprint, or None if this is not an LLM request, its body was not forwarded, or none of its
         last messages can be read: then different requests would look the same."""
-        chat = self._chat(call)
+        chat = call.parsed.chat or None
+        if chat is None or chat.tail is UNREAD:
+            chat = self._chat(call)
         if chat is None:
             return None
         for _, text, calls in chat.tail:
@@ -250,14 +253,15 @@ class TailFingerprint:
         first = max(0, len(tail) - self._messages)
         if first and (tail[first - 1].calls or _answers_text_action(tail[first - 1], tail[first])):
             first -= 1  # a result is identified by its call: many calls return "ok"
-        for role, text, calls in tail[first:]:
+        for role, text, calls in tail[first:] if first else tail:
             left -= len(text)
-            folded_text = folded(text) if left >= 0 and text else text
+            if text and left >= 0:
+                text = folded(text)  # noqa: PLW2901
             # The number separates calls from further messages.
             if not calls:
-                content += (role, folded_text, "0")
+                content += (role, text, "0")
                 continue
-            content += (role, folded_text, str(len(calls)))
+            content += (role, text, str(len(calls)))
             for name, arguments in calls:
                 left -= len(arguments)
                 content += (name, folded(arguments) if left >= 0 else arguments)

@@ -24,7 +24,7 @@ from struct import Struct
 from typing import ClassVar, Final, NamedTuple
 
 from breakloop.detect.counting import CallReader, DetectorConfig, announced
-from breakloop.detect.stateful import RUN_IDLE_S, Evaluation, StatefulDetector
+from breakloop.detect.stateful import RUN_IDLE_S, DetectorSlot, Evaluation, StatefulDetector
 from breakloop.detect.steps.detector import RequestContext, StepsDetector, begins
 from breakloop.detect.steps.fingerprints import Digest, StepFingerprinter, canonical, compact, own
 from breakloop.detect.steps.handoffs import TEXT_MIN, handed_on
@@ -70,6 +70,10 @@ class JoinDetector(StatefulDetector):
     def __init__(self, config: DetectorConfig, read: CallReader, digest: Digest) -> None:
         super().__init__(config, read, "joins:")  # names its section in stored windows: never change it
         self._fingerprints = StepFingerprinter(digest)
+
+    def plan(self, call: Call, project: str, group: int, now: float) -> DetectorSlot | None:
+        """Return the slot for a call that may belong to a team."""
+        return super().plan(call, project, group, now) if _may_join(call, self._read) else None
 
     def owner(self, call: Call) -> str:
         """Return caller and agent; "" if the session has a name, or if the answer will not be known."""
@@ -183,6 +187,10 @@ class JoinedStepsDetector(StepsDetector):
 
     __slots__ = ()
 
+    def plan(self, call: Call, project: str, group: int, now: float) -> DetectorSlot | None:
+        """Return the slot for a call that may belong to a team, which `JoinDetector` finds out later."""
+        return super().plan(call, project, group, now) if _may_join(call, self._read) else None
+
     def owner(self, call: Call) -> str:
         joined = call.decision.joined
         return f"s:{escape(f'{self._read.caller(call)}|joined:{joined}')}" if joined else ""
@@ -207,6 +215,11 @@ class JoinedStepsDetector(StepsDetector):
         if evaluation.hits <= announced(call, self.config, self._read):
             return None
         return StatefulDetector.operation(self, call, evaluation, project, group)
+
+
+def _may_join(call: Call, read: CallReader) -> bool:
+    """Tell whether a call may belong to a team: its answer will be known, and the client gives its session no name."""
+    return call.tracked and read.derived(call)
 
 
 # -- the texts ---------------------------------------------------------------------------------------------------------

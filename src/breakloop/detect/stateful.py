@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from hashlib import blake2b
-from typing import ClassVar, Final
+from typing import ClassVar, Final, final
 
 import msgspec
 
@@ -186,6 +186,7 @@ class Detection:
         return self._read.caller(call), self._read.agent(call)
 
 
+@final
 class DetectorSlot:
     """Marks the position of a detector among the planned operations; the engine replaces it with what the detector
     found. Stores never see it."""

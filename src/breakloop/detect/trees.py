@@ -32,6 +32,7 @@ from breakloop.detect.stateful import (
     NOTICE,
     RUN_IDLE_S,
     Detection,
+    DetectorSlot,
     Evaluation,
     StatefulDetector,
     caller_owner,
@@ -383,6 +384,14 @@ class TreeDetector(StatefulDetector):
         self.evaluator = evaluator
         # A full tree stays full: unlike a loop, it is not tried again after a cooldown.
         self._always = replace(config.cooldown, limit=0, growth=1.0)
+
+    def plan(self, call: Call, project: str, group: int, now: float) -> DetectorSlot | None:
+        """Return the slot for a call that begins a conversation, or whose header fields name its tree."""
+        read = self._read
+        step = call.parsed.step or read.step(call)
+        if step is None or (_is_under_way(step) and not read.states_tree(call)):
+            return None
+        return super().plan(call, project, group, now)
 
     def owner(self, call: Call) -> str:
         """Return caller and tree, or the caller if the tree is not known; "" for a call that nobody started. Of a

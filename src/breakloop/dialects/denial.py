@@ -65,8 +65,14 @@ class VerdictHeaders:
         head = f"{self._request_id}{request_id}\r\n"
         if result_id:
             head = f"{head}{self._result_id}{result_id}\r\n"
-        if verdict.limit is not None:
-            head += self._limit(verdict.limit)
+        limit = verdict.limit
+        if limit is not None:
+            known = self._heads.get((limit.name, limit.quota, limit.window_s))
+            if known is None:
+                head += self._limit(limit)
+            else:  # as in `_limit`, without the call
+                left, reset = limit.remaining, limit.reset_s
+                head = f"{head}{known[0]}{left};t={reset}\r\n{known[1]}{left}\r\nRateLimit-Reset: {reset}\r\n"
         if verdict.warning:
             head += self._warned(verdict)
         if verdict.note:

@@ -11,7 +11,6 @@ from typing import ClassVar, NamedTuple, Protocol
 
 import msgspec
 
-from breakloop.clock import Clock
 from breakloop.detect.stateful import DetectorSlot
 from breakloop.limits.base import Estimate
 from breakloop.model.call import TAIL_MESSAGES, Answer, Call, Chat, CompletionCap
@@ -95,7 +94,9 @@ def state_of(call: Call) -> DecisionState:
     return state
 
 
-class _Reserved(NamedTuple):
+class Reserved(NamedTuple):
+    """What the result of a call corrects."""
+
     charges: list[Charge]
     prompt_tokens: int
     estimator: str
@@ -113,7 +114,7 @@ class PendingResult(NamedTuple):
     project: str
     ticket: Ticket | None
     settlement: Settlement | None
-    reserved: _Reserved | None
+    reserved: Reserved | None
 
     def call(self, *, with_charges: bool) -> Call:
         """Return a call for `Engine.settle`. Without charges, the estimates stay."""
@@ -126,23 +127,3 @@ class PendingResult(NamedTuple):
             state.charges, state.prompt_tokens, state.estimator = reserved[:3]
             call.parsed.chat = reserved.chat
         return call
-
-
-def pending_result(call: Call, result_id: str, caller: str, clock: Clock) -> PendingResult:
-    """Return what is kept of an allowed call until its result is reported."""
-    state = state_of(call)
-    charges, reserved = state.charges, None
-    if charges:
-        chat = call.parsed.chat
-        slim = chat._replace(tail=()) if chat else None
-        reserved = _Reserved(charges, state.prompt_tokens, state.estimator, slim, call.upstream)
-    return PendingResult(
-        result_id,
-        call.request_id,
-        clock.steady(),
-        caller,
-        call.identity.project,
-        state.ticket,
-        state.settlement,
-        reserved,
-    )

@@ -93,7 +93,11 @@ class Planner:
             if switch is not None:
                 return end_run(call, killed(switch, now))
         all_shadow = bundle.shadow_until > now
-        project_id, project = self._descriptors.assign_project(call)
+        fixed = self._descriptors.fixed_project
+        if fixed is None:
+            project_id, project = self._descriptors.assign_project(call)
+        else:
+            call.identity.project, call.identity.shard = project_id, project = fixed
         landing = ""
         if self._quarantine.by_key:
             found = self._held(call, project_id, now, all_shadow=all_shadow)
@@ -206,7 +210,7 @@ class Planner:
             planned = detector.plan(call, shard, group, now)
             if planned is None:
                 continue
-            if isinstance(planned, DetectorSlot):
+            if type(planned) is DetectorSlot:
                 plan.slots.append((len(plan.ops), planned))
             elif snoozed and is_snoozed(planned, snoozed, now):
                 continue

@@ -18,7 +18,7 @@ attempts it commits without writing windows, so that limits and counts still app
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from breakloop.detect.counting import is_snoozed
@@ -68,9 +68,13 @@ class DecisionProcedure:
         self._first: _FirstCommit | None = None
         self._attempts = 0
         targets = find_windows(call, plan)
-        self._locators = [target for target in targets if target.slot.detector.locates]
+        self._locators: Sequence[WindowTarget] = ()
+        self._advisory: Collection[str] = ()
+        if len(targets) > 1 or (targets and targets[0].slot.detector.locates):
+            self._locators = [target for target in targets if target.slot.detector.locates]
         self._located: list[bytes] = []
-        self._advisory = {target.key for target in targets if target.slot.detector.is_advisory(call)}
+        if shared:
+            self._advisory = {target.key for target in targets if target.slot.detector.is_advisory(call)}
         if shared and call.identity.shard != plan.project and any(target.of_caller for target in targets):
             # With `shard_by: agent`, a window shared by several agents is in a different shard than the agent's own
             # state, so it is evaluated first, in a separate commit that charges nothing.

@@ -148,17 +148,17 @@ class Admission:
         self.remote: RemoteEngine | None = None  # set where the state is in a remote store
         self.timings = Timings()
         self.traces = traces  # None: no tracing
-        self._run_id = run_id
-        self._next_id = 0
+        self.run_id = run_id
+        self.next_id = 0
         self.body_bytes = body_bytes  # limit of an unpacked body
         self.body_memory = BodyMemory(RequestLimits())  # replaced by that of the server
         self.needs_key = descriptors.callers is not None  # only callers that are named in the settings are admitted
 
     def request_id(self) -> str:
         """Return an id that is unique in this process."""
-        number = self._next_id
-        self._next_id = number + 1
-        return f"{self._run_id}{number:x}"
+        number = self.next_id
+        self.next_id = number + 1
+        return f"{self.run_id}{number:x}"
 
     def unknown_caller(self, call: Call, *, asked: bool = False) -> tuple[int, str] | None:
         """Return status and message for a request that does not carry the key of exactly one caller; `asked`: one that

@@ -138,7 +138,16 @@ class Routes:
         """Return the policies that apply, in the order of the bundle."""
         segments = path[1:].split("/")
         found: list[CompiledPolicy] = []
-        _collect(self._any_host, segments, found)
+        node = self._any_host
+        for segment in segments:  # as in `_collect`, without the call
+            if node.below:
+                found += node.below
+            child = node.children.get(segment)
+            if child is None:
+                break
+            node = child
+        else:
+            found += node.here
         if self._hosts:
             root = self._hosts.get(host)
             if root is not None:

@@ -198,7 +198,7 @@ class Descriptors:
         self.shard_by_agent = settings.shard_by_agent
         self._key_parts = MemoDict(escape)
         fixed = self.project_is_steady and not settings.shard_by_agent
-        self._fixed_project = (settings.project, escape(settings.project)) if fixed else None  # the same for all calls
+        self.fixed_project = (settings.project, escape(settings.project)) if fixed else None  # the same for all calls
 
     def getter(self, name: str) -> Getter:
         """Return the function that reads descriptor `name` from a call. Raises `ValueError` for an invalid name."""
@@ -267,7 +267,7 @@ class Descriptors:
     def assign_project(self, call: Call) -> tuple[str, str]:
         """Set the project and the shard of a call. Returns the name of the project and its escaped form for keys."""
         identity = call.identity
-        fixed = self._fixed_project
+        fixed = self.fixed_project
         if fixed is not None:
             identity.project, identity.shard = fixed
             return fixed
@@ -361,8 +361,8 @@ class Descriptors:
         parsed = call.parsed
         known = parsed.chat
         if known is None:
-            parsed.body = self._parse_body(call)
-            known = parsed.chat = (parsed.body.chat(call.decision.tail_messages) if parsed.body else None) or False
+            body = parsed.body = self._parse_body(call)
+            known = parsed.chat = (None if body is None else body.chat(call.decision.tail_messages)) or False
         elif known and known.tail is UNREAD and parsed.body:
             known = parsed.chat = parsed.body.chat(call.decision.tail_messages) or False
         return known or None

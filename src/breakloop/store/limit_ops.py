@@ -151,22 +151,23 @@ class TakeTokens(_LimiterOp[float]):
 
     def check(self, tables: Tables, now: float, results: list[Result], changes: list[Change]) -> bool:
         spec, buckets, key = self.spec, tables["buckets"], self.key
-        entry = buckets.get(key)
-        cost, left = self.cost, spec.burst
-        burst = left
-        if entry is not None and entry[0] > now:
-            left = entry[1] + (now - entry[2]) * spec.rate
-            if left > burst:
-                left = burst
-            if left < cost and cost - left <= _DUST:
-                left = cost
+        rate, burst, cost = spec.rate, spec.burst, self.cost
+        left, entry = burst, buckets.get(key)
+        if entry is not None:
+            expires, tokens, last = entry
+            if expires > now:
+                left = tokens + (now - last) * rate
+                if left > burst:
+                    left = burst
+                if left < cost and cost - left <= _DUST:
+                    left = cost
         left -= cost
         results.append(left)
         if left < 0.0:
             if entry is not None:
                 buckets.move_to_end(key)  # reading counts as use
             return False
-        changes.append((self.group, buckets, key, (now + (burst - left) / spec.rate, left, now)))
+        changes.append((self.group, buckets, key, (now + (burst - left) / rate, left, now)))
         return True
 
     def lua_args(self) -> tuple[object, ...]:

@@ -7,7 +7,7 @@ once. Progress and new text of the user reset counts. `StepsDetector` applies it
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import msgspec
@@ -28,7 +28,10 @@ from breakloop.detect.steps import ends, novelty, recent_answers, repeats, strea
 from breakloop.detect.steps.findings import Finding, StepState
 from breakloop.detect.steps.fingerprints import (
     NONE,
+    RATE,
+    UNSEEN,
     AnswerFingerprints,
+    CallResult,
     Digest,
     StepFingerprinter,
     StepFingerprints,
@@ -37,7 +40,25 @@ from breakloop.detect.steps.fingerprints import (
     tells_something,
 )
 from breakloop.detect.steps.handoffs import handed_on
-from breakloop.detect.steps.kinds import BY_NAME, EVALUATED, NAMES, NEVER, NO_CHOICE, KindChoice, StepsSettings, choose
+from breakloop.detect.steps.kinds import (
+    BY_NAME,
+    CALLS,
+    DRY,
+    EFFECT,
+    EVALUATED,
+    EXEMPT,
+    HIDDEN,
+    NAMES,
+    NEVER,
+    NO_CHOICE,
+    TEXT,
+    TROUBLE,
+    USERS,
+    WAIT,
+    KindChoice,
+    StepsSettings,
+    choose,
+)
 from breakloop.detect.steps.purposes import waits, waits_by_name
 from breakloop.detect.steps.waiting import SLOW_S, Waiting, weight_of
 from breakloop.detect.steps.window import (
@@ -206,33 +227,35 @@ class StepEvaluator:
         self, window: SessionWindow, step: Step, prints: StepFingerprints, now: float, weight: float, *, tracked: bool
     ) -> list[Finding]:
         pairs = prints.pairs
-        exempt = shown_again = bool(pairs) and _is_shown_again(window, step, prints)
-        if self._has_options and pairs:
-            exempt = shown_again or all(pair.tool.options.exempt for pair in pairs)
+        shown_again = bool(pairs and step.users) and _is_shown_again(window, step, prints)
+        exempt = shown_again or (self._has_options and _are_exempt(pairs))
+        inside, changed = _inside(window, pairs), False
+        for pair in pairs:
+            window.run_work |= _CALLED_AND_READ if tells_something(pair) else CALLED
+            if pair.changes and done(pair) and repeats.is_new(window, pair):
+                changed = True
+                window.run_work |= CHANGED
         waits: Waiting | None = None
-        if pairs:
+        if pairs and inside & WAIT:
             waits = waiting.of_step(window, pairs, now)
             if waits is not None:
                 weight = min(waits.weight, weight) if window.ambiguous_at == now else waits.weight
-        changed = False
-        for pair in pairs:
-            window.run_work |= _CALLED_AND_READ if tells_something(pair) else CALLED
-            if done(pair) and repeats.is_new(window, pair):
-                changed = True
-                window.run_work |= CHANGED
         new = novelty.compare(window, step, prints, self._fingerprinter.seed, weight, self._dry_max)
         if new.news and step.users and not step.calls and not step.results:
             self._reset_for_user(window, step)
         known = texts.known_texts(window, prints)
         state = StepState(window, step, prints, self._fingerprinter, new, known, now, weight, tracked, changed)
+        inside |= (DRY if new.dried else 0) | (TEXT if step.as_text else 0)
+        inside |= (EXEMPT if exempt else 0) | (USERS if step.users else 0)
         found: list[Finding] = []
-        for evaluate in EVALUATED[exempt, bool(step.users)]:
+        for evaluate in EVALUATED[inside]:
             found += evaluate(state)
         if exempt:
             window.storm = 0.0
             if shown_again:
                 repeats.add_last_step(window)
-        streaks.add_work(window, news=new.news and bool(pairs), changed=changed)
+        if changed or (new.news and pairs):
+            streaks.add_work(window, news=new.news, changed=changed)
         if changed:
             streaks.halve_stagnation(window)
             window.epoch = window.epoch + 1 & 0xFFFF
@@ -313,6 +336,35 @@ class StepEvaluator:
         return Evaluation(packed, choice.level, finding.kind, evidence, identity.hex(), fresh, window.hits, ambiguous)
 
 
+def _are_exempt(pairs: Sequence[CallResult]) -> bool:
+    return bool(pairs) and all(pair.tool.options.exempt for pair in pairs)
+
+
+def _inside(window: SessionWindow, pairs: Sequence[CallResult]) -> int:
+    """Return what is in the calls of a step and in its window, as `LoopKind.needs` has it. A count that is not 0 may
+    have to be reset."""
+    found = 0 if pairs else TEXT
+    if window.error_bits or window.unknown_tools or window.ends != ends.NO_ENDS:
+        found |= TROUBLE
+    if window.cue_count or window.answer_count:
+        found |= TEXT
+    if window.awaits_result or window.storm:
+        found |= HIDDEN
+    if window.waiting_since or window.waited_at or window.announced_at:
+        found |= WAIT
+    for pair in pairs:
+        found |= CALLS
+        if pair.failed or pair.refused:
+            found |= TROUBLE
+        if pair.effect or pair.tool.options.max_per_run:
+            found |= EFFECT
+        if pair.kind == UNSEEN:
+            found |= HIDDEN
+        if pair.waits or pair.says or pair.kind == RATE or pair.tool.options.poll:
+            found |= WAIT
+    return found
+
+
 def begins(step: Step) -> bool:
     """Tell whether a request begins a conversation."""
     return not (step.said or step.calls or step.results)
@@ -379,7 +431,7 @@ class StepsDetector(StatefulDetector):
 
     def plan(self, call: Call, project: str, group: int, now: float) -> DetectorSlot | None:
         """Return the slot for this call, and set `call.decision.guards_stream`."""
-        slot = super().plan(call, project, group, now)
+        slot = StatefulDetector.plan(self, call, project, group, now)  # `super()` takes longer than the call
         if self.guards_stream and call.body and slot is not None:
             call.decision.guards_stream = call.decision.guards_stream or REPORT_STREAM if group else CUT_STREAM
         return slot

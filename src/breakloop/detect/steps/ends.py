@@ -25,10 +25,11 @@ from breakloop.detect.steps.fingerprints import (
     steady,
 )
 from breakloop.detect.steps.novelty import mark
-from breakloop.detect.steps.window import COUNT_MAX, END, SessionWindow, find_row
+from breakloop.detect.steps.window import COUNT_MAX, END, ENDS, SessionWindow, find_row
 
 _ROW: Final = END.size
 _FREE: Final = bytes(_ROW)
+NO_ENDS: Final = bytes(ENDS * _ROW)
 _READ: Final = 1000  # bytes of each edge; a report has its totals at its end
 _TOLD_MIN: Final = 12  # letters; an exit status alone is how some commands say no
 _LETTERS: Final = bytes(code for code in range(256) if not (code > 127 or chr(code).isalpha()))

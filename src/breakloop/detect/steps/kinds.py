@@ -19,6 +19,17 @@ from breakloop.detect.steps.window import COUNT_MAX
 
 NEVER: Final = float("inf")
 
+# What may be in a step, or counted in its window (`LoopKind.needs`).
+CALLS: Final = 1
+TROUBLE: Final = 2  # a call failed or was refused, now or lately
+EFFECT: Final = 4  # a call with an effect, or of a tool with a limit
+TEXT: Final = 8  # an answer without calls, or with calls written as text, or texts that are counted
+HIDDEN: Final = 16  # calls whose results are not in requests
+DRY: Final = 32  # a turn without anything new
+WAIT: Final = 64  # a call that may wait, now or lately
+EXEMPT: Final = 128  # the calls are exempt
+USERS: Final = 256  # text of the user
+
 Levels = tuple[float, float, float]  # counts at which a kind is notice, block, stop
 Thresholds = Mapping[str, Levels]  # by kind
 
@@ -34,6 +45,7 @@ class LoopKind(NamedTuple):
     evaluate: Callable[[StepState], Sequence[Finding]] | None = None  # None: evaluated by another row or detector
     of_calls: bool = True  # not evaluated for calls that are exempt
     of_users: bool = False  # only evaluated for steps with text of the user
+    needs: int = 0  # one of these has to be in a step, or it would find and change nothing; 0: always evaluated
     relaxed: Levels | None = None  # if not derived from `normal`
     most: float = COUNT_MAX  # the highest count
     stops: bool = True  # it has the level stop
@@ -46,14 +58,15 @@ class LoopKind(NamedTuple):
 KINDS: Final[tuple[LoopKind, ...]] = (
     LoopKind(
         22, "tool_limit", "more calls of a tool in a run than `max_per_run` allows",
-        "calls, from the last allowed one on", (2, 2, NEVER), effects.findings, fixed=True,  # and `side_effect`
+        "calls, from the last allowed one on", (2, 2, NEVER), effects.findings, needs=EFFECT, fixed=True,
+        # and `side_effect`
     ),
     LoopKind(
         21, "side_effect", "the same effect outside again: a mail, an order, an issue", "times", (2, 3, 5), fixed=True,
     ),
     LoopKind(
         1, "repeat", "the same call with the same result, one after the other", "times", (3, 5, 8),
-        repeats.count_calls,  # and `failure`, `interleaved` and `drift`
+        repeats.count_calls, needs=CALLS,  # and `failure`, `interleaved` and `drift`
     ),
     LoopKind(
         2, "cycle", "the same 2 to 16 steps in the same order, repeatedly", "laps", (3, 5, 8),
@@ -62,23 +75,23 @@ KINDS: Final[tuple[LoopKind, ...]] = (
     LoopKind(3, "failure", "the same call fails each time; a different error counts half", "errors", (2, 4, 7)),
     LoopKind(
         4, "unknown_tool", "calls to tools that do not exist", "calls in a row", (2, 4, 8),
-        streaks.unknown_tool,
+        streaks.unknown_tool, needs=TROUBLE,
     ),
     LoopKind(5, "interleaved", "the same call with the same result, with other work in between", "times", (4, 7, 12)),
     LoopKind(
         19, "unmoved", "the same call ends the same way, whatever is changed in between", "more times", (5, 7, 14),
-        ends.unmoved,
+        ends.unmoved, needs=TROUBLE,
     ),
     LoopKind(
         20, "stubborn", "the same error or verdict for other commands or drafts, despite changes", "more times",
-        (6, 14, 28), ends.stubborn,
+        (6, 14, 28), ends.stubborn, needs=TROUBLE,
     ),
     LoopKind(
         25, "drift", "the same call with the same result but for times, ids and counters", "times", (8, 12, 24),
     ),
     LoopKind(
         6, "stagnation", "one tool, new arguments, the same informative result", "results in a row", (5, 9, NEVER),
-        streaks.stagnation,
+        streaks.stagnation, needs=CALLS,
     ),
     LoopKind(
         7, "nested", "each prompt contains the whole previous prompt", "times", (3, 5, 8),
@@ -86,8 +99,7 @@ KINDS: Final[tuple[LoopKind, ...]] = (
     ),
     LoopKind(
         8, "continue", 'the same "go on" from the user or the harness, without tool calls', "times", (3, 5, 8),
-        texts.continued,
-        of_calls=False,
+        texts.continued, of_calls=False, needs=TEXT,
     ),
     LoopKind(
         9, "rejected", "the same text from the user or the harness, whatever happens in between", "times", (3, 5, 12),
@@ -96,24 +108,23 @@ KINDS: Final[tuple[LoopKind, ...]] = (
     ),
     LoopKind(
         10, "monologue", "the same answer again, without tool calls", "times", (3, 5, 8),
-        texts.monologue, of_calls=False,
+        texts.monologue, of_calls=False, needs=TEXT,
     ),
     LoopKind(
         11, "storm", "the same request again after its response", "more times in 60 s", (5, 10, 20),
-        streaks.call_storm,  # requests that are no step: `streaks.storm`
+        streaks.call_storm, needs=HIDDEN,  # requests that are no step: `streaks.storm`
     ),
     LoopKind(
         12, "cascade", "errors, from any tool", "of the last 10", (5, 8, NEVER),
-        streaks.cascade, relaxed=(6, 10, NEVER), most=10,
+        streaks.cascade, needs=TROUBLE, relaxed=(6, 10, NEVER), most=10,
     ),
     LoopKind(
         13, "reword", "the same instruction in other words, without new input", "of the last 13 texts",
-        (4, 6, NEVER), repeats.reword, of_calls=False, most=13, of_teams=True,
+        (4, 6, NEVER), repeats.reword, of_calls=False, needs=TEXT, most=13, of_teams=True,
     ),
     LoopKind(
         14, "dry", "turns without new external input; new input halves the count", "turns", (5, 8, 16),
-        novelty.findings,  # and `novelty`
-        of_teams=True,
+        novelty.findings, needs=DRY, of_teams=True,  # and `novelty`
     ),
     LoopKind(15, "novelty", "results with almost no new lines", "results in a row", (8, 16, NEVER)),
     LoopKind(
@@ -134,21 +145,31 @@ KINDS: Final[tuple[LoopKind, ...]] = (
     ),
     LoopKind(
         23, "waiting", "the same look with the same answer for hours", "hours", (2, 6, 12),
-        waiting.hours,
+        waiting.hours, needs=WAIT,
     ),
 )  # fmt: skip
 BY_NAME: Final[Mapping[str, LoopKind]] = {kind.name: kind for kind in KINDS}
 NAMES: Final[Mapping[int, str]] = {0: "", **{kind.id: kind.name for kind in KINDS}}
-# The functions to evaluate, by whether the calls of a step are exempt, and whether it has text of the user.
-EVALUATED: Final = {
-    (exempt, users): tuple(
-        kind.evaluate
-        for kind in KINDS
-        if kind.evaluate and not (exempt and kind.of_calls) and (users or not kind.of_users)
-    )
-    for exempt in (False, True)
-    for users in (False, True)
-}
+Evaluate = Callable[[StepState], Sequence[Finding]]
+
+
+class _Evaluated(dict[int, tuple[Evaluate, ...]]):
+    """The functions to evaluate, by what is in a step."""
+
+    def __missing__(self, found: int) -> tuple[Evaluate, ...]:
+        exempt, users = found & EXEMPT, found & USERS
+        made = self[found] = tuple(
+            kind.evaluate
+            for kind in KINDS
+            if kind.evaluate
+            and not (exempt and kind.of_calls)
+            and (users or not kind.of_users)
+            and (not kind.needs or kind.needs & found)
+        )
+        return made
+
+
+EVALUATED: Final = _Evaluated()
 _RANKS: Final[Mapping[str, int]] = {kind.name: rank for rank, kind in enumerate(KINDS)}
 
 NORMAL: Final[Thresholds] = {kind.name: kind.normal for kind in KINDS}

@@ -46,7 +46,8 @@ def weight_of(gap_s: float) -> float:
 
 
 def of_step(window: SessionWindow, pairs: Sequence[CallResult], now: float) -> Waiting | None:
-    """Return what a step of waiting counts; None if it does something else. Note either in the window."""
+    """Return what a step of waiting counts; None if it does something else. Note either in the window. Not called if no
+    call may wait and the window has no waits."""
     found: Waiting | None = None
     if window.waited_at or window.announced_at or _may_wait(pairs):
         found = _weigh(window, pairs, now)
