@@ -110,7 +110,9 @@ class DecisionProcedure:
         """
         call, plan = self._call, self._plan
         at = plan.now if self._shared else plan.steady  # instances that share windows agree on the store's time
-        opened = {key: OpenWindow(key, stored[0], stored[1]) for key, stored in zip(self.keys, windows, strict=True)}
+        opened: dict[str, OpenWindow] = {}
+        for key, (version, data) in zip(self.keys, windows, strict=True):
+            opened[key] = OpenWindow(key, version, data)
         awaiting: dict[str, list[DetectorSlot]] = {}
         found: dict[int, Op] = {}
         snoozed = plan.bundle.snoozed
@@ -326,8 +328,8 @@ def find_windows(call: Call, plan: Plan) -> list[WindowTarget]:
     for number, (_, slot) in enumerate(plan.slots):
         owner = slot.detector.owner(call)
         if owner:
-            place = window_shard(owner, shard, project)
-            key = window_key(f"{place}:{owner}")
+            place = shard if shard is project else window_shard(owner, shard, project)
+            key = f"win:{place}:{owner}:"  # as `window_key` makes it, without the call
             found.append(_new(WindowTarget, (number, slot, key, place, owner)))
     return found
 

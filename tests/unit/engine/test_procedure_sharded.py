@@ -189,7 +189,7 @@ def test_which_are_far() -> None:
     plan = here.engine.plan(asked)
     assert isinstance(plan, Plan)
     assert [target.of_caller for target in find_windows(asked, plan)] == [True, False]
-    assert len(plan.slots) == 5
+    assert len(plan.slots) == 2
     plain = call("/x")
     again = here.engine.plan(plain)
     assert isinstance(again, Plan)

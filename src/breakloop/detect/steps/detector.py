@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -22,7 +23,6 @@ from breakloop.detect.stateful import (
     DetectorSlot,
     Evaluation,
     StatefulDetector,
-    session_owner,
 )
 from breakloop.detect.steps import ends, novelty, recent_answers, repeats, streaks, texts, waiting
 from breakloop.detect.steps.findings import Finding, StepState
@@ -82,6 +82,7 @@ from breakloop.detect.steps.window import (
     readable,
 )
 from breakloop.model.call import DERIVED_SESSION, Answer, Call, Step
+from breakloop.store.keys import escape
 from breakloop.store.ops import Op
 
 _CALLED_AND_READ: Final = CALLED | READ
@@ -169,13 +170,18 @@ class StepEvaluator:
         window.last_at = window.storm_at = now
         window.pending_repeats = window.forgiven_repeats = 0
         window.tail, window.tail_users = tail, users
-        window.keeps_answers = _keeps_answers(window.keeps_answers, step, restored=answer is not None)
+        if window.keeps_answers or step.stored:
+            window.keeps_answers = _keeps_answers(window.keeps_answers, step, restored=answer is not None)
         window.recent_answers = kept if window.keeps_answers else b""
         window.last_id = b""
         if context.unnamed and step.call_ids:
             first = step.call_ids[0].encode("utf-8", "surrogatepass")
             window.last_id = first if _ID_MIN <= len(first) <= ID_MAX else b""
-        return self._report(window, step, choice, now, context)
+        if choice is not NO_CHOICE:
+            return self._report(window, step, choice, now, context)
+        window.level = window.kind = 0
+        window.evidence = b""
+        return Evaluation(self._unpacked.keep(window))
 
     def answered(self, data: bytes, answer: Answer) -> bytes:
         """Return the packed window after an answer; the same object if nothing changed. Copies of its text, or of what
@@ -437,7 +443,9 @@ class StepsDetector(StatefulDetector):
         return slot
 
     def owner(self, call: Call) -> str:
-        return session_owner(self._read, call)
+        """Return the same as `session_owner`, without the call."""
+        session = self._read.window(call)
+        return f"s:{escape(session)}" if session else ""
 
     def evaluate(self, call: Call, window: bytes, now: float) -> Evaluation | None:
         read = self._read
@@ -447,10 +455,11 @@ class StepsDetector(StatefulDetector):
         unnamed = read.derived(call)
         body = call.body if unnamed else b""
         chat = call.parsed.chat
-        if chat and begins(step) and is_ping(call, chat):
+        if chat and chat.max_tokens == 1 and begins(step) and is_ping(call, chat):
             return None
         session, interrupted = call.identity.session or "", call.decision.interrupted
-        context = RequestContext(call.tracked, unnamed, session, body, lambda: read.model_and_system(call), interrupted)
+        system = partial(read.model_and_system, call)
+        context = RequestContext(call.tracked, unnamed, session, body, system, interrupted)
         return self._evaluator.evaluate(window, step, now, context)
 
     def awaits_answer(self, call: Call, evaluation: Evaluation) -> bool:

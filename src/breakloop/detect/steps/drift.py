@@ -49,9 +49,10 @@ _mask: Final = re.compile(
 def kept(pair: CallResult) -> bytes:
     """Return what the row of a call keeps of its first result: of an error its fingerprint, of a short one only how
     many words it has, because most calls are made once."""
-    if pair.failed or len(pair.text) > _SHORT:
+    text = pair.text
+    if pair.failed or len(text) > _SHORT:
         return pair.e
-    return _KEPT.pack(_words(pair.text), _UNKNOWN)
+    return _KEPT.pack(text.count(b" ") + text.count(b"\n") & 0xFFFF, _UNKNOWN)  # as in `_words`, without the call
 
 
 def count(state: StepState, pair: CallResult, at: int) -> tuple[bytes, Sequence[Finding]]:

@@ -33,7 +33,7 @@ from breakloop.detect.steps.purposes import (
     waits,
     waits_by_name,
 )
-from breakloop.detect.steps.results import APART, content, is_bare
+from breakloop.detect.steps.results import APART, LOW_APART, content, is_bare
 from breakloop.model.call import Result, Step, ToolCall
 from breakloop.model.decision import END, MARK, MARKED_NOTE_MAX
 
@@ -504,10 +504,10 @@ class StepFingerprinter:
                 self._add_media(one, result.media)
         pairs: tuple[CallResult, ...] = ()
         if calls:
-            matched = zip(answer.calls, paired(step), strict=False)
-            pairs = tuple(
-                [self._pair(made, got, step, incoming[at]) if at >= 0 else made for made, (_, got, at) in matched]
-            )
+            pairs = tuple(answer.calls[: len(calls)])
+            for made, (_, got, at) in zip(pairs, paired(step), strict=False):
+                if got is not None:
+                    self._add_result(made, got, step, incoming[at])
         users = [self.incoming(text) for text in texts] if texts else []
         keys = tuple([one.key for one in users]) if users else ()
         if len(pairs) == 1:
@@ -565,32 +565,29 @@ class StepFingerprinter:
         a = self.plain(begins + plain)
         masked = loose(plain)
         loose_a = a if masked is plain else self.plain(begins + masked)
-        result = (NONE, _NO_ERROR, UNSEEN, False, 0)
-        return CallResult(tool, a, loose_a, *result, changing, False, b"", False, waiting, wait_s, effect)
+        return CallResult(  # by position, and without a star: it is made for each call
+            tool, a, loose_a, NONE, _NO_ERROR, UNSEEN, False, 0, changing, False, b"", False, waiting, wait_s, effect
+        )  # fmt: skip
 
-    def _pair(self, made: CallResult, result: Result | None, step: Step, incoming: IncomingStep) -> CallResult:
-        if result is None:
-            return made
-        tool, changing = made.tool, made.changes
-        r, text, plain = incoming.key, incoming.text, incoming.plain
-        kind, e = OK, _NO_ERROR
+    def _add_result(self, made: CallResult, result: Result, step: Step, incoming: IncomingStep) -> None:
+        """Set what comes from the result."""
+        text, plain = incoming.text, incoming.plain
+        kind = OK
         if result.error:
             kind = bad(text)
-            if kind == ERROR and step.tools and not step.as_text and tool.name not in step.tools:
+            if kind == ERROR and step.tools and not step.as_text and made.tool.name not in step.tools:
                 kind = UNKNOWN  # some clients declare their tools in turns: only a failure shows it
-            e = self.plain(compact(shape(text[:_ERROR_READ])))[:4]
-        elif not result.media and len(plain) <= _ACK_MAX:
-            kind = good(text)
-        telling = not changing and (len(plain) >= INFORMATIVE or len(folded(text)) >= INFORMATIVE)
-        meaning = PLAIN
+            made.e = self.plain(compact(shape(text[:_ERROR_READ])))[:4]
+        else:
+            if len(plain) <= _ACK_MAX and not result.media:
+                kind = good(text)
+            made.refused = refuses(text)
+        made.telling = not made.changes and (len(plain) >= INFORMATIVE or len(folded(text)) >= INFORMATIVE)
         if len(plain) <= SHORT and not result.media:
-            meaning = says(text)
-            if meaning == LIMITED:
+            made.says = says(text)
+            if made.says == LIMITED:
                 kind = RATE
-        purpose = (made.waits, made.wait_s, made.effect)
-        refused = not result.error and refuses(text)
-        seen = (r, e, kind, result.error, incoming.size)
-        return CallResult(tool, made.a, made.loose_a, *seen, changing, telling, text, refused, *purpose, meaning)
+        made.r, made.kind, made.failed, made.size, made.text = incoming.key, kind, result.error, incoming.size, text
 
 
 def paired(step: Step) -> list[tuple[ToolCall, Result | None, int]]:
@@ -626,7 +623,7 @@ def good(text: bytes) -> int:
 def refuses(text: bytes) -> bool:
     """Tell whether a short text opens with words of refusal or failure. They do not make a result an error: they only
     tell that an attempt may have ended."""
-    if len(text) > SHORT_MAX or _REFUSING.isdisjoint(text[:_OPENING].lower().translate(APART).split()):
+    if len(text) > SHORT_MAX or _REFUSING.isdisjoint(text[:_OPENING].translate(LOW_APART).split()):
         return False
     return _REFUSES(text) is not None
 

@@ -45,17 +45,21 @@ _UNCLEAR: Final = (0.25, 0.6)  # between these, white space is weighed too, whic
 _WHITE: Final = b" \t\r\x0b\x0c"
 _LOWER: Final = bytes(range(128)).lower() + bytes(range(128, 256))
 _BLANKS: Final = bytes.maketrans(_WHITE, b" " * len(_WHITE))
-_ENDS: Final = (b". ", b", ", b"; ", b"} ", b"] ", b") ")
+# Where a long line is split, and what stands there then.
+_ENDS: Final = tuple([(end + b" ", end + b"\n") for end in (b".", b",", b";", b"}", b"]", b")")])
 
 
 def share(known: AgedFilter, texts: Sequence[bytes], seed: int, window: SessionWindow | None = None) -> float | None:
     """Return the share of lines that are not known, and add them; None if there are no lines. With a window, lines of
     its frame weigh nothing, and lines are added to the frame."""
+    is_split = len(texts) == 1 and len(texts[0]) > _LONG and texts[0].find(b"\n") < 0
+    if is_split:  # one long line, as JSON often is
+        texts = (pieces(texts[0]),)
     lines = _all(texts)
     if not lines:
         return None
     once = [*dict.fromkeys(lines)]  # a line that occurs twice in a text is not known for that
-    if max(map(len, once)) > _LONG // 2:
+    if not is_split and max(map(len, once)) > _LONG // 2:
         texts = [pieces(text) for text in texts]
         lines = _all(texts)
         once = [*dict.fromkeys(lines)]
@@ -124,8 +128,8 @@ def pieces(text: bytes) -> bytes:
     for at, line in enumerate(lines):
         if len(line) > _LONG and (len(line.translate(None, _WHITE)) > _LONG or len(b" ".join(line.split())) > _LONG):
             cut = line.translate(_BLANKS)
-            for end in _ENDS:
-                cut = cut.replace(end, end[:1] + b"\n")
+            for end, split in _ENDS:
+                cut = cut.replace(end, split)
             lines[at] = cut.replace(b"\\\\n", b"\n")
     return b"\n".join(lines)
 
@@ -152,14 +156,17 @@ def compare(
 ) -> Novelty:
     """Compare a step with the session, add it to the filters, and change the counts, `dry` up to `most`."""
     pairs = prints.pairs
-    by_form = _by_form(pairs)
+    by_form, failed = False, window.failed_tool != _NO_TOOL
+    for pair in pairs:
+        by_form = by_form or pair.failed or pair.kind == EMPTY  # results are compared by their form only
+        failed = failed or pair.failed or pair.refused
     unseen, again, third = _calls(window, prints)
     share = _new_lines(window, prints, seed, by_form=by_form, framed=bool(unseen))
     fresh_words = bool(prints.words) and _own_words(window, prints.words, prints.called)
     wrote = False
     for pair in unseen:
-        wrote = wrote or done(pair)
-    if pairs and _recovered(window, pairs, unseen):
+        wrote = wrote or (pair.changes and done(pair))
+    if failed and _recovered(window, pairs, unseen):
         wrote = True
     if wrote or (share is not None and share > NEW_SHARE):
         window.dry /= 2
@@ -308,14 +315,6 @@ def _is_dry_result(window: SessionWindow, step: Step, prints: StepFingerprints, 
     if not known:
         window.dry *= _OTHER_RESULT
     return known and not again
-
-
-def _by_form(pairs: Sequence[CallResult]) -> bool:
-    """Tell whether results are compared by their form only, because one is an error or empty."""
-    found = False
-    for pair in pairs:  # faster than a generator
-        found = found or pair.failed or pair.kind == EMPTY
-    return found
 
 
 def _calls(window: SessionWindow, prints: StepFingerprints) -> tuple[list[CallResult], bool, bool]:

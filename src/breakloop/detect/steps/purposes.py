@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from breakloop.detect.steps.results import APART
+from breakloop.detect.steps.results import APART, LOW_APART
 
 NO_WAIT, WAIT, LOOK, TERMINAL = range(4)  # TERMINAL: a look at a terminal, which waits for output by itself
 NO_EFFECT, NOTICED, BLOCKED = range(3)  # how far equal calls go
@@ -190,10 +190,10 @@ _PART_OF: Final = re.compile(rb"[0-9] ?(?:%|percent)|[0-9] ?(?:/|of) ?[0-9]").se
 
 def says(text: bytes) -> int:
     """Return what a short result says about the thing that was asked for."""
-    low = text.lower()
-    words = low.translate(APART).split()
+    words = text.translate(LOW_APART).split()
     if _MARKS.isdisjoint(words):
         return PLAIN
+    low = text.lower()
     if _LIMITED(low):
         return LIMITED
     if not _GOES_ON.isdisjoint(words) or _PART_OF(low):

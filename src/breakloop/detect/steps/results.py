@@ -8,6 +8,7 @@ from typing import Final
 
 # ASCII letters and digits and other bytes belong to words; everything else separates them.
 APART: Final = bytes(code if code > 127 or chr(code).isalnum() else 32 for code in range(256))
+LOW_APART: Final = APART.lower()  # the same, in lower case
 _EDGE: Final = 300  # bytes at each end of an object
 _LINES: Final = 6
 _KEY_MAX: Final = 40
