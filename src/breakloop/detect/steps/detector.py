@@ -170,8 +170,8 @@ class StepEvaluator:
         window.last_at = window.storm_at = now
         window.pending_repeats = window.forgiven_repeats = 0
         window.tail, window.tail_users = tail, users
-        if window.keeps_answers or step.stored:
-            window.keeps_answers = _keeps_answers(window.keeps_answers, step, restored=answer is not None)
+        before = window.keeps_answers
+        window.keeps_answers = _keeps_answers(before, step, restored=answer is not None) if step.stored else 0
         window.recent_answers = kept if window.keeps_answers else b""
         window.last_id = b""
         if context.unnamed and step.call_ids:
@@ -380,10 +380,8 @@ _MAY_CONTINUE, _CONTINUED = 1, 2
 
 
 def _keeps_answers(before: int, step: Step, *, restored: bool) -> int:
-    """Return whether the answer to a step is to be kept, because the next request may leave it out. A client that left
+    """Return whether the stored answer to a step is to be kept: the next request may leave it out. A client that left
     out answers before may begin another chain with a whole conversation: it has replaced the history by a summary."""
-    if not step.stored:
-        return 0
     if restored or step.continues is not None:
         return _CONTINUED
     return _MAY_CONTINUE if begins(step) or before == _CONTINUED else 0
