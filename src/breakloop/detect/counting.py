@@ -172,7 +172,7 @@ def frequency(spec: FingerprintSpec, result: FingerprintCount, unit: str = "seco
 class CountingDetector:
     """Plans one `CountFingerprint` for each call; `finding` describes its result."""
 
-    __slots__ = ("_fingerprint", "_has_terms", "_key", "_read", "_senders", "config", "spec")
+    __slots__ = ("_fingerprint", "_has_terms", "_key", "_read", "_senders", "config", "of_unnamed", "spec")
 
     def __init__(
         self,
@@ -187,6 +187,7 @@ class CountingDetector:
         self._fingerprint = fingerprint
         self._read = read
         self._senders = senders  # who sent it, for the evidence
+        self.of_unnamed = False
         self._has_terms = config.allow is not None or bool(config.expect_repeats)  # for some callers or calls
         family = "ld" if config.kind == "exact" else "cnt"
         self._key = (f"{family}:", f":{config.key_prefix}{escape(config.policy)}:{config.index}:")

@@ -25,7 +25,7 @@ from typing import ClassVar, Final, NamedTuple
 
 from breakloop.detect.counting import CallReader, DetectorConfig, announced
 from breakloop.detect.stateful import RUN_IDLE_S, DetectorSlot, Evaluation, StatefulDetector
-from breakloop.detect.steps.detector import RequestContext, StepsDetector, begins
+from breakloop.detect.steps.detector import RequestContext, StepEvaluator, StepsDetector, begins
 from breakloop.detect.steps.fingerprints import Digest, StepFingerprinter, canonical, compact, own
 from breakloop.detect.steps.handoffs import TEXT_MIN, handed_on
 from breakloop.model.call import Answer, Call, Step, ToolCall
@@ -69,11 +69,12 @@ class JoinDetector(StatefulDetector):
 
     def __init__(self, config: DetectorConfig, read: CallReader, digest: Digest) -> None:
         super().__init__(config, read, "joins:")  # names its section in stored windows: never change it
+        self.of_unnamed = True
         self._fingerprints = StepFingerprinter(digest)
 
     def plan(self, call: Call, project: str, group: int, now: float) -> DetectorSlot | None:
-        """Return the slot for a call that may belong to a team."""
-        return super().plan(call, project, group, now) if _may_join(call, self._read) else None
+        """Return the slot for a call whose answer will be known."""
+        return super().plan(call, project, group, now) if call.tracked else None
 
     def owner(self, call: Call) -> str:
         """Return caller and agent; "" if the session has a name, or if the answer will not be known."""
@@ -187,9 +188,13 @@ class JoinedStepsDetector(StepsDetector):
 
     __slots__ = ()
 
+    def __init__(self, config: DetectorConfig, read: CallReader, evaluator: StepEvaluator) -> None:
+        super().__init__(config, read, evaluator)
+        self.of_unnamed = True
+
     def plan(self, call: Call, project: str, group: int, now: float) -> DetectorSlot | None:
         """Return the slot for a call that may belong to a team, which `JoinDetector` finds out later."""
-        return super().plan(call, project, group, now) if _may_join(call, self._read) else None
+        return super().plan(call, project, group, now) if call.tracked else None
 
     def owner(self, call: Call) -> str:
         joined = call.decision.joined
@@ -215,11 +220,6 @@ class JoinedStepsDetector(StepsDetector):
         if evaluation.hits <= announced(call, self.config, self._read):
             return None
         return StatefulDetector.operation(self, call, evaluation, project, group)
-
-
-def _may_join(call: Call, read: CallReader) -> bool:
-    """Tell whether a call may belong to a team: its answer will be known, and the client gives its session no name."""
-    return call.tracked and read.derived(call)
 
 
 # -- the texts ---------------------------------------------------------------------------------------------------------

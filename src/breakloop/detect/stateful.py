@@ -201,7 +201,7 @@ class DetectorSlot:
 class StatefulDetector:
     """Base class. A subclass implements `owner` and `evaluate`."""
 
-    __slots__ = ("_cooldown_key", "_read", "_slot", "config", "tags")
+    __slots__ = ("_cooldown_key", "_read", "_slot", "config", "of_unnamed", "tags")
 
     locates: ClassVar[bool] = False  # it has a `locate`, and the windows of other detectors depend on what that finds
     detection: ClassVar[type[Detection]] = Detection  # describes what it found
@@ -211,6 +211,7 @@ class StatefulDetector:
         self.tags = section_tags(config, section)
         self._read = read
         self._slot = DetectorSlot(self, ENFORCED)  # the same for every call
+        self.of_unnamed = False  # it is only planned for calls whose session has no name
         self._cooldown_key = f":{block_key(config)}:"
 
     def plan(self, call: Call, _project: str, group: int, now: float) -> DetectorSlot | None:

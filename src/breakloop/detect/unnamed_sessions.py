@@ -14,7 +14,7 @@ from struct import Struct
 from typing import Final
 
 from breakloop.detect.counting import CallReader, DetectorConfig
-from breakloop.detect.stateful import NOTHING, RUN_IDLE_S, DetectorSlot, Evaluation, StatefulDetector, agent_owner
+from breakloop.detect.stateful import NOTHING, RUN_IDLE_S, Evaluation, StatefulDetector, agent_owner
 from breakloop.detect.steps import texts
 from breakloop.detect.steps.findings import times
 from breakloop.detect.steps.fingerprints import NONE, Digest, StepFingerprinter
@@ -66,12 +66,9 @@ class UnnamedSessionsDetector(StatefulDetector):
         self, config: DetectorConfig, read: CallReader, digest: Digest, thresholds: tuple[float, float, float]
     ) -> None:
         super().__init__(config, read, "lanes:")  # names its section in stored windows: never change it
+        self.of_unnamed = True
         self._thresholds = {KIND: thresholds}
         self._fingerprints = StepFingerprinter(digest)
-
-    def plan(self, call: Call, project: str, group: int, now: float) -> DetectorSlot | None:
-        """Return the slot for a call whose session has no name."""
-        return super().plan(call, project, group, now) if self._read.derived(call) else None
 
     def owner(self, call: Call) -> str:
         """Return caller and agent; "" if the session has a name, or if ids of calls distinguish conversations."""

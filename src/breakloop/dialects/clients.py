@@ -107,10 +107,17 @@ CLIENTS: Final = (
 )
 
 
+_AGENTS: Final = tuple([agent for client in CLIENTS for agent in client.agents])
+_WITHOUT_AGENT: Final = tuple([client for client in CLIENTS if not client.agents])
+
+
 def client_of(call: Call) -> Client | None:
     """Return the row of the client that sent a call."""
     agent = call.headers.get("user-agent", b"")
-    return next((client for client in CLIENTS if client.is_sender(call, agent)), None)
+    for client in CLIENTS if agent.startswith(_AGENTS) else _WITHOUT_AGENT:
+        if client.is_sender(call, agent):
+            return client
+    return None
 
 
 def final_status(call: Call, *, repeated: bool = False) -> int:

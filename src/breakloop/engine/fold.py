@@ -273,15 +273,12 @@ def _is_retry(ops: Sequence[Op], results: Sequence[Result]) -> bool:
     """Return whether this step of an agent was denied before, and comes again while it is blocked. A person may repeat
     a message, which detectors without a window count; the result of a tool is repeated by a program.
     """
-    return any(
-        type(op) is CountFingerprint
-        and type(result) is FingerprintCount
-        and op.group == ENFORCED
-        and result.tripped
-        and not result.fresh
-        and op.owner.config.kind == "steps"
-        for op, result in zip(ops, results, strict=True)
-    )
+    for op, result in zip(ops, results, strict=True):
+        if type(op) is not CountFingerprint or type(result) is not FingerprintCount or op.group != ENFORCED:
+            continue
+        if result.tripped and not result.fresh and op.owner.config.kind == "steps":
+            return True
+    return False
 
 
 def _deny_loop(call: Call, op: CountFingerprint, result: FingerprintCount, verdict: Verdict, *, repeated: bool) -> None:

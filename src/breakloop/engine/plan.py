@@ -93,11 +93,7 @@ class Planner:
             if switch is not None:
                 return end_run(call, killed(switch, now))
         all_shadow = bundle.shadow_until > now
-        fixed = self._descriptors.fixed_project
-        if fixed is None:
-            project_id, project = self._descriptors.assign_project(call)
-        else:
-            call.identity.project, call.identity.shard = project_id, project = fixed
+        project_id, project = self._descriptors.assign_project(call)
         landing = ""
         if self._quarantine.by_key:
             found = self._held(call, project_id, now, all_shadow=all_shadow)
@@ -207,6 +203,8 @@ class Planner:
         # Sessions and fingerprints belong to one agent. A window shared by several agents determines its own shard.
         shard, now, snoozed = call.identity.shard, plan.now, plan.bundle.snoozed
         for detector in detectors:
+            if detector.of_unnamed and not self._descriptors.derived(call):
+                continue
             planned = detector.plan(call, shard, group, now)
             if planned is None:
                 continue

@@ -66,6 +66,7 @@ class CompiledDetector(Protocol):
     """A compiled loop detector: either one that counts fingerprints or one that keeps a window."""
 
     config: DetectorConfig
+    of_unnamed: bool  # it is only planned for calls whose session has no name
 
     def plan(self, call: Call, project: str, group: int, now: float) -> CountFingerprint | DetectorSlot | None:
         """Return its store operation, or a slot for one that can only be built once its window has been read."""

@@ -29,7 +29,7 @@ from breakloop.policy.diagnostics import did_you_mean
 from breakloop.policy.identity import USER, SessionNames
 from breakloop.policy.jwt import NO_CLAIMS, JwtKeys, JwtReader, claim_text
 from breakloop.policy.rules import CachedCharges, Getter
-from breakloop.policy.trees import Trees
+from breakloop.policy.trees import TREE_HEADERS, Trees
 from breakloop.store.keys import escape
 
 FIXED: dict[str, tuple[str, ...]] = {
@@ -188,7 +188,6 @@ class Descriptors:
         self.sessions = SessionNames(self._digests, self.caller, self.agent, self.parsed_body)
         self.trees = Trees(self._digests, self.caller, self.session, self.parsed_body)
         self.answered = self.sessions.answered
-        self.states_tree = self.trees.are_stated
         self._fixed = self._fixed_getters()
         self._project = settings.project
         if settings.project_descriptor == "project:id":
@@ -198,7 +197,7 @@ class Descriptors:
         self.shard_by_agent = settings.shard_by_agent
         self._key_parts = MemoDict(escape)
         fixed = self.project_is_steady and not settings.shard_by_agent
-        self.fixed_project = (settings.project, escape(settings.project)) if fixed else None  # the same for all calls
+        self._fixed_project = (settings.project, escape(settings.project)) if fixed else None  # the same for all calls
 
     def getter(self, name: str) -> Getter:
         """Return the function that reads descriptor `name` from a call. Raises `ValueError` for an invalid name."""
@@ -267,7 +266,7 @@ class Descriptors:
     def assign_project(self, call: Call) -> tuple[str, str]:
         """Set the project and the shard of a call. Returns the name of the project and its escaped form for keys."""
         identity = call.identity
-        fixed = self.fixed_project
+        fixed = self._fixed_project
         if fixed is not None:
             identity.project, identity.shard = fixed
             return fixed
@@ -308,6 +307,10 @@ class Descriptors:
         if known is None:
             known = call.identity.tree = self.trees.find(call)
         return known
+
+    def states_tree(self, call: Call) -> bool:
+        """Tell whether a header field of a call names its tree. Traces do not count."""
+        return not TREE_HEADERS.isdisjoint(call.headers)
 
     def tree_root(self, call: Call) -> str:
         """Return the session at the top of the call's tree, which is its own session if nothing started it; or ""."""

@@ -28,8 +28,8 @@ _BAGGAGE: Final = "baggage"
 _CODEX_ROOT: Final = "session-id"
 _CODEX_OWN: Final = "thread-id"
 _PARENTS: Final = frozenset((*identity.PARENT_HEADERS, identity.CLAUDE_CODE_AGENT))
-_TREE: Final = frozenset((*_PARENTS, ROOT_HEADER, DEPTH_HEADER, _BAGGAGE, _CODEX_ROOT))
-_TREE_OR_TRACE: Final = frozenset((*_TREE, *identity.TRACE_HEADERS))
+TREE_HEADERS: Final = frozenset((*_PARENTS, ROOT_HEADER, DEPTH_HEADER, _BAGGAGE, _CODEX_ROOT))
+_TREE_OR_TRACE: Final = frozenset((*TREE_HEADERS, *identity.TRACE_HEADERS))
 
 # An entry takes about 500 bytes, and up to twice as many are held: 16 MB.
 _SEEN_MAX: Final = 16_384
@@ -131,10 +131,6 @@ class Trees:
         key = f"{caller}\0{parent}"
         return bool(self._agents.get(key)) and not self.seen.get(key)
 
-    def are_stated(self, call: Call) -> bool:
-        """Tell whether a header field of a call names its tree. Traces do not count."""
-        return not _TREE.isdisjoint(call.headers)
-
     def unknown(self, call: Call) -> tuple[str, str] | None:
         """Return caller and parent of a call if only another instance can know the place of the parent."""
         if _PARENTS.isdisjoint(call.headers):  # as in most requests
@@ -152,7 +148,7 @@ class Trees:
         """Return what a call says; header fields take precedence, and ours among them."""
         headers = call.headers
         root, parent, depth = in_body or TreeIds()
-        if not _TREE.isdisjoint(headers):
+        if not TREE_HEADERS.isdisjoint(headers):
             carried = in_baggage(headers[_BAGGAGE].decode("latin-1")) if _BAGGAGE in headers else {}
             root = identity.header(call, ROOT_HEADER) or carried.get(ROOT) or root or _root_of_client(call)
             parent = identity.parent_header(call) or carried.get(PARENT) or parent
@@ -184,7 +180,7 @@ class Trees:
 
 def states_tree(call: Call) -> bool:
     """Return whether header fields may state the place of a call in a tree."""
-    return not _TREE.isdisjoint(call.headers)
+    return not TREE_HEADERS.isdisjoint(call.headers)
 
 
 def _root_of_client(call: Call) -> str:

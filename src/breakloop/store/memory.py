@@ -433,7 +433,8 @@ class MemoryStore:
     def _write(self, windows: Sequence[WindowWrite], now: float) -> None:
         for write in windows:
             if write.data is not None:
-                self._windows.put(write.key, (now + write.ttl_s, write.becomes, write.data), now)
+                version = write.version + 1 if write.version else write.first  # as in `becomes`, without the call
+                self._windows.put(write.key, (now + write.ttl_s, version, write.data), now)
 
     def _newer(self, windows: Sequence[WindowWrite], now: float) -> dict[str, StoredWindow] | None:
         newer: dict[str, StoredWindow] | None = None

@@ -173,10 +173,7 @@ class StepEvaluator:
         before = window.keeps_answers
         window.keeps_answers = _keeps_answers(before, step, restored=answer is not None) if step.stored else 0
         window.recent_answers = kept if window.keeps_answers else b""
-        window.last_id = b""
-        if context.unnamed and step.call_ids:
-            first = step.call_ids[0].encode("utf-8", "surrogatepass")
-            window.last_id = first if _ID_MIN <= len(first) <= ID_MAX else b""
+        window.last_id = _first_id(step) if context.unnamed and step.call_ids else b""
         if choice is not NO_CHOICE:
             return self._report(window, step, choice, now, context)
         window.level = window.kind = 0
@@ -205,7 +202,9 @@ class StepEvaluator:
             return answered(data, key, novelty.result_marks(key))
         fingerprinter = self._fingerprinter
         calls = [call for call in answer.calls if fingerprinter.tool(call.name).hands_on] if answer.calls else ()
-        handed = [novelty.mark(fingerprinter.incoming(text).key) for text in handed_on(answer.text, calls)]
+        handed: Sequence[int] = ()
+        if calls or "}" in answer.text:
+            handed = [novelty.mark(fingerprinter.incoming(text).key) for text in handed_on(answer.text, calls)]
         if not answer.text:
             return answered(data, NONE, handed)
         key = fingerprinter.said(answer.text)
@@ -249,7 +248,7 @@ class StepEvaluator:
         new = novelty.compare(window, step, prints, self._fingerprinter.seed, weight, self._dry_max)
         if new.news and step.users and not step.calls and not step.results:
             self._reset_for_user(window, step)
-        known = texts.known_texts(window, prints)
+        known = texts.known_texts(window, prints) if prints.users or window.tail_texts else 0
         state = StepState(window, step, prints, self._fingerprinter, new, known, now, weight, tracked, changed)
         inside |= (DRY if new.dried else 0) | (TEXT if step.as_text else 0)
         inside |= (EXEMPT if exempt else 0) | (USERS if step.users else 0)
@@ -340,6 +339,12 @@ class StepEvaluator:
         window.tail_sender = _sender(step, context)
         packed, ambiguous = self._unpacked.keep(window), _is_ambiguous(window, now)
         return Evaluation(packed, choice.level, finding.kind, evidence, identity.hex(), fresh, window.hits, ambiguous)
+
+
+def _first_id(step: Step) -> bytes:
+    """Return the id of a step's first call; b"" if it would not show that a step belongs to a conversation."""
+    first = step.call_ids[0].encode("utf-8", "surrogatepass")
+    return first if _ID_MIN <= len(first) <= ID_MAX else b""
 
 
 def _are_exempt(pairs: Sequence[CallResult]) -> bool:

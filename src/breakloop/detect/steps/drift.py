@@ -19,9 +19,9 @@ from breakloop.detect.steps.fingerprints import OK, CallResult, compact, steady
 from breakloop.detect.steps.window import CALL, COUNT_MAX, END, find_row
 
 _ROW: Final = END.size
-_KEPT: Final = Struct("<HH")  # number of words, masked result
+KEPT: Final = Struct("<HH")  # number of words, masked result
 _UNKNOWN: Final = 0
-_SHORT: Final = 400  # bytes; in longer results, new lines are weighed
+SHORT: Final = 400  # bytes; in longer results, new lines are weighed
 _NO_MASK: Final = bytes(2)
 _REFUSED: Final = 2.0
 # What has to remain of a result; else the time or the id is its content: `next free slot: 10:40`, `stopped at 0x3f2a`.
@@ -49,29 +49,28 @@ _mask: Final = re.compile(
 def kept(pair: CallResult) -> bytes:
     """Return what the row of a call keeps of its first result: of an error its fingerprint, of a short one only how
     many words it has, because most calls are made once."""
-    text = pair.text
-    if pair.failed or len(text) > _SHORT:
+    if pair.failed or len(pair.text) > SHORT:
         return pair.e
-    return _KEPT.pack(text.count(b" ") + text.count(b"\n") & 0xFFFF, _UNKNOWN)  # as in `_words`, without the call
+    return KEPT.pack(_words(pair.text), _UNKNOWN)
 
 
 def count(state: StepState, pair: CallResult, at: int) -> tuple[bytes, Sequence[Finding]]:
     """Count a call that was made before and has a row in the window, at `at`. Return what the row keeps of the result,
     and what was found. A result is only masked if it is not the last one and has as many words, so that neither
     progress nor plain repetition costs anything. The first one that is masked counts as two, and is not reported."""
-    if pair.failed or pair.kind != OK or pair.changes or len(pair.text) > _SHORT:
+    if pair.failed or pair.kind != OK or pair.changes or len(pair.text) > SHORT:
         return kept(pair), ()
     window = state.window
     before = bytes(window.calls[at + 16 : at + 20])
     if window.calls[at + 8 : at + 16] == pair.r and before[2:] == _NO_MASK:
         return before, ()  # as far as it goes, `repeat` and `interleaved` count it
     _, exact, _, _, _, _, epoch, *_ = CALL.unpack_from(window.calls, at)
-    words, masked_before = _KEPT.unpack(before)
+    words, masked_before = KEPT.unpack(before)
     masked = masked_before if exact == pair.r else _UNKNOWN
     if not masked and words == _words(pair.text) and not any(one.media for one in state.step.results):
         masked = _masked(state, pair)
     same = masked != _UNKNOWN and epoch == window.epoch and masked_before in (masked, _UNKNOWN)
-    end = _KEPT.pack(_words(pair.text), masked)
+    end = KEPT.pack(_words(pair.text), masked)
     rows, key = window.ends, pair.a[4:]  # `unmoved` has the other half of A in its table
     place = find_row(rows, key, _ROW)
     if place < 0 and not same:

@@ -14,7 +14,6 @@ from typing import Final
 
 from xxhash import xxh32_intdigest
 
-from breakloop.detect.steps import frames
 from breakloop.detect.steps.findings import Finding, Novelty, StepState
 from breakloop.detect.steps.fingerprints import (
     ACK,
@@ -32,7 +31,7 @@ from breakloop.detect.steps.fingerprints import (
     word_digests,
 )
 from breakloop.detect.steps.waiting import COUNTED_MIN
-from breakloop.detect.steps.window import CAPACITY, COUNT_MAX, AgedFilter, SessionWindow
+from breakloop.detect.steps.window import CAPACITY, COUNT_MAX, FRAME, FRAME_LINES, AgedFilter, SessionWindow
 from breakloop.model.call import Step
 
 NEW_SHARE: Final = 0.4  # of the lines; with more, a step is news
@@ -42,6 +41,10 @@ _WEIGHT_MAX: Final = 40
 _PLAIN_MAX: Final = 34  # about the same without white space
 _WEIGHTS: Final = bytes([min(size, _PLAIN_MAX) for size in range(256)])
 _UNCLEAR: Final = (0.25, 0.6)  # between these, white space is weighed too, which takes longer
+_EDGE: Final = FRAME_LINES // 2  # lines at each end of a result
+_FRAME_ROW: Final = Struct(f"<{FRAME_LINES}H")
+_FRAME_BITS: Final = 0xFFFF
+_OFTEN: Final = 3  # of the last results
 _WHITE: Final = b" \t\r\x0b\x0c"
 _LOWER: Final = bytes(range(128)).lower() + bytes(range(128, 256))
 _BLANKS: Final = bytes.maketrans(_WHITE, b" " * len(_WHITE))
@@ -69,20 +72,38 @@ def share(known: AgedFilter, texts: Sequence[bytes], seed: int, window: SessionW
     packed = b""
     if window is not None:
         packed = window.frame
-        window.frame = frames.add(packed, digests)
+        window.frame = add_to_frame(packed, digests)
     if not new:
         return 0.0
     fresh = _weight(new)
     about = fresh / _weight(once)
     frame: set[bytes] = set()
     if packed and about < _UNCLEAR[1]:
-        frame = frames.around(packed, compared, digests).difference(new)
+        frame = frame_of(packed, compared, digests).difference(new)
         if frame:
             about = fresh / _weight([line for line in once if line not in frame])
     if about >= _UNCLEAR[1] and len(once) < len(lines):
         beside_all = fresh / _weight(lines)
         return beside_all if beside_all >= _UNCLEAR[1] else about
     return _weighed(texts, lines, new, frame) if _UNCLEAR[0] < about < _UNCLEAR[1] else about
+
+
+def frame_of(packed: bytes, lines: Sequence[bytes], digests: Sequence[int]) -> set[bytes]:
+    """Return those lines of a result, given with their digests, that belong to the frame: lines that a harness puts
+    around results, such as `Execution logs:`. They stood near the beginning or the end of three of the last four
+    results of new calls. They weigh nothing, or a short result would look old for its frame. A call that is repeated
+    teaches nothing: there, equal lines are the loop."""
+    before, last = FRAME.unpack(packed), max(len(lines) - _EDGE, _EDGE)
+    places = [*range(min(len(lines), _EDGE)), *range(last, len(lines))]
+    return {lines[at] for at in places if before.count(digests[at] & _FRAME_BITS) >= _OFTEN}
+
+
+def add_to_frame(packed: bytes, digests: Sequence[int]) -> bytes:
+    """Return the lines of the last results after another one, given the digests of its lines, each once."""
+    if len(digests) > FRAME_LINES:
+        digests = [*digests[:_EDGE], *digests[-_EDGE:]]
+    row = _FRAME_ROW.pack(*[digest & _FRAME_BITS for digest in digests], *(0,) * (FRAME_LINES - len(digests)))
+    return row + packed[: -_FRAME_ROW.size]
 
 
 def _all(texts: Sequence[bytes]) -> list[bytes]:

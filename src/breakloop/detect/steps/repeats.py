@@ -28,10 +28,10 @@ from breakloop.detect.steps.fingerprints import (
     is_answer_elsewhere,
     ranked,
 )
-from breakloop.detect.steps.waiting import seconds
 from breakloop.detect.steps.window import (
     CALL,
     CALLS,
+    CLOCK,
     COUNT_MAX,
     COUNTS,
     NONE,
@@ -56,14 +56,19 @@ def count_calls(state: StepState) -> Sequence[Finding]:
     if len(pairs) > 1:
         pairs = list({pair.a + pair.r: pair for pair in pairs}.values())
     found: list[Finding] = []
-    rows, now = window.calls, seconds(state.now)
+    rows, now = window.calls, int(state.now) & CLOCK
     for pair in pairs:
         if pair.kind in NO_EVIDENCE:
             continue
         at = find_row(rows, pair.a, _ROW)
         if at < 0:
             failed = 0.0 if pair.failed else _NOT_FAILED
-            rows += CALL.pack(pair.a, pair.r, drift.kept(pair), 0.0, 0.0, failed, window.epoch, window.steps, now)
+            text = pair.text
+            if pair.failed or len(text) > drift.SHORT:
+                end = pair.e
+            else:  # as `drift.kept` has it, without the call
+                end = drift.KEPT.pack(text.count(b" ") + text.count(b"\n") & 0xFFFF, 0)
+            rows += CALL.pack(pair.a, pair.r, end, 0.0, 0.0, failed, window.epoch, window.steps, now)
             continue
         counts = _count(window, at, pair, weight)
         end, drifted = drift.count(state, pair, at)

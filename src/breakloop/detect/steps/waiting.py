@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from breakloop.detect.steps.findings import Finding, StepState, tool_name
 from breakloop.detect.steps.fingerprints import RATE, UNSEEN, CallResult
 from breakloop.detect.steps.purposes import ENDED, NO_WAIT, ONGOING, TERMINAL, TIMED_OUT, WAIT
-from breakloop.detect.steps.window import CALL, SessionWindow, find_row
+from breakloop.detect.steps.window import CALL, CLOCK, SessionWindow, find_row
 
 SLOW_S: Final = 20.0
 SLOWER_S: Final = 60.0
@@ -24,7 +24,6 @@ _LOOK_WEIGHT: Final = 0.6  # of a look at once
 _POLL_WEIGHT: Final = 0.25  # the same, if the policy states that the tool is for polling
 _ANNOUNCED_WEIGHT: Final = 0.05  # after a wait that took less time than its arguments say
 _NO_TIME_S: Final = 2.0  # a wait that is over sooner is none
-_CLOCK: Final = 0xFFFF  # times of rows are whole seconds, as two bytes
 _HOUR_S: Final = 3600.0
 _ROW: Final = CALL.size
 
@@ -119,14 +118,9 @@ def _note_waits(window: SessionWindow, pairs: Sequence[CallResult], now: float) 
                 window.announced_at = int(now)
 
 
-def seconds(now: float) -> int:
-    """Return a time as rows have it."""
-    return int(now) & _CLOCK
-
-
 def _age(window: SessionWindow, at: int, now: float) -> float:
     made = int.from_bytes(window.calls[at + _ROW - 2 : at + _ROW], "little")
-    return float(int(now) - made & _CLOCK)
+    return float(int(now) - made & CLOCK)
 
 
 def hours(state: StepState) -> Sequence[Finding]:

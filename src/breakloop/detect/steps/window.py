@@ -16,8 +16,6 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Final, get_type_hints
 
-from breakloop.detect.steps import frames
-
 HALF: Final = 64  # 64-bit words of a half
 BYTES: Final = 2 * HALF * 8
 CAPACITY: Final = HALF * 8  # digests of a half, 8 bits each: when it is full, about 3 % of new ones look known
@@ -133,10 +131,14 @@ NONE: Final = bytes(8)
 COUNTS: Final = struct.Struct(f"<{RING}e")
 # A, last result, last error or masked result, same, in a row, failed, epoch, last step, its time in whole seconds
 CALL: Final = struct.Struct("<8s8s4seeeHIH")
+CLOCK: Final = 0xFFFF  # of times in whole seconds, as two bytes
 TEXT: Final = struct.Struct("<8seIHI")  # text, count, last step, epoch, second of the clock
 END: Final = struct.Struct("<4se")  # call or tool, count of equal ends
 TOOL: Final = struct.Struct("<4s8seI")  # tool, result, count, last step
 EFFECT: Final = struct.Struct("<8sHHI")  # call and masked result, or a tool with a limit; count, epoch, last step
+FRAME_LINES: Final = 6  # of a result, three at each end
+FRAME_RESULTS: Final = 4
+FRAME: Final = struct.Struct(f"<{FRAME_RESULTS * FRAME_LINES}H")  # the last 16 bits of the digests of lines; 0 for none
 SKETCH_ROW: Final = struct.Struct(f"<4sB{SKETCH}H")  # recipient, number of words, words
 
 CALLED, READ, CHANGED = 1, 2, 4  # `run_work`: calls were made; one returned something; one changed something
@@ -151,7 +153,7 @@ Time = Annotated[float, "d"]
 Key4 = Annotated[bytes, "4s"]
 Key = Annotated[bytes, "8s"]
 CallId = Annotated[bytes, f"{ID_MAX}s"]
-Frame = Annotated[bytes, f"{frames.SIZE}s"]
+Frame = Annotated[bytes, f"{FRAME.size}s"]
 
 
 class SessionWindow:

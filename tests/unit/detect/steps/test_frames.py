@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from breakloop.detect.steps import frames, novelty
+from breakloop.detect.steps import novelty
+from breakloop.detect.steps.window import FRAME as PACKED
 from breakloop.detect.steps.window import load
 from tests.unit.detect.steps.stepping import PRINTER, called, prints
 
@@ -11,19 +12,19 @@ FRAME = "Observation:\nExecution logs:\n{}\nLast output from code snippet:\nNone
 
 def test_three_of_the_last_four() -> None:
     """At either end, and no longer than that (LD-4)."""
-    packed = bytes(frames.SIZE)
+    packed = bytes(PACKED.size)
     lines = [b"a", b"b", b"c", b"d", b"e", b"f", b"g"]
     found = []
     for result in ([1, 2], [1, 3], [4, 1], [5], [1], [6]):
-        packed = frames.add(packed, result)
-        found.append(frames.around(packed, lines, [1, 2, 3, 4, 5, 6, 7]))
+        packed = novelty.add_to_frame(packed, result)
+        found.append(novelty.frame_of(packed, lines, [1, 2, 3, 4, 5, 6, 7]))
     assert found == [set(), set(), {b"a"}, {b"a"}, {b"a"}, set()]
     for _ in range(3):
-        packed = frames.add(packed, [1, 2, 3, 4, 5, 6, 7])
-    assert frames.around(packed, lines, [1, 2, 3, 4, 5, 6, 7]) == {b"a", b"b", b"c", b"e", b"f", b"g"}
-    assert frames.around(packed, lines[:2], [7, 9]) == {b"a"}
-    assert frames.around(packed, lines[:4], [9, 9, 9, 1]) == {b"d"}
-    assert len(packed) == frames.SIZE
+        packed = novelty.add_to_frame(packed, [1, 2, 3, 4, 5, 6, 7])
+    assert novelty.frame_of(packed, lines, [1, 2, 3, 4, 5, 6, 7]) == {b"a", b"b", b"c", b"e", b"f", b"g"}
+    assert novelty.frame_of(packed, lines[:2], [7, 9]) == {b"a"}
+    assert novelty.frame_of(packed, lines[:4], [9, 9, 9, 1]) == {b"d"}
+    assert len(packed) == PACKED.size
 
 
 def dry(*texts: str) -> float:
@@ -56,4 +57,4 @@ def test_repeated_calls_teach_nothing() -> None:
     for at in range(8):
         step = called("{}", FRAME.format(f"Row {at}"))
         novelty.compare(window, step, prints(step), PRINTER.seed, 1.0)
-    assert window.frame[12:] == bytes(frames.SIZE - 12)
+    assert window.frame[12:] == bytes(PACKED.size - 12)
