@@ -28,12 +28,13 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from breakloop.admin.actions import AdminServices
 from breakloop.admin.api import api_routes, body_max
 from breakloop.admin.api.operations import BUNDLE_MAX
-from breakloop.admin.auth import METRICS, Auth, AuthMiddleware, is_loopback
+from breakloop.admin.auth import METRICS, Auth, AuthMiddleware
 from breakloop.admin.dashboard import dashboard_routes, page_renderer
 from breakloop.admin.dashboard.render import PageRenderer
 from breakloop.admin.errors import CODES, ApiError, fault_of
 from breakloop.errors import BreakloopError
 from breakloop.gateway.server import bind
+from breakloop.policy.client import is_loopback
 
 _LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 _WILDCARDS: Final = frozenset({"0.0.0.0", "::", ""})  # noqa: S104 - compared with, not listened on

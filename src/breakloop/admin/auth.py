@@ -27,7 +27,6 @@ from dataclasses import dataclass
 from hashlib import sha256
 from hmac import compare_digest
 from html import escape
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.parse import parse_qs, urlencode
@@ -40,6 +39,7 @@ from breakloop.admin.errors import ApiError
 from breakloop.clock import Clock
 from breakloop.model.verdict import ANSWERS
 from breakloop.observe.log import log
+from breakloop.policy.client import is_loopback
 from breakloop.store.data_dir import write_once, write_whole
 
 VIEWER, OPERATOR = ROLES = ("viewer", "operator")
@@ -450,13 +450,6 @@ def here(request: Request) -> str:
 def is_local(request: Request) -> bool:
     """Return whether the request comes from this machine, and not through a proxy on it."""
     return not any(name in request.headers for name in _FORWARDED) and is_loopback(peer(request))
-
-
-def is_loopback(address: str) -> bool:
-    try:
-        return ip_address(address).is_loopback
-    except ValueError:
-        return False
 
 
 def check_own_site(request: Request) -> None:

@@ -448,10 +448,8 @@ class RedisOrderStore(FileOrderStore):
     def forget(self, records: Sequence[Order]) -> None:
         super().forget(records)
         for kind, chunk in _chunks(records) if self._nodes.up else ():
-            args = [part for record in chunk for part in (_key(record), record.text().encode())]
-            self._nodes.send(
-                _hash(kind), (b"EVAL", self._forget_script, b"1", _hash(kind), *args), ignore
-            )  # if it fails, it is repeated later
+            eval_ = (b"EVAL", self._forget_script, b"1", _hash(kind), *_fields(chunk))
+            self._nodes.send(_hash(kind), eval_, ignore)  # if it fails, it is repeated later
 
     def _wake(self) -> None:
         if not self._pending:
