@@ -24,10 +24,10 @@ _PROBLEM_TYPES: Final = "https://iana.org/assignments/http-problem-types#"
 def quoted(name: str) -> str:
     """Return a policy id as a structured-field string: printable ASCII in quotes."""
     escaped = name.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{_printable(escaped)}"'
+    return f'"{printable(escaped)}"'
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """Return a text as a header field can hold it: tools may have names, and bundles sentences, in any language."""
     if text.isascii() and text.isprintable():
         return text
@@ -76,7 +76,7 @@ class VerdictHeaders:
         if verdict.warning:
             head += self._warned(verdict)
         if verdict.note:
-            head += f"{self._note}{_printable(verdict.note)}\r\n"
+            head += f"{self._note}{printable(verdict.note)}\r\n"
         if verdict.tree is not None:
             head += self._left(verdict.tree)
         return head.encode("latin-1")

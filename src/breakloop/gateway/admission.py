@@ -94,7 +94,7 @@ class DebugSessions:
         for number, (name, get) in enumerate(sorted(getters.items())[:_DESCRIPTORS_SHOWN]):
             shown[f"Descriptor-{number}-Key"] = name
             shown[f"Descriptor-{number}-Value"] = (get(call) or "")[:_VALUE_SHOWN]
-        lines = "".join(f"{start}{name}: {_printable(value)}\r\n" for name, value in shown.items())
+        lines = "".join(f"{start}{name}: {denial.printable(value)}\r\n" for name, value in shown.items())
         return lines.encode("ascii")
 
     def _valid(self, value: str) -> bool:
@@ -107,11 +107,6 @@ class DebugSessions:
     def _sign(self, expires: int) -> str:
         mac = hmac.digest(self._key, str(expires).encode("ascii"), "sha256")
         return urlsafe_b64encode(mac).rstrip(b"=").decode("ascii")
-
-
-def _printable(value: str) -> str:
-    """Header values are printable ASCII: text from a client must not start a new line."""
-    return "".join(c if c.isascii() and c.isprintable() else "?" for c in value)
 
 
 CALLER_ERRORS = {400: "ambiguous_caller", 401: "unknown_caller"}
