@@ -32,11 +32,41 @@ LAND = {
     "policies": [],
     "defaults": {"loop_detection": {"similarity": "steps", "ladder": {"block": "land"}}},
 }
+STAGES = [
+    {"threshold_percent": 80, "action": "steer"},
+    {"threshold_percent": 95, "action": "land"},
+    {"threshold_percent": 100, "action": "reject"},
+]
+BUDGET = {"budget": 60, "period": "1d", "fixed_cost": 10, "staged_actions": STAGES}
+SPENT = {
+    "bundle_version": 1,
+    "defaults": {"loop_detection": "off"},
+    "policies": [
+        {
+            "id": "p",
+            "spec": {
+                "selector": {"pathPrefix": "/"},
+                "rules": [
+                    {"name": "b", "limit_keys": [], "algorithm": "cost_based", "algorithm_config": BUDGET},
+                ],
+            },
+        }
+    ],
+}
 FEW = {"bundle_version": 1, "policies": [limit_policy(rate=0.001, burst=2)]}
 
 
 def searches(seen: SeenRequest) -> Answer:
     return SAME if "tools" in seen.json() else say("I finish with what I have.")
+
+
+def searches_on(seen: SeenRequest) -> Answer:
+    """For something else each time: CrewAI itself ends an agent that repeats a call."""
+    body = seen.json()
+    number = len(body["messages"])
+    if "tools" not in body:
+        return say("I finish with what I have.")
+    return call_tool("search", {"query": f"page {number}"}, tool_id=f"call_{number}")
 
 
 class Plain(OpenAICompletion):
@@ -121,6 +151,7 @@ def main() -> None:
         "shadow": told(GuardCrewHooks(Guard(SHADOW)), *[SAME] * 4, say("Done.")),
         "landed": told(GuardCrewHooks(Guard(LAND)), respond=searches),
         "landed async": told(GuardCrewHooks(Guard(LAND)), respond=searches, start=kickoff_async),
+        "landed by a budget": told(GuardCrewHooks(Guard(SPENT)), respond=searches_on),
         "landed alone": told(GuardCrewHooks(Guard(LAND)), respond=searches, start=agent_alone),
         "limited": told(GuardCrewHooks(Guard(FEW)), *healthy),
     }

@@ -120,3 +120,11 @@ def test_it_lands_with_an_answer(crews: Any, name: str) -> None:
     assert picked(outcome, "said", "ran", "asked", "faults") == {"said": FINISHED, "ran": 5, "asked": 6, "faults": 0}
     assert ["tools" in body for body in outcome["bodies"]] == [True] * 5 + [False]
     assert "tools are switched off" in outcome["bodies"][-1]["messages"][-2]["content"]
+
+
+def test_a_budget_lands(crews: Any) -> None:
+    """A crew that does not loop is told at 80 %, and ends with an answer at 95 % (LD-10, L-2)."""
+    outcome = crews["landed by a budget"]
+    assert picked(outcome, "said", "ran", "asked", "faults") == {"said": FINISHED, "ran": 5, "asked": 6, "faults": 0}
+    assert ["tools" in body for body in outcome["bodies"]] == [True] * 5 + [False]
+    assert outcome["noted"] == [5, 6]

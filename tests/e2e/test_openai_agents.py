@@ -30,6 +30,7 @@ from breakloop.integrations import openai_agents
 from breakloop.integrations.openai_agents import GuardRunHooks
 from breakloop.testing import StandInLLM, ThreadedLLM, call_tool, say
 from tests.e2e.served import refusing, serving
+from tests.e2e.test_land import BUDGET
 from tests.e2e.test_langchain import SHADOW
 
 pytestmark = pytest.mark.e2e
@@ -260,3 +261,14 @@ def test_the_arguments_of_a_model() -> None:
             one.name for one in inspect.signature(method).parameters.values() if one.kind is one.POSITIONAL_OR_KEYWORD
         ]
         assert names == ["self", *openai_agents._ARGUMENTS]
+
+
+def test_a_budget_lands(llm: ThreadedLLM) -> None:
+    """A run that does not loop is told at 80 %, and ends with an answer at 95 % (LD-10, L-2)."""
+    selector = {"selector": {"pathPrefix": "/"}, "rules": [BUDGET]}
+    policy = {**LAND, "policies": [{"id": "p", "spec": selector}], "defaults": {"loop_detection": "off"}}
+    hooks = GuardRunHooks(Guard(policy))
+    made: Any = lambda *given: hooks.model(OpenAIResponsesModel(*given))  # noqa: E731 - as a class of models
+    assert asyncio.run(run(llm, hooks, kind=made)) == "I finish with what I have."
+    assert choices(llm)[8:] == [choices(llm)[0], "none"]
+    assert ["80 % of the budget" in sent.body.decode() for sent in llm.requests] == [False] * 7 + [True] * 3

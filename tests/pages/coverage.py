@@ -324,6 +324,7 @@ HELD: Final = {
     "test_it_may_do_what_is_needed",
     ("docs/how-to/land.md", "[breakloop]"): f"{_TIMELINES}test_landing",
     ("docs/how-to/land.md", "request 1"): f"{_TIMELINES}test_landing",
+    ("docs/how-to/land.md", "call 1"): "tests/e2e/test_claude_code.py::test_it_lands_with_the_hooks",
     ("docs/how-to/pause-and-ask.md", "request 1"): "tests/e2e/test_pauses.py::"
     "test_the_agent_goes_on_when_a_person_clicks",
     ("docs/how-to/pause-and-ask.md", "$ breakloop pauses"): "tests/e2e/test_pauses.py::"
