@@ -39,7 +39,7 @@ from breakloop.policy.load import LoadedBundle
 from breakloop.replay import report
 from breakloop.replay.across import Across, AcrossFinding, across_json
 from breakloop.replay.formats.recording import Recording, RecordingError
-from breakloop.replay.html import Heading, page
+from breakloop.replay.report import Heading, page
 from breakloop.replay.run import ReplaySetup, SessionOutcome, replay
 from breakloop.replay.sessions import ByModel, ModelPricing, Pricing, Spent
 from breakloop.replay.timeline import TimelineRecorder, shown

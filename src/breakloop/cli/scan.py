@@ -22,8 +22,7 @@ from breakloop.config.settings import Settings
 from breakloop.formatting import duration, plural
 from breakloop.policy.load import load_text
 from breakloop.replay.across import AcrossFinding
-from breakloop.replay.html import Heading
-from breakloop.replay.report import moment, money, tokens
+from breakloop.replay.report import Heading, moment, money, tokens
 from breakloop.replay.run import ReplaySetup
 from breakloop.replay.scan import (
     USUAL,

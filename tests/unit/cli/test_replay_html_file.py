@@ -8,7 +8,7 @@ import click
 import pytest
 
 from breakloop.cli.replay import write_html
-from breakloop.replay.html import Heading
+from breakloop.replay.report import Heading
 from breakloop.replay.run import SessionOutcome
 from tests.unit.replay.test_timeline import SESSION, line
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from typing import Any
 
-from breakloop.replay.html import PICTURES_MAX, Heading, page
+from breakloop.replay.report import PICTURES_MAX, Heading, page
 from breakloop.replay.sessions import RecordedSession
 from tests.unit.replay.test_timeline import line
 

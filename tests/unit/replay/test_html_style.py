@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from breakloop.replay.html import COLOURS, Heading, page
+from breakloop.replay.report import COLOURS, Heading, page
 
 STYLE = page(Heading("", 0, 0, ""), []).partition("<style>")[2].partition("</style>")[0]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from xml.etree import ElementTree as ET
 
-from breakloop.replay.html import CELLS_MAX, Heading, colours, described, page, visible
+from breakloop.replay.report import CELLS_MAX, Heading, colours, described, page, visible
 from breakloop.replay.timeline import Timeline
 from tests.unit.replay.test_timeline import line
 
