@@ -218,6 +218,9 @@ LAND: dict[str, Any] = {
 }
 
 
+QUOTED = {"finish": 'Say "none".'}
+
+
 def choices(llm: ThreadedLLM) -> list[Any]:
     return [sent.json().get("tool_choice") for sent in llm.requests]
 
@@ -236,6 +239,20 @@ def test_it_lands_with_an_answer(llm: ThreadedLLM, kind: Any, *, noted: bool, st
     assert choices(llm)[5:] == ["none"]
     assert [len(sent.json()["tools"]) for sent in llm.requests] == [1] * 6
     assert [sent.body.decode().count("tools are switched off") for sent in llm.requests] == [0] * 5 + [1]
+
+
+def test_the_note_stands_there_once(llm: ThreadedLLM) -> None:
+    """In whichever result came last, and with characters that JSON escapes (LD-10)."""
+    llm.llm.respond = lambda _: STUCK.with_tool("read", {"page": 1})
+    bundle = {
+        **LAND,
+        "defaults": {"loop_detection": {**LAND["defaults"]["loop_detection"], "advice": {"repeat": QUOTED}}},
+    }
+    hooks = GuardRunHooks(Guard(bundle))
+    made: Any = lambda *given: hooks.model(OpenAIResponsesModel(*given))  # noqa: E731 - as a class of models
+    assert asyncio.run(run(llm, hooks, kind=made)) == "I finish with what I have."
+    assert llm.requests[-1].body.decode().count("tools are switched off") == 1
+    assert r"Say \"none\"." in llm.requests[-1].body.decode()
 
 
 def test_a_model_that_is_named(llm: ThreadedLLM) -> None:

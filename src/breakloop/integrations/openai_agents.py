@@ -297,7 +297,7 @@ class _LandingModel(Model):
         if decision is None:
             return given
         note = marked(decision.note)
-        if note not in arguments_text(given["input"][-1:]):  # a guardrail may have added it to the result
+        if not any(note in str(item.get("output")) for item in given["input"]):  # a guardrail adds it to a result
             given["input"] = [*given["input"], {"role": "user", "content": note}]
         if given["tools"] or given["handoffs"]:  # without any, the API refuses the choice
             settings: ModelSettings = given["model_settings"]
