@@ -251,7 +251,9 @@ class TailFingerprint:
         left = _FOLDED_MAX
         tail = chat.tail
         first = max(0, len(tail) - self._messages)
-        if first and (tail[first - 1].calls or _answers_text_action(tail[first - 1], tail[first])):
+        if first and (
+            tail[first - 1][2] or (tail[first][0] == "user" and _answers_text_action(tail[first - 1], tail[first]))
+        ):
             first -= 1  # a result is identified by its call: many calls return "ok"
         for role, text, calls in tail[first:] if first else tail:
             left -= len(text)

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from hashlib import blake2b
 from typing import Final
 
+import orjson
+
 from breakloop.model.decision import LOOP, LOOP_ERROR, PAUSED, STOP_REASONS
 from breakloop.model.verdict import LimitState, TreeBudgetState, Verdict
 
@@ -216,4 +218,10 @@ def _problem_type(verdict: Verdict) -> tuple[str, str]:
 
 def dump(content: dict[str, object]) -> bytes:
     # ASCII on one line, so that it fits into a header field: nginx drops the bodies of `auth_request`.
+    try:
+        raw = orjson.dumps(content)
+        if raw.isascii() and b"\x7f" not in raw:
+            return raw
+    except TypeError:  # a lone surrogate
+        pass
     return json.dumps(content, ensure_ascii=True, separators=(",", ":")).encode("ascii")

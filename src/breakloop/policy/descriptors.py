@@ -364,7 +364,11 @@ class Descriptors:
         parsed = call.parsed
         known = parsed.chat
         if known is None:
-            body = parsed.body = self._parse_body(call)
+            if "content-encoding" in call.headers:
+                body = self._parse_body(call)
+            else:
+                body = registry.parse(call.method, call.path, call.body)
+            parsed.body = body
             known = parsed.chat = (None if body is None else body.chat(call.decision.tail_messages)) or False
         elif known and known.tail is UNREAD and parsed.body:
             known = parsed.chat = parsed.body.chat(call.decision.tail_messages) or False

@@ -151,10 +151,14 @@ class MemoryFingerprints:
                     return self._cooling(op, cooled, now)
                 # A hit after the cooldown extends the entry, so that the next cooldown still grows.
                 self.cooldowns.put(key, (now + spec.cooldown_max_s, *cooled[1:]), now)
+        entry = self.counts.get(key)
         if spec.sliding:
-            before, count = self._slide(op, limit, now)
+            if entry is None:
+                before, count = 0, 1
+                self.counts.put(key, (now + spec.window_s, array("d", (now,))), now)
+            else:
+                before, count = self._slide(op, limit, now)
         else:
-            entry = self.counts.get(key)
             # A count of the other kind belongs to a block whose settings have changed: start from zero.
             before = 0 if entry is None or entry[0] <= now or type(entry[1]) is not int else entry[1]
             count = before + 1

@@ -232,7 +232,7 @@ def test_a_landing_says_what_ends_the_run(warning: str, word: str) -> None:
 
 @pytest.mark.parametrize("text", ["a\r\nb", "ü", "\x7f", '"', "\u2028", "\ud800", "\x00"])
 def test_bodies_are_one_line_of_ascii(text: str) -> None:
-    """So that they can travel in a header field (D-3)."""
+    """So that they can travel in a header field."""
     verdict = refused(message=text)
     for found in (*[body(verdict, dialect) for dialect in DIALECTS], denial.problem(verdict)):
         assert all(0x20 <= byte < 0x7F for byte in found)
@@ -269,3 +269,10 @@ def test_a_problem_without_a_type() -> None:
     found = loads(denial.problem(refused()))
     ours = {"error": "kill_switch", "stop_reason": "killed"}
     assert found == {"type": "about:blank", "title": "Denied", "status": 429, "detail": "No.", **ours}
+
+
+@pytest.mark.parametrize("text", ["plain", "a\nb\x00\x1f", "delete \x7f", "\u00fc and \u4e2d", "\ud800", '"\\/'])
+def test_bodies_are_ascii(text: str) -> None:
+    """They fit into a header field, whatever a name contains."""
+    content: dict[str, object] = {"detail": {"message": text, "hits": 3, "none": None}}
+    assert denial.dump(content) == json.dumps(content, separators=(",", ":")).encode("ascii")
