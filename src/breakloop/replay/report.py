@@ -1,5 +1,5 @@
-"""Totals of a replay: precision and recall of labelled sessions, savings, and differences between two bundles. A session
-is flagged if one of its turns was blocked or landed.
+"""Totals of a replay: precision and recall of labelled sessions, savings, and differences between two bundles. A
+session is flagged if one of its turns was blocked or landed.
 
 `page` is the HTML report of `scan` and `replay`: one self-contained file without scripts, with an SVG timeline per
 session. Its layout is the template `report.html`. Everything from a recording is escaped, and no text of a prompt is
