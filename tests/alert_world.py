@@ -20,6 +20,7 @@ from breakloop.app.build import aside
 from breakloop.clock import Clock, FakeClock
 from breakloop.model import events
 from breakloop.model.events import Event
+from breakloop.model.verdict import ANSWERS
 from tests.deadlines import DEADLINE_S
 
 NOW = 1_800_000_000.0
@@ -146,6 +147,16 @@ def killed(agent: str = "summariser", at: float = NOW, **data: Any) -> Event:
     """An agent is held."""
     known = {"binds": "agent", "agent": agent, "caller": "key:5f1c", "reason": "a loop", "expires_at": None, "by": ""}
     return Event(events.AGENT_KILLED, at, known | data, "default")
+
+
+def paused(agent: str = "summariser", at: float = NOW, **data: Any) -> Event:
+    """A person is asked, with a link for each answer."""
+    known = {
+        "id": "p-1", "agent": agent, "caller": "key:5f1c", "session": "s-1", "answer_by": at + 1800, "then": "land",
+        "reason": "tail loop (the same last 3 messages 6 times)",
+    }  # fmt: skip
+    links = {f"answer_{answer}_url": f"https://ops.example/answer/p-1.{answer}.x" for answer in ANSWERS}
+    return Event(events.RUN_PAUSED, at, known | links | data, "default")
 
 
 def released(agent: str = "summariser", at: float = NOW, **data: Any) -> Event:

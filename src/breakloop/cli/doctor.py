@@ -91,8 +91,20 @@ def examine(settings: Settings, clock: Clock) -> Diagnosis:
         if why:
             findings.append(problem("jwt", f"keys cannot be read: {why}"))
         findings += _loop_detection(settings, compiled)
+        findings += _pauses(settings, bundle)
     findings += _tokens(settings, loaded.bundle if loaded else None)
     return Diagnosis(findings, loaded)
+
+
+def _pauses(settings: Settings, bundle: Bundle | None) -> Iterator[DoctorFinding]:
+    """Warn if runs are paused and nobody can answer, or nobody is told."""
+    if bundle is None or not bundle.pauses:
+        return
+    if not settings.admin_port:
+        hint = "set admin_port, or use another action"
+        yield warning("pause", f"the bundle pauses runs, and without an admin port nobody can answer: {hint}")
+    elif not any({"pause", "any", "run.paused"} & set(rule.type) for rule in settings.alerts):
+        yield note("pause", "the bundle pauses runs, and no alert rule has the type pause: only the dashboard asks")
 
 
 def _trust(settings: Settings) -> Iterator[DoctorFinding]:

@@ -263,6 +263,9 @@ class Operator:
         record = self._record(HOLD, hold_key(hold), hold_value(hold), hold.until)
         self._book.put([record], at_once=bool(hold.by) or self._has_time(hold.since))
 
+    def used(self, hold: Hold) -> None:
+        self._book.put([self._record(HOLD, hold_key(hold), hold_value(hold), hold.until)], at_once=False)
+
     def ended(self, holds: Sequence[Hold], by: str) -> None:
         records = [self._record(HOLD, hold_key(hold), {"by": by, "of": list(hold.key)}, LIFTED) for hold in holds]
         self._book.put(records, at_once=bool(by))

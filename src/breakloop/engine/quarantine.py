@@ -89,6 +89,10 @@ class HoldStore(Protocol):
 
     def held(self, hold: Hold) -> None: ...
 
+    def used(self, hold: Hold) -> None:
+        """Persist how much of an answer is left. It is shared at once, and on disk soon."""
+        ...
+
     def ended(self, holds: Sequence[Hold], by: str) -> None:
         """Persist that holds ended early. `by` is empty if no operator ended them."""
         ...
@@ -201,11 +205,16 @@ class Quarantine:
             made = replace(hold, question=replace(question, left=left))
             self._set(made)
             if self.register is not None:
-                self.register.held(made)
+                self.register.used(made)
             return
         if self.register is not None:
             self.register.ended([hold], "")
         self._end(hold, now, "")
+
+    @property
+    def paused(self) -> int:
+        """The number of runs that wait for an answer."""
+        return sum(hold.question is not None and hold.question.is_open for hold in self.by_key.values())
 
     def pauses(self, now: float) -> list[Hold]:
         """Return the runs that wait for an answer, the oldest first."""

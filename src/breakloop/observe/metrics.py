@@ -290,6 +290,8 @@ _TABLE: Final = (
              lambda p: p.engine.tally.faults),
     # Every process has the holds of all, so they are not added up.
     _gauge("breakloop_holds", "Agents, callers and runs in quarantine.", lambda p: len(p.engine.quarantine), merge=MAX),
+    _gauge("breakloop_paused_runs", "Runs that wait for the answer of a person.", lambda p: p.engine.quarantine.paused,
+           merge=MAX),
     _gauge("breakloop_breakers_open", "Open circuit breakers.", lambda p: p.open_breakers, merge=MAX),
     # Answers and cost
     _counter("breakloop_answers_total", "Answers that were read or reported.", lambda p: p.engine.tally.settled),

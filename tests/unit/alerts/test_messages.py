@@ -10,7 +10,8 @@ from breakloop.alerts import messages
 from breakloop.alerts.messages import AlertMessage, message_of, money, one_line
 from breakloop.model import events
 from breakloop.model.events import Event
-from tests.alert_world import NOW, killed, limited, loop, notice_body, released
+from breakloop.model.verdict import ANSWERS
+from tests.alert_world import NOW, killed, limited, loop, notice_body, paused, released
 from tests.each import each
 
 
@@ -31,6 +32,23 @@ def test_a_loop() -> None:
     assert (facts["Agent"], facts["Blocked for"], facts["Saved"], facts["Alert rule"]) == ("summariser", "30 s", "$40.00", "night watch")  # fmt: skip
     assert "Evidence: the same last 3 messages 6 times" in found.plain()
     assert "spent" not in told(loop(), spent_microusd=0).title  # nothing is known of a model without a price
+
+
+def test_a_paused_run() -> None:
+    """What is asked, until when, what happens then, and a link for each answer (K-8, G-4)."""
+    found = told(paused(), link="https://ops.example")
+    assert (found.title, found.severity) == ("Agent summariser is paused and waits for your answer", "warning")
+    assert found.text == (
+        "tail loop (the same last 3 messages 6 times). Without an answer by 2027-01-15 08:30:00 UTC, it has to finish."
+    )
+    assert [words for words, _ in found.answers] == list(ANSWERS.values())
+    assert found.link == "https://ops.example/pauses"
+    assert "Go on for $5: https://ops.example/answer/p-1.5usd.x\n" in found.plain()
+    assert not [value for _, value in found.facts if "/answer/" in value]
+    answered = Event(events.RUN_ANSWERED, NOW, {"id": "p-1", "agent": "summariser", "answer": "once"}, "default")
+    over = told(answered, paused())
+    assert (over.title, over.answers) == ("Agent summariser is no longer paused", ())
+    assert "/answer/" not in over.plain()
 
 
 def test_its_end() -> None:

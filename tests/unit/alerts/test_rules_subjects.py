@@ -7,7 +7,7 @@ import pytest
 from breakloop.alerts.rules import ENDS, FAMILIES, ends, order_key, same_agent, subject
 from breakloop.model import events
 from breakloop.model.events import Event
-from tests.alert_world import NOW, killed, limited, loop, released
+from tests.alert_world import NOW, killed, limited, loop, paused, released
 from tests.each import each
 
 
@@ -101,3 +101,15 @@ def test_one_loop_of_an_agent_may_be_over_and_another_not(said: dict[str, object
     known = loop(kind="tail", policy="mine").data
     cleared = Event(events.LOOP_CLEARED, NOW, {"agent": known["agent"], "caller": known["caller"], **said}, "default")
     assert ends(cleared, "loop", "default", known) is over
+
+
+def test_each_pause_is_a_question_of_its_own() -> None:
+    """No cooldown of another one hides it, and its answer or a release ends it (K-8, G-4)."""
+    one, other = paused(), paused(id="p-2")
+    assert subject(one) != subject(other)
+    answered = Event(events.RUN_ANSWERED, NOW, {"id": "p-1", "agent": "summariser"}, "default")
+    assert ends(answered, "pause", "default", one.data)
+    assert not ends(answered, "pause", "default", other.data)
+    assert ends(released(), "pause", "default", one.data)
+    assert not ends(released("another"), "pause", "default", one.data)
+    assert order_key(one) == order_key(answered)

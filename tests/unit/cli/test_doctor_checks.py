@@ -202,3 +202,28 @@ def test_price_files(doctor: Doctor) -> None:
     assert "and 2 more entries with problems" in said
     file.write_text('{"m": {"input_cost_per_token": 1e-06}}')
     assert "prices" not in doctor.says("warning", **prices) + doctor.says("problem", **prices)
+
+
+@pytest.mark.parametrize(
+    "bundle",
+    [
+        "policies: []\ndefaults: {loop_detection: {similarity: tail, action: pause}}",
+        "policies: []\nagents: {a: {max_steps_per_run: 9, pause_at_percent: 50}}",
+        policies(
+            "rules: [{name: r, limit_keys: [], algorithm: cost_based, algorithm_config: {budget: 9, period: 1d, "
+            "staged_actions: [{threshold_percent: 50, action: pause}, {threshold_percent: 100, action: reject}]}}]"
+        ),
+    ],
+    ids=["loops", "agents", "budgets"],
+)
+def test_somebody_has_to_be_asked(doctor: Doctor, bundle: str) -> None:
+    """Who pauses runs needs an admin port, and mostly an alert rule (K-6)."""
+    assert "without an admin port nobody can answer" in doctor.says("warning", bundle)
+    assert "nobody can answer" not in doctor.says("warning", bundle, admin_port=8788)
+    assert "only the dashboard asks" in doctor.says("note", bundle, admin_port=8788)
+    told = {
+        "alert_targets": {"t": {"type": "slack", "url": "env:X"}},
+        "alerts": [{"name": "n", "type": "pause", "targets": ["t"]}],
+    }
+    assert "only the dashboard" not in doctor.says("note", bundle, admin_port=8788, **told)
+    assert "pause" not in doctor.says("warning", "policies: []\npause: {then: land}")

@@ -313,3 +313,17 @@ def test_runs_that_start_each_other_have_one_budget() -> None:
     assert alone.tree_tokens_left == left[0]
     large = {"model": "m", "messages": [{"role": "user", "content": "x"}], "max_tokens": left[1] + 1}
     assert [guard.check(large, session="new", parent=one).allowed for one in (lead.session, "")] == [False, True]
+
+
+def test_a_paused_run() -> None:
+    """The existing error, with its own stop reason and when to ask again; without a server, the default applies (K-6)."""
+    clock = FakeClock()
+    data = bundle(policy("p", loop=exact(2, action="pause")), pause={"then": "continue", "answer_within_minutes": 1})
+    with Guard(data, clock=clock) as guard:
+        guard.check(BODY)
+        decision = guard.check(BODY)
+        assert (decision.reason, decision.stop_reason, decision.retry_after) == ("run_paused", "paused", 60)
+        assert not decision.is_loop
+        assert decision.evidence
+        clock.advance(60)
+        assert guard.check(BODY).allowed

@@ -14,8 +14,8 @@ from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag,
 
 from breakloop.policy.diagnostics import did_you_mean
 from breakloop.policy.paths import normalise_host
-from breakloop.policy.schema.limits import AnyRule
-from breakloop.policy.schema.loops import AnyLoop, LoopBlocks, Weights, refuse_unreachable
+from breakloop.policy.schema.limits import AnyRule, CostBasedRule
+from breakloop.policy.schema.loops import SEVERITIES, AnyLoop, LoopBlocks, Weights, refuse_unreachable
 from breakloop.policy.schema.types import (
     CountFloat,
     CountInt,
@@ -447,6 +447,16 @@ class Bundle(Model):
         default_factory=dict, description="Settings by agent id, or by a pattern with `*`."
     )
     projects: dict[Text, Project] = Field(default_factory=dict, description="Settings by project id.")
+
+    @property
+    def pauses(self) -> bool:
+        """Whether anything in it pauses runs."""
+        specs = [policy.spec for policy in self.policies]
+        blocks = [*self.defaults.loops, *(block for spec in specs for block in spec.loops)]
+        budgets = [rule for spec in specs for rule in spec.all_rules if isinstance(rule, CostBasedRule)]
+        actions = [block.action_for(severity) for block in blocks for severity in SEVERITIES]
+        actions += [stage.action for rule in budgets for stage in rule.algorithm_config.stages]
+        return "pause" in actions or any(agent.pause_at_percent is not None for agent in self.agents.values())
 
     @model_validator(mode="after")
     def _times(self) -> Bundle:

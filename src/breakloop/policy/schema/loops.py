@@ -47,6 +47,7 @@ from breakloop.store.ops import COOLDOWN_GROWTH, COOLDOWN_MAX_S, COOLDOWN_S, LAN
 
 Action = Literal["warn", "steer", "throttle", "land", "pause", "reject", "kill"]
 Severity = Literal["notice", "block", "stop"]
+SEVERITIES: Final[tuple[Severity, ...]] = ("notice", "block", "stop")
 _STRENGTH: dict[str, int] = {"warn": 0, "steer": 1, "throttle": 2, "land": 3, "pause": 4, "reject": 5, "kill": 6}
 
 

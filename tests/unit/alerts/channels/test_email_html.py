@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 
 from breakloop.alerts.channels.email import html
 from breakloop.alerts.messages import message_of
-from tests.alert_world import loop, notice_body, released
+from tests.alert_world import loop, notice_body, paused, released
 
 EVIL = '<script>alert(1)</script>"><img src=x onerror=y>'
 
@@ -59,3 +59,12 @@ def test_names_are_escaped() -> None:
 def test_good_news_looks_good() -> None:
     assert "Recovered" in Read(html(message_of(notice_body(released(), about=loop())))).words
     assert "Recovered" not in Read(html(message_of(notice_body(loop())))).words
+
+
+def test_a_link_for_each_answer() -> None:
+    """In the HTML part as in the text (K-8)."""
+    page = Read(html(message_of(notice_body(paused()), "https://ops.example")))
+    assert page.open == []
+    assert [link for link in page.links if link and "/answer/" in link] == [
+        f"https://ops.example/answer/p-1.{answer}.x" for answer in ("once", "5usd", "1h", "land", "kill")
+    ]

@@ -7,7 +7,7 @@ import asyncio
 from breakloop.alerts.channels.base import Delivery
 from breakloop.alerts.channels.services import SlackTarget, slack_message
 from breakloop.alerts.messages import message_of
-from tests.alert_world import CANARY, loop, means, notice_body, receiver, released
+from tests.alert_world import CANARY, loop, means, notice_body, paused, receiver, released
 
 
 def test_a_message() -> None:
@@ -46,3 +46,12 @@ def test_a_private_address_needs_permission() -> None:
             SlackTarget(means(), server.url).send(Delivery("m", "loop.detected", notice_body(loop())))
         )
         assert (outcome.delivered, server.got) == (False, [])
+
+
+def test_a_button_for_each_answer() -> None:
+    """Block Kit buttons with a URL: links, which need no app (K-8)."""
+    made = slack_message(message_of(notice_body(paused()), "https://ops.example"))
+    [actions] = [part for part in made["blocks"] if part["type"] == "actions"]
+    assert [one["type"] for one in actions["elements"]] == ["button"] * 6
+    assert actions["elements"][0]["text"] == {"type": "plain_text", "text": "Go on once"}
+    assert actions["elements"][0]["url"] == "https://ops.example/answer/p-1.once.x"
