@@ -236,6 +236,9 @@ class Kept:
         self._here = here
         here.quarantine.register = self
 
+    def used(self, hold: Hold) -> None:
+        self.heard.append(f"used {hold.agent}")
+
     def held(self, hold: Hold) -> None:
         told = [(event.name, event.data["agent"], event.at) for event in self._here.events]
         assert ("agent.killed", hold.agent, hold.since) not in told
