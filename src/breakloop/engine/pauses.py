@@ -50,7 +50,7 @@ class Question:
     @property
     def grants(self) -> bool:
         """Whether the answer lets calls pass."""
-        return self.answer not in {"", DENY, KILL} and (self.answer != LAND or self.left > 0)
+        return self.answer not in {"", DENY} and (self.answer != LAND or self.left > 0)
 
     def answered(self, answer: str, by: str, now: float) -> tuple[Question, float]:
         """Return the question with its answer, and until when that applies."""

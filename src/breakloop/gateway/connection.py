@@ -449,7 +449,7 @@ class Connection(asyncio.Protocol):
             self._send(request, reply)
         elif type(reply) is Exchange:
             self._forward(request, reply)
-        elif isinstance(reply, DeferredReply):
+        elif type(reply) is not Reply:
             self.phase = WAITING
             self._pending = reply
             reply.wait(partial(self._decided, request))
@@ -461,18 +461,15 @@ class Connection(asyncio.Protocol):
     def _decided(self, request: Request, make: MakeReply) -> None:
         """A deferred decision arrived. Not called once the client has left: that cancels the deferred reply."""
         self._pending = None
-        reply: Reply | Exchange | DeferredReply | None
         try:
             reply = make()
-            while isinstance(reply, DeferredReply) and reply.make is not None:
-                reply = reply.make()
         except Exception as error:  # noqa: BLE001 - as in `_dispatch`
             reply = self._failed(error)
-        if isinstance(reply, DeferredReply):  # the call of a paused run waits for an answer
+        if isinstance(reply, Exchange):
+            self._forward(request, reply)
+        elif isinstance(reply, DeferredReply):  # the call of a paused run waits for an answer
             self._pending = reply
             reply.wait(partial(self._decided, request))
-        elif isinstance(reply, Exchange):
-            self._forward(request, reply)
         elif reply.delay_s > 0:
             self._throttle(request, reply)
         else:

@@ -37,6 +37,7 @@ POLICIES: dict[str, Json] = {
     "sliding window": policy("p", loop=exact(4, window=10) | {"window": "sliding"}),
     "cooldown": policy("p", loop=tail(max_hits=2, cooldown_seconds=10)),
     "hold": policy("p", loop=tail(action="kill", max_hits=2, quarantine_seconds=20)),
+    "pause": policy("p", loop=tail(action="pause", max_hits=2)),
     "steps": policy("p", loop={"similarity": "steps"}),
     "circuit breaker": policy("p", bucket(rate=100, burst=1000), circuit_breaker=BREAKER),
     "in flight": policy("p", loop=exact(3, window=10, concurrent_free=2)),
@@ -66,9 +67,10 @@ def verdicts(here: World, steps: dict[int, float], seconds: int = 90, every_s: f
 @pytest.mark.parametrize("limited", POLICIES.values(), ids=POLICIES)
 def test_a_step_changes_no_verdict(limited: Json, steps: dict[int, float]) -> None:
     """Rates, windows, cooldowns, holds and requests in flight are measured by a clock that is never set (S-2)."""
-    expected = verdicts(world(bundle(limited)), {})
+    data = bundle(limited, pause={"answer_within_minutes": 0.5, "then": "continue"})
+    expected = verdicts(world(data), {})
     assert 0 < expected.count("pass") < len(expected)
-    assert verdicts(world(bundle(limited)), steps) == expected
+    assert verdicts(world(data), steps) == expected
 
 
 def test_a_budget_follows_the_calendar() -> None:

@@ -161,6 +161,14 @@ def test_a_new_bundle_decides_about_those_that_wait() -> None:
         assert proxy.last()[0] == 200
 
 
+def test_a_kill_switch_ends_the_wait() -> None:
+    """Within a second, as every order (K-7, K-2)."""
+    with Held() as proxy:
+        proxy.operator.set_switch("agent:id", proxy.operator.pauses()[0].agent, "ann")
+        proxy.passes(1)
+        assert (proxy.waiting(), proxy.last()[1]["detail"]["error"]) == (0, "kill_switch")
+
+
 def test_the_number_of_calls_that_wait_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those beyond it, and those whose bodies have no room, get their 429 at once (K-7)."""
     monkeypatch.setattr(waiting, "WAITING_MAX", 2)

@@ -318,7 +318,10 @@ def test_runs_that_start_each_other_have_one_budget() -> None:
 def test_a_paused_run() -> None:
     """The existing error, with its own stop reason and when to ask again; without a server, the default applies (K-6)."""
     clock = FakeClock()
-    data = bundle(policy("p", loop=exact(2, action="pause", concurrent_free=0)), pause={"then": "continue", "answer_within_minutes": 1})
+    data = bundle(
+        policy("p", loop=exact(2, action="pause", concurrent_free=0)),
+        pause={"then": "continue", "answer_within_minutes": 1},
+    )
     with Guard(data, clock=clock) as guard:
         guard.check(BODY)
         decision = guard.check(BODY)
