@@ -60,6 +60,8 @@ class FakeRedis:
         if args[0] == b"HSCAN":
             found = self.hashes.get(args[1], {})
             return [b"0", [part for pair in found.items() for part in pair]]
+        if args[0] == b"PUBLISH":
+            return sum(listener.deliver(args[2], args[1]) for listener in list(self.listeners))
         kept = self.hashes.setdefault(args[3], {})
         return self._put(kept, args[6:]) if args[2] == b"2" else self._forget(kept, args[4:])
 
@@ -100,7 +102,7 @@ class FakeNodes:
         self.on_change: Any = None
         self.feed: Any = self  # it stands for `PubSub` as well
         self.on_gap: Callable[[], None] | None = None
-        self._hear: Callable[[bytes], None] | None = None
+        self._hear: dict[bytes, Callable[[bytes], None]] = {}
         server.listeners.append(self)
 
     def send(self, key: bytes, args: tuple[bytes, ...], then: Callable[[Any], None]) -> None:
@@ -112,12 +114,13 @@ class FakeNodes:
         return [partial(self.send, b"")]
 
     def subscribe(self, channel: bytes, on_message: Callable[[bytes], None]) -> None:
-        assert channel == CHANNEL
-        self._hear = on_message
+        self._hear[channel] = on_message
 
-    def deliver(self, message: bytes) -> None:
-        if self.up and not self.deaf and self._hear is not None:
-            asyncio.get_running_loop().call_soon(self._hear, message)
+    def deliver(self, message: bytes, channel: bytes = CHANNEL) -> bool:
+        heard = self.up and not self.deaf and channel in self._hear
+        if heard:
+            asyncio.get_running_loop().call_soon(self._hear[channel], message)
+        return heard
 
     async def start(self) -> None:
         """It is there already."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from breakloop.admin.auth import AdminIdentity
 from breakloop.admin.bundles import BundleAdmin
@@ -17,7 +17,7 @@ from breakloop.alerts.service import Alerts
 from breakloop.clock import Clock
 from breakloop.engine.breakers import BreakerState
 from breakloop.engine.operator import Operator
-from breakloop.engine.quarantine import Hold
+from breakloop.engine.quarantine import Hold, hold_key
 from breakloop.engine.tree_budgets import TreeSpending
 from breakloop.errors import BreakloopError
 from breakloop.history.store import History
@@ -58,6 +58,16 @@ class AdminServices:
         return await self.in_thread(lambda: ask(self.history))
 
 
+class Stopped(NamedTuple):
+    """What an order has stopped: calls in flight, streams among them, and the agents that sent them; and whether every
+    instance has the order."""
+
+    calls: int
+    streams: int
+    agents: list[str]
+    shared: bool
+
+
 class Actions:
     """The actions of one operator."""
 
@@ -67,13 +77,31 @@ class Actions:
 
     async def kill(
         self, project: str, agent: str, reason: str, expires_at: float | None = None, *, caller: str = ""
-    ) -> tuple[Hold, bool]:
-        """Quarantine an agent by its name, of one caller or of all; return the hold, and whether every instance has it.
-        Raises `OrderError`.
+    ) -> tuple[Hold, Stopped]:
+        """Quarantine an agent by its name, of one caller or of all, and the sessions that it started; return the hold,
+        and what was stopped. Raises `OrderError`.
         """
-        hold = self.services.operator.kill(project, agent, reason, self._who.name, expires_at, caller=caller)
+        operator, by = self.services.operator, self._who.name
+        hold = operator.kill(project, agent, reason, by, expires_at, caller=caller)
+        holds = [hold]
+        for tree in self.services.trees.all():
+            if tree.project == project and caller in {"", tree.caller}:
+                own = [one.session for one in tree.nodes if one.use.agent == agent]
+                # Named after the agent, so that releasing it releases them.
+                started = [one for session in own for one in tree.below(session) if one.use.agent != agent]
+                below = dict.fromkeys([one.session for one in started], agent)
+                if below:
+                    holds += operator.kill_runs(project, tree.caller, below, reason, by, expires_at=expires_at)
         detail = {"reason": reason, "expires_at": expires_at} | ({"caller": caller} if caller else {})
-        return hold, await self._ordered("agent.kill", f"{project}/{agent}", detail)
+        return hold, await self._stopped("agent.kill", f"{project}/{agent}", detail, [hold_key(one) for one in holds])
+
+    async def _stopped(self, action: str, target: str, detail: Mapping[str, Any], orders: Sequence[str]) -> Stopped:
+        """Audit an order, wait for it, and audit what it has stopped."""
+        shared = await self._ordered(action, target, detail)
+        calls, streams, agents = await self.services.operator.stopped(orders)
+        if calls:
+            await self.audit("calls.stopped", target, {"calls": calls, "streams": streams, "agents": len(agents)})
+        return Stopped(calls, streams, sorted(agents), shared)
 
     async def answer(self, pause: str, answer: str) -> tuple[Hold, bool]:
         """Answer for a paused run; return the pause, and whether every instance has the answer. Raises `OrderError`."""
@@ -126,13 +154,13 @@ class Actions:
 
     async def set_switch(
         self, scope_key: str, scope_value: str, *, route: str = "", reason: str = "", expires_at: float | None = None
-    ) -> tuple[str, bool]:
-        """Set a kill switch; return its id. Raises `OrderError`."""
+    ) -> tuple[str, Stopped]:
+        """Set a kill switch; return its id, and what was stopped. Raises `OrderError`."""
         made = self.services.operator.set_switch(
             scope_key, scope_value, self._who.name, route=route, reason=reason, expires_at=expires_at
         )
         detail = {"id": made, "route": route, "reason": reason, "expires_at": expires_at}
-        return made, await self._ordered("switch.set", f"{scope_key}={scope_value}", detail)
+        return made, await self._stopped("switch.set", f"{scope_key}={scope_value}", detail, [made])
 
     async def lift_switch(self, switch: str) -> bool:
         """Lift a kill switch that was set at run time. Raises `ApiError` if there is none."""
@@ -168,16 +196,16 @@ class Actions:
 
     async def kill_tree(
         self, project: str, caller: str, root: str, session: str, reason: str, *, lands: bool = False
-    ) -> tuple[int, bool]:
+    ) -> tuple[int, Stopped]:
         """Hold a session of a tree and everything that it started or starts, or with `lands` ask all of them to finish;
-        return how many sessions there are, and whether every instance has the order. Raises `ApiError` if there is no
-        such session, and `OrderError`.
+        return how many sessions there are, and what was stopped. Raises `ApiError` if there is no such session, and
+        `OrderError`.
         """
         runs = {one.session: one.use.agent for one in self._below(project, caller, root, session)}
         held = self.services.operator.kill_runs(project, caller, runs, reason, self._who.name, lands=lands)
         detail = {"root": root, "sessions": len(held), "reason": reason}
-        act = "tree.land" if lands else "tree.kill"
-        return len(held), await self._ordered(act, f"{project}/{caller}/{session}", detail)
+        act, orders = "tree.land" if lands else "tree.kill", [hold_key(one) for one in held]
+        return len(held), await self._stopped(act, f"{project}/{caller}/{session}", detail, orders)
 
     async def release_tree(self, project: str, caller: str, root: str, session: str) -> tuple[int, bool]:
         """Release a session of a tree and everything below it; return how many were held, and whether every instance

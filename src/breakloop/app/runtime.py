@@ -21,6 +21,7 @@ from breakloop.config.settings import Settings
 from breakloop.engine.engine import Engine
 from breakloop.errors import BundleError, SettingsError
 from breakloop.gateway.decision import DecisionHandler, ReportedResults
+from breakloop.gateway.in_flight import CallStopper
 from breakloop.gateway.proxy import ProxyHandler
 from breakloop.gateway.server import ListenError, Server, url, why_not
 from breakloop.gateway.upstream import UpstreamFaults
@@ -191,6 +192,8 @@ class Runtime:
         if self.settings.mode != "decision":
             faults = UpstreamFaults(self.events, self.clock)
             build.open_proxy(server, self.settings, self.admission, self.handler, self.mark, faults)
+            stopper = CallStopper(server, self.engine, self.descriptors)
+            self.operator.stop_with(stopper.order_changed, stopper.stopped)
         return server
 
     def use(self, loaded: LoadedBundle) -> None:

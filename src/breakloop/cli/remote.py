@@ -517,8 +517,49 @@ def _tell(answer: dict[str, Any], *lines: str, as_json: bool) -> None:
         click.echo("note: other instances are unreachable; they apply the change when they are back")
 
 
+def _in_flight(done: Mapping[str, Any]) -> list[str]:
+    """Return a line about calls in flight that an order has stopped; none if the server does not tell."""
+    stopped = done.get("stopped")
+    if not isinstance(stopped, dict):
+        return []
+    calls, streams, agents = (
+        plural(stopped["calls"], "call"),
+        stopped["streams"],
+        plural(len(stopped["agents"]), "agent"),
+    )
+    return [f"stopped in flight: {calls} ({plural(streams, 'stream')}) of {agents}"]
+
+
+def _switch_off(
+    client: AdminClient, scope: tuple[str, str], reason: str, expires_at: float | None, *, as_json: bool
+) -> None:
+    """Set a kill switch in place of a hold, for what has no name of an agent."""
+    body = {"scope_key": scope[0], "scope_value": scope[1], "reason": reason, "expires_at": expires_at}
+    done = client.post("/kill-switches", body)
+    what, name = "all agents" if scope[0] == "project:id" else f"session {clean(scope[1])}", clean(done["id"])
+    lines = [f"{what} stopped; to release: breakloop switch lift {name}", *_in_flight(done)]
+    _tell(done, *lines, as_json=as_json)
+
+
+def _tree_place(client: AdminClient, root: str, caller: str, project: str) -> dict[str, str]:
+    """Return project, caller, root and session of the tree with this session at its top."""
+    found = [
+        one
+        for one in client.get("/trees")["trees"]
+        if one["root"] == root and caller in {"", one["caller"]} and project in {"", one["project"]}
+    ]
+    if len(found) != 1:
+        callers = ", ".join(sorted({clean(one["caller"]) for one in found}))
+        why = f"several callers have it; add --caller, one of {callers}" if found else "`GET /api/v1/trees` lists them"
+        raise click.UsageError(f"there is no single tree with the root {clean(root)}: {why}")
+    return {name: found[0][name] for name in ("project", "caller", "root")} | {"session": root}
+
+
 @click.command(name="kill", epilog=EPILOG)
-@click.argument("agent")
+@click.argument("agent", required=False, default="")
+@click.option("--session", metavar="ID", default="", help="One session, instead of an agent.")
+@click.option("--tree", metavar="ROOT", default="", help="A tree of agents, by the session at its top.")
+@click.option("--all", "everything", is_flag=True, help="Everything in the project.")
 @click.option("--reason", metavar="TEXT", default="stopped from the command line", show_default=True, help="Why.")
 @click.option(
     "--for", "for_s", type=SPAN, metavar="SPAN", help="Duration, such as 30m or 1h; by default until it is released."
@@ -527,17 +568,30 @@ def _tell(answer: dict[str, Any], *lines: str, as_json: bool) -> None:
 @project_option
 @admin_options
 def kill_command(
-    client: AdminClient, *, agent: str, reason: str, for_s: float | None, caller: str, project: str, as_json: bool
+    client: AdminClient, *, agent: str, reason: str, for_s: float | None, caller: str, as_json: bool, **scope: Any
 ) -> None:
-    """Quarantine an AGENT: all its requests are denied on every instance, for every caller or for one."""
+    """Stop an AGENT, a session, a tree of agents or everything: calls in flight are ended, and requests are denied, on
+    every instance, until it is released."""
+    session, tree, project = scope["session"], scope["tree"], scope["project"]
+    if sum(map(bool, (agent, session, tree, scope["everything"]))) != 1:
+        raise click.UsageError("give one of AGENT, --session, --tree and --all")
     expires_at = None if for_s is None else SystemClock().now() + for_s
+    if tree:
+        done = client.post("/tree/kill", {**_tree_place(client, tree, caller, project), "reason": reason})
+        held = f"{plural(done['sessions'], 'session')} held; to release: breakloop release --tree {clean(tree)}"
+        _tell(done, held, *_in_flight(done), as_json=as_json)
+        return
+    if not agent:
+        wanted = ("agent:session", session) if session else ("project:id", project or "default")
+        _switch_off(client, wanted, reason, expires_at, as_json=as_json)
+        return
     body = {"reason": reason, "expires_at": expires_at} | ({"caller": caller} if caller else {})
     done = client.post(f"/agents/{part(agent)}/kill", body, {"project": project})
     hold, meant = done["hold"], done["did_you_mean"]
     lines = [f"{clean(hold['agent'])} in project {clean(hold['project'])} is held {until(hold['until'])}"]
     if not done["seen"]:
         lines.append("note: no agent with this name is known" + (f"; did you mean {clean(meant)}?" if meant else ""))
-    _tell(done, *lines, as_json=as_json)
+    _tell(done, *lines, *_in_flight(done), as_json=as_json)
 
 
 @click.command(name="release", epilog=EPILOG)
@@ -546,12 +600,19 @@ def kill_command(
     "--caller", metavar="ID", default="", help="Release everything of a caller, by the id in `agents` and events."
 )
 @click.option("--run", metavar="ID", default="", help="Release a run that reached its limit.")
+@click.option("--tree", metavar="ROOT", default="", help="Release a tree of agents, by the session at its top.")
 @project_option
 @admin_options
-def release_command(client: AdminClient, *, agent: str, caller: str, run: str, project: str, as_json: bool) -> None:
+def release_command(
+    client: AdminClient, *, agent: str, caller: str, run: str, tree: str, project: str, as_json: bool
+) -> None:
     """Release an AGENT: ends its holds, unblocks its loops and clears its counters."""
-    if not (agent or caller or run):
-        raise click.UsageError("give an AGENT, --caller or --run")
+    if not (agent or caller or run or tree):
+        raise click.UsageError("give an AGENT, --caller, --run or --tree")
+    if tree:
+        done = client.post("/tree/release", _tree_place(client, tree, caller, project))
+        _tell(done, f"{plural(done['sessions'], 'session')} of the tree released", as_json=as_json)
+        return
     query = {"project": project}
     if caller or run:
         done = client.post("/quarantine/release", {"agent": agent, "caller": caller, "run": run}, query)
@@ -618,7 +679,7 @@ def set_switch(
     body = {"scope_key": descriptor, "scope_value": value, "expires_at": expires_at, **more}
     done = client.post("/kill-switches", body)
     ends, name = f"until {moment(expires_at)}" if expires_at else "until it is lifted", clean(done["id"])
-    _tell(done, f"{name} is set, {ends}: breakloop switch lift {name}", as_json=as_json)
+    _tell(done, f"{name} is set, {ends}: breakloop switch lift {name}", *_in_flight(done), as_json=as_json)
 
 
 @click.command(name="list", epilog=EPILOG)

@@ -409,6 +409,11 @@ class SseParser:
                     return (payload,)
         return self._split(data)
 
+    @property
+    def between(self) -> bool:
+        """Whether the next byte begins an event."""
+        return self._between
+
     def finish(self) -> Sequence[bytes]:
         """Return the last event if only the empty line at its end is missing."""
         return self._split(b"\n\n")
@@ -604,6 +609,12 @@ class PassingAnswer:
             return 0
         return _TURN_BYTES if self._unpacker is None else _PACKED_TURN_BYTES
 
+    @property
+    def between_events(self) -> bool:
+        """Whether this is an event stream that is not compressed, and what has passed ends with a whole event."""
+        reader = self._reader
+        return isinstance(reader, StreamReader) and self._unpacker is None and reader.between_events
+
     def feed(self, content: list[bytes]) -> bool:
         """Read what was just passed on; return whether to cut the answer. This class never does, subclasses may."""
         reader = self._reader
@@ -649,6 +660,11 @@ class StreamReader:
     def unreadable(self) -> int:
         """The number of events that were too long or not JSON."""
         return self._builder.unreadable + self._events.skipped
+
+    @property
+    def between_events(self) -> bool:
+        """Whether an event that follows would not be taken for a part of the last one."""
+        return self._events.between and self._split == self._events.feed
 
     def feed(self, content: bytes) -> None:
         """Read the events that these bytes complete. Reading stops at content that is made to be expensive."""

@@ -83,6 +83,7 @@ class Anthropic(Dialect):
     provider = "anthropic"
     path_endings = ("/messages", "/messages/")
     answer_field = "content"
+    error_event_head = b"event: error\n"
     ends_streams = True
 
     def read_fields(self, body: bytes) -> BodyFields:

@@ -67,6 +67,7 @@ class Dialect(ABC):
     answer_field: str = ""  # a field by which a decoded answer is recognised
     ends_streams: bool = False  # `end_stream` is implemented
     kept_events: bytes = b""  # events that contain this are kept for `end_stream`
+    error_event_head: bytes = b""  # the line before the data of an error in a stream
 
     # -- requests
 
@@ -204,6 +205,10 @@ class Dialect(ABC):
 
     def error_body(self, verdict: Verdict, call: Call) -> bytes:
         return denial.dump({"detail": denial.detail(verdict)} | self.error_fields(verdict, call))
+
+    def error_event(self, verdict: Verdict, call: Call) -> bytes:
+        """Return a denial as an event of a stream that has begun, so that the client's SDK raises it as an error."""
+        return self.error_event_head + b"data: " + self.denial(verdict, call)[1] + b"\n\n"
 
     def error_fields(self, verdict: Verdict, call: Call) -> dict[str, object]:  # noqa: ARG002 - for overrides
         """Return the dialect's own fields of an error body."""

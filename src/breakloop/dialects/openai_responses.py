@@ -76,6 +76,7 @@ class OpenAIResponses(OpenAI):
     path_endings = ("/responses", "/responses/")
     links_responses = True
     answer_field = "output"
+    error_event_head = b"event: error\n"
     ends_streams = True
     kept_events = b'"response.output_item.done"'
 

@@ -227,6 +227,8 @@ class Engine:
         """Put a bundle in force for all subsequent requests."""
         self._loaded = bundle
         self._bundle = self._orders.over(bundle)
+        if self._bundle.kill_switches.keys and self.quarantine.on_stop is not None:
+            self.quarantine.on_stop()
 
     def apply_orders(self, orders: Orders) -> None:
         """Apply operator orders on top of the bundle. They replace all previous orders."""
@@ -250,6 +252,11 @@ class Engine:
     def sweep_holds(self) -> None:
         """End expired holds, and apply the defaults of pauses that are due."""
         self.quarantine.sweep(self._clock.now())
+
+    def stopped(self, call: Call) -> tuple[Verdict, str] | None:
+        """Return the denial of a call in flight that an operator or a kill switch has stopped, and by which order."""
+        bundle = self._bundle
+        return None if bundle is None else self._planner.stopped(bundle, call, self._clock.now())
 
     def decide(self, call: Call) -> Verdict:
         """Decide one call with the state in this process.

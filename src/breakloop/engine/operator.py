@@ -11,16 +11,17 @@ program, so records that cannot be parsed are ignored.
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from breakloop.clock import Clock
 from breakloop.engine.engine import Engine
 from breakloop.engine.pauses import checked_answer, question_of
 from breakloop.engine.quarantine import AGENT as AGENT_OF_CALLER
-from breakloop.engine.quarantine import NAME, RUN, Hold, Key
+from breakloop.engine.quarantine import NAME, RUN, Hold, Key, hold_key
 from breakloop.errors import OrderError
 from breakloop.model.events import KILL_SWITCH_CHANGED, OVERRIDE_CHANGED, Event, Publish
 from breakloop.policy.compiled import CompiledKillSwitch
@@ -35,7 +36,6 @@ from breakloop.policy.orders import (
     checked_switch,
     checked_text,
 )
-from breakloop.store.keys import escape
 from breakloop.store.orders import AGENT, HOLD, LIFTED, OVERRIDE, SNOOZE, SWITCH, FileOrderStore, Order
 
 _TEXTS = ("binds", "project", "caller", "agent", "why", "run", "by")
@@ -70,9 +70,20 @@ class OverrideOrder(NamedTuple):
     since: float
 
 
-def hold_key(hold: Hold) -> str:
-    """Return the key of a hold's record."""
-    return ":".join(map(escape, hold.key))
+class StoppedCalls(NamedTuple):
+    """Calls in flight that orders have stopped; streams are calls, too."""
+
+    calls: int = 0
+    streams: int = 0
+    agents: frozenset[str] = frozenset()
+
+    def plus(self, other: StoppedCalls, agents_max: int = 1000) -> StoppedCalls:
+        """Return both together. Of their agents, at most `agents_max` are kept."""
+        agents = self.agents if len(self.agents) >= agents_max else self.agents | other.agents
+        return StoppedCalls(self.calls + other.calls, self.streams + other.streams, agents)
+
+
+NOTHING_STOPPED: Final = StoppedCalls()
 
 
 def hold_value(hold: Hold) -> dict[str, Any]:
@@ -154,6 +165,8 @@ class Operator:
         self._sweep_at = 0.0
         self._orders = NO_ORDERS
         self._switches: dict[str, tuple[Order, SwitchOrder | None]] = {}
+        self._stopped: Callable[[Sequence[str]], StoppedCalls] | None = None
+        book.on_question = self._tell_stopped
         clock.on_step.append(lambda _step_s: book.clock_stepped(clock.now()))
 
     def start(self) -> None:
@@ -184,6 +197,32 @@ class Operator:
             self._put_in_force()  # removes expired orders
         self._book.tick(now)
 
+    def stop_with(self, changed: Callable[[], None], stopped: Callable[[Sequence[str]], StoppedCalls]) -> None:
+        """Stop calls in flight of this process: `changed` is called when an order may require it, and `stopped` returns
+        what orders have stopped."""
+        self._quarantine.on_stop, self._stopped = changed, stopped
+
+    async def stopped(self, orders: Sequence[str], timeout_s: float = _ACKNOWLEDGED_S) -> StoppedCalls:
+        """Return how many calls in flight these orders have stopped, on all instances that answer in time. An order is
+        the id of a kill switch, or the `hold_key` of a hold.
+        """
+        found = NOTHING_STOPPED
+        for answer in await self._book.ask(json.dumps(list(orders)), timeout_s):
+            match json.loads(answer):
+                case [int(calls), int(streams), list(agents)]:
+                    found = found.plus(StoppedCalls(calls, streams, frozenset(map(str, agents))))
+        return found
+
+    def _tell_stopped(self, question: str) -> str:
+        try:
+            orders = json.loads(question)
+        except ValueError:  # from another program
+            orders = None
+        found = NOTHING_STOPPED
+        if self._stopped is not None and isinstance(orders, list):
+            found = self._stopped([str(one) for one in orders])
+        return json.dumps([found.calls, found.streams, sorted(found.agents)])
+
     async def acknowledged(self, timeout_s: float = _ACKNOWLEDGED_S) -> bool:
         """Wait until all orders so far are durable and shared.
 
@@ -210,14 +249,23 @@ class Operator:
         return hold
 
     def kill_runs(
-        self, project: str, caller: str, runs: Mapping[str, str], reason: str, by: str, *, lands: bool = False
+        self,
+        project: str,
+        caller: str,
+        runs: Mapping[str, str],
+        reason: str,
+        by: str,
+        *,
+        expires_at: float | None = None,
+        lands: bool = False,
     ) -> list[Hold]:
         """Hold sessions of a caller, each with the name of its agent, and whatever they start; with `lands`, their next
         requests pass without tools, so that they finish. Raises `OrderError`.
         """
         now, why, by = self._clock.now(), checked_text("reason", reason), checked_text("by", by)
+        until = _ends(expires_at, now)
         holds = [
-            Hold(RUN, project, caller, agent, now, math.inf, why, f"{caller}|{session}", by=by, lands=lands)
+            Hold(RUN, project, caller, agent, now, until, why, f"{caller}|{session}", by=by, lands=lands)
             for session, agent in runs.items()
         ]
         for hold in holds:

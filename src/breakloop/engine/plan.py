@@ -20,7 +20,7 @@ from breakloop.engine.decision_state import DecisionState, grant, state_of
 from breakloop.engine.fold import absent, killed
 from breakloop.engine.metering import Meter
 from breakloop.engine.pauses import LAND, ONCE
-from breakloop.engine.quarantine import Hold, Quarantine, held
+from breakloop.engine.quarantine import Hold, Quarantine, held, hold_key
 from breakloop.model.call import Call, Chat
 from breakloop.model.events import nowhere
 from breakloop.model.verdict import Verdict
@@ -122,6 +122,17 @@ class Planner:
             self._plan_detectors(loops, call, plan, -1 if all_shadow else ENFORCED)
         return plan
 
+    def stopped(self, bundle: CompiledBundle, call: Call, now: float) -> tuple[Verdict, str] | None:
+        """Return the denial of a call in flight if a kill switch or an operator's hold applies to it by now, and the id
+        of that switch, or the key of that hold.
+        """
+        if bundle.kill_switches.keys and bundle.kill_override_until <= now:
+            switch = bundle.kill_switches.find(call, now)
+            if switch is not None:
+                return end_run(call, killed(switch, now)), switch.id
+        hold = self._find_hold(call, call.identity.project, now) if self._quarantine.by_key else None
+        return None if hold is None or not hold.stops else (end_run(call, held(hold, now)), hold_key(hold))
+
     def _plan_agents(self, agents: CompiledAgents, call: Call, plan: Plan, group: int) -> NotNow | None:
         """Add what the entries of `agents` set for the agent and its tree. Returns why it may not send requests now, or
         None.
@@ -161,15 +172,12 @@ class Planner:
         """Return the denial if the sender is held, its pause if a person let it go on, or why its run is to finish; ""
         for all others. Global shadow suspends automatic holds, but not those of an operator (K-1).
         """
-        who = self._descriptors
-        hold = self._quarantine.find(
-            project, who.caller(call), who.agent(call), lambda: who.window(call), now, lambda: who.windows_above(call)
-        )
+        hold = self._find_hold(call, project, now)
         if hold is None or (all_shadow and not hold.by):
             return ""
         if hold.grants:
             return hold
-        asked = hold.lands and hold.run == who.window(call) and self._meter.llm(call) is not None
+        asked = hold.lands and hold.run == self._descriptors.window(call) and self._meter.llm(call) is not None
         if asked and self._quarantine.lands(hold):
             return hold.why
         verdict = held(hold, now)
@@ -198,6 +206,12 @@ class Planner:
         elif question.left:
             self._count_spending()
         return plan
+
+    def _find_hold(self, call: Call, project: str, now: float) -> Hold | None:
+        who = self._descriptors
+        return self._quarantine.find(
+            project, who.caller(call), who.agent(call), lambda: who.window(call), now, lambda: who.windows_above(call)
+        )
 
     def _plan_detectors(self, detectors: Sequence[CompiledDetector], call: Call, plan: Plan, group: int) -> None:
         # Sessions and fingerprints belong to one agent. A window shared by several agents determines its own shard.

@@ -79,9 +79,19 @@ class Hold:
         return self.binds, self.project, self.caller, self.run or self.agent
 
     @property
+    def stops(self) -> bool:
+        """Whether an operator ordered it to stop what is running, and not to finish or to wait."""
+        return bool(self.by) and not self.lands and self.question is None
+
+    @property
     def grants(self) -> bool:
         """Whether it is a pause whose answer lets calls pass."""
         return self.question is not None and self.question.grants
+
+
+def hold_key(hold: Hold) -> str:
+    """Return the key of a hold's record."""
+    return ":".join(map(escape, hold.key))
 
 
 class HoldStore(Protocol):
@@ -101,13 +111,16 @@ class HoldStore(Protocol):
 class Quarantine:
     """The holds in force in this process. Releasing a sender clears the state that was counted against it."""
 
-    __slots__ = ("_blocked", "_drop_keys", "_landed", "_publish", "_recent", "by_key", "on_change", "register")
+    __slots__ = (
+        "_blocked", "_drop_keys", "_landed", "_publish", "_recent", "by_key", "on_change", "on_stop", "register",
+    )  # fmt: skip
 
     def __init__(self, drop: Callable[[Sequence[str]], None], publish: Publish) -> None:
         self._drop_keys = drop
         self.register: HoldStore | None = None
         self._publish = publish
         self.on_change: Callable[[Hold], None] | None = None  # called when a hold begins, changes or ends
+        self.on_stop: Callable[[], None] | None = None  # called when calls in flight may have to be stopped
         self.by_key: dict[Key, Hold] = {}
         self._landed: dict[Key, int] = {}  # how many requests of a run that is asked to finish have passed
         self._recent: dict[tuple[str, str], list[tuple[float, str]]] = {}  # agents killed, by project and caller
@@ -337,6 +350,8 @@ class Quarantine:
         self.by_key[hold.key] = hold
         self._landed.pop(hold.key, None)
         self._changed(hold)
+        if hold.stops and self.on_stop is not None:
+            self.on_stop()
 
     def _changed(self, hold: Hold) -> None:
         if self.on_change is not None:

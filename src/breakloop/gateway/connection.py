@@ -16,7 +16,7 @@ from socket import AF_INET6, inet_pton
 from typing import Final, cast
 
 from breakloop.errors import RequestError
-from breakloop.gateway.exchange import DeferredReply, Exchange, MakeReply
+from breakloop.gateway.exchange import DeferredReply, Exchange, MakeReply, StoppedCall
 from breakloop.gateway.http_request import (
     CLOSE,
     BodyMemory,
@@ -30,6 +30,8 @@ from breakloop.gateway.http_request import (
 )
 from breakloop.gateway.http_response import CONTINUE, StatusLines, error_reply, log_fault, render
 from breakloop.gateway.upstream import UpstreamConnection, peer_closed, reset
+from breakloop.model.call import Call
+from breakloop.model.verdict import Verdict
 
 _LINGER_BYTES: Final = 1024 * 1024
 _SEARCH_MAX: Final = 64  # connections among which an idle one is looked for
@@ -639,6 +641,10 @@ class Connection(asyncio.Protocol):
         elif phase in (HEAD, BODY) and age > (limits.head_s if phase is HEAD else limits.body_s):
             self._server.timeouts += 1
             self._reject(RequestError(408, "the request did not arrive in time"))
+
+    def stop_call(self, verdict_of: Callable[[Call], Verdict | None]) -> StoppedCall | None:
+        """End the call that is being forwarded if `verdict_of` denies it."""
+        return None if self._exchange is None else self._exchange.stop(verdict_of)
 
     def drain(self) -> None:
         """The server is stopping: close now if no request is being processed."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import msgspec
 
@@ -43,6 +43,7 @@ from breakloop.gateway.http_response import (
 from breakloop.gateway.upstream import UpstreamConnection, UpstreamPool, connect_error
 from breakloop.model.call import CLIENT_LEFT, NO_ANSWER, Answer, Call, Chat
 from breakloop.model.counters import Tally
+from breakloop.model.verdict import Verdict
 from breakloop.policy.cache import TwoGenerationCache
 
 if TYPE_CHECKING:
@@ -236,6 +237,14 @@ def read_response(
     if watch is not None and form == STREAM and dialect.ends_streams:
         return GuardedAnswer(dialect, decoder, give_up, watch(decoder is None and head.length < 0))
     return PassingAnswer(reader_for(dialect.answer_builder(), form), decoder, give_up)
+
+
+class StoppedCall(NamedTuple):
+    """A call in flight that an operator has stopped."""
+
+    call: Call
+    verdict: Verdict
+    stream: bool
 
 
 class Exchange:
@@ -516,6 +525,36 @@ class Exchange:
             self._over = True
             self._stop()
             self._settle(self._answer(complete=False)._replace(status=CLIENT_LEFT))
+
+    def stop(self, call_verdict: Callable[[Call], Verdict | None]) -> StoppedCall | None:
+        """End a call that an operator has stopped: with the denial if the response has not begun, else with an error in
+        the stream, or where that is not possible with an aborted connection. None if it is not stopped, or over.
+        """
+        verdict = None if self._over else call_verdict(self._call)
+        if verdict is None:
+            return None
+        self._over = True
+        chat = self._call.parsed.chat
+        stream, final, started = isinstance(chat, Chat) and chat.stream, b"", self.response_started
+        response, upstream = self._response, self._upstream
+        if response is not None and upstream is not None and started and response.between_events:
+            stream = True
+            if can_append(self._framing, upstream.chunk_boundary):
+                event = self._handler.error_event(self._call, verdict)
+                final = final_bytes(event, self._framing, upstream.chunk_boundary)
+        self._stop()
+        self._settle(self._answer(complete=False)._replace(status=CLIENT_LEFT))
+        if not started:
+            self._request.connection = CLOSE if self._uploading else self._request.connection
+            self._client.send_reply(self._request, self._handler.denial(self._call, verdict))
+        elif final:
+            self._client.relay(final)
+            self._client.response_complete(close=True)
+        elif self._framing == UNTIL_CLOSE:
+            self._client.reset()
+        else:
+            self._client.abort()
+        return StoppedCall(self._call, verdict, stream)
 
     def _release_memory(self) -> None:
         self._server.body_memory.held -= self._reserved_bytes

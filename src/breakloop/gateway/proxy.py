@@ -305,6 +305,14 @@ class ProxyHandler:
         except Exception as error:  # noqa: BLE001 - fail-open edge: the response has to reach the client
             admission.fault(error, "not settled")
 
+    def denial(self, call: Call, verdict: Verdict) -> Reply:
+        """Return the denial of a call that an operator has stopped."""
+        return self._admission.client_denial(call, verdict)
+
+    def error_event(self, call: Call, verdict: Verdict) -> bytes:
+        """Return that denial as an event of the client's dialect."""
+        return registry.DIALECTS[self._admission.dialect(call)].error_event(verdict, call)
+
     def error_reply(self, call: Call, status: int, why: str, error: str = "") -> Reply:
         """Return an error of the proxy in the format of the client's dialect. Counts a refused request as denied, and
         publishes a failed upstream.

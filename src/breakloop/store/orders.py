@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import secrets
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -146,6 +147,7 @@ class FileOrderStore:
     def __init__(self, folder: Path | None, report: Report) -> None:
         self.ledger = OrderSet()
         self.on_change: Callable[[Sequence[Order]], None] | None = None  # called with changes by other instances
+        self.on_question: Callable[[str], str] | None = None  # answers a question of an operator, see `ask`
         self._report = report
         self._file = None if folder is None else SqliteFile(folder / FILE, SCHEMA, report)
         self._loaded = folder is None
@@ -217,6 +219,10 @@ class FileOrderStore:
             self._write()
         return not self._due
 
+    async def ask(self, question: str, timeout_s: float) -> list[str]:  # noqa: ARG002 - there are no others to wait for
+        """Return what `on_question` of every instance answers."""
+        return [] if self.on_question is None else [self.on_question(question)]
+
     async def close(self) -> None:
         """Write what is pending and close the file."""
         if self._due:
@@ -256,6 +262,7 @@ def _key(record: Order) -> bytes:
 
 
 CHANNEL: Final = b"bl:operator"
+QUESTIONS: Final = b"bl:operator:questions"  # an id, "?" or "!", and the question or an answer
 # The braces put all keys into one slot of a cluster.
 VERSION: Final = b"bl:{operator}:version"
 _SCAN: Final = b"500"
@@ -283,6 +290,7 @@ class RedisOrderStore(FileOrderStore):
         self._pending: dict[Name, Order] = {}
         self._sent: set[Name] = set()
         self._waiting: list[asyncio.Future[None]] = []
+        self._asked: dict[bytes, asyncio.Queue[str]] = {}
         self._round: asyncio.Task[None] | None = None
 
     @property
@@ -300,6 +308,7 @@ class RedisOrderStore(FileOrderStore):
                 others()
 
         feed.subscribe(CHANNEL, self.heard)
+        feed.subscribe(QUESTIONS, self._heard_question)
         feed.on_gap = missed
 
     def put(self, records: Sequence[Order], *, at_once: bool = True) -> list[Order]:
@@ -346,6 +355,32 @@ class RedisOrderStore(FileOrderStore):
             self._waiting.append(waiting)
             await asyncio.wait((waiting,), timeout=timeout_s)
         return not self._pending and await super().settled(timeout_s)
+
+    async def ask(self, question: str, timeout_s: float) -> list[str]:
+        """Return what the instances answer in time. Redis tells how many of them the question has reached."""
+        if not self._nodes.up or self._feed is None or not self._feed.up:
+            return await super().ask(question, timeout_s)
+        number, found = secrets.token_hex(8).encode(), asyncio.Queue[str]()
+        self._asked[number] = found
+        answers: list[str] = []
+        try:
+            async with asyncio.timeout(timeout_s):
+                reached = await self._ask(VERSION, b"PUBLISH", QUESTIONS, number + b"?" + question.encode())
+                while len(answers) < int(reached):
+                    answers.append(await found.get())
+        except (TimeoutError, StateError):
+            pass  # those that have answered
+        finally:
+            del self._asked[number]
+        return answers
+
+    def _heard_question(self, message: bytes) -> None:
+        number, sign, text = message[:16], message[16:17], message[17:].decode("utf-8", "replace")
+        if sign == b"!" and number in self._asked:
+            self._asked[number].put_nowait(text)
+        elif sign == b"?" and self.on_question is not None:
+            answer = number + b"!" + self.on_question(text).encode()
+            self._nodes.send(VERSION, (b"PUBLISH", QUESTIONS, answer), ignore)
 
     async def close(self) -> None:
         """Give pending commands a moment to complete, then close the file."""

@@ -34,8 +34,8 @@ def test_an_order_waits_until_it_is_shared(world: World, monkeypatch: pytest.Mon
         return False
 
     monkeypatch.setattr(world.operator, "acknowledged", acknowledged)
-    hold, shared = asyncio.run(_actions(world).kill("default", "planner", "spins"))
-    assert (hold.agent, hold.by, shared) == ("planner", "ada", False)
+    hold, stopped = asyncio.run(_actions(world).kill("default", "planner", "spins"))
+    assert (hold.agent, hold.by, stopped.shared) == ("planner", "ada", False)
     assert told == ["agent.kill"]
     entry = world.history.audit_rows[0]
     assert (entry.target, dict(entry.detail)) == ("default/planner", {"reason": "spins", "expires_at": None})

@@ -54,7 +54,64 @@ def test_a_viewer_cannot(capsys: pytest.CaptureFixture[str]) -> None:
     assert said == f"{admin.url}: your role is viewer, and this needs operator (use the token of an operator)\n"
 
 
-@pytest.mark.parametrize("arguments", [[], ["a", "--for", "soon"], ["a", "b"]])
+STOPPED = {"calls": 3, "streams": 2, "agents": ["a", "b"]}
+IN_FLIGHT = "stopped in flight: 3 calls (2 streams) of 2 agents"
+
+
+def test_what_was_stopped(capsys: pytest.CaptureFixture[str]) -> None:
+    """Calls in flight, on all instances (K-4)."""
+    with fake_admin() as admin:
+        admin.answers[PATH] = {**held(None), "stopped": STOPPED}
+        assert run(["kill", "code-fixer", *admin.args]) == 0
+    assert capsys.readouterr().out.splitlines()[1:] == [IN_FLIGHT]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "scope", "said"),
+    [
+        (["--session", "s-1"], ("agent:session", "s-1"), "session s-1"),
+        (["--all"], ("project:id", "default"), "all agents"),
+        (["--all", "--project", "shop"], ("project:id", "shop"), "all agents"),
+    ],
+)
+def test_a_session_or_everything(
+    arguments: list[str], scope: tuple[str, str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A kill switch, and how it is lifted (K-4)."""
+    with fake_admin() as admin:
+        admin.answers["POST /kill-switches"] = {"id": "0a1b", "shared": True, "stopped": STOPPED}
+        assert run(["kill", *arguments, "--reason", "enough", *admin.args]) == 0
+        [(_, sent)] = admin.asked
+        assert (sent["scope_key"], sent["scope_value"], sent["reason"]) == (*scope, "enough")
+    assert capsys.readouterr().out.splitlines() == [
+        f"{said} stopped; to release: breakloop switch lift 0a1b",
+        IN_FLIGHT,
+    ]
+
+
+def test_a_tree(capsys: pytest.CaptureFixture[str]) -> None:
+    """By the session at its top; where several callers have it, by the caller as well (K-4)."""
+    place = {"project": "default", "caller": "key:1", "root": "s-0"}
+    with fake_admin() as admin:
+        admin.answers["GET /trees"] = {"trees": [place, {**place, "caller": "key:2"}, {**place, "root": "s-9"}]}
+        admin.answers["POST /tree/kill"] = {"sessions": 4, "shared": True, "stopped": STOPPED}
+        assert run(["kill", "--tree", "s-0", "--caller", "key:1", "--reason", "enough", *admin.args]) == 0
+        assert admin.asked[-1][1] == {**place, "session": "s-0", "reason": "enough"}
+        said = capsys.readouterr().out.splitlines()
+        assert said == ["4 sessions held; to release: breakloop release --tree s-0", IN_FLIGHT]
+        admin.answers["POST /tree/release"] = {"sessions": 4, "shared": True}
+        assert run(["release", "--tree", "s-0", "--caller", "key:1", *admin.args]) == 0
+        assert admin.asked[-1][1] == {**place, "session": "s-0"}
+        assert capsys.readouterr().out == "4 sessions of the tree released\n"
+        assert run(["kill", "--tree", "s-0", *admin.args]) == 3
+        assert "add --caller, one of key:1, key:2" in capsys.readouterr().err
+        assert run(["kill", "--tree", "s-7", *admin.args]) == 3
+        assert "GET /api/v1/trees" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["a", "--for", "soon"], ["a", "b"], ["a", "--all"], ["--all", "--session", "s"]]
+)
 def test_called_wrongly(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """Called wrongly: exit code 3 (X-3)."""
     assert run(["kill", *arguments]) == 3

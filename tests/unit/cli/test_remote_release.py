@@ -52,7 +52,7 @@ def test_one_that_was_not_held(capsys: pytest.CaptureFixture[str]) -> None:
 def test_whom(capsys: pytest.CaptureFixture[str]) -> None:
     """Whom: exit code 3 (X-3)."""
     assert run(["release", "--url", "http://127.0.0.1:1", "--token", "t"]) == 3
-    assert "give an AGENT, --caller or --run" in capsys.readouterr().err
+    assert "give an AGENT, --caller, --run or --tree" in capsys.readouterr().err
 
 
 def test_json(capsys: pytest.CaptureFixture[str]) -> None:

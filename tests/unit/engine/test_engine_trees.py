@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from breakloop.engine.operator import Operator, hold_key, hold_of, hold_value
+from breakloop.engine.operator import Operator, hold_of, hold_value
+from breakloop.engine.quarantine import hold_key
 from breakloop.limits.tree_budget import KEPT_S
 from breakloop.model.call import NO_ANSWER, Answer, Call, ToolCall, Usage
 from breakloop.model.verdict import TreeBudgetState, Verdict

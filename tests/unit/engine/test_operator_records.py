@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from breakloop.engine.operator import held_key, hold_key, hold_of, hold_value, override_of, switch_of
-from breakloop.engine.quarantine import AGENT, CALLER, NAME, RUN, Hold
+from breakloop.engine.operator import held_key, hold_of, hold_value, override_of, switch_of
+from breakloop.engine.quarantine import AGENT, CALLER, NAME, RUN, Hold, hold_key
 from breakloop.policy.compiled import CompiledKillSwitch
 from breakloop.store.orders import LIFTED, Order, read
 

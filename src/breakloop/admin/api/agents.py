@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import msgspec
 
+from breakloop.admin.actions import Stopped
 from breakloop.admin.api.operations import AgentChanges, Ends, Most, Name, OperationRequest, Operations, Reason, ends
 from breakloop.admin.errors import ApiError
 from breakloop.engine.quarantine import CALLER, Hold
@@ -99,6 +100,14 @@ class AgentSettings(msgspec.Struct):
     settings: dict[str, Any]
 
 
+class StoppedView(msgspec.Struct):
+    """Calls in flight that were stopped, on all instances that answered within a second; streams are calls, too."""
+
+    calls: int
+    streams: int
+    agents: list[str]
+
+
 class KillResponse(msgspec.Struct):
     """An agent that is quarantined. If it was never seen, `did_you_mean` is a known agent with a similar name."""
 
@@ -106,6 +115,7 @@ class KillResponse(msgspec.Struct):
     shared: bool
     seen: bool
     did_you_mean: str
+    stopped: StoppedView
 
 
 class ReleaseResponse(msgspec.Struct):
@@ -153,14 +163,20 @@ async def change(request: OperationRequest) -> AgentSettings:
     return AgentSettings(request.project, name, settings)
 
 
+def stopped_view(stopped: Stopped) -> StoppedView:
+    """Return what an order has stopped, for an answer."""
+    return StoppedView(stopped.calls, stopped.streams, stopped.agents)
+
+
 @OPERATIONS("POST", "/agents/{id}/kill", "killAgent", query=ProjectQuery, body=KillBody, acts=True)
 async def kill(request: OperationRequest) -> KillResponse:
-    """Quarantine an agent by its name, until released or until it expires."""
+    """Quarantine an agent by its name and the sessions that it started, until released or until it expires, and stop
+    their calls in flight."""
     until = ends(request.body.expires_at)
     name, actions = request.path["id"], request.actions
-    hold, shared = await actions.kill(request.project, name, request.body.reason, until, caller=request.body.caller)
+    hold, stopped = await actions.kill(request.project, name, request.body.reason, until, caller=request.body.caller)
     seen, meant = await actions.seen(request.project, name)
-    return KillResponse(hold_view(hold), shared, seen, meant)
+    return KillResponse(hold_view(hold), stopped.shared, seen, meant, stopped_view(stopped))
 
 
 @OPERATIONS("POST", "/agents/{id}/release", "releaseAgent", query=ProjectQuery, body=EmptyBody, acts=True)

@@ -8,7 +8,7 @@ from typing import Annotated, Final
 import msgspec
 
 from breakloop.admin.actions import SNOOZE_MAX_S
-from breakloop.admin.api.agents import end
+from breakloop.admin.api.agents import StoppedView, end, stopped_view
 from breakloop.admin.api.operations import Ends, OperationRequest, Operations, Reason, ends
 from breakloop.engine.breakers import BreakerState
 from breakloop.engine.operator import OverrideOrder, SwitchOrder
@@ -129,6 +129,7 @@ class SwitchResponse(msgspec.Struct):
 
     id: str
     shared: bool
+    stopped: StoppedView
 
 
 class OverrideView(msgspec.Struct, kw_only=True):
@@ -190,12 +191,12 @@ async def switches(request: OperationRequest) -> SwitchesResponse:
 
 @OPERATIONS("POST", "/kill-switches", "setKillSwitch", body=SwitchBody, acts=True, status=201)
 async def set_switch(request: OperationRequest) -> SwitchResponse:
-    """Set a kill switch: deny requests with a value in a descriptor."""
+    """Set a kill switch: deny requests with a value in a descriptor, and stop those in flight."""
     body = request.body
-    made, shared = await request.actions.set_switch(
+    made, stopped = await request.actions.set_switch(
         body.scope_key, body.scope_value, route=body.route, reason=body.reason, expires_at=ends(body.expires_at)
     )
-    return SwitchResponse(made, shared)
+    return SwitchResponse(made, stopped.shared, stopped_view(stopped))
 
 
 @OPERATIONS("DELETE", "/kill-switches/{id}", "liftKillSwitch", acts=True)

@@ -6,6 +6,7 @@ from typing import Annotated, Final
 
 import msgspec
 
+from breakloop.admin.api.agents import StoppedView, stopped_view
 from breakloop.admin.api.operations import OperationRequest, Operations, Reason
 from breakloop.admin.errors import ApiError
 from breakloop.history.tree_book import TreeRecord
@@ -86,6 +87,12 @@ class TreePartResponse(msgspec.Struct):
     shared: bool
 
 
+class KillTreeResponse(TreePartResponse):
+    """How many sessions are held, and what was stopped."""
+
+    stopped: StoppedView
+
+
 @OPERATIONS("GET", "/trees", "listTrees")
 async def trees(request: OperationRequest) -> TreesResponse:
     """List trees of agents that started each other."""
@@ -119,11 +126,12 @@ async def tree(request: OperationRequest) -> TreeResponse:
 
 
 @OPERATIONS("POST", "/tree/kill", "killTree", body=KillTreeBody, acts=True, errors=(404,))
-async def kill_tree(request: OperationRequest) -> TreePartResponse:
-    """Deny all requests of a session, of everything below it, and of what these start from now on."""
+async def kill_tree(request: OperationRequest) -> KillTreeResponse:
+    """Deny all requests of a session, of everything below it, and of what these start from now on, and stop those in
+    flight."""
     body = request.body
-    made = await request.actions.kill_tree(body.project, body.caller, body.root, body.session, body.reason)
-    return TreePartResponse(*made)
+    held, stopped = await request.actions.kill_tree(body.project, body.caller, body.root, body.session, body.reason)
+    return KillTreeResponse(held, stopped.shared, stopped_view(stopped))
 
 
 @OPERATIONS("POST", "/tree/land", "landTree", body=KillTreeBody, acts=True, errors=(404,))
@@ -134,8 +142,9 @@ async def land_tree(request: OperationRequest) -> TreePartResponse:
     requests, and agents that they start from now on, are denied.
     """
     body = request.body
-    made = await request.actions.kill_tree(body.project, body.caller, body.root, body.session, body.reason, lands=True)
-    return TreePartResponse(*made)
+    place = (body.project, body.caller, body.root, body.session)
+    asked, told = await request.actions.kill_tree(*place, body.reason, lands=True)
+    return TreePartResponse(asked, told.shared)
 
 
 @OPERATIONS("POST", "/tree/release", "releaseTree", body=TreePartBody, acts=True, errors=(404,))

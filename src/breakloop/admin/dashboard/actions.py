@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from breakloop.admin.actions import Actions
+from breakloop.admin.actions import Actions, Stopped
 from breakloop.admin.auth import AdminIdentity, identity
 from breakloop.admin.dashboard import views, words
 from breakloop.admin.dashboard.render import PageRenderer, check_acts, own_path
@@ -120,13 +120,22 @@ def _who(given: Asked) -> str:
 @_action("agent.kill")
 async def kill(actions: Actions, form: Asked) -> ActionResult:
     project, agent = form.get("project", ""), form.get("agent", "")
-    _, shared = await actions.kill(project, agent, form.get("reason", "").strip(), _ends_at(actions, form))
+    _, stopped = await actions.kill(project, agent, form.get("reason", "").strip(), _ends_at(actions, form))
     seen, meant = await actions.seen(project, agent)
     if not seen:
         hint = f" Did you mean {words.shortened(meant, 60)}?" if meant else ""
         said = f"{agent} is quarantined, but no agent of this name was ever seen.{hint}"
-        return ActionResult(said, agent_path(project, agent), "warn", shared)
-    return ActionResult(f"{agent} is quarantined.", agent_path(project, agent), shared=shared)
+        return ActionResult(said, agent_path(project, agent), "warn", stopped.shared)
+    said = f"{agent} is quarantined.{_in_flight(stopped)}"
+    return ActionResult(said, agent_path(project, agent), shared=stopped.shared)
+
+
+def _in_flight(stopped: Stopped) -> str:
+    """Return a sentence about calls in flight that were stopped; "" if there were none."""
+    if not stopped.calls:
+        return ""
+    calls, streams = plural(stopped.calls, "call"), plural(stopped.streams, "stream")
+    return f" {calls} in flight stopped ({streams}), of {plural(len(stopped.agents), 'agent')}."
 
 
 @_action("agent.release")
@@ -185,10 +194,9 @@ async def land_tree(actions: Actions, form: Asked) -> ActionResult:
 async def _end_tree(actions: Actions, form: Asked, what: str, *, lands: bool) -> ActionResult:
     project, caller, root, session = (form.get(name, "") for name in ("project", "caller", "root", "session"))
     reason = form.get("reason", "")
-    ended, shared = await actions.kill_tree(project, caller, root, session, reason, lands=lands)
-    return ActionResult(
-        f"{plural(ended, 'agent')} of the tree {what}.", tree_path(project, caller, root), shared=shared
-    )
+    ended, stopped = await actions.kill_tree(project, caller, root, session, reason, lands=lands)
+    said = f"{plural(ended, 'agent')} of the tree {what}.{_in_flight(stopped)}"
+    return ActionResult(said, tree_path(project, caller, root), shared=stopped.shared)
 
 
 @_action("tree.release")
@@ -209,8 +217,9 @@ async def reset_tree_budget(actions: Actions, form: Asked) -> ActionResult:
 async def set_switch(actions: Actions, form: Asked) -> ActionResult:
     key, value, route, reason = (form.get(name, "").strip() for name in ("scope_key", "scope_value", "route", "reason"))
     expires_at = _ends_at(actions, form)
-    _, shared = await actions.set_switch(key, value, route=route, reason=reason, expires_at=expires_at)
-    return ActionResult(f"Kill switch on {key}={value} is set.", _LIMITS_PAGE, shared=shared)
+    _, stopped = await actions.set_switch(key, value, route=route, reason=reason, expires_at=expires_at)
+    said = f"Kill switch on {key}={value} is set.{_in_flight(stopped)}"
+    return ActionResult(said, _LIMITS_PAGE, shared=stopped.shared)
 
 
 @_action("switch.lift")
