@@ -385,11 +385,11 @@ _COMMENT: Final = b":"
 class SseParser:
     """Splits one stream. Buffers at most one incomplete event of up to `max_bytes`."""
 
-    __slots__ = ("_after_cr", "_between", "_lines", "_max_bytes", "_partial", "_raw", "_size", "_skipping", "skipped")
+    __slots__ = ("_after_cr", "_lines", "_max_bytes", "_partial", "_raw", "_size", "_skipping", "between", "skipped")
 
     def __init__(self, max_bytes: int = EVENT_MAX_BYTES) -> None:
         self._max_bytes = max_bytes
-        self._between = True  # nothing is buffered: the next byte begins an event
+        self.between = True  # nothing is buffered: the next byte begins an event
         self._partial = bytearray()  # an incomplete line
         self._lines: list[bytes] = []  # data lines of the incomplete event
         self._size = 0  # of these lines, with their field names
@@ -401,18 +401,13 @@ class SseParser:
     def feed(self, data: bytes) -> Sequence[bytes]:
         """Parse the next bytes; return the data of the events that they complete."""
         # Nearly every piece is one event: a data line, in some dialects after the name of the event.
-        if self._between and data.endswith(b"\n\n") and _CR not in data and len(data) <= self._max_bytes:
+        if self.between and data.endswith(b"\n\n") and _CR not in data and len(data) <= self._max_bytes:
             start = 0 if data.startswith(b"data: ") else data.find(b"\n") + 1 if data.startswith(b"event: ") else -1
             if start == 0 or (start > 0 and data.startswith(b"data: ", start)):
                 payload = data[start + 6 : -2]
                 if payload and _LF not in payload:
                     return (payload,)
         return self._split(data)
-
-    @property
-    def between(self) -> bool:
-        """Whether the next byte begins an event."""
-        return self._between
 
     def finish(self) -> Sequence[bytes]:
         """Return the last event if only the empty line at its end is missing."""
@@ -436,7 +431,7 @@ class SseParser:
         if len(partial) > self._max_bytes:
             self._skip()
             partial[:] = _COMMENT  # so that the rest of this line is ignored
-        self._between = not (partial or self._size or self._skipping or self._after_cr)
+        self.between = not (partial or self._size or self._skipping or self._after_cr)
         return found
 
     def _with_line_feeds(self, data: bytes) -> bytes:
@@ -612,8 +607,7 @@ class PassingAnswer:
     @property
     def between_events(self) -> bool:
         """Whether this is an event stream that is not compressed, and what has passed ends with a whole event."""
-        reader = self._reader
-        return isinstance(reader, StreamReader) and self._unpacker is None and reader.between_events
+        return isinstance(self._reader, StreamReader) and self._unpacker is None and self._reader.between_events
 
     def feed(self, content: list[bytes]) -> bool:
         """Read what was just passed on; return whether to cut the answer. This class never does, subclasses may."""
@@ -663,7 +657,6 @@ class StreamReader:
 
     @property
     def between_events(self) -> bool:
-        """Whether an event that follows would not be taken for a part of the last one."""
         return self._events.between and self._split == self._events.feed
 
     def feed(self, content: bytes) -> None:
