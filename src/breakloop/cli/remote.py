@@ -631,7 +631,7 @@ def release_command(
 @click.argument("answer", metavar="ANSWER]", required=False, default="")
 @admin_options
 def pauses_command(client: AdminClient, *, pause: str, answer: str, as_json: bool) -> None:
-    r"""List the runs that wait for an answer, or answer for one by its ID (or the beginning of it).
+    """List the runs that wait for an answer, or answer for one by its ID (or the beginning of it).
 
     \b
     ANSWER is one of:
@@ -640,7 +640,7 @@ def pauses_command(client: AdminClient, *, pause: str, answer: str, as_json: boo
       1h     go on, and do not ask again for this long (30m, 1h)
       land   finish: two more requests pass, without tools
       kill   stop the run
-    """
+    """  # noqa: D301 - click needs the character, not its spelling
     found = client.get("/pauses")["pauses"]
     if pause and not answer:
         raise click.UsageError(f"give an answer: breakloop pauses {pause} once|5usd|1h|land|kill")
