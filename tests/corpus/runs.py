@@ -114,6 +114,24 @@ def agent_that_people_start(s: Script) -> None:
         s.ends("We open at nine, from Monday to Saturday.")
 
 
+@noticed("rerun", at=15, forms=NAMED, every_s=5.0, task=NO_TASK)
+def monitor_that_finds_all_well(s: Script) -> None:
+    """A monitor, named as such, looks each minute, reads the same state, and says that all is well: never blocked."""
+    for number in range(60):
+        s.now_s = number * 60.0
+        s.begin("Look at the state of the services.", session=f"watch {number}", agent="watch", trigger="monitoring")
+        s.call("get_state", {"services": "all"}, "all 14 services are up")
+        s.ends("All is well.")
+
+
+@noticed("rerun", at=8, forms=NAMED, every_s=60.0, task=NO_TASK)
+def probe_by_cron(s: Script) -> None:
+    """Cron asks for one word each minute, and no tool is used: reported, and never blocked."""
+    for number in range(60):
+        s.begin("Reply with the word OK.", session=f"probe {number}", agent="probe", trigger="cron")
+        s.ends("OK")
+
+
 # -- healthy
 
 
@@ -250,3 +268,52 @@ def several_calls_of_which_one_changes(s: Script) -> None:
             Made("send_mail", {"to": "desk@example.org", "subject": "reminder"}, "sent"),
         )
         s.ends("All have been reminded.")
+
+
+@healthy(forms=NAMED, every_s=5.0, task=NO_TASK)
+def reviews_of_each_push(s: Script) -> None:
+    """A bot reviews each push, every few minutes for an afternoon. The verdict is always the same, the changes are not."""
+    for number in range(40):
+        s.wait(30.0 + _pause(90.0, "push", number))
+        s.begin(f"Review commit {digest('push', number)[:8]}.", session=f"push {number}", agent="ci", trigger="webhook")
+        s.call("read_change", {"commit": digest("push", number)[:8]}, text("change", number, lines=9))
+        s.ends("Looks good.")
+
+
+@healthy(forms=NAMED, every_s=5.0, task=NO_TASK)
+def reviews_of_the_newest_push(s: Script) -> None:
+    """The same, and the text of each run is the same, too: what it reads is not."""
+    for number in range(40):
+        s.wait(30.0 + _pause(90.0, "newest", number))
+        s.begin("Review the newest push.", session=f"newest {number}", agent="ci", trigger="webhook")
+        s.call("read_change", {"commit": "HEAD"}, text("newest", number, lines=9))
+        s.ends("Looks good.")
+
+
+@healthy(forms=NAMED, every_s=2.0, task=NO_TASK)
+def nightly_batch(s: Script) -> None:
+    """At night, a job for each customer: the same words with another number, and mostly the same answer."""
+    for number in range(150):
+        s.begin(
+            f"Check the account of customer {4000 + number}.", session=f"night {number}", agent="batch", trigger="cron"
+        )
+        s.call("read_account", {"customer": 4000 + number}, text("account", number, lines=4))
+        s.ends("The account is in order." if number % 9 else f"Customer {4000 + number} owes us money.")
+
+
+@healthy(forms=("chat", "messages"), every_s=0.5, task=NO_TASK)
+def files_by_a_hundred_helpers(s: Script) -> None:
+    """An orchestrator hands out a hundred files. Each helper reads its file and answers; eight are at work at a time."""
+    s.begin("Summarise the hundred files of this folder.", session="lead", agent="lead")
+    for first in range(0, 100, 8):
+        batch = range(first, min(first + 8, 100))
+        talks = []
+        for number in batch:
+            s.begin(
+                f"Summarise {path(number)}, in one sentence.", session=f"helper {number}", parent="lead", agent="helper"
+            )
+            talks.append((s.items, s.names))
+        for number, (items, names) in zip(batch, talks, strict=True):
+            s.items, s.names = items, names
+            s.call("read_file", {"path": path(number)}, text("file", number, lines=8))
+            s.ends(line("summary", number))

@@ -47,6 +47,7 @@ OPENINGS: Final = 24
 WITHIN_S: Final = 4 * 3600  # in which runs are counted
 APART_S: Final = 3600  # runs further apart are not compared: a window is not kept for longer
 CADENCE_S: Final = 285  # five minutes, with the tolerance of a timer
+MINUTE_CADENCE_S: Final = 57  # a minute, with the same tolerance
 
 _VERSION: Final = 1
 _ROW: Final = Struct("<6s4s6s6sBBefIIHBBfI72s")
@@ -70,10 +71,12 @@ _MILLION: Final = 1_000_000
 _NOT_PRINTED: Final = re.compile(r"[^\w ./:-]", re.ASCII).sub
 _PERSONS: Final = frozenset(("user", "person", "human", "manual"))
 _TIMERS: Final = re.compile(r"heart.?beat|cron|schedul|timer|interval|poll|watch|monitor|health|tick").search
+_MONITORS: Final = re.compile(r"monitor|health|probe|watchdog").search
 _HEARTBEAT: Final = re.compile(r"heart.?beat", re.IGNORECASE).search
 
 PEOPLE: Final = "only reported, because people may have started it (send X-Agent-Trigger)"
 HEARTBEAT: Final = "only reported, because it is a heartbeat, five minutes apart or more"
+MONITOR: Final = "only reported, because it watches something, a minute apart or more"
 NO_TOOLS: Final = "only reported, because it has no tools"
 
 Bounds = tuple[float, float]  # notice, block
@@ -261,9 +264,14 @@ class RerunDetector(StatefulDetector):
             return (NOTICE, PEOPLE) if opening.agent_named else (NOTHING, "")
         if hits < block:
             return NOTICE, ""
-        says_so = _TIMERS(opening.trigger.lower()) if opening.trigger else _HEARTBEAT(opening.task[:_TEXT_MAX])
-        if (says_so or not runs.work & READ) and runs.begun_s - runs.first_s >= CADENCE_S * runs.hits:
+        trigger, lasted_s = opening.trigger.lower(), runs.begun_s - runs.first_s
+        timed, idle = _TIMERS(trigger), not runs.work & READ
+        says_so = timed if trigger else _HEARTBEAT(opening.task[:_TEXT_MAX])
+        if (says_so or idle) and lasted_s >= CADENCE_S * runs.hits:
             return NOTICE, HEARTBEAT
+        # Monitors look more often, and so do probes that read nothing. They say that they are timed.
+        if (_MONITORS(trigger) or (timed and idle)) and lasted_s >= MINUTE_CADENCE_S * runs.hits:
+            return NOTICE, MONITOR
         if not (opening.trigger or opening.has_tools or runs.work & CALLED):
             return NOTICE, NO_TOOLS
         return BLOCK, ""
