@@ -1,5 +1,6 @@
-"""64 agents of one tree spend exactly one budget: in memory, in Redis, and in a cluster of three, with and without a
-slot for each agent (G-6)."""
+"""Trees and runs that several instances share: 64 agents of one tree spend exactly one budget, in memory, in Redis, and
+in a cluster of three, with and without a slot for each agent (G-6). No more agents are started than allowed, and runs that
+are started again are counted wherever they arrive."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from breakloop.clock import FakeClock, SharedClock, SystemClock
 from breakloop.engine.breakers import LocalLimits
 from breakloop.engine.engine import Engine
 from breakloop.engine.tree_budgets import TreeBudgets
-from breakloop.model.call import Answer, Call, Usage
+from breakloop.model.call import Answer, Call, ToolCall, Usage
 from breakloop.model.events import nowhere
 from breakloop.model.verdict import Verdict
 from breakloop.policy.descriptors import ContextSettings, Descriptors
@@ -29,7 +30,14 @@ AGENTS = 64
 PROMPT = 1000  # tokens, by estimate
 OUTPUT = 1000  # most tokens of an answer: a call may use 2,000
 COST = PROMPT + OUTPUT
-LIMITS: Json = {"*": {"max_tokens_per_tree": 100 * COST, "budget_usd_per_day": 1000, "max_usd_per_run": 1000}}
+LIMITS: Json = {
+    "agents": {"*": {"max_tokens_per_tree": 100 * COST, "budget_usd_per_day": 1000, "max_usd_per_run": 1000}}
+}
+RUNS: Json = {
+    "agents": {"*": {"max_tokens_per_tree": 10**9}},  # so that `states` asks the store
+    "defaults": {"loop_detection": {"similarity": "steps"}},
+}
+STARTS: Json = {"defaults": {"loop_detection": {"similarity": "steps", "max_agents_per_tree": 60}}}
 
 
 class Instance(Protocol):
@@ -44,7 +52,7 @@ class Instance(Protocol):
 def engine(clock: Any, store: MemoryStore, limits: Json, *, shards: bool = False) -> tuple[Engine, Descriptors]:
     descriptors = Descriptors(ContextSettings(secret=SECRET, shard_by_agent=shards), clock)
     made = Engine(store, clock, descriptors)
-    made.set_bundle(compiled(bundle(agents=limits), descriptors))
+    made.set_bundle(compiled(bundle(**limits), descriptors))
     return made, descriptors
 
 
@@ -208,4 +216,57 @@ def test_one_that_is_reset_has_its_budget_again(play: Callable[[Json, Play], Non
         assert await first.budgets.reset(*where) is None
         assert (await instances[-1].decide(ask(0, 3))).allowed
 
-    play({"*": {"max_tokens_per_tree": 2 * COST}}, test)
+    play({"agents": {"*": {"max_tokens_per_tree": 2 * COST}}}, test)
+
+
+def start(agent: int) -> Call:
+    headers = {"authorization": "Bearer k", "x-agent-session": f"s-{agent}", "x-agent-parent": "s-0"}
+    body = chat_body(user(f"Look at part {agent} of the plan, and describe it."))
+    made = call("/v1/chat/completions", "POST", headers, body=body)
+    made.tracked = True
+    return made
+
+
+def test_agents_that_are_started_at_the_same_instant(play: Callable[[Json, Play], None]) -> None:
+    """200 of them, of which 59 may be started beside the root: exactly so many, on whichever instance (LD-12)."""
+
+    async def test(instances: list[Instance]) -> None:
+        made = [instances[agent % len(instances)].decide(start(agent)) for agent in range(1, 201)]
+        verdicts = await asyncio.gather(*made)
+        assert not any(one.degraded for one in verdicts)
+        assert sum(one.allowed for one in verdicts) == 59
+        later = [await instances[agent % len(instances)].decide(start(agent)) for agent in range(300, 306)]
+        assert not any(one.allowed for one in later)
+
+    play(STARTS, test)
+
+
+def test_runs_that_are_started_again_wherever_they_arrive(play: Callable[[Json, Play], None]) -> None:
+    """The same review by a webhook, each on another instance: reported at the 8th, and the 16th is denied (LD-11)."""
+    names = {"authorization": "Bearer k", "x-agent-id": "reviewer", "x-agent-trigger": "webhook"}
+    task = user("Review commit 4f21c9ab, and report what is wrong.")
+    made = {"id": "call_1", "type": "function", "function": {"name": "read_change", "arguments": "{}"}}
+    result = {"role": "tool", "tool_call_id": "call_1", "content": "a change of four lines in the basket"}
+
+    async def test(instances: list[Instance]) -> None:
+        async def ask(number: int, answer: Answer, *more: Json) -> Verdict:
+            one = instances[number % len(instances)]
+            headers = {**names, "x-agent-session": f"review-{number}"}
+            asked = call("/v1/chat/completions", "POST", headers, body=chat_body(task, *more))
+            asked.tracked = True
+            verdict = await one.decide(asked)
+            if verdict.allowed:
+                one.engine.settle(asked, answer)
+                await one.budgets.states()
+            return verdict
+
+        openings: list[Verdict] = []
+        for number in range(17):
+            openings.append(await ask(number, Answer(200, calls=(ToolCall("read_change", "{}"),), complete=True)))
+            if openings[-1].allowed:
+                called = {"role": "assistant", "content": None, "tool_calls": [made]}
+                await ask(number, Answer(200, "No remarks.", complete=True), called, result)
+        assert [one.allowed for one in openings] == [True] * 15 + [False] * 2
+        assert [one.loop.kind if one.loop else "" for one in openings] == [""] * 7 + ["rerun"] * 10
+
+    play(RUNS, test)

@@ -370,4 +370,4 @@ class OpenWindow:
 
     def write(self, first: int = 1) -> WindowWrite:
         data = pack_sections(self.sections) if self.changed else None
-        return _new(WindowWrite, (self.key, self.version, data, WINDOW_TTL_S, first))
+        return _new(WindowWrite, (self.key, self.version, data, WINDOW_TTL_S, first, 1))

@@ -18,6 +18,7 @@ the first request of a sub-agent on each instance.
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -51,19 +52,46 @@ from breakloop.store.ops import (
 
 _WINDOWS_MAX: Final = 10_000  # at most 6 KB each
 _UNKNOWN: Final = -1  # version of a copy that may be outdated
+_VERSIONS_PER_MS: Final = 2048  # of the first versions, which are times; Redis keeps versions as doubles
+_new: Final = tuple.__new__  # builds a named tuple in half the time of calling its class
 
 
 Then = Callable[[Verdict], None]
 
 
+class WindowVersions:
+    """Gives windows versions that no other process gives them. Decisions that build on a write which then conflicts
+    would otherwise expect a version that another process has written in the meantime, and overwrite it.
+    """
+
+    __slots__ = ("_offset", "_step")
+
+    def __init__(self) -> None:
+        self._offset = secrets.randbelow(_VERSIONS_PER_MS)
+        self._step = 1 + secrets.randbelow(_VERSIONS_PER_MS)
+
+    def of(self, writes: Sequence[WindowWrite]) -> list[WindowWrite]:
+        offset, step = self._offset, self._step
+        return [
+            _new(WindowWrite, (key, version, data, ttl_s, first * _VERSIONS_PER_MS + offset, step))
+            for key, version, data, ttl_s, first, _ in writes
+        ]
+
+
 class RemoteWindowCache:
-    """A least recently used cache of windows."""
+    """A least recently used cache of windows.
+
+    Decisions of this process that arrive at the same time build on each other: each one uses the window that the one
+    before it is about to write. So a reply of the store may be older than the copy. It replaces a copy only if it is
+    newer than the version that the copy was built on.
+    """
 
     __slots__ = ("_max_windows", "_windows")
 
     def __init__(self, max_windows: int = _WINDOWS_MAX) -> None:
         self._max_windows = max_windows
-        self._windows: OrderedDict[str, StoredWindow] = OrderedDict()
+        # Each with the version that was last read from the store.
+        self._windows: OrderedDict[str, tuple[StoredWindow, int]] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._windows)
@@ -71,20 +99,25 @@ class RemoteWindowCache:
     def missing(self, keys: Sequence[str]) -> list[str]:
         """Return the keys that have no copy, or only one that may be outdated."""
         windows = self._windows
-        return [key for key in keys if (window := windows.get(key)) is None or window[0] == _UNKNOWN]
+        return [key for key in keys if (known := windows.get(key)) is None or known[0][0] == _UNKNOWN]
 
     def get(self, key: str) -> StoredWindow:
         """Return the copy, or an empty window with version 0."""
-        window = self._windows.get(key)
-        if window is None:
+        known = self._windows.get(key)
+        if known is None:
             return NO_WINDOW
         self._windows.move_to_end(key)
-        return window
+        return known[0]
 
     def put(self, key: str, window: StoredWindow) -> None:
-        """Cache a window that was read from the store."""
+        """Cache a window that was read from the store, unless the copy was built on this version, or on a later one."""
+        known = self._windows.get(key)
+        if known is None or known[0].version == _UNKNOWN or window.version > known[1]:
+            self._put(key, window, window.version)
+
+    def _put(self, key: str, window: StoredWindow, read: int) -> None:
         windows = self._windows
-        windows[key] = window
+        windows[key] = (window, read)
         windows.move_to_end(key)
         if len(windows) > self._max_windows:
             windows.popitem(last=False)
@@ -93,11 +126,14 @@ class RemoteWindowCache:
         """Cache windows that are being written, as if they had been written."""
         for write in writes:
             if write.data is not None:
-                self.put(write.key, StoredWindow(write.becomes, write.data))
+                known = self._windows.get(write.key)
+                self._put(
+                    write.key, StoredWindow(write.becomes, write.data), write.version if known is None else known[1]
+                )
 
     def refused(self, writes: Sequence[WindowWrite], newer: Mapping[str, StoredWindow]) -> None:
         """Handle a conflict: nothing was written. The newer windows are cached; other copies may be outdated."""
-        self.lost(writes)
+        self.lost([write for write in writes if write.key not in newer])
         for key, window in newer.items():
             self.put(key, window)
 
@@ -106,9 +142,9 @@ class RemoteWindowCache:
         unavailable, and read again once it is back.
         """
         for write in writes:
-            copy = self._windows.get(write.key)
-            if copy is not None:
-                self._windows[write.key] = StoredWindow(_UNKNOWN, copy.data)
+            known = self._windows.get(write.key)
+            if known is not None:
+                self._windows[write.key] = (StoredWindow(_UNKNOWN, known[0].data), known[1])
 
     def drop(self, keys: Sequence[str]) -> None:
         for key in keys:
@@ -152,6 +188,7 @@ class _Driver:
         if not procedure.evaluate(found):
             self._finished()
             return
+        procedure.writes = self._remote.versions.of(procedure.writes)
         windows.sent(procedure.writes)
         self._remote.store.commit(procedure.ops, procedure.writes, self._committed)
 
@@ -454,6 +491,7 @@ class RemoteEngine:
         self.health = health
         self.budget_s = budget_s
         self.windows = RemoteWindowCache()
+        self.versions = WindowVersions()
         self.fault = fault  # handles an exception: counts it and returns the verdict
         self._local = local  # has a copy of what blocks in the store, and of its accounts
         self._charged: dict[str, tuple[ChargeBudget, int]] = {}  # what the store said of accounts used without it

@@ -468,10 +468,11 @@ class WindowWrite(NamedTuple):
     data: bytes | None
     ttl_s: float
     first: int = 1  # version of a new window; where copies are cached, one that no earlier window had
+    step: int = 1  # between versions; where copies are cached, another one in each process
 
     @property
     def becomes(self) -> int:
-        return self.version + 1 if self.version else self.first
+        return self.version + self.step if self.version else self.first
 
 
 class CommitResult(msgspec.Struct, eq=False, gc=False):

@@ -34,7 +34,8 @@ def test_an_answer_is_remembered_in_one_round_trip() -> None:
         before = windows(there)
         there.settle(call, SAID)
         after = windows(there)
-        assert {key: version + 1 for key, (version, _) in before.items()} == {
+        step = there.remote.versions._step
+        assert {key: version + step for key, (version, _) in before.items()} == {
             key: kept[0] for key, kept in after.items()
         }
         assert all(before[key][1] != after[key][1] for key in before)
@@ -54,7 +55,7 @@ def test_a_window_that_moved_on_gets_the_answer_too() -> None:
         version, data = there.store.memory.read_window(key, now)
         there.store.memory.commit((), now, [WindowWrite(key, version, data, 60.0)])
         there.settle(call, SAID)
-        assert there.store.memory.read_window(key, now).version == version + 2
+        assert there.store.memory.read_window(key, now).version == version + 1 + there.remote.versions._step
 
     run(test)
 
@@ -70,7 +71,7 @@ def test_without_a_copy_it_is_read_first() -> None:
         there.remote.windows.drop([key])
         there.settle(call, SAID)
         assert there.store.asked["read"] == 2
-        assert there.remote.windows.get(key).version == version + 1
+        assert there.remote.windows.get(key).version == version + there.remote.versions._step
 
     run(test)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from breakloop.engine.remote import RemoteWindowCache
+from breakloop.engine.remote import RemoteWindowCache, WindowVersions
 from breakloop.store.ops import StoredWindow, WindowWrite
 
 
@@ -37,6 +37,37 @@ def test_what_was_refused_is_known_anew_or_read_again() -> None:
     cache.refused([write("a", 3, b"mine"), write("b", 1, b"mine")], {"a": StoredWindow(9, b"theirs")})
     assert cache.get("a") == StoredWindow(9, b"theirs")
     assert cache.missing(["a", "b"]) == ["b"]
+
+
+def test_a_reply_that_is_older_than_what_is_sent_is_not_cached() -> None:
+    """Decisions that arrive together build on each other, whenever their replies come (S-2, LD-12)."""
+    cache = RemoteWindowCache()
+    cache.put("a", StoredWindow(3, b"read"))
+    cache.sent([write("a", 3, b"one"), write("a", 4, b"two")])
+    cache.put("a", StoredWindow(3, b"read"))  # another decision had asked for it, too
+    assert cache.get("a") == StoredWindow(5, b"two")
+    cache.refused([write("a", 3, b"one")], {"a": StoredWindow(9, b"theirs")})
+    cache.sent([write("a", 9, b"one again")])
+    cache.refused([write("a", 4, b"two")], {"a": StoredWindow(9, b"theirs")})  # was sent before, and is late
+    assert cache.get("a") == StoredWindow(10, b"one again")
+    cache.refused([write("a", 9, b"one again")], {"a": StoredWindow(12, b"newer")})
+    assert cache.get("a") == StoredWindow(12, b"newer")
+
+
+def test_versions_of_two_processes_differ() -> None:
+    """So nothing that builds on a refused write can take what another process wrote for its own (E-5)."""
+    chains = []
+    for _ in range(2):
+        versions, version = WindowVersions(), 0
+        chain = []
+        for _ in range(50):
+            [made] = versions.of([write("a", version, b"x")._replace(first=1_800_000_000_000)])
+            version = made.becomes
+            chain.append(version)
+        assert chain == sorted(chain)
+        assert chain[-1] < 2**53
+        chains.append(chain)
+    assert len({*chains[0]} & {*chains[1]}) < 2  # two lines have a point in common at most, unless they are the same
 
 
 def test_what_was_lost_is_good_enough_without_the_store() -> None:
