@@ -437,7 +437,7 @@ class MemoryStore:
     def _write(self, windows: Sequence[WindowWrite], now: float) -> None:
         for write in windows:
             if write.data is not None:
-                version = write.version + 1 if write.version else write.first  # as in `becomes`, without the call
+                version = write.version + write.step if write.version else write.first  # as `becomes`
                 self._windows.put(write.key, (now + write.ttl_s, version, write.data), now)
 
     def _newer(self, windows: Sequence[WindowWrite], now: float) -> dict[str, StoredWindow] | None:
