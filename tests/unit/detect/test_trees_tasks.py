@@ -387,8 +387,8 @@ def test_memory_of_another_version_is_not_read() -> None:
     """It counts as new (S-2)."""
     caller = Caller()
     caller.line(3)
-    assert caller.window[0] == 2
-    caller.window = b"\x01" + caller.window[1:]
+    assert caller.window[0] == 3
+    caller.window = b"\x02" + caller.window[1:]
     assert caller.begin("s4", "s3").level == NOTHING
 
 
