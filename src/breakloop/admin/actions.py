@@ -6,7 +6,7 @@ An action is written to the audit log before it is acknowledged. Orders also wai
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -83,17 +83,27 @@ class Actions:
         """
         operator, by = self.services.operator, self._who.name
         hold = operator.kill(project, agent, reason, by, expires_at, caller=caller)
-        holds = [hold]
+        holds, others = [hold], set[str]()
         for tree in self.services.trees.all():
             if tree.project == project and caller in {"", tree.caller}:
                 own = [one.session for one in tree.nodes if one.use.agent == agent]
                 # Named after the agent, so that releasing it releases them.
                 started = [one for session in own for one in tree.below(session) if one.use.agent != agent]
                 below = dict.fromkeys([one.session for one in started], agent)
+                others |= {one.use.agent for one in started}
                 if below:
                     holds += operator.kill_runs(project, tree.caller, below, reason, by, expires_at=expires_at)
+        self._tell_agents(project, (agent, *others), reason)
         detail = {"reason": reason, "expires_at": expires_at} | ({"caller": caller} if caller else {})
         return hold, await self._stopped("agent.kill", f"{project}/{agent}", detail, [hold_key(one) for one in holds])
+
+    def _tell_agents(self, project: str, agents: Iterable[str], reason: str) -> None:
+        """Call the stop webhooks of agents, in the background."""
+        for agent in dict.fromkeys(agents):
+            hook = self.services.operator.stop_webhook(agent)
+            if hook is not None:
+                told = {"event": "agent.killed", "project": project, "agent": agent, "reason": reason}
+                self.services.alerts.call_stop(hook[0], told | {"by": self._who.name}, allow_private=hook[1])
 
     async def _stopped(self, action: str, target: str, detail: Mapping[str, Any], orders: Sequence[str]) -> Stopped:
         """Audit an order, wait for it, and audit what it has stopped."""
@@ -204,6 +214,8 @@ class Actions:
         runs = {one.session: one.use.agent for one in self._below(project, caller, root, session)}
         held = self.services.operator.kill_runs(project, caller, runs, reason, self._who.name, lands=lands)
         detail = {"root": root, "sessions": len(held), "reason": reason}
+        if not lands:
+            self._tell_agents(project, runs.values(), reason)
         act, orders = "tree.land" if lands else "tree.kill", [hold_key(one) for one in held]
         return len(held), await self._stopped(act, f"{project}/{caller}/{session}", detail, orders)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import secrets
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -157,6 +158,7 @@ TEST: Final = "alert.test"
 _TICK_S: Final = 1.0
 _PURGE_S: Final = 600.0
 _GRACE_S: Final = 2.0
+_STOPS_MAX: Final = 50  # calls of stop webhooks at the same time
 
 
 class Alerts:
@@ -179,6 +181,7 @@ class Alerts:
         self._queue.project = project
         self._sender = DeliveryLoop(context, self._outbox, self._targets, self._target, self._gone)
         self._purge_at = 0.0
+        self._stops: set[asyncio.Task[None]] = set()
 
     def load(self) -> None:
         """Read the stored state; call this first. Raises `StateError`."""
@@ -251,6 +254,24 @@ class Alerts:
         _checked(lambda: self._outbox.give_up(webhook, "the webhook was removed", self._context.clock.now()))
         self._sender.forget(webhook)
         return found
+
+    def call_stop(self, url: str, content: Mapping[str, str], *, allow_private: bool) -> None:
+        """Send a POST to the stop webhook of an agent, in the background and once. Its URL may contain a token, so only
+        the agent is logged.
+        """
+        agent = content.get("agent", "")
+        if len(self._stops) >= _STOPS_MAX:
+            self._context.warn("stop_webhook.failed", agent=agent, error="too many others are under way")
+            return
+
+        async def call() -> None:
+            sent = await self._context.post(url, json.dumps(content).encode(), {}, allow_private=allow_private)
+            if not sent.delivered:
+                self._context.warn("stop_webhook.failed", agent=agent, error=sent.error or f"status {sent.status}")
+
+        task = asyncio.get_running_loop().create_task(call())
+        self._stops.add(task)
+        task.add_done_callback(self._stops.discard)
 
     async def test(self, webhook: str) -> Mapping[str, Any]:
         """Send a test to a webhook or a configured target; return the outcome. It is not retried."""

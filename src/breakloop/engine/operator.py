@@ -360,6 +360,12 @@ class Operator:
         bundle = self._engine.bundle
         return None if bundle is None else bundle.stops(agent, self._clock.now())
 
+    def stop_webhook(self, agent: str) -> tuple[str, bool] | None:
+        """Return the URL that is called when the agent is killed, and whether it may be at a private address."""
+        bundle = self._engine.bundle
+        terms = None if bundle is None else bundle.agents.find(agent)
+        return None if terms is None else terms.stop_webhook
+
     # -- overrides ---------------------------------------------------------------------------------------------------
 
     def set_override(self, name: str, reason: str, expires_at: float | None, by: str) -> None:

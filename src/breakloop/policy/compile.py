@@ -225,7 +225,8 @@ class _Compiler:
             stages = agent.stages()
             run = RunRule(pattern, agent.max_usd_per_run, config, owner=owner, estimator=words, stages=stages)
         detectors = tuple(self._detectors.of_agent(agent, index))
-        return AgentTerms(pattern, detectors, presence, tuple(self._agent_rules(agent, pattern)), run)
+        hook = None if agent.stop_webhook is None else (agent.stop_webhook.url, agent.stop_webhook.allow_private)
+        return AgentTerms(pattern, detectors, presence, tuple(self._agent_rules(agent, pattern)), run, hook)
 
     def _agent_rules(self, agent: schema.Agent, pattern: str) -> Iterator[CompiledRule]:
         """Compile the rate limit, the daily budget and the runs per hour of an agent. Each agent that a pattern matches

@@ -263,6 +263,7 @@ class AgentTerms:
     presence: ActiveHours
     rules: tuple[CompiledRule, ...] = ()  # its rate limit and its daily budget
     run: RunRule | None = None  # the limit on the cost of each of its runs
+    stop_webhook: tuple[str, bool] | None = None  # URL, and whether it may be at a private address
 
     @property
     def metered(self) -> bool:

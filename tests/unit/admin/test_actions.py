@@ -97,3 +97,17 @@ def test_a_snooze_ends(world: World) -> None:
     until = asyncio.run(_actions(world).snooze("9b0c44d1e2a7f350", 600))
     assert until == world.clock.now() + 600
     assert world.snoozed == {"9b0c44d1e2a7f350": until}
+
+
+def test_the_stop_webhook_is_called(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the agent that is killed, with who killed it and why (K-4)."""
+    hooks = {"planner": ("https://agents.example/stop", False)}
+    called: list[Any] = []
+    monkeypatch.setattr(world.operator, "stop_webhook", hooks.get)
+    monkeypatch.setattr(
+        world.services.alerts, "call_stop", lambda url, told, **more: called.append((url, told, more)), raising=False
+    )
+    asyncio.run(_actions(world).kill("default", "planner", "spins"))
+    asyncio.run(_actions(world).kill("default", "other", "spins"))
+    told = {"event": "agent.killed", "project": "default", "agent": "planner", "reason": "spins", "by": "ada"}
+    assert called == [("https://agents.example/stop", told, {"allow_private": False})]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import Iterator
 from pathlib import Path
@@ -316,3 +317,22 @@ def test_a_file_that_cannot_be_used(tmp_path: Path) -> None:
     tmp_path.joinpath("gone").rename(folder)
     alerts.take([])
     assert [line for line, _ in said.lines][-1] == "alerts.file"
+
+
+def test_the_stop_webhook_of_an_agent(tmp_path: Path, server: Receiver) -> None:
+    """Called once, in the background; an address that is not public only if that is allowed; a failure is logged without
+    the URL, which may contain a token (K-4, Y-3)."""
+    said = Said()
+    alerts = started(tmp_path, SystemClock(), log=said)
+    content = {"event": "agent.killed", "agent": "scraper", "reason": "enough"}
+
+    async def story() -> None:
+        alerts.call_stop(f"{server.url}?token={CANARY}", content, allow_private=True)
+        alerts.call_stop(f"{server.url}?token={CANARY}", content, allow_private=False)
+        await asyncio.gather(*alerts._stops)
+
+    asyncio.run(story())
+    assert [json.loads(one.body) for one in server.got] == [content]
+    [line] = said.lines
+    assert (line[0], line[1]["agent"]) == ("stop_webhook.failed", "scraper")
+    assert CANARY not in str(said.lines)

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 
 from breakloop.engine.operator import NOTHING_STOPPED, StoppedCalls
+from tests.builders import bundle, compiled
 from tests.operators import FakeNodes, FakeRedis, Instance
 
 
@@ -52,3 +53,13 @@ def test_questions_of_others_harm_nobody() -> None:
         await one.end()
 
     asyncio.run(story())
+
+
+def test_the_stop_webhook_is_that_of_the_bundle() -> None:
+    """Found by the name of the agent, or by a pattern (K-4)."""
+    made = Instance(FakeNodes(FakeRedis()))
+    hook = {"url": "https://agents.example/stop", "allow_private": True}
+    data = bundle(agents={"scraper-*": {"stop_webhook": hook}, "other": {}})
+    made.engine.set_bundle(compiled(data, made.engine._descriptors))
+    found = [made.operator.stop_webhook(agent) for agent in ("scraper-7", "other", "unknown")]
+    assert found == [("https://agents.example/stop", True), None, None]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from ipaddress import IPv6Address
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 from zoneinfo import ZoneInfo
 
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, model_validator
@@ -174,6 +175,26 @@ class RateLimit(Model):
     burst: PositiveInt | None = Field(default=None, description="Size of a burst; default `requests_per_minute`.")
 
 
+def _http_url(value: str) -> str:
+    try:
+        parts = urlsplit(value)
+        wrong = parts.scheme not in {"http", "https"} or not parts.hostname or (parts.port or 1) < 1
+    except ValueError:
+        wrong = True
+    if wrong:
+        raise fault("is not an HTTP URL", "write it like https://agents.example/stop")
+    return value
+
+
+class StopWebhook(Model):
+    """A URL of the agent's own program, which is called when an operator kills the agent."""
+
+    url: Annotated[str, AfterValidator(_http_url)] = Field(description="Where to send the POST request.")
+    allow_private: bool = Field(
+        default=False, description="Whether it may be at a private address; by default only public ones are called."
+    )
+
+
 class Agent(Model):
     """Settings of one agent, or of all agents that match a pattern. Limits are counted for each caller and agent."""
 
@@ -193,6 +214,9 @@ class Agent(Model):
         default="UTC", description="Time zone of hours and budget."
     )
     rate_limit: RateLimit | None = Field(default=None, description="Rate limit of its requests.")
+    stop_webhook: StopWebhook | None = Field(
+        default=None, description="What is called when an operator kills the agent, so that its program ends, too."
+    )
     kill_switch_enabled: bool = Field(default=False, description="Whether a run of similar requests quarantines it.")
     kill_switch_window_size: Annotated[int, Field(ge=2, le=1000)] = Field(
         default=20, description="Number of recent requests to compare."
