@@ -84,6 +84,11 @@ class Hold:
         return bool(self.by) and not self.lands and self.question is None
 
     @property
+    def is_open(self) -> bool:
+        """Whether it is a pause that waits for an answer."""
+        return self.question is not None and self.question.is_open
+
+    @property
     def grants(self) -> bool:
         """Whether it is a pause whose answer lets calls pass."""
         return self.question is not None and self.question.grants
@@ -227,12 +232,12 @@ class Quarantine:
     @property
     def paused(self) -> int:
         """The number of runs that wait for an answer."""
-        return sum(hold.question is not None and hold.question.is_open for hold in self.by_key.values())
+        return sum(hold.is_open for hold in self.by_key.values())
 
     def pauses(self, now: float) -> list[Hold]:
         """Return the runs that wait for an answer, the oldest first."""
         self.sweep(now)
-        return [hold for hold in self.by_key.values() if hold.question is not None and hold.question.is_open]
+        return [hold for hold in self.by_key.values() if hold.is_open]
 
     def _answered(self, hold: Hold, question: Question, now: float) -> Hold:
         """Return a pause after its default was applied, if it is due."""

@@ -103,7 +103,7 @@ async def overview_sums(services: AdminServices, request: Request) -> Values:
         }
 
     waiting = services.operator.pauses()
-    holds = [one for one in services.operator.holds() if one not in waiting]
+    holds = [one for one in services.operator.holds() if not one.is_open]
     found: Values = await services.past(ask)
     found |= {"pauses": waiting[:HOLDS], "paused": len(waiting), "answers": ANSWERS, "unanswered": UNANSWERED}
     return found | {"span": span, "spans": views.SPANS, "held": len(holds), "holds": holds[-HOLDS:][::-1]}
@@ -145,7 +145,7 @@ async def agents(services: AdminServices, request: Request) -> Values:
     find, state = asked.get("find", "")[:FIND_MAX].strip(), asked.get("state", "")
     state = state if state in views.AGENT_STATES else ""
     seen = await services.past(lambda history: history.agents(find=find, most=LISTED_MAX))
-    holds = services.operator.holds()
+    holds = [one for one in services.operator.holds() if not one.is_open]  # those have a page of their own
     known = {(one.project, one.agent) for one in seen}
     others = [one for one in holds if not one.agent or one.run or (one.project, one.agent) not in known]
     return {
