@@ -389,7 +389,7 @@ class TreeDetector(StatefulDetector):
         """Return the slot for a call that begins a conversation, or whose header fields name its tree."""
         read = self._read
         step = call.parsed.step or read.step(call)
-        if step is None or (_is_under_way(step) and not read.states_tree(call)):
+        if step is None or ((step.said or step.calls or step.results) and not read.states_tree(call)):
             return None
         return super().plan(call, project, group, now)
 

@@ -216,9 +216,13 @@ class Planner:
     def _plan_detectors(self, detectors: Sequence[CompiledDetector], call: Call, plan: Plan, group: int) -> None:
         # Sessions and fingerprints belong to one agent. A window shared by several agents determines its own shard.
         shard, now, snoozed = call.identity.shard, plan.now, plan.bundle.snoozed
+        unnamed: bool | None = None
         for detector in detectors:
-            if detector.of_unnamed and not self._descriptors.derived(call):
-                continue
+            if detector.of_unnamed:
+                if unnamed is None:
+                    unnamed = self._descriptors.derived(call)
+                if not unnamed:
+                    continue
             planned = detector.plan(call, shard, group, now)
             if planned is None:
                 continue

@@ -146,7 +146,11 @@ class DecisionProcedure:
         Windows that did not change are then part of the commit as well, so that it fails if a copy is outdated.
         """
         if not self._shared:
-            return [window.write() for window in opened.values() if window.changed]
+            written: list[WindowWrite] = []
+            for window in opened.values():
+                if window.changed:
+                    written.append(window.write())  # noqa: PERF401 - one window: a comprehension is a call of its own
+            return written
         # The first version of a window is a timestamp, so that a window that was dropped and created again cannot
         # have the version of a copy that another process still caches.
         first = int(self._plan.now * 1000)

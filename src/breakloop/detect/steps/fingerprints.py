@@ -498,16 +498,22 @@ class StepFingerprinter:
         if answer is None:
             answer = self.answer(step)
         said = answer.said
-        incoming = [self.incoming(one.text, result=True, failed=one.error) for one in results]
-        for one, result in zip(incoming, results, strict=True):
+        incoming: list[IncomingStep] = []
+        for result in results:
+            one = self.incoming(result.text, result=True, failed=result.error)
             if result.media:
                 self._add_media(one, result.media)
+            incoming.append(one)
         pairs: tuple[CallResult, ...] = ()
         if calls:
             pairs = tuple(answer.calls[: len(calls)])
-            for made, (_, got, at) in zip(pairs, paired(step), strict=False):
-                if got is not None:
-                    self._add_result(made, got, step, incoming[at])
+            if len(calls) == len(results) == len(pairs) == 1:  # as nearly always
+                if _belongs(step, results[0]):
+                    self._add_result(pairs[0], results[0], step, incoming[0])
+            else:
+                for made, (_, got, at) in zip(pairs, paired(step), strict=False):
+                    if got is not None:
+                        self._add_result(made, got, step, incoming[at])
         users = [self.incoming(text) for text in texts] if texts else []
         keys = tuple([one.key for one in users]) if users else ()
         if len(pairs) == 1:
@@ -528,7 +534,9 @@ class StepFingerprinter:
     def answer(self, step: Step) -> AnswerFingerprints:
         """Return the fingerprints of a step's answer."""
         text = step.said
-        made = [self._call(call, step) for call in step.calls]
+        made: list[CallResult] = []
+        for call in step.calls:
+            made.append(self._call(call, step))  # noqa: PERF401 - nearly always one: a comprehension is a call of its own
         if not text:
             return AnswerFingerprints(NONE, [], made)
         spoken = content_words(text)
@@ -590,12 +598,17 @@ class StepFingerprinter:
         made.r, made.kind, made.failed, made.size, made.text = incoming.key, kind, result.error, incoming.size, text
 
 
+def _belongs(step: Step, result: Result) -> bool:
+    """Tell whether the only result of a step is that of its only call: it has no other id."""
+    return not (step.call_ids and result.call_id and result.call_id != step.call_ids[0])
+
+
 def paired(step: Step) -> list[tuple[ToolCall, Result | None, int]]:
     """Return the calls with their results and the indexes of these: by id if both have one, else by order."""
     results = step.results
-    if len(step.calls) == len(results) == 1:  # as nearly always
-        other = step.call_ids and results[0].call_id and results[0].call_id != step.call_ids[0]
-        return [(step.calls[0], None, -1) if other else (step.calls[0], results[0], 0)]
+    if len(step.calls) == len(results) == 1:
+        belongs = _belongs(step, results[0])
+        return [(step.calls[0], results[0], 0) if belongs else (step.calls[0], None, -1)]
     by_id = {result.call_id: at for at, result in enumerate(results) if result.call_id}
     if by_id and step.call_ids:
         ids = step.call_ids + ("",) * (len(step.calls) - len(step.call_ids))

@@ -76,7 +76,7 @@ def share(known: AgedFilter, texts: Sequence[bytes], seed: int, window: SessionW
     if not new:
         return 0.0
     fresh = _weight(new)
-    about = fresh / _weight(once)
+    about = 1.0 if compared is once and len(new) == len(once) else fresh / _weight(once)
     frame: set[bytes] = set()
     if packed and about < _UNCLEAR[1]:
         frame = frame_of(packed, compared, digests).difference(new)
@@ -108,7 +108,8 @@ def add_to_frame(packed: bytes, digests: Sequence[int]) -> bytes:
 
 def _all(texts: Sequence[bytes]) -> list[bytes]:
     if len(texts) == 1:
-        return bounded(plain(texts[0]))
+        lines = plain(texts[0])
+        return lines if len(lines) <= _MOST else bounded(lines)
     return [line for text in texts for line in bounded(plain(text))]
 
 
