@@ -264,6 +264,8 @@ HELD: Final = {
     "test_the_timeline_of_the_docs",
     ("docs/explanation/limits.md", "t       agents"): "tests/unit/engine/test_engine_trees.py::"
     "test_the_timeline_of_the_docs",
+    ("docs/explanation/loop-detection.md", "t        agent"): "tests/unit/detect/test_trees.py::"
+    "test_the_timeline_of_the_docs",
     ("docs/how-to/scan-transcripts.md", "across sessions:"): "tests/unit/replay/test_across.py::"
     "test_fan_out_of_sub_agents_is_found",
     ("docs/how-to/trees-of-agents.md", "Not started:"): "tests/unit/detect/test_trees.py::"

@@ -63,6 +63,28 @@ def levels(judged: list[Evaluation]) -> list[int]:
     return [one.level for one in judged]
 
 
+def test_the_timeline_of_the_docs() -> None:
+    """Docs/explanation/loop-detection.md: 2 agents start 10, and these start others, one every five seconds (LD-12)."""
+    tree = Grove()
+    began = tree.now
+    first = [tree.start(f"a{at}", after=0.0) for at in range(2)]
+    tree.now = began + 5
+    first += [tree.start(f"b{at}", f"a{at % 2}") for at in range(10)]
+    assert levels(first) == [NOTHING] * 12
+    assert tree.now == began + 55
+    found = [tree.start(f"c{at}", f"b{at % 10}") for at in range(48)]
+    assert levels(found) == [NOTICE] * 47 + [BLOCK]
+    assert found[0].evidence.startswith("agents start agents, 4 deep")
+    assert [at + 1 for at, one in enumerate(found) if "25 agents of one tree" in one.evidence] == [12]
+    assert found[-1].evidence.startswith("61 agents of one tree are at work (1 > 2 > 10 > 48 by depth, 61 in total")
+    assert tree.now == began + 4 * 60 + 55
+    tree.now += 5
+    tree.ends("b3")
+    tree.ends("c7")
+    assert levels([tree.start(name, "b1") for name in ("d1", "d2", "d3")]) == [NOTICE, NOTICE, BLOCK]
+    assert tree.now == began + 5 * 60 + 15
+
+
 def test_agents_alive() -> None:
     """Told at 25 agents, the root included; the 61st is not started, and those after it neither (LD-12)."""
     tree = Grove()
