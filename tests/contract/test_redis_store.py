@@ -157,7 +157,8 @@ def test_a_breaker_stays_open_as_long_as_before(any_server: Server) -> None:
         assert asked.commit([probe]).results[0].changed == "closed"
 
 
-def test_what_is_counted_moves_with_the_clock(any_server: Server) -> None:
+@pytest.mark.parametrize("step_s", [0.5, DAY])
+def test_what_is_counted_moves_with_the_clock(any_server: Server, step_s: float) -> None:
     """Hits of a sliding window leave it one by one, a cooldown ends when it was to, and so does a flight (S-2)."""
     with connected(any_server.url) as connection:
         told = [4_000_000_000.0]
@@ -170,14 +171,14 @@ def test_what_is_counted_moves_with_the_clock(any_server: Server) -> None:
         asked.commit([one])
         told[0] += 6.0
         assert asked.commit([one, other]).results == [FingerprintCount(2), FingerprintCount(1, flight=1)]
-        told[0] -= DAY
+        told[0] -= step_s
         assert asked.commit([one, other]).results == [FingerprintCount(3), FingerprintCount(1, flight=-1)]
         told[0] += 1.0
         assert asked.commit([other]).results == [FingerprintCount(2, flight=1)]
         told[0] += 3.0  # the first hit was 10 s ago, of which the step took none
         assert asked.commit([one]).results == [FingerprintCount(3)]
         assert asked.commit([one]).results == [FingerprintCount(4, tripped=True, fresh=True, wait_s=30.0)]
-        told[0] -= DAY
+        told[0] -= step_s
         (cooling,) = asked.commit([one]).results
         assert (cooling.tripped, cooling.wait_s) == (True, 30.0)
         told[0] += 30.0

@@ -127,6 +127,11 @@ def test_continued() -> None:
         for at, cue in enumerate(cues)
     ]
     assert found == [0, 2, 3, 0, 0]
+    shown = [
+        hits(texts.continued(state(window, prints(spoken("part", "continue")), known=1)), "continue") for _ in range(5)
+    ]
+    assert shown == [0] * 5  # it was in an earlier request, too
+    assert hits(texts.continued(state(window, prints(spoken("part", "continue")))), "continue") == 2
 
 
 def test_a_call_between_is_work_that_went_on() -> None:
