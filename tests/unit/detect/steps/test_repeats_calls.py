@@ -35,6 +35,18 @@ def test_another_result_is_progress() -> None:
     assert found == []
 
 
+def test_a_result_is_new_unless_the_call_returned_it_the_last_time() -> None:
+    """Whichever of the calls that are known it is (LD-4)."""
+    window = load(b"")
+    for arguments in ("{}", '{"b": 1}', '{"b": 2}'):
+        pair = prints(called(arguments)).pairs[0]
+        assert repeats.is_new(window, pair)
+        take(window, called(arguments))
+        assert not repeats.is_new(window, pair)
+        assert repeats.is_new(window, prints(called(arguments, LONG + "!")).pairs[0])
+    assert not repeats.is_new(window, prints(called()).pairs[0])
+
+
 def test_acknowledgements_do_not_count_with_other_work_between() -> None:
     """The result "ok" says nothing; step after step it is a repeat all the same (LD-4)."""
     window = load(b"")
