@@ -665,6 +665,7 @@ def test_what_found_no_room_is_not_taken_back(store: Store) -> None:
     """A sliding count keeps the last hits only; a failure among those it dropped changes nothing (Y-2, LD-6)."""
     spec = KINDS["sliding"]
     before = [hit(store, spec, NOW + number / 100).hits for number in range(500)][-1]
+    assert before == spec.limit + 302
     assert end(store, Settle(spec, "ld:k", NOW), 6, failed=True) == 0
     assert end(store, Settle(spec, "ld:k", NOW + 4), 6, failed=True) == 1
     assert hit(store, spec, NOW + 6).hits == before

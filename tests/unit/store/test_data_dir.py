@@ -91,9 +91,9 @@ def test_a_file_is_complete_before_it_takes_its_place(tmp_path: Path, monkeypatc
     write_whole(tmp_path / "file", b"content")
     assert synced == [b"content"]
     assert (tmp_path / "file").stat().st_mode & 0o777 == 0o644
-    (tmp_path / "file").chmod(0o600)
+    (tmp_path / "file").chmod(0o705)
     write_whole(tmp_path / "file", b"more")
-    assert (tmp_path / "file").stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "file").stat().st_mode & 0o777 == 0o705
 
 
 def test_a_write_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:

@@ -8,10 +8,12 @@ from hypothesis import strategies as st
 from breakloop.store.keys import (
     PART_MAX,
     RuleKey,
+    TreeKey,
     escape,
     fingerprint_of,
     join_values,
     parse_rule_key,
+    parse_tree_key,
     place_of,
     project_of,
     split_values,
@@ -69,3 +71,11 @@ def test_a_rule_key_is_taken_apart() -> None:
     assert (shadow.shadow, project_of(shadow.place), split_values(shadow.values)) == (True, "p", ["x|y", "z"])
     assert parse_rule_key("win:p:s:") is None
     assert (place_of(key), place_of(f"shadow:{key}"), fingerprint_of("cnt:p:|builtin:0:abc")) == ("p|a", "p|a", "abc")
+
+
+def test_the_account_of_a_tree() -> None:
+    """Money or tokens of one caller's tree, in shadow or not; other keys are none (C-7, S-2)."""
+    assert parse_tree_key("treeusd:p:caller|root%3A1") == TreeKey(False, "treeusd", "p", "caller", "root:1")
+    assert parse_tree_key("shadow:treetok:p:a|b") == TreeKey(True, "treetok", "p", "a", "b")
+    for other in ("tb:p:a|b", "treeusd:p", "treeusd:p:a", "treeusd:p:a|b|c", "treeusd:p:a|b:c", ""):
+        assert parse_tree_key(other) is None

@@ -46,6 +46,15 @@ def test_a_correction_counts_as_use() -> None:
     assert [spend(store, "cb:real") for _ in range(5)] == [True] * 4 + [False]
 
 
+def test_an_account_that_is_less_than_half_used_is_kept_like_any_other() -> None:
+    """Whether requests or results filled it (L-5, S-1)."""
+    store = MemoryStore(100)
+    spend(store, "cb:real")
+    store.correct([AdjustCharge(FIVE, "cb:real", 1)], NOW)
+    invent(store, 1000)
+    assert [spend(store, "cb:real") for _ in range(6)] == [True] * 5 + [False]
+
+
 def test_a_million_used_up_accounts_are_bounded_too() -> None:
     """A tenth of the bound is kept apart; what is beyond it is evicted like all others, the longest unasked first.
     Who still asks is still denied (S-1, Y-2)."""

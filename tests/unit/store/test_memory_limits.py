@@ -12,6 +12,7 @@ from breakloop.store.limit_ops import (
     ChargeBudget,
     CheckBreaker,
     TakeTokens,
+    account_in_redis,
     breaker_in_redis,
 )
 from breakloop.store.memory import MemoryStore
@@ -109,6 +110,26 @@ def test_a_closed_breaker_in_redis_is_shown_for_two_minutes() -> None:
     assert (shown(0), shown(90), shown(119), shown(120)) == (6.0, 3.0, 0.1, None)
     assert shown(500, is_open=1.0) == 0.0
     assert breaker_in_redis("brk", None, NOW) is breaker_in_redis("brk", b"k", NOW) is None
+
+
+def test_an_account_in_redis_is_shown_until_its_period_ends() -> None:
+    """What is no account is left out (S-2, L-2)."""
+    layout = Struct("<Bddd")
+    value = layout.pack(ord("a"), NOW + 2 * HOUR, 3.0, 5.0)
+    assert account_in_redis("cb", value, NOW) == ("cb", 3 * 2**30 + 5, NOW + HOUR)
+    assert account_in_redis("cb", value, NOW + HOUR) is None
+    for other in (None, b"", b"a", value + b"x", layout.pack(ord("b"), NOW + 2 * HOUR, 3.0, 5.0)):
+        assert account_in_redis("cb", other, NOW) is None
+
+
+def test_what_is_used_of_an_account() -> None:
+    """Until it expires, an hour after its period (L-2)."""
+    store = MemoryStore(10)
+    charged(store, "cb", 7, NOW + HOUR)
+    assert (store.account("cb"), store.account("other")) == (7, None)
+    for after, used in ((2 * HOUR - 1, 7), (2 * HOUR, None)):
+        store.commit([], NOW + after)
+        assert store.account("cb") == used
 
 
 def test_a_breaker_is_in_one_table() -> None:

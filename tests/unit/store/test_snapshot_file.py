@@ -107,6 +107,22 @@ def test_others_cannot_read_it(tmp_path: Path) -> None:
     file.close()
 
 
+def test_times_that_an_earlier_version_did_not_write(tmp_path: Path) -> None:
+    """Each is 0 then (S-1)."""
+    file, _, _ = opened(tmp_path)
+    file.write(SegmentChange([part("a")], NOW, NOW, ahead_s=5.0))
+    file.close()
+    for left_out, times in (("", (NOW, 5.0)), ("ahead_s", (NOW, 0.0)), ("latest", (0.0, 0.0))):
+        database = sqlite3.connect(tmp_path / FILE, isolation_level=None)
+        database.execute("DELETE FROM meta WHERE name = ?", (left_out,))
+        database.close()
+        found: list[tuple[float, float]] = []
+        again = StateFile(tmp_path, lambda _trouble: None)
+        again.load(lambda _pack: None, lambda latest, ahead_s: found.append((latest, ahead_s)))  # noqa: B023 - at once
+        again.close()
+        assert found == [times]
+
+
 def test_it_says_whose_it_is(tmp_path: Path) -> None:
     """For whoever finds the file (S-1)."""
     opened(tmp_path)[0].close()

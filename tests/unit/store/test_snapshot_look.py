@@ -73,6 +73,19 @@ def test_times_that_an_earlier_version_did_not_write(tmp_path: Path, clock: Fake
         assert (found.latest, found.wrong) == (latest, "")
 
 
+def test_a_file_of_an_earlier_version(tmp_path: Path, clock: FakeClock) -> None:
+    """A start brings it up to date; until then, only its size is known (T-1)."""
+    life = Life(tmp_path, clock)
+    life.spend("tpd:a")
+    life.end()
+    database = sqlite3.connect(state_file(tmp_path), isolation_level=None)
+    database.execute("PRAGMA user_version = 0")
+    database.close()
+    found = look(tmp_path)
+    assert found is not None
+    assert (found.entries, found.wrong, found.size) == (0, "", state_file(tmp_path).stat().st_size)
+
+
 def test_no_database_and_a_new_one(tmp_path: Path) -> None:
     """An empty file is as good as none (T-1)."""
     state_file(tmp_path).write_bytes(b"nonsense" * 1000)
