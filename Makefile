@@ -5,6 +5,8 @@ PYTHON ?= python3
 VENV ?= .venv
 ARGS ?=
 JOBS ?= 2
+# Tests of the whole suite wait for the programs that they start, about half of the time.
+WORKERS ?= 3
 
 BIN := $(VENV)/bin
 PY := $(BIN)/python
@@ -89,7 +91,7 @@ typescript: $(STAMP)
 
 # Of hypothesis, see tests/conftest.py: ci, dev or nightly.
 PROFILE ?= ci
-EVERY_TEST = HYPOTHESIS_PROFILE=$(PROFILE) TESTS_COMPLETE=1 $(PY) -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder
+EVERY_TEST = HYPOTHESIS_PROFILE=$(PROFILE) TESTS_COMPLETE=1 $(PY) -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 suite: tools ## build the documentation site and run every test; a missing program is a failure
 	@$(MAKE) site ARGS=

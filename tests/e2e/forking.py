@@ -7,6 +7,7 @@ same: `python -m breakloop` with its own arguments, environment, folder and file
 from __future__ import annotations
 
 import atexit
+import gc
 import json
 import os
 import runpy
@@ -183,8 +184,9 @@ def _as_asked(asked: dict[str, Any], files: list[int]) -> None:
     for standard, given in enumerate(files):
         os.dup2(given, standard)
         os.close(given)
-    if asked.get("group"):
-        os.setpgid(0, asked["group"])
+    with suppress(PermissionError):  # in another session nobody ends it by its group
+        if "group" in asked:
+            os.setpgid(0, asked["group"])
     os.chdir(asked["cwd"])
     os.environ.clear()
     os.environ.update(asked["env"])
@@ -195,5 +197,8 @@ def _as_asked(asked: dict[str, Any], files: list[int]) -> None:
 if __name__ == "__main__":
     for _name in _IMPORTS:
         import_module(_name)
+    gc.disable()
+    gc.freeze()  # a collection would copy the pages of all that is imported, in each fork
     _become()
+    gc.enable()
     runpy.run_module("breakloop", run_name="__main__", alter_sys=True)

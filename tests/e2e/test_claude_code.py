@@ -127,7 +127,8 @@ def test_the_gateway_decides(tmp_path: Path) -> None:
         "  - {scope_key: agent:id, scope_value: nightly, reason: out of hand, expires_at: 2099-01-01T00:00:00Z}\n"
     )
     with serving(tmp_path, "--mode", "decision", "--policy", str(policy)) as served:
-        killed = run(tmp_path, claude.healthy, "--agent", "nightly", BREAKLOOP_URL=served.url)
+        (tmp_path / "killed").mkdir()
+        killed = run(tmp_path / "killed", claude.healthy, "--agent", "nightly", BREAKLOOP_URL=served.url)
         assert killed.asked == 1
 
 
