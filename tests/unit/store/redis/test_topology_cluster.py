@@ -55,12 +55,13 @@ class FakeCluster:
 
 
 @asynccontextmanager
-async def running() -> AsyncIterator[tuple[FakeCluster, ClusterNodes, Heard]]:
-    """Three fakes, and connected nodes; changes are heard."""
+async def running(leaving: AsyncExitStack | None = None) -> AsyncIterator[tuple[FakeCluster, ClusterNodes, Heard]]:
+    """Three fakes, and connected nodes; changes are heard. The second fake ends with `leaving`, if that is given."""
     fakes, changes = FakeCluster(), Heard()
     async with AsyncExitStack() as stack:
         for index in range(3):
-            fakes.nodes.append(await stack.enter_async_context(fake_redis(fakes.script(index))))
+            ends = leaving if leaving is not None and index == 1 else stack
+            fakes.nodes.append(await ends.enter_async_context(fake_redis(fakes.script(index))))
         nodes = ClusterNodes(
             ConnectOptions(asyncio.get_running_loop(), writes=False), (fakes.nodes[0].address,), Soon()
         )
@@ -185,6 +186,24 @@ def test_a_node_that_dies_is_replaced() -> None:
             while (answer := await ask(nodes, b"INCR", HIGH)) != b"OK":
                 assert isinstance(answer, StateError)
             assert [len(fakes.commands(node)) for node in range(3)] in ([0, 1, 1], [0, 2, 0])
+
+    asyncio.run(main())
+
+
+def test_a_node_that_stays_away_is_replaced() -> None:
+    """The map is asked for as soon as its connection is lost, and not when it comes back."""
+
+    async def main() -> None:
+        leaving = AsyncExitStack()
+        async with running(leaving) as (fakes, nodes, changes):
+            fakes.owners = [(0, 8191, 0), (8192, SLOTS - 1, 2)]
+            fakes.nodes[1].drop()
+            await leaving.aclose()
+            assert (await changes.next())[0] is False
+            while (await changes.next())[0] is not True:
+                pass
+            assert await ask(nodes, b"INCR", HIGH) == b"OK"
+            assert fakes.commands(2) == [(b"INCR", HIGH)]
 
     asyncio.run(main())
 
