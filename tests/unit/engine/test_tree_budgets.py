@@ -45,6 +45,14 @@ def test_the_highest_limit_is_shown() -> None:
     assert (one.microusd, one.microusd_limit, one.tokens_limit, one.left) == (30_000, 20_000, None, (0, None))
 
 
+def test_only_tokens_are_limited() -> None:
+    """Then no money is counted, and none is left to tell (G-6)."""
+    here = everyone(max_tokens_per_tree=100_000)
+    said(here, ask())
+    [one] = here.engine.tree_budgets()
+    assert (one.microusd, one.microusd_limit, one.tokens_limit, one.left[0]) == (0, None, 100_000, None)
+
+
 def test_a_reset_gives_the_whole_budget_again() -> None:
     here = everyone(max_usd_per_tree=0.01, max_tokens_per_tree=100_000)
     assert said(here, ask(), ask("child", "root"), ask("root2"), ask("root2")) == ["", REASON, "", REASON]

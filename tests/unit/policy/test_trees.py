@@ -114,6 +114,21 @@ def test_claude_code() -> None:
     assert agent("e", "unseen") == Tree("s", "s/unseen", 3)
 
 
+def test_a_session_of_claude_code_alone_is_no_root() -> None:
+    """It is that of the agent itself, unless the call names a sub-agent; another parent is below its own root (C-7)."""
+    assert make().tree(chat(x_claude_code_session_id="s", x_agent_parent="p")) == Tree("p", "p", 2)
+    assert make().tree(chat(x_claude_code_agent_id="a", x_agent_session="s", x_agent_parent="p")) == Tree("p", "p", 2)
+
+
+def test_which_calls_state_their_tree() -> None:
+    """Those that name a parent, a root or a depth in a header field. A trace does not (C-7)."""
+    read = make()
+    assert read.states_tree(child("s", "p"))
+    assert read.states_tree(chat(x_claude_code_session_id="s", x_claude_code_agent_id="a"))
+    for other in (chat(), chat(x_agent_session="s"), chat(traceparent=f"00-{TRACE}-00f067aa0ba902b7-01")):
+        assert not read.states_tree(other)
+
+
 def test_codex() -> None:
     """All threads have the session at the top (C-7)."""
     read = make()
