@@ -17,19 +17,17 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Final
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 SRC: Final = ROOT / "src"
 _MESSAGE_MAX: Final = 1 << 20
 # What `breakloop serve` has imported once it is ready.
-_CLIENT: Final = Path(__file__).with_name("forking_client.py")
 _IMPORTS: Final = ("breakloop.cli.serve", "breakloop.app.runtime", "breakloop.admin.app", "breakloop.history.database")
 
 
@@ -40,11 +38,10 @@ class Forked:
         told, tell = os.pipe()
         read, write = os.pipe()
         message = json.dumps({"arguments": arguments, "cwd": str(cwd), "env": env}).encode()
-        server, _ = _server()
-        null = os.open(os.devnull, os.O_RDONLY)
-        socket.send_fds(server, [message], [null, write, stderr.fileno(), tell])
-        for one in (null, write, tell):
-            os.close(one)
+        server = _server()
+        socket.send_fds(server, [message], [write, stderr.fileno(), tell])
+        os.close(write)
+        os.close(tell)
         self.pid = int(server.recv(64))
         self.stdout: IO[str] | None = os.fdopen(read, "r")
         self.returncode: int | None = None
@@ -83,20 +80,9 @@ Process = Forked | subprocess.Popen[str]
 
 def start(arguments: list[str], *, cwd: Path, env: dict[str, str], stderr: IO[str]) -> Process:
     """Run `breakloop` with these arguments, and with a pipe as its standard output."""
-    if _can_fork():
+    if hasattr(os, "pidfd_open") and "coverage" not in sys.modules:  # which has to begin with the process
         return Forked(arguments, cwd=cwd, env=env, stderr=stderr)
     return start_anew(arguments, cwd=cwd, env=env, stderr=stderr)
-
-
-def shell_line() -> str:
-    """Return the line of a shell script that becomes `breakloop` with the script's arguments, files and process group."""
-    if _can_fork():
-        return f'exec {sys.executable} -IS {_CLIENT} {_server()[1]} "$@"'
-    return f'exec {sys.executable} -m breakloop "$@"'
-
-
-def _can_fork() -> bool:
-    return hasattr(os, "pidfd_open") and "coverage" not in sys.modules  # which has to begin with the process
 
 
 def start_anew(arguments: list[str], *, cwd: Path, env: dict[str, str], stderr: IO[str]) -> subprocess.Popen[str]:
@@ -106,68 +92,54 @@ def start_anew(arguments: list[str], *, cwd: Path, env: dict[str, str], stderr: 
 
 
 @cache
-def _server() -> tuple[socket.socket, Path]:
-    """One for this process, and the path of the socket on which it hears shell scripts. It ends when the first socket is
-    closed."""
+def _server() -> socket.socket:
+    """One for this process. It ends when the socket is closed."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     for one in (ours, theirs):
         one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _MESSAGE_MAX)
     environment = os.environ | {"PYTHONPATH": os.pathsep.join((str(SRC), str(ROOT)))}
-    path = Path(tempfile.mkdtemp(prefix="breakloop-")) / "scripts"
-    scripts = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    scripts.bind(str(path))
-    scripts.listen()
-    handed = [theirs.fileno(), scripts.fileno()]
-    command = [sys.executable, "-m", __name__, *map(str, handed)]
-    process = subprocess.Popen(command, cwd="/", env=environment, pass_fds=handed)
+    command = [sys.executable, "-m", __name__, str(theirs.fileno())]
+    process = subprocess.Popen(command, cwd="/", env=environment, pass_fds=[theirs.fileno()])
     theirs.close()
-    scripts.close()
 
     def end() -> None:
         ours.close()
         process.wait()
-        path.unlink()
-        path.parent.rmdir()
 
     atexit.register(end)
-    return ours, path
+    return ours
 
 
 def _become() -> None:
     """Wait for starts, and fork for each. Returns in the forks, as what was asked for."""
-    asked, scripts = (socket.socket(fileno=int(number)) for number in sys.argv[1:])
+    asked = socket.socket(fileno=int(sys.argv[1]))
     with selectors.DefaultSelector() as waiting:
         waiting.register(asked, selectors.EVENT_READ)
-        waiting.register(scripts, selectors.EVENT_READ)
         tells: dict[int, tuple[int, int]] = {}
         while True:
             for key, _ in waiting.select():
-                if key.fileobj is not asked and key.fileobj is not scripts:
+                if key.fileobj is not asked:
                     _tell(waiting, key.fd, *tells.pop(key.fd))
                     continue
-                told = asked if key.fileobj is asked else scripts.accept()[0]
-                message, files, _, _ = socket.recv_fds(told, _MESSAGE_MAX, 4)
-                if not message and told is asked:
+                message, files, _, _ = socket.recv_fds(asked, _MESSAGE_MAX, 3)
+                if not message:
                     sys.exit()
-                if told is not asked:
-                    files.append(told.detach())
+                out, errors, tell = files
                 pid = os.fork()
                 if not pid:
-                    others = [asked.detach(), scripts.detach(), files.pop(), *tells]
-                    for one in (*others, *(other for _, other in tells.values())):
+                    for one in (asked.detach(), tell, *tells, *(other for _, other in tells.values())):
                         os.close(one)
                     break
-                tell = files.pop()
-                for one in files:
+                for one in (out, errors):
                     os.close(one)
-                os.write(asked.fileno() if told is asked else tell, b"%d" % pid)
+                asked.send(b"%d" % pid)
                 ends = os.pidfd_open(pid)
                 tells[ends] = pid, tell
                 waiting.register(ends, selectors.EVENT_READ)
             else:
                 continue
             break
-    _as_asked(json.loads(message), files)
+    _as_asked(json.loads(message), out, errors)
 
 
 def _tell(waiting: selectors.BaseSelector, ends: int, pid: int, tell: int) -> None:
@@ -180,18 +152,16 @@ def _tell(waiting: selectors.BaseSelector, ends: int, pid: int, tell: int) -> No
     os.close(tell)
 
 
-def _as_asked(asked: dict[str, Any], files: list[int]) -> None:
-    for standard, given in enumerate(files):
+def _as_asked(asked: dict[str, object], out: int, errors: int) -> None:
+    null = os.open(os.devnull, os.O_RDONLY)
+    for given, standard in ((null, 0), (out, 1), (errors, 2)):
         os.dup2(given, standard)
         os.close(given)
-    with suppress(PermissionError):  # in another session nobody ends it by its group
-        if "group" in asked:
-            os.setpgid(0, asked["group"])
-    os.chdir(asked["cwd"])
+    os.chdir(str(asked["cwd"]))
     os.environ.clear()
-    os.environ.update(asked["env"])
+    os.environ.update(asked["env"])  # type: ignore[call-overload]
     time.tzset()
-    sys.argv = ["breakloop", *asked["arguments"]]
+    sys.argv = ["breakloop", *asked["arguments"]]  # type: ignore[misc]
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from breakloop.model.call import Call, Tree
 from breakloop.policy.descriptors import ContextSettings, Descriptors
 from breakloop.testing import Answer, SeenRequest, StandInLLM, ThreadedLLM, call_tool, say
 from tests.deadlines import DEADLINE_S
-from tests.e2e import claude, forking
+from tests.e2e import claude
 from tests.e2e.served import SRC, serving
 
 pytestmark = pytest.mark.e2e
@@ -44,7 +44,7 @@ def project(folder: Path, *flags: str) -> Iterator[Path]:
     for name in ("home", "bin", "project"):
         (folder / name).mkdir()
     command = folder / "bin" / "breakloop"
-    command.write_text(f"#!/bin/sh\n{forking.shell_line()}\n")
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m breakloop "$@"\n')
     command.chmod(0o755)
     env = {**os.environ, "PYTHONPATH": str(SRC)}
     made = [sys.executable, "-m", "breakloop", "init", str(folder / "project"), "--for", "claude-code"]

@@ -13,7 +13,7 @@ import pytest
 
 from breakloop.cli.main import run
 from breakloop.testing import ThreadedLLM
-from tests.e2e import claude, environments, forking, gateways
+from tests.e2e import claude, environments, gateways
 from tests.pages.blocks import ROOT, Block, blocks, commands
 from tests.pages.coverage import APART, BEFORE, FAIL, REPLACED, VARIABLES, beginning, how
 from tests.pages.shell import Shell, Typed
@@ -79,7 +79,7 @@ def environment(page: str, folder: Path, llm: ThreadedLLM) -> dict[str, str]:
     own = folder / "bin"
     own.mkdir()
     scripts = {
-        "breakloop": f'exec {python} -m breakloop "$@"' if apart else forking.shell_line(),
+        "breakloop": f'exec {python} -m breakloop "$@"',
         "python": f'exec {python} "$@"',
         "python3": f'exec {python} "$@"',
         "uvicorn": f'exec {python} -m uvicorn "$@"',

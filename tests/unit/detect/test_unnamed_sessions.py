@@ -222,7 +222,8 @@ def test_nothing_is_written_where_nothing_changed() -> None:
     sender = Sender()
     before = sender.work("A").window
     assert all(sender.work("A").window is before for _ in range(14))
-    assert sender.work("A").window is not before
+    assert sender.work("A", after=1.5).window is before
+    assert sender.work("A", after=0.5).window is not before
     sender.work("B")
     sender.work("A")
     before = sender.work("B").window

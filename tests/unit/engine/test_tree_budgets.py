@@ -49,7 +49,7 @@ def test_only_tokens_are_limited() -> None:
     """Then no money is counted, and none is left to tell (G-6)."""
     here = everyone(max_tokens_per_tree=100_000)
     said(here, ask())
-    [one] = here.engine.tree_budgets()
+    [one] = run_blocking(here.tree_budgets.states())
     assert (one.microusd, one.microusd_limit, one.tokens_limit, one.left[0]) == (0, None, 100_000, None)
 
 

@@ -196,6 +196,14 @@ def test_how_often_a_file_that_fails_is_tried(here: Here, monkeypatch: pytest.Mo
     assert [after - before for before, after in itertools.pairwise(tried)] == [2, 3, 5, 9, 17, 17]
 
 
+def test_files_of_earlier_versions_are_known_by_their_mark(here: Here) -> None:
+    """It never changes: another mark is another program's (S-1)."""
+    here.book().put([record()])
+    with sqlite3.connect(here.file) as db:
+        assert db.execute("PRAGMA application_id").fetchone()[0] == int.from_bytes(b"BLOP")
+    db.close()
+
+
 def test_a_foreign_file_is_set_aside(here: Here) -> None:
     with sqlite3.connect(here.file) as db:
         db.execute("CREATE TABLE record (mine TEXT)")

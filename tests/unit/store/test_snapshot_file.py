@@ -128,6 +128,7 @@ def test_it_says_whose_it_is(tmp_path: Path) -> None:
     opened(tmp_path)[0].close()
     database = sqlite3.connect(tmp_path / FILE)
     assert dict(database.execute("SELECT name, value FROM meta"))["program"] == "breakloop"
+    assert database.execute("PRAGMA application_id").fetchone()[0] == int.from_bytes(b"BLST")
     database.close()
 
 
