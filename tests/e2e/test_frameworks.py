@@ -65,7 +65,7 @@ MODELS: dict[str, Callable[[str, int], Answer]] = {
 }
 
 
-ENDED = {"dspy", "smolagents-code", "smolagents-tools", "strands"}  # they would retry a 429
+ENDED = {"smolagents-code", "smolagents-tools", "strands"}  # they would retry a 429
 
 
 class Model:

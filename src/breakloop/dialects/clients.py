@@ -46,10 +46,13 @@ class Client:
 
 
 def _is_litellm(call: Call) -> bool:
-    """Return whether LiteLLM sends a request with the OpenAI SDK: it asks for the raw response, as LangChain does, and
-    unlike that always gives the timeout as a decimal number."""
+    """Return whether LiteLLM sends a request with the OpenAI SDK: it asks for the raw response, and its timeout is
+    6000.0 if none is set. Its proxy is asynchronous and always gives the timeout as a decimal number."""
     get = call.headers.get
-    return get("x-stainless-raw-response") == b"true" and b"." in get("x-stainless-read-timeout", b"")
+    if get("x-stainless-raw-response") != b"true":
+        return False
+    timeout = get("x-stainless-read-timeout", b"")
+    return timeout == b"6000.0" or (b"." in timeout and get("user-agent", b"").startswith(b"Async"))
 
 
 # The first row that matches decides. What is in none of them gets a 429.
@@ -78,7 +81,7 @@ CLIENTS: Final = (
     ),
     Client(
         "LiteLLM with the OpenAI SDK",
-        "`x-stainless-raw-response: true` and a decimal `x-stainless-read-timeout`",
+        "`x-stainless-raw-response: true`, and a decimal `x-stainless-read-timeout` of an asynchronous client, or 6000.0",
         _SDKS,
         check=_is_litellm,
         otherwise="retries, and puts the deployment into cooldown",

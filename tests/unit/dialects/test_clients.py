@@ -52,6 +52,9 @@ def test_an_unknown_client_gets_429() -> None:
 def test_langchain_for_python_leaves_retries_to_the_sdk() -> None:
     """It asks for raw responses as LiteLLM does, with the SDK's own timeout (A-7)."""
     assert final_status(call(headers=LITELLM | {"x-stainless-read-timeout": "600"})) == 429
+    plain = OPENAI | {"x-stainless-raw-response": "true"}
+    assert final_status(call(headers=plain | {"x-stainless-read-timeout": "30.0"})) == 429
+    assert final_status(call(headers=plain | {"x-stainless-read-timeout": "6000.0"})) == 400
 
 
 def test_a_retry_by_whatever_uses_the_sdk() -> None:
