@@ -6,13 +6,9 @@ problem was found, 2 something is unreachable, 3 wrong usage.
 
 from __future__ import annotations
 
-import json
-import platform
 import sys
 from collections.abc import Sequence
-from difflib import get_close_matches
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Final, NoReturn
 
 import click
@@ -68,7 +64,7 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's signature
         if cmd_name not in COMMANDS:
             return None
-        if cmd_name not in LIBRARY and not all(find_spec(package) for package in SERVER):
+        if cmd_name not in LIBRARY and not _has_server():
             needed = f'breakloop {cmd_name} needs the extra "server": pip install "breakloop[server]"'
             raise click.UsageError(needed)
         module, _, attribute = COMMANDS[cmd_name][0].partition(":")
@@ -82,6 +78,8 @@ class LazyGroup(click.Group):
         """Suggest the closest name when the command does not exist."""
         name = args[0]
         if self.get_command(ctx, name) is None and not name.startswith("-"):
+            from difflib import get_close_matches  # noqa: PLC0415 - for a mistake only: the hook is started often
+
             meant = get_close_matches(name, COMMANDS, 1)
             ctx.fail(f"No such command '{name}'." + (f" Did you mean '{meant[0]}'?" if meant else ""))
         return super().resolve_command(ctx, args)
@@ -90,6 +88,13 @@ class LazyGroup(click.Group):
         """List the commands without importing them."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+
+
+def _has_server() -> bool:
+    """Return whether the packages of the extra `server` are installed."""
+    from importlib.util import find_spec  # noqa: PLC0415 - not for commands of the library
+
+    return all(find_spec(package) for package in SERVER)
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -122,6 +127,9 @@ def main() -> NoReturn:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, with the versions of Python and the system.")
 def version_command(*, as_json: bool) -> None:
     if as_json:
+        import json  # noqa: PLC0415 - other commands do not need them
+        import platform  # noqa: PLC0415
+
         system = f"{platform.system()} {platform.machine()}"
         click.echo(json.dumps({"version": __version__, "python": platform.python_version(), "system": system}))
     else:

@@ -46,7 +46,7 @@ _AUTOMATIC: Final = "auto"  # a compaction that nobody asked for
 COMPACTED: Final = "The work is continued from a previous conversation."
 
 # Fields of a tool's response that differ each time and mean nothing.
-_VOLATILE: Final = re.compile(r"duration|elapsed|timestamp|Ms$|_ms$").search
+_VOLATILE: Final = r"duration|elapsed|timestamp|Ms$|_ms$"  # compiled when it is needed, which is not for each event
 
 Json = dict[str, Any]
 
@@ -237,7 +237,7 @@ def _steady(value: Any) -> Any:
         return {
             name: _steady(one)
             for name, one in value.items()
-            if not (isinstance(one, int | float) and _VOLATILE(str(name)))
+            if not (isinstance(one, int | float) and re.search(_VOLATILE, str(name)))
         }
     return [_steady(one) for one in value] if isinstance(value, list) else value
 
