@@ -27,7 +27,7 @@ from breakloop.detect.counting import CallReader, DetectorConfig, announced
 from breakloop.detect.stateful import RUN_IDLE_S, DetectorSlot, Evaluation, StatefulDetector
 from breakloop.detect.steps.detector import RequestContext, StepEvaluator, StepsDetector, begins
 from breakloop.detect.steps.fingerprints import Digest, StepFingerprinter, canonical, compact, own
-from breakloop.detect.steps.handoffs import TEXT_MIN, handed_on
+from breakloop.detect.steps.novelty import TEXT_MIN, handed_on
 from breakloop.model.call import Answer, Call, Step, ToolCall
 from breakloop.store.keys import escape, join_values
 from breakloop.store.ops import Op

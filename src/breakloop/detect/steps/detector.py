@@ -39,7 +39,6 @@ from breakloop.detect.steps.fingerprints import (
     is_answer_elsewhere,
     tells_something,
 )
-from breakloop.detect.steps.handoffs import handed_on
 from breakloop.detect.steps.kinds import (
     BY_NAME,
     CALLS,
@@ -59,6 +58,7 @@ from breakloop.detect.steps.kinds import (
     StepsSettings,
     choose,
 )
+from breakloop.detect.steps.novelty import handed_on
 from breakloop.detect.steps.purposes import waits, waits_by_name
 from breakloop.detect.steps.waiting import SLOW_S, Waiting, weight_of
 from breakloop.detect.steps.window import (

@@ -7,11 +7,12 @@ the short lines of a wrapper do not outweigh a result.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import repeat
 from struct import Struct
-from typing import Final
+from typing import Any, Final
 
+import orjson
 from xxhash import xxh32_intdigest
 
 from breakloop.detect.steps.findings import Finding, Novelty, StepState
@@ -32,7 +33,7 @@ from breakloop.detect.steps.fingerprints import (
 )
 from breakloop.detect.steps.waiting import COUNTED_MIN
 from breakloop.detect.steps.window import CAPACITY, COUNT_MAX, FRAME, FRAME_LINES, AgedFilter, SessionWindow
-from breakloop.model.call import Step
+from breakloop.model.call import Step, ToolCall
 
 NEW_SHARE: Final = 0.4  # of the lines; with more, a step is news
 _LONG: Final = 300  # longer lines are split
@@ -368,3 +369,51 @@ def _own_words(window: SessionWindow, words: list[int], called: int = 0) -> bool
         return False
     said = len(words) - called
     return not called or (said >= WORDS_MIN and sum([at < said for at in new]) >= NEW_WORDS * said)
+
+
+TEXT_MIN: Final = 20  # characters; shorter ones are names and settings
+TEXT_MAX: Final = 4000  # longer ones are documents
+HANDED_MAX: Final = 12  # texts of one answer; more would push everything else out of the filter
+_READ_MAX: Final = 16_384  # characters of an answer, or of arguments
+_DEPTH_MAX: Final = 3
+
+
+def handed_on(text: str, calls: Sequence[ToolCall]) -> list[str]:
+    """Return the texts of an answer that may be handed to another agent: fields of a JSON answer, arguments of calls;
+    `calls` are those that may hand on a text. They are not new when they come back as somebody's message, as copies of
+    whole answers are not (`marks`).
+
+    Orchestrators answer with an object that names the next agent and what to tell it, or call a tool that stands for
+    that agent; a program sends the text on.
+    """
+    found: list[str] = []
+    end = text.rfind("}", -_READ_MAX)
+    if end >= 0:
+        start = text.find("{", 0, _READ_MAX)
+        if 0 <= start < end:
+            _collect_texts(text[start : end + 1], found)
+    for call in calls:
+        _collect_texts(call.arguments, found)
+    return found
+
+
+def _collect_texts(given: str, found: list[str]) -> None:
+    if not TEXT_MIN <= len(given) <= _READ_MAX:
+        return
+    try:
+        value = orjson.loads(given)
+    except ValueError:  # braces of code, arguments that are no JSON
+        return
+    for one in _strings(value, 0):
+        if len(found) >= HANDED_MAX:
+            return
+        if TEXT_MIN <= len(one) <= TEXT_MAX:
+            found.append(one)
+
+
+def _strings(value: Any, depth: int) -> Iterator[str]:
+    if type(value) is str:
+        yield value
+    elif depth < _DEPTH_MAX:
+        for one in value.values() if type(value) is dict else value if type(value) is list else ():
+            yield from _strings(one, depth + 1)

@@ -6,8 +6,8 @@ import json
 
 from breakloop.detect.steps.detector import StepEvaluator
 from breakloop.detect.steps.fingerprints import ToolTable
-from breakloop.detect.steps.handoffs import HANDED_MAX, TEXT_MAX, handed_on
 from breakloop.detect.steps.kinds import StepsSettings
+from breakloop.detect.steps.novelty import HANDED_MAX, TEXT_MAX, handed_on
 from breakloop.detect.steps.window import load
 from breakloop.model.call import Answer, ToolCall
 from tests.each import each
