@@ -81,7 +81,7 @@ CLIENTS: Final = (
     ),
     Client(
         "LiteLLM with the OpenAI SDK",
-        "`x-stainless-raw-response: true`, and a decimal `x-stainless-read-timeout` of an asynchronous client, or 6000.0",
+        "`x-stainless-raw-response: true`; `x-stainless-read-timeout` is 6000.0, or decimal in an asynchronous client",
         _SDKS,
         check=_is_litellm,
         otherwise="retries, and puts the deployment into cooldown",
