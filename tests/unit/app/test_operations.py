@@ -39,9 +39,9 @@ def made(folder: Path, **more: Any) -> Runtime:
     return Runtime(Settings.model_validate(given))
 
 
-def looped(runtime: Runtime) -> None:
+def looped(runtime: Runtime, **names: str) -> None:
     for _ in range(LOOP):
-        asked = chat(headers={"authorization": "Bearer k", "x-agent-id": "bot"}, model="gpt-4.1")
+        asked = chat(headers={"authorization": "Bearer k", "x-agent-id": "bot", **names}, model="gpt-4.1")
         asked.tracked = True
         if runtime.engine.decide(asked).allowed:
             runtime.engine.settle(asked, Answer(200, usage=Usage(1000, 100), complete=True))
@@ -152,12 +152,15 @@ def test_alerts_about_a_loop_have_its_incident(tmp_path: Path, monkeypatch: pyte
 
         async def look(operations: Operations) -> None:
             operations.alerts.add_webhook(hook.url, ["loop.detected"], allow_private=True)
-            looped(runtime)
+            looped(runtime, **{"x-agent-session": "s", "x-agent-parent": "lead 1"})
             await alerted(operations)
             [incident] = operations.history.incidents(IncidentFilter())
             data = hook.wait(1)[0].json["data"]
             link = f"https://ops.example/breakloop/incidents/{incident.id}"
             assert (data["incident"], data["incident_url"]) == (incident.id, link)
+            assert data["tree"] == "lead 1"
+            assert data["tree_url"].startswith("https://ops.example/breakloop/tree?project=default&caller=key%3A")
+            assert data["tree_url"].endswith("&root=lead+1")
             assert data["spent_microusd"] == incident.spent_microusd > 0
             assert (data["saved_requests"], data["saved_microusd"]) == (1, incident.saved_microusd)
             assert link in chat_service.wait(1)[0].body.decode()
