@@ -33,10 +33,9 @@ class Gateway(Server):
         self.from_client: list[bytes] = []
         self.settled: list[Answer] = []
 
-    def queue_read(self, connection: Connection | UpstreamConnection, data: bytes) -> None:
-        if isinstance(connection, Connection):
-            self.from_client.append(data)
-        super().queue_read(connection, data)
+    def process_reads(self) -> None:
+        self.from_client += [data for connection, data in self.reads if isinstance(connection, Connection)]
+        super().process_reads()
 
     def forget(self) -> None:
         """Begin a new act."""
