@@ -58,7 +58,10 @@ class Instance:
         self.operator.start()
         if self.shared is not None:
             await self.shared.listen()
-            assert await self.operator.ready(DEADLINE_S)
+            async with asyncio.timeout(DEADLINE_S):
+                # Messages may have been lost while it subscribed: then it reads again.
+                while not await self.operator.ready(DEADLINE_S):  # noqa: ASYNC110 - another connection tells no event
+                    await asyncio.sleep(0.005)
 
     async def close(self) -> None:
         await self.operator.close()
