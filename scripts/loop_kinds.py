@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from breakloop.detect.steps.kinds import KINDS, PRESETS, number
+from breakloop.detect.steps.kinds import ENOUGH, KINDS, PRESETS, number
 from scripts import loop_scenes
 from scripts.loop_scene import Scene, table
 
@@ -42,7 +42,8 @@ def thresholds() -> str:
         "",
         "[Timelines](../explanation/loop-kinds.md) show an example of each kind. Steps 20 s apart count half, 60 s",
         "apart a quarter, so counts may be fractions. If a step matches several kinds at the same level, the first one",
-        "in this table is reported.",
+        "in this table is reported. `dry`, `reword` and `rejected` add up: after a notice, shares of their thresholds",
+        f"for *block* that are {ENOUGH:g} together are a block.",
         "",
         f"| kind | meaning | counts | {heads} |",
         "|---|---|---|" + "---|" * len(PRESETS),

@@ -112,9 +112,10 @@ def cascade(scene: Scene) -> None:
 
 
 def stagnation(scene: Scene) -> None:
-    """One tool is called with new arguments and always returns the same informative result. Short results ("ok", "not
-    found") are ignored, and so are results of tools that change something: thirty files written with the same
-    acknowledgement are a batch."""
+    """A tool is called with new arguments and always returns the same informative result. If another tool returns it in
+    the next step, that counts two, because the result does not depend on what is called; of one tool it may be a
+    sweep over a list. Short results ("ok", "not found") are ignored, and so are results of tools that change something:
+    thirty files written with the same acknowledgement are a batch."""
     text = "Nothing matched. Known places: " + ", ".join(_PLACES) + "; see the manual for how patterns are written."
     for turn in range(9):
         scene.call("search_files", {"pattern": f"{_WORDS[turn]}*"}, text)
@@ -131,8 +132,9 @@ def near(scene: Scene) -> None:
 def dry(scene: Scene) -> None:
     """The number of turns since something new arrived: no line that the session had not seen, no successful change, no
     new words from the model. Most real loops are of this kind, because stuck agents rarely repeat themselves exactly.
-    New information halves the count, so a few uneventful turns in between never add up. A second look at a result is
-    not counted, and neither is a result that the gateway cannot see."""
+    New information halves the count, so a few uneventful turns in between never add up. The less is new in a turn, the
+    more it counts: without calls, from 1, if nearly half of the model's words are new, to 1.5, if none is. A second
+    look at a result is not counted, and neither is a result that the gateway cannot see."""
     for turn in range(18):
         scene.call("ask", {"what": f"{_WORDS[turn % 10]} {_PLACES[turn // 2 % 10]}"}, "I do not know that")
 
@@ -151,7 +153,8 @@ def novelty(scene: Scene) -> None:
 
 def reword(scene: Scene) -> None:
     """The same instruction is sent to the same recipient in other words while no new information arrives. Words are
-    compared as sets. Healthy work reuses words, too, so this is checked only after three dry turns."""
+    compared as sets. Healthy work reuses words, too, so this is checked only if [`dry`](#dry) has reached 4: after
+    three turns with few new words."""
     ways = ("Please book the meeting room for Monday", "Could you reserve the meeting room on Monday",
             "Kindly book that meeting room, Monday", "The meeting room for Monday, please reserve it")  # fmt: skip
     for turn in range(10):
@@ -187,7 +190,8 @@ def nested(scene: Scene) -> None:
 def rejected(scene: Scene) -> None:
     """The user or the harness sends the same text (20 characters or more) again, whatever is done in between: the agent
     reports that it is done and is told each time that it is not. Reminders next to each command result are not
-    counted. A text that comes minutes apart counts half, unless it replies to a call. The text that opened the session
+    counted. A text that comes minutes apart counts half, unless it replies to a call, and so does one that follows new
+    content of the model: a learner may ask for the next question in the same words. The text that opened the session
     is an order: it counts only if nothing was changed since it last came, so a plan that is done item by item with one
     order is not a loop."""
     for turn in range(6):

@@ -72,6 +72,14 @@ def person_asks_to_try_again(s: Script) -> None:
         s.says(text(turn, "good"), f"Better. Now the {noun(turn, 'next')}: {line(turn, 'next')}")
 
 
+@healthy(forms=TALK, every_s=25.0, quiet=False)
+def asks_for_the_next_question(s: Script) -> None:
+    """A learner asks for the next question in the same words, and each question is new."""
+    for turn in range(12):
+        question = " ".join([compound(turn, word, "quiz") for word in range(9)])
+        s.says(f"Where is the {question}?", "Thank you. Please ask me the next question.")
+
+
 @healthy(forms=("chat", "messages"), every_s=8.0)
 def same_order_for_each_item(s: Script) -> None:
     """A hook sends the same order sixteen times, and each time another item is done and committed."""

@@ -766,3 +766,29 @@ def tree_of_two_generations(s: Script) -> None:
         parent = f"lead-{helper % 4}"
         s.begin(f"Help with {line(helper, 'helper')}", session=f"helper-{helper}", parent=parent, agent="helper")
         s.waits("read_file")
+
+
+DOWN: Final = "The gateway to the internal services is not available at the moment. Please send the same call again."
+
+
+@healthy(quiet=False)
+def services_that_come_back(s: Script) -> None:
+    """Three tools give the same answer while a gateway restarts; then each of them works."""
+    services = ("find_parcel", "read_ledger", "list_visits")
+    for name in services:
+        s.call(name, {"of": noun(name)}, DOWN)
+    for turn, name in enumerate(services * 3):
+        s.call(name, {"of": f"{noun(name)} {turn}"}, text(turn, "found"))
+
+
+@healthy(forms=SOME, quiet=False)
+def shelves_without_the_book(s: Script) -> None:
+    """One tool over a list, and the same long answer for seven items: a sweep."""
+    for shelf in range(7):
+        given = {"shelf": shelf, "title": "The Copper Bridge"}
+        s.call(
+            "look_at_shelf",
+            given,
+            "This title is not on this shelf. Other editions may be in the reading room upstairs.",
+        )
+    s.call("look_at_shelf", {"shelf": 7, "title": "The Copper Bridge"}, text("on this shelf"))

@@ -328,6 +328,24 @@ def same_passages_between_saves(s: Script) -> None:
             s.call("search_manual", {"query": f"{noun(turn, 'a')} {noun(turn, 'b')}"}, text("passages", lines=5))
 
 
+DOWN: Final = "The gateway to the internal services is not available at the moment. Please send the same call again."
+SERVICES: Final = ("find_parcel", "read_ledger", "list_visits", "get_weather")
+
+
+@loop("stagnation", at=6)
+def every_tool_gives_the_same_answer(s: Script) -> None:
+    """Another tool each time, and always the same sentence: what is called does not matter."""
+    for turn in range(9):
+        s.call(SERVICES[turn % 4], {"of": f"{noun(turn, 'a')} {turn}"}, DOWN)
+
+
+@loop("", at=(6, 8), forms=SOME)
+def two_tools_that_fail_the_same_way(s: Script) -> None:
+    """Two tools in turn, other arguments each time, and the same error."""
+    for turn in range(12):
+        s.call(SERVICES[turn % 2], {"of": f"{noun(turn, 'a')} {turn}"}, DOWN, failed=True)
+
+
 @loop("dry", at=10, but={"chat-text": as_loop("reword", 7)})
 def helper_that_does_not_know(s: Script) -> None:
     """Another question each time, and the same answer without content."""

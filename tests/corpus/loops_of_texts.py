@@ -39,7 +39,7 @@ def told_to_continue(s: Script) -> None:
         s.says(f"I will begin with the report {'at once ' * (turn % 3)}now.", "continue")
 
 
-@loop("rejected", at=11)
+@loop("rejected", at=11, but={"chat-text": as_loop("rejected", 13)})  # as text, each note is new content
 def empty_patch(s: Script) -> None:
     """Each finish is answered with the same sentence, whatever is done in between."""
     for turn in range(8):
@@ -56,11 +56,21 @@ def order_given_again_and_nothing_done(s: Script) -> None:
         s.says(f"I have read it. {line(turn, 'done')}", order)
 
 
-@loop("rejected", at=6, forms=TALK)
+HOOK: Final = "The task list still has open items, so do not stop yet."
+
+
+@loop("continue", at=6, forms=TALK)
 def stop_hook_with_the_same_sentence(s: Script) -> None:
-    """A hook sends the same sentence after each answer; the model acknowledges in other words."""
+    """A hook sends the same sentence after each answer; the model acknowledges in nearly the same words."""
     for turn in range(10):
-        s.says(f"Understood, {line(turn, 'ack')}", "The task list still has open items, so do not stop yet.")
+        s.says(f"Understood, the list has {'still ' * (turn % 3)}open items, and I shall go on {turn} more.", HOOK)
+
+
+@loop("rejected", at=10, forms=("chat", "messages", "gemini"))
+def stop_hook_and_new_words(s: Script) -> None:
+    """The same, and each answer has new content, so that the sentence counts half."""
+    for turn in range(12):
+        s.says(f"Understood, {line(turn, 'ack')}", HOOK)
 
 
 @loop(
@@ -114,7 +124,7 @@ def two_agents_agree(s: Script) -> None:
 TEAMS = ("chat-unnamed", "messages-unnamed", "gemini-unnamed", "responses-unnamed")
 
 
-@loop("dry", at=11, forms=("chat", "messages", *TEAMS))
+@loop("dry", at=9, forms=("chat", "messages", *TEAMS))
 def orders_to_a_worker_in_other_words(s: Script) -> None:
     """An orchestrator answers with an object, and the order in it, worded differently each time, goes to a worker that
     finds nothing."""
@@ -127,7 +137,7 @@ def orders_to_a_worker_in_other_words(s: Script) -> None:
         s.hands(reply, reply, board)
 
 
-@loop("reword", at=(8, 14), forms=("chat", *TEAMS))
+@loop("reword", at=(7, 14), forms=("chat", *TEAMS))
 def two_agents_pass_it_on(s: Script) -> None:
     """Each agent has its own conversation and sends the other what it was told, in slightly other words."""
     clerk, auditor = s.items, list[Item]()
@@ -157,7 +167,7 @@ def two_programs_thank_each_other(s: Script) -> None:
         s.says(("You're welcome!", "My pleasure!", "Any time!")[turn % 3], ("Thank you!", "Thanks a lot!")[turn % 2])
 
 
-@loop("dry", at=(14, 15), forms=("chat", "gemini"))  # by the secret: filters of words err now and then
+@loop("dry", at=(12, 13), forms=("chat", "gemini"))  # by the secret: filters of words err now and then
 def small_talk_in_rotation(s: Script) -> None:
     """Six sentences about different things, in rotation."""
     for turn in range(24):

@@ -166,7 +166,7 @@ class StepEvaluator:
             at = window.steps % TAILS * 8
             window.tails[at : at + 8] = tail
             window.steps += 1
-        choice = choose(self._thresholds, found) if found else NO_CHOICE
+        choice = choose(self._thresholds, found, told=window.reported_level > 0) if found else NO_CHOICE
         window.last_at = window.storm_at = now
         window.pending_repeats = window.forgiven_repeats = 0
         window.tail, window.tail_users = tail, users

@@ -51,6 +51,7 @@ class LoopKind(NamedTuple):
     stops: bool = True  # it has the level stop
     fixed: bool = False  # the same at each sensitivity
     of_teams: bool = False  # evaluated for several unnamed conversations together, too: agents that talk to each other
+    adds_up: bool = False  # its share of a block adds up with those of other such kinds: they observe different things
 
 
 # In order of evaluation and of trust: if a step matches several kinds at the same level, the first one is reported.
@@ -90,7 +91,8 @@ KINDS: Final[tuple[LoopKind, ...]] = (
         25, "drift", "the same call with the same result but for times, ids and counters", "times", (8, 12, 24),
     ),
     LoopKind(
-        6, "stagnation", "one tool, new arguments, the same informative result", "results in a row", (5, 9, NEVER),
+        6, "stagnation", "new arguments or other tools, and the same informative result",
+        "results in a row; of another tool, they count two", (5, 9, NEVER),
         streaks.stagnation, needs=CALLS,
     ),
     LoopKind(
@@ -104,7 +106,7 @@ KINDS: Final[tuple[LoopKind, ...]] = (
     LoopKind(
         9, "rejected", "the same text from the user or the harness, whatever happens in between", "times", (3, 5, 12),
         texts.rejected,
-        of_calls=False, of_users=True,
+        of_calls=False, of_users=True, adds_up=True,
     ),
     LoopKind(
         10, "monologue", "the same answer again, without tool calls", "times", (3, 5, 8),
@@ -120,11 +122,11 @@ KINDS: Final[tuple[LoopKind, ...]] = (
     ),
     LoopKind(
         13, "reword", "the same instruction in other words, without new input", "of the last 13 texts",
-        (4, 6, NEVER), repeats.reword, of_calls=False, needs=TEXT, most=13, of_teams=True,
+        (4, 6, NEVER), repeats.reword, of_calls=False, needs=TEXT, most=13, of_teams=True, adds_up=True,
     ),
     LoopKind(
-        14, "dry", "turns without new external input; new input halves the count", "turns", (5, 8, 16),
-        novelty.findings, needs=DRY, of_teams=True,  # and `novelty`
+        14, "dry", "turns without new external input; new input halves the count", "turns, up to 1.5 each", (5, 8, 16),
+        novelty.findings, needs=DRY, of_teams=True, adds_up=True,  # and `novelty`
     ),
     LoopKind(15, "novelty", "results with almost no new lines", "results in a row", (8, 16, NEVER)),
     LoopKind(
@@ -170,6 +172,8 @@ class _Evaluated(dict[int, tuple[Evaluate, ...]]):
 
 
 EVALUATED: Final = _Evaluated()
+_ADDS_UP: Final = frozenset(kind.name for kind in KINDS if kind.adds_up)
+ENOUGH: Final = 1.25  # shares of a block, together
 _RANKS: Final[Mapping[str, int]] = {kind.name: rank for rank, kind in enumerate(KINDS)}
 
 NORMAL: Final[Thresholds] = {kind.name: kind.normal for kind in KINDS}
@@ -243,15 +247,31 @@ def level(thresholds: Thresholds, finding: Finding) -> int:
     return NOTICE if hits < block else BLOCK if hits < stop else STOP
 
 
-def choose(thresholds: Thresholds, findings: Sequence[Finding]) -> KindChoice:
-    """Return the finding with the highest level; of equals the one whose kind comes first in `KINDS`."""
+def choose(thresholds: Thresholds, findings: Sequence[Finding], *, told: bool = False) -> KindChoice:
+    """Return the finding with the highest level; of equals the one whose kind comes first in `KINDS`. `told`: there was
+    a notice before, so that several findings may be a block together."""
     best = NO_CHOICE
     for finding in findings:
         now = level(thresholds, finding)
         before = best.finding
         if now > best.level or (now and now == best.level and before and _RANKS[finding.kind] < _RANKS[before.kind]):
             best = KindChoice(now, finding)
+    if told and best.level == NOTICE and len(findings) > 1:
+        return _together(thresholds, findings) or best
     return best
+
+
+def _together(thresholds: Thresholds, findings: Sequence[Finding]) -> KindChoice | None:
+    """Return a block if findings of several kinds, none of which has reached its threshold, are enough together."""
+    shares: dict[str, tuple[float, Finding]] = {}
+    for finding in findings:
+        share = finding.hits / thresholds[finding.kind][1]
+        if finding.kind in _ADDS_UP and (finding.kind not in shares or share > shares[finding.kind][0]):
+            shares[finding.kind] = share, finding
+    if sum([share for share, _ in shares.values()]) < ENOUGH:
+        return None
+    (_, first), (_, second), *_ = sorted(shares.values(), key=lambda one: one[0], reverse=True)
+    return KindChoice(BLOCK, first._replace(evidence=f"{first.evidence}; {second.evidence}"))
 
 
 Level = Literal["notice", "block", "stop"]

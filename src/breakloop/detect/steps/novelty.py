@@ -32,7 +32,7 @@ from breakloop.detect.steps.fingerprints import (
     word_digests,
 )
 from breakloop.detect.steps.waiting import COUNTED_MIN
-from breakloop.detect.steps.window import CAPACITY, COUNT_MAX, FRAME, FRAME_LINES, AgedFilter, SessionWindow
+from breakloop.detect.steps.window import CAPACITY, COUNT_MAX, FRAME, FRAME_LINES, TOOL, AgedFilter, SessionWindow
 from breakloop.model.call import Step, ToolCall
 
 NEW_SHARE: Final = 0.4  # of the lines; with more, a step is news
@@ -185,7 +185,8 @@ def compare(
         failed = failed or pair.failed or pair.refused
     unseen, again, third = _calls(window, prints)
     share = _new_lines(window, prints, seed, by_form=by_form, framed=bool(unseen))
-    fresh_words = bool(prints.words) and _own_words(window, prints.words, prints.called)
+    new_words = _new_words(window, prints.words, prints.called) if prints.words else None
+    fresh_words = new_words is not None and new_words >= NEW_WORDS
     wrote = False
     for pair in unseen:
         wrote = wrote or (pair.changes and done(pair))
@@ -214,7 +215,7 @@ def compare(
     if dried:
         if window.dry < 1:
             window.dry_key = prints.round
-        window.dry = min(window.dry + weight, most)
+        window.dry = min(window.dry + weight * _dryness(window, pairs, share, new_words), most)
     if weight < COUNTED_MIN:
         pass  # what was waited for is neither new nor stale
     elif share is not None:
@@ -293,6 +294,20 @@ def _new_lines(
     return 1.0 if new_medium else found
 
 
+def _dryness(window: SessionWindow, pairs: Sequence[CallResult], share: float | None, new_words: float | None) -> float:
+    """Return what a turn without anything new counts: the more, the less is new in it. Without calls, the model's own
+    words decide. An informative result counts more if another tool returned the same before it: then it does not depend
+    on what is called. Of one tool it may be a sweep."""
+    if not pairs:
+        return 1.0 if new_words is None else 1 + NEW_WORDS - new_words
+    pair, rows = pairs[-1], window.tools
+    if not pair.telling or len(rows) < TOOL.size:
+        return 1.0
+    tool, result, _, last = TOOL.unpack_from(rows, len(rows) - TOOL.size)
+    same = result == pair.r and tool != pair.tool.key and last == window.steps - 1
+    return 1 + NEW_SHARE - (share or 0.0) if same else 1.0
+
+
 def _copies_chapter(window: SessionWindow, step: Step, prints: StepFingerprints, seed: int) -> bool:
     """Tell whether a text of the user is a copy of another agent's answer, with a chapter of new content. It counts
     once. The words are added later, when they are in that agent's own history."""
@@ -324,8 +339,10 @@ def _is_report(window: SessionWindow, step: Step, prints: StepFingerprints, seed
     """Tell whether a result is the answer of another agent, which was called as a tool, with new words. That agent may
     end with it, so that the words would not be compared in its own history."""
     for one, result in zip(prints.incoming, step.results, strict=False):
-        if is_answer(window, one.key) and _own_words(window, word_digests(content_words(result.text), seed)):
-            return True
+        if is_answer(window, one.key):
+            new = _new_words(window, word_digests(content_words(result.text), seed))
+            if new is not None and new >= NEW_WORDS:
+                return True
     return False
 
 
@@ -361,14 +378,17 @@ def _calls(window: SessionWindow, prints: StepFingerprints) -> tuple[list[CallRe
     return unseen, again, more
 
 
-def _own_words(window: SessionWindow, words: list[int], called: int = 0) -> bool:
-    """Tell whether at least half of the words are new, and add them. The last ones (`called`) are part of a call, and
-    those of a call alone are not: that it has other arguments is no news, whatever the form of the call."""
+def _new_words(window: SessionWindow, words: list[int], called: int = 0) -> float | None:
+    """Return the share of words that are new, and add them; None if there are too few. The last ones (`called`) are
+    part of a call, and those of a call alone are not: that it has other arguments is no news, whatever its form."""
     new = window.words.sift(words)
-    if len(words) < WORDS_MIN or len(new) < NEW_WORDS * len(words):
-        return False
+    if len(words) < WORDS_MIN:
+        return None
+    share = len(new) / len(words)
+    if not called or share < NEW_WORDS:
+        return share
     said = len(words) - called
-    return not called or (said >= WORDS_MIN and sum([at < said for at in new]) >= NEW_WORDS * said)
+    return min(share, sum([at < said for at in new]) / said) if said >= WORDS_MIN else 0.0
 
 
 TEXT_MIN: Final = 20  # characters; shorter ones are names and settings

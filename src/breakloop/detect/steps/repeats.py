@@ -220,7 +220,7 @@ def is_hidden(prints: StepFingerprints) -> bool:
 
 
 ALIKE: Final = 0.3
-DRY_MIN: Final = 3.0
+DRY_MIN: Final = 4.0  # three turns with few new words
 _NEAR_RUN: Final = 4
 _WORDS_MIN: Final = 4
 _NO_TOOL: Final = bytes(4)

@@ -40,6 +40,7 @@ _REASONING: Final = 2  # items of an answer beside its text and calls
 _WORK_MIN: Final = 2  # new results
 _WORKED: Final = 0.75
 _FEW: Final = 3  # cuts
+_OTHER_TOOL: Final = 2.0  # weight of the same result of another tool than in the step before
 CHANGED: Final = 100  # of `work_since_cut`: something was changed
 _PENDING_MAX: Final = 255
 _ROW: Final = TOOL.size
@@ -86,7 +87,7 @@ def unknown_tool(state: StepState) -> Sequence[Finding]:
 
 
 def stagnation(state: StepState) -> Sequence[Finding]:
-    """The same informative result of one tool, whatever its arguments. Several in one step count once."""
+    """The same informative result, whatever is called. Several in one step count once."""
     found: list[Finding] = []
     window, weight, all_pairs = state.window, state.weight, state.prints.pairs
     rows = window.tools
@@ -110,9 +111,13 @@ def stagnation(state: StepState) -> Sequence[Finding]:
             if result == pair.r and not state.novelty.news:
                 count = min(before + weight, COUNT_MAX)
             del rows[at : at + _ROW]
+        if rows and not state.novelty.news:
+            _, result, before, last = TOOL.unpack_from(rows, len(rows) - _ROW)
+            if result == pair.r and last == window.steps - 1:  # of another tool: it does not depend on what is called
+                count = max(count, min(before + _OTHER_TOOL * weight, COUNT_MAX))
         rows += TOOL.pack(pair.tool.key, pair.r, count, window.steps)
         if count:
-            evidence = f"{tool_name(pair.tool.name)} returned the same {pair.size} bytes {times(count + weight)}"
+            evidence = f"{tool_name(pair.tool.name)} returned the same {pair.size} bytes, whatever was called"
             found.append(Finding("stagnation", count + weight, b"stagnation" + pair.r, evidence))
     if len(rows) > TOOLS * _ROW:
         del rows[: len(rows) - TOOLS * _ROW]

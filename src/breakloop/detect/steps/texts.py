@@ -27,6 +27,7 @@ _COMPACTED_MAX: Final = 4  # messages
 _LONG_HISTORY: Final = 8
 _APART_S: Final = 120
 _APART_WEIGHT: Final = 0.5
+_WORDED_WEIGHT: Final = 0.5  # of a text that follows new content
 _SECONDS: Final = 0xFFFFFFFF
 _ROW: Final = TEXT.size
 
@@ -176,7 +177,8 @@ def rejected(state: StepState) -> Sequence[Finding]:
 
 def _count_text(state: StepState, key: bytes, *, is_order: bool) -> float:
     """Count a text. Beside the result of a call, several steps in a row count once. Else it counts half if it comes
-    minutes apart, because there was time to work."""
+    minutes apart, because there was time to work, or if the model wrote new content: a reader may ask for the next
+    question in the same words."""
     window, beside = state.window, bool(state.prints.pairs)
     weight = 1.0 if beside else state.weight
     rows, count, last, second = window.texts, 0.0, 0, int(state.now) & _SECONDS
@@ -188,6 +190,8 @@ def _count_text(state: StepState, key: bytes, *, is_order: bool) -> float:
             count = 0.0
         if count and not beside and (second - before & _SECONDS) >= _APART_S:
             weight = min(weight, _APART_WEIGHT)
+    if state.novelty.worded and not beside:
+        weight *= _WORDED_WEIGHT
     if not beside or not count or last < window.steps - 1:
         count = min(count + weight, COUNT_MAX)
     rows += TEXT.pack(key, count, window.steps, window.epoch, second)

@@ -79,6 +79,26 @@ def test_the_most_serious_finding_speaks() -> None:
     assert choose(NORMAL, [finding("repeat", 2)]) == (NOTHING, None)
 
 
+def test_findings_of_different_kinds_add_up_after_a_notice() -> None:
+    """Five quarters of a block together are a block: nothing new, and the same in other words (LD-4)."""
+    both = [Finding("reword", 4, b"r", "said before"), Finding("dry", 5, b"d", "nothing new")]
+    assert choose(NORMAL, both).level == NOTICE
+    level, found = choose(NORMAL, both, told=True)
+    assert (level, found) == (BLOCK, Finding("reword", 4, b"r", "said before; nothing new"))
+    assert choose(NORMAL, [finding("reword", 4), finding("dry", 4.5)], told=True).level == NOTICE
+    assert choose(NORMAL, [finding("rejected", 3), finding("rejected", 4), finding("dry", 4)], told=True).level == BLOCK
+    assert choose(NORMAL, [finding("rejected", 4), finding("rejected", 4)], told=True).level == NOTICE
+
+
+def test_a_finding_that_implies_another_does_not_add_up() -> None:
+    """The same call or answer again is nothing new by itself; a level that is turned off adds nothing (LD-4)."""
+    for kind in ("repeat", "interleaved", "monologue", "continue", "failure", "stagnation"):
+        most = NORMAL[kind][1] - 1
+        assert choose(NORMAL, [finding(kind, most), finding("dry", 7)], told=True).level == NOTICE, kind
+    quiet = {**NORMAL, "reword": (4, NEVER, NEVER)}
+    assert choose(quiet, [finding("reword", 12), finding("dry", 7)], told=True).level == NOTICE
+
+
 @pytest.mark.parametrize("sensitivity", PRESETS)
 def test_presets_are_whole_and_rise(sensitivity: str) -> None:
     """Each preset names every kind, and no level comes before the one below it (LD-4)."""

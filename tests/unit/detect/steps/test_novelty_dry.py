@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from breakloop.detect.steps import novelty
+from breakloop.detect.steps import novelty, streaks
 from breakloop.detect.steps.findings import Novelty
 from breakloop.detect.steps.window import SessionWindow, load
 from breakloop.model.call import Result, Step
@@ -144,6 +144,31 @@ def test_chatter_without_any_tail_counts() -> None:
     window = load(b"")
     take(window, spoken("Great work everyone, thank you"))
     assert take(window, spoken("Thank you everyone, great work")).dried
+
+
+def test_the_fewer_words_are_new_the_more_a_turn_counts() -> None:
+    """From one turn, if nearly half of them are, to one and a half (LD-4)."""
+    window = load(b"")
+    take(window, spoken("amber bridge canal forest garden harbour"))
+    take(window, spoken("amber bridge canal forest garden harbour"))
+    assert window.dry == 1.5
+    take(window, spoken("amber bridge canal forest kettle"))
+    assert window.dry == 1.5 + 1.5 - 0.2
+    before = window.dry
+    take(window, spoken("amber canal"))  # too few words to tell
+    assert window.dry == before + 1
+
+
+def test_the_same_result_of_another_tool_counts_more() -> None:
+    """It does not depend on what is called; of one tool it may be a sweep (LD-4)."""
+    for names, dry in ((("look", "find", "list"), 2.8), (("look", "look", "look"), 2.0)):
+        window = load(b"")
+        for at, name in enumerate(names):
+            step = called(f'{{"q": {at}}}', name=name)
+            new = novelty.compare(window, step, prints(step), PRINTER.seed, 1.0)
+            streaks.stagnation(state(window, prints(step), novelty=new))
+            window.steps += 1
+        assert round(window.dry, 3) == dry
 
 
 def test_copies_of_answers_are_no_news() -> None:

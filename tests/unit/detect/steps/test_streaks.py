@@ -54,6 +54,17 @@ def test_a_short_success_ends_stagnation() -> None:
         assert hits(streaks.stagnation(state(window, prints(called('{"q": 10}')))), "stagnation") == left
 
 
+def test_the_same_result_of_another_tool_counts_two() -> None:
+    """In the step right before; what it counts goes on with the tool that comes next (LD-4)."""
+    window, found = load(b""), []
+    for name in ("look", "find", "find", "look", "ask", "look"):
+        found.append(hits(streaks.stagnation(state(window, prints(called(name=name)))), "stagnation"))
+        window.steps += 1
+    assert found == [0, 3, 4, 6, 8, 10]
+    window.steps += 1  # a step without calls
+    assert hits(streaks.stagnation(state(window, prints(called(name="list")))), "stagnation") == 0
+
+
 def test_stagnation_is_kept_per_tool_and_bounded() -> None:
     """Another tool between changes nothing; tools not used for long are forgotten (LD-4)."""
     window = load(b"")

@@ -166,6 +166,19 @@ def test_rejected_whatever_happens_between() -> None:
     assert rejected(window, called()._replace(users=("<system-reminder>Be brief.</system-reminder>",))) == 0
 
 
+def test_the_same_text_after_new_content_counts_half() -> None:
+    """A learner who asks for the next question in the same words rejects nothing (LD-4)."""
+    window = load(b"")
+
+    def counted(step: Step, *, worded: bool) -> float:
+        return hits(texts.rejected(state(window, prints(step), step=step, worded=worded)), "rejected")
+
+    asked = [counted(spoken(f"part {at}", REFUSED), worded=at % 2 == 1) for at in range(4)]
+    assert asked == [1, 1.5, 2.5, 3]
+    done = called(name="task_done")._replace(users=(REFUSED,))
+    assert counted(done, worded=True) == 1  # beside the result of a call
+
+
 def test_the_same_text_minutes_apart_counts_half() -> None:
     """There was time to work in between; what replies to a call counts however long that took (LD-4)."""
     window = load(b"")
