@@ -134,7 +134,8 @@ def dry(scene: Scene) -> None:
     new words from the model. Most real loops are of this kind, because stuck agents rarely repeat themselves exactly.
     New information halves the count, so a few uneventful turns in between never add up. The less is new in a turn, the
     more it counts: without calls, from 1, if nearly half of the model's words are new, to 1.5, if none is. A second
-    look at a result is not counted, and neither is a result that the gateway cannot see."""
+    look at a result is not counted, and neither is a result that the gateway cannot see. A list of things to do that is
+    written right after it was written is no change."""
     for turn in range(18):
         scene.call("ask", {"what": f"{_WORDS[turn % 10]} {_PLACES[turn // 2 % 10]}"}, "I do not know that")
 

@@ -768,6 +768,24 @@ def tree_of_two_generations(s: Script) -> None:
         s.waits("read_file")
 
 
+@healthy()
+def plan_in_three_drafts(s: Script) -> None:
+    """The list of things to do is written three times before the work begins, and again after some steps."""
+    for part in range(4):
+        for draft in range(3):
+            todos = [{"content": line(part, draft, "todo", at), "status": "pending"} for at in range(4)]
+            s.call("TodoWrite", {"todos": todos}, "The list was updated.")
+        for turn in range(3):
+            s.call("read_file", {"path": path(part, turn)}, text(part, turn, "source"))
+
+
+@healthy(forms=SOME)
+def plans_for_many_customers(s: Script) -> None:
+    """A tool that is named like a plan, for one customer after the other: a batch."""
+    for turn in range(20):
+        s.call("update_plan", {"customer": 400 + turn, "plan": f"tariff {noun(turn)}"}, "The plan was changed.")
+
+
 DOWN: Final = "The gateway to the internal services is not available at the moment. Please send the same call again."
 
 

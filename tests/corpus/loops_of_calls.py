@@ -328,6 +328,25 @@ def same_passages_between_saves(s: Script) -> None:
             s.call("search_manual", {"query": f"{noun(turn, 'a')} {noun(turn, 'b')}"}, text("passages", lines=5))
 
 
+def _plan(turn: int) -> dict[str, object]:
+    return {"todos": [{"content": line(turn, "todo", at), "status": "pending"} for at in range(4)]}
+
+
+@loop("dry", at=10, forms=("chat", "chat-unnamed", "responses", "messages", "gemini"))
+def plan_rewritten_and_nothing_done(s: Script) -> None:
+    """The list of things to do is written anew each time, and nothing of it is done."""
+    for turn in range(14):
+        s.call("TodoWrite", _plan(turn), "The list was updated.")
+
+
+@loop("dry", at=(9, 12), forms=SOME)
+def plan_that_comes_back(s: Script) -> None:
+    """The same with a tool that returns what was written."""
+    for turn in range(14):
+        plan = _plan(turn)
+        s.call("write_todos", plan, f"Updated the list to {plan['todos']}")
+
+
 DOWN: Final = "The gateway to the internal services is not available at the moment. Please send the same call again."
 SERVICES: Final = ("find_parcel", "read_ledger", "list_visits", "get_weather")
 

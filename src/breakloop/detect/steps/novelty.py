@@ -7,6 +7,7 @@ the short lines of a wrapper do not outweigh a result.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from itertools import repeat
 from struct import Struct
@@ -168,6 +169,10 @@ _ANSWER_MARK: Final = 0x5A5A5A5A
 _RESULT_MARK: Final = 0x33333333
 _OPENING_MARK: Final = 0x0F0F0F0F
 _READ_MARK: Final = 0x3C3C3C3C
+_PLANS: Final = re.compile(r"todo|plan|checklist", re.IGNORECASE).search
+_LISTS: Final = re.compile(
+    r"""\s*\{\s*(?:"explanation":.{0,500}?,\s*)?"(?:todos|plan|steps|items|tasks)":\s*\[""", re.DOTALL
+).match
 _NO_TOOL: Final = bytes(4)
 _new: Final = tuple.__new__  # makes a named tuple in half the time that its name takes
 _mark: Final = Struct("<I").unpack_from  # of a digest: its first four bytes
@@ -192,7 +197,8 @@ def compare(
         wrote = wrote or (pair.changes and done(pair))
     if failed and _recovered(window, pairs, unseen):
         wrote = True
-    if wrote or (share is not None and share > NEW_SHARE):
+    replans = wrote and _replans(window, step, pairs)
+    if (wrote or (share is not None and share > NEW_SHARE)) and not replans:
         window.dry /= 2
         window.last_new_step = window.steps
         news, dried = True, False
@@ -200,7 +206,7 @@ def compare(
         news = False
         visible = bool(step.results or step.users or not step.calls)  # without calls, nothing is hidden
         begins = not (step.said or step.calls or step.results)
-        silent = bool(unseen) and all(pair.kind in (EMPTY, ACK) for pair in pairs)
+        silent = bool(unseen) and not replans and all(pair.kind in (EMPTY, ACK) for pair in pairs)
         second = bool(pairs) and again and not third
         other_result = bool(pairs) and not (unseen or again or by_form)  # a known call with another result
         if other_result:  # some progress; errors of the filters must not add up over hours
@@ -333,6 +339,15 @@ def _recovered(window: SessionWindow, pairs: Sequence[CallResult], unseen: Seque
             window.failed_tool = _NO_TOOL
             found = found or (pair.kind != EMPTY and pair in unseen)
     return found
+
+
+def _replans(window: SessionWindow, step: Step, pairs: Sequence[CallResult]) -> bool:
+    """Tell whether a list of things to do is written right after it was written. It is the model's own text: whoever
+    writes it again and does nothing else changes nothing."""
+    tool = pairs[-1].tool
+    if len(pairs) > 1 or not window.same_tool_run or tool.key != window.near_tool or not _PLANS(tool.name):
+        return False
+    return _LISTS(step.calls[0].arguments) is not None
 
 
 def _is_report(window: SessionWindow, step: Step, prints: StepFingerprints, seed: int) -> bool:
