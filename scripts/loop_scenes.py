@@ -132,10 +132,9 @@ def near(scene: Scene) -> None:
 def dry(scene: Scene) -> None:
     """The number of turns since something new arrived: no line that the session had not seen, no successful change, no
     new words from the model. Most real loops are of this kind, because stuck agents rarely repeat themselves exactly.
-    New information halves the count, so a few uneventful turns in between never add up. The less is new in a turn, the
-    more it counts: without calls, from 1, if nearly half of the model's words are new, to 1.5, if none is. A second
-    look at a result is not counted, and neither is a result that the gateway cannot see. A list of things to do that is
-    written right after it was written is no change."""
+    New information halves the count, so a few uneventful turns in between never add up. A turn without calls counts
+    from 1, if nearly half of the model's words are new, to 1.5, if none is. A second look at a result is not counted,
+    and neither is a result that the gateway cannot see; a plan that is written again at once is no change."""
     for turn in range(18):
         scene.call("ask", {"what": f"{_WORDS[turn % 10]} {_PLACES[turn // 2 % 10]}"}, "I do not know that")
 
@@ -191,9 +190,9 @@ def nested(scene: Scene) -> None:
 def rejected(scene: Scene) -> None:
     """The user or the harness sends the same text (20 characters or more) again, whatever is done in between: the agent
     reports that it is done and is told each time that it is not. Reminders next to each command result are not
-    counted. A text that comes minutes apart counts half, unless it replies to a call, and so does one that follows new
-    content of the model: a learner may ask for the next question in the same words. The text that opened the session
-    is an order: it counts only if nothing was changed since it last came, so a plan that is done item by item with one
+    counted. A text counts half if it comes minutes apart, unless it replies to a call, or if it follows new content of
+    the model, as from a learner who asks for the next question. The text that opened the session is an order: it counts
+    only if nothing was changed since it last came, so a plan that is done item by item with one
     order is not a loop."""
     for turn in range(6):
         scene.call("bash", {"command": f"ls {_PLACES[turn]}"}, news(turn))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Final
 
-from tests.corpus.catalogue import NO_TASK, NOTICED, TALK, Catalogue
+from tests.corpus.catalogue import NO_TASK, NOTICED, SOME, TALK, Catalogue
 from tests.corpus.script import Item, Made, Script
 from tests.corpus.words import chapter, compound, line, noun, path, simple, text
 
@@ -204,6 +204,26 @@ def five_teams_at_once(s: Script) -> None:
 
 
 # -- batches and samples
+
+
+@healthy(forms=SOME)
+def plans_for_many_customers(s: Script) -> None:
+    """A tool that is named like a plan, for one customer after the other: a batch."""
+    for turn in range(20):
+        s.call("update_plan", {"customer": 400 + turn, "plan": f"tariff {noun(turn)}"}, "The plan was changed.")
+
+
+@healthy(forms=SOME, quiet=False)
+def shelves_without_the_book(s: Script) -> None:
+    """One tool over a list, and the same long answer for seven items: a sweep."""
+    for shelf in range(7):
+        given = {"shelf": shelf, "title": "The Copper Bridge"}
+        s.call(
+            "look_at_shelf",
+            given,
+            "This title is not on this shelf. Other editions may be in the reading room upstairs.",
+        )
+    s.call("look_at_shelf", {"shelf": 7, "title": "The Copper Bridge"}, text("on this shelf"))
 
 
 @healthy(forms=("chat-unnamed", "messages-unnamed", "gemini-unnamed", "responses-unnamed"), every_s=2.0, task=NO_TASK)

@@ -779,13 +779,6 @@ def plan_in_three_drafts(s: Script) -> None:
             s.call("read_file", {"path": path(part, turn)}, text(part, turn, "source"))
 
 
-@healthy(forms=SOME)
-def plans_for_many_customers(s: Script) -> None:
-    """A tool that is named like a plan, for one customer after the other: a batch."""
-    for turn in range(20):
-        s.call("update_plan", {"customer": 400 + turn, "plan": f"tariff {noun(turn)}"}, "The plan was changed.")
-
-
 DOWN: Final = "The gateway to the internal services is not available at the moment. Please send the same call again."
 
 
@@ -797,16 +790,3 @@ def services_that_come_back(s: Script) -> None:
         s.call(name, {"of": noun(name)}, DOWN)
     for turn, name in enumerate(services * 3):
         s.call(name, {"of": f"{noun(name)} {turn}"}, text(turn, "found"))
-
-
-@healthy(forms=SOME, quiet=False)
-def shelves_without_the_book(s: Script) -> None:
-    """One tool over a list, and the same long answer for seven items: a sweep."""
-    for shelf in range(7):
-        given = {"shelf": shelf, "title": "The Copper Bridge"}
-        s.call(
-            "look_at_shelf",
-            given,
-            "This title is not on this shelf. Other editions may be in the reading room upstairs.",
-        )
-    s.call("look_at_shelf", {"shelf": 7, "title": "The Copper Bridge"}, text("on this shelf"))
