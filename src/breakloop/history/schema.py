@@ -133,11 +133,16 @@ _INDEXES: Final = (  # table, name, columns, condition
     (CALLERS, "last", "last_at", ""),
     (AGENT_POINTS, "at", "span_s at", ""),
 )
-for _of, _name, _columns, _where in _INDEXES:
-    _only = sa.text(_where) if _where else None
-    _indexed = [_of.c[column] for column in _columns.split()]
-    sa.Index(f"{_of.name}_{_name}", *_indexed, sqlite_where=_only, postgresql_where=_only)
 
+
+def _index(table: sa.Table, name: str, columns: str, condition: str) -> sa.Index:
+    only = sa.text(condition) if condition else None
+    indexed = [table.c[column] for column in columns.split()]
+    return sa.Index(f"{table.name}_{name}", *indexed, sqlite_where=only, postgresql_where=only)
+
+
+# Where two indexes fit a question equally well, SQLite uses the one that was created later.
+INDEXES: Final = tuple([_index(*row) for row in _INDEXES])
 STEPS: Final[tuple[str, ...]] = ()  # from version 1 on; statements are separated by semicolons
 
 
@@ -154,7 +159,10 @@ def migrate(connection: sa.Connection, steps: Sequence[str] = STEPS) -> None:
     if found > own:
         raise NewerSchemaError(found, own)
     if not found:
-        METADATA.create_all(connection, checkfirst=False)
+        for table in METADATA.sorted_tables:
+            connection.execute(sa.schema.CreateTable(table))
+        for index in INDEXES:
+            connection.execute(sa.schema.CreateIndex(index))
     for step in steps[found - 1 :] if found else ():
         for statement in filter(str.strip, step.split(";")):
             connection.exec_driver_sql(statement)
