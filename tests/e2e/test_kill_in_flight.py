@@ -26,6 +26,12 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
 TOKEN = "an-admin-token-of-at-least-32-characters"
 STREAMS, WHOLE = 100, 4
 CHAT = "/v1/chat/completions"
+# A hundred agents at once are a loop by themselves.
+POLICY = """
+bundle_version: 1
+policies: []
+defaults: {loop_detection: [{similarity: steps, max_agents_per_tree: never, max_started_per_minute: never}]}
+"""
 
 
 def respond(seen: SeenRequest) -> Answer:
@@ -69,6 +75,9 @@ def pair(
         "--state",
         f"{_redis_session.url}?time_budget_ms=5000",
     )
+    policy = folders[0] / "policy.yaml"
+    policy.write_text(POLICY)
+    shared = (*shared, "--policy", str(policy))
     ports = [free_port() for _ in folders]
     first, second = (
         serving(folder, *shared, "--admin-port", str(port), BREAKLOOP_ADMIN_TOKEN=TOKEN)
