@@ -48,8 +48,8 @@ def test_the_site_searches_and_stays_at_home(site: str) -> None:
                 assert [problem for problem in window.axe() if "color-contrast" in problem] == []
                 window.open("/")
                 window.page.locator('.md-search__button:visible, [for="__search"]:visible').first.click()
-                window.page.get_by_role("combobox", name="Search").fill("stop a client with a kill switch")
-                window.page.get_by_role("option", name="Stop a client with a kill switch").first.click()
+                window.page.get_by_role("combobox", name="Search").fill("stop an agent or a client with a kill switch")
+                window.page.get_by_role("option", name="Stop an agent or a client with a kill switch").first.click()
                 window.page.wait_for_url("**/how-to/kill-switch/**")
                 assert window.overflow() <= 0
                 assert window.external == []

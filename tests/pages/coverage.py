@@ -54,6 +54,15 @@ _MCP_CALL = (
     "curl -s http://127.0.0.1:8787/agents/nightly/tools/mcp -H 'Content-Type: application/json' "
     """-d '{"jsonrpc":"2.0","id":6,"method":"tools/call","params":{"name":"echo","arguments":{"text":"hi"}}}'"""
 )
+_TREE = (
+    "curl -s -o /dev/null http://127.0.0.1:8787/v1/chat/completions -H 'X-Agent-Session: part-1' "
+    "-H 'X-Agent-Parent: run-0815' -H 'Content-Type: application/json' "
+    """-d '{"model":"gpt-4.1-mini","messages":[{"role":"user","content":"Read the report."}]}'"""
+)
+_UNTIL_LISTED = (  # sums per agent are passed on once a second
+    'until curl -s http://127.0.0.1:8788/api/v1/trees -H "Authorization: Bearer $BREAKLOOP_ADMIN_TOKEN" '
+    "| grep -q run-0815; do sleep 0.1; done"
+)
 BEFORE: Final[dict[tuple[str, str], list[str]]] = {
     ("README.md", "breakloop init"): ["mkdir own && cp sessions.jsonl own && cd own"],
     ("docs/how-to/claude-code-and-codex.md", ""): _SERVING,
@@ -67,6 +76,7 @@ BEFORE: Final[dict[tuple[str, str], list[str]]] = {
         "export SSL_CERT_FILE=cert.pem",
     ],
     ("docs/how-to/kill-switch.md", "breakloop switch set"): _SERVING,
+    ("docs/how-to/kill-switch.md", "breakloop kill --tree"): [_TREE, _UNTIL_LISTED],
     ("docs/how-to/mcp.md", "curl"): [f"for i in 1 2 3 4 5; do {_MCP_CALL}; done"],
     ("docs/how-to/metrics.md", ""): [*_SERVING, "curl -s http://127.0.0.1:8787/v1/models"],
     ("docs/how-to/remote-bundles.md", ""): [

@@ -92,7 +92,7 @@ KINDS: Final[tuple[LoopKind, ...]] = (
     ),
     LoopKind(
         6, "stagnation", "new arguments or other tools, and the same informative result",
-        "results in a row; of another tool, they count two", (5, 9, NEVER),
+        "results in a row, twice if of another tool", (5, 9, NEVER),
         streaks.stagnation, needs=CALLS,
     ),
     LoopKind(
