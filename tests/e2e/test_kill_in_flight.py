@@ -67,7 +67,11 @@ def pair(
 ) -> Iterator[list[Instance]]:
     """Two instances that share a Redis."""
     folders = [tmp_path_factory.mktemp("instance") for _ in range(2)]
+    policy = folders[0] / "policy.yaml"
+    policy.write_text(POLICY)
     shared = (
+        "--policy",
+        str(policy),
         "--upstream",
         f"openai={model.url}",
         "--upstream",
@@ -75,9 +79,6 @@ def pair(
         "--state",
         f"{_redis_session.url}?time_budget_ms=5000",
     )
-    policy = folders[0] / "policy.yaml"
-    policy.write_text(POLICY)
-    shared = (*shared, "--policy", str(policy))
     ports = [free_port() for _ in folders]
     first, second = (
         serving(folder, *shared, "--admin-port", str(port), BREAKLOOP_ADMIN_TOKEN=TOKEN)
