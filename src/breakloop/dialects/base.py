@@ -249,11 +249,16 @@ class ParsedBody:
         """Return the request with its last `tail` messages; None if it cannot be read after all."""
         if not self.lenient:
             try:
-                return self._chat(tuple(self.dialect.newest_messages(self.parts, tail)))
+                parts, dialect = self.parts, self.dialect
+                found = tuple(dialect.newest_messages(parts, tail))
+                if dialect.model_in_path:
+                    return self._chat(found)
+                size, limit = len(parts.items), parts.max_tokens  # as in `_chat`, without the call
+                return _new(Chat, (dialect.name, parts.model, found, size, parts.stream, limit, "", parts.answers))
             except (ValueError, RecursionError):
                 pass
-        found = self.view(lambda parsed: tuple(parsed.dialect.newest_messages(parsed.parts, tail)))
-        return None if found is None else self._chat(found)
+        viewed = self.view(lambda parsed: tuple(parsed.dialect.newest_messages(parsed.parts, tail)))
+        return None if viewed is None else self._chat(viewed)
 
     def head(self) -> Chat:
         """Return the request without decoding any message, for a third of the cost. Its tail is `UNREAD`."""

@@ -64,17 +64,17 @@ class VerdictHeaders:
         """Return the header lines for the answer to an allowed request. `result_id` tells a gateway under which id to
         report the result.
         """
-        head = f"{self._request_id}{request_id}\r\n"
-        if result_id:
-            head = f"{head}{self._result_id}{result_id}\r\n"
+        result = f"{self._result_id}{result_id}\r\n" if result_id else ""
         limit = verdict.limit
-        if limit is not None:
-            known = self._heads.get((limit.name, limit.quota, limit.window_s))
-            if known is None:
-                head += self._limit(limit)
-            else:  # as in `_limit`, without the call
-                left, reset = limit.remaining, limit.reset_s
-                head = f"{head}{known[0]}{left};t={reset}\r\n{known[1]}{left}\r\nRateLimit-Reset: {reset}\r\n"
+        known = None if limit is None else self._heads.get((limit.name, limit.quota, limit.window_s))
+        if limit is None or known is None:
+            head = f"{self._request_id}{request_id}\r\n{result}{'' if limit is None else self._limit(limit)}"
+        else:  # as in `_limit`, without the call
+            left, reset = limit.remaining, limit.reset_s
+            head = (
+                f"{self._request_id}{request_id}\r\n{result}{known[0]}{left};t={reset}\r\n{known[1]}{left}\r\n"
+                f"RateLimit-Reset: {reset}\r\n"
+            )
         if verdict.warning:
             head += self._warned(verdict)
         if verdict.note:

