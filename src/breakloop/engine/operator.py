@@ -149,6 +149,7 @@ _SWEEP_EVERY_S: Final = 5.0
 # written, too, and synced with the next tick, so that disk latency does not stall traffic.
 _HELD_AT_ONCE: Final = 50
 _ACKNOWLEDGED_S: Final = 1.0
+_COUNTED_S: Final = 5.0  # an operator waits this long for the counts of an instance that does not answer
 
 
 class Operator:
@@ -202,7 +203,7 @@ class Operator:
         what orders have stopped."""
         self._quarantine.on_stop, self._stopped = changed, stopped
 
-    async def stopped(self, orders: Sequence[str], timeout_s: float = _ACKNOWLEDGED_S) -> StoppedCalls:
+    async def stopped(self, orders: Sequence[str], timeout_s: float = _COUNTED_S) -> StoppedCalls:
         """Return how many calls in flight these orders have stopped, on all instances that answer in time. An order is
         the id of a kill switch, or the `hold_key` of a hold.
         """

@@ -42,8 +42,7 @@ class CallStopper:
 
     def stopped(self, orders: Sequence[str]) -> StoppedCalls:
         """Return what these orders have stopped in this process."""
-        if self._due:
-            self._look()
+        self._sweep()  # an order that has arrived in this turn of the loop is in force, too
         found = NOTHING_STOPPED
         for order in orders:
             found = found.plus(self._by_order.get(order, NOTHING_STOPPED), _AGENTS_MAX)
@@ -52,15 +51,11 @@ class CallStopper:
     def _schedule(self) -> None:
         if not self._due:  # the orders of a whole tree arrive together
             self._due = True
-            self._server.loop.call_soon(self._look)
+            self._server.loop.call_soon(self._sweep)
             self._server.loop.call_later(_AGAIN_S, self._sweep)
 
-    def _look(self) -> None:
-        if self._due:
-            self._due = False
-            self._sweep()
-
     def _sweep(self) -> None:
+        self._due = False
         stopped = StoppedCalls()
         for connection in list(self._server.live):
             try:

@@ -64,6 +64,15 @@ def test_a_call_without_a_response_gets_the_denial(scene: Scene, settled: list[A
     assert not scene.closed()
 
 
+def test_who_asks_in_the_same_turn_gets_the_count(scene: Scene) -> None:
+    """The order of another instance and its question may arrive together (K-4)."""
+    scene.asks(chat_body(user("go")))
+    hold = scene.operator.kill("default", "worker", "enough", "ann")
+    assert scene.stopper.stopped([hold_key(hold)]).calls == 1
+    scene.loop.turn(3)
+    assert scene.stopper.stopped([hold_key(hold)]).calls == 1
+
+
 def test_a_stream_ends_with_an_error_event(scene: Scene, settled: list[Answer]) -> None:
     """What has arrived stays, and is settled; nothing of the upstream follows (K-4)."""
     scene.streams()
