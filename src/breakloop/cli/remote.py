@@ -522,12 +522,8 @@ def _in_flight(done: Mapping[str, Any]) -> list[str]:
     stopped = done.get("stopped")
     if not isinstance(stopped, dict):
         return []
-    calls, streams, agents = (
-        plural(stopped["calls"], "call"),
-        stopped["streams"],
-        plural(len(stopped["agents"]), "agent"),
-    )
-    return [f"stopped in flight: {calls} ({plural(streams, 'stream')}) of {agents}"]
+    calls, streams = plural(stopped["calls"], "call"), plural(stopped["streams"], "stream")
+    return [f"stopped in flight: {calls} ({streams}) of {plural(len(stopped['agents']), 'agent')}"]
 
 
 def _switch_off(
@@ -548,10 +544,11 @@ def _tree_place(client: AdminClient, root: str, caller: str, project: str) -> di
         for one in client.get("/trees")["trees"]
         if one["root"] == root and caller in {"", one["caller"]} and project in {"", one["project"]}
     ]
-    if len(found) != 1:
+    if not found:
+        raise click.UsageError(f"no tree has the root {clean(root)}: `GET /api/v1/trees` lists them")
+    if len(found) > 1:
         callers = ", ".join(sorted({clean(one["caller"]) for one in found}))
-        why = f"several callers have it; add --caller, one of {callers}" if found else "`GET /api/v1/trees` lists them"
-        raise click.UsageError(f"there is no single tree with the root {clean(root)}: {why}")
+        raise click.UsageError(f"several callers have a tree {clean(root)}: add --caller, one of {callers}")
     return {name: found[0][name] for name in ("project", "caller", "root")} | {"session": root}
 
 
@@ -575,6 +572,10 @@ def kill_command(
     session, tree, project = scope["session"], scope["tree"], scope["project"]
     if sum(map(bool, (agent, session, tree, scope["everything"]))) != 1:
         raise click.UsageError("give one of AGENT, --session, --tree and --all")
+    if tree and for_s is not None:
+        raise click.UsageError("--for does not apply to --tree: a tree is held until it is released")
+    if caller and (session or scope["everything"]):
+        raise click.UsageError("--caller goes with AGENT or --tree")
     expires_at = None if for_s is None else SystemClock().now() + for_s
     if tree:
         done = client.post("/tree/kill", {**_tree_place(client, tree, caller, project), "reason": reason})

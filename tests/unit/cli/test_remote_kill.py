@@ -110,7 +110,16 @@ def test_a_tree(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [[], ["a", "--for", "soon"], ["a", "b"], ["a", "--all"], ["--all", "--session", "s"]]
+    "arguments",
+    [
+        [],
+        ["a", "--for", "soon"],
+        ["a", "b"],
+        ["a", "--all"],
+        ["--all", "--session", "s"],
+        ["--tree", "s", "--for", "1h"],
+        ["--session", "s", "--caller", "key:1"],
+    ],
 )
 def test_called_wrongly(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """Called wrongly: exit code 3 (X-3)."""
