@@ -22,7 +22,6 @@ from breakloop.engine.metering import Meter
 from breakloop.engine.pauses import LAND, ONCE
 from breakloop.engine.quarantine import Hold, Quarantine, held, hold_key
 from breakloop.model.call import Call, Chat
-from breakloop.model.events import nowhere
 from breakloop.model.verdict import Verdict
 from breakloop.policy.compiled import (
     AgentTerms,
@@ -94,16 +93,14 @@ class Planner:
                 return end_run(call, killed(switch, now))
         all_shadow = bundle.shadow_until > now
         project_id, project = self._descriptors.assign_project(call)
-        landing = ""
+        hold = None
         if self._quarantine.by_key:
             found = self._held(call, project_id, now, all_shadow=all_shadow)
-            if not isinstance(found, str):
-                return self._granted(bundle, call, found, now, steady)
-            landing = found
+            if isinstance(found, Verdict):
+                return found
+            hold = found
         policies = bundle.routes.match(call.host, call.method, call.path) if bundle.policies else []
         plan = Plan(bundle, policies, [], [], now, steady, project, profile)
-        if landing:
-            plan.landing = landing
         if bundle.agents.terms:
             absence = self._plan_agents(bundle.agents, call, plan, -2 if all_shadow else ENFORCED)
             if absence is not None:
@@ -120,6 +117,8 @@ class Planner:
             # The default loop protection comes after all policies, as one more policy. Global shadow applies to it.
             loops = bundle.project_loops.get(project_id, bundle.default_loops)
             self._plan_detectors(loops, call, plan, -1 if all_shadow else ENFORCED)
+        if hold is not None:
+            self._apply_hold(hold, call, plan)
         return plan
 
     def stopped(self, bundle: CompiledBundle, call: Call, now: float) -> tuple[Verdict, str] | None:
@@ -168,33 +167,28 @@ class Planner:
         if isinstance(chat, Chat) and chat.stream:
             state_of(call).wants_usage = True
 
-    def _held(self, call: Call, project: str, now: float, *, all_shadow: bool) -> Verdict | Hold | str:
-        """Return the denial if the sender is held, its pause if a person let it go on, or why its run is to finish; ""
-        for all others. Global shadow suspends automatic holds, but not those of an operator (K-1).
+    def _held(self, call: Call, project: str, now: float, *, all_shadow: bool) -> Verdict | Hold | None:
+        """Return the denial if the sender is held. Returns the hold if the call passes in spite of it: a person let the
+        run go on, or it has calls left to finish with. Global shadow suspends automatic holds, but not those of an
+        operator (K-1).
         """
         hold = self._find_hold(call, project, now)
         if hold is None or (all_shadow and not hold.by):
-            return ""
+            return None
         if hold.grants:
             return hold
         asked = hold.lands and hold.run == self._descriptors.window(call) and self._meter.llm(call) is not None
         if asked and self._quarantine.lands(hold):
-            return hold.why
+            return hold
         verdict = held(hold, now)
         return end_run(call, verdict) if verdict.never else verdict
 
-    def _granted(
-        self, bundle: CompiledBundle, call: Call, hold: Hold | Verdict, now: float, steady: float
-    ) -> Plan | Verdict:
-        """Plan a call of a run that a person let go on: as if it were not held, and without `pause`."""
-        if isinstance(hold, Verdict):
-            return hold
-        nothing = Quarantine(_drop_nothing, nowhere)
-        free = Planner(self._descriptors, nothing, self._meter, self._missing, self._count_spending)
-        plan = free.plan(bundle, call, now, steady)
+    def _apply_hold(self, hold: Hold, call: Call, plan: Plan) -> None:
+        """Change the plan of a call that passes in spite of a hold. The run of a granted one is not paused again."""
         question = hold.question
-        if isinstance(plan, Verdict) or question is None:
-            return plan
+        if question is None:
+            plan.landing = hold.why
+            return
         grant(call, hold.key, question.id)
         for op in plan.ops:
             if type(op) is CountFingerprint and op.owner.config.action == "pause":
@@ -202,10 +196,9 @@ class Planner:
         if question.answer == LAND:
             plan.landing = hold.why
         if question.answer in {ONCE, LAND}:
-            self._quarantine.use(hold, now)
+            self._quarantine.use(hold, plan.now)
         elif question.left:
             self._count_spending()
-        return plan
 
     def _find_hold(self, call: Call, project: str, now: float) -> Hold | None:
         who = self._descriptors
@@ -291,10 +284,6 @@ class Planner:
         for rule in _applying(policy, call):
             made += rule.plan(call, plan.project, group, plan.now, self._meter, self._missing)
         return made
-
-
-def _drop_nothing(_keys: Sequence[str]) -> None:
-    """Drop nothing: there are no holds."""
 
 
 def _applying(policy: CompiledPolicy, call: Call) -> Sequence[CompiledRule]:

@@ -37,6 +37,7 @@ from breakloop.store.keys import escape, window_key
 from breakloop.store.limit_ops import ChargeBudget
 from breakloop.store.ops import (
     ENFORCED,
+    LAND_CALLS,
     CommitResult,
     CountFingerprint,
     Deny,
@@ -47,7 +48,6 @@ from breakloop.store.ops import (
 )
 
 AGENT, CALLER, NAME, RUN = "agent", "caller", "name", "run"  # what a hold applies to
-LAND_CALLS: Final = 2
 CALLER_AFTER: Final = 3  # number of agents of one caller, within:
 CALLER_WITHIN_S: Final = 600.0
 HOLDS_MAX: Final = 100_000
@@ -171,7 +171,7 @@ class Quarantine:
         if hold is None:
             return None
         if hold.until > now:
-            return hold if hold.question is None else self._answered(hold, hold.question, now)
+            return hold if hold.question is None else self._with_default(hold, hold.question, now)
         self._end(hold, now, "its time is over")  # the agent still counts towards a hold on its caller
         return None
 
@@ -239,7 +239,7 @@ class Quarantine:
         self.sweep(now)
         return [hold for hold in self.by_key.values() if hold.is_open]
 
-    def _answered(self, hold: Hold, question: Question, now: float) -> Hold:
+    def _with_default(self, hold: Hold, question: Question, now: float) -> Hold:
         """Return a pause after its default was applied, if it is due."""
         due = question.is_open and question.due <= now
         return self.answer(hold, DEFAULTS[question.then], now) if due else hold

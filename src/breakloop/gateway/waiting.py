@@ -23,11 +23,11 @@ Again = Callable[["WaitingCall"], None]  # decides a call again
 class WaitingCall(DeferredReply):
     """A call that waits. `ends` is the tick of the server at which it gets its 429."""
 
-    __slots__ = ("_room", "again", "ends", "run", "size")
+    __slots__ = ("_waiting", "again", "ends", "run", "size")
 
-    def __init__(self, room: WaitingCalls, run: Key, ends: int, size: int, again: Again) -> None:
+    def __init__(self, waiting: WaitingCalls, run: Key, ends: int, size: int, again: Again) -> None:
         super().__init__()
-        self._room = room
+        self._waiting = waiting
         self.run = run
         self.ends = ends
         self.size = size
@@ -36,12 +36,12 @@ class WaitingCall(DeferredReply):
     def cancel(self) -> None:
         """The client left."""
         super().cancel()
-        self._room.remove(self)
+        self._waiting.remove(self)
 
     def drain(self) -> None:
         """The server is stopping: end with a 429 now, so that the client asks another instance."""
         self.ends = 0
-        self._room.wake([self])
+        self._waiting.wake([self])
 
 
 class WaitingCalls:

@@ -50,7 +50,7 @@ class AnswerPage:
         try:
             link, hold = await self._asked(request)
         except BreakloopError as error:
-            return self._said(request, error)
+            return self._refused(request, error)
         values: Mapping[str, object] = {
             "title": f"{ANSWERS[link.answer]}?",
             "text": _MEANS[link.answer],
@@ -66,7 +66,7 @@ class AnswerPage:
             actions = Actions(self._renderer.services, AdminIdentity(f"link ({peer(request)})", OPERATOR))
             _, shared = await actions.answer(link.pause, link.answer)
         except BreakloopError as error:
-            return self._said(request, error)
+            return self._refused(request, error)
         later = "" if shared else " Other instances follow when the shared store is back."
         return self._page(request, 200, "Done", f"{ANSWERS[link.answer]}: your answer is in force.{later}")
 
@@ -86,7 +86,7 @@ class AnswerPage:
             raise ApiError(404, _USED)
         return link, hold
 
-    def _said(self, request: Request, error: BreakloopError) -> Response:
+    def _refused(self, request: Request, error: BreakloopError) -> Response:
         status = error.status if isinstance(error, ApiError) else 409
         return self._page(request, status, "Nothing was done", str(error))
 
