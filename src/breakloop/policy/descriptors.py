@@ -517,7 +517,7 @@ class CallerProfile:
         self.caller = descriptors.caller(call)
         self.agent = descriptors.agent(call)
         if self.agent != self.caller:
-            descriptors.trees.saw_agent(self.caller, self.agent)
+            descriptors.trees.add_agent_name(self.caller, self.agent)
         self.ip = descriptors.client_ip(call)
         self.charges: dict[int, CachedCharges] = {}  # charges of its rules, by policy and mode
         self.identities: dict[int, str] = {}  # the sender's part of fingerprints, by detector

@@ -77,7 +77,7 @@ class Trees:
         self._of_traces: TwoGenerationCache[str, str] = TwoGenerationCache(_SEEN_MAX, _SIZE_MAX)
         self._agents: TwoGenerationCache[str, bool] = TwoGenerationCache(_SEEN_MAX, _SIZE_MAX)
 
-    def saw_agent(self, caller: str, agent: str) -> None:
+    def add_agent_name(self, caller: str, agent: str) -> None:
         """Record a name that an agent of this caller has. The agent may run in many trees at the same time, so a parent
         that is given by such a name tells nothing about the tree.
         """
@@ -90,14 +90,13 @@ class Trees:
         ids = session_ids.NONE if body is None else body.session_ids()  # type: ignore[attr-defined]  # the registry made it
         if _TREE_OR_TRACE.isdisjoint(headers) and ids.tree is None and not ids.trace:
             return NO_TREE
-        told = self._told(call, ids.tree)
         session, caller = self._session(call), self._caller(call)
-        root, parent, depth = told
+        root, parent, depth = self._ids(call, ids.tree)
         if parent and (parent == session or self._is_name(caller, parent)):
             parent = ""
         if not (root or parent or depth):
             return self._by_trace(caller, session, identity.trace_id(call) or ids.trace)
-        return self._stated(caller, session, TreeIds(root, parent, depth))
+        return self._place(caller, session, TreeIds(root, parent, depth))
 
     def below(self, call: Call, ids: BodyIds) -> Tree:
         """Return the place of the agent that a call is sent to, which is one below the sender. `ids` are those in the
@@ -105,17 +104,17 @@ class Trees:
         caller, session = self._caller(call), self._session(call)
         if not session or call.identity.session_derived:
             session = self._bounded(ids.session)
-        root, parent, depth = self._told(call, ids.tree)
+        root, parent, depth = self._ids(call, ids.tree)
         if session and parent == session and depth:
             return Tree(root or session, parent, depth)
         if parent and (parent == session or self._is_name(caller, parent)):
             parent = ""
-        own = self._stated(caller, session, TreeIds(root, parent, depth))
+        own = self._place(caller, session, TreeIds(root, parent, depth))
         return Tree(own.root, session, min(own.depth + 1, DEPTH_MAX))
 
-    def _stated(self, caller: str, session: str, told: TreeIds) -> Tree:
-        """Return the place of a session by what its call says."""
-        root, parent, depth = told
+    def _place(self, caller: str, session: str, ids: TreeIds) -> Tree:
+        """Return the place of a session by what its call states, and remember it."""
+        root, parent, depth = ids
         if parent:
             found = self._below(caller, session, parent, root)
         else:
@@ -135,7 +134,7 @@ class Trees:
         """Return caller and parent of a call if only another instance can know the place of the parent."""
         if _PARENTS.isdisjoint(call.headers):  # as in most requests
             return None
-        root, parent, depth = self._told(call, None)
+        root, parent, depth = self._ids(call, None)
         if not parent or depth or parent == root:
             return None
         caller = self._caller(call)
@@ -144,8 +143,8 @@ class Trees:
             return None
         return caller, parent
 
-    def _told(self, call: Call, in_body: TreeIds | None) -> TreeIds:
-        """Return what a call says; header fields take precedence, and ours among them."""
+    def _ids(self, call: Call, in_body: TreeIds | None) -> TreeIds:
+        """Return what a call states; header fields take precedence, and ours among them."""
         headers = call.headers
         root, parent, depth = in_body or TreeIds()
         if not TREE_HEADERS.isdisjoint(headers):
