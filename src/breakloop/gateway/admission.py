@@ -1,4 +1,5 @@
-"""Admission of requests, shared by the proxy and the decision service: unpack the body, decide, render a denial.
+"""Admission of requests, shared by the proxy and the decision service: unpack the body, decide, render a denial; and
+where the response passes here too, change the request as the verdict says, read the response, settle the call.
 
 Also debug sessions: clients that know the configured secret get a signed cookie for 15 minutes, and with it header
 fields that name the policy and rule that decided, and why. Without a configured secret none of this exists.
@@ -8,19 +9,23 @@ from __future__ import annotations
 
 import hmac
 from base64 import urlsafe_b64encode
+from functools import partial
 from hashlib import sha256
 from time import perf_counter_ns
 from typing import Protocol
 
 from breakloop.clock import Clock
+from breakloop.detect.stream import CUT, StreamWatch, watch_stream
 from breakloop.dialects import denial, registry
+from breakloop.dialects.answers import PassingAnswer
 from breakloop.dialects.denial import VerdictHeaders
 from breakloop.dialects.encoding import unpack
 from breakloop.engine.engine import Engine
 from breakloop.engine.remote import RemoteEngine
+from breakloop.gateway.exchange import read_response
 from breakloop.gateway.http_request import BodyMemory, Reply, Request, RequestLimits
-from breakloop.gateway.http_response import log_fault
-from breakloop.model.call import Call
+from breakloop.gateway.http_response import ResponseHead, log_fault
+from breakloop.model.call import Answer, Call, Chat, CompletionCap
 from breakloop.model.counters import Timings, TraceCounters
 from breakloop.model.verdict import Verdict
 from breakloop.policy.compiled import CompiledBundle
@@ -225,6 +230,72 @@ class Admission:
         why = unpack(call, min(self.body_bytes, self.body_memory.room))
         if why:
             self.engine.not_unpacked(call, why)
+
+    def steer(self, call: Call, verdict: Verdict) -> bytes | None:
+        """Return the body with the note of a verdict in the conversation, and with tools switched off if the call is
+        landed. None where that is not possible: the client then gets the note in a header field.
+        """
+        chat = registry.head_of(call)
+        if chat is None:
+            return None
+        dialect, tally = registry.DIALECTS[chat.dialect], self.engine.tally
+        body = (dialect.land if verdict.landed else dialect.append_note)(call.body, verdict.note)
+        if body is None:
+            return None
+        verdict.note = ""
+        if verdict.landed:
+            tally.landed += 1
+        else:
+            tally.steered += 1
+        return body
+
+    def read_response(self, call: Call, head: ResponseHead) -> PassingAnswer | None:
+        """Return the reader of a response; None where it is not needed, because the request was not read either."""
+        chat = call.parsed.chat
+        if not isinstance(chat, Chat):
+            return None
+        engine = self.engine
+        try:
+            watch = partial(self._watch, call, chat) if call.decision.guards_stream or call.decision.caps else None
+            return read_response(chat, head, engine.not_read, watch)
+        except Exception as error:  # noqa: BLE001 - fail-open edge: the response passes unread
+            self.fault(error, "not read")
+            return None
+
+    def _watch(self, call: Call, chat: Chat, can_cut: bool) -> StreamWatch:  # noqa: FBT001 - called by `read_response`
+        return watch_stream(
+            call.decision.guards_stream,
+            call.decision.caps,
+            chat.answers,
+            can_cut=can_cut,
+            repeated=partial(self._repeated, call),
+            capped=partial(self._capped, call),
+        )
+
+    def _repeated(self, call: Call, action: str, what: str, times: int) -> None:
+        try:
+            self.engine.repeated(call, action, what, times)
+        except Exception as error:  # noqa: BLE001 - as in `settle`
+            self.fault(error, "not told")
+
+    def _capped(self, call: Call, cap: CompletionCap, action: str) -> None:
+        engine = self.engine
+        try:
+            if action == CUT and cap.cuts:
+                engine.tally.cut_long += 1
+            engine.meter.capped(call, cap, action)
+        except Exception as error:  # noqa: BLE001 - as in `settle`
+            self.fault(error, "not told")
+
+    def settle(self, call: Call, answer: Answer) -> None:
+        """Settle a call whose response is known. If that fails, the response passes all the same."""
+        took_ns = perf_counter_ns() - call.began_ns
+        if took_ns > 0:  # negative if the client left while the request was throttled
+            self.timings.upstream(call.upstream).note(took_ns)
+        try:
+            self.engine.settle(call, answer)
+        except Exception as error:  # noqa: BLE001 - fail-open edge: the response has to reach the client
+            self.fault(error, "not settled")
 
     def gateway_denial(self, request: Request, call: Call, verdict: Verdict) -> Reply:
         """Return a denial for a gateway that asked, as problem+json if it accepts that."""

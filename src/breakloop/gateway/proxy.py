@@ -12,9 +12,7 @@ from functools import partial
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Final
 
-from breakloop.detect.stream import CUT, StreamWatch, watch_stream
 from breakloop.dialects import mcp, registry, session_ids
-from breakloop.dialects.answers import PassingAnswer
 from breakloop.engine.fold import denial
 from breakloop.gateway.admission import CALLER_ERRORS, JSON, Admission
 from breakloop.gateway.decision import DecisionHandler
@@ -23,14 +21,12 @@ from breakloop.gateway.exchange import (
     Exchange,
     UsageInjection,
     UsageInjector,
-    read_response,
     release_parsed,
 )
 from breakloop.gateway.forwarding import HOP, Destination, HeadRewriter, UpstreamRoutes
 from breakloop.gateway.http_request import Reply, Request
-from breakloop.gateway.http_response import ResponseHead
 from breakloop.gateway.upstream import UpstreamFaults, UpstreamPool
-from breakloop.model.call import Answer, Call, Chat, CompletionCap, Tree
+from breakloop.model.call import Call, Tree
 from breakloop.model.decision import PAUSED
 from breakloop.model.verdict import Verdict
 from breakloop.policy.compiled import needs_body, rejects_large
@@ -76,6 +72,7 @@ class ProxyHandler:
         self._rewriter = rewriter
         self._faults = faults
         self._usage_injector = UsageInjector(admission.engine.tally)
+        self.read_response, self.settle = admission.read_response, admission.settle  # called by the exchange
         self.waiting: WaitingCalls | None = None  # made for the first call that waits
 
     def __call__(self, request: Request) -> Any:
@@ -188,7 +185,10 @@ class ProxyHandler:
     def _forward(
         self, request: Request, call: Call, destination: Destination, query: bytes, verdict: Verdict, lines: bytes
     ) -> Exchange:
-        steered = bool(verdict.note) and self._steer(request, call, verdict)
+        note = self._admission.steer(call, verdict) if verdict.note and not request.streamed else None
+        steered = note is not None
+        if note is not None:
+            request.body = note
         length = request.length if request.streamed else len(request.body)
         place = self._place_below(request, call) if destination.may_hop and call.body else None
         head = self._rewriter.rewrite(request, destination, query, length, decoded=steered, place=place)
@@ -224,24 +224,6 @@ class ProxyHandler:
         # Agents that do not name their sessions are counted, too. Tools of a client that names nothing are only tools.
         return place if place.root or not (chat or ids is session_ids.NONE) else None
 
-    def _steer(self, request: Request, call: Call, verdict: Verdict) -> bool:
-        """Append the note to the conversation, and switch tools off if the call is landed. Where that is not possible,
-        the client gets the note in a header field."""
-        chat = None if request.streamed else registry.head_of(call)
-        if chat is None:
-            return False
-        dialect, tally = registry.DIALECTS[chat.dialect], self._admission.engine.tally
-        body = (dialect.land if verdict.landed else dialect.append_note)(call.body, verdict.note)
-        if body is None:
-            return False
-        request.body = body
-        verdict.note = ""
-        if verdict.landed:
-            tally.landed += 1
-        else:
-            tally.steered += 1
-        return True
-
     def _is_large(self, request: Request) -> bool:
         """Return whether a body is streamed because of its size, and not because no policy needs it."""
         return request.length > self._admission.body_bytes or bool(request.body)
@@ -256,54 +238,6 @@ class ProxyHandler:
         return not needs_body(bundle, host, request.method, destination.path, request.headers.get("content-type", b""))
 
     # -- called by the exchange --------------------------------------------------------------------------------------
-
-    def read_response(self, call: Call, head: ResponseHead) -> PassingAnswer | None:
-        """Return the reader of a response; None where it is not needed, because the request was not read either."""
-        chat = call.parsed.chat
-        if not isinstance(chat, Chat):
-            return None
-        engine = self._admission.engine
-        try:
-            watch = partial(self._watch, call, chat) if call.decision.guards_stream or call.decision.caps else None
-            return read_response(chat, head, engine.not_read, watch)
-        except Exception as error:  # noqa: BLE001 - fail-open edge: the response passes unread
-            self._admission.fault(error, "not read")
-            return None
-
-    def _watch(self, call: Call, chat: Chat, can_cut: bool) -> StreamWatch:  # noqa: FBT001 - called by `read_response`
-        return watch_stream(
-            call.decision.guards_stream,
-            call.decision.caps,
-            chat.answers,
-            can_cut=can_cut,
-            repeated=partial(self._repeated, call),
-            capped=partial(self._capped, call),
-        )
-
-    def _repeated(self, call: Call, action: str, what: str, times: int) -> None:
-        try:
-            self._admission.engine.repeated(call, action, what, times)
-        except Exception as error:  # noqa: BLE001 - as in `settle`
-            self._admission.fault(error, "not told")
-
-    def _capped(self, call: Call, cap: CompletionCap, action: str) -> None:
-        engine = self._admission.engine
-        try:
-            if action == CUT and cap.cuts:
-                engine.tally.cut_long += 1
-            engine.meter.capped(call, cap, action)
-        except Exception as error:  # noqa: BLE001 - as in `settle`
-            self._admission.fault(error, "not told")
-
-    def settle(self, call: Call, answer: Answer) -> None:
-        admission = self._admission
-        took_ns = perf_counter_ns() - call.began_ns
-        if took_ns > 0:  # negative if the client left while the request was throttled
-            admission.timings.upstream(call.upstream).note(took_ns)
-        try:
-            admission.engine.settle(call, answer)
-        except Exception as error:  # noqa: BLE001 - fail-open edge: the response has to reach the client
-            admission.fault(error, "not settled")
 
     def denial(self, call: Call, verdict: Verdict) -> Reply:
         """Return the denial of a call that an operator has stopped."""
