@@ -40,7 +40,9 @@ def main(arguments: list[str] | None = None) -> None:
 
 def _run(name: str, options: argparse.Namespace, console: Console) -> Report:
     progress = Console(stderr=True, highlight=False)
-    given = Options(options.seconds, options.rounds, progress.print, tuple(options.sizes), tuple(options.tree))
+    given = Options(
+        options.seconds, options.rounds, progress.print, tuple(options.sizes), tuple(options.tree), options.cases
+    )
     report = BENCHMARKS[name](given)
     report.show(console)
     path = _path(name, options)
@@ -68,6 +70,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--tree", action="append", metavar="DIR", default=[], help="another checkout that instructions compares with"
+    )
+    parser.add_argument(
+        "--cases",
+        metavar="PATTERN",
+        default="*",
+        help="which lines of instructions: 'agent, chat*' (default all)",
     )
     parser.add_argument("--json", metavar="FILE", help="where to write the figures (default bench/results/NAME.json)")
     parser.add_argument("--check", action="store_true", help="exit 1 when a target is missed")

@@ -150,12 +150,16 @@ def _event(delta: dict[str, Any] | None, finish: str | None = None, usage: dict[
 
 
 def _completion_body(content: str) -> bytes:
-    message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None, "annotations": []}
+    return completion_body({"role": "assistant", "content": content, "refusal": None, "annotations": []}, "stop")
+
+
+def completion_body(message: dict[str, Any], finish: str) -> bytes:
+    """The body of an answer with this message."""
     return _json(
         {
             **_STAMP,
             "object": "chat.completion",
-            "choices": [{"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}],
+            "choices": [{"index": 0, "message": message, "logprobs": None, "finish_reason": finish}],
             "usage": {"prompt_tokens": 431, "completion_tokens": 96, "total_tokens": 527},
             "system_fingerprint": "fp_7c55e7b3a1",
         }

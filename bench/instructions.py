@@ -1,4 +1,5 @@
-"""Instructions that one decision executes, from the bytes of the request to the bytes of the reply.
+"""Instructions that one decision executes, from the bytes of the request to the bytes of the reply; in the proxy, those
+of a call: from the bytes of the client to the bytes for the upstream, and from its response to the client.
 
 Unlike times, they do not depend on what else the machine does, so they show a change of one per cent. A child runs
 below `valgrind`: it builds the service, warms up, and forks twice for each case; the two decide a different number of
@@ -19,18 +20,21 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench import traffic
+from bench import chat, traffic
+from bench.agents import STEPS, Conversations
 from bench.load import FIRST_NUMBER, Pieces, Shape, pieces
 
 if TYPE_CHECKING:
     from bench.report import Options, Report
 
 WARM_UP = 60
-COUNTS = (20, 320)  # requests of the two processes of a case
-STEPS = 10  # of each session
+FEW, MANY = 20, 320  # requests of the two processes of a case
+_MANY_LARGE = 80  # of 60 KB and more, where a request costs millions and hardly varies
+_SIZES_KB = (2, 20, 60, 200)
 _ROOT = Path(__file__).resolve().parent.parent
 _DECISION = "/v1/decision"
 _REFS = re.compile(r"(?:Collected|I\s+refs)\s*:\s*([\d,]+)")
@@ -46,24 +50,49 @@ class Case:
     policy: dict[str, Any] | None = None  # None: the built-in protection
     settings: dict[str, Any] = field(default_factory=dict)
     allowed: bool = True
+    answer: Callable[[int], bytes] | None = None  # of the upstream: the request goes through the proxy
+    provider: str = "openai"
+    many: int = MANY
 
 
 def cases() -> list[Case]:
     """What is measured."""
-    get, chat = Pieces(*pieces(Shape(_DECISION))), Pieces(*pieces(Shape(_DECISION, body=True)))
+    get, body = Pieces(*pieces(Shape(_DECISION))), Pieces(*pieces(Shape(_DECISION, body=True)))
     verified = {"jwt": {"secret": traffic.JWT_SECRET}}
 
-    def with_number(request: Pieces) -> Callable[[int], bytes]:
-        return lambda number: request.with_number(FIRST_NUMBER + number)
-
     return [
-        Case("one rule", with_number(get), traffic.one_rule()),
-        Case("five rules", with_number(get), traffic.complex_policy()),
-        Case("five rules, verified token", with_number(get), traffic.complex_policy(), verified),
+        Case("one rule", _with_number(get), traffic.one_rule()),
+        Case("five rules", _with_number(get), traffic.complex_policy()),
+        Case("five rules, verified token", _with_number(get), traffic.complex_policy(), verified),
         Case("denied loop", lambda _: get.with_number(FIRST_NUMBER), traffic.looping(), allowed=False),
-        Case("tail, 2 KB", with_number(chat), traffic.complex_policy(tail=True)),
+        Case("tail, 2 KB", _with_number(body), traffic.complex_policy(tail=True)),
         Case("a step", _step),
+        *_proxied(),
     ]
+
+
+def _proxied() -> list[Case]:
+    """Calls through the proxy: those of `bench proxy`, and agents whose conversations grow, with and without names."""
+    off = {"loop_guard": {"max_hits": 0}}
+    found = [_same_opening(2, "forwarded", off), *[_same_opening(size_kb, "proxied") for size_kb in (2, 20)]]
+    for anthropic, named in ((False, False), (False, True), (True, False), (True, True)):
+        for size_kb in _SIZES_KB:
+            one = Conversations(size_kb * 1024, anthropic=anthropic, named=named)
+            title = f"agent, {'Messages' if anthropic else 'chat'}, {'named' if named else 'unnamed'}, {size_kb} KB"
+            many = MANY if size_kb < 60 else _MANY_LARGE
+            provider = "anthropic" if anthropic else "openai"
+            found.append(Case(title, one.request, answer=one.answer, provider=provider, many=many))
+    return found
+
+
+def _same_opening(size_kb: int, what: str, settings: dict[str, Any] | None = None) -> Case:
+    """A request of `bench proxy`: the opening and the history of one conversation, and a last message that is new."""
+    numbered = _with_number(chat.call(size_kb * 1024))
+    return Case(f"{what}, {size_kb} KB", numbered, settings=settings or {}, answer=lambda _: chat.answer())
+
+
+def _with_number(request: Pieces) -> Callable[[int], bytes]:
+    return lambda number: request.with_number(FIRST_NUMBER + number)
 
 
 def _step(number: int) -> bytes:
@@ -99,19 +128,26 @@ class _Transport(asyncio.Transport):
     def is_closing(self) -> bool:
         return False
 
+    def get_write_buffer_size(self) -> int:
+        return 0
+
 
 class _Turns:
     """In the place of the event loop: keeps what is to be called in the next turn."""
 
     def __init__(self) -> None:
-        self.next: Callable[[], None] | None = None
+        self._next: list[Callable[[], None]] = []
 
     def call_soon(self, callback: Callable[[], None]) -> None:
-        self.next = callback
+        self._next.append(callback)
+
+    def turn(self) -> None:
+        while self._next:
+            self._next.pop()()
 
 
 class _Subject:
-    """A service with one client connection."""
+    """A service with one client connection. A proxy has one connection to its upstream, too."""
 
     def __init__(self, case: Case, folder: Path) -> None:
         from breakloop.app.runtime import Runtime  # noqa: PLC0415 - only the child needs it, and of another tree
@@ -120,6 +156,8 @@ class _Subject:
 
         folder.mkdir()
         given: dict[str, Any] = {"mode": "decision", "port": 0, "admin_port": 0, "history": "off", **case.settings}
+        if case.answer is not None:
+            given |= {"mode": "all", "upstream": [f"{case.provider}=http://127.0.0.1:9"]}
         if case.policy is not None:
             file = folder / "policy.json"
             file.write_text(json.dumps(case.policy), encoding="utf-8")
@@ -131,39 +169,64 @@ class _Subject:
         self._transport = _Transport()
         self._connection = Connection(server)
         self._connection.connection_made(self._transport)
+        self._upstream = None if case.answer is None else _connected(server, case.provider)
 
-    def decide(self, requests: Sequence[bytes], *, allowed: bool) -> None:
-        receive, turns = self._connection.data_received, self._turns
-        for request in requests:
+    def decide(self, exchanges: Sequence[tuple[bytes, bytes]], *, allowed: bool) -> None:
+        """Send requests, each with the response of the upstream; b"" for a decision."""
+        receive, turn, upstream = self._connection.data_received, self._turns.turn, self._upstream
+        for request, answer in exchanges:
             receive(request)
-            turn = turns.next
-            assert turn is not None
             turn()
+            if upstream is not None:
+                if upstream.exchange is None:
+                    break
+                upstream.data_received(answer)
+                turn()
         if self._transport.sent.startswith(_ALLOWED) is not allowed:
             raise SystemExit(f"bench: unexpected reply: {self._transport.sent!r}")
 
 
-async def _child(folder: Path) -> None:
+def _connected(server: Any, provider: str) -> Any:
+    """Return a connection to the upstream, which the proxy takes for the next request."""
+    from breakloop.gateway.upstream import UpstreamConnection  # noqa: PLC0415 - as above
+
+    pool = server.handler.pools[provider]
+    connection = UpstreamConnection(server, pool)
+    connection.connection_made(_Transport())
+    pool.give_back(connection)
+    return connection
+
+
+def exchanges_of(case: Case, numbers: range) -> list[tuple[bytes, bytes]]:
+    """Return the requests with these numbers, with their answers."""
+    answer = case.answer or (lambda _: b"")
+    return [(case.request(number), answer(number)) for number in numbers]
+
+
+async def _child(folder: Path, pattern: str) -> None:
     """Count each case, one after the other. A server needs a running event loop."""
     for number, case in enumerate(cases()):
-        requests = [case.request(one) for one in range(WARM_UP + max(COUNTS))]
+        if not fnmatch(case.name, pattern):
+            continue
         subject = _Subject(case, folder / str(number))
+        warm_up = exchanges_of(case, range(WARM_UP))
         if not case.allowed:
-            subject.decide(requests[:1], allowed=True)
-        subject.decide(requests[:WARM_UP], allowed=case.allowed)
+            subject.decide(warm_up[:1], allowed=True)
+        subject.decide(warm_up, allowed=case.allowed)
+        counted = exchanges_of(case, range(WARM_UP, WARM_UP + case.many))
         gc.collect()
         gc.disable()
-        _count(case, subject, requests[WARM_UP:])
+        _count(case, subject, counted)
         gc.enable()
 
 
-def _count(case: Case, subject: _Subject, requests: Sequence[bytes]) -> None:
+def _count(case: Case, subject: _Subject, exchanges: Sequence[tuple[bytes, bytes]]) -> None:
     """Fork the processes that are counted, and print which one did what."""
-    for count in COUNTS:
+    for count in (FEW, case.many):
         sys.stdout.flush()
         process = os.fork()
         if not process:
-            subject.decide(requests[:count], allowed=case.allowed)
+            subject.decide(exchanges[:count], allowed=case.allowed)
             os._exit(0)
         if os.waitpid(process, 0)[1]:
             raise SystemExit(f"bench: {case.name}: the process that is counted has failed")
@@ -173,8 +236,8 @@ def _count(case: Case, subject: _Subject, requests: Sequence[bytes]) -> None:
 # -- the parent --------------------------------------------------------------------------------------------------------
 
 
-def measure(tree: Path) -> dict[str, float]:
-    """Return the instructions of one decision for each case, in a checkout."""
+def measure(tree: Path, pattern: str = "*") -> dict[str, float]:
+    """Return the instructions of one decision for each case whose name fits, in a checkout."""
     valgrind = shutil.which("valgrind")
     if valgrind is None:
         raise SystemExit("bench: valgrind is not installed; `sh scripts/install-system.sh valgrind` installs it")
@@ -182,20 +245,19 @@ def measure(tree: Path) -> dict[str, float]:
         logs = Path(folder) / "logs"
         logs.mkdir()
         tool = ["--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null", f"--log-file={logs}/%p"]
-        command = [valgrind, *tool, sys.executable, "-m", "bench.instructions", folder]
+        command = [valgrind, *tool, sys.executable, "-m", "bench.instructions", folder, pattern]
         environment = {"PATH": os.environ["PATH"], "HOME": folder, "PYTHONHASHSEED": "0", "PYTHONMALLOC": "pymalloc"}
         environment["PYTHONPATH"] = os.pathsep.join((str(tree / "src"), str(_ROOT)))
         done = subprocess.run(command, env=environment, cwd=folder, stdout=subprocess.PIPE, text=True, check=False)
         if done.returncode:
             raise SystemExit(f"bench: {tree}: exit code {done.returncode}; its messages are above")
-        executed: dict[str, list[int]] = {}
+        executed: dict[str, list[tuple[int, int]]] = {}
         for line in done.stdout.splitlines():
-            name, _, process = json.loads(line)
+            name, count, process = json.loads(line)
             found = _REFS.search((logs / str(process)).read_text(encoding="utf-8"))
             assert found is not None, "valgrind gave no count"
-            executed.setdefault(name, []).append(int(found[1].replace(",", "")))
-    few, many = COUNTS
-    return {name: (counts[1] - counts[0]) / (many - few) for name, counts in executed.items()}
+            executed.setdefault(name, []).append((count, int(found[1].replace(",", ""))))
+    return {name: (after - before) / (many - few) for name, ((few, before), (many, after)) in executed.items()}
 
 
 def run(options: Options) -> Report:
@@ -206,7 +268,7 @@ def run(options: Options) -> Report:
     found: list[dict[str, float]] = []
     for tree in trees:
         options.progress(f"instructions: {tree}")
-        found.append(measure(tree))
+        found.append(measure(tree, options.cases))
     columns = ("", "instructions", *[f"{tree.name}, difference" for tree in trees[1:]])
     report = Report("instructions", "Instructions of one decision", columns)
     for name, own in found[0].items():
@@ -217,4 +279,4 @@ def run(options: Options) -> Report:
 
 
 if __name__ == "__main__":
-    asyncio.run(_child(Path(sys.argv[1])))
+    asyncio.run(_child(Path(sys.argv[1]), sys.argv[2]))

@@ -26,6 +26,7 @@ class Options:
     progress: Callable[[str], None]
     sizes_kb: tuple[int, ...] = SIZES_KB  # of the proxy's calls
     trees: tuple[str, ...] = ()  # other checkouts, to compare with
+    cases: str = "*"  # lines of instructions, as a pattern
 
 
 @dataclass(frozen=True, slots=True)

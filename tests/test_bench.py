@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 
 import pytest
 
 from bench import __main__ as bench
 from bench import instructions, proxy
+from bench.agents import STEPS, Conversations
 from bench.contenders import DIRECT, NGINX, OURS
 from bench.load import Burst
 from bench.measure import Sample
@@ -38,8 +40,25 @@ def test_added_latency(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_requests_that_are_counted_get_the_expected_replies(case: instructions.Case, tmp_path: Path) -> None:
     async def decide() -> None:
         subject = instructions._Subject(case, tmp_path / "service")
-        subject.decide([case.request(0)], allowed=True)
-        for number in range(1, 2 * instructions.STEPS):
-            subject.decide([case.request(number)], allowed=case.allowed)
+        first, *others = instructions.exchanges_of(case, range(2 * STEPS))
+        subject.decide([first], allowed=True)
+        for exchange in others:
+            subject.decide([exchange], allowed=case.allowed)
 
     asyncio.run(decide())
+
+
+@pytest.mark.parametrize("size_kb", [2, 20, 200])
+@pytest.mark.parametrize("anthropic", [False, True])
+def test_conversations_of_agents_grow(size_kb: int, anthropic: bool) -> None:
+    """Each request of a session has what the last one had, its answer and a result. The size is about the given one."""
+    agent = Conversations(size_kb * 1024, anthropic=anthropic)
+    bodies = [json.loads(agent.request(number).partition(b"\r\n\r\n")[2]) for number in range(STEPS + 1)]
+    for number in range(STEPS - 1):
+        before, after = bodies[number]["messages"], bodies[number + 1]["messages"]
+        answer = json.loads(agent.answer(number).partition(b"\r\n\r\n")[2])
+        said = {"role": "assistant", "content": answer["content"]} if anthropic else answer["choices"][0]["message"]
+        assert after[:-1] == [*before, said]
+    assert bodies[STEPS]["messages"] != bodies[0]["messages"]
+    middle = len(agent.request(STEPS // 2))
+    assert 0.7 * size_kb * 1024 < middle < 1.3 * size_kb * 1024 + 1024
