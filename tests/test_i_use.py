@@ -22,7 +22,17 @@ ROWS = [
     if line.startswith("| ") and not line.startswith("| I use")
 ]
 WANTED = [
-    *("OpenAI's SDK", "Anthropic's SDK", "LangChain", "LangGraph", "LiteLLM", "OpenAI Agents SDK", "CrewAI", "Codex"),
+    *(
+        "OpenAI's SDK",
+        "Anthropic's SDK",
+        "LangChain",
+        "LangGraph",
+        "LiteLLM",
+        "OpenAI Agents SDK",
+        "Pydantic AI",
+        "CrewAI",
+        "Codex",
+    ),
     *("Claude Code", "Claude Agent SDK", "MCP", "httpx", "ASGI", "a loop of my own"),
     *("nginx", "Envoy", "Traefik", "Caddy", "HAProxy", "Kong", "Docker", "Kubernetes"),
 ]

@@ -24,6 +24,7 @@ DISTRIBUTIONS = {
     "agents": "openai-agents",
     "grpc": "grpcio",
     "opentelemetry": "opentelemetry-sdk",
+    "pydantic_ai": "pydantic-ai-slim",
     "pydantic_core": "pydantic",
     "jwt": "pyjwt",
     "ruamel": "ruamel-yaml",

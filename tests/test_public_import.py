@@ -36,6 +36,7 @@ PUBLIC = {
     "breakloop.integrations.litellm": {"BreakloopGuardrail"},
     "breakloop.integrations.mcp": {"GuardMCPMiddleware"},
     "breakloop.integrations.openai_agents": {"GuardRunHooks"},
+    "breakloop.integrations.pydantic_ai": {"GuardCapability"},
 }  # fmt: skip
 # Public members of the classes that programs hold.
 MEMBERS = {

@@ -236,6 +236,13 @@ llm.next(*[call_tool("search", {"query": "refunds"})] * 8)
 asyncio.run(main())
 assert "repeat `search` returned the same 10 bytes 5 times in a row 30" in printed(), printed()
 """,
+    ("docs/how-to/pydantic-ai.md", ""): """
+from breakloop.testing import call_tool
+
+llm.next(*[call_tool("search", {"query": "refunds"})] * 8)
+main()
+assert printed() == "repeat `search` returned the same 10 bytes 5 times in a row 30\\n", printed()
+""",
     ("docs/how-to/python-guard.md", "from breakloop import Guard, LoopDetectedError"): """
 assert printed() == "repeat 30 `search` returned the same 10 bytes 5 times in a row\\n", printed()
 """,
@@ -328,6 +335,7 @@ HELD: Final = {
     "test_the_page_shows_what_the_example_runs_with",
     ("docs/how-to/litellm.md", "3rd"): "tests/e2e/test_litellm.py::test_a_looping_agent_is_told_then_stopped",
     ("docs/how-to/openai-agents.md", "3rd"): "tests/e2e/test_openai_agents.py::test_a_loop_is_told_then_stopped",
+    ("docs/how-to/pydantic-ai.md", "3rd"): "tests/e2e/test_pydantic_ai.py::test_a_loop_is_told_then_stopped",
     ("docs/how-to/python-guard.md", "call 1"): f"{_TIMELINES}test_guarded_tool",
     ("docs/how-to/replay.md", '{"id"'): "tests/unit/replay/formats/test_own.py::test_the_page_describes_it",
     ("docs/how-to/several-instances.md", "appendonly"): "tests/deploy/test_redis_user.py::"

@@ -13,7 +13,8 @@ How to write one, in one new file:
      `run.after_tool(name, arguments, result)`. They decide, wait for throttles, and block a repeated call (`mcp`);
    - it lets you wrap a model or tool call: `toolkit.call(GuardedCall(...), make)`, or `toolkit.wrap` for a function,
      with a request that `chat_call` or `tool_call` builds (`langchain`). `chat_call` takes a request of OpenAI's chat
-     API as JSON (`json_body`), and `make_answer` builds the answer;
+     API as JSON (`json_body`), and `make_answer` builds the answer. `breakloop.sdk.model_calls` builds the request from
+     the messages of the framework (`pydantic_ai`), and has `begin` and `end` for hooks before and after the call;
    - it sends HTTP: `breakloop.sdk.http` (`httpx`, `asgi`).
    Methods that begin with `a` are the same on an event loop.
 5. Show the decision: `decision.notice` is what the model should read, `denial_details(decision)` what the program may

@@ -32,6 +32,7 @@ from breakloop.model.call import Answer, Call
 from breakloop.model.decision import Decision, marked
 from breakloop.sdk.context import UNNAMED, AgentContext, current_agent
 from breakloop.sdk.guard import Guard
+from breakloop.sdk.model_calls import assistant_message
 from breakloop.sdk.requests import arguments_text, chat_call, denial_details, make_answer, result_text, tool_call
 from breakloop.sdk.toolkit import GuardedCall, steps_guard, toolkit_of
 
@@ -177,24 +178,15 @@ def _chat(model: str, messages: Sequence[BaseMessage], tools: Sequence[Any], con
 def _chat_message(message: BaseMessage) -> dict[str, Any]:
     if isinstance(message, AIMessage):
         content = message.content
-        made: dict[str, Any] = {
-            "role": "assistant",
-            "content": content if isinstance(content, str) else str(message.text),
-        }
         calls = [*message.tool_calls, *message.invalid_tool_calls]
-        if calls:
-            made["tool_calls"] = [_chat_call(str(one["id"]), one["name"] or "", one["args"]) for one in calls]
-        return made
+        text = content if isinstance(content, str) else str(message.text)
+        return assistant_message(text, [(str(one["id"]), one["name"] or "", one["args"]) for one in calls])
     if isinstance(message, ToolMessage):
         content = message.content
         if message.status == "error" and isinstance(content, str) and not content.startswith("Error"):
             content = f"Error: {content}"  # a chat API has no flag for it
         return {"role": "tool", "tool_call_id": message.tool_call_id, "content": content}
     return {"role": getattr(message, "role", "") or _ROLES.get(message.type, "user"), "content": message.content}
-
-
-def _chat_call(call_id: str, name: str, arguments: Any) -> dict[str, Any]:
-    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments_text(arguments)}}
 
 
 def _model(model: Any) -> str:
