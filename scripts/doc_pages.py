@@ -74,6 +74,10 @@ packages: one request is denied, and neither a request nor a step follows.
 A framework that uses the OpenAI or Anthropic SDK and retries on its own is recognised when it does so: if the same step
 of an agent arrives again while it is blocked, the status is 400. A message that only the user repeats stays at 429.
 
+An asynchronous OpenAI client that asks for raw responses and has a decimal timeout cannot be told from LiteLLM's
+proxy, and gets a 400 (`openai.BadRequestError`). Its run ends all the same; a 429 would take LiteLLM's deployments out
+of service.
+
 If your client retries a 429 and is not in the table, set the status:
 
 ```yaml

@@ -84,8 +84,8 @@ def smolagents_tools(model: str, key: str) -> str:
 def dspy_react(model: str, key: str) -> str:
     import dspy
 
-    lm = dspy.LM(f"openai/{model}", api_base=URL, api_key=key, cache=False, num_retries=0)  # it would wait
-    with dspy.context(lm=lm, adapter=dspy.ChatAdapter(use_json_adapter_fallback=False)):
+    lm = dspy.LM(f"openai/{model}", api_base=URL, api_key=key, cache=False)
+    with dspy.context(lm=lm):
         return str(dspy.ReAct("question -> answer", tools=[look], max_iters=STEPS)(question="Which tree?").answer)
 
 

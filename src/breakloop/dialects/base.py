@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from breakloop.dialects import denial, session_ids, text_actions
+from breakloop.dialects import clients, denial, session_ids, text_actions
 from breakloop.dialects.answers import AnswerBuilder, StreamEnd, StreamListener
 from breakloop.dialects.body_changes import JsonBody
 from breakloop.dialects.content import ITEMS_MAX, as_list, clean, content, decode, load, text
@@ -201,7 +201,12 @@ class Dialect(ABC):
 
     def denial(self, verdict: Verdict, call: Call) -> tuple[int, bytes]:
         """Return status and body of a denial, as the client's SDK expects them."""
-        return verdict.status, self.error_body(verdict, call)
+        fields = self.error_fields(verdict, call) if clients.shows_body(call) else {}
+        if not fields:
+            return verdict.status, self.error_body(verdict, call)
+        detail = denial.detail(verdict)
+        del detail["message"]  # the dialect's own fields have it
+        return verdict.status, denial.dump(fields | {"detail": detail})
 
     def error_body(self, verdict: Verdict, call: Call) -> bytes:
         return denial.dump({"detail": denial.detail(verdict)} | self.error_fields(verdict, call))

@@ -10,6 +10,7 @@ Only denials use this module, so a request that is allowed does not pay for it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -21,6 +22,8 @@ TOO_MANY: Final = 429
 ENDS_RUN: Final = 400  # no client retries it, and no router blames the deployment for it
 AUTO: Final = 0  # instead of a status: the one that ends the run in the client at hand
 _WAITING_HELPS: Final = frozenset((TOO_MANY, 503))  # statuses whose clients read `Retry-After`
+
+_LITELLM_TIMEOUTS: Final = frozenset((b"600.0", b"6000.0"))  # of a completion and of a router; the SDK's own is 600
 
 _SDKS: Final = (b"OpenAI/", b"AsyncOpenAI/", b"AzureOpenAI/", b"AsyncAzureOpenAI/", b"Anthropic/", b"AsyncAnthropic/")
 
@@ -47,12 +50,13 @@ class Client:
 
 def _is_litellm(call: Call) -> bool:
     """Return whether LiteLLM sends a request with the OpenAI SDK: it asks for the raw response, and its timeout is
-    6000.0 if none is set. Its proxy is asynchronous and always gives the timeout as a decimal number."""
+    600.0 or 6000.0 if none is set. Its proxy is asynchronous and always gives the timeout as a decimal number. So may
+    others that want raw responses: for them a 400 is an error of another name, for LiteLLM a 429 is an outage."""
     get = call.headers.get
     if get("x-stainless-raw-response") != b"true":
         return False
     timeout = get("x-stainless-read-timeout", b"")
-    return timeout == b"6000.0" or (b"." in timeout and get("user-agent", b"").startswith(b"Async"))
+    return timeout in _LITELLM_TIMEOUTS or (b"." in timeout and get("user-agent", b"").startswith(b"Async"))
 
 
 # The first row that matches decides. What is in none of them gets a 429.
@@ -81,10 +85,17 @@ CLIENTS: Final = (
     ),
     Client(
         "LiteLLM with the OpenAI SDK",
-        "`x-stainless-raw-response: true`; `x-stainless-read-timeout` is 6000.0, or decimal in an asynchronous client",
+        "`x-stainless-raw-response: true`; `x-stainless-read-timeout` is 600.0 or 6000.0, or decimal in an "
+        "asynchronous client",
         _SDKS,
         check=_is_litellm,
         otherwise="retries, and puts the deployment into cooldown",
+    ),
+    Client(
+        "DSPy",
+        "`User-Agent: lm15/`",
+        (b"lm15/",),
+        otherwise="waits for `Retry-After`, three times",
     ),
     Client(
         "smolagents",
@@ -121,6 +132,18 @@ def client_of(call: Call) -> Client | None:
         if client.is_sender(call, agent):
             return client
     return None
+
+
+# SDKs whose errors are the whole body as text. Version 3 of openai for Python, and what uses it, shows the message.
+_shows_body: Final = re.compile(
+    rb"(?:Async)?(?:Azure)?OpenAI/Python [0-2]\.|(?:Async)?Anthropic|google-genai-sdk/|mistral-client-|litellm/"
+    rb"|claude-cli/"
+).match
+
+
+def shows_body(call: Call) -> bool:
+    """Return whether the client's errors print all of a denial's body, so that a sentence should be in it once."""
+    return _shows_body(call.headers.get("user-agent", b"")) is not None
 
 
 def final_status(call: Call, *, repeated: bool = False) -> int:

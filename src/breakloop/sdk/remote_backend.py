@@ -162,7 +162,7 @@ def decision_from_response(status: int, headers: Mapping[str, str], body: bytes,
         allowed=False,
         reason=headers[prefix + "reason"],
         status=status,
-        message=_field(detail, "message", str) or "Denied.",
+        message=_field(detail, "message", str) or _shown_message(body) or "Denied.",
         retry_after=_number(get("retry-after")),
         kind=_field(detail, "kind", str),
         hit_count=_field(detail, "hit_count", int),
@@ -178,12 +178,23 @@ def decision_from_response(status: int, headers: Mapping[str, str], body: bytes,
 
 def denial_detail(body: bytes) -> Mapping[str, Any]:
     """Return the `detail` object of a denial's body; empty if there is none."""
+    return _object_in(body, "detail")
+
+
+def _object_in(body: bytes, name: str) -> Mapping[str, Any]:
     try:
         content = json.loads(body)
     except (ValueError, RecursionError):
         return {}
-    detail = content.get("detail") if isinstance(content, dict) else None
-    return detail if isinstance(detail, dict) else {}
+    found = content.get(name) if isinstance(content, dict) else None
+    return found if isinstance(found, dict) else {}
+
+
+def _shown_message(body: bytes) -> str:
+    """Return the message of the dialect's error object, without the code behind it: SDKs that show all of a body get
+    the sentence there only."""
+    message = _field(_object_in(body, "error"), "message", str)
+    return message.rpartition(" (")[0] if message.endswith(")") else message
 
 
 def _is_for_client(name: str, prefix: str) -> bool:

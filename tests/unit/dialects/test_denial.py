@@ -241,6 +241,37 @@ def test_bodies_are_one_line_of_ascii(text: str) -> None:
         )
 
 
+WHOLE = [
+    ("OpenAI/Python 2.54.0", "openai_chat"),
+    ("AsyncAzureOpenAI/Python 1.109.1", "openai_responses"),
+    ("AsyncAnthropic/Python 2.8.0", "anthropic_messages"),
+    ("claude-cli/2.1.325 (external, cli)", "anthropic_messages"),
+    ("google-genai-sdk/3.3.0 gl-python/3.11.7", "gemini"),
+    ("mistral-client-python/3.7.0", "openai_chat"),
+    ("litellm/1.108.4", "anthropic_messages"),
+]
+
+
+@pytest.mark.parametrize(("agent", "dialect"), WHOLE)
+def test_sdks_that_show_the_whole_body(agent: str, dialect: str) -> None:
+    """The sentence is there once, before everything else that is ours; no field of `detail` but its copy is missing
+    (A-3)."""
+    sent = Call("POST", "/", headers={"user-agent": agent.encode()})
+    _, found = registry.denial_for(looped(), sent, dialect)
+    assert found.count(b"Blocked: x.") == 1
+    assert list(loads(found))[-1] == "detail"
+    assert loads(found)["error"]["message"] == TEXT
+    assert loads(found)["detail"] == {name: value for name, value in DETAIL.items() if name != "message"}
+    assert loads(registry.error_body(looped(), sent, dialect))["detail"] == DETAIL  # for a gateway that asks
+
+
+@pytest.mark.parametrize("agent", ["OpenAI/Python 3.49.0", "AsyncOpenAI/Python 10.0.0", "OpenAI/JS 6.1.0", "curl/8"])
+def test_other_clients_get_the_whole_detail(agent: str) -> None:
+    """Their errors show the message of the error object, or they read `detail` (A-3)."""
+    sent = Call("POST", "/", headers={"user-agent": agent.encode()})
+    assert loads(registry.denial_for(looped(), sent, "openai_chat")[1])["detail"] == DETAIL
+
+
 def test_problems() -> None:
     """RFC 9457 members, `detail` as text, our fields beside them (A-4)."""
     found = loads(denial.problem(looped()))

@@ -100,6 +100,15 @@ def test_a_result_that_is_not_awaited_is_not_reported(backend: RemoteBackend, se
     assert [seen.path for seen in service.requests] == ["/base/v1/decision"]
 
 
+def test_the_message_of_a_denial_for_sdks(backend: RemoteBackend, service: ThreadedLLM) -> None:
+    """SDKs that show the whole body get the sentence in the error object only (A-3)."""
+    denied = {"error": {"message": "Blocked: f (x). (loop)"}, "detail": {"error": "loop"}}
+    fields = (("X-Breakloop-Reason", "loop_detected"), ("X-Breakloop-Request-Id", "r-1"))
+    for content, message in ((denied, "Blocked: f (x)."), ({"error": {"message": 7}}, "Denied."), ([], "Denied.")):
+        service.next(body(json.dumps(content).encode(), status=429).with_headers(*fields))
+        assert backend.decide(request_call("POST", "/v1/x")).message == message
+
+
 @pytest.mark.parametrize("answer", [body(b"hello"), cut("start"), raw(b"nonsense\r\n\r\n")])
 def test_faults_are_raised(backend: RemoteBackend, service: ThreadedLLM, answer: Answer) -> None:
     """That they allow is the guard's rule (D-4)."""
