@@ -89,6 +89,14 @@ ENVOY_GRPC = replace(
     command=lambda envoy, _: [envoy, "-c", "envoy-grpc.yaml", "--concurrency", "1", "--disable-hot-restart"],
     grpc=True,
 )
+ENVOY_PROCESSOR = replace(
+    ENVOY_GRPC,
+    name="envoy-ext-proc",
+    file="envoy-ext-proc.yaml",
+    command=lambda envoy, _: [envoy, "-c", "envoy-ext-proc.yaml", "--concurrency", "1", "--disable-hot-restart"],
+    closed_status=500,
+    large=({"per_connection_buffer_limit_bytes: 10485760": "per_connection_buffer_limit_bytes: 100000"}, 413),
+)
 TRAEFIK = Gateway(
     name="traefik",
     folder="traefik",
@@ -106,7 +114,7 @@ TRAEFIK = Gateway(
     large=({"maxBodySize: 10485760": "maxBodySize: 100000"}, 401),
     tells_allowed=False,
 )
-ALL = [CADDY, HAPROXY, ENVOY_HTTP, ENVOY_GRPC, TRAEFIK]
+ALL = [CADDY, HAPROXY, ENVOY_HTTP, ENVOY_GRPC, ENVOY_PROCESSOR, TRAEFIK]
 
 
 def path_of(gateway: Gateway) -> str:

@@ -55,6 +55,7 @@ def test_nginx_accepts_its_configuration(nginx_path: str, tmp_path: Path) -> Non
         (gateways.HAPROXY, ["-c", "-f", "haproxy.cfg"]),
         (gateways.ENVOY_HTTP, ["--mode", "validate", "-c", "envoy.yaml"]),
         (gateways.ENVOY_GRPC, ["--mode", "validate", "-c", "envoy-grpc.yaml"]),
+        (gateways.ENVOY_PROCESSOR, ["--mode", "validate", "-c", "envoy-ext-proc.yaml"]),
     ],
     ids=lambda one: one.name if isinstance(one, gateways.Gateway) else "",
 )

@@ -3,6 +3,7 @@ nginx has a file of its own, test_nginx."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,6 +16,15 @@ from tests.e2e.gateways import EXAMPLES, Gateway, running
 
 pytestmark = pytest.mark.e2e
 
+LAND = """\
+bundle_version: 1
+policies:
+  - id: landed
+    spec:
+      selector: {pathPrefix: /}
+      loop_detection: {similarity: tail, max_hits: 1, action: ACTION}
+      rules: []
+"""
 PAYMENT = """\
 bundle_version: 1
 policies:
@@ -114,6 +124,22 @@ def test_clients_are_told_apart_and_cannot_change_what_is_asked(start: Start) ->
             "X-Envoy-Auth-Partial-Body": "true",
         }
         assert stack.ask(client="127.0.0.2", headers=forged).status == 429
+
+
+@pytest.mark.parametrize("gateway", [gateways.ENVOY_PROCESSOR], indirect=True, ids=["envoy-ext-proc"])
+@pytest.mark.parametrize("action", ["steer", "land"])
+def test_envoy_forwards_what_breakloop_has_changed(start: Start, action: str) -> None:
+    """Behind `ext_proc`, the note reaches the application in the body, and a landed agent has no tools (LD-5, LD-10)."""
+    stack = start(LAND.replace("ACTION", action))
+    tool = {"type": "function", "function": {"name": "read", "parameters": {"type": "object"}}}
+    sent = {"model": "m", "messages": [{"role": "user", "content": "Read it."}], "tools": [tool]}
+    answers = [stack.ask("/v1/chat/completions", "POST", json.dumps(sent).encode()) for _ in range(2)]
+    assert [(answer.status, answer.body) for answer in answers] == [(200, "app")] * 2
+    assert answers[1].headers.get("x-breakloop-action") == ("land" if action == "land" else None)
+    first, second = [json.loads(body) for _, _, body in stack.application.seen]
+    assert first == sent
+    assert "[breakloop]" in json.dumps(second["messages"])
+    assert second.get("tool_choice") == ("none" if action == "land" else None)
 
 
 @pytest.mark.parametrize("status", [402, 503])

@@ -133,17 +133,22 @@ def open_proxy(
     return handler
 
 
-def envoy_grpc(settings: Settings, handler: DecisionHandler, mark: str = "") -> AbstractAsyncContextManager[None]:
+def envoy_grpc(
+    settings: Settings, handler: DecisionHandler, admission: Admission, mark: str = ""
+) -> AbstractAsyncContextManager[None]:
     """Return a context manager that serves Envoy's gRPC requests, if a port is configured. Processes with a mark share
     the port."""
     if not settings.envoy_grpc_port:
         return nullcontext()
-    from breakloop.gateway.envoy_grpc import serve_envoy  # noqa: PLC0415 - an extra
+    from breakloop.gateway.envoy_grpc import EnvoyCheck, serve_envoy  # noqa: PLC0415 - an extra
+    from breakloop.gateway.envoy_processor import EnvoyProcessor  # noqa: PLC0415
 
     host, files = settings.host, settings.tls
     address = f"[{host}]:{settings.envoy_grpc_port}" if ":" in host else f"{host}:{settings.envoy_grpc_port}"
     tls = (Path(files.key_file).read_bytes(), Path(files.cert_file).read_bytes()) if files.cert_file else None
-    return serve_envoy(handler.envoy, address, limits(settings), shared=bool(mark), tls=tls)
+    bounds = limits(settings)
+    check, processor = EnvoyCheck(handler.envoy, bounds), EnvoyProcessor(admission, bounds)
+    return serve_envoy(check, processor, address, bounds, shared=bool(mark), tls=tls)
 
 
 def check_ports(settings: Settings) -> None:

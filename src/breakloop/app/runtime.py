@@ -126,7 +126,7 @@ class Runtime:
             self.url = url(self.settings.host, port, tls=bool(self.settings.tls.cert_file))
             if self.operations is not None:
                 await self.operations.start()
-            async with build.envoy_grpc(self.settings, self.handler, self.mark):
+            async with build.envoy_grpc(self.settings, self.handler, self.admission, self.mark):
                 ready(self.url)
                 return await self._serve_until_stopped(server)
         finally:

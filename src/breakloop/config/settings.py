@@ -417,7 +417,7 @@ class Settings(Model):
     history_events: PositiveInt = Field(default=1_000_000, description="Maximum number of events in the history.")
     envoy_grpc_port: Port = Field(
         default=0,
-        description="Port for Envoy's external authorization over gRPC (`ext_authz`); 0 disables it. Needs the extra "
+        description="Port for Envoy's `ext_authz` and `ext_proc` filters over gRPC; 0 disables it. Needs the extra "
         "`envoy`.",
     )
     upstream: Annotated[Upstreams, UNSAID] = Field(

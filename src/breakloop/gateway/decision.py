@@ -380,7 +380,7 @@ class DecisionHandler:
         if self._admission.needs_key:
             refusal = self._admission.unknown_caller(Call("POST", "", headers=request.headers), asked=True)
             if refusal is not None:
-                return _refused(*refusal)
+                return refused_caller(*refusal)
         return results.handle(request)
 
     def _generic(self, request: Request) -> Reply | DeferredReply:
@@ -430,7 +430,7 @@ class DecisionHandler:
         if admission.needs_key:
             refusal = admission.unknown_caller(call, asked=True)
             if refusal is not None:
-                refused = _refused(*refusal)
+                refused = refused_caller(*refusal)
                 return refused if adapt is None else adapt(refused)
         call.began_ns = began_ns
         results = self._results
@@ -490,7 +490,8 @@ class DecisionHandler:
         return Reply(status, JSON, json.dumps(shown, separators=(",", ":")).encode(), 0.0)
 
 
-def _refused(status: int, why: str) -> Reply:
+def refused_caller(status: int, why: str) -> Reply:
+    """Return the refusal of a request whose caller is unknown or ambiguous."""
     detail = {"error": CALLER_ERRORS[status], "message": why}
     return Reply(status, JSON, json.dumps({"detail": detail}, separators=(",", ":")).encode("ascii"), 0.0)
 

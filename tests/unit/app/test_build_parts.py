@@ -69,7 +69,10 @@ def test_envoy_may_ask_over_grpc(tmp_path: Path, free_port: Callable[[], int]) -
 
     async def test(port: int) -> None:
         runtime = Runtime(settings(tmp_path, envoy_grpc_port=port))
-        async with envoy_grpc(runtime.settings, runtime.handler), envoy_grpc_of_another(runtime, tmp_path):
+        async with (
+            envoy_grpc(runtime.settings, runtime.handler, runtime.admission),
+            envoy_grpc_of_another(runtime, tmp_path),
+        ):
             await asyncio.to_thread(connect, port)
         with pytest.raises(ConnectionRefusedError):
             await asyncio.to_thread(connect, port)
@@ -78,7 +81,7 @@ def test_envoy_may_ask_over_grpc(tmp_path: Path, free_port: Callable[[], int]) -
 
 
 def envoy_grpc_of_another(runtime: Runtime, tmp_path: Path) -> nullcontext[None]:
-    nothing = envoy_grpc(settings(tmp_path), runtime.handler)
+    nothing = envoy_grpc(settings(tmp_path), runtime.handler, runtime.admission)
     assert isinstance(nothing, nullcontext)
     return nothing
 

@@ -16,6 +16,7 @@ import pytest
 
 from breakloop.errors import SettingsError
 from breakloop.gateway.envoy_grpc import SERVICE, EnvoyCheck, serve_envoy
+from breakloop.gateway.envoy_processor import EnvoyProcessor
 from breakloop.gateway.exchange import DeferredReply
 from breakloop.gateway.http_request import Handler, Reply, RequestLimits
 from breakloop.policy.client import CallerKeys
@@ -37,15 +38,23 @@ def asked_of(here: World, *questions: bytes) -> list[Checked]:
     return asyncio.run(ask())
 
 
+def serving(door: Handler, port: int, **options: Any) -> Any:
+    """Serve both services."""
+    limits, admission = RequestLimits(), world(bundle(policy("p"))).door._admission
+    terms: dict[str, Any] = {"shared": False, "tls": None, **options}
+    return serve_envoy(
+        EnvoyCheck(door, limits), EnvoyProcessor(admission, limits), f"127.0.0.1:{port}", limits, **terms
+    )
+
+
 def over_grpc(
     door: Handler, test: Callable[[Ask], Awaitable[None]], port: int, channel: Any = None, **more: Any
 ) -> None:
     """Serve, and run a test with what asks."""
 
     async def run() -> None:
-        options: dict[str, Any] = {"shared": False, "tls": None, **more}
         async with (
-            serve_envoy(door, f"127.0.0.1:{port}", RequestLimits(), **options),
+            serving(door, port, **more),
             channel() if channel else grpc.aio.insecure_channel(f"127.0.0.1:{port}") as link,
         ):
             await test(link.unary_unary(f"/{SERVICE}/Check"))
@@ -201,7 +210,7 @@ def test_two_instances_do_not_share_a_port(free_port: Callable[[], int]) -> None
     here, port = world(bundle(policy("p"))), free_port()
 
     async def second(_ask: Ask) -> None:
-        async with serve_envoy(here.door.envoy, f"127.0.0.1:{port}", RequestLimits(), shared=True, tls=None):
+        async with serving(here.door.envoy, port, shared=True):
             pass
 
     with pytest.raises(SettingsError, match=f"cannot listen on 127.0.0.1:{port}"):
@@ -243,7 +252,7 @@ def test_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def _enter() -> None:
-    async with serve_envoy(lambda _request: Reply(200), "127.0.0.1:1", RequestLimits(), shared=False, tls=None):
+    async with serving(lambda _request: Reply(200), 1):
         pass
 
 

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from breakloop.gateway.envoy_grpc import (
+from breakloop.gateway.envoy_messages import (
     EnvoyRequest,
-    _fields,
     _pair,
-    _part,
     allowed_response,
     denied_response,
+    fields,
     parse_request,
+    part,
 )
 from tests.unit.gateway.envoy_client import check, checked
 
@@ -49,7 +49,7 @@ def test_what_is_missing_is_empty() -> None:
 )
 def test_what_is_no_message_is_refused(data: bytes) -> None:
     """With one kind of error, whatever is wrong (Y-2)."""
-    with pytest.raises(ValueError, match="malformed CheckRequest"):
+    with pytest.raises(ValueError, match="malformed message"):
         parse_request(data)
 
 
@@ -63,7 +63,7 @@ def test_any_bytes_are_read_or_refused(data: bytes) -> None:
 @given(name=st.binary(max_size=150), value=st.binary(max_size=150), more=st.binary(max_size=4), turned=st.booleans())
 def test_pairs_of_every_spelling(name: bytes, value: bytes, more: bytes, *, turned: bool) -> None:
     """The short way to read a field gives what the long one gives, or refuses what that refuses."""
-    parts = [_part(1, name), _part(2, value)]
+    parts = [part(1, name), part(2, value)]
     entry = b"".join(parts[::-1] if turned else parts) + more
 
     def read(how: Callable[[bytes], tuple[bytes, bytes]]) -> tuple[bytes, bytes] | str:
@@ -73,7 +73,7 @@ def test_pairs_of_every_spelling(name: bytes, value: bytes, more: bytes, *, turn
             return "refused"
 
     def long(data: bytes) -> tuple[bytes, bytes]:
-        found = dict(_fields(data))
+        found = dict(fields(data))
         return found.get(1, b""), found.get(2, b"")
 
     assert read(_pair) == read(long)
