@@ -37,6 +37,7 @@ FLAG = re.compile(r"`(--[a-z][a-z-]*)")
 OPTIONS_OF_OTHERS = {
     *("--env-file", "--health-cmd", "--read-only"),  # Docker
     "--headless",  # Chromium
+    "--cases",  # make bench
     *("--corpus", "--ignore", "--only"),  # make photograph
 }
 GATEWAY = "http://127.0.0.1:8787"
