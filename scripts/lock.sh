@@ -18,7 +18,7 @@ compile() {
 }
 
 # Extras that have an environment of their own: they do not fit beside the rest, or beside each other, or are very large.
-apart='claude-agent crewai litellm'
+apart='agent-framework claude-agent crewai google-adk litellm strands'
 extras() {
     "$python" - "$@" <<'END'
 import sys, tomllib
@@ -39,8 +39,9 @@ compile release --group pyproject.toml:release
 compile docs --group pyproject.toml:docs
 compile gateways --group pyproject.toml:gateways
 compile mutants --group pyproject.toml:mutants
-compile frameworks --group pyproject.toml:frameworks
-# With what breakloop itself needs, because it is imported there. Not universal: there is no CrewAI for Python 3.14 and up.
+# With what breakloop itself needs, because it is imported there.
+compile frameworks --group pyproject.toml:frameworks pyproject.toml
+# Not universal: there is no CrewAI for Python 3.14 and up.
 write claude --extra claude-agent pyproject.toml
 write crewai --extra crewai pyproject.toml
 # LiteLLM may ask for a certifi of the day after: the newest that there is will do.

@@ -5,6 +5,5 @@ from __future__ import annotations
 
 from typing import Final
 
-APART: Final = frozenset(
-    {"breakloop.integrations.claude_agent", "breakloop.integrations.crewai", "breakloop.integrations.litellm"}
-)
+_NAMES: Final = ("agent_framework", "claude_agent", "crewai", "google_adk", "litellm", "strands")
+APART: Final = frozenset(f"breakloop.integrations.{name}" for name in _NAMES)

@@ -30,6 +30,9 @@ WANTED = [
         "LiteLLM",
         "OpenAI Agents SDK",
         "Pydantic AI",
+        "Strands Agents",
+        "Microsoft Agent Framework",
+        "Google ADK",
         "CrewAI",
         "Codex",
     ),
@@ -77,7 +80,7 @@ def test_what_is_imported_can_be() -> None:
         spec = find_spec(module)
         assert spec is not None
         assert spec.origin is not None
-        assert f"\ndef {name}(" in Path(spec.origin).read_text(encoding="utf-8")
+        assert re.search(rf"^(def|class) {name}\(", Path(spec.origin).read_text(encoding="utf-8"), re.MULTILINE)
 
 
 def test_it_is_found_from_the_first_pages() -> None:

@@ -21,13 +21,16 @@ VAGUE_NAMES = {"common", "helpers", "manager", "misc", "util", "utils"}
 
 # Import name -> distribution, where the two differ.
 DISTRIBUTIONS = {
+    "agent_framework": "agent-framework-core",
     "agents": "openai-agents",
+    "google": "google-adk",
     "grpc": "grpcio",
     "opentelemetry": "opentelemetry-sdk",
     "pydantic_ai": "pydantic-ai-slim",
     "pydantic_core": "pydantic",
     "jwt": "pyjwt",
     "ruamel": "ruamel-yaml",
+    "strands": "strands-agents",
     "toktok": "toktok-rs",
 }
 

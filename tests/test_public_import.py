@@ -37,6 +37,9 @@ PUBLIC = {
     "breakloop.integrations.mcp": {"GuardMCPMiddleware"},
     "breakloop.integrations.openai_agents": {"GuardRunHooks"},
     "breakloop.integrations.pydantic_ai": {"GuardCapability"},
+    "breakloop.integrations.strands": {"GuardHooks"},
+    "breakloop.integrations.agent_framework": {"GuardChatMiddleware"},
+    "breakloop.integrations.google_adk": {"GuardPlugin"},
 }  # fmt: skip
 # Public members of the classes that programs hold.
 MEMBERS = {

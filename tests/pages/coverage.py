@@ -143,7 +143,11 @@ APART: Final = {
     "examples/crewai/README.md": "crewai",
     "examples/litellm/README.md": "litellm",
 }
-_IMPORTED: Final = {"(?:claude_agent_sdk|breakloop.integrations.claude_agent)": "claude", "crewai": "crewai"}
+_IMPORTED: Final = {
+    "(?:claude_agent_sdk|breakloop.integrations.claude_agent)": "claude",
+    "crewai": "crewai",
+    "breakloop.integrations.(?:agent_framework|google_adk|strands)": "frameworks",
+}
 
 # Python that a reader writes before the block that begins like this.
 _CREW = """
@@ -183,6 +187,11 @@ loop, healthy = catalogue.loop, catalogue.healthy
 hooks = GuardCrewHooks()
 hooks.__enter__()
 llm.next(*[call_tool("search", {"query": "refunds"})] * 8)
+""",
+    ("docs/how-to/google-adk.md", ""): """
+import os
+
+os.environ |= {"GOOGLE_API_KEY": "none", "GOOGLE_GEMINI_BASE_URL": llm.url}
 """,
     ("docs/how-to/openai-agents.md", ""): """
 import agents
@@ -234,6 +243,29 @@ from breakloop.testing import call_tool
 
 llm.next(*[call_tool("search", {"query": "refunds"})] * 8)
 asyncio.run(main())
+assert "repeat `search` returned the same 10 bytes 5 times in a row 30" in printed(), printed()
+""",
+    ("docs/how-to/google-adk.md", ""): """
+import asyncio
+from breakloop.testing import call_tool
+
+llm.next(*[call_tool("search", {"query": "refunds"})] * 8)
+asyncio.run(main())
+assert "recursive_loop_detected Blocked: `search` returned the same 10 bytes" in printed(), printed()
+""",
+    ("docs/how-to/agent-framework.md", ""): """
+import asyncio
+from breakloop.testing import call_tool
+
+llm.next(*[call_tool("search", {"query": "refunds"})] * 8)
+asyncio.run(main())
+assert "repeat `search` returned the same 10 bytes 5 times in a row 30" in printed(), printed()
+""",
+    ("docs/how-to/strands.md", ""): """
+from breakloop.testing import call_tool
+
+llm.next(*[call_tool("search", {"query": "refunds"})] * 8)
+main()
 assert "repeat `search` returned the same 10 bytes 5 times in a row 30" in printed(), printed()
 """,
     ("docs/how-to/pydantic-ai.md", ""): """
@@ -335,6 +367,9 @@ HELD: Final = {
     "test_the_page_shows_what_the_example_runs_with",
     ("docs/how-to/litellm.md", "3rd"): "tests/e2e/test_litellm.py::test_a_looping_agent_is_told_then_stopped",
     ("docs/how-to/openai-agents.md", "3rd"): "tests/e2e/test_openai_agents.py::test_a_loop_is_told_then_stopped",
+    ("docs/how-to/google-adk.md", "3rd"): "tests/e2e/test_guarded_agents.py::test_a_loop_is_told_then_stopped",
+    ("docs/how-to/agent-framework.md", "3rd"): "tests/e2e/test_guarded_agents.py::test_a_loop_is_told_then_stopped",
+    ("docs/how-to/strands.md", "3rd"): "tests/e2e/test_guarded_agents.py::test_a_loop_is_told_then_stopped",
     ("docs/how-to/pydantic-ai.md", "3rd"): "tests/e2e/test_pydantic_ai.py::test_a_loop_is_told_then_stopped",
     ("docs/how-to/python-guard.md", "call 1"): f"{_TIMELINES}test_guarded_tool",
     ("docs/how-to/replay.md", '{"id"'): "tests/unit/replay/formats/test_own.py::test_the_page_describes_it",

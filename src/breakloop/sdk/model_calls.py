@@ -102,14 +102,15 @@ class ModelCalls:
 
     begin, abegin = sync_and_async(_begin)
 
-    async def _end(self, io: IO, key: Hashable, read: Callable[[], Answer]) -> None:
-        """Settle a call with its answer."""
+    async def _end(self, io: IO, key: Hashable, read: Callable[[], Answer]) -> Decision:
+        """Settle a call with its answer, and return the decision about it."""
         decision = self._open.pop(key, None)
         if decision is None:
-            return
+            return Decision()
         answer = ANSWERED
         with self.toolkit.fail_open():
             answer = read()
         await io.settle(decision, answer)
+        return decision
 
     end, aend = sync_and_async(_end)

@@ -1,0 +1,264 @@
+"""Agents of frameworks with their integrations, which the environment `frameworks` runs for test_guarded_agents.py:
+`python guarded_agents.py NAME ABSENT_URL`. Prints, as its last line, what became of each run, as JSON.
+
+An agent is a function of the stand-in's URL, a guard (None: without breakloop) and whether to stream; it returns what the
+agent said.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from breakloop import DeniedError, Guard, LoopDetectedError
+from breakloop.testing import Answer, SeenRequest, StandInLLM, body, call_tool, limit_policy, say
+
+Agent = Callable[[str, Guard | None, bool], str]
+
+STEPS = 30
+TASK = "Find our refund policy."
+STEPS_ONLY: dict[str, Any] = {
+    "bundle_version": 1,
+    "policies": [],
+    "defaults": {"loop_detection": {"similarity": "steps"}},
+}
+LAND = {
+    "bundle_version": 1,
+    "policies": [],
+    "defaults": {"loop_detection": {"similarity": "steps", "ladder": {"block": "land"}}},
+}
+FEW = {"bundle_version": 1, "policies": [limit_policy(rate=0.001, burst=2)]}
+DOLLAR = {"bundle_version": 1, "policies": [], "agents": {"*": {"max_tokens_per_tree": 300_000}}}
+ran: list[Any] = []
+
+
+def search(query: str) -> str:
+    """Look something up.
+
+    Args:
+        query: what to look for
+    """
+    ran.append(query)
+    return "no results"
+
+
+def read(page: int) -> str:
+    """Read a page.
+
+    Args:
+        page: its number
+    """
+    ran.append(page)
+    return f"page {page}: it was night number {page * 7919}."
+
+
+# -- agents
+
+
+def google_adk(url: str, guard: Guard | None, stream: bool) -> str:
+    from google.adk.agents import LlmAgent
+    from google.adk.agents.run_config import RunConfig, StreamingMode
+    from google.adk.apps import App
+    from google.adk.models import Gemini
+    from google.adk.runners import InMemoryRunner
+    from google.genai import types
+
+    from breakloop.integrations.google_adk import GuardPlugin
+
+    async def run() -> str:
+        model = Gemini(model="gemini-2.5-flash", base_url=url)
+        agent = LlmAgent(name="support_bot", model=model, instruction="You help.", tools=[search, read])
+        plugins = [] if guard is None else [GuardPlugin(guard)]
+        runner = InMemoryRunner(app=App(name="support", root_agent=agent, plugins=plugins))
+        session = await runner.session_service.create_session(app_name="support", user_id="u")
+        asked = types.Content(role="user", parts=[types.Part(text=TASK)])
+        config = RunConfig(streaming_mode=StreamingMode.SSE if stream else StreamingMode.NONE)
+        last: Any = None
+        async for event in runner.run_async(user_id="u", session_id=session.id, new_message=asked, run_config=config):
+            last = event
+        if last.error_code:
+            raise RuntimeError(f"{last.error_code}: {last.error_message}")
+        return "".join(part.text or "" for part in last.content.parts)
+
+    return asyncio.run(run())
+
+
+def agent_framework(url: str, guard: Guard | None, stream: bool) -> str:
+    from agent_framework import Agent
+    from agent_framework.openai import OpenAIChatClient, OpenAIChatCompletionClient
+
+    from breakloop.integrations.agent_framework import GuardChatMiddleware
+
+    async def run(client: Any) -> str:
+        client.function_invocation_configuration["max_iterations"] = STEPS + 10
+        middleware = [] if guard is None else [GuardChatMiddleware(guard)]
+        agent = Agent(client, "You help.", name="support-bot", tools=[search, read], middleware=middleware)
+        if stream:
+            return "".join([update.text async for update in agent.run(TASK, stream=True)])
+        return str(await agent.run(TASK))
+
+    kind = OpenAIChatClient if _stored else OpenAIChatCompletionClient
+    return asyncio.run(run(kind("gpt-5", api_key="k", base_url=f"{url}/v1")))
+
+
+_stored = False
+
+
+def agent_framework_stored(url: str, guard: Guard | None, stream: bool) -> str:
+    """The provider keeps the history."""
+    global _stored  # noqa: PLW0603
+    _stored = True
+    return agent_framework(url, guard, stream)
+
+
+def strands(url: str, guard: Guard | None, stream: bool) -> str:
+    from strands import Agent, tool
+    from strands.models.openai import OpenAIModel
+
+    from breakloop.integrations.strands import GuardHooks
+
+    model = OpenAIModel(client_args={"base_url": f"{url}/v1", "api_key": "k"}, model_id="gpt-5")
+    hooks = [] if guard is None else [GuardHooks(guard)]
+    agent = Agent(
+        model=model, tools=[tool(search), tool(read)], system_prompt="You help.", hooks=hooks, callback_handler=None
+    )
+    if not stream:
+        return str(agent(TASK)).strip()
+
+    async def run() -> str:
+        last: Any = None
+        async for event in agent.stream_async(TASK):
+            last = event.get("result", last)
+        return str(last).strip()
+
+    return asyncio.run(run())
+
+
+AGENTS: dict[str, Agent] = {
+    "google-adk": google_adk,
+    "agent-framework": agent_framework,
+    "agent-framework-stored": agent_framework_stored,
+    "strands": strands,
+}
+
+
+# -- what the model does
+
+
+def stuck(_: SeenRequest) -> Answer:
+    return call_tool("search", {"query": "refunds"})
+
+
+def has_tools(seen: SeenRequest) -> bool:
+    """Whether tools are declared and on: in the API of OpenAI, and of Gemini."""
+    body = seen.json()
+    off = body.get("tool_choice") == "none" or '"NONE"' in json.dumps(body.get("toolConfig"))
+    return bool(body.get("tools")) and not off
+
+
+def finishes(seen: SeenRequest) -> Answer:
+    return say("There is none.") if b"tools are switched off" in seen.body else stuck(seen)
+
+
+def ignores(seen: SeenRequest) -> Answer:
+    """A server that calls tools although they are off, as some do; the stand-in does not."""
+    if has_tools(seen) or b"tools are switched off" not in seen.body:
+        return stuck(seen)
+    arguments = {"query": "refunds"}
+    function = {"name": "search", "arguments": json.dumps(arguments)}
+    if "contents" in seen.json():
+        part = {"functionCall": {"name": "search", "args": arguments}}
+        made: Any = {"candidates": [{"content": {"role": "model", "parts": [part]}, "finishReason": "STOP"}]}
+    elif "input" in seen.json():
+        item = {"type": "function_call", "id": "fc_9", "call_id": "c9", "status": "completed", **function}
+        made = {"id": "r", "object": "response", "created_at": 1, "model": "m", "status": "completed", "output": [item]}
+        made |= {"parallel_tool_calls": True, "tool_choice": "none", "tools": []}
+    else:
+        message: dict[str, Any] = {"role": "assistant", "content": None}
+        message |= {"tool_calls": [{"id": "c9", "type": "function", "function": function}]}
+        choice = {"index": 0, "message": message, "finish_reason": "tool_calls"}
+        made = {"id": "x", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice]}
+    return body(json.dumps(made).encode())
+
+
+class Reader:
+    """Reads page after page."""
+
+    def __init__(self, tokens: int = 0) -> None:
+        self.turn = 0
+        self.tokens = tokens
+
+    def __call__(self, _: SeenRequest) -> Answer:
+        self.turn += 1
+        if self.turn > STEPS:
+            return say("All read.")
+        answer = call_tool("read", {"page": self.turn}, tool_id=f"call_{self.turn}")
+        return answer.with_usage(self.tokens, 10) if self.tokens else answer
+
+
+def told(
+    agent: Agent, guard: Guard | None, respond: Callable[[SeenRequest], Answer], *, stream: bool = False
+) -> dict[str, Any]:
+    """Run an agent, and return what became of it."""
+    ran.clear()
+    end: dict[str, Any]
+    with StandInLLM.in_thread(respond=respond) as llm:
+        try:
+            end = {"said": agent(llm.url, guard, stream)}
+        except Exception as error:  # noqa: BLE001 - whatever it is, the test looks at it
+            ours = next((one for one in chain(error) if isinstance(one, DeniedError)), None)
+            end = {
+                "raised": type(error).__name__,
+                "text": str(error),
+                "ours": ours is not None,
+                "loop": isinstance(ours, LoopDetectedError),
+                "reason": getattr(ours, "reason", ""),
+            }
+        requests = list(llm.requests)
+    bodies = [seen.json() for seen in requests]
+    notes = [0, *(json.dumps(body).count("[breakloop]") for body in bodies)]
+    noted = [number for number in range(1, len(notes)) if notes[number] > 0]
+    faults = 0 if guard is None else guard.faults
+    return {
+        **end,
+        "ran": len(ran),
+        "asked": len(bodies),
+        "noted": noted,
+        "off": [number for number, one in enumerate(requests, 1) if not has_tools(one)],
+        "faults": faults,
+        "bodies": bodies,
+    }
+
+
+def chain(error: BaseException | None) -> list[BaseException]:
+    """An error, and those that it was raised from."""
+    found: list[BaseException] = []
+    while error is not None and error not in found:
+        found.append(error)
+        error = error.__cause__ or error.__context__
+    return found
+
+
+def main(name: str, absent: str) -> None:
+    agent = AGENTS[name]
+    outcomes = {
+        "looping": told(agent, Guard(STEPS_ONLY), stuck),
+        "streamed": told(agent, Guard(STEPS_ONLY), stuck, stream=True),
+        "healthy": told(agent, Guard(STEPS_ONLY), Reader()),
+        "unguarded": told(agent, None, Reader()),
+        "unguarded streamed": told(agent, None, lambda _: say("There is none."), stream=True),
+        "landed": told(agent, Guard(LAND), finishes),
+        "landed streamed": told(agent, Guard(LAND), finishes, stream=True),
+        "ignored": told(agent, Guard(LAND), ignores),
+        "limited": told(agent, Guard(FEW), Reader()),
+        "spent": told(agent, Guard(DOLLAR), Reader(tokens=100_000)),
+        "absent": told(agent, Guard(url=absent), Reader()),
+    }
+    sys.stdout.write("\n" + json.dumps(outcomes) + "\n")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

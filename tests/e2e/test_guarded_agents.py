@@ -1,0 +1,113 @@
+"""Agents of frameworks with their integrations, without a gateway: one that loops is told, then stopped in the manner of
+its framework; thirty steps pass byte for byte; one that is landed ends with an answer. Each framework is one process of
+the environment `frameworks` (guarded_agents.py), because imports are most of the time."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.environments import program_of, variables
+from tests.e2e.served import refusing
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+
+SCRIPT = Path(__file__).with_name("guarded_agents.py")
+BLOCKED = "Blocked: `search` returned the same 10 bytes 5 times in a row."
+# How the run of each ends: the error that is raised; "": the framework would hide an error, so it is the final response.
+RAISED = {
+    "google-adk": "",
+    "agent-framework": "LoopDetectedError",
+    "agent-framework-stored": "LoopDetectedError",
+    "strands": "_LoopDetectedError",
+}
+TOOLS_STAY_ON = {"strands"}  # when they are landed: calls are removed from the answer
+
+Outcomes = dict[str, dict[str, Any]]
+
+
+@pytest.fixture(scope="module", params=RAISED)
+def framework(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+@pytest.fixture(scope="module")
+def outcomes(framework: str, tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
+    home = tmp_path_factory.mktemp(framework)
+    with refusing() as absent:
+        done = subprocess.run(
+            [program_of("frameworks"), str(SCRIPT), framework, absent],
+            env=variables(home, GOOGLE_API_KEY="none", OPENAI_API_KEY="none"),
+            cwd=home,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=250,
+        )
+    assert done.returncode == 0, done.stderr[-3000:]
+    made: Outcomes = json.loads(done.stdout.splitlines()[-1])
+    return made
+
+
+def picked(outcome: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: outcome.get(name) for name in names}
+
+
+@pytest.mark.parametrize("run", ["looping", "streamed"])
+def test_a_loop_is_told_then_stopped(framework: str, outcomes: Outcomes, run: str) -> None:
+    """Notes in the fourth and fifth request, and no sixth: neither the model nor the tool is called again (P-3, LD-4,
+    LD-5)."""
+    outcome = outcomes[run]
+    assert picked(outcome, "ran", "asked", "noted", "faults") == {"ran": 5, "asked": 5, "noted": [4, 5], "faults": 0}
+    assert BLOCKED in outcome["text"]
+    if RAISED[framework]:
+        assert outcome["text"].startswith(BLOCKED)
+        assert picked(outcome, "raised", "loop") == {"raised": RAISED[framework], "loop": True}
+    else:
+        assert outcome["text"].startswith("recursive_loop_detected: ")
+
+
+def test_thirty_steps_pass_byte_for_byte(outcomes: Outcomes) -> None:
+    """The same requests as without breakloop (P-3)."""
+    assert picked(outcomes["healthy"], "said", "ran", "faults") == {"said": "All read.", "ran": 30, "faults": 0}
+    assert len(outcomes["healthy"]["bodies"]) == 31
+    assert outcomes["healthy"]["bodies"] == outcomes["unguarded"]["bodies"]
+
+
+@pytest.mark.parametrize(("run", "like"), [("landed", ""), ("landed streamed", "unguarded streamed")])
+def test_it_lands_with_an_answer(framework: str, outcomes: Outcomes, run: str, like: str) -> None:
+    """The sixth request asks for the answer, with tools switched off, and is the last (LD-10, P-3)."""
+    said = outcomes[like]["said"] if like else "There is none."
+    off = [] if framework in TOOLS_STAY_ON else [6]
+    expected = {"said": said, "ran": 5, "asked": 6, "off": off, "faults": 0}
+    assert picked(outcomes[run], *expected) == expected
+
+
+def test_calls_that_are_made_all_the_same_are_removed(outcomes: Outcomes) -> None:
+    """Of a server that ignores the choice: the run ends with why (LD-10)."""
+    outcome = outcomes["ignored"]
+    assert outcome["said"].startswith("You repeat yourself: `search` returned the same 10 bytes")
+    assert picked(outcome, "ran", "asked") == {"ran": 5, "asked": 6}
+
+
+@pytest.mark.parametrize(
+    ("run", "reason", "asked"), [("limited", "token_bucket_exceeded", 2), ("spent", "tree_budget_exceeded", 3)]
+)
+def test_limits_and_budgets_hold(framework: str, outcomes: Outcomes, run: str, reason: str, asked: int) -> None:
+    """Each model call is judged once, and what answers use is counted (P-3, L-2)."""
+    outcome = outcomes[run]
+    assert outcome["asked"] == asked
+    if RAISED[framework]:
+        assert picked(outcome, "ours", "loop", "reason") == {"ours": True, "loop": False, "reason": reason}
+    else:
+        assert outcome["text"].startswith(f"{reason}: ")
+
+
+def test_a_service_that_is_not_there_stops_nobody(outcomes: Outcomes) -> None:
+    """Fail open, counted (D-4)."""
+    assert picked(outcomes["absent"], "said", "faults") == {"said": "All read.", "faults": 31}
