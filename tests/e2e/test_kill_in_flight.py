@@ -7,6 +7,8 @@ import asyncio
 import json
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,8 @@ from breakloop.testing import Answer, SeenRequest, StandInLLM, ThreadedLLM, say
 from tests.builders import chat_body, user
 from tests.deadlines import DEADLINE_S
 from tests.e2e.behind import free_port
+from tests.e2e.fleet import fleet
+from tests.e2e.raw_client import RECEIVE, RawClient
 from tests.e2e.served import KEY, Served, eventually, serving
 from tests.redis_servers import Server
 
@@ -200,3 +204,70 @@ def test_a_kill_switch_of_a_new_bundle(tmp_path: Path, model: ThreadedLLM) -> No
         policy.write_text(f"bundle_version: 2\npolicies: []\nkill_switches: [{switch}]\n")
         with pytest.raises(openai.APIError, match="enough"):
             list(events)
+
+
+def ask(client: RawClient, body: bytes, **headers: str) -> None:
+    fields = {"Authorization": f"Bearer {KEY}workers", "Content-Type": "application/json", **headers}
+    client.ask("POST", CHAT, body, *[f"{name}: {value}" for name, value in fields.items()])
+
+
+def is_open(client: RawClient) -> bool:
+    """Tell whether the server has not closed a connection, after all that has arrived."""
+    client.socket.setblocking(False)
+    try:
+        while client.socket.recv(RECEIVE):
+            pass
+    except BlockingIOError:
+        return True
+    return False
+
+
+def connected(port: int, count: int) -> dict[int, list[RawClient]]:
+    """So many connections of each of the two workers, by the worker that has accepted them."""
+    found: dict[int, list[RawClient]] = {1: [], 2: []}
+    while min(map(len, found.values())) < count:
+        client = RawClient(port)
+        client.ask("GET", "/readyz")
+        found[client.answer().json()["worker"]].append(client)
+    return found
+
+
+def test_streams_of_two_workers(tmp_path: Path, model: ThreadedLLM, redis_server: Server) -> None:
+    """Several processes on one port: what each of them has in flight ends and is counted, streams of others go on, none
+    of them passes anything new, and all of them serve again after the release (K-4, S-5)."""
+    admin, stream = free_port(), chat_body(user("Go."), stream=True)
+    options = ("--upstream", f"openai={model.url}", "--admin-port", str(admin))
+    state = f"{redis_server.url}?time_budget_ms=5000"
+    with ExitStack() as stack, fleet(tmp_path, state, *options, BREAKLOOP_ADMIN_TOKEN=TOKEN) as served:
+        served.wait_ready()
+        clients = connected(served.port, 5)
+        for client in chain(*clients.values()):
+            stack.enter_context(client)
+        others = [of_worker.pop() for of_worker in clients.values()]
+        asking = [of_worker.pop() for of_worker in clients.values()]
+        runaways = list(chain(*clients.values()))
+        hangs = {"X-Hangs": "stream"}
+        for number, client in enumerate(runaways):
+            ask(client, stream, **hangs, **{"X-Agent-Id": "runaway", "X-Agent-Session": f"s{number}"})
+        for client in others:
+            ask(client, stream, **hangs, **{"X-Agent-Id": "careful"})
+        for client in (*runaways, *others):
+            client.until(b"data: ")
+
+        instance = Instance(served, admin)
+        told = instance.api("agents/runaway/kill", {"reason": "enough"})
+        assert told["stopped"] == {"calls": len(runaways), "streams": len(runaways), "agents": ["runaway"]}
+        ends = [client.rest() for client in runaways]
+        assert all(b'"stop_reason":"killed"' in end and end.endswith(b"0\r\n\r\n") for end in ends), ends
+
+        def statuses() -> list[int]:
+            found = []
+            for client in asking:  # one of each worker
+                ask(client, chat_body(user("Go on.")), **{"X-Agent-Id": "runaway"})
+                found.append(client.answer().status)
+            return found
+
+        assert statuses() == [429, 429]
+        assert all(map(is_open, others))
+        instance.api("agents/runaway/release", {})
+        eventually(lambda: statuses() == [200, 200], "released")
