@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from breakloop.cli.run import EXIT_CODES
 from breakloop.testing import StandInLLM, ThreadedLLM
 from tests.deadlines import DEADLINE_S
 from tests.e2e import claude
@@ -22,9 +25,9 @@ pytestmark = pytest.mark.e2e
 # Arguments: what to ask in each turn ("same" or "new"), and whether to go on after an error.
 AGENT = """
 import subprocess, sys, openai
-client = openai.OpenAI(api_key="sk-canary-run", max_retries=0)
-helper = subprocess.Popen(["sleep", "600"])
-print(helper.pid, flush=True)
+client = openai.OpenAI(api_key="sk-canary-run", max_retries=0, default_headers={"X-Agent-Id": "nightly"})
+helpers = [subprocess.Popen(["sleep", "600"], start_new_session=apart) for apart in (False, True)]
+print(*[helper.pid for helper in helpers], flush=True)
 for turn in range(30):
     text = "Read the file." if sys.argv[1] == "same" else f"Read file {turn}."
     try:
@@ -32,6 +35,8 @@ for turn in range(30):
     except openai.RateLimitError:
         if sys.argv[2] == "give-up":
             raise SystemExit("stopped")
+if sys.argv[2] == "wait":
+    input()
 print("done", flush=True)
 """
 
@@ -48,8 +53,13 @@ def agent(llm: ThreadedLLM, *arguments: str, options: tuple[str, ...] = ()) -> s
     return run(sys.executable, "-c", AGENT, *arguments, url=llm.url, options=options)
 
 
-def ended(pid: int) -> bool:
-    """Tell whether a process has ended; it may still be in the table, until somebody asks how."""
+def ended(done: subprocess.CompletedProcess[str]) -> bool:
+    """Tell whether what an agent has started has ended, in its own session or not. It may still be in the table of
+    processes, until somebody asks how."""
+    return all(map(is_over, done.stdout.split()[:2]))
+
+
+def is_over(pid: str) -> bool:
     try:
         return "State:\tZ" in Path(f"/proc/{pid}/status").read_text()
     except (FileNotFoundError, ProcessLookupError):
@@ -60,10 +70,10 @@ def test_a_healthy_agent_ends_with_its_own_code() -> None:
     """All of its calls reached the provider that was set, and what it started is gone."""
     with StandInLLM.in_thread() as llm:
         done = agent(llm, "new", "give-up")
-        assert (done.returncode, done.stdout.split()[1]) == (0, "done"), done.stderr
+        assert (done.returncode, done.stdout.split()[2]) == (0, "done"), done.stderr
         assert len(llm.requests) == 30
     assert "30 calls" in done.stderr
-    assert ended(int(done.stdout.split()[0]))
+    assert ended(done)
 
 
 def test_an_agent_that_gives_up_after_a_loop() -> None:
@@ -81,7 +91,7 @@ def test_an_agent_that_goes_on_is_ended() -> None:
         assert (done.returncode, len(llm.requests)) == (90, 5), done.stderr
     assert "done" not in done.stdout
     assert "ending the command (loop): Blocked: identical request sent 10 times" in done.stderr
-    assert ended(int(done.stdout.split()[0]))
+    assert ended(done)
 
 
 def test_the_cost_ends_a_run() -> None:
@@ -90,6 +100,71 @@ def test_the_cost_ends_a_run() -> None:
         assert done.returncode == 91, done.stderr
         assert len(llm.requests) < 30
     assert done.stderr.splitlines() == ["breakloop: ending the command (budget): it has spent $0.0001"]
+
+
+POLICIES = {
+    "switch": "kill_switches: [{scope_key: 'agent:id', scope_value: nightly, reason: enough}]",
+    "action": "defaults: {loop_detection: [{similarity: tail, action: kill}]}",
+    "pause": "defaults: {loop_detection: [{similarity: tail, action: pause}]}",
+    "steps": "agents: {nightly: {max_usd_per_run: 0.00001}}",
+}
+LIMIT = """
+bundle_version: 1
+policies:
+  - id: calls
+    spec:
+      selector: {pathPrefix: /}
+      rules:
+        - {name: all, limit_keys: [], algorithm: token_bucket, algorithm_config: {tokens_per_second: 0.001, burst: 3}}
+"""
+# By policy: what the agent asks, what it does with an error, the exit code, and whether it was ended.
+CODES = [
+    ("switch", "new", "go-on", 92, True),  # at the first denial
+    ("action", "same", "go-on", 92, True),
+    ("limit", "new", "give-up", 93, False),
+    ("limit", "new", "go-on", 0, False),  # waiting would have helped, and it has ended well
+    ("pause", "same", "give-up", 94, False),
+    ("steps", "new", "go-on", 91, True),
+]
+
+
+@pytest.mark.parametrize(("policy", "asks", "does", "code", "stopped"), CODES)
+def test_exit_codes_by_policy(tmp_path: Path, policy: str, asks: str, does: str, code: int, *, stopped: bool) -> None:
+    """As documented, and nothing is left running."""
+    more = POLICIES.get(policy)
+    (tmp_path / "policy.yaml").write_text(f"bundle_version: 1\npolicies: []\n{more}\n" if more else LIMIT)
+    with StandInLLM.in_thread() as llm:
+        done = agent(llm, asks, does, options=("--policy", str(tmp_path / "policy.yaml")))
+    assert (done.returncode, "ending the command" in done.stderr) == (code, stopped), done.stderr
+    assert ("done" in done.stdout) == (code == 0)
+    assert ended(done)
+
+
+def test_the_exit_codes_of_the_page() -> None:
+    page = Path("docs/how-to/run-an-agent.md").read_text()
+    for stop_reason, code in EXIT_CODES.items():
+        assert f"| {code} | {stop_reason}" in page
+
+
+def test_the_cost_is_shown_while_it_runs() -> None:
+    """In the title of the terminal."""
+    with StandInLLM.in_thread() as llm:
+        line = [sys.executable, "-m", "breakloop", "run", "--", sys.executable, "-c", AGENT, "new", "wait"]
+        pid, terminal = pty.fork()
+        if pid == 0:
+            env = {**os.environ, "PYTHONPATH": str(SRC), "OPENAI_BASE_URL": f"{llm.url}/v1"}
+            os.execve(sys.executable, line, env)
+        try:
+            seen = b""
+            while not re.search(rb"\x1b\]0;breakloop \$0\.00\d+, 30 calls, [\d,]+ tokens\x07", seen):
+                seen += os.read(terminal, 4096)
+            os.write(terminal, b"\n")
+            while b"breakloop: $" not in seen:
+                seen += os.read(terminal, 4096)
+        finally:
+            _pid, status = os.waitpid(pid, 0)
+            os.close(terminal)
+    assert os.waitstatus_to_exitcode(status) == 0
 
 
 @pytest.mark.parametrize(("command", "code"), [(("sh", "-c", "exit 7"), 7), (("no-such-agent",), 127), (("/",), 126)])
@@ -162,18 +237,40 @@ def test_job_control() -> None:
     assert os.waitstatus_to_exitcode(status) == 0
 
 
-def test_the_real_claude_code(tmp_path: Path) -> None:
-    """Stuck, it is denied and gives up or is ended; the code says why. Healthy, it is untouched (P-3)."""
+def leaving(turn: int) -> dict[str, str]:
+    """The same again and again, and each time a process that goes on."""
+    started = "sleep 600 >/dev/null 2>&1 & echo $! >>started; setsid sleep 600 >/dev/null 2>&1 & echo $! >>started"
+    return {"command": f"{{ {started}; }}; {claude.COMMAND}", "description": "Look at the file"}
+
+
+CLAUDE: list[tuple[str, Callable[[int], dict[str, str] | None], tuple[str, ...], int]] = [
+    ("healthy", claude.healthy, (), 0),
+    ("loop", leaving, (), 90),
+    ("budget", claude.healthy, ("--max-usd", "0.00001"), 91),
+    ("killed", claude.healthy, ("--policy", "killed.yaml"), 92),
+    ("limit", claude.healthy, ("--policy", "limit.yaml"), 93),
+]
+
+
+@pytest.mark.parametrize(("name", "model", "options", "code"), CLAUDE)
+def test_the_real_claude_code(
+    tmp_path: Path, name: str, model: Callable[[int], dict[str, str] | None], options: tuple[str, ...], code: int
+) -> None:
+    """Denied, it gives up or is ended, and the code says why. What the commands of its model have started is ended,
+    although Claude Code gives each a session of its own. Healthy, it is untouched (P-3)."""
+    switch = "kill_switches: [{scope_key: 'llm:provider', scope_value: anthropic, reason: enough}]"
+    (tmp_path / "killed.yaml").write_text(f"bundle_version: 1\npolicies: []\n{switch}\n")
+    (tmp_path / "limit.yaml").write_text(LIMIT)
     command = [claude.command_line(), "-p", "Please read the file.", "--permission-mode", "bypassPermissions"]
-    line = [sys.executable, "-m", "breakloop", "run", "--", *command, "--model", claude.MODEL]
-    codes = {}
-    for name, model in (("healthy", claude.healthy), ("stuck", claude.stuck)):
-        (tmp_path / name).mkdir()
-        with StandInLLM.in_thread(respond=claude.agent(model)) as llm:
-            env = claude.environment(tmp_path / name, llm.url)
-            done = subprocess.run(
-                line, cwd=tmp_path / name, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                timeout=DEADLINE_S, check=False,
-            )  # fmt: skip
-            codes[name] = done.returncode
-    assert codes == {"healthy": 0, "stuck": 90}
+    line = [sys.executable, "-m", "breakloop", "run", *options, "--", *command, "--model", claude.MODEL]
+    with StandInLLM.in_thread(respond=claude.agent(model)) as llm:
+        env = claude.environment(tmp_path, llm.url)
+        done = subprocess.run(
+            line, cwd=tmp_path, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+            timeout=DEADLINE_S, check=False,
+        )  # fmt: skip
+    assert done.returncode == code, done.stderr
+    if name == "loop":
+        started = (tmp_path / "started").read_text().split()
+        assert len(started) == 10
+        assert all(map(is_over, started))

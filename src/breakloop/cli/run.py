@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from subprocess import Popen
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -54,6 +55,7 @@ _SETTINGS: Final[Mapping[str, object]] = {
 }  # fmt: skip
 _SAVE_TITLE: Final = "\x1b[22;0t"
 _RESTORE_TITLE: Final = "\x1b[23;0t"
+_PR_SET_CHILD_SUBREAPER: Final = 36
 _NO_PROXY: Final = ("NO_PROXY", "no_proxy")
 
 
@@ -160,7 +162,8 @@ def _first_sentence(message: str) -> str:
 
 
 class AgentProcess:
-    """The command, in a process group of its own, so that everything it starts ends with it."""
+    """The command, in a process group of its own, so that everything it starts ends with it. Coding agents run the
+    commands of their model in sessions of their own; on Linux, these are ended as well."""
 
     def __init__(self, command: Sequence[str]) -> None:
         self._command = command
@@ -170,6 +173,7 @@ class AgentProcess:
 
     def start(self, env: Mapping[str, str]) -> None:
         """Start it. Raises `OSError`."""
+        _adopt_orphans()
         process = self._process = Popen(list(self._command), env=dict(env), process_group=0)  # noqa: S603 - as asked
         self._hand_over(os.getpgrp(), process.pid)
         self.signal(signal.SIGCONT)  # it was stopped if it has read from the terminal before
@@ -205,10 +209,21 @@ class AgentProcess:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, number)
 
+    def reap(self) -> None:
+        """Remove adopted processes that have ended from the table of processes."""
+        if sys.platform != "linux" or self._process is None:
+            return
+        with suppress(ChildProcessError):  # there is none
+            while ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+                if ended.si_pid == self._process.pid:  # which `_wait` waits for
+                    break
+                os.waitpid(ended.si_pid, 0)
+
     def close(self) -> None:
         """End what the command has left behind, and take the terminal back."""
         if self._process is not None:
             self.signal(signal.SIGKILL)
+            _end_orphans()
             self._hand_over(self._process.pid, os.getpgrp())
 
     def _hand_over(self, owner: int, group: int) -> None:
@@ -221,9 +236,39 @@ class AgentProcess:
             if os.tcgetpgrp(self._terminal) == owner:
                 os.tcsetpgrp(self._terminal, group)
         except OSError:  # the terminal was closed, or the command has ended already
-            pass
+            _end_orphans()
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+
+
+def _adopt_orphans() -> None:
+    """Become the parent of processes whose own parent has ended, instead of init. Linux has this, others do not."""
+    if sys.platform == "linux":
+        import ctypes  # noqa: PLC0415 - nothing else needs it
+
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def _end_orphans() -> None:
+    """End all children of this process. What they have started becomes a child of this process then."""
+    spared: set[int] = set()  # of another user
+    while children := _children() - spared:
+        for pid in children:
+            try:
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+            except PermissionError:
+                spared.add(pid)
+            except (ProcessLookupError, ChildProcessError):  # somebody else has waited for it
+                pass
+
+
+def _children() -> set[int]:
+    found: set[int] = set()
+    for thread in Path("/proc/self/task").glob("*/children"):
+        with suppress(OSError):  # it has ended
+            found.update(map(int, thread.read_text().split()))
+    return found
 
 
 class Display:
@@ -272,6 +317,7 @@ async def supervise(agent: AgentProcess, watch: RunWatch, display: Display) -> i
     while not (waiting.done() or ending.done()):
         await asyncio.wait((waiting, ending), timeout=_SHOWN_EVERY_S, return_when=asyncio.FIRST_COMPLETED)
         elapsed_s += _SHOWN_EVERY_S
+        agent.reap()
         display.update(watch.spent, elapsed_s)
     ended = not waiting.done()
     if ended:
