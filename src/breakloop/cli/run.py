@@ -169,10 +169,12 @@ class AgentProcess:
         self._command = command
         self._process: Popen[bytes] | None = None
         self._early_signals: list[int] = []
+        self._others: set[int] = set()  # children of this process that are not the command's
         self._terminal = sys.stdin.fileno() if sys.stdin is not None and sys.stdin.isatty() else None
 
     def start(self, env: Mapping[str, str]) -> None:
         """Start it. Raises `OSError`."""
+        self._others = _children()
         _adopt_orphans()
         process = self._process = Popen(list(self._command), env=dict(env), process_group=0)  # noqa: S603 - as asked
         self._hand_over(os.getpgrp(), process.pid)
@@ -223,7 +225,7 @@ class AgentProcess:
         """End what the command has left behind, and take the terminal back."""
         if self._process is not None:
             self.signal(signal.SIGKILL)
-            _end_orphans()
+            _end_children(self._others)
             self._hand_over(self._process.pid, os.getpgrp())
 
     def _hand_over(self, owner: int, group: int) -> None:
@@ -236,7 +238,7 @@ class AgentProcess:
             if os.tcgetpgrp(self._terminal) == owner:
                 os.tcsetpgrp(self._terminal, group)
         except OSError:  # the terminal was closed, or the command has ended already
-            _end_orphans()
+            pass
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
@@ -249,15 +251,14 @@ def _adopt_orphans() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def _end_orphans() -> None:
-    """End all children of this process. What they have started becomes a child of this process then."""
-    spared: set[int] = set()  # of another user
+def _end_children(spared: set[int]) -> None:
+    """End the children of this process, and what they have started, which becomes a child of this process then."""
     while children := _children() - spared:
         for pid in children:
             try:
                 os.kill(pid, signal.SIGKILL)
                 os.waitpid(pid, 0)
-            except PermissionError:
+            except PermissionError:  # of another user
                 spared.add(pid)
             except (ProcessLookupError, ChildProcessError):  # somebody else has waited for it
                 pass
