@@ -146,10 +146,11 @@ def transcripts(home: Path) -> None:
 
 
 def without_settings() -> dict[str, str]:
-    """The environment of whoever runs the tests, without settings, keys and proxies."""
+    """The environment of whoever runs the tests, without settings, keys and proxies, and without what make exports:
+    `ARGS` of `make suite ARGS=...` is not meant for the `make serve` of a page."""
     left_out = ("BREAKLOOP_", "OPENAI_", "ANTHROPIC_", "XDG_", "LOOP_GUARD_", "OTEL_", "MAKE", "MFLAGS")
     return {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith(left_out) and not name.lower().endswith("_proxy")
+        if not name.startswith(left_out) and name != "ARGS" and not name.lower().endswith("_proxy")
     }
