@@ -123,6 +123,8 @@ class RedisStore:
     def drop(self, keys: Sequence[str], then: Callable[[StateError | None], None]) -> None:
         """Drop the entries with exactly these keys, which may belong to several projects."""
         slots = by_slot(map(redis_key, keys))
+        if not slots:
+            then(None)
         total = _Total(len(slots), lambda done: then(done if isinstance(done, StateError) else None))
         for there in slots:
             self._nodes.send(there[0], (b"UNLINK", *there), total.answered)
@@ -247,8 +249,6 @@ class _Total:
         self._then = then
         self._sum = 0
         self._error: StateError | None = None
-        if not count:
-            then(0)
 
     def answered(self, answer: Any) -> None:
         self._left -= 1
@@ -452,7 +452,7 @@ class ShardedStore(RedisStore):
 
     def settle(self, ops: Sequence[Settle], then: Callable[[int | StateError], None], *, failed: bool) -> None:
         parts = _by_place(ops)
-        told = _Total(len(parts), then).answered if len(parts) > 1 else then
+        told = _Total(len(parts), then).answered
         for part in parts:
             super().settle(part, told, failed=failed)
 
@@ -460,7 +460,7 @@ class ShardedStore(RedisStore):
         parts = _by_place(ops)
         total = _Total(len(parts), lambda done: then(done if isinstance(done, StateError) else None))
         for part in parts:
-            super().correct(part, total.answered if len(parts) > 1 else then)
+            super().correct(part, total.answered)
 
 
 def _by_place(ops: Sequence[_Told]) -> list[Sequence[_Told]]:

@@ -3,16 +3,20 @@ servers: tests/e2e/test_bundle_redis.py."""
 
 from __future__ import annotations
 
+import asyncio
 import re
 import socket
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
 
 from breakloop.errors import SettingsError, StateError
-from breakloop.store.redis.bundle import NoPushedBundleError, PushDeniedError, PushedBundle, open_shelf
+from breakloop.store.redis.bundle import NoPushedBundleError, PushDeniedError, PushedBundle, moment, open_shelf
+from tests.e2e.certificates import Authority
+from tests.fake_redis import Command, array, fake_redis, polite
 
 
 def test_nobody_listens() -> None:
@@ -79,6 +83,81 @@ def test_sentinels_get_the_password_if_they_require_one(
     monkeypatch.setattr(Sentinels, "required", required)
     found = shelf._sentinel({}, {"password": "pw"} if user else {})
     assert (found.asked, found.login) == (asked, sent)
+
+
+class Recorded:
+    """A class of the package: what it is made with."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        self.arguments, self.options = arguments, options
+
+    def master_for(self, service: str, **options: Any) -> Recorded:
+        return Recorded(service, **options)
+
+
+SERVER = {"db": 0, "username": None, "password": None}
+
+
+@pytest.mark.parametrize(
+    ("url", "arguments", "options"),
+    [
+        ("redis://h:1/3", ("h", 1), {**SERVER, "db": 3}),
+        ("redis://:pw@h", ("h", 6379), {**SERVER, "password": "pw"}),
+        ("redis://me:pw@h", ("h", 6379), {**SERVER, "username": "me", "password": "pw"}),
+        ("rediss://h", ("h", 6379), {**SERVER, "ssl": True}),
+        ("rediss://h?{files}", ("h", 6379), {**SERVER, "ssl": True, "ssl_ca_certs": "{ca}", "ssl_certfile": "{cert}",
+                                             "ssl_keyfile": "{key}"}),
+        ("redis+sentinel://a,b/main/4", ("main",), {**SERVER, "db": 4}),
+        ("redis+cluster://me:pw@a:1,b:2/", (), {"username": "me", "password": "pw",
+                                               "startup_nodes": [("a", 1), ("b", 2)]}),
+    ],
+)  # fmt: skip
+def test_what_a_url_says_reaches_the_server(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, url: str, arguments: tuple[Any, ...], options: dict[str, Any]
+) -> None:
+    """With a bound for every wait (B-3)."""
+    authority = Authority(tmp_path)
+    issued = authority.issue("client")
+    files = {"ca": str(authority.file), "cert": str(issued.certificate), "key": str(issued.key)}
+    shelf = open_shelf(url.format(files="ca_file={ca}&cert_file={cert}&key_file={key}".format(**files)))
+    for name in ("Redis", "RedisCluster", "Sentinel"):
+        monkeypatch.setattr(redis, name, Recorded)
+    monkeypatch.setattr(redis.cluster, "ClusterNode", lambda *address: address)
+    made = shelf._connect()
+    _, *waits = (made.options.pop(name) for name in ("retry", "socket_connect_timeout", "socket_timeout"))
+    assert made.arguments == arguments
+    assert made.options == {
+        name: value.format(**files) if isinstance(value, str) else value for name, value in options.items()
+    }
+    assert waits == [2.0, 2.0]
+
+
+def test_a_connection_that_was_closed_while_idle_is_opened_again_once() -> None:
+    """A server that closes every connection is not asked for ever (B-3)."""
+
+    def script(command: Command) -> bytes:
+        if command[0] == b"HMGET" and closing:
+            raise ConnectionError
+        if command[0] == b"HELLO":
+            return b"%1\r\n$5\r\nproto\r\n:3\r\n"
+        return array(*[b"1"] * len(command[2:])) if command[0] == b"HMGET" else polite(command)
+
+    async def main() -> None:
+        async with fake_redis(script) as fake:
+            shelf = open_shelf(f"redis://127.0.0.1:{fake.port}")
+            first = await asyncio.to_thread(shelf.fetch, None)
+            assert first is not None
+            fake.drop()
+            assert await asyncio.to_thread(shelf.fetch, None) == first
+            closing.append(True)
+            asked = len([command for command in fake.seen if command[0] == b"HMGET"])
+            with pytest.raises(StateError):
+                await asyncio.to_thread(shelf.fetch, None)
+            assert len([command for command in fake.seen if command[0] == b"HMGET"]) == asked + 2
+            shelf.close()
+
+    closing: list[bool] = []
+    asyncio.run(main())
 
 
 class Server:
@@ -148,3 +227,9 @@ def test_a_push_that_is_refused_says_whose_is_there(answer: list[bytes], said: s
     server.answer = answer
     with pytest.raises(PushDeniedError, match=re.escape(said)):
         shelf.push(PushedBundle(7, "d", b"x"))
+
+
+@pytest.mark.parametrize("stored", ["", "soon", "nan", "inf", "1e17", "1e12"])
+def test_a_time_that_is_none_is_called_unknown(stored: str) -> None:
+    """Anybody who can write to Redis can write this (B-3)."""
+    assert moment(stored) == "an unknown time"

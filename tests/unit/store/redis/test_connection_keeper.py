@@ -234,6 +234,23 @@ def test_close_is_final() -> None:
     asyncio.run(main())
 
 
+def test_what_is_ended_is_down_at_once() -> None:
+    """Its owner hears the reason once, before the socket is gone."""
+
+    async def main() -> None:
+        async with fake_redis() as fake:
+            changes = Heard()
+            kept = keeper(Place(fake.address), changes)
+            await kept.start()
+            kept.end("it has no slots any more")
+            assert (kept.link, kept.up) == (None, False)
+            assert changes.all == [(True, "connected"), (False, "it has no slots any more")]
+            await asyncio.wait_for(fake.ended.wait(), DEADLINE_S)
+            assert len(changes.all) == 2
+
+    asyncio.run(main())
+
+
 class Lost(Place):
     """Says what it is given, then never anything."""
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from breakloop.store.redis.url import Address, parse_redis_url
 from tests.deadlines import DEADLINE_S
 from tests.e2e.certificates import Authority
 from tests.fake_redis import Command, Script, array, fake_redis, polite
+from tests.unit.gateway.fake_client import FakeLoop
 from tests.unit.store.redis.test_connection_link import RUNNERS
 
 
@@ -117,7 +119,7 @@ def test_nobody_there() -> None:
         asyncio.run(main(Address("redis.invalid", 6379)))
 
 
-def test_given_up_by_its_caller() -> None:
+def test_given_up_by_its_caller(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cancelled, it leaves no connection behind."""
 
     async def main() -> None:
@@ -126,15 +128,45 @@ def test_given_up_by_its_caller() -> None:
         def script(_command: Command) -> None:
             asked.set()
 
+        loop = asyncio.get_running_loop()
+        connect, made = loop.create_connection, list[Any]()
+
+        async def keep(*arguments: Any, **options: Any) -> Any:
+            made.append(await connect(*arguments, **options))  # so that it is not closed because nobody has it
+            return made[0]
+
+        monkeypatch.setattr(loop, "create_connection", keep)
         async with fake_redis(script) as fake:
-            task = asyncio.create_task(open_link(ConnectOptions(asyncio.get_running_loop()), fake.address))
+            task = asyncio.create_task(open_link(ConnectOptions(loop), fake.address))
             await asyncio.wait_for(asked.wait(), DEADLINE_S)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
+            assert not made[0][1].alive
             await asyncio.wait_for(fake.ended.wait(), DEADLINE_S)
 
     asyncio.run(main())
+
+
+def test_a_server_has_two_seconds_for_the_greeting() -> None:
+    """In total, and the message says so."""
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        loop = FakeLoop()
+        opening = loop.create_task(open_link(ConnectOptions(loop), Address("127.0.0.1", mute.getsockname()[1])))
+        mute.setblocking(False)
+        peer = None
+        while peer is None:
+            loop.turn()
+            with suppress(BlockingIOError):
+                peer, _ = mute.accept()
+        loop.turn(20)  # the greeting is sent
+        loop.advance(1.99)
+        assert not opening.done()
+        loop.advance(0.01)
+        assert str(opening.exception()).endswith("did not respond within 2 s")
+        loop.turn(3)
+        peer.close()
+        loop.close()
 
 
 @pytest.mark.parametrize("runner", RUNNERS)

@@ -165,6 +165,17 @@ def test_a_commit_is_one_flat_list() -> None:
     assert unpack(told) == expected
 
 
+def test_landed_calls_share_the_argument_of_the_traffic() -> None:
+    """Their key comes before that of the traffic (LD-10)."""
+    op = CountFingerprint(FingerprintSpec(60.0, 5, land_calls=3), "cnt:p:a", NO_OWNER).landing("land:p:a")
+    assert [redis_key("cnt:p:a"), redis_key("land:p:a")] == encode_commit([op], ())[0]
+    assert unpack(encode_commit([op], ())[1])[-1] == 12
+    op = op.within("mix:p:a", opening=True)
+    keys, told = encode_commit([op], ())
+    assert keys == [redis_key(key) for key in ("cnt:p:a", "land:p:a", "mix:p:a")]
+    assert unpack(told)[-1] == 14
+
+
 def test_results_have_their_types_back() -> None:
     """Whole numbers come as integers; what was not looked at is None (E-4)."""
     repeat, bucket = CountFingerprint(PLAIN, "ld:p", NO_OWNER), TakeTokens(TEN, "tb:p", 1.0, NO_LIMITER, NO_RULE)

@@ -17,10 +17,15 @@ LOW, HIGH = b"bar", b"foo"  # slots 5061 and 12182
 
 
 class Soon(ReconnectBackoff):
-    """Without delay."""
+    """Without delay. Counts how often delays began anew."""
+
+    resets = 0
 
     def next_s(self) -> float:
         return 0.0
+
+    def reset(self) -> None:
+        self.resets += 1
 
 
 class FakeCluster:
@@ -136,6 +141,37 @@ def test_ask() -> None:
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("slot", [-1, SLOTS])
+def test_a_redirection_for_a_slot_that_does_not_exist_changes_no_owner(slot: int) -> None:
+    """It is followed: the address is valid."""
+
+    async def main() -> None:
+        async with running() as (fakes, nodes, _):
+            owners, maps = list(nodes._slots), fakes.maps
+            fakes.answers[0, b"INCR"] = [b"-MOVED %d 127.0.0.1:%d\r\n" % (slot, fakes.nodes[2].port)]
+            assert await ask(nodes, b"INCR", LOW) == b"OK"
+            assert fakes.commands(2) == [(b"INCR", LOW)]
+            assert nodes._slots == owners
+            assert fakes.maps == maps
+
+    asyncio.run(main())
+
+
+def test_delays_begin_anew_when_every_slot_is_served_again() -> None:
+    async def main() -> None:
+        async with running() as (fakes, nodes, changes):
+            backoff = nodes._backoff
+            assert isinstance(backoff, Soon)
+            assert backoff.resets == 1
+            fakes.nodes[1].drop()
+            assert (await changes.next())[0] is False
+            assert backoff.resets == 1
+            assert (await changes.next())[0] is True
+            assert backoff.resets == 2
+
+    asyncio.run(main())
+
+
 def test_nodes_that_do_not_agree() -> None:
     """MOVED to and fro is not followed for ever."""
 
@@ -191,15 +227,18 @@ def test_a_node_that_dies_is_replaced() -> None:
 
 
 def test_a_node_that_stays_away_is_replaced() -> None:
-    """The map is asked for as soon as its connection is lost, and not when it comes back."""
+    """The map is asked for as soon as its connection is lost, and again until it names another owner."""
 
     async def main() -> None:
         leaving = AsyncExitStack()
         async with running(leaving) as (fakes, nodes, changes):
-            fakes.owners = [(0, 8191, 0), (8192, SLOTS - 1, 2)]
+            before = fakes.maps
             fakes.nodes[1].drop()
             await leaving.aclose()
             assert (await changes.next())[0] is False
+            while fakes.maps < before + 3:
+                await fakes.nodes[0].next_seen()
+            fakes.owners = [(0, 8191, 0), (8192, SLOTS - 1, 2)]
             while (await changes.next())[0] is not True:
                 pass
             assert await ask(nodes, b"INCR", HIGH) == b"OK"

@@ -6,11 +6,11 @@ from collections.abc import Callable
 import pytest
 
 from breakloop.errors import StateError
-from breakloop.store.redis import topology
 from breakloop.store.redis.connection import Answer, Send
 from breakloop.store.redis.topology import ClusterNodes, OneNode, command, make_nodes
 from breakloop.store.redis.url import parse_redis_url
 from tests.fake_redis import Command, Heard, array, bulk, fake_redis, polite
+from tests.unit.gateway.fake_client import FakeLoop
 from tests.unit.store.redis.test_connection_link import RUNNERS
 
 
@@ -137,9 +137,16 @@ def test_where_a_command_goes() -> None:
     asyncio.run(main())
 
 
-def test_a_command_without_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topology, "COMMAND_S", 0.01)
-    assert str(asyncio.run(command(Recorder(None), "PING"))) == "Redis did not respond within 0.01 s"
+def test_a_command_without_an_answer() -> None:
+    """An operator waits for five seconds, and is told so."""
+    loop = FakeLoop()
+    asked = loop.create_task(command(Recorder(None), "PING"))
+    loop.turn()
+    loop.advance(4.99)
+    assert not asked.done()
+    loop.advance(0.01)
+    assert str(asked.result()) == "Redis did not respond within 5 s"
+    loop.close()
 
 
 def test_large_values() -> None:
