@@ -375,6 +375,14 @@ def test_a_bucket_refills_before_it_is_corrected(store: Store) -> None:
     assert reserve(store, 100, 51) == 0.0
 
 
+def test_a_bucket_that_has_become_smaller_is_full_at_most(store: Store) -> None:
+    """A policy that is changed applies to what is stored (L-2)."""
+    large, small = BucketSpec(1.0, 100.0), BucketSpec(1.0, 10.0)
+    for spec, left in ((large, 90.0), (small, 0.0), (small, -10.0)):
+        done = store.commit([TakeTokens(spec, "tb:k", 10.0, NO_LIMITER, NO_RULE)], NOW)
+        assert done.results == [left]
+
+
 def test_a_bucket_that_is_full_again_is_charged(store: Store) -> None:
     """An answer may take longer than its estimate takes to refill; what it used beyond is not lost (L-3)."""
     reserve(store, 1000)

@@ -45,7 +45,7 @@ class SnapshotLock:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._descriptor = -1
+        self._descriptor: int | None = None
 
     def take(self) -> str:
         """Take the lock; return why that is not possible, or an empty string."""
@@ -65,8 +65,8 @@ class SnapshotLock:
         return ""
 
     def release(self) -> None:
-        descriptor, self._descriptor = self._descriptor, -1
-        if descriptor >= 0:
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
             with suppress(OSError):
                 os.close(descriptor)
 

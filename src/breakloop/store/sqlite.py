@@ -226,9 +226,7 @@ class SqliteFile(DatabaseFile):
 
     def _open(self) -> sqlite3.Connection:
         self.create()
-        connection = sqlite3.connect(
-            self.path, timeout=self._busy_s, isolation_level=None, check_same_thread=False, cached_statements=16
-        )
+        connection = sqlite3.connect(self.path, timeout=self._busy_s, isolation_level=None, check_same_thread=False)
         try:
             self._prepare(connection)
         except BaseException:
@@ -309,6 +307,6 @@ def in_words(error: BaseException) -> str:
 
 
 def _code(error: BaseException) -> int:
-    """Return the primary error code, without SQLite's extended codes; -1 if there is none."""
-    code = getattr(error, "sqlite_errorcode", None)
-    return -1 if code is None else code & 0xFF
+    """Return the primary error code, without SQLite's extended codes; that of success if there is none."""
+    code: int = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK)
+    return code & 0xFF

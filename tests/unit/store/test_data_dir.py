@@ -104,6 +104,27 @@ def test_a_write_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
+def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_file: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        write_whole(tmp_path / "file", b"x")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_directory_that_cannot_be_listed_can_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The files in it have known names."""
+
+    def closed(_path: Path) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "iterdir", closed)
+    data = DataDir(tmp_path)
+    assert (data.path, data.warnings) == (tmp_path, [])
+
+
 @pytest.mark.parametrize(("own", "agreed"), [("", "theirs"), ("mine", "theirs"), ("mine", "mine"), ("mine", "")])
 def test_the_secret_that_instances_agree_on_is_stored(tmp_path: Path, own: str, agreed: str) -> None:
     """So that they have it without Redis, too; when there is none yet, or no answer, the own one stays (S-5)."""

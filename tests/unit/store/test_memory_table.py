@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from breakloop.store.memory import ExpiringTable
+from breakloop.store.limit_ops import BreakerSpec, BudgetSpec, ChargeBudget, CheckBreaker
+from breakloop.store.memory import ExpiringTable, MemoryStore
+from breakloop.store.ops import CountFingerprint, FingerprintSpec, WindowWrite
+from tests.stores import NO_LIMITER, NO_OWNER, NO_RULE
 
 
 def test_live_ends_at_its_time() -> None:
@@ -84,3 +87,16 @@ def test_nobody_looks_for_expired_entries_before_the_oldest_is_one() -> None:
     assert list(table)[:2] == ["2", "3"]
     table.put("d", (50.0,), 100.0)
     assert list(table)[:2] == ["4", "5"]
+
+
+def test_a_store_of_one_entry_keeps_one_of_each_kind() -> None:
+    """Tables have shares of the size, and each has room for an entry at least (S-1)."""
+    store = MemoryStore(1)
+    for number in range(3):
+        store.commit([ChargeBudget(BudgetSpec(9), f"cb:{number}", 1, 99.0, NO_LIMITER, NO_RULE)], 1.0)
+        store.commit([CheckBreaker(BreakerSpec(9.0, 9.0), f"brk:{number}", 1.0, NO_LIMITER, NO_RULE)], 1.0)
+        store.commit([], 1.0, [WindowWrite(f"win:{number}", 0, b"x", 60.0)])
+        store.commit([CountFingerprint(FingerprintSpec(9.0, 9), f"ld:{number}", NO_OWNER).within(f"mix:{number}")], 1.0)
+    sizes = {name: len(table) for name, table in store.kept().items()}
+    assert {name: size for name, size in sizes.items() if size not in {0, 1}} == {}
+    assert sizes["windows"] == sizes["traffic"] == sizes["counts"] == 1

@@ -60,6 +60,10 @@ def test_what_is_over_is_remembered_for_a_while() -> None:
     assert not by_a_person.stale(NOW + thirty_days - 1)
     assert by_a_person.stale(NOW + thirty_days)
     assert by_itself.stale(NOW + OVER_KEPT_S)
+    assert OVER_KEPT_S == 3_600
+    written = read(f'[{NOW},"hold","k",0.0,{{"by":"ann"}}]')  # by an earlier version, or another instance
+    assert written is not None
+    assert not written.stale(NOW + thirty_days - 1)
 
 
 def test_the_newest_form_stays() -> None:

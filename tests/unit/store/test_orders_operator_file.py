@@ -120,6 +120,16 @@ def test_what_is_stale_goes_for_good(here: Here) -> None:
     assert book.ledger.all() == [record("live")]
 
 
+def test_earlier_orders_are_known_once_the_file_was_read(tmp_path: Path) -> None:
+    """Without a file there are none, so nobody waits for them."""
+    assert asyncio.run(FileOrderStore(None, print).ready(0.0))
+    unread = FileOrderStore(tmp_path, print)
+    assert not asyncio.run(unread.ready(0.0))
+    unread.load()
+    assert asyncio.run(unread.ready(0.0))
+    asyncio.run(unread.close())
+
+
 def test_without_a_directory_it_works_in_memory() -> None:
     book = FileOrderStore(None, lambda trouble: pytest.fail(str(trouble)))
     book.load()
@@ -175,6 +185,25 @@ def test_a_file_that_is_made_again_gets_everything_once(here: Here) -> None:
     book._try(lambda db: db.execute("DELETE FROM record"))
     book.put([record("c")])
     assert here.kept() == [record("c")]
+
+
+def test_a_file_that_is_made_again_and_fails_gets_everything_later(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full disk may take the last order and refuse the others."""
+    book = here.book()
+    book.put([record(key) for key in "abc"])
+    here.file.unlink()
+    tried = FileOrderStore._try
+
+    def once(self: FileOrderStore, *work: Any, **options: Any) -> bool:
+        monkeypatch.setattr(FileOrderStore, "_try", lambda *_, **__: False)
+        return tried(self, *work, **options)
+
+    monkeypatch.setattr(FileOrderStore, "_try", once)
+    book.put([record("d")])
+    monkeypatch.setattr(FileOrderStore, "_try", tried)
+    assert [one.key for one in here.kept()] == ["d"]
+    book.tick(NOW)
+    assert [one.key for one in here.kept()] == ["a", "b", "c", "d"]
 
 
 def test_how_often_a_file_that_fails_is_tried(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:

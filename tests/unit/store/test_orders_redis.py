@@ -443,6 +443,32 @@ def test_closing_lets_redis_take_what_is_under_way() -> None:
     run(story)
 
 
+def test_closing_does_not_wait_for_a_look_that_hangs() -> None:
+    async def story(_server: FakeRedis, one: Peer, _two: Peer) -> None:
+        one.nodes.send = lambda *_: None  # type: ignore[method-assign]
+        one.book.tick(NOW)
+        looking = one.book._round
+        assert looking is not None
+        await turns()
+        await one.book.close()
+        assert looking.cancelled()
+
+    run(story)
+
+
+def test_what_is_known_is_not_asked_for_again() -> None:
+    async def story(server: FakeRedis, one: Peer, _two: Peer) -> None:
+        asked = len(server.commands)
+        assert await one.book.ready(1.0)
+        assert len(server.commands) == asked
+        one.nodes.up = False
+        one.book.tick(NOW)
+        assert not await one.book.ready(1.0)
+        assert len(server.commands) == asked
+
+    run(story)
+
+
 def test_a_file_that_could_be_read_late_is_shared_late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def story() -> None:
         server = FakeRedis()

@@ -7,12 +7,15 @@ import os
 import shutil
 import sqlite3
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from breakloop.clock import FakeClock
-from breakloop.store.snapshot_file import SCHEMA
+from breakloop.errors import StateError
+from breakloop.store.snapshot_file import SCHEMA, EntryPacker, SegmentChange, StateFile, _read
+from breakloop.store.sqlite import SqliteTrouble
 from tests.durable_state import Life, files, state_file
 
 PAGE = 16_384
@@ -104,6 +107,41 @@ def test_one_wrong_bit_in_what_is_kept(tmp_path: Path, clock: FakeClock) -> None
     wrong = content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :]
     state_file(tmp_path).write_bytes(wrong)
     assert "the checksum of part 1 does not match" in check_begun_anew(tmp_path, clock, None, "damaged")
+
+
+def test_any_other_letter_is_noticed(tmp_path: Path) -> None:
+    """The checksum is long enough that none of many changes has the same one (S-1)."""
+    file = StateFile(tmp_path, lambda _trouble: None)
+    file.load(lambda _pack: None, lambda _latest, _ahead_s: None)
+    packer = EntryPacker()
+    packer.add("accounts", ["key ?"], [(200.0, 1)])
+    (part,) = packer.close()
+    file.write(SegmentChange([part], 100.0, 100.0))
+    noticed = 0
+    for letter in range(256):
+        wrong = part.data.replace(b"key ?", b"key %c" % letter)
+        file.run(lambda db, wrong=wrong: db.execute("UPDATE part SET data = ?", (wrong,)))  # type: ignore[misc]
+        with suppress(ValueError):
+            file.run(lambda db: list(_read(db, 1, 1)))
+            continue
+        noticed += 1
+    assert noticed == 255
+    file.close()
+
+
+def test_damage_that_is_found_while_tidying(tmp_path: Path) -> None:
+    """The file is set aside then, too (S-1)."""
+    told: list[SqliteTrouble] = []
+    file = StateFile(tmp_path, told.append)
+    file.load(lambda _pack: None, lambda _latest, _ahead_s: None)
+    packer = EntryPacker()
+    packer.add("accounts", ["key"], [(200.0, 1)])
+    file.write(SegmentChange(packer.close(), 100.0, 100.0))
+    file.run(lambda db: db.execute("UPDATE part SET checksum = checksum + 1"))
+    with pytest.raises(StateError, match="damaged: the checksum of part 1 does not match"):
+        file.read(file.rows.all)
+    assert "state.db.damaged-1" in files(tmp_path)
+    file.close()
 
 
 def test_what_was_read_before_the_damage_is_dropped(tmp_path: Path, clock: FakeClock) -> None:

@@ -34,8 +34,20 @@ def test_a_round_goes_from_the_oldest_to_those_there_were() -> None:
 
 def test_many_small_rows_are_put_together() -> None:
     """One save a second for a day, of one entry each (S-1)."""
+    assert SegmentIndex(rows(512, size=50)).overtaken(50) == ()
+    assert SegmentIndex(rows(513, size=50)).overtaken(50)
     found = SegmentIndex(rows(600, size=50))
     assert [row.id for row in found.overtaken(50)] == list(range(1, 131))
+
+
+def test_a_round_goes_on_behind_the_rows_it_has_left_alone() -> None:
+    """Rows that are all valid stay, and are not looked at twice (S-1)."""
+    found = SegmentIndex(rows(11))
+    seen: list[int] = []
+    while old := found.overtaken(MB // 2):
+        seen += [row.id for row in old]
+        found.became(found.all, old)
+    assert seen == list(range(1, 12))
 
 
 def test_what_a_round_has_left_is_not_looked_at_soon() -> None:

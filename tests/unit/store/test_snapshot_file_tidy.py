@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 from array import array
+from pathlib import Path
 
 from breakloop.store.memory import Entry, ExpiringTable
-from breakloop.store.snapshot_file import EntryBatch, EntryPacker, SegmentCompactor, SegmentRow, unpack
+from breakloop.store.snapshot_file import (
+    EntryBatch,
+    EntryPacker,
+    Segment,
+    SegmentChange,
+    SegmentCompactor,
+    SegmentIndex,
+    SegmentRow,
+    StateFile,
+    tidied,
+    unpack,
+)
+from tests.durable_state import at_once
 
 NOW = 100.0
 
@@ -68,6 +82,33 @@ def test_rows_of_windows_are_seen_through_unread() -> None:
     table.dirty = {"gone": None}
     assert not sieve.overtaken(SegmentRow(1, 1000, 200.0, {"a": 4, "gone": 3}))
     assert sieve.left() == []
+
+
+def test_others_run_between_two_rows(tmp_path: Path) -> None:
+    """Reading hundreds of rows in one go would keep requests waiting (S-1)."""
+    windows = memory(**{f"w{number}": (200.0, 2, b"x") for number in range(600)})
+    rows = [SegmentRow(number + 1, 50, 200.0, {f"w{number}": 1}) for number in range(600)]
+    file = StateFile(tmp_path, print)
+    file.rows = SegmentIndex(rows)
+
+    async def main() -> tuple[SegmentChange, int]:
+        ran = 0
+
+        async def others() -> None:
+            nonlocal ran
+            while True:
+                ran += 1
+                await asyncio.sleep(0)
+
+        task = asyncio.create_task(others())
+        saved = SegmentChange([Segment(bytes(50), 1, 200.0)], NOW, NOW)
+        done = await tidied(saved, file, {"windows": windows}, at_once)
+        task.cancel()
+        return done, ran
+
+    done, ran = asyncio.run(main())
+    assert (len(done.old), done.instead) == (130, [])
+    assert ran >= 130
 
 
 def test_never_more_rows_than_there_were() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from breakloop.clock import FakeClock
 from breakloop.errors import StateError
-from breakloop.store.sqlite import Schema, SqliteFile, SqliteTrouble, Troubles, UnfitError
+from breakloop.store.sqlite import Schema, SqliteFile, SqliteTrouble, Troubles, UnfitError, in_words, is_damage
 
 SCHEMA = Schema(77, ("CREATE TABLE t (x TEXT)",))
 
@@ -214,6 +214,32 @@ def test_how_much_a_commit_waits_for_is_the_owners_choice(here: Here, word: str,
     file = here.open(synchronous=word)
     assert file.run(lambda db: db.execute("PRAGMA synchronous").fetchone()[0]) == level
     assert file.run(lambda db: db.execute("PRAGMA journal_mode").fetchone()[0]) == "wal"
+
+
+def test_a_file_that_cannot_be_opened_is_let_go(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection that stays open would keep the renamed file on the disk."""
+    made: list[sqlite3.Connection] = []
+    connect = sqlite3.connect
+
+    def keep(*arguments: Any, **options: Any) -> sqlite3.Connection:
+        made.append(connect(*arguments, **options))
+        return made[-1]
+
+    here.path.write_bytes(b"not a database" * 100)
+    monkeypatch.setattr(sqlite3, "connect", keep)
+    file = here.open()
+    assert file.troubles.current == ""
+    add(file, "a")
+    bad, good = made
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        bad.execute("SELECT 1")
+    assert good.execute("SELECT x FROM t").fetchall() == [("a",)]
+
+
+def test_an_error_without_a_code_is_described_by_its_text() -> None:
+    error = sqlite3.ProgrammingError("Cannot operate on a closed database.\nat all")
+    assert in_words(error) == "Cannot operate on a closed database."
+    assert not is_damage(error)
 
 
 def test_a_problem_that_comes_and_goes_is_told_once_a_minute(clock: FakeClock) -> None:

@@ -180,6 +180,11 @@ def test_a_shadow_policy_gives_back_its_own() -> None:
         (seen(), FingerprintCount(2, True), True),
         (seen(), FingerprintCount(2), False),
         (seen(spec=FingerprintSpec(60.0, 1, denies=False)), FingerprintCount(2, True), False),
+        (seen(), FingerprintCount(2, True, mixed=True), False),
+        (seen(), FingerprintCount(2, True, landed=1), False),
+        (seen(), None, False),
+        (Deny(NO_OWNER), None, True),
+        (Observation(NO_OWNER), None, False),
     ],
 )
 def test_what_denies(op: Op, result: Any, denied: bool) -> None:
