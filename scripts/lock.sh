@@ -39,6 +39,7 @@ compile release --group pyproject.toml:release
 compile docs --group pyproject.toml:docs
 compile gateways --group pyproject.toml:gateways
 compile mutants --group pyproject.toml:mutants
+compile clients --group pyproject.toml:clients
 # With what breakloop itself needs, because it is imported there.
 compile frameworks --group pyproject.toml:frameworks pyproject.toml
 # Not universal: there is no CrewAI for Python 3.14 and up.

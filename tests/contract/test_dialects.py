@@ -109,8 +109,33 @@ def _gemini(steps: list[Step], ids: Iterator[int]) -> Json:
     return {"contents": contents}
 
 
+def _ollama(steps: list[Step], _ids: Iterator[int]) -> Json:
+    messages: list[Json] = []
+    for step in steps:
+        if isinstance(step, str):
+            messages.append({"role": "user", "content": step})
+            continue
+        tool, arguments, result = step
+        made = {"function": {"name": tool, "arguments": arguments}}
+        messages.append({"role": "assistant", "content": "", "tool_calls": [made]})
+        messages.append({"role": "tool", "tool_name": tool, "content": result})
+    return {"messages": messages, "stream": False}
+
+
+def _cohere(steps: list[Step], ids: Iterator[int]) -> Json:
+    body = _chat(steps, ids)
+    for message in body["messages"]:
+        if message["role"] == "tool":
+            message["content"] = [{"type": "document", "document": {"data": message["content"]}}]
+    return body
+
+
 def _completions(steps: list[Step], _ids: Iterator[int]) -> Json:
     return {"prompt": "\n".join(map(str, steps))}
+
+
+def _generate(steps: list[Step], ids: Iterator[int]) -> Json:
+    return {**_completions(steps, ids), "stream": False}
 
 
 def _embeddings(steps: list[Step], _ids: Iterator[int]) -> Json:
@@ -139,6 +164,9 @@ SAMPLES = [
     Sample("openai_completions", "openai", "/v1/completions", _completions, is_talk=False, limit=("max_tokens",)),
     Sample("openai_embeddings", "openai", "/v1/embeddings", _embeddings, is_talk=False),
     Sample("mcp", "mcp", "/mcp", _mcp, is_talk=False),
+    Sample("ollama_chat", "ollama", "/api/chat", _ollama, limit=("options", "num_predict")),
+    Sample("ollama_generate", "ollama", "/api/generate", _generate, is_talk=False, limit=("options", "num_predict")),
+    Sample("cohere_chat", "cohere", "/v2/chat", _cohere, limit=("max_tokens",)),
 ]
 SEARCH = ("search", {"q": "cats", "n": 1}, "nothing found")
 

@@ -11,7 +11,7 @@ import pytest
 from openai import OpenAI
 from openai.types.responses import ResponseIncompleteEvent
 
-from breakloop.dialects.answers import SseParser
+from breakloop.dialects.framing import SseParser
 from breakloop.testing import ThreadedLLM, say
 from tests.deadlines import DEADLINE_S
 from tests.e2e.proxied import Proxied, one_test, proxied, stream_request

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from base64 import b64encode
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
@@ -11,13 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from breakloop.dialects.answers import SseParser
+from breakloop.dialects.aws_events import aws_event
+from breakloop.dialects.framing import JsonLinesParser, SseParser, event_parser, form_of
 from breakloop.dialects.registry import reader
 from breakloop.model.call import Answer
 from tests.each import each
 from tests.unit.dialects.recorded.everything import EVERYTHING
 from tests.unit.dialects.recorded.reading import read, started
-from tests.unit.dialects.recorded.shape import JSON, SSE, Recorded, dump
+from tests.unit.dialects.recorded.shape import AWS, JSON, LINES, SSE, Recorded, dump
 
 EACH = each("recorded", EVERYTHING)
 DIALECTS = sorted({recorded.dialect for recorded in EVERYTHING.values()})
@@ -76,11 +78,11 @@ def test_cut_short_at_every_byte(recorded: Recorded) -> None:
         assert len(answer.calls) <= max(len(whole.calls), 1), stop
 
 
-LINES = st.sampled_from(
+SSE_LINES = st.sampled_from(
     [b"data: a", b"data:", b"data: {", b"{", b"}", b": c", b"event: e", b"\xef\xbb\xbfdata: b", b"id: 7", b"", b""]
 )
 ENDS = st.sampled_from([b"\n", b"\r\n", b"\r", b""])
-STREAMS = st.lists(st.tuples(LINES, ENDS), max_size=25).map(
+STREAMS = st.lists(st.tuples(SSE_LINES, ENDS), max_size=25).map(
     lambda lines: b"".join([part for line in lines for part in line])
 )
 
@@ -89,6 +91,19 @@ STREAMS = st.lists(st.tuples(LINES, ENDS), max_size=25).map(
 def test_events_cut_anywhere(body: bytes, places: list[int], max_bytes: int) -> None:
     """Any lines, any line ends, any cuts, any bound: the same events, and as many passed over (D-1)."""
     at_once, in_pieces = SseParser(max_bytes), SseParser(max_bytes)
+    expected = [*at_once.feed(body), *at_once.finish()]
+    found = [one for piece in cut(body, places) for one in in_pieces.feed(piece)] + list(in_pieces.finish())
+    assert (found, in_pieces.skipped) == (expected, at_once.skipped)
+
+
+@given(
+    body=st.lists(st.sampled_from([b'{"a":1}', b"\n", b"\r\n", b" ", b"x" * 30]), max_size=20).map(b"".join),
+    places=st.lists(st.integers(0, 500), max_size=10),
+    max_bytes=st.sampled_from([6, 20, 1000]),
+)
+def test_lines_cut_anywhere(body: bytes, places: list[int], max_bytes: int) -> None:
+    """One object a line, likewise (D-1)."""
+    at_once, in_pieces = JsonLinesParser(max_bytes), JsonLinesParser(max_bytes)
     expected = [*at_once.feed(body), *at_once.finish()]
     found = [one for piece in cut(body, places) for one in in_pieces.feed(piece)] + list(in_pieces.finish())
     assert (found, in_pieces.skipped) == (expected, at_once.skipped)
@@ -119,7 +134,11 @@ def test_events_as_the_standard_has_them(lines: list[tuple[str, bytes]]) -> None
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-@given(pieces=st.lists(st.binary(max_size=60), max_size=5), kind=st.sampled_from([SSE, JSON]), ended=st.booleans())
+@given(
+    pieces=st.lists(st.binary(max_size=60), max_size=5),
+    kind=st.sampled_from([SSE, JSON, LINES, AWS]),
+    ended=st.booleans(),
+)
 def test_noise(dialect: str, pieces: list[bytes], kind: bytes, ended: bool) -> None:
     """Any bytes are an answer in which nothing can be read (C-9)."""
     for framed in (pieces, [b"data: " + piece + b"\n\n" for piece in pieces]):
@@ -153,14 +172,28 @@ ODD = st.recursive(
 )
 
 
+def framed(kind: bytes, value: Any) -> bytes:
+    """A value as an event of a stream, or as a body."""
+    written = json.dumps(value).encode()
+    if kind == SSE:
+        return b"data: " + written + b"\n\n"
+    if kind == LINES:
+        return written + b"\n"
+    if kind != AWS:
+        return written
+    if isinstance(value, dict) and len(value) == 1:
+        ((name, inner),) = value.items()
+        return aws_event(name, json.dumps(inner).encode())
+    return aws_event("chunk", json.dumps({"bytes": b64encode(written).decode()}).encode())
+
+
 @pytest.mark.parametrize("dialect", DIALECTS)
-@given(values=st.lists(ODD, min_size=1, max_size=4), kind=st.sampled_from([SSE, JSON]))
+@given(values=st.lists(ODD, min_size=1, max_size=4), kind=st.sampled_from([SSE, JSON, LINES, AWS]))
 def test_odd_values(dialect: str, values: list[Any], kind: bytes) -> None:
     """Any JSON is an answer, of which as much is read as there is (C-9)."""
     reading = started(dialect, kind)
-    for value in values if kind == SSE else values[:1]:
-        written = json.dumps(value).encode()
-        reading.feed(b"data: " + written + b"\n\n" if kind == SSE else written)
+    for value in values if kind != JSON else values[:1]:
+        reading.feed(framed(kind, value))
     check(reading.answer(200, complete=True))
 
 
@@ -183,14 +216,16 @@ def payloads(recorded: Recorded) -> list[Any]:
     """The JSON of a recorded answer: of its events, or of its body."""
     if recorded.content_type == JSON:
         return [json.loads(recorded.body)]
-    found = SseParser().feed(recorded.body)
+    form = form_of(recorded.content_type)
+    assert form is not None
+    found = event_parser(form, 10**6).feed(recorded.body)
     return [json.loads(one) for one in found if one.startswith(b"{")]
 
 
 WHOLE = {
     name: payloads(recorded)
     for name, recorded in EVERYTHING.items()
-    if "cut short" not in name and (recorded.content_type == SSE or recorded.body.startswith((b"{", b"[")))
+    if "cut short" not in name and (recorded.content_type != JSON or recorded.body.startswith((b"{", b"[")))
 }
 
 
@@ -204,8 +239,7 @@ def test_one_odd_value(name: str, data: st.DataObject, new: Any) -> None:
     reading = reader(recorded.dialect, recorded.content_type)
     assert reading is not None
     for one in changed:
-        written = json.dumps(one).encode()
-        reading.feed(b"data: " + written + b"\n\n" if recorded.content_type == SSE else written)
+        reading.feed(framed(recorded.content_type, one))
     check(reading.answer(200, complete=True))
 
 

@@ -1,12 +1,9 @@
-"""Reading one answer while it passes, within bounded memory: the builder that dialects subclass, the parser of
-Server-Sent Events, and the readers that take the bytes (`feed`) and return the result (`answer`). Reading never delays
-or changes a byte, and no input can make it fail.
+"""Reading one answer while it passes, within bounded memory: the builder that dialects subclass, and the readers that
+take the bytes (`feed`) and return the result (`answer`). Reading never delays or changes a byte, and no input can make
+it fail. `framing` cuts a stream into events.
 
 `AnswerBuilder` collects texts, calls and token counts and makes the `Answer` of them. A dialect's subclass knows where
 its fields are. If the builder has a listener, it reports each piece as it comes.
-
-`SseParser` splits a byte stream into the `data` of complete events. The events are the same, however the bytes are cut
-into pieces. Event names are dropped, because every dialect that has them repeats them inside its JSON.
 
 `reader_for` selects the reader. The caller removes the HTTP framing; `PassingAnswer` undoes compression.
 `ListeningReader` also reports the stream to a listener, and can end it early in its dialect's own way: `StreamState`
@@ -18,12 +15,13 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import xxhash
 
 from breakloop.dialects.content import COUNTED_FROM_BYTES, arguments, count, has_too_many_values, load
 from breakloop.dialects.encoding import EncodingError, Unpacker
+from breakloop.dialects.framing import BODY, EVENT_MAX_BYTES, STREAM, Form, event_parser
 from breakloop.model.call import Answer, ToolCall, Usage
 
 if TYPE_CHECKING:
@@ -374,126 +372,6 @@ def _discard(_piece: str) -> None:
     """Takes the place of `TextPieces.add` before the first text."""
 
 
-# A longer event is skipped and counted. Images come in events of several megabytes.
-EVENT_MAX_BYTES: Final = 4 * 1024 * 1024
-_LF: Final = 10  # as numbers, because searching bytes for a number is three times as fast
-_CR: Final = 13
-_BOM: Final = b"\xef\xbb\xbf"
-_COMMENT: Final = b":"
-
-
-class SseParser:
-    """Splits one stream. Buffers at most one incomplete event of up to `max_bytes`."""
-
-    __slots__ = ("_after_cr", "_lines", "_max_bytes", "_partial", "_raw", "_size", "_skipping", "between", "skipped")
-
-    def __init__(self, max_bytes: int = EVENT_MAX_BYTES) -> None:
-        self._max_bytes = max_bytes
-        self.between = True  # nothing is buffered: the next byte begins an event
-        self._partial = bytearray()  # an incomplete line
-        self._lines: list[bytes] = []  # data lines of the incomplete event
-        self._size = 0  # of these lines, with their field names
-        self._raw = False  # this event is a JSON object without a field name
-        self._skipping = False  # this event is too long
-        self._after_cr = False  # the next line feed belongs to the line end before it
-        self.skipped = 0
-
-    def feed(self, data: bytes) -> Sequence[bytes]:
-        """Parse the next bytes; return the data of the events that they complete."""
-        # Nearly every piece is one event: a data line, in some dialects after the name of the event.
-        if self.between and data.endswith(b"\n\n") and _CR not in data and len(data) <= self._max_bytes:
-            start = 0 if data.startswith(b"data: ") else data.find(b"\n") + 1 if data.startswith(b"event: ") else -1
-            if start == 0 or (start > 0 and data.startswith(b"data: ", start)):
-                payload = data[start + 6 : -2]
-                if payload and _LF not in payload:
-                    return (payload,)
-        return self._split(data)
-
-    def finish(self) -> Sequence[bytes]:
-        """Return the last event if only the empty line at its end is missing."""
-        return self._split(b"\n\n")
-
-    def _split(self, data: bytes) -> Sequence[bytes]:
-        if self._after_cr or _CR in data:
-            data = self._with_line_feeds(data)
-        partial = self._partial
-        found: list[bytes] = []
-        if _LF in data:
-            if partial:
-                partial += data
-                data = bytes(partial)
-                partial.clear()
-            lines = data.split(b"\n")
-            partial += lines.pop()
-            self._sort(lines, found)
-        else:
-            partial += data
-        if len(partial) > self._max_bytes:
-            self._skip()
-            partial[:] = _COMMENT  # so that the rest of this line is ignored
-        self.between = not (partial or self._size or self._skipping or self._after_cr)
-        return found
-
-    def _with_line_feeds(self, data: bytes) -> bytes:
-        """CR LF, CR and LF all end a line, and a piece may end between CR and LF."""
-        if self._after_cr and data:
-            self._after_cr = False
-            if data[0] == _LF:
-                data = data[1:]
-        if data.endswith(b"\r"):
-            self._after_cr = True
-        return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n") if _CR in data else data
-
-    def _sort(self, lines: list[bytes], found: list[bytes]) -> None:
-        """Process complete lines. An empty line ends an event."""
-        for line in lines:
-            if not line:
-                if self._size or self._skipping:
-                    self._end(found)
-            elif len(line) > self._max_bytes:
-                self._skip()
-            elif line.startswith(b"data:"):
-                if self._raw:
-                    self._end(found)
-                self._keep(line)
-            elif not line.startswith((b"event:", _COMMENT)):
-                self._other(line.removeprefix(_BOM))
-
-    def _other(self, line: bytes) -> None:
-        if line.startswith(b"data:"):
-            self._keep(line)
-        elif self._raw or (line.startswith(b"{") and not self._size):
-            # Servers that fail in the middle of a stream may send a plain JSON object.
-            self._raw = True
-            self._keep(line)
-
-    def _keep(self, line: bytes) -> None:
-        if self._skipping:
-            return
-        self._size += len(line)
-        if self._size > self._max_bytes:
-            self._skip()
-        elif self._raw:
-            self._lines.append(line)
-        else:
-            self._lines.append(line[6:] if line.startswith(b" ", 5) else line[5:])
-
-    def _end(self, found: list[bytes]) -> None:
-        lines = self._lines
-        payload = lines[0] if len(lines) == 1 else b"\n".join(lines)
-        if payload:
-            found.append(payload)
-        lines.clear()
-        self._size = 0
-        self._raw = self._skipping = False
-
-    def _skip(self) -> None:
-        if not self._skipping:
-            self._skipping = True
-            self.skipped += 1
-        self._lines.clear()
-
-
 ITEMS_MAX_BYTES: Final = 1024 * 1024
 _PING_MAX_BYTES: Final = 20
 
@@ -548,10 +426,6 @@ def named_event(fields: Json) -> bytes:
     return b"event: " + str(fields["type"]).encode("ascii", "replace") + b"\n" + sse_event(fields)
 
 
-Form = Literal["stream", "body"]
-STREAM: Final = "stream"
-BODY: Final = "body"
-
 UNPACKED_MAX: Final = 64 * 1024 * 1024
 BODY_MAX_BYTES: Final = 10 * 1024 * 1024
 # A larger piece does not come from a network read: it was decompressed from a small one. A quarter of a megabyte of
@@ -562,18 +436,7 @@ _TURN_BYTES: Final = 16 * 1024
 _PACKED_TURN_BYTES: Final = 1024
 _BAD_MAX: Final = 100  # unreadable events in a row after which reading stops
 _TAIL_BYTES: Final = 4096  # kept of a body that is too large: token counts are near its end
-_EVENTS: Final = b"text/event-stream"
-_JSON: Final = frozenset((b"application/json", b"text/json"))
 _BAD: Final = (ValueError, RecursionError)  # broken JSON, an unexpected type, unlimited nesting
-
-
-def form_of(content_type: bytes, *, streamed: bool = False) -> Form | None:
-    """Return whether an answer is a `STREAM` or a `BODY`; None if there is nothing to read. `streamed` (requested)
-    applies if no type is given."""
-    kind = content_type.partition(b";")[0].strip().lower()
-    if kind == _EVENTS or (not kind and streamed):
-        return STREAM
-    return BODY if kind in _JSON or kind.endswith(b"+json") or not kind else None
 
 
 GiveUp = Callable[[str], None]  # called with the reason
@@ -643,9 +506,9 @@ class PassingAnswer:
 class StreamReader:
     __slots__ = ("_bad", "_builder", "_events", "_read", "_split")
 
-    def __init__(self, builder: AnswerBuilder, max_bytes: int = EVENT_MAX_BYTES) -> None:
+    def __init__(self, builder: AnswerBuilder, max_bytes: int = EVENT_MAX_BYTES, form: Form = STREAM) -> None:
         self._builder = builder
-        self._events = SseParser(max_bytes)
+        self._events = event_parser(form, max_bytes)
         self._split: Callable[[bytes], Sequence[bytes]] = self._events.feed
         self._bad = 0  # unreadable events in a row
         self._read = builder.read_event
@@ -702,10 +565,10 @@ class ListeningReader(StreamReader):
 
     __slots__ = ("_dialect", "_read_event", "_state", "_stopped")
 
-    def __init__(self, dialect: Dialect, listener: StreamListener) -> None:
+    def __init__(self, dialect: Dialect, listener: StreamListener, form: Form = STREAM) -> None:
         self._dialect = dialect
         builder = dialect.answer_builder(listener)
-        super().__init__(builder)
+        super().__init__(builder, form=form)
         self._state = StreamState(dialect.kept_events)
         self._read_event = builder.read_event
         self._read = self._read_and_note
@@ -797,4 +660,4 @@ AnswerReader = StreamReader | WholeAnswerReader
 
 
 def reader_for(builder: AnswerBuilder, form: Form) -> AnswerReader:
-    return StreamReader(builder) if form == STREAM else WholeAnswerReader(builder)
+    return WholeAnswerReader(builder) if form == BODY else StreamReader(builder, form=form)

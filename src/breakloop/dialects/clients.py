@@ -25,7 +25,10 @@ _WAITING_HELPS: Final = frozenset((TOO_MANY, 503))  # statuses whose clients rea
 
 _LITELLM_TIMEOUTS: Final = frozenset((b"600.0", b"6000.0"))  # of a completion and of a router; the SDK's own is 600
 
-_SDKS: Final = (b"OpenAI/", b"AsyncOpenAI/", b"AzureOpenAI/", b"AsyncAzureOpenAI/", b"Anthropic/", b"AsyncAnthropic/")
+_SDKS: Final = (
+    b"OpenAI/", b"AsyncOpenAI/", b"AzureOpenAI/", b"AsyncAzureOpenAI/", b"Anthropic/", b"AsyncAnthropic/",
+    b"AnthropicBedrock/", b"AsyncAnthropicBedrock/", b"AnthropicVertex/", b"AsyncAnthropicVertex/",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +93,13 @@ CLIENTS: Final = (
         _SDKS,
         check=_is_litellm,
         otherwise="retries, and puts the deployment into cooldown",
+    ),
+    Client("Cohere's SDK", "`User-Agent: cohere/`", (b"cohere/",), otherwise="waits for `Retry-After`, twice"),
+    Client(
+        "AWS SDKs",
+        "`User-Agent: Boto3/`, `Botocore/` or `aws-sdk-`",
+        (b"Boto3/", b"Botocore/", b"aws-sdk-"),
+        otherwise="retry up to four times, with growing pauses",
     ),
     Client(
         "DSPy",

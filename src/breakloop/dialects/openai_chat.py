@@ -117,7 +117,7 @@ class OpenAI(Dialect):
 
 class OpenAIChat(OpenAI):
     name = NAME
-    path_endings = ("/chat/completions", "/chat/completions/")
+    path_endings: tuple[str, ...] = ("/chat/completions", "/chat/completions/")
     answer_field = "choices"
     ends_streams = True
 
@@ -135,7 +135,7 @@ class OpenAIChat(OpenAI):
             1 if answers is None else at_least_one(answers),
         )
 
-    def read_fields_leniently(self, fields: dict[str, Any]) -> BodyFields:
+    def read_fields_leniently(self, fields: dict[str, Any]) -> BodyFields | None:
         get = fields.get
         limit = get("max_completion_tokens")
         return BodyFields(

@@ -5,13 +5,15 @@ conversation of its path's dialect, but one of another, is of that other one: cl
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from importlib import import_module
+from typing import Any, Final, cast
 
 from breakloop.dialects import denial
-from breakloop.dialects.answers import AnswerReader, form_of, reader_for
+from breakloop.dialects.answers import AnswerReader, reader_for
 from breakloop.dialects.anthropic import Anthropic
 from breakloop.dialects.base import Dialect, ParsedBody
 from breakloop.dialects.content import load
+from breakloop.dialects.framing import form_of
 from breakloop.dialects.gemini import Gemini
 from breakloop.dialects.mcp import MCP
 from breakloop.dialects.openai_chat import OpenAIChat
@@ -21,11 +23,34 @@ from breakloop.model.call import Call, Chat
 from breakloop.model.verdict import Verdict
 
 
+class LateDialect:
+    """A row for a dialect whose module is imported when it is used: most processes never need it."""
+
+    any_path = False
+
+    def __init__(self, name: str, class_name: str, *path_endings: str) -> None:
+        self.name = name
+        self.answer_field = ""
+        self.path_endings = path_endings
+        self._class_name = class_name  # with its module in this package
+        self._found: Dialect | None = None
+
+    def __getattr__(self, attribute: str) -> Any:
+        return getattr(self.load(), attribute)
+
+    def load(self) -> Dialect:
+        found = self._found
+        if found is None:
+            module, _, name = self._class_name.partition(".")
+            found = self._found = getattr(import_module(f"breakloop.dialects.{module}"), name)()
+        return found
+
+
 class Dialects(dict[str, Dialect]):
     """Dialects by name. Of two whose path endings match, the first is used."""
 
-    def __init__(self, dialects: Iterable[Dialect]) -> None:
-        super().__init__({dialect.name: dialect for dialect in dialects})
+    def __init__(self, dialects: Iterable[Dialect | LateDialect]) -> None:
+        super().__init__({dialect.name: cast("Dialect", dialect) for dialect in dialects})
         self.by_path = [(dialect.path_endings, dialect) for dialect in self.values() if dialect.path_endings]
         # Of all dialects: one test is enough for most paths, which match none.
         self.endings = tuple(ending for dialect in self.values() for ending in dialect.path_endings)
@@ -80,6 +105,9 @@ DIALECTS = Dialects((
     Anthropic(),
     Gemini(),
     MCP,
+    LateDialect("ollama_chat", "ollama.OllamaChat", "/api/chat"),
+    LateDialect("ollama_generate", "ollama.OllamaGenerate", "/api/generate"),
+    LateDialect("cohere_chat", "cohere.CohereChat", "/v2/chat"),
 ))  # fmt: skip
 
 
@@ -163,7 +191,7 @@ def of_path(path: str) -> str:
 
 
 def reader(dialect: str, content_type: bytes, *, streamed: bool = False) -> AnswerReader | None:
-    """Return a reader of an answer; None if there is nothing to read. `streamed` is explained at `answers.form_of`."""
+    """Return a reader of an answer; None if there is nothing to read. `streamed` is explained at `framing.form_of`."""
     found, form = DIALECTS.get(dialect), form_of(content_type, streamed=streamed)
     return None if found is None or form is None else reader_for(found.answer_builder(), form)
 

@@ -23,10 +23,11 @@ import msgspec
 
 from breakloop.detect.stream import CUT, WARN, StreamWatch
 from breakloop.dialects import registry
-from breakloop.dialects.answers import STREAM, GiveUp, ListeningReader, PassingAnswer, form_of, reader_for, unpacker
+from breakloop.dialects.answers import GiveUp, ListeningReader, PassingAnswer, reader_for, unpacker
 from breakloop.dialects.base import Dialect
 from breakloop.dialects.body_changes import UsageStrip
 from breakloop.dialects.encoding import EncodingError, Unpacker
+from breakloop.dialects.framing import BODY, STREAM, Form, form_of
 from breakloop.dialects.mcp import rpc_stub
 from breakloop.gateway.http_request import CLOSE, ChunkBoundary, Reply, Request
 from breakloop.gateway.http_response import (
@@ -155,11 +156,14 @@ def _key(call: Call, chat: Chat) -> str:
 class GuardedAnswer(PassingAnswer):
     """A streamed response that is read and watched."""
 
-    __slots__ = ("_stream", "_tail", "_watch")
+    __slots__ = ("_form", "_stream", "_tail", "_watch")
 
-    def __init__(self, dialect: Dialect, unpacker: Unpacker | None, give_up: GiveUp, watch: StreamWatch) -> None:
+    def __init__(
+        self, dialect: Dialect, unpacker: Unpacker | None, give_up: GiveUp, watch: StreamWatch, form: Form = STREAM
+    ) -> None:
         self._watch = watch
-        self._stream = ListeningReader(dialect, watch)
+        self._form = form
+        self._stream = ListeningReader(dialect, watch, form)
         super().__init__(self._stream, unpacker, give_up)
         self._tail = b""  # at least the last three bytes of the content
 
@@ -184,9 +188,11 @@ class GuardedAnswer(PassingAnswer):
     def end(self, framing: int, boundary: ChunkBoundary | None) -> bytes:
         """Return the bytes that end the response for the client; nothing where it cannot be ended at this point."""
         line_end = next((_BETWEEN_EVENTS[end] for end in _BETWEEN_EVENTS if self._tail.endswith(end)), b"")
-        if not line_end or not can_append(framing, boundary):
+        if not (line_end if self._form == STREAM else self.between_events) or not can_append(framing, boundary):
             return b""
-        final = self._final_events().replace(b"\n", line_end)
+        final = self._final_events()
+        if self._form == STREAM:
+            final = final.replace(b"\n", line_end)
         if not final:
             return b""
         findings = [finding for finding in self._watch.findings() if not finding.action]
@@ -234,8 +240,8 @@ def read_response(
     except EncodingError as error:
         give_up(error.reason)
         return None
-    if watch is not None and form == STREAM and dialect.ends_streams:
-        return GuardedAnswer(dialect, decoder, give_up, watch(decoder is None and head.length < 0))
+    if watch is not None and form != BODY and dialect.ends_streams:
+        return GuardedAnswer(dialect, decoder, give_up, watch(decoder is None and head.length < 0), form)
     return PassingAnswer(reader_for(dialect.answer_builder(), form), decoder, give_up)
 
 

@@ -22,6 +22,9 @@ PATHS: Final = {  # paths of the dialects
     "anthropic_messages": "/v1/messages",
     "gemini": f"/v1beta/models/{MODEL}:generateContent",
     "mcp": "/mcp",
+    "ollama_chat": "/api/chat",
+    "ollama_generate": "/api/generate",
+    "cohere_chat": "/v2/chat",
 }
 
 # -- requests
@@ -86,9 +89,13 @@ def tool_call(
     if dialect == "gemini":
         parts: list[Json] = [{"text": text}] if text else []
         return {"role": "model", "parts": [*parts, {"functionCall": {"name": name, "args": given}}]}
+    if dialect == "ollama_chat":
+        made = [{"function": {"name": name, "arguments": given}}]
+        return {"role": "assistant", "content": text, "tool_calls": made}
     function = {"name": name, "arguments": json.dumps(given)}
     calls = [{"id": call_id, "type": "function", "function": function}]
-    return {"role": "assistant", "content": text or None, "tool_calls": calls}
+    said_in = "tool_plan" if dialect == "cohere_chat" else "content"
+    return {"role": "assistant", said_in: text or None, "tool_calls": calls}
 
 
 def tool_result(
@@ -103,6 +110,8 @@ def tool_result(
     if dialect == "gemini":
         response = {"error" if failed else "output": text}
         return {"role": "user", "parts": [{"functionResponse": {"name": name, "response": response}}]}
+    if dialect == "ollama_chat":
+        return {"role": "tool", "tool_name": name, "content": text}
     return {"role": "tool", "tool_call_id": call_id, "content": text}
 
 
@@ -131,7 +140,9 @@ def limit_policy(
 
 SYSTEM: Final = "You are a careful engineer. Use the tools, one step at a time, and say when you are done."
 TASK: Final = "The nightly build fails. Find out why, and mend it."
-_CONVERSATIONS: Final = ("openai_chat", "openai_responses", "anthropic_messages", "gemini")
+_CONVERSATIONS: Final = (
+    "openai_chat", "openai_responses", "anthropic_messages", "gemini", "ollama_chat", "cohere_chat",
+)  # fmt: skip
 _FILES: Final = ("build.log", "Makefile", "src/app.py", "src/config.py", "tests/test_app.py", "README.md")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from breakloop.dialects.answers import SseParser
+from breakloop.dialects.framing import SseParser
 from tests.each import each
 
 

@@ -1,5 +1,5 @@
-"""Which client sent a call, and the status of a denial that must not be retried (A-7). tests/e2e/test_clients_stop.py and
-test_frameworks.py run the real ones."""
+"""Which client sent a call, and the status of a denial that must not be retried (A-7). tests/e2e/test_clients_stop.py,
+test_clients.py and test_frameworks.py run the real ones."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ SENT: dict[str, tuple[dict[str, str], str, int]] = {
     "LangChain.js": ({"user-agent": "langchainjs-openai/1.0.0 ((node/v24.19.0; linux; x64))"}, "", 400),
     "LiteLLM": ({"user-agent": "litellm/1.108.4"}, "", 400),
     "LiteLLM with the OpenAI SDK": (LITELLM | {"x-stainless-read-timeout": "6000.0"}, TEXT_LAST, 400),
+    "Cohere's SDK": ({"user-agent": "cohere/7.3.1"}, "", 400),
+    "AWS SDKs": ({"user-agent": "Boto3/1.44.3 md/Botocore#1.44.3 ua/2.1"}, "", 400),
     "DSPy": ({"user-agent": "lm15/stdlib"}, TEXT_LAST, 400),
     "smolagents": (OPENAI, '{"stop":["Observation:","Calling tools:"]}', 400),
     "Strands Agents": ({"user-agent": "AsyncAnthropic/Python 2.9.0"}, TEXT_FIRST, 400),

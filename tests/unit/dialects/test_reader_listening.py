@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from breakloop.dialects import registry
-from breakloop.dialects.answers import ListeningReader, SseParser
+from breakloop.dialects.answers import ListeningReader
+from breakloop.dialects.framing import SseParser
 from breakloop.dialects.registry import DIALECTS, reader
 from tests.each import each
 from tests.unit.dialects.recorded.everything import EVERYTHING

@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from breakloop.dialects.answers import SseParser
+from breakloop.dialects.framing import SseParser
 from tests.builders import bundle, chat_body, policy, tail, user
 from tests.unit.dialects.recorded.shape import events, named
 from tests.unit.gateway.fake_client import get

@@ -11,10 +11,18 @@ from breakloop.testing.connection import Rendered
 from breakloop.testing.http import SeenRequest
 from breakloop.testing.providers.anthropic import ANTHROPIC
 from breakloop.testing.providers.base import Provider, ProviderRequest, dump, echo, tools_off
+from breakloop.testing.providers.cohere import COHERE
 from breakloop.testing.providers.gemini import GEMINI
+from breakloop.testing.providers.ollama import OLLAMA
 from breakloop.testing.providers.openai import OPENAI
 
-PROVIDERS: tuple[Provider, ...] = (OPENAI, ANTHROPIC, GEMINI)  # unknown paths get errors and models of the first
+PROVIDERS: tuple[Provider, ...] = (
+    OPENAI,
+    ANTHROPIC,
+    GEMINI,
+    OLLAMA,
+    COHERE,
+)  # unknown paths get errors and models of the first
 _COUNTS_BYTES: Final = 32  # token counts may grow by this much with the text
 
 

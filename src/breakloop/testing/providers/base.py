@@ -110,7 +110,11 @@ def halves(text: str) -> list[str]:
 def tools_off(fields: Mapping[str, Any]) -> bool:
     """Return whether a request allows no tool call, though tools may be declared."""
     choice = fields.get("tool_choice") or fields.get("function_call")
-    if choice == "none" or (isinstance(choice, dict) and choice.get("type") == "none"):
+    if (
+        fields.get("tools") == []
+        or choice in ("none", "NONE")
+        or (isinstance(choice, dict) and choice.get("type") == "none")
+    ):
         return True
     config = fields.get("toolConfig") or fields.get("tool_config")
     calling = config.get("functionCallingConfig") or config.get("function_calling_config") if config else None

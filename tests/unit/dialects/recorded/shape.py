@@ -9,6 +9,8 @@ from breakloop.model.call import Answer
 
 SSE = b"text/event-stream; charset=utf-8"
 JSON = b"application/json"
+LINES = b"application/x-ndjson"
+AWS = b"application/vnd.amazon.eventstream"
 
 
 class Recorded(NamedTuple):

@@ -1,0 +1,115 @@
+"""The client packages of providers that have their own APIs, through the real gateway by another address alone, streamed
+and not: a loop is stopped with an error that reads well, thirty different steps pass, a landed agent gives an answer, and
+tokens are counted."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections import Counter
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from breakloop.testing import Answer, SeenRequest, StandInLLM, call_tool, say
+from tests.e2e.environments import program_of, variables
+from tests.e2e.served import serving
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+
+STEPS = 30
+FORMS = ("plain", "stream")
+LANDING = {
+    "bundle_version": 1,
+    "policies": [],
+    "defaults": {"loop_detection": {"similarity": "steps", "ladder": {"block": "land"}}},
+}
+FINAL = "I finish with what I have."  # of the stand-in, if tools are off
+RUN = re.compile(rb"([a-z][a-z0-9-]*-(?:loop|work|land)-(?:plain|stream))")
+# The error that each client raises for a denial.
+ERRORS = {
+    "ollama": "ollama._types.ResponseError",
+    "cohere": "cohere.errors.bad_request_error.BadRequestError",
+}
+UPSTREAMS = ("ollama", "cohere")
+
+
+class Model:
+    """Answers each run by its own count of requests. The name of a run is in the model, the path or the key."""
+
+    def __init__(self) -> None:
+        self.turns: Counter[str] = Counter()
+
+    def __call__(self, seen: SeenRequest) -> Answer:
+        where = (seen.path.encode(), seen.body, (seen.header("authorization") or "").encode())
+        found = next((match for part in where if (match := RUN.search(part))), None)
+        assert found is not None, seen.path
+        run = found[1].decode()
+        self.turns[run] += 1
+        query = f"item-{self.turns[run]}" if "-work-" in run else "again"
+        answer = call_tool("look", {"query": query}) if self.turns[run] <= STEPS else say("Done.")
+        return answer.with_usage(1000, 10)
+
+
+class Outcome(NamedTuple):
+    ended: dict[str, tuple[str, int]]  # what each run ended with, and how often its tool was run
+    turns: Counter[str]  # requests of each run that reached the model
+
+
+@pytest.fixture(scope="module")
+def outcome(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    python, folder, model = program_of("clients"), tmp_path_factory.mktemp("clients"), Model()
+    script = Path(__file__).with_name("client_agents.py")
+    home = folder / "home"
+    with StandInLLM.in_thread(respond=model) as llm:
+        upstreams = [part for name in UPSTREAMS for part in ("--upstream", f"{name}={llm.url}")]
+        (folder / "landing").mkdir()
+        (folder / "landing" / "policy.json").write_text(json.dumps(LANDING))
+        with (
+            serving(folder, *upstreams) as served,
+            serving(folder / "landing", *upstreams, "--policy", "policy.json") as landing,
+        ):
+            done = subprocess.run(
+                [python, str(script), served.url, landing.url],
+                env=variables(home),
+                cwd=home,
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=250,
+            )
+    assert done.returncode == 0, done.stderr[-3000:]
+    ended: Any = json.loads(done.stdout.splitlines()[-1])
+    return Outcome(ended, model.turns)
+
+
+each_client = pytest.mark.parametrize("name", ERRORS)
+each_form = pytest.mark.parametrize("form", FORMS)
+
+
+@each_client
+@each_form
+def test_a_loop_is_stopped(outcome: Outcome, name: str, form: str) -> None:
+    """The client raises its own error, which contains what was repeated; the tool is not run again (LD-4, A-3)."""
+    said, times = outcome.ended[f"{name}-loop-{form}"]
+    assert said.startswith(ERRORS[name]), said
+    assert "Blocked: `look` returned the same" in said
+    assert outcome.turns[f"{name}-loop-{form}"] == times == 5
+
+
+@each_client
+@each_form
+def test_thirty_different_steps_pass(outcome: Outcome, name: str, form: str) -> None:
+    """Nothing is denied, and the answer arrives (LD-4)."""
+    run = f"{name}-work-{form}"
+    assert (outcome.ended[run], outcome.turns[run]) == (["Done.", STEPS], STEPS + 1)
+
+
+@each_client
+@each_form
+def test_a_landed_agent_answers(outcome: Outcome, name: str, form: str) -> None:
+    """With its tools switched off, the model says what it has (LD-5)."""
+    said, times = outcome.ended[f"{name}-land-{form}"]
+    assert (said, times) == (FINAL, 5)
