@@ -58,7 +58,7 @@ class Ollama(Agent):
         from ollama import Client
 
         asked: Any = {"model": self.run, "messages": self.messages, "tools": [FUNCTION]}
-        client = Client(host=f"{self.url}/ollama")
+        client = Client(host=self.url)
         if self.stream:
             parts = [part.message for part in client.chat(stream=True, **asked)]
         else:
@@ -76,7 +76,7 @@ class Cohere(Agent):
     def ask(self) -> Made:
         import cohere
 
-        client = cohere.ClientV2("key-of-cohere", base_url=f"{self.url}/cohere")
+        client = cohere.ClientV2("key-of-cohere", base_url=self.url)
         asked: Any = {"model": self.run, "messages": self.messages, "tools": [FUNCTION]}
         if self.stream:
             return self._stream(client.chat_stream(**asked))

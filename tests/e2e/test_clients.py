@@ -82,7 +82,7 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
             )
     assert done.returncode == 0, done.stderr[-3000:]
     ended: Any = json.loads(done.stdout.splitlines()[-1])
-    return Outcome(ended, model.turns)
+    return Outcome({run: (said, times) for run, (said, times) in ended.items()}, model.turns)
 
 
 each_client = pytest.mark.parametrize("name", ERRORS)
@@ -104,7 +104,7 @@ def test_a_loop_is_stopped(outcome: Outcome, name: str, form: str) -> None:
 def test_thirty_different_steps_pass(outcome: Outcome, name: str, form: str) -> None:
     """Nothing is denied, and the answer arrives (LD-4)."""
     run = f"{name}-work-{form}"
-    assert (outcome.ended[run], outcome.turns[run]) == (["Done.", STEPS], STEPS + 1)
+    assert (outcome.ended[run], outcome.turns[run]) == (("Done.", STEPS), STEPS + 1)
 
 
 @each_client

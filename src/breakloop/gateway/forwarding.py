@@ -63,6 +63,9 @@ class UpstreamRoutes:
         self._azure = next(filter(is_azure, upstreams), None)
         vertex = (upstream for upstream in upstreams if upstream.name == "vertex" or is_vertex_host(upstream.host))
         self._vertex = next(vertex, self._default)
+        # By the provider that alone has certain paths: the upstream of its name, or else at its own host.
+        self._owned = {owner: one for one in reversed(upstreams) if (owner := owner_of_host(one.host))}
+        self._owned |= {owner: self._by_name[name] for owner, name in UPSTREAM_NAMES.items() if name in self._by_name}
         anthropic = self._by_name.get("anthropic", self._default)
         # By the owner of the credentials, then by path.
         self._cache = MemoDict[str, _ByPath](lambda owner: self._by_path(owner, self._of(owner)))
@@ -92,7 +95,7 @@ class UpstreamRoutes:
         A server of the user's own is not passed over for a provider: it may expect exactly these keys.
         """
         default = self._default
-        upstream = self._by_name.get(BUILTIN_NAMES.get(owner, ""), default)
+        upstream = self._by_name.get(UPSTREAM_NAMES.get(owner, ""), default)
         own = owner_of_host(default.host)
         return default if own == owner or (not own and owner_of_host(upstream.host)) else upstream
 
@@ -104,12 +107,15 @@ class UpstreamRoutes:
         goes = f"but the request would go to {upstream.host} (upstream {upstream.name}). It was not sent."
         if expected != GOOGLE and is_vertex_path(path):
             return f"The path is one of Vertex AI, {goes} {_ADD_VERTEX}"
+        owner_by_path = owner_of_path(path)
+        if owner_by_path and owner_by_path != expected:
+            return f"The path is one of {owner_by_path}, {goes} Add it with --upstream {_EXAMPLES[owner_by_path]}."
         if owner in ("", expected) or upstream.name in self._held:
             return ""
         if owner == SEVERAL:
             return f"The request has keys of several providers, {goes} Send only the key of {expected}."
-        name = BUILTIN_NAMES.get(owner)
-        advice = _ADD_UPSTREAM if name is None else f"Use a base URL whose path begins with /{name},"
+        name = UPSTREAM_NAMES.get(owner, "")
+        advice = f"Use a base URL whose path begins with /{name}," if name in self._by_name else _ADD_UPSTREAM
         return f"The key is one of {owner}, {goes} {advice} or send a key of {expected}."
 
     def _find(self, raw: bytes, owner: str, v1: Upstream) -> Destination:
@@ -143,6 +149,9 @@ class UpstreamRoutes:
             return named, 1
         if is_vertex_path(path):
             return self._vertex, 0
+        owner_by_path = owner_of_path(path)
+        if owner_by_path:
+            return self._owned.get(owner_by_path, self._default), 0
         if _is_below(path, "/v1/messages"):
             return self._by_name.get("anthropic", self._default), 0
         if segment == "v1beta":
@@ -438,12 +447,28 @@ def _without_key(query: bytes) -> bytes:
 OPENAI: Final = "OpenAI"
 ANTHROPIC: Final = "Anthropic"
 GOOGLE: Final = "Google"
+AWS: Final = "AWS"
+COHERE: Final = "Cohere"
+OLLAMA: Final = "Ollama"
 SEVERAL: Final = "several providers"
-BUILTIN_NAMES: Final[Mapping[str, str]] = MappingProxyType(
-    {OPENAI: "openai", ANTHROPIC: "anthropic", GOOGLE: "gemini"}
-)  # names of their upstreams
-
+UPSTREAM_NAMES: Final[Mapping[str, str]] = MappingProxyType(
+    {OPENAI: "openai", ANTHROPIC: "anthropic", GOOGLE: "gemini", AWS: "bedrock", COHERE: "cohere", OLLAMA: "ollama"}
+)  # the usual names of their upstreams
+_EXAMPLES: Final = {
+    AWS: "bedrock=https://bedrock-runtime.REGION.amazonaws.com",
+    COHERE: "cohere=https://api.cohere.com",
+    OLLAMA: "ollama=http://127.0.0.1:11434",
+}
+# Paths that a single provider has.
+_PATHS: Final = (
+    (re.compile(r"/model/[^/]+/(?:converse|converse-stream|invoke|invoke-with-response-stream|count-tokens)$"), AWS),
+    (re.compile(r"/v2/(?:chat|embed|rerank)$"), COHERE),
+    (re.compile(r"/api/(?:chat|generate|embed|embeddings|tags|ps|show|version)$"), OLLAMA),
+)
 _HOSTS: Final = (
+    (re.compile(r"api\.cohere\.(?:com|ai)"), COHERE),
+    (re.compile(r"api\.mistral\.ai"), "Mistral"),
+    (re.compile(r"bedrock-runtime(?:-fips)?\.[a-z0-9-]+\.amazonaws\.com(?:\.cn)?"), AWS),
     (re.compile(r"(?:.+\.)?api\.openai\.com"), OPENAI),  # also eu.api.openai.com
     (re.compile(r"api\.anthropic\.com"), ANTHROPIC),
     (re.compile(r"generativelanguage\.googleapis\.com"), GOOGLE),
@@ -461,7 +486,7 @@ _KEY_STARTS: Final = (
     (b"sk-or-", "OpenRouter"),
     (b"gsk_", "Groq"),
     (b"xai-", "xAI"),
-    ((b"ABSK", b"bedrock-api-key-"), "AWS"),
+    ((b"ABSK", b"bedrock-api-key-"), AWS),
 )
 _QUERY_KEY: Final = re.compile(rb"(?:^|&)key=(?:AIza|AQ\.)")
 
@@ -479,6 +504,11 @@ def is_vertex_host(host: str) -> bool:
 
 def is_vertex_path(path: str) -> bool:
     return _VERTEX_PATH.match(path) is not None
+
+
+def owner_of_path(path: str) -> str:
+    """Return the provider that alone has this path, or ""."""
+    return next((owner for pattern, owner in _PATHS if pattern.match(path)), "")
 
 
 def is_gemini_method(path: str) -> bool:
@@ -519,7 +549,7 @@ def _authorization_owner(value: bytes) -> str:
     scheme, _, key = value.partition(b" ")
     if scheme.lower() == b"bearer":
         return _key_owner(key.strip())
-    return "AWS" if scheme.startswith(b"AWS4-") else ""
+    return AWS if scheme.startswith(b"AWS4-") else ""
 
 
 # Clients send the same key in every request.

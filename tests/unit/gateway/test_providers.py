@@ -134,3 +134,39 @@ def test_keys_that_are_replaced_are_not_refused() -> None:
     assert find("/openai/v1/models", GOOGLE_SDK, held=("openai",)).refusal == ""
     assert find("/openai/v1/models", GOOGLE_SDK, held=("gemini",)).refusal
     assert find(GENERATE, GOOGLE_SDK, held=("gemini",)).upstream.name == "gemini"
+
+
+OLLAMA, COHERE = "ollama=http://127.0.0.1:11434", "cohere=https://api.cohere.com"
+BEDROCK = "aws=https://bedrock-runtime.eu-west-1.amazonaws.com"
+SIGNED = {"authorization": b"AWS4-HMAC-SHA256 Credential=AKIA/20260101/eu-west-1/bedrock/aws4_request, Signature=0"}
+
+
+@each(
+    "path, headers, name",
+    [
+        ("/api/chat", {}, "ollama"),
+        ("/agents/bob/api/generate", {}, "ollama"),
+        ("/v2/chat", bearer("co-key"), "cohere"),
+        ("/model/us.amazon.nova-pro-v1:0/converse", SIGNED, "aws"),
+        ("/model/anthropic.claude%3A0/invoke-with-response-stream", bearer("ABSKx"), "aws"),
+    ],
+)
+def test_paths_of_one_provider_go_there_or_nowhere(path: str, headers: dict[str, bytes], name: str) -> None:
+    """By the upstream's name, or at the provider's own host; no other provider gets them, with or without a key (D-2,
+    Y-1)."""
+    found = find(path, headers, "openai=https://api.openai.com", BEDROCK, OLLAMA, COHERE)
+    assert (found.upstream.name, found.refusal) == (name, "")
+    refused = find(path, {})
+    assert refused.upstream.host == "api.openai.com"
+    assert "It was not sent. Add it with --upstream" in refused.refusal
+    own = find(path, headers, "own=http://127.0.0.1:4000")
+    assert (own.upstream.name, own.refusal) == ("own", "")
+
+
+def test_providers_without_a_builtin_upstream_do_not_get_keys_of_others() -> None:
+    """Cohere, Mistral and AWS (D-2, Y-1)."""
+    mistral = "mistral=https://api.mistral.ai"
+    for path in ("/cohere/v2/chat", "/mistral/v1/conversations", "/aws/model/m/converse"):
+        found = find(path, bearer("sk-proj-1"), "openai=https://api.openai.com", COHERE, mistral, BEDROCK)
+        assert "/openai" in found.refusal
+    assert "Add the provider with --upstream" in find(CHAT, SIGNED).refusal

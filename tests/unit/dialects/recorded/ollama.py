@@ -25,7 +25,7 @@ def lines(*payloads: Any) -> bytes:
     return b"".join(dump(one) + b"\n" for one in payloads)
 
 
-CALLS = {
+CALLS: dict[str, Any] = {
     "tool_calls": [
         {"function": {"name": "get_weather", "arguments": {"unit": "c", "city": "Paris"}}},
         {"function": {"name": "get_time", "arguments": {}}},
