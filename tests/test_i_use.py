@@ -36,6 +36,7 @@ WANTED = [
         "CrewAI",
         "Codex",
     ),
+    *("OpenCode", "Cline", "Goose", "aider", "Cursor"),
     *("Claude Code", "Claude Agent SDK", "MCP", "httpx", "ASGI", "a loop of my own"),
     *("nginx", "Envoy", "Traefik", "Caddy", "HAProxy", "Kong", "Docker", "Kubernetes"),
 ]

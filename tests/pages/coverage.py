@@ -92,6 +92,7 @@ BEFORE: Final[dict[tuple[str, str], list[str]]] = {
     ("docs/how-to/scan-transcripts.md", ""): [
         "mkdir runs logs && cp sessions.jsonl runs && cp sessions.jsonl logs/agent.jsonl"
     ],
+    ("docs/how-to/set-up-a-client.md", "breakloop setup codex --verify"): _SERVING,
     ("docs/how-to/several-instances.md", ""): _REDIS,
     ("docs/how-to/split-a-bundle.md", ""): [
         "mkdir policies && cp policy.yaml policies/10-common.yaml",
@@ -132,6 +133,7 @@ REPLACED: Final = {
 _TOKEN = {"BREAKLOOP_ADMIN_TOKEN": "token-of-the-operator-0123456789"}
 VARIABLES: Final[dict[str, dict[str, str]]] = {
     "docs/how-to/kill-switch.md": _TOKEN,
+    "docs/how-to/set-up-a-client.md": {"BREAKLOOP_URL": "http://127.0.0.1:8787"},
     "docs/how-to/webhooks.md": _TOKEN,
     "docs/how-to/why-denied.md": {"BREAKLOOP_DEBUG_SECRET": "secret-of-the-operator"},
     "docs/reference/admin-api.md": _TOKEN,

@@ -26,6 +26,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "run": ("breakloop.cli.run:command", "Run an agent behind a gateway of its own; end it when it must end."),
     "demo": ("breakloop.cli.demo:command", "Watch a looping agent being stopped; no keys, no network."),
     "init": ("breakloop.cli.init:command", "Write a first policy bundle with tests and settings."),
+    "setup": ("breakloop.cli.setup:command", "Point a coding agent or a proxy at the gateway, and undo it."),
     "validate": ("breakloop.cli.validate:command", "Check policy bundles."),
     "bundle": ("breakloop.cli.bundle:command", "Push a bundle to every instance; sign and verify bundles."),
     "test": ("breakloop.cli.test:command", "Run a test file of requests and verdicts against a bundle."),
@@ -48,7 +49,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
 }
 # Commands that work with the library alone. The others need the extra `server`, which consists of these packages (and
 # uvloop, where there is one).
-LIBRARY: Final = frozenset({"hook", "init", "mcp", "validate", "version"})
+LIBRARY: Final = frozenset({"hook", "init", "mcp", "setup", "validate", "version"})
 SERVER: Final = (
     "brotli", "cryptography", "genai_prices", "jinja2", "jwt", "prometheus_client", "rich", "sqlalchemy", "starlette",
     "uvicorn", "zstandard",
