@@ -237,6 +237,52 @@ def test_job_control() -> None:
     assert os.waitstatus_to_exitcode(status) == 0
 
 
+# Runs a command whose terminal is handed over late: after the command was stopped, as a busy machine may do it.
+LATE = """
+import asyncio, os, signal, sys
+from breakloop.cli.run import AgentProcess
+
+hand_over = AgentProcess._hand_over
+
+def late(self, owner, group):
+    if number := int(sys.argv[1]):  # somebody presses Ctrl-Z as soon as the command has the terminal
+        hand_over(self, owner, group)
+        os.killpg(group, number)
+    os.waitid(os.P_PID, group, os.WSTOPPED | os.WNOWAIT)
+    hand_over(self, owner, group)
+    AgentProcess._hand_over = hand_over
+
+AgentProcess._hand_over = late
+command = AgentProcess(["sh", "-c", "echo rea''dy; read typed; echo heard $typed"])
+command.start(os.environ)
+print("started", flush=True)
+sys.exit(asyncio.run(command.wait()))
+"""
+
+
+@pytest.mark.parametrize("number", [0, signal.SIGTSTP])
+def test_the_terminal_is_handed_over_late(number: int) -> None:
+    """A command that has read from it before is continued, and Ctrl-Z is not lost."""
+    parent, terminal = pty.fork()
+    if parent == 0:
+        os.execve(
+            sys.executable, [sys.executable, "-c", LATE, str(int(number))], {**os.environ, "PYTHONPATH": str(SRC)}
+        )
+    seen = b""
+    while b"started" not in seen:
+        seen += os.read(terminal, 4096)
+    if number:
+        _pid, status = os.waitpid(parent, os.WUNTRACED)
+        assert os.WIFSTOPPED(status)
+        os.kill(parent, signal.SIGCONT)
+    os.write(terminal, b"something\n")
+    while b"heard something" not in seen:
+        seen += os.read(terminal, 4096)
+    _pid, status = os.waitpid(parent, 0)
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(status) == 0
+
+
 def leaving(turn: int) -> dict[str, str]:
     """The same again and again, and each time a process that goes on."""
     started = "sleep 600 >/dev/null 2>&1 & echo $! >>started; setsid sleep 600 >/dev/null 2>&1 & echo $! >>started"

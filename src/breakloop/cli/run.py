@@ -178,7 +178,6 @@ class AgentProcess:
         _adopt_orphans()
         process = self._process = Popen(list(self._command), env=dict(env), process_group=0)  # noqa: S603 - as asked
         self._hand_over(os.getpgrp(), process.pid)
-        self.signal(signal.SIGCONT)  # it was stopped if it has read from the terminal before
         for number in self._early_signals:
             self.signal(number)
 
@@ -197,11 +196,13 @@ class AgentProcess:
             if not os.WIFSTOPPED(status):
                 process.returncode = os.waitstatus_to_exitcode(status)
                 return process.returncode
-            if self._terminal is not None:
+            if self._terminal is None:
+                continue
+            if os.WSTOPSIG(status) not in {signal.SIGTTIN, signal.SIGTTOU} or self._owner() != process.pid:
                 self._hand_over(process.pid, os.getpgrp())
                 os.killpg(os.getpgrp(), signal.SIGSTOP)  # everything of this job; it goes on after this line
                 self._hand_over(os.getpgrp(), process.pid)
-                self.signal(signal.SIGCONT)
+            self.signal(signal.SIGCONT)  # after SIGTTIN: it used the terminal before it was handed over
 
     def signal(self, number: int) -> None:
         """Send a signal to the command and to what it has started; when it starts, if that is still to come."""
@@ -235,12 +236,19 @@ class AgentProcess:
             return
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTOU})
         try:
-            if os.tcgetpgrp(self._terminal) == owner:
+            if self._owner() == owner:
                 os.tcsetpgrp(self._terminal, group)
         except OSError:  # the terminal was closed, or the command has ended already
             pass
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+
+    def _owner(self) -> int:
+        """Return the process group that reads from the terminal; -1 if the terminal was closed."""
+        try:
+            return -1 if self._terminal is None else os.tcgetpgrp(self._terminal)
+        except OSError:
+            return -1
 
 
 def _adopt_orphans() -> None:
