@@ -165,6 +165,19 @@ def test_a_guard_brings_no_client_library_and_no_server() -> None:
     assert loaded(code) & CLIENTS == set()
 
 
+def test_a_guard_prepares_nothing_that_it_does_not_use() -> None:
+    """Without a policy it loads no YAML reader, and pydantic builds no validator (P-3)."""
+    code = (
+        "from breakloop import Guard; Guard()\n"
+        "from breakloop.policy.schema.types import Model\n"
+        "models = [*Model.__subclasses__()]\n"
+        "models += [below for one in models for below in one.__subclasses__()]\n"
+        "built = [one.__name__ for one in models if one.__pydantic_complete__]\n"
+        "assert models and not built, built"
+    )
+    assert loaded(code) & {"difflib", "ruamel"} == set()
+
+
 def test_a_drop_in_client_brings_its_own_sdk_only() -> None:
     """And no engine: the gateway decides (P-2)."""
     brought = loaded("import breakloop.openai")
@@ -189,12 +202,25 @@ def test_a_hook_loads_no_engine(backend: str) -> None:
     }
     found = modules_of(f"import breakloop.cli.hook\n{load[backend]}")
     assert found & {"pydantic", "asyncio", "ruamel", "breakloop.sdk.local_backend", "breakloop.engine.engine"} == set()
+    assert found & {"brotli", "zstandard", "breakloop.dialects.base", "breakloop.detect.trees"} == set()
     assert {one for one in found if one.startswith("breakloop.policy.")} <= {
         "breakloop.policy.paths",
         "breakloop.policy.cache",
     }
     assert ("http.client" in found) == (backend == "gateway")
     assert ("breakloop.detect.steps.detector" in found) == (backend == "local")
+
+
+def test_a_deciding_hook_compiles_few_patterns() -> None:
+    """Those that few steps need are compiled when one needs them (P-3)."""
+    code = (
+        "import re\n"
+        "real, seen = re.compile, []\n"
+        "re.compile = lambda *given: seen.append(given) or real(*given)\n"
+        "import breakloop.cli.hook, breakloop.integrations.claude_code_local\n"
+        "assert 20 < len(seen) < 90, len(seen)"
+    )
+    assert "breakloop.detect.steps.fingerprints" in modules_of(code)
 
 
 def test_a_wrapped_mcp_server_starts_without_an_engine() -> None:

@@ -6,6 +6,7 @@ problem was found, 2 something is unreachable, 3 wrong usage.
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -121,6 +122,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 
 def main() -> NoReturn:
+    if sys.argv[1:2] == ["hook"]:
+        gc.disable()  # the process ends before a collection would pay
     sys.exit(run())
 
 

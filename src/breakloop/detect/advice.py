@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+TREE: Final = "tree"  # a tree has too many agents, is too deep, or grows too fast
 POLL: Final = "poll"  # a call that waits for something or looks at it is repeated, whatever the kind of the loop
 
 
@@ -62,7 +63,7 @@ ADVICE: Final[Mapping[str, Advice]] = {
         "Find out what starts this run, and start it when there is something new to do.",
         "Say that nothing has changed since the last run.",
     ),
-    "tree": Advice("Start no more agents: work with those that there are, or do the work yourself."),
+    TREE: Advice("Start no more agents: work with those that there are, or do the work yourself."),
     "waiting": Advice(
         "Wait once, for as long as it takes, and then look again.", "Say what is still running, and when to look again."
     ),

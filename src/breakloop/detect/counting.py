@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Literal, Protocol
 
 from breakloop.detect.advice import Advice, landing_note
-from breakloop.detect.fingerprint import EMBEDDINGS, is_cheap, is_opening
-from breakloop.model.call import TAIL_MESSAGES, Call, Step, Tree
+from breakloop.detect.fingerprint import is_cheap, is_opening
+from breakloop.model.call import EMBEDDINGS_DIALECT, TAIL_MESSAGES, Call, Step, Tree
 from breakloop.model.verdict import LoopFinding
 from breakloop.store.keys import SHADOW, escape, fingerprint_of, prefix
 from breakloop.store.ops import COOLDOWN_S, CountFingerprint, FingerprintCount, FingerprintSpec, blocked_at_once
@@ -286,7 +286,7 @@ class TailDetector(CountingDetector):
         chat, who = call.parsed.chat, call.identity  # the fingerprint has read both
         if op is None or not chat:
             return op
-        if (chat.max_tokens == 1 or chat.dialect == EMBEDDINGS) and is_cheap(call, chat):
+        if (chat.max_tokens == 1 or chat.dialect == EMBEDDINGS_DIALECT) and is_cheap(call, chat):
             op.spec = self._reporting
             return op
         names = who.caller or "", who.agent or ""

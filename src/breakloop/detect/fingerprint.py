@@ -14,8 +14,7 @@ from typing import Final
 import xxhash
 
 from breakloop.dialects import text_actions
-from breakloop.dialects.openai_legacy import OpenAIEmbeddings
-from breakloop.model.call import UNREAD, Call, Chat, Message
+from breakloop.model.call import EMBEDDINGS_DIALECT, UNREAD, Call, Chat, Message
 
 _SEPARATOR = "\x00"
 
@@ -137,7 +136,6 @@ def is_at_work(chat: Chat) -> bool:
 
 _OPENING_ROLES: Final = frozenset(("user", "system", "developer", "prompt"))
 _PING_BYTES: Final = 1024
-EMBEDDINGS: Final = OpenAIEmbeddings.name
 
 
 def is_opening(chat: Chat) -> bool:
@@ -155,7 +153,7 @@ def is_ping(call: Call, chat: Chat) -> bool:
 
 def is_cheap(call: Call, chat: Chat) -> bool:
     """Return whether a request does nothing that an agent could loop on: an embedding, or a ping."""
-    return chat.dialect == EMBEDDINGS or (is_ping(call, chat) and is_opening(chat))
+    return chat.dialect == EMBEDDINGS_DIALECT or (is_ping(call, chat) and is_opening(chat))
 
 
 def _answers_text_action(answer: Message, message: Message) -> bool:

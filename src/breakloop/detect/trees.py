@@ -25,6 +25,7 @@ from itertools import pairwise
 from struct import Struct
 from typing import Final, NamedTuple
 
+from breakloop.detect.advice import TREE
 from breakloop.detect.counting import CallReader, DetectorConfig
 from breakloop.detect.stateful import (
     BLOCK,
@@ -40,16 +41,15 @@ from breakloop.detect.stateful import (
 from breakloop.detect.steps.findings import Finding, times
 from breakloop.detect.steps.fingerprints import Digest, StepFingerprinter, folded, lowered, own, steady
 from breakloop.detect.steps.waiting import weight_of
-from breakloop.dialects import mcp, text_actions
+from breakloop.dialects import text_actions
 from breakloop.formatting import money, plural
-from breakloop.model.call import NO_TREE, Answer, Call, Chat, Step, Tree
+from breakloop.model.call import MCP_DIALECT, NO_TREE, Answer, Call, Chat, Step, Tree
 from breakloop.model.verdict import LoopFinding
 from breakloop.store.keys import escape
 from breakloop.store.ops import FingerprintCount, FingerprintSpec, Op
 
 ENDED: Final = "x-agent-ended"  # header field of the last request of an agent
 SPAWN: Final = "spawn"
-TREE: Final = "tree"
 KEPT: Final = 64  # agents whose tasks are compared, at least
 SAMPLES: Final = 16  # so many children with the same task at once are samples of one question
 AT_ONCE_S: Final = 2
@@ -465,7 +465,7 @@ def _is_under_way(step: Step) -> bool:
 def _calls_tool(call: Call) -> bool:
     """Tell whether a request is for a tool (MCP): its session may be that of a connection, and not of an agent."""
     chat = call.parsed.chat
-    return isinstance(chat, Chat) and chat.dialect == mcp.NAME
+    return isinstance(chat, Chat) and chat.dialect == MCP_DIALECT
 
 
 def _shape(depths: Iterable[int]) -> str:

@@ -24,10 +24,9 @@ from breakloop.dialects.base import BodyFields, Dialect, ParsedBody
 from breakloop.dialects.content import ITEMS_MAX, arguments, as_list, clean, content, load, more, text, truth
 from breakloop.dialects.session_ids import BodyIds
 from breakloop.dialects.steps import bounded, digest, without_additions
-from breakloop.model.call import Call, Message, Step, ToolCall, Usage
+from breakloop.model.call import MCP_DIALECT, Call, Message, Step, ToolCall, Usage
 from breakloop.model.verdict import Verdict
 
-NAME: Final = "mcp"
 TOOLS_CALL: Final = "tools/call"
 TOOL_ERROR: Final = "tool_error"
 _MARK: Final = b"jsonrpc"
@@ -72,7 +71,7 @@ class ToolRequests:
 
 
 class Mcp(Dialect):
-    name = NAME
+    name = MCP_DIALECT
     provider = "mcp"
     operation = "execute_tool"
     any_path = True

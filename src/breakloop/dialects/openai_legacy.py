@@ -17,7 +17,7 @@ from breakloop.dialects.openai_chat import OpenAI, end_openai_stream, openai_usa
 from breakloop.dialects.prompt import PromptTexts
 from breakloop.dialects.session_ids import BodyModel
 from breakloop.dialects.steps import without_additions
-from breakloop.model.call import Message, Step, Usage
+from breakloop.model.call import EMBEDDINGS_DIALECT, Message, Step, Usage
 
 
 class CompletionsBody(BodyModel, gc=False, kw_only=True):
@@ -101,7 +101,7 @@ class OpenAICompletions(OpenAI):
 
 
 class OpenAIEmbeddings(OpenAI):
-    name = "openai_embeddings"
+    name = EMBEDDINGS_DIALECT
     operation = "embeddings"
     path_endings = ("/embeddings", "/embeddings/")
 

@@ -17,7 +17,16 @@ from typing import Any, Final
 import xxhash
 
 from breakloop.dialects import text_actions
-from breakloop.dialects.content import ITEMS_MAX, arguments, clean, is_reasoning, json_text, text, without_ids
+from breakloop.dialects.content import (
+    ITEMS_MAX,
+    arguments,
+    clean,
+    is_reasoning,
+    json_text,
+    lazy_pattern,
+    text,
+    without_ids,
+)
 from breakloop.dialects.text_actions import NewestAction
 from breakloop.model.call import Result, Step, ToolCall
 from breakloop.model.decision import END, MARK, MARKED_NOTE_MAX
@@ -86,7 +95,7 @@ _LINES_FIRST: Final = 4
 _LINES_LAST: Final = 6
 # The whole line has to be about the status: `Exit code: 1`, `exitcode: 1 (execution failed)`, `[Command finished with
 # exit code 1]`, `(exit status 2)`, `<returncode>1</returncode>`, `Process exited with code 1`.
-_STATUS_LINE: Final = re.compile(
+_STATUS_LINE: Final = lazy_pattern(
     r"""[\[(<*#]*+\ ?
     (?:(?:the\ )?(?:command|process|script|program|shell|task|bash|execution|it)\b[^\n:]{0,40}?\ )?
     (?:(?:finished|completed|failed|ended|terminated|exited|done|returned)\ )?(?:with\ )?(?:an?\ )?
@@ -94,45 +103,45 @@ _STATUS_LINE: Final = re.compile(
     [>*\]]{0,3}\s*+(?:of|is|was)?[:\s]*+(-?\d{1,10})\b
     (?:[\])>.*\s]|</\w+>|\([^()\n]{0,60}\))*""",
     re.IGNORECASE | re.VERBOSE,
-).fullmatch
+)
 # What harnesses write before an observation.
-_PREFACE: Final = re.compile(
+_PREFACE: Final = lazy_pattern(
     r"""\s*(?:(?:Call\ id:[^\n]{0,80}|(?:\[)?OBSERVATION(?:\])?:?|Tool\ (?:output|result|response):|
     Observed\ output\ of\ cmd[^\n]{0,120}executed:|\[[^\]\n]{0,120}\]\ Result:|
     \[error\](?=\s*Traceback)|<(?:output|observation|tool_response|tool_result|function_results|result)>)\s*){0,3}""",
     re.IGNORECASE | re.VERBOSE,
-).match
-_ERROR: Final = re.compile(
+)
+_ERROR: Final = lazy_pattern(
     r"""(?:\[?(?:tool[ _])?error\]?[:!]|<(?:tool_use_)?error>|error\ (?:executing|calling|running|invoking|in\ code)\b|
     Traceback\ \(most\ recent\ call\ last\)|(?:Tool|Command|Code)\ (?:call\ |execution\ )?failed\b|success:\ *false\b|
     (?-i:[A-Z]\w{2,40}(?:Error|Exception)):)""",
     re.IGNORECASE | re.VERBOSE,
-).match
+)
 # An object whose first fields mark an error: `{"error": "..."}`, `{"isError": true`, `{"success": false`, also as
 # Python prints them. A missing or empty error is none.
-_ERROR_OBJECT: Final = re.compile(
+_ERROR_OBJECT: Final = lazy_pattern(
     r"""\{\s*(?:["']\w{1,40}["']\s*:\s*(?:"[^"\\]{0,200}"|'[^'\\]{0,200}'|[\w.+-]{1,30})\s*,\s*){0,3}
     (?:["']error["']\s*:\s*(?!null|None|false|0\b|""|''|\{\s*\}|\[\s*\])\S
       |["'](?:is_?error|failed)["']\s*:\s*true
       |["'](?:success|ok)["']\s*:\s*false
       |["']status["']\s*:\s*["'](?:error|failed|failure)["'])""",
     re.IGNORECASE | re.VERBOSE,
-).match
+)
 # What a shell writes itself if it cannot run a command, and nothing else: `bash: line 1: gh: command not found`. Of a
 # command that was not found among others, output follows. A warning at the start of a shell is no error.
 _SHELLS: Final = ("bash: ", "sh: ", "/bin/sh: ", "/bin/bash: ", "zsh:", "dash: ", "ksh: ", "-bash: ")
-_SHELL_ERROR: Final = re.compile(
+_SHELL_ERROR: Final = lazy_pattern(
     r"""(?:-?bash|sh|/bin/(?:ba)?sh|zsh|dash|ksh):(?:\s?(?:line\s)?\d+:)?\s?[^\n]{0,300}?
     (?:command\ not\ found|not\ found|no\ such\ file\ or\ directory|permission\ denied|is\ a\ directory|cannot\ execute|
     syntax\ error|unexpected\ (?:eof|end\ of\ file|token)|unbound\ variable|bad\ substitution|no\ matches\ found)""",
     re.IGNORECASE | re.VERBOSE,
-).match
+)
 _SHELL_LINES: Final = 4
 # Characters with which neither a preface nor an error form begins. Most results begin with one and need no search.
 _PLAIN: Final = frozenset(("", *"abdfghijklmnpqruvwxyz0123456789!\"#$%&'()*+,-./:;=>?@\\]^_`|}~"))
-_EXIT_FIELD: Final = re.compile(
+_EXIT_FIELD: Final = lazy_pattern(
     r"""["'](?:exit_?code|return_?code|exit_?status)["']\s*:\s*(-?\d{1,10})\b""", re.IGNORECASE
-).search
+)
 
 
 def result_error(value: str) -> bool:
@@ -147,16 +156,16 @@ def result_error(value: str) -> bool:
         return _shell_failed(value)
     if value[0] in _PLAIN or begins.lstrip()[:1] in _PLAIN:
         return False
-    preface = _PREFACE(begins)
+    preface = _PREFACE().match(begins)
     at = preface.end() if preface is not None else 0
     if begins.startswith("{", at):
-        return _ERROR_OBJECT(begins, at) is not None
-    return _ERROR(begins, at) is not None
+        return _ERROR_OBJECT().match(begins, at) is not None
+    return _ERROR().match(begins, at) is not None
 
 
 def _shell_failed(value: str) -> bool:
     lines = value.rstrip().split("\n", _SHELL_LINES)
-    return len(lines) <= _SHELL_LINES and _SHELL_ERROR(value) is not None and lines[-1].startswith(_SHELLS)
+    return len(lines) <= _SHELL_LINES and _SHELL_ERROR().match(value) is not None and lines[-1].startswith(_SHELLS)
 
 
 def exit_status(value: str) -> int | None:
@@ -164,7 +173,7 @@ def exit_status(value: str) -> int | None:
     begins = value[:_SEARCHED]
     ends = value[-_SEARCHED:] if len(value) > _SEARCHED else ""
     if begins.lstrip()[:1] == "{":
-        field = _EXIT_FIELD(begins) or _EXIT_FIELD(ends)
+        field = _EXIT_FIELD().search(begins) or _EXIT_FIELD().search(ends)
         return int(field[1]) if field is not None else None
     if not _may_hold_status(begins + ends):
         return None
@@ -187,7 +196,7 @@ def _may_hold_status(value: str) -> bool:
 
 def _status_in(lines: list[str]) -> int | None:
     for line in lines:
-        found = _STATUS_LINE(line.rstrip())  # an indented line is code
+        found = _STATUS_LINE().fullmatch(line.rstrip())  # an indented line is code
         if found is not None:
             return int(found[1])
     return None

@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from breakloop.dialects.content import arguments, json_text
+from breakloop.dialects.content import arguments, json_text, lazy_pattern
 from breakloop.model.call import ToolCall
 
 _SHELL: Final = "bash"
@@ -34,10 +34,10 @@ _FENCE: Final = "```"
 # Possessive (`*+`), so that a line that does not match is not tried again from each of its characters.
 _OPENED: Final = r"^[ \t]*+(?:(?:Action|Code|Command)[ \t*]*+:[ \t*]*+)?```[ \t]*+"
 _CLOSED: Final = r"[^\n`]*+\n(.*?)(?:^[ \t]*```|```[ \t]*$|<end_code>|\Z)"
-_FENCED: Final = re.compile(_OPENED + r"([\w+.#-]*+)" + _CLOSED, re.MULTILINE | re.DOTALL)
+_FENCED: Final = lazy_pattern(_OPENED + r"([\w+.#-]*+)" + _CLOSED, re.MULTILINE | re.DOTALL)
 # A fence with a language always opens a block, even if an earlier fence was not closed.
-_TAGGED: Final = re.compile(_OPENED + r"([\w+.#-]++)" + _CLOSED, re.MULTILINE | re.DOTALL)
-_REACT: Final = re.compile(
+_TAGGED: Final = lazy_pattern(_OPENED + r"([\w+.#-]++)" + _CLOSED, re.MULTILINE | re.DOTALL)
+_REACT: Final = lazy_pattern(
     r"^[ \t*#]*Action[ \t*]*:([^\n]*)\n+(?:[ \t*#]*Action[ _]Input[ \t*]*:(?:\*\*)?(.*))?",
     re.MULTILINE | re.DOTALL | re.IGNORECASE,
 )
@@ -45,15 +45,15 @@ _OBSERVED: Final = re.compile(r"\n[ \t*#]*Observation[ \t*]*:", re.IGNORECASE)
 _REACT_NAME: Final = re.compile(r"`?([\w.:/ -]{1,64}?)`?").fullmatch
 _REACT_CALL: Final = re.compile(r"`?([A-Za-z_][\w.]{0,63})[(\[](.*)[)\]]`?", re.DOTALL).fullmatch
 _TOOL_CALL: Final = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
-_FUNCTION: Final = re.compile(r"<function=([\w.:/-]{1,64})>(.*?)(?:</function>|\Z)", re.DOTALL)
-_INVOKE: Final = re.compile(
+_FUNCTION: Final = lazy_pattern(r"<function=([\w.:/-]{1,64})>(.*?)(?:</function>|\Z)", re.DOTALL)
+_INVOKE: Final = lazy_pattern(
     r"""<(?:\w+:)?invoke\s+name=["']([^"'\n]{1,64})["']\s*>(.*?)(?:</(?:\w+:)?invoke>|\Z)""", re.DOTALL
 )
-_PARAMETER: Final = re.compile(
+_PARAMETER: Final = lazy_pattern(
     r"""<(?:\w+:)?parameter(?:=([\w.-]{1,64})|\s+name=["']([^"'\n]{1,64})["'][^>\n]{0,80})>(.*?)(?:</(?:\w+:)?parameter>|\Z)""",
     re.DOTALL,
 )
-_EXECUTE: Final = re.compile(r"<(execute_(?:bash|ipython|browse)|code(?=>\s*\n))>(.*?)(?:</\1>|\Z)", re.DOTALL)
+_EXECUTE: Final = lazy_pattern(r"<(execute_(?:bash|ipython|browse)|code(?=>\s*\n))>(.*?)(?:</\1>|\Z)", re.DOTALL)
 _EXECUTE_NAMES: Final = {"execute_bash": _SHELL, "execute_ipython": _PYTHON, "code": _PYTHON}
 # Calls that a framework wrote back into the conversation as Python prints them, with a new id each time.
 _LIST: Final = "Calling tools:\n["
@@ -62,7 +62,7 @@ _LISTED_ID: Final = re.compile(r"\{'id': '[^'\n]{0,80}', 'type': 'function', ")
 # A tag named after the tool at the end of the answer: <read_file><path>a.py</path></read_file>. A name without `_` may
 # be HTML.
 _NAMED_TAG: Final = re.compile(r"</([a-z]+(?:_[a-z]+)+)>\s*\Z")
-_COMMAND: Final = re.compile(
+_COMMAND: Final = lazy_pattern(
     r"([a-z_][\w.-]{0,40}|[A-Z]\w{0,40}\.(?:py|sh|pl|rb|js)|\./[\w./-]{1,80}|/[\w./-]{1,80})(?:\s|\Z)"
 )
 _LINES_OF_ONE_COMMAND: Final = 200
@@ -123,7 +123,7 @@ def _tool_call(text: str) -> ToolCall | None:
     found = _TOOL_CALL.findall(text)
     inside = found[-1].strip() if found else ""
     if inside.startswith("<function="):
-        return _with_parameters(_FUNCTION, inside)
+        return _with_parameters(_FUNCTION(), inside)
     return _object(inside)
 
 
@@ -132,13 +132,13 @@ def _with_parameters(pattern: re.Pattern[str], text: str) -> ToolCall | None:
     if not found:
         return None
     name, inside = found[-1]
-    given = {key or other: value.strip("\n") for key, other, value in _PARAMETER.findall(inside)}
+    given = {key or other: value.strip("\n") for key, other, value in _PARAMETER().findall(inside)}
     return ToolCall(name, json_text(given).decode() if given else arguments(inside.strip()))
 
 
 def _executed(text: str) -> ToolCall | None:
     """Read the last block between tags that mark it for execution."""
-    found = _EXECUTE.findall(text)
+    found = _EXECUTE().findall(text)
     if not found:
         return None
     name, inside = found[-1]
@@ -148,7 +148,7 @@ def _executed(text: str) -> ToolCall | None:
 
 def _react(text: str) -> ToolCall | None:
     """Read the first `Action:` and `Action Input:`, because that is the one executed."""
-    found = _REACT.search(text)
+    found = _REACT().search(text)
     if found is None:
         return None
     name, given = found[1].strip(" \t*"), found[2]
@@ -168,7 +168,7 @@ def _react(text: str) -> ToolCall | None:
 def _unfenced(given: str) -> str:
     if not given.startswith(_FENCE):
         return given
-    found = _FENCED.search(given)
+    found = _FENCED().search(given)
     return given if found is None else found[2].strip()
 
 
@@ -178,7 +178,7 @@ def _fenced(text: str, *, declared: bool) -> ToolCall | None:
     Shell blocks take precedence: agents that run commands also quote Python in their reasoning.
     """
     last: ToolCall | None = None
-    for language, block in reversed(_TAGGED.findall(text)):
+    for language, block in reversed(_TAGGED().findall(text)):
         inside = block.strip()
         action = _object(inside) if inside[:1] in ("{", "[") else None
         if action is not None:
@@ -193,7 +193,7 @@ def _fenced(text: str, *, declared: bool) -> ToolCall | None:
 
 
 def _bare(text: str, *, declared: bool) -> ToolCall | None:
-    blocks = _FENCED.findall(text)
+    blocks = _FENCED().findall(text)
     inside = blocks[-1][1].strip() if blocks and not blocks[-1][0] else ""
     if inside[:1] in ("{", "["):
         return _object(inside)
@@ -202,7 +202,7 @@ def _bare(text: str, *, declared: bool) -> ToolCall | None:
 
 def _command(inside: str) -> ToolCall | None:
     """Read a block without a language at the end, as SWE-agent writes commands. The first word is the name."""
-    found = _COMMAND.match(inside)
+    found = _COMMAND().match(inside)
     if found is None or inside.count("\n") > _LINES_OF_ONE_COMMAND:
         return None
     return ToolCall(found[1], inside)
@@ -244,8 +244,8 @@ def _named(value: dict[str, Any], depth: int = 0) -> ToolCall | None:
 
 _MARKED: Final[tuple[tuple[str, Callable[[str], ToolCall | None]], ...]] = (
     ("<tool_call>", _tool_call),
-    ("<function=", partial(_with_parameters, _FUNCTION)),
-    ("invoke name=", partial(_with_parameters, _INVOKE)),
+    ("<function=", partial(_with_parameters, _FUNCTION())),
+    ("invoke name=", partial(_with_parameters, _INVOKE())),
     ("<execute_", _executed),
 )
 
@@ -271,8 +271,8 @@ _CALLS: Final = "tool_calls"
 _CALLED: Final = re.compile(r"name='([\w.:/-]{1,64})'").search
 _NUMBER: Final = re.compile(r"(\d{1,6})(?: ## \]\]|>)").match
 _ENDS: Final = ("\n\n[[ ## ", "\n\nRespond with the corresponding output fields")
-_THINK: Final = re.compile(r"\n[ \t*#]*Thought(?: \d{1,4})?[ \t*]*:[ \t*]*\Z", re.IGNORECASE)
-_NUMBERED_LINE: Final = re.compile(r"^(Thought|Action Input|Action) \d{1,4}[ \t]*:", re.MULTILINE | re.IGNORECASE)
+_THINK: Final = lazy_pattern(r"\n[ \t*#]*Thought(?: \d{1,4})?[ \t*]*:[ \t*]*\Z", re.IGNORECASE)
+_NUMBERED_LINE: Final = lazy_pattern(r"^(Thought|Action Input|Action) \d{1,4}[ \t]*:", re.MULTILINE | re.IGNORECASE)
 _BEGINS: Final = ("\nQuestion:", "\nBegin!", "\nTask:")  # after examples and rules, which have the same lines
 _THINK_MAX: Final = 60  # characters at the end in which the model is told to think on
 
@@ -329,12 +329,12 @@ def _call(name: str, given: str, code: str, calls: str) -> ToolCall | None:
 
 
 def _lines(text: str) -> NewestAction | None:
-    end = _THINK.search(text, max(0, len(text) - _THINK_MAX))
+    end = _THINK().search(text, max(0, len(text) - _THINK_MAX))
     observed = text.rfind("\nObservation", 0, end.start()) if end is not None else -1
     if end is None or observed < 0:
         return None
     start = max(text.rfind("\nThought", 0, observed), 0)
-    written = _NUMBERED_LINE.sub(r"\1:", text[start:observed].strip()) + "\n"
+    written = _NUMBERED_LINE().sub(r"\1:", text[start:observed].strip()) + "\n"
     call = read(written)
     _, colon, observation = text[observed : end.start()].partition(":")
     if call is None or not colon or any(mark in observation for mark in _BEGINS):

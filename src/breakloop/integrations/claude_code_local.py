@@ -8,20 +8,23 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Final
+from functools import cached_property
+from typing import TYPE_CHECKING, Final
 
-from breakloop.detect.advice import advice_for
+from breakloop.detect.advice import TREE, advice_for
 from breakloop.detect.fingerprint import Fingerprinter
 from breakloop.detect.stateful import BLOCK, RUN_IDLE_S, STOP, Evaluation
 from breakloop.detect.steps.detector import StepEvaluator
 from breakloop.detect.steps.fingerprints import ToolOptions
 from breakloop.detect.steps.kinds import StepsSettings
-from breakloop.detect.trees import TREE, RunStart, TreeEvaluator
 from breakloop.dialects.steps import bounded
 from breakloop.integrations.claude_code import COMPACT, PROMPT, HookEvent, HookSession
 from breakloop.model.call import Result, Step, ToolCall, Tree
 from breakloop.model.decision import LOOP, Decision
 from breakloop.store.ops import blocked_at_once
+
+if TYPE_CHECKING:
+    from breakloop.detect.trees import TreeEvaluator
 
 COOLDOWN: Final = blocked_at_once()  # as in the built-in protection
 _STATUS: Final = 429
@@ -36,7 +39,13 @@ class LocalHookBackend:
     def __init__(self, secret: bytes, sensitivity: str = "normal") -> None:
         settings = StepsSettings.preset(sensitivity, tools=dict.fromkeys(_POLLED, ToolOptions(poll=True)))
         self._evaluator = StepEvaluator(settings, Fingerprinter(secret).short)
-        self._trees = TreeEvaluator(Fingerprinter(secret).short)
+        self._secret = secret
+
+    @cached_property
+    def _trees(self) -> TreeEvaluator:
+        from breakloop.detect.trees import TreeEvaluator  # noqa: PLC0415 - only sub-agents need it
+
+        return TreeEvaluator(Fingerprinter(self._secret).short)
 
     def decide(self, session: HookSession, event: HookEvent, now: float) -> Decision:
         step = _step(event)
@@ -53,6 +62,8 @@ class LocalHookBackend:
         return _decision(found, wait_s, "Blocked", f"The same again stays blocked for {wait_s} seconds; {_OTHER}")
 
     def started(self, tree: HookSession, event: HookEvent, now: float) -> Decision:
+        from breakloop.detect.trees import RunStart  # noqa: PLC0415
+
         start = RunStart(event.owner, event.session, event.agent_type, "", "", Tree(event.session, event.session, 2))
         found = self._trees.evaluate_start(tree.window, start._replace(name=event.agent_type), now)
         tree.window = found.window

@@ -46,6 +46,11 @@ TAIL_MESSAGES: Final = 3  # number of messages that are read unless a detector n
 UNREAD: Final[tuple[Message, ...]] = (Message("", "unread"),)  # placeholder for messages that have not been parsed yet
 
 
+# Names of dialects that detectors tell from conversations.
+MCP_DIALECT: Final = "mcp"
+EMBEDDINGS_DIALECT: Final = "openai_embeddings"
+
+
 class Chat(NamedTuple):
     """The parts of an LLM request that decisions need. `tail` holds only the last messages, oldest first."""
 

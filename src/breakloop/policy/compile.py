@@ -76,7 +76,7 @@ def compile_bundle(
     Has no side effects, because a bundle may be compiled only to validate it.
     """
     version = 0 if bundle is None else bundle.bundle_version
-    bundle = bundle or schema.Bundle(bundle_version=1, policies=[])
+    bundle = bundle or empty_bundle()
     fingerprinter = Fingerprinter(secret)
     detectors = _DetectorCompiler(descriptors, fingerprinter)
     maker = _Compiler(descriptors, fingerprinter, detectors)
@@ -100,6 +100,12 @@ def compile_bundle(
         agents_with=partial(_agents_with, maker, bundle.agents),
         pause=PauseTerms(bundle.pause.answer_within_minutes * 60, bundle.pause.then, bundle.pause.hold_open_seconds),
     )
+
+
+def empty_bundle() -> schema.Bundle:
+    """Return a bundle of defaults only. It is not validated: to build the validators takes most of the time."""
+    defaults, pause = schema.Defaults.model_construct(), schema.Pause.model_construct()
+    return schema.Bundle.model_construct(bundle_version=1, policies=[], defaults=defaults, pause=pause)
 
 
 def compile_loaded(
@@ -324,11 +330,15 @@ def _expiry(moment: datetime | None) -> float:
 
 
 def builtin_blocks(guard: BuiltinLoopGuard) -> tuple[AnyLoop, ...]:
-    """Return the blocks that protect LLM calls if nothing else is configured; none if they are turned off."""
+    """Return the blocks that protect LLM calls if nothing else is configured; none if they are turned off. They are
+    not validated, as in `empty_bundle`: settings are checked where they are read.
+    """
     if guard.max_hits == 0:
         return ()
     longest_s = max(TailLoop.model_fields["cooldown_max_seconds"].default, guard.cooldown_seconds)
-    tail = TailLoop(
+    allow = Allow.model_construct()
+    tail = TailLoop.model_construct(
+        allow=allow,
         similarity="tail",
         window_seconds=guard.window_seconds,
         max_hits=guard.max_hits,
@@ -336,7 +346,8 @@ def builtin_blocks(guard: BuiltinLoopGuard) -> tuple[AnyLoop, ...]:
         cooldown_max_seconds=longest_s,
         deny_status=guard.deny_status,
     )
-    steps = StepsLoop(
+    steps = StepsLoop.model_construct(
+        allow=allow,
         similarity="steps",
         cooldown_seconds=guard.cooldown_seconds,
         cooldown_max_seconds=longest_s,

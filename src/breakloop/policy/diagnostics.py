@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 import types
 from collections.abc import Callable, Iterable, Iterator
-from difflib import SequenceMatcher
 from typing import Annotated, Any, Union, get_args, get_origin
 
 from breakloop.policy.documents import DocumentFinding, DocumentPath
@@ -35,6 +34,8 @@ def _score(typed: str, word: str) -> float:
 
 
 def _ratio(typed: str, word: str, least: float) -> float:
+    from difflib import SequenceMatcher  # noqa: PLC0415 - for a mistake only
+
     matcher = SequenceMatcher(None, typed, word)  # its quick ratios are upper bounds
     near = matcher.real_quick_ratio() >= least and matcher.quick_ratio() >= least
     return matcher.ratio() if near else 0.0

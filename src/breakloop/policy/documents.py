@@ -15,20 +15,13 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple, NoReturn, Protocol
-
-from ruamel.yaml import YAML
-from ruamel.yaml.error import YAMLError
-from ruamel.yaml.events import (
-    AliasEvent,
-    CollectionEndEvent,
-    DocumentStartEvent,
-    MappingStartEvent,
-    NodeEvent,
-    ScalarEvent,
-)
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol
 
 from breakloop.errors import BundleError, Problem
+
+if TYPE_CHECKING:
+    from ruamel.yaml.events import AliasEvent, NodeEvent, ScalarEvent
 
 DocumentPath = tuple[str | int, ...]
 
@@ -404,7 +397,10 @@ class YamlNode:
 
 def read_yaml(text: str, file: str) -> tuple[Any, YamlNode]:
     """Return the data and its locations. Raises `BundleError` with all problems."""
-    builder = _Builder(YAML(typ="safe", pure=True).parse(text), file)
+    from ruamel.yaml import YAML, events  # noqa: PLC0415 - a Guard without a policy reads no YAML
+    from ruamel.yaml.error import YAMLError  # noqa: PLC0415
+
+    builder = _Builder(YAML(typ="safe", pure=True).parse(text), events, file)
     try:
         root = builder.root()
     except (YAMLError, ValueError, IndexError, OverflowError) as error:
@@ -418,11 +414,12 @@ def read_yaml(text: str, file: str) -> tuple[Any, YamlNode]:
 
 
 class _Builder:
-    """Builds data and locations from the events of the parser."""
+    """Builds data and locations from the events of the parser. `kinds` has the classes of events."""
 
-    def __init__(self, events: Iterator[Any], file: str) -> None:
+    def __init__(self, events: Iterator[Any], kinds: ModuleType, file: str) -> None:
         self.problems: list[Problem] = []
         self._events = events
+        self._kinds = kinds
         self._file = file
         self._anchors: dict[str, YamlNode] = {}
         self._count = 0
@@ -431,9 +428,9 @@ class _Builder:
         """Return the only document, or None if there is none."""
         root, documents = None, 0
         for event in self._events:
-            if isinstance(event, NodeEvent):
+            if isinstance(event, self._kinds.NodeEvent):
                 root = self._node(event, 1)
-            elif isinstance(event, DocumentStartEvent):
+            elif isinstance(event, self._kinds.DocumentStartEvent):
                 documents += 1
                 if documents > 1:
                     self._refuse(self._place(event), "a second document begins here", 'remove the "---"')
@@ -442,15 +439,15 @@ class _Builder:
     def _node(self, event: NodeEvent, depth: int, *, is_key: bool = False) -> YamlNode:
         place = self._place(event)
         self._count += 1
-        if isinstance(event, AliasEvent):
+        if isinstance(event, self._kinds.AliasEvent):
             node = self._alias(event, place)
-        elif isinstance(event, ScalarEvent):
+        elif isinstance(event, self._kinds.ScalarEvent):
             node = YamlNode(self._scalar(event, place), place)
         else:
             node = self._collection(event, place)
         if self._count > MAX_NODES:
             self._refuse(place, f"has more than {MAX_NODES} nodes, counting each use of an alias")
-        if event.anchor and not isinstance(event, AliasEvent):
+        if event.anchor and not isinstance(event, self._kinds.AliasEvent):
             self._anchors[event.anchor] = node
         if is_key and (not node.weight or node.items):
             self._refuse(place, "a map or list cannot be a key", "put a text with braces or brackets in quotes")
@@ -472,7 +469,7 @@ class _Builder:
         return node
 
     def _collection(self, event: Any, place: DocumentPlace) -> YamlNode:
-        kind = "map" if isinstance(event, MappingStartEvent) else "seq"
+        kind = "map" if isinstance(event, self._kinds.MappingStartEvent) else "seq"
         if event.tag not in (None, "!", _CORE + kind):
             self._problem(place, f'tag "{_short(event.tag)}" is not supported', "remove it")
         node = YamlNode({} if kind == "map" else [], place)
@@ -480,15 +477,15 @@ class _Builder:
         return node
 
     def _fill_list(self, node: YamlNode, depth: int) -> None:
-        while not isinstance(event := next(self._events), CollectionEndEvent):
+        while not isinstance(event := next(self._events), self._kinds.CollectionEndEvent):
             item = self._node(event, depth)
             node.items[len(node.value)] = item
             node.value.append(item.value)
 
     def _fill_map(self, node: YamlNode, depth: int) -> None:
         merges: list[YamlNode] = []
-        while not isinstance(event := next(self._events), CollectionEndEvent):
-            plain = isinstance(event, ScalarEvent) and event.style is None
+        while not isinstance(event := next(self._events), self._kinds.CollectionEndEvent):
+            plain = isinstance(event, self._kinds.ScalarEvent) and event.style is None
             key, place = self._node(event, depth, is_key=True), self._place(event)
             is_merge = plain and key.value == "<<"
             name = "<<" if is_merge else self._name(node, key.value, event, place)
@@ -512,7 +509,7 @@ class _Builder:
         if isinstance(key, str):
             name = key
         else:
-            name = str(event.value if isinstance(event, ScalarEvent) else key)
+            name = str(event.value if isinstance(event, self._kinds.ScalarEvent) else key)
             self._problem(place, f"the key {name or 'null'} is not text", f'put it in quotes: "{name}"')
         if name in node.keys:
             self.problems.append(duplicate_key(name, place, node.keys[name].line))

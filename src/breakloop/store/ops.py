@@ -369,8 +369,7 @@ class AdjustableSpec(Protocol):
 
 
 @final
-@dataclass(slots=True, eq=False)
-class AdjustCharge:
+class AdjustCharge(msgspec.Struct, eq=False, gc=False):
     """Correct a charge to the actual usage: `amount` is the difference, negative for a refund.
 
     A bucket that was charged too little may become negative (`BucketSpec.lowest` at most), even if it has refilled in
@@ -386,8 +385,7 @@ class AdjustCharge:
 
 
 @final
-@dataclass(slots=True, eq=False)
-class Observation:
+class Observation(msgspec.Struct, eq=False, gc=False):
     """Record a loop that is only reported. It denies nothing and keeps its position among the operations."""
 
     owner: ObservedLoop
@@ -400,8 +398,7 @@ class Observation:
 
 
 @final
-@dataclass(slots=True, eq=False)
-class Deny:
+class Deny(msgspec.Struct, eq=False, gc=False):
     """Deny without reading any state (for example, a missing descriptor), in its position among the operations."""
 
     owner: DenialSource

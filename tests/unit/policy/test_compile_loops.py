@@ -6,8 +6,9 @@ from dataclasses import replace
 
 from breakloop.clock import FakeClock
 from breakloop.detect.counting import BuiltinLoopGuard, CountingDetector
-from breakloop.policy.compile import builtin_blocks
+from breakloop.policy.compile import builtin_blocks, empty_bundle
 from breakloop.policy.descriptors import ContextSettings, Descriptors
+from breakloop.policy.schema import bundle as schema
 from breakloop.policy.schema.loops import StepsLoop, TailLoop
 from tests.builders import SECRET, Json, bundle, chat, compiled, exact, policy, tail, world
 
@@ -44,6 +45,19 @@ def test_a_cooldown_longer_than_the_longest_lengthens_that() -> None:
     for block in builtin_blocks(BuiltinLoopGuard(cooldown_seconds=3600)):
         assert isinstance(block, TailLoop | StepsLoop)
         assert (block.cooldown_seconds, block.cooldown_max_seconds) == (3600, 3600)
+
+
+def test_the_builtin_blocks_are_valid() -> None:
+    """They are not validated when they are made, and yet are what the schema accepts (LD-2)."""
+    for guard in (BuiltinLoopGuard(), BuiltinLoopGuard(1, 50, 3600, 400)):
+        for block in builtin_blocks(guard):
+            again = type(block).model_validate(block.model_dump(exclude_unset=True))
+            assert (again, again.model_fields_set) == (block, block.model_fields_set)
+
+
+def test_without_a_policy_the_defaults_of_a_bundle_apply() -> None:
+    """The same holds for the bundle that stands for none (B-6)."""
+    assert empty_bundle() == schema.Bundle(bundle_version=1, policies=[])
 
 
 def test_no_hits_no_blocks() -> None:

@@ -8,7 +8,6 @@ digests of 32 digits and more, which stand for the content of a file or a pictur
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from struct import Struct
 from typing import Final
@@ -17,6 +16,7 @@ from breakloop.detect.steps.ends import PLACE
 from breakloop.detect.steps.findings import Finding, StepState, times, tool_name
 from breakloop.detect.steps.fingerprints import OK, CallResult, compact, steady
 from breakloop.detect.steps.window import CALL, COUNT_MAX, END, find_row
+from breakloop.dialects.content import lazy_pattern
 
 _ROW: Final = END.size
 KEPT: Final = Struct("<HH")  # number of words, masked result
@@ -28,7 +28,7 @@ _REFUSED: Final = 2.0
 _LETTERS_MIN: Final = 8  # of a refusal
 _WORDS_MIN: Final = 4  # of other results: a sentence, and not the name of a value
 _LETTERS: Final = bytes(code for code in range(256) if not (code > 127 or chr(code).isalpha()))
-_mask: Final = re.compile(
+_mask: Final = lazy_pattern(
     rb"""(?ix)
     # an id after its name: `request id: r-71`, `session id amber-fox`
     \b(?:session|request|trace|span|chunk|correlation|call|message|transaction)[ _-]?id[:=\#"'\ ]{1,4}[\w.-]++
@@ -43,7 +43,7 @@ _mask: Final = re.compile(
     | (?<=\w)\[\d{2,7}\](?=:)
     # random letters and digits: `x7k2p9`, `msg_01h8zk3wq5rt`
     | \b(?=[0-9a-z]{6,31}\b)[a-z]*\d+[a-z]+\d[0-9a-z]*\b | \b[a-z]{2,12}[_-](?=[a-z]*\d)[0-9a-z]{12,31}\b"""
-).sub
+)
 
 
 def kept(pair: CallResult) -> bytes:
@@ -105,5 +105,5 @@ def _masked(state: StepState, pair: CallResult) -> int:
 
 def without_noise(text: bytes, *, refused: bool = False) -> bytes:
     """Return a result without what changes by itself."""
-    text = _mask(b"~", steady(text))
-    return PLACE(b"~", text) if refused else text
+    text = _mask().sub(b"~", steady(text))
+    return PLACE().sub(b"~", text) if refused else text

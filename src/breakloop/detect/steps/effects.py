@@ -14,17 +14,18 @@ from breakloop.detect.steps.findings import Finding, StepState, times, tool_name
 from breakloop.detect.steps.fingerprints import RATE, UNSEEN, CallResult, without_ids
 from breakloop.detect.steps.purposes import BLOCKED
 from breakloop.detect.steps.window import EFFECT, EFFECTS, SessionWindow, find_row
+from breakloop.dialects.content import lazy_pattern
 
 _NEAR_STEPS: Final = 16  # equal orders that are further apart may be meant
 _COUNT_MAX: Final = 0xFFFF
 _NOTICED_MAX: Final = 2.0  # of effects that are not blocked
 _UNSEEN_MAX: Final = 0.5  # what a call counts whose result is not known: it may have failed
 _READ: Final = 500
-_NOT_DONE: Final = re.compile(rb"\balready\b|\bduplicate\b|\"(?:ok|success)\":\s?false", re.IGNORECASE).search
-_DONE: Final = re.compile(
+_NOT_DONE: Final = lazy_pattern(rb"\balready\b|\bduplicate\b|\"(?:ok|success)\":\s?false", re.IGNORECASE)
+_DONE: Final = lazy_pattern(
     rb"\W{0,9}(?:ok|done|success\w*|created|sent|queued|placed|booked|paid|posted|added|scheduled|submitted|opened)\b",
     re.IGNORECASE,
-).match
+)
 _ROW: Final = EFFECT.size
 _LIMIT: Final = b"\xffmax"  # ends the key of a tool's count
 
@@ -42,9 +43,9 @@ def findings(state: StepState) -> Sequence[Finding]:
 
 def _is_refused(pair: CallResult) -> bool:
     """Tell whether nothing was done. "Created: the import fails" is no refusal."""
-    if pair.failed or pair.kind == RATE or _NOT_DONE(pair.text[:_READ]):
+    if pair.failed or pair.kind == RATE or _NOT_DONE().search(pair.text[:_READ]):
         return True
-    return pair.refused and _DONE(pair.text) is None
+    return pair.refused and _DONE().match(pair.text) is None
 
 
 def _count(state: StepState, pair: CallResult) -> Sequence[Finding]:

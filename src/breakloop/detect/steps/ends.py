@@ -26,6 +26,7 @@ from breakloop.detect.steps.fingerprints import (
 )
 from breakloop.detect.steps.novelty import mark
 from breakloop.detect.steps.window import COUNT_MAX, END, ENDS, SessionWindow, find_row
+from breakloop.dialects.content import lazy_pattern
 
 _ROW: Final = END.size
 _FREE: Final = bytes(_ROW)
@@ -33,16 +34,16 @@ NO_ENDS: Final = bytes(ENDS * _ROW)
 _READ: Final = 1000  # bytes of each edge; a report has its totals at its end
 _TOLD_MIN: Final = 12  # letters; an exit status alone is how some commands say no
 _LETTERS: Final = bytes(code for code in range(256) if not (code > 127 or chr(code).isalpha()))
-PLACE: Final = re.compile(
+PLACE: Final = lazy_pattern(
     rb"(?:\blines?|\battempts?|\btry|\bretry|\bretries|\biteration|\bstep|\bcol|\bcolumn|\bposition|\boffset|\brow|"
     rb"\bround|:)[ #:=(]{0,2}\d+(?::\d+)?",
     re.IGNORECASE,
-).sub
-_STATUS: Final = re.compile(
+)
+_STATUS: Final = lazy_pattern(
     rb"<[^<>]{0,80}>|\b(?:exit|exited|return ?code|status|code|with|process|command|output|stdout|stderr|no|none|"
     rb"empty)\b",
     re.IGNORECASE,
-).sub
+)
 
 
 def unmoved(state: StepState) -> Sequence[Finding]:
@@ -84,9 +85,9 @@ def digest(fingerprinter: StepFingerprinter, text: bytes) -> bytes:
     """Return the fingerprint of an end; b"" if it tells nothing but a status."""
     if len(text) > 2 * _READ:
         text = text[:_READ] + text[-_READ:]
-    if len(text) <= SHORT_MAX and len(_STATUS(b"", text).translate(None, _LETTERS)) < _TOLD_MIN:
+    if len(text) <= SHORT_MAX and len(_STATUS().sub(b"", text).translate(None, _LETTERS)) < _TOLD_MIN:
         return b""
-    return fingerprinter.plain(compact(PLACE(b"#", steady(text))))
+    return fingerprinter.plain(compact(PLACE().sub(b"#", steady(text))))
 
 
 def reset(window: SessionWindow) -> None:

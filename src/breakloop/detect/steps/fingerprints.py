@@ -34,6 +34,7 @@ from breakloop.detect.steps.purposes import (
     waits_by_name,
 )
 from breakloop.detect.steps.results import APART, LOW_APART, content, is_bare
+from breakloop.dialects.content import lazy_pattern
 from breakloop.model.call import Result, Step, ToolCall
 from breakloop.model.decision import END, MARK, MARKED_NOTE_MAX
 
@@ -52,9 +53,9 @@ _CLOCK_FORM: Final = (
 )
 _LENGTH_FORM: Final = rb"(?<![\d.,][0-9])[\d.,]*+ ?(?:ms|us|ns|s|secs?|seconds?|milliseconds?)\b"
 _CLOCK_TEST: Final = re.compile(rb":[0-9][0-9]").search
-_CLOCK: Final = re.compile(rb"[0-9]" + _CLOCK_FORM).sub
-_LENGTH: Final = re.compile(rb"[0-9]" + _LENGTH_FORM).sub
-_CLOCK_OR_LENGTH: Final = re.compile(rb"[0-9](?:" + _CLOCK_FORM + rb"|" + _LENGTH_FORM + rb")").sub
+_CLOCK: Final = lazy_pattern(rb"[0-9]" + _CLOCK_FORM)
+_LENGTH: Final = lazy_pattern(rb"[0-9]" + _LENGTH_FORM)
+_CLOCK_OR_LENGTH: Final = lazy_pattern(rb"[0-9](?:" + _CLOCK_FORM + rb"|" + _LENGTH_FORM + rb")")
 # Without the characters in between, a duration is a digit and an "s". An address begins with "0x".
 _BETWEEN: Final = b" munilecod"
 _UNITS: Final = bytes(48 if code in _DIGITS else code if code in b"sx" else 46 for code in range(256))
@@ -104,9 +105,9 @@ def steady(raw: bytes) -> bytes:
     if address:
         raw = _ADDRESS(b"~", raw)
     if _COLON in raw and _CLOCK_TEST(raw):
-        raw = (_CLOCK_OR_LENGTH if length else _CLOCK)(b"~", raw)
+        raw = (_CLOCK_OR_LENGTH().sub if length else _CLOCK().sub)(b"~", raw)
     elif length:
-        raw = _LENGTH(b"~", raw)
+        raw = _LENGTH().sub(b"~", raw)
     low = raw.lower()
     if low.find(b"process") >= 0 or low.find(b"thread") >= 0 or low.find(b"pid") >= 0:  # the longest is found fastest
         raw = _PROCESS(b"~", raw)
@@ -195,20 +196,18 @@ _WORDS: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+").findall
 _REDIRECTION: Final = re.compile(rb">(?<![-=<>0-9&|]>)>?\s*(?!/dev/null|&|=)[\w./~$\"']").search
 _WRITING: Final = re.compile(rb"\.(?:write|write_text|to_csv|save)\(").search
 _OPENS_FOR_WRITING: Final = re.compile(rb"open\([^()\n]*['\"][wax]b?\+?['\"]").search
-_COMMAND: Final = re.compile(
+_COMMAND: Final = lazy_pattern(
     rb"\b(?:sed\s+(?:-\w+\s+){0,4}-\w*i|tee\s|"
     rb"git\s+(?:add|commit|apply|push|checkout|stash|reset|merge|rebase|revert)\b|"
     rb"(?:mv|rm|cp|mkdir|touch|chmod|patch|unzip|tar)\s|(?:pip3?|npm|yarn|apt|apt-get|conda|uv)\s+(?:install|i|add)\b)"
-).search
+)
 _COMMAND_WORDS: Final = frozenset((
     b"sed", b"tee", b"git", b"mv", b"rm", b"cp", b"mkdir", b"touch", b"chmod", b"patch", b"unzip", b"tar", b"pip",
     b"pip3", b"npm", b"yarn", b"apt", b"conda", b"uv",
 ))  # fmt: skip
 # A comment in a command that is part of JSON, up to the end of its line. Nothing with quotes, which may be a string.
 _COMMENT: Final = re.compile(rb"(?: |;|(?<=\\n))#[^\"'\\#]{0,200}(?=\\n|\")").sub
-_LOOKS: Final = re.compile(
-    rb"\"(?:command|action|mode|operation)\":\s?\"(?:view|read|list|get|show|open|search)"
-).search
+_LOOKS: Final = lazy_pattern(rb"\"(?:command|action|mode|operation)\":\s?\"(?:view|read|list|get|show|open|search)")
 _INNER: Final = re.compile(rb"\"(?:tool_name|tool|function|method)\":\s?\"([\w./-]{1,80})\"").search
 _READ_MAX: Final = 4000
 _NAMES_MAX: Final = 1000
@@ -300,7 +299,7 @@ def to_agent(name: str) -> bool:
 def changes(how: int, arguments: bytes) -> bool:
     """Tell whether a call changes something; `how` is the tool's `manner`."""
     if how == CHANGES:
-        return _LOOKS(arguments, 0, _READ_MAX) is None
+        return _LOOKS().search(arguments, 0, _READ_MAX) is None
     if how != RUNS:
         return False
     inner = _INNER(arguments, 0, _READ_MAX)  # a tool that calls other tools
@@ -314,7 +313,7 @@ def _command_changes(line: bytes) -> bool:
         return True
     if b"(" in line and (_WRITING(line) or _OPENS_FOR_WRITING(line)):
         return True
-    return not _COMMAND_WORDS.isdisjoint(line.translate(APART).split()) and _COMMAND(line) is not None
+    return not _COMMAND_WORDS.isdisjoint(line.translate(APART).split()) and _COMMAND().search(line) is not None
 
 
 Digest = Callable[[bytes], bytes]
@@ -330,19 +329,19 @@ VOLATILE_KEYS: Final = frozenset((
     "invocation_id", "message_id", "client_request_id", "_meta", "progresstoken", "x_request_id",
 ))  # fmt: skip
 _RATE_FORM: Final = re.compile(rb"rate.?limit|too many requests|\b429\b", re.IGNORECASE).search
-_UNKNOWN_FORM: Final = re.compile(
+_UNKNOWN_FORM: Final = lazy_pattern(
     rb"(?:unknown|no such|invalid|unrecognized|non-?existent) (?:tool|function)|(?:tool|function) \S{1,80} (?:is )?"
     rb"(?:not found|unknown|not available|does not exist)",
     re.IGNORECASE,
-).search
+)
 _EMPTY: Final = frozenset((
     b"", b"null", b"none", b"[]", b"{}", b'""', b"()", b"undefined", b"no output", b"(no output)",
 ))  # fmt: skip
-_ACK_FORM: Final = re.compile(
+_ACK_FORM: Final = lazy_pattern(
     rb"\b(?:ok|okay|done|success\w*|true|complet\w+|saved|updated|created|deleted|removed|sent|accepted|applied|"
     rb"written|wrote|edited|changed|moved|added|submitted|executed|finished|set|recorded|stored)\b",
     re.IGNORECASE,
-).search
+)
 # Up to five words may come before: "Output does not match", "tool result: error". "0 failed" and "no errors" are none.
 _BEFORE: Final = rb"\W{0,9}(?:(?!(?:0|no|zero|without)\b)\w{1,20}\W{1,9}){0,5}?"
 _VERDICTS: Final = (
@@ -353,8 +352,8 @@ _REFUSALS: Final = (
     rb"error|errors|failed|failure|fails|exception|traceback|fatal|invalid|denied|refused|cannot|can't|couldn't|unable|"
     rb"not|missing|unknown|unexpected|forbidden|unauthori[sz]ed|conflict|no such|timed out"
 )
-_REFUSES: Final = re.compile(_BEFORE + rb"(?:" + _REFUSALS + rb"|" + _VERDICTS + rb")\b", re.IGNORECASE).match
-_ASKS_AGAIN: Final = re.compile(_BEFORE + rb"(?:" + _VERDICTS + rb")\b", re.IGNORECASE).match
+_REFUSES: Final = lazy_pattern(_BEFORE + rb"(?:" + _REFUSALS + rb"|" + _VERDICTS + rb")\b", re.IGNORECASE)
+_ASKS_AGAIN: Final = lazy_pattern(_BEFORE + rb"(?:" + _VERDICTS + rb")\b", re.IGNORECASE)
 # One of them is in each refusal: most results have none, and this test takes a fifth of the time.
 _REFUSING: Final = frozenset((
     b"error", b"errors", b"failed", b"failure", b"fails", b"exception", b"traceback", b"fatal", b"invalid", b"denied",
@@ -365,12 +364,12 @@ _REFUSING: Final = frozenset((
 _OPENING: Final = 160  # bytes: the words before a refusal
 SHORT_MAX: Final = 400  # bytes; a longer text that opens with "error" may be a page about errors
 # As the first words of a result, behind brackets and the like.
-_REFUSED_FORM: Final = re.compile(
+_REFUSED_FORM: Final = lazy_pattern(
     rb"\W{0,9}(?:errors?|failed|failure|fatal|exception|traceback|cannot|can't|could not|couldn't|unable to|invalid|"
     rb"denied|permission denied|access denied|refused|rejected|forbidden|unauthori[sz]ed|no such|"
     rb"not (?:allowed|found|permitted|supported|possible)|no (?:changes?|replacements?) (?:was|were|made|performed))\b",
     re.IGNORECASE,
-).match
+)
 _NAME_FORM: Final = re.compile(r"[^\W\d][\w.-]{0,47}").fullmatch
 _OPENS: Final = ("{", "[")
 _HASH: Final = ord("#")
@@ -419,9 +418,9 @@ class CallResult(msgspec.Struct, gc=False):
 _NO_ERROR: Final = bytes(4)
 _NOT_DONE: Final = (UNSEEN, RATE)  # not known to have changed anything
 _TELLING: Final = (OK, ERROR, UNKNOWN)
-_NO_NEWS: Final = re.compile(
+_NO_NEWS: Final = lazy_pattern(
     rb"\W{0,9}(?:no|none|nothing|zero|0|empty|idle|unchanged|all (?:clear|good|quiet|well)|up to date)\b", re.IGNORECASE
-).match
+)
 
 
 class AnswerFingerprints(msgspec.Struct, gc=False):
@@ -566,7 +565,7 @@ class StepFingerprinter:
         if tool.waits or not changing:
             waiting, wait_s = waits(tool.waits, arguments, runs=how == RUNS)
             changing = changing and not waiting
-        effect = tool.effect if not tool.effect or _LOOKS(arguments, 0, _READ_MAX) is None else NO_EFFECT
+        effect = tool.effect if not tool.effect or _LOOKS().search(arguments, 0, _READ_MAX) is None else NO_EFFECT
         begins, plain = tool.raw + b"\x00", folded(arguments)
         if tool.manner == RUNS and _HASH in plain and plain.startswith(b"{"):
             plain = _COMMENT(b"", plain)
@@ -620,7 +619,7 @@ def paired(step: Step) -> list[tuple[ToolCall, Result | None, int]]:
 
 def bad(text: bytes) -> int:
     """Return the class of an error (K). Dialects read that it is one: by flag, status or format, not by its words."""
-    if _UNKNOWN_FORM(text, 0, _ERROR_LOOK):
+    if _UNKNOWN_FORM().search(text, 0, _ERROR_LOOK):
         return UNKNOWN
     return RATE if _RATE_FORM(text, 0, _ERROR_LOOK) else ERROR
 
@@ -630,7 +629,7 @@ def good(text: bytes) -> int:
     short = folded(text)
     if len(short) > _ACK_MAX:
         return OK
-    return EMPTY if short.lower() in _EMPTY or is_bare(short) else ACK if _ACK_FORM(short) else OK
+    return EMPTY if short.lower() in _EMPTY or is_bare(short) else ACK if _ACK_FORM().search(short) else OK
 
 
 def refuses(text: bytes) -> bool:
@@ -638,7 +637,7 @@ def refuses(text: bytes) -> bool:
     tell that an attempt may have ended."""
     if len(text) > SHORT_MAX or _REFUSING.isdisjoint(text[:_OPENING].translate(LOW_APART).split()):
         return False
-    return _REFUSES(text) is not None
+    return _REFUSES().match(text) is not None
 
 
 def done(pair: CallResult) -> bool:
@@ -647,7 +646,7 @@ def done(pair: CallResult) -> bool:
     if not pair.changes or pair.failed or pair.kind in _NOT_DONE:
         return False
     text = pair.text
-    return _REFUSED_FORM(text, 0, _ACK_LOOK) is None or _ACK_FORM(text, 0, _ACK_LOOK) is not None
+    return _REFUSED_FORM().match(text, 0, _ACK_LOOK) is None or _ACK_FORM().search(text, 0, _ACK_LOOK) is not None
 
 
 def tells_something(pair: CallResult) -> bool:
@@ -655,12 +654,12 @@ def tells_something(pair: CallResult) -> bool:
     acknowledgement, or the news that there is none."""
     if pair.waits or pair.kind not in _TELLING:
         return False
-    return pair.size > INFORMATIVE or _NO_NEWS(pair.text) is None
+    return pair.size > INFORMATIVE or _NO_NEWS().match(pair.text) is None
 
 
 def asks_again(text: bytes) -> bool:
     """Tell whether a text opens with the verdict that the work is to be done again."""
-    return _ASKS_AGAIN(text) is not None
+    return _ASKS_AGAIN().match(text) is not None
 
 
 def is_answer_elsewhere(step: Step) -> bool:
@@ -670,7 +669,7 @@ def is_answer_elsewhere(step: Step) -> bool:
 
 def tells(result: IncomingStep, *, failed: bool) -> bool:
     """Tell whether a result whose call is not known shows that nothing was changed."""
-    return failed or (len(result.text) >= INFORMATIVE and not _ACK_FORM(result.text, 0, _ACK_LOOK))
+    return failed or (len(result.text) >= INFORMATIVE and not _ACK_FORM().search(result.text, 0, _ACK_LOOK))
 
 
 def canonical(arguments: str, options: ToolOptions = NO_OPTIONS) -> bytes:

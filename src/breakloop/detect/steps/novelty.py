@@ -34,6 +34,7 @@ from breakloop.detect.steps.fingerprints import (
 )
 from breakloop.detect.steps.waiting import COUNTED_MIN
 from breakloop.detect.steps.window import CAPACITY, COUNT_MAX, FRAME, FRAME_LINES, TOOL, AgedFilter, SessionWindow
+from breakloop.dialects.content import lazy_pattern
 from breakloop.model.call import Step, ToolCall
 
 NEW_SHARE: Final = 0.4  # of the lines; with more, a step is news
@@ -169,10 +170,10 @@ _ANSWER_MARK: Final = 0x5A5A5A5A
 _RESULT_MARK: Final = 0x33333333
 _OPENING_MARK: Final = 0x0F0F0F0F
 _READ_MARK: Final = 0x3C3C3C3C
-_PLANS: Final = re.compile(r"todo|plan|checklist", re.IGNORECASE).search
-_LISTS: Final = re.compile(
+_PLANS: Final = lazy_pattern(r"todo|plan|checklist", re.IGNORECASE)
+_LISTS: Final = lazy_pattern(
     r"""\s*\{\s*(?:"explanation":.{0,500}?,\s*)?"(?:todos|plan|steps|items|tasks)":\s*\[""", re.DOTALL
-).match
+)
 _NO_TOOL: Final = bytes(4)
 _new: Final = tuple.__new__  # makes a named tuple in half the time that its name takes
 _mark: Final = Struct("<I").unpack_from  # of a digest: its first four bytes
@@ -345,9 +346,9 @@ def _replans(window: SessionWindow, step: Step, pairs: Sequence[CallResult]) -> 
     """Tell whether a list of things to do is written right after it was written. It is the model's own text: whoever
     writes it again and does nothing else changes nothing."""
     tool = pairs[-1].tool
-    if len(pairs) > 1 or not window.same_tool_run or tool.key != window.near_tool or not _PLANS(tool.name):
+    if len(pairs) > 1 or not window.same_tool_run or tool.key != window.near_tool or not _PLANS().search(tool.name):
         return False
-    return _LISTS(step.calls[0].arguments) is not None
+    return _LISTS().match(step.calls[0].arguments) is not None
 
 
 def _is_report(window: SessionWindow, step: Step, prints: StepFingerprints, seed: int) -> bool:

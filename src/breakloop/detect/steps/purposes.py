@@ -11,6 +11,7 @@ import re
 from typing import Final
 
 from breakloop.detect.steps.results import APART, LOW_APART
+from breakloop.dialects.content import lazy_pattern
 
 NO_WAIT, WAIT, LOOK, TERMINAL = range(4)  # TERMINAL: a look at a terminal, which waits for output by itself
 NO_EFFECT, NOTICED, BLOCKED = range(3)  # how far equal calls go
@@ -43,19 +44,17 @@ _TERMINALS: Final = (["write", "stdin"], ["send", "stdin"], ["send", "input"], [
 _ASKS: Final = re.compile(
     rb"\"(?:action|command|operation|mode|method|subcommand|type)\":\s?\"(?:poll|status|wait|progress|health|watch)\""
 ).search
-_EMPTY_INPUT: Final = re.compile(rb"\"(?:chars|input|command|cmd|keys|text|data|stdin)\":\s?\"(?:\\n|\\r|\s)*\"").search
-_STATUS_URL: Final = re.compile(
+_EMPTY_INPUT: Final = lazy_pattern(rb"\"(?:chars|input|command|cmd|keys|text|data|stdin)\":\s?\"(?:\\n|\\r|\s)*\"")
+_STATUS_URL: Final = lazy_pattern(
     rb"/(?:status|state|health|healthz|ready|readyz|livez|ping|progress|poll|jobs?|runs?|tasks?|"
     rb"builds?|pipelines?|deployments?|operations?|executions?)\b",
     re.IGNORECASE,
-).search
-_SENDS: Final = re.compile(
-    rb"(?:-X|--request)[ =]?(?:POST|PUT|PATCH|DELETE)|\s(?:-d|--data\S*|-F|-T|--json)[ =@]"
-).search
+)
+_SENDS: Final = lazy_pattern(rb"(?:-X|--request)[ =]?(?:POST|PUT|PATCH|DELETE)|\s(?:-d|--data\S*|-F|-T|--json)[ =@]")
 _SENDING_METHOD: Final = re.compile(rb"\"method\":\s?\"(?:POST|PUT|PATCH|DELETE)", re.IGNORECASE).search
-_COMMAND_VALUE: Final = re.compile(
+_COMMAND_VALUE: Final = lazy_pattern(
     rb"\"(?:command|commands|cmd|script|code|input)\":\s?(?:\"((?:[^\"\\]|\\.)*+)\"|\[([^][]*+)\])"
-).search
+)
 _COMMAND_WORDS: Final = frozenset((
     b"sleep", b"status", b"gh", b"glab", b"kubectl", b"oc", b"docker", b"podman", b"squeue", b"sacct", b"qstat",
     b"bjobs", b"systemctl", b"aws", b"gcloud", b"az", b"curl", b"wget", b"ps", b"pgrep", b"jobs", b"nvidia", b"tail",
@@ -63,22 +62,22 @@ _COMMAND_WORDS: Final = frozenset((
 _HARMLESS: Final = re.compile(rb"[0-9]?&?>(?:&[0-9]|\s*/dev/null)").sub
 _IN_QUOTES: Final = re.compile(rb"\"[^\"]*\"|'[^']*'").sub
 _SEPARATORS: Final = re.compile(rb"\\n|[;|&\n]+").split
-_BEGINS: Final = re.compile(
+_BEGINS: Final = lazy_pattern(
     rb"\s*(?:(?:sudo|time|do|then|exec|bash|sh|-l?c|timeout\s+\S+|watch(?:\s+-\S+(?:\s+[0-9.]+)?)*|[A-Z_]+=\S*)\s+)*"
-).match
+)
 _SLEEPS: Final = re.compile(rb"sleep\s+([0-9.]+)([smhd]?)\b").match
 _NEUTRAL: Final = re.compile(rb"(?:echo|printf|date|true|cd|pwd|wait|export|set|done|fi|:)(?:\s|$)|$").match
-_FILTERS: Final = re.compile(
+_FILTERS: Final = lazy_pattern(
     rb"(?:grep|egrep|rg|tail|head|jq|awk|sed|cut|sort|uniq|wc|tr|column|cat|xargs|tee)(?:\s|$)"
-).match
-_LOOKS: Final = re.compile(
+)
+_LOOKS: Final = lazy_pattern(
     rb"(?:gh\s+(?:run|pr|workflow)\s+(?:view|watch|list|checks|status)|glab\s+(?:ci|mr)\s+(?:status|view|list)|"
     rb"(?:kubectl|oc)\s+(?:\S+\s+)*?(?:get|describe|rollout\s+status|wait|top)\b|"
     rb"(?:docker|podman)\s+(?:compose\s+)?(?:ps|stats|inspect|container\s+ls)\b|"
     rb"(?:squeue|sacct|qstat|bjobs|scontrol\s+show|ps|pgrep|jobs|nvidia-smi)(?:\s|$)|systemctl\s+(?:is-active|show)\b|"
     rb"aws\s+(?:\S+\s+)*?(?:describe|get|list|wait)\b|(?:gcloud|az)\s+(?:\S+\s+)*?(?:describe|list|show)\b|"
     rb"tail\s[^|;]*\.(?:log|out)\b|(?!git\b|svn\b|hg\b|jj\b)\S+\s+(?:\S+\s+)?status\b)"
-).match
+)
 _FETCHES: Final = re.compile(rb"(?:curl|wget)\s").match
 _UNITS: Final = {b"": 1, b"s": 1, b"m": 60, b"h": 3600, b"d": 86400}
 _NUMBER: Final = re.compile(rb"\"(\w*)\":\s?\"?([0-9]+(?:\.[0-9]+)?)\b").search
@@ -110,10 +109,10 @@ def waits(by_name: int, arguments: bytes, *, runs: bool) -> tuple[int, float]:
     if by_name == LOOK or len(arguments) > _ARGUMENTS_MAX:
         return (LOOK if by_name == LOOK else NO_WAIT), 0.0
     if by_name == TERMINAL:
-        return (TERMINAL if _EMPTY_INPUT(arguments) else NO_WAIT), 0.0
+        return (TERMINAL if _EMPTY_INPUT().search(arguments) else NO_WAIT), 0.0
     if runs:
         return _command(arguments)
-    if b"http" in arguments and _STATUS_URL(arguments) and not _SENDING_METHOD(arguments):
+    if b"http" in arguments and _STATUS_URL().search(arguments) and not _SENDING_METHOD(arguments):
         return LOOK, 0.0
     return (LOOK if _ASKS(arguments) else NO_WAIT), 0.0
 
@@ -132,8 +131,8 @@ def _seconds(arguments: bytes) -> float:
 def _command(arguments: bytes) -> tuple[int, float]:
     """Read a command line that changes nothing."""
     if _COMMAND_WORDS.isdisjoint(arguments.translate(APART).split()):
-        return (TERMINAL if b'""' in arguments and _EMPTY_INPUT(arguments) else NO_WAIT), 0.0
-    found = _COMMAND_VALUE(arguments)
+        return (TERMINAL if b'""' in arguments and _EMPTY_INPUT().search(arguments) else NO_WAIT), 0.0
+    found = _COMMAND_VALUE().search(arguments)
     line = (found[1] or found[2] or b"") if found else arguments
     line = line.replace(b'\\"', b'"')
     if found and found[1] is None:
@@ -141,17 +140,19 @@ def _command(arguments: bytes) -> tuple[int, float]:
     line = _IN_QUOTES(lambda quoted: quoted[0][1:-1].translate(None, b";|&\n"), _HARMLESS(b"", line))
     seconds, looks, others = 0.0, False, 0
     for number, part in enumerate(_SEPARATORS(line)):
-        begins = _BEGINS(part)
+        begins = _BEGINS().match(part)
         command = part[begins.end() :] if begins else part
         slept = _SLEEPS(command)
         if slept:
             seconds += _float(slept[1]) * _UNITS[slept[2]]
         elif _NEUTRAL(command):
             continue
-        elif _LOOKS(command) or (_FETCHES(command) and _STATUS_URL(command) and not _SENDS(command)):
+        elif _LOOKS().match(command) or (
+            _FETCHES(command) and _STATUS_URL().search(command) and not _SENDS().search(command)
+        ):
             looks = True
         else:
-            others += not (number and _FILTERS(command))
+            others += not (number and _FILTERS().match(command))
             looks = looks or seconds > 0
     if seconds:
         return (LOOK if looks else WAIT), seconds
@@ -181,10 +182,10 @@ _MARKS: Final = _GOES_ON | _ENDS | {
     b"such",
 }  # fmt: skip
 _GONE: Final = re.compile(rb"\bnot found|no such (?:process|job|session|task|run|container|pod|build)\b").search
-_LIMITED: Final = re.compile(
+_LIMITED: Final = lazy_pattern(
     rb"rate.?limit|too many requests|retry.?after|throttl(?:ed|ing)|"
     rb"(?:error|status|http|code)\W{0,3}(?:code\W{0,2})?429\b"
-).search
+)
 _PART_OF: Final = re.compile(rb"[0-9] ?(?:%|percent)|[0-9] ?(?:/|of) ?[0-9]").search
 
 
@@ -194,7 +195,7 @@ def says(text: bytes) -> int:
     if _MARKS.isdisjoint(words):
         return PLAIN
     low = text.lower()
-    if _LIMITED(low):
+    if _LIMITED().search(low):
         return LIMITED
     if not _GOES_ON.isdisjoint(words) or _PART_OF(low):
         return ONGOING

@@ -14,7 +14,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, Final, get_type_hints
+from typing import Annotated, Any, Final
 
 HALF: Final = 64  # 64-bit words of a half
 BYTES: Final = 2 * HALF * 8
@@ -267,8 +267,9 @@ class SessionWindow:
 
 def _codes() -> dict[str, str]:
     """Return the fields of the head with their codes."""
-    hints = get_type_hints(SessionWindow, include_extras=True)
-    return {name: hint.__metadata__[0] for name, hint in hints.items() if hasattr(hint, "__metadata__")}
+    known = {name: kind.__metadata__[0] for name, kind in globals().items() if hasattr(kind, "__metadata__")}
+    # `typing.get_type_hints` compiles each of the annotations, which takes 1.5 ms.
+    return {name: known[kind] for name, kind in SessionWindow.__annotations__.items() if kind in known}
 
 
 _CODES: Final = _codes()

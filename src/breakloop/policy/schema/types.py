@@ -33,7 +33,7 @@ LARGEST = 2**53  # whole numbers beyond it are not exact in every store
 class Model(BaseModel):
     """Base of every block: unknown fields are refused, nothing is converted silently, nothing changes later."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, defer_build=True)
 
 
 class SchemaFault(NamedTuple):
