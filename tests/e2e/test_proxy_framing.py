@@ -130,7 +130,7 @@ HEADS: dict[str, tuple[bytes, int]] = {
     "a head without end": (b"GET /evil HTTP/1.1\r\nHost: a\r\nX: " + b"x" * 70_000, 431),
     "a first line without end": (b"GET /" + b"x" * 20_000, 414),
     # what asks for something else than an answer
-    "websocket": (lines("Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Key: x", start="GET /v1/responses HTTP/1.1"), 426),
+    "websocket": (lines("Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Key: x", start="GET /v1/messages HTTP/1.1"), 426),
     "another expectation": (post("Expect: tea", "Content-Length: 5", content=b"hello"), 417),
     "TLS": (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", 400),
 }  # fmt: skip

@@ -135,9 +135,10 @@ def test_h2c_is_ignored_with_the_body_intact(proxy: Proxied) -> None:
     assert [seen.header(name) for name in ("upgrade", "http2-settings", "connection")] == [None, None, None]
 
 
-@pytest.mark.parametrize("path", ["/v1/responses", "/v1/realtime?model=m", "/mcp"])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages", "/mcp"])
 def test_websockets_are_told_to_use_http(proxy: Proxied, path: str) -> None:
-    """426, which clients that try websockets first take for that; the upstream does not hear of it (D-1)."""
+    """426 where no API has any, which clients that try websockets first take for that; the upstream does not hear of it
+    (D-1)."""
     count = proxy.llm.llm.request_count
     lines = (
         "Connection: Upgrade",

@@ -126,6 +126,7 @@ def open_proxy(
     routes = UpstreamRoutes(named, keys)
     handler = ProxyHandler(admission, own, routes=routes, pools=pools, rewriter=rewriter, faults=faults)
     server.handler = handler
+    server.head_parser.websockets = True
     server.streams_body = handler.streams_body
     server.on_sweep += [pool.sweep for pool in pools.values()]
     server.on_sweep += [faults.sweep] if faults is not None else []

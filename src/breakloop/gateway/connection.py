@@ -13,7 +13,7 @@ from enum import IntEnum
 from functools import partial
 from itertools import islice
 from socket import AF_INET6, inet_pton
-from typing import Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from breakloop.errors import RequestError
 from breakloop.gateway.exchange import DeferredReply, Exchange, MakeReply, StoppedCall
@@ -32,6 +32,9 @@ from breakloop.gateway.http_response import CONTINUE, StatusLines, error_reply, 
 from breakloop.gateway.upstream import UpstreamConnection, peer_closed, reset
 from breakloop.model.call import Call
 from breakloop.model.verdict import Verdict
+
+if TYPE_CHECKING:
+    from breakloop.gateway.websocket import WebSocketExchange
 
 _LINGER_BYTES: Final = 1024 * 1024
 _SEARCH_MAX: Final = 64  # connections among which an idle one is looked for
@@ -58,10 +61,11 @@ class Phase(IntEnum):
     QUEUED = 4  # more requests are buffered; other connections are served first
     LINGERING = 5  # an error was sent; keeps reading briefly, because closing with unread bytes would discard the error
     CLOSED = 6
+    UPGRADED = 7  # to a websocket: received bytes go to the exchange
 
 
 # Module globals are read faster than enum members.
-IDLE, HEAD, BODY, WAITING, QUEUED, LINGERING, CLOSED = Phase
+IDLE, HEAD, BODY, WAITING, QUEUED, LINGERING, CLOSED, UPGRADED = Phase
 
 
 class ServerCore:
@@ -242,7 +246,7 @@ class Connection(asyncio.Protocol):
     __slots__ = (
         "_discarded", "_exchange", "_handle", "_limits", "_parse", "_pending", "_progress_tick", "_reader",
         "_reading", "_server", "_status_lines", "_throttled", "_transport", "_unsent", "_upload_paused",
-        "_write_paused", "peer", "phase",
+        "_websocket", "_write_paused", "peer", "phase",
     )  # fmt: skip
 
     def __init__(self, server: ServerCore) -> None:
@@ -262,8 +266,9 @@ class Connection(asyncio.Protocol):
         self._unsent = 0  # bytes in the write buffer, when `expire` last checked
         self._pending: asyncio.TimerHandle | DeferredReply | None = None
         self._throttled: tuple[Request, Reply] | None = None  # a reply that is sent after its delay
-        self._exchange: Exchange | None = None  # a request that is being forwarded
+        self._exchange: Exchange | WebSocketExchange | None = None  # a request that is being forwarded
         self._upload_paused = False
+        self._websocket: WebSocketExchange | None = None  # the exchange, if it is a websocket
 
     # -- asyncio.Protocol --------------------------------------------------------------------------------------------
 
@@ -330,6 +335,7 @@ class Connection(asyncio.Protocol):
         if self._exchange is not None:
             self._server.abandoned += 1
             exchange, self._exchange = self._exchange, None
+            self._websocket = None
             exchange.cancel()
         self._reader.clear()
         self.phase = CLOSED
@@ -362,6 +368,9 @@ class Connection(asyncio.Protocol):
             self._discarded += len(data)
             if self._discarded > _LINGER_BYTES:
                 self._close()
+        elif self.phase is UPGRADED:
+            if self._websocket is not None:
+                self._websocket.receive(data)
         elif self.phase is not CLOSED:
             self._reader.push(data)
             if self.phase < WAITING:
@@ -451,10 +460,12 @@ class Connection(asyncio.Protocol):
             self._send(request, reply)
         elif type(reply) is Exchange:
             self._forward(request, reply)
-        elif type(reply) is not Reply:
+        elif isinstance(reply, DeferredReply):
             self.phase = WAITING
             self._pending = reply
             reply.wait(partial(self._decided, request))
+        elif type(reply) is not Reply:
+            self._forward(request, reply)
         elif reply.delay_s > 0:
             self._throttle(request, reply)
         else:
@@ -544,6 +555,32 @@ class Connection(asyncio.Protocol):
         elif not self._transport.is_closing():  # uvloop raises on a write after close
             self._transport.write(data)
 
+    @property
+    def is_upgraded(self) -> bool:
+        return self.phase is UPGRADED
+
+    def upgrade(self, websocket: WebSocketExchange) -> None:
+        """The connection is a websocket from here on. Bytes that arrived early are part of it."""
+        self.phase = UPGRADED
+        self._websocket = websocket
+        early = self._reader.take()
+        if early:
+            websocket.receive(early)
+
+    def close_websocket(self) -> None:
+        """Everything was sent to the client, a close frame too. It may still be sending."""
+        self._exchange = self._websocket = None
+        self._linger()
+
+    def pause_messages(self, *, paused: bool) -> None:
+        """Stop or continue reading from a client with a websocket."""
+        if self.phase is UPGRADED and paused is self._reading:
+            self._reading = not paused
+            if paused:
+                self._transport.pause_reading()
+            else:
+                self._transport.resume_reading()
+
     def response_complete(self, *, close: bool) -> None:
         """The upstream's response was passed on completely."""
         self._exchange = None
@@ -567,7 +604,7 @@ class Connection(asyncio.Protocol):
     def _pass_upload(self) -> None:
         """Pass on what has arrived of a streamed body, unless the upstream cannot take it."""
         exchange = self._exchange
-        if exchange is None or self._upload_paused or not self._reader.streaming:
+        if not isinstance(exchange, Exchange) or self._upload_paused or not self._reader.streaming:
             return
         try:
             piece, done = self._reader.read_streamed()
@@ -652,6 +689,8 @@ class Connection(asyncio.Protocol):
             self._close()
         elif isinstance(self._pending, DeferredReply):
             self._pending.drain()
+        elif self._websocket is not None:
+            self._websocket.drain()
 
     def stop(self) -> None:
         """The grace period is over: send a throttled reply now, end anything else without a reply."""

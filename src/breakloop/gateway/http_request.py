@@ -68,8 +68,9 @@ _TOKEN_CHARS: Final = frozenset(b"!#$%&'*+-.^_`|~" + string.ascii_letters.encode
 _HOST_CHARS: Final = (string.ascii_letters + string.digits + "-._~%!$&'()*+;=:[]").encode()
 BARE_LF: Final = re.compile(rb"(?<!\r)\n")
 _ONCE_ONLY: Final = frozenset(("host", "content-length", "transfer-encoding"))
-_STRICT: Final = _ONCE_ONLY | {"upgrade", "expect"}
+_STRICT: Final = _ONCE_ONLY | {"expect"}
 _MALFORMED: Final = "malformed request head"
+NO_WEBSOCKET: Final = "WebSocket upgrades are not supported here; use plain HTTP"
 _TOO_LARGE: Final = "request head too large"
 _TOO_LONG: Final = "request target too long"
 _LENGTH: Final = b"ength: "  # the end of the name, whose first letters may be upper or lower case
@@ -119,6 +120,11 @@ Buffer = bytes | bytearray
 Handler = Callable[[Request], Any]
 
 
+def asks_for_websocket(request: Request) -> bool:
+    """Return whether a client asks to switch to the websocket protocol."""
+    return request.is_1_1 and b"websocket" in request.headers.get("upgrade", b"").lower()
+
+
 class HeadParser:
     """Parses complete heads; one per server. Caches heads and lines that recur."""
 
@@ -127,6 +133,7 @@ class HeadParser:
         self._request_lines = MemoDict(self._request_line)
         self._field = MemoDict(_field).__getitem__
         self._templates = HeadCache()
+        self.websockets = False  # the handler decides about them; else they are refused here
 
     def parse(self, head: bytes, peer: str) -> Request:
         """Parse one head, up to and including its empty line. Raises `RequestError`."""
@@ -166,6 +173,8 @@ class HeadParser:
             request.connection = _connection(request, is_1_1=is_1_1)
         if "expect" in headers:
             request.expects_continue = is_1_1
+        if "upgrade" in headers and not self.websockets and asks_for_websocket(request):
+            raise RequestError(426, NO_WEBSOCKET)
         return request
 
     def _request_line(self, line: bytes) -> tuple[str, bytes, bool]:
@@ -271,8 +280,6 @@ def _check_field(name: str, raw: bytes, value: bytes) -> None:
         raise RequestError(400, "Content-Length is not a number")
     if name == "transfer-encoding" and value.lower() != b"chunked":
         raise RequestError(400, "Transfer-Encoding must be chunked")
-    if name == "upgrade" and b"websocket" in value.lower():
-        raise RequestError(426, "WebSocket upgrades are not supported; use plain HTTP")
     if name == "expect" and value.lower() != b"100-continue":
         raise RequestError(417, "the only supported Expect value is 100-continue")
 
@@ -597,6 +604,12 @@ class RequestReader:
             self._buffer = self._buffer[self._at :]
             self._scanned = max(0, self._scanned - self._at)
             self._at = 0
+
+    def take(self) -> bytes:
+        """Return everything that is buffered, which is not HTTP."""
+        taken = bytes(self._buffer[self._at :])
+        self.clear()
+        return taken
 
     def clear(self) -> None:
         self._buffer = b""

@@ -24,7 +24,8 @@ from breakloop.gateway.exchange import (
     release_parsed,
 )
 from breakloop.gateway.forwarding import HOP, Destination, HeadRewriter, UpstreamRoutes
-from breakloop.gateway.http_request import Reply, Request
+from breakloop.gateway.http_request import CLOSE, NO_WEBSOCKET, Reply, Request, asks_for_websocket
+from breakloop.gateway.http_response import error_reply
 from breakloop.gateway.upstream import UpstreamFaults, UpstreamPool
 from breakloop.model.call import MCP_DIALECT, Call, Tree
 from breakloop.model.decision import PAUSED
@@ -34,6 +35,7 @@ from breakloop.policy.paths import normalise_host
 
 if TYPE_CHECKING:
     from breakloop.gateway.waiting import WaitingCall, WaitingCalls
+    from breakloop.gateway.websocket import WebSocketExchange
 
 Act = Callable[[Verdict, bytes], Any]  # acts on a verdict; with the header lines of a debug session
 _RESERVED: Final = (b"/v1/decision", b"/v1/debug/", b"/livez", b"/readyz")
@@ -111,6 +113,8 @@ class ProxyHandler:
             return self.error_reply(call, 401, _ADMIN_TOKEN_SENT)
         if destination.refusal:
             return self.error_reply(call, 400, destination.refusal, "wrong_provider")
+        if "upgrade" in request.headers and asks_for_websocket(request):
+            return self._open_websocket(request, destination, query)
         if request.streamed and self._is_large(request):
             admission.engine.tally.unjudged += 1
             if admission.engine.enforces and rejects_large(admission.engine.bundle, call):
@@ -150,6 +154,34 @@ class ProxyHandler:
         admission.timings.proxy.note(now_ns - call.began_ns)
         call.began_ns = now_ns + verdict.delay_ms * 1_000_000  # from here on, the time of the upstream is measured
         return result
+
+    def _open_websocket(self, request: Request, destination: Destination, query: bytes) -> WebSocketExchange | Reply:
+        from breakloop.gateway.websocket import WebSocketExchange, has_websocket  # noqa: PLC0415 - few clients use them
+
+        if request.method != "GET" or request.length or not has_websocket(destination.path):
+            request.connection = CLOSE  # what follows may be frames
+            return error_reply(426, NO_WEBSOCKET)
+        head = self._rewriter.rewrite(request, destination, query, 0)
+        pool = self.pools[destination.upstream.name]
+        return WebSocketExchange(self, self._admission, pool, request, destination, head)
+
+    def websocket_call(self, request: Request, destination: Destination, body: bytes) -> Call:
+        """Return the call for a message of a websocket."""
+        call = Call(
+            "POST",
+            destination.path.replace("/realtime", "/responses"),
+            normalise_host(request.headers.get("host", b"")),
+            headers=request.headers,
+            peer=request.peer,
+            body=body,
+            request_id=self._admission.request_id(),
+            path_agent=destination.agent,
+            upstream=destination.upstream.name,
+            repeated=request.repeated,
+        )
+        call.tracked = True
+        call.began_ns = perf_counter_ns()
+        return call
 
     def _hold_open(self, request: Request, call: Call, verdict: Verdict, act: Act) -> DeferredReply | None:
         """Let the call of a paused run wait until a person answers, if there is room."""

@@ -14,7 +14,8 @@ import socket
 import ssl
 import struct
 import sys
-from typing import TYPE_CHECKING, Final, cast
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 from breakloop.clock import Clock, Throttle
 from breakloop.config.settings import HTTP_IDLE_S, HTTPS_IDLE_S, Proxy
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from breakloop.gateway.exchange import Exchange
 
 
+P = TypeVar("P", bound=asyncio.Protocol)
 _NO_LINGER: Final = struct.pack("ii", 1, 0)  # SO_LINGER with a timeout of zero: closing sends a reset
 
 
@@ -362,14 +364,14 @@ class UpstreamPool:
 
     async def connect(self) -> UpstreamConnection:
         """Open a connection. Raises `OSError`, which includes TLS errors."""
+        return await self.open(lambda: UpstreamConnection(self.server, self))
+
+    async def open(self, make: Callable[[], P]) -> P:
+        """Open a connection with a protocol of another kind, which is not kept for reuse. Raises `OSError`."""
         upstream = self.upstream
         name = upstream.host if self._ssl is not None else None
         _, connection = await self.server.loop.create_connection(
-            lambda: UpstreamConnection(self.server, self),
-            upstream.host,
-            upstream.port,
-            ssl=self._ssl,
-            server_hostname=name,
+            make, upstream.host, upstream.port, ssl=self._ssl, server_hostname=name
         )
         self.opened += 1
         return connection
