@@ -17,7 +17,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from tests.deadlines import DEADLINE_S
 from tests.e2e.behind import free_port
-from tests.e2e.served import Served, serving
+from tests.e2e.served import Served, eventually, serving
 from tests.e2e.websocket_llm import Output, WebSocketLLM, calls_again, calls_on, says, websocket_llm
 
 pytestmark = pytest.mark.e2e
@@ -151,7 +151,7 @@ def test_the_handshake(start: Start) -> None:
     assert head["authorization"] == "Bearer sk-canary-1"
     assert head["openai-beta"] == "responses_websockets=v1"
     assert "sec-websocket-extensions" not in head
-    assert llm.closed == [1000]
+    assert eventually(lambda: llm.closed) == [1000]
 
 
 def test_where_there_is_no_websocket(start: Start) -> None:
