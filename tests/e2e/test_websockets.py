@@ -151,7 +151,7 @@ def test_the_handshake(start: Start) -> None:
     assert head["authorization"] == "Bearer sk-canary-1"
     assert head["openai-beta"] == "responses_websockets=v1"
     assert "sec-websocket-extensions" not in head
-    assert eventually(lambda: llm.closed) == [1000]
+    eventually(lambda: llm.closed == [1000], "the provider sees the close frame")
 
 
 def test_where_there_is_no_websocket(start: Start) -> None:
