@@ -456,7 +456,6 @@ class Reconnector:
             self._timer = self._door.loop.call_later(self._finder.recheck_s, self._recheck_soon)
 
     def _recheck_soon(self) -> None:
-        self._timer = None
         self._task = self._door.loop.create_task(self._recheck(self.link))
 
     async def _recheck(self, link: RedisConnection | None) -> None:

@@ -178,7 +178,7 @@ class ClusterNodes:
         await self._refresh()
         await asyncio.gather(*(node.settled() for node in self._owners))
         if not self.up:
-            raise StateError(self._why)
+            raise StateError(next((node.why for node in self._owners if node.link is None), self._why))
 
     async def close(self) -> None:
         self._closed, self.on_change = True, None
@@ -278,9 +278,8 @@ class ClusterNodes:
             if node not in self._owners:
                 del self._nodes[address]
                 self._leave(node)
-        if not self._covered:
-            self._why = "some slots of the cluster have no owner"
-        self._look(self._why if not self._covered else "connected to every master")
+        self._why = "connected to every master" if self._covered else "some slots of the cluster have no owner"
+        self._look(self._why)
 
     def _leave(self, node: _Node) -> None:
         """Close a node later: it may still respond to commands sent before it lost its slots."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import ssl
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 from urllib.parse import parse_qsl, quote, unquote
 
@@ -51,7 +51,7 @@ class RedisUrl:
     kind: Kind
     addresses: tuple[Address, ...]  # the server; nodes of a cluster; or the Sentinels
     user: str = ""
-    password: str = field(default="", repr=False)
+    password: str = ""
     service: str = ""  # the name of the master in Sentinel
     db: int = 0
     tls: bool = False

@@ -15,6 +15,7 @@ import redis
 
 from breakloop.errors import SettingsError, StateError
 from breakloop.store.redis.bundle import NoPushedBundleError, PushDeniedError, PushedBundle, moment, open_shelf
+from tests.deadlines import DEADLINE_S
 from tests.e2e.certificates import Authority
 from tests.fake_redis import Command, array, fake_redis, polite
 
@@ -154,7 +155,13 @@ def test_a_connection_that_was_closed_while_idle_is_opened_again_once() -> None:
             with pytest.raises(StateError):
                 await asyncio.to_thread(shelf.fetch, None)
             assert len([command for command in fake.seen if command[0] == b"HMGET"]) == asked + 2
+            closing.clear()
+            await asyncio.to_thread(shelf.fetch, None)
+            client = shelf._client  # or it is closed because nobody has it
+            fake.ended.clear()
             shelf.close()
+            await asyncio.wait_for(fake.ended.wait(), DEADLINE_S)
+            assert client is not None
 
     closing: list[bool] = []
     asyncio.run(main())

@@ -7,7 +7,14 @@ from typing import Any
 import pytest
 
 from breakloop.errors import StateError
-from breakloop.store.redis.connection import AddressFinder, ConnectOptions, ReconnectBackoff, Reconnector
+from breakloop.store.redis.connection import (
+    AddressFinder,
+    ConnectOptions,
+    ReconnectBackoff,
+    Reconnector,
+    RedisConnection,
+    open_link,
+)
 from breakloop.store.redis.url import Address
 from tests.deadlines import DEADLINE_S
 from tests.fake_redis import Command, Heard, array, fake_redis, polite
@@ -247,6 +254,54 @@ def test_what_is_ended_is_down_at_once() -> None:
             assert changes.all == [(True, "connected"), (False, "it has no slots any more")]
             await asyncio.wait_for(fake.ended.wait(), DEADLINE_S)
             assert len(changes.all) == 2
+
+    asyncio.run(main())
+
+
+def test_a_connection_that_is_lost_right_after_it_was_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not used, and another is opened."""
+
+    async def main() -> None:
+        async with fake_redis() as fake:
+            opened: list[RedisConnection] = []
+
+            async def first_is_lost(door: ConnectOptions, address: Address) -> RedisConnection:
+                opened.append(await open_link(door, address))
+                if len(opened) == 1:
+                    opened[0].end("gone")
+                return opened[-1]
+
+            changes = Heard()
+            kept = keeper(Place(fake.address), changes)
+            monkeypatch.setattr("breakloop.store.redis.connection.open_link", first_is_lost)
+            with pytest.raises(StateError, match="the connection was lost"):
+                await kept.start()
+            assert await changes.next() == (True, "connected")
+            assert kept.link is opened[1]
+            await kept.close()
+
+    asyncio.run(main())
+
+
+def test_what_is_ended_while_it_connects_does_not_connect() -> None:
+    async def main() -> None:
+        async with fake_redis() as fake:
+            changes, found = Heard(), asyncio.Event()
+
+            class Slow(Place):
+                async def find(self) -> Address:
+                    await found.wait()
+                    return await super().find()
+
+            kept = keeper(Slow(fake.address), changes)
+            starting = asyncio.create_task(kept.start())
+            await asyncio.sleep(0)
+            kept.end("not needed")
+            found.set()
+            with pytest.raises(StateError):
+                await starting
+            await asyncio.wait_for(fake.ended.wait(), DEADLINE_S)
+            assert (kept.link, kept.up, changes.all) == (None, False, [])
 
     asyncio.run(main())
 

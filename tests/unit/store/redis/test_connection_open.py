@@ -36,6 +36,9 @@ def greet(script: Script, **options: Any) -> list[Command]:
             door = ConnectOptions(asyncio.get_running_loop(), **options)
             link = await open_link(door, fake.address)
             assert link.alive
+            assert link._transport is not None
+            kept_alive = link._transport.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+            assert kept_alive
             link.end("done")
             return fake.greetings
 

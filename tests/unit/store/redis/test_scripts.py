@@ -80,6 +80,17 @@ def test_scripts_are_known_by_their_text() -> None:
         assert script.sha == hashlib.sha1(script.text, usedforsecurity=False).hexdigest().encode()
 
 
+def test_scripts_have_names_where_sha1_is_forbidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In FIPS mode it is, for security."""
+
+    def strict(text: bytes, *, usedforsecurity: bool = True) -> object:
+        assert not usedforsecurity
+        return hashlib.sha1(text, usedforsecurity=False)
+
+    monkeypatch.setattr(module, "sha1", strict)
+    assert load_scripts().commit.sha
+
+
 def test_each_limit_operation_is_a_branch_of_the_commit() -> None:
     """Under its own number, which is not used twice; the marker of the branches is replaced (S-2)."""
     text = load_scripts().commit.text

@@ -107,8 +107,20 @@ def test_only_a_breaker_waits_for_what_stands_before_it() -> None:
     """It counts nobody who was denied before it in its group, and what it has counted stays (CB-1)."""
     ops: list[Op] = [all_together(), breaker(AGENT), own(), breaker(PROJECT), breaker(AGENT, 1)]
     assert arranged(ops, AGENT) == [(AGENT, [2, 4]), (PROJECT, [0]), (AGENT, [1]), (PROJECT, [3])]
+    together: list[Op] = [own(), breaker(AGENT), all_together()]
+    assert arranged(together, AGENT) == [(AGENT, [0, 1]), (PROJECT, [2])]  # one script has an order of its own
     first: list[Op] = [seen(PROJECT, FingerprintSpec(60.0, 1, denies=False)), breaker(AGENT)]
     assert arranged(first, AGENT) == [(AGENT, [1]), (PROJECT, [0])]  # a mere warning denies nobody
+
+
+def test_a_decision_has_the_time_of_its_first_commit() -> None:
+    """That is the one of the agent's counts, which are taken back by it (LD-6)."""
+    spread = ShardedCommit([seen(), all_together()], AGENT)
+    for at in (NOW, NOW + 1):
+        assert spread.next() is not None
+        spread.took(CommitResult([FingerprintCount(1) if at == NOW else 1], at=at))
+    assert spread.next() is None
+    assert spread.committed().at == NOW
 
 
 def test_what_the_project_denies_is_given_back_to_the_agent() -> None:
@@ -148,6 +160,13 @@ def test_what_the_agent_denies_does_not_reach_the_project() -> None:
     assert slots.used(all_together()) == 0  # what would pass is not charged where the call is denied
 
 
+def test_a_commit_that_does_not_matter_is_left_out_and_those_behind_it_are_made() -> None:
+    slots = Slots()
+    elsewhere = TakeTokens(TEN, "tb:q:x", 1.0, NO_LIMITER, NO_RULE, 1)
+    done = slots.commit([own(11.0), all_together(3), elsewhere])
+    assert (done.results, slots.asked) == ([-1.0, None, 9.0], [AGENT, "q"])
+
+
 def test_a_denial_that_stands_earlier_counts_though_it_is_found_later() -> None:
     """`denied_at` is the first in the order of the operations, and what stands behind it was not looked at (E-4)."""
     slots = Slots()
@@ -165,6 +184,10 @@ def test_a_shadow_policy_gives_back_its_own() -> None:
     assert (done.denied_at, done.results) == (-1, [8.0, 7.0, 11])
     assert slots.used(own()) == 0.0
     assert slots.used(TakeTokens(TEN, f"tb:{AGENT}:w", 0.0, NO_LIMITER, NO_RULE)) == 3.0
+    slots.commit(
+        [TakeTokens(TEN, f"tb:{AGENT}:w", 3.0, NO_LIMITER, NO_RULE), own(2.0, group=1), all_together(11, group=1)]
+    )
+    assert slots.used(own()) == 0.0
 
 
 @each(

@@ -10,6 +10,7 @@ import pytest
 from breakloop.errors import StateError
 from breakloop.store.redis.connection import ConnectOptions, ReconnectBackoff
 from breakloop.store.redis.topology import SLOTS, ClusterNodes, slot_of
+from tests.deadlines import DEADLINE_S
 from tests.fake_redis import Command, FakeRedis, Heard, array, fake_redis, polite
 from tests.unit.store.redis.test_connection_link import RUNNERS
 
@@ -60,7 +61,9 @@ class FakeCluster:
 
 
 @asynccontextmanager
-async def running(leaving: AsyncExitStack | None = None) -> AsyncIterator[tuple[FakeCluster, ClusterNodes, Heard]]:
+async def running(
+    leaving: AsyncExitStack | None = None, **options: Any
+) -> AsyncIterator[tuple[FakeCluster, ClusterNodes, Heard]]:
     """Three fakes, and connected nodes; changes are heard. The second fake ends with `leaving`, if that is given."""
     fakes, changes = FakeCluster(), Heard()
     async with AsyncExitStack() as stack:
@@ -68,7 +71,7 @@ async def running(leaving: AsyncExitStack | None = None) -> AsyncIterator[tuple[
             ends = leaving if leaving is not None and index == 1 else stack
             fakes.nodes.append(await ends.enter_async_context(fake_redis(fakes.script(index))))
         nodes = ClusterNodes(
-            ConnectOptions(asyncio.get_running_loop(), writes=False), (fakes.nodes[0].address,), Soon()
+            ConnectOptions(asyncio.get_running_loop(), writes=False, **options), (fakes.nodes[0].address,), Soon()
         )
         nodes.on_change = changes
         await nodes.start()
@@ -153,6 +156,74 @@ def test_a_redirection_for_a_slot_that_does_not_exist_changes_no_owner(slot: int
             assert fakes.commands(2) == [(b"INCR", LOW)]
             assert nodes._slots == owners
             assert fakes.maps == maps
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("slot", [0, SLOTS - 1])
+def test_the_first_and_the_last_slot_move_as_well(slot: int) -> None:
+    async def main() -> None:
+        async with running(open_s=DEADLINE_S, silence_s=DEADLINE_S) as (fakes, nodes, _):
+            fakes.answers[0, b"INCR"] = [b"-MOVED %d 127.0.0.1:%d\r\n" % (slot, fakes.nodes[2].port)]
+            fakes.answers[0, b"CLUSTER"] = [None]  # the map does not come
+            assert await ask(nodes, b"INCR", LOW) == b"OK"
+            owner = nodes._slots[slot]
+            assert owner is not None
+            assert owner.address == fakes.nodes[2].address
+
+    asyncio.run(main())
+
+
+def test_the_map_is_asked_for_once_at_a_time_and_over_a_connection_that_is_there() -> None:
+    """However many commands find out that it is outdated."""
+
+    async def main() -> None:
+        async with running(open_s=DEADLINE_S, silence_s=DEADLINE_S) as (fakes, nodes, _):
+            connections = [node.connections for node in fakes.nodes]
+            before = len(fakes.nodes[0].seen)
+            fakes.answers[0, b"CLUSTER"] = [None]  # the map does not come
+            fakes.answers[1, b"INCR"] = [b"-CLUSTERDOWN The cluster is down\r\n"] * 3
+            for _ in range(3):
+                assert (await ask(nodes, b"INCR", HIGH)).code == "CLUSTERDOWN"
+                assert await ask(nodes, b"GET", HIGH) == b"OK"
+            while len(fakes.nodes[0].seen) == before:
+                assert await ask(nodes, b"GET", HIGH) == b"OK"
+            asked = [command[0] for command in fakes.nodes[0].seen[before:]]
+            assert asked.count(b"CLUSTER") == 1
+            assert [node.connections for node in fakes.nodes] == connections
+
+    asyncio.run(main())
+
+
+class Late(ReconnectBackoff):
+    def next_s(self) -> float:
+        return 3600.0
+
+
+def test_closed_nodes_ask_for_no_map() -> None:
+    async def main() -> None:
+        async with running() as (fakes, nodes, _):
+            nodes._backoff = Late()
+            fakes.answers[0, b"INCR"] = [b"-CLUSTERDOWN The cluster is down\r\n"]
+            await ask(nodes, b"INCR", LOW)
+            timer = nodes._timer
+            assert timer is not None
+            await nodes.close()
+            assert timer.cancelled()
+
+    asyncio.run(main())
+
+
+def test_an_owner_that_cannot_be_reached_is_named() -> None:
+    async def main() -> None:
+        def one_owner(command: Command) -> bytes:
+            return array([0, SLOTS - 1, [b"127.0.0.1", 1]]) if command[0] == b"CLUSTER" else polite(command)
+
+        async with fake_redis(one_owner) as fake:
+            nodes = ClusterNodes(ConnectOptions(asyncio.get_running_loop()), (fake.address,))
+            with pytest.raises(StateError, match=r"^127\.0\.0\.1:1 refused the connection$"):
+                await nodes.start()
+            await nodes.close()
 
     asyncio.run(main())
 
@@ -261,6 +332,23 @@ def test_slots_without_an_owner() -> None:
             fakes.owners = [(0, 8191, 0), (8192, SLOTS - 1, 1)]
             assert (await changes.next())[0] is True
             assert await ask(nodes, b"INCR", HIGH) == b"OK"
+
+    asyncio.run(main())
+
+
+def test_slots_in_many_parts() -> None:
+    """As they are after some of them were moved."""
+
+    async def main() -> None:
+        async with running() as (fakes, nodes, _):
+            fakes.owners = [(0, 99, 2), (100, 8191, 0), (8192, 16000, 1), (16001, SLOTS - 1, 2)]
+            fakes.answers[0, b"INCR"] = [b"-CLUSTERDOWN The cluster is down\r\n"]
+            before = fakes.maps
+            assert (await ask(nodes, b"INCR", LOW)).code == "CLUSTERDOWN"
+            while fakes.maps == before or not nodes.up or len(nodes._owners) < 3:
+                await ask(nodes, b"GET", LOW)
+            found = [node and [fake.address for fake in fakes.nodes].index(node.address) for node in nodes._slots]
+            assert found == [2] * 100 + [0] * 8092 + [1] * 7809 + [2] * 383
 
     asyncio.run(main())
 

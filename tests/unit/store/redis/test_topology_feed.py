@@ -44,7 +44,10 @@ def test_messages_and_gaps(runner: Callable[..., None]) -> None:
             fake.say(array(b"message", b"other", b"3") + array(b"message", b"news", b"4"))
             assert (await other.next(), await news.next()) == (b"3", b"4")
             assert news.all == [b"1", b"4"]
+            link = made.link
+            assert link is not None
             await made.close()
+            assert not link.alive
             assert len(gaps.all) == 3
             assert fake.seen == [(b"SUBSCRIBE", name) for name in (b"news", b"other", b"news", b"other")]
 

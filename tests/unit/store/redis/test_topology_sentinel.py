@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
@@ -11,6 +12,7 @@ from breakloop.store.redis.connection import ConnectOptions
 from breakloop.store.redis.topology import Sentinels
 from breakloop.store.redis.url import Address
 from tests.fake_redis import Command, Script, array, fake_redis, polite
+from tests.unit.gateway.fake_client import FakeLoop
 
 NOWHERE = Address("127.0.0.1", 1)
 
@@ -49,7 +51,9 @@ def test_the_first_that_knows() -> None:
             assert await asked.find() == Address("10.0.0.1", 6379)
             assert (len(ignorant.seen), len(good.seen)) == (1, 2)
             assert good.connections == 1  # kept for the next time
+            links = list(asked._links.values())
             asked.close()
+            assert [link.alive for link in links] == [False, False]
             assert await asked.find() == Address("10.0.0.1", 6379)
             assert good.connections == 2
             asked.close()
@@ -104,6 +108,20 @@ def test_the_password_is_for_sentinels_that_ask_for_one() -> None:
     run(main)
 
 
+def test_a_sentinel_is_no_server() -> None:
+    """It has no databases, and no role that matters."""
+
+    async def main() -> None:
+        async with fake_redis(MASTER) as fake:
+            door = ConnectOptions(asyncio.get_running_loop(), db=3)
+            asked = Sentinels(door, (fake.address,), "main")
+            await asked.find()
+            asked.close()
+            assert {command[0] for command in fake.greetings} == {b"CLIENT", b"PING"}
+
+    run(main)
+
+
 def test_a_connection_that_ends() -> None:
     async def main() -> None:
         def script(command: Command) -> bytes:
@@ -116,6 +134,28 @@ def test_a_connection_that_ends() -> None:
                 await sentinels(fake.address).find()
 
     run(main)
+
+
+def test_one_has_half_a_second() -> None:
+    """Then the next is asked: commands fail meanwhile."""
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        loop = FakeLoop()
+        address = Address("127.0.0.1", mute.getsockname()[1])
+        finding = loop.create_task(Sentinels(ConnectOptions(loop), (address,), "main").find())
+        mute.setblocking(False)
+        peer = None
+        while peer is None:
+            loop.turn()
+            with suppress(BlockingIOError):
+                peer, _ = mute.accept()
+        loop.turn(20)
+        loop.advance(0.49)
+        assert not finding.done()
+        loop.advance(0.01)
+        assert str(finding.exception()).endswith("did not respond within 0.5 s")
+        loop.turn(3)
+        peer.close()
+        loop.close()
 
 
 def test_one_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,9 +35,15 @@ from tests.each import each
         ("redis://h?tls=false", RedisUrl("single", (Address("h", 6379),))),
         ("redis+sentinel://a/my%20service", RedisUrl("sentinel", (Address("a", 26379),), service="my service")),
         (
-            "rediss://h/0?ca_file=/ca.pem&cert_file=/c.pem&key_file=/k.pem",
+            "rediss://h/0?ca_file=/ca.pem&cert_file=/c.pem&key_file=/k.pem&tls=true&time_budget_ms=9",
             RedisUrl(
-                "single", (Address("h", 6379),), tls=True, ca_file="/ca.pem", cert_file="/c.pem", key_file="/k.pem"
+                "single",
+                (Address("h", 6379),),
+                tls=True,
+                ca_file="/ca.pem",
+                cert_file="/c.pem",
+                key_file="/k.pem",
+                time_budget_ms=9,
             ),
         ),
     ],
@@ -73,6 +79,7 @@ SECRET = "hunter2"
         (f"redis://{SECRET}@h", "no password in the Redis URL"),
         (f"redis://:{SECRET}@a:1,b:2", "several servers are a cluster or behind Sentinel"),
         (f"redis://:{SECRET}@h/x", "the database in the Redis URL is not a number"),
+        (f"redis:///{SECRET}", "the database in the Redis URL is not a number"),
         (f"redis://:{SECRET}@h/1/2", "the database in the Redis URL is not a number"),
         (f"redis+cluster://:{SECRET}@h/1", "database 0 only"),
         (f"redis+sentinel://:{SECRET}@h/", "does not name the master's service: write redis+sentinel://"),
