@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from breakloop.detect.steps.detector import CUT_STREAM
+from breakloop.detect.steps.detector import REPORT_STREAM
 from breakloop.detect.steps.findings import tool_name
 from breakloop.model.call import CHARS_A_TOKEN, CompletionCap, chars_of
 
@@ -304,6 +304,11 @@ class RepetitionWatch(StreamFinding):
         """The approximate number of characters of text and reasoning."""
         return self._chars + sum([probe.chars for _, probe in (*self._texts.values(), *self._reasoning.values())])
 
+    @property
+    def only_thinks(self) -> bool:
+        """Whether all there is so far is one thought, and it repeats itself."""
+        return self.found and list(self._reasoning) == list(self._open) == [0] and not self._texts and not self._calls
+
     def findings(self) -> Sequence[StreamFinding]:
         return (self,) if self.found else ()
 
@@ -391,6 +396,11 @@ class CompletionWatch:
         """The choices that have not ended."""
         return sorted(self._open)
 
+    @property
+    def only_thinks(self) -> bool:
+        """Whether all there is so far is one thought, and it repeats itself, below all caps."""
+        return not self._reached and self._repetition is not None and self._repetition.only_thinks
+
     def findings(self) -> Sequence[StreamFinding]:
         """Return the reasons to cut the stream."""
         return self._reached if self._repetition is None else [*self._reached, *self._repetition.findings()]
@@ -449,7 +459,7 @@ def watch_stream(
     capped: ReportCap,
 ) -> StreamWatch:
     """Return the watch for a stream. `guards` is `Call.guards_stream`; without `can_cut` findings are only reported."""
-    repetition = RepetitionWatch(repeated, _action(guards == CUT_STREAM, can_cut)) if guards else None
+    repetition = RepetitionWatch(repeated, _action(guards != REPORT_STREAM, can_cut)) if guards else None
     if repetition is not None and not caps:
         return repetition
     return CompletionWatch([CapReached(cap, choices, capped, _action(cap.cuts, can_cut)) for cap in caps], repetition)

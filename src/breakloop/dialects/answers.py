@@ -410,6 +410,9 @@ class StreamEnd(NamedTuple):
     chars: int = 0  # length of all text and reasoning
 
 
+Rewrite = Callable[[Json], Json | None]  # an event of another stream as one of this stream; None: it is left out
+
+
 def event_fields(payload: bytes) -> Json:
     """Return the fields of an event; {} for the end mark and for anything that is not a JSON object."""
     found = None if not payload or payload.startswith(DONE) else load(payload)
@@ -592,11 +595,20 @@ class ListeningReader(StreamReader):
 
         `choices` are the answers that are still open, `chars` is the length of all text and reasoning.
         """
+        end = self._end_at(choices, chars)
+        return b"" if end is None else self._dialect.end_stream(end)
+
+    def resuming(self, choices: Sequence[int], chars: int) -> tuple[bytes, Rewrite] | None:
+        """Return `Dialect.resume_stream` for this point of the stream."""
+        end = self._end_at(choices, chars)
+        return None if end is None else self._dialect.resume_stream(end)
+
+    def _end_at(self, choices: Sequence[int], chars: int) -> StreamEnd | None:
         builder = self._builder
         if self._stopped or builder.ended or builder.error or not choices or (builder.SINGLE and builder.finish):
-            return b""
+            return None
         usage = None if builder.usage is None else builder.read_usage(builder.usage)
-        return self._dialect.end_stream(StreamEnd(self._state, builder.current_text(), usage, choices, chars))
+        return StreamEnd(self._state, builder.current_text(), usage, choices, chars)
 
 
 class WholeAnswerReader:

@@ -14,6 +14,8 @@ import msgspec
 from breakloop.dialects import denial
 from breakloop.dialects.answers import (
     AnswerBuilder,
+    Json,
+    Rewrite,
     StreamEnd,
     StreamListener,
     event_fields,
@@ -23,7 +25,7 @@ from breakloop.dialects.answers import (
     word,
 )
 from breakloop.dialects.base import BodyFields, Dialect, NamedTool, follows_answer, item_at
-from breakloop.dialects.body_changes import JsonBody
+from breakloop.dialects.body_changes import ENDED_THOUGHT, JsonBody, change_items
 from breakloop.dialects.content import (
     ITEMS_MAX,
     arguments,
@@ -48,6 +50,7 @@ ERROR: Final = "<error>"
 _ASSISTANT: Final = "assistant"
 _CALLS: Final = frozenset(("tool_use", "server_tool_use", "mcp_tool_use"))
 _SERVER_CALLS: Final = frozenset(("server_tool_use", "mcp_tool_use"))
+_SIGNED: Final = {"type": "signature_delta", "signature": ENDED_THOUGHT}
 _BLOCK_OPEN: Final = frozenset(("content_block_start", "content_block_delta"))
 _CACHE_COUNTS: Final = frozenset(("cache_read_input_tokens", "cache_creation_input_tokens"))
 _ERROR_TYPES: Final = {
@@ -133,6 +136,9 @@ class Anthropic(Dialect):
         # With extended thinking, only `auto` and `none` are allowed.
         return json.with_field("tool_choice", {"type": "none"}) if json.has_items("tools") else json.body
 
+    def without_ended_thoughts(self, body: bytes) -> bytes:
+        return change_items(body, "messages", _without_ended)
+
     def answer_builder(self, listener: StreamListener | None = None) -> AnswerBuilder:
         return AnthropicAnswer(listener)
 
@@ -144,15 +150,31 @@ class Anthropic(Dialect):
         kind = word(last.get("type"))
         if not last or kind in {"message_stop", "error"}:
             return b""
-        events = b""
-        if kind in _BLOCK_OPEN:
-            events = named_event({"type": "content_block_stop", "index": number(last.get("index"))})
+        events = _close_block(last) if kind in _BLOCK_OPEN else b""
         if kind != "message_delta":
             # SDKs require a count, and so far the stream has counted the prompt only.
             output_tokens = max(0 if end.usage is None else end.usage.output_tokens, end.chars // CHARS_A_TOKEN)
             delta = {"stop_reason": "max_tokens", "stop_sequence": None}
             events += named_event({"type": "message_delta", "delta": delta, "usage": {"output_tokens": output_tokens}})
         return events + named_event({"type": "message_stop"})
+
+    def resume_stream(self, end: StreamEnd) -> tuple[bytes, Rewrite] | None:
+        last = event_fields(end.state.last)
+        if not _is_thought(last):
+            return None
+        before, thought_tokens = number(last.get("index")) + 1, end.chars // CHARS_A_TOKEN
+
+        def rewrite(event: Json) -> Json | None:
+            kind, usage = event.get("type"), event.get("usage")
+            if kind == "message_start":
+                return None
+            if "index" in event:
+                event["index"] = number(event["index"]) + before
+            if kind == "message_delta" and isinstance(usage, dict):
+                usage["output_tokens"] = number(usage.get("output_tokens")) + thought_tokens
+            return event
+
+        return _close_block(last), rewrite
 
     def error_fields(self, verdict: Verdict, call: Call) -> dict[str, object]:
         error: dict[str, object] = {
@@ -162,6 +184,30 @@ class Anthropic(Dialect):
         }
         fields: dict[str, object] = {"type": "error", "error": error}
         return fields | {"request_id": call.request_id} if call.request_id else fields
+
+
+def _is_thought(event: Json) -> bool:
+    delta = event.get("delta")
+    return isinstance(delta, dict) and delta.get("type") == "thinking_delta"
+
+
+def _close_block(last: Json) -> bytes:
+    """Return the events that end the block of the last event. A thought gets a signature of ours in place of the
+    provider's, by which `without_ended_thoughts` finds it."""
+    at = {"index": number(last.get("index"))}
+    stop = named_event({"type": "content_block_stop", **at})
+    if not _is_thought(last):
+        return stop
+    return named_event({"type": "content_block_delta", **at, "delta": _SIGNED}) + stop
+
+
+def _without_ended(message: Any) -> Any:
+    blocks = message.get("content") if isinstance(message, dict) else None
+    if isinstance(blocks, list):
+        kept = [block for block in blocks if not (isinstance(block, dict) and block.get("signature") == ENDED_THOUGHT)]
+        # A message must not be empty.
+        message["content"] = kept or [{"type": "text", "text": "(This thought repeated itself and was ended.)"}]
+    return message
 
 
 def _flatten_blocks(role: str, blocks: list[Any]) -> Message:

@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from breakloop.dialects import clients, denial, session_ids, text_actions
-from breakloop.dialects.answers import AnswerBuilder, StreamEnd, StreamListener
+from breakloop.dialects.answers import AnswerBuilder, Rewrite, StreamEnd, StreamListener
 from breakloop.dialects.body_changes import JsonBody
 from breakloop.dialects.content import ITEMS_MAX, as_list, clean, content, decode, load, text
 from breakloop.dialects.prompt import PromptTexts
@@ -178,6 +178,10 @@ class Dialect(ABC):
         """Return a body with its tools declared, and none of them allowed. May raise ValueError and KeyError."""
         return json.body
 
+    def without_ended_thoughts(self, body: bytes) -> bytes:
+        """Return a request without the thoughts that `resume_stream` has ended and marked."""
+        return body
+
     def request_usage(self, body: bytes) -> bytes | None:  # noqa: ARG002 - for overrides
         """Return a streaming request that also asks for token counts; None if there is nothing to change."""
         return None
@@ -196,6 +200,11 @@ class Dialect(ABC):
         """Return the events that end a stream early, as the dialect ends one that reached its token limit, so that SDKs
         take it for a truncated answer and not for a broken connection. b"" if it has ended."""
         return b""
+
+    def resume_stream(self, end: StreamEnd) -> tuple[bytes, Rewrite] | None:  # noqa: ARG002 - for overrides
+        """Return the events that end the thought that a stream is in, and the function that makes events of another
+        stream the next ones of this stream. None if the dialect has no thoughts, or the stream is not in one."""
+        return None
 
     # -- denials
 

@@ -5,6 +5,9 @@ last message if that is the user's, and else adds a message of the user: several
 A request that is landed also has its tools switched off (`Dialect.switch_off_tools`). They stay declared: histories
 with calls of undeclared tools are refused by some servers, and tools are part of what prompt caches compare.
 
+A thought that breakloop has ended is removed from the requests that follow (`without_ended_thoughts`): the provider has
+not signed it, and refuses it.
+
 Token counts are requested in OpenAI streams whose client did not (`request_usage`), and removed from the answer again
 (`UsageStrip`), so that the client gets what it would have got. Other APIs always send counts.
 """
@@ -23,6 +26,10 @@ _BLANK_LINE: Final = "\n\n"
 _WHITE: Final = b" \t\n\r"
 _KEY: Final = re.compile(rb'[ \t\n\r]*"[^"\\]*(?:\\.[^"\\]*)*"[ \t\n\r]*:[ \t\n\r]*', re.DOTALL).match
 _COMMA: Final = re.compile(rb"[ \t\n\r]*,").match
+
+# What a thought that breakloop has ended is marked with, in place of the provider's signature or encrypted content. A
+# search skips whatever has none of its letters, and most of a conversation is in small letters.
+ENDED_THOUGHT: Final = "BREAKLOOPENDEDTHISTHOUGHT"
 
 Raw = msgspec.Raw
 Span = tuple[int, int]
@@ -208,6 +215,23 @@ class _Chunk(msgspec.Struct, gc=False):
 
 
 _decode_chunk: Final = msgspec.json.Decoder(_Chunk).decode
+
+
+def change_items(body: bytes, name: str, change: Callable[[Any], Any]) -> bytes:
+    """Return a request whose items in the list `name` with an ended thought are changed; those that `change` returns
+    None for are left out. A body of an unexpected shape is returned as it is."""
+    try:
+        json = JsonBody(body)
+        start, end = json.fields[name]
+        items, _ = json.items_at((start, end))
+        mark, kept = ENDED_THOUGHT.encode(), []
+        for item in map(bytes, items):
+            changed = change(decode(item)) if mark in item else item
+            if changed is not None:
+                kept.append(changed if changed is item else _encode(changed))
+    except (ValueError, KeyError, RecursionError):
+        return body
+    return b"".join((body[:start], b"[", b",".join(kept), b"]", body[end:]))
 
 
 class UsageStrip:

@@ -20,7 +20,9 @@ from breakloop.dialects import denial
 from breakloop.dialects.answers import (
     ARGUMENTS_MAX_CHARS,
     AnswerBuilder,
+    Json,
     PartialCall,
+    Rewrite,
     StreamEnd,
     StreamListener,
     event_fields,
@@ -253,6 +255,11 @@ class Gemini(Dialect):
         content = {"parts": [{"text": ""}], "role": _MODEL}
         ended = [{"content": content, "finishReason": "MAX_TOKENS", "index": index} for index in end.choices]
         return sse_event({"candidates": ended} | {name: last[name] for name in _ENVELOPE if name in last})
+
+    def resume_stream(self, end: StreamEnd) -> tuple[bytes, Rewrite] | None:
+        last = event_fields(end.state.last)
+        same: Json = {"responseId": last["responseId"]} if "responseId" in last else {}
+        return b"", lambda event: {**event, **same}
 
     def error_fields(self, verdict: Verdict, call: Call) -> dict[str, object]:  # noqa: ARG002
         code = denial.error_code(verdict)

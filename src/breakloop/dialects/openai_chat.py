@@ -16,6 +16,7 @@ from breakloop.dialects.answers import (
     AnswerBuilder,
     Json,
     PartialCall,
+    Rewrite,
     StreamEnd,
     StreamListener,
     event_fields,
@@ -252,6 +253,11 @@ class OpenAIChat(OpenAI):
 
     def end_stream(self, end: StreamEnd) -> bytes:
         return end_openai_stream(end, {"delta": {}, "logprobs": None, "finish_reason": "length"})
+
+    def resume_stream(self, end: StreamEnd) -> tuple[bytes, Rewrite] | None:
+        last = event_fields(end.state.last)
+        envelope: Json = {name: last[name] for name in ("id", "created") if name in last}
+        return b"", lambda event: {**event, **envelope}
 
 
 def end_openai_stream(end: StreamEnd, finished: Json) -> bytes:

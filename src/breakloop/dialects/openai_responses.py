@@ -18,6 +18,7 @@ from breakloop.dialects import session_ids
 from breakloop.dialects.answers import (
     AnswerBuilder,
     Json,
+    Rewrite,
     StreamEnd,
     StreamListener,
     event_fields,
@@ -26,7 +27,7 @@ from breakloop.dialects.answers import (
     word,
 )
 from breakloop.dialects.base import BodyFields, NamedTool, item_at
-from breakloop.dialects.body_changes import JsonBody
+from breakloop.dialects.body_changes import ENDED_THOUGHT, JsonBody, change_items
 from breakloop.dialects.content import (
     ITEMS_MAX,
     arguments,
@@ -199,6 +200,42 @@ class OpenAIResponses(OpenAI):
             [named_event(event | {"sequence_number": sequence + 1 + at}) for at, event in enumerate(events)]
         )
 
+    def resume_stream(self, end: StreamEnd) -> tuple[bytes, Rewrite] | None:
+        begun = event_fields(end.state.first).get("response")
+        # A stored response is named in later requests. SDKs require one id, and the first is of no use there.
+        if not isinstance(begun, dict) or begun.get("store") is not False:
+            return None
+        last = event_fields(end.state.last)
+        sequence, at = number(last.get("sequence_number")) + 1, number(last.get("output_index"))
+        item = {"id": word(last.get("item_id")), "type": "reasoning", "summary": [], "encrypted_content": ENDED_THOUGHT}
+        done = {"type": "response.output_item.done", "sequence_number": sequence, "output_index": at, "item": item}
+        return named_event(done), _resumed(sequence, at + 1, begun.get("id"))
+
+    def without_ended_thoughts(self, body: bytes) -> bytes:
+        return change_items(body, "input", _unless_ended)
+
+
+def _unless_ended(item: Any) -> Any:
+    ended = isinstance(item, dict) and item.get("encrypted_content") == ENDED_THOUGHT
+    return None if ended else item
+
+
+def _resumed(sequence: int, before: int, response_id: object) -> Rewrite:
+    def rewrite(event: Json) -> Json | None:
+        nonlocal sequence
+        if event.get("type") in _BEGINNING:
+            return None
+        sequence += 1
+        event["sequence_number"] = sequence
+        if "output_index" in event:
+            event["output_index"] = number(event["output_index"]) + before
+        response = event.get("response")
+        if isinstance(response, dict):
+            response["id"] = response_id
+        return event
+
+    return rewrite
+
 
 def _user(given: str) -> dict[str, Any]:
     return {"role": "user", "content": given}
@@ -354,6 +391,7 @@ _ENDS: Final = frozenset((b"response.completed", b"response.incomplete", b"respo
 _OTHERS: Final = frozenset((b"response.created", b"response.output_item.added", b"response.output_item.done", b"error"))
 _PIECES: Final = _TEXT_PIECES | _ARGUMENT_PIECES
 _READ: Final = _PIECES | _ENDS | _OTHERS
+_BEGINNING: Final = frozenset(("response.created", "response.in_progress", "response.queued"))
 _OVER: Final = frozenset([name.decode() for name in _ENDS]) | {"error"}
 # The fields that every response has, for streams that did not begin with one.
 _RESPONSE: Final[Json] = {

@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import Final
 
 from breakloop.clock import Clock
-from breakloop.detect.steps.detector import CUT_STREAM
+from breakloop.detect.steps.detector import REPORT_STREAM
 from breakloop.dialects import registry
 from breakloop.dialects.content import COUNTED_FROM_BYTES
 from breakloop.engine.activity import ActivityRecorder, Mark
@@ -143,7 +143,7 @@ def repeated_event(call: Call, who: Descriptors, action: str, what: str, times: 
         "action": action,
         "policy": "",
         "evidence": f"{what} {times} times in one answer",
-        "shadow": call.decision.guards_stream != CUT_STREAM,
+        "shadow": call.decision.guards_stream == REPORT_STREAM,
     }
     return Event(LOOP_DETECTED, now, data, call.identity.project, call.request_id)
 
@@ -460,7 +460,7 @@ class Engine:
 
     def repeated(self, call: Call, action: str, what: str, times: int) -> None:
         """Count and publish that a streamed answer repeats itself. `action` is what was done: "cut" or "warn"."""
-        shadow = call.decision.guards_stream != CUT_STREAM
+        shadow = call.decision.guards_stream == REPORT_STREAM
         if action == "cut" and not shadow:
             self.tally.cut += 1
         self._publish(repeated_event(call, self._descriptors, action, what, times, self._clock.now()))

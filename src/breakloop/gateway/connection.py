@@ -547,6 +547,11 @@ class Connection(asyncio.Protocol):
             self._send_continue()
             self._pass_upload()
 
+    def continue_with(self, exchange: Exchange) -> None:
+        """Take the rest of the response from another exchange."""
+        self._exchange = exchange
+        exchange.start(self)
+
     def relay(self, data: bytes) -> None:
         """Send bytes of the upstream's response."""
         server = self._server

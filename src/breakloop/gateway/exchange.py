@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import msgspec
 
-from breakloop.detect.stream import CUT, WARN, StreamWatch
+from breakloop.detect.stream import CUT, WARN, RepetitionWatch, StreamFinding, StreamWatch
 from breakloop.dialects import registry
 from breakloop.dialects.answers import GiveUp, ListeningReader, PassingAnswer, reader_for, unpacker
 from breakloop.dialects.base import Dialect
@@ -41,6 +41,7 @@ from breakloop.gateway.http_response import (
     final_bytes,
     reframe,
 )
+from breakloop.gateway.second_answer import NOTE, SecondAnswer
 from breakloop.gateway.upstream import UpstreamConnection, UpstreamPool, connect_error
 from breakloop.model.call import CLIENT_LEFT, NO_ANSWER, Answer, Call, Chat
 from breakloop.model.counters import Tally
@@ -185,21 +186,54 @@ class GuardedAnswer(PassingAnswer):
                 finding.report(finding.action)
         return cuts and self._reader is not None
 
-    def end(self, framing: int, boundary: ChunkBoundary | None) -> bytes:
-        """Return the bytes that end the response for the client; nothing where it cannot be ended at this point."""
-        line_end = next((_BETWEEN_EVENTS[end] for end in _BETWEEN_EVENTS if self._tail.endswith(end)), b"")
-        if not (line_end if self._form == STREAM else self.between_events) or not can_append(framing, boundary):
-            return b""
-        final = self._final_events()
-        if self._form == STREAM:
-            final = final.replace(b"\n", line_end)
+    def end(self, framing: int, boundary: ChunkBoundary | None, second: SecondAnswer | None = None) -> bytes:
+        """Return the bytes that end the response for the client; nothing where it cannot be ended at this point.
+        `second`: it is the rest of another one."""
+        final = self._final_content(framing, boundary)
         if not final:
             return b""
-        findings = [finding for finding in self._watch.findings() if not finding.action]
+        findings = self._cutting()
         super().feed([final])
         for finding in findings:
             finding.report(CUT)
-        return final_bytes(final, framing, boundary)
+        return final_bytes(final if second is None else b"".join(second.content([final])), framing, boundary)
+
+    def end_thought(self, framing: int, boundary: ChunkBoundary | None) -> SecondAnswer | None:
+        """Return how to go on with another response, if all there is is a thought that repeats itself, and it can be
+        ended at this point."""
+        if self._form != STREAM or not self._watch.only_thinks:
+            return None
+        final, line_end = self._final_content(framing, boundary), self._line_end()
+        try:
+            thought = self._stream.resuming(self._watch.open, self._watch.chars) if final else None
+        except Exception:  # noqa: BLE001 - fail-safe edge: the response is cut instead
+            thought = None
+        if thought is None:
+            return None
+        for finding in self._cutting():
+            finding.report(CUT)
+        return SecondAnswer(thought, line_end, ending=final, framing=framing, boundary=boundary)
+
+    def _cutting(self) -> list[StreamFinding]:
+        return [finding for finding in self._watch.findings() if not finding.action]
+
+    def _final_content(self, framing: int, boundary: ChunkBoundary | None) -> bytes:
+        """Return the content that ends the response; b"" where it cannot be ended at this point."""
+        line_end = self._line_end()
+        if not (line_end if self._form == STREAM else self.between_events) or not can_append(framing, boundary):
+            return b""
+        final = self._final_events()
+        return final.replace(b"\n", line_end) if self._form == STREAM else final
+
+    def _line_end(self) -> bytes:
+        """Return the line break of the stream if what has passed ends with a whole event, or b""."""
+        return next((_BETWEEN_EVENTS[end] for end in _BETWEEN_EVENTS if self._tail.endswith(end)), b"")
+
+    @property
+    def evidence(self) -> str:
+        """What the thought has repeated."""
+        found = [finding for finding in self._watch.findings() if isinstance(finding, RepetitionWatch)]
+        return f"{found[0].what} {found[0].times} times" if found else ""
 
     def answer(self, status: int, *, complete: bool) -> Answer:
         """Return what was read, and report findings where the stream could not be cut."""
@@ -259,7 +293,7 @@ class Exchange:
     __slots__ = (
         "_call", "_client", "_client_head", "_extra_lines", "_framing", "_handler", "_head", "_over", "_paused",
         "_pool", "_progress_tick", "_request", "_reserved_bytes", "_response", "_reused", "_server", "_settled",
-        "_status", "_task", "_upload", "_upstream", "delay_s", "method", "usage_injection",
+        "_status", "_task", "_upload", "_upstream", "delay_s", "kept_body", "method", "second", "usage_injection",
     )  # fmt: skip
 
     def __init__(
@@ -275,6 +309,8 @@ class Exchange:
         self.method = request.method
         self.delay_s = 0.0
         self.usage_injection: UsageInjection | None = None
+        self.kept_body = b""  # the client's own, if the request may be sent a second time
+        self.second: SecondAnswer | None = None  # the client has the beginning of its response already
         self._client = cast("Connection", None)  # set by `start`
         self._upstream: UpstreamConnection | None = None
         self._task: asyncio.Task[UpstreamConnection] | asyncio.TimerHandle | None = None
@@ -360,7 +396,7 @@ class Exchange:
     @property
     def response_started(self) -> bool:
         """Whether the client has received a part of the response."""
-        return self._status != NO_ANSWER and not self._client_head
+        return self.second is not None or (self._status != NO_ANSWER and not self._client_head)
 
     @property
     def _uploading(self) -> bool:
@@ -396,6 +432,14 @@ class Exchange:
         close = self._server.draining or (self._upload is not None and not self._upload.done)
         self._client_head, self._framing = client_head(request, head, self._extra_lines, close=close)
         release_body(request, self._call)
+        second = self.second
+        if second is not None:
+            self._client_head, self._framing = b"", second.framing
+            if not second.accepts(head):
+                self._settle(Answer(head.status, complete=True))
+                self._end_first(second)
+                return
+            self._client.relay(second.closing)
         if head.status >= 400:
             self._settle(Answer(head.status, complete=True))
         else:
@@ -416,10 +460,12 @@ class Exchange:
         self._progress_tick = self._server.tick
         framing = self._framing
         if framing != UNCHANGED:
-            if self.usage_injection is None:
-                data = reframe(framing, content, done=done)
-            else:
-                data = reframe(framing, self.usage_injection.response_content(content, done=done), done=done)
+            passed = content
+            if self.usage_injection is not None:
+                passed = self.usage_injection.response_content(content, done=done)
+            if self.second is not None:
+                passed = self.second.content(passed)
+            data = reframe(framing, passed, done=done)
         if self._client_head:
             data = self._client_head + data
             self._client_head = b""
@@ -436,13 +482,47 @@ class Exchange:
         upstream = self._upstream
         if upstream is None or not isinstance(response, GuardedAnswer):
             return False
-        final = response.end(self._framing, upstream.chunk_boundary)
+        second = response.end_thought(self._framing, upstream.chunk_boundary) if self.kept_body else None
+        if second is not None:
+            self._ask_again(response, second)
+            return False
+        final = response.end(self._framing, upstream.chunk_boundary, self.second)
         if not final:
             upstream.by_line = True
             return False
         self._client.relay(final)
         upstream.reusable = False
         return True
+
+    def _ask_again(self, response: GuardedAnswer, second: SecondAnswer) -> None:
+        """Send the request once more, after a thought that repeats itself. It is decided and charged like any other; if
+        it does not pass, the response ends as if it had been cut."""
+        body, self.kept_body, note = self.kept_body, b"", NOTE.format(response.evidence)
+        self._stop()
+        # As after a failure: sending the same again is not a loop.
+        self._settle(self._answer(complete=False)._replace(error="repeated"))
+
+        def decided(exchange: Exchange | None) -> None:
+            if self._over:  # the client left, or the call was stopped
+                if exchange is not None:
+                    exchange.cancel()
+            elif exchange is None:
+                self._end_first(second)
+            else:
+                self._over = True
+                exchange.second = second
+                if self._paused:
+                    exchange.pause()
+                self._client.continue_with(exchange)
+
+        self._handler.ask_again(self._request, self._call, body, note, decided)
+
+    def _end_first(self, second: SecondAnswer) -> None:
+        """End the response whose thought was to be followed by another response."""
+        self._over = True
+        self._stop()
+        self._client.relay(second.ending)
+        self._client.response_complete(close=self._request.connection is CLOSE)
 
     def _complete(self) -> None:
         self._over = True
@@ -510,7 +590,9 @@ class Exchange:
             answer = answer._replace(status=CLIENT_LEFT)
         self._settle(answer._replace(error=answer.error or "cut_short"))
         reply = self._error_reply(status, why)  # made even where it cannot be sent: the handler publishes the failure
-        if self._status == NO_ANSWER or self._client_head:
+        if self.second is not None and self._status == NO_ANSWER:
+            self._end_first(self.second)
+        elif self._status == NO_ANSWER or self._client_head:
             if self._uploading:
                 self._request.connection = CLOSE
             self._client.send_reply(self._request, reply)

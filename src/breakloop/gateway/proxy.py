@@ -12,7 +12,9 @@ from functools import partial
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Final
 
-from breakloop.dialects import mcp, registry, session_ids
+from breakloop.detect.steps.detector import RETRY_STREAM
+from breakloop.dialects import anthropic, mcp, openai_responses, registry, session_ids
+from breakloop.dialects.body_changes import ENDED_THOUGHT
 from breakloop.engine.fold import denial
 from breakloop.gateway.admission import CALLER_ERRORS, JSON, Admission
 from breakloop.gateway.decision import DecisionHandler
@@ -47,6 +49,9 @@ _ERRORS: Final = {
     502: "upstream_failed",
     504: "upstream_timeout",
 }
+# APIs that refuse thoughts they did not sign.
+_SIGNING: Final = frozenset((anthropic.NAME, openai_responses.OpenAIResponses.name))
+_ENDED_THOUGHT: Final = ENDED_THOUGHT.encode()
 _REQUEST_ERRORS: Final = (400, 401, 413)
 _UPSTREAM_ERRORS: Final = (502, 504)
 _ADMIN_TOKEN: Final = b"bl_"  # as `admin.auth` generates them: this and 43 characters, here after "Bearer "
@@ -221,6 +226,9 @@ class ProxyHandler:
         steered = note is not None
         if note is not None:
             request.body = note
+        chat = call.parsed.chat
+        if chat and chat.dialect in _SIGNING and _ENDED_THOUGHT in request.body:
+            request.body = registry.DIALECTS[chat.dialect].without_ended_thoughts(request.body)
         length = request.length if request.streamed else len(request.body)
         place = self._place_below(request, call) if destination.may_hop and call.body else None
         head = self._rewriter.rewrite(request, destination, query, length, decoded=steered, place=place)
@@ -235,6 +243,8 @@ class ProxyHandler:
         pool = self.pools[destination.upstream.name]
         exchange = Exchange(self, pool, request, call, head, own_lines + lines if lines else own_lines)
         exchange.usage_injection = injection
+        if call.decision.guards_stream == RETRY_STREAM and "content-encoding" not in request.headers:
+            exchange.kept_body = call.body
         if verdict.delay_ms:
             exchange.delay_s = verdict.delay_ms / 1000
         return exchange
@@ -270,6 +280,44 @@ class ProxyHandler:
         return not needs_body(bundle, host, request.method, destination.path, request.headers.get("content-type", b""))
 
     # -- called by the exchange --------------------------------------------------------------------------------------
+
+    def ask_again(
+        self, request: Request, before: Call, body: bytes, note: str, then: Callable[[Exchange | None], None]
+    ) -> None:
+        """Decide about the request of a call a second time, and call `then` with an exchange that sends it with a note
+        for the model; with None if it is denied, or there is no place for the note."""
+        admission, chat = self._admission, registry.head_of(before)
+        if chat is None or registry.DIALECTS[chat.dialect].append_note(body, note) is None:
+            then(None)
+            return
+        path, _, query = request.target.partition(b"?")
+        destination = self._routes.find(path, request.headers, query, request.repeated)
+        request.body = body
+        call = Call(
+            before.method, before.path, before.host, before.query, before.headers, before.peer, body, False,
+            admission.request_id(), before.path_agent, before.upstream, before.repeated,
+        )  # fmt: skip
+        call.tracked = True
+        call.began_ns = perf_counter_ns()
+        if admission.needs_key:
+            admission.unknown_caller(call)  # it is known, and gets its name
+
+        def decided(verdict: Verdict, lines: bytes = b"") -> None:
+            if admission.traces is not None:
+                admission.traces.decided(call, verdict)
+            if not verdict.allowed:
+                then(None)
+                return
+            verdict.note = verdict.note or note
+            exchange = self._forward(request, call, destination, query, verdict, lines)
+            exchange.kept_body = b""
+            release_parsed(request, call)
+            then(exchange)
+
+        if admission.remote is not None:
+            admission.decide_remote(request, call, decided)
+        else:
+            decided(*admission.decide(request, call))
 
     def denial(self, call: Call, verdict: Verdict) -> Reply:
         """Return the denial of a call that an operator has stopped."""

@@ -165,7 +165,7 @@ class CallDecision(Protocol):
     joined: str  # id of the team that such a conversation is a part of, if its step is counted with the team; or ""
     crowded: bool  # the session has no id, and other sessions of this caller without an id are active
     interrupted: bool  # one of these sent a request since the last one of the same session
-    guards_stream: int  # 1: cut a streamed answer that repeats itself; 2: only report it
+    guards_stream: int  # 1: cut a streamed answer that repeats itself; 2: only report it; 3: ask again after a thought
     caps: tuple[CompletionCap, ...]  # limits on the length of a streamed answer
     wants_usage: bool  # a policy needs the provider's token usage, for streams too
     prompt_tokens: int  # estimated

@@ -22,7 +22,7 @@ from breakloop.detect.rerun import RerunDetector
 from breakloop.detect.run_steps import RunStepsLimit
 from breakloop.detect.simhash import SimhashDetector
 from breakloop.detect.stateful import DENYING, session_owner
-from breakloop.detect.steps.detector import StepEvaluator, StepsDetector, begins
+from breakloop.detect.steps.detector import CUT_STREAM, RETRY_STREAM, StepEvaluator, StepsDetector, begins
 from breakloop.detect.steps.kinds import BY_NAME, NEVER, NORMAL
 from breakloop.detect.trees import TreeDetector, TreeEvaluator
 from breakloop.detect.unnamed_sessions import UnnamedSessionsDetector
@@ -438,7 +438,7 @@ class _DetectorCompiler:
                 _rerun_config(config, block.cooldown_max_seconds), read, digest, settings.thresholds["rerun"][:2]
             ),
             JoinedStepsDetector(config, read, StepEvaluator(settings.of_teams(), digest)),
-            StepsDetector(config, read, StepEvaluator(settings, digest), guards_stream=block.stream_guard),
+            StepsDetector(config, read, StepEvaluator(settings, digest), guards_stream=_stream_guard(block)),
         ]
 
     def _simhash(
@@ -538,6 +538,12 @@ def _loop_config(block: AnyLoop, policy: str, index: int, status: int, *, defaul
         quarantine_s=block.quarantine_seconds,
         key_prefix="|" if default else "",
     )
+
+
+def _stream_guard(block: StepsLoop) -> int:
+    if not block.stream_guard:
+        return 0
+    return RETRY_STREAM if block.retry_thoughts else CUT_STREAM
 
 
 def _rerun_config(config: DetectorConfig, cooldown_s: int) -> DetectorConfig:

@@ -423,7 +423,7 @@ _OF_USERS: Final = frozenset(("continue", "rejected", "nested"))  # kinds of tex
 COPIED: Final = "only reported, because the text is the answer of another agent"
 OVERLAP: Final = "only reported, because unnamed conversations of this caller overlap (send X-Agent-Session)"
 AMBIGUOUS: Final = "only reported, because two conversations share one derived session id (send X-Agent-Session)"
-CUT_STREAM, REPORT_STREAM = 1, 2  # `CallDecision.guards_stream`
+CUT_STREAM, REPORT_STREAM, RETRY_STREAM = 1, 2, 3  # `CallDecision.guards_stream`
 
 
 class StepsDetector(StatefulDetector):
@@ -432,17 +432,17 @@ class StepsDetector(StatefulDetector):
     __slots__ = ("_evaluator", "guards_stream")
 
     def __init__(
-        self, config: DetectorConfig, read: CallReader, evaluator: StepEvaluator, *, guards_stream: bool = False
+        self, config: DetectorConfig, read: CallReader, evaluator: StepEvaluator, *, guards_stream: int = 0
     ) -> None:
         super().__init__(config, read)
         self._evaluator = evaluator
-        self.guards_stream = guards_stream
+        self.guards_stream = guards_stream  # `CUT_STREAM`, `RETRY_STREAM`, or 0
 
     def plan(self, call: Call, project: str, group: int, now: float) -> DetectorSlot | None:
         """Return the slot for this call, and set `call.decision.guards_stream`."""
         slot = StatefulDetector.plan(self, call, project, group, now)  # `super()` takes longer than the call
         if self.guards_stream and call.body and slot is not None:
-            call.decision.guards_stream = call.decision.guards_stream or REPORT_STREAM if group else CUT_STREAM
+            call.decision.guards_stream = call.decision.guards_stream or REPORT_STREAM if group else self.guards_stream
         return slot
 
     def owner(self, call: Call) -> str:

@@ -348,6 +348,11 @@ class StepsLoop(Cooldowns, LoopBase):
     stream_guard: bool = Field(
         default=True, description="Whether the proxy cuts a streamed response that repeats itself."
     )
+    retry_thoughts: bool = Field(
+        default=False,
+        description="Whether the proxy sends a streamed request once more, with a note for the model, if its response "
+        "has been nothing but a thought that repeats itself. The client gets the second answer in the same stream.",
+    )
 
     max_agents_per_tree: TreeLimit = Field(
         default=60,
@@ -367,6 +372,8 @@ class StepsLoop(Cooldowns, LoopBase):
 
     @model_validator(mode="after")
     def _can_be_reached(self) -> StepsLoop:
+        if self.retry_thoughts and not self.stream_guard:
+            refuse_field("retry_thoughts", "has no effect here", "only the stream guard ends thoughts: turn it on")
         refuse([found for kind, levels in self.thresholds.items() for found in _faults(kind, levels)])
         return self
 
