@@ -109,7 +109,7 @@ def tell_across(found: Sequence[AcrossFinding]) -> None:
         else:
             click.echo(f"    reported at {shown(one.first_notice, _ID_SHOWN)}")
     if len(found) > _LISTED:
-        click.echo(f"  and {len(found) - _LISTED} more (--json lists them)")
+        click.echo(f"  and {len(found) - _LISTED} more (--json and --html list them)")
 
 
 def _tell_score(outcomes: Sequence[SessionOutcome]) -> None:
@@ -160,11 +160,13 @@ def _turn(number: int | None) -> str:
     return "-" if number is None else str(number)
 
 
-def write_html(name: str, heading: Heading, outcomes: Iterable[SessionOutcome]) -> None:
+def write_html(
+    name: str, heading: Heading, outcomes: Iterable[SessionOutcome], across: Sequence[AcrossFinding] = ()
+) -> None:
     """Write the report; exit with 1 if the file cannot be written."""
     timelines = [one.timeline for one in outcomes if one.timeline is not None]
     try:
-        Path(name).write_text(page(heading, timelines), encoding="utf-8", errors="replace")
+        Path(name).write_text(page(heading, timelines, across), encoding="utf-8", errors="replace")
     except OSError as error:
         fail(f"{name}: cannot be written: {error.strerror or error}", as_json=False)
     click.echo(f"report: {name}", err=True)
@@ -267,7 +269,7 @@ def command(files: tuple[str, ...], *, policy: str, against: str, html: str, as_
         tell_unpriced(pricing)
     if html:
         heading = Heading("Loops in recordings", len(here), sum(one.turns for one in here), policy or BUILTIN)
-        write_html(html, heading, here)
+        write_html(html, heading, here, across)
     if failed(here, options["fail_on"], across):
         end(PROBLEM)
 

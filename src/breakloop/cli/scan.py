@@ -253,7 +253,7 @@ def command(paths: tuple[str, ...], **options: Any) -> None:
         turns = sum(one.turns for one in outcomes)
         judged_by = options["policy"] or replay.BUILTIN
         heading = Heading("Loops in transcripts", len(scanned), turns, judged_by, scan.files.problems)
-        replay.write_html(options["html"], heading, outcomes)
+        replay.write_html(options["html"], heading, outcomes, across)
     none_is_one = any(one.named for one in files) and not scan.files.read  # of the files that were named explicitly
     if replay.failed(outcomes, options["fail_on"], across) or none_is_one:
         end(PROBLEM)

@@ -20,6 +20,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from breakloop.formatting import duration, plural, timestamp
 from breakloop.formatting import money as dollars
+from breakloop.replay.across import AcrossFinding
 from breakloop.replay.run import SessionOutcome
 from breakloop.replay.sessions import Spent, total
 from breakloop.replay.timeline import AGAIN, BLOCK, LAND, NOTICE, Cell, Timeline, shown
@@ -265,13 +266,14 @@ class Picture(NamedTuple):
     shapes: Sequence[Shape]
 
 
-def page(heading: Heading, timelines: Iterable[Timeline]) -> str:
-    """Return the page, the most expensive loops first."""
+def page(heading: Heading, timelines: Iterable[Timeline], across: Sequence[AcrossFinding] = ()) -> str:
+    """Return the page, the most expensive loops first. `across` is what sessions show together."""
     lines = sorted(timelines, key=lambda line: (not line.blocked, -line.after.tokens, line.session.id))
     loops = [loop for line in lines for loop in line.loops if loop.end is not None]
     return _template().render(
         heading=heading,
         lines=lines,
+        across=across,
         looping=sum(line.blocked for line in lines),
         loop_turns=sum(loop.turns for loop in loops),
         after=total(loop.after for loop in loops),

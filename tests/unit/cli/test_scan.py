@@ -70,7 +70,8 @@ def test_what_sessions_show_together(here: Path, capsys: pytest.CaptureFixture[s
     assert "breakloop serve" in out
     for command in ("scan", "replay"):
         names = ["again"] if command == "scan" else [str(one) for one in sorted((here / "again").iterdir())]
-        assert run([command, *names, "--json", "--fail-on", "block"]) == 1
+        assert run([command, *names, "--json", "--fail-on", "block", "--html", "r.html"]) == 1
+        assert "<code>run-15</code>" in Path("r.html").read_text(encoding="utf-8")
         (found,) = printed(capsys)[-1]["totals"]["across_sessions"]
         assert (found["kind"], found["first_notice"], found["first_block"]) == ("rerun", "run-07", "run-15")
         assert (found["blocked_sessions"], found["tokens"]) == (3, 6600)

@@ -6,8 +6,9 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from typing import Any
 
+from breakloop.replay.across import AcrossFinding
 from breakloop.replay.report import PICTURES_MAX, Heading, page
-from breakloop.replay.sessions import RecordedSession
+from breakloop.replay.sessions import RecordedSession, Spent
 from tests.unit.replay.test_timeline import line
 
 HEADING = Heading("Loops in transcripts", 37, 412, "the built-in protection")
@@ -50,6 +51,28 @@ def read(text: str) -> Page:
     found = Page(text)
     assert (found.open, found.wrong) == ([], [])
     return found
+
+
+def test_what_sessions_show_together() -> None:
+    """Is on the page whether or not a session loops, with the sessions that would not have been started, escaped
+    (X-6)."""
+    spent = Spent(1_000, 200, money=0.42)
+    tree = AcrossFinding("tree", f"61 agents of one tree {EVIL}", "s-25", "s-61", 0.0, [spent, spent])
+    rerun = AcrossFinding("rerun", "the same run was started 8 times", "s-8")
+    found = read(page(HEADING, [], [tree, rerun]))
+    assert [attributes for tag, attributes in found.tags if tag == "h2" and attributes.get("id") == "across"]
+    for said in (
+        "61 agents of one tree",
+        "s-61",
+        "2,400",
+        "$0.84",
+        "8 times",
+        "noticed only, at s-8",
+        "No session by it",
+    ):
+        assert said in found.text
+    assert "script" not in [tag for tag, _ in found.tags]
+    assert "show together" not in read(page(HEADING, [])).text
 
 
 def test_what_stands_on_it() -> None:
