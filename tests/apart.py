@@ -5,5 +5,17 @@ from __future__ import annotations
 
 from typing import Final
 
-_NAMES: Final = ("agent_framework", "claude_agent", "crewai", "google_adk", "litellm", "strands")
+_NAMES: Final = (
+    *(
+        "agent_framework",
+        "agno",
+        "claude_agent",
+        "crewai",
+        "google_adk",
+        "litellm",
+        "llama_index",
+        "smolagents",
+        "strands",
+    ),
+)
 APART: Final = frozenset(f"breakloop.integrations.{name}" for name in _NAMES)

@@ -30,6 +30,9 @@ WANTED = [
         "LiteLLM",
         "OpenAI Agents SDK",
         "Pydantic AI",
+        "Agno",
+        "LlamaIndex",
+        "smolagents",
         "Strands Agents",
         "Microsoft Agent Framework",
         "Google ADK",
@@ -81,7 +84,7 @@ def test_what_is_imported_can_be() -> None:
         spec = find_spec(module)
         assert spec is not None
         assert spec.origin is not None
-        assert re.search(rf"^(def|class) {name}\(", Path(spec.origin).read_text(encoding="utf-8"), re.MULTILINE)
+        assert re.search(rf"^(def|class) {name}\b", Path(spec.origin).read_text(encoding="utf-8"), re.MULTILINE)
 
 
 def test_it_is_found_from_the_first_pages() -> None:

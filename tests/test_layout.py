@@ -25,6 +25,7 @@ DISTRIBUTIONS = {
     "agents": "openai-agents",
     "google": "google-adk",
     "grpc": "grpcio",
+    "llama_index": "llama-index-core",
     "opentelemetry": "opentelemetry-sdk",
     "pydantic_ai": "pydantic-ai-slim",
     "pydantic_core": "pydantic",

@@ -33,6 +33,7 @@ LAND = {
 FEW = {"bundle_version": 1, "policies": [limit_policy(rate=0.001, burst=2)]}
 DOLLAR = {"bundle_version": 1, "policies": [], "agents": {"*": {"max_tokens_per_tree": 300_000}}}
 ran: list[Any] = []
+framework = ""
 
 
 def search(query: str) -> str:
@@ -137,7 +138,74 @@ def strands(url: str, guard: Guard | None, stream: bool) -> str:
     return asyncio.run(run())
 
 
+def smolagents(url: str, guard: Guard | None, stream: bool, *, code: bool = False) -> str:
+    from smolagents import CodeAgent, OpenAIModel, ToolCallingAgent, tool
+
+    from breakloop.integrations.smolagents import GuardSteps
+
+    model = OpenAIModel("gpt-5", api_base=f"{url}/v1", api_key="k")
+    callbacks = [] if guard is None else [GuardSteps(guard)]
+    kind: Any = CodeAgent if code else ToolCallingAgent
+    agent = kind(
+        tools=[tool(search), tool(read)],
+        model=model,
+        step_callbacks=callbacks,
+        max_steps=STEPS + 10,
+        verbosity_level=0,
+        stream_outputs=stream,
+    )
+    return str(agent.run(TASK))
+
+
+def smolagents_code(url: str, guard: Guard | None, stream: bool) -> str:
+    return smolagents(url, guard, stream, code=True)
+
+
+def llama_index(url: str, guard: Guard | None, stream: bool) -> str:
+    from llama_index.core.agent.workflow import FunctionAgent
+    from llama_index.llms.openai import OpenAI
+
+    from breakloop.integrations.llama_index import guard_llm
+
+    llm = OpenAI("gpt-4o", api_key="k", api_base=f"{url}/v1", max_retries=0)
+    llm = llm if guard is None else guard_llm(llm, guard)
+    agent = FunctionAgent(
+        name="support-bot", llm=llm, tools=[search, read], system_prompt="You help.", streaming=stream
+    )
+
+    async def run() -> str:
+        return str(await agent.run(TASK, max_iterations=STEPS + 10))
+
+    return asyncio.run(run())
+
+
+def agno(url: str, guard: Guard | None, stream: bool) -> str:
+    from agno.agent import Agent
+    from agno.models.openai import OpenAIChat
+
+    from breakloop.integrations.agno import guard_model
+
+    model = OpenAIChat(id="gpt-5", api_key="k", base_url=f"{url}/v1")
+    model = model if guard is None else guard_model(model, guard)
+    agent = Agent(model=model, tools=[search, read], instructions="You help.", telemetry=False)
+    outcome: Any = None
+    if stream:
+        for event in agent.run(TASK, stream=True, stream_events=True):
+            outcome = event
+        if "Error" in type(outcome).__name__:
+            raise RuntimeError(outcome.content)
+        return str(outcome.content)
+    outcome = agent.run(TASK)
+    if str(outcome.status).rpartition(".")[2].lower() != "completed":
+        raise RuntimeError(outcome.content)
+    return str(outcome.content)
+
+
 AGENTS: dict[str, Agent] = {
+    "smolagents": smolagents,
+    "smolagents-code": smolagents_code,
+    "llama-index": llama_index,
+    "agno": agno,
     "google-adk": google_adk,
     "agent-framework": agent_framework,
     "agent-framework-stored": agent_framework_stored,
@@ -148,8 +216,23 @@ AGENTS: dict[str, Agent] = {
 # -- what the model does
 
 
+def called(name: str, argument: str, value: Any, tool_id: str = "") -> Answer:
+    if framework == "smolagents-code":
+        return say(f"Thought: I use {name}.\n<code>\nprint({name}({value!r}))\n</code>")
+    return call_tool(name, {argument: value}, tool_id=tool_id)
+
+
+def answered(text: str) -> Answer:
+    """The last answer, as the framework wants it."""
+    if framework == "smolagents":
+        return call_tool("final_answer", {"answer": text})
+    if framework == "smolagents-code":
+        return say(f'Thought: I am done.\n<code>\nfinal_answer("{text}")\n</code>')
+    return say(text)
+
+
 def stuck(_: SeenRequest) -> Answer:
-    return call_tool("search", {"query": "refunds"})
+    return called("search", "query", "refunds")
 
 
 def has_tools(seen: SeenRequest) -> bool:
@@ -160,12 +243,12 @@ def has_tools(seen: SeenRequest) -> bool:
 
 
 def finishes(seen: SeenRequest) -> Answer:
-    return say("There is none.") if b"tools are switched off" in seen.body else stuck(seen)
+    return answered("There is none.") if b"tools are switched off" in seen.body else stuck(seen)
 
 
 def ignores(seen: SeenRequest) -> Answer:
     """A server that calls tools although they are off, as some do; the stand-in does not."""
-    if has_tools(seen) or b"tools are switched off" not in seen.body:
+    if framework.startswith("smolagents") or has_tools(seen) or b"tools are switched off" not in seen.body:
         return stuck(seen)
     arguments = {"query": "refunds"}
     function = {"name": "search", "arguments": json.dumps(arguments)}
@@ -194,8 +277,8 @@ class Reader:
     def __call__(self, _: SeenRequest) -> Answer:
         self.turn += 1
         if self.turn > STEPS:
-            return say("All read.")
-        answer = call_tool("read", {"page": self.turn}, tool_id=f"call_{self.turn}")
+            return answered("All read.")
+        answer = called("read", "page", self.turn, f"call_{self.turn}")
         return answer.with_usage(self.tokens, 10) if self.tokens else answer
 
 
@@ -243,13 +326,15 @@ def chain(error: BaseException | None) -> list[BaseException]:
 
 
 def main(name: str, absent: str) -> None:
+    global framework  # noqa: PLW0603 - what the model does depends on it
+    framework = name
     agent = AGENTS[name]
     outcomes = {
         "looping": told(agent, Guard(STEPS_ONLY), stuck),
         "streamed": told(agent, Guard(STEPS_ONLY), stuck, stream=True),
         "healthy": told(agent, Guard(STEPS_ONLY), Reader()),
         "unguarded": told(agent, None, Reader()),
-        "unguarded streamed": told(agent, None, lambda _: say("There is none."), stream=True),
+        "unguarded streamed": told(agent, None, lambda _: answered("There is none."), stream=True),
         "landed": told(agent, Guard(LAND), finishes),
         "landed streamed": told(agent, Guard(LAND), finishes, stream=True),
         "ignored": told(agent, Guard(LAND), ignores),

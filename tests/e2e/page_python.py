@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import io
 import json
+import linecache
 import os
 import sys
 import traceback
@@ -23,6 +24,7 @@ def run(parts: list[tuple[str, str]]) -> str:
         names: dict[str, Any] = {"llm": llm, "printed": printed.getvalue}
         for where, code in parts:
             try:
+                linecache.cache[where] = len(code), None, code.splitlines(keepends=True), where  # tools may read it
                 exec(compile(code, where, "exec", dont_inherit=True), names)
                 assert getattr(names.get("guard"), "faults", 0) == 0, f"{where}: the guard failed"
             except Exception:  # noqa: BLE001 - whatever it is, the test shows it

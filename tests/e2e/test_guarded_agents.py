@@ -17,15 +17,24 @@ from tests.e2e.served import refusing
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 SCRIPT = Path(__file__).with_name("guarded_agents.py")
-BLOCKED = "Blocked: `search` returned the same 10 bytes 5 times in a row."
+BLOCKED = "returned the same {} bytes 5 times in a row. Use the result you have, or call something else."
 # How the run of each ends: the error that is raised; "": the framework would hide an error, so it is the final response.
 RAISED = {
     "google-adk": "",
     "agent-framework": "LoopDetectedError",
     "agent-framework-stored": "LoopDetectedError",
     "strands": "_LoopDetectedError",
+    "smolagents": "LoopDetectedError",
+    "smolagents-code": "LoopDetectedError",
+    "llama-index": "LoopDetectedError",
+    "agno": "",
 }
-TOOLS_STAY_ON = {"strands"}  # when they are landed: calls are removed from the answer
+CODE = {"smolagents-code"}  # a call is a piece of code, and what it printed is the result
+STEPS = {"smolagents", "smolagents-code"}  # checked after each step, so the first request passes
+TOOLS_STAY_ON = {
+    "strands",
+    "smolagents",
+}  # when they are landed; Strands removes calls, smolagents keeps `final_answer`
 
 Outcomes = dict[str, dict[str, Any]]
 
@@ -64,12 +73,11 @@ def test_a_loop_is_told_then_stopped(framework: str, outcomes: Outcomes, run: st
     LD-5)."""
     outcome = outcomes[run]
     assert picked(outcome, "ran", "asked", "noted", "faults") == {"ran": 5, "asked": 5, "noted": [4, 5], "faults": 0}
-    assert BLOCKED in outcome["text"]
+    assert BLOCKED.format(62 if framework in CODE else 10) in outcome["text"]
+    assert "recursive_loop_detected" in outcome["text"]
     if RAISED[framework]:
-        assert outcome["text"].startswith(BLOCKED)
+        assert outcome["text"].startswith("Blocked: ")
         assert picked(outcome, "raised", "loop") == {"raised": RAISED[framework], "loop": True}
-    else:
-        assert outcome["text"].startswith("recursive_loop_detected: ")
 
 
 def test_thirty_steps_pass_byte_for_byte(outcomes: Outcomes) -> None:
@@ -83,14 +91,20 @@ def test_thirty_steps_pass_byte_for_byte(outcomes: Outcomes) -> None:
 def test_it_lands_with_an_answer(framework: str, outcomes: Outcomes, run: str, like: str) -> None:
     """The sixth request asks for the answer, with tools switched off, and is the last (LD-10, P-3)."""
     said = outcomes[like]["said"] if like else "There is none."
-    off = [] if framework in TOOLS_STAY_ON else [6]
-    expected = {"said": said, "ran": 5, "asked": 6, "off": off, "faults": 0}
+    expected = {"said": said, "ran": 5, "asked": 6, "faults": 0}
     assert picked(outcomes[run], *expected) == expected
+    if framework not in CODE:
+        assert outcomes[run]["off"] == ([] if framework in TOOLS_STAY_ON else [6])
+    if framework == "smolagents":
+        assert [one["function"]["name"] for one in outcomes[run]["bodies"][-1]["tools"]] == ["final_answer"]
 
 
-def test_calls_that_are_made_all_the_same_are_removed(outcomes: Outcomes) -> None:
+def test_calls_that_are_made_all_the_same_are_not_carried_out(framework: str, outcomes: Outcomes) -> None:
     """Of a server that ignores the choice: the run ends with why (LD-10)."""
     outcome = outcomes["ignored"]
+    if framework in STEPS:
+        assert picked(outcome, "ran", "loop") == {"ran": 5, "loop": True}
+        return
     assert outcome["said"].startswith("You repeat yourself: `search` returned the same 10 bytes")
     assert picked(outcome, "ran", "asked") == {"ran": 5, "asked": 6}
 
@@ -101,13 +115,12 @@ def test_calls_that_are_made_all_the_same_are_removed(outcomes: Outcomes) -> Non
 def test_limits_and_budgets_hold(framework: str, outcomes: Outcomes, run: str, reason: str, asked: int) -> None:
     """Each model call is judged once, and what answers use is counted (P-3, L-2)."""
     outcome = outcomes[run]
-    assert outcome["asked"] == asked
+    assert outcome["asked"] == asked + (framework in STEPS)
+    assert reason in outcome["text"]
     if RAISED[framework]:
         assert picked(outcome, "ours", "loop", "reason") == {"ours": True, "loop": False, "reason": reason}
-    else:
-        assert outcome["text"].startswith(f"{reason}: ")
 
 
-def test_a_service_that_is_not_there_stops_nobody(outcomes: Outcomes) -> None:
+def test_a_service_that_is_not_there_stops_nobody(framework: str, outcomes: Outcomes) -> None:
     """Fail open, counted (D-4)."""
-    assert picked(outcomes["absent"], "said", "faults") == {"said": "All read.", "faults": 31}
+    assert picked(outcomes["absent"], "said", "faults") == {"said": "All read.", "faults": 31 - (framework in STEPS)}

@@ -4,8 +4,10 @@ as a request of OpenAI's chat API and checked as a whole, as at a gateway.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterable, Iterator
+from copy import copy
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, TypeVar
 
 from breakloop.exceptions import error_for
 from breakloop.model.call import NO_ANSWER, Answer
@@ -13,13 +15,14 @@ from breakloop.model.decision import Decision
 from breakloop.sdk.context import UNNAMED, AgentContext, current_agent
 from breakloop.sdk.core import ANSWERED, IO, sync_and_async
 from breakloop.sdk.requests import arguments_text, chat_call, result_text
-from breakloop.sdk.toolkit import BoundedDict, GuardedCall, steps_guard, toolkit_of
+from breakloop.sdk.toolkit import BoundedDict, GuardedCall, failed_answer, steps_guard, toolkit_of
 
 if TYPE_CHECKING:
     from breakloop.sdk.guard import Guard
 
 _CALLS_MAX: Final = 1000
 
+T = TypeVar("T")
 Message = dict[str, Any]
 
 
@@ -31,6 +34,9 @@ class Conversation(NamedTuple):
     tools: Iterable[str] = ()  # the names of those that are declared
     agent: str = ""  # as the framework names it
     session: str = ""
+
+
+Read = Callable[[], Conversation]
 
 
 def text_message(role: str, content: Any) -> Message:
@@ -70,7 +76,7 @@ class ModelCalls:
 
     def guarded(
         self,
-        read: Callable[[], Conversation],
+        read: Read,
         answered: Callable[[Any], Answer],
         denied: Callable[[Decision], Any] = raise_denial,
     ) -> GuardedCall:
@@ -87,7 +93,7 @@ class ModelCalls:
             call = chat_call(arguments_text(body).encode("utf-8", "replace"), context)
         return GuardedCall(call, context, denied, answered)
 
-    async def _begin(self, io: IO, key: Hashable, read: Callable[[], Conversation]) -> Decision:
+    async def _begin(self, io: IO, key: Hashable, read: Read) -> Decision:
         """Decide about a call before it is made, and wait for a throttle. `end` with the same key settles it. No denial
         is raised."""
         await self._end(io, key, lambda: Answer(NO_ANSWER))  # a call before it that never ended
@@ -114,3 +120,55 @@ class ModelCalls:
         return decision
 
     end, aend = sync_and_async(_end)
+
+    # For a framework without hooks: around the methods of a model object. Denials are raised.
+
+    def call(self, read: Read, make: Callable[[Decision], T], answered: Callable[[T], Answer]) -> T:
+        return self.toolkit.call(self.guarded(read, answered), make)
+
+    async def acall(self, read: Read, make: Callable[[Decision], Awaitable[T]], answered: Callable[[T], Answer]) -> T:
+        return await self.toolkit.acall(self.guarded(read, answered), make)
+
+    def stream(
+        self, read: Read, make: Callable[[Decision], Iterator[T]], answered: Callable[[list[T]], Answer]
+    ) -> Iterator[T]:
+        """Pass on the pieces of an answer; `answered` gets all of them."""
+        key, pieces = object(), list[T]()
+        ended = partial(answered, pieces)
+        try:
+            for piece in make(self.enforce(self.begin(key, read))):
+                pieces.append(piece)
+                yield piece
+        except Exception as error:
+            ended = partial(failed_answer, error)
+            raise
+        finally:
+            self.end(key, ended)
+
+    async def astream(
+        self, read: Read, make: Callable[[Decision], AsyncIterator[T]], answered: Callable[[list[T]], Answer]
+    ) -> AsyncIterator[T]:
+        key, pieces = object(), list[T]()
+        ended = partial(answered, pieces)
+        try:
+            async for piece in make(self.enforce(await self.abegin(key, read))):
+                pieces.append(piece)
+                yield piece
+        except Exception as error:
+            ended = partial(failed_answer, error)
+            raise
+        finally:
+            await self.aend(key, ended)
+
+    def enforce(self, decision: Decision) -> Decision:
+        if not decision.allowed:
+            raise_denial(decision)
+        return decision
+
+
+def with_methods(model: T, **methods: Callable[..., Any]) -> T:
+    """Return a copy of a model object with other methods: its class stays what the framework expects."""
+    made = copy(model)
+    for name, method in methods.items():
+        object.__setattr__(made, name, method)
+    return made
