@@ -1,7 +1,7 @@
 #!/bin/sh
 # Usage: install-node-packages.sh FOLDER SOURCE [NODE]
 # Installs the npm packages of SOURCE (package.json and its lock) into FOLDER, with the npm below NODE or the system's. Only
-# the TypeScript of the documentation, and agents in JavaScript, are tested with them.
+# the TypeScript of the documentation, packages/js, and agents in JavaScript are tested with them.
 set -eu
 
 folder=$1
@@ -20,7 +20,7 @@ if ! $npm --version >/dev/null 2>&1; then
     echo 'install-node-packages: there is no npm here; the TypeScript of the documentation is not tested' >&2
     exit 0
 fi
-printf 'install-node-packages: installing %s into %s (once, about 20 seconds, 170 MB)\n' "$source" "$folder" >&2
+printf 'install-node-packages: installing %s into %s (once, about 20 seconds, 300 MB)\n' "$source" "$folder" >&2
 rm -rf "$folder"
 mkdir -p "$folder"
 cp "$source/package.json" "$source/package-lock.json" "$folder/"

@@ -39,6 +39,7 @@ WANTED = [
         "CrewAI",
         "Codex",
     ),
+    *("Vercel AI SDK", "Mastra", "LangChain.js"),
     *("OpenCode", "Cline", "Goose", "aider", "Cursor"),
     *("Claude Code", "Claude Agent SDK", "MCP", "httpx", "ASGI", "a loop of my own"),
     *("nginx", "Envoy", "Traefik", "Caddy", "HAProxy", "Kong", "Docker", "Kubernetes"),

@@ -334,6 +334,7 @@ _SETTLED = "tests/unit/engine/test_engine_settle.py::"
 _TIMELINES = "tests/test_page_timelines.py::"
 _PAYLOADS = "tests/e2e/test_page_payloads.py::"
 HELD: Final = {
+    ("docs/how-to/javascript.md", "import"): "tests/e2e/test_js_package.py::test_what_pages_show_is_typed",
     ("docs/how-to/run-an-agent.md", "breakloop: $0.42"): "tests/unit/cli/test_run.py::test_the_summary_of_the_page",
     ("README.md", "openai.RateLimitError"): "tests/test_docs.py::"
     "test_the_one_line_of_the_readme_is_all_that_an_agent_needs",
