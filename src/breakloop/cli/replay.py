@@ -59,12 +59,14 @@ def tell(outcomes: Sequence[SessionOutcome], policy: str) -> None:
     flagged = [one for one in outcomes if one.first_end is not None or one.first_notice is not None]
     flagged.sort(key=lambda one: (one.first_end is None, -one.saved_tokens))
     landed = [one for one in outcomes if one.first_land is not None]
+    paused = [one for one in outcomes if one.first_pause is not None and one.first_land is None]
     if flagged:
-        lands = ["land"] if landed else []
-        table = Table("session", "turns", "notice", *lands, "block", "kind", "evidence", box=None, padding=(0, 2, 0, 0))
+        columns = {"notice": True, "land": bool(landed), "pause": bool(paused), "block": True}
+        names = [name for name, used in columns.items() if used]
+        table = Table("session", "turns", *names, "kind", "evidence", box=None, padding=(0, 2, 0, 0))
         for one in flagged[:_LISTED]:
-            at = [_turn(turn) for turn in ((one.first_land,) if landed else ()) + (one.first_block,)]
-            table.add_row(_id(one), str(one.turns), _turn(one.first_notice), *at, one.kind, one.evidence)
+            at = [_turn(getattr(one, f"first_{name}")) for name in names]
+            table.add_row(_id(one), str(one.turns), *at, one.kind, one.evidence)
         print_table(table)
         if len(flagged) > _LISTED:
             click.echo(f"and {len(flagged) - _LISTED} more (--json lists them)")
@@ -72,8 +74,9 @@ def tell(outcomes: Sequence[SessionOutcome], policy: str) -> None:
     ended = [one for one in outcomes if one.first_end is not None]
     turns = sum(one.turns for one in outcomes)
     said = f"{plural(len(outcomes), 'session')}, {plural(turns, 'turn')}, evaluated with {policy}:"
-    first = f"{len(landed)} landed, " if landed else ""
-    click.echo(f"{said} {first}{len(ended) - len(landed)} blocked, {len(flagged) - len(ended)} noticed only")
+    first = "".join(f"{len(found)} {done}, " for done, found in (("landed", landed), ("paused", paused)) if found)
+    blocked = len(ended) - len(landed) - len(paused)
+    click.echo(f"{said} {first}{blocked} blocked, {len(flagged) - len(ended)} noticed only")
     kinds = report.grouped(ended, lambda one: one.kind or "")
     if kinds:
         click.echo("kinds: " + ", ".join(f"{kind} {len(found)}" for kind, found in kinds.items()))

@@ -1,5 +1,5 @@
 """Totals of a replay: precision and recall of labelled sessions, savings, and differences between two bundles. A
-session is flagged if one of its turns was blocked or landed.
+session is flagged if one of its turns was blocked, paused or landed.
 
 `page` is the HTML report of `scan` and `replay`: one self-contained file without scripts, with an SVG timeline per
 session. Its layout is the template `report.html`. Everything from a recording is escaped, and no text of a prompt is
@@ -146,7 +146,8 @@ def differences(pairs: Iterable[Pair]) -> dict[str, list[Pair]]:
 
 
 def _said(outcome: SessionOutcome) -> dict[str, Any]:
-    lands = {} if outcome.first_land is None else {"first_land": outcome.first_land}
+    others = {"first_land": outcome.first_land, "first_pause": outcome.first_pause}
+    lands = {name: turn for name, turn in others.items() if turn is not None}
     return {"first_notice": outcome.first_notice, **lands, "first_block": outcome.first_block, "kind": outcome.kind}
 
 
@@ -154,12 +155,14 @@ def _totals(outcomes: Sequence[SessionOutcome]) -> dict[str, Any]:
     flagged = [one for one in outcomes if one.first_end is not None]
     noticed = [one for one in outcomes if one.first_notice is not None]
     landed = sum(one.first_land is not None for one in outcomes)
+    paused = sum(one.first_pause is not None for one in outcomes)
     totals: dict[str, Any] = {
         "sessions": len(outcomes),
         "turns": sum(one.turns for one in outcomes),
         "noticed": len(noticed),
         "blocked": sum(one.first_block is not None for one in outcomes),
         **({"landed": landed} if landed else {}),
+        **({"paused": paused} if paused else {}),
         "blocked_turns": sum(one.blocks for one in outcomes),
         "saved_tokens_estimate": sum(one.saved_tokens for one in outcomes),
         **_money(outcomes),

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from breakloop.clock import FakeClock
 from breakloop.engine.engine import Engine
 from breakloop.model.call import Call
-from breakloop.model.decision import LOOP
+from breakloop.model.decision import LOOP, PAUSED
 from breakloop.model.verdict import Verdict
 from breakloop.policy.compiled import CompiledBundle
 from breakloop.policy.descriptors import Descriptors
@@ -70,6 +70,7 @@ class SessionOutcome:
     blocks: int = 0
     first_land: int | None = None
     lands: int = 0
+    first_pause: int | None = None  # where a person would have been asked
     saved_tokens: int = 0  # of the denied requests and of the responses they would have had
     saved_estimated: bool = False  # at least one request has no recorded tokens
     saved_usd: float | None = None  # None: no price is known
@@ -81,8 +82,8 @@ class SessionOutcome:
 
     @property
     def first_end(self) -> int | None:
-        """The turn at which the run would have been ended: landed or blocked."""
-        turns = [turn for turn in (self.first_land, self.first_block) if turn is not None]
+        """The turn at which the run would have been ended or held: landed, paused or blocked."""
+        turns = [turn for turn in (self.first_land, self.first_pause, self.first_block) if turn is not None]
         return min(turns, default=None)
 
     def take(self, verdict: Verdict, cost: Spent = _NOTHING) -> None:
@@ -110,8 +111,11 @@ class SessionOutcome:
             if self.first_block is None:
                 self._describe(verdict)
                 self.first_block = self.turns
-        else:
-            self.denied[verdict.reason] = self.denied.get(verdict.reason, 0) + 1
+            return
+        self.denied[verdict.reason] = self.denied.get(verdict.reason, 0) + 1
+        if verdict.reason == PAUSED and self.first_pause is None:
+            self._describe(verdict)
+            self.first_pause = self.turns
 
     def _describe(self, verdict: Verdict) -> None:
         """Take kind and evidence; those of what ended the run stay."""

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Final, NamedTuple
 
-from breakloop.model.decision import LOOP
+from breakloop.model.decision import LOOP, PAUSED
 from breakloop.model.verdict import Verdict
 from breakloop.replay.sessions import Pricing, RecordedSession, RecordedTurn, Spent, free, spent, total
 
 NEW, AGAIN, NOTICE, LAND, BLOCK = 0, 1, 2, 3, 4
+_STOPPED: Final = frozenset((LOOP, PAUSED))
 TEXT: Final = "(text)"  # shown instead of a tool name if the model only wrote text
 NOTHING: Final = "(no answer)"
 _APART: Final = 8  # turns without a finding after which the next finding is another loop
@@ -118,7 +119,7 @@ class TimelineRecorder:
         level = NEW
         if verdict.allowed:
             level = LAND if verdict.landed else NOTICE if verdict.warning else NEW
-        elif verdict.reason == LOOP:
+        elif verdict.reason in _STOPPED:
             level = BLOCK
         self._flagged = self._flagged or level > AGAIN
         if level == NEW and identity in self._seen:
@@ -128,6 +129,8 @@ class TimelineRecorder:
         excerpt = _excerpt(turn) if self._excerpts else ""
         paid = spent(turn.answer, session.model, size, self._pricing)
         kind, evidence = (loop.kind, loop.evidence) if loop is not None else ("", "")
+        if level == BLOCK and loop is None and self._cells:  # still paused
+            kind, evidence = self._cells[-1].kind, self._cells[-1].evidence
         number = len(self._cells) + 1
         self._cells.append(Cell(number, level, tool, identity, turn.at_s, paid, kind, evidence, excerpt))
         self.model = self.model or turn.answer.model or session.model

@@ -107,3 +107,16 @@ def test_what_would_have_been_landed(capsys: pytest.CaptureFixture[str]) -> None
     assert lines[0].split()[:5] == ["session", "turns", "notice", "land", "block"]
     assert [line.split()[:5] for line in lines[1:3]] == [["a1", "20", "4", "6", "8"], ["b1", "20", "-", "-", "9"]]
     assert "1 landed, 1 blocked, 0 noticed only" in lines[4]
+
+
+def test_where_a_person_would_have_been_asked(capsys: pytest.CaptureFixture[str]) -> None:
+    """In a column of its own (X-5, K-6)."""
+    one = made("a1", None, 4)
+    one.first_pause = 6
+    tell([one], "p")
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[:5] for line in lines[:2]] == [
+        ["session", "turns", "notice", "pause", "block"],
+        ["a1", "20", "4", "6", "-"],
+    ]
+    assert "1 paused, 0 blocked, 0 noticed only" in lines[3]

@@ -226,3 +226,16 @@ def test_what_would_have_been_landed() -> None:
     ((plain,),) = replay([SessionSlice(session(), stuck(9), whole=True)], rig())
     assert not {"first_land", "landed_turns"} & set(session_json(plain))
     assert "landed" not in totals_json([plain])["totals"]
+
+
+def test_where_a_person_would_have_been_asked() -> None:
+    """The run is held from there on, for the loop that was found (X-5, K-6)."""
+    pauses = replace(rig("{similarity: tail, max_hits: 4, action: pause}"), recorder=TimelineRecorder)
+    ((found,),) = replay([SessionSlice(session(), stuck(7), whole=True)], pauses)
+    assert (found.first_pause, found.first_block, found.first_end, found.kind) == (5, None, 5, "tail")
+    assert (session_json(found)["first_pause"], found.denied) == (5, {"run_paused": 3})
+    assert totals_json([found])["totals"]["paused"] == 1
+    assert found.timeline is not None
+    assert [(one.kind, one.block) for one in found.timeline.loops] == [("tail", 5)]
+    ((plain,),) = replay([SessionSlice(session(), stuck(7), whole=True)], rig())
+    assert "first_pause" not in session_json(plain)
