@@ -130,6 +130,38 @@ def _cohere(steps: list[Step], ids: Iterator[int]) -> Json:
     return body
 
 
+def _hosted(steps: list[Step], ids: Iterator[int]) -> Json:
+    return {**_anthropic(steps, ids), "anthropic_version": "v"}
+
+
+def _converse(steps: list[Step], ids: Iterator[int]) -> Json:
+    messages: list[Json] = []
+    for step in steps:
+        if isinstance(step, str):
+            messages.append({"role": "user", "content": [{"text": step}]})
+            continue
+        tool, arguments, result = step
+        used = {"toolUseId": f"tooluse_{next(ids)}", "name": tool, "input": arguments}
+        thought = {"reasoningContent": {"reasoningText": {"text": f"hm {next(ids)}"}}}
+        returned = {"toolUseId": used["toolUseId"], "content": [{"text": result}], "status": "success"}
+        messages.append({"role": "assistant", "content": [thought, {"toolUse": used}]})
+        messages.append({"role": "user", "content": [{"toolResult": returned}, {"cachePoint": {"type": "default"}}]})
+    return {"messages": messages}
+
+
+def _conversations(steps: list[Step], ids: Iterator[int]) -> Json:
+    entries: list[Json] = []
+    for step in steps:
+        if isinstance(step, str):
+            entries.append({"type": "message.input", "role": "user", "content": step})
+            continue
+        tool, arguments, result = step
+        made = f"call_{next(ids)}"
+        called = {"type": "function.call", "tool_call_id": made, "name": tool, "arguments": json.dumps(arguments)}
+        entries += [called, {"type": "function.result", "tool_call_id": made, "result": result}]
+    return {"inputs": entries}
+
+
 def _completions(steps: list[Step], _ids: Iterator[int]) -> Json:
     return {"prompt": "\n".join(map(str, steps))}
 
@@ -167,8 +199,41 @@ SAMPLES = [
     Sample("ollama_chat", "ollama", "/api/chat", _ollama, limit=("options", "num_predict")),
     Sample("ollama_generate", "ollama", "/api/generate", _generate, is_talk=False, limit=("options", "num_predict")),
     Sample("cohere_chat", "cohere", "/v2/chat", _cohere, limit=("max_tokens",)),
+    Sample(
+        "vertex_anthropic",
+        "vertex",
+        "/v1/projects/p/locations/l/publishers/anthropic/models/m-1:rawPredict",
+        _hosted,
+        limit=("max_tokens",),
+        in_path=True,
+    ),
+    Sample("bedrock_anthropic", "bedrock", "/model/m-1/invoke", _hosted, limit=("max_tokens",), in_path=True),
+    Sample("bedrock_chat", "bedrock", "/model/m-1/invoke", _chat, limit=("max_tokens",), in_path=True),
+    Sample(
+        "bedrock_converse",
+        "bedrock",
+        "/model/m-1/converse",
+        _converse,
+        limit=("inferenceConfig", "maxTokens"),
+        in_path=True,
+    ),
+    Sample(
+        "mistral_conversations",
+        "mistral",
+        "/v1/conversations",
+        _conversations,
+        limit=("completion_args", "max_tokens"),
+    ),
 ]
 SEARCH = ("search", {"q": "cats", "n": 1}, "nothing found")
+
+STREAMED = {
+    "gemini": "/v1beta/models/m-1:streamGenerateContent",
+    "vertex_anthropic": "/v1/projects/p/locations/l/publishers/anthropic/models/m-1:streamRawPredict",
+    "bedrock_anthropic": "/model/m-1/invoke-with-response-stream",
+    "bedrock_chat": "/model/m-1/invoke-with-response-stream",
+    "bedrock_converse": "/model/m-1/converse-stream",
+}
 
 every = pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.name)
 talks = pytest.mark.parametrize("sample", [one for one in SAMPLES if one.is_talk], ids=lambda sample: sample.name)
@@ -210,7 +275,7 @@ def test_stream_flag_and_token_limit(sample: Sample) -> None:
     assert chat.max_tokens == (77 if sample.limit else None)
     assert chat.stream is False
     if sample.in_path:
-        path = sample.path.replace(":generate", ":streamGenerate")
+        path = STREAMED[sample.name]
         streamed = read_chat("POST", path, json.dumps(body).encode(), 3)
         assert streamed is not None
         assert (streamed.stream, streamed.model) == (True, "m-1")
@@ -276,7 +341,13 @@ def test_a_wrong_type_in_one_field_blinds_nobody(sample: Sample) -> None:
     """The messages are read all the same (C-9)."""
     body = sample.body("hi", SEARCH)
     odd: Json = {"stream": "yes", "max_tokens": "9", "max_output_tokens": [], "max_completion_tokens": {}}
-    odd |= {"generationConfig": "x"} if sample.in_path else {"jsonrpc": 2} if sample.name == "mcp" else {"model": 5}
+    odd |= (
+        {"generationConfig": "x", "inferenceConfig": "x", "tools": 5}
+        if sample.in_path
+        else {"jsonrpc": 2}
+        if sample.name == "mcp"
+        else {"model": 5}
+    )
     if sample.name == "openai_embeddings":
         odd["input"] = [*body["input"], None]
         assert sample.read({**body, **odd}).tail[0].text.startswith("<tokens:")

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import urllib.request
 from collections import Counter
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,8 +15,10 @@ from typing import Any, NamedTuple
 import pytest
 
 from breakloop.testing import Answer, SeenRequest, StandInLLM, call_tool, say
+from tests.deadlines import DEADLINE_S
 from tests.e2e.environments import program_of, variables
 from tests.e2e.served import serving
+from tests.redis_servers import free_port
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
@@ -32,8 +35,19 @@ RUN = re.compile(rb"([a-z][a-z0-9-]*-(?:loop|work|land)-(?:plain|stream))")
 ERRORS = {
     "ollama": "ollama._types.ResponseError",
     "cohere": "cohere.errors.bad_request_error.BadRequestError",
+    "anthropic-vertex": "anthropic.RateLimitError",
+    "anthropic-bedrock": "anthropic.RateLimitError",
+    "converse": "botocore.errorfactory.ValidationException",
+    "invoke": "botocore.errorfactory.ValidationException",
+    "gemini-vertex": "google.genai.errors.ClientError",
+    "azure-deployment": "openai.RateLimitError",
+    "azure-v1": "openai.RateLimitError",
+    "azure-responses": "openai.RateLimitError",
+    "openrouter": "openai.RateLimitError",
+    "mistral-agent": "mistralai.client.errors.sdkerror.SDKError",
+    "mistral-conversation": "mistralai.client.errors.sdkerror.SDKError",
 }
-UPSTREAMS = ("ollama", "cohere")
+UPSTREAMS = ("azure", "ollama", "cohere", "vertex", "bedrock", "openrouter", "mistral")
 
 
 class Model:
@@ -56,6 +70,12 @@ class Model:
 class Outcome(NamedTuple):
     ended: dict[str, tuple[str, int]]  # what each run ended with, and how often its tool was run
     turns: Counter[str]  # requests of each run that reached the model
+    counted: dict[str, int]  # tokens that the gateway has counted
+
+
+def tokens(metrics: str) -> dict[str, int]:
+    found = re.findall(r'^breakloop_tokens_total\{direction="(\w+)"\} ([0-9.e+]+)$', metrics, re.MULTILINE)
+    return {direction: int(float(count)) for direction, count in found}
 
 
 @pytest.fixture(scope="module")
@@ -67,8 +87,9 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
         upstreams = [part for name in UPSTREAMS for part in ("--upstream", f"{name}={llm.url}")]
         (folder / "landing").mkdir()
         (folder / "landing" / "policy.json").write_text(json.dumps(LANDING))
+        admin = free_port()
         with (
-            serving(folder, *upstreams) as served,
+            serving(folder, *upstreams, "--admin-port", str(admin)) as served,
             serving(folder / "landing", *upstreams, "--policy", "policy.json") as landing,
         ):
             done = subprocess.run(
@@ -80,9 +101,11 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
                 check=False,
                 timeout=250,
             )
+            with urllib.request.urlopen(f"http://127.0.0.1:{admin}/metrics", timeout=DEADLINE_S) as answer:
+                metrics = answer.read().decode()
     assert done.returncode == 0, done.stderr[-3000:]
     ended: Any = json.loads(done.stdout.splitlines()[-1])
-    return Outcome({run: (said, times) for run, (said, times) in ended.items()}, model.turns)
+    return Outcome({run: (said, times) for run, (said, times) in ended.items()}, model.turns, tokens(metrics))
 
 
 each_client = pytest.mark.parametrize("name", ERRORS)
@@ -113,3 +136,9 @@ def test_a_landed_agent_answers(outcome: Outcome, name: str, form: str) -> None:
     """With its tools switched off, the model says what it has (LD-5)."""
     said, times = outcome.ended[f"{name}-land-{form}"]
     assert (said, times) == (FINAL, 5)
+
+
+def test_tokens_are_counted(outcome: Outcome) -> None:
+    """Those of every answer, in every API, streamed or not (A-5)."""
+    answers = sum(count for run, count in outcome.turns.items() if "-land-" not in run)
+    assert outcome.counted == {"input": 1000 * answers, "output": 10 * answers}

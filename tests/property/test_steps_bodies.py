@@ -24,7 +24,15 @@ Json = dict[str, Any]
 Turn = tuple[int, int, int]  # which call, which result, what is said
 Spelling = tuple[int, int, str]  # seed of the order of keys, indent, how ids begin
 
-DIALECTS = ("openai_chat", "openai_responses", "anthropic_messages", "gemini", "ollama_chat", "cohere_chat")
+DIALECTS = (
+    "openai_chat",
+    "openai_responses",
+    "anthropic_messages",
+    "gemini",
+    "ollama_chat",
+    "cohere_chat",
+    "bedrock_converse",
+)
 EACH = pytest.mark.parametrize("dialect", DIALECTS)
 CALLS: list[tuple[str, Json]] = [
     ("read_file", {"path": "src/a.py", "page": 1, "options": {"tail": True, "depth": [1, 2]}}),

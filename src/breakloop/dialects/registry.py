@@ -4,6 +4,7 @@ conversation of its path's dialect, but one of another, is of that other one: cl
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from importlib import import_module
 from typing import Any, Final, cast
@@ -21,6 +22,11 @@ from breakloop.dialects.openai_legacy import OpenAICompletions, OpenAIEmbeddings
 from breakloop.dialects.openai_responses import OpenAIResponses
 from breakloop.model.call import Call, Chat
 from breakloop.model.verdict import Verdict
+
+_COUNTS_TOKENS: Final = "/count-tokens:rawPredict"  # its bodies are those of a chat
+_CONVERSATIONS: Final = "mistral_conversations"
+_CONVERSATION: Final = "/conversations/"
+_ENDS_IN_ID: Final = re.compile(r"/conversations/[^/]+(?:/restart)?$").search
 
 
 class LateDialect:
@@ -79,7 +85,11 @@ class Dialects(dict[str, Dialect]):
             for endings, dialect in self.by_path:
                 if path.endswith(endings):
                     return dialect
-        return None
+        return self.of_conversation(path)
+
+    def of_conversation(self, path: str) -> Dialect | None:
+        """Return the dialect of a path that ends in the id of a conversation."""
+        return self.get(_CONVERSATIONS) if _CONVERSATION in path and _ENDS_IN_ID(path) else None
 
     def of_body(self, body: bytes) -> Dialect | None:
         """Return the dialect that a body on any path may be of."""
@@ -108,6 +118,11 @@ DIALECTS = Dialects((
     LateDialect("ollama_chat", "ollama.OllamaChat", "/api/chat"),
     LateDialect("ollama_generate", "ollama.OllamaGenerate", "/api/generate"),
     LateDialect("cohere_chat", "cohere.CohereChat", "/v2/chat"),
+    LateDialect("vertex_anthropic", "vertex.VertexAnthropic", ":rawPredict", ":streamRawPredict"),
+    LateDialect("bedrock_anthropic", "bedrock.BedrockAnthropic", "/invoke", "/invoke-with-response-stream"),
+    LateDialect("bedrock_converse", "bedrock.BedrockConverse", "/converse", "/converse-stream"),
+    LateDialect("bedrock_chat", "bedrock.BedrockChat"),
+    LateDialect(_CONVERSATIONS, "mistral.MistralConversations", "/conversations"),
 ))  # fmt: skip
 
 
@@ -126,14 +141,15 @@ def parse(method: str, path: str, body: bytes) -> ParsedBody | None:
                 if parsed is not None and (parsed.parts.items or not parsed.lenient):
                     return parsed
                 break
-        other = of_fields(load(body))
+        other = "" if path.endswith(_COUNTS_TOKENS) else of_fields(load(body))
         if other:
             return DIALECTS[other].parse(body) or parsed
     # Also on a path of another dialect: older MCP servers accept their messages at /messages.
     for dialect in dialects.any_path:
         if dialect.is_likely(body):
             return dialect.parse(body, path)
-    return parsed
+    conversation = dialects.of_conversation(path)
+    return parsed if conversation is None else conversation.parse(body, path)
 
 
 _EMBEDS: Final = ("dimensions", "encoding_format")

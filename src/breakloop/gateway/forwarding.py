@@ -60,7 +60,7 @@ class UpstreamRoutes:
         self._default = upstreams[0]
         self._held = frozenset(held)
         self._by_name = {upstream.name: upstream for upstream in upstreams}
-        self._azure = next(filter(is_azure, upstreams), None)
+        self._azure = next(filter(is_azure, upstreams), self._by_name.get("azure"))
         vertex = (upstream for upstream in upstreams if upstream.name == "vertex" or is_vertex_host(upstream.host))
         self._vertex = next(vertex, self._default)
         # By the provider that alone has certain paths: the upstream of its name, or else at its own host.

@@ -25,6 +25,11 @@ PATHS: Final = {  # paths of the dialects
     "ollama_chat": "/api/chat",
     "ollama_generate": "/api/generate",
     "cohere_chat": "/v2/chat",
+    "vertex_anthropic": f"/v1/projects/p/locations/global/publishers/anthropic/models/{MODEL}:rawPredict",
+    "bedrock_anthropic": f"/model/{MODEL}/invoke",
+    "bedrock_chat": f"/model/{MODEL}/invoke",
+    "bedrock_converse": f"/model/{MODEL}/converse",
+    "mistral_conversations": "/v1/conversations",
 }
 
 # -- requests
@@ -82,13 +87,16 @@ def tool_call(
     given = dict(arguments or {})
     if dialect == "openai_responses":
         return {"type": "function_call", "call_id": call_id, "name": name, "arguments": json.dumps(given)}
-    if dialect == "anthropic_messages":
+    if dialect in _ANTHROPIC:
         said = [{"type": "text", "text": text}] if text else []
         use = {"type": "tool_use", "id": call_id, "name": name, "input": given}
         return {"role": "assistant", "content": [*said, use]}
     if dialect == "gemini":
         parts: list[Json] = [{"text": text}] if text else []
         return {"role": "model", "parts": [*parts, {"functionCall": {"name": name, "args": given}}]}
+    if dialect == "bedrock_converse":
+        block = {"toolUse": {"toolUseId": call_id, "name": name, "input": given}}
+        return {"role": "assistant", "content": [*([{"text": text}] if text else []), block]}
     if dialect == "ollama_chat":
         made = [{"function": {"name": name, "arguments": given}}]
         return {"role": "assistant", "content": text, "tool_calls": made}
@@ -104,12 +112,15 @@ def tool_result(
     """Return a tool result. Gemini matches it by the name of the tool, the others by the id of the call."""
     if dialect == "openai_responses":
         return {"type": "function_call_output", "call_id": call_id, "output": text}
-    if dialect == "anthropic_messages":
+    if dialect in _ANTHROPIC:
         result: Json = {"type": "tool_result", "tool_use_id": call_id, "content": text}
         return {"role": "user", "content": [result | ({"is_error": True} if failed else {})]}
     if dialect == "gemini":
         response = {"error" if failed else "output": text}
         return {"role": "user", "parts": [{"functionResponse": {"name": name, "response": response}}]}
+    if dialect == "bedrock_converse":
+        returned = {"toolUseId": call_id, "content": [{"text": text}], "status": "error" if failed else "success"}
+        return {"role": "user", "content": [{"toolResult": returned}]}
     if dialect == "ollama_chat":
         return {"role": "tool", "tool_name": name, "content": text}
     return {"role": "tool", "tool_call_id": call_id, "content": text}
@@ -142,7 +153,9 @@ SYSTEM: Final = "You are a careful engineer. Use the tools, one step at a time, 
 TASK: Final = "The nightly build fails. Find out why, and mend it."
 _CONVERSATIONS: Final = (
     "openai_chat", "openai_responses", "anthropic_messages", "gemini", "ollama_chat", "cohere_chat",
+    "vertex_anthropic", "bedrock_anthropic", "bedrock_converse",
 )  # fmt: skip
+_ANTHROPIC: Final = ("anthropic_messages", "vertex_anthropic", "bedrock_anthropic")
 _FILES: Final = ("build.log", "Makefile", "src/app.py", "src/config.py", "tests/test_app.py", "README.md")
 
 
@@ -214,6 +227,11 @@ class Conversation:
         items, system = self.items(), self.system
         if self.dialect == "gemini":
             return gemini_request(*items, systemInstruction={"parts": [{"text": system}]}, **more)
+        if self.dialect == "bedrock_converse":
+            return {"messages": items, "system": [{"text": system}], **more}
+        if self.dialect in _ANTHROPIC[1:]:
+            body = messages_request(*items, system=system, anthropic_version="x", **more)
+            return {name: value for name, value in body.items() if name != "model"}
         more["model"] = self.model
         if self.dialect == "openai_responses":
             return responses_request(*items, instructions=system, **more)
@@ -252,4 +270,6 @@ def conversation(steps: int = 0, task: str = TASK, *, dialect: str = "openai_cha
 def _said(turn: Turn, dialect: str) -> Json:
     if dialect == "gemini":
         return {"role": "user" if turn.role == "user" else "model", "parts": [{"text": turn.text}]}
+    if dialect == "bedrock_converse":
+        return {"role": turn.role, "content": [{"text": turn.text}]}
     return {"role": turn.role, "content": turn.text}

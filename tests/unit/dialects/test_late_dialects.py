@@ -12,6 +12,8 @@ import pytest
 
 from breakloop.dialects import registry
 from breakloop.dialects.answers import ListeningReader
+from breakloop.dialects.aws_events import AwsEventParser, aws_event
+from breakloop.dialects.bedrock import NO_TOOL
 from breakloop.dialects.framing import form_of
 from breakloop.model.call import Call
 from breakloop.model.verdict import Verdict
@@ -22,7 +24,7 @@ from tests.unit.dialects.recorded.reading import started
 from tests.unit.dialects.test_new_dialect import Listener
 
 LATE = {name: one for name, one in registry.DIALECTS.items() if isinstance(one, registry.LateDialect)}
-TALKS = ("ollama_chat", "cohere_chat")
+TALKS = ("ollama_chat", "cohere_chat", "vertex_anthropic", "bedrock_anthropic", "bedrock_converse")
 NOTE = "[breakloop] Change course. [/breakloop]"
 Json = dict[str, Any]
 
@@ -80,6 +82,9 @@ def test_a_note_after_a_text_of_the_user(dialect: str) -> None:
 LANDED: dict[str, tuple[Json, Json]] = {  # tools of a request, and the fields of the landed one
     "ollama_chat": ({"tools": [{"type": "function", "function": {"name": "search"}}]}, {"tools": []}),
     "cohere_chat": ({"tools": [{"type": "function", "function": {"name": "search"}}]}, {"tool_choice": "NONE"}),
+    "vertex_anthropic": ({"tools": [{"name": "search"}]}, {"tool_choice": {"type": "none"}}),
+    "bedrock_anthropic": ({"tools": [{"name": "search"}]}, {"tool_choice": {"type": "none"}}),
+    "bedrock_converse": ({"toolConfig": {"tools": [{"toolSpec": {"name": "x"}}], "toolChoice": {"any": {}}}}, {}),
 }
 
 
@@ -96,6 +101,16 @@ def test_a_landed_request_allows_no_tools(dialect: str) -> None:
     assert not set(off) & set(json.loads(bare))
 
 
+def test_a_landed_converse_has_one_tool_that_does_nothing() -> None:
+    """The API has no choice without tools, and rejects a history with calls and no tools (LD-5)."""
+    landed = registry.DIALECTS["bedrock_converse"].land(
+        json.dumps(request("bedrock_converse") | LANDED["bedrock_converse"][0]).encode(), "Finish."
+    )
+    assert landed is not None
+    config = json.loads(landed)["toolConfig"]
+    assert ([tool["toolSpec"]["name"] for tool in config["tools"]], "toolChoice" in config) == ([NO_TOOL], False)
+
+
 def test_a_prompt_takes_a_note() -> None:
     """A text to complete, too; but not one with a gap to fill (LD-5)."""
     dialect = registry.DIALECTS["ollama_generate"]
@@ -105,11 +120,109 @@ def test_a_prompt_takes_a_note() -> None:
     assert dialect.append_note(b'{"model":"m","prompt":"Go on.","suffix":"end"}', "Change course.") is None
 
 
+CONVERSATION = "/v1/conversations/conv_1"
+RESULT = {"type": "function.result", "tool_call_id": "c", "result": "nothing"}
+
+
+def test_a_conversation_takes_a_note_in_its_last_entry() -> None:
+    """Mistral's models reject a message of the user after a result; tools may be those of an agent (LD-5)."""
+    dialect = registry.DIALECTS["mistral_conversations"]
+    user = {"role": "user", "content": [{"type": "text", "text": "Go on."}]}
+    for inputs in ("Go on.", [user], [RESULT]):
+        sent = json.dumps({"inputs": inputs, "completion_args": {"temperature": 0}}).encode()
+        landed = dialect.land(sent, "Finish.")
+        assert landed is not None
+        chat = read_chat("POST", CONVERSATION, landed, 1)
+        assert chat is not None
+        assert "[breakloop] Finish. [/breakloop]" in chat.tail[0].text
+        assert json.loads(landed)["completion_args"] == {"temperature": 0, "tool_choice": "none"}
+    assert json.loads(dialect.land(b'{"inputs":"x"}', "Finish.") or b"")["completion_args"] == {"tool_choice": "none"}
+    assert dialect.append_note(b'{"inputs":[{"type":"function.call"}]}', "x") is None
+
+
+def test_a_conversation_continues_the_id_in_its_path() -> None:
+    """Also at a restart. A call that is not in the request is represented by its id; others have such paths (C-7)."""
+    for path in (CONVERSATION, f"{CONVERSATION}/restart"):
+        parsed = registry.parse("POST", path, json.dumps({"inputs": [RESULT]}).encode())
+        assert parsed is not None
+        assert (parsed.dialect.name, parsed.session_ids().previous) == ("mistral_conversations", "conv_1")
+        step = parsed.newest_step()
+        assert step is not None
+        assert (step.continues, step.stored) == ("conv_1", True)
+        chat = parsed.chat(1)
+        assert chat is not None
+        assert chat.tail[0].text == "nothing\n<call c>"
+        assert registry.of_path(path) == "mistral_conversations"
+    assert registry.parse("POST", f"{CONVERSATION}/items", b'{"inputs":"x"}') is None
+    assert registry.parse("POST", CONVERSATION, b'{"items":[],"metadata":{}}') is None
+    first = registry.parse("POST", "/v1/conversations", b'{"inputs":"x","agent_id":"ag_1"}')
+    assert first is not None
+    assert (first.head().model, first.session_ids().previous) == ("ag_1", "")
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/chain/invoke", {"anthropic_version": "v", "messages": []}),
+        ("/model/m/invoke", {"inputText": "an older model"}),
+        ("/v1/projects/p/locations/l/publishers/anthropic/models/count-tokens:rawPredict", "count"),
+        ("/api/chat", {"id": "1", "messages": [{"role": "user", "parts": []}]}),
+        ("/v2/chat", {"text": "hello"}),
+    ],
+)
+def test_what_is_not_a_chat_of_theirs(path: str, body: Any) -> None:
+    """Other APIs have such paths, and counting tokens is no step (B-6)."""
+    count = {"model": "claude", "anthropic_version": "v", "messages": [{"role": "user", "content": "hi"}]}
+    assert registry.parse("POST", path, json.dumps(count if body == "count" else body).encode()) is None
+
+
+def test_other_models_of_vertex_are_read_by_their_body() -> None:
+    """Mistral and Llama, at the same paths (C-6)."""
+    path = "/v1/projects/p/locations/l/publishers/mistralai/models/mistral-medium:rawPredict"
+    parsed = registry.parse("POST", path, b'{"model":"mistral-medium","messages":[{"role":"user","content":"hi"}]}')
+    assert parsed is not None
+    assert parsed.dialect.name == "openai_chat"
+
+
+def test_the_model_of_bedrock_is_in_the_path() -> None:
+    """Escaped, as AWS SDKs send it (C-8)."""
+    path = "/model/us.anthropic.claude-opus-4-5-20251101-v1%3A0/converse-stream"
+    chat = read_chat("POST", path, b'{"messages":[{"role":"user","content":[{"text":"hi"}]}]}', 1)
+    assert chat is not None
+    assert (chat.model, chat.stream) == ("us.anthropic.claude-opus-4-5-20251101-v1:0", True)
+
+
+def test_results_of_converse() -> None:
+    """Text, JSON and images; the status tells errors (LD-4)."""
+    parts = [{"text": "a"}, {"json": {"b": 1}}, {"image": {"format": "png", "source": {"bytes": "iVBORw0KGgo="}}}]
+    returned = [
+        {"toolResult": {"toolUseId": "1", "content": parts, "status": "success"}},
+        {"toolResult": {"toolUseId": "2", "content": [{"text": "no"}], "status": "error"}},
+    ]
+    body = {"messages": [{"role": "user", "content": [{"text": "hi"}]}, {"role": "user", "content": returned}]}
+    parsed = registry.parse("POST", "/model/m/converse", json.dumps(body).encode())
+    assert parsed is not None
+    step = parsed.newest_step()
+    assert step is not None
+    first, second = step.results
+    assert (first.text.startswith('a\n{"b":1}'), len(first.media), first.error) == (True, 1, False)
+    assert (second.text, second.error, second.call_id) == ("no", True, "2")
+
+
 SAID = "Blocked: the same again. (recursive_loop_detected)"
+AWS_ERROR: Json = {"__type": "ThrottlingException", "message": SAID}
 ERRORS: dict[str, Json] = {
     "ollama_chat": {"error": SAID},
     "ollama_generate": {"error": SAID},
     "cohere_chat": {"id": "r-7", "message": SAID},
+    "bedrock_converse": AWS_ERROR,
+    "mistral_conversations": {
+        "object": "error",
+        "message": SAID,
+        "type": "rate_limited",
+        "param": None,
+        "code": "recursive_loop_detected",
+    },
 }
 
 
@@ -120,7 +233,11 @@ def test_a_denial_has_the_shape_of_its_errors(name: str) -> None:
     status, body = registry.denial_for(verdict, Call("POST", "/", request_id="r-7"), name)
     fields = json.loads(body)
     assert (status, fields.pop("detail")["error"]) == (429, "recursive_loop_detected")
-    assert fields == ERRORS[name]
+    if name in ERRORS:
+        assert fields == ERRORS[name]
+    else:  # that of the API it hosts, and at AWS its own
+        assert fields["error"]["message"] == SAID
+        assert fields.items() >= (AWS_ERROR if name.startswith("bedrock") else {}).items()
 
 
 STREAMS = {name: one for name, one in EVERYTHING.items() if one.dialect in LATE and name.split()[-1] != "fails"}
@@ -145,8 +262,10 @@ def test_a_stream_can_be_cut(name: str) -> None:
     reading.feed(ending)
     answer = reading.answer(200, complete=True)
     assert answer.complete
-    assert answer.finish.lower() in {"length", "max_tokens"}
-    assert reading.ending([0], 40) == b""
+    no_word = recorded.dialect == "mistral_conversations"  # for the reason of an end
+    assert answer.finish.lower() in {"length", "max_tokens", *(["stop"] if no_word else [])}
+    no_mark = recorded.dialect == "bedrock_chat"  # of the end: the watch knows which answers are open
+    assert reading.ending([] if no_mark else [0], 40) == b""
 
 
 @each_late
@@ -159,3 +278,15 @@ def test_a_stopped_stream_ends_with_an_error(name: str) -> None:
     reading.feed(event)
     answer = reading.answer(200, complete=True)
     assert (bool(answer.error), answer.complete) == (True, False)
+
+
+def test_frames_of_aws_that_are_broken_or_too_long() -> None:
+    """A frame that is too long is passed over; after a broken one nothing is read, and nothing fails (C-9, Y-2)."""
+    short, long = aws_event("a", b'{"x":1}'), aws_event("b", b'{"x":"%b"}' % (b"x" * 200))
+    events = AwsEventParser(150)
+    found = [one for piece in (short, long[:20], long[20:] + short) for one in events.feed(piece)]
+    assert (found, events.skipped, events.between) == ([b'{"a":{"x":1}}'] * 2, 1, True)
+    broken = AwsEventParser()
+    assert list(broken.feed(short + b"\0" * 40)) == [b'{"a":{"x":1}}']
+    assert (list(broken.feed(short)), broken.skipped, broken.between) == ([], 1, False)
+    assert list(AwsEventParser().feed(aws_event("chunk", b"no json"))) == [b"no json"]

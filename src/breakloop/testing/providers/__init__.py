@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
@@ -11,24 +12,22 @@ from breakloop.testing.connection import Rendered
 from breakloop.testing.http import SeenRequest
 from breakloop.testing.providers.anthropic import ANTHROPIC
 from breakloop.testing.providers.base import Provider, ProviderRequest, dump, echo, tools_off
+from breakloop.testing.providers.bedrock import BEDROCK
 from breakloop.testing.providers.cohere import COHERE
 from breakloop.testing.providers.gemini import GEMINI
+from breakloop.testing.providers.mistral import MISTRAL
 from breakloop.testing.providers.ollama import OLLAMA
 from breakloop.testing.providers.openai import OPENAI
 
-PROVIDERS: tuple[Provider, ...] = (
-    OPENAI,
-    ANTHROPIC,
-    GEMINI,
-    OLLAMA,
-    COHERE,
-)  # unknown paths get errors and models of the first
+# Of two whose endings match, the first renders; unknown paths get errors and models of OpenAI.
+PROVIDERS: tuple[Provider, ...] = (MISTRAL, OPENAI, ANTHROPIC, GEMINI, OLLAMA, COHERE, BEDROCK)
+_CONVERSATION: Final = re.compile(r"(?<=/conversations)/[^/]+(?:/restart)?$")
 _COUNTS_BYTES: Final = 32  # token counts may grow by this much with the text
 
 
 def render(seen: SeenRequest, answer: Answer | None, created: int) -> Rendered:
     """Return the answer in the format of the request's provider; without a script, a default text or an echo."""
-    path = seen.path.removesuffix("/")
+    path = _CONVERSATION.sub("", seen.path.removesuffix("/"))
     provider = next((one for one in PROVIDERS if one.endpoint(path)), None) if seen.method == "POST" else None
     if answer is not None and answer.body is not None:
         body = answer.body
@@ -48,7 +47,7 @@ def render(seen: SeenRequest, answer: Answer | None, created: int) -> Rendered:
 
 def models(seen: SeenRequest) -> Rendered:
     """Render `/models` and `/models/<name>` for the provider whose SDK sent the request."""
-    provider = next((one for one in PROVIDERS if one.is_client(seen)), PROVIDERS[0])
+    provider = next((one for one in PROVIDERS if one.is_client(seen)), OPENAI)
     name = seen.path.rstrip("/").rpartition("/")[2]
     return Rendered([dump(provider.models if name == "models" else provider.model(name))])
 
@@ -74,7 +73,7 @@ def _request_id(seen: SeenRequest) -> str:
 
 
 def _failed(seen: SeenRequest, failure: Failure, status: int, provider: Provider | None) -> Rendered:
-    content = (provider or PROVIDERS[0]).error(failure, status, _request_id(seen))
+    content = (provider or OPENAI).error(failure, status, _request_id(seen))
     return Rendered([dump(content)], status=status, headers=_request_id_header(seen, provider))
 
 

@@ -114,7 +114,13 @@ def _model(name: str) -> Json:
 
 
 ANTHROPIC: Final = Provider(
-    endpoints={"/messages": messages, "/messages/count_tokens": count_tokens},
+    endpoints={
+        "/messages": messages,
+        "/messages/count_tokens": count_tokens,
+        "/count-tokens:rawPredict": count_tokens,
+        ":rawPredict": messages,
+        ":streamRawPredict": messages,
+    },
     error=error,
     model=_model,
     models={"data": [_model(name) for name in MODELS], "has_more": False, "first_id": MODELS[0], "last_id": MODELS[-1]},

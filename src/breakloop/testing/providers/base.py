@@ -116,11 +116,17 @@ def tools_off(fields: Mapping[str, Any]) -> bool:
         or (isinstance(choice, dict) and choice.get("type") == "none")
     ):
         return True
+    completion = fields.get("completion_args")
+    if isinstance(completion, dict) and completion.get("tool_choice") == "none":
+        return True
     config = fields.get("toolConfig") or fields.get("tool_config")
+    if config and [tool for tool in config.get("tools", ()) if tool.get("toolSpec", {}).get("name") == NO_TOOL]:
+        return True
     calling = config.get("functionCallingConfig") or config.get("function_calling_config") if config else None
     return isinstance(calling, dict) and calling.get("mode") == "NONE"
 
 
+NO_TOOL: Final = "no_tool_available"  # as `dialects.bedrock` replaces tools
 MODELS: Final = ("stand-in", "stand-in-mini")
 MODELS_CREATED: Final = 1_800_000_000
 
