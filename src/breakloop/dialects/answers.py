@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import xxhash
 
-from breakloop.dialects.content import COUNTED_FROM_BYTES, arguments, count, has_too_many_values, load
+from breakloop.dialects.content import arguments, count, is_dense, load
 from breakloop.dialects.encoding import EncodingError, Unpacker
 from breakloop.dialects.framing import BODY, EVENT_MAX_BYTES, STREAM, Form, event_parser
 from breakloop.model.call import Answer, ToolCall, Usage
@@ -650,7 +650,7 @@ class WholeAnswerReader:
                 self._read_usage_from_tail()
             elif body and not builder.read_body(body):
                 self.unreadable = 1
-                if len(body) > COUNTED_FROM_BYTES and has_too_many_values(body):
+                if is_dense(body):
                     self._tail = body[-_TAIL_BYTES:]
                     self._read_usage_from_tail()
                 else:

@@ -33,7 +33,7 @@ from breakloop.dialects.content import (
     as_list,
     content,
     count,
-    decode,
+    decode_bounded,
     is_reasoning,
     more,
     part,
@@ -289,7 +289,7 @@ def _server_tool_runs(items: list[msgspec.Raw]) -> bool:
     """Return whether a tool that runs at Anthropic has no result yet, such as a program that has called the client's
     tools. The client's results must come alone then."""
     for item in reversed(items[-4:-1]):
-        message = decode(item)
+        message = decode_bounded(item)
         if isinstance(message, dict) and message.get("role") == _ASSISTANT:
             said = message.get("content")
             blocks = [block for block in said if isinstance(block, dict)] if isinstance(said, list) else []

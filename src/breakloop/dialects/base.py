@@ -20,7 +20,7 @@ import msgspec
 from breakloop.dialects import clients, denial, session_ids, text_actions
 from breakloop.dialects.answers import AnswerBuilder, Rewrite, StreamEnd, StreamListener
 from breakloop.dialects.body_changes import JsonBody
-from breakloop.dialects.content import ITEMS_MAX, as_list, clean, content, decode, load, text
+from breakloop.dialects.content import ITEMS_MAX, DenseError, as_list, clean, content, decode_bounded, load, text
 from breakloop.dialects.prompt import PromptTexts
 from breakloop.dialects.session_ids import BodyIds
 from breakloop.dialects.steps import StepBuilder, clean_step
@@ -232,7 +232,7 @@ class Dialect(ABC):
 class ParsedBody:
     """One parsed request body. If a message turns out to be odd, the body is read again leniently."""
 
-    __slots__ = ("_opening", "_path", "body", "dialect", "lenient", "parts")
+    __slots__ = ("_opening", "_path", "body", "dialect", "lenient", "parts", "unread")
 
     def __init__(self, dialect: Dialect, body: bytes, parts: BodyFields, path: str, *, lenient: bool = False) -> None:
         self.dialect = dialect
@@ -241,18 +241,22 @@ class ParsedBody:
         self._opening: list[str] | None = None
         self.parts = parts
         self.lenient = lenient  # texts may contain lone surrogates
+        self.unread = False  # a message cannot be read, or holds too many values
 
     def view(self, read: Callable[[ParsedBody], T]) -> T | None:
         """Return the result of `read`; None if the body cannot be read. On ValueError, `read` is called again after the
         body was read leniently.
         """
+        if self.unread:
+            return None
         try:
             if not self.lenient:
                 try:
                     return read(self)
-                except ValueError:
-                    parts = self.dialect.load_fields(self.body)
+                except ValueError as error:
+                    parts = None if type(error) is DenseError else self.dialect.load_fields(self.body)
                     if parts is None:
+                        self.unread = True
                         return None
                     self.parts, self.lenient = parts, True
             return read(self)
@@ -269,8 +273,8 @@ class ParsedBody:
                     return self._chat(found)
                 size, limit = len(parts.items), parts.max_tokens  # as in `_chat`, without the call
                 return _new(Chat, (dialect.name, parts.model, found, size, parts.stream, limit, "", parts.answers))
-            except (ValueError, RecursionError):
-                pass
+            except (ValueError, RecursionError) as error:
+                self.unread = type(error) is DenseError
         viewed = self.view(lambda parsed: tuple(parsed.dialect.newest_messages(parsed.parts, tail)))
         return None if viewed is None else self._chat(viewed)
 
@@ -318,7 +322,7 @@ def _up_to_user(parsed: ParsedBody) -> list[str]:
     parts, flatten = parsed.parts, parsed.dialect.flatten
     texts: list[str] = []
     if parts.system is not None:
-        system = content(decode(parts.system) if type(parts.system) is Raw else parts.system)
+        system = content(decode_bounded(parts.system) if type(parts.system) is Raw else parts.system)
         if system:
             texts.append(f"system\n{system}")
     items = parts.items
@@ -345,7 +349,7 @@ def item_at(items: list[Any], at: int) -> Any:
     """Return an item, decoded in place. Raises ValueError if an undecoded item is not an object."""
     found = items[at]
     if type(found) is Raw:
-        found = decode(found)
+        found = decode_bounded(found)
         if type(found) is not dict:
             raise ValueError("not an object")
         items[at] = found

@@ -28,8 +28,16 @@ _ONE_BY_ONE_MAX_BYTES = 256 * 1024
 # for byte. The values of a smaller body are not counted: it cannot hold many more.
 VALUES_MAX: Final = 200_000
 COUNTED_FROM_BYTES: Final = 1024 * 1024
+# The same for what is decoded at once: a message, or a whole body that has to be. A value takes up to 0.3 us, and most
+# messages are smaller than what is counted.
+DECODED_VALUES_MAX: Final = 50_000
+DECODED_UNCOUNTED_BYTES: Final = 128 * 1024
 _COUNTED_PIECE: Final = 256 * 1024
-_LENIENT_VALUES_MAX: Final = 50_000  # the lenient decoder takes ten times as long for each
+# What may come before the first brace or bracket: white space, and the byte order marks and zero bytes of UTF-8 and
+# UTF-16.
+_BEFORE_JSON: Final = b" \t\r\n\0\xef\xbb\xbf\xff\xfe"
+_BEGIN_BYTES: Final = 4096
+_JSON_STARTS: Final = (b"{", b"[")
 _BAD_JSON = (ValueError, RecursionError)  # the decode errors of msgspec and orjson are ValueErrors
 
 # Parts of one content, and calls of one message, that are read one by one. The rest is represented by one digest, so
@@ -51,6 +59,32 @@ _ALL_ARGUMENTS_MAX: Final = 4 * ARGUMENTS_MAX
 
 decode: Final = msgspec.json.Decoder().decode
 """Strict JSON decoder. Raises `ValueError`."""
+
+
+class DenseError(ValueError):
+    """JSON holds too many values to be decoded at once."""
+
+
+def decode_bounded(raw: msgspec.Raw) -> Any:
+    """Decode a part of a request. Raises `ValueError`, and `DenseError` if it holds too many values."""
+    if len(raw) > DECODED_UNCOUNTED_BYTES and is_dense(bytes(raw)):
+        raise DenseError
+    return decode(raw)
+
+
+def is_dense(body: bytes) -> bool:
+    """Return whether JSON holds too many values to be decoded at once. What does not begin like JSON is not: decoding
+    it fails soon.
+    """
+    return (
+        len(body) > DECODED_UNCOUNTED_BYTES
+        and _begins_like_json(body)
+        and has_too_many_values(body, DECODED_VALUES_MAX)
+    )
+
+
+def _begins_like_json(body: bytes) -> bool:
+    return body[:_BEGIN_BYTES].translate(None, _BEFORE_JSON)[:1] in _JSON_STARTS
 
 
 def lazy_pattern(pattern: AnyStr, flags: int = 0) -> Callable[[], re.Pattern[AnyStr]]:
@@ -126,7 +160,7 @@ def _separators(json: bytes) -> int:
 
 def canonical(body: bytes) -> bytes:
     """Return compact JSON with sorted keys, or `body` unchanged if it is not JSON or has too many values."""
-    if not body or (len(body) > COUNTED_FROM_BYTES and has_too_many_values(body)):
+    if not body or is_dense(body):
         return body
     if body.startswith(_BOM):
         body = body[3:]
@@ -187,14 +221,14 @@ def _canonical_lenient(body: bytes) -> bytes:
 
 def load(body: bytes) -> Any:
     """Decode JSON, also what a strict decoder rejects and some servers read (BOM, UTF-16, lone surrogates, NaN, control
-    characters in strings, a NUL at the end); None if it is not JSON, or holds too many values.
+    characters in strings, a NUL at the end); None if it is no JSON object or list, or holds too many values.
     """
-    if len(body) > COUNTED_FROM_BYTES and has_too_many_values(body):
+    if is_dense(body):
         return None
     try:
         return orjson.loads(body)
     except ValueError:
-        if len(body) > _LENIENT_VALUES_MAX and has_too_many_values(body, _LENIENT_VALUES_MAX):
+        if not _begins_like_json(body):
             return None
         try:
             decoded = body.decode(json.detect_encoding(body), "replace").rstrip("\0")

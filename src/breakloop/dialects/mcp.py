@@ -21,7 +21,19 @@ import msgspec
 from breakloop.dialects import denial, session_ids
 from breakloop.dialects.answers import AnswerBuilder, StreamListener, word
 from breakloop.dialects.base import BodyFields, Dialect, ParsedBody
-from breakloop.dialects.content import ITEMS_MAX, arguments, as_list, clean, content, load, more, text, truth
+from breakloop.dialects.content import (
+    ITEMS_MAX,
+    DenseError,
+    arguments,
+    as_list,
+    clean,
+    content,
+    is_dense,
+    load,
+    more,
+    text,
+    truth,
+)
 from breakloop.dialects.session_ids import BodyIds
 from breakloop.dialects.steps import bounded, digest, without_additions
 from breakloop.model.call import MCP_DIALECT, Call, Message, Step, ToolCall, Usage
@@ -83,6 +95,8 @@ class Mcp(Dialect):
         return found >= 0 or body.find(_MARK, -_MARK_WITHIN_BYTES) >= 0
 
     def read_fields(self, body: bytes) -> BodyFields | None:
+        if is_dense(body):
+            raise DenseError
         found = _decode_body(body)
         return _fields(found if isinstance(found, list) else [found])
 

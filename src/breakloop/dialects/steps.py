@@ -401,8 +401,11 @@ def text_and_media(value: object) -> tuple[str, tuple[str, ...]]:
 
 
 def _further_parts(parts: list[Any]) -> str:
-    """Return the number of parts and a digest of their texts and media."""
-    said = [(part.get("text") or media_key("part", part)) if isinstance(part, dict) else part for part in parts]
+    """Return the number of parts and a digest of their texts, and of the media among the first ones."""
+    said = [
+        (part.get("text") or media_key("part", part)) if isinstance(part, dict) else part for part in parts[:ITEMS_MAX]
+    ]
+    said += [part.get("text") if isinstance(part, dict) else part for part in parts[ITEMS_MAX:]]
     return f"<more:{len(parts)}:{digest(chr(10).join([one for one in said if isinstance(one, str)]))}>"
 
 

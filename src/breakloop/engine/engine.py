@@ -442,9 +442,14 @@ class Engine:
         clock = self._clock
         now = clock.now()
         plan = self._planner.plan(bundle, call, now, now - clock.ahead_s)
-        chat = call.parsed.chat
+        parsed = call.parsed
+        chat, body = parsed.chat, parsed.body
         if chat and not chat.message_count:
             self.tally.unjudged += 1
+        elif body is not None and body.unread:
+            self.tally.unjudged += 1
+            if self.enforces and rejects_large(bundle, call):
+                return too_complex()
         return plan
 
     def not_unpacked(self, call: Call, why: str) -> None:

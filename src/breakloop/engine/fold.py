@@ -12,7 +12,6 @@ from typing import Final, assert_never
 from breakloop.detect.advice import GENERAL, landing_note
 from breakloop.detect.counting import DELAY_MAX_MS
 from breakloop.dialects.clients import AUTO, final_status, waiting_helps
-from breakloop.dialects.content import VALUES_MAX
 from breakloop.limits.tree_budget import TreeBudget
 from breakloop.model.call import Call, Chat
 from breakloop.model.decision import LOOP
@@ -357,7 +356,7 @@ def killed(switch: CompiledKillSwitch, now: float) -> Verdict:
 
 def too_complex() -> Verdict:
     """Return the denial for a body that is not decoded because of the number of its values (`on_large_body`)."""
-    message = f"The body holds more than {VALUES_MAX:,} JSON values, and the policy rejects what cannot be inspected."
+    message = "The body holds more JSON values than are inspected, and the policy rejects what cannot be inspected."
     verdict = denial("body_too_complex", 413, message)
     verdict.never = True
     return verdict

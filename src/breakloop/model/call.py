@@ -67,6 +67,8 @@ class Chat(NamedTuple):
 class DialectBody(Protocol):
     """The body of an LLM or MCP request, parsed by its dialect."""
 
+    unread: bool  # a message that was needed could not be read
+
     def head(self) -> Chat | None: ...
 
     def chat(self, tail: int) -> Chat | None: ...

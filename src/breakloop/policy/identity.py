@@ -18,6 +18,7 @@ from typing import Final
 from breakloop.dialects import registry, session_ids
 from breakloop.dialects.base import ParsedBody
 from breakloop.dialects.session_ids import trace_of
+from breakloop.dialects.steps import bounded
 from breakloop.model.call import API_KEY_HEADERS, DERIVED_SESSION, Answer, Call, Chat
 from breakloop.policy.cache import MemoDict, TwoGenerationCache
 
@@ -276,7 +277,7 @@ class SessionNames:
         if not opening:
             return ""
         call.identity.session_derived = True
-        parts = (call.identity.caller or self._caller(call), call.identity.agent or self._agent(call), opening)
+        parts = (call.identity.caller or self._caller(call), call.identity.agent or self._agent(call), bounded(opening))
         return DERIVED_SESSION + self._digests.of("\0".join(parts).encode("utf-8", "replace"))
 
     def named(self, call: Call) -> str:

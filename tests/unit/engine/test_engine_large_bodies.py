@@ -4,7 +4,11 @@ without messages pass uninspected, too."""
 from __future__ import annotations
 
 import tracemalloc
+from typing import Any
 
+import pytest
+
+from breakloop.dialects import content
 from tests.builders import at, bundle, call, exact, policy, tail, world
 
 DENSE = b'{"model":"m","messages":[{"role":"user","content":[' + b"[]," * 400_000 + b'""]}]}'
@@ -27,6 +31,47 @@ def test_a_body_with_too_many_values_is_not_decoded() -> None:
     assert most < 4 * len(DENSE)
 
 
+PARTS = b"[]," * 60_000 + b'""'
+DENSE_MESSAGES = {
+    "/v1/chat/completions": b'{"model":"m","messages":[{"role":"user","content":[%b]}]}' % PARTS,
+    "/v1/messages": b'{"model":"m","max_tokens":9,"messages":[{"role":"user","content":[%b]}]}' % PARTS,
+    "/v1/responses": b'{"model":"m","input":[{"role":"user","content":[%b]}]}' % PARTS,
+    "/v1beta/models/g:generateContent": b'{"contents":[{"role":"user","parts":[%b]}]}' % PARTS,
+}
+
+
+@pytest.mark.parametrize("path", DENSE_MESSAGES)
+def test_a_message_with_too_many_values_is_not_decoded(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A body of 180 KB cannot hold as many values as one of 10 MB, and yet enough to keep everybody waiting for 50 ms.
+    What is decoded at once has 50,000 values at most (Y-2).
+    """
+    most = 0
+
+    def counted(raw: Any) -> Any:
+        nonlocal most
+        most = max(most, bytes(raw).count(b","))
+        return decode(raw)
+
+    decode = content.decode
+    monkeypatch.setattr(content, "decode", counted)
+    here = world(bundle(policy("p", prefix="/", loop=[tail(), {"similarity": "steps"}])))
+    assert here.decide(call(path, "POST", body=DENSE_MESSAGES[path])).allowed
+    assert (most <= content.DECODED_VALUES_MAX, here.engine.tally.unjudged) == (True, 1)
+    strict = world(bundle(policy("p", prefix="/", loop=tail(), on_large_body="reject")))
+    verdict = strict.decide(call(path, "POST", body=DENSE_MESSAGES[path]))
+    assert (verdict.status, verdict.reason) == (413, "body_too_complex")
+
+
+def test_what_does_not_begin_like_json_is_not_read_leniently() -> None:
+    """10 MB of a picture are no conversation, which their first bytes show (Y-2)."""
+    for begin in (b"", b" \n", b"\xef\xbb\xbf"):
+        assert content.load(begin + b'{"a":NaN}') is not None
+        assert content.load(begin + b"\x89PNG" + b'{"a":NaN}') is None
+    assert content.load('{"a":1}'.encode("utf-16")) == {"a": 1}
+    assert not content.is_dense(b"\x89PNG" + b"[]," * 100_000)
+    assert content.is_dense(b"\n[" + b"[]," * 100_000)
+
+
 def test_repetitions_of_such_a_body_are_found_by_its_bytes() -> None:
     """An exact fingerprint needs no decoding (LD-1, Y-2)."""
     here = world(bundle(policy("p", loop=exact(3))))
@@ -41,7 +86,7 @@ def test_a_policy_may_refuse_what_cannot_be_inspected() -> None:
     here = world(bundle(strict))
     verdict = here.decide(call(PATH, "POST", body=DENSE))
     assert (verdict.allowed, verdict.status, verdict.reason, verdict.never) == (False, 413, "body_too_complex", True)
-    assert "200,000" in verdict.message
+    assert "more JSON values than are inspected" in verdict.message
     shadow = {"enabled": True, "reason": "r", "expires_at": at(60)}
     assert world(bundle(strict, global_shadow=shadow)).decide(call(PATH, "POST", body=DENSE)).allowed
 
