@@ -16,7 +16,7 @@ import msgspec
 
 from breakloop.detect.advice import GENERAL, Advice, advice_for, landing_note
 from breakloop.detect.counting import DELAY_MAX_MS, DELAY_STEP_MS, CallReader, DetectorConfig
-from breakloop.model.call import MCP_DIALECT, Answer, Call, Chat
+from breakloop.model.call import TOOL_DIALECTS, Answer, Call, Chat
 from breakloop.model.verdict import LoopFinding
 from breakloop.store.keys import escape, join_values, prefix, window_key
 from breakloop.store.ops import ENFORCED, CountFingerprint, FingerprintCount, FingerprintSpec, Observation, Op
@@ -103,7 +103,7 @@ _EFFECTS: Final = frozenset({"tool_limit", "side_effect"})
 
 def _is_tool_call(call: Call) -> bool:
     chat = call.parsed.chat
-    return isinstance(chat, Chat) and chat.dialect == MCP_DIALECT
+    return isinstance(chat, Chat) and chat.dialect in TOOL_DIALECTS
 
 
 class Evaluation(msgspec.Struct, frozen=True, gc=False):

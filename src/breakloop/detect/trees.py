@@ -43,7 +43,7 @@ from breakloop.detect.steps.fingerprints import Digest, StepFingerprinter, folde
 from breakloop.detect.steps.waiting import weight_of
 from breakloop.dialects import text_actions
 from breakloop.formatting import money, plural
-from breakloop.model.call import MCP_DIALECT, NO_TREE, Answer, Call, Chat, Step, Tree
+from breakloop.model.call import NO_TREE, TOOL_DIALECTS, Answer, Call, Chat, Step, Tree
 from breakloop.model.verdict import LoopFinding
 from breakloop.store.keys import escape
 from breakloop.store.ops import FingerprintCount, FingerprintSpec, Op
@@ -463,9 +463,10 @@ def _is_under_way(step: Step) -> bool:
 
 
 def _calls_tool(call: Call) -> bool:
-    """Tell whether a request is for a tool (MCP): its session may be that of a connection, and not of an agent."""
+    """Tell whether a request is for a tool or another agent (MCP, A2A): its session may be that of a connection, and
+    not of an agent."""
     chat = call.parsed.chat
-    return isinstance(chat, Chat) and chat.dialect == MCP_DIALECT
+    return isinstance(chat, Chat) and chat.dialect in TOOL_DIALECTS
 
 
 def _shape(depths: Iterable[int]) -> str:

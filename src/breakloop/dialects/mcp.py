@@ -8,7 +8,7 @@ again, so the same id with another call is a new step too. Only if both are equa
 
 An error of a tool or of the protocol is an answer like any other, for the model to read. Only HTTP errors are failures.
 
-Messages between agents (A2A) are JSON-RPC as well. For decisions they are plain HTTP; `hop_ids` reads what they contain
+Messages between agents (A2A) are JSON-RPC as well, and `dialects.a2a` reads them. `hop_ids` reads what both contain
 about the tree of the agents.
 """
 
@@ -36,7 +36,7 @@ from breakloop.dialects.content import (
 )
 from breakloop.dialects.session_ids import BodyIds
 from breakloop.dialects.steps import bounded, digest, without_additions
-from breakloop.model.call import MCP_DIALECT, Call, Message, Step, ToolCall, Usage
+from breakloop.model.call import MCP_DIALECT, TOOL_DIALECTS, Call, Message, Step, ToolCall, Usage
 from breakloop.model.verdict import Verdict
 
 TOOLS_CALL: Final = "tools/call"
@@ -46,8 +46,10 @@ _MARK_WITHIN_BYTES: Final = 256
 _DENIED: Final = -32000  # JSON-RPC leaves -32000 to -32099 to servers
 _DETAIL_META: Final = "breakloop/detail"
 # Messages from agent to agent: the methods of A2A 0.3 and 1.0, and the paths of its binding to plain HTTP.
-_A2A_METHODS: Final = frozenset(("message/send", "message/stream", "SendMessage", "SendStreamingMessage"))
-_A2A_PATHS: Final = ("/message:send", "/message:stream")
+A2A_METHODS: Final = frozenset(("message/send", "message/stream", "SendMessage", "SendStreamingMessage"))
+A2A_PATHS: Final = ("/message:send", "/message:stream")
+
+_A2A_MARKS: Final = (b'"message/s', b'"message\\/s', b'"SendMessage"', b'"SendStreamingMessage"')
 
 RpcId = str | int | None
 
@@ -88,6 +90,13 @@ class Mcp(Dialect):
     operation = "execute_tool"
     any_path = True
     is_llm = False
+
+    def parse(self, body: bytes, path: str = "") -> ParsedBody | None:
+        if any(mark in body for mark in _A2A_MARKS):
+            from breakloop.dialects.a2a import A2a  # noqa: PLC0415 - most processes never need it
+
+            return A2a().parse(body, path) or super().parse(body, path)
+        return super().parse(body, path)
 
     def is_likely(self, body: bytes) -> bool:
         """Search for `jsonrpc`: some clients write it first, others last."""
@@ -175,21 +184,22 @@ def hop_ids(call: Call) -> BodyIds | None:
     message between agents is its context."""
     parsed, body = call.parsed.body, call.body
     if isinstance(parsed, ParsedBody):
-        return MCP.session_ids(parsed) if parsed.dialect is MCP else None
-    if call.path.endswith(_A2A_PATHS):
-        return _a2a_ids(load(body))
+        return parsed.dialect.session_ids(parsed) if parsed.dialect.name in TOOL_DIALECTS else None
+    if call.path.endswith(A2A_PATHS):
+        return a2a_ids(load(body))
     if not MCP.is_likely(body):
         return None
     for item in as_list(load(body)):
         method = item.get("method") if isinstance(item, dict) else None
-        if method in _A2A_METHODS:
-            return _a2a_ids(item.get("params"))
+        if method in A2A_METHODS:
+            return a2a_ids(item.get("params"))
         if method == TOOLS_CALL:  # no policy looked at it
             return session_ids.NONE
     return None
 
 
-def _a2a_ids(params: object) -> BodyIds | None:
+def a2a_ids(params: object) -> BodyIds | None:
+    """Return the ids in the parameters of a message between agents."""
     if not isinstance(params, dict):
         return None
     message = params.get("message")

@@ -16,7 +16,7 @@ from breakloop.dialects.base import Dialect, ParsedBody
 from breakloop.dialects.content import load
 from breakloop.dialects.framing import form_of
 from breakloop.dialects.gemini import Gemini
-from breakloop.dialects.mcp import MCP
+from breakloop.dialects.mcp import A2A_PATHS, MCP
 from breakloop.dialects.openai_chat import OpenAIChat
 from breakloop.dialects.openai_legacy import OpenAICompletions, OpenAIEmbeddings
 from breakloop.dialects.openai_responses import OpenAIResponses
@@ -115,6 +115,7 @@ DIALECTS = Dialects((
     Anthropic(),
     Gemini(),
     MCP,
+    LateDialect("a2a", "a2a.A2a", *A2A_PATHS),  # as JSON-RPC, MCP finds it
     LateDialect("ollama_chat", "ollama.OllamaChat", "/api/chat"),
     LateDialect("ollama_generate", "ollama.OllamaGenerate", "/api/generate"),
     LateDialect("cohere_chat", "cohere.CohereChat", "/v2/chat"),

@@ -29,7 +29,7 @@ from breakloop.gateway.forwarding import HOP, Destination, HeadRewriter, Upstrea
 from breakloop.gateway.http_request import CLOSE, NO_WEBSOCKET, Reply, Request, asks_for_websocket
 from breakloop.gateway.http_response import error_reply
 from breakloop.gateway.upstream import UpstreamFaults, UpstreamPool
-from breakloop.model.call import MCP_DIALECT, Call, Tree
+from breakloop.model.call import TOOL_DIALECTS, Call, Tree
 from breakloop.model.decision import PAUSED
 from breakloop.model.verdict import Verdict
 from breakloop.policy.compiled import needs_body, rejects_large
@@ -253,7 +253,7 @@ class ProxyHandler:
         """Return the place of the agent or tool that a request is for in the tree of agents; None for LLM requests, and
         if another gateway has written it."""
         chat = call.parsed.chat
-        if (chat and chat.dialect != MCP_DIALECT) or HOP in request.headers:
+        if (chat and chat.dialect not in TOOL_DIALECTS) or HOP in request.headers:
             return None
         try:
             ids = mcp.hop_ids(call)

@@ -48,6 +48,9 @@ UNREAD: Final[tuple[Message, ...]] = (Message("", "unread"),)  # placeholder for
 
 # Names of dialects that detectors tell from conversations.
 MCP_DIALECT: Final = "mcp"
+A2A_DIALECT: Final = "a2a"
+# Requests call a tool or another agent, and the response is the result.
+TOOL_DIALECTS: Final = frozenset((MCP_DIALECT, A2A_DIALECT))
 EMBEDDINGS_DIALECT: Final = "openai_embeddings"
 
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar
 from breakloop.dialects import denial, mcp, registry
 from breakloop.dialects.answers import PassingAnswer, unpacker
 from breakloop.dialects.encoding import EncodingError
-from breakloop.model.call import CLIENT_LEFT, MCP_DIALECT, NO_ANSWER, Answer, Call
+from breakloop.model.call import CLIENT_LEFT, NO_ANSWER, TOOL_DIALECTS, Answer, Call
 from breakloop.model.decision import Decision
 from breakloop.model.verdict import REASONS, LoopFinding, Verdict
 from breakloop.sdk.core import IO, Outcome, run_blocking, sync_and_async
@@ -83,7 +83,7 @@ def denied_response(decision: Decision) -> DeniedResponse:
     chat = registry.head_of(call)
     dialect = chat.dialect if chat is not None else ""
     status, body = registry.denial_for(verdict, call, dialect)
-    if handle.body and dialect != MCP_DIALECT:  # the service's own body has more of the verdict
+    if handle.body and dialect not in TOOL_DIALECTS:  # the service's own body has more of the verdict
         body = handle.body
     headers = handle.headers or denial.field_pairs(_HEADERS.denied(verdict, decision.request_id, ""))
     sized = ("Content-Type", "application/json"), ("Content-Length", str(len(body)))
