@@ -15,7 +15,7 @@ from tests.corpus import floor
 from tests.corpus.answers import ANSWERS
 from tests.corpus.run import Judged, judge_all, sessions
 
-pytestmark = [pytest.mark.slow, pytest.mark.corpus]
+pytestmark = [pytest.mark.slow, pytest.mark.corpus, pytest.mark.timeout(900)]  # minutes on a busy machine
 
 
 @pytest.fixture(scope="module")

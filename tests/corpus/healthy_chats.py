@@ -307,7 +307,7 @@ def same_order_every_minute(s: Script) -> None:
     s.again(8)
 
 
-@healthy(forms=("chat", "chat-unnamed", "completions"), every_s=30.0)
+@healthy(forms=("chat", "chat-unnamed", "completions", "ollama-generate"), every_s=30.0)
 def health_check(s: Script) -> None:
     """The same small request every half minute."""
     s.again(20)

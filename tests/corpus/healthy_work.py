@@ -23,7 +23,7 @@ def pages_in_messages_with_their_own_roles(s: Script) -> None:
 # -- waiting
 
 
-@healthy(forms=(*TOOLS, "mcp"), every_s=10.0)
+@healthy(forms=(*TOOLS, "mcp", "a2a", "ollama", "cohere"), every_s=10.0)
 def polls_a_job_that_advances(s: Script) -> None:
     """The same call, and a percentage that rises."""
     for turn in range(25):

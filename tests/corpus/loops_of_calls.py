@@ -15,7 +15,11 @@ STEPS: Final = "{similarity: steps}"
 # -- repeat
 
 
-@loop("repeat", at=6, forms=(*TOOLS, "chat-counted", "responses-unnamed", "messages-unnamed", "gemini-unnamed"))
+@loop(
+    "repeat",
+    at=6,
+    forms=(*TOOLS, "chat-counted", "responses-unnamed", "messages-unnamed", "gemini-unnamed", "ollama", "cohere"),
+)
 def same_search(s: Script) -> None:
     """The same search, and the same result."""
     for _ in range(9):
@@ -541,7 +545,7 @@ def mcp_same_call(s: Script) -> None:
         s.call("list_tickets", {"queue": "open"}, "no tickets in this queue")
 
 
-@loop("tail", at=6, forms=("mcp", "mcp-unnamed"), every_s=2.0)
+@loop("tail", at=6, forms=("mcp", "mcp-unnamed", "a2a"), every_s=2.0)
 def mcp_same_call_with_the_built_in_protection(s: Script) -> None:
     """The same call to an MCP server: `tail` counts it first."""
     for _ in range(16):

@@ -239,7 +239,7 @@ def two_openings_in_turn(s: Script) -> None:
         s.begin(("Plan the next step.", "Check the plan.")[turn % 2])
 
 
-@loop("tail", at=6, forms=("completions",), every_s=3.0)
+@loop("tail", at=6, forms=("completions", "ollama-generate"), every_s=3.0)
 def completion_retried(s: Script) -> None:
     """The legacy API: the same prompt again."""
     s.again(8)

@@ -142,6 +142,32 @@ def _chat_messages(sent: Sent, form: Form) -> Iterator[Json]:
                 yield {"role": "tool", "tool_call_id": by, "content": parts if made.image else _error(made)}
 
 
+def _cohere(script: Script, form: Form) -> Iterator[RecordedTurn]:
+    for sent in script.sent:
+        body = {"model": MODEL, "messages": list(_chat_messages(sent, form))}
+        yield _turn(script, form, sent, "/v2/chat", body, _answer(sent))
+
+
+def _ollama(script: Script, form: Form) -> Iterator[RecordedTurn]:
+    """Arguments are objects, and a result names the tool instead of the call."""
+    for sent in script.sent:
+        messages: list[Json] = []
+        for message in _chat_messages(sent, form):
+            for call in message.get("tool_calls", ()):
+                call["function"]["arguments"] = json.loads(call["function"]["arguments"])
+            if message["role"] == "tool":
+                name = next(
+                    call["function"]["name"]
+                    for one in reversed(messages)
+                    for call in one.get("tool_calls", ())
+                    if call["id"] == message["tool_call_id"]
+                )
+                messages.append({"role": "tool", "tool_name": name, "content": message["content"]})
+            else:
+                messages.append(message)
+        yield _turn(script, form, sent, "/api/chat", {"model": MODEL, "messages": messages}, _answer(sent))
+
+
 def _as_text(item: Item) -> Iterator[Json]:
     """Write calls into the text of the answer, as models without native calls do, and results as the user's."""
     said = item.said
@@ -349,12 +375,27 @@ def _mcp(script: Script, form: Form) -> Iterator[RecordedTurn]:
             yield _turn(script, form, sent, "/mcp", body, answer if sent.status < 400 else Answer(sent.status))
 
 
+def _a2a(script: Script, form: Form) -> Iterator[RecordedTurn]:
+    """Write each call as a message to another agent; its answer is the result."""
+    number = 0
+    for sent in script.sent:
+        last = sent.items[-1] if sent.items[-1].is_answer else (sent.items[-2] if len(sent.items) > 1 else Item())
+        for made in last.calls:
+            number += not sent.repeats
+            parts = [{"kind": "text", "text": made.name}, {"kind": "data", "data": dict(made.arguments)}]
+            message: Json = {"kind": "message", "role": "user", "messageId": f"m-{number}", "parts": parts}
+            body = {"jsonrpc": "2.0", "id": number, "method": "message/send", "params": {"message": message}}
+            answer = Answer(200, made.result, error="failed" if made.failed else "", complete=True)
+            yield _turn(script, form, sent, "/agent", body, answer if sent.status < 400 else Answer(sent.status))
+
+
 def _completions(script: Script, form: Form) -> Iterator[RecordedTurn]:
+    path = "/v1/completions" if form.dialect == "openai_completions" else "/api/generate"
     for sent in script.sent:
         said = [f"User: {item.user}" if not item.is_answer else f"Assistant: {item.said}" for item in sent.items]
         prompt = "\n".join([sent.system, *said, "Assistant:"])
         body = {"model": MODEL, "prompt": prompt, "max_tokens": 200}
-        yield _turn(script, form, sent, "/v1/completions", body, _answer(sent))
+        yield _turn(script, form, sent, path, body, _answer(sent))
 
 
 def _embeddings(script: Script, form: Form) -> Iterator[RecordedTurn]:
@@ -395,7 +436,11 @@ FORMS: Final = {
         Form("gemini-unnamed", "gemini", _gemini, named=False, stream=True),
         Form("mcp", "mcp", _mcp),
         Form("mcp-unnamed", "mcp", _mcp, named=False),
+        Form("a2a", "a2a", _a2a),
         Form("completions", "openai_completions", _completions, named=False),
+        Form("ollama", "ollama_chat", _ollama),
+        Form("ollama-generate", "ollama_generate", _completions, named=False),
+        Form("cohere", "cohere_chat", _cohere),
         Form("embeddings", "openai_embeddings", _embeddings, named=False),
         Form("plain", "", _plain, named=False),
     )

@@ -330,9 +330,13 @@ def _verify_hook(made: Plan) -> None:
         for one in value_at(matcher, ("hooks",)) or []
     ]
     line = next(one for one in found if "breakloop" in one)
-    done = subprocess.run(  # noqa: S602 - as Claude Code runs it
-        line, shell=True, input=b"{}", capture_output=True, timeout=_TIMEOUT_S * 4, check=False
-    )
+    command = shlex.split(line)
+    try:
+        done = subprocess.run(  # noqa: S603 - as Claude Code runs it
+            command, input=b"{}", capture_output=True, timeout=_TIMEOUT_S * 4, check=False
+        )
+    except OSError as error:
+        fail(f"{line}: cannot be started: {error.strerror}; install breakloop, or put it on the PATH", code=PROBLEM)
     if done.returncode or done.stderr:
         said = done.stderr.decode("utf-8", "replace").strip()[:_SHOWN]
         fail(f"{line}: ended with {done.returncode}: {said}", code=PROBLEM)

@@ -412,4 +412,4 @@ def test_verify_runs_the_hook(home: Path, capsys: pytest.CaptureFixture[str]) ->
     assert "breakloop hook claude-code: runs" in capsys.readouterr().out
     command.unlink()
     assert run(["setup", "claude-code-hooks", "--verify"]) == PROBLEM
-    assert "ended with 127" in capsys.readouterr().err
+    assert "breakloop hook claude-code: cannot be started" in capsys.readouterr().err

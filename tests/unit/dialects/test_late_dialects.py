@@ -29,6 +29,7 @@ NOTE = "[breakloop] Change course. [/breakloop]"
 Json = dict[str, Any]
 
 each_late = pytest.mark.parametrize("name", LATE)
+each_llm = pytest.mark.parametrize("name", [name for name, one in LATE.items() if one.load().is_llm])
 each_talk = pytest.mark.parametrize("dialect", TALKS)
 
 
@@ -226,7 +227,7 @@ ERRORS: dict[str, Json] = {
 }
 
 
-@each_late
+@each_llm
 def test_a_denial_has_the_shape_of_its_errors(name: str) -> None:
     """Next to `detail`, which all denials have (A-3)."""
     verdict = Verdict(allowed=False, reason="loop_detected", status=429, message="Blocked: the same again.")
@@ -268,7 +269,7 @@ def test_a_stream_can_be_cut(name: str) -> None:
     assert reading.ending([] if no_mark else [0], 40) == b""
 
 
-@each_late
+@each_llm
 def test_a_stopped_stream_ends_with_an_error(name: str) -> None:
     """An event that the dialect's own reader takes for an error (A-3)."""
     kinds = [one.content_type for one in STREAMED.values() if one.dialect == name]
