@@ -24,6 +24,10 @@ from tests.corpus.words import line
 Turns = int | tuple[int, int]  # a turn, or the first and the last one allowed
 
 TOOLS: Final = ("chat", "chat-unnamed", "chat-text", "responses", "responses-chain", "messages", "gemini")  # for calls
+CLOUDS: Final = (
+    *("ollama", "cohere", "vertex_anthropic"),
+    *("bedrock_anthropic", "bedrock_chat", "bedrock_converse", "mistral_conversations"),
+)  # for the APIs that few clients use
 SOME: Final = ("chat", "messages-unnamed", "gemini")  # for variants of a scenario
 ONE_MESSAGE: Final = ("dspy", "dspy-unnamed", "react", "react-unnamed")  # for runs that are one message
 TALK: Final = ("chat", "chat-unnamed", "responses", "responses-chain", "messages", "gemini")  # for texts alone

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.corpus.catalogue import NO_TASK, ONE_MESSAGE, SOME, TOOLS, Catalogue
+from tests.corpus.catalogue import CLOUDS, NO_TASK, ONE_MESSAGE, SOME, TOOLS, Catalogue
 from tests.corpus.script import Made, Script
 from tests.corpus.words import NOUNS, compound, line, noun, path, text
 
@@ -23,7 +23,7 @@ def pages_in_messages_with_their_own_roles(s: Script) -> None:
 # -- waiting
 
 
-@healthy(forms=(*TOOLS, "mcp", "a2a", "ollama", "cohere"), every_s=10.0)
+@healthy(forms=(*TOOLS, "mcp", "a2a", *CLOUDS), every_s=10.0)
 def polls_a_job_that_advances(s: Script) -> None:
     """The same call, and a percentage that rises."""
     for turn in range(25):

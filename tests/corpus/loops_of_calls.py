@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.corpus.catalogue import ONE_MESSAGE, SOME, TOOLS, Catalogue, as_loop
+from tests.corpus.catalogue import CLOUDS, ONE_MESSAGE, SOME, TOOLS, Catalogue, as_loop
 from tests.corpus.script import Made, Script
 from tests.corpus.words import NOUNS, chapter, line, noun, path, text
 
@@ -18,7 +18,7 @@ STEPS: Final = "{similarity: steps}"
 @loop(
     "repeat",
     at=6,
-    forms=(*TOOLS, "chat-counted", "responses-unnamed", "messages-unnamed", "gemini-unnamed", "ollama", "cohere"),
+    forms=(*TOOLS, "chat-counted", "responses-unnamed", "messages-unnamed", "gemini-unnamed", *CLOUDS),
 )
 def same_search(s: Script) -> None:
     """The same search, and the same result."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any, Final
 
@@ -326,6 +326,67 @@ def _messages_items(items: Sequence[Item]) -> Iterator[Json]:
         yield {"role": "user", "content": pending}
 
 
+# -- the same APIs at clouds
+
+_HOSTED: Final = {
+    "vertex_anthropic": f"/v1/projects/p/locations/eu/publishers/anthropic/models/{MODEL}:rawPredict",
+    "bedrock_anthropic": f"/model/anthropic.{MODEL}/invoke",
+    "bedrock_chat": f"/model/openai.{MODEL}/invoke",
+}
+
+
+def _hosted(script: Script, form: Form) -> Iterator[RecordedTurn]:
+    """Write the requests of Anthropic or OpenAI as a cloud takes them: the model is in the path."""
+    write, version = (
+        (_chat, {}) if form.dialect == "bedrock_chat" else (_messages, {"anthropic_version": "bedrock-2023-05-31"})
+    )
+    for turn in write(script, form):
+        assert isinstance(turn.request, RecordedBody)
+        body = json.loads(turn.request.body) | version
+        del body["model"]
+        yield replace(turn, request=RecordedBody(_HOSTED[form.dialect], json.dumps(body).encode()))
+
+
+def _converse(script: Script, form: Form) -> Iterator[RecordedTurn]:
+    for sent in script.sent:
+        messages = [
+            {"role": message["role"], "content": [_converse_block(block) for block in message["content"]]}
+            for message in _messages_items(sent.items)
+        ]
+        body = {"system": [{"text": sent.system}], "messages": messages}
+        yield _turn(script, form, sent, f"/model/amazon.{MODEL}/converse", body, _answer(sent))
+
+
+def _converse_block(block: Json) -> Json:
+    if block["type"] == "tool_use":
+        return {"toolUse": {"toolUseId": block["id"], "name": block["name"], "input": block["input"]}}
+    if block["type"] == "tool_result":
+        status = "error" if block.get("is_error") else "success"
+        result = {"toolUseId": block["tool_use_id"], "content": [{"text": block["content"]}], "status": status}
+        return {"toolResult": result}
+    return {"text": block["text"]}
+
+
+def _conversations(script: Script, form: Form) -> Iterator[RecordedTurn]:
+    """Write all entries of a conversation of Mistral, which is started with them."""
+    for sent in script.sent:
+        inputs: list[Json] = []
+        for item in sent.items:
+            if not item.is_answer:
+                inputs.append({"type": "message.input", "role": "user", "content": item.user})
+                continue
+            if item.said or not item.calls:
+                inputs.append({"type": "message.output", "role": "assistant", "content": item.said})
+            for made in item.calls:
+                call = {"type": "function.call", "tool_call_id": made.id, "name": made.name}
+                inputs.append(call | {"arguments": json.dumps(made.arguments)})
+            inputs += [
+                {"type": "function.result", "tool_call_id": made.id, "result": _error(made)} for made in item.calls
+            ]
+        body = {"model": MODEL, "instructions": sent.system, "inputs": inputs}
+        yield _turn(script, form, sent, "/v1/conversations", body, _answer(sent))
+
+
 # -- Gemini
 
 
@@ -438,6 +499,9 @@ FORMS: Final = {
         Form("mcp-unnamed", "mcp", _mcp, named=False),
         Form("a2a", "a2a", _a2a),
         Form("completions", "openai_completions", _completions, named=False),
+        *(Form(name, name, _hosted) for name in _HOSTED),
+        Form("bedrock_converse", "bedrock_converse", _converse),
+        Form("mistral_conversations", "mistral_conversations", _conversations),
         Form("ollama", "ollama_chat", _ollama),
         Form("ollama-generate", "ollama_generate", _completions, named=False),
         Form("cohere", "cohere_chat", _cohere),
