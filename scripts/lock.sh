@@ -18,7 +18,7 @@ compile() {
 }
 
 # Extras that have an environment of their own: they do not fit beside the rest, or beside each other, or are very large.
-apart='agent-framework agno claude-agent crewai google-adk litellm llama-index smolagents strands'
+apart='agent-framework agno autogen claude-agent crewai dspy google-adk haystack litellm llama-index smolagents strands'
 extras() {
     "$python" - "$@" <<'END'
 import sys, tomllib

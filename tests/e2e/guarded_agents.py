@@ -190,8 +190,11 @@ def agno(url: str, guard: Guard | None, stream: bool) -> str:
     agent = Agent(model=model, tools=[search, read], instructions="You help.", telemetry=False)
     outcome: Any = None
     if stream:
-        for event in agent.run(TASK, stream=True, stream_events=True):
-            outcome = event
+
+        async def last() -> Any:
+            return [event async for event in agent.arun(TASK, stream=True, stream_events=True)][-1]
+
+        outcome = asyncio.run(last())
         if "Error" in type(outcome).__name__:
             raise RuntimeError(outcome.content)
         return str(outcome.content)
@@ -201,7 +204,72 @@ def agno(url: str, guard: Guard | None, stream: bool) -> str:
     return str(outcome.content)
 
 
+def dspy(url: str, guard: Guard | None, stream: bool) -> str:
+    import dspy as framework
+
+    from breakloop.integrations.dspy import guard_lm
+
+    lm = framework.LM("openai/gpt-5", api_base=f"{url}/v1", api_key="k", cache=False, num_retries=0)
+    lm = lm if guard is None else guard_lm(lm, guard)
+    with framework.context(lm=lm):
+        program = framework.ReAct("question -> answer", tools=[search, read], max_iters=STEPS + 10)
+        if stream:  # of a program, this is the other colour
+            return str(asyncio.run(program.acall(question=TASK)).answer)
+        return str(program(question=TASK).answer)
+
+
+def autogen(url: str, guard: Guard | None, stream: bool) -> str:
+    from autogen_agentchat.agents import AssistantAgent
+    from autogen_ext.models.openai import OpenAIChatCompletionClient
+
+    from breakloop.integrations.autogen import guard_client
+
+    client = OpenAIChatCompletionClient(model="gpt-4o", api_key="k", base_url=f"{url}/v1", max_retries=0)
+    client = client if guard is None else guard_client(client, guard)
+
+    async def run() -> str:
+        agent = AssistantAgent(
+            "support",
+            client,
+            tools=[search, read],
+            system_message="You help.",
+            max_tool_iterations=STEPS + 10,
+            model_client_stream=stream,
+        )
+        result = await agent.run(task=TASK)
+        return str(result.messages[-1].content)
+
+    return asyncio.run(run())
+
+
+def haystack(url: str, guard: Guard | None, stream: bool) -> str:
+    from haystack.components.agents import Agent
+    from haystack.components.generators.chat import OpenAIChatGenerator
+    from haystack.dataclasses import ChatMessage
+    from haystack.tools import create_tool_from_function
+
+    from breakloop.integrations.haystack import guard_hooks
+
+    async def ignore(_: Any) -> None:
+        pass
+
+    agent = Agent(
+        chat_generator=OpenAIChatGenerator(model="gpt-5", api_base_url=f"{url}/v1", max_retries=0),
+        tools=[create_tool_from_function(search), create_tool_from_function(read)],
+        system_prompt="You help.",
+        max_agent_steps=STEPS + 10,
+        hooks=None if guard is None else guard_hooks(guard),
+        streaming_callback=ignore if stream else None,
+    )
+    asked = [ChatMessage.from_user(TASK)]
+    result = asyncio.run(agent.run_async(messages=asked)) if stream else agent.run(messages=asked)
+    return str(result["last_message"].text)
+
+
 AGENTS: dict[str, Agent] = {
+    "dspy": dspy,
+    "autogen": autogen,
+    "haystack": haystack,
     "smolagents": smolagents,
     "smolagents-code": smolagents_code,
     "llama-index": llama_index,
@@ -219,11 +287,23 @@ AGENTS: dict[str, Agent] = {
 def called(name: str, argument: str, value: Any, tool_id: str = "") -> Answer:
     if framework == "smolagents-code":
         return say(f"Thought: I use {name}.\n<code>\nprint({name}({value!r}))\n</code>")
+    if framework == "dspy":
+        return fields(next_thought="I look.", next_tool_name=name, next_tool_args=json.dumps({argument: value}))
     return call_tool(name, {argument: value}, tool_id=tool_id)
 
 
-def answered(text: str) -> Answer:
+def fields(**values: str) -> Answer:
+    """The fields that DSPy asks for."""
+    parts = [f"[[ ## {name} ## ]]\n{value}" for name, value in {**values, "completed": ""}.items()]
+    return say("\n\n".join(parts))
+
+
+def answered(seen: SeenRequest, text: str) -> Answer:
     """The last answer, as the framework wants it."""
+    if framework == "dspy":
+        if b"next_tool_name" in seen.body:
+            return fields(next_thought="I am done.", next_tool_name="finish", next_tool_args="{}")
+        return fields(reasoning="All was seen.", answer=text)
     if framework == "smolagents":
         return call_tool("final_answer", {"answer": text})
     if framework == "smolagents-code":
@@ -243,12 +323,18 @@ def has_tools(seen: SeenRequest) -> bool:
 
 
 def finishes(seen: SeenRequest) -> Answer:
-    return answered("There is none.") if b"tools are switched off" in seen.body else stuck(seen)
+    if framework == "dspy" and b"next_tool_name" not in seen.body:  # the answer is a request of its own
+        return answered(seen, "There is none.")
+    return answered(seen, "There is none.") if b"tools are switched off" in seen.body else stuck(seen)
 
 
 def ignores(seen: SeenRequest) -> Answer:
     """A server that calls tools although they are off, as some do; the stand-in does not."""
-    if framework.startswith("smolagents") or has_tools(seen) or b"tools are switched off" not in seen.body:
+    if (
+        framework in {"dspy", "smolagents", "smolagents-code"}
+        or has_tools(seen)
+        or b"tools are switched off" not in seen.body
+    ):
         return stuck(seen)
     arguments = {"query": "refunds"}
     function = {"name": "search", "arguments": json.dumps(arguments)}
@@ -274,10 +360,10 @@ class Reader:
         self.turn = 0
         self.tokens = tokens
 
-    def __call__(self, _: SeenRequest) -> Answer:
+    def __call__(self, seen: SeenRequest) -> Answer:
         self.turn += 1
         if self.turn > STEPS:
-            return answered("All read.")
+            return answered(seen, "All read.")
         answer = called("read", "page", self.turn, f"call_{self.turn}")
         return answer.with_usage(self.tokens, 10) if self.tokens else answer
 
@@ -334,7 +420,7 @@ def main(name: str, absent: str) -> None:
         "streamed": told(agent, Guard(STEPS_ONLY), stuck, stream=True),
         "healthy": told(agent, Guard(STEPS_ONLY), Reader()),
         "unguarded": told(agent, None, Reader()),
-        "unguarded streamed": told(agent, None, lambda _: answered("There is none."), stream=True),
+        "unguarded streamed": told(agent, None, lambda seen: answered(seen, "There is none."), stream=True),
         "landed": told(agent, Guard(LAND), finishes),
         "landed streamed": told(agent, Guard(LAND), finishes, stream=True),
         "ignored": told(agent, Guard(LAND), ignores),

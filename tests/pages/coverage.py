@@ -148,7 +148,7 @@ APART: Final = {
 _IMPORTED: Final = {
     "(?:claude_agent_sdk|breakloop.integrations.claude_agent)": "claude",
     "crewai": "crewai",
-    "breakloop.integrations.(?:agent_framework|agno|google_adk|llama_index|smolagents|strands)": "frameworks",
+    "breakloop.integrations.(?:agent_framework|agno|autogen|dspy|google_adk|haystack|llama_index|smolagents|strands)": "frameworks",
 }
 
 # Python that a reader writes before the block that begins like this.
@@ -203,6 +203,11 @@ import smolagents
 smolagents.OpenAIModel = lambda name: smolagents.models.OpenAIModel(name, api_base=os.environ["OPENAI_BASE_URL"])
 """,
     ("docs/how-to/llama-index.md", ""): """
+import os
+
+os.environ["OPENAI_API_BASE"] = f"{llm.url}/v1"
+""",
+    ("docs/how-to/dspy.md", ""): """
 import os
 
 os.environ["OPENAI_API_BASE"] = f"{llm.url}/v1"
@@ -303,6 +308,29 @@ from breakloop.testing import call_tool
 llm.next(*[call_tool("search", {"query": "refunds"})] * 8)
 main()
 assert "ERROR Blocked: `search` returned the same 10 bytes" in printed(), printed()
+""",
+    ("docs/how-to/dspy.md", ""): """
+from breakloop.testing import say
+
+step = {"next_thought": "I look.", "next_tool_name": "search", "next_tool_args": '{"query": "refunds"}'}
+llm.next(*[say("".join(f"[[ ## {name} ## ]]\\n{value}\\n\\n" for name, value in step.items()))] * 8)
+main()
+assert "repeat `search` returned the same 10 bytes 5 times in a row 30" in printed(), printed()
+""",
+    ("docs/how-to/autogen.md", ""): """
+import asyncio
+from breakloop.testing import call_tool
+
+llm.next(*[call_tool("search", {"query": "refunds"})] * 8)
+asyncio.run(main())
+assert "repeat `search` returned the same 10 bytes 5 times in a row 30" in printed(), printed()
+""",
+    ("docs/how-to/haystack.md", ""): """
+from breakloop.testing import call_tool
+
+llm.next(*[call_tool("search", {"query": "refunds"})] * 8)
+main()
+assert "repeat `search` returned the same 10 bytes 5 times in a row 30" in printed(), printed()
 """,
     ("docs/how-to/pydantic-ai.md", ""): """
 from breakloop.testing import call_tool
@@ -410,6 +438,9 @@ HELD: Final = {
     ("docs/how-to/smolagents.md", "3rd"): "tests/e2e/test_guarded_agents.py::test_a_loop_is_told_then_stopped",
     ("docs/how-to/llama-index.md", "3rd"): "tests/e2e/test_guarded_agents.py::test_a_loop_is_told_then_stopped",
     ("docs/how-to/agno.md", "3rd"): "tests/e2e/test_guarded_agents.py::test_a_loop_is_told_then_stopped",
+    ("docs/how-to/dspy.md", "3rd"): "tests/e2e/test_guarded_agents.py::test_a_loop_is_told_then_stopped",
+    ("docs/how-to/autogen.md", "3rd"): "tests/e2e/test_guarded_agents.py::test_a_loop_is_told_then_stopped",
+    ("docs/how-to/haystack.md", "3rd"): "tests/e2e/test_guarded_agents.py::test_a_loop_is_told_then_stopped",
     ("docs/how-to/pydantic-ai.md", "3rd"): "tests/e2e/test_pydantic_ai.py::test_a_loop_is_told_then_stopped",
     ("docs/how-to/python-guard.md", "call 1"): f"{_TIMELINES}test_guarded_tool",
     ("docs/how-to/replay.md", '{"id"'): "tests/unit/replay/formats/test_own.py::test_the_page_describes_it",

@@ -40,19 +40,21 @@ def guard_model(model: M, guard: Guard | None = None, *, agent: str = "") -> M:
 
         agent = Agent(model=guard_model(OpenAIChat("gpt-5"), agent="support-bot"), tools=[search])
 
-    A conversation is a session of Agno. One model may serve many agents.
+    A run is a conversation; runs that continue the history of a session are one. One model may serve many agents.
     """
     calls = ModelCalls(guard, agent)
 
     def read(given: dict[str, Any]) -> Conversation:
         run = given.get("run_response")
+        continues = any(one.from_history for one in given["messages"])
         declared = [str((tool.get("function") or {}).get("name") or "") for tool in given.get("tools") or ()]
         return Conversation(
             map(_message, given["messages"]),
             model.id,
             declared if all(declared) else (),
             str(getattr(run, "agent_name", None) or getattr(run, "team_name", None) or ""),
-            str(getattr(run, "session_id", None) or ""),
+            # Without a session of the user's, all runs of an agent object have one.
+            str(getattr(run, "session_id" if continues else "run_id", None) or ""),
         )
 
     def invoke(**given: Any) -> ModelResponse:
