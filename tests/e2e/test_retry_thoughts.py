@@ -55,11 +55,11 @@ def thinking(text: str = UNIT, *, times: int = REPEATS) -> Answer:
     )
 
 
-def reasoning() -> Answer:
+def reasoning(times: int = REPEATS) -> Answer:
     """As open models send it over the chat API."""
     chunk = {"id": "c1", "object": "chat.completion.chunk", "created": 1, "model": "m"}
     piece = {**chunk, "choices": [{"index": 0, "delta": {"reasoning_content": UNIT}, "finish_reason": None}]}
-    return stream(*[piece] * REPEATS)
+    return stream(*[piece] * times)
 
 
 def summary(*, store: bool) -> Answer:
@@ -228,6 +228,21 @@ def test_the_second_request_is_decided(tmp_path: Path) -> None:
             assert end in client.answer().body
         eventually(lambda: len(proxy.served.log("loop.detected")) == 2, "told")
         assert len(proxy.llm.requests) == 3
+
+
+@pytest.mark.parametrize("manner", ["in pieces", "close", "HTTP/1.0"])
+def test_every_framing(proxy: Proxied, manner: str) -> None:
+    """Chunks of anything, until the connection ends, and what a 1.0 client gets (LD-13, D-1)."""
+    # In pieces: more than a busy machine reads at once, and the last piece is in an event.
+    pieces = reasoning(400).pieces_of(97).stall(700)
+    first = {"in pieces": pieces, "close": reasoning().framed("close")}.get(manner, reasoning())
+    proxy.llm.next(first, say("It is empty."))
+    with proxy.client() as client:
+        client.send(stream_request("openai_chat", version="1.0" if manner == "HTTP/1.0" else "1.1"))
+        found = client.answer()
+    assert found.body.endswith(b"data: [DONE]\n\n")
+    chunks = [json.loads(line[6:]) for line in found.body.decode().splitlines() if line.startswith("data: {")]
+    assert "".join(one["choices"][0]["delta"].get("content") or "" for one in chunks) == "It is empty."
 
 
 def test_a_client_that_leaves(proxy: Proxied) -> None:

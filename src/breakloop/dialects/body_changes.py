@@ -28,8 +28,8 @@ _KEY: Final = re.compile(rb'[ \t\n\r]*"[^"\\]*(?:\\.[^"\\]*)*"[ \t\n\r]*:[ \t\n\
 _COMMA: Final = re.compile(rb"[ \t\n\r]*,").match
 
 # What a thought that breakloop has ended is marked with, in place of the provider's signature or encrypted content. A
-# search skips whatever has none of its letters, and most of a conversation is in small letters.
-ENDED_THOUGHT: Final = "BREAKLOOPENDEDTHISTHOUGHT"
+# search skips its length wherever none of its letters stands, and most of a conversation is in small letters.
+ENDED_THOUGHT: Final = "BREAKLOOPHASENDEDTHISTHOUGHTTHEPROVIDERHASNOTSIGNEDITANDWOULDREFUSEITINAREQUEST"
 
 Raw = msgspec.Raw
 Span = tuple[int, int]
