@@ -18,9 +18,11 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 from urllib.parse import quote, unquote_to_bytes
 
+from breakloop.clock import Clock, SystemClock
 from breakloop.dialects.session_ids import DEPTH, PARENT, ROOT
 from breakloop.errors import RequestError
 from breakloop.gateway.admission import COOKIE
+from breakloop.gateway.aws_signature import REPLACED, AwsRequest, aws_key, region_of, signature_lines
 from breakloop.gateway.http_request import CHUNKED, Request
 from breakloop.model.call import CREDENTIAL_HEADERS, Tree
 from breakloop.model.upstream import Upstream
@@ -37,6 +39,13 @@ _DOTS_AND_MORE: Final = re.compile(r"/\.\.?(?:;|%3B)")
 
 _ADD_UPSTREAM: Final = "Add the provider with --upstream NAME=URL and use a base URL whose path begins with /NAME,"
 _ADD_VERTEX: Final = "Add it with --upstream vertex=https://REGION-aiplatform.googleapis.com."
+
+
+_SIGNED_FOR_US: Final = (
+    "The request is signed for the gateway, and {0} (upstream {1}) would reject it. It was not sent. Give the gateway "
+    "the keys to sign with (upstream_keys: {1}=env:VARIABLE, which holds ACCESS_KEY_ID:SECRET_ACCESS_KEY), or send an "
+    "API key for Bedrock."
+)
 
 
 class Destination(NamedTuple):
@@ -84,7 +93,17 @@ class UpstreamRoutes:
         Several providers have paths such as `/v1/models`; clients of Anthropic send `anthropic-version`.
         """
         owner = owner_of_credentials(headers, query, repeated)
-        return (self._anthropic_cache if "anthropic-version" in headers else self._cache)[owner][path]
+        found = (self._anthropic_cache if "anthropic-version" in headers else self._cache)[owner][path]
+        return found if owner != AWS else self._checked_signature(found, headers)
+
+    def _checked_signature(self, found: Destination, headers: Mapping[str, bytes]) -> Destination:
+        """Refuse a request whose signature is for another host than it goes to: AWS would reject it."""
+        upstream = found.upstream
+        is_signed = headers.get("authorization", b"").startswith(b"AWS4-")
+        is_known = upstream.name in self._held or headers.get("host", b"").lower() == upstream.authority
+        if not is_signed or is_known or owner_of_host(upstream.host) != AWS:
+            return found
+        return found._replace(refusal=_SIGNED_FOR_US.format(upstream.host, upstream.name))
 
     def _by_path(self, owner: str, v1: Upstream) -> _ByPath:
         return MemoDict(partial(self._find, owner=owner, v1=v1))
@@ -261,6 +280,7 @@ class HeadRewriter:
         keys: Mapping[str, bytes] | None = None,
         scheme: str = "http",
         trusts: Callable[[str], bool] | None = None,
+        clock: Clock | None = None,
     ) -> None:
         own = (_OWN, prefix.lower())
         dropped = _HOP_BY_HOP | _REPLACED_BY_VIA if via else _HOP_BY_HOP
@@ -270,6 +290,9 @@ class HeadRewriter:
         self._hop_line = b"X-Breakloop-Hop: %b\r\n" % self._hop
         self._via = via
         self._keys = dict(keys or {})
+        self._clock = clock or SystemClock()
+        self._line_unsigned = MemoDict(partial(_line, own=own, dropped=dropped | CREDENTIALS | REPLACED)).__getitem__
+        self._aws_keys = {name: found for name, key in self._keys.items() if (found := aws_key(key)) is not None}
         self._scheme = scheme.encode("ascii")
         self._trusts = trusts
 
@@ -303,8 +326,12 @@ class HeadRewriter:
             more += self._via_lines(request)
         if self._keys and upstream.name in self._keys:
             rewrite_line = self._line_without_keys
-            more += self._key_line(destination)
             query = _without_key(query)
+            if self.signs(upstream):
+                rewrite_line = self._line_unsigned
+                more += self._signature(request, destination, query)
+            else:
+                more += self._key_line(destination)
         template = None if decoded or identity or place is not None else request.template
         lines = None if template is None else template.forwarded.get(rewrite_line)
         if lines is None:
@@ -333,6 +360,23 @@ class HeadRewriter:
             more,
         )
 
+    def signs(self, upstream: Upstream) -> bool:
+        """Return whether requests to an upstream are signed with a held key."""
+        return upstream.name in self._aws_keys and (upstream.name == "bedrock" or owner_of_host(upstream.host) == AWS)
+
+    def has_key(self, name: str) -> bool:
+        """Return whether the key of an upstream is held."""
+        return name in self._keys
+
+    def _signature(self, request: Request, destination: Destination, query: bytes) -> bytes:
+        upstream, lines = destination.upstream, filter(None, map(self._line_unsigned, _lines(request)))
+        fields = [(_name(line), line.partition(b":")[2].strip().decode("latin-1")) for line in lines]
+        fields.append(("host", upstream.authority.decode()))
+        target = b"%b?%b" % (destination.target, query) if query else destination.target
+        region = region_of(upstream.host, request.headers.get("authorization", b""))
+        signed = AwsRequest(request.method, target, fields, request.body)
+        return signature_lines(self._aws_keys[upstream.name], region, signed, self._clock.now())
+
     def _hops(self, request: Request) -> bytes:
         """Append our token to those of other instances."""
         tokens = [token for token in _values(request, HOP) if _TOKEN.fullmatch(token)]
@@ -356,7 +400,7 @@ class HeadRewriter:
         return b"%b%b\r\n" % (field, self._keys[destination.upstream.name])
 
 
-def _lines(request: Request, *, decoded: bool, identity: bool) -> list[bytes]:
+def _lines(request: Request, *, decoded: bool = False, identity: bool = False) -> list[bytes]:
     """Return the client's lines without those that are dropped for any upstream."""
     headers = request.headers
     lines = request.raw.split(b"\r\n")[1:-2]
@@ -468,7 +512,7 @@ _PATHS: Final = (
 _HOSTS: Final = (
     (re.compile(r"api\.cohere\.(?:com|ai)"), COHERE),
     (re.compile(r"api\.mistral\.ai"), "Mistral"),
-    (re.compile(r"bedrock-runtime(?:-fips)?\.[a-z0-9-]+\.amazonaws\.com(?:\.cn)?"), AWS),
+    (re.compile(r"(?:.+\.)?bedrock-runtime(?:-fips)?\.[a-z0-9-]+\.(?:vpce\.)?amazonaws\.com(?:\.cn)?"), AWS),
     (re.compile(r"(?:.+\.)?api\.openai\.com"), OPENAI),  # also eu.api.openai.com
     (re.compile(r"api\.anthropic\.com"), ANTHROPIC),
     (re.compile(r"generativelanguage\.googleapis\.com"), GOOGLE),

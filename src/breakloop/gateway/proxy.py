@@ -56,6 +56,7 @@ _REQUEST_ERRORS: Final = (400, 401, 413)
 _UPSTREAM_ERRORS: Final = (502, 504)
 _ADMIN_TOKEN: Final = b"bl_"  # as `admin.auth` generates them: this and 43 characters, here after "Bearer "
 _ADMIN_TOKEN_LENGTH: Final = 53
+_NOT_SIGNED: Final = "A body of this size cannot be signed; see limits.body_bytes."
 _ADMIN_TOKEN_SENT: Final = "This is a token of the admin API, which has its own port; the request was not forwarded."
 
 
@@ -120,6 +121,8 @@ class ProxyHandler:
             return self.error_reply(call, 400, destination.refusal, "wrong_provider")
         if "upgrade" in request.headers and asks_for_websocket(request):
             return self._open_websocket(request, destination, query)
+        if request.streamed and self._rewriter.signs(destination.upstream):
+            return self.error_reply(call, 413, _NOT_SIGNED)
         if request.streamed and self._is_large(request):
             admission.engine.tally.unjudged += 1
             if admission.engine.enforces and rejects_large(admission.engine.bundle, call):
@@ -266,6 +269,10 @@ class ProxyHandler:
         # Agents that do not name their sessions are counted, too. Tools of a client that names nothing are only tools.
         return place if place.root or not (chat or ids is session_ids.NONE) else None
 
+    def _is_signed(self, request: Request) -> bool:
+        """Return whether the client has signed its body, so that it must not change."""
+        return request.headers.get("authorization", b"").startswith(b"AWS4-")
+
     def _is_large(self, request: Request) -> bool:
         """Return whether a body is streamed because of its size, and not because no policy needs it."""
         return request.length > self._admission.body_bytes or bool(request.body)
@@ -276,6 +283,8 @@ class ProxyHandler:
         if bundle is None:
             return False
         destination = self._routes.find(request.target.partition(b"?")[0], request.headers)
+        if self._rewriter.signs(destination.upstream):
+            return False
         host = normalise_host(request.headers.get("host", b""))
         return not needs_body(bundle, host, request.method, destination.path, request.headers.get("content-type", b""))
 

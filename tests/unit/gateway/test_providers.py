@@ -147,7 +147,7 @@ SIGNED = {"authorization": b"AWS4-HMAC-SHA256 Credential=AKIA/20260101/eu-west-1
         ("/api/chat", {}, "ollama"),
         ("/agents/bob/api/generate", {}, "ollama"),
         ("/v2/chat", bearer("co-key"), "cohere"),
-        ("/model/us.amazon.nova-pro-v1:0/converse", SIGNED, "aws"),
+        ("/model/us.amazon.nova-pro-v1:0/converse", bearer("bedrock-api-key-x"), "aws"),
         ("/model/anthropic.claude%3A0/invoke-with-response-stream", bearer("ABSKx"), "aws"),
     ],
 )
