@@ -77,15 +77,19 @@ def test_messages_in_pieces(cuts: list[int], payloads: list[bytes]) -> None:
 @pytest.mark.parametrize(
     ("data", "code"),
     [
-        (sent(b"x", masked=False), 1002),  # a client's frame without a mask
-        (b"\xc1\x80" + bytes(4), 1002),  # a reserved bit: an extension that nobody negotiated
-        (b"\x83\x80" + bytes(4), 1002),  # an unknown kind
-        (b"\x09\x80" + bytes(4), 1002),  # a ping in fragments
-        (b"\x89\xfe\x00\x7e" + bytes(130), 1002),  # a ping that is too long
-        (sent(b"x", masked=True, opcode=Opcode.CONT), 1002),  # a continuation of nothing
-        (sent(b"x", masked=True, fin=False) + sent(b"x", masked=True), 1002),  # a message within another
-        (b"\x81\xff" + (1001).to_bytes(8) + bytes(4), 1009),  # announced, and not yet sent
-        (sent(b"x" * 600, masked=True, fin=False) + sent(b"x" * 600, masked=True, opcode=Opcode.CONT), 1009),
+        pytest.param(sent(b"x", masked=False), 1002, id="no-mask"),
+        pytest.param(b"\xc1\x80" + bytes(4), 1002, id="reserved-bit"),
+        pytest.param(b"\x83\x80" + bytes(4), 1002, id="unknown-kind"),
+        pytest.param(b"\x09\x80" + bytes(4), 1002, id="ping-in-fragments"),
+        pytest.param(b"\x89\xfe\x00\x7e" + bytes(130), 1002, id="long-ping"),
+        pytest.param(sent(b"x", masked=True, opcode=Opcode.CONT), 1002, id="continuation-of-nothing"),
+        pytest.param(sent(b"x", masked=True, fin=False) + sent(b"x", masked=True), 1002, id="message-within-another"),
+        pytest.param(b"\x81\xff" + (1001).to_bytes(8) + bytes(4), 1009, id="announced-too-long"),
+        pytest.param(
+            sent(b"x" * 600, masked=True, fin=False) + sent(b"x" * 600, masked=True, opcode=Opcode.CONT),
+            1009,
+            id="too-long-in-fragments",
+        ),
     ],
 )
 def test_what_violates_the_protocol(data: bytes, code: int) -> None:
