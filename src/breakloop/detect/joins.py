@@ -19,6 +19,7 @@ which a conversation begins, joins nobody.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from struct import Struct
 from typing import ClassVar, Final, NamedTuple
@@ -44,6 +45,9 @@ _PREFIX: Final = 4  # bytes of an answer's digest that stand for the session
 _COMMON: Final = bytes(4)  # instead of a group: the text joins nobody
 # Flags of a text: a whole answer; an answer as the next request of its own conversation has it; the group is a team.
 _WHOLE, _SAID, _TEAM = 1, 2, 4
+_ANY_WHOLE: Final = re.compile(rb"[\x01\x03\x05\x07]").search  # among the flags of all texts
+_ANY_TEAM: Final = re.compile(rb"[\x04-\x07]").search
+_new: Final = tuple.__new__  # creates a named tuple in half the time of calling its class
 
 
 class Conversation(NamedTuple):
@@ -86,13 +90,17 @@ class JoinDetector(StatefulDetector):
     def is_advisory(self, _call: Call) -> bool:
         return True
 
-    def locate(self, call: Call, window: bytes, now: float) -> None:
+    def locate(self, call: Call, window: bytes, now: float) -> bool:
         """Set `conversation`, `joined`, `copied` and `alone` of the call's decision."""
-        step = self._read.step(call)
-        if step is not None:
-            session = self._fingerprints.plain(self._read.session(call).encode("utf-8", "surrogatepass"))
-            found, call.decision.joined = self.find(window, session, step, now)
-            call.decision.conversation, call.decision.copied, call.decision.alone = found, found.copied, found.alone
+        step = call.parsed.step or self._read.step(call)
+        if step is None:
+            return False
+        session = self._fingerprints.plain((call.identity.session or "").encode("utf-8", "surrogatepass"))
+        state = call.decision
+        before = state.joined
+        found, joined = self.find(window, session, step, now)
+        state.conversation, state.copied, state.alone, state.joined = found, found.copied, found.alone, joined
+        return joined != before
 
     def evaluate(self, _call: Call, window: bytes, now: float) -> Evaluation | None:
         """Begin a window, so that the answer is kept in it."""
@@ -111,29 +119,37 @@ class JoinDetector(StatefulDetector):
         """Return the conversation of a step, and the id of the team that it is counted with, or ""."""
         rows = _load(window, now)
         is_first = begins(step)
-        texts = tuple([self._text(text) for text in step.users[-READ_MAX:] if len(text) >= TEXT_MIN])
+        texts: tuple[bytes, ...] = ()
+        if step.users:
+            texts = tuple([self._text(text) for text in step.users[-READ_MAX:] if len(text) >= TEXT_MIN])
         said, alone = None, False
         copies: list[_Place] = []
         if rows:
             if not is_first:
                 key = self._said(session, step.said, () if step.as_text else step.calls)
                 said = _continued(rows, key)
-                alone = said is not None and _is_alone(rows, key)
-            copies += _all(rows, texts, 0)
-            copies += _all(
-                rows, [self._text(one.text) for one in step.results[-READ_MAX:] if len(one.text) >= TEXT_MIN], _WHOLE
-            )
+                # Ids of calls distinguish conversations, whoever else is there.
+                alone = said is not None and not step.call_ids and _is_alone(rows, key)
+            if texts:
+                copies = _all(rows, texts, 0)
+            if step.results and _ANY_WHOLE(rows[13::_SIZE]):
+                results = [self._text(one.text) for one in step.results[-READ_MAX:] if len(one.text) >= TEXT_MIN]
+                copies += _all(rows, results, _WHOLE)
         found = copies if said is None else [said, *copies]
-        groups = {one.group: _newest(rows, one.group) for one in found}
-        is_team = bool(copies) or any(_is_team(rows, one) for one in groups)
-        if any(one.number in groups[one.group] for one in found):
-            group = found[0].group
-        else:
+        groups = {one.group: _newest(rows, one.group) for one in found} if found else {}
+        is_team = bool(copies) or (bool(found) and any([_is_team(rows, one) for one in groups]))
+        group = b""
+        for one in found:
+            if one.number in groups[one.group]:
+                group = found[0].group
+                break
+        if not group:
             group = self._fingerprints.of(b"group", session, *texts, repr(now).encode())[:4]
         joined = group.hex() if is_team and group in groups else ""
-        merged = tuple([one for one in groups if one != group])
+        merged = () if not found or (len(groups) == 1 and group in groups) else _without(groups, group)
         alone = alone and not is_team
-        return Conversation(session, now, group, merged, is_team, bool(copies), alone, is_first, texts), joined
+        conversation = (session, now, group, merged, is_team, bool(copies), alone, is_first, texts)
+        return _new(Conversation, conversation), joined
 
     def keep(self, window: bytes, conversation: Conversation, answer: Answer) -> bytes:
         """Return the window with the texts of an answer."""
@@ -252,23 +268,40 @@ def _position(rows: bytes, key: bytes, said: int) -> int:
     return at
 
 
+def _rows_with(rows: bytes, part: bytes, offset: int) -> Iterator[int]:
+    """Yield the positions of the texts that have `part` at an offset, newest first. There are few, and looking at each
+    of the others would take longer than all the rest."""
+    at = rows.find(part)
+    while at >= 0:
+        if at % _SIZE == offset:
+            yield at - offset
+            at = rows.find(part, at + _SIZE)
+        else:
+            at = rows.find(part, at + 1)
+
+
 def _continued(rows: bytes, key: bytes) -> _Place | None:
     """Return where the answer comes from that a request continues. Some clients change it, or it is too old: then it is
     the last answer in a session that opens alike."""
-    found = _find(rows, key, _SAID)
-    if found is None and _position(rows, key, _SAID) < 0:
-        for at in range(0, len(rows), _SIZE):
-            if rows[at : at + _PREFIX] == key[:_PREFIX] and rows[at + 13] & _SAID and rows[at + 8 : at + 12] != _COMMON:
-                return _Place(rows[at + 8 : at + 12], rows[at + 12])
-    return found
+    at = _position(rows, key, _SAID)
+    if at >= 0:
+        return None if rows[at + 8 : at + 12] == _COMMON else _new(_Place, (rows[at + 8 : at + 12], rows[at + 12]))
+    for at in _rows_with(rows, key[:_PREFIX], 0):
+        if rows[at + 13] & _SAID and rows[at + 8 : at + 12] != _COMMON:
+            return _Place(rows[at + 8 : at + 12], rows[at + 12])
+    return None
 
 
 def _is_alone(rows: bytes, key: bytes) -> bool:
     """Tell whether an answer is known, and all answers in sessions that open alike are of one conversation."""
-    places = range(0, len(rows), _SIZE)
-    alike = [at for at in places if rows[at : at + _PREFIX] == key[:_PREFIX] and rows[at + 13] & _SAID]
-    groups = {rows[at + 8 : at + 12] for at in alike}
-    return len(groups) == 1 and _COMMON not in groups and any(rows[at : at + 8] == key for at in alike)
+    group = b""
+    for at in _rows_with(rows, key[:_PREFIX], 0):
+        if rows[at + 13] & _SAID:
+            of = rows[at + 8 : at + 12]
+            if of == _COMMON or (group and of != group):
+                return False
+            group = of
+    return bool(group) and _position(rows, key, _SAID) >= 0
 
 
 def _find(rows: bytes, key: bytes, flag: int) -> _Place | None:
@@ -286,8 +319,8 @@ def _all(rows: bytes, keys: Iterable[bytes], flag: int) -> list[_Place]:
 def _newest(rows: bytes, group: bytes) -> list[int]:
     """Return the numbers of the two newest answers of a group."""
     numbers: list[int] = []
-    for at in range(0, len(rows), _SIZE):
-        if rows[at + 8 : at + 12] == group and rows[at + 12] not in numbers:
+    for at in _rows_with(rows, group, 8):
+        if rows[at + 12] not in numbers:
             numbers.append(rows[at + 12])
             if len(numbers) == 2:
                 break
@@ -295,7 +328,11 @@ def _newest(rows: bytes, group: bytes) -> list[int]:
 
 
 def _is_team(rows: bytes, group: bytes) -> bool:
-    return any(rows[at + 13] & _TEAM for at in range(0, len(rows), _SIZE) if rows[at + 8 : at + 12] == group)
+    return _ANY_TEAM(rows[13::_SIZE]) is not None and any(rows[at + 13] & _TEAM for at in _rows_with(rows, group, 8))
+
+
+def _without(groups: Iterable[bytes], group: bytes) -> tuple[bytes, ...]:
+    return tuple([one for one in groups if one != group])
 
 
 def _merge(rows: bytes, merged: tuple[bytes, ...], group: bytes) -> bytes:

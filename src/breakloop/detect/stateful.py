@@ -223,8 +223,11 @@ class StatefulDetector:
         """Return the owner of the window, without the project; "" if the detector does not apply to the call."""
         raise NotImplementedError
 
-    def locate(self, call: Call, window: bytes, now: float) -> None:
-        """Find out, before calls are evaluated, whose windows the call belongs to."""
+    def locate(self, _call: Call, _window: bytes, _now: float) -> bool:
+        """Find out, before calls are evaluated, whose windows the call belongs to. Returns whether the owners of other
+        detectors have changed.
+        """
+        return False
 
     def evaluate(self, call: Call, window: bytes, now: float) -> Evaluation | None:
         """Evaluate a call against the section (b"" if it is new); None to leave everything unchanged. `now` is the time

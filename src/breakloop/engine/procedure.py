@@ -95,9 +95,13 @@ class DecisionProcedure:
             return True
         self._located = found
         at = self._plan.now if self._shared else self._plan.steady
-        for (_, slot, *_), data in zip(locators, found, strict=True):
+        changed = False
+        for target, data in zip(locators, found):  # noqa: B905 - as many; a keyword takes time
+            slot = target.slot
             section = unpack_sections(data).get(slot.detector.tags[slot.group != ENFORCED], b"")
-            slot.detector.locate(self._call, section, at)
+            changed = slot.detector.locate(self._call, section, at) or changed
+        if not changed:
+            return True
         targets = find_windows(self._call, self._plan)
         if self._first is not None:
             targets = [target for target in targets if not target.of_caller]
