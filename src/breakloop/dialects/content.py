@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from typing import Any, AnyStr, Final
 
 import msgspec
@@ -56,6 +56,7 @@ _KIND_MAX: Final = 64
 ARGUMENTS_MAX: Final = 64 * 1024
 _THOROUGH_MAX: Final = 1024
 _ALL_ARGUMENTS_MAX: Final = 4 * ARGUMENTS_MAX
+_KEPT_MAX: Final = 1024  # characters of arguments whose spelling is cached: 2 MB at most
 
 decode: Final = msgspec.json.Decoder().decode
 """Strict JSON decoder. Raises `ValueError`."""
@@ -291,6 +292,8 @@ def arguments(value: object, most: int = ARGUMENTS_MAX) -> str:
     than `most` characters are left as they are.
     """
     if isinstance(value, str):
+        if len(value) <= _KEPT_MAX <= most:
+            return _respelled_short(value)
         return _respelled(value, most) if value.startswith(_NESTING) or value.lstrip().startswith(_NESTING) else value
     if value is None:
         return ""
@@ -301,6 +304,11 @@ def arguments(value: object, most: int = ARGUMENTS_MAX) -> str:
 def arguments_share(calls: int) -> int:
     """Return how many characters of the arguments of each call of a message are brought into one spelling."""
     return ARGUMENTS_MAX if calls <= 4 else _ALL_ARGUMENTS_MAX // calls
+
+
+@lru_cache(1024)  # the same call is in an answer and in the next requests
+def _respelled_short(value: str) -> str:
+    return _respelled(value, _KEPT_MAX) if value.lstrip().startswith(_NESTING) else value
 
 
 def _respelled(value: str, most: int) -> str:

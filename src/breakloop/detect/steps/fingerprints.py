@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from itertools import repeat
 from typing import Any, Final, NamedTuple
 
@@ -372,6 +373,7 @@ _REFUSED_FORM: Final = lazy_pattern(
 )
 _NAME_FORM: Final = re.compile(r"[^\W\d][\w.-]{0,47}").fullmatch
 _OPENS: Final = ("{", "[")
+_KEPT_MAX: Final = 1024  # characters of arguments whose form is cached: 2 MB at most
 _HASH: Final = ord("#")
 _BRACKET: Final = ord("[")  # as a number a character is looked for in a quarter of the time
 _ACK_MAX: Final = 60
@@ -674,6 +676,17 @@ def tells(result: IncomingStep, *, failed: bool) -> bool:
 
 def canonical(arguments: str, options: ToolOptions = NO_OPTIONS) -> bytes:
     """Return arguments in canonical form, without what does not distinguish calls; unchanged if they are not JSON."""
+    if options is NO_OPTIONS and len(arguments) <= _KEPT_MAX:
+        return _canonical_short(arguments)
+    return _canonical(arguments, options)
+
+
+@lru_cache(1024)  # detectors compare the same call, and it is in an answer and in the next request
+def _canonical_short(arguments: str) -> bytes:
+    return _canonical(arguments, NO_OPTIONS)
+
+
+def _canonical(arguments: str, options: ToolOptions) -> bytes:
     if arguments.startswith(_OPENS) or arguments.lstrip().startswith(_OPENS):
         try:
             value = orjson.loads(arguments)

@@ -20,6 +20,8 @@ HALF: Final = 64  # 64-bit words of a half
 BYTES: Final = 2 * HALF * 8
 CAPACITY: Final = HALF * 8  # digests of a half, 8 bits each: when it is full, about 3 % of new ones look known
 _EMPTY: Final = memoryview(bytes(HALF * 8)).cast("Q")
+_pack_half: Final = struct.Struct(f"={HALF}Q").pack
+_MANY: Final = 48  # digests, for which unpacking all words takes less time than unpacking one for each
 # Which bits of its word a digest sets, by its last 12 bits: computing them each time would cost as much as the rest.
 _BITS: Final = tuple(
     [1 << (one & 63) | 1 << (one >> 6) | 1 << ((one & 63) * 7 + (one >> 6) * 13 + 29 & 63) for one in range(4096)]
@@ -59,8 +61,10 @@ class AgedFilter:
     def _sift(self, digests: Sequence[int], start: int, new: list[int]) -> None:
         """Add no more digests than the half has room for. This is the inner loop of an evaluation."""
         before, aged = len(new), 0
-        young = self._words[self._at : self._at + HALF]
-        old = self._words[self._at + HALF : self._at + 2 * HALF]
+        of_young = self._words[self._at : self._at + HALF]
+        of_old = self._words[self._at + HALF : self._at + 2 * HALF]
+        many = len(digests) > _MANY
+        young, old = (of_young.tolist(), of_old.tolist()) if many else (of_young, of_old)
         for index, digest in enumerate(digests, start):
             bits = _BITS[digest & 4095]
             at = digest >> 26
@@ -72,6 +76,8 @@ class AgedFilter:
                     aged += 1
                 else:
                     new.append(index)
+        if many:
+            of_young[:] = memoryview(_pack_half(*young)).cast("Q")
         self.count += len(new) - before + aged
 
     def add(self, *digests: int) -> None:
