@@ -22,7 +22,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from struct import Struct
-from typing import ClassVar, Final, NamedTuple
+from typing import ClassVar, Final, NamedTuple, TypeVar
 
 from breakloop.detect.counting import CallReader, DetectorConfig, announced
 from breakloop.detect.stateful import RUN_IDLE_S, DetectorSlot, Evaluation, StatefulDetector
@@ -47,7 +47,12 @@ _COMMON: Final = bytes(4)  # instead of a group: the text joins nobody
 _WHOLE, _SAID, _TEAM = 1, 2, 4
 _ANY_WHOLE: Final = re.compile(rb"[\x01\x03\x05\x07]").search  # among the flags of all texts
 _ANY_TEAM: Final = re.compile(rb"[\x04-\x07]").search
+_KEPT_MAX: Final = 1024  # owners, and digests of sessions
 _new: Final = tuple.__new__  # creates a named tuple in half the time of calling its class
+
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 class Conversation(NamedTuple):
@@ -67,7 +72,7 @@ class Conversation(NamedTuple):
 class JoinDetector(StatefulDetector):
     """Finds the group of each request without a named session, and keeps the answers. It does not find loops itself."""
 
-    __slots__ = ("_fingerprints",)
+    __slots__ = ("_fingerprints", "_owners", "_sessions")
 
     locates: ClassVar[bool] = True
 
@@ -75,17 +80,27 @@ class JoinDetector(StatefulDetector):
         super().__init__(config, read, "joins:")  # names its section in stored windows: never change it
         self.of_unnamed = True
         self._fingerprints = StepFingerprinter(digest)
+        self._owners: dict[tuple[str, str], str] = {}  # by caller and agent
+        self._sessions: dict[str, bytes] = {}  # digests of sessions
 
     def plan(self, call: Call, project: str, group: int, now: float) -> DetectorSlot | None:
         """Return the slot for a call whose answer will be known."""
-        return super().plan(call, project, group, now) if call.tracked else None
+        return StatefulDetector.plan(self, call, project, group, now) if call.tracked else None
 
     def owner(self, call: Call) -> str:
         """Return caller and agent; "" if the session has a name, or if the answer will not be known."""
         read = self._read
         if not call.tracked or not read.derived(call) or not (call.parsed.step or read.step(call)):
             return ""
-        return f"j:{join_values([read.caller(call), read.agent(call)])}"
+        names = read.caller(call), read.agent(call)
+        return self._owners.get(names) or self._remember(self._owners, names, f"j:{join_values([*names])}")
+
+    def _remember(self, known: dict[K, V], key: K, value: V) -> V:
+        """Keep what is the same in all requests of a sender or a session."""
+        if len(known) >= _KEPT_MAX:
+            known.clear()
+        known[key] = value
+        return value
 
     def is_advisory(self, _call: Call) -> bool:
         return True
@@ -95,7 +110,11 @@ class JoinDetector(StatefulDetector):
         step = call.parsed.step or self._read.step(call)
         if step is None:
             return False
-        session = self._fingerprints.plain((call.identity.session or "").encode("utf-8", "surrogatepass"))
+        name = call.identity.session or ""
+        session = self._sessions.get(name)
+        if session is None:
+            digest = self._fingerprints.plain(name.encode("utf-8", "surrogatepass"))
+            session = self._remember(self._sessions, name, digest)
         state = call.decision
         before = state.joined
         found, joined = self.find(window, session, step, now)
@@ -210,7 +229,7 @@ class JoinedStepsDetector(StepsDetector):
 
     def plan(self, call: Call, project: str, group: int, now: float) -> DetectorSlot | None:
         """Return the slot for a call that may belong to a team, which `JoinDetector` finds out later."""
-        return super().plan(call, project, group, now) if call.tracked else None
+        return StepsDetector.plan(self, call, project, group, now) if call.tracked else None
 
     def owner(self, call: Call) -> str:
         joined = call.decision.joined

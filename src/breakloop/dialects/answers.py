@@ -31,7 +31,7 @@ TEXT_MAX_CHARS: Final = 64 * 1024
 CALLS_MAX: Final = 1000
 TEXTS_MAX: Final = 1000
 ARGUMENTS_MAX_CHARS: Final = 256 * 1024  # of all calls; the rest is represented by one digest a call
-_WORD_MAX: Final = 200
+WORD_MAX: Final = 200
 _PIECES_MAX: Final = 256
 TOKENS_MAX: Final = 10**12  # a larger number cannot be a number of tokens
 DONE: Final = b"[DONE]"
@@ -336,7 +336,7 @@ def _ids(ids: list[str]) -> tuple[str, ...]:
 
 def word(value: object) -> str:
     """Return a name, an id or a reason; "" for anything that is not a string."""
-    return value[:_WORD_MAX] if isinstance(value, str) else ""
+    return value[:WORD_MAX] if isinstance(value, str) else ""
 
 
 def number(value: object, default: int = 0) -> int:
