@@ -156,7 +156,7 @@ class JoinDetector(StatefulDetector):
                 copies += _all(rows, results, _WHOLE)
         found = copies if said is None else [said, *copies]
         groups = {one.group: _newest(rows, one.group) for one in found} if found else {}
-        is_team = bool(copies) or (bool(found) and any([_is_team(rows, one) for one in groups]))
+        is_team = bool(copies) or (said is not None and _is_team(rows, said.group))
         group = b""
         for one in found:
             if one.number in groups[one.group]:
