@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
@@ -28,6 +28,10 @@ from breakloop.model.call import UNREAD, Call, Chat, Message, Step, ToolCall
 from breakloop.model.decision import marked
 from breakloop.model.verdict import Verdict
 
+if TYPE_CHECKING:
+    from breakloop.dialects.known_history import KnownHistory
+
+KNOWN_FROM_BYTES: Final = 16 * 1024  # a smaller body is decoded without the history of its caller
 _OPENING_MESSAGES_MAX: Final = 100  # the first message of the user has to be among these
 _new: Final = tuple.__new__  # creates a named tuple in half the time of calling its class
 
@@ -37,6 +41,18 @@ Raw = msgspec.Raw
 
 class NamedTool(msgspec.Struct, gc=False):
     name: str = ""
+
+
+class _Earlier:
+    __slots__ = ()
+
+
+EARLIER: Final = _Earlier()
+"""Stands for a message that was not decoded, because an earlier request had it (`known_history`)."""
+
+
+class EarlierMessageError(ValueError):
+    """A message was asked for that was not decoded."""
 
 
 class BodyFields(msgspec.Struct, gc=False):
@@ -71,10 +87,12 @@ class Dialect(ABC):
 
     # -- requests
 
-    def parse(self, body: bytes, path: str = "") -> ParsedBody | None:
-        """Parse a request body; None if it is not of this dialect."""
+    def parse(self, body: bytes, path: str = "", history: KnownHistory | None = None) -> ParsedBody | None:
+        """Parse a request body; None if it is not of this dialect. What is in `history` is not decoded again."""
         try:
             try:
+                if history is not None:
+                    return self._parse_newest(body, path, history)
                 parts = self.read_fields(body)
                 return None if parts is None else ParsedBody(self, body, parts, path)
             except ValueError:  # broken JSON, or an unexpected type
@@ -82,6 +100,18 @@ class Dialect(ABC):
                 return None if parts is None else ParsedBody(self, body, parts, path, lenient=True)
         except RecursionError:
             return None
+
+    def _parse_newest(self, body: bytes, path: str, history: KnownHistory) -> ParsedBody | None:
+        short = history.shorten(body, self.name)
+        if short is not None:
+            parts = self.read_fields(short.body)
+            if parts is not None and not parts.lead and history.restore(body, parts.items, short):
+                return ParsedBody(self, body, parts, path, history=history)
+        parts = self.read_fields(body)
+        if parts is None:
+            return None
+        history.learn(body, parts.items, self.name)
+        return ParsedBody(self, body, parts, path)
 
     def is_likely(self, body: bytes) -> bool:  # noqa: ARG002 - for overrides
         """Return whether a body on any path may be of this dialect, without decoding it."""
@@ -232,9 +262,19 @@ class Dialect(ABC):
 class ParsedBody:
     """One parsed request body. If a message turns out to be odd, the body is read again leniently."""
 
-    __slots__ = ("_opening", "_path", "body", "dialect", "lenient", "parts", "unread")
+    __slots__ = ("_history", "_opening", "_path", "body", "dialect", "lenient", "parts", "unread")
 
-    def __init__(self, dialect: Dialect, body: bytes, parts: BodyFields, path: str, *, lenient: bool = False) -> None:
+    def __init__(
+        self,
+        dialect: Dialect,
+        body: bytes,
+        parts: BodyFields,
+        path: str,
+        *,
+        lenient: bool = False,
+        history: KnownHistory | None = None,
+    ) -> None:
+        self._history = history  # messages in it may be missing in `parts`
         self.dialect = dialect
         self.body = body
         self._path = path
@@ -252,7 +292,7 @@ class ParsedBody:
         try:
             if not self.lenient:
                 try:
-                    return read(self)
+                    return read(self) if self._history is None else self._view_all(read, self._history)
                 except ValueError as error:
                     parts = None if type(error) is DenseError else self.dialect.load_fields(self.body)
                     if parts is None:
@@ -262,6 +302,18 @@ class ParsedBody:
             return read(self)
         except RecursionError:
             return None
+
+    def _view_all(self, read: Callable[[ParsedBody], T], history: KnownHistory) -> T:
+        """Return the result of `read`. If it needs a message that was not decoded, all of them are."""
+        try:
+            return read(self)
+        except EarlierMessageError:
+            history.widen()
+            parts = self.dialect.read_fields(self.body)
+            if parts is None:
+                raise
+            self.parts, self._history = parts, None
+            return read(self)
 
     def chat(self, tail: int) -> Chat | None:
         """Return the request with its last `tail` messages; None if it cannot be read after all."""
@@ -353,6 +405,8 @@ def item_at(items: list[Any], at: int) -> Any:
         if type(found) is not dict:
             raise ValueError("not an object")
         items[at] = found
+    elif found is EARLIER:
+        raise EarlierMessageError
     return found
 
 

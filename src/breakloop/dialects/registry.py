@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from importlib import import_module
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from breakloop.dialects import denial
 from breakloop.dialects.answers import AnswerReader, reader_for
@@ -22,6 +22,9 @@ from breakloop.dialects.openai_legacy import OpenAICompletions, OpenAIEmbeddings
 from breakloop.dialects.openai_responses import OpenAIResponses
 from breakloop.model.call import Call, Chat
 from breakloop.model.verdict import Verdict
+
+if TYPE_CHECKING:
+    from breakloop.dialects.known_history import KnownHistory
 
 _COUNTS_TOKENS: Final = "/count-tokens:rawPredict"  # its bodies are those of a chat
 _CONVERSATIONS: Final = "mistral_conversations"
@@ -127,8 +130,10 @@ DIALECTS = Dialects((
 ))  # fmt: skip
 
 
-def parse(method: str, path: str, body: bytes) -> ParsedBody | None:
-    """Parse an LLM or MCP request; None for plain HTTP. The path comes without a query."""
+def parse(method: str, path: str, body: bytes, history: KnownHistory | None = None) -> ParsedBody | None:
+    """Parse an LLM or MCP request; None for plain HTTP. The path comes without a query. `history` is that of the
+    caller.
+    """
     if method != "POST" or not body:
         return None
     dialects = DIALECTS
@@ -138,7 +143,7 @@ def parse(method: str, path: str, body: bytes) -> ParsedBody | None:
     if path.endswith(dialects.endings):
         for endings, dialect in dialects.by_path:
             if path.endswith(endings):
-                parsed = dialect.parse(body, path)
+                parsed = dialect.parse(body, path, history)
                 if parsed is not None and (parsed.parts.items or not parsed.lenient):
                     return parsed
                 break

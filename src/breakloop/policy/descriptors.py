@@ -12,14 +12,14 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import quote_from_bytes, unquote, unquote_to_bytes
 
 import xxhash
 
 from breakloop.clock import Clock
 from breakloop.dialects import registry
-from breakloop.dialects.base import ParsedBody
+from breakloop.dialects.base import KNOWN_FROM_BYTES, ParsedBody
 from breakloop.dialects.content import COUNTED_FROM_BYTES, has_too_many_values
 from breakloop.model.call import CREDENTIAL_HEADERS, TAIL_MESSAGES, UNREAD, Call, Chat, Step, Tree
 from breakloop.policy import identity
@@ -31,6 +31,9 @@ from breakloop.policy.jwt import NO_CLAIMS, JwtKeys, JwtReader, claim_text
 from breakloop.policy.rules import CachedCharges, Getter
 from breakloop.policy.trees import TREE_HEADERS, Trees
 from breakloop.store.keys import escape
+
+if TYPE_CHECKING:
+    from breakloop.dialects.known_history import KnownHistories, KnownHistory
 
 FIXED: dict[str, tuple[str, ...]] = {
     "ip": ("address", "country", "asn", "type", "tor"),
@@ -188,6 +191,7 @@ class Descriptors:
         self.sessions = SessionNames(self._digests, self.caller, self.agent, self.parsed_body)
         self.trees = Trees(self._digests, self.caller, self.session, self.parsed_body)
         self.answered = self.sessions.answered
+        self._histories: KnownHistories | None = None  # made for the first large body
         self._fixed = self._fixed_getters()
         self._project = settings.project
         if settings.project_descriptor == "project:id":
@@ -366,8 +370,10 @@ class Descriptors:
         if known is None:
             if "content-encoding" in call.headers:
                 body = self._parse_body(call)
-            else:
+            elif len(call.body) < KNOWN_FROM_BYTES:
                 body = registry.parse(call.method, call.path, call.body)
+            else:
+                body = registry.parse(call.method, call.path, call.body, self._history(call))
             parsed.body = body
             known = parsed.chat = (None if body is None else body.chat(call.decision.tail_messages)) or False
         elif known and known.tail is UNREAD and parsed.body:
@@ -431,7 +437,16 @@ class Descriptors:
         encoding = call.headers.get("content-encoding")
         if encoding and encoding.strip().lower() != _IDENTITY_ENCODING:
             return None
-        return registry.parse(call.method, call.path, call.body)
+        return registry.parse(call.method, call.path, call.body, self._history(call))
+
+    def _history(self, call: Call) -> KnownHistory | None:
+        if len(call.body) < KNOWN_FROM_BYTES:
+            return None
+        if self._histories is None:
+            from breakloop.dialects.known_history import KnownHistories  # noqa: PLC0415 - short programs need it rarely
+
+            self._histories = KnownHistories()
+        return self._histories.of(self.caller(call))
 
     def _fixed_getters(self) -> dict[str, Getter]:
         getters: dict[str, Getter] = {

@@ -1,0 +1,220 @@
+"""Messages that an earlier request had are not decoded again, and nothing else is read because of it (Q-4)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from breakloop.dialects import registry
+from breakloop.dialects.base import EARLIER, ParsedBody
+from breakloop.dialects.known_history import CALLERS, CONVERSATIONS, KnownHistories, KnownHistory
+
+Message = dict[str, Any]
+PATHS = {
+    "openai_chat": "/v1/chat/completions",
+    "anthropic_messages": "/v1/messages",
+    "openai_responses": "/v1/responses",
+    "gemini": "/v1beta/models/gemini-2.5-pro:generateContent",
+}
+
+
+def turn(dialect: str, number: int, size: int = 900) -> list[Message]:
+    """A call and its result, as the dialect has them."""
+    name, given_, found = (
+        f"call_{number:08d}",
+        {"path": f"file-{number}.txt"},
+        f"line {number} of a result\n" * (size // 24),
+    )
+    if dialect == "openai_chat":
+        function = {"name": "read_file", "arguments": json.dumps(given_)}
+        calls = [{"id": name, "type": "function", "function": function}]
+        result = {"role": "tool", "tool_call_id": name, "content": found}
+        return [{"role": "assistant", "content": None, "tool_calls": calls}, result]
+    if dialect == "anthropic_messages":
+        use = {"type": "tool_use", "id": name, "name": "read_file", "input": given_}
+        got = {"type": "tool_result", "tool_use_id": name, "content": found}
+        return [{"role": "assistant", "content": [use]}, {"role": "user", "content": [got]}]
+    if dialect == "openai_responses":
+        call = {"type": "function_call", "call_id": name, "name": "read_file", "arguments": json.dumps(given_)}
+        return [call, {"type": "function_call_output", "call_id": name, "output": found}]
+    response = {"functionResponse": {"name": "read_file", "response": {"output": found}}}
+    made = {"functionCall": {"name": "read_file", "args": given_}}
+    return [{"role": "model", "parts": [made]}, {"role": "user", "parts": [response]}]
+
+
+def opening(dialect: str) -> list[Message]:
+    if dialect == "gemini":
+        return [{"role": "user", "parts": [{"text": "Find the harbour."}]}]
+    return [{"role": "user", "content": "Find the harbour."}]
+
+
+def body_of(dialect: str, messages: list[Message], separators: tuple[str, str] = (",", ":")) -> bytes:
+    field = {"openai_responses": "input", "gemini": "contents"}.get(dialect, "messages")
+    fields = {"model": "m", field: messages, "max_tokens": 100, "metadata": {"user_id": "u"}}
+    if dialect == "gemini":
+        del fields["max_tokens"], fields["model"]
+    return json.dumps(fields, separators=separators).encode()
+
+
+def read(dialect: str, body: bytes, history: KnownHistory | None) -> ParsedBody | None:
+    return registry.parse("POST", PATHS[dialect], body, history)
+
+
+def seen(parsed: ParsedBody | None) -> object:
+    """Everything that is read of a body."""
+    if parsed is None:
+        return None
+    return parsed.chat(4), parsed.newest_step(), parsed.opening(), parsed.system(), parsed.session_ids(), parsed.lenient
+
+
+def is_short(parsed: ParsedBody | None) -> bool:
+    return parsed is not None and EARLIER in parsed.parts.items
+
+
+@pytest.mark.parametrize("separators", [(",", ":"), (", ", ": ")])
+@pytest.mark.parametrize("dialect", PATHS)
+def test_a_conversation_that_grows_is_read_as_before(dialect: str, separators: tuple[str, str]) -> None:
+    """From the second request on, the middle of the conversation is not decoded, and nothing else differs."""
+    history, messages = KnownHistory(), opening(dialect)
+    for number in range(40):
+        messages += turn(dialect, number)
+        body = body_of(dialect, messages, separators)
+        parsed = read(dialect, body, history)
+        assert seen(parsed) == seen(read(dialect, body, None))
+        assert is_short(parsed) is (number > 4)
+
+
+def test_what_is_decoded_does_not_grow() -> None:
+    """However long the conversation is, a request costs as much as its first and last messages."""
+    history, messages, sizes, body = KnownHistory(), opening("openai_chat"), [], b""
+    for number in range(100):
+        messages += turn("openai_chat", number)
+        body = body_of("openai_chat", messages)
+        short = history.shorten(body, "openai_chat")
+        sizes.append(len(body) if short is None else len(short.body))
+        read("openai_chat", body, history)
+    assert max(sizes[10:]) < 1.2 * sizes[9] < 0.4 * len(body)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda messages: messages[0].update(content="Find the lighthouse."),
+        lambda messages: messages[3].update(content="ok"),
+        lambda messages: messages.pop(5),
+        lambda messages: messages.insert(4, {"role": "user", "content": "Wait."}),
+        lambda messages: messages.__delitem__(slice(4, None)),
+    ],
+)
+def test_another_history_is_read_anew(change: Callable[[list[Message]], object]) -> None:
+    """A message that was changed, removed or added; a conversation that was cut."""
+    history, messages = KnownHistory(), opening("openai_chat")
+    for number in range(20):
+        messages += turn("openai_chat", number)
+        read("openai_chat", body_of("openai_chat", messages), history)
+    change(messages)
+    body = body_of("openai_chat", messages)
+    parsed = read("openai_chat", body, history)
+    assert not is_short(parsed)
+    assert seen(parsed) == seen(read("openai_chat", body, None))
+
+
+def test_marks_that_move_along_the_conversation() -> None:
+    """Clients mark the newest messages for the provider's cache, and remove the marks from older ones."""
+    history, messages = KnownHistory(), opening("anthropic_messages")
+    for number in range(20):
+        messages += turn("anthropic_messages", number)
+        sent = [*messages[:-1], json.loads(json.dumps(messages[-1]))]
+        sent[-1]["content"][0]["cache_control"] = {"type": "ephemeral"}
+        body = body_of("anthropic_messages", sent)
+        parsed = read("anthropic_messages", body, history)
+        assert seen(parsed) == seen(read("anthropic_messages", body, None))
+        assert is_short(parsed) is (number > 4)
+
+
+def test_a_message_that_was_not_decoded_is_when_it_is_needed() -> None:
+    """Twenty results of parallel calls: more is kept of the next request, until it is enough."""
+    history, messages = KnownHistory(), opening("openai_chat")
+    decoded = 0
+    for number in range(30):
+        made = [turn("openai_chat", 100 * number + at) for at in range(20)]
+        calls = [call for one, _ in made for call in one["tool_calls"]]
+        messages += [{"role": "assistant", "content": None, "tool_calls": calls}, *[result for _, result in made]]
+        body = body_of("openai_chat", messages)
+        parsed = read("openai_chat", body, history)
+        assert seen(parsed) == seen(read("openai_chat", body, None))
+        decoded += is_short(parsed)
+    assert decoded > 20
+
+
+@pytest.mark.parametrize("end", [b"", b'{"role": "user"', b',"x"],"model":"m"}', b',"\\ud800"],"model":"m"}', b",,]}"])
+def test_odd_ends_are_read_as_before(end: bytes) -> None:
+    """What follows the known beginning is checked like any other body."""
+    history, messages = KnownHistory(), opening("openai_chat")
+    for number in range(20):
+        messages += turn("openai_chat", number)
+        read("openai_chat", body_of("openai_chat", messages), history)
+    whole = body_of("openai_chat", messages)
+    body = whole[: whole.rfind(b"]")] + end
+    assert seen(read("openai_chat", body, history)) == seen(read("openai_chat", body, None))
+
+
+def test_each_caller_and_each_dialect_has_its_own() -> None:
+    """Nobody's request is read with the help of another's."""
+    histories, messages = KnownHistories(), opening("openai_chat")
+    for number in range(20):
+        messages += turn("openai_chat", number)
+        read("openai_chat", body_of("openai_chat", messages), histories.of("key:a"))
+    body = body_of("openai_chat", messages)
+    assert is_short(read("openai_chat", body, histories.of("key:a")))
+    assert not is_short(read("openai_chat", body, histories.of("key:b")))
+    assert not is_short(read("anthropic_messages", body, histories.of("key:a")))
+
+
+def test_what_is_kept_is_bounded() -> None:
+    """So many conversations of a caller, and so many callers."""
+    histories = KnownHistories()
+    for number in range(CALLERS + 10):
+        histories.of(f"key:{number}")
+    assert len(histories._of_callers) == CALLERS
+    history = histories.of("key:a")
+    for number in range(CONVERSATIONS + 10):
+        messages = [{"role": "user", "content": f"Find harbour {number}."}]
+        for at in range(20):
+            messages += turn("openai_chat", at)
+        read("openai_chat", body_of("openai_chat", messages), history)
+    assert len(history._beginnings) == CONVERSATIONS
+
+
+def test_two_lists_of_messages() -> None:
+    """JSON may have a field twice; the last one counts."""
+    history, messages = KnownHistory(), opening("openai_chat")
+    for number in range(20):
+        messages += turn("openai_chat", number)
+        twice = body_of("openai_chat", messages)[:-1] + b',"messages":' + json.dumps(messages[:14]).encode() + b"}"
+        assert seen(read("openai_chat", twice, history)) == seen(read("openai_chat", twice, None))
+
+
+@given(st.data())
+def test_any_sequence_of_requests(data: st.DataObject) -> None:
+    """Whatever an earlier request was, a body is read as if it were the first."""
+    history = KnownHistory()
+    roles = st.sampled_from(["user", "assistant", "system", "tool"])
+    texts = st.text(max_size=30)
+    message = st.fixed_dictionaries({"role": roles, "content": texts})
+    conversation = data.draw(st.lists(message, min_size=12, max_size=30))
+    for _ in range(4):
+        body = body_of("openai_chat", conversation)
+        assert seen(read("openai_chat", body, history)) == seen(read("openai_chat", body, None))
+        at = data.draw(st.integers(0, len(conversation) - 1))
+        if data.draw(st.booleans()):
+            conversation = [*conversation, *data.draw(st.lists(message, max_size=4))]
+        elif data.draw(st.booleans()):
+            conversation = [*conversation[:at], data.draw(message), *conversation[at + 1 :]]
+        else:
+            conversation = conversation[:at] + conversation[at + 1 :]
