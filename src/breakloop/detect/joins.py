@@ -39,6 +39,8 @@ OPENING_MAX: Final = 4  # texts of a request that begins a conversation
 
 _VERSION: Final = 1
 _HEAD: Final = Struct("<BdH")  # version, time of the last answer, number of texts that follow
+_HEAD_SIZE: Final = _HEAD.size
+_unpack_head: Final = _HEAD.unpack_from
 _TEXT: Final = Struct("<8s4sBB")
 _SIZE: Final = _TEXT.size
 _PREFIX: Final = 4  # bytes of an answer's digest that stand for the session
@@ -271,12 +273,12 @@ def _pack(at: float, rows: bytes) -> bytes:
 
 def _load(window: bytes, now: float) -> bytes:
     """Return the texts; none if the last answer was long ago, or if the data cannot be read."""
-    if len(window) < _HEAD.size or window[0] != _VERSION:
+    if len(window) < _HEAD_SIZE:
         return b""
-    _, last_at, count = _HEAD.unpack_from(window)
-    if not abs(now - last_at) < RUN_IDLE_S or count > TEXTS or len(window) != _HEAD.size + count * _SIZE:
+    version, last_at, count = _unpack_head(window)
+    if version != _VERSION or count > TEXTS or len(window) != _HEAD_SIZE + count * _SIZE:
         return b""
-    return window[_HEAD.size :]
+    return window[_HEAD_SIZE:] if abs(now - last_at) < RUN_IDLE_S else b""
 
 
 def _position(rows: bytes, key: bytes, said: int) -> int:

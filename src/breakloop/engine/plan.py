@@ -209,6 +209,8 @@ class Planner:
     def _plan_detectors(self, detectors: Sequence[CompiledDetector], call: Call, plan: Plan, group: int) -> None:
         # Sessions and fingerprints belong to one agent. A window shared by several agents determines its own shard.
         shard, now, snoozed = call.identity.shard, plan.now, plan.bundle.snoozed
+        ops, slots = plan.ops, plan.slots
+        before = len(ops) + len(slots)
         unnamed: bool | None = None
         for detector in detectors:
             if detector.of_unnamed:
@@ -220,12 +222,10 @@ class Planner:
             if planned is None:
                 continue
             if type(planned) is DetectorSlot:
-                plan.slots.append((len(plan.ops), planned))
-            elif snoozed and is_snoozed(planned, snoozed, now):
-                continue
-            else:
-                plan.ops.append(planned)
-            plan.counted += 1
+                slots.append((len(ops), planned))
+            elif not snoozed or not is_snoozed(planned, snoozed, now):
+                ops.append(planned)
+        plan.counted += len(ops) + len(slots) - before
 
     def _plan_rules(self, policy: CompiledPolicy, call: Call, plan: Plan, group: int) -> None:
         """Add the charges of a policy's rules. Charges that depend only on the sender are cached in its profile."""
