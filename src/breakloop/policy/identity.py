@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterable
 from hashlib import blake2b
 from typing import Final
 
+import xxhash
+
 from breakloop.dialects import registry, session_ids
 from breakloop.dialects.base import ParsedBody
 from breakloop.dialects.session_ids import trace_of
@@ -205,6 +207,8 @@ def _in_baggage(call: Call) -> str:
 # An entry takes about 300 bytes, and up to twice as many are held: 10 MB.
 _CHAINS_MAX: Final = 16_384
 _TRACES_MAX: Final = 16_384
+_OPENINGS_MAX: Final = 4096
+_SHORT: Final = 1024  # bytes of an opening that is hashed as it is
 _SIZE_MAX: Final = 4 * 1024 * 1024  # total length of keys, in case ids are long
 
 
@@ -265,6 +269,7 @@ class SessionNames:
         self._parsed_body = parsed_body
         self._traces = SeenNames()
         self._names = SeenNames()
+        self._openings: TwoGenerationCache[str, str] = TwoGenerationCache(_OPENINGS_MAX, _SIZE_MAX)
         self.chains = ResponseChains()
 
     def find(self, call: Call) -> str:
@@ -277,8 +282,20 @@ class SessionNames:
         if not opening:
             return ""
         call.identity.session_derived = True
-        parts = (call.identity.caller or self._caller(call), call.identity.agent or self._agent(call), bounded(opening))
-        return DERIVED_SESSION + self._digests.of("\0".join(parts).encode("utf-8", "replace"))
+        caller, agent = call.identity.caller or self._caller(call), call.identity.agent or self._agent(call)
+        named = f"{caller}\0{agent}\0{bounded(opening)}".encode("utf-8", "replace")
+        return DERIVED_SESSION + (self._digests.of(named) if len(named) <= _SHORT else self._derived(caller, named))
+
+    def _derived(self, caller: str, named: bytes) -> str:
+        """Return the digest of a long opening, such as a system prompt of 20 KB, which takes longer than a decision. It
+        is the same in all requests of a conversation. A caller that makes xxh3 collide only joins its own sessions.
+        """
+        key = f"{caller}\0{xxhash.xxh3_128_hexdigest(named)}"
+        known = self._openings.get(key)
+        if known is None:
+            known = self._digests.of(named)
+            self._openings.put(key, known)
+        return known
 
     def named(self, call: Call) -> str:
         """Return the session that the client names, or else the end user that it names, or "". A trace is no name, and

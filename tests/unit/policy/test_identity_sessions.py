@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from breakloop.clock import FakeClock
+from breakloop.dialects.base import EARLIER
 from breakloop.model.call import Answer, Call
 from breakloop.policy.descriptors import ContextSettings, Descriptors
 from breakloop.policy.identity import NamingFields
@@ -104,6 +105,35 @@ def test_users_are_no_sessions() -> None:
     context = make()
     assert context.session(chat(user="u", safety_identifier="u")) == context.session(chat())
     assert context.session(chat()).startswith("derived:")
+
+
+def test_long_openings() -> None:
+    """Each caller, agent and opening has its own session, which is the same in every process, however long a system prompt
+    is (C-7).
+    """
+    contexts = make(), make()
+
+    def session(context: Descriptors, key: bytes, agent: bytes, system: str) -> str:
+        messages = [{"role": "system", "content": system}, {"role": "user", "content": "go"}]
+        return context.session(chat(key, {"x-agent-id": agent}, messages=messages))
+
+    long = "You are an agent that reads files. " * 200
+    known = {(key, agent, end): session(contexts[0], key, agent, long + end)
+             for key in (b"sk-1", b"sk-2") for agent in (b"a", b"b") for end in ("", "!")}  # fmt: skip
+    assert len(set(known.values())) == len(known)
+    for (key, agent, end), name in reversed(known.items()):
+        assert session(contexts[0], key, agent, long + end) == session(contexts[1], key, agent, long + end) == name
+
+
+def test_a_large_body_is_read_with_the_history_of_its_caller() -> None:
+    """Messages that the caller's last request had are not decoded again; another caller's are (Q-4)."""
+    context = make()
+    messages = [{"role": "user", "content": f"{number} " * 2000} for number in range(20)]
+    calls = [chat(key, messages=messages) for key in (b"sk-1", b"sk-1", b"sk-2")]
+    bodies = [context.parsed_body(call) for call in calls]
+    assert [body is not None and EARLIER in body.parts.items for body in bodies] == [False, True, False]
+    assert len({context.session(call) for call in calls}) == 2
+    assert [body.opening() for body in bodies if body is not None] == [f"user\n{'0 ' * 2000}"] * 3
 
 
 def test_a_chain_has_the_session_of_its_first_request() -> None:
