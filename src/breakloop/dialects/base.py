@@ -87,12 +87,10 @@ class Dialect(ABC):
 
     # -- requests
 
-    def parse(self, body: bytes, path: str = "", history: KnownHistory | None = None) -> ParsedBody | None:
-        """Parse a request body; None if it is not of this dialect. What is in `history` is not decoded again."""
+    def parse(self, body: bytes, path: str = "") -> ParsedBody | None:
+        """Parse a request body; None if it is not of this dialect."""
         try:
             try:
-                if history is not None:
-                    return self._parse_newest(body, path, history)
                 parts = self.read_fields(body)
                 return None if parts is None else ParsedBody(self, body, parts, path)
             except ValueError:  # broken JSON, or an unexpected type
@@ -101,17 +99,20 @@ class Dialect(ABC):
         except RecursionError:
             return None
 
-    def _parse_newest(self, body: bytes, path: str, history: KnownHistory) -> ParsedBody | None:
-        short = history.shorten(body, self.name)
+    def parse_newest(self, body: bytes, path: str, history: KnownHistory) -> ParsedBody | None:
+        """Do the same without decoding messages that are in `history`."""
+        short = history.shorten(body, self.name) if type(self).parse is Dialect.parse else None
         if short is not None:
-            parts = self.read_fields(short.body)
+            try:
+                parts = self.read_fields(short.body)
+            except (ValueError, RecursionError):
+                parts = None
             if parts is not None and not parts.lead and history.restore(body, parts.items, short):
                 return ParsedBody(self, body, parts, path, history=history)
-        parts = self.read_fields(body)
-        if parts is None:
-            return None
-        history.learn(body, parts.items, self.name)
-        return ParsedBody(self, body, parts, path)
+        parsed = self.parse(body, path)
+        if parsed is not None and not parsed.lenient:
+            history.learn(body, parsed.parts.items, self.name)
+        return parsed
 
     def is_likely(self, body: bytes) -> bool:  # noqa: ARG002 - for overrides
         """Return whether a body on any path may be of this dialect, without decoding it."""

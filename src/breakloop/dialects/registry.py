@@ -143,7 +143,7 @@ def parse(method: str, path: str, body: bytes, history: KnownHistory | None = No
     if path.endswith(dialects.endings):
         for endings, dialect in dialects.by_path:
             if path.endswith(endings):
-                parsed = dialect.parse(body, path, history)
+                parsed = dialect.parse(body, path) if history is None else dialect.parse_newest(body, path, history)
                 if parsed is not None and (parsed.parts.items or not parsed.lenient):
                     return parsed
                 break
