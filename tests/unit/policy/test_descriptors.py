@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from breakloop.clock import FakeClock
 from breakloop.dialects import registry
 from breakloop.dialects.base import ParsedBody
+from breakloop.dialects.known_history import KnownHistory
 from breakloop.engine.decision_state import DecisionState
 from breakloop.model.call import UNREAD, Call
 from breakloop.policy import descriptors
@@ -255,9 +256,9 @@ def test_a_body_is_taken_apart_once_for_all_that_is_asked(monkeypatch: pytest.Mo
     taken: list[str] = []
     parse = registry.parse
 
-    def counted(method: str, path: str, body: bytes) -> ParsedBody | None:
+    def counted(method: str, path: str, body: bytes, history: KnownHistory | None = None) -> ParsedBody | None:
         taken.append(path)
-        return parse(method, path, body)
+        return parse(method, path, body, history)
 
     monkeypatch.setattr(registry, "parse", counted)
     context, call, other = make(), chat_call(), plain()
