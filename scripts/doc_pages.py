@@ -64,7 +64,8 @@ of the built-in protection (`loop_guard.deny_status`), clients that would retry 
 of kill switches and of quarantined agents do the same. Limits have the status of their policy: waiting helps there.
 
 The first row that matches decides. `tests/e2e/test_clients_stop.py` and `tests/e2e/test_frameworks.py` run the
-packages: one request is denied, and neither a request nor a step follows.
+packages: one request is denied, and neither a request nor a step follows. Codex and
+OpenCode are too large for tests, and were run by hand.
 
 | client | recognised by | what it does with a 429 | status of a loop |
 |---|---|---|---|

@@ -13,6 +13,7 @@ from breakloop.cli.init import OURS, texts
 
 PATHS: Final = {"openai": "/v1", "anthropic": "", "gemini": "/v1beta"}  # what a base URL of a provider's SDK ends with
 _KEYS: Final = {"anthropic": "ANTHROPIC_API_KEY", "openai": "OPENAI_API_KEY", "google": "GOOGLE_GENERATIVE_AI_API_KEY"}
+_OPENCODE_SCHEMA: Final = "https://opencode.ai/config.json"
 _LITELLM_FILES: Final = ("config.yaml", "litellm.yaml", "litellm_config.yaml")
 
 
@@ -115,7 +116,8 @@ def _opencode(data: Any, machine: Machine) -> list[Setting]:
         logins = ""
     known = _table(data, "provider")
     used = [one for one, key in _KEYS.items() if machine.env.get(key) or f'"{one}"' in logins or one in known]
-    made = []
+    # OpenCode adds this line to files that lack it, after which `--undo` would have to refuse.
+    made = [Setting(Change(("$schema",), _OPENCODE_SCHEMA))] if not data else []
     for name in used or ["anthropic", "openai"]:
         provider, path = ("gemini", "/v1beta") if name == "google" else (name, "/v1")
         change = Change(("provider", name, "options", "baseURL"), machine.base(provider, path))

@@ -3,7 +3,7 @@
 A denial says `x-should-retry: false`. The OpenAI and Anthropic SDKs obey that and raise the error of a 429. Clients
 that do not know the field take a 429 for an invitation to wait and retry, and a router takes it for an overloaded
 deployment: they get a 400. `CLIENTS` has one row for each; `docs/reference/clients.md` is generated from it, and
-`tests/e2e/test_clients_stop.py` runs each of them.
+`tests/e2e/test_clients_stop.py` runs them, except Codex and OpenCode, which are too large and were run by hand.
 
 Only denials use this module, so a request that is allowed does not pay for it.
 """
@@ -70,6 +70,15 @@ CLIENTS: Final = (
         (b"claude-cli/",),
         obeys=True,
         otherwise="shows the message and stops",
+    ),
+    Client(
+        "Codex",
+        "`User-Agent: codex_` or `codex-`",
+        (b"codex_", b"codex-"),
+        otherwise="waits and reconnects, five times",
+    ),
+    Client(
+        "OpenCode", "`User-Agent: opencode/`", (b"opencode/",), otherwise="waits for `Retry-After`, again and again"
     ),
     Client(
         "Vercel AI SDK",
@@ -147,7 +156,7 @@ def client_of(call: Call) -> Client | None:
 # SDKs whose errors are the whole body as text. Version 3 of openai for Python, and what uses it, shows the message.
 _shows_body: Final = re.compile(
     rb"(?:Async)?(?:Azure)?OpenAI/Python [0-2]\.|(?:Async)?Anthropic|google-genai-sdk/|mistral-client-|litellm/"
-    rb"|claude-cli/"
+    rb"|claude-cli/|codex[_-]"
 ).match
 
 

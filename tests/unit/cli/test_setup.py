@@ -149,6 +149,7 @@ def test_without_a_file(home: Path, name: str, capsys: pytest.CaptureFixture[str
     assert capsys.readouterr().out.startswith(f"created {file}\n")
     data = read(file, name)
     assert at(data, CASES[name][2][0][0]) == CASES[name][2][0][1]
+    assert name != "opencode" or data["$schema"], "OpenCode would add it, and the file could not be restored"
     assert run(["setup", name, "--undo"]) == OK
     assert not file.exists()
 

@@ -16,6 +16,8 @@ LITELLM = {"user-agent": "AsyncOpenAI/Python 3.49.0", "x-stainless-raw-response"
 # As the real ones sent them.
 SENT: dict[str, tuple[dict[str, str], str, int]] = {
     "Claude Code": ({"user-agent": "claude-cli/2.1.325 (external, cli)"}, TEXT_LAST, 429),
+    "Codex": ({"user-agent": "codex_exec/0.169.0 (Debian 12.0.0; x86_64) xterm"}, "", 400),
+    "OpenCode": ({"user-agent": "opencode/1.18.33 ai-sdk/provider-utils/4.0.46 runtime/bun/1.3"}, "", 400),
     "Vercel AI SDK": ({"user-agent": "ai/7.0.170 ai-sdk-provider-utils/5.0.79 node.js/24"}, "", 400),
     "LangChain.js": ({"user-agent": "langchainjs-openai/1.0.0 ((node/v24.19.0; linux; x64))"}, "", 400),
     "LiteLLM": ({"user-agent": "litellm/1.108.4"}, "", 400),

@@ -249,6 +249,7 @@ WHOLE = [
     ("google-genai-sdk/3.3.0 gl-python/3.11.7", "gemini"),
     ("mistral-client-python/3.7.0", "openai_chat"),
     ("litellm/1.108.4", "anthropic_messages"),
+    ("codex_exec/0.169.0 (Debian 12.0.0; x86_64)", "openai_responses"),
 ]
 
 
