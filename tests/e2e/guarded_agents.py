@@ -365,7 +365,7 @@ class Reader:
         if self.turn > STEPS:
             return answered(seen, "All read.")
         answer = called("read", "page", self.turn, f"call_{self.turn}")
-        return answer.with_usage(self.tokens, 10) if self.tokens else answer
+        return answer.with_usage(self.tokens // 2, self.tokens // 2) if self.tokens else answer
 
 
 def told(
