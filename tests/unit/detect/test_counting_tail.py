@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from breakloop.detect.counting import DetectorConfig, TailDetector
@@ -109,3 +111,26 @@ def test_nothing_to_count() -> None:
     config = DetectorConfig("tail", "p", 1, ("warn", "reject", "reject"), 429)
     made = TailDetector(config, SPEC, lambda _: None, Reader())
     assert made.plan(call(), "proj", 0, 0.0) is None
+
+
+def test_a_run_that_a_person_lets_go_on_is_only_warned() -> None:
+    made = detector(chat(USER), action="pause")
+    op, tripped = planned(made), FingerprintCount(6, True, True, 30.0)
+    assert made.finding(op, tripped).action == "pause"
+    op.spec = replace(SPEC, denies=False)
+    assert made.finding(op, tripped).action == "warn"
+
+
+def test_the_keys_of_senders_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Callers may invent names for ever (Y-2)."""
+    monkeypatch.setattr("breakloop.detect.counting._SENDERS_MAX", 3)
+    names = iter(range(10))
+
+    def fingerprint(call: Call) -> str:
+        call.parsed.chat = chat(USER)
+        call.identity.caller, call.identity.agent = "key", f"agent {next(names)}"
+        return PRINT
+
+    made = TailDetector(DetectorConfig("tail", "p", 1, ("warn", "reject", "reject"), 429), SPEC, fingerprint, Reader())
+    assert len({planned(made).traffic for _ in range(10)}) == 10
+    assert len(made._sender_keys) <= 3

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from breakloop.detect.counting import EXPECT_REPEATS_HEADER
 from breakloop.detect.joins import Conversation, JoinDetector, JoinedStepsDetector
+from breakloop.detect.stateful import Evaluation
 from breakloop.detect.steps.detector import StepEvaluator
 from breakloop.detect.steps.kinds import StepsSettings
 from breakloop.detect.steps.window import load
@@ -165,6 +168,22 @@ def test_repeats_of_own_tools_do_not_count_for_the_team() -> None:
     assert dry(looked, copied=False) == 0
     assert dry(looked, copied=True) > 1
     assert dry(looked._replace(calls=(), results=(), said="Hm.", users=("Go on.",)), copied=False) > 1
+
+
+def test_repeats_that_were_announced() -> None:
+    """A caller that may do so is believed, also where it works in a team (LD-6)."""
+    config = replace(CONFIG, expect_repeats=frozenset(("caller",)))
+    detector = JoinedStepsDetector(config, Reader(), StepEvaluator(StepsSettings().of_teams(), digest))
+    found = Evaluation(b"w", 2, "repeat", "the same", "ab" * 8, True, 6)
+    for number, announced in ((b"5", False), (b"6", True)):
+        asked = call(headers={EXPECT_REPEATS_HEADER: number})
+        asked.decision.joined = "team"
+        assert (detector.operation(asked, found, "default", 0) is None) is announced
+
+
+def test_what_is_no_conversation_is_not_evaluated() -> None:
+    evaluator = StepEvaluator(StepsSettings().of_teams(), digest)
+    assert JoinedStepsDetector(CONFIG, Reader(None), evaluator).evaluate(call(), b"", 0.0) is None
 
 
 def test_a_text_that_two_have_answered_joins_nobody() -> None:

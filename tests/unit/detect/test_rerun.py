@@ -12,7 +12,7 @@ from breakloop.detect.rerun import OPENINGS, RerunDetector, RunOpening, opens_ru
 from breakloop.detect.stateful import Evaluation
 from breakloop.detect.steps import StepEvaluator, StepsSettings
 from breakloop.detect.steps.window import run_so_far
-from breakloop.model.call import Answer, Result, Step, ToolCall, Usage
+from breakloop.model.call import Answer, Chat, Result, Step, ToolCall, Usage
 from tests.builders import call
 from tests.each import each
 from tests.unit.detect.reading import CONFIG, Reader, digest
@@ -430,6 +430,16 @@ def test_the_trigger_is_bounded_and_printable() -> None:
     assert trigger_of(call(headers={"x-agent-trigger": b"mail"})) == "mail"
     assert trigger_of(call(headers={"x-agent-trigger": b'web<hook>\xff"\n' + b"x" * 90})) == "webhook" + "x" * 28
     assert trigger_of(call()) == ""
+
+
+def test_a_ping_is_no_run() -> None:
+    """A small request for one token: something looks whether the model is there."""
+    asked = call(body=b"{}")
+    asked.parsed.chat = Chat("openai_chat", "m", (), 1, max_tokens=1)
+    assert DETECTOR.evaluate(asked, b"", 1e9) is None
+    assert RerunDetector(CONFIG, Reader(None), digest).evaluate(call(), b"", 1e9) is None
+    asked.parsed.chat = Chat("openai_chat", "m", (), 1, max_tokens=2)
+    assert DETECTOR.evaluate(asked, b"", 1e9) is not None
 
 
 def test_an_order_is_text_of_the_user_without_results() -> None:

@@ -25,6 +25,7 @@ from breakloop.detect.stateful import (
     session_owner,
     unpack_sections,
 )
+from breakloop.engine.decision_state import GrantedState
 from breakloop.model.call import Answer, Call, Chat, Step
 from breakloop.store.ops import CountFingerprint, FingerprintCount, Observation, Op
 from tests.builders import bundle, call, chat, user, world
@@ -150,6 +151,19 @@ def test_each_level_has_an_action(level: int, action: str) -> None:
     assert op.owner.action == action
     if isinstance(op, CountFingerprint):
         assert (op.key, op.spec) == ("cnt:project:s:me:p:0:" + "ab" * 8, SPEC)
+
+
+def test_a_run_that_a_person_lets_go_on_is_not_paused_again() -> None:
+    made, asked = detector(replace(CONFIG, actions=("steer", "pause", "pause"))), call()
+    paused = made._act(asked, FOUND, 2, "project", 0)
+    assert isinstance(paused, CountFingerprint)
+    assert isinstance(paused.owner, Detection)
+    assert paused.owner.action == "pause"
+    asked.decision = GrantedState()
+    granted = made._act(asked, FOUND, 2, "project", 0)
+    assert isinstance(granted, Observation)
+    assert isinstance(granted.owner, Detection)
+    assert granted.owner.action == "warn"
 
 
 def test_shadow_counts_apart() -> None:

@@ -229,6 +229,10 @@ def test_a_shared_trace_alone_blocks_nobody() -> None:
     assert set(levels(found)) == {NOTHING, NOTICE}
 
 
+def test_a_request_without_a_session_is_nobodys_work() -> None:
+    assert EVALUATOR.evaluate_work(b"", RunStart("", "root", "a", "", "", Tree("root", "root", 2)), 1e9).window == b""
+
+
 def test_only_the_names_of_the_last_agents_are_known() -> None:
     """Eight names of 32 bytes; of those, evidence has the three that started the most (LD-12, Y-2)."""
     tree = Grove(limited(agents=40))
@@ -332,6 +336,9 @@ def test_a_full_tree_is_not_tried_again() -> None:
     note = DETECTOR.operation(call(), Evaluation(b"w", NOTICE, "tree", "25 agents work", "ab" * 8, True), "default", 0)
     assert isinstance(note, Observation)
     assert note.owner.note(loop) == f"25 agents work. {ADVICE}"
+    same = DETECTOR.operation(call(), Evaluation(b"w", NOTICE, "spawn", "the same task", "cd" * 8, True), "default", 0)
+    assert isinstance(same, Observation)
+    assert same.owner.note(loop).startswith("You repeat yourself: the same task. ")
     task = DETECTOR.operation(call(), Evaluation(b"w", BLOCK, "spawn", "the same task", "cd" * 8, True), "default", 0)
     assert isinstance(task, CountFingerprint)
     assert task.spec == CONFIG.cooldown

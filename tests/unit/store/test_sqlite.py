@@ -236,6 +236,22 @@ def test_a_file_that_cannot_be_opened_is_let_go(here: Here, monkeypatch: pytest.
     assert good.execute("SELECT x FROM t").fetchall() == [("a",)]
 
 
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), OSError("No space left on device")])
+def test_an_error_of_the_disk_is_described_in_words(here: Here, error: OSError) -> None:
+    def fail(_db: sqlite3.Connection) -> None:
+        raise error
+
+    with pytest.raises(StateError, match="^No space left on device$"):
+        here.open().run(fail)
+    assert [one.wrong for one in here.troubles] == ["No space left on device"]
+
+
+def test_a_lock_holds_up_its_writer_for_a_quarter_of_a_second(tmp_path: Path) -> None:
+    file = SqliteFile(tmp_path / "some.db", SCHEMA, print)
+    assert file.run(lambda db: db.execute("PRAGMA busy_timeout").fetchone()) == (250,)
+    file.close()
+
+
 def test_an_error_without_a_code_is_described_by_its_text() -> None:
     error = sqlite3.ProgrammingError("Cannot operate on a closed database.\nat all")
     assert in_words(error) == "Cannot operate on a closed database."
