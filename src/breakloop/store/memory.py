@@ -89,7 +89,7 @@ class ExpiringTable(OrderedDict[str, Entry]):
 
     def _make_room(self, now: float) -> None:
         """Remove up to two expired entries for each new one, so that they are removed faster than new ones arrive."""
-        for _ in (1, 2):
+        for _ in range(2):
             key = next(iter(self), None)
             if key is None:
                 return

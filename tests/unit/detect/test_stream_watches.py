@@ -114,6 +114,10 @@ def test_only_some_choices_are_probed() -> None:
         watch.on_reasoning(-choice, 0, UNIT)
     assert (len(watch.open), watch.found) == (1000, False)
     assert len(watch._texts) + len(watch._reasoning) == 2 * MAX_PROBED_CHOICES
+    called = RepetitionWatch(lambda *_: None)
+    for choice in range(2 * MAX_OPEN_CHOICES):
+        called.on_call(choice, "look", "{}")
+    assert len(called.open) == MAX_OPEN_CHOICES
 
 
 def test_a_new_part_is_another_text() -> None:

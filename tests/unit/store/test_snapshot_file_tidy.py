@@ -111,6 +111,18 @@ def test_others_run_between_two_rows(tmp_path: Path) -> None:
     assert ran >= 130
 
 
+def test_what_is_left_is_packed_in_batches_of_some_hundreds() -> None:
+    """Neither one by one, nor all at once: a batch is unpacked in one step (S-1)."""
+    table = memory(**{f"k{number}": (200.0, number) for number in range(1100)})
+    sieve = SegmentCompactor([SegmentRow(number, 1000, 0.0) for number in range(11)], {"counts": table}, NOW)
+    for start in range(0, 1100, 100):
+        numbers = range(start, start + 100)
+        sieve.sift(EntryBatch("counts", [f"k{number}" for number in numbers], [(200.0, number) for number in numbers]))
+    left = sieve.left()
+    assert left is not None
+    assert [len(pack.keys) for part in left for pack in unpack(part.data)] == [500, 500, 100]
+
+
 def test_never_more_rows_than_there_were() -> None:
     """They take the places of the old ones (S-1)."""
     table = ExpiringTable(2000)

@@ -241,7 +241,7 @@ def test_an_error_of_the_disk_is_described_in_words(here: Here, error: OSError) 
     def fail(_db: sqlite3.Connection) -> None:
         raise error
 
-    with pytest.raises(StateError, match="^No space left on device$"):
+    with pytest.raises(StateError, match=r"^No space left on device$"):
         here.open().run(fail)
     assert [one.wrong for one in here.troubles] == ["No space left on device"]
 

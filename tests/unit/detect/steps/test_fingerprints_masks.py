@@ -63,6 +63,7 @@ def test_shape_of_errors() -> None:
 def test_own_notes_go() -> None:
     """A note of ours never enters a fingerprint, wherever it stands (LD-5)."""
     assert own(b"a [breakloop] you repeat\nyourself [/breakloop]b") == b"a b"
+    assert own(b"[breakloop] you repeat yourself [/breakloop]b") == b"b"
     assert own(b"a [breakloop] without an end") == b"a [breakloop] without an end"
     for size, left in ((MARKED_NOTE_MAX, b"a b"), (MARKED_NOTE_MAX + 1, None)):  # a longer text is not ours
         text = b"a " + MARK.encode() + b"x" * size + END.encode() + b"b"
