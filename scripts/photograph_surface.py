@@ -33,6 +33,7 @@ from breakloop.model.decision import ALLOWED
 from breakloop.model.events import (
     AGENT_KILLED,
     AGENT_RELEASED,
+    API_UNKNOWN,
     BODY_NOT_UNPACKED,
     BREAKER_CLOSED,
     BREAKER_OPENED,
@@ -81,6 +82,7 @@ EVENTS: Final = (
     BREAKER_OPENED,
     BREAKER_CLOSED,
     MODEL_UNKNOWN,
+    API_UNKNOWN,
     LIMIT_EXCEEDED,
     SHADOW_WOULD_REJECT,
     BUNDLE_LOADED,

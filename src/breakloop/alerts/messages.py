@@ -60,6 +60,7 @@ _TITLES: Final = {
     events.KILL_SWITCH_CHANGED: "Kill switch {id}: {change}",
     events.OVERRIDE_CHANGED: "Override {name}: {change}",
     events.MODEL_UNKNOWN: "Model {model} has no price",
+    events.API_UNKNOWN: "Requests to {path} look like those of an LLM API that is not known: not judged",
     "alert.test": "Test: breakloop alerts arrive here",
 }
 

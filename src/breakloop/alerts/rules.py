@@ -54,6 +54,7 @@ FREQUENT: Final = frozenset(
         events.DESCRIPTOR_MISSING,
         events.BODY_NOT_UNPACKED,
         events.MODEL_UNKNOWN,
+        events.API_UNKNOWN,
         events.STORE_DEGRADED,
     )
 )
@@ -72,6 +73,7 @@ _SUBJECT_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     events.KILL_SWITCH_CHANGED: ("id",),
     events.OVERRIDE_CHANGED: ("name",),
     events.MODEL_UNKNOWN: ("model",),
+    events.API_UNKNOWN: ("upstream", "path"),
     events.DESCRIPTOR_MISSING: ("policy", "rule", "descriptor"),
     events.UPSTREAM_FAILED: ("upstream", "cause"),
 }

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from breakloop.app.runtime import Runtime
 
 
-_HISTORY_FILE: Final = "history.db"
+HISTORY_FILE: Final = "history.db"
 _ANY_HOST: Final = frozenset(("0.0.0.0", "::"))  # noqa: S104 - compared with, not bound
 _WRITE_EVERY_S: Final = 1.0
 _PURGE_EVERY_S: Final = 60.0
@@ -82,7 +82,7 @@ class Operations:
         self._auth: Auth | None = None
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         directory = self._directory()
-        where = settings.history if settings.history not in {"", HISTORY_OFF} else directory / _HISTORY_FILE
+        where = settings.history if settings.history not in {"", HISTORY_OFF} else directory / HISTORY_FILE
         retention = Retention(settings.history_days, settings.history_events)
         self.history = open_history(where, retention=retention, clock=self._clock, report=_history_problem)
         self._dashboard_url = _dashboard_url(settings)

@@ -27,6 +27,7 @@ from breakloop.config.loader import LoadedSettings, effective_settings, load_set
 from breakloop.config.settings import Settings
 from breakloop.errors import BundleError, SettingsError, StateError
 from breakloop.formatting import plural
+from breakloop.model.events import API_UNKNOWN
 from breakloop.model.upstream import Upstream, upstreams
 from breakloop.policy.client import is_loopback
 from breakloop.policy.compile import compile_bundle
@@ -46,6 +47,7 @@ _FREE_MIN_BYTES: Final = 64 * 1024 * 1024
 _SECRET_MIN: Final = 16
 _ROUTES_SHOWN: Final = 20
 _PRICES_SHOWN: Final = 10
+_APIS_SHOWN: Final = 20
 
 Level = Literal["problem", "warning", "note"]
 
@@ -76,6 +78,7 @@ def examine(settings: Settings, clock: Clock) -> Diagnosis:
     findings = [*examine_proxy(settings), *_trust(settings), *_admin(settings)]
     findings += [*_secrets(settings), *_data_dir(settings), *examine_state(settings, clock)]
     findings += _prices(settings, clock)
+    findings += _unknown_apis(settings)
     if is_redis_url(settings.state):
         findings += examine_redis(settings.state)
     loaded, found = _load(settings, clock)
@@ -184,6 +187,22 @@ def _prices(settings: Settings, clock: Clock) -> Iterator[DoctorFinding]:
     if len(problems) > _PRICES_SHOWN:
         message = f"and {len(problems) - _PRICES_SHOWN} more entries with problems (`breakloop prices` lists them)"
         yield warning("prices.file", message)
+
+
+def _unknown_apis(settings: Settings) -> Iterator[DoctorFinding]:
+    """Read from the history what was passed and not judged."""
+    from breakloop.app.operations import HISTORY_FILE  # noqa: PLC0415 - heavy, as the next one
+    from breakloop.history.events import read_from_file  # noqa: PLC0415
+
+    file = Path(settings.history or Path(settings.data_dir) / HISTORY_FILE)
+    if "://" in str(file) or not file.is_file():
+        return
+    found = read_from_file(file, API_UNKNOWN, _APIS_SHOWN)
+    for upstream, path in dict.fromkeys((str(one.get("upstream")), str(one.get("path"))) for one in found):
+        message = (
+            f"requests to {path} ({upstream}) look like those of an LLM API that is not known, and were not judged"
+        )
+        yield warning("dialects", message)
 
 
 def _load(settings: Settings, clock: Clock) -> tuple[LoadedBundle | None, list[DoctorFinding]]:

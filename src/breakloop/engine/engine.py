@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from breakloop.clock import Clock
 from breakloop.detect.steps.detector import REPORT_STREAM
@@ -60,6 +60,9 @@ from breakloop.store.ops import (
     StoredWindow,
     denies,
 )
+
+if TYPE_CHECKING:
+    from breakloop.engine.unknown_apis import UnknownApis
 
 Failed = Callable[[Call, StateError], None]
 ReadWindow = Callable[[str, float], StoredWindow]  # key and time
@@ -175,6 +178,7 @@ class Engine:
         "_planner",
         "_publish",
         "_results",
+        "_unknown_apis",
         "local",
         "meter",
         "quarantine",
@@ -195,6 +199,7 @@ class Engine:
         self._clock = clock
         self._descriptors = descriptors
         self._publish = publish
+        self._unknown_apis: UnknownApis | None = None
         self._answered = answered or descriptors.answered  # called once for each answer
         self._bundle: CompiledBundle | None = None
         self._loaded: CompiledBundle | None = None
@@ -450,7 +455,18 @@ class Engine:
             self.tally.unjudged += 1
             if self.enforces and rejects_large(bundle, call):
                 return too_complex()
+        elif chat is False and call.body and call.method == "POST":
+            self._not_known(call)
         return plan
+
+    def _not_known(self, call: Call) -> None:
+        """Count and publish a request that looks like one of an LLM API that is not known."""
+        unknown = self._unknown_apis
+        if unknown is None:
+            from breakloop.engine.unknown_apis import UnknownApis  # noqa: PLC0415 - most processes never need it
+
+            unknown = self._unknown_apis = UnknownApis(self.tally.unknown_apis, self._publish, self._clock)
+        unknown.note(call)
 
     def not_unpacked(self, call: Call, why: str) -> None:
         """Count and publish that a compressed body was not decompressed and is evaluated as received."""

@@ -7,10 +7,14 @@ kept longer than everything else. Shadow findings are summed up per day (UTC).
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from heapq import merge
 from itertools import islice
+from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote
 
 from sqlalchemy import ColumnElement, Connection, Row, func, insert, literal_column, select
 
@@ -63,6 +67,16 @@ def find_events(connection: Connection, wanted: EventFilter) -> list[EventRecord
     pages = [connection.execute(ordered.where(*condition, *within)).all() for condition in _walks(connection, wanted)]
     rows = merge(*pages, key=lambda row: row.id, reverse=not onwards)
     return [_record(row) for row in islice(rows, most)]
+
+
+def read_from_file(file: Path, name: str, most: int) -> list[dict[str, Any]]:
+    """Return the data of the last events of a name in a database file, without opening it for writing."""
+    asked = "SELECT data FROM breakloop_events WHERE name = ? ORDER BY id DESC LIMIT ?"
+    try:
+        with closing(sqlite3.connect(f"file:{quote(str(file))}?mode=ro", uri=True)) as connection:
+            return [from_json(data, {}) for (data,) in connection.execute(asked, (name, most))]
+    except sqlite3.Error:
+        return []
 
 
 def first_id_since(connection: Connection, since: float) -> int | None:

@@ -24,6 +24,7 @@ class Tally:
         default_factory=dict
     )  # by cause: compressed bodies that were checked without decompression
     not_read: dict[str, int] = field(default_factory=dict)  # by cause: answers that were forwarded without being parsed
+    unknown_apis: dict[str, int] = field(default_factory=dict)  # by upstream: LLM requests of no known API, not judged
     unjudged: int = 0  # requests whose body was too large to check, or has no messages
     store_errors: int = 0
     conflicts: int = 0  # decisions not stored, because their windows changed too often

@@ -43,6 +43,7 @@ _LEVELS: Final = {
     events.BUDGET_THRESHOLD: logging.WARNING,
     events.BREAKER_OPENED: logging.WARNING,
     events.MODEL_UNKNOWN: logging.WARNING,
+    events.API_UNKNOWN: logging.WARNING,
     events.BUNDLE_REJECTED: logging.ERROR,
     events.BUNDLE_EXPIRED: logging.WARNING,
     events.STORE_DEGRADED: logging.WARNING,

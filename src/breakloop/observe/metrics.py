@@ -286,6 +286,9 @@ _TABLE: Final = (
              lambda p: dict(p.engine.tally.not_unpacked), ("why",)),
     _counter("breakloop_bodies_unjudged_total", "Requests whose body was too large to inspect, or without messages.",
              lambda p: p.engine.tally.unjudged),
+    _counter("breakloop_unknown_api_requests_total",
+             "Requests that look like those of an LLM API, but of none that is known: passed, and not judged.",
+             lambda p: dict(p.engine.tally.unknown_apis), ("upstream",)),
     _counter("breakloop_faults_total", "Decisions that failed with an internal error; the request was allowed.",
              lambda p: p.engine.tally.faults),
     # Every process has the holds of all, so they are not added up.

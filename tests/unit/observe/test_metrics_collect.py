@@ -103,7 +103,7 @@ def full() -> MetricSources:
     made.decide(chat(user("hello")))
     tally = made.engine.tally
     tally.conflicts = 4
-    for counts in (tally.missing, tally.not_unpacked, tally.not_read):
+    for counts in (tally.missing, tally.not_unpacked, tally.not_read, tally.unknown_apis):
         counts["x"] = 1
     made.engine.meter.errors.note("simple_word", 90, 100)
     remote: Any = FakeRemote()

@@ -43,6 +43,7 @@ _EVENTS: Final = {
     "store.recovered": ("Store recovered", "good"),
     "shadow.would_reject": ("Would have denied", "shadow"),
     "model.unknown": ("Unknown model", "info"),
+    "api.unknown": ("Unknown API, not judged", "warn"),
     "worker.died": ("Worker died", "bad"),
     "worker.replaced": ("Worker replaced", "info"),
 }
