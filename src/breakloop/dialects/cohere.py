@@ -25,6 +25,7 @@ from breakloop.dialects.steps import StepBuilder
 from breakloop.model.call import CHARS_A_TOKEN, Call, Message, Usage
 from breakloop.model.verdict import Verdict
 
+_FAILED: Final = "ERROR"  # a finish reason
 _ASSISTANT: Final = "assistant"
 _PLAN: Final = 1 << 20  # the number of its text: blocks of the content are numbered from 0
 _OPEN: Final = {"content-start": "content-end", "content-delta": "content-end"}
@@ -164,7 +165,7 @@ class CohereAnswer(AnswerBuilder):
     def _read_end(self, fields: dict[str, Any]) -> None:
         reason, usage = fields.get("finish_reason"), fields.get("usage")
         self.finish = word(reason) or self.finish
-        if reason == "ERROR" or fields.get("error"):
+        if self.finish == _FAILED or fields.get("error"):
             self.set_error("error")
         if isinstance(usage, dict):
             self.usage = usage
