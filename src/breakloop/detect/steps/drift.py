@@ -14,7 +14,7 @@ from typing import Final
 
 from breakloop.detect.steps.ends import PLACE
 from breakloop.detect.steps.findings import Finding, StepState, times, tool_name
-from breakloop.detect.steps.fingerprints import OK, CallResult, compact, steady
+from breakloop.detect.steps.fingerprints import OK, CallResult, compact, no_news, steady
 from breakloop.detect.steps.window import CALL, COUNT_MAX, END, find_row
 from breakloop.dialects.content import lazy_pattern
 
@@ -25,8 +25,9 @@ SHORT: Final = 400  # bytes; in longer results, new lines are weighed
 _NO_MASK: Final = bytes(2)
 _REFUSED: Final = 2.0
 # What has to remain of a result; else the time or the id is its content: `next free slot: 10:40`, `stopped at 0x3f2a`.
-_LETTERS_MIN: Final = 8  # of a refusal
+_SIGNS_MIN: Final = 8  # letters and digits of a refusal, or of the news that there is none: `nothing found, ref 7f3a`
 _WORDS_MIN: Final = 4  # of other results: a sentence, and not the name of a value
+_SIGNS: Final = bytes(code for code in range(256) if not (code > 127 or chr(code).isalnum()))
 _LETTERS: Final = bytes(code for code in range(256) if not (code > 127 or chr(code).isalpha()))
 _mask: Final = lazy_pattern(
     rb"""(?ix)
@@ -96,8 +97,8 @@ def _words(text: bytes) -> int:
 def _masked(state: StepState, pair: CallResult) -> int:
     """Return 16 bits that stand for a masked result; `_UNKNOWN` if too little remains of it."""
     text = without_noise(pair.text, refused=pair.refused)
-    if pair.refused:
-        enough = len(text.translate(None, _LETTERS)) >= _LETTERS_MIN
+    if pair.refused or no_news(text):
+        enough = len(text.translate(None, _SIGNS)) >= _SIGNS_MIN
     else:
         enough = sum([len(word.translate(None, _LETTERS)) > 1 for word in text.split()]) >= _WORDS_MIN
     return int.from_bytes(state.fingerprinter.plain(compact(text))[:2], "little") or 1 if enough else _UNKNOWN

@@ -340,7 +340,8 @@ _EMPTY: Final = frozenset((
 ))  # fmt: skip
 _ACK_FORM: Final = lazy_pattern(
     rb"\b(?:ok|okay|done|success\w*|true|complet\w+|saved|updated|created|deleted|removed|sent|accepted|applied|"
-    rb"written|wrote|edited|changed|moved|added|submitted|executed|finished|set|recorded|stored)\b",
+    rb"written|wrote|edited|changed|moved|added|submitted|executed|finished|set|recorded|stored|clicked|pressed|typed|"
+    rb"scrolled|dragged|tapped|swiped|entered|selected)\b",
     re.IGNORECASE,
 )
 # Up to five words may come before: "Output does not match", "tool result: error". "0 failed" and "no errors" are none.
@@ -657,6 +658,11 @@ def tells_something(pair: CallResult) -> bool:
     if pair.waits or pair.kind not in _TELLING:
         return False
     return pair.size > INFORMATIVE or _NO_NEWS().match(pair.text) is None
+
+
+def no_news(text: bytes) -> bool:
+    """Tell whether a text opens with the news that there is none."""
+    return _NO_NEWS().match(text) is not None
 
 
 def asks_again(text: bytes) -> bool:

@@ -16,10 +16,11 @@ _VALUE_MAX: Final = 80
 # Names of values that differ each time and say nothing, with spaces between their words.
 _VOLATILE: Final = frozenset((
     "chunk id", "session id", "request id", "trace id", "span id", "correlation id", "invocation id", "execution id",
-    "call id", "tool call id", "process id", "pid", "nonce", "timestamp",
+    "call id", "tool call id", "process id", "pid", "nonce", "timestamp", "ts",
     "wall time", "elapsed", "elapsed time", "elapsed ms", "elapsed s", "elapsed seconds", "execution time",
     "execution time ms", "exec time", "run time", "runtime", "cpu time", "response time", "response time ms",
-    "time taken", "duration", "duration s", "duration ms", "duration seconds", "latency", "latency ms",
+    "time taken", "took", "took ms", "duration", "duration s", "duration ms", "duration seconds", "latency",
+    "latency ms",
     "started at", "finished at", "completed at", "generated at", "fetched at", "retrieved at",
 ))  # fmt: skip
 _LINE_KEYS: Final = frozenset([name.encode() for name in _VOLATILE])

@@ -84,10 +84,14 @@ def test_long_results() -> None:
 
 
 def test_what_has_to_remain() -> None:
-    """Four words of two letters, or eight letters of a refusal; else the time is the content (LD-4)."""
+    """Four words of two letters, eight letters or digits of a refusal, or of the news that there is none; else the time
+    is the content (LD-4)."""
     for words, counted in (
-        ("nothing to do at", 9),
-        ("nothing to do a", 0),
+        ("still to do at", 9),
+        ("still to do a", 0),
+        ("no matches", 9),
+        ("nothing", 0),
+        ("error 500", 18),
         ("timed out", 18),
         ("refused", 0),
         ("a b c d e f", 0),
