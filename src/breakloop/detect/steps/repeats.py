@@ -13,7 +13,8 @@ model wrote, by samples of its words, and only while nothing new arrives.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from breakloop.detect.steps import drift
@@ -47,19 +48,28 @@ _NOT_FAILED: Final = -1.0
 _ONCE: Final = (0.0, 0.0, _NOT_FAILED)
 _ROW: Final = CALL.size
 _ROWS: Final = CALLS * _ROW
+_NO_COPIES: Final[Mapping[bytes, float]] = {}
+_COPIES_COUNTED: Final = 2.0
+_COPIES_FEW: Final = 4  # some models make a call two or three times by mistake
+_COPIES_MANY: Final = 8  # as many as end a stream
 
 
 def count_calls(state: StepState) -> Sequence[Finding]:
-    """Count a step's calls, each once."""
+    """Count a step's calls. Several that are equal count once, unless they are copies."""
     pairs: Sequence[CallResult] = state.prints.pairs
     window, weight = state.window, state.weight
+    copies: Mapping[bytes, float] = _NO_COPIES
     if len(pairs) > 1:
-        pairs = list({pair.a + pair.r: pair for pair in pairs}.values())
+        once = {pair.a + pair.r: pair for pair in pairs}
+        if len(once) < len(pairs):
+            copies = _copies(pairs)
+        pairs = list(once.values())
     found: list[Finding] = []
     rows, now = window.calls, int(state.now) & CLOCK
     for pair in pairs:
         if pair.kind in NO_EVIDENCE:
             continue
+        more = copies.get(pair.a + pair.r, 0.0) * weight if copies else 0.0
         at = find_row(rows, pair.a, _ROW)
         if at < 0:
             failed = 0.0 if pair.failed else _NOT_FAILED
@@ -68,9 +78,11 @@ def count_calls(state: StepState) -> Sequence[Finding]:
                 end = pair.e
             else:  # as `drift.kept` has it, without the call
                 end = drift.KEPT.pack(text.count(b" ") + text.count(b"\n") & 0xFFFF, 0)
-            rows += CALL.pack(pair.a, pair.r, end, 0.0, 0.0, failed, window.epoch, window.steps, now)
+            rows += CALL.pack(pair.a, pair.r, end, 0.0, more, failed, window.epoch, window.steps, now)
+            if more:
+                found += _findings(window, (0.0, more, failed), pair, weight)
             continue
-        counts = _count(window, at, pair, weight)
+        counts = _count(window, at, pair, weight, more)
         end, drifted = drift.count(state, pair, at)
         del rows[at : at + _ROW]  # moves to the end: the least recently used row is the first
         rows += CALL.pack(pair.a, pair.r, end, *counts, window.epoch, window.steps, now)
@@ -82,14 +94,27 @@ def count_calls(state: StepState) -> Sequence[Finding]:
     return found
 
 
+def _copies(pairs: Sequence[CallResult]) -> Mapping[bytes, float]:
+    """Return what copies within one answer count in addition: enough for a notice, so that a second answer like it is
+    blocked. The same key may be pressed five times, so copies with a short result only count if there are many."""
+    found = Counter([pair.a + pair.r for pair in pairs if pair.kind not in (EMPTY, ACK)])
+    telling = {pair.a + pair.r for pair in pairs if pair.telling}
+    return {
+        key: _COPIES_COUNTED
+        for key, number in found.items()
+        if number >= (_COPIES_FEW if key in telling else _COPIES_MANY)
+    }
+
+
 def is_new(window: SessionWindow, pair: CallResult) -> bool:
     """Tell whether a call returned something else the last time."""
     at = find_row(window.calls, pair.a, _ROW)
     return at < 0 or window.calls[at + 8 : at + 16] != pair.r
 
 
-def _count(window: SessionWindow, at: int, pair: CallResult, weight: float) -> tuple[float, float, float]:
-    """Return how often the call in this row returned the same in all, and in a row, and how often it failed."""
+def _count(window: SessionWindow, at: int, pair: CallResult, weight: float, more: float) -> tuple[float, float, float]:
+    """Return how often the call in this row returned the same in all, and in a row, and how often it failed; `more` is
+    what its copies count."""
     _, r, e, same, row, failed, epoch, last, _ = CALL.unpack_from(window.calls, at)
     alike, changed = r == pair.r, epoch != window.epoch
     if not pair.failed:
@@ -98,7 +123,7 @@ def _count(window: SessionWindow, at: int, pair: CallResult, weight: float) -> t
         failed = 0.0
     else:  # a different error counts half
         failed = _add(failed, weight if pair.e == e else weight / 2)
-    row = _add(row, weight) if alike and last >= window.steps - 1 else 0.0
+    row = min((_add(row, weight) if alike and last >= window.steps - 1 else 0.0) + more, COUNT_MAX)
     if not alike or changed:
         same = 0.0
     elif pair.kind not in (EMPTY, ACK):

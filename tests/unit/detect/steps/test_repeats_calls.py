@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from breakloop.detect.steps import repeats
 from breakloop.detect.steps.findings import Finding
 from breakloop.detect.steps.window import CALL, CALLS, SessionWindow, load
@@ -25,6 +27,33 @@ def test_repeat_counts_in_a_row() -> None:
     last = take(window, called())
     assert (hits(last, "repeat"), hits(last, "interleaved")) == (0, 4)
     assert last[0].evidence == f"`look` returned the same {len(LONG)} bytes 4 times; last new result 3 calls ago"
+
+
+def copies(number: int, text: str, *, name: str = "look") -> Step:
+    """An answer that makes one call several times."""
+    step = called(text=text, name=name)
+    return step._replace(calls=step.calls * number, results=step.results * number)
+
+
+@pytest.mark.parametrize(
+    ("number", "text", "first", "second"),
+    [(3, LONG, 0, 2), (4, LONG, 3, 6), (50, LONG, 3, 6), (7, "12.50", 0, 2), (8, "12.50", 3, 6), (50, "ok", 0, 2)],
+)
+def test_copies_within_one_answer(number: int, text: str, first: float, second: float) -> None:
+    """Enough for a notice, and for a block if the next answer has them again. Two or three are a mistake of the model,
+    and a few that return next to nothing are meant (LD-4)."""
+    window = load(b"")
+    found = [hits(take(window, copies(number, text)), "repeat") for _ in range(2)]
+    assert found == [first, second]
+
+
+def test_copies_of_several_calls_count_each() -> None:
+    """And calls that are made once count as ever (LD-4)."""
+    window = load(b"")
+    many, one = copies(4, LONG), called('{"b": 1}')
+    both = many._replace(calls=many.calls + one.calls, results=many.results + one.results)
+    assert [one.hits for one in take(window, both)] == [3]
+    assert sorted([one.hits for one in take(window, both) if one.kind == "repeat"]) == [2, 6]
 
 
 def test_another_result_is_progress() -> None:
