@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.corpus.catalogue import CLOUDS, NO_TASK, ONE_MESSAGE, SOME, TOOLS, Catalogue
+from tests.corpus.catalogue import NO_TASK, ONE_MESSAGE, SOME, TOOLS, Catalogue
 from tests.corpus.script import Made, Script
 from tests.corpus.words import NOUNS, compound, line, noun, path, text
 
@@ -18,121 +18,6 @@ def pages_in_messages_with_their_own_roles(s: Script) -> None:
     """Page after page of a framework that sends calls and results as messages of their own."""
     for page in range(20):
         s.call("open_page", {"number": page}, text(page, "page"), said="The next one." if page % 3 else "")
-
-
-# -- waiting
-
-
-@healthy(forms=(*TOOLS, "mcp", "a2a", *CLOUDS), every_s=10.0)
-def polls_a_job_that_advances(s: Script) -> None:
-    """The same call, and a percentage that rises."""
-    for turn in range(25):
-        s.call("job_status", {"job": 12}, f"running, {turn * 4} % of 4,000 records")
-    s.call("job_status", {"job": 12}, "finished, 4,000 records")
-
-
-@healthy(forms=SOME, every_s=15.0)
-def reads_an_empty_terminal(s: Script) -> None:
-    """A long build prints nothing for three minutes."""
-    s.call("exec_command", {"command": "make all"}, "started as session 3")
-    for _ in range(12):
-        s.call("write_stdin", {"session": 3, "chars": ""}, "")
-    s.call("write_stdin", {"session": 3, "chars": ""}, f"build finished\n{text('build')}")
-
-
-@healthy(forms=TOOLS, every_s=90.0)
-def looks_at_ci_every_90_seconds(s: Script) -> None:
-    """A pipeline takes an hour."""
-    for _ in range(40):
-        s.call("bash", {"command": "ci status 4411"}, "pipeline 4411: running, 3 of 7 stages done")
-    s.call("bash", {"command": "ci status 4411"}, "pipeline 4411: passed")
-
-
-@healthy(forms=TOOLS, every_s=60.0)
-def sleeps_and_looks(s: Script) -> None:
-    """A wait of two minutes before each look; the job goes on."""
-    for _ in range(8):
-        s.call("bash", {"command": "sleep 120"}, "")
-        s.call("bash", {"command": "tail -1 train.log"}, "training: still in the first epoch")
-
-
-@healthy(forms=TOOLS, every_s=3.0)
-def sleeps_and_looks_at_two_things(s: Script) -> None:
-    """A wait of two minutes, then two looks that nobody would take for looks by their names."""
-    for _ in range(15):
-        s.wait(120.0)
-        s.call("sleep", {"seconds": 120}, "slept for 120 seconds")
-        s.call("read_report", {"of": "import"}, text("report"))
-        s.call("count_rows", {"table": "orders"}, "4,000 rows in this table")
-
-
-@healthy(forms=TOOLS, every_s=300.0)
-def heartbeat_every_five_minutes(s: Script) -> None:
-    """Someone is told to look every five minutes, for an hour."""
-    for _ in range(12):
-        s.call("list_alerts", {"state": "open"}, "no open alerts")
-
-
-@healthy(forms=TOOLS, every_s=30.0)
-def watches_for_alerts(s: Script) -> None:
-    """A look every 30 s for half an hour, and nothing happens."""
-    for _ in range(60):
-        s.call("list_alerts", {"severity": "page"}, "[]")
-
-
-@healthy(forms=SOME, every_s=45.0)
-def three_jobs_in_turn(s: Script) -> None:
-    """Three jobs are looked at one after the other, and then the agent waits."""
-    for _ in range(20):
-        for job in range(3):
-            s.call("bash", {"command": f"kubectl get job import-{job}"}, f"import-{job}   0/1   Running")
-
-
-@healthy(forms=TOOLS, every_s=4.0)
-def waits_for_a_server_to_start(s: Script) -> None:
-    """The server is not there yet; a look fails five times, and then it is."""
-    s.call("bash", {"command": "make serve &"}, "started")
-    for _ in range(5):
-        s.call("bash", {"command": "sleep 3; curl -sf localhost:8080/health"}, "not ready yet")
-    s.call("bash", {"command": "sleep 3; curl -sf localhost:8080/health"}, "ok")
-
-
-@healthy(forms=SOME, every_s=5.0, policy="{similarity: steps, tools: {list_alerts: {poll: true}}}", quiet=False)
-def watches_with_a_tool_that_is_meant_to_poll(s: Script) -> None:
-    """`poll: true`: a repeat counts a quarter at most."""
-    for _ in range(16):
-        s.call("list_alerts", {"state": "open"}, "no open alerts in the last five minutes")
-
-
-@healthy(forms=("chat", "messages", "mcp"), every_s=2.0, policy="{similarity: steps, tools: {clock: {exempt: true}}}")
-def asks_an_exempt_clock(s: Script) -> None:
-    """An exempt tool may be called as often as the agent likes."""
-    for _ in range(30):
-        s.call("clock", {}, "the clock of the station shows a quarter past nine, as it has for years")
-
-
-@healthy(forms=("mcp",), every_s=2.0, policy="{similarity: steps, tools: {pause: {exempt: true}}}", quiet=False)
-def mcp_bursts_with_a_pause_between(s: Script) -> None:
-    """Four equal calls, then an exempt pause: the pause ends the burst."""
-    for _ in range(6):
-        for _ in range(5):
-            s.call("list_tickets", {"queue": "open"}, "no tickets in this queue")
-        s.call("pause", {"seconds": 1}, "paused")
-
-
-@healthy(forms=SOME, every_s=2.0, policy="{similarity: steps, tools: {clock: {exempt: true}}}")
-def exempt_calls_whose_requests_are_sent_three_times(s: Script) -> None:
-    """A client sends each request three times; each new step begins a new count, exempt or not."""
-    for turn in range(8):
-        s.call("clock", {}, f"it is {turn} minutes past nine at the station")
-        s.again(2)
-
-
-@healthy(forms=(*SOME, "mcp"), every_s=8.0)
-def waits_for_a_number_to_fall(s: Script) -> None:
-    """The same call with another short result each time."""
-    for turn in range(20):
-        s.call("queue_length", {"queue": "mail"}, f"{200 - 9 * turn} messages waiting")
 
 
 # -- failures and retries
@@ -272,6 +157,15 @@ def schema_wrong_twice_for_each_item(s: Script) -> None:
         s.call("save_record", {"item": noun(item, "i"), "complete": True}, "saved")
 
 
+@healthy(forms=SOME, quiet=False)
+def every_item_fails_the_same_way(s: Script) -> None:
+    """A sweep in which each item fails, with an error that does not name it; one is tried again."""
+    error = "the archive of that year is not available at the moment, because its index is being rebuilt by the library"
+    for year in (1931, 1932, 1932, 1933, 1934):
+        s.call("open_archive", {"year": year}, error, failed=True)
+    s.call("list_archives", {"state": "available"}, text("archives"))
+
+
 # -- lists and batches
 
 
@@ -393,6 +287,29 @@ def moves_files_and_mends_imports(s: Script) -> None:
         s.call("bash", {"command": f"git mv {name}.py parts/{name}.py"}, "")
         for place in "ab":
             s.call("edit_file", {"path": path(turn, place), "old": name, "new": f"parts.{name}"}, "edited")
+
+
+@healthy(forms=SOME)
+def keys_pressed_together(s: Script) -> None:
+    """The same key five times in one answer, then a look at the screen."""
+    for turn in range(8):
+        s.calls(*[Made("press_key", {"key": "down"}, "pressed") for _ in range(5)])
+        s.call("read_screen", {}, text(turn, "screen"))
+
+
+@healthy(forms=SOME)
+def reads_each_file_three_times_at_once(s: Script) -> None:
+    """A model that makes each call three times in one answer, and goes on."""
+    for turn in range(12):
+        s.calls(*[Made("read_file", {"path": path(turn)}, text(turn, "file")) for _ in range(3)])
+
+
+@healthy(forms=SOME)
+def asks_for_the_next_free_slot(s: Script) -> None:
+    """The time in a short result is its content."""
+    for turn in range(20):
+        s.call("next_slot", {"room": 4}, f"next free: {8 + turn // 4:02}:{turn % 4 * 15:02}")
+        s.call("ask_guests", {"slot": turn}, f"{noun(turn)} cannot come: {line(turn, 'guest')}")
 
 
 # -- effects outside

@@ -154,6 +154,20 @@ def same_button_and_the_same_screen(s: Script) -> None:
         s.call("click", {"x": 40, "y": 70}, "clicked; the screen after it:", image="QUJD" * 900)
 
 
+@loop("repeat", at=3, forms=("chat", "responses", "messages", "gemini"))
+def equal_searches_in_each_answer(s: Script) -> None:
+    """Ten copies of one search in an answer: reported, and blocked when the next answer has them again."""
+    for _ in range(4):
+        s.calls(*[Made("find_orders", {"customer": 7}, text("orders", lines=3)) for _ in range(10)])
+
+
+@noticed("repeat", at=2, forms=SOME)
+def fifty_equal_looks_in_one_answer(s: Script) -> None:
+    """Reported at once."""
+    s.calls(*[Made("get_price", {"item": "lamp"}, "12.50") for _ in range(50)])
+    s.call("get_price", {"item": "table"}, "99.00")
+
+
 # -- cycle
 
 
@@ -264,6 +278,14 @@ def command_with_an_exit_status(s: Script) -> None:
     """An exit status is an error without a flag."""
     for _ in range(8):
         s.call("bash", {"command": "pytest -q"}, f"{line('tests')}\nexit code: 2")
+
+
+@loop("failure", at=6, forms=TOOLS)
+def error_that_asks_to_try_again(s: Script) -> None:
+    """Two calls fail, and one of them is made again: the error does not depend on what is asked."""
+    error = "the value could not be confirmed: repeat the same request with the same arguments until it is confirmed"
+    for city in ("Turin", "Turin", "Genoa", "Bari", "Turin", "Turin"):
+        s.call("find_city", {"name": city}, error, failed=True)
 
 
 # -- unknown_tool
@@ -489,6 +511,13 @@ def waits_all_night(s: Script) -> None:
         s.call("get_job_status", {"job": 12}, "running")
 
 
+@loop("waiting", at=(24, 30), forms=SOME, every_s=900.0)
+def waits_all_night_for_a_quarter_of_an_hour_each(s: Script) -> None:
+    """The same look every fifteen minutes: a call that takes longer than ten minutes does not end the run."""
+    for _ in range(32):
+        s.call("bash", {"command": "sleep 890; squeue --me"}, "17 pending")
+
+
 # -- side_effect, tool_limit
 
 
@@ -616,6 +645,20 @@ def nothing_there_with_a_new_id(s: Script) -> None:
     """A short result that only differs in the id of the request."""
     for turn in range(20):
         s.call("open_case", {"case": 77}, f"this case has no entries, request id {noun(turn, 'id')}-{turn * 7919 % 97}")
+
+
+@loop("drift", at=13, forms=SOME)
+def no_matches_with_a_new_reference(s: Script) -> None:
+    """That there is nothing is the content, however short; the reference beside it is not."""
+    for turn in range(20):
+        s.call("find_cases", {"year": 1931}, f"no matches (request r-{turn * 7919 % 97})")
+
+
+@loop("repeat", at=6, forms=SOME)
+def empty_answer_of_a_search_engine(s: Script) -> None:
+    """An object that says how long the search took, and when."""
+    for turn in range(10):
+        s.call("search_index", {"q": "lamp"}, f'{{"took": {turn * 37 % 90 + 3}, "hits": 0, "ts": {1763460000 + turn}}}')
 
 
 @loop("drift", at=12, forms=SOME)

@@ -121,10 +121,19 @@ def two_agents_agree(s: Script) -> None:
         s.says(f"{ways[turn % 3]}{'!' * (turn % 4)} indeed", ("Good.", "Fine.", "Exactly.")[turn % 3])
 
 
+@loop("rejected", at=11, forms=("chat", "messages"))
+def finish_rejected_after_long_builds(s: Script) -> None:
+    """Each finish is rejected with the same words; the build before it takes longer than ten minutes."""
+    for turn in range(8):
+        s.call("bash", {"command": f"make {noun(turn)}"}, text(turn, "build"))
+        s.wait(700.0)
+        s.call("finish", {"summary": line(turn, "summary")}, "noted", then="The patch is empty: please provide one.")
+
+
 TEAMS = ("chat-unnamed", "messages-unnamed", "gemini-unnamed", "responses-unnamed")
 
 
-@loop("dry", at=9, forms=("chat", "messages", *TEAMS))
+@loop("dry", at=10, forms=("chat", "messages", *TEAMS))
 def orders_to_a_worker_in_other_words(s: Script) -> None:
     """An orchestrator answers with an object, and the order in it, worded differently each time, goes to a worker that
     finds nothing."""

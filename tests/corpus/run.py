@@ -15,13 +15,13 @@ from breakloop.policy.load import load_text
 from breakloop.policy.schema.bundle import Bundle
 from breakloop.replay.run import ReplaySetup, SessionOutcome
 from breakloop.replay.sessions import RecordedBody
-from tests.corpus import healthy_chats, healthy_work, loops_of_calls, loops_of_texts, runs
+from tests.corpus import healthy_chats, healthy_waiting, healthy_work, loops_of_calls, loops_of_texts, runs
 from tests.corpus.answers import ANSWERS, StreamedAnswer
 from tests.corpus.catalogue import CorpusSession, sessions_of
 from tests.corpus.floor import KNOWN_BLOCKED, KNOWN_MISSED, reason
 
 SECRET = b"a fixed secret for the corpus, 32"
-MODULES = (loops_of_calls, loops_of_texts, healthy_work, healthy_chats, runs)
+MODULES = (loops_of_calls, loops_of_texts, healthy_work, healthy_waiting, healthy_chats, runs)
 
 
 def sessions() -> list[CorpusSession]:

@@ -70,15 +70,14 @@ def repair_that_fails_in_the_same_place(s: Script) -> None:
         s.wait(60.0)
 
 
-@loop("rerun", at=32, forms=("chat", "messages"), every_s=700.0, task="Watch over the order book, and report.")
+@loop("rerun", at=32, forms=("chat", "messages"), every_s=5.0, task="Watch over the order book, and report.")
 def one_session_that_is_resumed(s: Script) -> None:
     """A patrol gives the same order in one session every twelve minutes, and nothing comes of it."""
     s.ends("I am ready.")
     for _ in range(30):
+        s.wait(700.0)
         s.asks("Go through the open orders, and correct what is wrong.")
-        s.every_s = 5.0
         s.call("read_orders", {"state": "open"}, text("orders", lines=9))
-        s.every_s = 700.0
         s.ends("I have looked at all open orders. Nothing is wrong with them.")
 
 

@@ -129,17 +129,17 @@ class StepEvaluator:
         """Evaluate a request's newest step; `data` is the packed window, b"" for a new session."""
         window = self._unpacked.take(data)
         kept = window.recent_answers
-        if window.steps and now - window.last_at >= RUN_IDLE_S:
-            window = load(b"")
         is_branch, answer = False, None
         if kept and not (step.calls or step.said):
             step, answer, is_branch = self._with_kept(kept, step)
         prints = self._fingerprinter.step(step, answer)
+        gap_s = now - window.last_at if window.steps else 0.0
+        if gap_s >= RUN_IDLE_S and not _goes_on(window, step, prints):
+            window, gap_s = load(b""), 0.0
         tail = self._tail(step, prints)
         users = self._users(prints) if prints.users else NONE
         counted = window.tails.find(tail) >= 0 and find_row(window.tails, tail, 8) >= 0  # `in` takes twice the time
-        gap_s = now - window.last_at
-        weight = 1.0 if gap_s < SLOW_S or not window.steps else weight_of(gap_s)
+        weight = 1.0 if gap_s < SLOW_S else weight_of(gap_s)
         weight *= context.weight
         is_cut = bool(window.steps and step.users) and begins(step) and texts.is_summary(window, step, prints)
         if is_cut:
@@ -166,7 +166,7 @@ class StepEvaluator:
             at = window.steps % TAILS * 8
             window.tails[at : at + 8] = tail
             window.steps += 1
-        choice = choose(self._thresholds, found, told=window.reported_level > 0) if found else NO_CHOICE
+        choice = choose(self._thresholds, found, told=_was_told(window)) if found else NO_CHOICE
         window.last_at = window.storm_at = now
         window.pending_repeats = window.forgiven_repeats = 0
         window.tail, window.tail_users = tail, users
@@ -330,6 +330,7 @@ class StepEvaluator:
         identity = self._fingerprinter.of(b"loop", finding.key)
         known = identity == window.identity
         fresh = not known or choice.level > window.reported_level or finding.hits >= 2 * window.reported_hits
+        window.told_step = window.told_step or window.steps
         if fresh:
             window.reported_hits, window.reported_level = min(finding.hits, COUNT_MAX), choice.level
         window.identity, window.kind = identity, BY_NAME[finding.kind].id
@@ -374,6 +375,18 @@ def _inside(window: SessionWindow, pairs: Sequence[CallResult]) -> int:
         if pair.waits or pair.says or pair.kind == RATE or pair.tool.options.poll:
             found |= WAIT
     return found
+
+
+def _was_told(window: SessionWindow) -> bool:
+    """Tell whether there was a notice, and a step since: who was told gets one turn to answer it."""
+    return 0 < window.told_step < window.steps - 1
+
+
+def _goes_on(window: SessionWindow, step: Step, prints: StepFingerprints) -> bool:
+    """Tell whether a request after a long pause continues the run: it brings results of calls, which took that long,
+    and no new text of a person."""
+    knows = window.marks.knows
+    return bool(step.calls and step.results) and all(knows(novelty.mark(user)) for user in prints.users)
 
 
 def begins(step: Step) -> bool:

@@ -51,8 +51,12 @@ class LoopKind(NamedTuple):
     stops: bool = True  # it has the level stop
     fixed: bool = False  # the same at each sensitivity
     of_teams: bool = False  # evaluated for several unnamed conversations together, too: agents that talk to each other
-    adds_up: bool = False  # its share of a block adds up with those of other such kinds: they observe different things
+    adds_up: str = ""  # a group of kinds whose shares of a block add up, because they observe different things
 
+
+# Groups of kinds that add up. `dry` and `stagnation` do not: a sweep without a hit is both.
+_TEXTS: Final = "texts"
+_ERRORS: Final = "errors"  # a call that fails again, and calls with other arguments that fail the same way
 
 # In order of evaluation and of trust: if a step matches several kinds at the same level, the first one is reported.
 # `storm` depends on the counts of `cycle`, and `thrash` sets the size that the kinds before it compare with.
@@ -73,7 +77,10 @@ KINDS: Final[tuple[LoopKind, ...]] = (
         2, "cycle", "the same 2 to 16 steps in the same order, repeatedly", "laps", (3, 5, 8),
         repeats.cycle,
     ),
-    LoopKind(3, "failure", "the same call fails each time; a different error counts half", "errors", (2, 4, 7)),
+    LoopKind(
+        3, "failure", "the same call fails each time; a different error counts half", "errors", (2, 4, 7),
+        adds_up=_ERRORS,
+    ),
     LoopKind(
         4, "unknown_tool", "calls to tools that do not exist", "calls in a row", (2, 4, 8),
         streaks.unknown_tool, needs=TROUBLE,
@@ -93,7 +100,7 @@ KINDS: Final[tuple[LoopKind, ...]] = (
     LoopKind(
         6, "stagnation", "new arguments or other tools, and the same informative result",
         "results in a row, twice if of another tool", (5, 9, NEVER),
-        streaks.stagnation, needs=CALLS,
+        streaks.stagnation, needs=CALLS, adds_up=_ERRORS,
     ),
     LoopKind(
         7, "nested", "each prompt contains the whole previous prompt", "times", (3, 5, 8),
@@ -106,7 +113,7 @@ KINDS: Final[tuple[LoopKind, ...]] = (
     LoopKind(
         9, "rejected", "the same text from the user or the harness, whatever happens in between", "times", (3, 5, 12),
         texts.rejected,
-        of_calls=False, of_users=True, adds_up=True,
+        of_calls=False, of_users=True, adds_up=_TEXTS,
     ),
     LoopKind(
         10, "monologue", "the same answer again, without tool calls", "times", (3, 5, 8),
@@ -122,11 +129,11 @@ KINDS: Final[tuple[LoopKind, ...]] = (
     ),
     LoopKind(
         13, "reword", "the same instruction in other words, without new input", "of the last 13 texts",
-        (4, 6, NEVER), repeats.reword, of_calls=False, needs=TEXT, most=13, of_teams=True, adds_up=True,
+        (4, 6, NEVER), repeats.reword, of_calls=False, needs=TEXT, most=13, of_teams=True, adds_up=_TEXTS,
     ),
     LoopKind(
         14, "dry", "turns without new external input; new input halves the count", "turns, up to 1.5 each", (5, 8, 16),
-        novelty.findings, needs=DRY, of_teams=True, adds_up=True,  # and `novelty`
+        novelty.findings, needs=DRY, of_teams=True, adds_up=_TEXTS,  # and `novelty`
     ),
     LoopKind(15, "novelty", "results with almost no new lines", "results in a row", (8, 16, NEVER)),
     LoopKind(
@@ -172,7 +179,7 @@ class _Evaluated(dict[int, tuple[Evaluate, ...]]):
 
 
 EVALUATED: Final = _Evaluated()
-_ADDS_UP: Final = frozenset(kind.name for kind in KINDS if kind.adds_up)
+_GROUPS: Final[Mapping[str, str]] = {kind.name: kind.adds_up for kind in KINDS if kind.adds_up}
 ENOUGH: Final = 1.25  # shares of a block, together
 _RANKS: Final[Mapping[str, int]] = {kind.name: rank for rank, kind in enumerate(KINDS)}
 
@@ -249,7 +256,7 @@ def level(thresholds: Thresholds, finding: Finding) -> int:
 
 def choose(thresholds: Thresholds, findings: Sequence[Finding], *, told: bool = False) -> KindChoice:
     """Return the finding with the highest level; of equals the one whose kind comes first in `KINDS`. `told`: there was
-    a notice before, so that several findings may be a block together."""
+    a notice, and a step after it, so that several findings may be a block together."""
     best = NO_CHOICE
     for finding in findings:
         now = level(thresholds, finding)
@@ -262,16 +269,21 @@ def choose(thresholds: Thresholds, findings: Sequence[Finding], *, told: bool = 
 
 
 def _together(thresholds: Thresholds, findings: Sequence[Finding]) -> KindChoice | None:
-    """Return a block if findings of several kinds, none of which has reached its threshold, are enough together."""
-    shares: dict[str, tuple[float, Finding]] = {}
+    """Return a block if findings of several kinds of a group, none of which has reached its threshold, are enough
+    together."""
+    shares: dict[str, dict[str, tuple[float, Finding]]] = {}
     for finding in findings:
-        share = finding.hits / thresholds[finding.kind][1]
-        if finding.kind in _ADDS_UP and (finding.kind not in shares or share > shares[finding.kind][0]):
-            shares[finding.kind] = share, finding
-    if sum([share for share, _ in shares.values()]) < ENOUGH:
-        return None
-    (_, first), (_, second), *_ = sorted(shares.values(), key=lambda one: one[0], reverse=True)
-    return KindChoice(BLOCK, first._replace(evidence=f"{first.evidence}; {second.evidence}"))
+        kind = finding.kind
+        group = _GROUPS.get(kind)
+        if group is not None:
+            share, of_group = finding.hits / thresholds[kind][1], shares.setdefault(group, {})
+            if kind not in of_group or share > of_group[kind][0]:
+                of_group[kind] = share, finding
+    for of_group in shares.values():
+        if sum([share for share, _ in of_group.values()]) >= ENOUGH:
+            (_, first), (_, second), *_ = sorted(of_group.values(), key=lambda one: one[0], reverse=True)
+            return KindChoice(BLOCK, first._replace(evidence=f"{first.evidence}; {second.evidence}"))
+    return None
 
 
 Level = Literal["notice", "block", "stop"]

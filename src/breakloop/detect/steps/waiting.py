@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from breakloop.detect.stateful import RUN_IDLE_S
 from breakloop.detect.steps.findings import Finding, StepState, tool_name
 from breakloop.detect.steps.fingerprints import RATE, UNSEEN, CallResult
 from breakloop.detect.steps.purposes import ENDED, NO_WAIT, ONGOING, TERMINAL, TIMED_OUT, WAIT
@@ -41,7 +42,9 @@ class Waiting(NamedTuple):
 
 def weight_of(gap_s: float) -> float:
     """Return the weight of a repeat that is no look, by the time since the last step."""
-    return 1.0 if gap_s < SLOW_S else 0.5 if gap_s < SLOWER_S else 0.25
+    if gap_s < SLOWER_S:
+        return 1.0 if gap_s < SLOW_S else 0.5
+    return 0.25 if gap_s < RUN_IDLE_S else 0.0
 
 
 def of_step(window: SessionWindow, pairs: Sequence[CallResult], now: float) -> Waiting | None:

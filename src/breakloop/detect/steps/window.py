@@ -184,6 +184,7 @@ class SessionWindow:
     last_answer: Key  # the last answer to a call whose result is not in requests
     steps: U32
     last_new_step: U32  # the last step with something new
+    told_step: U32  # the step of the first notice, counted from 1; 0: none yet
     cut_step: U32  # when the context was last cut
     cuts: F32  # of the context, few steps apart
     cut_at: Time

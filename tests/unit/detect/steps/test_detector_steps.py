@@ -53,9 +53,44 @@ def test_counted_ids_are_told_apart_by_the_length_of_the_conversation() -> None:
 
 
 def test_a_run_ends_after_ten_idle_minutes() -> None:
-    """What was counted before is another run's (LD-4)."""
+    """What was counted before is another run's, and a repeat after such a pause counts nothing (LD-4)."""
     judged = run(DETECTOR, [step(number) for number in range(40)], every_s=RUN_IDLE_S)
     assert {one.level for one in judged} == {0}
+    judged = run(DETECTOR, [spoken(f"Answer {number}.", f"And {number}?") for number in range(4)], every_s=RUN_IDLE_S)
+    assert load(judged[-1].window).steps == 1
+
+
+@pytest.mark.parametrize(
+    ("users", "results", "steps"),
+    [
+        ((), True, 3),
+        (("Please go on with it.",), True, 3),
+        (("Now something else.",), True, 1),
+        (("Please go on with it.",), False, 1),
+    ],
+)
+def test_a_call_that_takes_longer_than_ten_minutes_does_not_end_the_run(
+    users: tuple[str, ...], results: bool, steps: int
+) -> None:
+    """Unless a person writes something new, or no result comes with it (LD-4)."""
+    before = run(DETECTOR, [step(0)._replace(users=("Please go on with it.",)), step(1)])[-1].window
+    late = step(2, text="at last")._replace(users=users)
+    late = late if results else late._replace(results=())
+    assert load(DETECTOR.evaluate(before, late, 1001.0 + RUN_IDLE_S).window).steps == steps
+
+
+def test_who_was_told_gets_a_turn_before_findings_add_up() -> None:
+    """The step after a notice was on its way when the notice came (LD-4)."""
+    steps = [
+        step(number, f'{{"city": {city}}}')._replace(results=(Result(LONG, error=True, call_id=f"call_{number:08}"),))
+        for number, city in enumerate((1, 1, 2, 3, 1))
+    ]
+    judged = run(DETECTOR, steps)
+    assert [one.level for one in judged] == [0, 1, 0, 0, 2]
+    assert judged[-1].kind == "failure"
+    window = load(judged[3].window)
+    window.told_step = window.steps  # as if the first notice had just come
+    assert DETECTOR.evaluate(window.dump(), steps[4], 1004.0).level == 1
 
 
 def test_answers_heard_make_copies_known() -> None:

@@ -99,6 +99,15 @@ def test_a_finding_that_implies_another_does_not_add_up() -> None:
     assert choose(quiet, [finding("reword", 12), finding("dry", 7)], told=True).level == NOTICE
 
 
+def test_a_call_that_fails_again_adds_to_others_that_fail_the_same_way() -> None:
+    """The error does not depend on what is asked. A sweep in which all fail makes no call again (LD-4)."""
+    both = [finding("failure", 3), finding("stagnation", 5)]
+    assert choose(NORMAL, both).level == NOTICE
+    assert choose(NORMAL, both, told=True).level == BLOCK
+    assert choose(NORMAL, [finding("failure", 2), finding("stagnation", 6)], told=True).level == NOTICE
+    assert choose(NORMAL, [finding("failure", 3), finding("reword", 5)], told=True).level == NOTICE
+
+
 @pytest.mark.parametrize("sensitivity", PRESETS)
 def test_presets_are_whole_and_rise(sensitivity: str) -> None:
     """Each preset names every kind, and no level comes before the one below it (LD-4)."""

@@ -250,9 +250,11 @@ def test_what_a_look_counts(call: tuple[str, str], after_s: float, weight: float
     assert found.weight == pytest.approx(weight)
 
 
-@pytest.mark.parametrize(("gap_s", "weight"), [(0, 1), (19.9, 1), (20, 0.5), (59.9, 0.5), (60, 0.25), (3600, 0.25)])
+@pytest.mark.parametrize(
+    ("gap_s", "weight"), [(0, 1), (19.9, 1), (20, 0.5), (59.9, 0.5), (60, 0.25), (599, 0.25), (600, 0), (3600, 0)]
+)
 def test_slow_repeats_count_less(gap_s: float, weight: float) -> None:
-    """Half after twenty seconds, a quarter after a minute (LD-4)."""
+    """Half after twenty seconds, a quarter after a minute, nothing after ten minutes (LD-4)."""
     assert waiting.weight_of(gap_s) == weight
 
 
