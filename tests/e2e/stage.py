@@ -71,15 +71,13 @@ async def gateway(folder: Path, upstream_port: int, **values: Any) -> AsyncItera
 
 def _listen(door: ProxyHandler, settled: list[Answer]) -> None:
     """Hear what the door tells the engine."""
+    settle = door.settle
 
-    class Listening(ProxyHandler):
-        __slots__ = ()
+    def listening(call: Call, answer: Answer) -> None:
+        settled.append(answer)
+        settle(call, answer)
 
-        def settle(self, call: Call, answer: Answer) -> None:
-            settled.append(answer)
-            super().settle(call, answer)
-
-    door.__class__ = Listening
+    door.settle = listening
 
 
 async def turns_until(condition: Callable[[], bool]) -> bool:
