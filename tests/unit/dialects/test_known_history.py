@@ -106,6 +106,7 @@ def test_what_is_decoded_does_not_grow() -> None:
     [
         lambda messages: messages[0].update(content="Find the lighthouse."),
         lambda messages: messages[3].update(content="ok"),
+        lambda messages: messages[6].update(content=messages[6]["content"].replace("line", "LINE")),
         lambda messages: messages.pop(5),
         lambda messages: messages.insert(4, {"role": "user", "content": "Wait."}),
         lambda messages: messages.__delitem__(slice(4, None)),
