@@ -40,6 +40,14 @@ def bodies(dialect: str) -> dict[str, Any]:
         "anthropic_messages": messages_request(text),
         "gemini": gemini_request(text),
         "mcp": mcp_call("echo", {"text": text}, call_id="call-7"),
+        "ollama_chat": chat_request(text),
+        "ollama_generate": {"model": "m", "prompt": text},
+        "cohere_chat": chat_request(text),
+        "vertex_anthropic": messages_request(text, anthropic_version="vertex-2023-10-16"),
+        "bedrock_anthropic": messages_request(text, anthropic_version="bedrock-2023-05-31"),
+        "bedrock_chat": chat_request(text),
+        "bedrock_converse": {"messages": [{"role": "user", "content": [{"text": text}]}]},
+        "mistral_conversations": {"model": "m", "inputs": text},
         "": {"text": text},
     }
     return made[dialect]
@@ -62,7 +70,7 @@ def check_error(found: Received, dialect: str, status: int, said: str) -> None:
     assert found["content-type"] == "application/json"
     if dialect.startswith("openai"):
         assert (content["error"]["type"], content["error"]["code"]) == ("server_error", code)
-    elif dialect == "anthropic_messages":
+    elif dialect in {"anthropic_messages", "vertex_anthropic", "bedrock_anthropic"}:
         kind = "timeout_error" if status == 504 else "api_error"
         assert (content["type"], content["error"]["type"]) == ("error", kind)
         assert content["request_id"] == found["x-breakloop-request-id"]
@@ -72,10 +80,19 @@ def check_error(found: Received, dialect: str, status: int, said: str) -> None:
     elif dialect == "mcp":
         assert (content["jsonrpc"], content["id"]) == ("2.0", "call-7")
         assert content["error"]["code"] == -32000
+    elif dialect.startswith("ollama"):
+        assert said in content["error"]
+        return
+    elif dialect.startswith("bedrock"):
+        assert content["__type"].endswith("Exception")
+    elif dialect == "mistral_conversations":
+        assert (content["object"], content["code"]) == ("error", code)
+    elif dialect == "cohere_chat":
+        assert content["id"] == found["x-breakloop-request-id"]
     else:
         assert set(content) == {"detail"}
     if dialect:
-        assert said in content["error"]["message"]
+        assert said in content.get("error", content)["message"]
 
 
 def drop_idle(proxy: Proxied) -> None:

@@ -58,7 +58,7 @@ class Proxied:
 def proxied(folder: Path, *arguments: str, **environment: str) -> Iterator[Proxied]:
     """Run both; the stand-in is every built-in upstream."""
     with StandInLLM.in_thread() as llm:
-        names = [part for name in ("openai", "anthropic", "gemini") for part in ("--upstream", f"{name}={llm.url}")]
+        names = [part for name in UPSTREAMS for part in ("--upstream", f"{name}={llm.url}")]
         with serving(folder, *names, *arguments, **environment) as served:
             yield Proxied(served, llm)
 
@@ -79,6 +79,9 @@ def one_test(both: Proxied) -> Iterator[Proxied]:
 def fresh(text: str = "Tell me") -> str:
     """A text that was not used before: repeating one is what loops do."""
     return f"{text} {next(_FRESH)}"
+
+
+UPSTREAMS = ("openai", "anthropic", "gemini", "ollama", "cohere", "bedrock", "mistral", "vertex")
 
 
 def streaming(dialect: str) -> tuple[str, Json, list[str]]:
