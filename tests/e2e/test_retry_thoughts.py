@@ -274,3 +274,25 @@ def test_text_is_cut_as_before(openai_client: OpenAI, caller: Caller) -> None:
     chunks = list(openai_client.chat.completions.create(model="m", messages=messages, stream=True))
     assert chunks[-1].choices[0].finish_reason == "length"
     assert len(caller.seen) == 1
+
+
+@pytest.mark.parametrize(("dialect", "thought"), [("openai_chat", reasoning()), ("anthropic_messages", thinking())])
+def test_both_requests_are_charged(tmp_path: Path, dialect: str, thought: Answer) -> None:
+    """What the thought has used is estimated by its length, and the second response is counted as the provider says; the
+    client gets no count that it did not ask for (LD-13, L-3)."""
+    config = "{tokens_per_minute: 60000, tokens_per_day: 20000}"
+    rule = f"{{name: day, limit_keys: [], algorithm: token_bucket_llm, algorithm_config: {config}}}"
+    (tmp_path / "bundle.yaml").write_text(f"{POLICY}      rules: [{rule}]\n")
+    with proxied(tmp_path, "--policy", "bundle.yaml") as proxy, proxy.client() as client:
+
+        def left(*answers: Answer) -> int:
+            proxy.llm.next(*answers)
+            client.send(stream_request(dialect))
+            found = client.answer()
+            assert dialect == "anthropic_messages" or b'"usage"' not in found.body
+            return int(found["ratelimit-remaining"])
+
+        before = left(say("Fine.").with_usage(10, 10))
+        left(thought, say("It is empty.").with_usage(1000, 500))
+        used = before - left(say("Fine.").with_usage(10, 10))
+    assert 1500 + 1200 // 4 < used < 1500 + REPEATS * len(UNIT) // 4 + 500  # and the prompt, twice

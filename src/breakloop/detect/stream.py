@@ -278,7 +278,6 @@ class CapReached(StreamFinding):
 class RepetitionWatch(StreamFinding):
     """Finds out whether all open choices of a stream repeat themselves, in text, in reasoning or in equal calls."""
 
-    reasoning_chars = 0  # only caps need it
     __slots__ = ("_calls", "_chars", "_open", "_reasoning", "_report", "_texts", "found", "probe", "times", "what")
 
     def __init__(self, report: ReportRepetition, action: str = "") -> None:
@@ -303,6 +302,11 @@ class RepetitionWatch(StreamFinding):
     def chars(self) -> int:
         """The approximate number of characters of text and reasoning."""
         return self._chars + sum([probe.chars for _, probe in (*self._texts.values(), *self._reasoning.values())])
+
+    @property
+    def reasoning_chars(self) -> int:
+        """The approximate number of characters of the thoughts that are open, or were the last."""
+        return sum([probe.chars for _, probe in self._reasoning.values()])
 
     @property
     def only_thinks(self) -> bool:

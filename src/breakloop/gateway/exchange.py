@@ -43,7 +43,7 @@ from breakloop.gateway.http_response import (
 )
 from breakloop.gateway.second_answer import NOTE, SecondAnswer
 from breakloop.gateway.upstream import UpstreamConnection, UpstreamPool, connect_error
-from breakloop.model.call import CLIENT_LEFT, NO_ANSWER, Answer, Call, Chat
+from breakloop.model.call import CHARS_A_TOKEN, CLIENT_LEFT, NO_ANSWER, Answer, Call, Chat
 from breakloop.model.counters import Tally
 from breakloop.model.verdict import Verdict
 from breakloop.policy.cache import TwoGenerationCache
@@ -213,6 +213,16 @@ class GuardedAnswer(PassingAnswer):
         for finding in self._cutting():
             finding.report(CUT)
         return SecondAnswer(thought, line_end, ending=final, framing=framing, boundary=boundary)
+
+    def thought(self, status: int) -> Answer:
+        """Return a response that was ended as a thought, with what it has used. As after a failure, sending the same
+        again is not a loop."""
+        answer = self.answer(status, complete=False)._replace(error="repeated")
+        usage = answer.usage
+        if usage is None:
+            return answer
+        said = max(usage.output_tokens, self._watch.chars // CHARS_A_TOKEN)
+        return answer._replace(usage=usage._replace(output_tokens=said))
 
     def _cutting(self) -> list[StreamFinding]:
         return [finding for finding in self._watch.findings() if not finding.action]
@@ -499,8 +509,7 @@ class Exchange:
         it does not pass, the response ends as if it had been cut."""
         body, self.kept_body, note = self.kept_body, b"", NOTE.format(response.evidence)
         self._stop()
-        # As after a failure: sending the same again is not a loop.
-        self._settle(self._answer(complete=False)._replace(error="repeated"))
+        self._settle(response.thought(self._status))
 
         def decided(exchange: Exchange | None) -> None:
             if self._over:  # the client left, or the call was stopped
