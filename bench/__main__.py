@@ -10,13 +10,14 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench import decision, engine, instructions, peers, proxy, shared, startup, streams
+from bench import agent_calls, decision, engine, instructions, peers, proxy, shared, startup, streams
 from bench.report import SIZES_KB, Options, Report
 
 BENCHMARKS = {
     "decision": decision.run,
     "engine": engine.run,
     "proxy": proxy.run,
+    "agents": agent_calls.run,
     "streams": streams.run,
     "redis": shared.run,
     "startup": startup.run,
@@ -26,6 +27,7 @@ BENCHMARKS = {
 # `make bench-peers` installs the peers. Instructions are no time, and need valgrind.
 _ALL = [name for name in BENCHMARKS if name not in ("peers", "instructions")]
 RESULTS = Path(__file__).parent / "results"
+PUBLISHED = Path(__file__).parent / "published"  # what docs/reference/benchmarks.md shows
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -45,9 +47,10 @@ def _run(name: str, options: argparse.Namespace, console: Console) -> Report:
     )
     report = BENCHMARKS[name](given)
     report.show(console)
-    path = _path(name, options)
-    report.write(path)
-    console.print(f"written to {path}\n")
+    for path in (_path(name, options), *([PUBLISHED / f"{name}.json"] if options.publish else [])):
+        report.write(path)
+        console.print(f"written to {path}")
+    console.print()
     return report
 
 
@@ -75,9 +78,10 @@ def _parser() -> argparse.ArgumentParser:
         "--cases",
         metavar="PATTERN",
         default="*",
-        help="which lines of instructions: 'agent, chat*' (default all)",
+        help="which lines of agents and instructions: 'chat*' (default all)",
     )
     parser.add_argument("--json", metavar="FILE", help="where to write the figures (default bench/results/NAME.json)")
+    parser.add_argument("--publish", action="store_true", help="write the figures for the documentation, too")
     parser.add_argument("--check", action="store_true", help="exit 1 when a target is missed")
     return parser
 

@@ -46,7 +46,7 @@ class Conversations:
         if self.anthropic:
             usage = {"input_tokens": 431, "output_tokens": 96}
             content = {"id": f"msg_{number}", "type": "message", "model": "claude-sonnet-4-5", **message}
-            body = _json({**content, "stop_reason": "tool_use", "stop_sequence": None, "usage": usage})
+            body = to_json({**content, "stop_reason": "tool_use", "stop_sequence": None, "usage": usage})
         else:
             body = chat.completion_body(message, "tool_calls")
         return chat.answer_head(("Content-Type", "application/json"), ("Content-Length", str(len(body)))) + body
@@ -73,23 +73,23 @@ class Conversations:
         """The turns of a session, each as it stands in a list of messages."""
         turns: list[bytes] = []
         for at in range(self._kept + STEPS):
-            found = _text(session, at, self._result_bytes)
+            found = prose(session, at, self._result_bytes)
             result: dict[str, Any] = {"role": "tool", "tool_call_id": f"call_{at}", "content": found}
             if self.anthropic:
                 block = {"type": "tool_result", "tool_use_id": f"call_{at}", "content": found}
                 result = {"role": "user", "content": [block]}
-            turns.append(_json(_call(session, at, anthropic=self.anthropic)) + b"," + _json(result))
+            turns.append(to_json(_call(session, at, anthropic=self.anthropic)) + b"," + to_json(result))
         return turns
 
     def _frame(self, session: int) -> tuple[bytes, bytes]:
         """What a body has before and after the turns of a session."""
-        system = _text(0, 0, int(self.size_bytes * _SYSTEM_SHARE))
+        system = prose(0, 0, int(self.size_bytes * _SYSTEM_SHARE))
         task = {"role": "user", "content": f"Find out how harbour {session:03d} opens."}
         opening: list[dict[str, Any]] = [task] if self.anthropic else [{"role": "system", "content": system}, task]
         content: dict[str, Any] = {"model": "claude-sonnet-4-5" if self.anthropic else chat.MODEL}
         if self.anthropic:
             content |= {"system": system, "max_tokens": 4096}
-        whole = _json({**content, "messages": opening, "tools": self._tools()})
+        whole = to_json({**content, "messages": opening, "tools": self._tools()})
         before, _, after = whole.partition(b'],"tools":')
         return before + b",", b'],"tools":' + after
 
@@ -98,7 +98,7 @@ class Conversations:
         schema = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
         tools: list[dict[str, Any]] = []
         for number in range(count):
-            said = _text(1, number, 500 if count > 1 else 60)
+            said = prose(1, number, 500 if count > 1 else 60)
             name = "read_file" if not number else f"tool_{number}"
             if self.anthropic:
                 tools.append({"name": name, "description": said, "input_schema": schema})
@@ -123,7 +123,7 @@ def _tool_call(at: int, function: dict[str, str]) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=1024)
-def _text(session: int, at: int, size_bytes: int) -> str:
+def prose(session: int, at: int, size_bytes: int) -> str:
     """Lines of words and numbers that no other result has."""
     lines: list[str] = []
     size = 0
@@ -134,5 +134,6 @@ def _text(session: int, at: int, size_bytes: int) -> str:
     return "\n".join(lines)[:size_bytes]
 
 
-def _json(content: object) -> bytes:
+def to_json(content: object) -> bytes:
+    """Compact JSON, as SDKs send it."""
     return json.dumps(content, separators=(",", ":")).encode()

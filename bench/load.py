@@ -103,7 +103,7 @@ class Wrk:
         with _files(request) as files:
             numbers = [str(self._next), "vary" if request.varies else "same"]
             command = [*self._command, f"-d{seconds}s", "-s", str(SCRIPT), f"{scheme}://127.0.0.1:{port}", "--"]
-            burst = _run([*command, *files, *numbers])
+            burst = run_load([*command, *files, *numbers])
         if request.varies:
             self._next += burst.requests + _APART
         return burst
@@ -130,7 +130,7 @@ class Clients:
 
     def _run(self, what: str, port: int, request: Pieces, *numbers: int) -> Burst:
         with _files(request) as files:
-            burst = _run([*self._command, what, str(port), *files, *map(str, (self._next, *numbers))])
+            burst = run_load([*self._command, what, str(port), *files, *map(str, (self._next, *numbers))])
         self._next += burst.requests + _APART
         return burst
 
@@ -156,7 +156,8 @@ def _files(request: Pieces) -> Iterator[list[str]]:
         yield [str(file) for file in files]
 
 
-def _run(command: list[str]) -> Burst:
+def run_load(command: list[str]) -> Burst:
+    """Run a load to its end and return what it says of itself."""
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         assert process.stdout is not None
         output = process.stdout.read()

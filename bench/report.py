@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 
 from rich.console import Console
@@ -26,7 +28,8 @@ class Options:
     progress: Callable[[str], None]
     sizes_kb: tuple[int, ...] = SIZES_KB  # of the proxy's calls
     trees: tuple[str, ...] = ()  # other checkouts, to compare with
-    cases: str = "*"  # lines of instructions, as a pattern
+    cases: str = "*"  # lines of instructions and agents, as a pattern
+    requests: int = 512  # of a burst of agents, at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +90,15 @@ class Report:
         """Write everything as JSON, and the chart beside it."""
         content = {
             "benchmark": self.name,
-            "machine": {"python": platform.python_version(), "system": platform.platform()},
+            "title": self.title,
+            "measured": datetime.now(UTC).date().isoformat(),
+            "machine": {
+                "processor": f"{os.cpu_count()} x {_processor()}",
+                "python": platform.python_version(),
+                "system": platform.platform(),
+            },
+            "columns": self.columns,
+            "rows": self.rows,
             "figures": self.figures,
             "targets": [{**asdict(target), "met": target.met} for target in self.targets],
             "warnings": self.warnings,
@@ -96,6 +107,16 @@ class Report:
         path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
         if self.chart is not None:
             path.with_suffix(".svg").write_text(self.chart.svg(), encoding="utf-8")
+
+
+def _processor() -> str:
+    """The name of the processor, as far as the system tells it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
 
 
 def spread(values: Sequence[float]) -> str:

@@ -1,6 +1,7 @@
-"""The stand-in upstream: reads a whole chat request, gives the answer that its last message asks for (`bench.chat`),
-and does nothing else, for it shares a core with the load. `python -m bench.upstream CERT KEY` prints its two ports, the
-second with TLS. (nginx would do for whole answers, but it answers before it has read a large body.)"""
+"""The stand-in upstream: reads a whole request, gives the answer that a header field (`bench.runs`) or the last message
+of a chat request (`bench.chat`) asks for, and does nothing else, for it shares a core with the load. `python -m
+bench.upstream CERT KEY` prints its two ports, the second with TLS. (nginx would do for whole answers, but it answers
+before it has read a large body.)"""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from typing import cast
 
 import uvloop
 
-from bench import chat
+from bench import chat, runs
 
 PACE_S = 0.02
 _END_OF_HEAD = b"\r\n\r\n"
@@ -56,6 +57,11 @@ class Upstream(asyncio.Protocol):
             self._answer(request)
 
     def _answer(self, request: bytes) -> None:
+        asked = request.find(runs.ANSWER_FIELD, 0, request.find(_END_OF_HEAD))
+        if asked >= 0:
+            asked += len(runs.ANSWER_FIELD)
+            self._transport.write(runs.answer(request[asked : request.index(b"\r", asked)]))
+            return
         at = -1 if len(request) > chat.SMALL_BYTES else request.find(chat.BEFORE_NUMBER)
         word = request[at - len(chat.WHOLE) : at]
         if at < 0 or word == chat.WHOLE:

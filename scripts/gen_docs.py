@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
-from scripts import admin_page, doc_pages, loop_kinds, metrics_page
+from scripts import admin_page, bench_page, doc_pages, loop_kinds, metrics_page
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -35,6 +35,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "docs/reference/cli.md": doc_pages.commands,
     "docs/reference/admin-api.md": admin_page.admin_api,
     "docs/reference/metrics.md": metrics_page.metrics,
+    "docs/reference/benchmarks.md": bench_page.benchmarks,
     "docs/reference/loop-thresholds.md": loop_kinds.thresholds,
     "docs/explanation/loop-kinds.md": loop_kinds.timelines,
     "deploy/grafana/dashboard.json": metrics_page.dashboard,

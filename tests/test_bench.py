@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
+import re
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from bench import __main__ as bench
-from bench import instructions, proxy
+from bench import agent_calls, instructions, proxy, runs
 from bench.agents import STEPS, Conversations
-from bench.contenders import DIRECT, NGINX, OURS
+from bench.contenders import DIRECT, GUARD, NGINX, OURS
 from bench.load import Burst
 from bench.measure import Sample
 from bench.proxy import Taken
@@ -62,3 +66,32 @@ def test_conversations_of_agents_grow(size_kb: int, anthropic: bool) -> None:
     assert bodies[STEPS]["messages"] != bodies[0]["messages"]
     middle = len(agent.request(STEPS // 2))
     assert 0.7 * size_kb * 1024 < middle < 1.3 * size_kb * 1024 + 1024
+
+
+@pytest.mark.parametrize("api", runs.PATHS)
+def test_runs_of_agents_grow_by_the_call_that_was_answered(api: str) -> None:
+    """Each request holds the call that the response to the one before it has made."""
+    of_agents = runs.AgentRuns(api, 20_000)
+    requests = of_agents.requests(7)
+    sizes = [len(request) for request in requests]
+    assert sizes == sorted(sizes)
+    assert sizes[0] > 10_000
+    assert sizes[-1] < 40_000
+    for before, after in pairwise(requests):
+        at = before.index(runs.ANSWER_FIELD) + len(runs.ANSWER_FIELD)
+        call = re.search(rb"call_7_\d+", runs.answer(before[at : before.index(b"\r", at)]))
+        assert call is not None
+        assert call[0] + b'"' in after
+        assert call[0] + b'"' not in before
+    packed = runs.AgentRuns(api, 20_000, runs.GZIP).requests(7)[0]
+    assert gzip.decompress(packed.partition(b"\r\n\r\n")[2]) == requests[0].partition(b"\r\n\r\n")[2]
+
+
+def test_the_report_of_agents_compares_with_nginx() -> None:
+    """Targets are ratios, and a missing Envoy is told."""
+    sample = taken(500).sample
+    assert sample is not None
+    dear = replace(sample, cpu_us=900.0)
+    report = agent_calls.report_of({"chat, 2 KB": {NGINX: [sample], GUARD: [dear]}}, [0.9])
+    assert [(target.value, target.met) for target in report.targets] == [(9.0, False), (0.9, False)]
+    assert any("Envoy" in warning for warning in report.warnings)

@@ -38,6 +38,7 @@ OPTIONS_OF_OTHERS = {
     *("--env-file", "--health-cmd", "--read-only"),  # Docker
     "--headless",  # Chromium
     "--cases",  # make bench
+    "--publish",
     *("--corpus", "--ignore", "--only"),  # make photograph
 }
 GATEWAY = "http://127.0.0.1:8787"
