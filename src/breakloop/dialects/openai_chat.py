@@ -401,10 +401,11 @@ def _add_call(found: StepBuilder, call: object, spelled: str | None) -> None:
 
 _CHOICE: Final = 1 << 20  # calls are numbered within their choice
 _ERROR: Final = "error"
+_USD_MAX: Final = 100_000  # a larger cost cannot be that of one answer
 _COUNTS: Final = frozenset(("prompt_tokens", "input_tokens", "completion_tokens", "output_tokens", "total_tokens"))
 _DETAILS: Final = frozenset((
     "prompt_tokens_details", "input_tokens_details", "completion_tokens_details", "output_tokens_details",
-    "reasoning_tokens", "cached_tokens", "prompt_cache_hit_tokens", "cache_creation_input_tokens",
+    "reasoning_tokens", "cached_tokens", "prompt_cache_hit_tokens", "cache_creation_input_tokens", "cost",
 ))  # fmt: skip
 
 
@@ -668,4 +669,18 @@ def openai_usage(fields: dict[str, Any]) -> Usage | None:
         tokens(given, "cached_tokens") or tokens(fields, "prompt_cache_hit_tokens", "cached_tokens"),
         tokens(given, "cache_write_tokens") or tokens(fields, "cache_creation_input_tokens"),
         reasoning,
+        _stated_cost(fields) if "cost" in fields else None,
     )
+
+
+def _stated_cost(fields: dict[str, Any]) -> int | None:
+    """Return what OpenRouter charges, in millionths of a dollar. With a key of the user's own at the provider, that is
+    its fee, and the provider's charge is stated beside it."""
+    details = fields.get("cost_details")
+    charged = details.get("upstream_inference_cost") if fields.get("is_byok") and isinstance(details, dict) else None
+    total = 0.0
+    for part in (fields.get("cost"), 0 if charged is None else charged):
+        if not isinstance(part, int | float) or isinstance(part, bool) or not 0 <= part <= _USD_MAX:
+            return None
+        total += part
+    return round(total * 1_000_000)

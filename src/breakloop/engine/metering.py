@@ -96,11 +96,15 @@ class Meter:
         else:
             self.errors.note(call.decision.estimator, prompt_tokens, usage.input_tokens)
         price = self._price(call, chat)
-        cost = 0 if price is None else Prices.cost_microusd(price, usage)
+        cost = usage.cost_microusd
+        if cost is None:
+            cost = 0 if price is None else Prices.cost_microusd(price, usage)
         return ActualUse(usage.input_tokens + usage.output_tokens, cost)
 
     def cost_microusd(self, call: Call, usage: Usage) -> int:
-        """Return the cost of the given usage, or 0 if no price is known."""
+        """Return the cost of the given usage: as stated, or else by the price; 0 if none is known."""
+        if usage.cost_microusd is not None:
+            return usage.cost_microusd
         chat = call.parsed.chat
         price = self._price(call, chat) if isinstance(chat, Chat) and registry.DIALECTS[chat.dialect].is_llm else None
         return 0 if price is None else Prices.cost_microusd(price, usage)

@@ -328,6 +328,7 @@ class Usage(NamedTuple):
     cached_tokens: int = 0  # part of the input that was read from the provider's cache
     cache_write_tokens: int = 0  # part of the input that was written to the cache
     reasoning_tokens: int = 0  # part of the output
+    cost_microusd: int | None = None  # as stated by the provider
 
 
 class Answer(NamedTuple):

@@ -56,7 +56,7 @@ class Tier(NamedTuple):
 
 def cost_microusd(price: Price, usage: Usage) -> int:
     """Return the cost in micro-dollars, rounded half up. If the parts of a usage exceed its total, they are charged."""
-    asked, answered, cached, written, reasoned = usage
+    asked, answered, cached, written, reasoned, _ = usage
     if price.tiers:
         price = price.for_input(asked)
     per_input, per_output, per_cached, per_written, per_reasoned, per_call, _ = price

@@ -182,3 +182,26 @@ def test_ordinary_and_odd_answers_are_read_alike(message: dict[str, Any]) -> Non
         tolerant = ChatAnswer()
         tolerant.read_fields(json.loads(json.dumps(sent), parse_int=orjson.loads))
         assert whole("openai_chat", sent) == tolerant.build(200, complete=True)
+
+
+@each(
+    "stated, microusd",
+    [
+        ({"cost": 0.00123}, 1230),
+        ({"cost": 0}, 0),
+        ({"cost": 0.001, "is_byok": True, "cost_details": {"upstream_inference_cost": 0.02}}, 21_000),
+        ({"cost": 0.001, "is_byok": False, "cost_details": {"upstream_inference_cost": 0.02}}, 1000),
+        ({"cost": 0.001, "is_byok": True, "cost_details": {"upstream_inference_cost": None}}, 1000),
+        ({"cost": {"total_cost": 1}}, None),
+        ({"cost": "0.1"}, None),
+        ({"cost": True}, None),
+        ({"cost": -1}, None),
+        ({"cost": 1e300}, None),
+        ({"cost": 10**400}, None),
+        ({"cost": float("nan")}, None),
+    ],
+)
+def test_the_cost_that_openrouter_states(stated: dict[str, Any], microusd: int | None) -> None:
+    """In dollars; with a key of one's own, also what the provider charges. Other shapes are not read (C-8, L-5)."""
+    found = openai_usage({"prompt_tokens": 9, "completion_tokens": 4, **stated})
+    assert found == Usage(9, 4, cost_microusd=microusd)

@@ -41,6 +41,17 @@ def test_what_was_used() -> None:
     assert [error.count for error in made.errors.values()] == [1]
 
 
+def test_a_stated_cost_counts_before_a_price() -> None:
+    """What the provider says that it charges, also for a model without a price (L-5)."""
+    made, _ = meter()
+    for asked in (chat(user("hi")), chat(user("hi"), model="mystery")):
+        made.estimate(asked, WORDS, money=True)
+        used = made.used(asked, Answer(200, usage=Usage(900, 100, cost_microusd=77)), 1000)
+        assert used is not None
+        assert (used.tokens, used.microusd) == (1000, 77)
+        assert made.cost_microusd(asked, Usage(1, 1, cost_microusd=78)) == 78
+
+
 def test_unknown_models_are_told_once() -> None:
     """Unknown models are told once (L-5, Y-2)."""
     made, told = meter()

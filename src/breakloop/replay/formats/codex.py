@@ -110,7 +110,8 @@ class CodexReader(FormatReader):
         total = _usage(mapping(info.get("total_token_usage")))
         last = _usage(mapping(info.get("last_token_usage")))
         if last is None and total is not None:
-            last = Usage(*[max(now - before, 0) for now, before in zip(total, self._total, strict=True)])
+            grown = [max(now - before, 0) for now, before in zip(total[:5], self._total[:5], strict=True)]
+            last = Usage(*grown)
         if total is None or total != self._total:  # an unchanged total reports something else
             self._usage = self._usage or last
         self._total = total or self._total
