@@ -36,4 +36,4 @@ def test_errors_inside() -> None:
 
 
 def test_usage_counts_nothing_unless_told() -> None:
-    assert Usage() == (0, 0, 0, 0, 0)
+    assert Usage() == (0, 0, 0, 0, 0, None)
