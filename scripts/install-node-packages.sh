@@ -1,7 +1,7 @@
 #!/bin/sh
 # Usage: install-node-packages.sh FOLDER SOURCE [NODE]
 # Installs the npm packages of SOURCE (package.json and its lock) into FOLDER, with the npm below NODE or the system's. Only
-# the TypeScript of the documentation, packages/js, and agents in JavaScript are tested with them.
+# the TypeScript of the documentation, packages/js, agents in JavaScript and Codex are tested with them.
 set -eu
 
 folder=$1
@@ -17,10 +17,10 @@ system=/etc/ssl/certs/ca-certificates.crt
 cmp -s "$source/package-lock.json" "$folder/.lock" && exit 0
 # shellcheck disable=SC2086  # program and its first argument
 if ! $npm --version >/dev/null 2>&1; then
-    echo 'install-node-packages: there is no npm here; the TypeScript of the documentation is not tested' >&2
+    echo 'install-node-packages: there is no npm here; what needs its packages is not tested' >&2
     exit 0
 fi
-printf 'install-node-packages: installing %s into %s (once, about 20 seconds, 300 MB)\n' "$source" "$folder" >&2
+printf 'install-node-packages: installing %s into %s (once, about 25 seconds, up to 400 MB)\n' "$source" "$folder" >&2
 rm -rf "$folder"
 mkdir -p "$folder"
 cp "$source/package.json" "$source/package-lock.json" "$folder/"
@@ -28,5 +28,5 @@ cp "$source/package.json" "$source/package-lock.json" "$folder/"
 if $npm ci --prefix "$folder" --silent --no-audit --no-fund --ignore-scripts; then
     cp "$source/package-lock.json" "$folder/.lock"
 else
-    echo 'install-node-packages: npm could not; the TypeScript of the documentation is not tested' >&2
+    echo 'install-node-packages: npm could not; what needs these packages is not tested' >&2
 fi
