@@ -145,13 +145,19 @@ def modules() -> dict[str, Any]:
 
 
 @cache
-def used() -> dict[str, set[str]]:
-    """How the patterns that are kept whole are applied, by their name: `NAME.search(...)`."""
-    found: dict[str, set[str]] = {}
-    for path in Path(breakloop.__path__[0]).rglob("*.py"):
+def used() -> dict[tuple[str, str], set[str]]:
+    """How the patterns that are kept whole are applied, by their module, if they are private, and name:
+    `NAME.search(...)`, or `NAME().search(...)` where it is compiled on first use."""
+    found: dict[tuple[str, str], set[str]] = {}
+    root = Path(breakloop.__path__[0])
+    for path in root.rglob("*.py"):
+        module = ".".join(path.relative_to(root.parent).with_suffix("").parts)
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.attr in METHODS:
-                found.setdefault(node.value.id, set()).add(node.attr)
+            if not isinstance(node, ast.Attribute) or node.attr not in METHODS:
+                continue
+            of = node.value.func if isinstance(node.value, ast.Call) else node.value
+            if isinstance(of, ast.Name):
+                found.setdefault((module * of.id.startswith("_"), of.id), set()).add(node.attr)
     return found
 
 
@@ -159,10 +165,13 @@ def patterns() -> dict[str, tuple[re.Pattern[Any], str]]:
     """Every pattern at the top of a module, with each way in which it is applied."""
     found: dict[str, tuple[re.Pattern[Any], str]] = {}
     for module, name, value in [(module, *each) for module, made in modules().items() for each in vars(made).items()]:
+        made_by = getattr(getattr(value, "__wrapped__", None), "func", None)  # of `lazy_pattern`
+        if made_by is re.compile:
+            value = value()  # noqa: PLW2901 - the pattern itself
         whole = isinstance(value, re.Pattern)
         pattern = value if whole else getattr(value, "__self__", None)
         if isinstance(pattern, re.Pattern):
-            for method in used().get(name, ()) if whole else (value.__name__,):
+            for method in used().get((module * name.startswith("_"), name), ()) if whole else (value.__name__,):
                 found[f"{module.removeprefix('breakloop.')}.{name}.{method}"] = pattern, method
     return found
 

@@ -16,10 +16,8 @@ from typing import Any, Final, NamedTuple, NoReturn
 from breakloop.errors import BundleError, Problem
 from breakloop.policy.documents import DocumentPath, DocumentPlaces, path_text, read_json, read_yaml
 
-_TOKENS: Final = re.compile(r'"(?:\\.|[^"\\\n])*"|//[^\n]*|/\*.*?\*/|,(?=\s*[}\]])', re.DOTALL)
-_YAML_SCALAR: Final = re.compile(
-    r"""\"(?:\\.|[^"\\])*\"|'(?:''|[^'])*'|[^\s#,{}\[\]][^\n#]*?(?=\s+#|\s*$)""", re.MULTILINE
-)
+_TOKENS: Final = re.compile(r'"(?:\\.|[^"\\\n])*+"?|//[^\n]*|/\*(?:[^*]|\*(?!/))*+(?:\*/)?|,(?=\s*[}\]])', re.DOTALL)
+_YAML_SCALAR: Final = re.compile(r"""\"(?:\\.|[^"\\])*\"|'(?:''|[^'])*'|[^\s#,{}\[\]](?:[ \t]*+[^\s#]|(?<=\S)\#)*+""")
 _TOML_POSITION: Final = re.compile(r"(.*) \(at line (\d+), column (\d+)\)")
 _INDENT: Final = re.compile(r"^([ \t]+)\S", re.MULTILINE)
 

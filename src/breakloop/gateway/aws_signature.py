@@ -18,7 +18,7 @@ from urllib.parse import quote
 _SERVICE: Final = "bedrock"
 _ALGORITHM: Final = "AWS4-HMAC-SHA256"
 _REGION: Final = re.compile(r"\.([a-z]{2,4}(?:-[a-z]+)+-\d)\.")
-_SCOPE: Final = re.compile(rb"Credential=[^/,\s]+/\d{8}/([a-z0-9-]{1,32})/")
+_SCOPE: Final = re.compile(rb"Credential=[^/,\s]{1,256}/\d{8}/([a-z0-9-]{1,32})/")
 _DEFAULT_REGION: Final = "us-east-1"
 _SIGNED: Final = ("content-type", "host")
 _OWN: Final = "x-amz-"
