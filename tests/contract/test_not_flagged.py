@@ -127,14 +127,15 @@ def test_a_batch_over_distinct_items_twice_over(here: World) -> None:
 
 
 def test_parallel_fan_out_in_one_round(here: World) -> None:
-    """One round of many calls is one step, whatever they return (C16)."""
+    """One round of many calls is one step, whatever they return; equal calls in it are reported, and no more (C16)."""
     agent = Agent(here)
     agent.calls(*(("read_file", f'{{"path": "src/m{number}.py"}}', page(number)) for number in range(12)))
     agent.calls(
         *(("check_host", f'{{"host": "h{number}"}}', "healthy, no alarms, nothing to report") for number in range(12))
     )
-    agent.calls(*[("roll_dice", "{}", "the dice show a four, which is more than three")] * 8)
     assert agent.flagged == []
+    agent.calls(*[("roll_dice", "{}", "the dice show a four, which is more than three")] * 8)
+    assert agent.flagged == ["notice repeat"]
 
 
 def test_the_same_ok_from_write_tools(here: World) -> None:

@@ -115,7 +115,7 @@ def _json(model: str, found: FoundPrice, usage: Usage | None) -> dict[str, Any]:
     tiers = [{"above_input_tokens": tier.above_tokens, **_price_json(tier.price)} for tier in found.price.tiers]
     content["tiers"] = tiers
     if usage is not None:
-        content["usage"] = usage._asdict()
+        content["usage"] = {name: count for name, count in usage._asdict().items() if name.endswith("_tokens")}
         content["cost_microusd"] = cost_microusd(found.price, usage)
     return content
 
