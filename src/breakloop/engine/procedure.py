@@ -42,7 +42,9 @@ from breakloop.store.ops import (
 )
 
 WINDOW_TTL_S: Final = 3600.0
-TRIES: Final = 3  # attempts after the first, when a window has changed in the meantime
+# Attempts after the first, when a window has changed in the meantime. Of many agents that start at once on several
+# instances, some lose several times, and one that gives up is not counted in its tree. The time budget is a bound, too.
+TRIES: Final = 8
 
 _new: Final = tuple.__new__  # builds a named tuple in half the time of calling its class
 _NO_FINDINGS: Final[Mapping[int, Op]] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from breakloop.engine.plan import Plan
-from breakloop.engine.procedure import find_windows
+from breakloop.engine.procedure import TRIES, find_windows
 from breakloop.errors import StateError
 from breakloop.model.call import Call
 from breakloop.policy.descriptors import ContextSettings
@@ -117,7 +117,7 @@ def test_one_that_keeps_moving_is_given_up() -> None:
         there.store.before_commit = moved
         assert there.decide(helper(0)).allowed
         assert there.here.engine.tally.conflicts == 1
-        assert [keys for _, keys in there.store.committed][4:5] == [[]]
+        assert [keys for _, keys in there.store.committed][TRIES + 1 : TRIES + 2] == [[]]
 
     run(test)
 
