@@ -247,6 +247,7 @@ hand_over = AgentProcess._hand_over
 def late(self, owner, group):
     if number := int(sys.argv[1]):  # somebody presses Ctrl-Z as soon as the command has the terminal
         hand_over(self, owner, group)
+        os.killpg(group, signal.SIGCONT)  # it may have read before: a process that is stopped cannot be stopped again
         os.killpg(group, number)
     os.waitid(os.P_PID, group, os.WSTOPPED | os.WNOWAIT)
     hand_over(self, owner, group)
