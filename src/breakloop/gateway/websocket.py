@@ -115,6 +115,7 @@ class WebSocketExchange:
         self._from_upstream = MessageReader(most, masked=False)
         self._unread: deque[Message] = deque()  # of the client, while a decision is pending
         self._deciding = False
+        self._upstream_full = False  # it does not read
         self._pending: deque[_Pending] = deque()
         self._client = cast("Connection", None)  # set by `start`
         self._upstream: WebSocketUpstream | None = None
@@ -160,7 +161,6 @@ class WebSocketExchange:
         except FrameError as error:
             self._fail(error.code, str(error))
             return
-        self._charge()
         self._process()
 
     def pause(self) -> None:
@@ -212,7 +212,13 @@ class WebSocketExchange:
                 self._judge(message)
             else:
                 self._send(message.raw)
-        self._client.pause_messages(paused=self._deciding and sum(len(one.raw) for one in self._unread) > _UNREAD_BYTES)
+        self._charge()
+        self._pause_client()
+
+    def _pause_client(self) -> None:
+        """Stop reading from the client while the upstream does not read, or while too much waits for a decision."""
+        waiting = self._deciding and sum(len(one.raw) for one in self._unread) > _UNREAD_BYTES
+        self._client.pause_messages(paused=waiting or self._upstream_full)
 
     def _judge(self, message: Message) -> None:
         """Decide about a message that asks for a response; pass on others."""
@@ -371,7 +377,8 @@ class WebSocketExchange:
 
     def pause_client(self, *, paused: bool) -> None:
         """The upstream does not read, or reads again."""
-        self._client.pause_messages(paused=paused)
+        self._upstream_full = paused
+        self._pause_client()
 
     # -- ending ------------------------------------------------------------------------------------------------------
 
@@ -405,7 +412,9 @@ class WebSocketExchange:
             self._admission.settle(call, answer)
 
     def _charge(self) -> None:
-        """Charge the bytes that are held to the memory of bodies."""
+        """Charge the bytes that are held to the memory of bodies, until they are passed on."""
+        if self._over:
+            return
         held = len(self._from_client) + sum(len(one.raw) for one in self._unread)
         self._server.body_memory.held += held - self._held
         self._held = held
