@@ -16,10 +16,10 @@ from breakloop.dialects import denial, session_ids
 from breakloop.dialects.answers import AnswerBuilder, StreamListener, word
 from breakloop.dialects.base import BodyFields, Dialect, ParsedBody
 from breakloop.dialects.content import ITEMS_MAX, as_list, clean, json_text, load, text
-from breakloop.dialects.mcp import A2A_METHODS, A2A_PATHS, MCP, a2a_ids, rpc_id
+from breakloop.dialects.mcp import A2A_METHODS, A2A_PATHS, MCP, McpAnswer, a2a_ids, rpc_id
 from breakloop.dialects.session_ids import BodyIds
 from breakloop.dialects.steps import bounded
-from breakloop.model.call import A2A_DIALECT, Call, Message, Step, ToolCall, Usage
+from breakloop.model.call import A2A_DIALECT, Call, Message, Step, ToolCall
 from breakloop.model.verdict import Verdict
 
 _SEND: Final = "message/send"
@@ -95,23 +95,10 @@ def _part(part: object) -> str:
     return json_text({name: part[name] for name in part if name not in {"kind", "metadata"}}).decode()
 
 
-class A2aAnswer(AnswerBuilder):
+class A2aAnswer(McpAnswer):
     """A message, a task, or the events of a stream about one; with or without the frame of JSON-RPC."""
 
     __slots__ = ()
-
-    FAILS = False
-
-    def read_event(self, payload: bytes) -> None:
-        if not self.read_body(payload):
-            self.unreadable += 1
-
-    def read_body(self, body: bytes) -> bool:
-        found = load(body)
-        for message in as_list(found):
-            if isinstance(message, dict):
-                self.read_fields(message)
-        return found is not None
 
     def read_fields(self, fields: dict[str, Any]) -> None:
         error = fields.get("error")
@@ -125,9 +112,6 @@ class A2aAnswer(AnswerBuilder):
                     result = result[name]
                     break
             self._read(result)
-
-    def read_usage(self, fields: dict[str, Any]) -> Usage | None:  # noqa: ARG002
-        return None
 
     def _read(self, result: dict[str, Any]) -> None:
         artifacts = [*as_list(result.get("artifacts")), result.get("artifact")]
