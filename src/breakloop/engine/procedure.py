@@ -268,7 +268,9 @@ def answer_updates(call: Call, answer: Answer) -> Iterator[AnswerUpdate]:
     """Return the updates of windows that an answer leads to. An answer without calls ends a run."""
     state = state_of(call)
     for key, slots in state.windows or ():
-        yield AnswerUpdate(key, slots, call, answer)
+        reading = [slot for slot in slots if slot.detector.reads_answer(call, answer)]
+        if reading:
+            yield AnswerUpdate(key, reading, call, answer)
     if state.runs and not answer.calls and not answer.failed and (answer.text or answer.complete):
         for slot in state.runs:
             if isinstance(slot, DetectorSlot) and isinstance(slot.detector, RerunDetector):

@@ -273,8 +273,43 @@ def test_an_answer_that_failed_is_not_kept() -> None:
     here.request("a", TASK)
     state = type("State", (), {"conversation": here.open.pop()})()
     asked.decision = state
-    assert here.detector.answered_call(here.window, Answer(500, PLAN), asked) is here.window
+    assert not here.detector.reads_answer(asked, Answer(500, PLAN))
+    assert here.detector.reads_answer(asked, Answer(200, PLAN))
     assert here.detector.answered_call(here.window, Answer(200, PLAN), asked) != here.window
+
+
+_READS = ToolCall("read_file", '{"path": "ledger.txt"}')
+_ASKS = ToolCall("ask_archivist", json.dumps({"message": PLAN}))
+
+
+@pytest.mark.parametrize(
+    ("has_ids", "is_team", "answer", "kept"),
+    [
+        (True, False, Answer(200, "", (_READS,)), False),
+        (False, False, Answer(200, "", (_READS,)), True),
+        (True, True, Answer(200, "", (_READS,)), True),
+        (True, False, Answer(200, "", (_READS, _ASKS)), True),
+        (True, False, Answer(200, "Let me look.", (_READS,)), True),
+    ],
+)
+def test_calls_of_own_tools_are_not_kept(has_ids: bool, is_team: bool, answer: Answer, kept: bool) -> None:
+    """They hand nothing on. They are kept in a team, which takes turns, and where no ids show what continues them."""
+    here = Caller()
+    asked = call()
+    here.request("a", TASK)
+    conversation = here.open.pop()._replace(has_ids=has_ids, is_team=is_team)
+    asked.decision = type("State", (), {"conversation": conversation})()
+    assert here.detector.reads_answer(asked, answer) is kept
+
+
+def test_an_agent_that_calls_tools_stays_in_its_conversation() -> None:
+    """Its calls are not kept, so a later request continues the text before them."""
+    here = Caller()
+    here.turn("a", TASK, answer=PLAN)
+    group = here.window[-6:-2]  # of its answer, as the next request has it
+    here.request("a", calls=(_READS,), call_ids=("call_1",), results=(Result("No such file."),))
+    here.answer(REPORT)
+    assert here.window[11 + 8 : 11 + 12] == group
 
 
 def test_old_answers_are_forgotten() -> None:
