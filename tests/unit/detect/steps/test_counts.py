@@ -1,0 +1,271 @@
+"""What each kind counts, step by step, as the evaluator reports it: resets, halvings, weights and bounds (LD-4)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from breakloop.detect.steps.detector import RequestContext, StepEvaluator
+from breakloop.detect.steps.fingerprints import ToolOptions
+from breakloop.detect.steps.kinds import NEVER, NORMAL, StepsSettings
+from breakloop.model.call import Result, Step, ToolCall
+from tests.unit.detect.steps.stepping import LONG, digest
+
+NEWS = "Leave that. Read the deployment logs of yesterday, which are in the folder of the server."
+AGREED = "I have done all of it."
+
+
+def evaluator(kind: str, tools: dict[str, ToolOptions] | None = None) -> StepEvaluator:
+    """Reports one kind, whatever its count."""
+    never = (NEVER, NEVER, NEVER)
+    thresholds = {name: (0.01, 900.0, 1000.0) if name == kind else never for name in NORMAL}
+    return StepEvaluator(StepsSettings(thresholds, tools or {}), digest)
+
+
+def call(
+    name: str = "look", arguments: object = "{}", text: str = LONG, *, error: bool = False, users: tuple[str, ...] = ()
+) -> Step:
+    return Step("", (ToolCall(name, f"{arguments}"),), (), (Result(text, error),), users, (), 0, 100)
+
+
+def say(said: str, *users: str) -> Step:
+    return Step(said, (), (), (), users, (), 0, 100)
+
+
+def counts(
+    kind: str, steps: Sequence[Step], every_s: float = 3.0, tools: dict[str, ToolOptions] | None = None
+) -> list[float]:
+    """The count after each step of a conversation that grows."""
+    judge, window, found = evaluator(kind, tools), b"", []
+    for number, one in enumerate(steps):
+        ids = tuple([f"call_{number:08}_{at}" for at in range(len(one.calls))])
+        results = tuple([result._replace(call_id=by) for result, by in zip(one.results, ids, strict=False)])
+        step = one._replace(call_ids=ids, results=results or one.results, messages=2 * number + 1)
+        judged = judge.evaluate(window, step, 1000.0 + number * every_s, RequestContext())
+        assert judged.kind in ("", kind)
+        window = judged.window
+        found.append(judged.hits)
+    return found
+
+
+PERSON = say("It fails.", NEWS)
+OTHER_TASK = say("", NEWS)
+EDITED = call("edit_file", '{"n": 1}', "ok")
+READ = call("read", '{"n": 1}', "The third chapter is about rivers, lakes and what lives in them, page after page.")
+NOISY = [call(text=f"nothing to do at 12:00:{at:02}") for at in range(40)]
+NUMBERED = [call(arguments=f'{{"page": {at}}}') for at in range(40)]
+FAILED = call(error=True)
+UNKNOWN = call(text="no such tool: look", error=True)
+MAIL = call("send_email", '{"to": "a"}', "sent")
+DONE = say(AGREED, "And now?")
+WRONG = say(AGREED, "This is not what I asked for.")
+SORT = say("Please sort the long list of orders again by their number.", "What is it?")
+
+
+def edits(number: int) -> list[Step]:
+    return [call("edit_file", at, "ok") for at in range(number)]
+
+
+def others(number: int) -> list[Step]:
+    """Calls that return something new."""
+    words = [f"chapter{at} is about rivers{at} and lakes{at}, and about what lives in them{at}" for at in range(number)]
+    return [call("read", at, text) for at, text in enumerate(words)]
+
+
+TURNS = [call(arguments=at) for at in (1, 2, 3) * 4]
+ERRORS = [call(arguments=at, error=True) for at in (1, 2) * 6]
+AFTER = (PERSON, OTHER_TASK, EDITED, READ)
+LOOPS: dict[str, tuple[list[Step], str, tuple[str, str, str, str]]] = {
+    # Steps and their counts; then the counts of the same steps after new text of a person, after another task, after a
+    # change, and after a result that is new, beginning with that step.
+    "repeat": ([call()] * 6, "0 2 3 4 5 6", ("0 0 2 3 4 5 6",) * 4),
+    "interleaved": ([call()] * 6, "0 2 3 4 5 6", (*("0 0 2 3 4 5 6",) * 3, "0 7 8 9 10 11 12")),
+    "failure": ([FAILED] * 6, "0 2 3 4 5 6", (*("0 0 2 3 4 5 6",) * 3, "0 7 8 9 10 11 12")),
+    "cycle": (TURNS, "0 0 0 0 0 2 2 2 3 3 3 4", ("0 0 0 0 0 0 2 2 2 3 3 3 4",) * 4),
+    "unknown_tool": ([UNKNOWN] * 6, "1 2 3 4 5 6", ("0 1 2 3 4 5 6",) * 4),
+    "near": (NUMBERED[:8], "0 0 0 4 5 6 7 8", ("0 0 0 0 0 0 0 0 0",) * 4),
+    "cascade": (
+        ERRORS,
+        "0 0 0 0 5 6 7 8 9 10 10 10",
+        (*("0 0 2 3 4 5 6 7 8 9 10 10 10",) * 2, *("0 9 9 9 9 9 9 9 9 9 10 10 10",) * 2),
+    ),
+    "unmoved": ([FAILED] * 6, "0 1 2 3 4 5", (*("0 1 2 3 4 5 6",) * 2, *("0 6 7 8 9 10 11",) * 2)),
+    "monologue": ([DONE] * 6, "0 2 3 4 5 6", ("0 2 3 4 5 6 7",) * 4),
+    "continue": ([DONE] * 6, "0 2 3 4 5 6", ("0 0 2 3 4 5 6",) * 4),
+    "rejected": (
+        [WRONG] * 6,
+        "1 2 3 4 5 6",
+        ("1 7 8 9 10 11 12", "0 1 2 3 4 5 6", *("0 7 8 9 10 11 12",) * 2),
+    ),
+    "side_effect": ([MAIL] * 6, "0 2 3 4 5 6", (*("0 0 2 3 4 5 6",) * 2, *("0 7 8 9 10 11 12",) * 2)),
+    "stagnation": (
+        NUMBERED[:6],
+        "0 2 3 4 5 6",
+        (*("0 7 8 9 10 11 12",) * 2, "0 4.5 5.5 6.5 7.5 8.5 9.5", "0 7 8 9 10 11 12"),
+    ),
+    "dry": (NUMBERED[:6], "0 1 2 3 4 5", ("0 0 0 0 0 0 0",) * 4),
+    "drift": (NOISY[:6], "0 0 3 4 5 6", (*("0 0 2 3 4 5 6",) * 3, "0 7 8 9 10 11 12")),
+    "reword": ([SORT] * 8, "0 0 0 4 5 6 7 8", ("0 9 10 11 12 13 13 13 13",) * 4),
+}
+
+
+def numbers(text: str) -> list[float]:
+    return [float(one) for one in text.split()]
+
+
+@pytest.mark.parametrize("kind", LOOPS)
+def test_the_same_steps_before_and_after_something_else(kind: str) -> None:
+    """New text of a person, another task, a change and a new result end some counts, and not others (LD-4)."""
+    steps, plain, after = LOOPS[kind]
+    assert counts(kind, steps) == numbers(plain)
+    for between, expected in zip(AFTER, after, strict=True):
+        assert counts(kind, [*steps, between, *steps]) == numbers(f"{plain} {expected}")
+
+
+@pytest.mark.parametrize(
+    ("kind", "half", "quarter"),
+    [
+        ("repeat", "0 1 1.5 2 2.5 3", "0 0.5 0.75 1 1.25 1.5"),
+        ("interleaved", "0 1 1.5 2 2.5 3", "0 0.5 0.75 1 1.25 1.5"),
+        ("failure", "0 1 1.5 2 2.5 3", "0 0.5 0.75 1 1.25 1.5"),
+        ("cycle", "0 0 0 0 0 0 0 0 1 1 1 2", "0 0 0 0 0 0 0 0 0 0 0 0"),
+        ("unknown_tool", "1 1.5 2 2.5 3 3.5", "1 1.25 1.5 1.75 2 2.25"),
+        ("near", "0 0 0 2 2.5 3 3.5 4", "0 0 0 1 1.25 1.5 1.75 2"),
+        ("cascade", "0 0 0 0 0 0 7 8 9 10 10 10", "0 0 0 0 0 0 0 0 0 0 10 10"),
+        ("unmoved", "0 0.5 1 1.5 2 2.5", "0 0.25 0.5 0.75 1 1.25"),
+        ("monologue", "0 1 1.5 2 2.5 3", "0 0.5 0.75 1 1.25 1.5"),
+        ("continue", "0 1.5 2 2.5 3 3.5", "0 1.25 1.5 1.75 2 2.25"),
+        ("rejected", "1 1.5 2 2.5 3 3.5", "1 1.25 1.5 1.75 2 2.25"),
+        ("side_effect", "0 2 3 4 5 6", "0 2 3 4 5 6"),
+        ("stagnation", "0 1 1.5 2 2.5 3", "0 0.5 0.75 1 1.25 1.5"),
+        ("dry", "0 0.5 1 1.5 2 2.5", "0 0.25 0.5 0.75 1 1.25"),
+        ("drift", "0 0 1.5 2 2.5 3", "0 0 0.75 1 1.25 1.5"),
+    ],
+)
+def test_slow_repeats_count_less(kind: str, half: str, quarter: str) -> None:
+    """Half from 20 s on, a quarter from a minute on, up to ten minutes; effects count whenever they come (LD-4)."""
+    steps, plain, _ = LOOPS[kind]
+    for every_s, expected in ((19.9, plain), (20.0, half), (59.9, half), (60.0, quarter), (599.0, quarter)):
+        assert counts(kind, steps, every_s) == numbers(expected), every_s
+
+
+def together(*steps: Step) -> Step:
+    """The calls of one answer."""
+    calls, results = [one.calls[0] for one in steps], [result for one in steps for result in one.results]
+    return Step("", tuple(calls), (), tuple(results), (), (), 0, 100)
+
+
+def hidden(step: Step) -> Step:
+    """A call whose result is not in the request."""
+    return step._replace(results=())
+
+
+LOOK, OTHER = call(), call(text=LONG[::-1])
+CLOSED = call(text="cannot open the file: it is locked by someone", error=True)
+SHORT = call(text="3 orders")
+TOOLS = [call(f"tool{at}", 1, f"{one.results[0].text}, and some more") for at, one in enumerate(others(8))]
+POSTED = call("post_message", '{"text": 1}', "posted")
+MAILS = [call("send_email", at, "sent") for at in range(12)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "steps", "expected"),
+    [
+        ("repeat", [LOOK, LOOK, OTHER, LOOK, LOOK, OTHER, OTHER], "0 2 0 0 2 0 2"),
+        ("failure", [FAILED, CLOSED, FAILED, FAILED, CLOSED, CLOSED], "0 1.5 2 3 3.5 4.5"),
+        ("failure", [FAILED, FAILED, LOOK, FAILED, FAILED], "0 2 0 0 2"),
+        ("cycle", [call(arguments=at) for at in (1, 2, 1, 2, 1, 2, 9, 1, 2, 1, 2, 1, 2)], "0 0 0 0 0 3 0 0 0 0 0 0 3"),
+        ("cycle", [call(arguments=at) for at in (1, 1, 2) * 4], "0 0 0 0 0 2 2 0 3 3 0 4"),
+        ("unknown_tool", [together(UNKNOWN, UNKNOWN)] * 3, "1 2 3"),
+        ("unknown_tool", [UNKNOWN, together(UNKNOWN, call("read")), UNKNOWN], "1 1 2"),
+        ("unknown_tool", [UNKNOWN, hidden(LOOK), UNKNOWN, FAILED, UNKNOWN, LOOK, UNKNOWN], "1 0 2 0 3 0 1"),
+        ("near", [*NUMBERED[:5], READ, *NUMBERED[5:11]], "0 0 0 4 5 0 0 0 0 4 5 6"),
+        ("near", [*NUMBERED[:5], together(*NUMBERED[5:7]), *NUMBERED[7:12]], "0 0 0 4 5 0 0 0 0 5 6"),
+        (
+            "near",
+            [*NUMBERED[:6], OTHER._replace(calls=NUMBERED[6].calls), *NUMBERED[7:10]],
+            "0 0 0 4 5 6 0 4.5 5.5 6.5",
+        ),
+        ("near", [*NUMBERED[:6], call(arguments='{"q": 1}'), *NUMBERED[7:11]], "0 0 0 4 5 6 0 0 2 3 4"),
+        ("cascade", [*ERRORS[:5], together(call("a", error=True), call("a", 2)), *ERRORS[:2]], "0 0 0 0 5 0 6 7"),
+        ("cascade", [*ERRORS[:5], together(call("a", 2), call("a", error=True)), *ERRORS[:2]], "0 0 0 0 5 5 6 7"),
+        ("cascade", [*ERRORS[:5], together(*[call("a", at, error=True) for at in (1, 2)])], "0 0 0 0 5 6"),
+        ("cascade", [*ERRORS[:5], together(*[call(name, error=True) for name in "ab"])], "0 0 0 0 5 7"),
+        ("cascade", [*ERRORS[:5], call(text="429 too many requests", error=True), *ERRORS[:2]], "0 0 0 0 5 0 6 7"),
+        ("cascade", [*ERRORS[:5], SHORT, *ERRORS[:2]], "0 0 0 0 5 0 6 7"),
+        ("stagnation", [call(name, 1) for name in ("look", "read", "look", "read", "find")], "0 3 5 7 9"),
+        ("stagnation", [LOOK, *others(1), call("read", 9), call("find", 1)], "0 0 0 3"),
+        ("stagnation", [together(call(arguments=at), call(arguments=-at)) for at in range(1, 5)], "0 2 3 4"),
+        ("stagnation", [together(call("look", at), call("find", at)) for at in range(4)], "0 3 4 5"),
+        ("stagnation", [*NUMBERED[:2], SHORT, NUMBERED[3]], "0 2 0 0"),
+        ("stagnation", [*NUMBERED[:2], *TOOLS[:7], *NUMBERED[2:4]], "0 2 0 0 0 0 0 0 0 3 4"),
+        ("stagnation", [*NUMBERED[:2], *TOOLS, *NUMBERED[2:4]], "0 2 0 0 0 0 0 0 0 0 0 2"),
+        ("side_effect", [POSTED] * 5, "0 2 2 2 2"),
+        ("side_effect", [POSTED, POSTED, EDITED, POSTED, POSTED], "0 2 0 0 2"),
+        ("side_effect", [hidden(MAIL)] * 5, "0 1.5 2 2.5 3"),
+        ("side_effect", [MAIL, *MAILS[:8], MAIL], "0 0 0 0 0 0 0 0 0 2"),
+        ("side_effect", [MAIL, *MAILS[:9], MAIL], "0 0 0 0 0 0 0 0 0 0 0"),
+        ("side_effect", [together(MAIL, MAIL), together(MAIL, MAIL)], "2 3"),
+    ],
+)
+def test_what_comes_between(kind: str, steps: list[Step], expected: str) -> None:
+    """Other results, other calls, several calls of one answer, and calls whose results are not known (LD-4)."""
+    assert counts(kind, steps) == numbers(expected)
+
+
+@pytest.mark.parametrize(
+    ("kind", "steps", "between", "counted"),
+    [
+        ("interleaved", [LOOK], 31, [2]),
+        ("interleaved", [LOOK], 32, [0]),
+        ("side_effect", [MAIL, MAIL], 15, [3, 4]),
+        ("side_effect", [MAIL, MAIL], 16, [2, 3]),
+    ],
+)
+def test_how_far_apart(kind: str, steps: list[Step], between: int, counted: list[float]) -> None:
+    """The last 32 calls are known; an effect counts one less after 16 other steps (Y-2)."""
+    assert counts(kind, [*steps, *others(between), *steps])[-len(steps) :] == counted
+
+
+@pytest.mark.parametrize("period", [2, 3, 6, 16, 17])
+def test_periods_of_cycles(period: int) -> None:
+    """From 2 to 16 steps; at least six steps make a cycle (LD-4)."""
+    found = counts("cycle", [call(arguments=at % period) for at in range(4 * period)])
+    first = next((at for at, one in enumerate(found) if one), len(found))
+    assert (first, found[-1]) == ((max(2 * period, 6) - 1, 4) if period < 17 else (68, 0))
+
+
+@pytest.mark.parametrize("text", ["ok", "[]", "", "3 orders"])
+def test_short_results(text: str) -> None:
+    """What says nothing is only counted in a row (LD-4)."""
+    one = call(text=text)
+    assert counts("repeat", [one] * 4) == [0, 2, 3, 4]
+    apart = counts("interleaved", [step for other in others(4) for step in (one, other)])
+    assert apart == ([0, 0, 2, 0, 3, 0, 4, 0] if text == "3 orders" else [0] * 8)
+
+
+@pytest.mark.parametrize(
+    ("text", "counted"),
+    [
+        ("already sent", 0),
+        ("this is a duplicate", 0),
+        ('{"ok": false}', 0),
+        ("error: no such address", 0),
+        ("Created: the import fails", 2),
+        ("queued, not yet sent", 2),
+    ],
+)
+def test_effects_that_were_refused(text: str, counted: float) -> None:
+    """Nothing was done, unless the result opens with what was done (LD-4)."""
+    again = MAIL._replace(results=(Result(text),))
+    assert counts("side_effect", [MAIL, again, MAIL]) == [0, counted, 3 if counted else 2]
+
+
+def test_limits_of_tools() -> None:
+    """Each call beyond the limit of a run; new text of a person begins another run, and other effects push no count out
+    (LD-4, Y-2)."""
+    reads = [call("read", at) for at in range(5)]
+    limited = {"read": ToolOptions(max_per_run=3)}
+    assert counts("tool_limit", [*reads, PERSON, *reads], tools=limited) == [0, 0, 0, 2, 3, 0, 0, 0, 0, 2, 3]
+    assert counts("tool_limit", [reads[0], *MAILS, *reads[:3]], tools=limited)[-3:] == [0, 0, 2]
