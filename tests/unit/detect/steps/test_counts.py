@@ -269,3 +269,193 @@ def test_limits_of_tools() -> None:
     limited = {"read": ToolOptions(max_per_run=3)}
     assert counts("tool_limit", [*reads, PERSON, *reads], tools=limited) == [0, 0, 0, 2, 3, 0, 0, 0, 0, 2, 3]
     assert counts("tool_limit", [reads[0], *MAILS, *reads[:3]], tools=limited)[-3:] == [0, 0, 2]
+
+
+def written(number: int, words: int) -> str:
+    """A text with words that no other has."""
+    return " ".join(f"word{number * words + at}" for at in range(words))
+
+
+def alone(number: int, text: str) -> Step:
+    """A result without the answer that asked for it."""
+    return Step("", (), (), (Result(text, call_id=f"{number}"),), (), (), 0, 100)
+
+
+def lines(new: int) -> str:
+    """Five lines, of which so many are new."""
+    old = [f"this is the old line {letter}" for letter in "abcde"[new:]]
+    return "\n".join([*old, *[f"here is the new line {letter}" for letter in "abcde"[:new]]])
+
+
+REFUSED = "This is not what I asked for."
+BESIDE = [call("read", at, users=(REFUSED,)) for at in range(5)]
+TASK = "Tell me which of the orders is the largest."
+TRY = "That was not valid, try again: "
+OLD = others(1)[0]
+SPARSE = [step for pair in zip(BESIDE, others(4), strict=False) for step in pair]
+
+
+@pytest.mark.parametrize(
+    ("kind", "steps", "expected"),
+    [
+        ("monologue", [say(("I am done.", "It is finished.")[at % 2], "And now?") for at in range(6)], "0 0 2 3 4 5"),
+        ("monologue", [say(f"Part {['one', 'two', 'three'][at % 3]}.", "And now?") for at in range(6)], "0 0 0 0 0 0"),
+        ("monologue", [DONE, DONE, READ, DONE, DONE], "0 2 0 2 3"),
+        ("continue", [DONE, DONE, say(AGREED, "Go on!"), say(AGREED, "Go on!"), DONE], "0 2 0 2 0"),
+        ("continue", [say(written(at, 20), "And now?") for at in range(4)], "0 0 0 0"),
+        ("continue", [DONE, DONE, say(written(1, 20), "And now?"), DONE, DONE], "0 2 0 3 4"),
+        ("continue", [say(AGREED, *["Go on!"] * (at + 1)) for at in range(4)], "0 2 3 4"),
+        ("rejected", [say(AGREED, *[REFUSED] * (at + 1)) for at in range(4)], "1 2 3 4"),
+        ("rejected", [say(AGREED, "x" * 19)] * 3, "0 0 0"),
+        ("rejected", [say(AGREED, "x" * 20)] * 3, "1 2 3"),
+        ("rejected", [say("", REFUSED), WRONG, WRONG, EDITED, WRONG, WRONG], "0 1 2 0 1 2"),
+        ("rejected", [say("", REFUSED), WRONG, WRONG, READ, WRONG, WRONG], "0 1 2 0 3 4"),
+        ("rejected", [say(written(at, 99), REFUSED) for at in range(4)], "0.5 1 1.5 2"),
+        ("rejected", [say(written(at, 100), REFUSED) for at in range(4)], "0 0 0 0"),
+        ("rejected", BESIDE, "1 1 1 1 1"),
+        ("rejected", SPARSE, "1 0 2 0 3 0 4 0"),
+        ("rejected", [call("bash", at, users=(REFUSED,)) for at in range(3)], "0 0 0"),
+        ("rejected", [call(users=("<system-reminder> be kind",)), WRONG] * 2, "0 1 0 2"),
+        ("nested", [say("", TRY * at + TASK) for at in range(5)], "0 1 2 3 4"),
+        ("nested", [say("It is seven.", TRY * at + TASK) for at in range(5)], "0 1 2 3 4"),
+        ("nested", [say("", TASK + " Once more!" * at) for at in range(5)], "0 0 1 2 3"),
+        ("nested", [say("", f"{one}{TASK}") for one in ("", TRY, "No: " + TRY, "No: No: " + TRY)], "0 1 1 2"),
+        ("nested", [say("", TRY * at + TASK) for at in (0, 1, 1, 2)], "0 1 0 2"),
+        ("nested", [*[say("", TRY * at + TASK) for at in range(3)], OTHER_TASK, say("", TRY * 3 + TASK)], "0 1 2 0 0"),
+        ("nested", [say("", "no: " * at + "x" * 19) for at in range(4)], "0 0 1 2"),
+        ("nested", [say("", "no: " * at + "x" * 20) for at in range(4)], "0 1 2 3"),
+        ("nested", [say("", TASK), call("read", users=(TRY + TASK,)), say("", TRY * 2 + TASK)], "0 0 1"),
+        ("dry", [call(name, 1) for name in "abcde"], "0 1.4 2.8 4.2 5.6"),
+        ("dry", [say("I think so, and you should agree.", "And now?")] * 4, "0 1 2 3"),
+        ("dry", [say("I think so, and you should agree with me.", "And now?")] * 4, "0 1.5 3 4.5"),
+        ("dry", [say(written(at, 20), "And now?") for at in range(4)], "0 0 0 0"),
+        ("dry", [say(f"{written(at, 2)} alpha beta1 gamma", "And now?") for at in range(4)], "0 1.1 2.2 3.3"),
+        ("dry", [call(), OLD, *NUMBERED[:4], OLD._replace(calls=LOOK.calls), NUMBERED[4]], "0 0 1 2 3 4 0 4"),
+        ("dry", [LOOK] * 4, "0 0 1 2"),
+        ("dry", [call(arguments=at, text="ok") for at in range(4)], "0 0 0 0"),
+        ("dry", [call(arguments=at, text="3 orders") for at in range(4)], "0 1 2 3"),
+        ("dry", [call(arguments=at, text=f'no "{at}" in line {at}', error=True) for at in range(4)], "0 1 2 3"),
+        ("dry", [hidden(call(arguments=at)) for at in range(4)], "0 0 0 0"),
+        ("dry", [*NUMBERED[:6], READ, NUMBERED[6]], "0 1 2 3 4 5 0 3.5"),
+        ("dry", [call(text=lines(0)), call(arguments=1, text=lines(2))], "0 1"),
+        ("dry", [call(text=lines(0)), call(arguments=1, text=lines(3))], "0 0"),
+        ("dry", [alone(at, LONG) for at in range(5)], "0 0 1 2 3"),
+        ("dry", [*[alone(at, LONG) for at in range(6)], alone(6, "ok"), alone(7, LONG)], "0 0 1 2 3 4 0 3"),
+        ("dry", [*[alone(at, LONG) for at in range(6)], alone(6, lines(0)), alone(7, LONG)], "0 0 1 2 3 4 0 3"),
+        ("dry", [call("todo_write", f'{{"todos": [{at}]}}', "ok") for at in range(4)], "0 1 2 3"),
+        ("dry", [*NUMBERED[:4], call("a", 1, "no such thing", error=True), call("a", 2), LOOK], "0 1 2 3 0 0 2.15"),
+    ],
+)
+def test_texts_and_what_is_new(kind: str, steps: list[Step], expected: str) -> None:
+    """Answers, prompts, rejections, and turns without anything new (LD-4)."""
+    assert counts(kind, steps) == pytest.approx(numbers(expected))
+
+
+def test_rejections_that_are_minutes_apart() -> None:
+    """They count half from two minutes on: there was time to work (LD-4)."""
+    steps = [WRONG, *others(11), WRONG]
+    assert (counts("rejected", steps, 9.9)[-1], counts("rejected", steps, 10.0)[-1]) == (2, 1.5)
+
+
+def test_sixteen_texts_are_known() -> None:
+    """Of more, the rarest is forgotten, and of equals the least recent (Y-2)."""
+    texts = [say(AGREED, f"Another text of the user, number {at}.") for at in range(16)]
+    assert [counts("rejected", [WRONG, *texts[:number], WRONG])[-1] for number in (15, 16)] == [2, 1]
+    assert counts("rejected", [WRONG, WRONG, *texts, WRONG])[-1] == 3
+    assert counts("rejected", [WRONG, *texts[:15], WRONG, *texts[:15]])[-15:] == [2] * 15
+
+
+def fails(text: str) -> Step:
+    return call(text=text, error=True)
+
+
+def made(number: object, text: str = LONG, *, error: bool = True) -> Step:
+    return call("bash", f'{{"command": "make {number}"}}', text, error=error)
+
+
+def tried(steps: Sequence[Step]) -> list[Step]:
+    """Each step, and a change after it."""
+    return [one for pair in zip(steps, edits(len(steps)), strict=True) for one in pair]
+
+
+BROKEN = call(text="error: main.c has an undefined reference to parse_line")  # a result, and no error of the tool
+PAPER = "the printer is out of paper again"
+DRAFTS = [call("review", at, "Rejected: the text needs more work on its second half.") for at in range(3)]
+REASONS = [
+    call(f"tool{at}", 1, f"it has failed for the reason {'abcdefghijkl'[at] * 6}", error=True) for at in range(12)
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "steps", "expected"),
+    [
+        ("unmoved", [BROKEN] * 4, "0 1 2 3"),
+        ("unmoved", [BROKEN, BROKEN, BROKEN, SHORT, BROKEN, BROKEN], "0 1 2 0 1 2"),
+        ("unmoved", [*[FAILED] * 4, fails(PAPER), *[FAILED] * 2], "0 1 2 3 0 2.5 3.5"),
+        ("unmoved", [fails(f"cannot parse the file: line {at}") for at in range(4)], "0 1 2 3"),
+        ("unmoved", [fails(f"{at} tests have failed in the folder") for at in range(4)], "0 0 0 0"),
+        ("unmoved", [fails("abcdefghijk")] * 3, "0 0 0"),
+        ("unmoved", [fails("abcdefghijkl")] * 3, "0 1 2"),
+        ("unmoved", [FAILED, FAILED, fails("429 too many requests"), FAILED], "0 1 0 2"),
+        ("unmoved", [together(FAILED, FAILED)] * 3, "0 1 2"),
+        ("unmoved", [FAILED, FAILED, *REASONS[:11], FAILED], "0 1 0 0 0 0 0 0 0 0 0 0 0 2"),
+        ("unmoved", [FAILED, FAILED, *REASONS, FAILED], "0 1 0 0 0 0 0 0 0 0 0 0 0 0 1"),
+        ("stubborn", tried([made(at) for at in range(5)]), "0 0 1 0 2 0 3 0 4 0"),
+        ("stubborn", [made(at) for at in range(5)], "0 0 0 0 0"),
+        ("stubborn", tried([made(1), made(2), made(3, "fine", error=False), made(4), made(5)]), "0 0 1 0 0 0 1 0 2 0"),
+        ("stubborn", tried([made(1), made(2), made(3), made(4, PAPER), made(5)]), "0 0 1 0 2 0 0 0 2 0"),
+        ("stubborn", tried(DRAFTS), "0 0 1 0 2 0"),
+        ("stubborn", tried([BROKEN._replace(calls=one.calls) for one in DRAFTS]), "0 0 0 0 0 0"),
+        ("dry", [call("save_route", f'{{"steps": [{at}]}}', "ok") for at in range(4)], "0 0 0 0"),
+        ("dry", tried([call("todo_write", f'{{"todos": [{at}]}}', "ok") for at in range(3)]), "0 0 0 0 0 0"),
+    ],
+)
+def test_ends(kind: str, steps: list[Step], expected: str) -> None:
+    """Errors and refusals that stay whatever is changed, and what ends or halves their counts (LD-4)."""
+    assert counts(kind, steps) == numbers(expected)
+
+
+STATUS = [call("get_job_status", '{"job": 7}', text) for text in ("running", "completed", "timeout")]
+WAITS = {seconds: call("sleep", f'{{"seconds": {seconds}}}', "done") for seconds in (29, 30, 60)}
+TERMINAL = call("write_stdin", '{"chars": ""}', "compiling")
+
+
+@pytest.mark.parametrize(
+    ("kind", "steps", "every_s", "expected"),
+    [
+        ("repeat", [STATUS[0]] * 3, 1.0, "0 1.121 1.682"),  # two looks, of 0.6 each, less the share of 30 s
+        ("repeat", [STATUS[0]] * 3, 15.0, "0 0.3 0.45"),
+        ("repeat", [STATUS[0]] * 3, 30.0, "0 0 0"),
+        ("repeat", [call(text="running")] * 3, 15.0, "0 0.3 0.45"),
+        ("repeat", [STATUS[1]] * 3, 59.0, "0 2 3"),
+        ("repeat", [STATUS[1]] * 3, 60.0, "0 1 1.5"),
+        ("repeat", [STATUS[2]] * 3, 3.0, "0 2 3"),
+        ("repeat", [STATUS[2]] * 3, 25.0, "0 1 1.5"),
+        ("repeat", [TERMINAL] * 3, 5.0, "0 0.3 0.45"),
+        ("repeat", [TERMINAL] * 3, 9.0, "0 0.012 0.018"),
+        ("repeat", [TERMINAL] * 3, 10.0, "0 0 0"),
+        ("repeat", [WAITS[60]] * 3, 1.9, "0 1.2 1.8"),
+        ("repeat", [WAITS[60]] * 3, 2.0, "0 0 0"),
+        ("repeat", [call("edit_file", 1, "running")] * 3, 3.0, "0 2 3"),
+        ("repeat", [call(text="rate limit exceeded")] * 3, 3.0, "0 0 0"),
+        ("interleaved", [WAITS[60], STATUS[0]] * 3, 3.0, "0 0 0 0.1 0 0.15"),
+        ("interleaved", [WAITS[60], STATUS[0]] * 3, 30.0, "0 0 0 0 0 0"),
+        ("interleaved", [WAITS[29], LOOK] * 3, 5.0, "0 0 0 2 0 3"),
+        ("interleaved", [WAITS[30], LOOK] * 3, 5.0, "0 0 0 0.1 0 0.15"),
+        ("interleaved", [WAITS[29], LOOK] * 3, 29.9, "0 0 0 1 0 1.5"),
+        ("interleaved", [WAITS[29], LOOK] * 3, 30.0, "0 0 0 0 0 0"),
+        ("waiting", [STATUS[0]] * 11, 599.0, "0 0 0 0 0 0 0 1 1.25 1.25 1.5"),
+        ("waiting", [WAITS[60]] * 11, 599.0, "0 0 0 0 0 0 0 1 1.25 1.25 1.5"),
+        ("waiting", [*[STATUS[0]] * 8, STATUS[1], *[STATUS[0]] * 8], 599.0, "0 0 0 0 0 0 0 1 0 0 0 0 0 0 0 0 1"),
+        ("waiting", [*[STATUS[0]] * 8, READ, *[STATUS[0]] * 8], 599.0, "0 0 0 0 0 0 0 1 0 0 0 0 0 0 0 0 1"),
+    ],
+)
+def test_waits_and_looks(kind: str, steps: list[Step], every_s: float, expected: str) -> None:
+    """Time decides what a look counts; what has ended counts like any repeat (LD-4)."""
+    assert counts(kind, steps, every_s) == pytest.approx(numbers(expected), rel=1e-3)
+
+
+def test_polls_that_a_policy_names() -> None:
+    """A quarter of a repeat, less the share of 30 s (LD-4)."""
+    found = counts("repeat", [LOOK] * 3, 15.0, {"look": ToolOptions(poll=True)})
+    assert found == pytest.approx([0, 0.125, 0.1875])
