@@ -257,6 +257,34 @@ def test_a_conversation_is_alone_if_no_other_opens_alike() -> None:
     assert not here.open.pop().alone
 
 
+def test_answers_that_only_call_tools() -> None:
+    """Which conversation is continued shows in the calls, too."""
+    here = Caller()
+    for name in ("archive", "ledger"):
+        here.request("planner", TASK)
+        here.answer("", ToolCall("ask", json.dumps({"whom": name, "order": f"{PLAN} ({name})"})))
+    team = here.turn("archivist", f"{PLAN} (archive)", answer=REPORT)
+    for name, joined in (("archive", team), ("ledger", "")):
+        calls = (ToolCall("ask", json.dumps({"order": f"{PLAN} ({name})", "whom": name})),)
+        assert here.request("planner", calls=calls, results=(Result("It was asked."),)) == joined
+
+
+def test_the_same_answer_of_two_that_open_alike() -> None:
+    """It shows neither which of them is continued, nor that there is one only."""
+    here = Caller()
+    for _ in range(2):
+        here.turn("planner", TASK, answer=PLAN)
+    here.request("planner", "Go on.", said=PLAN)
+    found = here.open.pop()
+    assert (found.alone, found.is_team, found.merged) == (False, False, ())
+    here.turn("planner", TASK, answer=REPORT)
+    here.request("planner", "Go on.", said="(shortened)")
+    last = here.open.pop()
+    assert last.group not in (found.group, bytes(4))
+    here.request("planner", "Go on.", said=REPORT)
+    assert here.open.pop().group == last.group
+
+
 def test_in_a_team_nobody_is_alone() -> None:
     """The agents may open alike."""
     here = Caller()

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from breakloop.detect.steps.detector import RequestContext, StepEvaluator
+from breakloop.detect.stateful import Evaluation
+from breakloop.detect.steps.detector import StepEvaluator
 from breakloop.detect.steps.fingerprints import ToolOptions
 from breakloop.detect.steps.kinds import NEVER, NORMAL, StepsSettings
 from breakloop.model.call import Result, Step, ToolCall
@@ -37,15 +38,20 @@ def counts(
     kind: str, steps: Sequence[Step], every_s: float = 3.0, tools: dict[str, ToolOptions] | None = None
 ) -> list[float]:
     """The count after each step of a conversation that grows."""
+    return [one.hits for one in judged(kind, steps, every_s, tools)]
+
+
+def judged(
+    kind: str, steps: Sequence[Step], every_s: float = 3.0, tools: dict[str, ToolOptions] | None = None
+) -> list[Evaluation]:
     judge, window, found = evaluator(kind, tools), b"", []
     for number, one in enumerate(steps):
         ids = tuple([f"call_{number:08}_{at}" for at in range(len(one.calls))])
         results = tuple([result._replace(call_id=by) for result, by in zip(one.results, ids, strict=False)])
         step = one._replace(call_ids=ids, results=results or one.results, messages=2 * number + 1)
-        judged = judge.evaluate(window, step, 1000.0 + number * every_s, RequestContext())
-        assert judged.kind in ("", kind)
-        window = judged.window
-        found.append(judged.hits)
+        found.append(judge.evaluate(window, step, 1000.0 + number * every_s))
+        assert found[-1].kind in ("", kind)
+        window = found[-1].window
     return found
 
 
@@ -194,6 +200,7 @@ MAILS = [call("send_email", at, "sent") for at in range(12)]
         ("cascade", [*ERRORS[:5], together(*[call(name, error=True) for name in "ab"])], "0 0 0 0 5 7"),
         ("cascade", [*ERRORS[:5], call(text="429 too many requests", error=True), *ERRORS[:2]], "0 0 0 0 5 0 6 7"),
         ("cascade", [*ERRORS[:5], SHORT, *ERRORS[:2]], "0 0 0 0 5 0 6 7"),
+        ("cascade", [DONE, *ERRORS[:5], DONE, *ERRORS[:2]], "0 0 0 0 0 5 0 6 7"),
         ("stagnation", [call(name, 1) for name in ("look", "read", "look", "read", "find")], "0 3 5 7 9"),
         ("stagnation", [LOOK, *others(1), call("read", 9), call("find", 1)], "0 0 0 3"),
         ("stagnation", [together(call(arguments=at), call(arguments=-at)) for at in range(1, 5)], "0 2 3 4"),
@@ -315,6 +322,8 @@ SPARSE = [step for pair in zip(BESIDE, others(4), strict=False) for step in pair
         ("rejected", BESIDE, "1 1 1 1 1"),
         ("rejected", SPARSE, "1 0 2 0 3 0 4 0"),
         ("rejected", [call("bash", at, users=(REFUSED,)) for at in range(3)], "0 0 0"),
+        ("rejected", [together(call("bash"), call("read"))._replace(users=(REFUSED,))] * 2, "1 1"),
+        ("rejected", [together(call("read"), call("bash"))._replace(users=(REFUSED,))] * 2, "0 0"),
         ("rejected", [call(users=("<system-reminder> be kind",)), WRONG] * 2, "0 1 0 2"),
         ("nested", [say("", TRY * at + TASK) for at in range(5)], "0 1 2 3 4"),
         ("nested", [say("It is seven.", TRY * at + TASK) for at in range(5)], "0 1 2 3 4"),
@@ -336,6 +345,7 @@ SPARSE = [step for pair in zip(BESIDE, others(4), strict=False) for step in pair
         ("dry", [call(arguments=at, text="3 orders") for at in range(4)], "0 1 2 3"),
         ("dry", [call(arguments=at, text=f'no "{at}" in line {at}', error=True) for at in range(4)], "0 1 2 3"),
         ("dry", [hidden(call(arguments=at)) for at in range(4)], "0 0 0 0"),
+        ("dry", [hidden(call(arguments=at, users=("And now?",))) for at in range(4)], "0 1 2 3"),
         ("dry", [*NUMBERED[:6], READ, NUMBERED[6]], "0 1 2 3 4 5 0 3.5"),
         ("dry", [call(text=lines(0)), call(arguments=1, text=lines(2))], "0 1"),
         ("dry", [call(text=lines(0)), call(arguments=1, text=lines(3))], "0 0"),
@@ -427,6 +437,8 @@ TERMINAL = call("write_stdin", '{"chars": ""}', "compiling")
         ("repeat", [STATUS[0]] * 3, 15.0, "0 0.3 0.45"),
         ("repeat", [STATUS[0]] * 3, 30.0, "0 0 0"),
         ("repeat", [call(text="running")] * 3, 15.0, "0 0.3 0.45"),
+        ("repeat", [call(text=f"{LONG}; {LONG}; it is running")] * 3, 3.0, "0 2 3"),
+        ("repeat", [SHORT._replace(results=(Result("running", media=("image:1",)),))] * 3, 3.0, "0 2 3"),
         ("repeat", [STATUS[1]] * 3, 59.0, "0 2 3"),
         ("repeat", [STATUS[1]] * 3, 60.0, "0 1 1.5"),
         ("repeat", [STATUS[2]] * 3, 3.0, "0 2 3"),
@@ -444,6 +456,13 @@ TERMINAL = call("write_stdin", '{"chars": ""}', "compiling")
         ("interleaved", [WAITS[30], LOOK] * 3, 5.0, "0 0 0 0.1 0 0.15"),
         ("interleaved", [WAITS[29], LOOK] * 3, 29.9, "0 0 0 1 0 1.5"),
         ("interleaved", [WAITS[29], LOOK] * 3, 30.0, "0 0 0 0 0 0"),
+        (
+            "cascade",
+            [*ERRORS[:8], *[STATUS[0]._replace(results=(Result("no", error=True),))] * 9],
+            3.0,
+            "0 0 0 0 5 6 7 8 9 10 10 10 10 10 10 10 10",
+        ),
+        ("cascade", [call("get_status", text="no", error=True)] * 9, 30.0, "0 0 0 0 0 0 0 0 0"),
         ("waiting", [STATUS[0]] * 11, 599.0, "0 0 0 0 0 0 0 1 1.25 1.25 1.5"),
         ("waiting", [WAITS[60]] * 11, 599.0, "0 0 0 0 0 0 0 1 1.25 1.25 1.5"),
         ("waiting", [*[STATUS[0]] * 8, STATUS[1], *[STATUS[0]] * 8], 599.0, "0 0 0 0 0 0 0 1 0 0 0 0 0 0 0 0 1"),
@@ -459,3 +478,43 @@ def test_polls_that_a_policy_names() -> None:
     """A quarter of a repeat, less the share of 30 s (LD-4)."""
     found = counts("repeat", [LOOK] * 3, 15.0, {"look": ToolOptions(poll=True)})
     assert found == pytest.approx([0, 0.125, 0.1875])
+
+
+@pytest.mark.parametrize(
+    ("kind", "steps", "evidence"),
+    [
+        ("dry", [LOOK, READ, *NUMBERED[:4]], "nothing new for 4 turns"),
+        ("repeat", [LOOK] * 4, "`look` returned the same 89 bytes 4 times in a row"),
+        (
+            "interleaved",
+            [LOOK, READ, LOOK, LOOK],
+            "`look` returned the same 89 bytes 3 times; last new result 2 calls ago",
+        ),
+        ("failure", [FAILED] * 3, "the same call of `look` failed 3 times"),
+        ("cycle", [call(arguments=at) for at in (1, 2) * 4], "the same 2 steps in the same order 4 times"),
+        ("unknown_tool", [UNKNOWN] * 3, "`look` is not among the tools; called 3 times"),
+        ("near", NUMBERED[:5], "`look` called almost alike 5 times"),
+        ("cascade", ERRORS[:6], "6 of the last 10 results were errors"),
+        ("unmoved", [FAILED] * 3, "`look` ended the same way 2 times more, whatever was changed"),
+        (
+            "stubborn",
+            tried([made(at) for at in range(3)])[:-1],
+            "`bash` ended the same way 2 times more, with changes in between",
+        ),
+        ("monologue", [DONE] * 3, "the same answer 3 times, and nothing called"),
+        ("continue", [DONE] * 3, "told the same 3 times, and nothing called"),
+        ("rejected", [WRONG] * 3, "the same 29 characters came back 3 times"),
+        (
+            "side_effect",
+            [MAIL] * 3,
+            "`send_email` was called with the same arguments 3 times, and it was done each time",
+        ),
+        ("stagnation", NUMBERED[:3], "`look` returned the same 89 bytes, whatever was called"),
+        ("drift", NOISY[:5], "`look` returned the same 5 times, but for times, ids or counters"),
+        ("reword", [SORT] * 5, "5 of the last 13 texts say nearly the same"),
+        ("nested", [say("", TRY * at + TASK) for at in range(4)], "each prompt contains the previous one, 3 times"),
+    ],
+)
+def test_evidence(kind: str, steps: list[Step], evidence: str) -> None:
+    """How often, and since when (LD-4)."""
+    assert judged(kind, steps)[-1].evidence.endswith(evidence)

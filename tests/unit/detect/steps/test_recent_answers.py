@@ -190,6 +190,17 @@ def test_the_newest_of_equal_ids() -> None:
     assert recent_answers.restored(newest, found[0], PRINTER).call_ids == ()
 
 
+def test_half_of_the_calls_if_there_is_no_room_for_all() -> None:
+    """The first ones (Y-2)."""
+    calls = tuple(
+        [ToolCall(f"a_tool_with_a_name_of_sixty_four_characters_and_even_more_{at:06}", "{}") for at in range(12)]
+    )
+    kept = recent_answers.add(b"", Answer(200, calls=calls, complete=True), 1, 100, PRINTER)
+    found = recent_answers.find(kept, Step("", (), (), (), ("x",), (), 1, 1, continues="", stored=True), PRINTER)
+    assert found is not None
+    assert [one.tool for one in found[0].calls] == [one.name for one in calls[:6]]
+
+
 def test_the_size_of_a_conversation_that_is_kept() -> None:
     """That of its requests, one after the other (LD-4)."""
     kept = recent_answers.add(b"", Answer(200, calls=(LOOK,), complete=True), 3, 250, PRINTER)
