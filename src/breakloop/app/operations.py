@@ -170,8 +170,10 @@ class Operations:
     # -- jobs --------------------------------------------------------------------------------------------------------
 
     async def _write(self, events: Sequence[Event]) -> None:
-        """Write events to the history, together with the activity of agents, which needs no event."""
-        activity, now = self._runtime.activity(), self._clock.now()
+        """Write events to the history, together with the activity of agents, which needs no event. Activity within a
+        loop is added to an incident, so it is not written before the event that opens one."""
+        activity = Activity() if self._to_history.waiting else self._runtime.activity()
+        now = self._clock.now()
         self._event_counters.take_activity(activity)
         self.trees.add(activity.trees, now)
         if events or activity.agents:

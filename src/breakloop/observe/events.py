@@ -58,10 +58,19 @@ class EventListener:
     """A subscriber. If it is slow or raises, only its own events are dropped."""
 
     def __init__(
-        self, name: str, take: Take, *, every_s: float, always: bool, queue_max: int, sleep: Sleep = asyncio.sleep
+        self,
+        name: str,
+        take: Take,
+        fetch: Callable[[], None],
+        *,
+        every_s: float,
+        always: bool,
+        queue_max: int,
+        sleep: Sleep = asyncio.sleep,
     ) -> None:
         self.name = name
         self._take = take
+        self._fetch = fetch
         self._every_s = every_s
         self._always = always
         self._queue_max = queue_max
@@ -71,6 +80,11 @@ class EventListener:
         self._delivering: asyncio.Task[bool] | None = None  # the batch that is being delivered
         self._drains = asyncio.Lock()
         self.dropped = 0
+
+    @property
+    def waiting(self) -> int:
+        """The number of queued events. Within `take`, those that did not fit into the batch."""
+        return len(self._backlog)
 
     def put(self, events: Sequence[Event]) -> None:
         """Queue events until the next turn."""
@@ -104,6 +118,7 @@ class EventListener:
 
     async def _deliver(self, retry_s: float) -> bool:
         """Deliver one batch; returns whether it was accepted."""
+        self._fetch()  # what `take` reads beside the events may be about one that is still on the bus
         backlog = self._backlog
         batch = [backlog.popleft() for _ in range(min(BATCH, len(backlog)))]
         failed = False
@@ -145,7 +160,9 @@ class EventDispatcher:
     ) -> EventListener:
         """Add a listener, called every `every_s` seconds; with `always`, also without events. An awaitable that it
         returns is awaited."""
-        listener = EventListener(name, take, every_s=every_s, always=always, queue_max=queue_max, sleep=self._sleep)
+        listener = EventListener(
+            name, take, self.distribute, every_s=every_s, always=always, queue_max=queue_max, sleep=self._sleep
+        )
         self.listeners.append(listener)
         return listener
 

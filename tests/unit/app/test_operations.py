@@ -23,7 +23,9 @@ from breakloop.config.settings import Settings
 from breakloop.engine.breakers import Breakers, BreakerState
 from breakloop.errors import HistoryError, SettingsError
 from breakloop.model.call import Answer, Usage
+from breakloop.model.events import Event
 from breakloop.model.records import EventFilter, IncidentFilter
+from breakloop.observe.events import BATCH
 from tests.alert_world import receiver
 from tests.builders import chat, user
 from tests.deadlines import DEADLINE_S
@@ -130,6 +132,23 @@ def test_wrong_tokens_are_in_the_audit_log_and_in_the_metrics(tmp_path: Path) ->
     [entry] = asyncio.run(lived(made(tmp_path), lambda operations: operations.history.audit()))
     assert (entry.who, entry.action, entry.target) == ("unknown", "login.denied", "127.0.0.1")
     assert entry.detail == {"attempts": 2, "addresses": "127.0.0.1 (2)"}
+
+
+@pytest.mark.parametrize("before", [0, BATCH])
+def test_an_incident_has_what_its_first_requests_spent(tmp_path: Path, before: int) -> None:
+    """Also if the history is written between the detection and the next turn of the bus (G-3)."""
+    runtime = made(tmp_path)
+
+    async def look(operations: Operations) -> None:
+        for _ in range(before):
+            operations.bus(Event("limit.exceeded", 0.0, {}))
+        looped(runtime)
+        await next(one for one in operations.dispatcher.listeners if one.name == "history").drain()
+        await operations.dispatcher.finish()
+        [incident] = operations.history.incidents(IncidentFilter())
+        assert (incident.spent_requests, incident.saved_requests) == (5, 1)
+
+    asyncio.run(lived(runtime, look))
 
 
 async def alerted(operations: Operations) -> None:
