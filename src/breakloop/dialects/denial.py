@@ -64,8 +64,10 @@ class VerdictHeaders:
         """Return the header lines for the answer to an allowed request. `result_id` tells a gateway under which id to
         report the result.
         """
-        result = f"{self._result_id}{result_id}\r\n" if result_id else ""
         limit = verdict.limit
+        if limit is None and not (verdict.warning or verdict.note or result_id or verdict.tree):  # as most in the proxy
+            return f"{self._request_id}{request_id}\r\n".encode("latin-1")
+        result = f"{self._result_id}{result_id}\r\n" if result_id else ""
         known = None if limit is None else self._heads.get((limit.name, limit.quota, limit.window_s))
         if limit is None or known is None:
             head = f"{self._request_id}{request_id}\r\n{result}{'' if limit is None else self._limit(limit)}"

@@ -76,9 +76,6 @@ class ServerCore:
     client on another core is the most expensive step, and in a batch only the first write does.
     """
 
-    max_batched_writes = 32  # a write waits for at most this many others
-    large_read = 16 * 1024  # a longer read is processed at once, which bounds the memory of a batch
-
     def __init__(self, handler: Handler, limits: RequestLimits, loop: asyncio.AbstractEventLoop) -> None:
         self.handler = handler
         self.limits = limits
@@ -94,9 +91,11 @@ class ServerCore:
         self._of_peer: dict[str | bytes, dict[Connection, None]] = {}  # `live` by address, in the same order
         self._per_peer = limits.connections_per_peer or limits.connections - limits.connections // 4
         self.reads: list[tuple[Connection | UpstreamConnection, bytes]] = []
-        self.writes: list[tuple[asyncio.Transport, bytes]] = []  # what `queue_write` has queued
+        self.large_read = 16 * 1024  # a longer read is processed at once, which bounds the memory of a batch
+        self.writes: list[tuple[asyncio.Transport, bytes]] = []  # written by `flush_writes`
+        self.max_batched_writes = 32  # a write waits for at most this many others
         self._deferred: deque[tuple[Connection, Request]] = deque()  # one is processed in each turn of the loop
-        self.batching = False  # `process_reads` is running: replies go through `queue_write`
+        self.batching = False  # `process_reads` is running: replies go to `writes`
         self.tick = 0  # seconds, counted by the sweep
         self.draining = False
         self.connections = 0  # accepted since the start
@@ -123,13 +122,14 @@ class ServerCore:
         """Process everything that was read, and write the replies."""
         reads, self.reads = self.reads, []
         self.batching = True
+        several = len(reads) > 1
         for connection, data in reads:
             try:
                 connection.process(data)
             except Exception as error:  # noqa: BLE001 - fail-safe edge: other connections must get their replies
                 self.handler_failed(error)
                 self._abort(connection)
-            if len(self.writes) >= self.max_batched_writes:
+            if several and len(self.writes) >= self.max_batched_writes:
                 self.flush_writes()
         self.batching = False
         self.flush_writes()
@@ -139,10 +139,6 @@ class ServerCore:
             connection.abort()
         except Exception as error:  # noqa: BLE001 - as in `process_reads`
             self.handler_failed(error)
-
-    def queue_write(self, transport: asyncio.Transport, data: bytes) -> None:
-        """Write this with the rest of the batch."""
-        self.writes.append((transport, data))
 
     def flush_writes(self) -> None:
         """Write what is queued. Call it before writing to or closing a transport directly, to keep the order."""
@@ -556,7 +552,7 @@ class Connection(asyncio.Protocol):
         """Send bytes of the upstream's response."""
         server = self._server
         if server.batching:
-            server.queue_write(self._transport, data)
+            server.writes.append((self._transport, data))
         elif not self._transport.is_closing():  # uvloop raises on a write after close
             self._transport.write(data)
 
@@ -588,15 +584,16 @@ class Connection(asyncio.Protocol):
 
     def response_complete(self, *, close: bool) -> None:
         """The upstream's response was passed on completely."""
+        server, reader = self._server, self._reader
         self._exchange = None
         self._upload_paused = False
-        self._progress_tick = self._server.tick
+        self._progress_tick = server.tick
         self.phase = IDLE
-        if self._reader.streaming:
+        if reader.body is not None and reader.streaming:
             self._linger()
-        elif close or self._server.draining:
+        elif close or server.draining:
             self._close()
-        else:
+        elif reader.buffer or self._write_paused or not self._reading:  # else there is nothing to continue with
             self._continue()
 
     def pause_upload(self, *, paused: bool) -> None:

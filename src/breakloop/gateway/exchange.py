@@ -343,8 +343,8 @@ class Exchange:
     def start(self, client: Connection) -> None:
         """Send the request; a throttled one after its delay."""
         self._client = client
-        self._progress_tick = self._server.tick
         if self.delay_s > 0:
+            self._progress_tick = self._server.tick
             if self._upload is not None:
                 client.pause_upload(paused=True)
             self._task = self._server.loop.call_later(self.delay_s, self._open)
@@ -386,20 +386,26 @@ class Exchange:
             self._fail(502, connect_error(error))
 
     def _send(self, upstream: UpstreamConnection) -> None:
-        if upstream.transport.is_closing():  # it was closed after it was made
+        if not self._reused and upstream.transport.is_closing():  # it was closed after it was made
             self._fail(502, "closed the connection")
             return
         self._upstream = upstream
         upstream.begin(self)
         if self._paused:
             upstream.pause()
-        upload = self._upload
-        upstream.send(self._head, self._request.body if upload is None else b"")
+        if self._upload is not None:
+            self._begin_upload(upstream, self._upload)
+            return
+        upstream.send(self._head, self._request.body)
         if not self._reused:
             release_body(self._request, self._call)  # only a reused connection is retried
-        if upload is not None:
-            upload.begin(lambda piece: upstream.send(piece, b""))
-            self._client.pause_upload(paused=upstream.write_paused)
+
+    def _begin_upload(self, upstream: UpstreamConnection, upload: Upload) -> None:
+        upstream.send(self._head, b"")
+        if not self._reused:
+            release_body(self._request, self._call)
+        upload.begin(lambda piece: upstream.send(piece, b""))
+        self._client.pause_upload(paused=upstream.write_paused)
 
     # -- streamed request bodies -------------------------------------------------------------------------------------
 
@@ -438,10 +444,12 @@ class Exchange:
                 return
             head = injection.response_head(head)
         self._status = head.status
-        self._release_memory()
+        if self._reserved_bytes:
+            self._release_memory()
         close = self._server.draining or (self._upload is not None and not self._upload.done)
         self._client_head, self._framing = client_head(request, head, self._extra_lines, close=close)
-        release_body(request, self._call)
+        if len(request.body) > KEPT_BYTES:
+            release_body(request, self._call)
         second = self.second
         if second is not None:
             self._client_head, self._framing = b"", second.framing

@@ -252,6 +252,7 @@ _ABOUT_ENCODED_BODY: Final = frozenset(("content-digest", "content-encoding", "c
 _PROTECTED: Final = CREDENTIALS | {"cookie", "forwarded", "idempotency-key", "range", "user-agent", "via"}
 _PROTECTED_PREFIXES: Final = ("accept", "anthropic-", "content-", "if-", "mcp-", "openai-", "x-agent-", "x-forwarded-")
 _USUAL_CONNECTIONS: Final = frozenset((b"keep-alive", b"Keep-Alive", b"close"))
+_LENGTH_FIELD: Final = b"content-length: "
 _NO_BODY_EXPECTED: Final = frozenset(("GET", "HEAD", "DELETE", "OPTIONS"))
 _READABLE: Final = frozenset((b"gzip", b"x-gzip", b"deflate", b"br", b"zstd", b"identity"))
 _DEBUG: Final = f"{COOKIE}=".encode()
@@ -315,6 +316,27 @@ class HeadRewriter:
         and changed; `identity`: the response must not be compressed, because it will be changed; `place`: that of the
         receiver in the tree of agents, in place of the sender's.
         """
+        template = None if decoded or identity or place is not None or length <= 0 else request.template
+        if template is not None:
+            known = template.forwarded.get(self)
+            if known is not None and known[0] is destination:
+                return b"%b%d%b" % (known[1], length, known[2])
+        before, framing, after = self._rewritten(request, destination, query, length, decoded, identity, place)
+        if template is not None and not self._via and destination.upstream.name not in self._aws_keys:
+            template.forwarded[self] = destination, before + _LENGTH_FIELD, b"\r\n" + after
+        return before + framing + after
+
+    def _rewritten(
+        self,
+        request: Request,
+        destination: Destination,
+        query: bytes,
+        length: int,
+        decoded: bool,  # noqa: FBT001 - private, one caller
+        identity: bool,  # noqa: FBT001
+        place: Tree | None,
+    ) -> tuple[bytes, bytes, bytes]:
+        """Return the head in three parts: the second is the framing of the body."""
         upstream = destination.upstream
         rewrite_line = self._line
         more = self._hop_line if HOP not in request.headers else self._hops(request)
@@ -346,19 +368,13 @@ class HeadRewriter:
         if query:
             target = b"%b?%b" % (target, query)
         if length > 0:
-            framing = b"content-length: %d\r\n" % length
+            framing = b"%b%d\r\n" % (_LENGTH_FIELD, length)
         elif length == CHUNKED:
             framing = b"transfer-encoding: chunked\r\n"
         else:
             framing = b"" if method in _NO_BODY_EXPECTED else b"content-length: 0\r\n"
-        return b"%b %b HTTP/1.1\r\nhost: %b\r\n%b%b%b\r\n" % (
-            method.encode(),
-            target,
-            upstream.authority,
-            lines,
-            framing,
-            more,
-        )
+        start = b"%b %b HTTP/1.1\r\nhost: %b\r\n%b" % (method.encode(), target, upstream.authority, lines)
+        return start, framing, more + b"\r\n"
 
     def signs(self, upstream: Upstream) -> bool:
         """Return whether requests to an upstream are signed with a held key."""

@@ -15,7 +15,7 @@ import re
 import string
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -73,9 +73,11 @@ _MALFORMED: Final = "malformed request head"
 NO_WEBSOCKET: Final = "WebSocket upgrades are not supported here; use plain HTTP"
 _TOO_LARGE: Final = "request head too large"
 _TOO_LONG: Final = "request target too long"
-_LENGTH: Final = b"ength: "  # the end of the name, whose first letters may be upper or lower case
-_LENGTH_LINE: Final = b"\r\ncontent-length: "
-_LENGTH_DIGITS: Final = 18
+LENGTH_NAME: Final = b"ength: "  # the end of the name, whose first letters may be upper or lower case
+LENGTH_LINE: Final = b"\r\ncontent-length: "
+LENGTH_DIGITS: Final = 18
+
+T = TypeVar("T")
 
 
 class Request(msgspec.Struct, gc=False):
@@ -100,7 +102,8 @@ class HeadTemplate(msgspec.Struct, gc=False):
     """What heads that differ only in the value of Content-Length have in common."""
 
     request: Request  # one of them
-    forwarded: dict[Any, bytes] = msgspec.field(default_factory=dict)  # lines for the upstream, by their rewriter
+    forwarded: dict[Any, Any] = msgspec.field(default_factory=dict)  # what is sent to the upstream, by its rewriter
+    route: Any = None  # what the handler has found out about them
 
 
 class Reply:
@@ -132,22 +135,23 @@ class HeadParser:
         self._limits = limits
         self._request_lines = MemoDict(self._request_line)
         self._field = MemoDict(_field).__getitem__
-        self._templates = HeadCache()
+        self._templates = HeadCache[HeadTemplate]()
         self.websockets = False  # the handler decides about them; else they are refused here
 
     def parse(self, head: bytes, peer: str) -> Request:
         """Parse one head, up to and including its empty line. Raises `RequestError`."""
-        start = head.rfind(_LENGTH) + len(_LENGTH)
+        start = head.rfind(LENGTH_NAME) + 7  # its length
         stop = head.find(b"\r", start)
         size = head[start:stop]
-        if not size.isdigit() or len(size) > _LENGTH_DIGITS:
+        if not size.isdigit() or len(size) > LENGTH_DIGITS:
             return self._parse(head, peer)
         key = head[:start] + head[stop:]
         template = self._templates.get(key)
         if template is None:
             request = self._parse(head, peer)
-            if request.raw is head and head[:start].lower().endswith(_LENGTH_LINE):
-                self._templates.add(key, request)
+            if request.raw is head and head[:start].lower().endswith(LENGTH_LINE) and self._templates.recurs(key):
+                likes = replace(request, raw=b"", peer="", headers=request.headers.copy())
+                self._templates.put(key, HeadTemplate(likes))
             return request
         headers = template.request.headers.copy()
         headers["content-length"] = size
@@ -207,7 +211,7 @@ class HeadParser:
         return tuple(repeated)
 
 
-class HeadCache(dict[bytes, HeadTemplate]):
+class HeadCache(dict[bytes, T]):
     """Heads that were received at least twice, by all of their bytes but the value of Content-Length. Heads that never
     recur (because they carry a trace id) cost no more than one hash each."""
 
@@ -219,18 +223,21 @@ class HeadCache(dict[bytes, HeadTemplate]):
         super().__init__()
         self._seen: set[int] = set()
 
-    def add(self, key: bytes, request: Request) -> None:
-        """Note a head that was parsed, and store it the second time."""
+    def recurs(self, key: bytes) -> bool:
+        """Note a head that was parsed; return whether to `put` it here, because it was noted before."""
         mark = hash(key)
         seen = self._seen
-        if mark not in seen:
-            if len(seen) >= self.max_seen:
-                seen.clear()
-            seen.add(mark)
-        elif len(key) <= self.max_key:
-            if len(self) >= self.max_entries:
-                self.clear()
-            self[key] = HeadTemplate(replace(request, raw=b"", peer="", headers=request.headers.copy()))
+        if mark in seen:
+            return len(key) <= self.max_key
+        if len(seen) >= self.max_seen:
+            seen.clear()
+        seen.add(mark)
+        return False
+
+    def put(self, key: bytes, value: T) -> None:
+        if len(self) >= self.max_entries:
+            self.clear()
+        self[key] = value
 
 
 def early_error(buffer: Buffer, start: int, stop: int, scanned: int, limits: RequestLimits) -> RequestError | None:
@@ -276,7 +283,7 @@ def _check_field(name: str, raw: bytes, value: bytes) -> None:
         raise RequestError(400, "Content-Length or Transfer-Encoding spelled with an underscore")
     if name == "host" and value.translate(None, _HOST_CHARS):
         raise RequestError(400, "Host is not a valid host")
-    if name == "content-length" and (not value.isdigit() or len(value) > _LENGTH_DIGITS):
+    if name == "content-length" and (not value.isdigit() or len(value) > LENGTH_DIGITS):
         raise RequestError(400, "Content-Length is not a number")
     if name == "transfer-encoding" and value.lower() != b"chunked":
         raise RequestError(400, "Transfer-Encoding must be chunked")
@@ -539,7 +546,7 @@ class RequestReader:
     runs past the current one. A body is collected, unless `streams_body` says that it is streamed.
     """
 
-    __slots__ = ("_at", "_buffer", "_heads", "_limits", "_memory", "_scanned", "_streams_body", "body", "continue_due")
+    __slots__ = ("_at", "_heads", "_limits", "_memory", "_scanned", "_streams_body", "body", "buffer", "continue_due")
 
     def __init__(
         self, heads: HeadParser, limits: RequestLimits, memory: BodyMemory, streams_body: StreamsBody | None = None
@@ -548,14 +555,14 @@ class RequestReader:
         self._limits = limits
         self._memory = memory
         self._streams_body = streams_body  # None: every body is collected, and a larger one rejected
-        self._buffer: bytes | bytearray = b""
+        self.buffer: bytes | bytearray = b""  # received; not empty while bytes are not consumed
         self._at = 0  # everything before is consumed
         self._scanned = 0  # the end of the head at `_at` was not found before this position
         self.body: BodyCollector | None = None
         self.continue_due = False  # the client waits for "100 Continue" before it sends its body
 
     def __len__(self) -> int:
-        return len(self._buffer) - self._at
+        return len(self.buffer) - self._at
 
     @property
     def streaming(self) -> bool:
@@ -563,18 +570,18 @@ class RequestReader:
         return self.body is not None and self.body.request.streamed
 
     def push(self, data: bytes) -> None:
-        if not self._buffer:
-            self._buffer = data
+        if not self.buffer:
+            self.buffer = data
             return
-        if isinstance(self._buffer, bytes):
-            self._buffer = bytearray(self._buffer)  # grows in place, so that many small reads are not copied each time
-        self._buffer += data
+        if isinstance(self.buffer, bytes):
+            self.buffer = bytearray(self.buffer)  # grows in place, so that many small reads are not copied each time
+        self.buffer += data
 
     def next(self, peer: str) -> Request | None:
         """Return the next request if it is complete. Raises `RequestError` at the first error in the stream."""
         if self.body is not None:
             return self._read_body(self.body)
-        if self._at == len(self._buffer):
+        if self._at == len(self.buffer):
             return None
         head = self._take_head()
         if head is None:
@@ -596,23 +603,23 @@ class RequestReader:
         return body.take(), body.done
 
     def _feed(self, body: BodyCollector) -> None:
-        self._at += body.feed(bytes(self._buffer[self._at :]))
+        self._at += body.feed(bytes(self.buffer[self._at :]))
 
     def compact(self) -> None:
         """Drop the consumed part of the buffer. Called once per batch and not per request, because it copies."""
         if self._at:
-            self._buffer = self._buffer[self._at :]
+            self.buffer = self.buffer[self._at :]
             self._scanned = max(0, self._scanned - self._at)
             self._at = 0
 
     def take(self) -> bytes:
         """Return everything that is buffered, which is not HTTP."""
-        taken = bytes(self._buffer[self._at :])
+        taken = bytes(self.buffer[self._at :])
         self.clear()
         return taken
 
     def clear(self) -> None:
-        self._buffer = b""
+        self.buffer = b""
         self._at = 0
         self._scanned = 0
         if self.body is not None:
@@ -620,7 +627,7 @@ class RequestReader:
         self.body = None
 
     def _take_head(self) -> bytes | None:
-        buffer, at = self._buffer, self._at
+        buffer, at = self.buffer, self._at
         end = buffer.find(b"\r\n\r\n", max(at, self._scanned - 3))
         stop = len(buffer) if end < 0 else end + 4
         if end < 0 or stop - at > self._limits.head_bytes:
@@ -639,8 +646,8 @@ class RequestReader:
         if request.length > most and streams_body is None:
             raise RequestError(413, "request body too large")
         stop = self._at + request.length
-        if 0 < request.length <= most and stop <= len(self._buffer):  # usually it arrived with its head
-            request.body = bytes(self._buffer[self._at : stop])
+        if 0 < request.length <= most and stop <= len(self.buffer):  # usually it arrived with its head
+            request.body = bytes(self.buffer[self._at : stop])
             self._at = stop
             return request
         self.body = BodyCollector(request, self._memory, most if streams_body is None else None)

@@ -1,7 +1,7 @@
 """HTTP/1.1 responses: rendering our own, parsing those of upstreams, and framing them for the client.
 
-Heads of upstreams are parsed strictly, line by line as in `http_request`, with a cache of known lines. Hop-by-hop
-fields are dropped (RFC 9110, 7.6.1). Bytes of a body are passed on as received.
+Heads of upstreams are parsed strictly, line by line as in `http_request`, with a cache of known lines and one of known
+heads. Hop-by-hop fields are dropped (RFC 9110, 7.6.1). Bytes of a body are passed on as received.
 """
 
 from __future__ import annotations
@@ -26,8 +26,12 @@ from breakloop.gateway.http_request import (
     CHUNKED,
     CLOSE,
     FIELD_LINE,
+    LENGTH_DIGITS,
+    LENGTH_LINE,
+    LENGTH_NAME,
     ChunkBoundary,
     ChunkedFraming,
+    HeadCache,
     LengthFraming,
     Reply,
     Request,
@@ -139,9 +143,41 @@ class ResponseHeadParser:
     def __init__(self, prefix: str = PREFIX) -> None:
         self._status_lines = MemoDict(_status_line)
         self._field = MemoDict(partial(_field, prefix=prefix)).__getitem__
+        self._known = HeadCache[ResponseHead]()
 
     def parse(self, head: bytes, method: str) -> ResponseHead:
         """Parse one head, up to and including its empty line. Raises `UpstreamError`."""
+        if method == "HEAD":  # its length is not that of a body
+            return self._parse(head, method)
+        start = head.rfind(LENGTH_NAME) + 7  # its length
+        if start == 6:  # there is none
+            return self._parse_whole(head, method)
+        stop = head.find(b"\r", start)
+        size = head[start:stop]
+        if not size.isdigit() or len(size) > LENGTH_DIGITS:
+            return self._parse(head, method)
+        key = head[:start] + head[stop:]
+        known = self._known.get(key)
+        if known is None:
+            found = self._parse(head, method)
+            is_length = found.length == int(size) > 0 and head[:start].lower().endswith(LENGTH_LINE)
+            if is_length and self._known.recurs(key):
+                self._known.put(key, found)
+            return found
+        headers = known.headers.copy()
+        headers["content-length"] = size
+        return ResponseHead(known.status, known.line, known.lines, headers, int(size), b"", known.keep_alive)
+
+    def _parse_whole(self, head: bytes, method: str) -> ResponseHead:
+        """Parse a head without a length, as streams have."""
+        known = self._known.get(head)
+        if known is None:
+            known = self._parse(head, method)
+            if self._known.recurs(head):
+                self._known.put(head, known)
+        return known
+
+    def _parse(self, head: bytes, method: str) -> ResponseHead:
         lines = head.split(b"\r\n")
         status, is_1_1, line = self._status_lines[lines[0]]
         if len(lines) > _FIELDS:

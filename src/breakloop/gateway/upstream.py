@@ -21,7 +21,14 @@ from breakloop.clock import Clock, Throttle
 from breakloop.config.settings import HTTP_IDLE_S, HTTPS_IDLE_S, Proxy
 from breakloop.errors import UpstreamError
 from breakloop.gateway.http_request import BARE_LF, ChunkBoundary, ChunkedFraming
-from breakloop.gateway.http_response import BODY_UNTIL_CLOSE, HEAD_BYTES, Framing, ResponseHeadParser, framing_for
+from breakloop.gateway.http_response import (
+    BODY_UNTIL_CLOSE,
+    HEAD_BYTES,
+    Framing,
+    ResponseHead,
+    ResponseHeadParser,
+    framing_for,
+)
 from breakloop.model.call import Call
 from breakloop.model.events import UPSTREAM_FAILED, Event, Publish
 from breakloop.model.upstream import Upstream
@@ -68,7 +75,7 @@ class UpstreamConnection(asyncio.Protocol):
     def __init__(self, server: ServerCore, pool: UpstreamPool) -> None:
         self._server = server
         self._pool = pool
-        self._head = bytearray()  # an incomplete head
+        self._head: bytes | bytearray = b""  # an incomplete head
         self._interims = 0
         self._paused = False  # the client does not read
         self._reading = True
@@ -98,9 +105,15 @@ class UpstreamConnection(asyncio.Protocol):
         """
         if self.exchange is None:
             self.discard()
-        else:
-            self._queued_reads += 1
-            self._server.queue_read(self, data)
+            return
+        self._queued_reads += 1
+        server = self._server  # as in `queue_read`, without the call
+        reads = server.reads
+        reads.append((self, data))
+        if len(data) > server.large_read:
+            server.process_reads()
+        elif len(reads) == 1:
+            server.loop.call_soon(server.process_reads)
 
     def eof_received(self) -> bool:
         """The upstream sends nothing more. This is the regular end only of a response without a length."""
@@ -137,7 +150,7 @@ class UpstreamConnection(asyncio.Protocol):
         """Serve this exchange until its response is complete."""
         self.exchange = exchange
         self._framing = None
-        self._head = bytearray()
+        self._head = b""
         self._interims = 0
         self.received = False
         self.by_line = False
@@ -173,17 +186,17 @@ class UpstreamConnection(asyncio.Protocol):
     def send(self, head: bytes, body: bytes) -> None:
         server = self._server
         if len(body) <= _JOINED_BYTES:
-            server.queue_write(self.transport, head + body if body else head)
+            server.writes.append((self.transport, head + body))
         else:
-            server.queue_write(self.transport, head)
-            server.queue_write(self.transport, body)
+            server.writes += ((self.transport, head), (self.transport, body))
         if not server.batching:
             server.flush_writes()
 
     def finish(self) -> None:
         """The exchange is complete: return to the pool, or close."""
         self.exchange = None
-        self.resume()
+        if self._paused or not self._reading:
+            self.resume()
         if self.reusable and not self._has_leftovers():
             self._pool.give_back(self)
         else:
@@ -224,10 +237,19 @@ class UpstreamConnection(asyncio.Protocol):
         self.received = True
         try:
             if self._framing is None:
-                data = self._read_head(exchange, data)
+                head, data = self._read_head(exchange.method, data)
+                if head is None:
+                    return
+                self.until_close = head.length == BODY_UNTIL_CLOSE
+                self.reusable = head.keep_alive
+                exchange.response_head(head)
+                if self.exchange is not exchange:  # it has discarded this connection
+                    return
+                if 0 < head.length == len(data) <= self.turn_bytes:  # head and body in one piece, as most answers
+                    exchange.response_body(data, [data], done=True)
+                    return
+                self._framing = framing_for(head.length)
             framing = self._framing
-            if framing is None or self.exchange is not exchange:  # the exchange may have discarded this connection
-                return
             if len(data) > self.turn_bytes or self._held:
                 data = self._hold(data)
             if self.by_line:
@@ -258,12 +280,21 @@ class UpstreamConnection(asyncio.Protocol):
             self._server.process_reads()
             self._update_reading()
 
-    def _read_head(self, exchange: Exchange, data: bytes | bytearray) -> bytes:
-        """Read heads up to the final one, and return what follows it."""
+    def _read_head(self, method: str, data: bytes) -> tuple[ResponseHead | None, bytes]:
+        """Read heads up to the final one; return that, if it is complete, and what follows it."""
+        end = data.find(b"\r\n\r\n") + 4
+        if end > 3 and not self._head:
+            head = self._pool.heads.parse(data[:end], method)
+            if head.status >= 200:
+                return head, data[end:]
+        return self._read_heads(method, data)
+
+    def _read_heads(self, method: str, data: bytes | bytearray) -> tuple[ResponseHead | None, bytes]:
+        """Do the same for heads that arrive in pieces, or after interim ones."""
         scanned = 0
         if self._head:
             scanned = max(0, len(self._head) - 3)
-            self._head += data  # grows in place, so that many small reads are not copied each time
+            self._head += data  # a bytearray: many small reads are not copied each time
             data = self._head
         while True:
             end = data.find(b"\r\n\r\n", scanned) + 4
@@ -273,20 +304,16 @@ class UpstreamConnection(asyncio.Protocol):
                 self._head = bytearray(data) if isinstance(data, bytes) else data
                 if bare or len(data) > HEAD_BYTES or not b"HTTP/1."[: len(data)] == data[:7]:
                     raise UpstreamError("sent a response that is not valid HTTP/1.1")
-                return b""
-            head = self._pool.heads.parse(bytes(data[:end]), exchange.method)
+                return None, b""
+            head = self._pool.heads.parse(bytes(data[:end]), method)
             data = bytes(data[end:])
             if head.status >= 200:
                 break
             self._interims += 1
             if head.status == 101 or self._interims > _INTERIM_MAX:
                 raise UpstreamError("switched protocols, or sent too many 1xx responses")
-        self._head = bytearray()
-        self._framing = framing_for(head.length)
-        self.until_close = head.length == BODY_UNTIL_CLOSE
-        self.reusable = head.keep_alive
-        exchange.response_head(head)
-        return data
+        self._head = b""
+        return head, data
 
     def _read_body(self, exchange: Exchange, framing: Framing, data: bytes) -> None:
         used = framing.feed(data) if data else 0

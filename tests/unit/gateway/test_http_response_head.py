@@ -11,10 +11,11 @@ from tests.each import each
 
 
 def parse(*lines: bytes, method: str = "GET") -> ResponseHead:
-    """Read a head twice, the second time from memory: both must be the same."""
+    """Read a head several times, the second time from known lines, the third as a known head: all must be the same."""
     heads = ResponseHeadParser()
     head = b"\r\n".join(lines) + b"\r\n\r\n"
     first = heads.parse(head, method)
+    assert heads.parse(head, method) == first
     assert heads.parse(head, method) == first
     return first
 
@@ -105,3 +106,57 @@ def test_what_can_be_read_in_two_ways_is_no_answer(lines: list[bytes]) -> None:
     """The other way round: an ambiguous answer would let an upstream smuggle one to the next client (Y-3)."""
     with pytest.raises(UpstreamError):
         parse(*lines)
+
+
+def _sized(size: bytes, status: bytes = b"200 OK", more: bytes = b"") -> bytes:
+    return b"HTTP/1.1 " + status + b"\r\nX: y\r\nContent-Length: " + size + b"\r\n" + more + b"\r\n"
+
+
+def test_a_head_that_recurs_has_its_own_length() -> None:
+    """Of two heads that differ only in the length, the second is not parsed anew."""
+    heads = ResponseHeadParser()
+    first = [heads.parse(_sized(b"3"), "POST") for _ in range(3)][-1]
+    other = heads.parse(_sized(b"0041"), "POST")
+    assert (first.length, first.headers) == (3, {"content-length": b"3"})
+    assert (other.length, other.headers) == (41, {"content-length": b"0041"})
+    assert (other.status, other.line, other.lines, other.keep_alive, other.announced) == (
+        (200, b"HTTP/1.1 200 OK\r\n", b"X: y\r\n", True, b"")
+    )
+
+
+def test_the_length_of_a_head_is_only_that_of_a_body_where_it_has_one() -> None:
+    """A response to HEAD and a 304 announce a length, and have no body, whatever was received before."""
+    heads = ResponseHeadParser()
+    for size in (b"3", b"3", b"3", b"0", b"7"):
+        assert heads.parse(_sized(size), "GET").length == int(size)
+        found = heads.parse(_sized(size), "HEAD")
+        assert (found.length, found.announced) == (0, b"content-length: " + size + b"\r\n")
+        found = heads.parse(_sized(size, b"304 Not Modified"), "GET")
+        assert (found.length, found.announced) == (0, b"content-length: " + size + b"\r\n")
+
+
+@each(
+    "head",
+    [
+        _sized(b""),
+        _sized(b"3x"),
+        _sized(b"9" * 19),
+        _sized(b"3", more=b"Content-Length: 3\r\n"),
+        _sized(b"3", more=b"Transfer-Encoding: chunked\r\n"),
+        _sized(b"3", more=b"X: \x00\r\n"),
+    ],
+)
+def test_what_is_invalid_stays_invalid_after_a_valid_head(head: bytes) -> None:
+    heads = ResponseHeadParser()
+    for _ in range(3):
+        heads.parse(_sized(b"3"), "POST")
+    for _ in range(3):
+        with pytest.raises(UpstreamError):
+            heads.parse(head, "POST")
+
+
+def test_a_name_that_ends_like_content_length_is_not_taken_for_it() -> None:
+    heads = ResponseHeadParser()
+    for size in (b"1", b"2", b"2", b"3"):
+        found = heads.parse(_sized(b"5", more=b"X-Length: " + size + b"\r\n"), "POST")
+        assert (found.length, found.lines) == (5, b"X: y\r\nX-Length: " + size + b"\r\n")

@@ -228,6 +228,32 @@ def test_the_key_of_another_provider_goes_nowhere() -> None:
         assert len(proxy.pools["openai"].made) == 1
 
 
+def test_a_head_that_recurs_is_treated_as_the_first_time(tmp_path: Path) -> None:
+    """What is kept of a head changes neither where a request goes nor why it is refused (D-1, Y-3)."""
+    _, token = open_tokens(tmp_path, "")
+    refused = ("X-Breakloop-Hop: hop-token", 508), (f"Authorization: Bearer {token}", 401)
+    with Proxy() as proxy:
+        for field, status in refused:
+            for number in range(4):
+                proxy.transport.sent = b""
+                proxy.send(send(CHAT, chat_body(user("x" * number)), field))
+                assert last_status(proxy) == status, field
+        assert proxy.pools["up"].made == []
+
+
+def test_a_head_that_recurs_is_forwarded_as_the_first_time() -> None:
+    """Only the length is another one (D-1)."""
+    with Proxy() as proxy:
+        proxy.exchange(send(CHAT, b"{}", "X-Kept: 1"))
+        first = proxy.upstream().wire.sent
+        for size in (2, 3, 4, 5):
+            body = b"{" + b" " * (size - 2) + b"}"
+            proxy.upstream().wire.sent = b""
+            proxy.exchange(send(CHAT, body, "X-Kept: 1"))
+            wanted = first.replace(b"content-length: 2\r\n", b"content-length: %d\r\n" % size)[:-2] + body
+            assert proxy.upstream().wire.sent == wanted
+
+
 STEER = bundle(policy("p", loop=tail(max_hits=1, action="steer")))
 
 
