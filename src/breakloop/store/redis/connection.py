@@ -353,7 +353,7 @@ class Reconnector:
         self._finder = finder
         self._address: Address | None = None
         self._backoff = backoff or ReconnectBackoff()
-        self._since = 0.0
+        self._since: float  # when it was opened
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
         self._closed = False
@@ -392,7 +392,7 @@ class Reconnector:
         """Send as soon as the first attempt to connect is over; later, send immediately or fail."""
         if self.link is not None:
             self.link.send(args, then)
-        elif self._queue is not None and len(self._queue) < _QUEUE_MAX and not self._closed:
+        elif self._queue is not None and len(self._queue) < _QUEUE_MAX:
             self._queue.append((args, then))
         else:
             self._door.loop.call_soon(then, StateError(self.why))
@@ -434,7 +434,6 @@ class Reconnector:
     def _drop(self, why: str) -> None:
         if self.link is None:
             return
-        self.link.ended = None
         self.link, self.why = None, why
         if self._door.loop.time() - self._since >= _STEADY_S:
             self._backoff.reset()
@@ -452,22 +451,20 @@ class Reconnector:
             self.link.end("the server has become a read-only replica")
 
     def _recheck_later(self) -> None:
-        if self._finder.recheck_s is not None and self.link is not None and not self._closed:
+        if self._finder.recheck_s is not None and self.link is not None:
             self._timer = self._door.loop.call_later(self._finder.recheck_s, self._recheck_soon)
 
     def _recheck_soon(self) -> None:
-        self._task = self._door.loop.create_task(self._recheck(self.link))
+        self._task = self._door.loop.create_task(self._recheck())
 
-    async def _recheck(self, link: RedisConnection | None) -> None:
+    async def _recheck(self) -> None:
         """Check whether the address has changed although the connection works. If that is unknown, keep it."""
         try:
             moved = await self._finder.find() != self._address
         except StateError:
             moved = False
-        if link is None or link is not self.link:
-            return
-        if moved:
-            link.end("another server has taken over")
+        if moved and self.link is not None:
+            self.link.end("another server has taken over")
         else:
             self._recheck_later()
 

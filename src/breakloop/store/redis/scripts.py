@@ -189,7 +189,7 @@ def decode_commit(ops: Sequence[Op], windows: Sequence[WindowWrite], answer: Any
 def _count_result(value: Any) -> FingerprintCount:
     """Decode a count, a count with its flight, or one that tripped, maybe in mixed traffic or landed."""
     if type(value) is int:
-        return SMALL_COUNTS[value] if 0 <= value < len(SMALL_COUNTS) else FingerprintCount(value)
+        return SMALL_COUNTS[value] if value < len(SMALL_COUNTS) else FingerprintCount(value)
     if len(value) == 2:
         return FingerprintCount(value[0], False, False, 0.0, value[1])
     hits, tripped, fresh, wait_s, *passed = value

@@ -331,7 +331,7 @@ class ShardedCommit:
         self._turn = 0
         self._own: frozenset[int] = frozenset()
         self._sent: list[int] = []
-        self._at = 0.0
+        self._at: float
 
     def next(self) -> list[Op] | None:
         """Return the next commit, or None if all are done. Earlier denials are repeated in their position."""

@@ -119,7 +119,7 @@ class ClusterNodes:
         self._nodes: dict[Address, _Node] = {}
         self._slots: list[_Node | None] = [None] * SLOTS
         self._owners: set[_Node] = set()
-        self._covered = False
+        self._covered: bool  # whether every slot has an owner
         self._why = "not connected yet"
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
@@ -189,7 +189,6 @@ class ClusterNodes:
             await asyncio.gather(self._task, return_exceptions=True)
         for node in (*self._nodes.values(), *self._leaving):
             await node.close()
-        self._look("closed")
 
     def _node(self, address: Address) -> _Node:
         node = self._nodes.get(address)
@@ -337,7 +336,6 @@ class Sentinels(AddressFinder):
     def close(self) -> None:
         for link in self._links.values():
             link.end("closed")
-        self._links.clear()
 
     async def _open(self, address: Address) -> RedisConnection:
         try:
@@ -451,7 +449,7 @@ class PubSub(Reconnector):
         self.on_gap: Callable[[], None] | None = None
         self.published = self._published
         self._channels: dict[bytes, OnMessage] = {}
-        self._missing = 0  # subscriptions that are not confirmed yet
+        self._missing: int  # subscriptions that are not confirmed yet
 
     def subscribe(self, channel: bytes, on_message: OnMessage) -> None:
         """Receive the messages of `channel` once there is a connection; one receiver per channel."""
@@ -466,7 +464,7 @@ class PubSub(Reconnector):
         await super().close()
 
     def _changed(self, up: bool, why: str) -> None:  # noqa: FBT001 - as `Changed`
-        if up and self.link is not None:
+        if self.link is not None:
             self._missing = len(self._channels)
             for channel in self._channels:
                 self._ask(self.link, channel)
