@@ -76,6 +76,7 @@ PYTEST: Final = ("-q", "--timeout=0", "-pno:xdist", "-pno:pytest_cov", "-m", "no
 IN_FORK: Final = ("-x", "-ocache_dir=.cache/mutation/pytest", "-Wignore::pytest.PytestAssertRewriteWarning")
 TESTS_MAX_S: Final = 10.0  # for the tests of one mutant, fastest first; those of the module and the corpus come on top
 MEMORY_MAX: Final = 3 * 1024**3
+IDLE_MAX_S: Final = 12  # without CPU time; no test waits as long, unless for what never happens
 
 
 def _lines_of_functions(path: Path) -> set[int]:
@@ -280,9 +281,7 @@ def _in_fork(run: Callable[[], tuple[int, str]], limit_s: float) -> str:
         finally:
             os._exit(0)
     os.close(write)
-    # A mutant may also wait for what never happens, which takes no CPU time.
-    ready, _, _ = select.select([read], [], [], 30 + 4 * limit_s)
-    answer = os.read(read, 65536) if ready else b""
+    answer = _answer(read, child, 30 + 4 * limit_s)
     os.close(read)
     with contextlib.suppress(ProcessLookupError):
         os.kill(child, signal.SIGKILL)
@@ -291,6 +290,28 @@ def _in_fork(run: Callable[[], tuple[int, str]], limit_s: float) -> str:
         return "a limit of time or memory"
     code, failed = json.loads(answer)
     return "" if code in {0, 5} else failed or f"exit status {code}"
+
+
+def _answer(read: int, child: int, limit_s: float) -> bytes:
+    """What the process writes. Nothing if it waits for what never happens: a mutant of asynchronous code often does."""
+    used: list[float] = []
+    until = time.monotonic() + limit_s
+    while time.monotonic() < until:
+        if select.select([read], [], [], 1.0)[0]:
+            return os.read(read, 65536)
+        used.append(_cpu_s(child))
+        if len(used) > IDLE_MAX_S and used[-1] - used[-IDLE_MAX_S] < 0.02:
+            break
+    return b""
+
+
+def _cpu_s(process: int) -> float:
+    """The CPU time of a process; on systems without /proc, one that never waits."""
+    try:
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    except FileNotFoundError:
+        return time.monotonic()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def run_imported(names: Sequence[str], path: Path, source: str, limit_s: float) -> str:
