@@ -32,8 +32,6 @@ WANTED = [
         "Pydantic AI",
         "Haystack",
         "AutoGen",
-        "AG2",
-        "Semantic Kernel",
         "DSPy",
         "Agno",
         "LlamaIndex",

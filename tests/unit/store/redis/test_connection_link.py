@@ -159,6 +159,7 @@ def test_a_lost_connection_tells_everybody_once() -> None:
     assert shown(got[4:]) == ["StateError: the connection was lost"]
     assert len(wire.written) == 1
     assert not link.alive
+    assert loop.later == []  # nor is the server watched any longer
 
 
 def test_ended_by_us() -> None:
@@ -217,7 +218,7 @@ def test_errors_have_a_code_and_quote_no_arguments() -> None:
 
 def test_silence_is_found_out() -> None:
     """Nothing for two seconds while answers are due: given up. A server with nothing to do is asked, and has to answer."""
-    link, wire, loop = made(silence_s=2.0)
+    link, wire, loop = made()
     got: list[Answer] = []
     assert loop.later[0][0] == 0.5
     loop.tick()
@@ -234,6 +235,16 @@ def test_silence_is_found_out() -> None:
     link.connection_lost(None)
     assert shown(got) == ["StateError: the server did not respond for 2 s"]
     assert loop.later == []
+
+
+def test_a_server_that_is_silent_from_the_start_has_as_much_time() -> None:
+    link, wire, loop = made()
+    link.send((b"GET", b"a"), print)
+    for _ in range(3):
+        loop.tick()
+    assert wire.aborted == 0
+    loop.tick()
+    assert wire.aborted == 1
 
 
 def test_a_process_that_was_busy_is_not_a_silent_server() -> None:

@@ -209,7 +209,7 @@ def test_results_have_their_types_back() -> None:
     ]
     found = [
         2,
-        99,
+        64,
         [3, JOINED],
         [4, True, False, 20],
         [5, True, True, 0, True, 0],
@@ -225,7 +225,7 @@ def test_results_have_their_types_back() -> None:
     done = decode_commit(ops, (), pack(1000, 7, *found))
     repeated: list[object] = [
         FingerprintCount(2),
-        FingerprintCount(99),
+        FingerprintCount(64),
         FingerprintCount(3, flight=JOINED),
         FingerprintCount(4, True, False, 20.0),
         FingerprintCount(5, True, True, 0.0, mixed=True),
@@ -266,6 +266,7 @@ def test_windows_carry_their_version() -> None:
     value = window_value(WindowWrite("win:p", 41, b"abc", 60.0))
     assert value == b"w\x00\x00\x00\x00\x00\x00E@abc"
     assert window_of(value) == StoredWindow(42, b"abc")
+    assert window_of(window_value(WindowWrite("win:p", 41, b"", 60.0))) == StoredWindow(42, b"")
     assert window_value(WindowWrite("win:p", 41, None, 60.0)) == b""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import permutations
 from typing import Any
 
 import msgspec
@@ -214,6 +215,33 @@ def test_what_denies(op: Op, result: Any, denied: bool) -> None:
     assert denies(op, result) is denied
 
 
+SOME: Sequence[Op] = (
+    Deny(NO_OWNER),
+    Deny(NO_OWNER, 1),
+    own(4.0),
+    own(11.0),
+    own(11.0, group=1),
+    all_together(3),
+    all_together(11),
+    all_together(11, group=1),
+    seen(),
+    seen(PROJECT),
+    breaker(AGENT),
+    breaker(PROJECT),
+    breaker(PROJECT, 1),
+)
+
+
+@each("ops", permutations(SOME, 3))
+def test_every_order_has_the_results_of_one_commit(ops: Sequence[Op]) -> None:
+    """And what is denied is not charged (E-4)."""
+    slots, together = Slots(), MemoryStore()
+    assert slots.commit(ops) == together.commit(ops, NOW)
+    for free in (own(0.0), all_together(0)):
+        [charged] = together.commit([free], NOW).results
+        assert slots.at(free.key).commit([free], NOW).results == [charged]
+
+
 # -- the store ---------------------------------------------------------------------------------------------------------
 
 
@@ -267,6 +295,14 @@ def test_a_window_that_moved_on_leaves_the_project_alone() -> None:
     assert len(nodes.sent) == 1
 
 
+def test_the_agents_window_is_written_there_though_only_the_project_counts() -> None:
+    """Both in one script would be keys of two slots (S-2)."""
+    nodes = Told()
+    ShardedStore(nodes).commit([all_together()], [WRITE], print)
+    nodes.waiting.pop()(msgspec.msgpack.encode([NOW, -1]))
+    assert nodes.scripts() == [[redis_key(WRITE.key)], [redis_key(f"cb:{PROJECT}:y")]]
+
+
 def test_an_error_of_either_script_is_the_commits() -> None:
     """Whoever asked decides without the store; what was charged before it stays so (S-3)."""
     for answers in ([StateError("gone")], [b"\x93\xcb\x41\xda\xd2\x74\x80\x00\x00\x00\xff\x05", StateError("gone")]):
@@ -286,7 +322,7 @@ def test_settling_and_correcting_go_to_each_place() -> None:
         [Settle(FLIGHT, f"ld:{where}:f", NOW, 1) for where in (AGENT, PROJECT, AGENT)], got.append, failed=True
     )
     assert [len(keys) for keys in nodes.scripts()] == [2, 1]
-    nodes.waiting.pop()(1)
+    nodes.waiting.pop()(0)
     nodes.waiting.pop()(2)
     both = [AdjustCharge(TEN, f"tb:{AGENT}:x", 1), AdjustCharge(DAY, f"cb:{PROJECT}:y", 1)]
     store.correct(both, got.append)
@@ -297,7 +333,7 @@ def test_settling_and_correcting_go_to_each_place() -> None:
     nodes.waiting.pop()(StateError("second"))
     store.settle([], got.append, failed=True)
     store.correct([], got.append)
-    assert [str(one) for one in got] == ["3", "None", "first", "0", "None"]
+    assert [str(one) for one in got] == ["2", "None", "first", "0", "None"]
 
 
 def test_a_denial_is_answered_before_what_it_gives_back() -> None:
@@ -309,6 +345,8 @@ def test_a_denial_is_answered_before_what_it_gives_back() -> None:
     nodes.waiting.pop()(msgspec.msgpack.encode([NOW, 0, 11]))
     assert got == [CommitResult([FingerprintCount(1, False, False, 0.0, 5), 6, 11], 2)]
     assert nodes.scripts()[2:] == [[redis_key(f"tb:{AGENT}:x")], [redis_key(f"ld:{AGENT}:f")]]
+    failed, *_ = msgspec.msgpack.decode(nodes.sent[3][4])
+    assert failed is False  # the count stands
 
 
 def test_a_count_without_a_flight_is_not_ended() -> None:

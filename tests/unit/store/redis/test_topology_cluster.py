@@ -9,9 +9,11 @@ import pytest
 
 from breakloop.errors import StateError
 from breakloop.store.redis.connection import ConnectOptions, ReconnectBackoff
-from breakloop.store.redis.topology import SLOTS, ClusterNodes, slot_of
+from breakloop.store.redis.topology import SLOTS, ClusterNodes, _Node, slot_of
+from breakloop.store.redis.url import Address
 from tests.deadlines import DEADLINE_S
 from tests.fake_redis import Command, FakeRedis, Heard, array, fake_redis, polite
+from tests.unit.gateway.fake_client import FakeLoop
 from tests.unit.store.redis.test_connection_link import RUNNERS
 
 LOW, HIGH = b"bar", b"foo"  # slots 5061 and 12182
@@ -27,6 +29,11 @@ class Soon(ReconnectBackoff):
 
     def reset(self) -> None:
         self.resets += 1
+
+
+class Late(ReconnectBackoff):
+    def next_s(self) -> float:
+        return 3600.0
 
 
 class FakeCluster:
@@ -95,6 +102,7 @@ def test_keys_go_to_their_owners(runner: Callable[..., None]) -> None:
             assert [command[1] for command in fakes.commands(1)] == [HIGH]
             assert [node.connections for node in fakes.nodes] == [2, 1, 0]  # one of the two asked for the map
             assert nodes.up
+            await asyncio.wait_for(fakes.nodes[0].ended.wait(), DEADLINE_S)  # the one that asked for it
 
     runner(main())
 
@@ -104,6 +112,7 @@ def test_moved() -> None:
 
     async def main() -> None:
         async with running() as (fakes, nodes, _):
+            nodes._backoff = Late()  # the map is not waited for
             fakes.answers[0, b"INCR"] = [fakes.moved(LOW, 2)]
             fakes.owners = [(0, 8191, 2), (8192, SLOTS - 1, 1)]
             before = fakes.maps
@@ -195,19 +204,16 @@ def test_the_map_is_asked_for_once_at_a_time_and_over_a_connection_that_is_there
     asyncio.run(main())
 
 
-class Late(ReconnectBackoff):
-    def next_s(self) -> float:
-        return 3600.0
-
-
 def test_closed_nodes_ask_for_no_map() -> None:
     async def main() -> None:
         async with running() as (fakes, nodes, _):
             nodes._backoff = Late()
-            fakes.answers[0, b"INCR"] = [b"-CLUSTERDOWN The cluster is down\r\n"]
+            fakes.answers[0, b"INCR"] = [b"-CLUSTERDOWN The cluster is down\r\n"] * 2
             await ask(nodes, b"INCR", LOW)
             timer = nodes._timer
             assert timer is not None
+            await ask(nodes, b"INCR", LOW)
+            assert nodes._timer is timer
             await nodes.close()
             assert timer.cancelled()
 
@@ -404,8 +410,25 @@ def test_a_node_without_slots_is_left_but_not_at_once(monkeypatch: pytest.Monkey
             assert nodes.up
             assert await ask(nodes, b"GET", HIGH) == b"OK"
             assert fakes.commands(1) == [(b"GET", HIGH)] * 2
+            await asyncio.wait_for(fakes.nodes[1].ended.wait(), DEADLINE_S)
 
     asyncio.run(main())
+
+
+def test_a_node_that_is_left_has_two_seconds_to_answer() -> None:
+    """Or until all nodes are closed."""
+    loop = FakeLoop()
+    nodes = ClusterNodes(ConnectOptions(loop), ())
+    one, other = (_Node(ConnectOptions(loop), Address("10.0.0.1", port), Heard()) for port in (1, 2))
+    nodes._leave(one)
+    loop.advance(1.99)
+    assert one.why == "not connected yet"
+    nodes._leave(other)
+    loop.advance(0.02)
+    assert (one.why, other.why) == ("it has no slots any more", "not connected yet")
+    loop.run_until_complete(nodes.close())
+    assert other.why == "closed"
+    loop.close()
 
 
 def test_each_master_can_be_asked() -> None:

@@ -50,6 +50,7 @@ def test_the_first_that_knows() -> None:
             assert len(ignorant.seen) == 1
             assert await asked.find() == Address("10.0.0.1", 6379)
             assert (len(ignorant.seen), len(good.seen)) == (1, 2)
+            assert asked._addresses == [good.address, NOWHERE, ignorant.address]
             assert good.connections == 1  # kept for the next time
             links = list(asked._links.values())
             asked.close()

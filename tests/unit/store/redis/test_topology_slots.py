@@ -18,7 +18,7 @@ def test_slots_as_the_cluster_specification_has_them() -> None:
 
 
 @pytest.mark.parametrize(
-    "key", [b"", b"{}", b"{}a", b"a{}{b}", b"{{a}}", b"}a{", b"{a", b"a}b{c}d{e}", bytes(range(256))]
+    "key", [b"", b"{}", b"{}a", b"a{}{b}", b"{{a}}", b"}a{", b"{a", b"a}b", b"a}b{c}d{e}", bytes(range(256))]
 )
 def test_slots_as_another_client_has_them(key: bytes) -> None:
     assert slot_of(key) == key_slot(key)
