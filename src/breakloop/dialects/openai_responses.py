@@ -49,6 +49,7 @@ from breakloop.model.call import Message, ToolCall, Usage
 _ASSISTANT: Final = "assistant"
 _RESULT: Final = "tool"
 _GROUPED: Final = frozenset((_ASSISTANT, _RESULT))
+_OVER_WEBSOCKET: Final = "response.create"  # the connection keeps the answer, whatever `store` is
 _FAILED: Final = frozenset(("failed", "incomplete"))
 _ANSWER_ITEMS: Final = frozenset(("reasoning", "item_reference", "mcp_approval_request"))
 # The fields in which calls and results of the various types keep their content, in order of precedence.
@@ -64,6 +65,7 @@ class ResponsesBody(BodyModel, gc=False, kw_only=True):
     tools: list[NamedTool] | None = None
     stream: bool | None = None
     store: bool | None = None
+    type: str | None = None
     max_output_tokens: int | None = None
     instructions: msgspec.Raw = NULL
     prompt: msgspec.Raw = NULL
@@ -137,7 +139,10 @@ class OpenAIResponses(OpenAI):
         found = StepBuilder()
         items, fields = parts.items, parts.fields
         found.continues = session_ids.continued(fields)
-        found.stored = (fields.get("store") if isinstance(fields, dict) else fields.store) is not False
+        if isinstance(fields, dict):
+            found.stored = fields.get("store") is not False or fields.get("type") == _OVER_WEBSOCKET
+        else:
+            found.stored = fields.store is not False or fields.type == _OVER_WEBSOCKET
         for at in range(len(items) - 1, max(parts.lead - 1, len(items) - ITEMS_MAX - 1), -1):
             item = item_at(items, at)
             if isinstance(item, dict) and _add_answer(found, item):

@@ -78,6 +78,14 @@ def test_an_answer_that_is_kept_at_openai() -> None:
     assert (found.users, found.results) == ((), (Result("one", call_id="call_1"),))
 
 
+def test_which_answers_the_next_request_may_leave_out() -> None:
+    """Those that OpenAI stores, and all on a websocket, where Codex continues answers that are not stored (LD-4)."""
+    for lenient in ({}, {"max_output_tokens": "many"}):
+        assert step(USER, **lenient).stored
+        assert not step(USER, store=False, **lenient).stored
+        assert step(USER, store=False, type="response.create", **lenient).stored
+
+
 def test_errors() -> None:
     """The status of a result, its error field, and what it says of itself (C-8)."""
     for failed in (answered(1, status="failed"), answered(1, error="x"), answered(1, "Exit code: 1\nno")):
