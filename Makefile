@@ -76,7 +76,7 @@ unit: $(STAMP) ## run the unit tests, which start no other programs
 # System programs that tests start.
 PROGRAMS := nginx caddy haproxy curl openssl redis-server valkey-server systemd-analyze postgres chromium faketime
 # Separate environments: tools that check deploy/, gateways, frameworks with conflicting dependencies, the site generator.
-APART := crewai litellm claude frameworks clients deploy gateways docs
+APART := crewai litellm claude frameworks semantic-kernel clients deploy gateways docs
 
 tools: $(STAMP) ## install what only tests need: system programs and separate environments
 	@sh scripts/install-system.sh $(PROGRAMS)

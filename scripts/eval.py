@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from breakloop.replay.run import SessionOutcome
-from scripts import eval_corpus
+from scripts import eval_cases, eval_corpus
 from scripts.eval_baselines import BASELINES
 from scripts.eval_page import page
 from scripts.eval_run import EVERY_CONDITION, OURS, Condition, measure, measure_left_out
@@ -50,10 +50,17 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--no-page", action="store_true", help="leave docs/reference/evaluation.md as it is")
     parser.add_argument("--own", action="store_true", help="only the sessions of this repository")
     parser.add_argument("--recorded", action="store_true", help="only the recordings")
+    parser.add_argument(
+        "--cases", type=Path, help="run the cases of a file, list those not judged as expected, and end"
+    )
     parser.add_argument("--export", type=Path, help="write the sessions of this repository as request logs, and end")
     chosen = parser.parse_args(arguments)
     if (chosen.transport or chosen.no_times) and not (chosen.only or chosen.mistakes):
         parser.error("--transport and --no-times need --only or --mistakes; without them, every way is measured")
+    if chosen.cases:
+        wrong = list(eval_cases.mistakes(chosen.cases))
+        print("\n".join(wrong or ["All cases are judged as expected."]))
+        return 1 if wrong else 0
     if chosen.export:
         print(f"{eval_corpus.export(chosen.export)} sessions in {chosen.export}")
         return 0

@@ -18,7 +18,8 @@ compile() {
 }
 
 # Extras that have an environment of their own: they do not fit beside the rest, or beside each other, or are very large.
-apart='agent-framework agno autogen claude-agent crewai dspy google-adk haystack litellm llama-index smolagents strands'
+apart='ag2 agent-framework agno autogen claude-agent crewai dspy google-adk haystack litellm llama-index semantic-kernel'
+apart="$apart smolagents strands"
 extras() {
     "$python" - "$@" <<'END'
 import sys, tomllib
@@ -42,6 +43,7 @@ compile mutants --group pyproject.toml:mutants
 compile clients --group pyproject.toml:clients
 # With what breakloop itself needs, because it is imported there.
 compile frameworks --group pyproject.toml:frameworks pyproject.toml
+compile semantic-kernel --group pyproject.toml:semantic-kernel pyproject.toml
 # Not universal: there is no CrewAI for Python 3.14 and up.
 write claude --extra claude-agent pyproject.toml
 write crewai --extra crewai pyproject.toml

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Final
 
 _NAMES: Final = (
-    *("agent_framework", "agno", "autogen", "claude_agent", "crewai", "dspy", "google_adk", "haystack", "litellm"),
-    *("llama_index", "smolagents", "strands"),
+    *("ag2", "agent_framework", "agno", "autogen", "claude_agent", "crewai", "dspy", "google_adk", "haystack"),
+    *("litellm", "llama_index", "semantic_kernel", "smolagents", "strands"),
 )
 APART: Final = frozenset(f"breakloop.integrations.{name}" for name in _NAMES)

@@ -16,7 +16,6 @@ op: Any = import_module("re._constants")
 parser: Any = import_module("re._parser")
 
 NO: Final = -1
-_WORD: Final = {True: re.compile(r"\w"), False: re.compile(r"(?a:\w)")}
 _CATEGORIES: Final = {"DIGIT": r"\d", "SPACE": r"\s", "WORD": r"\w"}
 
 Rest = Callable[[int], int]
@@ -289,24 +288,27 @@ class Steps:
         return run
 
     def _place(self, name: str, flags: int, then: Node) -> Node:
-        lines = bool(flags & re.MULTILINE)
-        word = _WORD[not flags & re.ASCII].match
-
-        def is_word(place: int) -> bool:
-            return 0 <= place < self._end and word(self._text[place]) is not None
-
-        def is_there(place: int) -> bool:
-            text, end = self._text, self._end
-            if name in {"AT_BEGINNING", "AT_BEGINNING_STRING"}:
-                return place == 0 or (lines and name == "AT_BEGINNING" and text[place - 1] == "\n")
-            if name == "AT_END":
-                return place == end or (text[place] == "\n" and (lines or place == end - 1))
-            if name == "AT_END_STRING":
-                return place == end
-            return (is_word(place - 1) != is_word(place)) is (name == "AT_BOUNDARY")
+        words = Class(op.IN, [(op.CATEGORY, op.CATEGORY_WORD)], flags & re.ASCII)
+        is_there = self._places(bool(flags & re.MULTILINE), words)[name]
 
         def run(place: int, rest: Rest) -> int:
             self._taken += 1
             return then(place, rest) if is_there(place) else NO
 
         return run
+
+    def _places(self, lines: bool, words: Class) -> dict[str, Callable[[int], bool]]:
+        def at_a_boundary(place: int) -> bool:
+            before = place > 0 and words[self._text[place - 1]]
+            return before != (place < self._end and words[self._text[place]])
+
+        return {
+            "AT_BEGINNING": lambda place: place == 0 or (lines and self._text[place - 1] == "\n"),
+            "AT_BEGINNING_STRING": lambda place: place == 0,
+            "AT_END": lambda place: (
+                place == self._end or (self._text[place] == "\n" and (lines or place == self._end - 1))
+            ),
+            "AT_END_STRING": lambda place: place == self._end,
+            "AT_BOUNDARY": at_a_boundary,
+            "AT_NON_BOUNDARY": lambda place: not at_a_boundary(place),
+        }

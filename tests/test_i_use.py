@@ -32,6 +32,8 @@ WANTED = [
         "Pydantic AI",
         "Haystack",
         "AutoGen",
+        "AG2",
+        "Semantic Kernel",
         "DSPy",
         "Agno",
         "LlamaIndex",

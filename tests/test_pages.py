@@ -185,6 +185,7 @@ def _alert_groups(groups: list[Mapping[str, Any]]) -> Iterator[str]:
 
 
 _OTHERS: dict[str, Callable[[Any], Iterable[str]]] = {
+    "agent_servers": _mcp_servers,  # of Zed
     "env": _claude_settings,
     "groups": _alert_groups,
     "mcpServers": _mcp_servers,

@@ -39,6 +39,8 @@ PUBLIC = {
     "breakloop.integrations.pydantic_ai": {"GuardCapability"},
     "breakloop.integrations.haystack": {"guard_hooks"},
     "breakloop.integrations.autogen": {"guard_client"},
+    "breakloop.integrations.ag2": {"GuardMiddleware"},
+    "breakloop.integrations.semantic_kernel": {"guard_filter", "guard_service"},
     "breakloop.integrations.dspy": {"guard_lm"},
     "breakloop.integrations.agno": {"guard_model"},
     "breakloop.integrations.llama_index": {"guard_llm"},

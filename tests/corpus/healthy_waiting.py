@@ -20,7 +20,7 @@ def polls_a_job_that_advances(s: Script) -> None:
     s.call("job_status", {"job": 12}, "finished, 4,000 records")
 
 
-@healthy(forms=SOME, every_s=15.0)
+@healthy(forms=(*SOME, "chat-roles"), every_s=15.0)
 def reads_an_empty_terminal(s: Script) -> None:
     """A long build prints nothing for three minutes."""
     s.call("exec_command", {"command": "make all"}, "started as session 3")

@@ -490,7 +490,7 @@ def polls_without_a_pause(s: Script) -> None:
         s.call("job_status", {"job": 12}, "no change")
 
 
-@loop("repeat", at=12, forms=SOME, every_s=1.0, policy=STEPS)
+@loop("repeat", at=12, forms=(*SOME, "chat-roles"), every_s=1.0, policy=STEPS)
 def reads_a_terminal_without_a_pause(s: Script) -> None:
     """Reads with empty input that return at once."""
     for _ in range(20):

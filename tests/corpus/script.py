@@ -62,7 +62,7 @@ class Script:
     names: dict[str, str] = field(default_factory=dict)
     now_s: float = 0.0
     _waiting: list[tuple[list[Item], str, Made]] = field(default_factory=list)
-    _number: int = 0
+    number: int = 0  # of the conversation
     _compacted: bool = False
     _calls: int = 0
 
@@ -70,7 +70,7 @@ class Script:
         """Send the first request of a conversation. `names`: its session, parent, agent, trace and trigger."""
         self.items = [Item(user=task)]
         self.names = dict(names)
-        self._number += 1
+        self.number += 1
         self._send()
 
     def call(self, name: str, arguments: Mapping[str, Any], result: str, **more: Any) -> None:
@@ -156,7 +156,7 @@ class Script:
         self.items.append(item)
 
     def _send(self, *, repeats: bool = False) -> None:
-        one = Sent(self.now_s, tuple(self.items), self.system, self.tools or (), self.names, self._number)
+        one = Sent(self.now_s, tuple(self.items), self.system, self.tools or (), self.names, self.number)
         one.repeats, one.compacted = repeats, self._compacted
         self._compacted = False
         self.sent.append(one)

@@ -1,4 +1,4 @@
-"""Agents that the environment `frameworks` runs for test_frameworks.py: `python framework_agents.py URL`. Each uses its
+"""Agents that their environment runs for test_frameworks.py: `python framework_agents.py URL NAME...`. Each uses its
 framework as its own documentation shows it, with nothing but another base URL. Prints, as its last line, how each ended,
 as JSON. The model in the test decides what an agent does, by the name of its model: `loop` or `work`.
 
@@ -97,6 +97,35 @@ def strands(model: str, key: str) -> str:
     return str(Agent(model=client, tools=[tool(look)], callback_handler=None)("Find the tree.")).strip()
 
 
+def semantic_kernel(model: str, key: str) -> str:
+    from openai import AsyncOpenAI
+    from semantic_kernel.agents import ChatCompletionAgent
+    from semantic_kernel.connectors.ai import FunctionChoiceBehavior
+    from semantic_kernel.connectors.ai.open_ai import OpenAIChatCompletion
+    from semantic_kernel.functions import KernelPlugin, kernel_function
+
+    service = OpenAIChatCompletion(ai_model_id=model, async_client=AsyncOpenAI(api_key=key, base_url=URL))
+    plugin = KernelPlugin(name="tools", functions=[kernel_function(look)])
+    choice = FunctionChoiceBehavior.Auto(maximum_auto_invoke_attempts=STEPS)
+
+    async def run() -> str:
+        agent = ChatCompletionAgent(service=service, plugins=[plugin], function_choice_behavior=choice)
+        return str(await agent.get_response(messages="Find the tree."))
+
+    return asyncio.run(run())
+
+
+def ag2(model: str, key: str) -> str:
+    from ag2 import Agent
+    from ag2.config import OpenAIConfig
+
+    async def run() -> str:
+        agent = Agent("support", config=OpenAIConfig(model, api_key=key, base_url=URL), tools=[look])
+        return str((await agent.ask("Find the tree.")).body)
+
+    return asyncio.run(run())
+
+
 AGENTS: dict[str, Callable[[str, str], str]] = {
     "agent-framework": agent_framework,
     "agno": agno,
@@ -104,6 +133,8 @@ AGENTS: dict[str, Callable[[str, str], str]] = {
     "smolagents-tools": smolagents_tools,
     "dspy": dspy_react,
     "strands": strands,
+    "semantic-kernel": semantic_kernel,
+    "ag2": ag2,
 }
 
 
@@ -116,9 +147,8 @@ def ended(run: Callable[[str, str], str], model: str, key: str) -> str:
 
 if __name__ == "__main__":
     os.environ["OPENAI_API_KEY"] = "none"
-    names = sys.argv[2:] or list(AGENTS)
     outcomes = {}
-    for name in names:
+    for name in sys.argv[2:]:
         repeated = 0
         looped = ended(AGENTS[name], "loop", f"sk-{name}-loop")
         outcomes[name] = {"loop": looped, "repeated": repeated}

@@ -1,4 +1,4 @@
-"""Agents of frameworks with their integrations, which the environment `frameworks` runs for test_guarded_agents.py:
+"""Agents of frameworks with their integrations, which their environment runs for test_guarded_agents.py:
 `python guarded_agents.py NAME ABSENT_URL`. Prints, as its last line, what became of each run, as JSON.
 
 An agent is a function of the stand-in's URL, a guard (None: without breakloop) and whether to stream; it returns what the
@@ -266,7 +266,90 @@ def haystack(url: str, guard: Guard | None, stream: bool) -> str:
     return str(result["last_message"].text)
 
 
+def semantic_kernel(url: str, guard: Guard | None, stream: bool) -> str:
+    from semantic_kernel.agents import ChatCompletionAgent
+    from semantic_kernel.connectors.ai import FunctionChoiceBehavior
+    from semantic_kernel.connectors.ai.open_ai import OpenAIChatCompletion
+
+    from breakloop.integrations.semantic_kernel import guard_service
+
+    service = OpenAIChatCompletion(ai_model_id="gpt-5", async_client=openai_client(url))
+    agent = ChatCompletionAgent(
+        name="support",
+        service=service if guard is None else guard_service(service, guard),
+        instructions="You help.",
+        plugins=[kernel_functions()],
+        function_choice_behavior=FunctionChoiceBehavior.Auto(maximum_auto_invoke_attempts=STEPS + 10),
+    )
+
+    async def run() -> str:
+        if stream:
+            return "".join([str(part.message) async for part in agent.invoke_stream(messages=TASK)])
+        return str((await agent.get_response(messages=TASK)).message)
+
+    return asyncio.run(run())
+
+
+def semantic_kernel_filter(url: str, guard: Guard | None, stream: bool) -> str:
+    """An agent without a chat service: the provider keeps the history, and a filter sees the functions."""
+    from semantic_kernel import Kernel
+    from semantic_kernel.agents import OpenAIResponsesAgent
+    from semantic_kernel.connectors.ai import FunctionChoiceBehavior
+
+    from breakloop.integrations.semantic_kernel import guard_filter
+
+    kernel = Kernel()
+    if guard is not None:
+        kernel.add_filter("auto_function_invocation", guard_filter(guard))
+    agent = OpenAIResponsesAgent(
+        ai_model_id="gpt-5",
+        client=openai_client(url),
+        name="support",
+        kernel=kernel,
+        plugins=[kernel_functions()],
+        function_choice_behavior=FunctionChoiceBehavior.Auto(maximum_auto_invoke_attempts=STEPS + 10),
+    )
+
+    async def run() -> str:
+        if stream:
+            return "".join([str(part.message) async for part in agent.invoke_stream(messages=TASK)])
+        return str((await agent.get_response(messages=TASK)).message)
+
+    return asyncio.run(run())
+
+
+def openai_client(url: str) -> Any:
+    from openai import AsyncOpenAI
+
+    return AsyncOpenAI(api_key="k", base_url=f"{url}/v1", max_retries=0)
+
+
+def kernel_functions() -> Any:
+    from semantic_kernel.functions import KernelPlugin, kernel_function
+
+    return KernelPlugin(name="tools", functions=[kernel_function(search), kernel_function(read)])
+
+
+def ag2(url: str, guard: Guard | None, stream: bool) -> str:
+    from ag2 import Agent
+    from ag2.config import OpenAIConfig
+
+    from breakloop.integrations.ag2 import GuardMiddleware
+
+    config = OpenAIConfig("gpt-5", api_key="k", base_url=f"{url}/v1", max_retries=0, streaming=stream)
+    middleware = [] if guard is None else [GuardMiddleware(guard)]
+    agent = Agent("support", "You help.", config=config, tools=[search, read], middleware=middleware)
+
+    async def run() -> str:
+        return str((await agent.ask(TASK)).body)
+
+    return asyncio.run(run())
+
+
 AGENTS: dict[str, Agent] = {
+    "ag2": ag2,
+    "semantic-kernel": semantic_kernel,
+    "semantic-kernel-filter": semantic_kernel_filter,
     "dspy": dspy,
     "autogen": autogen,
     "haystack": haystack,
@@ -289,7 +372,12 @@ def called(name: str, argument: str, value: Any, tool_id: str = "") -> Answer:
         return say(f"Thought: I use {name}.\n<code>\nprint({name}({value!r}))\n</code>")
     if framework == "dspy":
         return fields(next_thought="I look.", next_tool_name=name, next_tool_args=json.dumps({argument: value}))
-    return call_tool(name, {argument: value}, tool_id=tool_id)
+    return call_tool(tool_name(name), {argument: value}, tool_id=tool_id)
+
+
+def tool_name(name: str) -> str:
+    """As it is declared: a function of Semantic Kernel has the name of its plugin before its own."""
+    return f"tools-{name}" if framework.startswith("semantic-kernel") else name
 
 
 def fields(**values: str) -> Answer:
@@ -337,7 +425,7 @@ def ignores(seen: SeenRequest) -> Answer:
     ):
         return stuck(seen)
     arguments = {"query": "refunds"}
-    function = {"name": "search", "arguments": json.dumps(arguments)}
+    function = {"name": tool_name("search"), "arguments": json.dumps(arguments)}
     if "contents" in seen.json():
         part = {"functionCall": {"name": "search", "args": arguments}}
         made: Any = {"candidates": [{"content": {"role": "model", "parts": [part]}, "finishReason": "STOP"}]}
@@ -345,12 +433,26 @@ def ignores(seen: SeenRequest) -> Answer:
         item = {"type": "function_call", "id": "fc_9", "call_id": "c9", "status": "completed", **function}
         made = {"id": "r", "object": "response", "created_at": 1, "model": "m", "status": "completed", "output": [item]}
         made |= {"parallel_tool_calls": True, "tool_choice": "none", "tools": []}
+        if seen.json().get("stream"):
+            added = {"type": "response.output_item.added", "output_index": 0, "item": item}
+            delta = {"type": "response.function_call_arguments.delta", "output_index": 0, "item_id": "fc_9"}
+            written = {**delta, "delta": function["arguments"]}
+            return events(added, written, {"type": "response.completed", "response": made})
     else:
         message: dict[str, Any] = {"role": "assistant", "content": None}
         message |= {"tool_calls": [{"id": "c9", "type": "function", "function": function}]}
         choice = {"index": 0, "message": message, "finish_reason": "tool_calls"}
         made = {"id": "x", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice]}
+        if seen.json().get("stream"):
+            message["tool_calls"][0]["index"] = 0
+            made |= {"object": "chat.completion.chunk", "choices": [{**choice, "delta": message}]}
+            return events(made)
     return body(json.dumps(made).encode())
+
+
+def events(*made: Any) -> Answer:
+    text = "".join(f"data: {json.dumps({'sequence_number': number, **one})}\n\n" for number, one in enumerate(made))
+    return body(f"{text}data: [DONE]\n\n".encode(), content_type="text/event-stream")
 
 
 class Reader:
@@ -424,6 +526,7 @@ def main(name: str, absent: str) -> None:
         "landed": told(agent, Guard(LAND), finishes),
         "landed streamed": told(agent, Guard(LAND), finishes, stream=True),
         "ignored": told(agent, Guard(LAND), ignores),
+        "ignored streamed": told(agent, Guard(LAND), ignores, stream=True),
         "limited": told(agent, Guard(FEW), Reader()),
         "spent": told(agent, Guard(DOLLAR), Reader(tokens=100_000)),
         "absent": told(agent, Guard(url=absent), Reader()),

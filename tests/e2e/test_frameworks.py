@@ -1,4 +1,4 @@
-"""Agents of frameworks that breakloop has no integration for, through the gateway by their base URL alone: an agent that
+"""Agents of frameworks through the gateway, by their base URL alone and without an integration: an agent that
 repeats itself is stopped, and thirty different steps pass. They keep their history at the provider (agent-framework,
 agno), write code (smolagents), send the whole run as one message (DSPy), or retry by themselves (DSPy, smolagents, Strands)."""
 
@@ -62,8 +62,11 @@ MODELS: dict[str, Callable[[str, int], Answer]] = {
     "smolagents-tools": with_final_tool,
     "dspy": with_fields,
     "strands": with_tools,
+    "semantic-kernel": with_tools,
+    "ag2": with_tools,
 }
-
+APART = {"semantic-kernel": ["semantic-kernel", "ag2"]}
+ENVIRONMENTS = {"frameworks": [name for name in MODELS if name not in APART["semantic-kernel"]], **APART}
 
 ENDED = {"smolagents-code", "smolagents-tools", "dspy", "strands"}  # they would retry a 429
 
@@ -84,22 +87,23 @@ class Model:
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, dict[str, Any]], Counter[str]]:
     """How each agent ended, and how many requests of it reached the model."""
-    python, folder, model = program_of("frameworks"), tmp_path_factory.mktemp("frameworks"), Model()
+    folder, model, outcomes = tmp_path_factory.mktemp("frameworks"), Model(), dict[str, dict[str, Any]]()
     script = Path(__file__).with_name("framework_agents.py")
     llm: ThreadedLLM
     with StandInLLM.in_thread(respond=model) as llm, serving(folder, "--upstream", f"openai={llm.url}") as served:
         home = folder / "home"
-        done = subprocess.run(
-            [python, str(script), served.url],
-            env=variables(home),
-            cwd=home,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=250,
-        )
-    assert done.returncode == 0, done.stderr[-3000:]
-    outcomes: Any = json.loads(done.stdout.splitlines()[-1])
+        for environment, names in ENVIRONMENTS.items():
+            done = subprocess.run(
+                [program_of(environment), str(script), served.url, *names],
+                env=variables(home),
+                cwd=home,
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=250,
+            )
+            assert done.returncode == 0, done.stderr[-3000:]
+            outcomes.update(json.loads(done.stdout.splitlines()[-1]))
     return outcomes, model.turns
 
 

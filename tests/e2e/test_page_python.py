@@ -23,7 +23,7 @@ BLOCKS = [block for block in blocks() if how(block) == "python"]
 WEBHOOK_SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 
 
-@pytest.mark.parametrize("environment", ["", "claude", "crewai", "frameworks"])
+@pytest.mark.parametrize("environment", ["", "claude", "crewai", "frameworks", "semantic-kernel"])
 def test_python_blocks(environment: str, tmp_path: Path, llm: ThreadedLLM, monkeypatch: pytest.MonkeyPatch) -> None:
     """All pages of an environment in one process, because imports are most of the time."""
     python = environments.program_of(environment) if environment else sys.executable

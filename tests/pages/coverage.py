@@ -149,6 +149,7 @@ _IMPORTED: Final = {
     "(?:claude_agent_sdk|breakloop.integrations.claude_agent)": "claude",
     "crewai": "crewai",
     "breakloop.integrations.(?:agent_framework|agno|autogen|dspy|google_adk|haystack|llama_index|smolagents|strands)": "frameworks",
+    "breakloop.integrations.(?:ag2|semantic_kernel)": "semantic-kernel",
 }
 
 # Python that a reader writes before the block that begins like this.
@@ -325,6 +326,28 @@ llm.next(*[call_tool("search", {"query": "refunds"})] * 8)
 asyncio.run(main())
 assert "repeat `search` returned the same 10 bytes 5 times in a row 30" in printed(), printed()
 """,
+    ("docs/how-to/ag2.md", ""): """
+import asyncio
+from breakloop.testing import call_tool
+
+llm.next(*[call_tool("search", {"query": "refunds"})] * 8)
+asyncio.run(main())
+assert "repeat `search` returned the same 10 bytes 5 times in a row 30" in printed(), printed()
+""",
+    ("docs/how-to/semantic-kernel.md", "from breakloop import"): """
+import asyncio
+from breakloop.testing import call_tool
+
+llm.next(*[call_tool("Shop-search", {"query": "refunds"})] * 8)
+asyncio.run(main())
+assert "repeat `Shop-search` returned the same 10 bytes 5 times in a row 30" in printed(), printed()
+""",
+    ("docs/how-to/semantic-kernel.md", "from breakloop.integrations.semantic_kernel import guard_filter"): """
+agent.kernel.add_plugin(Shop(), "Shop")
+llm.next(*[call_tool("Shop-search", {"query": "refunds"})] * 8)
+asyncio.run(main())
+assert printed().count("repeat `Shop-search` returned the same 10 bytes 5 times in a row 30") == 2, printed()
+""",
     ("docs/how-to/haystack.md", ""): """
 from breakloop.testing import call_tool
 
@@ -441,6 +464,8 @@ HELD: Final = {
     ("docs/how-to/dspy.md", "3rd"): "tests/e2e/test_guarded_agents.py::test_a_loop_is_told_then_stopped",
     ("docs/how-to/autogen.md", "3rd"): "tests/e2e/test_guarded_agents.py::test_a_loop_is_told_then_stopped",
     ("docs/how-to/haystack.md", "3rd"): "tests/e2e/test_guarded_agents.py::test_a_loop_is_told_then_stopped",
+    ("docs/how-to/ag2.md", "3rd"): "tests/e2e/test_guarded_agents.py::test_a_loop_is_told_then_stopped",
+    ("docs/how-to/semantic-kernel.md", "3rd"): "tests/e2e/test_guarded_agents.py::test_a_loop_is_told_then_stopped",
     ("docs/how-to/pydantic-ai.md", "3rd"): "tests/e2e/test_pydantic_ai.py::test_a_loop_is_told_then_stopped",
     ("docs/how-to/python-guard.md", "call 1"): f"{_TIMELINES}test_guarded_tool",
     ("docs/how-to/replay.md", '{"id"'): "tests/unit/replay/formats/test_own.py::test_the_page_describes_it",

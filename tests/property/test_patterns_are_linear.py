@@ -34,6 +34,7 @@ MORE = ("", " ", "  ", "\n", "\n\n", "a", "0", "-", " -", "a ", ".", ":", '"', "
 MEMBERS = CHARS + "bxz!$@~^+?Z59"
 BEGINNINGS_MAX = 100
 VARIANTS_MAX = 2
+PARTS = 8  # all patterns in one test would come near the time limit of a test on a busy machine
 ELSE = "\ud800"  # of a class that none of these belongs to
 
 
@@ -135,7 +136,6 @@ def _deep() -> Iterator[None]:
     sys.setrecursionlimit(before)
 
 
-@cache
 def modules() -> dict[str, Any]:
     found = {}
     for one in pkgutil.walk_packages(breakloop.__path__, "breakloop."):
@@ -144,7 +144,6 @@ def modules() -> dict[str, Any]:
     return found
 
 
-@cache
 def used() -> dict[tuple[str, str], set[str]]:
     """How the patterns that are kept whole are applied, by their module, if they are private, and name:
     `NAME.search(...)`, or `NAME().search(...)` where it is compiled on first use."""
@@ -161,9 +160,11 @@ def used() -> dict[tuple[str, str], set[str]]:
     return found
 
 
+@cache
 def patterns() -> dict[str, tuple[re.Pattern[Any], str]]:
     """Every pattern at the top of a module, with each way in which it is applied."""
     found: dict[str, tuple[re.Pattern[Any], str]] = {}
+    methods = used()
     for module, name, value in [(module, *each) for module, made in modules().items() for each in vars(made).items()]:
         made_by = getattr(getattr(value, "__wrapped__", None), "func", None)  # of `lazy_pattern`
         if made_by is re.compile:
@@ -171,22 +172,19 @@ def patterns() -> dict[str, tuple[re.Pattern[Any], str]]:
         whole = isinstance(value, re.Pattern)
         pattern = value if whole else getattr(value, "__self__", None)
         if isinstance(pattern, re.Pattern):
-            for method in used().get((module * name.startswith("_"), name), ()) if whole else (value.__name__,):
+            for method in methods.get((module * name.startswith("_"), name), ()) if whole else (value.__name__,):
                 found[f"{module.removeprefix('breakloop.')}.{name}.{method}"] = pattern, method
     return found
 
 
-PATTERNS = patterns()
-
-
 def test_the_patterns_are_found() -> None:
     """Kept whole, or as the method that is called (Y-2)."""
-    assert len(PATTERNS) > 80
+    assert len(patterns()) > 80
     assert {
         "dialects.text_actions._FENCED.search",
         "detect.steps.fingerprints._OPENS_FOR_WRITING.search",
         "dialects.steps._DATA_URL.sub",
-    } <= set(PATTERNS)
+    } <= set(patterns())
 
 
 @pytest.mark.parametrize("module", sorted(APART))
@@ -196,9 +194,10 @@ def test_what_cannot_be_imported_here_has_no_patterns(module: str) -> None:
     assert "import re\n" not in path.read_text(encoding="utf-8")
 
 
-def test_every_pattern_is_linear() -> None:
+@pytest.mark.parametrize("part", range(PARTS))
+def test_every_pattern_is_linear(part: int) -> None:
     """Whatever a text is made of, reading twice as much takes twice the steps (Y-2)."""
-    found = {name: slow(*PATTERNS[name]) for name in sorted(PATTERNS)}
+    found = {name: slow(*applied) for name, applied in sorted(patterns().items())[part::PARTS]}
     assert {name: attack for name, attack in found.items() if attack} == {}
 
 
@@ -211,7 +210,7 @@ def test_a_pattern_that_is_not_linear_is_found(pattern: str) -> None:
 def test_the_steps_are_those_of_re() -> None:
     """The matcher that counts finds what `re` finds, in texts that are nearly what the pattern expects."""
     unlike = []
-    for name, (pattern, method) in PATTERNS.items():
+    for name, (pattern, method) in patterns().items():
         steps = Steps(pattern)
         for text in beginnings(pattern):
             given = text.encode("latin-1", "replace") if isinstance(pattern.pattern, bytes) else text

@@ -43,6 +43,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "switch": ("breakloop.cli.remote:switch_command", "Set, list and lift kill switches at run time."),
     "hook": ("breakloop.cli.hook:command", "Run as a hook of an agent (Claude Code)."),
     "mcp": ("breakloop.cli.mcp:command", "Run an MCP server (stdio) with loop protection in front of it."),
+    "acp": ("breakloop.cli.acp:command", "Run an agent of an editor (ACP) with loop protection."),
     "prices": ("breakloop.cli.prices:command", "Show the price of a model and the list it comes from."),
     "schema": ("breakloop.cli.schema:command", "Print the JSON Schema of bundles or settings."),
     "doctor": ("breakloop.cli.doctor:command", "Show every setting with its origin, and check the configuration."),
@@ -50,7 +51,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
 }
 # Commands that work with the library alone. The others need the extra `server`, which consists of these packages (and
 # uvloop, where there is one).
-LIBRARY: Final = frozenset({"hook", "init", "mcp", "setup", "validate", "version"})
+LIBRARY: Final = frozenset({"acp", "hook", "init", "mcp", "setup", "validate", "version"})
 SERVER: Final = (
     "brotli", "cryptography", "genai_prices", "jinja2", "jwt", "prometheus_client", "rich", "sqlalchemy", "starlette",
     "uvicorn", "zstandard",

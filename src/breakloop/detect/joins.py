@@ -15,6 +15,9 @@ that are copied in it; or else to a new group. Agents of a team take turns: each
 answers of the group. Workers that run at the same time do not, and may all read the same file; a request out of turn
 gives the group another id, so that the counts of the team begin again. A text that two groups have answered, or with
 which a conversation begins, joins nobody.
+
+Most requests are of agents that work alone and call tools, so these cost little: their group is only looked up when
+there is a text to keep, and an answer that hands nothing on is not kept.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ from typing import ClassVar, Final, NamedTuple, TypeVar
 
 from breakloop.detect.counting import CallReader, DetectorConfig, announced
 from breakloop.detect.stateful import RUN_IDLE_S, DetectorSlot, Evaluation, StatefulDetector
-from breakloop.detect.steps.detector import RequestContext, StepEvaluator, StepsDetector, begins
+from breakloop.detect.steps.detector import RequestContext, StepEvaluator, StepsDetector
 from breakloop.detect.steps.fingerprints import Digest, StepFingerprinter, canonical, compact, own
 from breakloop.detect.steps.novelty import TEXT_MIN, handed_on
 from breakloop.model.call import Answer, Call, Step, ToolCall
@@ -42,6 +45,7 @@ _HEAD: Final = Struct("<BdH")  # version, time of the last answer, number of tex
 _HEAD_SIZE: Final = _HEAD.size
 _unpack_head: Final = _HEAD.unpack_from
 _TEXT: Final = Struct("<8s4sBB")
+_pack_text: Final = _TEXT.pack
 _SIZE: Final = _TEXT.size
 _PREFIX: Final = 4  # bytes of an answer's digest that stand for the session
 _COMMON: Final = bytes(4)  # instead of a group: the text joins nobody
@@ -49,7 +53,7 @@ _COMMON: Final = bytes(4)  # instead of a group: the text joins nobody
 _WHOLE, _SAID, _TEAM = 1, 2, 4
 _ANY_WHOLE: Final = re.compile(rb"[\x01\x03\x05\x07]").search  # among the flags of all texts
 _ANY_TEAM: Final = re.compile(rb"[\x04-\x07]").search
-_KEPT_MAX: Final = 1024  # owners, and digests of sessions
+_KEPT_MAX: Final = 1024  # owners, and digests of sessions and texts
 _new: Final = tuple.__new__  # creates a named tuple in half the time of calling its class
 
 
@@ -62,19 +66,22 @@ class Conversation(NamedTuple):
 
     session: bytes
     at: float  # when the request arrived
-    group: bytes
+    group: bytes  # b"": it is looked up when the answer is kept
     merged: tuple[bytes, ...] = ()  # groups that turn out to be the same one
     is_team: bool = False
     copied: bool = False  # it contains an answer to another conversation
     alone: bool = False  # it continues an answer, and no other conversation opens alike
     begins: bool = False
     texts: tuple[bytes, ...] = ()  # of the user: an answer that quotes them is not their origin
+    said: str = ""  # the answer that the request continues
+    calls: tuple[ToolCall, ...] = ()
+    has_ids: bool = False  # the client identifies calls
 
 
 class JoinDetector(StatefulDetector):
     """Finds the group of each request without a named session, and keeps the answers. It does not find loops itself."""
 
-    __slots__ = ("_fingerprints", "_owners", "_sessions")
+    __slots__ = ("_fingerprints", "_owners", "_sessions", "_texts")
 
     locates: ClassVar[bool] = True
 
@@ -84,6 +91,7 @@ class JoinDetector(StatefulDetector):
         self._fingerprints = StepFingerprinter(digest)
         self._owners: dict[tuple[str, str], str] = {}  # by caller and agent
         self._sessions: dict[str, bytes] = {}  # digests of sessions
+        self._texts: dict[int, bytes] = {}  # digests of texts, by their hash: an answer comes back in the next request
 
     def plan(self, call: Call, project: str, group: int, now: float) -> DetectorSlot | None:
         """Return the slot for a call whose answer will be known."""
@@ -130,86 +138,146 @@ class JoinDetector(StatefulDetector):
     def awaits_answer(self, call: Call, _evaluation: Evaluation) -> bool:
         return call.decision.conversation is not None
 
-    def answered_call(self, window: bytes, answer: Answer, call: Call) -> bytes:
+    def reads_answer(self, call: Call, answer: Answer) -> bool:
+        """Tell whether an answer is kept. One that only calls the agent's own tools hands nothing on; the request that
+        continues it is known by the ids of the calls.
+        """
         conversation = call.decision.conversation
         if answer.failed or not isinstance(conversation, Conversation):
-            return window
-        return self.keep(window, conversation, answer)
+            return False
+        if conversation.is_team or not conversation.has_ids or answer.text:
+            return True
+        tool = self._fingerprints.tool
+        for made in answer.calls:  # noqa: SIM110 - a generator takes three times as long for one call
+            if tool(made.name).hands_on:
+                return True
+        return False
+
+    def answered_call(self, window: bytes, answer: Answer, call: Call) -> bytes:
+        conversation = call.decision.conversation
+        return self.keep(window, conversation, answer) if isinstance(conversation, Conversation) else window
 
     def find(self, window: bytes, session: bytes, step: Step, now: float) -> tuple[Conversation, str]:
         """Return the conversation of a step, and the id of the team that it is counted with, or ""."""
         rows = _load(window, now)
-        is_first = begins(step)
+        said, calls, ids, results, users = step[:5]
+        is_first = not (said or calls or results)
         texts: tuple[bytes, ...] = ()
-        if step.users:
-            texts = tuple([self._text(text) for text in step.users[-READ_MAX:] if len(text) >= TEXT_MIN])
-        said, alone = None, False
         copies: list[_Place] = []
-        if rows:
-            if not is_first:
-                key = self._said(session, step.said, () if step.as_text else step.calls)
-                said = _continued(rows, key)
-                # Ids of calls distinguish conversations, whoever else is there.
-                alone = said is not None and not step.call_ids and _is_alone(rows, key)
-            if texts:
+        if users:
+            texts = tuple([self._text(text) for text in users[-READ_MAX:] if len(text) >= TEXT_MIN])
+            if texts and rows:
                 copies = _all(rows, texts, 0)
-            if step.results and _ANY_WHOLE(rows[13::_SIZE]):
-                results = [self._text(one.text) for one in step.results[-READ_MAX:] if len(one.text) >= TEXT_MIN]
-                copies += _all(rows, results, _WHOLE)
-        found = copies if said is None else [said, *copies]
-        groups = {one.group: _newest(rows, one.group) for one in found} if found else {}
+        has_team = False
+        if rows:
+            flags = rows[13::_SIZE]
+            if results and _ANY_WHOLE(flags):
+                copies += _all(
+                    rows, [self._text(one.text) for one in results[-READ_MAX:] if len(one.text) >= TEXT_MIN], _WHOLE
+                )
+            has_team = _ANY_TEAM(flags) is not None
+        if step.as_text:
+            calls = ()
+        if not copies and (is_first or not rows or (ids and not has_team)):
+            found = (session, now, b"", (), False, False, False, is_first, texts, said, calls, bool(ids))
+            return _new(Conversation, found), ""
+        return self._join(rows, session, step, now, (copies, texts, is_first))
+
+    def _join(
+        self,
+        rows: bytes,
+        session: bytes,
+        step: Step,
+        now: float,
+        found: tuple[list[_Place], tuple[bytes, ...], bool],
+    ) -> tuple[Conversation, str]:
+        """Return the same for a step that may belong to a team, or to one of several conversations that open alike."""
+        copies, texts, is_first = found
+        said, alone, places = None, False, copies
+        if not is_first:
+            key = self._said(session, step.said, () if step.as_text else step.calls)
+            said = _continued(rows, key)
+            # Ids of calls distinguish conversations, whoever else is there.
+            alone = said is not None and not step.call_ids and _is_alone(rows, key)
+            if said is not None:
+                places = [said, *copies]
+        groups = {one.group: _newest(rows, one.group) for one in places}
         is_team = bool(copies) or (said is not None and _is_team(rows, said.group))
         group = b""
-        for one in found:
+        for one in places:
             if one.number in groups[one.group]:
-                group = found[0].group
+                group = places[0].group
                 break
         if not group:
-            group = self._fingerprints.of(b"group", session, *texts, repr(now).encode())[:4]
+            group = self._new_group(session, texts, now)
         joined = group.hex() if is_team and group in groups else ""
-        merged = () if not found or (len(groups) == 1 and group in groups) else _without(groups, group)
+        merged = _without(groups, group)
         alone = alone and not is_team
-        conversation = (session, now, group, merged, is_team, bool(copies), alone, is_first, texts)
-        return _new(Conversation, conversation), joined
+        has_ids = bool(step.call_ids)
+        return Conversation(
+            session, now, group, merged, is_team, bool(copies), alone, is_first, texts, has_ids=has_ids
+        ), joined
+
+    def _new_group(self, session: bytes, texts: tuple[bytes, ...], now: float) -> bytes:
+        return self._fingerprints.of(b"group", session, *texts, repr(now).encode())[:4]
+
+    def _look_up(self, rows: bytes, one: Conversation) -> tuple[bytes, tuple[bytes, ...]]:
+        """Return the group of a conversation that belongs to no team, and the group that it had before."""
+        before: tuple[bytes, ...] = ()
+        if rows and not one.begins:
+            place = _continued(rows, self._said(one.session, one.said, one.calls))
+            if place is not None:
+                if place.number in _newest(rows, place.group):
+                    return place.group, ()
+                before = (place.group,)
+        return self._new_group(one.session, one.texts, one.at), before
 
     def keep(self, window: bytes, conversation: Conversation, answer: Answer) -> bytes:
         """Return the window with the texts of an answer."""
         rows = _load(window, conversation.at)
-        group = conversation.group
-        if conversation.merged:
-            rows = _merge(rows, conversation.merged, group)
+        group, merged = conversation.group, conversation.merged
+        if not group:
+            group, merged = self._look_up(rows, conversation)
+        if merged:
+            rows = _merge(rows, merged, group)
         number = rows[12] + 1 & 0xFF if rows else 0
         added: list[bytes] = []
         if conversation.begins:
             unknown = [key for key in conversation.texts[:OPENING_MAX] if _position(rows, key, 0) < 0]
-            added += [_TEXT.pack(key, _COMMON, number, 0) for key in unknown]
+            added += [_pack_text(key, _COMMON, number, 0) for key in unknown]
         flags = _TEAM if conversation.is_team else 0
-        for key, kind in dict(self._texts_of(answer, conversation)).items():
+        for key, kind in self._texts_of(answer, conversation).items():
             at = _position(rows, key, kind & _SAID)
             of = group
             if at >= 0:
                 of = group if rows[at + 8 : at + 12] == group else _COMMON
                 rows = rows[:at] + rows[at + _SIZE :]
-            added.append(_TEXT.pack(key, of, number, kind | flags))
+            added.append(_pack_text(key, of, number, kind | flags))
         return _pack(conversation.at, (b"".join(added) + rows)[: TEXTS * _SIZE])
 
-    def _texts_of(self, answer: Answer, conversation: Conversation) -> Iterator[tuple[bytes, int]]:
-        """Yield the digests of an answer and of its parts, with their flags."""
+    def _texts_of(self, answer: Answer, conversation: Conversation) -> dict[bytes, int]:
+        """Return the digests of an answer and of its parts, with their flags."""
         text, calls = answer.text, answer.calls
         tool, quoted = self._fingerprints.tool, conversation.texts
+        found: dict[bytes, int] = {}
         for handed in handed_on(text, [call for call in calls if tool(call.name).hands_on] if calls else ()):
             key = self._text(handed)
             if key not in quoted:
-                yield key, 0
+                found[key] = 0
         if len(text) >= TEXT_MIN:
             key = self._text(text)
             if key not in quoted:
-                yield key, _WHOLE
+                found[key] = _WHOLE
         if text or calls:
-            yield self._said(conversation.session, text, calls), _SAID
+            found[self._said(conversation.session, text, calls)] = _SAID
+        return found
 
     def _text(self, text: str) -> bytes:
-        return self._fingerprints.plain(compact(own(text.encode("utf-8", "surrogatepass"))))
+        known = self._texts.get(hash(text))
+        if known is None:
+            known = self._fingerprints.plain(compact(own(text.encode("utf-8", "surrogatepass"))))
+            self._remember(self._texts, hash(text), known)
+        return known
 
     def _said(self, session: bytes, text: str, calls: tuple[ToolCall, ...]) -> bytes:
         parts = [self._text(text)] if text else []
@@ -358,4 +426,4 @@ def _without(groups: Iterable[bytes], group: bytes) -> tuple[bytes, ...]:
 
 def _merge(rows: bytes, merged: tuple[bytes, ...], group: bytes) -> bytes:
     texts = _TEXT.iter_unpack(rows)
-    return b"".join([_TEXT.pack(key, group if one in merged else one, *rest) for key, one, *rest in texts])
+    return b"".join([_pack_text(key, group if one in merged else one, *rest) for key, one, *rest in texts])

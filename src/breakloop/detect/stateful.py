@@ -247,6 +247,10 @@ class StatefulDetector:
         """Tell whether the answer to this call can change the section."""
         return False
 
+    def reads_answer(self, _call: Call, _answer: Answer) -> bool:
+        """Tell whether this answer may change the section, now that it is known. This is fast."""
+        return True
+
     def answered(self, window: bytes, _answer: Answer) -> bytes:
         """Return the section after the answer to an evaluated call; the same object if nothing changed."""
         return window

@@ -59,6 +59,8 @@ _EXECUTE_NAMES: Final = {"execute_bash": _SHELL, "execute_ipython": _PYTHON, "co
 _LIST: Final = "Calling tools:\n["
 _LISTED: Final = re.compile(r"'function': \{'name': '([\w.:/-]{1,64})', 'arguments': ")
 _LISTED_ID: Final = re.compile(r"\{'id': '[^'\n]{0,80}', 'type': 'function', ")
+_PYTHON_VALUE: Final = lazy_pattern(r"'((?:[^'\\]|\\.)*+)'|\"(?:[^\"\\]|\\.)*+\"|\b(?:True|False|None)\b", re.DOTALL)
+_CONSTANTS: Final = {"True": "true", "False": "false", "None": "null"}
 # A tag named after the tool at the end of the answer: <read_file><path>a.py</path></read_file>. A name without `_` may
 # be HTML.
 _NAMED_TAG: Final = re.compile(r"</([a-z]+(?:_[a-z]+)+)>\s*\Z")
@@ -209,9 +211,24 @@ def _command(inside: str) -> ToolCall | None:
 
 
 def _listed(text: str, at: int) -> ToolCall | None:
-    """Read a list of calls as one: its results are in one message, too. The first name is the name."""
+    """Read a list of calls as one: its results are in one message, too. The first name is the name. The arguments of a
+    single call become JSON, by which terminals, waits and commands are recognised."""
     found = _LISTED.search(text, at)
-    return None if found is None else ToolCall(found[1], _LISTED_ID.sub("", text[found.end() :]).rstrip("]} \n"))
+    if found is None:
+        return None
+    if _LISTED.search(text, found.end()) is None:
+        action = _object(_PYTHON_VALUE().sub(_as_json, text[at + len(_LIST) - 1 :].rstrip()))
+        if action is not None:
+            return action
+    return ToolCall(found[1], _LISTED_ID.sub("", text[found.end() :]).rstrip("]} \n"))
+
+
+def _as_json(value: re.Match[str]) -> str:
+    """Return a string or a constant of Python as JSON spells it."""
+    if value[1] is not None:
+        inside = value[1].replace("\\'", "'").replace('"', '\\"').replace("\\x", "\\u00")
+        return f'"{inside}"'
+    return _CONSTANTS.get(value[0]) or value[0].replace("\\x", "\\u00")
 
 
 def _object(inside: str) -> ToolCall | None:

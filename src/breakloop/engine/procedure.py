@@ -137,7 +137,7 @@ class DecisionProcedure:
             op = detector.operation(call, evaluation, place, group)
             if op is not None and not (snoozed and is_snoozed(op, snoozed, plan.now)):
                 found[number] = op
-        state_of(call).windows = list(awaiting.items()) or None
+        state_of(call).windows = list(awaiting.items()) if awaiting else None
         self.writes = self._changes(opened) if self._attempts <= TRIES else []
         ops = plan.ops
         if self._first is not None:
@@ -268,7 +268,12 @@ def answer_updates(call: Call, answer: Answer) -> Iterator[AnswerUpdate]:
     """Return the updates of windows that an answer leads to. An answer without calls ends a run."""
     state = state_of(call)
     for key, slots in state.windows or ():
-        yield AnswerUpdate(key, slots, call, answer)
+        if len(slots) > 1:
+            slots = [slot for slot in slots if slot.detector.reads_answer(call, answer)]  # noqa: PLW2901
+        elif not slots[0].detector.reads_answer(call, answer):  # nearly always one: without a list
+            continue
+        if slots:
+            yield AnswerUpdate(key, slots, call, answer)
     if state.runs and not answer.calls and not answer.failed and (answer.text or answer.complete):
         for slot in state.runs:
             if isinstance(slot, DetectorSlot) and isinstance(slot.detector, RerunDetector):

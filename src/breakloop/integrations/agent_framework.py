@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any, Final
 
-from agent_framework import ChatContext, ChatMiddleware, ChatResponse, Content
+from agent_framework import ChatContext, ChatMiddleware, ChatResponse, ChatResponseUpdate, Content
 from agent_framework import Message as ChatMessage
 
 from breakloop.model.call import Answer
@@ -70,6 +70,7 @@ class GuardChatMiddleware(ChatMiddleware):
             context.messages = [*context.messages, ChatMessage("user", [marked(decision.notice)])]
         if decision.landed:
             context.options = {**options, "tool_choice": "none"}
+            context.stream_transform_hooks.append(_stream_without_calls(decision))
 
         async def end(response: ChatResponse[Any]) -> ChatResponse[Any]:
             await self._calls.aend(key, lambda: _answer(response))
@@ -116,6 +117,22 @@ def _without_calls(response: ChatResponse[Any], decision: Decision) -> ChatRespo
             kept = [one for one in message.contents if one.type != "function_call"]
             message.contents = kept if message.text else [*kept, Content.from_text(decision.note)]
     return response
+
+
+def _stream_without_calls(decision: Decision) -> Callable[[ChatResponseUpdate], ChatResponseUpdate]:
+    """Return a hook that does the same with the pieces of a stream."""
+    said = False
+
+    def changed(update: ChatResponseUpdate) -> ChatResponseUpdate:
+        nonlocal said
+        said = said or bool(update.text)
+        kept = [one for one in update.contents if one.type != "function_call"]
+        if len(kept) < len(update.contents):
+            update.contents = kept if said else [*kept, Content.from_text(decision.note)]
+            said = True
+        return update
+
+    return changed
 
 
 def _answer(response: ChatResponse[Any]) -> Answer:

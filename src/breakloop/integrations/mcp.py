@@ -9,22 +9,16 @@ Each tool call with its result is a step of its session; all other messages pass
 
 from __future__ import annotations
 
-import io
-import json
-import os
-import signal
-import subprocess
-import threading
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from hashlib import blake2b
-from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
 from breakloop.dialects.steps import text_and_media
+from breakloop.integrations.stdio import Id, is_id, read_line, write_line
 from breakloop.model.decision import Decision, ToolFailedError, marked
 from breakloop.sdk.context import AGENT_HEADER, SESSION_HEADER, AgentContext, agent
-from breakloop.sdk.requests import BODY_MAX_BYTES, ToolInvocation, arguments_text, denial_details
+from breakloop.sdk.requests import ToolInvocation, arguments_text, denial_details
 from breakloop.sdk.toolkit import BoundedDict, Run, steps_guard, toolkit_of
 
 if TYPE_CHECKING:  # loading it takes longer than `breakloop mcp` should take to start
@@ -40,11 +34,7 @@ _SESSION_HEADERS: Final = ("mcp-session-id", SESSION_HEADER.lower())
 _STDIO_SESSION: Final = "stdio"
 _OPEN_MAX: Final = 1000
 _CANCELLED: Final = "notifications/cancelled"
-LINE_MAX_BYTES: Final = 10 * 1024 * 1024  # longer lines pass in pieces, unread
-_READ_BYTES: Final = 64 * 1024
-_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
-Id = str | int
 Json = dict[str, Any]
 Next = Callable[[Any], Awaitable[Any]]
 
@@ -183,25 +173,25 @@ class StdioGuard:
         """Return the answer to a tool call that is denied; b"" if the line, which has its line feed, goes on."""
         # JSON may escape the slash of `tools/call`, so the two words are searched separately.
         calls = b"call" in line and b"tools" in line
-        sent = _object(line) if calls or (self._open and b"cancelled" in line) else None
+        sent = read_line(line) if calls or (self._open and b"cancelled" in line) else None
         if sent is None:
             return b""
         params = sent.get("params")
-        if sent.get("method") == _CANCELLED and isinstance(params, dict) and _is_id(params.get("requestId")):
+        if sent.get("method") == _CANCELLED and isinstance(params, dict) and is_id(params.get("requestId")):
             self._open.pop(params["requestId"], None)
-        call = read_call(params) if sent.get("method") == TOOLS_CALL and _is_id(sent.get("id")) else None
+        call = read_call(params) if sent.get("method") == TOOLS_CALL and is_id(sent.get("id")) else None
         if call is None:
             return b""
         decision = self._applied(self._run().before_tool(*call))
         if not decision.allowed:
-            return _line({"jsonrpc": "2.0", "id": sent["id"], "result": denied_result(decision)})
+            return write_line({"jsonrpc": "2.0", "id": sent["id"], "result": denied_result(decision)})
         self._open[sent["id"]] = call
         return b""
 
     def from_server(self, line: bytes) -> bytes:
         """Return the line for the client."""
-        sent = _object(line) if self._open and b'"id"' in line else None
-        if sent is None or "method" in sent or not _is_id(sent.get("id")) or sent["id"] not in self._open:
+        sent = read_line(line) if self._open and b'"id"' in line else None
+        if sent is None or "method" in sent or not is_id(sent.get("id")) or sent["id"] not in self._open:
             return line
         call = self._open.pop(sent["id"])
         result, error = sent.get("result"), sent.get("error")
@@ -213,7 +203,7 @@ class StdioGuard:
         decision = self._applied(self._run().after_tool(*call, read_result(result)))
         if decision.notice:
             with suppress(ValueError):  # it cannot be written as JSON again
-                return _line({**sent, "result": with_note(result, decision.notice)})
+                return write_line({**sent, "result": with_note(result, decision.notice)})
         return line
 
     def _applied(self, decision: Decision) -> Decision:
@@ -221,160 +211,3 @@ class StdioGuard:
             return decision
         self._shadow(decision.notice)
         return Decision()
-
-
-def _is_id(value: Any) -> TypeGuard[Id]:
-    return isinstance(value, str | int) and not isinstance(value, bool)
-
-
-def _object(line: bytes) -> dict[str, Any] | None:
-    """Return one message; None for a batch, which early versions allow, for invalid JSON, and for a line too long."""
-    try:
-        found = json.loads(line) if len(line) <= BODY_MAX_BYTES else None
-    except (ValueError, RecursionError):
-        return None
-    return found if isinstance(found, dict) else None
-
-
-def _line(message: dict[str, Any]) -> bytes:
-    """Return a message as a line, in ASCII so that lone surrogates stay valid. Raises ValueError for NaN and
-    infinity."""
-    return json.dumps(message, separators=(",", ":"), allow_nan=False).encode("ascii") + b"\n"
-
-
-class LineReader:
-    """Cuts bytes into lines; a line that is too long comes in pieces."""
-
-    def __init__(self, max_bytes: int = LINE_MAX_BYTES) -> None:
-        self._max_bytes = max_bytes
-        self._parts: list[bytes] = []
-        self._size = 0
-        self._inside = False  # a line that comes in pieces
-
-    def feed(self, data: bytes) -> Iterator[tuple[bytes, bool]]:
-        """Yield pieces, and whether each is a whole line."""
-        for piece in io.BytesIO(data):  # unlike `splitlines`, it splits at line feeds only
-            self._parts.append(piece)
-            self._size += len(piece)
-            ends = piece.endswith(b"\n")
-            if ends or self._inside or self._size > self._max_bytes:
-                yield self.rest(), ends and not self._inside
-                self._inside = not ends
-
-    def rest(self) -> bytes:
-        """Return what came after the last piece."""
-        whole = b"".join(self._parts)
-        self._parts.clear()
-        self._size = 0
-        return whole
-
-
-class NotStartedError(Exception):
-    """The server cannot be started. `code` is the exit code that a shell would use."""
-
-    def __init__(self, program: str, error: OSError) -> None:
-        super().__init__(f"{program} cannot be started: {error.strerror}")
-        self.code = 127 if isinstance(error, FileNotFoundError) else 126
-
-
-class Relay:
-    """One server process between two file descriptors. Every line passes as it came, unless a tool call is blocked or
-    its result gets a note."""
-
-    def __init__(self, command: Sequence[str], guard: StdioGuard, fault: Callable[[Exception], None]) -> None:
-        self._command = command
-        self._guard = guard
-        self._fault = fault
-        self._early_signals: list[int] = []  # received before the server was started
-        self._writing = threading.Lock()  # both threads write to the client
-        self._checking = threading.Lock()  # both threads change the open calls
-        self._server: subprocess.Popen[bytes] | None = None
-        self.reader: threading.Thread | None = None
-
-    def run(self, client_in: int, client_out: int) -> int:
-        """Relay until the server ends, and return its exit code; 128 plus the number of the signal that ended it.
-        Raises NotStartedError."""
-        before = {number: signal.signal(number, self._forward_signal) for number in _SIGNALS}
-        try:
-            server = self._start()
-            # A daemon, because it may wait for the client for ever.
-            self.reader = threading.Thread(target=self._from_client, args=(server, client_in, client_out), daemon=True)
-            self.reader.start()
-            self._from_server(server, client_out)
-            code = server.wait()
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-        return 128 - code if code < 0 else code
-
-    def _start(self) -> subprocess.Popen[bytes]:
-        try:
-            server = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)  # noqa: S603
-        except OSError as error:
-            raise NotStartedError(self._command[0], error) from None
-        self._server = server
-        for number in self._early_signals:
-            server.send_signal(number)
-        return server
-
-    def _forward_signal(self, number: int, _frame: FrameType | None) -> None:
-        if self._server is None:
-            self._early_signals.append(number)
-        else:
-            self._server.send_signal(number)
-
-    def _from_client(self, process: subprocess.Popen[bytes], client_in: int, client_out: int) -> None:
-        server = process.stdin
-        assert server is not None  # noqa: S101 - a pipe was asked for
-        lines = LineReader()
-        with suppress(OSError):  # the server is gone; the other thread sees its end
-            while data := os.read(client_in, _READ_BYTES):
-                for piece, whole in lines.feed(data):
-                    answer = self._checked(self._guard.from_client, piece, b"") if whole else b""
-                    if answer:
-                        with self._writing:
-                            _write(client_out, answer)
-                    else:
-                        _write(server.fileno(), piece)
-            _write(server.fileno(), lines.rest())
-        with suppress(OSError):
-            server.close()
-
-    def _from_server(self, process: subprocess.Popen[bytes], client_out: int) -> None:
-        server = process.stdout
-        assert server is not None  # noqa: S101 - as above
-        lines, inside = LineReader(), False
-        try:
-            while data := os.read(server.fileno(), _READ_BYTES):
-                for piece, whole in lines.feed(data):
-                    if not inside:
-                        self._writing.acquire()
-                    # Keep the lock between the pieces of a long line.
-                    inside = not piece.endswith(b"\n")
-                    try:
-                        _write(client_out, self._checked(self._guard.from_server, piece, piece) if whole else piece)
-                    finally:
-                        if not inside:
-                            self._writing.release()
-            _write(client_out, lines.rest())
-        except OSError:  # the client is gone
-            with suppress(OSError):
-                process.terminate()
-        finally:
-            if inside:
-                self._writing.release()
-            server.close()
-
-    def _checked(self, check: Callable[[bytes], bytes], line: bytes, otherwise: bytes) -> bytes:
-        try:
-            with self._checking:
-                return check(line)
-        except Exception as error:  # noqa: BLE001 - the outermost edge: our fault must not lose a message
-            self._fault(error)
-            return otherwise
-
-
-def _write(descriptor: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(descriptor, view) :]

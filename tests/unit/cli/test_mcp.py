@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from breakloop.cli.main import USAGE, run
-from breakloop.cli.mcp import _Faults, _told
+from breakloop.cli.mcp import Faults, told
 
 
 @pytest.fixture(autouse=True)
@@ -71,10 +71,10 @@ def test_no_command(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_what_it_says_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
     """A mistake of ours once, and nothing of the message that it was made with (Y-1, S-3)."""
-    faults = _Faults()
+    faults = Faults()
     faults(ValueError("canary"))
     faults(ValueError("canary"))
-    _told("You repeat yourself.")
+    told("You repeat yourself.")
     assert faults.count == 2
     assert capsys.readouterr().err.splitlines() == [
         "breakloop: ValueError; messages pass unchecked",

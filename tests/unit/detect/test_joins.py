@@ -257,6 +257,34 @@ def test_a_conversation_is_alone_if_no_other_opens_alike() -> None:
     assert not here.open.pop().alone
 
 
+def test_answers_that_only_call_tools() -> None:
+    """Which conversation is continued shows in the calls, too."""
+    here = Caller()
+    for name in ("archive", "ledger"):
+        here.request("planner", TASK)
+        here.answer("", ToolCall("ask", json.dumps({"whom": name, "order": f"{PLAN} ({name})"})))
+    team = here.turn("archivist", f"{PLAN} (archive)", answer=REPORT)
+    for name, joined in (("archive", team), ("ledger", "")):
+        calls = (ToolCall("ask", json.dumps({"order": f"{PLAN} ({name})", "whom": name})),)
+        assert here.request("planner", calls=calls, results=(Result("It was asked."),)) == joined
+
+
+def test_the_same_answer_of_two_that_open_alike() -> None:
+    """It shows neither which of them is continued, nor that there is one only."""
+    here = Caller()
+    for _ in range(2):
+        here.turn("planner", TASK, answer=PLAN)
+    here.request("planner", "Go on.", said=PLAN)
+    found = here.open.pop()
+    assert (found.alone, found.is_team, found.merged) == (False, False, ())
+    here.turn("planner", TASK, answer=REPORT)
+    here.request("planner", "Go on.", said="(shortened)")
+    last = here.open.pop()
+    assert last.group not in (found.group, bytes(4))
+    here.request("planner", "Go on.", said=REPORT)
+    assert here.open.pop().group == last.group
+
+
 def test_in_a_team_nobody_is_alone() -> None:
     """The agents may open alike."""
     here = Caller()
@@ -273,8 +301,43 @@ def test_an_answer_that_failed_is_not_kept() -> None:
     here.request("a", TASK)
     state = type("State", (), {"conversation": here.open.pop()})()
     asked.decision = state
-    assert here.detector.answered_call(here.window, Answer(500, PLAN), asked) is here.window
+    assert not here.detector.reads_answer(asked, Answer(500, PLAN))
+    assert here.detector.reads_answer(asked, Answer(200, PLAN))
     assert here.detector.answered_call(here.window, Answer(200, PLAN), asked) != here.window
+
+
+_READS = ToolCall("read_file", '{"path": "ledger.txt"}')
+_ASKS = ToolCall("ask_archivist", json.dumps({"message": PLAN}))
+
+
+@pytest.mark.parametrize(
+    ("has_ids", "is_team", "answer", "kept"),
+    [
+        (True, False, Answer(200, "", (_READS,)), False),
+        (False, False, Answer(200, "", (_READS,)), True),
+        (True, True, Answer(200, "", (_READS,)), True),
+        (True, False, Answer(200, "", (_READS, _ASKS)), True),
+        (True, False, Answer(200, "Let me look.", (_READS,)), True),
+    ],
+)
+def test_calls_of_own_tools_are_not_kept(has_ids: bool, is_team: bool, answer: Answer, kept: bool) -> None:
+    """They hand nothing on. They are kept in a team, which takes turns, and where no ids show what continues them."""
+    here = Caller()
+    asked = call()
+    here.request("a", TASK)
+    conversation = here.open.pop()._replace(has_ids=has_ids, is_team=is_team)
+    asked.decision = type("State", (), {"conversation": conversation})()
+    assert here.detector.reads_answer(asked, answer) is kept
+
+
+def test_an_agent_that_calls_tools_stays_in_its_conversation() -> None:
+    """Its calls are not kept, so a later request continues the text before them."""
+    here = Caller()
+    here.turn("a", TASK, answer=PLAN)
+    group = here.window[-6:-2]  # of its answer, as the next request has it
+    here.request("a", calls=(_READS,), call_ids=("call_1",), results=(Result("No such file."),))
+    here.answer(REPORT)
+    assert here.window[11 + 8 : 11 + 12] == group
 
 
 def test_old_answers_are_forgotten() -> None:

@@ -231,6 +231,41 @@ def test_many_files_are_known_again() -> None:
     assert set(levels) == {NOTHING}
 
 
+def test_every_bit_of_what_is_kept_of_results() -> None:
+    """The digests with the lowest and the highest bits are known again, and no other is for them (LD-11)."""
+    bits = [sum(place * 576**at for at, place in enumerate(places)) for places in ((0, 0, 0), (575, 575, 575))]
+    lowest, highest, between = [one.to_bytes(6, "little") + bytes(2) for one in (*bits, 7 * 576**2 + 8 * 576 + 9)]
+    agent = Agent(trigger="webhook")
+
+    def levels(times: int, *results: bytes) -> list[int]:
+        found = []
+        for _ in range(times):
+            found.append(agent.begin().level)
+            answer = Answer(200, "Done.", complete=True)
+            read = (100, 3, list(results))
+            agent.window = agent.detector.end_run(agent.window, b"", agent.opening.session, read, answer)
+        return found
+
+    assert levels(8, lowest, highest) == EIGHTH
+    assert levels(2, highest, lowest) == [NOTICE, NOTICE]
+    assert levels(2, between) == [NOTICE, NOTHING]
+
+
+def test_the_rhythm_is_that_of_the_last_runs() -> None:
+    """Of 64 intervals, half are forgotten, so that one more out of step shows earlier (LD-11)."""
+    agent = Agent()
+    pauses = [100.0, *[100.0] * 49]  # 49 are as long as the one before
+    while len(pauses) < 65:  # 15 are not
+        pauses += [200.0 if pauses[-1] == 100.0 else 100.0]
+    agent.run(1)
+    found = []
+    for pause in (*pauses, 300.0, 300.0):
+        found.append(agent.begin(pause).level)
+        agent.end()
+    assert found[-3] >= NOTICE
+    assert found[-2] == NOTHING
+
+
 def test_the_order_of_what_is_read_does_not_matter() -> None:
     agent = Agent()
     levels = []

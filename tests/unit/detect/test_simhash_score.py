@@ -312,6 +312,23 @@ def test_the_identity_of_a_loop() -> None:
     assert not set(PROMPT.split()) & set(agent.ask(PROMPT).evidence.split()) - {"the", "of"}
 
 
+def test_other_loops_have_other_identities() -> None:
+    """By their prompts, or by their calls (LD-3)."""
+    names = set()
+    for prompt, calls in ((PROMPT, ()), (other(1), ()), (PROMPT, (SEARCH,)), (PROMPT, (ToolCall("list", "{}"),))):
+        agent = Agent()
+        names.add([agent.ask(prompt, calls).identity for _ in range(12)][-1])
+    assert len(names) == 4
+
+
+@pytest.mark.parametrize(("size", "alike"), [(16 * 1024, 0), (16 * 1024 + 1, 1)])
+def test_texts_of_16_kib_are_read_as_they_are(size: int, alike: int) -> None:
+    """One long word with another last letter is another word; cut into pieces, most of it is the same (Y-2)."""
+    agent = Agent()
+    agent.ask("x" * size)
+    assert agent.ask("x" * (size - 1) + "y").prompts == alike
+
+
 def test_long_texts_are_judged_by_pieces_of_all_of_them() -> None:
     """Bounded work; a change of the whole middle is still seen (Y-2)."""
     long = "".join(f"{other(number)}\n" for number in range(100)) * 6

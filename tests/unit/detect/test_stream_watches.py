@@ -98,6 +98,31 @@ def test_a_watch_for_caps_passes_everything_on_to_that_for_repetitions() -> None
     assert [*found, watch.found] == [True, False, True]
 
 
+def test_only_thoughts() -> None:
+    """A thought that repeats itself, as long as there is neither text, nor a call, nor another answer (LD-8)."""
+    thinking, capping = RepetitionWatch(lambda *_: None), CompletionWatch([capped(10_000)])
+    both = CompletionWatch([capped(1000)], RepetitionWatch(lambda *_: None))
+    for number in range(LOOPED):
+        assert number > 3 or (thinking.only_thinks, both.only_thinks) == (False, False)
+        for watch in (thinking, capping, both):
+            watch.on_reasoning(0, 0, UNIT)
+    assert (thinking.only_thinks, capping.only_thinks, both.only_thinks) == (True, False, True)
+    both.on_reasoning(0, 0, UNIT * 60)
+    assert (both.found, both.only_thinks) == (True, False)  # beyond the cap
+    for more in ("text", "call", "answer", "later answer"):
+        watch = RepetitionWatch(lambda *_: None)
+        for _ in range(LOOPED):
+            watch.on_reasoning(1 if more == "later answer" else 0, 0, UNIT)
+        match more:
+            case "text":
+                watch.on_text(0, 1, "So")
+            case "call":
+                watch.on_call(0, "look", "{}")
+            case "answer":
+                watch.on_reasoning(1, 0, UNIT)
+        assert not watch.only_thinks, more
+
+
 def test_answers_without_end_are_not_all_kept() -> None:
     """An upstream may number them as it likes (Y-2)."""
     watch = CompletionWatch([])

@@ -187,6 +187,17 @@ def test_two_agents_that_hand_on_to_each_other(names: str) -> None:
     assert len({one.identity for one in found[3:]}) == 1
 
 
+def test_a_parent_that_was_not_seen_to_begin_hands_nothing_back() -> None:
+    """Its first request was not seen, so the third generation is the first that came back (LD-4)."""
+    caller = Caller()
+    caller.begin("s1", "s0", "Question number one, and no other.", agent="writer")
+    worked = RunStart("s2", "s1", "critic", "")
+    caller.window = EVALUATOR.evaluate_work(caller.window, worked, caller.now + 5).window
+    for at, level in ((3, NOTHING), (4, NOTICE)):
+        agent = "writer" if at % 2 else "critic"
+        assert caller.begin(f"s{at}", f"s{at - 1}", f"Question number {at}, and no other.", agent=agent).level == level
+
+
 def test_a_chain_of_different_agents_is_no_swap() -> None:
     """Nor is one agent that starts itself for other tasks, nor a child that names itself its parent (LD-4)."""
     caller = Caller()
@@ -327,6 +338,7 @@ def test_agents_whose_task_stands_in_their_system_prompt() -> None:
         ((f"{TASK} Mind <a>this</a>, too.",), f"{TASK} Mind <a>this</a>, too."),
         (("<open>" + TASK,), "<open>" + TASK),
         ((TASK + "</closed>",), TASK + "</closed>"),
+        ((TASK, "<note a=<b>>x</note>"), TASK),
     ],
 )  # fmt: skip
 def test_what_an_agent_is_to_do(users: tuple[str, ...], task: str) -> None:

@@ -93,7 +93,7 @@ def test_roles_of_frameworks() -> None:
     calls, result = {"role": "tool-call", "content": listed}, {"role": "tool-response", "content": "Error: no"}
     found = step(USER, answered, calls, result)
     assert found.said == f"I look.\n{listed}"
-    assert found.calls == (ToolCall("look", "{'at': 1"),)
+    assert found.calls == (ToolCall("look", '{"at":1}'),)
     assert found.results == (Result("Error: no", error=True),)
     assert found.users == ()
     found = step(USER, {"role": "tool_call", "content": [{"type": "text", "text": listed}]}, result, USER)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from breakloop.clock import FakeClock
+from breakloop.detect.stateful import DetectorSlot, StatefulDetector
 from breakloop.engine.decision_state import state_of
 from breakloop.engine.engine import LocalStore
 from breakloop.model.call import Answer, Call, Usage
@@ -13,6 +14,7 @@ from breakloop.store.limit_ops import BucketSpec
 from breakloop.store.memory import MemoryStore
 from breakloop.store.ops import AdjustCharge, FingerprintSpec, Settle
 from tests.builders import FailingStore, bundle, call, chat, exact, policy, world
+from tests.unit.detect.reading import CONFIG, Reader
 
 SETTLE = [Settle(FingerprintSpec(60.0, 3), "ld:k", 0.0, 1)]
 CORRECT = [AdjustCharge(BucketSpec(1.0, 10.0), "tb:k", 4.0)]
@@ -23,7 +25,7 @@ def test_every_failure_is_told() -> None:
     told: list[tuple[Call, str]] = []
     local = LocalStore(FailingStore(), FakeClock(), Tally(), lambda call, error: told.append((call, str(error))))
     asked = call()
-    state_of(asked).windows = [("win:a", [])]
+    state_of(asked).windows = [("win:a", [DetectorSlot(StatefulDetector(CONFIG, Reader()), 0)])]
     local.settle(asked, SETTLE, failed=True)
     local.correct(asked, CORRECT)
     local.answered(asked, Answer(200))

@@ -44,6 +44,28 @@ def test_a_tail_is_counted_once() -> None:
     assert load(judged[-1].window).steps == 3
 
 
+def test_other_text_beside_the_same_results_is_no_repeat() -> None:
+    """The same calls with another text of the user, or with another history, are another request (LD-4)."""
+    for change, counted in (
+        ([{"users": (f"Item number {at}, please.",)} for at in range(8)], 0),
+        ([{"users": ("Go on, please.", f"Item number {at}.")} for at in range(8)], 0),
+        ([{"size": 100 + at} for at in range(8)], 0),
+        ([{"users": ("Go on, please.",)} for _ in range(8)], 7),
+        ([{"users": ("Go on, please.", "Item number 1.")} for _ in range(8)], 7),
+    ):
+        judged = run(only("storm"), [step(1)._replace(**one) for one in change], every_s=2.0)
+        assert load(judged[-1].window).storm == counted
+
+
+def test_the_same_request_again_elsewhere() -> None:
+    """Another instance that reads the window finds the same block (C24, S-2)."""
+    window = run(DETECTOR, [step(number) for number in range(5)])[-1].window
+    others = StepEvaluator(StepsSettings(), digest)
+    asked = RequestContext(system=lambda: "model and system prompt")
+    assert others.evaluate(window, step(4), 1009.0).level == 2
+    assert others.evaluate(window, step(4), 1009.0, asked).level == 0
+
+
 def test_counted_ids_are_told_apart_by_the_length_of_the_conversation() -> None:
     """Servers that number calls from 0 in each answer are not taken for retries (LD-4)."""
     steps = [

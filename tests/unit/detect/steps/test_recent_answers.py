@@ -8,10 +8,10 @@ from breakloop.detect.stateful import RUN_IDLE_S, Evaluation
 from breakloop.detect.steps import recent_answers
 from breakloop.detect.steps.detector import RequestContext, StepEvaluator
 from breakloop.detect.steps.fingerprints import ToolOptions
-from breakloop.detect.steps.kinds import NORMAL, StepsSettings
+from breakloop.detect.steps.kinds import NEVER, NORMAL, StepsSettings
 from breakloop.detect.steps.window import KEPT_MAX, load
 from breakloop.model.call import Answer, Result, Step, ToolCall
-from tests.unit.detect.steps.stepping import LONG, PRINTER, digest
+from tests.unit.detect.steps.stepping import LONG, PRINTER, called, digest
 
 DETECTOR = StepEvaluator(StepsSettings(), digest)
 TASK = Step("", (), (), (), ("Sort the orders.",), (), 1, 100, stored=True)
@@ -114,6 +114,101 @@ def test_actions_in_texts() -> None:
         judged.append(agent.send(agent.next(users=(f"Observation: {LONG}",))))
     assert levels(judged)[:5] == [0, 0, 1, 1, 2]
     assert judged[4].kind == "repeat"
+
+
+def only(kind: str) -> StepEvaluator:
+    """An evaluator that reports one kind."""
+    never = (NEVER, NEVER, NEVER)
+    return StepEvaluator(StepsSettings({name: one if name == kind else never for name, one in NORMAL.items()}), digest)
+
+
+def test_kept_calls_without_results() -> None:
+    """A call whose result the client leaves out has not returned the same again (LD-4)."""
+    agent = Agent(only("stagnation"))
+    agent.send(TASK)
+    for number in range(12):
+        agent.answer(ToolCall("look", f'{{"at": {number}}}'), ToolCall("read", f'{{"at": {number}}}'))
+        assert not agent.send(agent.next("3 orders")).level
+
+
+NUMBERED = [(ToolCall("look", f'{{"page": {page}}}'), LONG) for page in range(8)]
+EDITS = [(ToolCall("edit_file", f'{{"n": {at}}}'), "ok") for at in range(9)]
+FAILS = (ToolCall("bash", '{"command": "make"}'), "error: main.c: undefined reference to parse_line in every file")
+LATER = (ToolCall("get_job_status", '{"job": 7}'), "running")
+
+
+@pytest.mark.parametrize(
+    ("steps", "every_s", "kind", "loops"),
+    [
+        (NUMBERED, 3.0, "near", True),  # which compares the arguments without their numbers
+        ([one for at in range(9) for one in (EDITS[at], FAILS)], 3.0, "unmoved", True),
+        ([one for at in range(9) for one in (EDITS[at], FAILS)], 3.0, "interleaved", False),  # changes reset it
+        ([LATER] * 12, 3.0, "repeat", True),  # looks count less
+        ([(ToolCall("sleep", '{"seconds": 60}'), "done"), LATER] * 8, 5.0, "cycle", False),  # and less after a wait
+        ([(ToolCall("send_email", '{"to": "a"}'), "sent")] * 4, 3.0, "side_effect", True),
+    ],
+)
+@pytest.mark.parametrize("said", ["", "I look at it once more."])
+def test_kept_calls_count_like_those_in_requests(
+    steps: list[tuple[ToolCall, str]], every_s: float, kind: str, loops: bool, said: str
+) -> None:
+    """What a call is for, and what it compares by, is kept with it (LD-4)."""
+    shown, kept = [Agent(only(kind), every_s=every_s) for _ in range(2)]
+    shown.send(TASK._replace(stored=False))
+    kept.send(TASK)
+    found = []
+    for at, (made, text) in enumerate(steps, 1):
+        kept.answer(made, text=said)
+        one = kept.send(kept.next(text))
+        ids = (f"call_{at:06}_0",)
+        step = Step(said, (made,), ids, (Result(text, call_id=ids[0]),), (), (), 1 + 2 * at, 100 + 100 * at)
+        other = shown.send(step)
+        assert (one.level, one.kind, one.hits, one.evidence) == (other.level, other.kind, other.hits, other.evidence)
+        found.append(one.level)
+    assert any(found) is loops
+
+
+def test_the_newest_of_equal_ids() -> None:
+    """A provider that numbers its responses anew, and one that names neither response nor calls (LD-4)."""
+    agent = Agent()
+    agent.send(TASK)
+    for number in range(3):
+        agent.turn = 0
+        agent.answer(ToolCall("look", f'{{"at": {number}}}'))
+    window = load(agent.window)
+    found = recent_answers.find(window.recent_answers, agent.next(LONG), PRINTER)
+    assert found is not None
+    answer, is_newest = found
+    assert (is_newest, answer.calls[0].a) == (True, PRINTER.step(called('{"at": 2}')).pairs[0].a)
+    kept = b""
+    for number in range(3):
+        kept = recent_answers.add(kept, Answer(200, calls=(LOOK, LOOK), complete=True), number, 0, PRINTER)
+    newest = Step("", (), (), (Result(LONG),), (), (), 1, 100, continues="", stored=True)
+    found = recent_answers.find(kept, newest, PRINTER)
+    assert found is not None
+    assert (found[0].messages, len(found[0].calls), found[1]) == (3, 2, True)
+    assert recent_answers.restored(newest, found[0], PRINTER).call_ids == ()
+
+
+def test_half_of_the_calls_if_there_is_no_room_for_all() -> None:
+    """The first ones (Y-2)."""
+    calls = tuple(
+        [ToolCall(f"a_tool_with_a_name_of_sixty_four_characters_and_even_more_{at:06}", "{}") for at in range(12)]
+    )
+    kept = recent_answers.add(b"", Answer(200, calls=calls, complete=True), 1, 100, PRINTER)
+    found = recent_answers.find(kept, Step("", (), (), (), ("x",), (), 1, 1, continues="", stored=True), PRINTER)
+    assert found is not None
+    assert [one.tool for one in found[0].calls] == [one.name for one in calls[:6]]
+
+
+def test_the_size_of_a_conversation_that_is_kept() -> None:
+    """That of its requests, one after the other (LD-4)."""
+    kept = recent_answers.add(b"", Answer(200, calls=(LOOK,), complete=True), 3, 250, PRINTER)
+    step = Step("", (), (), (Result(LONG),), (), (), 2, 100, continues="", stored=True)
+    found = recent_answers.find(kept, step, PRINTER)
+    assert found is not None
+    whole = recent_answers.restored(step, found[0], PRINTER)
+    assert (whole.messages, whole.size, whole.said, whole.calls) == (6, 350, "", (ToolCall("look", ""),))
 
 
 def test_call_ids_suffice() -> None:

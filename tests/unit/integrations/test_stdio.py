@@ -10,7 +10,8 @@ from contextlib import suppress
 import pytest
 
 from breakloop import Run
-from breakloop.integrations.mcp import LineReader, NotStartedError, Relay, StdioGuard
+from breakloop.integrations.mcp import StdioGuard
+from breakloop.integrations.stdio import LineReader, NotStartedError, Relay, _Output
 from tests.deadlines import DEADLINE_S
 
 ECHO = "import sys\nfor line in sys.stdin.buffer:\n    sys.stdout.buffer.write(line); sys.stdout.buffer.flush()"
@@ -204,3 +205,45 @@ def test_a_signal_that_comes_too_early_is_not_lost() -> None:
     assert client.run(relay) == 143
     os.close(client.inn)
     client.close(relay)
+
+
+def test_a_line_of_ours_is_never_inside_another() -> None:
+    """What is added waits for the end of a line that comes in pieces; after the end, nothing is written (P-3)."""
+    inn, out = os.pipe()
+    output = _Output(out)
+    output.pass_on(b"one, ")
+    adding = threading.Thread(target=output.add, args=(b"ours\n",))
+    adding.start()
+    output.pass_on(b"two\n")
+    adding.join(DEADLINE_S)
+    output.pass_on(b"")
+    output.pass_on(b"rest")
+    output.end()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        output.add(b"late\n")
+    os.close(out)
+    with os.fdopen(inn, "rb") as back:
+        assert back.read() == b"one, two\nours\nrest"
+
+
+class Interrupting(Silent):
+    """Sends a line to the server when it has said something."""
+
+    relay: Relay
+
+    def from_server(self, line: bytes) -> bytes:
+        if line == b"one\n":
+            self.relay.send_to_server(b"ours\n")
+        return line
+
+
+def test_the_server_gets_lines_of_ours() -> None:
+    """While the client says nothing (P-3)."""
+    client, guard = Client(), Interrupting()
+    program = "import sys\nfor line in sys.stdin:\n    print(line, end='', flush=True)\n    if 'ours' in line: break"
+    guard.relay = Relay([sys.executable, "-c", program], guard, print)
+    os.write(client.out, b"one\n")
+    assert client.run(guard.relay) == 0
+    client.close(guard.relay)
+    with os.fdopen(client.inn, "rb") as back:
+        assert back.read() == b"one\nours\n"
