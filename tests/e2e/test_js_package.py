@@ -144,6 +144,7 @@ def test_it_lands(folder: Path, tmp_path: Path) -> None:
         ends = play(folder, llm.url, served.url, "stuck")
         landed = [seen.fields for seen in llm.requests if "tools are switched off" in str(seen.fields["messages"][-1])]
     assert {name: ends[name].get("text") for name in LANDING} == dict.fromkeys(LANDING, "What I have.")
+    assert len(landed) == len(LANDING) + 2, "the gateway itself for `openai`, and with Mastra the model reads it"
     switched_off = [one for one in landed if not one.get("tools") or one.get("tool_choice") == "none"]
     assert len(switched_off) == len(LANDING) + 1, "and by the gateway itself for `openai`"
 

@@ -53,8 +53,11 @@ def start(nginx_path: str, tmp_path: Path) -> Iterator[Start]:
 
 
 def test_a_looping_client_is_stopped(start: Start) -> None:
-    """The first requests reach the application; then the client gets 429, the reason and the JSON body (D-3)."""
-    detail = stopped(start())[4].json()["detail"]
+    """The first requests reach the application; then the client gets 429, the reason and the JSON body. A stream passes
+    as it comes (D-3)."""
+    stack = start()
+    detail = stopped(stack)[4].json()["detail"]
+    assert stack.streamed() == ("data: one\n\n", "data: two\n\n")
     assert detail["message"].startswith("Blocked: identical request sent 5 times, never more than 60 seconds apart.")
 
 
