@@ -131,13 +131,6 @@ class JoinDetector(StatefulDetector):
         state.conversation, state.copied, state.alone, state.joined = found, found.copied, found.alone, joined
         return joined != before
 
-    def evaluate(self, _call: Call, window: bytes, now: float) -> Evaluation | None:
-        """Begin a window, so that the answer is kept in it."""
-        return Evaluation(window or _pack(now, b""))
-
-    def awaits_answer(self, call: Call, _evaluation: Evaluation) -> bool:
-        return call.decision.conversation is not None
-
     def reads_answer(self, call: Call, answer: Answer) -> bool:
         """Tell whether an answer is kept. One that only calls the agent's own tools hands nothing on; the request that
         continues it is known by the ids of the calls.
@@ -227,7 +220,8 @@ class JoinDetector(StatefulDetector):
         if rows and not one.begins:
             place = _continued(rows, self._said(one.session, one.said, one.calls))
             if place is not None:
-                if place.number in _newest(rows, place.group):
+                # Usually it is the newest of all answers.
+                if place.number == rows[12] or place.number in _newest(rows, place.group):
                     return place.group, ()
                 before = (place.group,)
         return self._new_group(one.session, one.texts, one.at), before

@@ -202,7 +202,9 @@ class StatefulDetector:
 
     __slots__ = ("_cooldown_key", "_read", "_slot", "config", "of_unnamed", "tags")
 
-    locates: ClassVar[bool] = False  # it has a `locate`, and the windows of other detectors depend on what that finds
+    # It has `locate` instead of `evaluate`, and the windows of other detectors depend on what that finds. Its own
+    # window begins with an answer.
+    locates: ClassVar[bool] = False
     detection: ClassVar[type[Detection]] = Detection  # describes what it found
 
     def __init__(self, config: DetectorConfig, read: CallReader, section: str = "") -> None:

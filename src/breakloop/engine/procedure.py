@@ -57,8 +57,8 @@ class DecisionProcedure:
     """One decision. Once `committed` has returned True, `ops` and `result` hold what was committed."""
 
     __slots__ = (
-        "_advisory", "_attempts", "_call", "_findings", "_first", "_known", "_located", "_locators", "_plan", "_shared",
-        "_targets", "contended", "keys", "ops", "result", "writes",
+        "_advisory", "_attempts", "_call", "_findings", "_first", "_known", "_located", "_located_keys", "_locators",
+        "_plan", "_shared", "_targets", "contended", "keys", "ops", "result", "writes",
     )  # fmt: skip
 
     def __init__(self, call: Call, plan: Plan, *, shared: bool = False) -> None:
@@ -72,8 +72,10 @@ class DecisionProcedure:
         targets = find_windows(call, plan)
         self._locators: Sequence[WindowTarget] = ()
         self._advisory: Collection[str] = ()
+        self._located_keys: Collection[str] = ()
         if len(targets) > 1 or (targets and targets[0].slot.detector.locates):
             self._locators = [target for target in targets if target.slot.detector.locates]
+            self._located_keys = [target.key for target in self._locators]
         self._located: list[bytes] = []
         if shared:
             self._advisory = {target.key for target in targets if target.slot.detector.is_advisory(call)}
@@ -117,13 +119,19 @@ class DecisionProcedure:
         call, plan = self._call, self._plan
         at = plan.now if self._shared else plan.steady  # instances that share windows agree on the store's time
         opened: dict[str, OpenWindow] = {}
+        located = () if self._shared else self._located_keys  # what locators have read is not written, and not opened
         for key, (version, data) in zip(self.keys, windows):  # noqa: B905 - as many; a keyword takes time
-            opened[key] = OpenWindow(key, version, data)
+            if key not in located:
+                opened[key] = OpenWindow(key, version, data)
         awaiting: dict[str, list[DetectorSlot]] = {}
         found: dict[int, Op] = {}
         snoozed = plan.bundle.snoozed
         for number, slot, key, place, _ in self._targets:
-            window, detector, group = opened[key], slot.detector, slot.group
+            detector, group = slot.detector, slot.group
+            if detector.locates:  # it has done its part, and keeps the answer
+                awaiting.setdefault(key, []).append(slot)
+                continue
+            window = opened[key]
             tag = detector.tags[group != ENFORCED]
             before = window.sections.get(tag, b"")
             evaluation = detector.evaluate(call, before, at)
@@ -218,10 +226,11 @@ class AnswerUpdate:
         version, data = windows[0]
         window = OpenWindow(self.keys[0], version, data)
         for slot in self._slots:
-            tag = slot.detector.tags[slot.group != ENFORCED]
-            section = window.sections.get(tag)
+            detector = slot.detector
+            tag = detector.tags[slot.group != ENFORCED]
+            section = window.sections.get(tag, b"" if detector.locates else None)
             if section is not None:
-                after = slot.detector.answered_call(section, self._answer, self._call)
+                after = detector.answered_call(section, self._answer, self._call)
                 if after is not section:
                     window.sections[tag] = after
                     window.changed = True

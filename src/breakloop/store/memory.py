@@ -348,6 +348,9 @@ class MemoryStore:
         newer = self._newer(windows, now) if windows else None
         if newer is not None:
             return CommitResult([], -1, newer, now)
+        if not ops:  # what an answer changes
+            self._write(windows, now)
+            return CommitResult([], -1, None, now)
         limits, repeats = self._limits, self._repeats
         results: list[Result] = []
         changes: list[Change] = []  # written if the request passes
@@ -366,10 +369,8 @@ class MemoryStore:
                 continue
             denied.setdefault(op.group, len(results) - 1)
         if not denied or ENFORCED not in denied:
-            if denied:
-                changes = [change for change in changes if change[0] not in denied]
             if changes:
-                _put_all(changes, now)
+                _put_all([change for change in changes if change[0] not in denied] if denied else changes, now)
             if leads:
                 repeats.lead(leads, denied, now)
         if windows:
