@@ -17,7 +17,8 @@ from tests.builders import bundle, chat_body, exact, policy, user
 
 BODY = chat_body(user("again"))
 JSON = [(b"content-type", b"application/json")]
-SAID = json.dumps({"choices": [{"message": {"content": "hi"}}]}).encode()
+USED = {"prompt_tokens": 3, "completion_tokens": 2}
+SAID = json.dumps({"choices": [{"message": {"content": "hi"}}], "usage": USED}).encode()
 
 
 class Called:
@@ -160,6 +161,27 @@ def test_a_note_for_the_model(clock: FakeClock) -> None:
     ask(wrapped, BODY)
     assert b"[breakloop] You have sent" in app.bodies[1]
     assert dict(app.scopes[1]["headers"])[b"content-length"] == str(len(app.bodies[1])).encode()
+
+
+def test_a_landed_request_has_its_tools_switched_off(clock: FakeClock) -> None:
+    """As at the gateway (LD-10)."""
+    app = Called()
+    wrapped = GuardASGIMiddleware(app, Guard(bundle(policy("p", loop=exact(2, action="land"))), clock=clock))
+    asked = {**json.loads(BODY), "tools": [{"type": "function", "function": {"name": "search"}}]}
+    for _ in range(2):
+        ask(wrapped, json.dumps(asked).encode())
+    assert [json.loads(body).get("tool_choice") for body in app.bodies] == [None, "none"]
+
+
+def test_what_an_answer_uses_is_counted(clock: FakeClock) -> None:
+    """It passes in the pieces that it came in, and is read along (D-6)."""
+    guard = Guard(bundle(policy("p", loop=exact(9))), clock=clock)
+    answers = settled(guard)
+    sent = ask(GuardASGIMiddleware(Called(), guard), BODY)
+    assert [message.get("body") for message in sent] == [None, SAID[:9], SAID[9:]]
+    (answer,) = answers
+    assert answer.usage is not None
+    assert (answer.usage.input_tokens, answer.usage.output_tokens) == (3, 2)
 
 
 def test_a_throttle_waits(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
