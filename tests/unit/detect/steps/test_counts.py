@@ -338,6 +338,7 @@ SPARSE = [step for pair in zip(BESIDE, others(4), strict=False) for step in pair
         ("dry", [say("I think so, and you should agree.", "And now?")] * 4, "0 1 2 3"),
         ("dry", [say("I think so, and you should agree with me.", "And now?")] * 4, "0 1.5 3 4.5"),
         ("dry", [say(written(at, 20), "And now?") for at in range(4)], "0 0 0 0"),
+        ("dry", [say(f"{written(at, 2)} alpha gamma", "And now?") for at in range(4)], "0 0 0 0"),
         ("dry", [say(f"{written(at, 2)} alpha beta1 gamma", "And now?") for at in range(4)], "0 1.1 2.2 3.3"),
         ("dry", [call(), OLD, *NUMBERED[:4], OLD._replace(calls=LOOK.calls), NUMBERED[4]], "0 0 1 2 3 4 0 4"),
         ("dry", [LOOK] * 4, "0 0 1 2"),

@@ -127,6 +127,12 @@ def test_counts() -> None:
     assert drift(*NOISE[:4], weight=0.5)[-1] == 2.0
 
 
+def test_white_space_between_words() -> None:
+    """Where lines end makes no difference (LD-4)."""
+    texts = [f"nothing to do{' ' if at % 2 else chr(10)}at 12:00:0{at}" for at in range(5)]
+    assert drift(*texts) == [0, 0, 3, 4, 5]
+
+
 def test_refusals_count_twice() -> None:
     """Words of refusal at the beginning of a short result (LD-4)."""
     assert drift(*[f"timed out after {at} ms" for at in (1037, 1040, 1002, 1111)]) == [0, 0, 6, 8]

@@ -186,6 +186,16 @@ def test_copies_of_answers_are_no_news() -> None:
     assert not novelty.is_answer(window, PRINTER.incoming("another").key)
 
 
+def test_texts_that_are_taken_for_answers_by_mistake() -> None:
+    """Hardly any, after hundreds of answers (LD-4)."""
+    window = load(b"")
+    for number in range(200):
+        window.marks.add(*novelty.marks(PRINTER.incoming(f"answer number {number}").key))
+    asked = [PRINTER.incoming(f"question number {number}").key for number in range(2000)]
+    assert sum(novelty.is_answer(window, key) for key in asked) <= 10
+    assert sum(novelty.is_opening(window, key) for key in asked) <= 10
+
+
 def test_what_the_model_wrote_itself_is_no_news() -> None:
     """Also if its answer was not seen, but is in the history of a request (LD-4)."""
     window, wrote = load(b""), "The population of the town is twelve thousand."

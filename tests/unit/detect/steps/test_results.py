@@ -51,7 +51,7 @@ def test_long_objects() -> None:
     ("text", "bare"),
     [
         ("Exit code: 0", True), ("Process exited with code 0\nOutput:", True), ("[Command finished with exit code 0]", True),
-        ("<returncode>0</returncode>\n<output>\n</output>", True), ("<tool_response>\n[]\n</tool_response>", True),
+        ("<returncode>0</returncode>\n<output>\n</output>", True), ('<status level="info">0</status>', True), ("<tool_response>\n[]\n</tool_response>", True),
         ('{"output": "", "exit_code": 0}', True), ("Output:\n(no output)", True), ("Observation:\nNone", True),
         ("Result: 42", False), ("<response>7</response>", False), ("status: completed", False), ("Exit code: 0\nx", False),
         ("No results", False), ("output", False), ('{"output": "x", "exit_code": 0}', False),
