@@ -9,7 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from breakloop.detect.fingerprint import Fingerprinter, TailFingerprint, folded, packed
-from breakloop.model.call import Call, Chat, Message, ToolCall
+from breakloop.model.call import UNREAD, Call, Chat, Message, ToolCall
 from tests.builders import call
 
 
@@ -41,6 +41,16 @@ def test_folding(text: str, same: str) -> None:
     """Trimmed, white space folded, case-folded (LD-2)."""
     assert folded(text) == folded(same)
     assert mark(Message("user", text)) == mark(Message("user", same))
+
+
+def test_messages_that_were_not_read_yet() -> None:
+    """They are read then, and only then (LD-2)."""
+    made, asked = fingerprints(Message("user", "a")), call()
+    expected = made(asked)
+    for tail, found in ((UNREAD, expected), ((Message("user", "b"),), mark(Message("user", "b")))):
+        asked = call()
+        asked.parsed.chat = Chat("openai", "m", tail, 1)
+        assert made(asked) == found
 
 
 def test_messages_that_cannot_be_read_have_no_fingerprint() -> None:

@@ -44,6 +44,15 @@ def one(arguments: str = "{}", result: Result | None = None, name: str = "look",
     return step(ToolCall(name, arguments), results=(result,) if result else (), tools=tools)
 
 
+@pytest.mark.parametrize(("size", "same"), [(80, False), (81, True)])
+def test_times_in_short_results(size: int, same: bool) -> None:
+    """In a result of up to 80 bytes, the time may be what was asked for (LD-4)."""
+    texts = [f"{'x' * (size - 9)} 12:00:0{second}" for second in (1, 2)]
+    assert [len(text) for text in texts] == [size] * 2
+    one, other = [prints(called(text=text)).pairs[0].r for text in texts]
+    assert (one == other) is same
+
+
 def test_canonical() -> None:
     """One spelling; volatile keys go, wherever they are; what is no JSON stays (LD-4)."""
     assert canonical('{ "b":1, "a":{"nonce":1,"x":[{"ts":2}]} }') == b'{"a":{"x":[{}]},"b":1}'

@@ -92,6 +92,20 @@ def test_storm() -> None:
     assert hits(streaks.storm(window, 301.0, tracked=False), "storm") == 2
 
 
+def test_storm_while_the_clock_is_set_back() -> None:
+    """By however little, the request came again (S-2)."""
+    for back in (0.5, 1.0, 30.0):
+        window = load(b"")
+        window.last_at, window.storm_at = 100.0 - back, 100.0
+        assert hits(streaks.storm(window, 100.0 - back, tracked=False), "storm") == 1
+    window = load(b"")
+    window.last_at = window.storm_at = 100.0
+    assert hits(streaks.storm(window, 100.99, tracked=False), "storm") == 0
+    assert hits(streaks.storm(window, 160.0, tracked=False), "storm") == 1
+    assert hits(streaks.storm(window, 160.5, tracked=False), "storm") == 0
+    assert window.last_at == 160.5
+
+
 def test_storm_of_calls_whose_results_are_not_seen() -> None:
     """The same call with nothing between, some ten in a minute or more; slowly, or at once, it is none (LD-4)."""
 
