@@ -48,7 +48,7 @@ def judged(
     for number, one in enumerate(steps):
         ids = tuple([f"call_{number:08}_{at}" for at in range(len(one.calls))])
         results = tuple([result._replace(call_id=by) for result, by in zip(one.results, ids, strict=False)])
-        step = one._replace(call_ids=ids, results=results or one.results, messages=2 * number + 1)
+        step = one._replace(call_ids=ids, results=results or one.results, messages=one.messages or 2 * number + 1)
         found.append(judge.evaluate(window, step, 1000.0 + number * every_s))
         assert found[-1].kind in ("", kind)
         window = found[-1].window
@@ -519,3 +519,60 @@ def test_polls_that_a_policy_names() -> None:
 def test_evidence(kind: str, steps: list[Step], evidence: str) -> None:
     """How often, and since when (LD-4)."""
     assert judged(kind, steps)[-1].evidence.endswith(evidence)
+
+
+def sized(*sizes: int, steps: Sequence[Step] = NUMBERED) -> list[Step]:
+    return [step._replace(size=size) for step, size in zip(steps, sizes, strict=False)]
+
+
+def spread(apart: int) -> list[int]:
+    """The size of a context that is cut every so many steps."""
+    return ([5000] * (apart - 1) + [1000]) * 3
+
+
+OLD_AND_NEW = [step for pair in zip(others(16)[::2], others(16)[1::2], NUMBERED, strict=False) for step in pair]
+ONE_NEW = [step for pair in zip(NUMBERED[::2], others(8), NUMBERED[1::2], strict=False) for step in pair]
+LINES = [f"{LONG} {letter}" for letter in "abcdefghijklmnopqrstuvwxyz"]
+TURNED = [call(arguments=at, text="\n".join(LINES[at:] + LINES[:at])) for at in range(20)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "steps", "every_s", "expected"),
+    [
+        ("thrash", sized(*(4096, 1000) * 3), 3.0, "0 0 0 0 0 0"),
+        ("thrash", sized(*(4097, 1000) * 3), 3.0, "0 1 0 2 0 3"),
+        ("thrash", sized(*(5000, 2500) * 3), 3.0, "0 0 0 0 0 0"),
+        ("thrash", sized(*(5000, 2499) * 3), 3.0, "0 1 0 2 0 3"),
+        ("thrash", sized(*spread(6)), 3.0, "0 0 0 0 0 1 0 0 0 0 0 2 0 0 0 0 0 3"),
+        ("thrash", sized(*spread(7)), 3.0, "0 0 0 0 0 0 1 0 0 0 0 0 0 1 0 0 0 0 0 0 1"),
+        ("thrash", sized(*(5000, 1000) * 3), 300.0, "0 1 0 2 0 3"),
+        ("thrash", sized(*(5000, 1000) * 3), 300.1, "0 1 0 1 0 1"),
+        ("thrash", sized(*(65_536, 58_000) * 3), 3.0, "0 0 0 0 0 0"),
+        ("thrash", sized(*(65_537, 58_000) * 7), 3.0, "0 1 0 2 0 3 0 4 0 5 0 5 0 5"),
+        ("thrash", sized(*(70_000, 63_000) * 3), 3.0, "0 0 0 0 0 0"),
+        ("thrash", sized(*(70_000, 62_999) * 3), 3.0, "0 1 0 2 0 3"),
+        ("thrash", sized(*(5000, 5000, 1000) * 5, steps=OLD_AND_NEW), 3.0, "0 0 1 0 0 2 0 0 3 0 0 3.75 0 0 4.5"),
+        ("thrash", sized(*(5000, 5000, 1000) * 5, steps=ONE_NEW), 3.0, "0 0 1 0 0 2 0 0 3 0 0 4 0 0 5"),
+        ("thrash", sized(*(5000, 1000) * 4, steps=tried(NUMBERED[:4])[1:]), 3.0, "0 1 0 1.5 0 1.75 0"),
+        ("thrash", sized(*(5000, 1000) * 3, steps=[alone(at, LONG) for at in range(6)]), 3.0, "0 0 0 0 0 0"),
+        ("storm", [hidden(LOOK)] * 4, 1.0, "0 1 2 3"),
+        ("storm", [hidden(LOOK)] * 4, 0.5, "0 0.5 1 1.5"),
+        ("storm", [hidden(LOOK)] * 4, 6.0, "0 1 2 3"),
+        ("storm", [hidden(LOOK)] * 4, 6.1, "0 0 0 0"),
+        ("storm", [*[hidden(LOOK)] * 3, hidden(NUMBERED[2]), *[hidden(LOOK)] * 3], 1.0, "0 1 2 0 0 1 2"),
+        ("storm", [*[hidden(LOOK)] * 3, LOOK, *[hidden(LOOK)] * 3], 1.0, "0 1 2 0 0 1 2"),
+        ("novelty", TURNED[:9], 3.0, "0 0 0 0 1 2 3 4 5"),
+        ("novelty", [*TURNED[:9], READ, *TURNED[9:16]], 3.0, "0 0 0 0 1 2 3 4 5 0 0 0 0 1 2 3 4"),
+    ],
+)
+def test_cuts_storms_and_old_lines(kind: str, steps: list[Step], every_s: float, expected: str) -> None:
+    """Contexts that are cut, calls that are made again at once, and results without new lines (LD-4)."""
+    assert counts(kind, steps, every_s) == numbers(expected)
+
+
+@pytest.mark.parametrize(("messages", "expected"), [(11, "0 1 0 2 0 3"), (12, "0 1 0 1 0 1")])
+def test_a_context_that_is_as_long_as_before_in_one_step(messages: int, expected: str) -> None:
+    """It was not cut: another conversation came in between (LD-4)."""
+    steps = [(5000, 10), (1000, 5), *[(5000, messages), (1000, 5)] * 2]
+    made = [step._replace(size=size, messages=count) for step, (size, count) in zip(NUMBERED, steps, strict=False)]
+    assert counts("thrash", made) == numbers(expected)

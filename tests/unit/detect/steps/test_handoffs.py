@@ -49,6 +49,24 @@ def test_bounds() -> None:
     assert growth(lambda size: handed_on("{" * size + "}" * size, ()), 50_000) <= GROWTH_MAX
 
 
+@each("size, found", [(19, 0), (20, 1), (4000, 1), (4001, 0)])
+def test_how_long_a_text_is(size: int, found: int) -> None:
+    """Shorter ones are names and settings, longer ones are documents (LD-4)."""
+    given = json.dumps({"order": "x" * size})
+    assert len(handed_on(given, ())) == len(handed_on("", [ToolCall("ask", given)])) == found
+
+
+@each("size, found", [(16_384, [ORDER]), (16_385, [])])
+def test_how_much_is_read(size: int, found: list[str]) -> None:
+    """Of arguments, of an object, and of the text before and after an object (Y-2)."""
+    given = json.dumps({"order": ORDER})
+    padded = f"{given[:-1]}{' ' * (size - len(given))}}}"
+    assert len(padded) == size
+    assert handed_on("", [ToolCall("ask", padded)]) == handed_on(padded, ()) == found
+    before, after = " " * (size - 1) + given, given + " " * (size - 1)
+    assert (handed_on(before, ()), handed_on(after, ())) == (found, found)
+
+
 def test_names_of_tools_that_hand_on() -> None:
     """Tools that stand for an agent, or send it something; not shells, files and searches (LD-4)."""
     tool = ToolTable({}).of
