@@ -379,3 +379,27 @@ def test_only_unnamed_sessions_with_known_answers() -> None:
     assert JoinDetector(CONFIG, Reader(None), digest).owner(asked) == ""
     asked.tracked = False
     assert JoinDetector(CONFIG, Reader(), digest).owner(asked) == ""
+
+
+def test_only_calls_with_known_answers_are_planned() -> None:
+    """Of both detectors (Q-1)."""
+    evaluator = StepEvaluator(StepsSettings().of_teams(), digest)
+    for made in (JoinDetector(CONFIG, Reader(), digest), JoinedStepsDetector(CONFIG, Reader(), evaluator)):
+        asked = call()
+        for asked.tracked in (True, False):
+            assert (made.plan(asked, "project", 0, 7.0) is not None) is asked.tracked
+
+
+@pytest.mark.parametrize("said", [REPORT, "(shortened)"])
+def test_turns_of_a_team_after_many_answers(said: str) -> None:
+    """Who continues one of its two newest answers belongs to it, and who continues an older one does not."""
+    here = Caller()
+    for number in range(9):
+        here.turn(f"cook {number}", f"What is for dinner on day {number}?", answer=f"Soup number {number}, as always.")
+    here.turn("planner", TASK, answer=PLAN)
+    team = here.turn("archivist", PLAN, answer=REPORT)
+    assert here.request("archivist", "Go on.", said=said) == team != ""
+    assert here.request("planner", "Go on.", said=PLAN) == team
+    for number in range(2):
+        here.turn("archivist", "Go on.", said=REPORT, answer=f"There is an archive number {number}.")
+    assert here.request("planner", "Go on.", said=PLAN) == ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from hashlib import blake2b
 
 import pytest
@@ -10,17 +11,25 @@ import pytest
 from breakloop.detect.fingerprint import Fingerprinter
 from breakloop.detect.steps.fingerprints import (
     ACK,
+    CHANGES,
     EMPTY,
     ERROR,
     OK,
     RATE,
+    RUNS,
     UNKNOWN,
     UNSEEN,
     StepFingerprinter,
+    bad,
     canonical,
+    changes,
+    content_words,
     done,
+    good,
     is_answer_elsewhere,
+    loose,
     paired,
+    refuses,
     tells,
 )
 from breakloop.model.call import Result, Step, ToolCall
@@ -51,6 +60,50 @@ def test_times_in_short_results(size: int, same: bool) -> None:
     assert [len(text) for text in texts] == [size] * 2
     one, other = [prints(called(text=text)).pairs[0].r for text in texts]
     assert (one == other) is same
+
+
+_LONG_BEFORE = b"-" * 9 + (b"w" * 20 + b"-" * 9) * 5  # as much as may come before a refusal
+
+
+@each(
+    "found, expected",
+    [
+        (lambda: content_words("y " * 1498 + "abcdefg")[-1], b"abcd"),  # 3000 characters are read
+        (lambda: content_words("abc abcd 12 x1")[:2], [b"abcd", b"12"]),
+        (lambda: refuses(_LONG_BEFORE + b"revise"), True),  # of 160 bytes
+        (lambda: refuses(_LONG_BEFORE + b"refused"), False),
+        (lambda: refuses(b"error: " + b"x" * 393), True),  # 400 bytes
+        (lambda: refuses(b"error: " + b"x" * 394), False),
+        (lambda: bad(b"x" * 396 + b" 429"), RATE),
+        (lambda: bad(b"x" * 397 + b" 429"), ERROR),
+        (lambda: bad(b"x" * 388 + b"unknown tool"), UNKNOWN),
+        (lambda: bad(b"x" * 389 + b"unknown tool"), ERROR),
+        (lambda: good(b"ok " + b"x" * 57), ACK),
+        (lambda: good(b"ok " + b"x" * 58), OK),
+        (lambda: loose(b" " * 1999 + b"12345"), b" " * 1999 + b"#2345"),
+        (lambda: changes(RUNS, b" " * 3990 + b"git commit"), True),
+        (lambda: changes(RUNS, b" " * 3991 + b"git commit"), False),
+        (lambda: changes(CHANGES, b" " * 3987 + b'"mode": "open"'), False),
+        (lambda: changes(CHANGES, b" " * 3988 + b'"mode": "open"'), True),
+        (lambda: _done("failed, " + "x" * 189 + " ok"), True),  # of 200 bytes
+        (lambda: _done("failed, " + "x" * 190 + " ok"), False),
+        (lambda: tells(prints(called(text="x" * 80)).incoming[0], failed=False), True),
+        (lambda: tells(prints(called(text="x" * 79)).incoming[0], failed=False), False),
+        (lambda: _error("x" * 1999 + "y") == _error("x" * 2000), False),  # 2000 bytes
+        (lambda: _error("x" * 2000 + "y") == _error("x" * 2000), True),
+    ],
+)
+def test_how_much_of_a_text_is_read(found: Callable[[], object], expected: object) -> None:
+    """Up to a bound, and not a byte more (Y-2)."""
+    assert found() == expected
+
+
+def _done(text: str) -> bool:
+    return done(prints(called(text=text, name="save_file")).pairs[0])
+
+
+def _error(text: str) -> bytes:
+    return prints(called(text=text, error=True)).pairs[0].e
 
 
 def test_canonical() -> None:
@@ -137,13 +190,13 @@ def test_volatile_parts_of_a_result_go() -> None:
 
 def test_a_wait_changes_nothing() -> None:
     """Whatever the name of the tool says (LD-4)."""
-    for name, arguments, changes in (
+    for name, arguments, changing in (
         ("set_timer", '{"seconds": 60}', False),
         ("write_stdin", '{"chars": ""}', False),
         ("write_stdin", '{"chars": "y"}', True),
         ("write_file", "{}", True),
     ):
-        assert prints(called(arguments, name=name)).pairs[0].changes is changes, name
+        assert prints(called(arguments, name=name)).pairs[0].changes is changing, name
 
 
 def test_digests_of_words_depend_on_the_secret() -> None:
