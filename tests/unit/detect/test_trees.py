@@ -219,6 +219,22 @@ def test_who_started_whom() -> None:
     )
 
 
+def test_what_the_agents_of_a_tree_have_used() -> None:
+    """It is added up, and told with the agents; what cannot be read stays as it is (LD-10)."""
+    evaluator = TreeEvaluator(digest, limits=TreeBounds((25, 61), (2, 9)))
+    window, evidence = b"", []
+    for number, (tokens, microusd) in enumerate(((0, 0), (1, 0), (1200, 0), (0, 250_000), (10, 250_000))):
+        start = RunStart(f"s{number}", "root", "a", f"Read chapter {number} of it.", "", Tree("root", "root", 2))
+        judged = evaluator.evaluate_start(window, start, 1_800_000_000.0 + 5 * number)
+        used = evaluator.used(judged.window, tokens, microusd)
+        assert (used is judged.window) is (tokens + microusd == 0)
+        evidence.append(judged.evidence.partition("in total")[2])
+        window = used
+    assert evidence == [")", ")", "; 1 token)", "; 1,201 tokens)", "; 1,201 tokens, $0.25)"]
+    for other in (bytes((window[0] + 1,)) + window[1:], window[:22], b""):
+        assert evaluator.used(other, 7, 7) is other
+
+
 def test_a_shared_trace_alone_blocks_nobody() -> None:
     """Requests of one trace may be questions that a program asks all at once (LD-12)."""
     window, found = b"", []
