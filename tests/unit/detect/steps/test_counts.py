@@ -261,6 +261,8 @@ def test_short_results(text: str) -> None:
         ("error: no such address", 0),
         ("Created: the import fails", 2),
         ("queued, not yet sent", 2),
+        ("sent " + "x" * 487 + " already", 0),  # of 500 bytes
+        ("sent " + "x" * 488 + " already", 2),
     ],
 )
 def test_effects_that_were_refused(text: str, counted: float) -> None:
@@ -429,6 +431,13 @@ def test_ends(kind: str, steps: list[Step], expected: str) -> None:
 STATUS = [call("get_job_status", '{"job": 7}', text) for text in ("running", "completed", "timeout")]
 WAITS = {seconds: call("sleep", f'{{"seconds": {seconds}}}', "done") for seconds in (29, 30, 60)}
 TERMINAL = call("write_stdin", '{"chars": ""}', "compiling")
+
+
+@pytest.mark.parametrize(("size", "counted"), [(120, 0.45), (121, 3)])
+def test_how_long_a_result_is_that_says_so(size: int, counted: float) -> None:
+    """Of 120 bytes without white space (LD-4)."""
+    text = f"running {'x' * (size - 7)}"
+    assert counts("repeat", [call(text=text)] * 3, 15.0)[-1] == pytest.approx(counted, rel=1e-3)
 
 
 @pytest.mark.parametrize(

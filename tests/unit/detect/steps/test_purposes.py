@@ -83,6 +83,15 @@ def test_commands_that_wait_or_look(purpose: int, command: str) -> None:
     assert (seconds > 0) if "sleep" in command else seconds == 0
 
 
+def test_long_arguments_do_something_else() -> None:
+    """Up to 600 bytes are read (LD-4)."""
+    given = b'{"action": "poll", "id": "%b"}'
+    for size, purpose in ((600, LOOK), (601, NO_WAIT)):
+        arguments = given % (b"x" * (size - len(given) + 2))
+        assert len(arguments) == size
+        assert waits(NO_WAIT, arguments, runs=False) == (purpose, 0.0)
+
+
 def test_how_long_a_wait_is() -> None:
     """By the first number, in its unit (LD-4)."""
     assert waits(WAIT, b'{"seconds":120}', runs=False) == (WAIT, 120)

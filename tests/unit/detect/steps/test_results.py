@@ -36,6 +36,38 @@ def test_volatile_lines_and_fields(text: str, kept: str) -> None:
     assert content(text.encode()).decode() == kept
 
 
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        (f"pid: {'9' * 77}\ny", "y"),  # a value of 80 bytes, the space and the end of the line included
+        (f"pid: {'9' * 78}\ny", f"pid: {'9' * 78}\ny"),
+        (f"y\npid: {'9' * 78}", "y"),
+        (f"y\npid: {'9' * 79}", f"y\npid: {'9' * 79}"),
+        (f"{'#' * 35}pid: 4\ny", "y"),  # the colon is among the first 40 bytes
+        (f"{'#' * 36}pid: 4\ny", f"{'#' * 36}pid: 4\ny"),
+        ("a: 1\n" * 5 + "pid: 4\ny", "a: 1\n" * 5 + "y"),  # six lines at each end
+        ("a: 1\n" * 6 + "pid: 4\ny", "a: 1\n" * 6 + "pid: 4\ny"),
+        ("y\npid: 4" + "\na: 1" * 5, "y" + "\na: 1" * 5),
+        ("y\npid: 4" + "\na: 1" * 6, "y\npid: 4" + "\na: 1" * 6),
+        ("<a><b>x</b></a>", "x"),  # two tags
+        ("<a><b><c>x</c></b></a>", "<c>x</c>"),
+        (f'{{"pid": 4, "a": "{"x" * 280}", "b": "{"y" * 294}"}}', f'{{"a": "{"x" * 280}", "b": "{"y" * 294}"}}'),
+    ],
+)
+def test_how_much_of_a_result_is_read_for_them(text: str, kept: str) -> None:
+    """A few lines and fields at each end (Y-2)."""
+    assert content(text.encode()).decode() == kept
+
+
+def test_objects_of_600_bytes() -> None:
+    """They are read as a whole, and of larger ones 300 bytes at each end (Y-2)."""
+    for size, found in ((600, False), (601, True)):
+        text = f'{{"a": "{"x" * 284}", "pid": 4711, "b": "'
+        text += "y" * (size - len(text) - 2) + '"}'
+        assert len(text) == size
+        assert (b"pid" in content(text.encode())) is found
+
+
 def test_long_objects() -> None:
     """Only the ends of an object are read (Y-2)."""
     made = [

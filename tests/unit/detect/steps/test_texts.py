@@ -23,6 +23,29 @@ def monologue(window: SessionWindow, step: Step, kept: int = 0) -> float:
     return hits(texts.monologue(state(window, prints(step), step=step, known=kept)), "monologue")
 
 
+@pytest.mark.parametrize(
+    ("before", "messages", "users", "found"),
+    [
+        (8, 4, ("The first task.", "And a text."), True),
+        (8, 5, ("The first task.", "And a text."), False),
+        (7, 4, ("The first task.", "And a text."), False),
+        (8, 4, ("The first task.",), False),
+        (8, 4, ("Another task.", "And a text."), False),
+        (1, 4, ("x" * 284 + " <state_snapshot",), True),  # of 300 characters
+        (1, 4, ("x" * 285 + " <state_snapshot",), False),
+        (1, 4, ("a", "b", "c", "Conversation Summary"), True),  # of four texts
+        (1, 4, ("a", "b", "c", "d", "Conversation Summary"), False),
+    ],
+)
+def test_summaries(before: int, messages: int, users: tuple[str, ...], found: bool) -> None:
+    """A short request that opens as summaries do, or with the text that opened a long history (LD-4)."""
+    window = load(b"")
+    window.messages = before
+    window.marks.add(*novelty.opening_marks(PRINTER.incoming("The first task.").key))
+    step = Step("", (), (), (), users, (), messages, 100)
+    assert texts.is_summary(window, step, prints(step)) is found
+
+
 def test_monologue() -> None:
     """The same words, one's own or in turns with another's; a call ends it (LD-4)."""
     window = load(b"")
