@@ -368,6 +368,7 @@ def test_rejections_that_are_minutes_apart() -> None:
     """They count half from two minutes on: there was time to work (LD-4)."""
     steps = [WRONG, *others(11), WRONG]
     assert (counts("rejected", steps, 9.9)[-1], counts("rejected", steps, 10.0)[-1]) == (2, 1.5)
+    assert counts("rejected", [READ, WRONG, *others(6), WRONG], 17.0)[-1] == 2  # 119 s, from an odd second on
 
 
 def test_sixteen_texts_are_known() -> None:
