@@ -71,6 +71,44 @@ def test_the_bar() -> None:
     assert StreamProbe().feed(PARAGRAPH * 8)
 
 
+@each(
+    "sample, prose",
+    [
+        ("why.. why.. why.. why.. why..", True),  # three of five characters are letters
+        ("why.. why.. why.. why.. why...", False),
+        ("We look at the long river and then at the lake of it x= now.", True),  # code, once in 60 characters
+        ("We look at the long river and then at the lake of it = now.", False),
+        ("We go on with it.\nstop", True),  # half of the lines
+        ("stop\nWe go on with it.\nstop now\nstop", True),
+        ("stop\nWe go on with it.\nstop now\nstop it\nstop", False),
+        ("We go on with it.\nstop\nstop", False),  # the first and the last line are not read
+        ("stop\nWe go on with it.\nstop", True),
+        ("one line of words.\n\n1 2 3", False),
+        ("river river river river river river river 12x 12x 12x.", True),  # seven of ten words
+        ("river river river river river river 12x 12x 12x 12x.", False),
+        ("we go on.", True),  # three words
+        ("go on.", False),
+        ("we all go on now", True),  # five without a mark at the end
+        ("we go on now", False),
+        ("we, all, go on and on", True),  # a comma for each third word
+        ("we, all, go on now", False),
+        ("we do it to me.", True),  # two letters a word
+        ("I do it to me.", False),
+        (f"{'x' * 15} {'x' * 15} {'x' * 15} .", True),  # fifteen
+        (f"{'x' * 16} {'x' * 15} {'x' * 15} .", False),
+        ("\u4e2d" * 6 + "abcdefghij", True),  # a third of the letters is of a script without spaces
+        ("\u4e2d" * 5 + "abcdefghij", False),
+        ("null none true river.", True),
+        ("null none true false.", False),
+        ("feed the bad cat a bug for it.", True),
+        ("feed a bad cat a bug.", False),  # hex digits and bases
+    ],
+)
+def test_where_prose_ends(sample: str, prose: bool) -> None:
+    """Shares of letters, words and sentences (LD-8)."""
+    assert is_prose(sample) is prose
+
+
 @pytest.mark.parametrize(("unit", "times"), [(SENTENCE, 20), (PARAGRAPH, 8), ("and so on ", 130)])
 def test_what_it_found_is_told_exactly(unit: str, times: int) -> None:
     """Evidence names how long the repeated text is, and how often it came (LD-8)."""
