@@ -208,8 +208,9 @@ def test_a_hook_loads_no_engine(backend: str) -> None:
         "local": "import breakloop.integrations.claude_code_local",
         "gateway": "breakloop.integrations.claude_code.GatewayHookBackend('http://127.0.0.1:9', '', '')",
     }
-    found = modules_of(f"import breakloop.cli.hook\n{load[backend]}")
-    assert found & {"pydantic", "asyncio", "ruamel", "breakloop.sdk.local_backend", "breakloop.engine.engine"} == set()
+    found = modules_of(f"import breakloop.__main__, breakloop.integrations.claude_code\n{load[backend]}")
+    assert found & {"click", "pydantic", "asyncio", "ruamel"} == set()
+    assert found & {"breakloop.cli", "breakloop.sdk.local_backend", "breakloop.engine.engine"} == set()
     assert found & {"brotli", "zstandard", "breakloop.dialects.base", "breakloop.detect.trees"} == set()
     assert {one for one in found if one.startswith("breakloop.policy.")} <= {
         "breakloop.policy.paths",
@@ -225,7 +226,7 @@ def test_a_deciding_hook_compiles_few_patterns() -> None:
         "import re\n"
         "real, seen = re.compile, []\n"
         "re.compile = lambda *given: seen.append(given) or real(*given)\n"
-        "import breakloop.cli.hook, breakloop.integrations.claude_code_local\n"
+        "import breakloop.__main__, breakloop.integrations.claude_code_local\n"
         "assert 20 < len(seen) < 90, len(seen)"
     )
     assert "breakloop.detect.steps.fingerprints" in modules_of(code)

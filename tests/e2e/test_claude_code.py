@@ -13,9 +13,8 @@ from typing import Any
 
 import pytest
 
-from breakloop.cli.hook import HookOptions, answered
 from breakloop.clock import FakeClock
-from breakloop.integrations.claude_code import AGENT_TOOLS
+from breakloop.integrations.claude_code import AGENT_TOOLS, HookOptions, answered
 from breakloop.model.call import Call, Tree
 from breakloop.policy.descriptors import ContextSettings, Descriptors
 from breakloop.testing import Answer, SeenRequest, StandInLLM, ThreadedLLM, call_tool, say

@@ -6,11 +6,9 @@ problem was found, 2 something is unreachable, 3 wrong usage.
 
 from __future__ import annotations
 
-import gc
-import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Final, NoReturn
+from typing import Final
 
 import click
 
@@ -120,12 +118,6 @@ def run(arguments: Sequence[str] | None = None) -> int:
         click.echo("Aborted.", err=True)
         return PROBLEM
     return code if isinstance(code, int) else OK
-
-
-def main() -> NoReturn:
-    if sys.argv[1:2] == ["hook"]:
-        gc.disable()  # the process ends before a collection would pay
-    sys.exit(run())
 
 
 @click.command(name="version", help="Print the version.")

@@ -11,6 +11,7 @@ import fcntl
 import json
 import os
 import re
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -19,9 +20,12 @@ from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from urllib.parse import urlsplit
 
+from breakloop.clock import Clock, SystemClock
 from breakloop.model.decision import Decision, ToolFailedError, marked
-from breakloop.sdk.context import AgentContext
+from breakloop.sdk.context import AgentContext, data_dir, gateway_token, shared_secret
+from breakloop.store.data_dir import DataDir
 
 if TYPE_CHECKING:
     from breakloop.store.ops import FingerprintSpec
@@ -390,3 +394,110 @@ def _lock(descriptor: int) -> None:
         else:
             return
     raise TimeoutError("another hook process has locked the session")
+
+
+class HookOptions(NamedTuple):
+    """The options of `breakloop hook claude-code`."""
+
+    url: str = ""  # of a gateway that decides
+    agent: str = "claude-code"
+    sensitivity: str = "normal"
+    stop_after: int = STOP_AFTER
+    shadow: bool = False
+
+
+FOLDER: Final = "hooks"
+_DELAY_MAX_S: Final = 5.0
+
+
+def handle(options: HookOptions) -> None:
+    """Handle the event on standard input, as a command. If that fails, the call is allowed: exit code 2, which would
+    block it, is never used."""
+    try:
+        sent = json.loads(sys.stdin.buffer.read())
+        answer = answered(sent, options, data_dir(), SystemClock())
+    except Exception as error:  # noqa: BLE001 - the outermost edge: a fault of ours must not stop an agent
+        sys.stderr.write(f"breakloop: the hook failed; the call is allowed: {_why(error, options.url)}\n")
+        return
+    if answer:
+        sys.stdout.write(f"{json.dumps(answer)}\n")
+
+
+def _why(error: Exception, url: str) -> str:
+    """Describe a failure: the error and, if a gateway was asked, its address. Contents of the event are left out."""
+    if not url:
+        return type(error).__name__
+    parts = urlsplit(url)
+    why = import_module("breakloop.sdk.core").describe_fault(error)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}: {why}" if parts.netloc else why
+
+
+def answered(sent: Mapping[str, Any], options: HookOptions, root: Path, clock: Clock) -> Json:
+    """Return the response to an event; {} means no opinion."""
+    event = read(sent)
+    folder = root / FOLDER
+    if event.kind == END:
+        delete_session(folder, event.session, clock.now())
+        delete_session(folder, event.tree, clock.now())
+    if not event.session or not is_counted(sent):
+        return {}
+    secret = shared_secret() or DataDir(root).kept_secret()
+    backend = None if event.kind == BEFORE else _backend(options, secret)
+    if event.kind in (STARTED, STOPPED) or event.tool in AGENT_TOOLS:
+        answer = _answer_about_agents(event, folder, backend, clock.now())
+        if answer or event.kind in (STARTED, STOPPED):
+            return shadow_answer(answer) if options.shadow else answer
+    with open_session(folder, event.owner, clock.now()) as session:
+        answer, decision = _answer(event, session, backend, options, (secret, clock.now()))
+    if options.shadow:
+        return shadow_answer(answer)
+    if decision.delay_seconds:
+        time.sleep(min(decision.delay_seconds, _DELAY_MAX_S))  # noqa: TID251 - a throttle; the agent waits for us
+    return answer
+
+
+def _answer(
+    event: HookEvent,
+    session: HookSession,
+    backend: HookBackend | None,
+    options: HookOptions,
+    known: tuple[bytes, float],
+) -> tuple[Json, Decision]:
+    secret, now = known
+    call = call_digest((event.tool, event.arguments_text), secret)
+    if backend is None:
+        decision = session.before(call, now)
+    elif event.kind in (PROMPT, COMPACT):
+        if event.kind == PROMPT:
+            session.unblock()
+        decision = backend.decide(session, event, now)
+    else:
+        decision = backend.decide(session, event, now)
+        session.after(call, decision, now)
+    return answer_to(event.kind, decision, session.strikes, options.stop_after), decision
+
+
+def _answer_about_agents(event: HookEvent, folder: Path, backend: HookBackend | None, now: float) -> Json:
+    """Answer to the start and the end of a sub-agent. A start cannot be prevented, so if there are too many, the next
+    call that would start one is denied. This ends no run: those at work go on.
+    """
+    decision = Decision()
+    with open_session(folder, event.tree, now) as tree:
+        if backend is None:
+            decision = tree.before(AGENTS, now)
+        elif event.kind == STARTED:
+            decision = backend.started(tree, event, now)
+            tree.after(AGENTS, decision, now)
+        elif event.kind == STOPPED:
+            backend.stopped(tree, event, now)
+            tree.unblock()
+    return answer_to(event.kind, decision, stop_after=0)
+
+
+def _backend(options: HookOptions, secret: bytes) -> HookBackend:
+    """Load one backend, and only when it is needed: `PreToolUse` needs neither."""
+    if options.url:
+        return GatewayHookBackend(options.url, gateway_token(), options.agent)
+    module = import_module("breakloop.integrations.claude_code_local")
+    local: HookBackend = module.LocalHookBackend(secret, options.sensitivity)
+    return local

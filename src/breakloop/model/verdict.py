@@ -7,13 +7,12 @@ that was released is never renamed, and `docs/reference/reasons.md` is generated
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from breakloop.model.decision import ALLOWED, LOOP, PAUSED
 
 
-@dataclass(frozen=True, slots=True)
-class ReasonInfo:
+class ReasonInfo(NamedTuple):
     """Documentation of one reason, for the person who receives it."""
 
     status: int
@@ -206,8 +205,7 @@ class TreeBudgetState:
     note: str = ""  # what is left, in words, if the model is to be told
 
 
-@dataclass(frozen=True, slots=True)
-class ShadowFinding:
+class ShadowFinding(NamedTuple):
     """What a policy in shadow mode would have decided. It is recorded, but not sent to the client."""
 
     policy: str

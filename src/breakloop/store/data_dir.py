@@ -7,7 +7,6 @@ saved.
 from __future__ import annotations
 
 import os
-import secrets
 import stat
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -49,12 +48,12 @@ class DataDir:
         if self.path is not None:
             kept = self.path / "secret"
             try:
-                write_once(kept, secrets.token_hex(32), _filled)
+                write_once(kept, os.urandom(32).hex(), _filled)
                 return kept.read_bytes().strip()
             except OSError as error:
                 self.warnings.append(f"{kept} cannot be used ({error.strerror}): the secret is for this run only")
         self.secret_is_temporary = True
-        return secrets.token_hex(32).encode()
+        return os.urandom(32).hex().encode()
 
     async def agreed_secret(self, agree: Callable[[str], Awaitable[str]]) -> str:
         """Return the secret shared by all instances and store a copy; `agree` is called with the local one."""
@@ -133,7 +132,7 @@ def write_once(file: Path, line: str, usable: Callable[[Path], bool]) -> None:
 
 def _written_beside(file: Path, content: bytes, mode: int) -> Path:
     """Write and sync a temporary file in the same folder."""
-    beside = file.with_name(f".{file.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    beside = file.with_name(f".{file.name}.{os.getpid()}.{os.urandom(4).hex()}")
     descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
         with os.fdopen(descriptor, "wb") as made:

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from breakloop.cli.hook import FOLDER, HookOptions, answered
+from breakloop.__main__ import main
 from breakloop.cli.main import OK, USAGE, run
 from breakloop.clock import FakeClock
-from breakloop.integrations.claude_code import GatewayHookBackend
+from breakloop.integrations.claude_code import FOLDER, GatewayHookBackend, HookOptions, answered
 from breakloop.model.decision import Decision
 from breakloop.testing import StandInLLM, ThreadedLLM, body
 
@@ -191,10 +191,56 @@ def test_the_gateway_decides(service: ThreadedLLM, tmp_path: Path, clock: FakeCl
 def test_a_throttle_is_waited_for(tmp_path: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
     """But not for longer than a hook may take (LD-5)."""
     waits: list[float] = []
-    monkeypatch.setattr("breakloop.cli.hook.time.sleep", waits.append)
+    monkeypatch.setattr("breakloop.integrations.claude_code.time.sleep", waits.append)
     monkeypatch.setattr(GatewayHookBackend, "decide", lambda *_: Decision(delay_seconds=30.0))
     Claude(tmp_path, clock, HookOptions(url="http://127.0.0.1:9")).call()
     assert waits == [5.0]
+
+
+class Ended(BaseException):
+    """Instead of the end of the process."""
+
+
+def ended(code: int) -> None:
+    raise Ended(code)
+
+
+def test_as_it_is_started(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without options, no command line is parsed, and the answers are the same (P-3)."""
+    monkeypatch.setattr(sys, "argv", ["breakloop", "hook", "claude-code"])
+    monkeypatch.setattr("os._exit", ended)
+    monkeypatch.setattr("gc.disable", lambda: None)
+    said = []
+    for number in range(5):
+        event = {
+            "hook_event_name": "PostToolUse",
+            "session_id": "s",
+            "tool_name": "Grep",
+            "tool_input": {"pattern": "x"},
+            "tool_use_id": f"toolu_{number:08}",
+            "tool_response": "No matches found",
+        }
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(json.dumps(event).encode())))
+        with pytest.raises(Ended, match="0"):
+            main()
+        said.append(capsys.readouterr().out)
+    assert said[0] == ""
+    assert "Blocked: `Grep` returned the same" in json.loads(said[4])["hookSpecificOutput"]["additionalContext"]
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"nonsense")))
+    with pytest.raises(Ended, match="0"):
+        main()
+    assert capsys.readouterr().err == "breakloop: the hook failed; the call is allowed: JSONDecodeError\n"
+
+
+def test_other_commands_are_parsed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The same entry runs every command, and exits with its code (P-3)."""
+    monkeypatch.setattr(sys, "argv", ["breakloop", "version"])
+    with pytest.raises(SystemExit, match="0"):
+        main()
+    assert capsys.readouterr().out.startswith("breakloop ")
+    monkeypatch.setattr(sys, "argv", ["breakloop", "nothing"])
+    with pytest.raises(SystemExit, match="3"):
+        main()
 
 
 def typed(sent: bytes, monkeypatch: pytest.MonkeyPatch, *flags: str) -> int:

@@ -23,8 +23,9 @@ _EMPTY: Final = memoryview(bytes(HALF * 8)).cast("Q")
 _pack_half: Final = struct.Struct(f"={HALF}Q").pack
 _MANY: Final = 48  # digests, for which unpacking all words takes less time than unpacking one for each
 # Which bits of its word a digest sets, by its last 12 bits: computing them each time would cost as much as the rest.
+_BIT: Final = [1 << place for place in range(64)]
 _BITS: Final = tuple(
-    [1 << (one & 63) | 1 << (one >> 6) | 1 << ((one & 63) * 7 + (one >> 6) * 13 + 29 & 63) for one in range(4096)]
+    [_BIT[low] | second | _BIT[low * 7 + high * 13 + 29 & 63] for high, second in enumerate(_BIT) for low in range(64)]
 )
 
 
