@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
-from urllib.request import Request, urlopen
 
 from breakloop.clock import Clock
 from breakloop.errors import SettingsError
@@ -256,6 +255,8 @@ def _moment(value: object) -> float:
 def _fetch(url: str) -> str:
     if not url.startswith(("https://", "http://")):
         raise ValueError("jwks_url is not an http or https URL")
+    from urllib.request import Request, urlopen  # noqa: PLC0415 - with it, a start takes longer; few have a `jwks_url`
+
     request = Request(url, headers={"Accept": "application/json"})  # noqa: S310 (the scheme was checked)
     with urlopen(request, timeout=_FETCH_TIMEOUT_S) as answer:  # noqa: S310
         raw: bytes = answer.read(_JWKS_MAX_BYTES + 1)

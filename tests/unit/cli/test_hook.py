@@ -232,17 +232,6 @@ def test_as_it_is_started(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     assert capsys.readouterr().err == "breakloop: the hook failed; the call is allowed: JSONDecodeError\n"
 
 
-def test_other_commands_are_parsed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """The same entry runs every command, and exits with its code (P-3)."""
-    monkeypatch.setattr(sys, "argv", ["breakloop", "version"])
-    with pytest.raises(SystemExit, match="0"):
-        main()
-    assert capsys.readouterr().out.startswith("breakloop ")
-    monkeypatch.setattr(sys, "argv", ["breakloop", "nothing"])
-    with pytest.raises(SystemExit, match="3"):
-        main()
-
-
 def typed(sent: bytes, monkeypatch: pytest.MonkeyPatch, *flags: str) -> int:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(sent)))
     return run(["hook", "claude-code", *flags])

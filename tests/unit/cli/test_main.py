@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,7 +11,8 @@ from importlib.util import find_spec
 import click
 import pytest
 
-from breakloop.cli.main import COMMANDS, LIBRARY, OK, SERVER, USAGE, cli, main, run
+from breakloop.__main__ import main
+from breakloop.cli.main import COMMANDS, LIBRARY, OK, SERVER, USAGE, cli, run
 from tests.each import each
 
 
@@ -93,11 +95,27 @@ def test_code_of_a_command_is_the_exit_code(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_main_exits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The installed command ends with the code."""
+    """The installed command ends with the code of the one that it runs."""
     monkeypatch.setattr(sys, "argv", ["breakloop", "version", "--bogus"])
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == USAGE
+
+
+@pytest.mark.parametrize(("given", "found"), [(None, "__all__"), ("", "")])
+def test_serve_looks_for_no_plugins(given: str | None, found: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pydantic would search all installed packages. Who wants plugins sets the variable; other commands, such as those
+    that start an agent, leave it alone (X-3)."""
+    monkeypatch.setattr("breakloop.cli.main.run", lambda: OK)
+    monkeypatch.delenv("PYDANTIC_DISABLE_PLUGINS", raising=False)
+    if given is not None:
+        monkeypatch.setenv("PYDANTIC_DISABLE_PLUGINS", given)
+    for command, expected in (("run", given), ("serve", found)):
+        monkeypatch.setattr(sys, "argv", ["breakloop", command])
+        with pytest.raises(SystemExit):
+            main()
+        assert os.environ.get("PYDANTIC_DISABLE_PLUGINS") == expected  # noqa: TID251 - what Pydantic reads
+    monkeypatch.setenv("PYDANTIC_DISABLE_PLUGINS", "")  # undone with the test
 
 
 def test_version_loads_next_to_nothing() -> None:

@@ -19,7 +19,6 @@ from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 
 from breakloop.clock import FakeClock
 from breakloop.errors import SettingsError
-from breakloop.policy import jwt as module
 from breakloop.policy.jwt import JwtKeys, JwtReader, claim_text
 from tests.each import each
 
@@ -334,7 +333,7 @@ def test_keys_from_a_url(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> N
         asked.append((request.full_url, timeout))
         return io.BytesIO(answers.pop(0))
 
-    monkeypatch.setattr(module, "urlopen", urlopen)
+    monkeypatch.setattr("urllib.request.urlopen", urlopen)
     tokens = JwtReader(JwtKeys(jwks_url="https://id.example.com/keys"), clock)
     token = signed({"sub": "u"}, EC_KEY, "ES256", kid="a")
     assert tokens.claims(token) == {}
