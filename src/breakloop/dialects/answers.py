@@ -456,19 +456,16 @@ class PassingAnswer:
     """Decompresses an answer while it passes and feeds it to its reader. If it cannot be read it passes unread, and
     `give_up` is called with the reason."""
 
-    __slots__ = ("_give_up", "_reader", "_unpacker")
+    __slots__ = ("_give_up", "_reader", "_unpacker", "turn_bytes")
 
     def __init__(self, reader: AnswerReader, unpacker: Unpacker | None, give_up: GiveUp) -> None:
         self._reader: AnswerReader | None = reader
         self._unpacker = unpacker
         self._give_up = give_up
-
-    @property
-    def turn_bytes(self) -> int:
-        """How many bytes to pass on and read in one turn of the event loop; 0 for a body, which is read at its end."""
-        if not isinstance(self._reader, StreamReader):
-            return 0
-        return _TURN_BYTES if self._unpacker is None else _PACKED_TURN_BYTES
+        # How many bytes to pass on and read in one turn of the event loop; 0 for a body, which is read at its end.
+        self.turn_bytes = 0
+        if isinstance(reader, StreamReader):
+            self.turn_bytes = _TURN_BYTES if unpacker is None else _PACKED_TURN_BYTES
 
     @property
     def between_events(self) -> bool:
@@ -614,10 +611,11 @@ class ListeningReader(StreamReader):
 class WholeAnswerReader:
     """Collects a body and reads it at its end. If it is too large, its token counts may still be found."""
 
-    __slots__ = ("_body", "_builder", "_max_bytes", "_size", "_tail", "unreadable")
+    __slots__ = ("_body", "_builder", "_dialect", "_max_bytes", "_size", "_tail", "unreadable")
 
-    def __init__(self, builder: AnswerBuilder, max_bytes: int = BODY_MAX_BYTES) -> None:
-        self._builder = builder
+    def __init__(self, dialect: Dialect, max_bytes: int = BODY_MAX_BYTES) -> None:
+        self._dialect = dialect
+        self._builder: AnswerBuilder | None = None  # of an answer that does not have the usual form
         self._max_bytes = max_bytes
         self._body: bytes | bytearray = b""  # not a list: pieces of one byte would take 40 times their size
         self._size = 0
@@ -638,8 +636,13 @@ class WholeAnswerReader:
 
     def answer(self, status: int, *, complete: bool) -> Answer:
         """Return the answer. It is complete by HTTP, and if it could be decoded or was too large to be."""
-        builder = self._builder
-        body, self._body = bytes(self._body), b""
+        body, builder = bytes(self._body), self._builder
+        if builder is None:
+            ordinary = self._dialect.read_answer(body, status, complete=complete) if body else None
+            if ordinary is not None:
+                return ordinary
+            builder = self._builder = self._dialect.answer_builder()
+        self._body = b""
         if body.startswith((b"data:", b"event:")):  # a stream, whatever its content type
             events = StreamReader(builder, self._max_bytes)
             events.feed(body)
@@ -647,12 +650,12 @@ class WholeAnswerReader:
         try:
             if self._size > self._max_bytes:
                 self.unreadable = 1
-                self._read_usage_from_tail()
+                self._read_usage_from_tail(builder)
             elif body and not builder.read_body(body):
                 self.unreadable = 1
                 if is_dense(body):
                     self._tail = body[-_TAIL_BYTES:]
-                    self._read_usage_from_tail()
+                    self._read_usage_from_tail(builder)
                 else:
                     complete = False
         except _BAD:
@@ -660,16 +663,16 @@ class WholeAnswerReader:
         failed = bool(builder.error) and builder.FAILS and status < 400
         return builder.build(status, complete=complete and not failed)
 
-    def _read_usage_from_tail(self) -> None:
+    def _read_usage_from_tail(self, builder: AnswerBuilder) -> None:
         # Quotes inside a text are escaped, so this is a field.
-        _, found, after = self._tail.rpartition(b'"%s":' % self._builder.USAGE.encode())
+        _, found, after = self._tail.rpartition(b'"%s":' % builder.USAGE.encode())
         if found:
             fields, _ = json.JSONDecoder().raw_decode(after.decode("utf-8", "replace").lstrip())
-            self._builder.usage = fields if isinstance(fields, dict) else None
+            builder.usage = fields if isinstance(fields, dict) else None
 
 
 AnswerReader = StreamReader | WholeAnswerReader
 
 
-def reader_for(builder: AnswerBuilder, form: Form) -> AnswerReader:
-    return WholeAnswerReader(builder) if form == BODY else StreamReader(builder, form=form)
+def reader_for(dialect: Dialect, form: Form) -> AnswerReader:
+    return WholeAnswerReader(dialect) if form == BODY else StreamReader(dialect.answer_builder(), form=form)

@@ -24,13 +24,15 @@ from breakloop.dialects.content import ITEMS_MAX, DenseError, as_list, clean, co
 from breakloop.dialects.prompt import PromptTexts
 from breakloop.dialects.session_ids import BodyIds
 from breakloop.dialects.steps import StepBuilder, clean_step
-from breakloop.model.call import UNREAD, Call, Chat, Message, Step, ToolCall
+from breakloop.model.call import UNREAD, Answer, Call, Chat, Message, Step, ToolCall
 from breakloop.model.decision import marked
 from breakloop.model.verdict import Verdict
 
 if TYPE_CHECKING:
     from breakloop.dialects.known_history import KnownHistory
 
+SMALL_BODY: Final = 4096  # bytes; all messages of a smaller body are decoded at once
+_OBJECTS: Final = frozenset((dict,))
 KNOWN_FROM_BYTES: Final = 16 * 1024  # a smaller body is decoded without the history of its caller
 _OPENING_MESSAGES_MAX: Final = 100  # the first message of the user has to be among these
 _new: Final = tuple.__new__  # creates a named tuple in half the time of calling its class
@@ -219,6 +221,10 @@ class Dialect(ABC):
 
     # -- answers
 
+    def read_answer(self, body: bytes, status: int, *, complete: bool) -> Answer | None:  # noqa: ARG002 - for overrides
+        """Read an answer that came as one body, if it has the usual form; None leaves it to `answer_builder`."""
+        return None
+
     @abstractmethod
     def answer_builder(self, listener: StreamListener | None = None) -> AnswerBuilder:
         """Return a new builder for one answer."""
@@ -384,12 +390,12 @@ def _up_to_user(parsed: ParsedBody) -> list[str]:
         message = flatten(item if type(item) is dict else item_at(items, at))
         if message is None:
             continue
-        role = message.role
+        role, said, _ = message
         if role == "user":
             # A run that is written into the only message grows with each request.
-            said = text_actions.before_run(message.text) if at == len(items) - 1 else message.text
-            return [*texts, f"{role}\n{said}"]
-        texts.append(f"{role}\n{message.text}")
+            texts.append("user\n" + (text_actions.before_run(said) if at == len(items) - 1 else said))
+            return texts
+        texts.append(f"{role}\n{said}")
     return []
 
 
@@ -409,6 +415,10 @@ def item_at(items: list[Any], at: int) -> Any:
     elif found is EARLIER:
         raise EarlierMessageError
     return found
+
+
+def are_objects(items: list[Any]) -> bool:
+    return _OBJECTS.issuperset(map(type, items))
 
 
 def follows_answer(items: list[Any]) -> bool:

@@ -45,7 +45,7 @@ from breakloop.dialects.openai_chat import ChatAnswer, OpenAIChat
 from breakloop.dialects.session_ids import NULL, BodyModel
 from breakloop.dialects.steps import StepBuilder, result
 from breakloop.dialects.vertex import HostedAnthropic
-from breakloop.model.call import CHARS_A_TOKEN, Call, Message, ToolCall, Usage
+from breakloop.model.call import CHARS_A_TOKEN, Answer, Call, Message, ToolCall, Usage
 from breakloop.model.verdict import Verdict
 
 _ASSISTANT: Final = "assistant"
@@ -124,6 +124,9 @@ class BedrockAnthropic(Bedrock, HostedAnthropic):
     def parse(self, body: bytes, path: str = "") -> ParsedBody | None:
         """A body of another model is parsed by its dialect."""
         return super().parse(body, path) or _CONVERSE.parse(body, path) or _CHAT.parse(body, path)
+
+    def read_answer(self, body: bytes, status: int, *, complete: bool) -> Answer | None:  # noqa: ARG002
+        return None  # it may be an exception of AWS
 
     def answer_builder(self, listener: StreamListener | None = None) -> AnswerBuilder:
         return BedrockAnthropicAnswer(listener)

@@ -22,7 +22,7 @@ from breakloop.dialects.body_changes import JsonBody
 from breakloop.dialects.content import ITEMS_MAX, as_list, content, text
 from breakloop.dialects.openai_chat import OpenAIChat
 from breakloop.dialects.steps import StepBuilder
-from breakloop.model.call import CHARS_A_TOKEN, Call, Message, Usage
+from breakloop.model.call import CHARS_A_TOKEN, Answer, Call, Message, Usage
 from breakloop.model.verdict import Verdict
 
 _FAILED: Final = "ERROR"  # a finish reason
@@ -61,6 +61,9 @@ class CohereChat(OpenAIChat):
         return json.with_field("tool_choice", "NONE") if json.has_items("tools") else json.body
 
     def request_usage(self, body: bytes) -> bytes | None:  # noqa: ARG002 - the counts always come
+        return None
+
+    def read_answer(self, body: bytes, status: int, *, complete: bool) -> Answer | None:  # noqa: ARG002
         return None
 
     def answer_builder(self, listener: StreamListener | None = None) -> AnswerBuilder:

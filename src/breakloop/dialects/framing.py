@@ -27,6 +27,9 @@ _FORMS: Final[dict[bytes, Form]] = {
 def form_of(content_type: bytes, *, streamed: bool = False) -> Form | None:
     """Return how an answer is cut into events, or `BODY`; None if there is nothing to read. `streamed` (requested)
     applies if no type is given."""
+    found = _FORMS.get(content_type)  # as most are spelled
+    if found is not None:
+        return found
     kind = content_type.partition(b";")[0].strip().lower()
     found = _FORMS.get(kind)
     if found is not None:

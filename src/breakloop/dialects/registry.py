@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from breakloop.dialects.known_history import KnownHistory
 
 _COUNTS_TOKENS: Final = "/count-tokens:rawPredict"  # its bodies are those of a chat
+_PATHS_KEPT: Final = 1024
+_PATH_KEPT_CHARS: Final = 256
 _CONVERSATIONS: Final = "mistral_conversations"
 _CONVERSATION: Final = "/conversations/"
 _ENDS_IN_ID: Final = re.compile(r"/conversations/[^/]+(?:/restart)?$").search
@@ -65,6 +68,7 @@ class Dialects(dict[str, Dialect]):
         self.endings = tuple(ending for dialect in self.values() for ending in dialect.path_endings)
         self._folded = tuple(ending.lower() for ending in self.endings)
         self.any_path = [dialect for dialect in self.values() if dialect.any_path]
+        self._known_paths = lru_cache(_PATHS_KEPT)(self._find_by_ending)  # of all requests but odd ones
 
     def usual(self, path: str) -> str:
         """Return a path with the usual spelling of its ending, if it is known by another one: some servers ignore case
@@ -81,14 +85,19 @@ class Dialects(dict[str, Dialect]):
                     return bare[: -len(ending)] + ending
         return path
 
+    def by_ending(self, path: str) -> tuple[str, Dialect | None]:
+        """Return a path in its usual spelling, and the dialect of its ending."""
+        return self._known_paths(path) if len(path) <= _PATH_KEPT_CHARS else self._find_by_ending(path)
+
+    def _find_by_ending(self, path: str) -> tuple[str, Dialect | None]:
+        path = self.usual(path)
+        found = (dialect for endings, dialect in self.by_path if path.endswith(endings))
+        return path, next(found, None) if path.endswith(self.endings) else None
+
     def of_path(self, path: str) -> Dialect | None:
         """Return the dialect of a path, given without its query."""
-        path = self.usual(path)
-        if path.endswith(self.endings):
-            for endings, dialect in self.by_path:
-                if path.endswith(endings):
-                    return dialect
-        return self.of_conversation(path)
+        path, dialect = self.by_ending(path)
+        return self.of_conversation(path) if dialect is None else dialect
 
     def of_conversation(self, path: str) -> Dialect | None:
         """Return the dialect of a path that ends in the id of a conversation."""
@@ -137,23 +146,19 @@ def parse(method: str, path: str, body: bytes, history: KnownHistory | None = No
     if method != "POST" or not body:
         return None
     dialects = DIALECTS
-    if not path.endswith(dialects.endings):
-        path = dialects.usual(path)
+    path, dialect = dialects.by_ending(path)
     parsed = None
-    if path.endswith(dialects.endings):
-        for endings, dialect in dialects.by_path:
-            if path.endswith(endings):
-                parsed = dialect.parse(body, path) if history is None else dialect.parse_newest(body, path, history)
-                if parsed is not None and (parsed.parts.items or not parsed.lenient):
-                    return parsed
-                break
+    if dialect is not None:
+        parsed = dialect.parse(body, path) if history is None else dialect.parse_newest(body, path, history)
+        if parsed is not None and (parsed.parts.items or not parsed.lenient):
+            return parsed
         other = "" if path.endswith(_COUNTS_TOKENS) else of_fields(load(body))
         if other:
             return DIALECTS[other].parse(body) or parsed
     # Also on a path of another dialect: older MCP servers accept their messages at /messages.
-    for dialect in dialects.any_path:
-        if dialect.is_likely(body):
-            return dialect.parse(body, path)
+    for one in dialects.any_path:
+        if one.is_likely(body):
+            return one.parse(body, path)
     conversation = dialects.of_conversation(path)
     return parsed if conversation is None else conversation.parse(body, path)
 
@@ -215,7 +220,7 @@ def of_path(path: str) -> str:
 def reader(dialect: str, content_type: bytes, *, streamed: bool = False) -> AnswerReader | None:
     """Return a reader of an answer; None if there is nothing to read. `streamed` is explained at `framing.form_of`."""
     found, form = DIALECTS.get(dialect), form_of(content_type, streamed=streamed)
-    return None if found is None or form is None else reader_for(found.answer_builder(), form)
+    return None if found is None or form is None else reader_for(found, form)
 
 
 def denial_for(verdict: Verdict, call: Call, dialect: str) -> tuple[int, bytes]:

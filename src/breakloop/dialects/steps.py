@@ -270,6 +270,15 @@ class StepBuilder:
         self._to_spell -= len(spelled)
         self.add_raw_call(name, spelled, call_id)
 
+    def add_read_call(self, call: object, read: ToolCall) -> bool:
+        """Add a call that was read before; return False if it is too long to be taken as it is."""
+        if type(call) is not dict or len(read[0]) > NAME_MAX or len(read[1]) > TEXT_MAX:
+            return False
+        call_id = call.get("id")
+        self.calls.append(read)
+        self.ids.append(call_id if type(call_id) is str else text(call_id))
+        return True
+
     def is_prefill(self, value: object) -> bool:
         """Return whether the text of a last answer may be a prefill."""
         if self.results or self.users or not isinstance(value, str) or len(value) > _PREFILL_MAX:
@@ -279,10 +288,13 @@ class StepBuilder:
     def build(self, tools: tuple[str, ...], messages: int, size: int) -> Step:
         """Return the step. An action spelled out in the text is the call, if the answer has no other."""
         said = without_additions(self.separator.join(reversed(self.texts))) if self.texts else ""
-        calls = tuple(self.calls[_CALLS_MAX - 1 :: -1])  # these are newest first
-        ids = tuple(self.ids[_CALLS_MAX - 1 :: -1]) if any(self.ids) else ()
+        calls, ids = tuple(self.calls), tuple(self.ids)
+        if len(calls) > 1:
+            calls, ids = calls[_CALLS_MAX - 1 :: -1], ids[_CALLS_MAX - 1 :: -1]  # these are newest first
+        if ids and not (ids[0] or any(self.ids)):
+            ids = ()
         results = self.results if len(self.results) <= 1 else bounded_results(self.results[:ITEMS_MAX])[::-1]
-        users = self.users[::-1]
+        users = self.users[::-1] if self.users else []
         if users and not self.answered:
             users = [(role, value) for role, value in users if role not in _OPENING_ROLES]
         if users and not (calls or results):

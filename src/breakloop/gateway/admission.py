@@ -118,6 +118,7 @@ CALLER_ERRORS = {400: "ambiguous_caller", 401: "unknown_caller"}
 _NO_CALLER = "The key of this request is unknown."
 _TWO_CALLERS = "This request carries the keys of different callers: send one of them, or name one in X-Breakloop-Key."
 JSON = b"Content-Type: application/json\r\n"
+_BODY = b"application/json"  # the type of a response that is not streamed
 _PROBLEM = b"Content-Type: application/problem+json\r\n"
 
 
@@ -252,12 +253,13 @@ class Admission:
     def read_response(self, call: Call, head: ResponseHead) -> PassingAnswer | None:
         """Return the reader of a response; None where it is not needed, because the request was not read either."""
         chat = call.parsed.chat
-        if not isinstance(chat, Chat):
+        if not chat:
             return None
-        engine = self.engine
         try:
-            watch = partial(self._watch, call, chat) if call.decision.guards_stream or call.decision.caps else None
-            return read_response(chat, head, engine.not_read, watch)
+            watch = None
+            if (call.decision.guards_stream or call.decision.caps) and head.headers.get("content-type") != _BODY:
+                watch = partial(self._watch, call, chat)
+            return read_response(chat, head, self.engine.not_read, watch)
         except Exception as error:  # noqa: BLE001 - fail-open edge: the response passes unread
             self.fault(error, "not read")
             return None

@@ -341,15 +341,15 @@ class Connection(asyncio.Protocol):
     def process(self, data: bytes) -> None:
         """Process received bytes. A fast path handles one complete request in one read, the usual case."""
         if self.phase is IDLE and not self._write_paused:
-            end = data.find(b"\r\n\r\n") + 4
-            if 4 < end <= self._limits.head_bytes:
+            end, limits = data.find(b"\r\n\r\n") + 4, self._limits
+            if 4 < end <= limits.head_bytes:
                 size = len(data)
                 try:
                     request = self._parse(data if end == size else data[:end], self.peer)
                 except RequestError:
                     pass  # the reader parses it again and reports the first error in stream order
                 else:
-                    if request.length == size - end <= self._limits.body_bytes:
+                    if request.length == size - end <= limits.body_bytes:
                         if end < size:
                             request.body = data[end:]
                         if size > _PACKED_BYTES and _takes_long(request):

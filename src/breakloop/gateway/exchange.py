@@ -279,14 +279,15 @@ def read_response(
     form = form_of(head.headers.get("content-type", b""), streamed=chat.stream)
     if dialect is None or form is None:
         return None
+    encoding = head.headers.get("content-encoding")
     try:
-        decoder = unpacker(head.headers.get("content-encoding", b""))
+        decoder = unpacker(encoding) if encoding else None
     except EncodingError as error:
         give_up(error.reason)
         return None
     if watch is not None and form != BODY and dialect.ends_streams:
         return GuardedAnswer(dialect, decoder, give_up, watch(decoder is None and head.length < 0), form)
-    return PassingAnswer(reader_for(dialect.answer_builder(), form), decoder, give_up)
+    return PassingAnswer(reader_for(dialect, form), decoder, give_up)
 
 
 class StoppedCall(NamedTuple):

@@ -8,6 +8,7 @@ from breakloop.dialects import registry
 from breakloop.dialects.answers import StreamReader, WholeAnswerReader
 from breakloop.dialects.registry import reader
 from breakloop.model.call import Answer, Usage
+from tests.each import each
 from tests.unit.dialects.recorded.everything import EVERYTHING
 from tests.unit.dialects.recorded.openai import COUNT, TEXT, USAGE, WHOLE, chunk, delta
 from tests.unit.dialects.recorded.reading import read, started
@@ -79,7 +80,7 @@ def test_what_is_seen_of_nothing(dialect: str) -> None:
 def test_large_bodies() -> None:
     """What is too large is not kept; the count of tokens near its end is read all the same (Y-2)."""
     for pieces in (1, 2, 100):
-        found = WholeAnswerReader(registry.DIALECTS["openai_chat"].answer_builder(), 100_000)
+        found = WholeAnswerReader(registry.DIALECTS["openai_chat"], 100_000)
         said = {"choices": [{"message": {"content": 'say "usage": {} ' * 20_000}}], "usage": COUNT, "service_tier": "x"}
         body = dump(said)
         size = len(body) // pieces + 1
@@ -95,14 +96,14 @@ def test_large_bodies() -> None:
 )
 def test_large_bodies_without_a_count(end: bytes) -> None:
     """Broken ones too (Y-2)."""
-    found = WholeAnswerReader(registry.DIALECTS["openai_chat"].answer_builder(), 100)
+    found = WholeAnswerReader(registry.DIALECTS["openai_chat"], 100)
     found.feed(b"x" * 200 + end)
     assert found.answer(200, complete=True) == Answer(200, complete=True)
 
 
 def test_large_arrays_of_gemini() -> None:
     """The count has another name there (Y-2)."""
-    found = WholeAnswerReader(registry.DIALECTS["gemini"].answer_builder(), 100)
+    found = WholeAnswerReader(registry.DIALECTS["gemini"], 100)
     found.feed(b'[{"text": "' + b"x" * 200 + b'"},{"usageMetadata": {"promptTokenCount": 3}, "modelVersion": "m"}]')
     assert found.answer(200, complete=True).usage == Usage(3)
 
@@ -159,10 +160,78 @@ def test_status_is_the_callers() -> None:
 
 def test_a_body_with_too_many_values_is_not_decoded() -> None:
     """It passes; its token counts are found at its end (Y-2)."""
-    reading = WholeAnswerReader(registry.DIALECTS["anthropic_messages"].answer_builder())
+    reading = WholeAnswerReader(registry.DIALECTS["anthropic_messages"])
     reading.feed(
         b'{"type":"message","content":[' + b"[]," * 400_000 + b'0],"usage":{"input_tokens":7,"output_tokens":2}}'
     )
     answer = reading.answer(200, complete=True)
     assert (answer.complete, answer.failed, reading.unreadable) == (True, False, 1)
     assert answer.usage == Usage(7, 2)
+
+
+def _message(*content: str, usage: str = '{"input_tokens":7,"output_tokens":2}', more: str = "") -> bytes:
+    head = '"type":"message","id":"msg_1","model":"claude","stop_reason":"end_turn"'
+    return f'{{{head},"content":[{",".join(content)}],"usage":{usage}{more}}}'.encode()
+
+
+def _completion(message: str, *, usage: str = "null", more: str = "", of_choice: str = "") -> bytes:
+    choice = f'{{"index":0,"message":{message},"finish_reason":"stop"{of_choice}}}'
+    return f'{{"id":"c","model":"gpt","choices":[{choice}],"usage":{usage}{more}}}'.encode()
+
+
+_SAID = '{"type":"text","text":"hi"}'
+_USED = '{"type":"tool_use","id":"t","name":"find","input":%s}'
+_CALLED = '{"content":null,"tool_calls":[{"id":"a","function":{"name":"find","arguments":%s}}]}'
+
+
+@each(
+    "dialect, body",
+    [
+        ("anthropic_messages", _message(_SAID)),
+        ("anthropic_messages", _message(_SAID, '{"type":"text","text":""}', '{"type":"text","text":"you\\u00e9"}')),
+        ("anthropic_messages", _message('{"type":"thinking","thinking":"hm","signature":"x"}', _SAID, _USED % "{}")),
+        ("anthropic_messages", _message(_USED % '{"b":1.0,"a":[1e3,12345678901234567890123]}')),
+        ("anthropic_messages", _message(_USED % '"{}"', '{"type":"server_tool_use","name":"web"}', '{"type":null}')),
+        ("anthropic_messages", _message(_SAID, '{"type":"fallback","to":{"model":"other"}}', "3")),
+        ("anthropic_messages", _message('{"text":"no type"}', '{"type":"text","text":null}', usage="{}")),
+        ("anthropic_messages", _message(_SAID, usage='{"input_tokens":null,"output_tokens":null}')),
+        ("anthropic_messages", _message(_SAID, usage='{"input_tokens":1,"cache_read_input_tokens":null}')),
+        (
+            "anthropic_messages",
+            _message(
+                _SAID,
+                usage='{"input_tokens":1,"output_tokens":2,"cache_read_input_tokens":3,"cache_creation_input_tokens":4,'
+                '"iterations":[{"type":"compaction","input_tokens":5,"output_tokens":6},{"type":"message"}],'
+                '"output_tokens_details":{"thinking_tokens":1}}',
+            ),
+        ),
+        ("anthropic_messages", _message(_SAID, more=',"error":{"type":"overloaded_error"}')),
+        ("anthropic_messages", _message(_SAID, more=',"error":"?"')),
+        ("anthropic_messages", b'{"type":"error","error":{"type":"api_error"}}'),
+        ("anthropic_messages", _message(*[_USED % "{}"] * 300)),
+        ("anthropic_messages", _message('{"type":"text","text":"%s"}' % ("x" * 70_000))),
+        ("bedrock_anthropic", _message(_SAID, more=',"internalServerException":{"message":"no"}')),
+        ("openai_chat", _completion('{"content":"hi"}', usage='{"prompt_tokens":7,"completion_tokens":2}')),
+        ("openai_chat", _completion(_CALLED % '"{\\"b\\":1.0, \\"a\\":2}"', usage='{"prompt_tokens":-7}')),
+        ("openai_chat", _completion('{"content":"hi"}', usage='{"prompt_tokens":7,"completion_tokens":1e15}')),
+        ("openai_chat", _completion('{"content":"hi"}', usage='{"prompt_tokens":7,"completion_tokens":-2}')),
+        ("openai_chat", _completion('{"content":"hi"}', usage='{"prompt_tokens":7,"completion_tokens":true}')),
+        (
+            "openai_chat",
+            _completion('{"content":"hi"}', usage='{"prompt_tokens":7,"completion_tokens":2,"cached_tokens":1}'),
+        ),
+        ("openai_chat", _completion('{"content":"hi"}', usage='{"input_tokens":7,"output_tokens":2}')),
+        ("openai_chat", _completion('{"content":"hi","refusal":"no"}')),
+        ("openai_chat", _completion('{"content":"hi"}', more=',"error":{"code":"x"}')),
+        ("openai_chat", _completion('{"content":"hi"}', of_choice=',"error":{"code":"x"}')),
+        ("cohere_chat", b'{"id":"c","message":{"content":[{"type":"text","text":"hi"}]},"finish_reason":"COMPLETE"}'),
+    ],
+)
+def test_the_short_way_reads_what_the_long_way_reads(dialect: str, body: bytes) -> None:
+    """An answer of the usual form is decoded at once; what it says does not depend on that (D-1)."""
+    reading = WholeAnswerReader(registry.DIALECTS[dialect])
+    reading.feed(body)
+    builder = registry.DIALECTS[dialect].answer_builder()
+    assert builder.read_body(body)
+    expected = builder.build(200, complete=not (builder.error and builder.FAILS))
+    assert reading.answer(200, complete=True) == expected

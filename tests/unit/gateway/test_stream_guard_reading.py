@@ -89,7 +89,7 @@ class Broken(WholeAnswerReader):
 @pytest.mark.parametrize("piece", [b"bad", b"good"])
 def test_a_mistake_of_a_reader_is_the_end_of_reading_only(piece: bytes) -> None:
     why: list[str] = []
-    reading = PassingAnswer(Broken(DIALECTS["openai_chat"].answer_builder()), None, why.append)
+    reading = PassingAnswer(Broken(DIALECTS["openai_chat"]), None, why.append)
     reading.feed([piece])
     reading.feed([piece])
     assert reading.answer(200, complete=False) == Answer(200, complete=False)
