@@ -95,7 +95,7 @@ class ExactFingerprint:
 _FOLDED_ASCII: Final = bytes(32 if chr(code).isspace() else ord(chr(code).lower()) for code in range(128)) + bytes(128)
 
 
-_SHORT: Final = 256  # characters; splitting so few at every word is fastest
+_SHORT: Final = 64  # characters; splitting so few at every word is fastest
 _RUNS: Final = 32  # of white space; a text with fewer is split at these and not at every word, in half the time
 
 
@@ -112,6 +112,8 @@ def folded(text: str) -> str:
         if len(text) < _SHORT:
             return " ".join(text.split()).lower()
         plain = text.encode().translate(_FOLDED_ASCII)
+        if plain.find(b"  ") < 0:
+            return plain.strip().decode()
         pieces = plain.split(b"  ", _RUNS)
         if len(pieces) > _RUNS:
             return b" ".join(plain.split()).decode()

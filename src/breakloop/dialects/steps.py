@@ -139,6 +139,9 @@ _SHELL_ERROR: Final = lazy_pattern(
 _SHELL_LINES: Final = 4
 # Characters with which neither a preface nor an error form begins. Most results begin with one and need no search.
 _PLAIN: Final = frozenset(("", *"abdfghijklmnpqruvwxyz0123456789!\"#$%&'()*+,-./:;=>?@\\]^_`|}~"))
+# The other small letters, and how each word begins that a preface or an error form has after one of them.
+_OTHERS: Final = frozenset("ceost")
+_WORDS: Final = frozenset(("call", "code", "comm", "erro", "obse", "succ", "tool", "trac"))
 _EXIT_FIELD: Final = lazy_pattern(
     r"""["'](?:exit_?code|return_?code|exit_?status)["']\s*:\s*(-?\d{1,10})\b""", re.IGNORECASE
 )
@@ -154,7 +157,10 @@ def result_error(value: str) -> bool:
     begins = value[:_SEARCHED]
     if value.startswith(_SHELLS):
         return _shell_failed(value)
-    if value[0] in _PLAIN or begins.lstrip()[:1] in _PLAIN:
+    if value[0] in _PLAIN:
+        return False
+    start = begins.lstrip()[:4]
+    if start[:1] in _PLAIN or (start[0] in _OTHERS and start.isascii() and start.lower() not in _WORDS):
         return False
     preface = _PREFACE().match(begins)
     at = preface.end() if preface is not None else 0

@@ -13,7 +13,6 @@ import sys
 import traceback
 from collections.abc import Callable
 from email.utils import formatdate
-from functools import partial
 from http import HTTPStatus
 from typing import Final
 
@@ -109,6 +108,8 @@ def log_fault(error: BaseException, outcome: str) -> None:
 BODY_UNTIL_CLOSE: Final = -2  # `ResponseHead.length` of a body that ends with the connection
 HEAD_BYTES: Final = 128 * 1024
 _FIELDS: Final = 500
+_NAMES_MAX: Final = 1024  # names of fields that are kept, and the length of one
+_NAME_BYTES: Final = 64
 _STATUS_LINE: Final = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9][0-9])(?: ([\t -~\x80-\xff]*))?")
 _FRAMING: Final = frozenset(("content-length", "transfer-encoding"))
 _HOP_BY_HOP: Final = _FRAMING | {
@@ -142,7 +143,9 @@ class ResponseHeadParser:
 
     def __init__(self, prefix: str = PREFIX) -> None:
         self._status_lines = MemoDict(_status_line)
-        self._field = MemoDict(partial(_field, prefix=prefix)).__getitem__
+        self._prefix = prefix
+        self._field = MemoDict(self._read_field).__getitem__
+        self._ordinary: set[bytes] = set()  # names of fields that pass as they are
         self._known = HeadCache[ResponseHead]()
 
     def parse(self, head: bytes, method: str) -> ResponseHead:
@@ -201,6 +204,18 @@ class ResponseHeadParser:
             announced = b"content-length: %b\r\n" % headers["content-length"]
         keep_alive = keep_alive and length != BODY_UNTIL_CLOSE
         return ResponseHead(status, line, kept, headers, length, announced, keep_alive)
+
+    def _read_field(self, line: bytes) -> bytes:
+        """Read a line. Providers send some values that are new each time, under names that are not."""
+        name, colon, value = line.partition(b":")
+        if colon and name in self._ordinary and value.isascii() and value.decode("ascii").isprintable():
+            return line + b"\r\n"
+        field = _field(line, self._prefix)
+        if type(field) is bytes and field.startswith(line) and len(name) <= _NAME_BYTES:
+            if len(self._ordinary) >= _NAMES_MAX:
+                self._ordinary.clear()
+            self._ordinary.add(name)
+        return field
 
 
 def _length(status: int, headers: dict[str, bytes], known: list[KnownField], method: str, *, is_1_1: bool) -> int:

@@ -144,6 +144,9 @@ def test_the_length_of_a_head_is_only_that_of_a_body_where_it_has_one() -> None:
         _sized(b"3", more=b"Content-Length: 3\r\n"),
         _sized(b"3", more=b"Transfer-Encoding: chunked\r\n"),
         _sized(b"3", more=b"X: \x00\r\n"),
+        _sized(b"3", more=b"X\r\n"),
+        _sized(b"3", more=b"X : y\r\n"),
+        _sized(b"3", more=b"X: a\nY: b\r\n"),
     ],
 )
 def test_what_is_invalid_stays_invalid_after_a_valid_head(head: bytes) -> None:
@@ -160,3 +163,12 @@ def test_a_name_that_ends_like_content_length_is_not_taken_for_it() -> None:
     for size in (b"1", b"2", b"2", b"3"):
         found = heads.parse(_sized(b"5", more=b"X-Length: " + size + b"\r\n"), "POST")
         assert (found.length, found.lines) == (5, b"X: y\r\nX-Length: " + size + b"\r\n")
+
+
+@each("value", [b"", b"a", b"  a ", b"\ta\xe9", b'a;b="c"'])
+def test_a_value_may_change_under_a_known_name(value: bytes) -> None:
+    heads = ResponseHeadParser()
+    for number in range(3):
+        heads.parse(_sized(b"3", more=b"Name: %d\r\nX-Breakloop-A: %d\r\n" % (number, number)), "POST")
+    found = heads.parse(_sized(b"3", more=b"Name:" + value + b"\r\nX-Breakloop-A:" + value + b"\r\n"), "POST")
+    assert found.lines == b"X: y\r\nName:" + value + b"\r\nX-Breakloop-Upstream-A:" + value + b"\r\n"
