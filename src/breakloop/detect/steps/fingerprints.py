@@ -25,6 +25,7 @@ import xxhash
 
 from breakloop.detect.steps.purposes import (
     LIMITED,
+    MARKS,
     NO_EFFECT,
     NO_WAIT,
     PLAIN,
@@ -42,7 +43,7 @@ from breakloop.model.decision import END, MARK, MARKED_NOTE_MAX
 _MARK: Final = MARK.encode()
 _END: Final = END.encode()
 _DIGITS: Final = b"0123456789"
-_ZERO, _HYPHEN, _COLON = b"0-:"  # searching for a number takes a quarter of the time
+_ZERO, _HYPHEN, _COLON, _HASH, _BRACKET = b"0-:#["  # with `in`, a number is found in a quarter of the time
 _WHITE: Final = b" \t\n\r\x0b\x0c"
 _UUID_TEST: Final = re.compile(rb"-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-").search
 _UUID: Final = re.compile(rb"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\b").sub
@@ -80,7 +81,7 @@ _LOOSE_MAX: Final = 2000
 
 def own(raw: bytes) -> bytes:
     """Return a text without our own notes, which are never part of a fingerprint."""
-    if _MARK not in raw or _END not in raw:
+    if raw.find(_MARK) < 0 or raw.find(_END) < 0:
         return raw
     *pieces, rest = raw.split(_END)
     return b"".join([_before_note(piece) for piece in pieces]) + rest
@@ -100,7 +101,7 @@ def steady(raw: bytes) -> bytes:
     length = address = _EITHER_TEST(units) is not None
     if length:
         units = raw.translate(_UNITS, _BETWEEN)
-        length, address = b"0s" in units, b"0x" in units
+        length, address = units.find(b"0s") >= 0, units.find(b"0x") >= 0
     if _HYPHEN in raw and _UUID_TEST(raw):
         raw = _UUID(b"~", raw)
     if address:
@@ -137,7 +138,9 @@ def loose(raw: bytes) -> bytes:
     if _HYPHEN in raw and _UUID_TEST(raw):
         raw = _UUID(b"#", raw)
     head = raw[:_LOOSE_MAX]
-    return _NUMBER(b"#", _TYPED_ID(b"#", head) if _LONG_ID in head.translate(_AS_A) else head) + raw[_LOOSE_MAX:]
+    if head.translate(_AS_A).find(_LONG_ID) >= 0:  # `in` takes twice the time, because it tries a number first
+        head = _TYPED_ID(b"#", head)
+    return _NUMBER(b"#", head) + raw[_LOOSE_MAX:]
 
 
 def without_ids(raw: bytes) -> bytes:
@@ -149,7 +152,7 @@ def without_ids(raw: bytes) -> bytes:
 def shape(raw: bytes) -> bytes:
     """Return the form of an error or an empty result: quotes, paths and numbers masked, lines kept."""
     lines = _QUOTED(_QUOTE, raw).translate(_PLACES).split(b"\n")
-    return b"\n".join([b" ".join([b"#" if b"#" in one else one for one in line.split()]) for line in lines])
+    return b"\n".join([b" ".join([b"#" if _HASH in one else one for one in line.split()]) for line in lines])
 
 
 def content_words(text: str) -> list[bytes]:
@@ -226,7 +229,7 @@ class ToolOptions(NamedTuple):
     max_per_run: int = 0  # calls allowed in a run; 0: any number
 
 
-class ToolTraits(NamedTuple):
+class ToolTraits(msgspec.Struct, frozen=True, gc=False):
     """What is known about a tool."""
 
     name: str
@@ -247,17 +250,17 @@ class ToolTraits(NamedTuple):
 class ToolTable:
     """Tools by name, with their options. The same names occur in each step, so they are cached."""
 
-    __slots__ = ("_exact", "_known", "_prefixes")
+    __slots__ = ("_exact", "_prefixes", "known")
 
     def __init__(self, options: Mapping[str, ToolOptions]) -> None:
         """Take options by name. A name that ends in `*` is a prefix; the longest one that matches applies."""
         self._exact = {name: one for name, one in options.items() if not name.endswith("*")}
         patterns = sorted((name for name in options if name.endswith("*")), key=len, reverse=True)
         self._prefixes = [(name[:-1], options[name]) for name in patterns]
-        self._known: dict[str, ToolTraits] = {}
+        self.known: dict[str, ToolTraits] = {}
 
     def of(self, name: str) -> ToolTraits:
-        known = self._known.get(name)
+        known = self.known.get(name)
         if known is None:
             raw = name.encode("utf-8", "surrogatepass")
             short = name[:_NAME_MAX]
@@ -266,9 +269,9 @@ class ToolTable:
             purposes = waits_by_name(short), effect_by_name(short)
             known = ToolTraits(name, raw, key, how, options, to_agent(short), *purposes)
             if len(name) <= _NAME_MAX:
-                if len(self._known) >= _NAMES_MAX:
-                    self._known.clear()
-                self._known[name] = known
+                if len(self.known) >= _NAMES_MAX:
+                    self.known.clear()
+                self.known[name] = known
         return known
 
     def _options(self, name: str) -> ToolOptions:
@@ -310,9 +313,9 @@ def changes(how: int, arguments: bytes) -> bool:
 
 
 def _command_changes(line: bytes) -> bool:
-    if b"<<" in line or (b">" in line and _REDIRECTION(line)):
+    if line.find(b"<<") >= 0 or (line.find(b">") >= 0 and _REDIRECTION(line)):
         return True
-    if b"(" in line and (_WRITING(line) or _OPENS_FOR_WRITING(line)):
+    if line.find(b"(") >= 0 and (_WRITING(line) or _OPENS_FOR_WRITING(line)):
         return True
     return not _COMMAND_WORDS.isdisjoint(line.translate(APART).split()) and _COMMAND().search(line) is not None
 
@@ -364,6 +367,14 @@ _REFUSING: Final = frozenset((
     b"redo", b"insufficient", b"incomplete", b"unsatisfactory", b"try", b"need", b"needs", b"changes",
 ))  # fmt: skip
 _OPENING: Final = 160  # bytes: the words before a refusal
+# Letters, digits and underscores, in lower case: what patterns take for words. A refusal is among the first seven, and
+# these are within so many bytes.
+_LOW_WORDS: Final = bytes(
+    ord(chr(code).lower()) if code < 128 and (chr(code).isalnum() or code == 95) else 32 for code in range(256)
+)
+_BEGINNING: Final = 200
+_FIRST: Final = 7
+_NOTABLE: Final = _REFUSING | MARKS  # one of them is in each short result of which more is to be read
 SHORT_MAX: Final = 400  # bytes; a longer text that opens with "error" may be a page about errors
 # As the first words of a result, behind brackets and the like.
 _REFUSED_FORM: Final = lazy_pattern(
@@ -375,14 +386,11 @@ _REFUSED_FORM: Final = lazy_pattern(
 _NAME_FORM: Final = re.compile(r"[^\W\d][\w.-]{0,47}").fullmatch
 _OPENS: Final = ("{", "[")
 _KEPT_MAX: Final = 1024  # characters of arguments whose form is cached: 2 MB at most
-_HASH: Final = ord("#")
-_BRACKET: Final = ord("[")  # as a number a character is looked for in a quarter of the time
 _ACK_MAX: Final = 60
 _ACK_LOOK: Final = 200
 _SHORT: Final = 256
 INFORMATIVE: Final = 80  # bytes; shorter results are acknowledgements as often as not
 _NESTING: Final = frozenset((dict, list))
-_MAY_CHANGE: Final = (CHANGES, RUNS)
 _ERROR_LOOK: Final = 400
 _ERROR_READ: Final = 2000
 
@@ -452,12 +460,13 @@ class StepFingerprints(msgspec.Struct, gc=False):
 class StepFingerprinter:
     """Computes fingerprints. Instances with the same digest function compute the same ones."""
 
-    __slots__ = ("_digest", "_said", "_seed", "_tools", "seed")
+    __slots__ = ("_digest", "_known_tools", "_said", "_seed", "_tools", "seed")
 
     def __init__(self, digest: Digest, tools: Mapping[str, ToolOptions] | None = None) -> None:
         self._digest = digest
-        self._said: dict[int, bytes] = {}  # of the last answers, by the hash of the text
         self._tools = ToolTable(tools or {})
+        self._known_tools = self._tools.known
+        self._said: dict[int, bytes] = {}  # of the last answers, by the hash of the text
         self._seed = int.from_bytes(digest(b"seed"), "little")
         self.seed = self._seed & 0xFFFFFFFF  # for digests of lines and words
 
@@ -482,7 +491,7 @@ class StepFingerprinter:
             kept = content(kept)
         if not result or failed or len(kept) > INFORMATIVE:
             kept = steady(kept)
-        plain = compact(kept)
+        plain = kept.translate(None, _WHITE)  # as `compact`
         key = self._digest(xxhash.xxh3_128_digest(plain, self._seed) if len(plain) > _SHORT else plain)
         return IncomingStep(key, kept, plain, len(raw))
 
@@ -496,7 +505,7 @@ class StepFingerprinter:
 
     def step(self, step: Step, answer: AnswerFingerprints | None = None) -> StepFingerprints:
         """Return the fingerprints of a step; `answer` has those of its text and calls if they are known already."""
-        _, calls, _, results, texts, *_ = step
+        calls, results, texts = step.calls, step.results, step.users
         if answer is None:
             answer = self.answer(step)
         said = answer.said
@@ -516,7 +525,7 @@ class StepFingerprinter:
                 for made, (_, got, at) in zip(pairs, paired(step), strict=False):
                     if got is not None:
                         self._add_result(made, got, step, incoming[at])
-        users = [self.incoming(text) for text in texts] if texts else []
+        users = [*map(self.incoming, texts)] if texts else []
         keys = tuple([one.key for one in users]) if users else ()
         if len(pairs) == 1:
             whole = pairs[0].a + pairs[0].r
@@ -525,8 +534,8 @@ class StepFingerprinter:
         else:
             whole = b"".join((said, *[one.key for one in incoming], *keys))
         incoming += users
-        words = (answer.words, answer.spoken, answer.called)
-        return StepFingerprints(pairs, self._digest(whole), said, keys, incoming, *words)
+        round_ = self._digest(whole)
+        return StepFingerprints(pairs, round_, said, keys, incoming, answer.words, answer.spoken, answer.called)
 
     def _add_media(self, one: IncomingStep, media: Sequence[str]) -> None:
         raw = [medium.encode("utf-8", "surrogatepass") for medium in media]
@@ -547,7 +556,8 @@ class StepFingerprinter:
             of_call = frozenset(content_words(step.calls[0].arguments)).intersection(spoken)
             called = len(of_call)
             spoken = [*[word for word in spoken if word not in of_call], *[word for word in spoken if word in of_call]]
-        return AnswerFingerprints(self.incoming(text).key, word_digests(spoken, self.seed), made, spoken, called)
+        said = self._said.get(hash(text)) or self.incoming(text).key
+        return AnswerFingerprints(said, word_digests(spoken, self.seed), made, spoken, called)
 
     def known_call(
         self, name: str, a: bytes, loose_a: bytes, *, changes: bool, waits: int, wait_s: float, effect: int
@@ -557,20 +567,25 @@ class StepFingerprinter:
         return CallResult(self._tools.of(name), a, loose_a, *result, changes, False, b"", False, waits, wait_s, effect)
 
     def _call(self, call: ToolCall, step: Step) -> CallResult:
-        name, given = call
-        tool = self._tools.of(name)
+        name, given = call.name, call.arguments
+        tool = self._known_tools.get(name) or self._tools.of(name)
         if step.as_text and not (_NAME_FORM(name) or name in step.tools):
-            tool = tool._replace(name="")  # the model's words must not be in evidence
-        arguments = canonical(given, tool.options)
-        how = tool.manner
-        changing = how in _MAY_CHANGE and changes(how, arguments)
+            tool = msgspec.structs.replace(tool, name="")  # the model's words must not be in evidence
+        options, how = tool.options, tool.manner
+        if options is NO_OPTIONS and len(given) <= _KEPT_MAX:  # as in `canonical`
+            arguments = _canonical_short(given)
+        else:
+            arguments = _canonical(given, options)
+        changing = how >= CHANGES and changes(how, arguments)
         waiting, wait_s = NO_WAIT, 0.0
         if tool.waits or not changing:
-            waiting, wait_s = waits(tool.waits, arguments, runs=how == RUNS)
+            waiting, wait_s = waits(tool.waits, arguments, how == RUNS)
             changing = changing and not waiting
-        effect = tool.effect if not tool.effect or _LOOKS().search(arguments, 0, _READ_MAX) is None else NO_EFFECT
-        begins, plain = tool.raw + b"\x00", folded(arguments)
-        if tool.manner == RUNS and _HASH in plain and plain.startswith(b"{"):
+        effect = tool.effect
+        if effect and _LOOKS().search(arguments, 0, _READ_MAX):
+            effect = NO_EFFECT
+        begins, plain = tool.raw + b"\x00", b" ".join(arguments.split())  # as `folded`
+        if how == RUNS and _HASH in plain and plain.startswith(b"{"):
             plain = _COMMENT(b"", plain)
         a = self.plain(begins + plain)
         masked = loose(plain)
@@ -581,23 +596,24 @@ class StepFingerprinter:
 
     def _add_result(self, made: CallResult, result: Result, step: Step, incoming: IncomingStep) -> None:
         """Set what comes from the result."""
-        text, plain = incoming.text, incoming.plain
+        text, plain, failed, media = incoming.text, incoming.plain, result.error, result.media
         kind = OK
-        if result.error:
+        if failed:
             kind = bad(text)
             if kind == ERROR and step.tools and not step.as_text and made.tool.name not in step.tools:
                 kind = UNKNOWN  # some clients declare their tools in turns: only a failure shows it
             made.e = self.plain(compact(shape(text[:_ERROR_READ])))[:4]
-        else:
-            if len(plain) <= _ACK_MAX and not result.media:
-                kind = good(text)
-            made.refused = refuses(text)
+        elif len(plain) <= _ACK_MAX and not media:
+            kind = good(text)
         made.telling = not made.changes and (len(plain) >= INFORMATIVE or len(folded(text)) >= INFORMATIVE)
-        if len(plain) <= SHORT and not result.media:
-            made.says = says(text)
-            if made.says == LIMITED:
-                kind = RATE
-        made.r, made.kind, made.failed, made.size, made.text = incoming.key, kind, result.error, incoming.size, text
+        if len(text) > _OPENING or not _NOTABLE.isdisjoint(text.translate(LOW_APART).split()):
+            if not failed:
+                made.refused = refuses(text)
+            if len(plain) <= SHORT and not media:
+                made.says = says(text)
+                if made.says == LIMITED:
+                    kind = RATE
+        made.r, made.kind, made.failed, made.size, made.text = incoming.key, kind, failed, incoming.size, text
 
 
 def _belongs(step: Step, result: Result) -> bool:
@@ -638,7 +654,9 @@ def good(text: bytes) -> int:
 def refuses(text: bytes) -> bool:
     """Tell whether a short text opens with words of refusal or failure. They do not make a result an error: they only
     tell that an attempt may have ended."""
-    if len(text) > SHORT_MAX or _REFUSING.isdisjoint(text[:_OPENING].translate(LOW_APART).split()):
+    if len(text) > SHORT_MAX or _REFUSING.isdisjoint(text[:_BEGINNING].translate(_LOW_WORDS).split(None, _FIRST)):
+        return False
+    if _REFUSING.isdisjoint(text[:_OPENING].translate(LOW_APART).split()):
         return False
     return _REFUSES().match(text) is not None
 

@@ -101,7 +101,7 @@ def waits_by_name(name: str) -> int:
     return LOOK if "terminal" in words and words[0] in {"read", "view", "get"} else NO_WAIT
 
 
-def waits(by_name: int, arguments: bytes, *, runs: bool) -> tuple[int, float]:
+def waits(by_name: int, arguments: bytes, runs: bool) -> tuple[int, float]:  # noqa: FBT001 - a keyword takes time
     """Return what a call that changes nothing waits for, and for how many seconds it says that it waits; `by_name` is
     what its tool does, `runs` whether its arguments are a command."""
     if by_name == WAIT:
@@ -112,7 +112,7 @@ def waits(by_name: int, arguments: bytes, *, runs: bool) -> tuple[int, float]:
         return (TERMINAL if _EMPTY_INPUT().search(arguments) else NO_WAIT), 0.0
     if runs:
         return _command(arguments)
-    if b"http" in arguments and _STATUS_URL().search(arguments) and not _SENDING_METHOD(arguments):
+    if arguments.find(b"http") >= 0 and _STATUS_URL().search(arguments) and not _SENDING_METHOD(arguments):
         return LOOK, 0.0
     return (LOOK if _ASKS(arguments) else NO_WAIT), 0.0
 
@@ -131,7 +131,7 @@ def _seconds(arguments: bytes) -> float:
 def _command(arguments: bytes) -> tuple[int, float]:
     """Read a command line that changes nothing."""
     if _COMMAND_WORDS.isdisjoint(arguments.translate(APART).split()):
-        return (TERMINAL if b'""' in arguments and _EMPTY_INPUT().search(arguments) else NO_WAIT), 0.0
+        return (TERMINAL if arguments.find(b'""') >= 0 and _EMPTY_INPUT().search(arguments) else NO_WAIT), 0.0
     found = _COMMAND_VALUE().search(arguments)
     line = (found[1] or found[2] or b"") if found else arguments
     line = line.replace(b'\\"', b'"')
@@ -177,7 +177,7 @@ _ENDS: Final = frozenset((
     b"done", b"completed", b"complete", b"finished", b"succeeded", b"success", b"successful", b"failed", b"failure",
     b"exited", b"terminated", b"cancelled", b"canceled", b"killed", b"stopped", b"expired",
 ))  # fmt: skip
-_MARKS: Final = _GOES_ON | _ENDS | {
+MARKS: Final = _GOES_ON | _ENDS | {
     b"429", b"rate", b"ratelimit", b"ratelimited", b"many", b"retry", b"throttled", b"throttling", b"timeout", b"found",
     b"such",
 }  # fmt: skip
@@ -192,7 +192,7 @@ _PART_OF: Final = re.compile(rb"[0-9] ?(?:%|percent)|[0-9] ?(?:/|of) ?[0-9]").se
 def says(text: bytes) -> int:
     """Return what a short result says about the thing that was asked for."""
     words = text.translate(LOW_APART).split()
-    if _MARKS.isdisjoint(words):
+    if MARKS.isdisjoint(words):
         return PLAIN
     low = text.lower()
     if _LIMITED().search(low):

@@ -119,16 +119,17 @@ _FRAME: Final = frozenset((
     b"output", b"stdout", b"stderr", b"observation", b"execution", b"logs", b"result", b"tool", b"response", b"last",
     b"from", b"snippet", b"metadata", b"none", b"null", b"with",
 ))  # fmt: skip
+_COLON, _TAG_OPENS, _BRACE = b":<{"  # with `in`, a number is found in a quarter of the time
 _STATUS: Final = frozenset((b"code", b"status", b"returncode", b"exitcode"))
 
 
 def is_bare(text: bytes) -> bool:
     """Tell whether a short result is only a frame: an exit status without output, labels, empty tags and fields."""
     low = text.lower()
-    if not (b":" in low or b"<" in low or b"{" in low or b"exit" in low):
+    if _COLON not in low and _TAG_OPENS not in low and _BRACE not in low and low.find(b"exit") < 0:
         return False
     low = low.replace(b"no output", b"")
-    if b"<" in low:
+    if _TAG_OPENS in low:
         low = _TAG(lambda tag: b" " + tag[1] + b" " if tag[1] in _STATUS else b" ", low)
     before = b""
     for word in _ENDED(b" ", low).translate(APART).split():

@@ -13,15 +13,15 @@ from __future__ import annotations
 
 import struct
 import zlib
+from array import array
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Final
 
 HALF: Final = 64  # 64-bit words of a half
 BYTES: Final = 2 * HALF * 8
 CAPACITY: Final = HALF * 8  # digests of a half, 8 bits each: when it is full, about 3 % of new ones look known
-_EMPTY: Final = memoryview(bytes(HALF * 8)).cast("Q")
-_pack_half: Final = struct.Struct(f"={HALF}Q").pack
-_MANY: Final = 48  # digests, for which unpacking all words takes less time than unpacking one for each
+_EMPTY: Final = array("Q", bytes(HALF * 8))
+_MANY: Final = 40  # digests, for which unpacking all words takes less time than unpacking one for each
 # Which bits of its word a digest sets, by its last 12 bits: computing them each time would cost as much as the rest.
 _BIT: Final = [1 << place for place in range(64)]
 _BITS: Final = tuple(
@@ -38,48 +38,47 @@ class AgedFilter:
 
     __slots__ = ("_at", "_words", "count")
 
-    def __init__(self, words: memoryview, at: int, count: int) -> None:
+    def __init__(self, words: array[int], at: int, count: int) -> None:
         """Use two halves of `words` from `at` on. The younger half comes first and contains `count` digests."""
         self._words = words
         self._at = at
         self.count = count
 
     def sift(self, digests: Sequence[int]) -> list[int]:
-        """Add digests; return the indexes of those that were not known."""
+        """Add digests; return the indexes of those that were not known. This is the inner loop of an evaluation."""
+        if self.count + len(digests) > CAPACITY:
+            return self._sift_in_parts(digests)
         new: list[int] = []
-        if self.count + len(digests) < CAPACITY:  # the usual case
-            self._sift(digests, 0, new)
-            return new
-        start = 0
-        while start < len(digests):
-            some = digests[start : start + CAPACITY - self.count]
-            self._sift(some, start, new)
-            start += len(some)
-            if self.count >= CAPACITY:
-                self._age()
-        return new
-
-    def _sift(self, digests: Sequence[int], start: int, new: list[int]) -> None:
-        """Add no more digests than the half has room for. This is the inner loop of an evaluation."""
-        before, aged = len(new), 0
-        of_young = self._words[self._at : self._at + HALF]
-        of_old = self._words[self._at + HALF : self._at + 2 * HALF]
+        aged, start = 0, self._at
         many = len(digests) > _MANY
-        young, old = (of_young.tolist(), of_old.tolist()) if many else (of_young, of_old)
-        for index, digest in enumerate(digests, start):
+        words, offset = (self._words[start : start + 2 * HALF].tolist(), 0) if many else (self._words, start)
+        for index, digest in enumerate(digests):
             bits = _BITS[digest & 4095]
-            at = digest >> 26
-            word = young[at]
+            at = offset + (digest >> 26)
+            word = words[at]
             added = word | bits
             if added != word:
-                young[at] = added
-                if old[at] & bits == bits:
+                words[at] = added
+                if words[at + HALF] & bits == bits:
                     aged += 1
                 else:
                     new.append(index)
         if many:
-            of_young[:] = memoryview(_pack_half(*young)).cast("Q")
-        self.count += len(new) - before + aged
+            self._words[start : start + HALF] = array("Q", words[:HALF])
+        self.count += len(new) + aged
+        if self.count >= CAPACITY:
+            self._age()
+        return new
+
+    def _sift_in_parts(self, digests: Sequence[int]) -> list[int]:
+        """Add no more digests at once than the younger half has room for."""
+        new: list[int] = []
+        start = 0
+        while start < len(digests):
+            some = digests[start : start + CAPACITY - self.count]
+            new += [start + index for index in self.sift(some)]
+            start += len(some)
+        return new
 
     def add(self, *digests: int) -> None:
         """Add digests, one after the other."""
@@ -106,6 +105,26 @@ class AgedFilter:
         if self.count >= CAPACITY:
             self._age()
         return True
+
+    def add_both(self, first: int, second: int) -> bool | None:
+        """Add two digests if the first is not known; return whether the second was known before. None: the first is
+        known, and nothing was added."""
+        words, start = self._words, self._at
+        bits, at = _BITS[first & 4095], start + (first >> 26)
+        word = words[at]
+        if word & bits == bits or words[at + HALF] & bits == bits:
+            return None
+        more, there = _BITS[second & 4095], start + (second >> 26)
+        has = words[there] & more == more
+        known = has or words[there + HALF] & more == more
+        words[at] = word | bits
+        self.count += 1
+        if self.count >= CAPACITY:
+            self._age()
+            has = False
+        if not has:
+            self.add(second)
+        return known
 
     def knows(self, digest: int) -> bool:
         """Tell whether a digest is known."""
@@ -244,7 +263,7 @@ class SessionWindow:
     tools: bytearray
     sketches: bytearray
     effects: bytearray
-    filters: bytearray
+    filters: array[int]
     lines: AgedFilter
     marks: AgedFilter
     words: AgedFilter
@@ -257,19 +276,20 @@ class SessionWindow:
 
     def dump(self) -> bytes:
         calls, texts, tools, sketches = self.calls, self.texts, self.tools, self.sketches
-        effects = self.effects
+        effects, evidence = self.effects, self.evidence
         self.levels = self.level << 4 | self.reported_level
-        self.call_rows, self.text_rows = len(calls) // _CALL_SIZE, len(texts) // _TEXT_SIZE
-        self.tool_rows, self.sketch_rows = len(tools) // _TOOL_SIZE, len(sketches) // _SKETCH_SIZE
-        self.evidence_size = len(self.evidence)
-        self.effect_rows = len(effects) // _EFFECT_SIZE
+        self.call_rows = call_rows = len(calls) // _CALL_SIZE
+        self.text_rows = text_rows = len(texts) // _TEXT_SIZE
+        self.tool_rows = tool_rows = len(tools) // _TOOL_SIZE
+        self.sketch_rows = sketch_rows = len(sketches) // _SKETCH_SIZE
+        self.effect_rows = effect_rows = len(effects) // _EFFECT_SIZE
+        self.evidence_size = len(evidence)
         self.line_count, self.mark_count, self.word_count = self.lines.count, self.marks.count, self.words.count
         return b"".join((
             _pack_head(self), self.ring, self.cycle_counts, self.tails, self.ends,
-            calls, _ZEROS[len(calls) : _CALLS_SIZE], texts, _ZEROS[len(texts) : _TEXTS_SIZE],
-            tools, _ZEROS[len(tools) : _TOOLS_SIZE], sketches, _ZEROS[len(sketches) : _SKETCHES_SIZE],
-            effects, _ZEROS[len(effects) : _EFFECTS_SIZE],
-            self.filters, self.evidence, self.recent_answers,
+            calls, _CALLS_REST[call_rows], texts, _TEXTS_REST[text_rows], tools, _TOOLS_REST[tool_rows],
+            sketches, _SKETCHES_REST[sketch_rows], effects, _EFFECTS_REST[effect_rows],
+            self.filters, evidence, self.recent_answers,
         ))  # fmt: skip
 
 
@@ -320,16 +340,24 @@ _ANSWER: Final = struct.Struct(
 _Unpack = Callable[[SessionWindow, bytes], None]
 
 
+_ARGUMENTS: Final = 28  # of one call: Python makes a list of more than 30, and a tuple of the list
+
+
 def _generate() -> tuple[_Unpack, _Unpack, Callable[[SessionWindow], bytes]]:
     """Return functions that unpack the head, unpack only its floats, and pack it. They are generated, as the methods of
     a named tuple are: loops over the names take five times as long (9.5 us instead of 1.7)."""
     head, floats = [f"w.{name}" for name in _NAMES], [f"w.{name}" for name in _NAMES if _CODES[name] == "f"]
+    names: dict[str, Any] = {"head": _HEAD, "floats": _FLOATS}
+    packed = []
+    for at in range(0, len(_NAMES), _ARGUMENTS):
+        some = slice(at, at + _ARGUMENTS)
+        names[f"pack_{at}"] = struct.Struct("<" + "".join([_CODES[name] for name in _NAMES[some]])).pack
+        packed.append(f"pack_{at}({', '.join(head[some])})")
     source = (
         f"def unpack_head(w, data): {', '.join(head)} = head.unpack_from(data)\n"
         f"def unpack_floats(w, data): {', '.join(floats)} = floats.unpack_from(data)\n"
-        f"def pack_head(w): return head.pack({', '.join(head)})\n"
+        f"def pack_head(w): return {' + '.join(packed)}\n"
     )
-    names: dict[str, Any] = {"head": _HEAD, "floats": _FLOATS}
     exec(source, names)  # noqa: S102 - made of the names above
     return names["unpack_head"], names["unpack_floats"], names["pack_head"]
 
@@ -349,7 +377,12 @@ _SIZES: Final = (
 ) = (sum(_SIZES[:at]) for at in range(1, 12))  # fmt: skip
 _MARKS_AT: Final = _FILTERS_AT + BYTES
 _NEW: Final = bytes((VERSION,)) + bytes(_END - 1)
-_ZEROS: Final = bytes(max(_SIZES))
+# What follows the rows of a list, by their number: the space of those that are missing.
+_CALLS_REST: Final = [bytes(_CALLS_SIZE - rows * _CALL_SIZE) for rows in range(CALLS + 1)]
+_TEXTS_REST: Final = [bytes(_TEXTS_SIZE - rows * _TEXT_SIZE) for rows in range(TEXTS + 1)]
+_TOOLS_REST: Final = [bytes(_TOOLS_SIZE - rows * _TOOL_SIZE) for rows in range(TOOLS + 1)]
+_SKETCHES_REST: Final = [bytes(_SKETCHES_SIZE - rows * _SKETCH_SIZE) for rows in range(SKETCHES + 1)]
+_EFFECTS_REST: Final = [bytes(_EFFECTS_SIZE - rows * _EFFECT_SIZE) for rows in range(EFFECTS + 1)]
 # Where lists end, by their number of rows. No number leads beyond the space of a list.
 _CALLS_ENDS: Final = [min(_CALLS_AT + rows * CALL.size, _TEXTS_AT) for rows in range(256)]
 _TEXTS_ENDS: Final = [min(_TEXTS_AT + rows * TEXT.size, _TOOLS_AT) for rows in range(256)]
@@ -375,8 +408,7 @@ def load(data: bytes) -> SessionWindow:
     window.tools = bytearray(data[_TOOLS_AT : _TOOLS_ENDS[window.tool_rows]])
     window.sketches = bytearray(data[_SKETCHES_AT : _SKETCHES_ENDS[window.sketch_rows]])
     window.effects = bytearray(data[_EFFECTS_AT : _EFFECTS_ENDS[window.effect_rows]])
-    window.filters = bytearray(data[_FILTERS_AT:_END])
-    words = memoryview(window.filters).cast("Q")
+    window.filters = words = array("Q", data[_FILTERS_AT:_END])
     window.lines = AgedFilter(words, 0, window.line_count)
     window.marks = AgedFilter(words, 2 * HALF, window.mark_count)
     window.words = AgedFilter(words, 4 * HALF, window.word_count)
@@ -467,10 +499,12 @@ def answered(data: bytes, key: bytes, marks: Sequence[int]) -> bytes:
     if not (pending or marks or (awaits and last != key)):
         return data
     changed = bytearray(data)
-    known = AgedFilter(memoryview(changed)[_MARKS_AT : _MARKS_AT + BYTES].cast("Q"), 0, count)
+    words = array("Q", data[_MARKS_AT : _MARKS_AT + BYTES])
+    known = AgedFilter(words, 0, count)
     if awaits and marks and not known.knows(marks[0]):
         changed[_COUNTS_AT:_TAILS_AT] = bytes(COUNTS.size)
     known.add(*marks)
+    changed[_MARKS_AT : _MARKS_AT + BYTES] = words.tobytes()
     storm = min(storm + (pending > 0), COUNT_MAX)
     if awaits and key != last:
         storm, last = 0.0, key
@@ -489,8 +523,7 @@ def _unpack_answer(window: SessionWindow, data: bytes) -> None:
         window.last_answer,
     ) = _ANSWER.unpack_from(data, _PENDING_AT)
     window.cycle_counts = data[_COUNTS_AT:_TAILS_AT]
-    marks = _MARKS_AT - _FILTERS_AT
-    window.filters[marks : marks + BYTES] = data[_MARKS_AT : _MARKS_AT + BYTES]
+    window.filters[2 * HALF : 4 * HALF] = array("Q", data[_MARKS_AT : _MARKS_AT + BYTES])
     window.marks.count = window.mark_count
     window.recent_answers = data[_END + window.evidence_size :]
 

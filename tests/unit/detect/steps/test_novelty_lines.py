@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from array import array
+
 import pytest
 
 from breakloop.detect.steps import novelty
@@ -10,7 +12,7 @@ from breakloop.detect.steps.window import BYTES, AgedFilter
 
 def share(*steps: str) -> float | None:
     """The share of new lines in the last of some texts."""
-    known, found = AgedFilter(memoryview(bytearray(BYTES)).cast("Q"), 0, 0), None
+    known, found = AgedFilter(array("Q", bytes(BYTES)), 0, 0), None
     for step in steps:
         found = novelty.share(known, [step.encode()], 7)
     return found
@@ -34,7 +36,7 @@ def test_lines_weigh_by_length_near_the_threshold_with_their_blanks() -> None:
 
 def test_several_texts_are_one() -> None:
     """The share is that of all that came (LD-4)."""
-    known = AgedFilter(memoryview(bytearray(BYTES)).cast("Q"), 0, 0)
+    known = AgedFilter(array("Q", bytes(BYTES)), 0, 0)
     assert novelty.share(known, [b"first text", b"second text"], 7) == 1.0
     assert novelty.share(known, [b"first text", b"", b"second text", b"first text"], 7) == 0.0
 

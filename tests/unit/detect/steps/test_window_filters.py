@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from array import array
 
 from breakloop.detect.steps.window import BYTES, CAPACITY, HALF, AgedFilter
 
@@ -12,7 +13,7 @@ def digests(start: int, count: int) -> list[int]:
 
 
 def made() -> AgedFilter:
-    return AgedFilter(memoryview(bytearray(BYTES)).cast("Q"), 0, 0)
+    return AgedFilter(array("Q", bytes(BYTES)), 0, 0)
 
 
 def test_new_once() -> None:
@@ -32,10 +33,9 @@ def test_new_once() -> None:
 
 def test_it_works_on_the_words_it_was_given() -> None:
     """Nothing but its own part of the window changes, and what is there is known to another one (LD-4)."""
-    data = bytearray(3 * BYTES)
-    words = memoryview(data).cast("Q")
+    words = array("Q", bytes(3 * BYTES))
     AgedFilter(words, 2 * HALF, 0).sift(digests(0, 300))
-    assert not any(data[:BYTES] + data[2 * BYTES :])
+    assert not any(words[: 2 * HALF] + words[4 * HALF :])
     other = AgedFilter(words, 2 * HALF, 300)
     assert other.sift(digests(0, 300)) == []
 
@@ -95,11 +95,26 @@ def test_learning_tells_what_was_new() -> None:
 
 def test_stored_filters_keep_their_meaning() -> None:
     """Filters are in Redis and in the state file: another version must find in them what this one has added (S-1)."""
-    data = bytearray(BYTES)
-    AgedFilter(memoryview(data).cast("Q"), 0, 0).add(5 << 26 | 2739, 63 << 26 | 4095)
+    words = array("Q", bytes(BYTES))
+    AgedFilter(words, 0, 0).add(5 << 26 | 2739, 63 << 26 | 4095)
+    data = words.tobytes()
     stored = {
         place: data[8 * place : 8 * place + 8].hex()
         for place in range(2 * HALF)
         if any(data[8 * place : 8 * place + 8])
     }
     assert stored == {5: "0000000010040800", 63: "0002000000000080"}
+
+
+def test_two_at_once_are_added_as_one_after_the_other() -> None:
+    """The second is known if it was before both were added, also where they share bits, and when the filter ages; if the
+    first is known, nothing is added (LD-4)."""
+    one, other = made(), made()
+    for first, second in zip(digests(0, 3000), [*digests(0, 20), 77, *digests(2900, 2979)], strict=True):
+        known = None if other.knows(first) else other.knows(second)
+        assert one.add_both(first, second) is known
+        if known is not None:
+            other.add(first, second)
+        assert one.count == other.count
+    assert made().add_both(5, 5) is False
+    assert list(map(one.knows, digests(0, 9000))) == list(map(other.knows, digests(0, 9000)))
