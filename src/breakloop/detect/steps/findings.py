@@ -14,7 +14,7 @@ from breakloop.model.call import Step
 _NAME_MAX: Final = 48
 
 
-class Novelty(NamedTuple):
+class Novelty(msgspec.Struct, frozen=True, gc=False):
     """What is new in a step."""
 
     dried: bool  # it counts as a turn without anything new

@@ -43,8 +43,10 @@ from breakloop.model.decision import END, MARK, MARKED_NOTE_MAX
 _MARK: Final = MARK.encode()
 _END: Final = END.encode()
 _DIGITS: Final = b"0123456789"
-_ZERO, _HYPHEN, _COLON, _HASH, _BRACKET = b"0-:#["  # with `in`, a number is found in a quarter of the time
+# As a number, a character is found by `in` in a quarter of the time, and in an eighth of the time of `find`.
+_ZERO, _HYPHEN, _COLON, _HASH, _BRACKET, _PARENTHESIS, _LESS, _MORE = b"0-:#[(<>"
 _WHITE: Final = b" \t\n\r\x0b\x0c"
+_UUID_SIZE: Final = 36
 _UUID_TEST: Final = re.compile(rb"-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-").search
 _UUID: Final = re.compile(rb"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\b").sub
 # A time of day, with or without a date, and a duration: what follows the first digit. Thousandths after a comma are
@@ -62,7 +64,6 @@ _CLOCK_OR_LENGTH: Final = lazy_pattern(rb"[0-9](?:" + _CLOCK_FORM + rb"|" + _LEN
 _BETWEEN: Final = b" munilecod"
 _UNITS: Final = bytes(48 if code in _DIGITS else code if code in b"sx" else 46 for code in range(256))
 _EITHER: Final = bytes(48 if code in _DIGITS else 115 if code in b"sx" else 46 for code in range(256))
-_EITHER_TEST: Final = re.compile(b"0s").search
 _ADDRESS: Final = re.compile(rb"0x[0-9a-fA-F]{5,}").sub
 _PROCESS: Final = re.compile(rb"[pPtT](?:id|ID|rocess|hread)[ =:#\[-]{1,2}\d+").sub
 # Letters and digits as "a": a long id is found in a quarter of the time of an expression.
@@ -98,11 +99,11 @@ def steady(raw: bytes) -> bytes:
     units = raw.translate(_EITHER, _BETWEEN)
     if _ZERO not in units:
         return raw
-    length = address = _EITHER_TEST(units) is not None
+    length = address = bool(units.partition(b"0s")[1])  # a short text is searched in a third of the time of `find`
     if length:
         units = raw.translate(_UNITS, _BETWEEN)
         length, address = units.find(b"0s") >= 0, units.find(b"0x") >= 0
-    if _HYPHEN in raw and _UUID_TEST(raw):
+    if _HYPHEN in raw and len(raw) >= _UUID_SIZE and _UUID_TEST(raw):
         raw = _UUID(b"~", raw)
     if address:
         raw = _ADDRESS(b"~", raw)
@@ -111,7 +112,9 @@ def steady(raw: bytes) -> bytes:
     elif length:
         raw = _LENGTH().sub(b"~", raw)
     low = raw.lower()
-    if low.find(b"process") >= 0 or low.find(b"thread") >= 0 or low.find(b"pid") >= 0:  # the longest is found fastest
+    if (
+        low.partition(b"process")[1] or low.partition(b"thread")[1] or low.partition(b"pid")[1]
+    ):  # the longest is fastest
         raw = _PROCESS(b"~", raw)
     return raw
 
@@ -135,10 +138,10 @@ def loose(raw: bytes) -> bytes:
     """Return a call's arguments with ids and tokens that begin with a digit masked, for `near`."""
     if len(raw.translate(None, _DIGITS)) == len(raw):
         return raw
-    if _HYPHEN in raw and _UUID_TEST(raw):
+    if len(raw) >= _UUID_SIZE and _HYPHEN in raw and _UUID_TEST(raw):
         raw = _UUID(b"#", raw)
     head = raw[:_LOOSE_MAX]
-    if head.translate(_AS_A).find(_LONG_ID) >= 0:  # `in` takes twice the time, because it tries a number first
+    if head.translate(_AS_A).partition(_LONG_ID)[1]:
         head = _TYPED_ID(b"#", head)
     return _NUMBER(b"#", head) + raw[_LOOSE_MAX:]
 
@@ -313,9 +316,9 @@ def changes(how: int, arguments: bytes) -> bool:
 
 
 def _command_changes(line: bytes) -> bool:
-    if line.find(b"<<") >= 0 or (line.find(b">") >= 0 and _REDIRECTION(line)):
+    if (_LESS in line and line.find(b"<<") >= 0) or (_MORE in line and _REDIRECTION(line)):
         return True
-    if line.find(b"(") >= 0 and (_WRITING(line) or _OPENS_FOR_WRITING(line)):
+    if _PARENTHESIS in line and (_WRITING(line) or _OPENS_FOR_WRITING(line)):
         return True
     return not _COMMAND_WORDS.isdisjoint(line.translate(APART).split()) and _COMMAND().search(line) is not None
 

@@ -61,7 +61,8 @@ _OFTEN: Final = 3  # of the last results
 _WHITE: Final = b" \t\r\x0b\x0c"
 _LOWER: Final = bytes(range(128)).lower() + bytes(range(128, 256))
 # Where a long line is split, and what stands there then.
-_ENDS: Final = tuple([(end, end + b" ", end + b"\n") for end in (b".", b",", b";", b"}", b"]", b")")])
+_ENDS: Final = tuple([(end[0], end + b" ", end + b"\n") for end in (b".", b",", b";", b"}", b"]", b")")])
+_BACKSLASH: Final = ord("\\")
 
 
 def share(known: AgedFilter, texts: Sequence[bytes], seed: int, window: SessionWindow | None = None) -> float | None:
@@ -181,9 +182,9 @@ def _split(line: bytes) -> bytes:
     """Split a line where a sentence or a field ends. Most lines have few of the characters that end one, and a single
     character is found in a tenth of the time."""
     for character, end, split in _ENDS:
-        if line.find(character) >= 0:
+        if character in line:
             line = line.replace(end, split)
-    return line.replace(b"\\\\n", b"\n") if line.find(b"\\") >= 0 else line
+    return line.replace(b"\\\\n", b"\n") if _BACKSLASH in line else line
 
 
 NEW_WORDS: Final = 0.5
@@ -202,7 +203,6 @@ _LISTS: Final = lazy_pattern(
     r"""\s*\{\s*(?:"explanation":.{0,500}?,\s*)?"(?:todos|plan|steps|items|tasks)":\s*\[""", re.DOTALL
 )
 _NO_TOOL: Final = bytes(4)
-_new: Final = tuple.__new__  # makes a named tuple in half the time that its name takes
 _mark: Final = Struct("<I4x").unpack  # of a digest: its first four bytes
 _halves: Final = Struct("<II").unpack
 
@@ -257,7 +257,7 @@ def compare(
         window.stale_steps = min(window.stale_steps + 1, _STALE_MAX) if window.line_novelty < _LOW_NOVELTY else 0
     else:
         window.stale_steps = 0
-    return _new(Novelty, (dried, news, fresh_words))
+    return Novelty(dried, news, fresh_words)
 
 
 def findings(state: StepState) -> Sequence[Finding]:

@@ -112,7 +112,7 @@ def waits(by_name: int, arguments: bytes, runs: bool) -> tuple[int, float]:  # n
         return (TERMINAL if _EMPTY_INPUT().search(arguments) else NO_WAIT), 0.0
     if runs:
         return _command(arguments)
-    if arguments.find(b"http") >= 0 and _STATUS_URL().search(arguments) and not _SENDING_METHOD(arguments):
+    if arguments.partition(b"http")[1] and _STATUS_URL().search(arguments) and not _SENDING_METHOD(arguments):
         return LOOK, 0.0
     return (LOOK if _ASKS(arguments) else NO_WAIT), 0.0
 
@@ -131,7 +131,7 @@ def _seconds(arguments: bytes) -> float:
 def _command(arguments: bytes) -> tuple[int, float]:
     """Read a command line that changes nothing."""
     if _COMMAND_WORDS.isdisjoint(arguments.translate(APART).split()):
-        return (TERMINAL if arguments.find(b'""') >= 0 and _EMPTY_INPUT().search(arguments) else NO_WAIT), 0.0
+        return (TERMINAL if arguments.partition(b'""')[1] and _EMPTY_INPUT().search(arguments) else NO_WAIT), 0.0
     found = _COMMAND_VALUE().search(arguments)
     line = (found[1] or found[2] or b"") if found else arguments
     line = line.replace(b'\\"', b'"')

@@ -42,12 +42,14 @@ from breakloop.detect.steps.window import (
     SKETCHES,
     SessionWindow,
     find_row,
+    set_key,
 )
 
 _NOT_FAILED: Final = -1.0
 _ONCE: Final = (0.0, 0.0, _NOT_FAILED)
 _ROW: Final = CALL.size
 _ROWS: Final = CALLS * _ROW
+_BREAK: Final = ord("\n")
 _NO_COPIES: Final[Mapping[bytes, float]] = {}
 _COPIES_COUNTED: Final = 2.0
 _COPIES_FEW: Final = 4  # some models make a call two or three times by mistake
@@ -77,7 +79,8 @@ def count_calls(state: StepState) -> Sequence[Finding]:
             if pair.failed or len(text) > drift.SHORT:
                 end = pair.e
             else:  # as `drift.kept` has it, without the call
-                end = drift.KEPT.pack(text.count(b" ") + text.count(b"\n") & 0xFFFF, 0)
+                breaks = text.count(b"\n") if _BREAK in text else 0
+                end = drift.KEPT.pack(text.count(b" ") + breaks & 0xFFFF, 0)
             rows += CALL.pack(pair.a, pair.r, end, 0.0, more, failed, window.epoch, window.steps, now)
             if more:
                 found += _findings(window, (0.0, more, failed), pair, weight)
@@ -168,7 +171,7 @@ def cycle(state: StepState) -> Sequence[Finding]:
     If results are not in requests (MCP), a cycle needs their answers: one that was never seen before ends it.
     """
     window, step = state.window, state.step
-    if not step.calls and is_answer_elsewhere(step):
+    if not state.prints.pairs and not step.calls and is_answer_elsewhere(step):
         add_unknown_step(window)
         return ()
     found = find_cycle(window, state.prints.round, state.weight)
@@ -183,7 +186,7 @@ def find_cycle(window: SessionWindow, round_: bytes, weight: float) -> Sequence[
     slot = at % RING * 8
     if ring.find(round_) < 0:  # most steps are new; `in` takes twice the time
         window.cycle_counts = _NO_COUNTS
-        ring[slot : slot + 8] = round_
+        set_key(ring, slot, round_)
         return ()
     counts = list(COUNTS.unpack(window.cycle_counts))
     for period in range(1, RING + 1):
@@ -258,14 +261,18 @@ def near(state: StepState) -> Sequence[Finding]:
         window.same_tool_run, window.near_count = 0.0, 0.0
         return ()
     pair = pairs[0]
-    window.same_tool_run = min(window.same_tool_run + 1, COUNT_MAX) if pair.tool.key == window.near_tool else 1.0
+    key = pair.tool.key
+    if key != window.near_tool:
+        window.near_tool, window.same_tool_run = key, 1.0
+    elif window.same_tool_run < COUNT_MAX:
+        window.same_tool_run += 1
     if pair.loose_a != window.near_call:
         window.near_count = 0.0
     elif dried:
         window.near_count = min(window.near_count + weight, COUNT_MAX)
     else:
         window.near_count /= 2
-    window.near_tool, window.near_call = pair.tool.key, pair.loose_a
+    window.near_call = pair.loose_a
     if not (dried and window.near_count and window.same_tool_run >= _NEAR_RUN):
         return ()
     count = window.near_count + weight

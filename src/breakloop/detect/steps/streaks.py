@@ -104,6 +104,9 @@ def stagnation(state: StepState) -> Sequence[Finding]:
             ):
                 del rows[at : at + _ROW]  # "ok" after refusals
             continue
+        if state.novelty.news and len(pairs) == 1 and at == len(rows) - _ROW:  # as nearly always: it stays the last row
+            TOOL.pack_into(rows, at, pair.tool.key, pair.r, 0.0, window.steps)
+            continue
         if at >= 0:
             _, result, before, _ = TOOL.unpack_from(rows, at)
             if len(pairs) > 1:
@@ -184,26 +187,34 @@ def thrash(state: StepState) -> Sequence[Finding]:
     """The context fills up again right after it was cut. A large context that loses a tenth was cut, too, but some
     clients drop their oldest messages all the time, so that is never a reason to block."""
     window, step = state.window, state.step
-    if not step.calls and is_answer_elsewhere(step):
+    if not state.prints.pairs and not step.calls and is_answer_elsewhere(step):
         return ()  # the provider keeps the context
+    size, before = step.size, window.size
     if window.cuts and step.messages >= window.messages_before_cut:
         of_step = 1 + _REASONING + 2 * len(step.calls) + len(step.results) + len(step.users)
         if step.messages - window.messages > of_step:
             window.cuts = 0.0  # as long as before in one step: it was not cut, another conversation came in between
     found: Sequence[Finding] = ()
-    if window.size > _CUT_FROM and step.size * 2 < window.size:
+    if size >= before:
+        pass  # it has grown, as it usually does
+    elif before > _CUT_FROM and size * 2 < before:
         found = cut(window, step, state.now)
-    elif window.size > _TRIMMED_FROM and step.size < window.size * _TRIMMED:
+    elif before > _TRIMMED_FROM and size < before * _TRIMMED:
         found = cut(window, step, state.now, most=_TRIMMED_MAX)
-    window.size, window.messages = step.size, step.messages
+    window.size, window.messages = size, step.messages
     return found
 
 
-def add_work(window: SessionWindow, *, news: bool, changed: bool) -> None:
-    """Count what was done since the context was cut."""
-    if changed:
-        window.work_since_cut = CHANGED
-    elif news and window.work_since_cut < CHANGED - 1:
+def add_change(window: SessionWindow) -> None:
+    """Count a change since the context was cut. It begins a new epoch."""
+    window.work_since_cut = CHANGED
+    halve_stagnation(window)
+    window.epoch = window.epoch + 1 & 0xFFFF
+
+
+def add_result(window: SessionWindow) -> None:
+    """Count a new result since the context was cut."""
+    if window.work_since_cut < CHANGED - 1:
         window.work_since_cut += 1
 
 

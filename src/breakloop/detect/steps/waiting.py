@@ -39,6 +39,10 @@ class Waiting(NamedTuple):
     advice: str  # for its evidence
     new: bool  # a look has another result than before
 
+    def advise(self, found: list[Finding]) -> list[Finding]:
+        """Return findings with the advice in their evidence."""
+        return [one._replace(evidence=one.evidence + self.advice) for one in found] if self.advice else found
+
 
 def weight_of(gap_s: float) -> float:
     """Return the weight of a repeat that is no look, by the time since the last step."""

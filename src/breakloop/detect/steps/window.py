@@ -153,6 +153,7 @@ KEPT_MAX: Final = 1024  # bytes of all kept answers
 ID_MAX: Final = 48
 COUNT_MAX: Final = 1000.0  # of any count: half floats are exact in quarters up to 512, and no threshold is higher
 NONE: Final = bytes(8)
+set_key: Final = struct.Struct("8s").pack_into  # in a list, at a position: a slice is assigned in three times the time
 
 COUNTS: Final = struct.Struct(f"<{RING}e")
 # A, last result, last error or masked result, same, in a row, failed, epoch, last step, its time in whole seconds

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from breakloop.detect.steps import novelty, streaks
 from breakloop.detect.steps.findings import Novelty
 from breakloop.detect.steps.window import SessionWindow, load
@@ -251,7 +253,7 @@ def test_findings() -> None:
     assert hits(found, "dry") == 10
     assert hits(found, "novelty") == 0  # known messages have no lines to compare
     assert "nothing new for 12 turns" in found[0].evidence
-    assert list(novelty.findings(state(window, novelty=look._replace(dried=False)))) == []
+    assert list(novelty.findings(state(window, novelty=replace(look, dried=False)))) == []
 
 
 def test_novelty() -> None:

@@ -204,13 +204,12 @@ def test_cuts_after_work() -> None:
 def test_what_is_work() -> None:
     """A change is one, and new results are some; however many, they are no change (LD-4)."""
     window = load(b"")
-    streaks.add_work(window, news=False, changed=False)
     assert window.work_since_cut == 0
     for _ in range(300):
-        streaks.add_work(window, news=True, changed=False)
+        streaks.add_result(window)
     assert 2 < window.work_since_cut < streaks.CHANGED
-    streaks.add_work(window, news=False, changed=True)
-    assert window.work_since_cut == streaks.CHANGED
+    streaks.add_change(window)
+    assert (window.work_since_cut, window.epoch) == (streaks.CHANGED, 1)
 
 
 def test_reasoning_items_do_not_look_like_another_conversation() -> None:
