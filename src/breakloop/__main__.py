@@ -24,9 +24,6 @@ def main() -> NoReturn:
         claude_code.handle(claude_code.HookOptions(configured_url()))
         sys.stdout.flush()
         os._exit(0)
-    if sys.argv[1:2] == ["serve"]:
-        # Pydantic looks for plugins in every installed package, which takes up to a sixth of the start.
-        os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # noqa: TID251 - before Pydantic is imported
     from breakloop.cli.main import run  # noqa: PLC0415 - see above
 
     sys.exit(run())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -100,22 +99,6 @@ def test_main_exits(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == USAGE
-
-
-@pytest.mark.parametrize(("given", "found"), [(None, "__all__"), ("", "")])
-def test_serve_looks_for_no_plugins(given: str | None, found: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pydantic would search all installed packages. Who wants plugins sets the variable; other commands, such as those
-    that start an agent, leave it alone (X-3)."""
-    monkeypatch.setattr("breakloop.cli.main.run", lambda: OK)
-    monkeypatch.delenv("PYDANTIC_DISABLE_PLUGINS", raising=False)
-    if given is not None:
-        monkeypatch.setenv("PYDANTIC_DISABLE_PLUGINS", given)
-    for command, expected in (("run", given), ("serve", found)):
-        monkeypatch.setattr(sys, "argv", ["breakloop", command])
-        with pytest.raises(SystemExit):
-            main()
-        assert os.environ.get("PYDANTIC_DISABLE_PLUGINS") == expected  # noqa: TID251 - what Pydantic reads
-    monkeypatch.setenv("PYDANTIC_DISABLE_PLUGINS", "")  # undone with the test
 
 
 def test_version_loads_next_to_nothing() -> None:
