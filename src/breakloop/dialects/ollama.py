@@ -12,14 +12,13 @@ import msgspec
 
 from breakloop.dialects import denial
 from breakloop.dialects.answers import AnswerBuilder, StreamEnd, StreamListener, event_fields, tokens, word
-from breakloop.dialects.base import BodyFields, Dialect, ParsedBody
+from breakloop.dialects.base import BodyFields, Dialect
 from breakloop.dialects.body_changes import JsonBody
 from breakloop.dialects.content import as_list, count, text
 from breakloop.dialects.openai_chat import ChatTool, OpenAIChat
-from breakloop.dialects.prompt import PromptTexts
+from breakloop.dialects.openai_legacy import PromptDialect, prompt_and_suffix
 from breakloop.dialects.session_ids import BodyModel
-from breakloop.dialects.steps import without_additions
-from breakloop.model.call import CHARS_A_TOKEN, Call, Message, Step, Usage
+from breakloop.model.call import CHARS_A_TOKEN, Call, Usage
 from breakloop.model.verdict import Verdict
 
 _ENVELOPE: Final = ("model", "created_at")
@@ -134,14 +133,14 @@ class OllamaChat(Ollama, OpenAIChat):
         return None
 
 
-class OllamaGenerate(Ollama):
+class OllamaGenerate(PromptDialect, Ollama):
     name = "ollama_generate"
-    operation = "text_completion"
+    prompt_fields = ("prompt", "suffix", "system")
     path_endings = ("/api/generate",)
 
     def read_fields(self, body: bytes) -> BodyFields:
         fields = _decode_generate(body)
-        prompt = _prompt(fields.prompt, fields.suffix)
+        prompt = prompt_and_suffix(fields.prompt, fields.suffix)
         limit = _limit(fields.options)
         return BodyFields(fields.model, [prompt], fields.stream is not False, limit, fields.system, fields)
 
@@ -150,37 +149,11 @@ class OllamaGenerate(Ollama):
         model, prompt = get("model"), get("prompt")
         if model is None or prompt is None:
             return None
-        items, limit = [_prompt(text(prompt), get("suffix"))], _lenient_limit(get("options"))
+        items, limit = [prompt_and_suffix(text(prompt), get("suffix"))], _lenient_limit(get("options"))
         return BodyFields(text(model), items, get("stream") is not False, limit, get("system"), fields)
-
-    def flatten(self, item: str) -> Message:
-        return Message("prompt", item)
-
-    def newest_step(self, parsed: ParsedBody) -> Step | None:
-        """A prompt has no history: the step holds the prompt and nothing that was done."""
-        chat = parsed.chat(1)
-        if chat is None:
-            return None
-        users = tuple([without_additions(message.text) for message in chat.tail if message.text])
-        return Step("", (), (), (), users, (), chat.message_count, len(parsed.body))
-
-    def add_prompt_texts(self, texts: PromptTexts, parsed: ParsedBody) -> None:
-        fields = parsed.parts.fields
-        for name in ("prompt", "suffix", "system"):
-            texts.add_plain(fields.get(name) if isinstance(fields, dict) else getattr(fields, name))
-
-    def insert_note(self, json: JsonBody, note: str) -> bytes | None:
-        prompt = json.fields["prompt"]
-        if json.first_char(prompt) != '"' or json.value(json.fields, "suffix"):  # a gap to fill
-            return None
-        return json.with_text(prompt, note)
 
     def empty_answer(self) -> dict[str, object]:
         return {"response": ""}
-
-
-def _prompt(prompt: str, suffix: object) -> str:
-    return f"{prompt}\n<suffix> {text(suffix)}" if suffix else prompt
 
 
 def _line(fields: dict[str, Any]) -> bytes:

@@ -5,12 +5,12 @@ Token counts and errors are those of Chat Completions.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import msgspec
 
 from breakloop.dialects.answers import AnswerBuilder, StreamEnd, StreamListener, number, word
-from breakloop.dialects.base import BodyFields, ParsedBody
+from breakloop.dialects.base import BodyFields, Dialect, ParsedBody
 from breakloop.dialects.body_changes import JsonBody, request_usage
 from breakloop.dialects.content import as_list, at_least_one, count, prompt_text, text, truth
 from breakloop.dialects.openai_chat import OpenAI, end_openai_stream, openai_usage, read_error
@@ -43,32 +43,11 @@ _decode_completions: Final = msgspec.json.Decoder(CompletionsBody).decode
 _decode_embeddings: Final = msgspec.json.Decoder(EmbeddingsBody).decode
 
 
-class OpenAICompletions(OpenAI):
-    name = "openai_completions"
+class PromptDialect(Dialect):
+    """What APIs have in common whose conversation is one prompt."""
+
     operation = "text_completion"
-    path_endings = ("/completions", "/completions/")
-    ends_streams = True
-
-    def read_fields(self, body: bytes) -> BodyFields:
-        fields = _decode_completions(body)
-        prompt = _prompt(fields.prompt, fields.suffix)
-        answers = _answers(fields.prompt, fields.n, fields.best_of)
-        stream = fields.stream or False
-        return BodyFields(fields.model, [prompt], stream, fields.max_tokens, fields=fields, answers=answers)
-
-    def read_fields_leniently(self, fields: dict[str, Any]) -> BodyFields | None:
-        get = fields.get
-        model, prompt = get("model"), get("prompt")
-        if model is None or prompt is None:
-            return None
-        return BodyFields(
-            text(model),
-            [_prompt(prompt, get("suffix"))],
-            truth(get("stream")),
-            count(get("max_tokens")),
-            fields=fields,
-            answers=_answers(prompt, get("n"), get("best_of")),
-        )
+    prompt_fields: ClassVar[tuple[str, ...]] = ("prompt", "suffix")
 
     def flatten(self, item: str) -> Message:
         return Message("prompt", item)
@@ -82,13 +61,40 @@ class OpenAICompletions(OpenAI):
         return Step("", (), (), (), users, (), chat.message_count, len(parsed.body))
 
     def add_prompt_texts(self, texts: PromptTexts, parsed: ParsedBody) -> None:
-        _add_plain(texts, parsed, "prompt", "suffix")
+        _add_plain(texts, parsed, *self.prompt_fields)
 
     def insert_note(self, json: JsonBody, note: str) -> bytes | None:
         prompt = json.fields["prompt"]
         if json.first_char(prompt) != '"' or json.value(json.fields, "suffix"):  # a batch, token ids, or a gap to fill
             return None
         return json.with_text(prompt, note)
+
+
+class OpenAICompletions(PromptDialect, OpenAI):
+    name = "openai_completions"
+    path_endings = ("/completions", "/completions/")
+    ends_streams = True
+
+    def read_fields(self, body: bytes) -> BodyFields:
+        fields = _decode_completions(body)
+        prompt = prompt_and_suffix(fields.prompt, fields.suffix)
+        answers = _answers(fields.prompt, fields.n, fields.best_of)
+        stream = fields.stream or False
+        return BodyFields(fields.model, [prompt], stream, fields.max_tokens, fields=fields, answers=answers)
+
+    def read_fields_leniently(self, fields: dict[str, Any]) -> BodyFields | None:
+        get = fields.get
+        model, prompt = get("model"), get("prompt")
+        if model is None or prompt is None:
+            return None
+        return BodyFields(
+            text(model),
+            [prompt_and_suffix(prompt, get("suffix"))],
+            truth(get("stream")),
+            count(get("max_tokens")),
+            fields=fields,
+            answers=_answers(prompt, get("n"), get("best_of")),
+        )
 
     def request_usage(self, body: bytes) -> bytes | None:
         return request_usage(body)
@@ -131,7 +137,7 @@ def _answers(prompt: object, n: object, best_of: object) -> int:
     return each * len(prompt)
 
 
-def _prompt(prompt: object, suffix: object) -> str:
+def prompt_and_suffix(prompt: object, suffix: object) -> str:
     return f"{prompt_text(prompt)}\n<suffix> {text(suffix)}" if suffix else prompt_text(prompt)
 
 

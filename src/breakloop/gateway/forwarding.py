@@ -380,10 +380,6 @@ class HeadRewriter:
         """Return whether requests to an upstream are signed with a held key."""
         return upstream.name in self._aws_keys and (upstream.name == "bedrock" or owner_of_host(upstream.host) == AWS)
 
-    def has_key(self, name: str) -> bool:
-        """Return whether the key of an upstream is held."""
-        return name in self._keys
-
     def _signature(self, request: Request, destination: Destination, query: bytes) -> bytes:
         upstream, lines = destination.upstream, filter(None, map(self._line_unsigned, _lines(request)))
         fields = [(_name(line), line.partition(b":")[2].strip().decode("latin-1")) for line in lines]
