@@ -241,9 +241,8 @@ class JoinDetector(StatefulDetector):
             added += [_pack_text(key, _COMMON, number, 0) for key in unknown]
         flags = _TEAM if conversation.is_team else 0
         for key, kind in self._texts_of(answer, conversation).items():
-            at = _position(rows, key, kind & _SAID)
             of = group
-            if at >= 0:
+            if key in rows and (at := _position(rows, key, kind & _SAID)) >= 0:  # few answers are known
                 of = group if rows[at + 8 : at + 12] == group else _COMMON
                 rows = rows[:at] + rows[at + _SIZE :]
             added.append(_pack_text(key, of, number, kind | flags))
@@ -274,6 +273,8 @@ class JoinDetector(StatefulDetector):
         return known
 
     def _said(self, session: bytes, text: str, calls: tuple[ToolCall, ...]) -> bytes:
+        if not calls:
+            return session[:_PREFIX] + self._text(text)[_PREFIX:]
         parts = [self._text(text)] if text else []
         for call in calls:
             parts += (call.name.encode("utf-8", "surrogatepass"), canonical(call.arguments))
