@@ -49,7 +49,8 @@ class Conversations:
             body = to_json({**content, "stop_reason": "tool_use", "stop_sequence": None, "usage": usage})
         else:
             body = chat.completion_body(message, "tool_calls")
-        return chat.answer_head(("Content-Type", "application/json"), ("Content-Length", str(len(body)))) + body
+        head = chat.answer_head(("Content-Type", "application/json"), ("Content-Length", str(len(body))))
+        return chat.numbered(head, number) + body
 
     @property
     def _result_bytes(self) -> int:

@@ -24,6 +24,7 @@ _ANSWER_BYTES = 2048
 _TURN_BYTES = 3000
 _LINE = 'The "harbour" opens at seven and closes at nine in the evening;\n\tsee note {} of the town\'s yearly report.\n'
 _ID = "chatcmpl-CkZ3vQx8Hs1bTq0YwR7mJ4nUe5LdA"
+_SERIAL = b"000000000000"  # in the fields of an answer that no other answer has
 _STAMP = {"id": _ID, "created": 1_763_180_000, "model": f"{MODEL}-2025-04-14", "service_tier": "default"}
 
 
@@ -51,33 +52,39 @@ def request_fields(length: int) -> list[tuple[str, str]]:
 
 
 def answer_head(*body: tuple[str, str]) -> bytes:
-    """A status line and 24 fields as the API sends them; `body` says type and length, in two of them."""
+    """A status line and 24 fields as the API sends them; `body` says type and length, in two of them. `numbered` makes
+    those different that are different in each answer."""
     fields = [
         ("Date", "Sun, 15 Nov 2026 07:00:00 GMT"),
         *body,
         ("Connection", "keep-alive"),
         ("access-control-expose-headers", "X-Request-ID, CF-Ray"),
         ("openai-organization", "acme-industries"),
-        ("openai-processing-ms", "412"),
+        ("openai-processing-ms", f"412.{_SERIAL.decode()}"),
         ("openai-project", "proj_7f3a9c215b7e4b609c55"),
         ("openai-version", "2020-10-01"),
         ("x-envoy-upstream-service-time", "431"),
         ("x-ratelimit-limit-requests", "30000"),
         ("x-ratelimit-limit-tokens", "150000000"),
         ("x-ratelimit-remaining-requests", "29999"),
-        ("x-ratelimit-remaining-tokens", "149998976"),
+        ("x-ratelimit-remaining-tokens", _SERIAL.decode()),
         ("x-ratelimit-reset-requests", "2ms"),
         ("x-ratelimit-reset-tokens", "0s"),
-        ("x-request-id", "req_5e1f0b6a7c8d4e2f9a3b1c0d2e4f6a8b"),
+        ("x-request-id", f"req_5e1f0b6a7c8d4e2f9a3b{_SERIAL.decode()}"),
         ("cf-cache-status", "DYNAMIC"),
         ("set-cookie", "__cf_bm=" + "Qx8Hs1bTq0" * 12 + "; path=/; domain=.example.com; HttpOnly; Secure"),
         ("strict-transport-security", "max-age=31536000; includeSubDomains; preload"),
         ("x-content-type-options", "nosniff"),
         ("Server", "cloudflare"),
-        ("CF-RAY", "99ecf0a1b2c3d4e5-FRA"),
+        ("CF-RAY", f"99ec{_SERIAL.decode()}-FRA"),
         ("alt-svc", 'h3=":443"; ma=86400'),
     ]
     return ("HTTP/1.1 200 OK\r\n" + "".join(f"{name}: {value}\r\n" for name, value in fields) + "\r\n").encode()
+
+
+def numbered(answer: bytes, number: int) -> bytes:
+    """The same answer with ids, times and remaining tokens that no other one has."""
+    return answer.replace(_SERIAL, b"%012d" % number)
 
 
 def call(size_bytes: int, word: bytes = WHOLE, *extra: tuple[str, str]) -> Pieces:

@@ -21,6 +21,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -87,8 +88,8 @@ def _proxied() -> list[Case]:
 
 def _same_opening(size_kb: int, what: str, settings: dict[str, Any] | None = None) -> Case:
     """A request of `bench proxy`: the opening and the history of one conversation, and a last message that is new."""
-    numbered = _with_number(chat.call(size_kb * 1024))
-    return Case(f"{what}, {size_kb} KB", numbered, settings=settings or {}, answer=lambda _: chat.answer())
+    numbered, answer = _with_number(chat.call(size_kb * 1024)), partial(chat.numbered, chat.answer())
+    return Case(f"{what}, {size_kb} KB", numbered, settings=settings or {}, answer=answer)
 
 
 def _with_number(request: Pieces) -> Callable[[int], bytes]:

@@ -9,6 +9,7 @@ import asyncio
 import json
 import ssl
 import sys
+from itertools import count
 from time import monotonic_ns
 from typing import cast
 
@@ -20,6 +21,7 @@ PACE_S = 0.02
 _END_OF_HEAD = b"\r\n\r\n"
 _END_OF_CHUNKS = b"\r\n0\r\n\r\n"
 _LENGTHS = (b"Content-Length: ", b"content-length: ")
+_NUMBERS = count(1)
 
 
 class Upstream(asyncio.Protocol):
@@ -60,21 +62,24 @@ class Upstream(asyncio.Protocol):
         asked = request.find(runs.ANSWER_FIELD, 0, request.find(_END_OF_HEAD))
         if asked >= 0:
             asked += len(runs.ANSWER_FIELD)
-            self._transport.write(runs.answer(request[asked : request.index(b"\r", asked)]))
+            self._write(runs.answer(request[asked : request.index(b"\r", asked)]))
             return
         at = -1 if len(request) > chat.SMALL_BYTES else request.find(chat.BEFORE_NUMBER)
         word = request[at - len(chat.WHOLE) : at]
         if at < 0 or word == chat.WHOLE:
-            self._transport.write(chat.answer())
+            self._write(chat.answer())
         elif word == chat.FLAT_OUT:
-            self._transport.write(chat.stream_head() + b"".join(chat.stream_chunks()))
+            self._write(chat.stream_head() + b"".join(chat.stream_chunks()))
         elif word == chat.PACED:
-            self._transport.write(chat.stream_head())
+            self._write(chat.stream_head())
             self._later(0)
         else:
             at += len(chat.BEFORE_NUMBER)
             heard = {"number": int(request[at : at + len(chat.NUMBER)]), "first_byte_ns": self._first_ns}
-            self._transport.write(chat.completion(json.dumps(heard)))
+            self._write(chat.completion(json.dumps(heard)))
+
+    def _write(self, answer: bytes) -> None:
+        self._transport.write(chat.numbered(answer, next(_NUMBERS)))
 
     def _later(self, number: int) -> None:
         self._timer = asyncio.get_running_loop().call_later(PACE_S, self._drip, number)
