@@ -1,7 +1,8 @@
 """HTTP/1.1 responses: rendering our own, parsing those of upstreams, and framing them for the client.
 
-Heads of upstreams are parsed strictly, line by line as in `http_request`, with a cache of known lines and one of known
-heads. Hop-by-hop fields are dropped (RFC 9110, 7.6.1). Bytes of a body are passed on as received.
+Heads of upstreams are parsed strictly, line by line. The heads of a provider have the same names again and again, and
+other values each time: for names that are known, only the values that matter are looked at. Hop-by-hop fields are
+dropped (RFC 9110, 7.6.1). Bytes of a body are passed on as received.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import traceback
 from collections.abc import Callable
 from email.utils import formatdate
 from http import HTTPStatus
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -25,12 +26,8 @@ from breakloop.gateway.http_request import (
     CHUNKED,
     CLOSE,
     FIELD_LINE,
-    LENGTH_DIGITS,
-    LENGTH_LINE,
-    LENGTH_NAME,
     ChunkBoundary,
     ChunkedFraming,
-    HeadCache,
     LengthFraming,
     Reply,
     Request,
@@ -108,15 +105,14 @@ def log_fault(error: BaseException, outcome: str) -> None:
 BODY_UNTIL_CLOSE: Final = -2  # `ResponseHead.length` of a body that ends with the connection
 HEAD_BYTES: Final = 128 * 1024
 _FIELDS: Final = 500
-_NAMES_MAX: Final = 1024  # names of fields that are kept, and the length of one
-_NAME_BYTES: Final = 64
 _STATUS_LINE: Final = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9][0-9])(?: ([\t -~\x80-\xff]*))?")
 _FRAMING: Final = frozenset(("content-length", "transfer-encoding"))
 _HOP_BY_HOP: Final = _FRAMING | {
     "connection", "keep-alive", "proxy-connection", "proxy-authenticate", "te", "upgrade",
 }  # fmt: skip
 _KNOWN: Final = _HOP_BY_HOP | {"content-type", "content-encoding"}
-_PLAIN_CONNECTIONS: Final = frozenset((b"keep-alive", b"close"))
+_KEEP_ALIVE: Final = b"keep-alive"
+_PLAIN_CONNECTIONS: Final = frozenset((_KEEP_ALIVE, b"close"))
 # A Connection line cannot remove these fields: the client needs them.
 _PROTECTED: Final = frozenset(("content-type", "content-encoding", "set-cookie", "retry-after", "x-should-retry"))
 
@@ -138,60 +134,71 @@ class ResponseHead(msgspec.Struct, gc=False):
     keep_alive: bool  # the connection can be reused
 
 
+class _KnownNames(NamedTuple):
+    """What follows from the names of a head's fields, in their order."""
+
+    lines: int  # of the head, split at each CRLF
+    known: tuple[
+        tuple[int, str, int], ...
+    ]  # line, name and where the value begins, of fields that are interpreted here
+    dropped: tuple[int, ...]  # lines that are not passed on, the last one first
+
+
+_NAMES: Final = re.compile(rb"\r\n([^:]+):").findall  # of a line without a colon, the next one too
+_TEXT: Final = bytes(code for code in range(256) if code == 9 or (code >= 32 and code != 127))
+_NAMES_MAX: Final = 512
+_NAMES_BYTES_MAX: Final = 8192
+
+
 class ResponseHeadParser:
     """Parses heads of responses; one per server. `prefix` is that of our own header fields."""
 
     def __init__(self, prefix: str = PREFIX) -> None:
         self._status_lines = MemoDict(_status_line)
         self._prefix = prefix
-        self._field = MemoDict(self._read_field).__getitem__
-        self._ordinary: set[bytes] = set()  # names of fields that pass as they are
-        self._known = HeadCache[ResponseHead]()
+        self._names: dict[bytes, _KnownNames] = {}
 
     def parse(self, head: bytes, method: str) -> ResponseHead:
         """Parse one head, up to and including its empty line. Raises `UpstreamError`."""
-        if method == "HEAD":  # its length is not that of a body
-            return self._parse(head, method)
-        start = head.rfind(LENGTH_NAME) + 7  # its length
-        if start == 6:  # there is none
-            return self._parse_whole(head, method)
-        stop = head.find(b"\r", start)
-        size = head[start:stop]
-        if not size.isdigit() or len(size) > LENGTH_DIGITS:
-            return self._parse(head, method)
-        key = head[:start] + head[stop:]
-        known = self._known.get(key)
-        if known is None:
-            found = self._parse(head, method)
-            is_length = found.length == int(size) > 0 and head[:start].lower().endswith(LENGTH_LINE)
-            if is_length and self._known.recurs(key):
-                self._known.put(key, found)
-            return found
-        headers = known.headers.copy()
-        headers["content-length"] = size
-        return ResponseHead(known.status, known.line, known.lines, headers, int(size), b"", known.keep_alive)
-
-    def _parse_whole(self, head: bytes, method: str) -> ResponseHead:
-        """Parse a head without a length, as streams have."""
-        known = self._known.get(head)
-        if known is None:
-            known = self._parse(head, method)
-            if self._known.recurs(head):
-                self._known.put(head, known)
-        return known
-
-    def _parse(self, head: bytes, method: str) -> ResponseHead:
         lines = head.split(b"\r\n")
+        names = b"\n".join(_NAMES(head))
+        seen = self._names.get(names)
+        # No control characters, and no line end but these.
+        if seen is None or seen[0] != len(lines) or len(head.translate(None, _TEXT)) != 2 * len(lines) - 2:
+            return self._parse(lines, method, names)
+        headers: dict[str, bytes] = {}
+        for at, name, start in seen[1]:
+            headers[name] = lines[at][start:].strip(b" \t")
+        status, is_1_1, line = self._status_lines[lines[0]]
+        keep_alive = is_1_1
+        options = headers.get("connection")
+        if options is not None:
+            if options not in _PLAIN_CONNECTIONS:
+                return self._parse(lines, method, names)
+            keep_alive = options == _KEEP_ALIVE
+        length = _length(status, headers, method, is_1_1=is_1_1)
+        if length == BODY_UNTIL_CLOSE:
+            keep_alive = False
+        for at in seen[2]:
+            del lines[at]
+        kept = b"\r\n".join(lines[1:-1])
+        return ResponseHead(status, line, kept, headers, length, _announced(status, headers, method), keep_alive)
+
+    def _parse(self, lines: list[bytes], method: str, names: bytes) -> ResponseHead:
+        """Parse each line, and keep what follows from the names."""
         status, is_1_1, line = self._status_lines[lines[0]]
         if len(lines) > _FIELDS:
             raise UpstreamError("sent too many header fields")
-        fields = list(map(self._field, lines[1:-2]))
+        fields = [_field(one, self._prefix) for one in lines[1:-2]]
         kept = b"".join(fields)
         known = [field for field in fields if type(field) is KnownField]
         headers = {field.name: field.value for field in known}
-        length = _length(status, headers, known, method, is_1_1=is_1_1)
+        if len(headers) != len(known):
+            found = [field.name for field in known]
+            if any(found.count(name) > 1 for name in _FRAMING):
+                raise UpstreamError("sent a response with two lengths")
+        length = _length(status, headers, method, is_1_1=is_1_1)
         keep_alive = is_1_1
-        announced = b""
         options = headers.get("connection")
         if options is not None:
             if len(headers) != len(known):  # it may have come more than once
@@ -200,29 +207,34 @@ class ResponseHeadParser:
             if options not in _PLAIN_CONNECTIONS:
                 kept = _without_named(fields, options)
             keep_alive = (keep_alive or b"keep-alive" in options) and b"close" not in options
-        if length == 0 and "content-length" in headers and (method == "HEAD" or status == 304):
-            announced = b"content-length: %b\r\n" % headers["content-length"]
         keep_alive = keep_alive and length != BODY_UNTIL_CLOSE
-        return ResponseHead(status, line, kept, headers, length, announced, keep_alive)
+        self._keep_names(names, lines, fields)
+        return ResponseHead(status, line, kept, headers, length, _announced(status, headers, method), keep_alive)
 
-    def _read_field(self, line: bytes) -> bytes:
-        """Read a line. Providers send some values that are new each time, under names that are not."""
-        name, colon, value = line.partition(b":")
-        if colon and name in self._ordinary and value.isascii() and value.decode("ascii").isprintable():
-            return line + b"\r\n"
-        field = _field(line, self._prefix)
-        if type(field) is bytes and field.startswith(line) and len(name) <= _NAME_BYTES:
-            if len(self._ordinary) >= _NAMES_MAX:
-                self._ordinary.clear()
-            self._ordinary.add(name)
-        return field
+    def _keep_names(self, names: bytes, lines: list[bytes], fields: list[bytes]) -> None:
+        known: list[tuple[int, str, int]] = []
+        dropped: list[int] = []
+        for at, field in enumerate(fields, 1):
+            if type(field) is KnownField:
+                known.append((at, field.name, len(field.name) + 1))
+                if not field:
+                    dropped.append(at)
+            elif not field.startswith(lines[at]):
+                return  # it was renamed
+        if len({name for _, name, _ in known}) == len(known) and len(names) <= _NAMES_BYTES_MAX:
+            if len(self._names) >= _NAMES_MAX:
+                self._names.clear()
+            self._names[names] = _KnownNames(len(lines), tuple(known), tuple(reversed(dropped)))
 
 
-def _length(status: int, headers: dict[str, bytes], known: list[KnownField], method: str, *, is_1_1: bool) -> int:
-    if len(headers) != len(known):
-        names = [field.name for field in known]
-        if any(names.count(name) > 1 for name in _FRAMING):
-            raise UpstreamError("sent a response with two lengths")
+def _announced(status: int, headers: dict[str, bytes], method: str) -> bytes:
+    """Return the Content-Length line of a response without a body, or b""."""
+    if (method == "HEAD" or status == 304) and "content-length" in headers:
+        return b"content-length: %b\r\n" % headers["content-length"]
+    return b""
+
+
+def _length(status: int, headers: dict[str, bytes], method: str, *, is_1_1: bool) -> int:
     coding, size = headers.get("transfer-encoding"), headers.get("content-length")
     if coding is not None and (size is not None or coding.lower() != b"chunked" or not is_1_1):
         raise UpstreamError("sent a response whose length is ambiguous")
