@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 import breakloop
+from tests.rules import tree
 
 SOURCE = Path(breakloop.__file__).parent
 # `PendingResult` restores a call whose request is gone.
@@ -20,9 +22,9 @@ WRITERS = {
 }
 
 
-def writes(tree: ast.Module) -> Iterator[str]:
+def writes(module: ast.Module) -> Iterator[str]:
     """The parts that a module assigns to, by attribute (`call.parsed.chat`) or by a local name (`parsed.chat`)."""
-    for node in ast.walk(tree):
+    for node in ast.walk(module):
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
             owner = node.value
             yield owner.attr if isinstance(owner, ast.Attribute) else owner.id if isinstance(owner, ast.Name) else ""
@@ -30,15 +32,17 @@ def writes(tree: ast.Module) -> Iterator[str]:
                 yield "decision"
 
 
+@cache
+def written() -> dict[str, set[str]]:
+    """The parts that each module assigns to, by its path."""
+    return {str(path.relative_to(SOURCE)): set(writes(tree(path))) for path in SOURCE.rglob("*.py")}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("part", WRITERS)
 def test_one_writer_each(part: str) -> None:
     """Everyone else reads (Q-1)."""
-    found = {
-        str(path.relative_to(SOURCE))
-        for path in SOURCE.rglob("*.py")
-        if part in writes(ast.parse(path.read_text(encoding="utf-8")))
-    }
+    found = {file for file, parts in written().items() if part in parts}
     assert found
     allowed = WRITERS[part]
     assert not {file for file in found if file not in allowed and file.split("/", maxsplit=1)[0] not in allowed}
