@@ -40,6 +40,7 @@ def environment(home: Path, url: str) -> dict[str, str]:
     return {
         "PATH": os.environ["PATH"],
         "HOME": str(home),
+        "CLAUDE_CODE_TMPDIR": str(home),  # it leaves a folder for each project
         "PYTHONPATH": str(SRC),
         "ANTHROPIC_BASE_URL": url,
         "ANTHROPIC_API_KEY": "sk-canary-claude",

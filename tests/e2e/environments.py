@@ -23,8 +23,9 @@ def program_of(environment: str, name: str = "python") -> str:
 def variables(home: Path, **more: str) -> dict[str, str]:
     """The environment variables for such a program: no proxies, keys or settings of whoever runs the tests, and nothing
     that it would send to its makers."""
-    kept = {name: os.environ[name] for name in ("PATH", "LANG", "TMPDIR", "SYSTEMROOT") if name in os.environ}
-    home.mkdir(parents=True, exist_ok=True)
+    kept = {name: os.environ[name] for name in ("PATH", "LANG", "SYSTEMROOT") if name in os.environ}
+    temporary = home / "tmp"  # some leave files there
+    temporary.mkdir(parents=True, exist_ok=True)
     quiet = {
         "CREWAI_DISABLE_TELEMETRY": "true",
         "CREWAI_STORAGE_DIR": str(home / "crewai"),
@@ -32,4 +33,4 @@ def variables(home: Path, **more: str) -> dict[str, str]:
         "LITELLM_LOCAL_MODEL_COST_MAP": "True",
         "OTEL_SDK_DISABLED": "true",
     }
-    return {**kept, "HOME": str(home), "PYTHONPATH": str(SRC), **quiet, **more}
+    return {**kept, "HOME": str(home), "TMPDIR": str(temporary), "PYTHONPATH": str(SRC), **quiet, **more}

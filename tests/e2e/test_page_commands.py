@@ -102,6 +102,7 @@ def environment(page: str, folder: Path, llm: ThreadedLLM) -> dict[str, str]:
         **(claude.environment(home, llm.url) if apart == "claude" else {}),
         "PATH": path,
         "HOME": str(home),
+        "CLAUDE_CODE_TMPDIR": str(home),
         "PYTHONPATH": str(ROOT / "src"),
         "BREAKLOOP_UPSTREAM": upstreams,
         "OPENAI_API_KEY": "sk-of-the-reader",
