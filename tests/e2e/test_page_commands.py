@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sys
 from collections.abc import Iterator
@@ -148,10 +149,11 @@ def transcripts(home: Path) -> None:
 
 def without_settings() -> dict[str, str]:
     """The environment of whoever runs the tests, without settings, keys and proxies, and without what make exports:
-    `ARGS` of `make suite ARGS=...` is not meant for the `make serve` of a page."""
+    `ARGS` of `make suite ARGS=...` and `VENV` of `make test-python` are not meant for the `make serve` of a page."""
     left_out = ("BREAKLOOP_", "OPENAI_", "ANTHROPIC_", "XDG_", "LOOP_GUARD_", "OTEL_", "MAKE", "MFLAGS")
+    of_make = re.findall(r"^([A-Z]+) \?=", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
     return {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith(left_out) and name != "ARGS" and not name.lower().endswith("_proxy")
+        if not name.startswith(left_out) and name not in of_make and not name.lower().endswith("_proxy")
     }
