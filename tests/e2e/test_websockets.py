@@ -147,11 +147,11 @@ def test_the_handshake(start: Start) -> None:
         assert socket.response is not None
         assert socket.response.headers["X-Breakloop-Request-Id"]
         socket.ping().wait(DEADLINE_S)
+    eventually(lambda: llm.closed == [1000], "the provider sees the close frame")
     (head,) = llm.heads
     assert head["authorization"] == "Bearer sk-canary-1"
     assert head["openai-beta"] == "responses_websockets=v1"
     assert "sec-websocket-extensions" not in head
-    eventually(lambda: llm.closed == [1000], "the provider sees the close frame")
 
 
 def test_where_there_is_no_websocket(start: Start) -> None:
