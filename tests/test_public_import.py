@@ -232,6 +232,13 @@ def test_a_deciding_hook_compiles_few_patterns() -> None:
     assert "breakloop.detect.steps.fingerprints" in modules_of(code)
 
 
+def test_a_guard_without_a_gateway_loads_no_http_client() -> None:
+    """It is not needed before there is a URL, and neither are e-mail and archives, which come with it (P-3)."""
+    found = modules_of("from breakloop import Guard\nGuard()")
+    assert "breakloop.engine.engine" in found
+    assert found & {"http.client", "urllib.request", "email", "importlib.metadata", "zipfile"} == set()
+
+
 def test_a_wrapped_mcp_server_starts_without_an_engine() -> None:
     """A client may start ten of them; the engine is loaded with the first tool call (P-3)."""
     found = modules_of("import breakloop.cli.mcp")

@@ -15,7 +15,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import ROUND_HALF_UP, Decimal
-from importlib.metadata import version
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
 
@@ -326,6 +325,8 @@ class GenaiTable:
     __slots__ = ("_bare", "_context", "_loaded", "source")
 
     def __init__(self, service_tier: ServiceTier = "standard") -> None:
+        from importlib.metadata import version  # noqa: PLC0415 - a `Guard` whose policy has no budget does not need it
+
         self.source = f"{_PACKAGE} {version(_PACKAGE)}"
         self._context = _CONTEXTS[service_tier]
         self._loaded: list[Provider] | None = None

@@ -7,7 +7,6 @@ runs it in the place of a function. `run_blocking` drives it where nothing may s
 from __future__ import annotations
 
 import asyncio
-import http.client
 import inspect
 import logging
 import socket
@@ -244,6 +243,6 @@ def describe_fault(error: Exception) -> str:
         return f"{kind}: {error.verify_message}"
     if isinstance(error, socket.gaierror):
         return f"{kind}: the host name cannot be resolved"
-    if isinstance(error, ConnectionError) and not isinstance(error, http.client.HTTPException) and error.strerror:
+    if isinstance(error, ConnectionError) and error.strerror:  # `http.client.RemoteDisconnected` has none
         return f"{kind}: {error.strerror}"
     return kind

@@ -7,12 +7,11 @@ drop-in clients `breakloop.openai` and `breakloop.anthropic` share: they read th
 
 from __future__ import annotations
 
-import http.client
 import json
 import re
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, ClassVar, Final, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 from urllib.parse import urlsplit
 
 from breakloop.errors import SettingsError
@@ -21,6 +20,9 @@ from breakloop.model.call import CREDENTIAL_HEADERS, Answer, Call
 from breakloop.model.decision import LOOP, LOOP_ERROR, Decision
 from breakloop.sdk.context import AGENT_HEADER, AgentContext, current_agent, gateway_url
 from breakloop.sdk.requests import BODY_MAX_BYTES, DecisionHandle, handle_of
+
+if TYPE_CHECKING:
+    from http.client import HTTPConnection
 
 T = TypeVar("T")
 
@@ -54,11 +56,14 @@ class RemoteBackend:
         if not usable:
             raise SettingsError("url: is not the URL of a decision service; use for example http://127.0.0.1:8787")
         self.where = f"{at.scheme}://{at.netloc.rpartition('@')[2]}{at.path}"
-        connection = http.client.HTTPSConnection if at.scheme == "https" else http.client.HTTPConnection
+        from http import client  # noqa: PLC0415 - a `Guard` that decides itself does not need it
+
+        connection = client.HTTPSConnection if at.scheme == "https" else client.HTTPConnection
+        self._gone = ConnectionError, client.BadStatusLine
         self._connect = partial(connection, at.hostname or "", at.port, timeout=timeout_s)
         self._base = at.path.rstrip("/")
         self._token = token
-        self._idle: list[http.client.HTTPConnection] = []
+        self._idle: list[HTTPConnection] = []
 
     def decide(self, call: Call) -> Decision:
         """Ask about a call. Raises OSError, HTTPException or UnreadableAnswerError."""
@@ -112,11 +117,11 @@ class RemoteBackend:
             return self._post_on(self._connect(), path, headers, body)
         try:
             return self._post_on(connection, path, headers, body)
-        except (ConnectionError, http.client.BadStatusLine):
+        except self._gone:
             return self._post_on(self._connect(), path, headers, body)
 
     def _post_on(
-        self, connection: http.client.HTTPConnection, path: str, headers: Mapping[str, str], body: bytes
+        self, connection: HTTPConnection, path: str, headers: Mapping[str, str], body: bytes
     ) -> tuple[int, Mapping[str, str], bytes]:
         try:
             connection.request("POST", self._base + path, body, dict(headers))
