@@ -3,8 +3,8 @@
 Without a name, each agent of a team is a session of its own, because each conversation opens differently. Seen alone,
 nothing repeats: what one agent says is news to the other. That they are a team shows when an answer to one conversation
 arrives in another: as a text of the user, whole or as a part that is handed on (a field of a JSON answer, an argument
-of a call), or whole as the result of a call. `JoinedStepsDetector` evaluates the steps of a team in one window, in
-order of arrival.
+of a call), or whole as the result of a tool that may be an agent. `JoinedStepsDetector` evaluates the steps of a team
+in one window, in order of arrival.
 
 The last answers of a caller and agent are kept in a window, as digests, 2,699 bytes at most, newest first:
 
@@ -138,10 +138,12 @@ class JoinDetector(StatefulDetector):
         conversation = call.decision.conversation
         if answer.failed or not isinstance(conversation, Conversation):
             return False
-        if conversation.is_team or not conversation.has_ids or answer.text:
-            return True
+        return conversation.is_team or not conversation.has_ids or bool(answer.text) or self._hands_on(answer.calls)
+
+    def _hands_on(self, calls: tuple[ToolCall, ...]) -> bool:
+        """Tell whether one of these tools may be another agent, or tell it something."""
         tool = self._fingerprints.tool
-        for made in answer.calls:  # noqa: SIM110 - a generator takes three times as long for one call
+        for made in calls:  # noqa: SIM110 - a generator takes three times as long for one call
             if tool(made.name).hands_on:
                 return True
         return False
@@ -164,7 +166,7 @@ class JoinDetector(StatefulDetector):
         has_team = False
         if rows:
             flags = rows[13::_SIZE]
-            if results and _ANY_WHOLE(flags):
+            if results and _ANY_WHOLE(flags) and (not calls or self._hands_on(calls)):
                 copies += _all(
                     rows, [self._text(one.text) for one in results[-READ_MAX:] if len(one.text) >= TEXT_MIN], _WHOLE
                 )

@@ -23,6 +23,8 @@ SIZE_MAX = 2699
 TASK = "Find out why the invoices of March are missing."
 PLAN = "Ask the archive for the list of all invoices of March."
 REPORT = "The archive has no list of invoices for that month."
+_READS = ToolCall("read_file", '{"path": "ledger.txt"}')
+_ASKS = ToolCall("ask_archivist", json.dumps({"message": PLAN}))
 
 
 class Caller:
@@ -98,7 +100,10 @@ def test_an_answer_as_the_result_of_a_call() -> None:
     here = Caller()
     here.turn("helper", TASK, answer=f'{{"report": "{REPORT}"}}')
     assert here.turn("manager", "", results=(Result(REPORT),)) == ""
-    assert here.turn("manager", "", results=(Result(f'{{"report": "{REPORT}"}}'),))
+    told = (Result(f'{{"report": "{REPORT}"}}'),)
+    assert here.turn("manager", "", calls=(_READS,), results=told) == ""  # what a file contains is told by nobody
+    assert here.turn("manager", "", calls=(_READS, _ASKS), results=told)
+    assert here.turn("manager", "", results=told)
 
 
 def test_other_conversations_stay_apart() -> None:
@@ -304,10 +309,6 @@ def test_an_answer_that_failed_is_not_kept() -> None:
     assert not here.detector.reads_answer(asked, Answer(500, PLAN))
     assert here.detector.reads_answer(asked, Answer(200, PLAN))
     assert here.detector.answered_call(here.window, Answer(200, PLAN), asked) != here.window
-
-
-_READS = ToolCall("read_file", '{"path": "ledger.txt"}')
-_ASKS = ToolCall("ask_archivist", json.dumps({"message": PLAN}))
 
 
 @pytest.mark.parametrize(
