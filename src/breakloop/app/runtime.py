@@ -186,6 +186,7 @@ class Runtime:
     def _server(self) -> Server:
         server = Server(self.handler, build.limits(self.settings), clock=self.clock)
         self.admission.body_memory = server.body_memory
+        server.large_bodies = self.admission
         if self._memory_limit is not None:
             server.on_sweep.append(MemoryWatch(self._memory_limit, server.body_memory).sweep)
         server.exempts = ClientIp((*self.settings.trusted_proxies, "127.0.0.0/8", "::1")).trusted

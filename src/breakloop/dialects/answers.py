@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import xxhash
 
-from breakloop.dialects.content import arguments, count, is_dense, load
+from breakloop.dialects.content import LOADED_MAX_BYTES, arguments, count, is_dense, load
 from breakloop.dialects.encoding import EncodingError, Unpacker
 from breakloop.dialects.framing import BODY, EVENT_MAX_BYTES, STREAM, Form, event_parser
 from breakloop.model.call import Answer, ToolCall, Usage
@@ -430,7 +430,7 @@ def named_event(fields: Json) -> bytes:
 
 
 UNPACKED_MAX: Final = 64 * 1024 * 1024
-BODY_MAX_BYTES: Final = 10 * 1024 * 1024
+BODY_MAX_BYTES: Final = LOADED_MAX_BYTES
 # A larger piece does not come from a network read: it was decompressed from a small one. A quarter of a megabyte of
 # gzip can hold forty megabytes of tiny events, which take half a minute to read.
 _PIECE_MAX_BYTES: Final = 1024 * 1024

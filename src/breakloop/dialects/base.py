@@ -20,7 +20,20 @@ import msgspec
 from breakloop.dialects import clients, denial, session_ids, text_actions
 from breakloop.dialects.answers import AnswerBuilder, Rewrite, StreamEnd, StreamListener
 from breakloop.dialects.body_changes import JsonBody
-from breakloop.dialects.content import ITEMS_MAX, DenseError, as_list, clean, content, decode_bounded, load, text
+from breakloop.dialects.content import (
+    COUNTED_FROM_BYTES,
+    ITEMS_MAX,
+    LONG_TEXT_CHARS,
+    DenseError,
+    as_list,
+    clean,
+    content,
+    decode_bounded,
+    has_too_many_values,
+    load,
+    shortened,
+    text,
+)
 from breakloop.dialects.prompt import PromptTexts
 from breakloop.dialects.session_ids import BodyIds
 from breakloop.dialects.steps import StepBuilder, clean_step
@@ -34,6 +47,7 @@ if TYPE_CHECKING:
 SMALL_BODY: Final = 4096  # bytes; all messages of a smaller body are decoded at once
 _OBJECTS: Final = frozenset((dict,))
 KNOWN_FROM_BYTES: Final = 16 * 1024  # a smaller body is decoded without the history of its caller
+COUNTED_UNKNOWN_BYTES: Final = 256 * 1024  # of a larger one, the values are counted unless the history has most of them
 _OPENING_MESSAGES_MAX: Final = 100  # the first message of the user has to be among these
 _new: Final = tuple.__new__  # creates a named tuple in half the time of calling its class
 
@@ -94,6 +108,8 @@ class Dialect(ABC):
         try:
             try:
                 parts = self.read_fields(body)
+                if parts is not None and len(body) > LONG_TEXT_CHARS:
+                    _shorten(parts)
                 return None if parts is None else ParsedBody(self, body, parts, path)
             except ValueError:  # broken JSON, or an unexpected type
                 parts = self.load_fields(body)
@@ -110,7 +126,11 @@ class Dialect(ABC):
             except (ValueError, RecursionError):
                 parts = None
             if parts is not None and not parts.lead and history.restore(body, parts.items, short):
+                if len(short.body) > LONG_TEXT_CHARS:
+                    _shorten(parts)
                 return ParsedBody(self, body, parts, path, history=history)
+        if COUNTED_UNKNOWN_BYTES < len(body) <= COUNTED_FROM_BYTES and has_too_many_values(body):
+            return ParsedBody(self, body, BodyFields("", [], fields={}), path, unread=True)
         parsed = self.parse(body, path)
         if parsed is not None and not parsed.lenient:
             history.learn(body, parsed.parts.items, self.name)
@@ -138,7 +158,9 @@ class Dialect(ABC):
 
     def load_fields(self, body: bytes) -> BodyFields | None:
         fields = load(body)
-        return self.read_fields_leniently(fields) if isinstance(fields, dict) else None
+        if not isinstance(fields, dict):
+            return None
+        return self.read_fields_leniently(fields if len(body) <= LONG_TEXT_CHARS else shortened(fields))
 
     def read_path(self, path: str) -> tuple[str, bool]:
         """Return model and streaming from the path, if `model_in_path`."""
@@ -280,6 +302,7 @@ class ParsedBody:
         *,
         lenient: bool = False,
         history: KnownHistory | None = None,
+        unread: bool = False,
     ) -> None:
         self._history = history  # messages in it may be missing in `parts`
         self.dialect = dialect
@@ -288,7 +311,7 @@ class ParsedBody:
         self._opening: list[str] | None = None
         self.parts = parts
         self.lenient = lenient  # texts may contain lone surrogates
-        self.unread = False  # a message cannot be read, or holds too many values
+        self.unread = unread  # a message cannot be read, or holds too many values
 
     def view(self, read: Callable[[ParsedBody], T]) -> T | None:
         """Return the result of `read`; None if the body cannot be read. On ValueError, `read` is called again after the
@@ -316,6 +339,8 @@ class ParsedBody:
             return read(self)
         except EarlierMessageError:
             history.widen()
+            if len(self.body) > COUNTED_UNKNOWN_BYTES and has_too_many_values(self.body):
+                raise DenseError from None
             parts = self.dialect.read_fields(self.body)
             if parts is None:
                 raise
@@ -375,6 +400,20 @@ class ParsedBody:
         if known is None:
             known = self._opening = (self.view(_up_to_user) if self.dialect.is_llm else None) or []
         return known
+
+
+def _shorten(parts: BodyFields) -> None:
+    """Shorten the longest texts of a body that have been decoded."""
+    items, fields = parts.items, parts.fields
+    if items and type(items[0]) is not Raw:
+        shortened(items)
+    if type(parts.system) is not Raw:
+        parts.system = shortened(parts.system)
+    parts.model = shortened(parts.model)
+    for name in fields.__struct_fields__ if isinstance(fields, msgspec.Struct) else ():
+        value = getattr(fields, name)
+        if type(value) is str and len(value) > LONG_TEXT_CHARS:
+            setattr(fields, name, shortened(value))
 
 
 def _up_to_user(parsed: ParsedBody) -> list[str]:

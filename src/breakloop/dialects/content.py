@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Generator, Iterator
 from functools import cache, lru_cache, partial
-from typing import Any, AnyStr, Final
+from typing import Any, AnyStr, Final, TypeVar, cast
 
 import msgspec
 import orjson
@@ -25,13 +26,28 @@ _DEPTH_MAX = 200
 # byte for byte. Identical requests are still recognised.
 _ONE_BY_ONE_MAX_BYTES = 256 * 1024
 # A decoded value may take 50 times its size, so a body with more values than this is not decoded, and is compared byte
-# for byte. The values of a smaller body are not counted: it cannot hold many more.
+# for byte. The values of a smaller body are counted if most of it is new (`base.COUNTED_UNKNOWN_BYTES`).
 VALUES_MAX: Final = 200_000
 COUNTED_FROM_BYTES: Final = 1024 * 1024
 # The same for what is decoded at once: a message, or a whole body that has to be. A value takes up to 0.3 us, and most
 # messages are smaller than what is counted.
 DECODED_VALUES_MAX: Final = 50_000
 DECODED_UNCOUNTED_BYTES: Final = 128 * 1024
+# Escape sequences and letters outside ASCII take time, too, and so does telling commas in texts from others. A message
+# that is longer than this is decoded if it holds at most 50,000 of all of them, as pictures do; one that is longer than
+# half of it, if it holds at most `_SPECIAL_MAX` escape sequences, commas, brackets and braces.
+_LONG_BYTES: Final = 4 * 1024 * 1024
+_SPECIAL_MAX: Final = 250_000
+ESCAPES_FROM_BYTES: Final = 4 * 1024 * 1024
+_ESCAPES_MAX: Final = 1_000_000  # of a body that is larger than this
+_SPECIAL: Final = b",[{\\"
+_SPECIAL_OR_NOT_ASCII: Final = _SPECIAL + bytes(range(128, 256))
+# Larger bodies are not decoded as a whole, and half as large ones are not written again in one spelling.
+LOADED_MAX_BYTES: Final = 4 * 1024 * 1024
+CANONICAL_MAX_BYTES: Final = 2 * 1024 * 1024
+# A longer text is inspected by its beginning and its end; what is between them is represented by its digest.
+LONG_TEXT_CHARS: Final = 512 * 1024
+_MAY_BE_LONG: Final = frozenset((str, list, dict))
 _COUNTED_PIECE: Final = 256 * 1024
 # What may come before the first brace or bracket: white space, and the byte order marks and zero bytes of UTF-8 and
 # UTF-16.
@@ -58,6 +74,10 @@ _THOROUGH_MAX: Final = 1024
 _ALL_ARGUMENTS_MAX: Final = 4 * ARGUMENTS_MAX
 _KEPT_MAX: Final = 1024  # characters of arguments whose spelling is cached: 2 MB at most
 
+T = TypeVar("T")
+Steps = Generator[None, None, T]
+"""Work that takes long, in steps that do not."""
+
 decode: Final = msgspec.json.Decoder().decode
 """Strict JSON decoder. Raises `ValueError`."""
 
@@ -68,9 +88,45 @@ class DenseError(ValueError):
 
 def decode_bounded(raw: msgspec.Raw) -> Any:
     """Decode a part of a request. Raises `ValueError`, and `DenseError` if it holds too many values."""
-    if len(raw) > DECODED_UNCOUNTED_BYTES and is_dense(bytes(raw)):
+    size = len(raw)
+    if size <= DECODED_UNCOUNTED_BYTES:
+        return decode(raw)
+    if takes_long(bytes(raw)):
         raise DenseError
-    return decode(raw)
+    return decode(raw) if size <= LONG_TEXT_CHARS else shortened(decode(raw))
+
+
+def takes_long(message: bytes) -> bool:
+    """Return whether a message of more than 128 KB would take long to decode."""
+    size = len(message)
+    special = size - len(message.translate(None, _SPECIAL if size <= _LONG_BYTES else _SPECIAL_OR_NOT_ASCII))
+    if special <= DECODED_VALUES_MAX:
+        return False
+    return size > _LONG_BYTES or (size > _LONG_BYTES // 2 and special > _SPECIAL_MAX) or is_dense(message)
+
+
+def shortened(value: Any) -> Any:
+    """Return a decoded value with its longest texts shortened, in place. Equal texts remain equal, and others do not
+    become so.
+    """
+    kind = type(value)
+    if kind is str:
+        return value if len(value) <= LONG_TEXT_CHARS else _without_middle(value)
+    if kind is list:
+        for at, item in enumerate(value):
+            if type(item) in _MAY_BE_LONG:
+                value[at] = shortened(item)
+    elif kind is dict:
+        for name, item in value.items():
+            if type(item) in _MAY_BE_LONG:
+                value[name] = shortened(item)
+    return value
+
+
+def _without_middle(text: str) -> str:
+    half = LONG_TEXT_CHARS // 2
+    middle = text[half:-half].encode("utf-8", "surrogatepass")
+    return f"{text[:half]}<{len(middle)} bytes:{xxhash.xxh3_128_hexdigest(middle)}>{text[-half:]}"
 
 
 def is_dense(body: bytes) -> bool:
@@ -99,37 +155,67 @@ def has_too_many_values(body: bytes, most: int = VALUES_MAX) -> bool:
     """Return whether a JSON body holds more than `most` values, or as many strings, without decoding it. Reads no
     further than necessary: a hostile body of any size takes a few milliseconds.
     """
-    separators = 0
+    return in_one_go(count_values(body, most))
+
+
+def count_values(body: bytes, most: int = VALUES_MAX) -> Steps[bool]:
+    """Do the same step by step. Too many escape sequences count like too many values, because they take as long."""
+    separators = escapes = 0
     for start in range(0, len(body), _COUNTED_PIECE):
-        separators += _separators(body[start : start + _COUNTED_PIECE])
+        piece = body[start : start + _COUNTED_PIECE]
+        separators += _separators(piece)
         if separators > most:
-            outside = _OutsideStrings(most)
-            return any(outside.add(body[at : at + _COUNTED_PIECE]) for at in range(0, len(body), _COUNTED_PIECE))
-    return False  # the usual case, in one pass
+            break
+        if len(body) > ESCAPES_FROM_BYTES:
+            escapes += piece.count(b"\\")
+            if escapes > _ESCAPES_MAX:
+                return True
+        yield
+    else:
+        return False  # the usual case, in one pass
+    outside = _OutsideStrings(most)
+    for start in range(0, len(body), _COUNTED_PIECE):
+        yield
+        if outside.add(body[start : start + _COUNTED_PIECE]):
+            return True
+    return False
+
+
+def in_one_go(steps: Steps[T]) -> T:
+    """Return the result of work that could be done step by step."""
+    try:
+        while True:
+            next(steps)
+    except StopIteration as done:
+        return cast("T", done.value)
 
 
 class ValueCounter:
-    """Does the same for a body that arrives in pieces."""
+    """Does the same for a body that arrives in pieces, and takes about as long for each of them."""
 
     __slots__ = ("_most", "_outside", "_pieces", "_separators")
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._separators = 0
-        self._pieces: list[bytes] = []  # until there are so many separators that those in strings matter
+        # Those whose strings have not been looked at. That takes longer, and is not necessary while there are few
+        # separators.
+        self._pieces: deque[bytes] = deque()
         self._outside: _OutsideStrings | None = None
 
     def add(self, piece: bytes) -> bool:
-        """Return whether the pieces so far hold too many values."""
-        if self._outside is not None:
-            return self._outside.add(piece)
+        """Return whether it is known from the pieces so far that there are too many values."""
         self._pieces.append(piece)
         self._separators += _separators(piece)
         if self._separators <= self._most:
             return False
-        outside = self._outside = _OutsideStrings(self._most)
-        pieces, self._pieces = self._pieces, []
-        return any(outside.add(one) for one in pieces)
+        outside = self._outside = self._outside or _OutsideStrings(self._most)
+        return any(outside.add(self._pieces.popleft()) for _ in range(min(2, len(self._pieces))))
+
+    def rest(self) -> Iterator[bool]:
+        """Look at the pieces that were left, after the last one: one for each result, until one is true."""
+        while self._outside is not None and self._pieces:
+            yield self._outside.add(self._pieces.popleft())
 
 
 class _OutsideStrings:
@@ -160,8 +246,8 @@ def _separators(json: bytes) -> int:
 
 
 def canonical(body: bytes) -> bytes:
-    """Return compact JSON with sorted keys, or `body` unchanged if it is not JSON or has too many values."""
-    if not body or is_dense(body):
+    """Return compact JSON with sorted keys, or `body` unchanged if it is no JSON, or too large, or too dense."""
+    if not body or len(body) > CANONICAL_MAX_BYTES or is_dense(body):
         return body
     if body.startswith(_BOM):
         body = body[3:]
@@ -222,9 +308,10 @@ def _canonical_lenient(body: bytes) -> bytes:
 
 def load(body: bytes) -> Any:
     """Decode JSON, also what a strict decoder rejects and some servers read (BOM, UTF-16, lone surrogates, NaN, control
-    characters in strings, a NUL at the end); None if it is no JSON object or list, or holds too many values.
+    characters in strings, a NUL at the end); None if it is no JSON object or list, is too large, or holds too many
+    values.
     """
-    if is_dense(body):
+    if len(body) > LOADED_MAX_BYTES or is_dense(body):
         return None
     try:
         return orjson.loads(body)

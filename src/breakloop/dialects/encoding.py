@@ -8,12 +8,12 @@ unknown codings.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import IO, Final, Protocol, cast
+from typing import IO, Final, NamedTuple, Protocol, cast
 
-from breakloop.dialects.content import ValueCounter
+from breakloop.dialects.content import Steps, ValueCounter, in_one_go
 from breakloop.model.call import Call
 
 _decoder_errors: tuple[type[Exception], ...] = (zlib.error,)
@@ -34,7 +34,10 @@ RATIO_FREE_BYTES: Final = 256 * 1024  # allowed for any body: repetitive chats c
 VALUES_MAX: Final = 50_000
 _MEMBERS_MAX: Final = 16  # of one gzip body: empty ones cost time without reaching a limit of size
 _PIECE_BYTES: Final = 256 * 1024
+_STEP_BYTES: Final = 640 * 1024  # gzip takes 2 ms
+_EMPTY_PIECE_BYTES: Final = 32 * 1024  # a piece without output takes time, too
 _PACKED_PIECE_BYTES: Final = 64 * 1024  # input that is not yet consumed is copied for each piece of output
+_BROTLI_PIECE_BYTES: Final = 16 * 1024  # it decodes all of them at once, whatever the limit of its output
 _ZSTD_WINDOW_BYTES: Final = 8 * 1024 * 1024  # RFC 9659: the largest that this content coding allows
 # zstandard does not report a truncated body. A small frame is appended, which is only read if everything
 # before it is complete. Its checksum prevents a truncated block from taking the frame for its own content.
@@ -67,32 +70,75 @@ def decoded(body: bytes, content_encoding: bytes, max_bytes: int, values_max: in
     """Return the decompressed body. Raises `EncodingError` if that is impossible within the limits. A body with more
     JSON values than `values_max` is decompressed no further than necessary; 0: they are not counted.
     """
-    unpacker = Unpacker(content_encoding, max_bytes, values_max)
-    plain = unpacker.feed(body)
+    return in_one_go(_decode(body, content_encoding, max_bytes, values_max))
+
+
+def _decode(body: bytes, content_encoding: bytes, max_bytes: int, values_max: int) -> Steps[bytes]:
+    values = ValueCounter(values_max) if values_max else None
+    unpacker = Unpacker(content_encoding, max_bytes, values)
+    pieces: list[bytes] = []
+    made = 0
+    for piece in unpacker.pieces(body):
+        pieces.append(piece)
+        made += len(piece) + _EMPTY_PIECE_BYTES
+        if made > _STEP_BYTES:
+            made = 0
+            yield
     unpacker.finish()
-    return plain
+    for too_many in values.rest() if values is not None else ():
+        if too_many:
+            raise EncodingError(TOO_MANY_VALUES)
+        yield
+    return b"".join(pieces)
 
 
-def unpack(call: Call, max_bytes: int) -> str:
-    """Replace the compressed body of a call by its content. Return "", or the reason why it was left as it is. The
-    headers must include `content-encoding`."""
+class Packed(Protocol):
+    """A request or a call, whose body may be compressed."""
+
+    @property
+    def body(self) -> bytes: ...
+    @property
+    def headers(self) -> Mapping[str, bytes]: ...
+    @property
+    def repeated(self) -> Sequence[tuple[str, bytes]]: ...
+
+
+class Unpacked(NamedTuple):
+    """A body that was decompressed."""
+
+    packed: bytes
+    body: bytes  # the same as `packed` if it is left as it is
+    why: str  # the reason if it could not be decompressed, or ""
+    is_plain: bool  # `body` has no coding, also if the header fields name one
+
+
+def unpack_steps(packed: Packed, max_bytes: int) -> Steps[Unpacked]:
+    """Decompress the body of a request, step by step. The headers must include `content-encoding`."""
+    body = packed.body
+    fields = [packed.headers["content-encoding"]]
+    fields += [value for name, value in packed.repeated if name == "content-encoding"]
+    try:
+        plain = yield from _decode(body, b",".join(fields), max_bytes, VALUES_MAX)
+    except EncodingError as error:
+        # JSON with a wrong field is still read: an upstream that ignores the field would read it too.
+        is_plain = error.reason != TOO_MANY_VALUES and body.lstrip()[:1] in _JSON_STARTS
+        return Unpacked(body, body, error.reason, is_plain)
+    return Unpacked(body, plain, "", is_plain=True)
+
+
+def unpack(call: Call, max_bytes: int, done: Unpacked | None = None) -> str:
+    """Replace the compressed body of a call by its content, which is `done` if that is of this body. Return "", or the
+    reason why it was left as it is. The headers must include `content-encoding`.
+    """
     if not call.body or call.body_unseen:
         return ""
-    fields = [call.headers["content-encoding"]]
-    fields += [value for name, value in call.repeated if name == "content-encoding"]
-    why, body = "", call.body
-    try:
-        body = decoded(call.body, b",".join(fields), max_bytes, VALUES_MAX)
-    except EncodingError as error:
-        why = error.reason
-        if why == TOO_MANY_VALUES:
-            return why
-        # JSON with a wrong field is still read: an upstream that ignores the field would read it too.
-        if call.body.lstrip()[:1] not in _JSON_STARTS:
-            return why
-    # The field described the compressed bytes; readers would not touch the content if it remained.
-    call.replace_body(body, {name: value for name, value in call.headers.items() if name != "content-encoding"})
-    return why
+    if done is None or done.packed is not call.body:
+        done = in_one_go(unpack_steps(call, max_bytes))
+    if done.is_plain:
+        # The field described the compressed bytes; readers would not touch the content if it remained.
+        headers = {name: value for name, value in call.headers.items() if name != "content-encoding"}
+        call.replace_body(done.body, headers)
+    return done.why
 
 
 def _codings(content_encoding: bytes) -> list[bytes]:
@@ -110,26 +156,28 @@ class Unpacker:
 
     __slots__ = ("_decoders", "_max_bytes", "_received")
 
-    def __init__(self, encoding: bytes, max_bytes: int, values_max: int = 0) -> None:
+    def __init__(self, encoding: bytes, max_bytes: int, values: ValueCounter | None = None) -> None:
         self._decoders: list[_Decoder] = [_DECODERS[name]() for name in reversed(_codings(encoding))]
-        if values_max and self._decoders:
-            self._decoders[-1].values = ValueCounter(values_max)
+        if self._decoders:
+            self._decoders[-1].values = values
         self._max_bytes = max_bytes
         self._received = 0
 
     def feed(self, packed: bytes) -> bytes:
         """Return the content that these bytes complete. Raises `EncodingError` if it exceeds a limit or is broken."""
+        return b"".join(self.pieces(packed))
+
+    def pieces(self, packed: bytes) -> Iterator[bytes]:
+        """Do the same piece by piece. Some may be empty."""
         self._received += len(packed)
         by_ratio = max(RATIO_FREE_BYTES, self._received * RATIO_MAX)
         limit = min(self._max_bytes, by_ratio)
         try:
-            for decoder in self._decoders:
-                packed = decoder.feed(packed, limit)
+            yield from _through(self._decoders, packed, limit)
         except _PastLimitError:
             raise EncodingError(TOO_LARGE if limit == self._max_bytes else RATIO) from None
         except _decoder_errors:
             raise EncodingError(BROKEN) from None
-        return packed
 
     def finish(self) -> None:
         """Raise `EncodingError` if the body is truncated. Where HTTP framing detects that, this is not needed."""
@@ -143,12 +191,23 @@ class Unpacker:
             raise EncodingError(BROKEN)
 
 
+def _through(decoders: Sequence[_Decoder], packed: bytes, limit: int) -> Iterator[bytes]:
+    if not decoders:
+        yield packed
+    elif len(decoders) == 1:
+        yield from decoders[0].pieces(packed, limit)
+    else:
+        for piece in decoders[0].pieces(packed, limit):
+            yield from _through(decoders[1:], piece, limit)
+
+
 class _Decoder(Protocol):
     """Decodes one content coding. `limit` applies to the total output."""
 
     values: ValueCounter | None  # counts the values of the output, if that is JSON
 
-    def feed(self, packed: bytes, limit: int) -> bytes: ...
+    def pieces(self, packed: bytes, limit: int) -> Iterator[bytes]:
+        """Return the output in pieces that do not take long, of which some may be empty."""
 
     def is_complete(self) -> bool: ...
 
@@ -172,19 +231,17 @@ class _InflateDecoder:
         self._members = 0
         self._unpacking: zlib._Decompress | None = None
 
-    def feed(self, packed: bytes, limit: int) -> bytes:
+    def pieces(self, packed: bytes, limit: int) -> Iterator[bytes]:
         if not self._bits:
             packed, self._head = self._head + packed, b""
             if len(packed) < 2:
                 self._head = packed
-                return b""
+                return
             self._bits = _deflate_bits(packed)
-        pieces: list[bytes] = []
         for start in range(0, len(packed), _PACKED_PIECE_BYTES):
-            self._inflate(packed[start : start + _PACKED_PIECE_BYTES], limit, pieces)
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+            yield from self._inflate(packed[start : start + _PACKED_PIECE_BYTES], limit)
 
-    def _inflate(self, packed: bytes, limit: int, pieces: list[bytes]) -> None:
+    def _inflate(self, packed: bytes, limit: int) -> Iterator[bytes]:
         more = True
         while packed or more:  # there may be output without further input
             unpacking = self._unpacking or self._next_member()
@@ -193,13 +250,13 @@ class _InflateDecoder:
                 self._made += len(piece)
                 if self._made > limit:
                     raise _PastLimitError
-                pieces.append(piece)
                 _count_values(self.values, piece)
             packed = unpacking.unconsumed_tail
             more = len(piece) == _PIECE_BYTES
             if unpacking.eof:
                 packed, more = unpacking.unused_data, False
                 self._unpacking = None
+            yield piece
 
     def is_complete(self) -> bool:
         return self._members > 0 and self._unpacking is None
@@ -225,21 +282,21 @@ class _BrotliDecoder:
         self._unpacking = brotli.Decompressor()
         self._made = 0
 
-    def feed(self, packed: bytes, limit: int) -> bytes:
+    def pieces(self, packed: bytes, limit: int) -> Iterator[bytes]:
         unpacking = self._unpacking
-        if packed and unpacking.is_finished():
-            raise EncodingError(BROKEN)
-        pieces: list[bytes] = []
-        # Without a limit it would double its buffer until far beyond ours.
-        piece = unpacking.process(packed, output_buffer_limit=_PIECE_BYTES)
-        while piece:
-            pieces.append(piece)
-            self._made += len(piece)
-            if self._made > limit:
-                raise _PastLimitError
-            _count_values(self.values, piece)
-            piece = b"" if unpacking.is_finished() else unpacking.process(b"", output_buffer_limit=_PIECE_BYTES)
-        return b"".join(pieces)
+        for start in range(0, len(packed), _BROTLI_PIECE_BYTES):
+            if unpacking.is_finished():
+                raise EncodingError(BROKEN)
+            # Without a limit it would double its buffer until far beyond ours.
+            given = packed[start : start + _BROTLI_PIECE_BYTES]
+            piece = unpacking.process(given, output_buffer_limit=_PIECE_BYTES)
+            while piece:
+                self._made += len(piece)
+                if self._made > limit:
+                    raise _PastLimitError
+                _count_values(self.values, piece)
+                yield piece
+                piece = b"" if unpacking.is_finished() else unpacking.process(b"", output_buffer_limit=_PIECE_BYTES)
 
     def is_complete(self) -> bool:
         return bool(self._unpacking.is_finished())
@@ -283,18 +340,19 @@ class _ZstdDecoder:
     def values(self, values: ValueCounter | None) -> None:
         self._sink.values = values
 
-    def feed(self, packed: bytes, limit: int) -> bytes:
+    def pieces(self, packed: bytes, limit: int) -> Iterator[bytes]:
         sink = self._sink
         sink.limit = limit
-        self._unpacking.write(packed)
-        plain = b"".join(sink.pieces)
-        sink.pieces.clear()
-        return plain
+        for start in range(0, len(packed), _PACKED_PIECE_BYTES):
+            self._unpacking.write(packed[start : start + _PACKED_PIECE_BYTES])
+            made, sink.pieces = sink.pieces, []
+            yield from made
 
     def is_complete(self) -> bool:
         limit = self._sink.made + len(_ZSTD_MARK)
         # In two pieces: a whole frame in one write is decoded even after half a header.
-        return self.feed(_ZSTD_END[:4], limit) + self.feed(_ZSTD_END[4:], limit) == _ZSTD_MARK
+        ends = (self.pieces(part, limit) for part in (_ZSTD_END[:4], _ZSTD_END[4:]))
+        return b"".join(piece for pieces in ends for piece in pieces) == _ZSTD_MARK
 
 
 _gzip: Final = partial(_InflateDecoder, zlib.MAX_WBITS | 16)

@@ -22,15 +22,18 @@ from breakloop.dialects import denial, session_ids
 from breakloop.dialects.answers import AnswerBuilder, StreamListener, word
 from breakloop.dialects.base import BodyFields, Dialect, ParsedBody
 from breakloop.dialects.content import (
+    DECODED_UNCOUNTED_BYTES,
     ITEMS_MAX,
+    LONG_TEXT_CHARS,
     DenseError,
     arguments,
     as_list,
     clean,
     content,
-    is_dense,
     load,
     more,
+    shortened,
+    takes_long,
     text,
     truth,
 )
@@ -104,10 +107,14 @@ class Mcp(Dialect):
         return found >= 0 or body.find(_MARK, -_MARK_WITHIN_BYTES) >= 0
 
     def read_fields(self, body: bytes) -> BodyFields | None:
-        if is_dense(body):
+        if len(body) > DECODED_UNCOUNTED_BYTES and takes_long(body):
             raise DenseError
         found = _decode_body(body)
-        return _fields(found if isinstance(found, list) else [found])
+        requests = found if isinstance(found, list) else [found]
+        if len(body) > LONG_TEXT_CHARS:
+            for request in requests:
+                request.params = shortened(request.params)
+        return _fields(requests)
 
     def load_fields(self, body: bytes) -> BodyFields | None:
         sent = [item for item in as_list(load(body)) if isinstance(item, dict) and "jsonrpc" in item]

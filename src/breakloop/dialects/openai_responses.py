@@ -50,6 +50,7 @@ _ASSISTANT: Final = "assistant"
 _RESULT: Final = "tool"
 _GROUPED: Final = frozenset((_ASSISTANT, _RESULT))
 _OVER_WEBSOCKET: Final = "response.create"  # the connection keeps the answer, whatever `store` is
+_WALKED_MAX: Final = 2 * ITEMS_MAX  # items from the end that are looked at: there may be many between two messages
 _FAILED: Final = frozenset(("failed", "incomplete"))
 _ANSWER_ITEMS: Final = frozenset(("reasoning", "item_reference", "mcp_approval_request"))
 # The fields in which calls and results of the various types keep their content, in order of precedence.
@@ -112,8 +113,9 @@ class OpenAIResponses(OpenAI):
         """Walk back from the end until `tail` messages are complete; only items on the way are decoded."""
         items = parts.items
         groups: list[tuple[str, list[Any]]] = []  # newest first, also within a group
-        reached_start = True
-        for at in range(len(items) - 1, -1, -1) if tail > 0 else ():
+        first = max(0, len(items) - _WALKED_MAX)
+        reached_start = first == 0
+        for at in range(len(items) - 1, first - 1, -1) if tail > 0 else ():
             item = item_at(items, at)
             role = _role(item)
             if role is None:

@@ -449,12 +449,12 @@ class Engine:
         plan = self._planner.plan(bundle, call, now, now - clock.ahead_s)
         parsed = call.parsed
         chat, body = parsed.chat, parsed.body
-        if chat and not chat.message_count:
-            self.tally.unjudged += 1
-        elif body is not None and body.unread:
+        if body is not None and body.unread:
             self.tally.unjudged += 1
             if self.enforces and rejects_large(bundle, call):
                 return too_complex()
+        elif chat and not chat.message_count:
+            self.tally.unjudged += 1
         elif chat is False and call.body and call.method == "POST":
             self._not_known(call)
         return plan

@@ -355,8 +355,11 @@ def killed(switch: CompiledKillSwitch, now: float) -> Verdict:
 
 
 def too_complex() -> Verdict:
-    """Return the denial for a body that is not decoded because of the number of its values (`on_large_body`)."""
-    message = "The body holds more JSON values than are inspected, and the policy rejects what cannot be inspected."
+    """Return the denial for a body that is not decoded because it would take too long (`on_large_body`)."""
+    message = (
+        "The body holds more JSON values than are inspected, or a longer text, and the policy rejects what cannot be "
+        "inspected."
+    )
     verdict = denial("body_too_complex", 413, message)
     verdict.never = True
     return verdict

@@ -19,12 +19,15 @@ _OTHERS: Final = re.compile(
     r"count.?tokens|tokenize|embed|rerank|moderat|batch|/files|/images|/audio|/videos|fine.?tun|classif", re.IGNORECASE
 )
 _ID: Final = re.compile(r"(?<=/)(?=[^/]*\d)[^/:]{12,}|(?<=/)\d+(?=/|$)|(?<=/models/)[^/:]+|(?<=/model/)[^/:]+")
+_SEARCHED_BYTES: Final = 256 * 1024  # at either end of a body
 _TOLD_MAX: Final = 50
 _PATH_MAX: Final = 100
 
 
 def resembles_llm(path: str, body: bytes) -> bool:
     """Return whether a request of no known dialect looks like one of an LLM API."""
+    if len(body) > 2 * _SEARCHED_BYTES:
+        body = body[:_SEARCHED_BYTES] + body[-_SEARCHED_BYTES:]
     if body.lstrip()[:1] != b"{" or _OTHERS.search(path):
         return False
     names_model = any(name in body for name in _MODELS) or _MODEL_IN_PATH.search(path) is not None

@@ -18,8 +18,9 @@ from breakloop.clock import Clock
 from breakloop.detect.stream import CUT, StreamWatch, watch_stream
 from breakloop.dialects import denial, registry
 from breakloop.dialects.answers import PassingAnswer
+from breakloop.dialects.content import COUNTED_FROM_BYTES, ESCAPES_FROM_BYTES, Steps, count_values
 from breakloop.dialects.denial import VerdictHeaders
-from breakloop.dialects.encoding import unpack
+from breakloop.dialects.encoding import Unpacked, unpack, unpack_steps
 from breakloop.engine.engine import Engine
 from breakloop.engine.remote import RemoteEngine
 from breakloop.gateway.exchange import read_response
@@ -153,6 +154,7 @@ class Admission:
         self.next_id = 0
         self.body_bytes = body_bytes  # limit of an unpacked body
         self.body_memory = BodyMemory(RequestLimits())  # replaced by that of the server
+        self._unpacked: Unpacked | None = None  # the body of the request that comes next
         self.needs_key = descriptors.callers is not None  # only callers that are named in the settings are admitted
 
     def request_id(self) -> str:
@@ -226,9 +228,37 @@ class Admission:
         self.engine.tally.faults += 1
         log_fault(error, outcome)
 
+    def prepare(self, request: Request) -> Steps[None]:
+        """Decompress a large body, and count its values, in steps that do not take long. `decide` uses the result if it
+        is called next, with the same body.
+        """
+        try:
+            body = request.body
+            if "content-encoding" in request.headers:
+                self._unpacked = yield from unpack_steps(request, self._unpacked_max())
+                body = self._unpacked.body
+            yield from self.count(body, unpacked=body is not request.body)
+        except Exception as error:  # noqa: BLE001 - fail-open edge: `decide` does it again
+            self.fault(error, "prepared again")
+
+    def count(self, body: bytes, *, unpacked: bool = False) -> Steps[None]:
+        """Count the values of a large body. Those of one that was decompressed have been counted, unless it is so large
+        that its escape sequences matter, too.
+        """
+        if len(body) > COUNTED_FROM_BYTES:
+            is_counted = unpacked and len(body) <= ESCAPES_FROM_BYTES
+            self.descriptors.counted = (body, False if is_counted else (yield from count_values(body)))
+
+    def forget(self) -> None:
+        """Free what `prepare` has made."""
+        self._unpacked = self.descriptors.counted = None
+
+    def _unpacked_max(self) -> int:
+        return min(self.body_bytes, self.body_memory.room)
+
     def unpack(self, call: Call) -> None:
         """Decompress the body of a call. If that fails, the compressed bytes count as the body."""
-        why = unpack(call, min(self.body_bytes, self.body_memory.room))
+        why = unpack(call, self._unpacked_max(), self._unpacked)
         if why:
             self.engine.not_unpacked(call, why)
 

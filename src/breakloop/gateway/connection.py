@@ -13,8 +13,9 @@ from enum import IntEnum
 from functools import partial
 from itertools import islice
 from socket import AF_INET6, inet_pton
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
+from breakloop.dialects.content import Steps
 from breakloop.errors import RequestError
 from breakloop.gateway.exchange import DeferredReply, Exchange, MakeReply, StoppedCall
 from breakloop.gateway.http_request import (
@@ -40,15 +41,15 @@ _LINGER_BYTES: Final = 1024 * 1024
 _SEARCH_MAX: Final = 64  # connections among which an idle one is looked for
 
 
-# Decisions on larger bodies take from 0.2 ms on, and up to 0.2 s.
-_LARGE_BYTES: Final = 256 * 1024
+# Decisions on larger bodies take from 0.2 ms on, and up to 15 ms, after as many for counting their values.
+LARGE_BYTES: Final = 256 * 1024
 _PACKED_BYTES: Final = 4096  # a compressed body of this size may be as large
 
 
 def _takes_long(request: Request) -> bool:
     size = len(request.body)
     packed = size > _PACKED_BYTES and "content-encoding" in request.headers
-    return (packed or size > _LARGE_BYTES) and not request.streamed
+    return (packed or size > LARGE_BYTES) and not request.streamed
 
 
 class Phase(IntEnum):
@@ -66,6 +67,16 @@ class Phase(IntEnum):
 
 # Module globals are read faster than enum members.
 IDLE, HEAD, BODY, WAITING, QUEUED, LINGERING, CLOSED, UPGRADED = Phase
+
+
+class LargeBodies(Protocol):
+    """What is done with large bodies before the handler gets them."""
+
+    def prepare(self, request: Request) -> Steps[None]:
+        """Do what takes long."""
+
+    def forget(self) -> None:
+        """Free the result."""
 
 
 class ServerCore:
@@ -94,7 +105,8 @@ class ServerCore:
         self.large_read = 16 * 1024  # a longer read is processed at once, which bounds the memory of a batch
         self.writes: list[tuple[asyncio.Transport, bytes]] = []  # written by `flush_writes`
         self.max_batched_writes = 32  # a write waits for at most this many others
-        self._deferred: deque[tuple[Connection, Request]] = deque()  # one is processed in each turn of the loop
+        self.large_bodies: LargeBodies | None = None  # None: they are not prepared
+        self._slow: deque[Steps[None]] = deque()  # work in steps, of which one is done in each turn of the loop
         self.batching = False  # `process_reads` is running: replies go to `writes`
         self.tick = 0  # seconds, counted by the sweep
         self.draining = False
@@ -153,22 +165,46 @@ class ServerCore:
                         transport.abort()
 
     def defer(self, connection: Connection, request: Request) -> None:
-        """Process a request that takes long in a turn of the event loop of its own, so that others get theirs."""
-        self._deferred.append((connection, request))
-        self.body_memory.held += len(request.body)
-        if len(self._deferred) == 1:
-            self.loop.call_soon(self._dispatch_deferred)
+        """Process a request that takes long in turns of the event loop of its own, so that others get theirs."""
+        self.run_slowly(self._process_large(connection, request))
 
-    def _dispatch_deferred(self) -> None:
-        connection, request = self._deferred.popleft()
-        self.body_memory.held -= len(request.body)
-        if self._deferred:
-            self.loop.call_soon(self._dispatch_deferred)
+    def _process_large(self, connection: Connection, request: Request) -> Steps[None]:
+        memory, size, large = self.body_memory, len(request.body), self.large_bodies
+        memory.held += size
         try:
+            yield
+            for _ in large.prepare(request) if large is not None else ():
+                if connection.phase is not WAITING:  # the client has left
+                    return
+                yield
+            memory.held -= size  # an exchange reserves it again
+            size = 0
             connection.dispatch_deferred(request)
         except Exception as error:  # noqa: BLE001 - as in `process_reads`
             self.handler_failed(error)
             self._abort(connection)
+        finally:
+            memory.held -= size
+            if large is not None:
+                large.forget()
+
+    def run_slowly(self, steps: Steps[None]) -> None:
+        """Do some work after that of others, one step in each turn of the event loop."""
+        next(steps, None)  # up to its first `yield`
+        self._slow.append(steps)
+        if len(self._slow) == 1:
+            self.loop.call_soon(self._next_step)
+
+    def _next_step(self) -> None:
+        try:
+            next(self._slow[0])
+        except StopIteration:
+            self._slow.popleft()
+        except Exception as error:  # noqa: BLE001 - as in `process_reads`
+            self._slow.popleft()
+            self.handler_failed(error)
+        if self._slow:
+            self.loop.call_soon(self._next_step)
 
     def admit(self, connection: Connection, address: str) -> bool:
         """Add a new connection, unless there are too many of its address or of all and none of them is idle."""

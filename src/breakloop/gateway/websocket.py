@@ -19,8 +19,10 @@ import msgspec
 
 from breakloop.dialects import content, denial
 from breakloop.dialects.answers import PassingAnswer
+from breakloop.dialects.content import Steps
 from breakloop.errors import UpstreamError
 from breakloop.gateway.admission import Admission
+from breakloop.gateway.connection import LARGE_BYTES
 from breakloop.gateway.exchange import StoppedCall
 from breakloop.gateway.forwarding import Destination
 from breakloop.gateway.http_request import Request
@@ -62,6 +64,7 @@ _OVER: Final = frozenset(("response.completed", "response.failed", "response.inc
 _SSE: Final = ResponseHead(200, b"", b"", {"content-type": b"text/event-stream"}, 0, b"", keep_alive=True)
 _SWITCHED: Final = b"HTTP/1.1 101 Switching Protocols\r\nconnection: Upgrade\r\nupgrade: websocket\r\n"
 _EXTENSIONS: Final = b"sec-websocket-extensions:"
+_TURN_BYTES: Final = 8 * 1024  # of events, read in one turn of the event loop
 _UNREAD_BYTES: Final = 1024 * 1024  # of messages that wait for a decision
 
 
@@ -116,6 +119,10 @@ class WebSocketExchange:
         self._unread: deque[Message] = deque()  # of the client, while a decision is pending
         self._deciding = False
         self._upstream_full = False  # it does not read
+        self._client_full = False  # the same
+        self._upstream_paused = False  # it is not read
+        self._events = b""  # of the upstream: passed on, and left for the next turns of the event loop
+        self._lost = ""  # why the upstream is gone, until its events are read
         self._pending: deque[_Pending] = deque()
         self._client = cast("Connection", None)  # set by `start`
         self._upstream: WebSocketUpstream | None = None
@@ -165,13 +172,23 @@ class WebSocketExchange:
 
     def pause(self) -> None:
         """The client does not read: stop reading from the upstream."""
-        if self._upstream is not None:
-            self._upstream.transport.pause_reading()
+        self._client_full = True
+        self._pause_upstream()
 
     def resume(self) -> None:
         """Undo `pause`."""
-        if self._upstream is not None and not self._over:
-            self._upstream.transport.resume_reading()
+        self._client_full = False
+        self._pause_upstream()
+
+    def _pause_upstream(self) -> None:
+        """Stop reading from the upstream while the client does not read, or while events of its are unread."""
+        paused = self._client_full or bool(self._events)
+        if self._upstream is not None and paused is not self._upstream_paused:
+            self._upstream_paused = paused
+            if paused:
+                self._upstream.transport.pause_reading()
+            else:
+                self._upstream.transport.resume_reading()
 
     def expire(self) -> None:
         """Enforce time limits; called once a second."""
@@ -208,10 +225,15 @@ class WebSocketExchange:
     def _process(self) -> None:
         while self._unread and not self._deciding and not self._over:
             message = self._unread.popleft()
-            if message.kind == TEXT and (_CREATE in message.payload or (self._realtime and _ITEM in message.payload)):
-                self._judge(message)
-            else:
+            if message.kind != TEXT or not (
+                _CREATE in message.payload or (self._realtime and _ITEM in message.payload)
+            ):
                 self._send(message.raw)
+            elif len(message.payload) > LARGE_BYTES:
+                self._deciding = True
+                self._server.run_slowly(self._judge_large(message))
+            else:
+                self._judge(message)
         self._charge()
         self._pause_client()
 
@@ -219,6 +241,21 @@ class WebSocketExchange:
         """Stop reading from the client while the upstream does not read, or while too much waits for a decision."""
         waiting = self._deciding and sum(len(one.raw) for one in self._unread) > _UNREAD_BYTES
         self._client.pause_messages(paused=waiting or self._upstream_full)
+
+    def _judge_large(self, message: Message) -> Steps[None]:
+        """Decide about a large message as about a request with a large body, after the work of others."""
+        admission, memory, size = self._admission, self._server.body_memory, len(message.raw)
+        memory.held += size
+        try:
+            yield
+            yield from admission.count(message.payload)
+            if not self._over:
+                self._deciding = False
+                self._judge(message)
+                self._process()
+        finally:
+            memory.held -= size
+            admission.forget()
 
     def _judge(self, message: Message) -> None:
         """Decide about a message that asks for a response; pass on others."""
@@ -323,6 +360,29 @@ class WebSocketExchange:
         """Pass on what the upstream sent, and read the events."""
         self._progress_tick = self._server.tick
         self._client.relay(data)
+        if len(data) <= _TURN_BYTES and not self._events:
+            self._read_events(data)
+            return
+        if not self._events:
+            self._server.loop.call_soon(self._read_more)
+        self._events += data
+        self._pause_upstream()
+
+    def _read_more(self) -> None:
+        """Read some of the events that are left, so that those of a fast upstream hold up nobody."""
+        data, self._events = self._events[:_TURN_BYTES], self._events[_TURN_BYTES:]
+        if self._over:
+            self._events = b""
+            return
+        self._read_events(data)
+        if self._events:
+            self._server.loop.call_soon(self._read_more)
+        elif self._lost:
+            self.upstream_lost(self._lost)
+        else:
+            self._pause_upstream()
+
+    def _read_events(self, data: bytes) -> None:
         try:
             messages = self._from_upstream.feed(data)
         except FrameError as error:
@@ -368,6 +428,9 @@ class WebSocketExchange:
     def upstream_lost(self, why: str) -> None:
         """The upstream closed the connection."""
         if self._over:
+            return
+        if self._events:
+            self._lost = why
             return
         if self._client.is_upgraded:
             self._end()

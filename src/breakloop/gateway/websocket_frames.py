@@ -34,11 +34,33 @@ class Message(NamedTuple):
     raw: bytes  # its frames as received
 
 
-class _Frame(NamedTuple):
-    final: bool
-    kind: int
-    payload: bytes
-    size: int  # with its head
+class _Frame:
+    """A frame, of which a part may have arrived. The payload is unmasked as it arrives: that takes time."""
+
+    __slots__ = ("final", "kind", "left", "mask", "payload", "raw", "size")
+
+    def __init__(self, final: bool, kind: int, size: int, mask: bytes) -> None:  # noqa: FBT001 - called once
+        self.final = final
+        self.kind = kind
+        self.mask = mask  # b"": the payload is not masked
+        self.size = self.left = size  # of the payload, and what of it is to come
+        self.raw: bytes | bytearray = b""  # not a list: pieces of one byte would take 40 times their size
+        self.payload: bytes | bytearray = b""
+
+    def take(self, raw: bytes, start: int) -> None:
+        """Take received bytes. The payload begins at `start`."""
+        piece = raw[start:] if start else raw
+        if self.mask:
+            at = (self.size - self.left) % 4
+            piece = _unmask(piece, self.mask[at:] + self.mask[:at])
+        self.left -= len(piece)
+        if not self.raw:  # usually it arrives at once
+            self.raw, self.payload = raw, piece
+            return
+        if isinstance(self.raw, bytes):
+            self.raw, self.payload = bytearray(self.raw), bytearray(self.payload)
+        self.raw += raw
+        self.payload += piece
 
 
 class MessageReader:
@@ -47,7 +69,8 @@ class MessageReader:
     def __init__(self, max_bytes: int, *, masked: bool) -> None:
         self._max_bytes = max_bytes
         self._masked = masked
-        self._buffer = bytearray()
+        self._buffer = bytearray()  # the begin of the head of a frame
+        self._frame: _Frame | None = None  # the one that is arriving
         self._kind = CONTINUATION  # of a message whose last frame has not arrived
         self._payloads: list[bytes] = []
         self._raw: list[bytes] = []
@@ -55,7 +78,7 @@ class MessageReader:
 
     def __len__(self) -> int:
         """Return how many bytes are held."""
-        return len(self._buffer) + self._size
+        return len(self._buffer) + self._size + (0 if self._frame is None else len(self._frame.raw))
 
     def feed(self, data: bytes) -> list[Message]:
         """Return the messages that are complete now. Raises `FrameError`."""
@@ -63,18 +86,28 @@ class MessageReader:
         buffer += data
         found: list[Message] = []
         at = 0
-        while (frame := self._frame(at)) is not None:
-            raw = bytes(buffer[at : at + frame.size])
-            at += frame.size
-            if frame.kind >= _CONTROL:
-                found.append(Message(frame.kind, frame.payload, raw))
-            elif (message := self._add(frame, raw)) is not None:
+        while True:
+            frame, start = self._frame, 0
+            if frame is None:
+                opened = self._open(at)
+                if opened is None:
+                    break
+                frame, start = opened
+            stop = min(len(buffer), at + start + frame.left)
+            frame.take(bytes(buffer[at:stop]), start)
+            at = stop
+            if frame.left:
+                self._frame = frame
+                break
+            self._frame = None
+            message = self._add(frame)
+            if message is not None:
                 found.append(message)
         del buffer[:at]
         return found
 
-    def _frame(self, at: int) -> _Frame | None:
-        """Return the frame that begins at a position of the buffer, if it is complete."""
+    def _open(self, at: int) -> tuple[_Frame, int] | None:
+        """Return the frame that begins at a position of the buffer and the size of its head, if that is complete."""
         buffer, have = self._buffer, len(self._buffer) - at
         if have < 2:
             return None
@@ -93,24 +126,25 @@ class MessageReader:
         if size + self._size > self._max_bytes:
             raise FrameError(TOO_BIG, f"a message has more than {self._max_bytes} bytes")
         start += 4 * self._masked
-        if have < start + size:
+        if have < start:
             return None
-        payload = bytes(buffer[at + start : at + start + size])
-        if self._masked:
-            payload = _unmask(payload, bytes(buffer[at + start - 4 : at + start]))
-        return _Frame(bool(first & 0x80), kind, payload, start + size)
+        mask = bytes(buffer[at + start - 4 : at + start]) if self._masked else b""
+        return _Frame(bool(first & 0x80), kind, size, mask), start
 
-    def _add(self, frame: _Frame, raw: bytes) -> Message | None:
+    def _add(self, frame: _Frame) -> Message | None:
         """Add a frame to the message that it belongs to; return the message if this completes it."""
+        payload, raw = bytes(frame.payload), bytes(frame.raw)
+        if frame.kind >= _CONTROL:
+            return Message(frame.kind, payload, raw)
         if bool(self._payloads) is not (frame.kind == CONTINUATION):
             raise FrameError(PROTOCOL_ERROR, "invalid sequence of frames")
         if not self._payloads:
             if frame.final:
-                return Message(frame.kind, frame.payload, raw)
+                return Message(frame.kind, payload, raw)
             self._kind = frame.kind
-        self._payloads.append(frame.payload)
+        self._payloads.append(payload)
         self._raw.append(raw)
-        self._size += len(frame.payload)
+        self._size += len(payload)
         if len(self._payloads) > _FRAGMENTS_MAX:
             raise FrameError(TOO_BIG, f"a message has more than {_FRAGMENTS_MAX} frames")
         if not frame.final:

@@ -61,8 +61,8 @@ REASONS: Final[dict[str, ReasonInfo]] = {
     "body_too_complex": ReasonInfo(
         413,
         "`on_large_body: reject`",
-        "The body holds too many JSON values to be decoded at a bounded cost.",
-        "Send fewer values, for example a batch in several requests.",
+        "The body would take too long to decode: it holds too many JSON values, or too long a text.",
+        "Send less, for example a batch in several requests.",
         retry_helps=False,
     ),
     "store_unavailable": ReasonInfo(

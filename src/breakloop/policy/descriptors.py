@@ -192,6 +192,7 @@ class Descriptors:
         self.trees = Trees(self._digests, self.caller, self.session, self.parsed_body)
         self.answered = self.sessions.answered
         self._histories: KnownHistories | None = None  # made for the first large body
+        self.counted: tuple[bytes, bool] | None = None  # the next body, and whether it has too many values
         self._fixed = self._fixed_getters()
         self._project = settings.project
         if settings.project_descriptor == "project:id":
@@ -358,7 +359,10 @@ class Descriptors:
         """Return whether a body can be decoded at a bounded cost. One that cannot is compared byte for byte, and is no
         LLM request.
         """
-        if len(call.body) <= COUNTED_FROM_BYTES or not has_too_many_values(call.body):
+        body, counted = call.body, self.counted
+        if len(body) <= COUNTED_FROM_BYTES:
+            return True
+        if not (counted[1] if counted is not None and counted[0] is body else has_too_many_values(body)):
             return True
         call.parsed.chat = False
         return False

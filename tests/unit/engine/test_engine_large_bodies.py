@@ -3,12 +3,13 @@ without messages pass uninspected, too."""
 
 from __future__ import annotations
 
+import json
 import tracemalloc
 from typing import Any
 
 import pytest
 
-from breakloop.dialects import content
+from breakloop.dialects import base, content
 from tests.builders import at, bundle, call, exact, policy, tail, world
 
 DENSE = b'{"model":"m","messages":[{"role":"user","content":[' + b"[]," * 400_000 + b'""]}]}'
@@ -107,3 +108,115 @@ def test_a_body_without_messages_is_not_judged() -> None:
     for number in range(12):
         assert here.decide(call(PATH, "POST", body=b'{"model":"m","inputs":"%d"}' % number)).allowed
     assert here.engine.tally.unjudged == 12
+
+
+def said(text: str) -> bytes:
+    return json.dumps({"model": "m", "messages": [{"role": "user", "content": text}]}, ensure_ascii=False).encode()
+
+
+MB = 1024 * 1024
+LONG_TEXTS = {
+    "escapes": "a\n" * (2 * MB),
+    "not ASCII": "\u4e2d" * (2 * MB),
+    "commas": "a,b " * (5 * MB // 4),
+    "JSON": '{"a": "b"}, ' * (3 * MB // 12),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LONG_TEXTS)
+def test_a_long_message_is_decoded_if_that_takes_no_longer_than_for_a_picture(name: str) -> None:
+    """More than fits into the context of a model, and made of what takes time to decode: it passes, counted, and is refused
+    where a policy says so. A picture of the same size is judged, and so is a text of 1 MB (Y-2)."""
+    text = LONG_TEXTS[name]
+    for large in ("pass", "reject"):
+        here = world(bundle(policy("p", prefix="/", on_large_body=large, loop=tail())))
+        assert here.decide(call(PATH, "POST", body=said(text))).allowed is (large == "pass")
+        assert here.engine.tally.unjudged == 1
+        for judged in (said(text[: len(text) // 8]), picture("A" * (6 * MB))):
+            asked = call(PATH, "POST", body=judged)
+            assert here.engine.decide(asked).allowed
+            assert asked.parsed.chat
+        assert here.engine.tally.unjudged == 1
+
+
+def picture(data: str) -> bytes:
+    part = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}"}}
+    return json.dumps({"model": "m", "messages": [{"role": "user", "content": [part]}]}).encode()
+
+
+def test_what_is_between_the_ends_of_a_long_text_still_tells_it_from_others() -> None:
+    """Detectors get half a million characters at most, and a digest of the rest (LD-1, Y-2)."""
+    here = world(bundle(policy("p", prefix="/", loop=tail())))
+    text = "word " * 400_000
+    other = text[:MB] + "another" + text[MB:]
+    for body, others in ((said(text), said(other)), (picture(text), picture(other))):
+        sent = [body] * 5 + [others] * 5 + [body, others]
+        assert [here.decide(call(PATH, "POST", body=one)).allowed for one in sent] == [True] * 10 + [False] * 2
+    asked = call(PATH, "POST", body=said(text + "!"))
+    here.engine.decide(asked)
+    assert asked.parsed.chat
+    assert len(asked.parsed.chat.tail[-1].text) < content.LONG_TEXT_CHARS + 100
+
+
+FIELDS = {
+    "/v1/completions": '{"model":"m","prompt":"%s"}',
+    "/v1/embeddings": '{"model":"m","input":"%s"}',
+    "/v1/responses": '{"model":"m","input":"%s"}',
+    "/v1/conversations": '{"model":"m","inputs":"%s"}',
+    "/api/generate": '{"model":"m","prompt":"%s"}',
+    "/mcp": '{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"f","arguments":{"a":"%s"}}}',
+}
+
+
+@pytest.mark.parametrize("path", FIELDS)
+def test_texts_outside_of_messages_are_shortened_like_them(path: str) -> None:
+    """A prompt, an input, or the arguments of a tool (Y-2)."""
+    here = world(bundle(policy("p", prefix="/", loop=tail())))
+    asked = call(path, "POST", body=(FIELDS[path] % ("word " * 400_000)).encode())
+    assert here.engine.decide(asked).allowed
+    assert asked.parsed.chat
+    (message,) = asked.parsed.chat.tail
+    assert len(message.text) + sum(len(one.arguments) for one in message.calls) < content.LONG_TEXT_CHARS + 100
+
+
+def test_the_values_of_a_body_that_is_new_are_counted_from_a_quarter_of_a_megabyte_on() -> None:
+    """500,000 messages fit into one megabyte. A conversation that only grows is not counted again (Y-2)."""
+    here = world(bundle(policy("p", prefix="/", loop=tail(), on_large_body="reject")))
+    body = b'{"model":"m","messages":[%b1]}' % (b"1," * 250_000)
+    assert here.decide(call(PATH, "POST", body=body)).reason == "body_too_complex"
+    assert here.engine.tally.unjudged == 1
+
+
+def test_a_conversation_that_grows_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the caller has sent before has been counted (Y-2)."""
+    counted: list[int] = []
+
+    def noted(body: bytes) -> bool:
+        counted.append(len(body))
+        return content.has_too_many_values(body)
+
+    monkeypatch.setattr(base, "has_too_many_values", noted)
+    here = world(bundle(policy("p", prefix="/", loop=[tail(), {"similarity": "steps"}])))
+    roles = ("user", "assistant")
+    messages = [{"role": roles[number % 2], "content": f"{number} {'x' * 5000}"} for number in range(81)]
+    for size in (61, 71, 81):
+        body = json.dumps({"model": "m", "messages": messages[:size]}).encode()
+        assert here.decide(call(PATH, "POST", body=body)).allowed
+    assert len(counted) == 1
+
+
+def test_large_bodies_are_compared_and_read_leniently_up_to_a_size() -> None:
+    """Reading them as a whole takes long: 4 MB of what a strict decoder rejects, 2 MB to be written in one spelling
+    (Y-2)."""
+    assert content.load(b'{"a":NaN,"b":"%b"}' % (b"x" * (3 * MB))) is not None
+    assert content.load(b'{"a":NaN,"b":"%b"}' % (b"x" * (5 * MB))) is None
+    assert content.canonical(b'{ "b":"%b"}' % (b"x" * MB)).startswith(b'{"b"')
+    assert content.canonical(b'{ "b":"%b"}' % (b"x" * (3 * MB))).startswith(b'{ "b"')
+
+
+def test_escape_sequences_of_a_large_body_count_like_values() -> None:
+    """Over 4 MB with more than a million of them (Y-2)."""
+    assert content.has_too_many_values(b'["%b"]' % (b"\\n" * (2 * MB + 9)))
+    assert not content.has_too_many_values(b'["%b"]' % (b"\\n" * (MB + 9)))
+    assert not content.has_too_many_values(b'["%b"]' % (b"word\\n" * MB)[: 5 * MB])

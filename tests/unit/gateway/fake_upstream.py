@@ -106,6 +106,7 @@ class Proxy(Client):
         self.door = ProxyHandler(judging, own, routes=UpstreamRoutes(named), pools=self.pools, **door)
         server.handler = self.door
         server.streams_body = self.door.streams_body
+        server.large_bodies = judging
         server.on_sweep += [pool.sweep for pool in self.pools.values()]
         super().__init__(server=server, loop=loop)
 

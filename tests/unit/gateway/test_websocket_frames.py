@@ -113,3 +113,21 @@ def test_any_bytes_are_read_or_refused(data: bytes, masked: bool) -> None:
     """Nothing but `FrameError` comes out of it (Y-2)."""
     with contextlib.suppress(FrameError):
         read(data, masked=masked)
+
+
+def test_a_large_message_is_unmasked_as_it_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At once it would take 4 ms for a megabyte (Y-2)."""
+    sizes: list[int] = []
+    unmask = frames._unmask
+
+    def noted(payload: bytes, mask: bytes) -> bytes:
+        sizes.append(len(payload))
+        return unmask(payload, mask)
+
+    monkeypatch.setattr(frames, "_unmask", noted)
+    payload = bytes(range(256)) * 2000
+    data = sent(payload, masked=True)
+    reader = MessageReader(1_000_000, masked=True)
+    found = [message for at in range(0, len(data), 9_999) for message in reader.feed(data[at : at + 9_999])]
+    assert [(message.payload, message.raw) for message in found] == [(payload, data)]
+    assert max(sizes) <= 9_999

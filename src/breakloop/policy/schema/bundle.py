@@ -336,8 +336,8 @@ class Spec(Model):
     on_large_body: Literal["pass", "reject"] = Field(
         default="pass",
         description="What to do with a body that cannot be inspected at a bounded cost, because it is larger than "
-        "`limits.body_bytes` or holds more than 200,000 JSON values (50,000 in one message): `pass` allows it without "
-        "looking into it, `reject` returns 413.",
+        "`limits.body_bytes`, holds more than 200,000 JSON values (50,000 in one message), or would take too long to "
+        "decode for another reason: `pass` allows it without looking into it, `reject` returns 413.",
     )
     on_store_error: Literal["allow", "deny"] = Field(default="allow", description="The decision when the store fails.")
 
