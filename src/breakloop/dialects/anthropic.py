@@ -101,6 +101,7 @@ class Anthropic(Dialect):
     answer_field = "content"
     error_event_head = b"event: error\n"
     ends_streams = True
+    plain_messages = True
 
     def read_fields(self, body: bytes) -> BodyFields:
         fields = _decode_body(body) if len(body) > SMALL_BODY else _decode_whole_body(body)

@@ -100,6 +100,7 @@ class Dialect(ABC):
     ends_streams: bool = False  # `end_stream` is implemented
     kept_events: bytes = b""  # events that contain this are kept for `end_stream`
     error_event_head: bytes = b""  # the line before the data of an error in a stream
+    plain_messages: bool = False  # `flatten` takes a role and a text as they are, if a message has nothing else
 
     # -- requests
 
@@ -417,7 +418,7 @@ def _shorten(parts: BodyFields) -> None:
 
 
 def _up_to_user(parsed: ParsedBody) -> list[str]:
-    parts, flatten = parsed.parts, parsed.dialect.flatten
+    parts, flatten, plain = parsed.parts, parsed.dialect.flatten, parsed.dialect.plain_messages
     texts: list[str] = []
     if parts.system is not None:
         system = content(decode_bounded(parts.system) if type(parts.system) is Raw else parts.system)
@@ -426,10 +427,16 @@ def _up_to_user(parsed: ParsedBody) -> list[str]:
     items = parts.items
     for at in range(min(len(items), _OPENING_MESSAGES_MAX)):
         item = items[at]
-        message = flatten(item if type(item) is dict else item_at(items, at))
-        if message is None:
-            continue
-        role, said, _ = message
+        if type(item) is not dict:
+            item = item_at(items, at)
+        role = said = None
+        if plain and type(item) is dict and len(item) == 2:  # as most at the beginning
+            role, said = item.get("role"), item.get("content")
+        if type(role) is not str or type(said) is not str:
+            message = flatten(item)
+            if message is None:
+                continue
+            role, said, _ = message
         if role == "user":
             # A run that is written into the only message grows with each request.
             texts.append("user\n" + (text_actions.before_run(said) if at == len(items) - 1 else said))

@@ -64,7 +64,7 @@ class CohereChat(OpenAIChat):
         return None
 
     def read_answer(self, body: bytes, status: int, *, complete: bool) -> Answer | None:  # noqa: ARG002
-        return None
+        return None  # not as `OpenAIChat` does
 
     def answer_builder(self, listener: StreamListener | None = None) -> AnswerBuilder:
         return CohereAnswer(listener)

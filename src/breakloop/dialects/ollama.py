@@ -18,7 +18,7 @@ from breakloop.dialects.content import as_list, count, text
 from breakloop.dialects.openai_chat import ChatTool, OpenAIChat
 from breakloop.dialects.openai_legacy import PromptDialect, prompt_and_suffix
 from breakloop.dialects.session_ids import BodyModel
-from breakloop.model.call import CHARS_A_TOKEN, Call, Usage
+from breakloop.model.call import CHARS_A_TOKEN, Answer, Call, Usage
 from breakloop.model.verdict import Verdict
 
 _ENVELOPE: Final = ("model", "created_at")
@@ -70,6 +70,9 @@ class Ollama(Dialect):
 
     provider = "ollama"
     ends_streams = True
+
+    def read_answer(self, body: bytes, status: int, *, complete: bool) -> Answer | None:  # noqa: ARG002
+        return None  # not as `OpenAIChat` does
 
     def answer_builder(self, listener: StreamListener | None = None) -> AnswerBuilder:
         return OllamaAnswer(listener)

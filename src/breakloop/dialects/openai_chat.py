@@ -123,6 +123,7 @@ class OpenAIChat(OpenAI):
     path_endings: tuple[str, ...] = ("/chat/completions", "/chat/completions/")
     answer_field = "choices"
     ends_streams = True
+    plain_messages = True
 
     def read_fields(self, body: bytes) -> BodyFields:
         fields = _decode_body(body) if len(body) > SMALL_BODY else _decode_whole_body(body)

@@ -488,10 +488,10 @@ class Connection(asyncio.Protocol):
                 reply = reply.make()
         except Exception as error:  # noqa: BLE001 - fail-safe edge: one failing request must not end the process
             reply = self._failed(error)
-        if type(reply) is Reply and not reply.delay_s:  # as most
-            self._send(request, reply)
-        elif type(reply) is Exchange:
+        if type(reply) is Exchange:
             self._forward(request, reply)
+        elif type(reply) is Reply and not reply.delay_s:  # as most of our own
+            self._send(request, reply)
         elif isinstance(reply, DeferredReply):
             self.phase = WAITING
             self._pending = reply

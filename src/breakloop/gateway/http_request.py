@@ -141,11 +141,10 @@ class HeadParser:
     def parse(self, head: bytes, peer: str) -> Request:
         """Parse one head, up to and including its empty line. Raises `RequestError`."""
         start = head.rfind(LENGTH_NAME) + 7  # its length
-        stop = head.find(b"\r", start)
-        size = head[start:stop]
+        size, _, rest = head[start:].partition(b"\r")
         if not size.isdigit() or len(size) > LENGTH_DIGITS:
             return self._parse(head, peer)
-        key = head[:start] + head[stop:]
+        key = head[:start] + rest
         template = self._templates.get(key)
         if template is None:
             request = self._parse(head, peer)

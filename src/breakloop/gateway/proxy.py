@@ -258,15 +258,18 @@ class ProxyHandler:
     def _forward(
         self, request: Request, call: Call, destination: Destination, query: bytes, verdict: Verdict, lines: bytes
     ) -> Exchange:
-        note = self._admission.steer(call, verdict) if verdict.note and not request.streamed else None
-        steered = note is not None
-        if note is not None:
-            request.body = note
+        steered = False
+        if verdict.note and not request.streamed:
+            note = self._admission.steer(call, verdict)
+            if note is not None:
+                request.body, steered = note, True
         chat = call.parsed.chat
         if chat and chat.dialect in _SIGNING and request.body.find(_ENDED_THOUGHT) >= 0:  # `in` takes longer
             request.body = registry.DIALECTS[chat.dialect].without_ended_thoughts(request.body)
         length = request.length if request.streamed else len(request.body)
-        place = self._place_below(request, call) if destination.may_hop and call.body else None
+        place = None
+        if destination.may_hop and call.body and not (chat and chat.dialect not in TOOL_DIALECTS):
+            place = self._place_below(request, call)
         head = self._rewriter.rewrite(request, destination, query, length, decoded=steered, place=place)
         injection: UsageInjection | None = None
         if call.decision.wants_usage:
@@ -286,11 +289,11 @@ class ProxyHandler:
         return exchange
 
     def _place_below(self, request: Request, call: Call) -> Tree | None:
-        """Return the place of the agent or tool that a request is for in the tree of agents; None for LLM requests, and
-        if another gateway has written it."""
-        chat = call.parsed.chat
-        if (chat and chat.dialect not in TOOL_DIALECTS) or HOP in request.headers:
+        """Return the place of the agent or tool that a request is for in the tree of agents; None for other requests,
+        and if another gateway has written it."""
+        if HOP in request.headers:
             return None
+        chat = call.parsed.chat
         try:
             ids = mcp.hop_ids(call)
             if ids is None:

@@ -224,6 +224,9 @@ _CALLED = '{"content":null,"tool_calls":[{"id":"a","function":{"name":"find","ar
         ("openai_chat", _completion('{"content":"hi","refusal":"no"}')),
         ("openai_chat", _completion('{"content":"hi"}', more=',"error":{"code":"x"}')),
         ("openai_chat", _completion('{"content":"hi"}', of_choice=',"error":{"code":"x"}')),
+        ("cohere_chat", _completion('{"content":"hi"}', usage='{"prompt_tokens":7,"completion_tokens":2}')),
+        ("ollama_chat", _completion('{"content":"hi"}', usage='{"prompt_tokens":7,"completion_tokens":2}')),
+        ("bedrock_chat", _completion('{"content":"hi"}', usage='{"prompt_tokens":7,"completion_tokens":2}')),
         ("cohere_chat", b'{"id":"c","message":{"content":[{"type":"text","text":"hi"}]},"finish_reason":"COMPLETE"}'),
     ],
 )
