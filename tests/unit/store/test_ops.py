@@ -5,6 +5,8 @@ from __future__ import annotations
 from breakloop.store.limit_ops import BreakerSpec, BucketSpec, BudgetSpec, ChargeBudget, CheckBreaker, TakeTokens
 from breakloop.store.ops import (
     ENFORCED,
+    ActualUse,
+    AdjustCharge,
     BreakerResult,
     CommitResult,
     CountFingerprint,
@@ -12,6 +14,7 @@ from breakloop.store.ops import (
     FingerprintCount,
     FingerprintSpec,
     Settle,
+    WindowWrite,
 )
 from tests.stores import NO_LIMITER, NO_OWNER, NO_RULE
 
@@ -39,12 +42,30 @@ def test_nothing_found_is_the_default() -> None:
     assert BreakerResult(False, 7.0) == (False, 7.0, 0.0, "")
     assert CommitResult([]).denied_at == -1
     assert CommitResult([]).conflict is None
+    assert CommitResult([]).at == 0.0
+
+
+def test_an_answer_without_usage_costs_nothing() -> None:
+    """And a correction creates no account, unless it is told of one (L-5)."""
+    assert ActualUse() == (0, 0)
+    correction = AdjustCharge(BudgetSpec(1), "k", 1)
+    assert (correction.known, correction.ends) == (0, 0.0)
+
+
+def test_the_versions_of_a_window_begin_with_1() -> None:
+    """And 0 is that of none (E-5)."""
+    assert WindowWrite("k", 0, b"", 60.0).becomes == 1
+    assert WindowWrite("k", 1, b"", 60.0).becomes == 2
+    assert WindowWrite("k", 0, b"", 60.0, first=7, step=3).becomes == 7
+    assert WindowWrite("k", 7, b"", 60.0, first=7, step=3).becomes == 10
 
 
 def test_nothing_is_free_unless_asked_for() -> None:
     """Only a request whose end will be told joins others; only a spec that says so forgives (LD-6)."""
     spec = FingerprintSpec(60.0, 5)
-    assert (spec.concurrent_free, spec.retry_free) == (0, 0)
+    assert (spec.concurrent_free, spec.retry_free, spec.land_calls) == (0, 0, 0)
+    assert (spec.sliding, spec.denies, spec.at_once) == (False, True, False)
+    assert (spec.cooldown_s, spec.growth, spec.cooldown_max_s) == (0.0, 1.0, 0.0)
     assert CountFingerprint(spec, "k", NO_OWNER).tracked is False
     assert CountFingerprint(spec, "k", NO_OWNER, tracked=True).tracked is True
     assert Settle(spec, "k", 7.0).flight == 0

@@ -20,6 +20,7 @@ from breakloop.store.redis.connection import RedisError
 from breakloop.store.sqlite import SqliteTrouble
 from tests.deadlines import DEADLINE_S
 from tests.operators import NOW, FakeNodes, FakeRedis, record
+from tests.unit.gateway.fake_client import FakeLoop
 
 
 class Peer:
@@ -499,5 +500,70 @@ def test_a_new_instance_knows_the_orders_before_its_first_request() -> None:
         lonely = Peer(server)
         lonely.nodes.up = False
         assert not await lonely.book.ready(1.0)
+
+    run(story)
+
+
+# -- questions ---------------------------------------------------------------------------------------------------------
+
+
+def test_every_instance_answers_a_question() -> None:
+    """The one that asks as well; one that has nothing to say is not waited for (K-3)."""
+
+    async def story(_server: FakeRedis, one: Peer, two: Peer) -> None:
+        one.book.on_question = lambda question: f"one: {question}"
+        two.book.on_question = lambda question: f"two: {question}"
+        assert sorted(await one.book.ask("hé?", DEADLINE_S)) == ["one: hé?", "two: hé?"]
+        assert one.book._asked == {}
+        two.book.on_question = None
+        assert await one.book.ask("you?", 0.0) in ([], ["one: you?"])
+
+    run(story)
+
+
+def test_those_that_have_answered_in_time_are_listed() -> None:
+    async def story() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, FakeLoop)
+        server = FakeRedis()
+        one, mute = Peer(server), Peer(server)
+        one.book.on_question = str.upper
+        asked = asyncio.create_task(one.book.ask("still there", 2.0))
+        await turns()
+        loop.now += 1.99
+        await turns()
+        assert not asked.done()
+        loop.now += 0.02
+        await turns()
+        assert asked.done()
+        assert (await asked, mute.book.on_question) == (["STILL THERE"], None)
+
+    with asyncio.Runner(loop_factory=FakeLoop) as runner:
+        runner.run(story())
+
+
+@pytest.mark.parametrize("without", ["redis", "feed", "messages"])
+def test_an_instance_that_reaches_no_other_answers_alone(without: str) -> None:
+    async def story() -> None:
+        server = FakeRedis()
+        one, two = Peer(server, hears=without != "feed"), Peer(server)
+        feed = FakeNodes(server)
+        if without == "messages":
+            one.book.listen(feed.feed)
+        one.book.on_question = two.book.on_question = str.upper
+        feed.up, one.nodes.up = False, without != "redis"
+        assert await one.book.ask("who", DEADLINE_S) == ["WHO"]
+        assert b"PUBLISH" not in server.commands
+        one.book.on_question = None
+        assert await one.book.ask("who", DEADLINE_S) == []
+
+    asyncio.run(story())
+
+
+def test_an_error_of_redis_is_no_answer() -> None:
+    async def story(server: FakeRedis, one: Peer, _two: Peer) -> None:
+        server.fails = RedisError("NOPERM")
+        assert await one.book.ask("who", DEADLINE_S) == []
+        one.book._heard_question(b"0123456789abcdef!an answer that is too late")
 
     run(story)

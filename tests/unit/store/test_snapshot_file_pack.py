@@ -45,6 +45,13 @@ def test_a_part_ends_at_its_size() -> None:
         packer = EntryPacker(size_max)
         packer.add("counts", ["a"], [ENTRIES["counts"]])
         assert len(packer.parts) == parts
+    whole = EntryPacker(2**30)
+    whole.add("windows", ["a"], [(5.0, 1, bytes(256 * 1024))])
+    more = len(whole.close()[0].data) - 256 * 1024
+    for size, parts in ((256 * 1024 - more, 1), (256 * 1024 - more - 1, 0)):
+        packer = EntryPacker()
+        packer.add("windows", ["a"], [(5.0, 1, bytes(size))])
+        assert len(packer.parts) == parts
 
 
 def test_times_of_hits_are_a_copy() -> None:

@@ -14,8 +14,10 @@ def rows(count: int, size: int = MB, expires: float = 100.0) -> list[SegmentRow]
 def test_a_little_garbage_is_left_alone() -> None:
     """Also some times of what a save writes: what is always in use is overtaken by itself (S-1)."""
     assert SegmentIndex().overtaken(0) == ()
-    assert SegmentIndex(rows(8)).overtaken(0) == ()
-    assert SegmentIndex(rows(12)).overtaken(MB) == ()
+    for size_mb, saved in ((8, 0), (12, MB)):
+        little = rows(size_mb)
+        assert SegmentIndex(little).overtaken(saved) == ()
+        assert SegmentIndex([*little, SegmentRow(99, 1, 100.0)]).overtaken(saved)
     assert SegmentIndex(rows(500, size=10)).overtaken(0) == ()
 
 
@@ -71,9 +73,13 @@ def test_only_the_oldest_expire() -> None:
     assert found.expired(10.0) == mixed[:2]
     assert found.expired(60.0) == mixed
     assert found.expired(1.0) == []
+    assert len(SegmentIndex(rows(300)).expired(100.0)) == 256  # a save deletes no more
 
 
 def test_ids_go_up() -> None:
     """What is newer has the larger id (S-1)."""
     assert SegmentIndex().next_id() == 1
     assert SegmentIndex(rows(3)).next_id() == 4
+    emptied = SegmentIndex(rows(3), tidy=True)
+    emptied.became([], ())
+    assert emptied.next_id() == 4
