@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from breakloop.store.memory import MemoryFingerprints, MemoryStore
-from breakloop.store.ops import CountFingerprint, FingerprintCount, FingerprintSpec, Settle
+from breakloop.store.ops import JOINED, CountFingerprint, FingerprintCount, FingerprintSpec, Settle, WindowWrite
+from tests.each import each
 from tests.stores import NO_OWNER
 
 NOW = 1_800_000_000.0
@@ -75,3 +78,90 @@ def test_what_another_store_found_is_blocked_here_too() -> None:
         assert (found.hits, found.tripped, found.fresh) == (4, True, False)
         [later] = store.commit([op], NOW + 61).results
         assert later == FingerprintCount(1)
+
+
+# -- the last moment ---------------------------------------------------------------------------------------------------
+
+
+def counted(store: MemoryStore, spec: FingerprintSpec, at: float, *, tracked: bool = False) -> FingerprintCount:
+    [found] = store.commit([CountFingerprint(spec, "ld:p:f", NO_OWNER, tracked=tracked)], at).results
+    assert isinstance(found, FingerprintCount)
+    return found
+
+
+def _idle(after_s: float) -> bool:
+    store, spec = MemoryStore(), FingerprintSpec(60.0, 5)
+    counted(store, spec, NOW)
+    return counted(store, spec, NOW + after_s).hits == 2
+
+
+def _sliding(after_s: float) -> bool:
+    store, spec = MemoryStore(), FingerprintSpec(60.0, 5, sliding=True)
+    counted(store, spec, NOW)
+    return counted(store, spec, NOW + after_s).hits == 2
+
+
+def _one_of_two(after_s: float) -> bool:
+    store, spec = MemoryStore(), FingerprintSpec(60.0, 5, sliding=True)
+    counted(store, spec, NOW)
+    counted(store, spec, NOW + 30.0)
+    return counted(store, spec, NOW + after_s).hits == 3
+
+
+def _cooldown(after_s: float) -> bool:
+    store, spec = MemoryStore(), FingerprintSpec(60.0, 0, cooldown_s=60.0, cooldown_max_s=600.0, growth=2.0)
+    counted(store, spec, NOW)
+    return not counted(store, spec, NOW + after_s).fresh
+
+
+def _growth(after_s: float) -> bool:
+    store, spec = MemoryStore(), FingerprintSpec(60.0, 0, cooldown_s=10.0, cooldown_max_s=50.0, growth=2.0)
+    counted(store, spec, NOW)
+    return counted(store, spec, NOW + after_s).wait_s == 20.0
+
+
+def _flight(after_s: float) -> bool:
+    store, spec = MemoryStore(), FingerprintSpec(600.0, 5, concurrent_free=2)
+    counted(store, spec, NOW, tracked=True)
+    return counted(store, spec, NOW + after_s / 60.0, tracked=True).flight == JOINED
+
+
+def _taken_back(after_s: float) -> bool:
+    store, spec = MemoryStore(), FingerprintSpec(60.0, 5, retry_free=1)
+    counted(store, spec, NOW)
+    counted(store, spec, NOW + 30.0)
+    return store.settle([Settle(spec, "ld:p:f", NOW)], NOW + after_s, failed=True) == 1
+
+
+def _allowance(after_s: float) -> bool:
+    store, spec = MemoryStore(), FingerprintSpec(60.0, 5, retry_free=1)
+    counted(store, spec, NOW)
+    assert store.settle([Settle(spec, "ld:p:f", NOW)], NOW, failed=True) == 1
+    counted(store, spec, NOW + 59.0)
+    return store.settle([Settle(spec, "ld:p:f", NOW + 59.0)], NOW + after_s, failed=True) == 0
+
+
+def _window(after_s: float) -> bool:
+    store = MemoryStore()
+    store.commit([], NOW, [WindowWrite("win:p:s:", 0, b"x", 60.0)])
+    known = store.read_window("win:p:s:", NOW + after_s).version == 1
+    conflict = store.commit([], NOW + after_s, [WindowWrite("win:p:s:", 0, b"y", 60.0)]).conflict
+    assert known == (conflict is not None)
+    return known
+
+
+def _looked_up(after_s: float) -> bool:
+    store = MemoryStore()
+    store.commit([], NOW, [WindowWrite("win:p:s:", 0, b"x", 60.0)])
+    store.resume(NOW + after_s)
+    return bool(store.look_up("win:", 9))
+
+
+LASTS = [_idle, _sliding, _one_of_two, _cooldown, _growth, _flight, _taken_back, _allowance, _window, _looked_up]
+
+
+@each("lasts", LASTS)
+def test_what_lasts_a_minute_is_over_when_the_minute_is(lasts: Callable[[float], bool]) -> None:
+    """Not a moment later, and not before (S-1)."""
+    assert lasts(59.999)
+    assert not lasts(60.0)
