@@ -120,6 +120,24 @@ def test_what_is_stale_goes_for_good(here: Here) -> None:
     assert book.ledger.all() == [record("live")]
 
 
+def test_what_is_stale_is_looked_for_every_ten_minutes(here: Here) -> None:
+    """After a step of the clock not before ten more: what seems to be over may be in force (K-3)."""
+    book = here.book()
+    now = NOW + OVER_KEPT_S
+    book.tick(now)
+    book.put([record("over", until=LIFTED)])
+    book.tick(now + 599.9)
+    assert len(book.ledger.all()) == 1
+    book.tick(now + 600.0)
+    assert book.ledger.all() == []
+    book.put([record("over", until=LIFTED)])
+    book.clock_stepped(now + 5000.0)
+    book.tick(now + 5599.9)
+    assert len(book.ledger.all()) == 1
+    book.tick(now + 5600.0)
+    assert book.ledger.all() == []
+
+
 def test_earlier_orders_are_known_once_the_file_was_read(tmp_path: Path) -> None:
     """Without a file there are none, so nobody waits for them."""
     assert asyncio.run(FileOrderStore(None, print).ready(0.0))

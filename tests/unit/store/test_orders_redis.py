@@ -392,6 +392,19 @@ def test_how_many_records_a_command_has() -> None:
     run(story)
 
 
+def test_how_many_records_are_sent_at_a_time() -> None:
+    """A thousand; the others with the next tick."""
+
+    async def story(_server: FakeRedis, one: Peer, two: Peer) -> None:
+        one.book.put([record(f"{number}") for number in range(1002)])
+        await turns()
+        assert len(two.keys()) == 1000
+        await one.tick()
+        assert len(two.keys()) == 1002
+
+    run(story)
+
+
 def test_what_redis_refuses_is_reported_once_and_tried_again() -> None:
     """OOM, a missing permission: no outage, but somebody has to know."""
 

@@ -3,6 +3,7 @@ failed start, never a failed save; somebody is told, and nothing is overwritten.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import sqlite3
@@ -358,6 +359,25 @@ def test_what_is_remembered_while_the_disk_is_full_is_bounded(tmp_path: Path, cl
     assert after.tables()["accounts"].keys() == before["accounts"].keys()
     assert after.loaded == 50
     after.end()
+
+
+def test_a_disk_that_is_full_is_left_alone_for_a_second_per_twenty_thousand_entries(
+    tmp_path: Path, clock: FakeClock
+) -> None:
+    """Gathering them again and again would keep requests waiting (Q-1)."""
+    life, tries = Life(tmp_path, clock), 0
+
+    async def full(_write: Callable[[], object]) -> object:
+        nonlocal tries
+        tries += 1
+        raise StateError("the disk is full")
+
+    life.store.kept()["buckets"].dirty = dict.fromkeys(map(str, range(20_000)))
+    for wait_s, expected in ((0.0, 1), (0.99998, 1), (0.00003, 2)):
+        clock.advance(wait_s)
+        asyncio.run(life.durable.save(full))
+        assert tries == expected
+    life.end()
 
 
 def spoil(life: Life, folder: Path) -> None:
