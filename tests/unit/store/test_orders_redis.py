@@ -17,7 +17,7 @@ import pytest
 from breakloop.clock import FakeClock
 from breakloop.store.orders import LIFTED, OVER_KEPT_S, FileOrderStore, Order, RedisOrderStore
 from breakloop.store.redis.connection import RedisError
-from breakloop.store.sqlite import SqliteTrouble
+from breakloop.store.sqlite import SqliteFile, SqliteTrouble
 from tests.deadlines import DEADLINE_S
 from tests.operators import NOW, FakeNodes, FakeRedis, record
 from tests.unit.gateway.fake_client import FakeLoop
@@ -80,6 +80,30 @@ def test_a_change_reaches_others_by_a_message() -> None:
         assert server.commands[asked:] == [b"EVAL", b"GET"]
 
     run(story)
+
+
+def test_what_others_ordered_is_not_forced_to_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Redis has it; the next tick does (K-3)."""
+    forced: list[bool] = []
+    run = SqliteFile.run
+
+    def watched(file: SqliteFile, work: Callable[..., Any], *, synced: bool = True) -> Any:
+        forced.append(synced)
+        return run(file, work, synced=synced)
+
+    async def story() -> None:
+        server = FakeRedis()
+        one, two = Peer(server), Peer(server, folder=tmp_path)
+        await two.tick()
+        monkeypatch.setattr(SqliteFile, "run", watched)
+        one.book.put([record("a")])
+        await turns()
+        assert (two.keys(), forced) == (["a"], [False])
+        await two.tick()
+        assert forced == [False, True]
+        await two.book.close()
+
+    asyncio.run(story())
 
 
 def test_a_lost_message_costs_two_looks() -> None:

@@ -120,6 +120,8 @@ def test_a_disk_that_damages_everything_is_given_up(here: Here) -> None:
     assert [trouble.done for trouble in here.troubles] == [
         "it cannot be renamed (there are already 9 such files), so nothing is stored"
     ]
+    assert not file.set_aside("damaged", "as it was")
+    assert file.set_aside("foreign", "as it was")  # under another name
 
 
 def test_two_processes_that_find_the_same_damage_keep_one_new_file(here: Here) -> None:
