@@ -395,6 +395,28 @@ def test_a_recheck_ends_with_its_connection() -> None:
     asyncio.run(main())
 
 
+def test_a_new_connection_is_rechecked_as_often_as_the_first() -> None:
+    """The recheck that was due for the one that was lost does not come on top."""
+
+    async def main() -> None:
+        async with fake_redis() as fake:
+            changes, place = Heard(), Place(fake.address, recheck_s=1.0)
+            kept = keeper(place, changes)
+            await kept.start()
+            fake.drop()
+            assert [(await changes.next())[0] for _ in range(3)] == [True, False, True]
+            for expected in (3, 4):
+                loop.now += 1.0
+                for _ in range(5):
+                    await asyncio.sleep(0)
+                assert place.asked == expected
+            await kept.close()
+
+    loop = FakeLoop()
+    loop.run_until_complete(main())
+    loop.close()
+
+
 def test_one_address_or_one_after_the_other() -> None:
     async def main() -> None:
         one, two, three = Address("a", 1), Address("b", 2), Address("c", 3)
