@@ -62,6 +62,7 @@ def test_unusable_directory_is_a_warning(tmp_path: Path) -> None:
     assert data.path is None
     assert "cannot be used (Not a directory)" in data.warnings[0]
     assert len(data.secret("", "")) == 32
+    assert len(data.kept_secret()) == 64  # as long as one that is stored
     assert data.secret_is_temporary
 
 

@@ -181,3 +181,17 @@ def test_what_is_denied_is_not_charged() -> None:
         ]
     assert store.commit(ops, NOW).results == [None, 9.0, 101, 9.0, 1, None, None]
     assert (list(store.kept()["accounts"]), list(store.kept()["buckets"])) == (["b"], ["b"])
+
+
+def test_an_account_of_another_store_is_kept_as_an_own_one_is() -> None:
+    """From half of its budget on it cannot be evicted by invented ones, and it stays there (L-5)."""
+    for used, place in ((49, "accounts"), (50, "spent")):
+        store = MemoryStore()
+        op = ChargeBudget(HUNDRED, "cb:p", 1, NOW + HOUR, NO_LIMITER, NO_RULE)
+        store.remember_account(op, used, NOW + HOUR, NOW)
+        assert (list(store._limits[place]), len(store), store.account("cb:p")) == (["cb:p"], 1, used)
+        store.remember_account(op, 0, NOW + HOUR, NOW)
+        assert (list(store._limits[place]), len(store), store.account("cb:p")) == (["cb:p"], 1, 0)
+    unused = MemoryStore()
+    unused.remember_account(ChargeBudget(HUNDRED, "cb:p", 1, NOW + HOUR, NO_LIMITER, NO_RULE), 0, NOW + HOUR, NOW)
+    assert len(unused) == 0

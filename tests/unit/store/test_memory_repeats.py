@@ -101,6 +101,12 @@ def _sliding(after_s: float) -> bool:
     return counted(store, spec, NOW + after_s).hits == 2
 
 
+def _tripped(after_s: float) -> bool:
+    store, spec = MemoryStore(), FingerprintSpec(60.0, 0, sliding=True)
+    counted(store, spec, NOW)
+    return not counted(store, spec, NOW + after_s).fresh
+
+
 def _one_of_two(after_s: float) -> bool:
     store, spec = MemoryStore(), FingerprintSpec(60.0, 5, sliding=True)
     counted(store, spec, NOW)
@@ -157,7 +163,19 @@ def _looked_up(after_s: float) -> bool:
     return bool(store.look_up("win:", 9))
 
 
-LASTS = [_idle, _sliding, _one_of_two, _cooldown, _growth, _flight, _taken_back, _allowance, _window, _looked_up]
+LASTS = [
+    _idle,
+    _sliding,
+    _tripped,
+    _one_of_two,
+    _cooldown,
+    _growth,
+    _flight,
+    _taken_back,
+    _allowance,
+    _window,
+    _looked_up,
+]
 
 
 @each("lasts", LASTS)
@@ -165,3 +183,13 @@ def test_what_lasts_a_minute_is_over_when_the_minute_is(lasts: Callable[[float],
     """Not a moment later, and not before (S-1)."""
     assert lasts(59.999)
     assert not lasts(60.0)
+
+
+def test_the_request_that_was_detected_is_not_taken_back() -> None:
+    """Nor another one of that moment: the count that it was in is over (LD-6)."""
+    store, spec = MemoryStore(), FingerprintSpec(60.0, 1, cooldown_s=10.0, cooldown_max_s=100.0, retry_free=1)
+    counted(store, spec, NOW)
+    assert counted(store, spec, NOW).tripped
+    assert not counted(store, spec, NOW + 10.0).tripped
+    assert store.settle([Settle(spec, "ld:p:f", NOW)], NOW + 10.0, failed=True) == 0
+    assert store.settle([Settle(spec, "ld:p:f", NOW + 10.0)], NOW + 10.0, failed=True) == 1

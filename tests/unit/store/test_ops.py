@@ -15,6 +15,7 @@ from breakloop.store.ops import (
     FingerprintSpec,
     Settle,
     WindowWrite,
+    blocked_at_once,
 )
 from tests.stores import NO_LIMITER, NO_OWNER, NO_RULE
 
@@ -43,6 +44,13 @@ def test_nothing_found_is_the_default() -> None:
     assert CommitResult([]).denied_at == -1
     assert CommitResult([]).conflict is None
     assert CommitResult([]).at == 0.0
+
+
+def test_a_loop_that_is_known_lets_one_request_pass_after_each_cooldown() -> None:
+    """Within a minute, and blocks the first one there is (LD-6)."""
+    spec = blocked_at_once(30.0, 2.0, 100.0)
+    assert (spec.at_once, spec.limit, spec.window_s, spec.sliding, spec.denies) == (True, 1, 60.0, True, True)
+    assert [spec.next_cooldown_s(before_s) for before_s in (None, 30.0, 60.0)] == [30.0, 60.0, 100.0]
 
 
 def test_an_answer_without_usage_costs_nothing() -> None:

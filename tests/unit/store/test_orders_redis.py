@@ -530,6 +530,7 @@ def test_a_file_that_could_be_read_late_is_shared_late(tmp_path: Path, monkeypat
 def test_a_new_instance_knows_the_orders_before_its_first_request() -> None:
     async def story(server: FakeRedis, one: Peer, _two: Peer) -> None:
         one.book.put([record("a")])
+        assert not RedisOrderStore(None, print, one.nodes, one.clock).synced
         late = Peer(server)
         assert await late.book.ready(1.0)
         assert late.keys() == ["a"]

@@ -96,3 +96,17 @@ def test_no_database_and_a_new_one(tmp_path: Path) -> None:
     found = look(tmp_path)
     assert found is not None
     assert (found.wrong, found.entries) == ("", 0)
+
+
+def test_a_process_without_requests_keeps_the_time_of_the_one_before(tmp_path: Path, clock: FakeClock) -> None:
+    """So that the next one goes on from it, however the clock is set (S-1)."""
+    first = Life(tmp_path, clock)
+    first.spend("tpd:a")
+    first.end()
+    before = look(tmp_path)
+    idle = Life(tmp_path, clock)
+    idle.end()
+    after = look(tmp_path)
+    assert before is not None
+    assert after is not None
+    assert after.latest == before.latest == clock.now()

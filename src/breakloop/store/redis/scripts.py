@@ -178,7 +178,7 @@ def decode_commit(ops: Sequence[Op], windows: Sequence[WindowWrite], answer: Any
     results: list[Result] = []
     for op, value in zip(ops, found, strict=True):
         if type(op) is CountFingerprint:
-            results.append(None if value is False else _count_result(value))
+            results.append(_count_result(value))
         elif value is False or type(op) is Deny or type(op) is Observation:
             results.append(None)
         else:
