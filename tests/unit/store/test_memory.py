@@ -14,6 +14,7 @@ COOLING = FingerprintSpec(60.0, 1, sliding=True, cooldown_s=30.0, growth=2.0, co
 
 def test_it_is_bounded_and_says_what_it_dropped() -> None:
     """Unique requests without end do not make it grow; live entries that had to go are counted (S-1, Y-2)."""
+    assert MemoryStore().kept()["counts"].max_entries == 1_000_000
     store = MemoryStore(100)
     for number in range(1000):
         store.commit(

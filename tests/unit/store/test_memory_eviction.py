@@ -110,6 +110,16 @@ def test_a_denial_keeps_a_bucket() -> None:
         assert number % 50 or not take("tb:real")
 
 
+def test_a_charge_keeps_a_bucket() -> None:
+    """Whoever pays is in use as well (S-1)."""
+    store = MemoryStore(100)
+    for number in range(1000):
+        store.commit([TakeTokens(BucketSpec(0.001, 50.0), f"tb:{number}", 1, NO_LIMITER, NO_RULE)], NOW)
+        if number % 50 == 0:
+            [left] = store.commit([TakeTokens(BucketSpec(0.001, 50.0), "tb:real", 1, NO_LIMITER, NO_RULE)], NOW).results
+            assert left == 49 - number // 50
+
+
 def test_invented_fingerprints_do_not_end_a_cooldown() -> None:
     """Counts are apart from what is blocked (S-1, LD-2)."""
     store = MemoryStore(100)

@@ -54,6 +54,13 @@ def test_a_whole_save_replaces_everything(tmp_path: Path) -> None:
     assert opened(tmp_path)[1] == ["b", "c"]
 
 
+def test_a_file_that_could_not_be_read_is_written_whole(tmp_path: Path) -> None:
+    file = StateFile(tmp_path, print)
+    assert file.write(SegmentChange([part("a")], NOW, NOW, whole=True))
+    file.close()
+    assert opened(tmp_path)[1] == ["a"]
+
+
 def test_rows_without_a_replacement_stay(tmp_path: Path) -> None:
     """Those that were looked at for what is out of date, and are all valid (S-1)."""
     file, _, _ = opened(tmp_path)

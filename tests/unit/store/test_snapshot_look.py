@@ -101,6 +101,7 @@ def test_no_database_and_a_new_one(tmp_path: Path) -> None:
 def test_a_process_without_requests_keeps_the_time_of_the_one_before(tmp_path: Path, clock: FakeClock) -> None:
     """So that the next one goes on from it, however the clock is set (S-1)."""
     first = Life(tmp_path, clock)
+    clock.step(1000.0)  # the time of day is ahead of the store's
     first.spend("tpd:a")
     first.end()
     before = look(tmp_path)
