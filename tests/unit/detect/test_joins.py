@@ -279,9 +279,11 @@ def test_the_same_answer_of_two_that_open_alike() -> None:
     here = Caller()
     for _ in range(2):
         here.turn("planner", TASK, answer=PLAN)
-    here.request("planner", "Go on.", said=PLAN)
-    found = here.open.pop()
-    assert (found.alone, found.is_team, found.merged) == (False, False, ())
+    for said in ("(shortened)", PLAN):
+        here.request("planner", "Go on.", said=said)
+        found = here.open.pop()
+        assert (found.alone, found.is_team, found.merged) == (False, False, ())
+        assert found.group != bytes(4)
     here.turn("planner", TASK, answer=REPORT)
     here.request("planner", "Go on.", said="(shortened)")
     last = here.open.pop()

@@ -477,6 +477,33 @@ def test_a_ping_is_no_run() -> None:
     assert DETECTOR.evaluate(asked, b"", 1e9) is not None
 
 
+NO_TOOLS = Step("", (), (), (), ("Begin.",), (), 1, 10)
+TOOLS = NO_TOOLS._replace(tools=("look",))
+UNDER_WAY = TOOLS._replace(calls=(ToolCall("look", "{}"),), results=(Result("text"),))
+
+
+@each(
+    "step, trigger, planned, kept",
+    [
+        ({"newest": TOOLS, "unnamed": False, "agent_id": "caller"}, "", True, True),
+        ({"newest": TOOLS, "unnamed": True, "agent_id": "caller"}, "", False, False),  # visits of many people
+        ({"newest": NO_TOOLS, "unnamed": False, "agent_id": "caller"}, "", False, False),
+        ({"newest": NO_TOOLS, "agent_id": "caller"}, "cron", True, True),
+        ({"newest": NO_TOOLS, "agent_id": "caller"}, "Person", False, False),
+        ({"newest": NO_TOOLS, "agent_id": "nightly"}, "", True, True),
+        ({"newest": UNDER_WAY, "agent_id": "nightly"}, "", False, True),  # no opening, but it may end the run
+        ({"newest": None, "agent_id": "nightly"}, "cron", False, False),
+    ],
+)
+def test_whose_runs_are_judged(step: dict[str, Any], trigger: str, planned: bool, kept: bool) -> None:
+    """Those of a named agent or trigger, and those with tools and named sessions, if the answer will be known (LD-11)."""
+    for tracked in (True, False):
+        asked = call(headers={"x-agent-trigger": trigger.encode()} if trigger else {})
+        asked.tracked = tracked
+        slot = RerunDetector(CONFIG, Reader(**step), digest).plan(asked, "project", 0, 7.0)
+        assert (slot is not None, len(asked.decision.runs)) == (planned and tracked, int(kept and tracked))
+
+
 def test_an_order_is_text_of_the_user_without_results() -> None:
     begun = Step("", (), (), (), ("Begin.",), (), 1, 10)
     assert opens_run(begun)
