@@ -43,6 +43,15 @@ def test_folding(text: str, same: str) -> None:
     assert mark(Message("user", text)) == mark(Message("user", same))
 
 
+def test_a_name_is_the_clients_or_that_of_the_call() -> None:
+    """Who names neither an agent nor a session changes no name (LD-6)."""
+    assert fingerprints(*AT_WORK, named="one", agent="c").of_all_names(call()) is not None
+    assert fingerprints(*AT_WORK, agent="c").of_all_names(call()) is None
+    known = call()
+    known.identity.named = ""
+    assert fingerprints(*AT_WORK, named="one", agent="c").of_all_names(known) is None
+
+
 def test_messages_that_were_not_read_yet() -> None:
     """They are read then, and only then (LD-2)."""
     made, asked = fingerprints(Message("user", "a")), call()

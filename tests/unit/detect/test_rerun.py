@@ -190,6 +190,15 @@ def test_a_change_begins_the_count_again() -> None:
     assert set(levels) == {NOTHING}
 
 
+def test_runs_after_a_change() -> None:
+    """The first one after it is the first that is counted (LD-11)."""
+    agent = Agent(trigger="webhook")
+    agent.run(3)
+    agent.begin()
+    agent.end("No remarks.", "written: 4 lines", tool="write_report")
+    assert agent.run(9) == [*EIGHTH, NOTICE]
+
+
 def test_something_new_begins_the_count_again() -> None:
     """An inbox with other mails is other work, even if each run says "Done." (LD-11)."""
     agent = Agent()

@@ -64,6 +64,17 @@ def levels(judged: list[Evaluation]) -> list[int]:
     return [one.level for one in judged]
 
 
+def test_the_same_prompt_again_is_a_sign_of_life() -> None:
+    """After half a minute its time is noted, so that the series is known ten minutes later (LD-4)."""
+    for pause, level in ((29.9, NOTHING), (30.0, NOTICE)):
+        sender = Sender()
+        sender.wrap(3)
+        sender.send("derived:again", asked(AGAIN * 2 + PROMPT), after=pause)
+        pauses = {3: 590.0, 4: 1.0}
+        found = [sender.send(f"derived:{at}", asked(AGAIN * at + PROMPT), after=pauses[at]) for at in pauses]
+        assert [one.level for one in found] == [NOTHING, level]
+
+
 def test_a_prompt_wrapped_anew_each_time() -> None:
     """Each has a session of its own; noticed by the fourth, blocked by the sixth, stopped by the ninth (LD-4, C20)."""
     found = Sender().wrap(10)

@@ -211,6 +211,7 @@ MAILS = [call("send_email", at, "sent") for at in range(12)]
         ("side_effect", [POSTED] * 5, "0 2 2 2 2"),
         ("side_effect", [POSTED, POSTED, EDITED, POSTED, POSTED], "0 2 0 0 2"),
         ("side_effect", [hidden(MAIL)] * 5, "0 1.5 2 2.5 3"),
+        ("side_effect", [call("send_email", '{"action": "list"}', "sent")] * 3, "0 0 0"),
         ("side_effect", [MAIL, *MAILS[:8], MAIL], "0 0 0 0 0 0 0 0 0 2"),
         ("side_effect", [MAIL, *MAILS[:9], MAIL], "0 0 0 0 0 0 0 0 0 0 0"),
         ("side_effect", [together(MAIL, MAIL), together(MAIL, MAIL)], "2 3"),
