@@ -302,6 +302,7 @@ BESIDE = [call("read", at, users=(REFUSED,)) for at in range(5)]
 TASK = "Tell me which of the orders is the largest."
 TRY = "That was not valid, try again: "
 OLD = others(1)[0]
+NEW_TEXTS = [f"Another text of the user, number {at}." for at in range(16)]
 SPARSE = [step for pair in zip(BESIDE, others(4), strict=False) for step in pair]
 
 
@@ -316,6 +317,8 @@ SPARSE = [step for pair in zip(BESIDE, others(4), strict=False) for step in pair
         ("continue", [DONE, DONE, say(written(1, 20), "And now?"), DONE, DONE], "0 2 0 3 4"),
         ("continue", [say(AGREED, *["Go on!"] * (at + 1)) for at in range(4)], "0 2 3 4"),
         ("rejected", [say(AGREED, *[REFUSED] * (at + 1)) for at in range(4)], "1 2 3 4"),
+        ("rejected", [say(AGREED, *NEW_TEXTS[: at + 1]) for at in range(4)], "1 1 1 1"),
+        ("rejected", [say(AGREED, *NEW_TEXTS[:2]), DONE, say(AGREED, *NEW_TEXTS[:3])], "1 0 2"),
         ("rejected", [say(AGREED, "x" * 19)] * 3, "0 0 0"),
         ("rejected", [say(AGREED, "x" * 20)] * 3, "1 2 3"),
         ("rejected", [say("", REFUSED), WRONG, WRONG, EDITED, WRONG, WRONG], "0 1 2 0 1 2"),
@@ -374,7 +377,7 @@ def test_rejections_that_are_minutes_apart() -> None:
 
 def test_sixteen_texts_are_known() -> None:
     """Of more, the rarest is forgotten, and of equals the least recent (Y-2)."""
-    texts = [say(AGREED, f"Another text of the user, number {at}.") for at in range(16)]
+    texts = [say(AGREED, text) for text in NEW_TEXTS]
     assert [counts("rejected", [WRONG, *texts[:number], WRONG])[-1] for number in (15, 16)] == [2, 1]
     assert counts("rejected", [WRONG, WRONG, *texts, WRONG])[-1] == 3
     assert counts("rejected", [WRONG, *texts[:15], WRONG, *texts[:15]])[-15:] == [2] * 15
