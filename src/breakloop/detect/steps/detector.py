@@ -203,7 +203,7 @@ class StepEvaluator:
         if awaits_result(data):
             if not answer.text:
                 return answered(data, NONE, ())
-            key = self._fingerprinter.incoming(answer.text, result=True).key
+            key = self._fingerprinter.result(answer.text).key
             return answered(data, key, novelty.result_marks(key))
         fingerprinter = self._fingerprinter
         calls = [call for call in answer.calls if fingerprinter.tool(call.name).hands_on] if answer.calls else ()

@@ -485,16 +485,22 @@ class StepFingerprinter:
         """Return the digest of bytes of any length."""
         return self._digest(xxhash.xxh3_128_digest(plain, self._seed) if len(plain) > _SHORT else plain)
 
-    def incoming(self, text: str, *, result: bool = False, failed: bool = False) -> IncomingStep:
-        """Return a text without what changes by itself, and its digest. A short result is not masked, unless it is an
-        error: its only content may be a time, a duration or an id."""
+    def incoming(self, text: str) -> IncomingStep:
+        """Return a text without what changes by itself, and its digest."""
         raw = text.encode("utf-8", "surrogatepass")
-        kept = own(raw) if _BRACKET in raw else raw
-        if result:
-            kept = content(kept)
-        if not result or failed or len(kept) > INFORMATIVE:
-            kept = steady(kept)
+        kept = steady(own(raw) if _BRACKET in raw else raw)
         plain = kept.translate(None, _WHITE)  # as `compact`
+        key = self._digest(xxhash.xxh3_128_digest(plain, self._seed) if len(plain) > _SHORT else plain)
+        return IncomingStep(key, kept, plain, len(raw))
+
+    def result(self, text: str, failed: bool = False) -> IncomingStep:  # noqa: FBT001, FBT002 - a keyword takes time
+        """Return the same for the content of a result. A short one is not masked, unless it is an error: its only
+        content may be a time, a duration or an id."""
+        raw = text.encode("utf-8", "surrogatepass")
+        kept = content(own(raw) if _BRACKET in raw else raw)
+        if failed or len(kept) > INFORMATIVE:
+            kept = steady(kept)
+        plain = kept.translate(None, _WHITE)
         key = self._digest(xxhash.xxh3_128_digest(plain, self._seed) if len(plain) > _SHORT else plain)
         return IncomingStep(key, kept, plain, len(raw))
 
@@ -514,9 +520,10 @@ class StepFingerprinter:
         said = answer.said
         incoming: list[IncomingStep] = []
         for result in results:
-            one = self.incoming(result.text, result=True, failed=result.error)
-            if result.media:
-                self._add_media(one, result.media)
+            text, failed, _, media = result[:]  # fields of a named tuple are slow to read one by one
+            one = self.result(text, failed)
+            if media:
+                self._add_media(one, media)
             incoming.append(one)
         pairs: tuple[CallResult, ...] = ()
         if calls:
@@ -547,15 +554,18 @@ class StepFingerprinter:
 
     def answer(self, step: Step) -> AnswerFingerprints:
         """Return the fingerprints of a step's answer."""
-        text = step.said
+        text, as_text = step.said, step.as_text
         made: list[CallResult] = []
         for call in step.calls:
-            made.append(self._call(call, step))  # noqa: PERF401 - nearly always one: a comprehension is a call of its own
+            one = self._call(call)
+            if as_text and not (_NAME_FORM(call.name) or call.name in step.tools):
+                one.tool = msgspec.structs.replace(one.tool, name="")  # the model's words must not be in evidence
+            made.append(one)
         if not text:
             return AnswerFingerprints(NONE, [], made)
         spoken = content_words(text)
         called = 0
-        if step.as_text and made:
+        if as_text and made:
             of_call = frozenset(content_words(step.calls[0].arguments)).intersection(spoken)
             called = len(of_call)
             spoken = [*[word for word in spoken if word not in of_call], *[word for word in spoken if word in of_call]]
@@ -569,11 +579,9 @@ class StepFingerprinter:
         result = (NONE, _NO_ERROR, UNSEEN, False, 0)
         return CallResult(self._tools.of(name), a, loose_a, *result, changes, False, b"", False, waits, wait_s, effect)
 
-    def _call(self, call: ToolCall, step: Step) -> CallResult:
-        name, given = call.name, call.arguments
+    def _call(self, call: ToolCall) -> CallResult:
+        name, given = call[:]
         tool = self._known_tools.get(name) or self._tools.of(name)
-        if step.as_text and not (_NAME_FORM(name) or name in step.tools):
-            tool = msgspec.structs.replace(tool, name="")  # the model's words must not be in evidence
         options, how = tool.options, tool.manner
         if options is NO_OPTIONS and len(given) <= _KEPT_MAX:  # as in `canonical`
             arguments = _canonical_short(given)
@@ -590,7 +598,8 @@ class StepFingerprinter:
         begins, plain = tool.raw + b"\x00", b" ".join(arguments.split())  # as `folded`
         if how == RUNS and _HASH in plain and plain.startswith(b"{"):
             plain = _COMMENT(b"", plain)
-        a = self.plain(begins + plain)
+        whole = begins + plain
+        a = self._digest(xxhash.xxh3_128_digest(whole, self._seed) if len(whole) > _SHORT else whole)  # as `plain`
         masked = loose(plain)
         loose_a = a if masked is plain else self.plain(begins + masked)
         return CallResult(  # by position, and without a star: it is made for each call

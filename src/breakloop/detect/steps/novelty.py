@@ -71,11 +71,14 @@ def share(known: AgedFilter, texts: Sequence[bytes], seed: int, window: SessionW
     is_split = len(texts) == 1 and len(texts[0]) > _LONG and texts[0].find(b"\n") < 0
     if is_split:  # one long line, as JSON often is
         texts = (pieces(texts[0]),)
-    lines = _all(texts)
+    lines = plain(texts[0]) if len(texts) == 1 else _all(texts)
     if not lines:
         return None
+    if len(lines) > _MOST and len(texts) == 1:
+        lines = bounded(lines)
     once = lines if len(lines) == 1 else [*dict.fromkeys(lines)]  # a line that occurs twice is not known for that
-    if not is_split and max(map(len, once)) > _LONG // 2:
+    # In a text that is no longer than a long line there is none to split.
+    if not is_split and (len(texts) > 1 or len(texts[0]) > _LONG) and max(map(len, once)) > _LONG // 2:
         texts = [*map(pieces, texts)]
         lines = _all(texts)
         once = [*dict.fromkeys(lines)]
@@ -217,7 +220,7 @@ def compare(
         by_form = by_form or pair.failed or pair.kind == EMPTY  # results are compared by their form only
         failed = failed or pair.failed or pair.refused
     unseen, again, third = _calls(window, prints)
-    share = _new_lines(window, prints, seed, by_form=by_form, framed=bool(unseen))
+    share = _new_lines(window, prints, seed, by_form, window if unseen else None)
     new_words = _new_words(window, prints.words, prints.called) if prints.words else None
     fresh_words = new_words is not None and new_words >= NEW_WORDS
     wrote = False
@@ -310,10 +313,14 @@ def is_opening(window: SessionWindow, key: bytes) -> bool:
 
 
 def _new_lines(
-    window: SessionWindow, prints: StepFingerprints, seed: int, *, by_form: bool, framed: bool
+    window: SessionWindow,
+    prints: StepFingerprints,
+    seed: int,
+    by_form: bool,  # noqa: FBT001 - a keyword takes time
+    framed: SessionWindow | None,
 ) -> float | None:
     """Return the share of new lines in results and texts of the user; None if there are none. A picture that the
-    session has not seen is new, whatever is written beside it."""
+    session has not seen is new, whatever is written beside it. `framed` is as in `share`."""
     known = window.marks
     if prints.said != NONE:
         known.add(*marks(prints.said))
@@ -330,7 +337,7 @@ def _new_lines(
             texts.append(shape(one.text) if by_form else one.text)
             for medium in one.media:
                 new_medium = known.add_new(medium) or new_medium
-    found = share(window.lines, texts, seed, window if framed else None) if texts else None
+    found = share(window.lines, texts, seed, framed) if texts else None
     return 1.0 if new_medium else found
 
 

@@ -19,7 +19,7 @@ from breakloop.detect.steps.fingerprints import (
     is_answer_elsewhere,
 )
 from breakloop.detect.steps.waiting import COUNTED_MIN
-from breakloop.detect.steps.window import COUNT_MAX, TOOL, TOOLS, SessionWindow, find_row
+from breakloop.detect.steps.window import COUNT_MAX, TOOL, TOOLS, SessionWindow, find_recent_row
 from breakloop.model.call import Step
 
 _NOT_TELLING: Final = (EMPTY, RATE)
@@ -94,7 +94,8 @@ def stagnation(state: StepState) -> Sequence[Finding]:
     groups = (all_pairs,) if len(all_pairs) == 1 else _by_tool(all_pairs)
     for pairs in groups:
         pair, count = pairs[0], 0.0
-        at = find_row(rows, pair.tool.key, _ROW)
+        key = pair.tool.key
+        at = find_recent_row(rows, key, _ROW)
         if not pair.telling or pair.kind in _NOT_TELLING:
             if (
                 at >= 0
@@ -105,7 +106,7 @@ def stagnation(state: StepState) -> Sequence[Finding]:
                 del rows[at : at + _ROW]  # "ok" after refusals
             continue
         if state.novelty.news and len(pairs) == 1 and at == len(rows) - _ROW:  # as nearly always: it stays the last row
-            TOOL.pack_into(rows, at, pair.tool.key, pair.r, 0.0, window.steps)
+            TOOL.pack_into(rows, at, key, pair.r, 0.0, window.steps)
             continue
         if at >= 0:
             _, result, before, _ = TOOL.unpack_from(rows, at)
@@ -118,7 +119,7 @@ def stagnation(state: StepState) -> Sequence[Finding]:
             _, result, before, last = TOOL.unpack_from(rows, len(rows) - _ROW)
             if result == pair.r and last == window.steps - 1:  # of another tool: it does not depend on what is called
                 count = max(count, min(before + _OTHER_TOOL * weight, COUNT_MAX))
-        rows += TOOL.pack(pair.tool.key, pair.r, count, window.steps)
+        rows += TOOL.pack(key, pair.r, count, window.steps)
         if count:
             evidence = f"{tool_name(pair.tool.name)} returned the same {pair.size} bytes, whatever was called"
             found.append(Finding("stagnation", count + weight, b"stagnation" + pair.r, evidence))

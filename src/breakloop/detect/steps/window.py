@@ -20,7 +20,8 @@ from typing import Annotated, Any, Final
 HALF: Final = 64  # 64-bit words of a half
 BYTES: Final = 2 * HALF * 8
 CAPACITY: Final = HALF * 8  # digests of a half, 8 bits each: when it is full, about 3 % of new ones look known
-_EMPTY: Final = array("Q", bytes(HALF * 8))
+_NO_WORDS: Final = bytes(HALF * 8)
+_EMPTY: Final = array("Q", _NO_WORDS)
 _MANY: Final = 40  # digests, for which unpacking all words takes less time than unpacking one for each
 # Which bits of its word a digest sets, by its last 12 bits: computing them each time would cost as much as the rest.
 _BIT: Final = [1 << place for place in range(64)]
@@ -36,20 +37,22 @@ class AgedFilter:
     grows nor finds everything known. The words belong to the window.
     """
 
-    __slots__ = ("_at", "_words", "count")
+    __slots__ = ("_at", "_words", "aged", "count")
 
-    def __init__(self, words: array[int], at: int, count: int) -> None:
-        """Use two halves of `words` from `at` on. The younger half comes first and contains `count` digests."""
+    def __init__(self, words: array[int], at: int, count: int, *, aged: bool = True) -> None:
+        """Use two halves of `words` from `at` on. The younger half comes first and contains `count` digests. Unless it
+        has aged, the older half is empty, and not looked at."""
         self._words = words
         self._at = at
         self.count = count
+        self.aged = aged
 
     def sift(self, digests: Sequence[int]) -> list[int]:
         """Add digests; return the indexes of those that were not known. This is the inner loop of an evaluation."""
         if self.count + len(digests) > CAPACITY:
             return self._sift_in_parts(digests)
         new: list[int] = []
-        aged, start = 0, self._at
+        known, start, has_aged = 0, self._at, self.aged
         many = len(digests) > _MANY
         words, offset = (self._words[start : start + 2 * HALF].tolist(), 0) if many else (self._words, start)
         for index, digest in enumerate(digests):
@@ -59,13 +62,13 @@ class AgedFilter:
             added = word | bits
             if added != word:
                 words[at] = added
-                if words[at + HALF] & bits == bits:
-                    aged += 1
+                if has_aged and words[at + HALF] & bits == bits:
+                    known += 1
                 else:
                     new.append(index)
         if many:
             self._words[start : start + HALF] = array("Q", words[:HALF])
-        self.count += len(new) + aged
+        self.count += len(new) + known
         if self.count >= CAPACITY:
             self._age()
         return new
@@ -98,7 +101,7 @@ class AgedFilter:
         bits, words = _BITS[digest & 4095], self._words
         at = self._at + (digest >> 26)
         word = words[at]
-        if word & bits == bits or words[at + HALF] & bits == bits:
+        if word & bits == bits or (self.aged and words[at + HALF] & bits == bits):
             return False
         words[at] = word | bits
         self.count += 1
@@ -112,31 +115,37 @@ class AgedFilter:
         words, start = self._words, self._at
         bits, at = _BITS[first & 4095], start + (first >> 26)
         word = words[at]
-        if word & bits == bits or words[at + HALF] & bits == bits:
+        if word & bits == bits or (self.aged and words[at + HALF] & bits == bits):
             return None
         more, there = _BITS[second & 4095], start + (second >> 26)
         has = words[there] & more == more
-        known = has or words[there + HALF] & more == more
+        known = has or (self.aged and words[there + HALF] & more == more)
         words[at] = word | bits
         self.count += 1
         if self.count >= CAPACITY:
             self._age()
             has = False
         if not has:
-            self.add(second)
+            word = words[there]  # again: it may be the first one's word
+            if word & more != more:
+                words[there] = word | more
+                self.count += 1
+                if self.count >= CAPACITY:
+                    self._age()
         return known
 
     def knows(self, digest: int) -> bool:
         """Tell whether a digest is known."""
         bits, words = _BITS[digest & 4095], self._words
         at = self._at + (digest >> 26)
-        return words[at] & bits == bits or words[at + HALF] & bits == bits
+        return words[at] & bits == bits or (self.aged and words[at + HALF] & bits == bits)
 
     def _age(self) -> None:
         words, young = self._words, self._at
         words[young + HALF : young + 2 * HALF] = words[young : young + HALF]
         words[young : young + HALF] = _EMPTY
         self.count = 0
+        self.aged = True
 
 
 RING: Final = 16
@@ -410,12 +419,17 @@ def load(data: bytes) -> SessionWindow:
     window.sketches = bytearray(data[_SKETCHES_AT : _SKETCHES_ENDS[window.sketch_rows]])
     window.effects = bytearray(data[_EFFECTS_AT : _EFFECTS_ENDS[window.effect_rows]])
     window.filters = words = array("Q", data[_FILTERS_AT:_END])
-    window.lines = AgedFilter(words, 0, window.line_count)
-    window.marks = AgedFilter(words, 2 * HALF, window.mark_count)
-    window.words = AgedFilter(words, 4 * HALF, window.word_count)
+    window.lines = AgedFilter(words, 0, window.line_count, aged=_has_aged(data, _FILTERS_AT))
+    window.marks = AgedFilter(words, 2 * HALF, window.mark_count, aged=_has_aged(data, _MARKS_AT))
+    window.words = AgedFilter(words, 4 * HALF, window.word_count, aged=_has_aged(data, _MARKS_AT + BYTES))
     window.evidence = data[_END : _END + window.evidence_size]
     window.recent_answers = data[_END + window.evidence_size :]
     return window
+
+
+def _has_aged(data: bytes, at: int) -> bool:
+    """Tell whether there is anything in the older half of a packed filter."""
+    return data[at + BYTES // 2 : at + BYTES] != _NO_WORDS
 
 
 def readable(data: bytes) -> bool:
@@ -525,7 +539,7 @@ def _unpack_answer(window: SessionWindow, data: bytes) -> None:
     ) = _ANSWER.unpack_from(data, _PENDING_AT)
     window.cycle_counts = data[_COUNTS_AT:_TAILS_AT]
     window.filters[2 * HALF : 4 * HALF] = array("Q", data[_MARKS_AT : _MARKS_AT + BYTES])
-    window.marks.count = window.mark_count
+    window.marks.count, window.marks.aged = window.mark_count, _has_aged(data, _MARKS_AT)
     window.recent_answers = data[_END + window.evidence_size :]
 
 
@@ -547,3 +561,9 @@ def find_row(rows: bytearray, key: bytes, size: int) -> int:
     while at > 0 and at % size:  # in the middle of another row
         at = rows.find(key, at + 1)
     return at
+
+
+def find_recent_row(rows: bytearray, key: bytes, size: int) -> int:
+    """Do the same where it is usually the last row, which takes less time to look at than all of them."""
+    at = len(rows) - size
+    return at if at >= 0 and rows[at : at + len(key)] == key else find_row(rows, key, size)
