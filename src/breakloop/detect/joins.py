@@ -95,7 +95,9 @@ class JoinDetector(StatefulDetector):
 
     def plan(self, call: Call, project: str, group: int, now: float) -> DetectorSlot | None:
         """Return the slot for a call whose answer will be known."""
-        return StatefulDetector.plan(self, call, project, group, now) if call.tracked else None
+        if not call.tracked:
+            return None
+        return StatefulDetector.plan(self, call, project, group, now) if group or self._exempts else self._slot
 
     def owner(self, call: Call) -> str:
         """Return caller and agent; "" if the session has a name, or if the answer will not be known."""
@@ -128,7 +130,8 @@ class JoinDetector(StatefulDetector):
         state = call.decision
         before = state.joined
         found, joined = self.find(window, session, step, now)
-        state.conversation, state.copied, state.alone, state.joined = found, found.copied, found.alone, joined
+        state.conversation, state.joined = found, joined
+        state.copied, state.alone = found[5:7]
         return joined != before
 
     def reads_answer(self, call: Call, answer: Answer) -> bool:
@@ -218,43 +221,51 @@ class JoinDetector(StatefulDetector):
 
     def _look_up(self, rows: bytes, one: Conversation) -> tuple[bytes, tuple[bytes, ...]]:
         """Return the group of a conversation that belongs to no team, and the group that it had before."""
+        session, at = one[:2]
+        is_first, texts, said, calls = one[7:11]
         before: tuple[bytes, ...] = ()
-        if rows and not one.begins:
-            place = _continued(rows, self._said(one.session, one.said, one.calls))
+        if rows and not is_first:
+            place = _continued(rows, self._said(session, said, calls))
             if place is not None:
+                group, number = place
                 # Usually it is the newest of all answers.
-                if place.number == rows[12] or place.number in _newest(rows, place.group):
-                    return place.group, ()
-                before = (place.group,)
-        return self._new_group(one.session, one.texts, one.at), before
+                if number == rows[12] or number in _newest(rows, group):
+                    return group, ()
+                before = (group,)
+        return self._new_group(session, texts, at), before
 
     def keep(self, window: bytes, conversation: Conversation, answer: Answer) -> bytes:
         """Return the window with the texts of an answer."""
-        rows = _load(window, conversation.at)
-        group, merged = conversation.group, conversation.merged
+        session, at_s, group, merged, is_team, _, _, is_first, texts = conversation[:9]
+        rows = _load(window, at_s)
         if not group:
             group, merged = self._look_up(rows, conversation)
         if merged:
             rows = _merge(rows, merged, group)
         number = rows[12] + 1 & 0xFF if rows else 0
         added: list[bytes] = []
-        if conversation.begins:
-            unknown = [key for key in conversation.texts[:OPENING_MAX] if _position(rows, key, 0) < 0]
+        if is_first:
+            unknown = [key for key in texts[:OPENING_MAX] if _position(rows, key, 0) < 0]
             added += [_pack_text(key, _COMMON, number, 0) for key in unknown]
-        flags = _TEAM if conversation.is_team else 0
-        for key, kind in self._texts_of(answer, conversation).items():
+        flags = _TEAM if is_team else 0
+        for key, kind in self._texts_of(answer, session, texts):
             of = group
-            if key in rows and (at := _position(rows, key, kind & _SAID)) >= 0:  # few answers are known
+            at = _position(rows, key, kind & _SAID)
+            if at >= 0:
                 of = group if rows[at + 8 : at + 12] == group else _COMMON
                 rows = rows[:at] + rows[at + _SIZE :]
             added.append(_pack_text(key, of, number, kind | flags))
-        return _pack(conversation.at, (b"".join(added) + rows)[: TEXTS * _SIZE])
+        return _pack(at_s, (b"".join(added) + rows)[: TEXTS * _SIZE])
 
-    def _texts_of(self, answer: Answer, conversation: Conversation) -> dict[bytes, int]:
-        """Return the digests of an answer and of its parts, with their flags."""
-        text, calls = answer.text, answer.calls
-        tool, quoted = self._fingerprints.tool, conversation.texts
+    def _texts_of(self, answer: Answer, session: bytes, quoted: tuple[bytes, ...]) -> Iterable[tuple[bytes, int]]:
+        """Return the digests of an answer and of its parts, with their flags. `quoted` are texts of the user."""
+        text, calls = answer[1:3]
+        if not calls and len(text) >= TEXT_MIN and "}" not in text:  # a plain text, as most answers without calls
+            key = self._text(text)
+            said = session[:_PREFIX] + key[_PREFIX:], _SAID
+            return (said,) if key in quoted else ((key, _WHOLE), said)
         found: dict[bytes, int] = {}
+        tool = self._fingerprints.tool
         for handed in handed_on(text, [call for call in calls if tool(call.name).hands_on] if calls else ()):
             key = self._text(handed)
             if key not in quoted:
@@ -264,14 +275,17 @@ class JoinDetector(StatefulDetector):
             if key not in quoted:
                 found[key] = _WHOLE
         if text or calls:
-            found[self._said(conversation.session, text, calls)] = _SAID
-        return found
+            found[self._said(session, text, calls)] = _SAID
+        return found.items()
 
     def _text(self, text: str) -> bytes:
-        known = self._texts.get(hash(text))
+        texts, key = self._texts, hash(text)
+        known = texts.get(key)
         if known is None:
             known = self._fingerprints.plain(compact(own(text.encode("utf-8", "surrogatepass"))))
-            self._remember(self._texts, hash(text), known)
+            if len(texts) >= _KEPT_MAX:
+                texts.clear()
+            texts[key] = known
         return known
 
     def _said(self, session: bytes, text: str, calls: tuple[ToolCall, ...]) -> bytes:
@@ -296,7 +310,9 @@ class JoinedStepsDetector(StepsDetector):
 
     def plan(self, call: Call, project: str, group: int, now: float) -> DetectorSlot | None:
         """Return the slot for a call that may belong to a team, which `JoinDetector` finds out later."""
-        return StepsDetector.plan(self, call, project, group, now) if call.tracked else None
+        if not call.tracked:
+            return None
+        return StatefulDetector.plan(self, call, project, group, now) if group or self._exempts else self._slot
 
     def owner(self, call: Call) -> str:
         joined = call.decision.joined

@@ -29,18 +29,19 @@ SECTION_MAX: Final = 2 ** (8 * _SIZE_BYTES) - 1
 
 def unpack_sections(data: bytes) -> dict[bytes, bytes]:
     """Return the sections of a window by tag; none if the data cannot be read, so that detection starts afresh."""
-    if int.from_bytes(data[TAG_BYTES:_HEAD]) == len(data) - _HEAD > 0:  # one section, the usual case
+    length = len(data)
+    if length > _HEAD and data[TAG_BYTES] << 8 | data[TAG_BYTES + 1] == length - _HEAD:  # one section, the usual case
         return {data[:TAG_BYTES]: data[_HEAD:]}
     sections: dict[bytes, bytes] = {}
     at = 0
-    while at + _HEAD <= len(data):
+    while at + _HEAD <= length:
         size = int.from_bytes(data[at + TAG_BYTES : at + _HEAD])
         stop = at + _HEAD + size
-        if stop > len(data):
+        if stop > length:
             return {}
         sections[data[at : at + TAG_BYTES]] = data[at + _HEAD : stop]
         at = stop
-    return sections if at == len(data) else {}
+    return sections if at == length else {}
 
 
 def pack_sections(sections: dict[bytes, bytes]) -> bytes:
@@ -200,7 +201,7 @@ class DetectorSlot:
 class StatefulDetector:
     """Base class. A subclass implements `owner` and `evaluate`."""
 
-    __slots__ = ("_cooldown_key", "_read", "_slot", "config", "of_unnamed", "tags")
+    __slots__ = ("_cooldown_key", "_exempts", "_read", "_slot", "config", "of_unnamed", "tags")
 
     # It has `locate` instead of `evaluate`, and the windows of other detectors depend on what that finds. Its own
     # window begins with an answer.
@@ -212,12 +213,13 @@ class StatefulDetector:
         self.tags = section_tags(config, section)
         self._read = read
         self._slot = DetectorSlot(self, ENFORCED)  # the same for every call
+        self._exempts = config.allow is not None
         self.of_unnamed = False  # it is only planned for calls whose session has no name
         self._cooldown_key = f":{block_key(config)}:"
 
     def plan(self, call: Call, _project: str, group: int, now: float) -> DetectorSlot | None:
         """Return the slot for this call; None if it is on the allow list. `now` is the time of day."""
-        if self.config.allow is not None and self.config.allow.covers(call, "", self._read, now):
+        if self._exempts and self.config.allow is not None and self.config.allow.covers(call, "", self._read, now):
             return None
         return DetectorSlot(self, group) if group else self._slot
 

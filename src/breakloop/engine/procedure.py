@@ -73,9 +73,10 @@ class DecisionProcedure:
         self._locators: Sequence[WindowTarget] = ()
         self._advisory: Collection[str] = ()
         self._located_keys: Collection[str] = ()
-        if len(targets) > 1 or (targets and targets[0].slot.detector.locates):
-            self._locators = [target for target in targets if target.slot.detector.locates]
-            self._located_keys = [target.key for target in self._locators]
+        for target in targets:
+            if target[1].detector.locates:
+                self._locators = (*self._locators, target)
+                self._located_keys = (*self._located_keys, target[2])
         self._located: list[bytes] = []
         if shared:
             self._advisory = {target.key for target in targets if target.slot.detector.is_advisory(call)}
@@ -94,7 +95,11 @@ class DecisionProcedure:
         locators = self._locators
         if not locators or (self._first is not None and self._first.result is None):
             return True
-        found = [windows[self.keys.index(target.key)][1] for target in locators]
+        keys = self.keys
+        if len(locators) == 1:  # without a list comprehension, which is a call of its own
+            found = [windows[keys.index(locators[0][2])][1]]
+        else:
+            found = [windows[keys.index(target.key)][1] for target in locators]
         if found == self._located:
             return True
         self._located = found
@@ -109,8 +114,8 @@ class DecisionProcedure:
         targets = find_windows(self._call, self._plan)
         if self._first is not None:
             targets = [target for target in targets if not target.of_caller]
-        before, self.keys, self._targets = self.keys, unique_keys(targets), targets
-        return self.keys == before
+        self.keys, self._targets = unique_keys(targets), targets
+        return self.keys == keys
 
     def evaluate(self, windows: Sequence[StoredWindow]) -> bool:
         """Run each detector on the call and its section of a window; set `ops` and `writes`. There is always something
@@ -224,17 +229,18 @@ class AnswerUpdate:
     def evaluate(self, windows: Sequence[StoredWindow]) -> bool:
         """Set `writes`. Returns False if nothing changes."""
         version, data = windows[0]
-        window = OpenWindow(self.keys[0], version, data)
+        window, answer, call = OpenWindow(self.keys[0], version, data), self._answer, self._call
         for slot in self._slots:
             detector = slot.detector
             tag = detector.tags[slot.group != ENFORCED]
             section = window.sections.get(tag, b"" if detector.locates else None)
             if section is not None:
-                after = detector.answered_call(section, self._answer, self._call)
+                after = detector.answered_call(section, answer, call)
                 if after is not section:
                     window.sections[tag] = after
                     window.changed = True
-        self.writes = [window.write()]
+        if window.changed:
+            self.writes = [window.write()]
         return window.changed
 
     def committed(self, result: CommitResult) -> bool:

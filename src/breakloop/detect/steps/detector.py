@@ -471,8 +471,13 @@ class StepsDetector(StatefulDetector):
 
     def plan(self, call: Call, project: str, group: int, now: float) -> DetectorSlot | None:
         """Return the slot for this call, and set `call.decision.guards_stream`."""
-        slot = StatefulDetector.plan(self, call, project, group, now)  # `super()` takes longer than the call
-        if self.guards_stream and call.body and slot is not None:
+        slot = self._slot
+        if group or self._exempts:
+            planned = StatefulDetector.plan(self, call, project, group, now)  # `super()` takes longer than the call
+            if planned is None:
+                return None
+            slot = planned
+        if self.guards_stream and call.body:
             call.decision.guards_stream = call.decision.guards_stream or REPORT_STREAM if group else self.guards_stream
         return slot
 
