@@ -59,7 +59,10 @@ _EXECUTE_NAMES: Final = {"execute_bash": _SHELL, "execute_ipython": _PYTHON, "co
 _LIST: Final = "Calling tools:\n["
 _LISTED: Final = re.compile(r"'function': \{'name': '([\w.:/-]{1,64})', 'arguments': ")
 _LISTED_ID: Final = re.compile(r"\{'id': '[^'\n]{0,80}', 'type': 'function', ")
-_PYTHON_VALUE: Final = lazy_pattern(r"'((?:[^'\\]|\\.)*+)'|\"(?:[^\"\\]|\\.)*+\"|\b(?:True|False|None)\b", re.DOTALL)
+# A string that is not closed is one up to the end, so that what is in it is not searched for another.
+_PYTHON_VALUE: Final = lazy_pattern(
+    r"'((?:[^'\\]|\\.?)*+)'?|\"(?:[^\"\\]|\\.?)*+\"?|\b(?:True|False|None)\b", re.DOTALL
+)
 _CONSTANTS: Final = {"True": "true", "False": "false", "None": "null"}
 # A tag named after the tool at the end of the answer: <read_file><path>a.py</path></read_file>. A name without `_` may
 # be HTML.

@@ -144,7 +144,8 @@ class _KnownNames(NamedTuple):
     dropped: tuple[int, ...]  # lines that are not passed on, the last one first
 
 
-_NAMES: Final = re.compile(rb"\r\n([^:]+):").findall  # of a line without a colon, the next one too
+# Of a line without a colon, the next one too. Without any colon, all that follows: it is not searched again.
+_NAMES: Final = re.compile(rb"\r\n([^:]++):?").findall
 _TEXT: Final = bytes(code for code in range(256) if code == 9 or (code >= 32 and code != 127))
 _NAMES_MAX: Final = 512
 _NAMES_BYTES_MAX: Final = 8192
