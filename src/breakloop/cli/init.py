@@ -8,6 +8,10 @@ merged.
 from __future__ import annotations
 
 import json
+import os
+import re
+import shlex
+import shutil
 import sys
 from functools import cache
 from importlib.resources import files
@@ -106,7 +110,34 @@ def texts(name: str) -> dict[str, str]:
     }
 
 
-OURS: Final = "breakloop hook "
+HOOK: Final = "breakloop hook claude-code"
+_OURS: Final = re.compile(r"""breakloop(?:\.exe)?(?:\\?["'])? hook """)  # with any path, quoted or not
+_ON_EVERY_PATH: Final = frozenset({"/usr/local/bin", "/usr/bin", "/bin"})
+
+
+def own_command() -> str:
+    """Return how another program starts breakloop. It is the full path, because that program need not run in the
+    virtual environment that is active here; the name is enough in directories that every shell searches.
+    """
+    ran = Path(sys.argv[0])
+    if ran.stem != "breakloop":  # python -m breakloop
+        beside = shutil.which("breakloop", path=str(Path(sys.executable).parent))
+        ran = Path(beside or shutil.which("breakloop") or "breakloop")
+        if len(ran.parts) == 1:  # not installed: `setup --verify` reports it
+            return "breakloop"
+    # Links are kept: the one in ~/.local/bin outlives an upgrade by pipx or uv, its target need not.
+    path = os.path.abspath(ran)  # noqa: PTH100 - Path.absolute keeps ".."
+    return "breakloop" if str(Path(path).parent) in _ON_EVERY_PATH else path
+
+
+def hook_line(command: str, options: str = "") -> str:
+    """Return the line that a shell runs as a hook."""
+    return f"{shlex.quote(command)}{HOOK.removeprefix('breakloop')}{options}"
+
+
+def has_ours(hooks: object) -> bool:
+    """Whether hooks of breakloop are among these, as it writes them now or has written them before."""
+    return _OURS.search(json.dumps(hooks)) is not None
 
 
 class MergeError(Exception):
@@ -124,7 +155,7 @@ def merged(there: str, ours: str) -> str:
         known = hooks.setdefault(event, [])
         if not isinstance(known, list):
             raise MergeError(f'"hooks.{event}" is not a list')
-        if OURS not in json.dumps(known):  # compared without arguments, which may have been changed
+        if not has_ours(known):  # compared without path and arguments, which may have been changed
             known.extend(matchers)
             changed = True
     return json.dumps(settings, indent=2, ensure_ascii=False) + "\n" if changed else there
@@ -161,6 +192,8 @@ def command(directory: str, *, what: str | None, template: str | None, force: bo
     if there:
         _refuse(root, there, as_json=as_json)
     try:
+        line = json.dumps(hook_line(own_command()), ensure_ascii=False)
+        texts = {name: text.replace(f'"{HOOK}"', line) if name in MERGED else text for name, text in texts.items()}
         texts = {name: _beside(root / name, text) for name, text in texts.items()}
         for name, text in texts.items():
             (root / name).parent.mkdir(parents=True, exist_ok=True)

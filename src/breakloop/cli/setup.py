@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 import click
 
 from breakloop.cli.config_edit import edit_config, read_config, value_at
+from breakloop.cli.init import own_command
 from breakloop.cli.main import PROBLEM, UNREACHABLE
 from breakloop.cli.output import end, fail, fail_problems
 from breakloop.cli.setup_clients import CLIENTS, Client, Machine, Setting
@@ -62,10 +63,8 @@ def machine_for(name: str, url: str) -> Machine:
     parts = urlsplit(base)
     if parts.scheme not in {"http", "https"} or not parts.hostname:
         raise click.UsageError(f"--url {base}: write it like http://127.0.0.1:8787")
-    on_path = shutil.which("breakloop", path=env.get("PATH"))
-    command = "breakloop" if on_path else str(Path(sys.argv[0]).resolve())
     named = base if parts.path else f"{base}/agents/{name.removesuffix('-hooks')}"
-    return Machine(env, named, command, f" --url {shlex.quote(base)}" if url else "")
+    return Machine(env, named, own_command(), f" --url {shlex.quote(base)}" if url else "")
 
 
 def plan(name: str, machine: Machine, file: Path) -> Plan:
@@ -283,7 +282,8 @@ def _verify(made: Plan, again: str) -> None:
         _verify_hook(made)
         return
     urls = {provider: str(change.value).rpartition("=")[2] for change, provider in made.settings if provider}
-    if not urls:  # nothing is left to set: the servers are guarded
+    if not urls:  # a client that starts breakloop itself
+        _verify_commands(made)
         click.echo(f"{made.file}: is set up; breakloop starts with the program")
         return
     worst = max([_verify_url(provider, url) for provider, url in urls.items()])
@@ -321,6 +321,34 @@ def _verify_url(provider: str, url: str) -> int:
     return 0
 
 
+def _plain_environment() -> dict[str, str]:
+    """Return the environment of a shell in which no virtual environment is active."""
+    env = dict(os.environ)  # noqa: TID251 - as a program of the user is started
+    active = [env.pop(name, "") for name in ("VIRTUAL_ENV", "CONDA_PREFIX")]
+    kept = [
+        one
+        for one in env.get("PATH", os.defpath).split(os.pathsep)
+        if str(Path(one).parent) not in active and not Path(one).with_name("pyvenv.cfg").exists()
+    ]
+    return {**env, "PATH": os.pathsep.join(kept)}
+
+
+def _not_started(line: str, why: str, made: Plan) -> NoReturn:
+    """Report a command that Claude Code or Cursor would not find."""
+    remedy = f"write its full path into {made.file}: {own_command()}"
+    if own_command() == "breakloop":
+        remedy = "install breakloop, or put it on the PATH"
+    fail(f"{line}: cannot be started in a shell without your virtual environment: {why}; {remedy}", code=PROBLEM)
+
+
+def _verify_commands(made: Plan) -> None:
+    """Look for the commands in front of MCP servers."""
+    for change, _ in made.settings:
+        found = str(change.value)
+        if change.path[-1] == "command" and not shutil.which(found, path=_plain_environment()["PATH"]):
+            _not_started(found, "not found", made)
+
+
 def _verify_hook(made: Plan) -> None:
     """Run the hook as Claude Code does, with an event that it has no opinion about."""
     data = read_config(made.after.decode(), "json", str(made.file))
@@ -333,10 +361,15 @@ def _verify_hook(made: Plan) -> None:
     command = shlex.split(line)
     try:
         done = subprocess.run(  # noqa: S603 - as Claude Code runs it
-            command, input=b"{}", capture_output=True, timeout=_TIMEOUT_S * 4, check=False
+            command,
+            input=b"{}",
+            capture_output=True,
+            timeout=_TIMEOUT_S * 4,
+            check=False,
+            env=_plain_environment(),
         )
     except OSError as error:
-        fail(f"{line}: cannot be started: {error.strerror}; install breakloop, or put it on the PATH", code=PROBLEM)
+        _not_started(line, error.strerror or str(error), made)
     if done.returncode or done.stderr:
         said = done.stderr.decode("utf-8", "replace").strip()[:_SHOWN]
         fail(f"{line}: ended with {done.returncode}: {said}", code=PROBLEM)

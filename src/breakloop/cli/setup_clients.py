@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from breakloop.cli.config_edit import Change, value_at
-from breakloop.cli.init import OURS, texts
+from breakloop.cli.init import has_ours, hook_line, texts
 
 PATHS: Final = {"openai": "/v1", "anthropic": "", "gemini": "/v1beta"}  # what a base URL of a provider's SDK ends with
 _KEYS: Final = {"anthropic": "ANTHROPIC_API_KEY", "openai": "OPENAI_API_KEY", "google": "GOOGLE_GENERATIVE_AI_API_KEY"}
@@ -32,7 +31,7 @@ class Machine(NamedTuple):
 
     env: Mapping[str, str]
     url: str  # of the gateway, with the name of the agent
-    command: str  # that starts breakloop
+    command: str  # that starts breakloop, in a shell without the virtual environment that is active here
     hook_options: str = ""
 
     @property
@@ -79,8 +78,8 @@ def _claude_hooks(data: Any, machine: Machine) -> list[Setting]:
     hooks = json.loads(texts("claude-code")[".claude/settings.json"])["hooks"]
     found = []
     for event, (matcher,) in hooks.items():
-        if OURS not in json.dumps(value_at(data, ("hooks", event))):
-            matcher["hooks"][0]["command"] = f"{shlex.quote(machine.command)} hook claude-code{machine.hook_options}"
+        if not has_ours(value_at(data, ("hooks", event))):
+            matcher["hooks"][0]["command"] = hook_line(machine.command, machine.hook_options)
             found.append(Setting(Change(("hooks", event), matcher, append=True)))
     return found
 
@@ -146,7 +145,7 @@ def _cursor(data: Any, machine: Machine) -> list[Setting]:
         command, args = value_at(server, ("command",)), _list(server, "args")
         if not isinstance(command, str):  # a server with a URL
             continue
-        if Path(command).name != "breakloop":
+        if Path(command).stem != "breakloop":
             args, command = ["mcp", "--agent", "cursor", "--", command, *args], machine.command
         found += [Change(("mcpServers", name, "command"), command), Change(("mcpServers", name, "args"), args)]
     return [Setting(change) for change in found]

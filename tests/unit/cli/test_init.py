@@ -192,15 +192,18 @@ def test_a_directory_that_cannot_be_made(capsys: pytest.CaptureFixture[str]) -> 
     assert "cannot be written" in capsys.readouterr().err
 
 
-def test_hooks_are_brought_into_a_file_that_is_there(capsys: pytest.CaptureFixture[str]) -> None:
+def test_hooks_are_brought_into_a_file_that_is_there(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What others keep in it stays, also with --force; a file that cannot be read is not touched (P-3)."""
     settings = Path(".claude/settings.json")
     settings.parent.mkdir()
     settings.write_text('{"model": "opus"}', encoding="utf-8")
+    monkeypatch.setattr("sys.argv", ["/opt/my tools/breakloop"])
     assert run(["init", "--for", "claude-code"]) == 0
     made = settings.read_text(encoding="utf-8")
     assert json.loads(made)["model"] == "opus"
-    assert "breakloop hook claude-code" in made
+    assert "'/opt/my tools/breakloop' hook claude-code\"" in made, "a shell without the virtual environment finds it"
     assert run(["init", "--for", "claude-code", "--force"]) == 0
     assert settings.read_text(encoding="utf-8") == made
     settings.write_text("{", encoding="utf-8")

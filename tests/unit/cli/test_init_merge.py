@@ -40,8 +40,9 @@ def test_twice_is_once() -> None:
     """Byte for byte the same, also where somebody has tuned the command (P-3)."""
     once = merged(json.dumps({"hooks": {"PreToolUse": [MINE]}}), OURS)
     assert merged(once, OURS) == once
-    tuned = once.replace("breakloop hook claude-code", "/opt/bin/breakloop hook claude-code --shadow")
-    assert merged(tuned, OURS) == tuned
+    for command in ("/opt/bin/breakloop", "'/opt/my bin/breakloop'", '\\"/opt/my bin/breakloop\\"'):
+        tuned = once.replace("breakloop hook claude-code", f"{command} hook claude-code --shadow")
+        assert merged(tuned, OURS) == tuned
 
 
 @pytest.mark.parametrize("there", ["{", "[]", '{"hooks": []}', '{"hooks": {"PreToolUse": {}}}'])

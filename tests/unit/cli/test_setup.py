@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -167,7 +168,7 @@ def test_codex_reads_it(home: Path) -> None:
 
 
 def test_hooks_of_claude_code(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beside hooks of others, with the full path where breakloop is not on the PATH (X-7)."""
+    """Beside hooks of others, with the full path (X-7)."""
     file = home / ".claude/settings.json"
     file.parent.mkdir()
     mine = {"matcher": "Bash", "hooks": [{"type": "command", "command": "mine.sh"}]}
@@ -185,14 +186,94 @@ def test_hooks_of_claude_code(home: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert file.read_text() == before
 
 
-def test_the_name_of_the_command(home: Path) -> None:
-    """By name where it is on the PATH (X-7)."""
-    (home / "bin").mkdir()
-    (home / "bin/breakloop").write_text("#!/bin/sh\n")
-    (home / "bin/breakloop").chmod(0o755)
+def program(path: Path) -> str:
+    """A command that does nothing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("#!/bin/sh\nexit 0\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def environment(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Activate a virtual environment that has breakloop."""
+    command = program(folder / "bin/breakloop")
+    (folder / "pyvenv.cfg").write_text("home = /usr/bin\n")
+    monkeypatch.setenv("PATH", f"{folder / 'bin'}{os.pathsep}/usr/bin")
+    monkeypatch.setenv("VIRTUAL_ENV", str(folder))
+    monkeypatch.setattr(sys, "argv", [command])
+    return command
+
+
+@pytest.mark.parametrize(
+    ("ran", "written_as"),
+    [
+        ("/usr/local/bin/breakloop", "breakloop"),
+        ("/usr/bin/breakloop", "breakloop"),
+        ("/home/me/.local/bin/breakloop", "/home/me/.local/bin/breakloop"),
+        ("/home/me/x/../.venv/bin/breakloop", "/home/me/.venv/bin/breakloop"),
+    ],
+)
+def test_the_name_of_the_command(home: Path, ran: str, written_as: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its full path, unless every shell finds it by name (X-7)."""
+    monkeypatch.setattr(sys, "argv", [ran])
     file = written(home, "cursor")
     assert run(["setup", "cursor"]) == OK
-    assert json.loads(file.read_text())["mcpServers"]["files"]["command"] == "breakloop"
+    assert json.loads(file.read_text())["mcpServers"]["files"]["command"] == written_as
+
+
+def test_the_command_of_python_m(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one beside the interpreter, not the module, which is no program (X-7)."""
+    command = program(home / "venv/bin/breakloop")
+    monkeypatch.setattr(sys, "executable", str(home / "venv/bin/python"))
+    monkeypatch.setattr(sys, "argv", [str(home / "lib/breakloop/__main__.py")])
+    file = written(home, "cursor")
+    assert run(["setup", "cursor"]) == OK
+    assert json.loads(file.read_text())["mcpServers"]["files"]["command"] == command
+
+
+@pytest.mark.parametrize("folder", ["venv", "a venv"])
+def test_a_virtual_environment(
+    home: Path, folder: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The hooks run in shells without the environment that is active now, also if its path has spaces. They are known
+    again, and undone every byte is as it was (X-7, P-3)."""
+    environment(home / folder, monkeypatch)
+    file = home / ".claude/settings.json"
+    file.parent.mkdir()
+    file.write_text(CLAUDE)
+    assert run(["setup", "claude-code-hooks"]) == OK
+    line = read(file, "claude-code")["hooks"]["PreToolUse"][0]["hooks"][0]["command"]  # type: ignore[index]
+    bare = {"PATH": "/usr/bin:/bin"}
+    assert subprocess.run(["/bin/sh", "-c", line], env=bare, check=False, stdin=subprocess.DEVNULL).returncode == 0
+    assert run(["setup", "claude-code-hooks", "--verify"]) == OK
+    capsys.readouterr()
+    assert run(["setup", "claude-code-hooks"]) == OK
+    assert "is set up already" in capsys.readouterr().out
+    assert run(["setup", "claude-code-hooks", "--undo"]) == OK
+    assert file.read_text() == CLAUDE
+
+
+@pytest.mark.parametrize("variable", [True, False])
+def test_verify_does_not_use_the_virtual_environment(
+    home: Path, *, variable: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A bare name, as breakloop wrote it before, would not be found: hooks fail, and a loop goes on (X-7)."""
+    command = environment(home / "venv", monkeypatch)
+    if not variable:
+        monkeypatch.delenv("VIRTUAL_ENV")
+    file = home / ".claude/settings.json"
+    assert run(["setup", "claude-code-hooks"]) == OK
+    file.write_text(file.read_text().replace(command, "breakloop"))
+    assert run(["setup", "claude-code-hooks", "--verify"]) == PROBLEM
+    said = capsys.readouterr().err
+    assert "cannot be started in a shell without your virtual environment" in said
+    assert f"write its full path into {file}: {command}" in said
+    cursor = written(home, "cursor")
+    assert run(["setup", "cursor"]) == OK
+    assert run(["setup", "cursor", "--verify"]) == OK
+    cursor.write_text(cursor.read_text().replace(command, "breakloop"))
+    assert run(["setup", "cursor", "--verify"]) == PROBLEM
+    assert f"write its full path into {cursor}: {command}" in capsys.readouterr().err
 
 
 def test_edits_since_are_not_lost(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -402,12 +483,10 @@ def test_verify_finds_faults(
     assert said in capsys.readouterr().err
 
 
-def test_verify_runs_the_hook(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verify_runs_the_hook(home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """The command that Claude Code will run (X-7)."""
-    (home / "bin").mkdir()
     command = home / "bin/breakloop"
-    command.write_text("#!/bin/sh\nexit 0\n")
-    command.chmod(0o755)
+    monkeypatch.setattr(sys, "argv", [program(command)])
     assert run(["setup", "claude-code-hooks"]) == OK
     assert run(["setup", "claude-code-hooks", "--verify"]) == OK
     assert "breakloop hook claude-code: runs" in capsys.readouterr().out
