@@ -39,16 +39,20 @@ class Session:
 
 @contextmanager
 def project(folder: Path, *flags: str) -> Iterator[Path]:
-    """A project with our hooks, as `init` writes them."""
-    for name in ("home", "project"):
+    """A project with our hooks, as `init` writes them, and a command that a test can replace."""
+    for name in ("home", "bin", "project"):
         (folder / name).mkdir()
+    command = folder / "bin" / "breakloop"
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m breakloop "$@"\n')
+    command.chmod(0o755)
     env = {**os.environ, "PYTHONPATH": str(SRC)}
     made = [sys.executable, "-m", "breakloop", "init", str(folder / "project"), "--for", "claude-code"]
     subprocess.run(made, check=True, env=env, capture_output=True)
     settings = folder / "project" / ".claude" / "settings.json"
     text = settings.read_text()
     assert text.count('breakloop hook claude-code"') == 8
-    settings.write_text(text.replace("hook claude-code", " ".join(["hook claude-code", *flags])))
+    line = json.loads(text)["hooks"]["PreToolUse"][0]["hooks"][0]["command"]
+    settings.write_text(text.replace(line, " ".join([str(command), "hook claude-code", *flags])))
     yield folder / "project"
 
 
