@@ -22,11 +22,12 @@ INTERVAL_S: Final = 10.0
 _KEYS_MAX: Final = 200  # lines of events in one interval; the rest is counted
 _QUEUE_MAX: Final = 4096
 _FIELDS: Final = "fields"
+_AT: Final = "happened_at"  # of an event, which may be logged later
 _STEPS: Final = "steps"  # of an event's data: for the timeline of an incident, too long for the log
 
 # The fields by which events are equal; equal events are logged once an interval. Other events are rare.
 _KEYS: Final[dict[str, tuple[str, ...]]] = {
-    events.LOOP_DETECTED: ("policy", "kind", "fingerprint", "shadow"),
+    events.LOOP_DETECTED: ("policy", "kind", "fingerprint", "shadow", "action"),  # a block is no repeat of its warning
     events.BUDGET_THRESHOLD: ("key", "threshold_percent"),
     events.LIMIT_EXCEEDED: ("policy", "rule", "reason"),
     events.SHADOW_WOULD_REJECT: ("policy", "rule", "reason"),
@@ -63,7 +64,11 @@ class _Formatter(logging.Formatter):
 
     def parts(self, record: logging.LogRecord) -> dict[str, object]:
         """Return the fields of the line, in order."""
-        time = datetime.fromtimestamp(record.created, tz=UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        time = (
+            datetime.fromtimestamp(getattr(record, _AT, record.created), tz=UTC)
+            .isoformat(timespec="milliseconds")
+            .replace("+00:00", "Z")
+        )
         found: dict[str, object] = {"time": time, "level": record.levelname.lower(), "message": record.getMessage()}
         found.update(getattr(record, _FIELDS, {}))
         found.update(self._always)
@@ -142,8 +147,11 @@ class Logging:
         self._listener.stop()
 
 
-def log(level: int, message: str, fields: Mapping[str, object] | None = None) -> None:
-    logging.getLogger("breakloop").log(level, message, extra={_FIELDS: dict(fields or {})})
+def log(level: int, message: str, fields: Mapping[str, object] | None = None, at: float | None = None) -> None:
+    extra: dict[str, object] = {_FIELDS: dict(fields or {})}
+    if at is not None:
+        extra[_AT] = at
+    logging.getLogger("breakloop").log(level, message, extra=extra)
 
 
 class EventSink(Protocol):
@@ -229,4 +237,4 @@ def _write(event: Event, left_out: int) -> None:
         fields["request_id"] = event.request_id
     if left_out:
         fields["left_out"] = left_out
-    log(_LEVELS.get(event.name, logging.INFO), event.name, fields)
+    log(_LEVELS.get(event.name, logging.INFO), event.name, fields, event.at)

@@ -121,6 +121,19 @@ def test_repeats_are_told_once_an_interval(sink: Sink) -> None:
     assert (lines[0]["fingerprint"], lines[0]["request_id"]) == ("f1", "r-1")
 
 
+def test_a_block_is_told_at_once_after_its_warning(sink: Sink) -> None:
+    """It is another event than the warning about the same loop; what was held back has the time when it happened (E-3)."""
+    events = LogEvents()
+    for number, action in enumerate(("warn", "reject", "reject")):
+        events(event(LOOP_DETECTED, 100.0 + number, **{**LOOP, "action": action}))
+    events.flush(100.0 + 2 * INTERVAL_S)
+    assert [(line["action"], line["time"]) for line in sink.lines()] == [
+        ("warn", "1970-01-01T00:01:40.000Z"),
+        ("reject", "1970-01-01T00:01:41.000Z"),
+        ("reject", "1970-01-01T00:01:42.000Z"),
+    ]
+
+
 def test_repeats_of_several_workers_are_told_once(sink: Sink) -> None:
     """Their events arrive out of order; only a clock that was set back starts a new interval (E-3, S-5)."""
     events = LogEvents()
