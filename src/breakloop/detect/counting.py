@@ -107,7 +107,7 @@ EXPECT_REPEATS_MAX = 10_000
 DELAY_STEP_MS = 100
 DELAY_MAX_MS = 30_000
 
-_COMPARED: Final = "Identical are its last messages; what stands before them may differ. "
+_COMPARED: Final = "Only its last messages were compared; earlier ones may differ. "
 
 
 @dataclass(frozen=True, slots=True)

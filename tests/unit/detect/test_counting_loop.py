@@ -90,7 +90,7 @@ def test_what_the_client_is_told() -> None:
     assert (loop.kind, loop.action, loop.fresh) == ("tail", "reject", True)
     assert loop.message == (
         "Blocked: identical request sent 6 times in 60 seconds. This usually indicates an agent retry loop, infinite "
-        "recursion, or misconfigured automation. Identical are its last messages; what stands before them may differ. "
+        "recursion, or misconfigured automation. Only its last messages were compared; earlier ones may differ. "
         "Do not send it again: change the request, work with the answers you have, or stop. "
         "It stays blocked for 30 seconds."
     )
