@@ -52,7 +52,7 @@ class LoopDetectedError(DeniedError):
 
     def __init__(self, decision: Decision, text: str = "") -> None:
         DeniedError.__init__(self, decision, text)
-        self.hit_count = decision.hit_count  # repetitions so far
+        self.hit_count = decision.hit_count  # of a blocked step: requests since the block; repeats are in `evidence`
         self.cooldown_seconds = decision.cooldown_seconds  # how long the same stays blocked; grows while it is repeated
         self.fingerprint = decision.fingerprint  # a keyed digest of what is repeated
         self.kind = decision.kind  # kind of the loop, such as "repeat" or "cycle"
