@@ -66,6 +66,57 @@ def test_equal_work_between_other_requests() -> None:
     assert verdicts == [True] * 5 + [False]
 
 
+def read_file(path: str, number: int) -> list[Json]:
+    """A call of an agent and its result, with an id of its own."""
+    function = {"name": "read_file", "arguments": f'{{"path": "{path}"}}'}
+    made: Json = {"id": f"call_{number}", "type": "function", "function": function}
+    result: Json = {"role": "tool", "tool_call_id": made["id"], "content": f"what {path} contains"}
+    return [{"role": "assistant", "content": None, "tool_calls": [made]}, result]
+
+
+def test_tasks_that_begin_with_the_same_steps() -> None:
+    """Twelve tasks of one program read the same two files first, at the same time, and then files of their own: their
+    last messages are equal, and their conversations are not (LD-2)."""
+    here = world()
+    tasks = [[user(f"Fix issue {number * 37}.")] for number in range(12)]
+    for step in range(10):
+        for number, messages in enumerate(tasks):
+            assert asks(here, chat_body(*messages)).allowed, (number, step)
+            path = f"common-{step}.md" if step < 2 else f"own-{number}-{step}.md"
+            messages.extend(read_file(path, 100 * number + step))
+
+
+def test_tasks_after_each_other_that_begin_with_the_same_steps() -> None:
+    """The same with one task at a time (LD-2)."""
+    here = world()
+    for number in range(12):
+        messages = [user(f"Fix issue {number * 37}.")]
+        for step in range(6):
+            assert asks(here, chat_body(*messages)).allowed, (number, step)
+            messages += read_file(f"common-{step}.md" if step < 2 else f"own-{number}-{step}.md", 100 * number + step)
+
+
+def test_a_task_that_differs_in_a_time_only() -> None:
+    """A harness that puts the time into its first message has one task, and its repeats count (LD-2)."""
+    here = world()
+    verdicts = []
+    for second in range(6):
+        opening = user(f"It is 2026-11-18 09:07:{10 + second}. Fix issue 1.")
+        verdicts.append(asks(here, chat_body(opening, *read_file("a.md", 2 * second), *read_file("b.md", 1))).allowed)
+    assert verdicts == [True] * 5 + [False]
+
+
+def test_one_task_that_is_sent_again_between_others() -> None:
+    """The same conversation again and again is a loop, whatever the other tasks do (LD-2)."""
+    here = world()
+    stuck = [user("Fix issue 1."), *read_file("common.md", 1)]
+    verdicts = []
+    for number in range(6):
+        verdicts.append(asks(here, chat_body(*stuck)).allowed)
+        asks(here, chat_body(user(f"Fix issue {number + 2}."), *read_file(f"own-{number}.md", number)))
+    assert verdicts == [True] * 5 + [False]
+
+
 def test_the_same_embedding() -> None:
     """Searches embed the same text again and again (LD-2)."""
     here = world()

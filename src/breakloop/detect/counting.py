@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from hashlib import blake2b
 from typing import Final, Literal, Protocol
 
 from breakloop.detect.advice import Advice, landing_note
@@ -52,6 +53,10 @@ class CallReader(Protocol):
 
     def model_and_system(self, call: Call) -> str:
         """Return model and system prompt as one text, or "" for other requests."""
+        ...
+
+    def task(self, call: Call) -> str:
+        """Return a digest of the user's first message without times and ids; "" if there is none. This takes time."""
         ...
 
     def parent(self, call: Call) -> str:
@@ -261,14 +266,16 @@ class CountingDetector:
 
 
 _SENDERS_MAX: Final = 1024
+_TASKS_MAX: Final = 4096
 
 
 class TailDetector(CountingDetector):
     """The count of `tail` for each sender. Embeddings and pings are only reported, and so is an opening if its sender
-    also sends many other requests: those of many people who share a key.
+    also sends many other requests: those of many people who share a key. Tasks of one sender that begin with the same
+    steps have counts of their own.
     """
 
-    __slots__ = ("_reporting", "_sender_keys")
+    __slots__ = ("_reporting", "_sender_keys", "_tasks")
 
     def __init__(
         self,
@@ -280,6 +287,7 @@ class TailDetector(CountingDetector):
         super().__init__(config, spec, fingerprint, read)
         self._reporting = replace(spec, denies=False, cooldown_s=0.0, land_calls=0)
         self._sender_keys: dict[tuple[str, str], str] = {}
+        self._tasks: dict[str, str] = {}  # which task has a key; "" as long as it came only once
 
     def plan(self, call: Call, project: str, group: int, now: float) -> CountFingerprint | None:
         op = CountingDetector.plan(self, call, project, group, now)  # `super()` takes as long as the rest of this call
@@ -295,8 +303,31 @@ class TailDetector(CountingDetector):
             sender = f"{sender}||{escape(who.named)}"
         key = f"mix:{project}{self._key[1]}{sender}"
         op.traffic = SHADOW + key if group else key
-        op.opening = chat.message_count <= len(chat.tail) and is_opening(chat)
+        if chat.message_count <= len(chat.tail):
+            op.opening = is_opening(chat)
+        elif not who.named:
+            self._separate(op, call)
         return op
+
+    def _separate(self, op: CountFingerprint, call: Call) -> None:
+        """Give a request a key of its own if its last messages are known from another task: twelve tasks of a program
+        may all read the same two files first. Nearly all requests have last messages that no other one has, so the task
+        is only read where they come again.
+        """
+        tasks, key = self._tasks, op.key
+        owner = tasks.get(key)
+        if owner is None:
+            if len(tasks) >= _TASKS_MAX:
+                tasks.clear()
+            tasks[key] = ""
+            return
+        task = self._read.task(call)
+        if not owner:
+            tasks[key] = task
+        elif task != owner:
+            fingerprint = fingerprint_of(key)
+            own = blake2b(f"{fingerprint}{task}".encode(), digest_size=len(fingerprint) // 2).hexdigest()
+            op.key = key.removesuffix(fingerprint) + own
 
     def _sender_key(self, names: tuple[str, str]) -> str:
         """Return the part of a key for caller and agent, which are the same in thousands of requests."""

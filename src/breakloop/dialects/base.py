@@ -396,6 +396,10 @@ class ParsedBody:
         """Return the opening without the message of the user; "" if there is none."""
         return clean("\n".join(self._opening_texts()[:-1]))
 
+    def task(self) -> str:
+        """Return the first message of the user; "" if there is none."""
+        return (self._opening_texts() or [""])[-1]
+
     def _opening_texts(self) -> list[str]:
         known = self._opening
         if known is None:

@@ -300,6 +300,14 @@ class Descriptors:
         body, chat = self.parsed_body(call), self.chat(call)
         return f"{chat.model}\0{body.system()}" if body and chat else ""
 
+    def task(self, call: Call) -> str:
+        """Return a digest of the user's first message without times and ids, or ""."""
+        from breakloop.detect.steps.fingerprints import steady  # noqa: PLC0415 - only for requests that come again
+
+        body = self.parsed_body(call)
+        text = body.task() if body else ""
+        return xxhash.xxh3_128_hexdigest(steady(text.encode("utf-8", "replace"))) if text else ""
+
     def parent(self, call: Call) -> str:
         """Return the id of the parent session or agent, as sent by the client; "" if it sent none."""
         return self._digests.bounded(identity.parent_header(call))

@@ -54,6 +54,9 @@ class Reader:
     def model_and_system(self, _call: Call) -> str:
         return self.system
 
+    def task(self, call: Call) -> str:
+        return call.query
+
     def parent(self, _call: Call) -> str:
         return self.started_by
 
