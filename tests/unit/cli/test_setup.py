@@ -209,8 +209,8 @@ def environment(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     [
         ("/usr/local/bin/breakloop", "breakloop"),
         ("/usr/bin/breakloop", "breakloop"),
-        ("/home/me/.local/bin/breakloop", "/home/me/.local/bin/breakloop"),
-        ("/home/me/x/../.venv/bin/breakloop", "/home/me/.venv/bin/breakloop"),
+        ("/srv/tools/.local/bin/breakloop", "/srv/tools/.local/bin/breakloop"),
+        ("/srv/tools/x/../.venv/bin/breakloop", "/srv/tools/.venv/bin/breakloop"),
     ],
 )
 def test_the_name_of_the_command(home: Path, ran: str, written_as: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -393,7 +393,7 @@ def test_engines_that_share_descriptors_each_read_what_their_own_bundle_needs() 
     other.set_bundle(compiled(bundle(policy("p", loop=tail(tail_messages=1, max_hits=2))), wide.descriptors))
     allowed = []
     for number in range(6):
-        asked = [user(f"a{number}"), *[user("b")] * 4]
+        asked = [{"role": "system", "content": f"a{number}"}, *[user("b")] * 4]
         allowed.append((wide.engine.decide(chat(*asked)).allowed, other.decide(chat(*asked)).allowed))
     assert allowed == [(True, True), (True, True), *[(True, False)] * 4]
     assert (messages_read(wide.engine), messages_read(other)) == (6, 3)
