@@ -236,6 +236,7 @@ class JoinDetector(StatefulDetector):
 
     def keep(self, window: bytes, conversation: Conversation, answer: Answer) -> bytes:
         """Return the window with the texts of an answer."""
+        # Sliced, because each field of a named tuple takes as long as the slice.
         session, at_s, group, merged, is_team, _, _, is_first, texts = conversation[:9]
         rows = _load(window, at_s)
         if not group:

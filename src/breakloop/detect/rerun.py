@@ -18,7 +18,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from struct import Struct
-from typing import ClassVar, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from breakloop.detect.counting import CallReader, DetectorConfig, announced
 from breakloop.detect.fingerprint import is_ping
@@ -131,8 +131,6 @@ class RerunDetector(StatefulDetector):
     """Evaluates openings, and keeps how their runs end."""
 
     __slots__ = ("_bounds", "_fingerprints", "_step_tags")
-
-    advisory: ClassVar[bool] = True
 
     def __init__(self, config: DetectorConfig, read: CallReader, digest: Digest, bounds: Bounds = (8, 16)) -> None:
         super().__init__(config, read, "rerun:")

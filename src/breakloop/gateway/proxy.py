@@ -305,10 +305,6 @@ class ProxyHandler:
         # Agents that do not name their sessions are counted, too. Tools of a client that names nothing are only tools.
         return place if place.root or not (chat or ids is session_ids.NONE) else None
 
-    def _is_signed(self, request: Request) -> bool:
-        """Return whether the client has signed its body, so that it must not change."""
-        return request.headers.get("authorization", b"").startswith(b"AWS4-")
-
     def _is_large(self, request: Request) -> bool:
         """Return whether a body is streamed because of its size, and not because no policy needs it."""
         return request.length > self._admission.body_bytes or bool(request.body)
