@@ -209,3 +209,18 @@ def test_known_names_make_no_difference(
     for before in (seen, [b"3", b"close", b"text/plain", b"x"]):
         read(experienced, head(before))
     assert read(experienced, head(values)) == read(ResponseHeadParser(), head(values))
+
+
+def test_heads_with_as_many_lines_are_told_apart_by_their_names() -> None:
+    """Responses of two kinds in turns, each with a name that begins like one of the other."""
+    heads = ResponseHeadParser()
+    for number in range(4):
+        for name in (b"Content-Length", b"Content-Length-Hint", b"X-Content-Length"):
+            found = heads.parse(_sized(b"3", more=b"X-%d: y\r\n" % (number % 2)), "POST")
+            assert (found.length, found.lines) == (3, b"X: y\r\nX-%d: y\r\n" % (number % 2))
+            line = name + b": 7\r\n"
+            found = heads.parse(b"HTTP/1.1 200 OK\r\nConnection: close\r\nX: y\r\n" + line + b"\r\n", "POST")
+            is_length = name == b"Content-Length"
+            assert (found.length, found.lines) == (
+                (7, b"X: y\r\n") if is_length else (BODY_UNTIL_CLOSE, b"X: y\r\n" + line)
+            )
