@@ -40,6 +40,7 @@ class Seen(NamedTuple):
     began: float
     took_s: float
     status: int
+    reused: bool = False  # the connection had been idle between two requests
 
 
 class Saw:
@@ -123,6 +124,7 @@ class _Client:
     async def ask(self, turn: int) -> None:
         """Send one request and take note of the answer, or that there was none."""
         kind, raw = self._request(turn)
+        reused = self._writer is not None
         began = time.monotonic()
         try:
             async with asyncio.timeout(TIMEOUT_S):
@@ -131,7 +133,7 @@ class _Client:
             status = TIMED_OUT
         except (OSError, asyncio.IncompleteReadError):
             status = CLOSED
-        self._seen.append(Seen(kind, began, time.monotonic() - began, status))
+        self._seen.append(Seen(kind, began, time.monotonic() - began, status, reused))
         if status in {TIMED_OUT, CLOSED}:
             self.close()
 

@@ -17,7 +17,6 @@ from tests.e2e.forking import SRC
 from tests.e2e.raw_client import CutShortError, RawClient, request
 from tests.e2e.served import eventually
 from tests.torture.gateway import (
-    BYSTANDERS,
     CUT,
     TOKEN,
     Gateway,
@@ -53,7 +52,7 @@ def traffic(rig: Rig, row: Row) -> None:
         row.expect("new clients are served", statuses == {200: 10}, told(statuses))
         row.expect("the admin port answers", admin == 200, f"/livez: {admin or 'cut'}")
         expect_alive(row, running)
-        others.judge(row, fast=False, may_be_cut=BYSTANDERS)  # idle as well, between two requests
+        others.judge(row, fast=False, idle_may_be_cut=True)  # idle as well, between two requests
 
 
 def full(rig: Rig, row: Row) -> None:
