@@ -18,7 +18,7 @@ from tests.e2e import claude, environments, gateways
 from tests.pages.blocks import ROOT, Block, blocks, commands
 from tests.pages.coverage import APART, BEFORE, FAIL, REPLACED, VARIABLES, beginning, how
 from tests.pages.shell import Shell, Typed
-from tests.programs import found, program
+from tests.programs import found, missing, program
 from tests.unit.replay.transcripts import FINE, STUCK, rollout, write
 from tests.unit.replay.transcripts import claude as claude_session
 
@@ -46,6 +46,9 @@ def test_commands(page: str, tmp_path: Path, written: Path, llm: ThreadedLLM) ->
     for name in PROGRAMS:
         if any(name in step.command for step in steps):
             program(name)
+    for name in ("envoy", "traefik"):
+        if any(step.command.startswith(f"{name} ") for step in steps) and not (gateways.BIN / name).is_file():
+            missing("`make apart-gateways` installs what is missing")
     shell = Shell(tmp_path / "here", environment(page, tmp_path, llm), REPLACED.get(page, {}))
     if page.startswith("docs/how-to/") and not any("http.server 9000" in step.command for step in steps):
         shell.port("9000", llm.port)
