@@ -63,26 +63,29 @@ class Cluster:
 
     def restore(self) -> None:
         """Empty it and give every slot back, for the next test."""
-        for slot_owner, node in zip(_shares(self.masters), self.nodes, strict=False):
+        masters = self.nodes[: self.masters]
+        for node in masters:
             with node.client() as client:
                 client.flushall()
                 client.script_flush()
-                for other in self.nodes[: self.masters]:
-                    self._return(slot_owner, node, other)
-        until(lambda: all(_is_whole(node, self.masters) for node in self.nodes), "a whole cluster")
+                for slot in _open_slots(client):
+                    _do(client, "CLUSTER SETSLOT", slot, "STABLE")
+        until(self._has_its_slots, "a whole cluster")
 
-    def _return(self, share: range, owner: Server, holder: Server) -> None:
-        with holder.client() as client, owner.client() as target:
-            for slot in _open_slots(client):
-                _do(client, "CLUSTER SETSLOT", slot, "STABLE")
-            if holder is owner:
-                return
-            for first, last, node, *_ in _slots(client):
-                for slot in range(max(first, share.start), min(last, share.stop - 1) + 1):
-                    if node[1] == holder.port:
-                        _do(client, "FLUSHALL")
-                        _do(target, "CLUSTER SETSLOT", slot, "NODE", _my_id(target))
-                        _do(client, "CLUSTER SETSLOT", slot, "NODE", _my_id(target))
+    def _has_its_slots(self) -> bool:
+        """Return whether every node knows the first owner of each slot, and tell it to those that do not. What another
+        node sent before may arrive after this and undo it, so it is told until all agree."""
+        wrong = [node for node in self.nodes[: self.masters] if not _is_whole(node, self.masters)]
+        for node in wrong:
+            with node.client() as client:
+                known = {slot: owner[1] for first, last, owner, *_ in _slots(client) for slot in range(first, last + 1)}
+                for share, owner in zip(_shares(self.masters), self.nodes, strict=False):
+                    with owner.client() as target:
+                        identity = _my_id(target)
+                    for slot in share:
+                        if known.get(slot) != owner.port:
+                            _do(client, "CLUSTER SETSLOT", slot, "NODE", identity)
+        return not wrong
 
 
 class Watched:
