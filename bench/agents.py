@@ -27,10 +27,11 @@ class Conversations:
     size_bytes: int
     anthropic: bool = False
     named: bool = False
+    agents: int = 1  # whose steps alternate
 
     def request(self, number: int) -> bytes:
         """The whole request with this number."""
-        session, step = divmod(number, STEPS)
+        session, step = self._place(number)
         before, after = self._frame(session)
         body = before + b",".join(self._turns(session)[: self._kept + step + 1]) + after
         extra = [("X-Agent-Session", f"s-{session:03d}")] if self.named else []
@@ -41,7 +42,7 @@ class Conversations:
 
     def answer(self, number: int) -> bytes:
         """The response to that request: the call that the next one has the result of."""
-        session, step = divmod(number, STEPS)
+        session, step = self._place(number)
         message = _call(session, self._kept + step + 1, anthropic=self.anthropic)
         if self.anthropic:
             usage = {"input_tokens": 431, "output_tokens": 96}
@@ -51,6 +52,12 @@ class Conversations:
             body = chat.completion_body(message, "tool_calls")
         head = chat.answer_head(("Content-Type", "application/json"), ("Content-Length", str(len(body))))
         return chat.numbered(head, number) + body
+
+    def _place(self, number: int) -> tuple[int, int]:
+        """Session and step of a request."""
+        group, rest = divmod(number, self.agents * STEPS)
+        step, agent = divmod(rest, self.agents)
+        return group * self.agents + agent, step
 
     @property
     def _result_bytes(self) -> int:
@@ -69,7 +76,7 @@ class Conversations:
             fields = [*[one for one in fields if one[0] != "authorization"], *key]
         return fields
 
-    @lru_cache(maxsize=2)  # noqa: B019 - there are as many of these objects as lines in the table
+    @lru_cache(maxsize=16)  # noqa: B019 - there are as many of these objects as lines in the table
     def _turns(self, session: int) -> list[bytes]:
         """The turns of a session, each as it stands in a list of messages."""
         turns: list[bytes] = []

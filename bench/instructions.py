@@ -32,10 +32,11 @@ from bench.load import FIRST_NUMBER, Pieces, Shape, pieces
 if TYPE_CHECKING:
     from bench.report import Options, Report
 
-WARM_UP = 60
+WARM_UP = 80
 FEW, MANY = 20, 320  # requests of the two processes of a case
 _MANY_LARGE = 80  # of 60 KB and more, where a request costs millions and hardly varies
 _SIZES_KB = (2, 20, 60, 200)
+_AGENTS = 8  # that work beside each other, as in `bench agents`
 _ROOT = Path(__file__).resolve().parent.parent
 _DECISION = "/v1/decision"
 _REFS = re.compile(r"(?:Collected|I\s+refs)\s*:\s*([\d,]+)")
@@ -83,6 +84,9 @@ def _proxied() -> list[Case]:
             many = MANY if size_kb < 60 else _MANY_LARGE
             provider = "anthropic" if anthropic else "openai"
             found.append(Case(title, one.request, answer=one.answer, provider=provider, many=many))
+    for size_kb in _SIZES_KB[:2]:
+        one = Conversations(size_kb * 1024, agents=_AGENTS)
+        found.append(Case(f"{_AGENTS} agents, chat, unnamed, {size_kb} KB", one.request, answer=one.answer))
     return found
 
 

@@ -22,7 +22,14 @@ from breakloop.detect.rerun import RerunDetector
 from breakloop.detect.run_steps import RunStepsLimit
 from breakloop.detect.simhash import SimhashDetector
 from breakloop.detect.stateful import DENYING, session_owner
-from breakloop.detect.steps.detector import CUT_STREAM, RETRY_STREAM, StepEvaluator, StepsDetector, begins
+from breakloop.detect.steps.detector import (
+    CUT_STREAM,
+    RETRY_STREAM,
+    UNPACKED_MIN,
+    StepEvaluator,
+    StepsDetector,
+    begins,
+)
 from breakloop.detect.steps.kinds import BY_NAME, NEVER, NORMAL
 from breakloop.detect.trees import TreeDetector, TreeEvaluator
 from breakloop.detect.unnamed_sessions import UnnamedSessionsDetector
@@ -65,6 +72,7 @@ _DEFAULTS: Final = "defaults"  # the bundle's own default,
 _AGENTS: Final = "agents"  # and the settings of agents
 _STATUS: Final = 429
 _RUN: Final = "run"
+_UNPACKED_MAX: Final = 256  # windows of sessions that all blocks of a bundle together keep unpacked: 3 MB
 _OF_ALL_NAMES: Final = 10  # times the limit of one name, for all names of a caller together
 SECRET_DESCRIPTORS: Final = frozenset([*(f"header:{name}" for name in SECRET_HEADERS), "query:key", "query:api_key"])
 
@@ -78,7 +86,7 @@ def compile_bundle(
     version = 0 if bundle is None else bundle.bundle_version
     bundle = bundle or empty_bundle()
     fingerprinter = Fingerprinter(secret)
-    detectors = _DetectorCompiler(descriptors, fingerprinter)
+    detectors = _DetectorCompiler(descriptors, fingerprinter, len(bundle.policies) + len(bundle.projects) + 1)
     maker = _Compiler(descriptors, fingerprinter, detectors)
     policies = tuple(maker.policy(index, policy) for index, policy in enumerate(bundle.policies))
     default_loops = detectors.default(bundle.defaults, guard)
@@ -372,9 +380,11 @@ def _storm_thresholds(max_hits: int) -> dict[str, tuple[float, float, float]]:
 class _DetectorCompiler:
     """Compiles `loop_detection` blocks, the built-in protection of LLM calls, and the detectors of agents."""
 
-    def __init__(self, read: Descriptors, fingerprinter: Fingerprinter) -> None:
+    def __init__(self, read: Descriptors, fingerprinter: Fingerprinter, places: int) -> None:
+        """`places` is how many policies and projects may have blocks of their own."""
         self._read = read
         self._fingerprinter = fingerprinter
+        self._unpacked_max = max(_UNPACKED_MAX // places, UNPACKED_MIN)
         self._identities = 0  # how many are cached in `CallerProfile.identities`
         self.tail_messages = TAIL_MESSAGES  # how many of the last messages of a request the detectors read
 
@@ -429,7 +439,7 @@ class _DetectorCompiler:
     def _steps(self, block: StepsLoop, config: DetectorConfig) -> list[CompiledDetector]:
         """Compile a block of steps. The last two depend on what those of unnamed sessions have found."""
         settings, digest, read = block.settings(), self._fingerprinter.short, self._read
-        tasks = settings.thresholds["spawn"][:2]
+        tasks, most = settings.thresholds["spawn"][:2], self._unpacked_max
         return [
             JoinDetector(config, read, digest),
             UnnamedSessionsDetector(config, read, digest, settings.thresholds["nested"]),
@@ -437,8 +447,8 @@ class _DetectorCompiler:
             RerunDetector(
                 _rerun_config(config, block.cooldown_max_seconds), read, digest, settings.thresholds["rerun"][:2]
             ),
-            JoinedStepsDetector(config, read, StepEvaluator(settings.of_teams(), digest)),
-            StepsDetector(config, read, StepEvaluator(settings, digest), guards_stream=_stream_guard(block)),
+            JoinedStepsDetector(config, read, StepEvaluator(settings.of_teams(), digest, most)),
+            StepsDetector(config, read, StepEvaluator(settings, digest, most), guards_stream=_stream_guard(block)),
         ]
 
     def _simhash(

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import replace
+
+import pytest
 
 from breakloop.clock import FakeClock
 from breakloop.detect.counting import BuiltinLoopGuard, CountingDetector
+from breakloop.detect.steps.window import SessionWindow
+from breakloop.policy import compile as module
 from breakloop.policy.compile import builtin_blocks, empty_bundle
 from breakloop.policy.descriptors import ContextSettings, Descriptors
 from breakloop.policy.schema import bundle as schema
 from breakloop.policy.schema.loops import StepsLoop, TailLoop
-from tests.builders import SECRET, Json, bundle, chat, compiled, exact, policy, tail, world
+from tests.builders import SECRET, Json, bundle, chat, compiled, exact, policy, tail, user, world
 
 
 def detectors(block: Json) -> tuple[CountingDetector, ...]:
@@ -98,3 +103,16 @@ def test_what_is_free_comes_from_the_block() -> None:
     blocks = [exact(4), tail(), exact(4, concurrent_free=0, retry_free=3), tail(concurrent_free=2, retry_free=0)]
     specs = [detectors(block)[0].spec for block in blocks]
     assert [(spec.concurrent_free, spec.retry_free) for spec in specs] == [(16, 10), (16, 10), (0, 3), (2, 0)]
+
+
+@pytest.mark.parametrize(("policies", "kept"), [(0, 24), (2, 24), (10, 44)])
+def test_blocks_share_the_bound_of_unpacked_windows(policies: int, kept: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory does not grow with the sessions of each policy: blocks share a bound, and have four windows at least."""
+    monkeypatch.setattr(module, "_UNPACKED_MAX", 24)
+    steps = [policy(f"p{one}", loop={"similarity": "steps"}, mode="shadow") for one in range(policies)]
+    here = world(bundle(*steps, defaults={}))
+    gc.collect()
+    before = sum(isinstance(one, SessionWindow) for one in gc.get_objects())
+    for session in range(30):
+        here.decide(chat(user(f"task {session}"), headers={"x-agent-session": f"s{session}"}))
+    assert sum(isinstance(one, SessionWindow) for one in gc.get_objects()) - before == kept

@@ -109,6 +109,7 @@ class RequestContext(msgspec.Struct, frozen=True, gc=False):
 
 
 NO_CONTEXT: Final = RequestContext()
+UNPACKED_MIN: Final = 4  # windows that an evaluator keeps unpacked, at least
 
 
 class StepEvaluator:
@@ -116,12 +117,12 @@ class StepEvaluator:
 
     __slots__ = ("_digest", "_dry_max", "_fingerprinter", "_has_options", "_thresholds", "_unpacked", "_user_max")
 
-    def __init__(self, settings: StepsSettings, digest: Digest) -> None:
+    def __init__(self, settings: StepsSettings, digest: Digest, unpacked_max: int = UNPACKED_MIN) -> None:
         self._thresholds = settings.thresholds
         self._has_options = bool(settings.tools)
         self._digest = digest
         self._fingerprinter = StepFingerprinter(digest, settings.tools)
-        self._unpacked = UnpackedWindows()
+        self._unpacked = UnpackedWindows(unpacked_max)
         reached = [one for one in settings.thresholds["dry"] if one != NEVER]
         self._dry_max = min(2 * max(reached, default=0.0) or COUNT_MAX, COUNT_MAX)
         # What remains of these counts after new text of the user: some steps are left before a block.

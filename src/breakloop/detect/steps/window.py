@@ -444,11 +444,10 @@ class UnpackedWindows:
     the packed ones, which are less exact, so that every instance computes the same.
     """
 
-    __slots__ = ("_kept",)
+    __slots__ = ("_kept", "_most")
 
-    KEPT: Final = 4  # windows, of some 12 KB each with their bytes: a session must not take twice its memory
-
-    def __init__(self) -> None:
+    def __init__(self, most: int) -> None:
+        self._most = most  # of some 12 KB each with their bytes
         self._kept: dict[bytes, tuple[bytes, SessionWindow]] = {}  # by tail, with the bytes; the oldest first
 
     def take(self, data: bytes) -> SessionWindow:
@@ -472,7 +471,7 @@ class UnpackedWindows:
     def keep(self, window: SessionWindow) -> bytes:
         """Pack a window, and keep it."""
         kept, packed = self._kept, window.dump()
-        if len(kept) >= self.KEPT:
+        if len(kept) >= self._most:
             del kept[next(iter(kept))]
         kept[window.tail] = packed, window
         return packed

@@ -185,7 +185,7 @@ def test_an_answer_that_never_came_ends_a_cycle() -> None:
 
 def test_windows_left_lately_are_not_unpacked_again() -> None:
     """What was kept comes back, its counts as exact as packed ones are; for any other bytes it is no use."""
-    unpacked, window = UnpackedWindows(), filled()
+    unpacked, window = UnpackedWindows(3), filled()
     window.line_novelty, window.storm = 0.1, 0.3
     packed = unpacked.keep(window)
     assert packed == window.dump()
@@ -206,7 +206,7 @@ def test_windows_left_lately_are_not_unpacked_again() -> None:
 
 def test_an_answer_is_no_reason_to_unpack_a_window_again() -> None:
     """What an answer changes is changed in the window that was kept, too."""
-    unpacked, window = UnpackedWindows(), filled()
+    unpacked, window = UnpackedWindows(3), filled()
     before = unpacked.keep(window)
     after = answered(before, b"12345678", (7, 2**31 + 7))
     kept = load(after)
@@ -227,15 +227,15 @@ def test_an_answer_is_no_reason_to_unpack_a_window_again() -> None:
 
 def test_few_windows_are_kept() -> None:
     """The oldest goes (Q-3)."""
-    unpacked = UnpackedWindows()
-    windows = [filled() for _ in range(UnpackedWindows.KEPT + 1)]
+    unpacked = UnpackedWindows(3)
+    windows = [filled() for _ in range(4)]
     packed = []
     for number, window in enumerate(windows):
         window.tail = bytes([number]) * 8
         packed.append(unpacked.keep(window))
     assert [unpacked.take(data).calls is window.calls for data, window in zip(packed, windows, strict=True)] == [
         False,
-        *[True] * UnpackedWindows.KEPT,
+        *[True] * 3,
     ]
 
 
