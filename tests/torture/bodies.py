@@ -13,13 +13,14 @@ from functools import cache
 from typing import Final
 
 from tests.e2e.raw_client import CutShortError, RawClient
-from tests.torture.gateway import Rig, bystanders, chat, expect_alive, gateway, post, send_all, told
+from tests.torture.gateway import Rig, bystanders, chat, expect_alive, gateway, post, send, send_all, told
 from tests.torture.limits import Limits, memory
 from tests.torture.table import Row
 from tests.torture.upstream import upstream
 
 MEMORY_MIB: Final = 512  # as in deploy/helm and deploy/kubernetes
 _CALM: Final = 100  # answers of bystanders before and after an attack
+_GROWTH_MIB: Final = 64
 _SERVED: Final = {200, 413, 429, 503}  # passed or refused, with a response that says which
 
 
@@ -50,6 +51,29 @@ def many_keys(count: int) -> bytes:
 def numbers(count: int) -> bytes:
     """A list of so many numbers."""
     return b'{"model":"m","messages":[{"role":"user","content":"x"}],"metadata":[%b]}' % b",".join([b"1"] * count)
+
+
+def _repeated(value: bytes, field: bytes, size: int = 10_000_000) -> bytes:
+    """A chat body of this many bytes with a field that is a list of the same value."""
+    return b'{"model":"m",%b:[%b]}' % (field, b",".join([value] * (size // (len(value) + 1))))
+
+
+@cache
+def empty_messages() -> bytes:
+    return _repeated(b"null", b'"messages"')
+
+
+@cache
+def empty_parts() -> bytes:
+    """One message with many parts, all of them empty."""
+    parts = _repeated(b'{"type":"text","text":""}', b'"content"').removeprefix(b'{"model":"m",')
+    return b'{"model":"m","messages":[{"role":"user",%b]}' % parts
+
+
+@cache
+def half_characters() -> bytes:
+    """One message of halves of surrogate pairs, which strict parsers refuse."""
+    return b'{"model":"m","messages":[{"role":"user","content":"%b"}]}' % (b"\\ud800" * 1_600_000)
 
 
 @cache
@@ -114,6 +138,26 @@ def small(rig: Rig, row: Row) -> None:
     _attack(row, _each(count, empty_lists(63_000), "X-Hold: 2"), _SERVED)
 
 
+def _in_a_loop(what: str, make: Callable[[], bytes], *lines: str) -> Callable[[Rig, Row], None]:
+    """One client sends a body again and again, each time as soon as it has the response, under another key."""
+
+    def scenario(rig: Rig, row: Row) -> None:
+        count, body = rig.size(2, 24), make()
+        row.done = f"{count} requests of {len(body):,} bytes, one after the other: {what}"
+        with upstream() as url, gateway(url) as running:
+            with bystanders(running.port) as others:
+                with others.watch(_CALM):
+                    before_mib = running.forget_peak()
+                    statuses = Counter(send(running.port, one) for one in _each(count, body, *lines))
+                grown_mib = running.peak_mib() - before_mib
+            expect_alive(row, running)
+            row.expect("each is passed on or refused", set(statuses) <= _SERVED, told(statuses))
+            row.expect(f"memory grows by {_GROWTH_MIB} MiB at most", grown_mib <= _GROWTH_MIB, f"{grown_mib} MiB")
+            others.judge(row, none_waits=True)
+
+    return scenario
+
+
 def honest(rig: Rig, row: Row) -> None:
     row.done = "4 conversations of 9 MB of prose at once"
     body = prose(9_000_000)
@@ -169,6 +213,13 @@ SCENARIOS: Final[dict[str, Callable[[Rig, Row], None]]] = {
     "many-keys": keys,
     "many-numbers": number_lists,
     "small-bodies": small,
+    "gzip-lists-in-a-loop": _in_a_loop("10 MB of empty lists in gzip", packed_lists, "Content-Encoding: gzip"),
+    "lists-in-a-loop": _in_a_loop("empty lists", empty_lists),
+    "keys-in-a-loop": _in_a_loop("700,000 keys, and half of a surrogate pair", lambda: many_keys(700_000)),
+    "numbers-in-a-loop": _in_a_loop("5 million numbers", lambda: numbers(5_000_000)),
+    "null-messages-in-a-loop": _in_a_loop("messages that are null", empty_messages),
+    "empty-parts-in-a-loop": _in_a_loop("empty parts of one message", empty_parts),
+    "half-characters-in-a-loop": _in_a_loop("halves of surrogate pairs", half_characters),
     "honest-bodies": honest,
     "many-conversations": conversations,
     "tiny-events": tiny_events,
