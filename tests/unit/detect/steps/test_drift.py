@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from breakloop.detect.steps import repeats
-from breakloop.detect.steps.drift import without_noise
+from breakloop.detect.steps.drift import KEPT, kept, without_noise
+from breakloop.detect.steps.fingerprints import StepFingerprinter
 from breakloop.detect.steps.window import END, ENDS, load
 from breakloop.model.call import Result, Step
 from tests.unit.detect.steps.stepping import called, hits, prints, state
@@ -155,6 +156,7 @@ def test_a_change_in_between_resets() -> None:
         [f"12:00:0{at}" for at in range(9)],  # the time is the content
         [f"next free slot: 12:0{at}" for at in range(9)],
         [f"done in 0.{at} s" for at in range(9)],  # an acknowledgement
+        [f"all of it was done at 12:00:0{at}" for at in range(9)],
         [called(text=f"no such file [pid {at}]", error=True) for at in range(9)],  # `failure` counts it
         [called(text=one, name="save_file") for one in NOISE],
         [called(text=NOISE[0])._replace(results=(Result(one, media=(f"image:{one}",)),)) for one in NOISE],
@@ -192,3 +194,70 @@ def test_the_call_that_was_counted_the_longest_ago() -> None:
             found.append(hits(repeats.count_calls(state(window, prints(step), step=step)), "drift"))
             window.steps += 1
         assert found[-1] == expected
+
+
+def test_other_scripts_and_control_characters() -> None:
+    """Each byte of a letter of another script counts as a letter; control characters do not (LD-4)."""
+    for words, counted in (
+        ("still to do À", 9),
+        ("still to do a\x7f", 0),
+        ("still to do ÿ", 9),
+        ("denied À", 18),
+        ("refused\x7f", 0),
+    ):
+        assert drift(*[f"{words} 12:00:0{second}" for second in range(9)])[-1] == counted, words
+
+
+def test_what_a_row_keeps() -> None:
+    """Of a result of up to 400 bytes the number of words, of a longer one or an error its fingerprint (LD-4)."""
+    for text, words in (("a " * 200, 200), ("a " * 200 + "b", 0), ("a\nb c", 2)):
+        assert kept(prints(called(text=text)).pairs[0]) == KEPT.pack(words, 0)
+    pair = prints(called(text="no such file", error=True)).pairs[0]
+    assert kept(pair) == pair.e != bytes(4)
+
+
+def test_an_odd_number_of_blanks() -> None:
+    """The first result is compared with the second, however many words it has (LD-4)."""
+    for words in ("nothing to do at", "nothing to do here at", "nothing new to do here at"):
+        assert drift(*[f"{words} 12:00:0{second}" for second in range(4)]) == [0, 0, 3, 4], words
+
+
+def test_an_acknowledgement_in_between() -> None:
+    """It begins a new count, also if it has as many words (LD-4)."""
+    assert drift(*NOISE[:4], "all of it is done", *NOISE[4:7]) == [0, 0, 3, 4, 0, 0, 3, 4]
+
+
+def test_another_result_with_as_many_words() -> None:
+    """It begins a new count, in which the first one is known (LD-4)."""
+    others = [f"something to do at 12:00:0{second}" for second in range(3)]
+    assert drift(*NOISE[:4], *others, NOISE[4]) == [0, 0, 3, 4, 0, 2, 3, 0]
+
+
+def test_no_result_is_taken_for_another() -> None:
+    """A thousand different results, one after the other (LD-4)."""
+    names = [f"{one}{two}{three}" for one in "abcdefghij" for two in "klmnopqrst" for three in "uvwxyzabcd"]
+    assert max(drift(*[f"{name} is waiting here at 12:00:00" for name in names])) == 0
+
+
+def test_a_digest_of_zeros() -> None:
+    """It counts as any other (LD-4)."""
+    window, found = load(b""), []
+    for text in NOISE[:4]:
+        step = called(text=text)
+        one = state(window, prints(step), step=step)
+        one.fingerprinter = StepFingerprinter(lambda _: bytes(8))
+        found.append(hits(repeats.count_calls(one), "drift"))
+        window.steps += 1
+    assert found == [0, 0, 3, 4]
+
+
+def test_other_calls_without_drift() -> None:
+    """Calls whose results say something else do not take the place of a count (LD-4, Y-2)."""
+    window, found = load(b""), []
+    calls = [("first", one) for one in NOISE[:4]]
+    calls += [(f"other {number}", f"{word} of them") for number in range(ENDS) for word in ("none", "all")]
+    for name, text in (*calls, ("first", NOISE[4])):
+        step = called(text=text, name=name)
+        found.append(hits(repeats.count_calls(state(window, prints(step), step=step)), "drift"))
+        window.steps += 1
+    assert (found[3], found[-1]) == (4, 5)
