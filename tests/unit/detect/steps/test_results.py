@@ -109,3 +109,25 @@ def test_results_are_compared_without_them() -> None:
     head = "Chunk ID: 1a\nWall time: 0.01 seconds\nCorrelation ID: 8123-812-8\nTrace ID: 9912388\n"
     assert r(f"{head}took 3 s") != r(f"{head}took 4 s")
     assert make.step(called(text=f"{head}found")).pairs[0].kind == OK
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ('<result>\n{"pid": 4, "rows": 1}\n</result>', '{"rows": 1}'),  # an object inside of a tag
+        ("a: 1\npid: 4", "a: 1"),
+        ("\npid: 4\na: 1", "\na: 1"),
+        ("\na: 1\n", "\na: 1"),
+        ("a: 1\n", "a: 1\n"),  # one line stays as it is
+        ("pid: 4\n", "pid: 4\n"),
+    ],
+)
+def test_lines_and_objects_at_the_edges(text: str, kept: str) -> None:
+    """The first line, the last line and an empty one before them are lines as others (LD-4)."""
+    assert content(text.encode()).decode() == kept
+
+
+@pytest.mark.parametrize("text", ["exit code 0", "output:", "<output>\n</output>", "{none}"])
+def test_each_sign_of_a_frame(text: str) -> None:
+    """A status, a label, a tag or a brace is enough (LD-4)."""
+    assert is_bare(text.encode())
