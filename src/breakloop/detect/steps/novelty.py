@@ -95,7 +95,7 @@ def share(known: AgedFilter, texts: Sequence[bytes], seed: int, window: SessionW
         return 1.0
     new = [*map(compared.__getitem__, indexes)]  # a comprehension here would slow down all uses of its variables
     fresh = _weight(new)
-    about = 1.0 if compared is once and len(new) == len(once) else fresh / _weight(once)
+    about = fresh / _weight(once)
     frame: set[bytes] = set()
     if packed and about < _UNCLEAR[1]:
         frame = frame_of(packed, compared, digests).difference(new)

@@ -7,7 +7,7 @@ import json
 from breakloop.detect.steps.detector import StepEvaluator
 from breakloop.detect.steps.fingerprints import ToolTable
 from breakloop.detect.steps.kinds import StepsSettings
-from breakloop.detect.steps.novelty import HANDED_MAX, TEXT_MAX, handed_on
+from breakloop.detect.steps.novelty import TEXT_MAX, handed_on
 from breakloop.detect.steps.window import load
 from breakloop.model.call import Answer, ToolCall
 from tests.each import each
@@ -22,6 +22,7 @@ EVALUATOR = StepEvaluator(StepsSettings(), digest)
     json.dumps({"next": "reader", "order": ORDER}),
     f"Here is the plan:\n{json.dumps({'next': {'name': 'reader', 'order': {'text': ORDER}}}, indent=2)}\nDone.",
     f"```json\n{json.dumps({'orders': [[ORDER]]})}\n```",
+    f"The next order is {json.dumps({'order': ORDER})}.",
 ])  # fmt: skip
 def test_fields_of_an_answer(text: str) -> None:
     """An object may stand alone, in a fence or behind a sentence; short fields are names (LD-4)."""
@@ -44,7 +45,7 @@ def test_bounds() -> None:
     """Few texts of each answer are kept, none of them long, and a long answer is not read to its end (Y-2)."""
     many = json.dumps([f"{ORDER} {number}" for number in range(100)])
     assert handed_on(many, ()) == []  # a list is not an object
-    assert len(handed_on("", [ToolCall("ask", many)] * 3)) == HANDED_MAX
+    assert len(handed_on("", [ToolCall("ask", many)] * 3)) == 12
     assert handed_on(json.dumps({"a": "x" * (TEXT_MAX + 1), "b": "x" * TEXT_MAX}), ()) == ["x" * TEXT_MAX]
     assert growth(lambda size: handed_on("{" * size + "}" * size, ()), 50_000) <= GROWTH_MAX
 
