@@ -11,12 +11,14 @@ from breakloop.detect.steps.fingerprints import (
     loose,
     lowered,
     own,
+    ranked,
     shape,
     steady,
     word_digests,
 )
 from breakloop.model.decision import END, MARK, MARKED_NOTE_MAX
 from tests.each import each
+from tests.unit.detect.steps.stepping import LONG, PRINTER
 
 
 @each("text, masked", [
@@ -99,3 +101,62 @@ def test_a_value_behind_a_time_stays(value: str) -> None:
     """In a table what follows a comma is the next column, not a part of the second (LD-4)."""
     assert steady(f"2026-01-01 00:00:05,{value}".encode()).decode() == f"~,{value}"
     assert steady(f"00:00:05,{value}\n00:00:06,{value},1".encode()).decode() == f"~,{value}\n~,{value},1"
+
+
+UUID = b"e2e4567f-e89b-12d3-a456-426614174000"
+
+
+@each("text, masked", [
+    (b"5s left", b"~ left"),
+    (b"took 5s", b"took ~"),
+    (b"0x7f3a2b4c is gone", b"~ is gone"),
+    (UUID, b"~"),
+    (b"Process 12 ended", b"~ ended"),
+    (b"Thread-3 ended", b"~ ended"),
+    (b"pid 4711 ended", b"~ ended"),
+])  # fmt: skip
+def test_one_volatile_part_at_an_end_of_a_text(text: bytes, masked: bytes) -> None:
+    """It is masked, also if it is the first or the last thing in a text, and alone (LD-4)."""
+    assert steady(text) == masked
+
+
+@each("text, masked", [
+    (UUID, b"#"),
+    (b"get abcdefgh1234", b"get #"),  # twelve letters and digits
+    (b"abcdefgh1234 is there", b"# is there"),
+    (b"get abcdefg1234", b"get abcdefg#"),
+])  # fmt: skip
+def test_ids_in_arguments(text: bytes, masked: bytes) -> None:
+    """UUIDs, and twelve letters and digits or more (LD-4)."""
+    assert loose(text) == masked
+
+
+def test_ends_of_notes_that_are_not_ours() -> None:
+    """The end of a note that did not begin stays, and notes behind it go (LD-5)."""
+    assert own(b"[/breakloop] a [breakloop] x [/breakloop]b") == b"[/breakloop] a b"
+    assert own(b"a [/breakloop] b [breakloop] x [/breakloop]c") == b"a [/breakloop] b c"
+
+
+def test_notes_in_messages_and_results() -> None:
+    """They are part of neither (LD-5)."""
+    with_note = f"{LONG} [breakloop] you repeat yourself [/breakloop]"
+    assert PRINTER.incoming(with_note).key == PRINTER.incoming(LONG).key
+    assert PRINTER.result(with_note).key == PRINTER.result(LONG).key
+
+
+def test_letters_of_words() -> None:
+    """Letters of any script belong to words, control characters separate them (LD-4)."""
+    assert content_words("пример") == ["пример".encode()]
+    assert content_words("first\x7fsecond") == [b"first", b"second"]
+
+
+def test_samples_of_words_do_not_depend_on_the_key() -> None:
+    """Whatever the seed, the same words come first. Digests without their words stay as they are (LD-4)."""
+    words = content_words("several painters borrowed yellow ladders yesterday")
+    orders = []
+    for seed in (7, 8):
+        digests = word_digests(words, seed)
+        orders.append([words[digests.index(one)] for one in ranked(words, digests)])
+    assert orders[0] == orders[1] != words
+    assert sorted(orders[0]) == sorted(words)
+    assert ranked((), [3, 1, 2]) == [3, 1, 2]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from breakloop.detect.stateful import BLOCK
+from breakloop.detect.steps.detector import StepEvaluator
 from breakloop.detect.steps.fingerprints import (
     CHANGES,
     NO_OPTIONS,
@@ -13,8 +15,11 @@ from breakloop.detect.steps.fingerprints import (
     changes,
     manner,
 )
+from breakloop.detect.steps.kinds import NORMAL, StepsSettings
 from tests.each import each
 from tests.growth import GROWTH_MAX, growth
+from tests.unit.detect.steps.stepping import LONG, digest
+from tests.unit.detect.steps.test_waiting import Session
 
 
 @each("name, arguments", [
@@ -81,3 +86,31 @@ def test_names_are_remembered_but_not_for_ever() -> None:
     assert tools.of("look") is not one
     assert tools.of("look") == one != tools.of("\ud800")
     assert len({tools.of(name).key for name in ("look", "\ud800", "Look")}) == 3
+
+
+def test_looks_that_seem_to_change_something() -> None:
+    """An input that is redirected, and a tool that finds and replaces nothing by itself (LD-4)."""
+    assert not changes(RUNS, b"sort < names.txt")
+    assert not changes(RUNS, b'{"tool_name": "find_and_replace"}')
+    assert changes(RUNS, b"<<END cat")
+
+
+def test_how_many_names_are_kept() -> None:
+    """A thousand (Y-2)."""
+    tools, sizes = ToolTable({}), []
+    for number in range(2500):
+        tools.of(f"tool{number}")
+        sizes.append(len(tools.known))
+    assert max(sizes) == 1000
+
+
+def test_options_that_are_not_given() -> None:
+    """An option of one kind changes nothing else: repeats of the call are counted as without it (LD-4)."""
+    excluding = {"look": ToolOptions(exclude=frozenset(("page",)))}
+    sessions = [Session(), Session(StepEvaluator(StepsSettings(NORMAL, excluding), digest))]
+    for session in sessions:
+        for _ in range(6):
+            session.call(2.0, "look", "{}", LONG)
+    one, other = ([(found.level, found.kind) for found in session.found] for session in sessions)
+    assert one == other
+    assert one[-1] == (BLOCK, "repeat")
