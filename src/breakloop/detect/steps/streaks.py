@@ -104,7 +104,7 @@ def stagnation(state: StepState) -> Sequence[Finding]:
                 and not (pair.failed or pair.refused or pair.kind == RATE)
             ):
                 del rows[at : at + _ROW]  # "ok" after refusals
-            continue
+            continue  # of several calls, only informative ones are in groups
         if state.novelty.news and len(pairs) == 1 and at == len(rows) - _ROW:  # as nearly always: it stays the last row
             TOOL.pack_into(rows, at, key, pair.r, 0.0, window.steps)
             continue

@@ -27,6 +27,11 @@ def spoken(said: str, *users: str) -> Step:
     return Step(said, (), (), (), users, (), 2, 100)
 
 
+def at_once(*steps: Step) -> Step:
+    """Calls of one round."""
+    return steps[0]._replace(calls=tuple(one.calls[0] for one in steps), results=tuple(one.results[0] for one in steps))
+
+
 def prints(step: Step) -> StepFingerprints:
     return PRINTER.step(step)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from breakloop.detect.steps import repeats, streaks
 from breakloop.detect.steps.window import TOOL, TOOLS, load
 from breakloop.model.call import Step
-from tests.unit.detect.steps.stepping import LONG, called, hits, prints, state
+from tests.unit.detect.steps.stepping import LONG, at_once, called, hits, prints, state
 
 
 def test_cascade() -> None:
@@ -246,11 +246,6 @@ def test_a_change_eases_stagnation() -> None:
         streaks.stagnation(state(window, prints(called(f'{{"q": {at}}}'))))
     streaks.halve_stagnation(window)
     assert hits(streaks.stagnation(state(window, prints(called('{"q": 9}')))), "stagnation") == 4
-
-
-def at_once(*steps: Step) -> Step:
-    """Calls of one round."""
-    return steps[0]._replace(calls=tuple(one.calls[0] for one in steps), results=tuple(one.results[0] for one in steps))
 
 
 def test_a_round_of_calls_is_one_result_of_each_tool() -> None:
