@@ -144,3 +144,64 @@ def test_is_new() -> None:
     take(window, called())
     assert not repeats.is_new(window, one)
     assert repeats.is_new(window, other)
+
+
+def test_the_row_of_a_repeat_in_words() -> None:
+    """The evidence has the count of the row (LD-4)."""
+    window = load(b"")
+    found = [take(window, called()) for _ in range(3)]
+    assert found[2][0].evidence == f"`look` returned the same {len(LONG)} bytes 3 times in a row"
+
+
+def test_copies_of_a_slow_answer_count_less() -> None:
+    """As much less as repeats do (LD-4)."""
+    window = load(b"")
+    assert [hits(take(window, copies(4, LONG), 0.5), "repeat") for _ in range(2)] == [1.5, 3]
+
+
+def test_a_rate_limit_hides_no_other_call_of_the_answer() -> None:
+    """The call that was limited is not counted, and the one after it is (LD-4)."""
+    window, limited, one = load(b""), called(text="429 rate limit exceeded", error=True), called('{"b": 1}')
+    both = limited._replace(calls=limited.calls + one.calls, results=limited.results + one.results)
+    assert [[one.hits for one in take(window, both) if one.kind == "repeat"] for _ in range(3)] == [[], [2], [3]]
+
+
+def test_a_repeat_that_was_waited_for_halves_the_counts() -> None:
+    """In a row, in all, and of failures (LD-4)."""
+    for error, kinds in ((False, ("repeat", "interleaved")), (True, ("repeat", "interleaved", "failure"))):
+        window = load(b"")
+        for _ in range(5):
+            take(window, called(error=error))
+        last = [take(window, called(error=error), weight) for weight in (0.0, 1.0)]
+        assert [[hits(one, kind) for one in last] for kind in kinds] == [[2, 4]] * len(kinds)
+
+
+def test_failures_after_a_success_or_a_change() -> None:
+    """They are counted from the first one on again (LD-4)."""
+    window, boom = load(b""), called(text="boom", error=True)
+
+    def failures(*steps: Step) -> list[float]:
+        return [hits(take(window, step), "failure") for step in steps]
+
+    assert failures(boom, boom, called(), boom, boom) == [0, 2, 0, 0, 2]
+    window.epoch += 1
+    assert failures(boom, boom) == [0, 2]
+
+
+def test_a_different_error_is_a_failure_too() -> None:
+    """Also if nothing else of the call is a repeat (LD-4)."""
+    window = load(b"")
+    take(window, called(text="boom", error=True))
+    found = take(window, called(text="bang", error=True))
+    assert [(one.kind, one.hits) for one in found] == [("failure", 1.5)]
+    assert found[0].evidence == "the same call of `look` failed once"
+
+
+@pytest.mark.parametrize("separator", [" ", "\n"])
+@pytest.mark.parametrize(("size", "found"), [(60, [0, 0, 3, 4]), (400, [0, 0, 3, 4]), (401, [0, 0, 0, 0])])
+def test_a_short_result_with_a_counter(size: int, found: list[float], separator: str) -> None:
+    """The first result is compared with the second one, if it has up to 400 bytes, in one line or several (LD-4)."""
+    window = load(b"")
+    head = separator.join(("attempt {}", "nobody", "answers", "the", "phone", "there", ""))
+    texts = [head.format(number).ljust(size, "x") for number in range(1, 5)]
+    assert [hits(take(window, called(text=text)), "drift") for text in texts] == found

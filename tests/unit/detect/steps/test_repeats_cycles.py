@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from breakloop.detect.steps import repeats
-from breakloop.detect.steps.window import RING, SessionWindow, load
-from tests.unit.detect.steps.stepping import hits
+from breakloop.detect.steps.window import NONE, RING, SessionWindow, load
+from breakloop.model.call import Step
+from tests.unit.detect.steps.stepping import called, hits, prints, spoken, state
 
 
 def walk(window: SessionWindow, names: str, weight: float = 1.0) -> list[float]:
@@ -85,3 +88,87 @@ def test_a_step_of_which_nothing_is_known() -> None:
         repeats.add_unknown_step(window)
         window.steps += 1
     assert walk(window, "a") == [0]
+
+
+@pytest.mark.parametrize(
+    ("names", "weight", "found"),
+    [
+        ("abab", 1.0, 0),  # four steps show nothing yet
+        ("ababab", 1.0, 3),
+        ("abcab", 1.0, 0),
+        ("abcabc", 1.0, 2),
+        ("abcdabcd", 1.0, 2),
+        ("abababa", 0.5, 0),
+        ("ababababab", 0.5, 2),  # eight steps that count half are two laps
+    ],
+)
+def test_when_a_cycle_begins(names: str, weight: float, found: float) -> None:
+    """After two laps, and six steps at least (LD-4)."""
+    assert walk(load(b""), names, weight)[-1] == found
+
+
+def test_a_new_step_ends_a_cycle_wherever_it_comes() -> None:
+    """Also if the step after it is the one that was to come (LD-4)."""
+    assert walk(load(b""), "abababXb")[-2:] == [0, 0]
+    window = load(b"")
+    walk(window, "ababab")
+    repeats.add_unknown_step(window)
+    window.steps += 1
+    assert walk(window, "b") == [0]
+
+
+@pytest.mark.parametrize("steps", [3, RING, RING + 5])
+def test_the_last_step_again(steps: int) -> None:
+    """It takes one place of the ring, wherever that is, and leaves the others as they are (LD-4)."""
+    window = load(b"")
+    names = "abcdefghijklmnopqrstuvwxyz"[:steps]
+    walk(window, names)
+    repeats.add_last_step(window)
+    window.steps += 1
+    assert len(window.ring) == 8 * RING
+    assert repeats.last_step(window) == names[-1].encode() * 8
+    window.steps -= 1
+    assert repeats.last_step(window) == names[-1].encode() * 8
+    window.steps -= 1
+    assert repeats.last_step(window) == names[-2].encode() * 8
+
+
+def cycle(
+    window: SessionWindow, *steps: Step, tracked: bool = False, answers: tuple[bytes, ...] = (b"",)
+) -> list[float]:
+    """The count after each step, and after its answer if there are some."""
+    found = []
+    for step in steps:
+        one = state(window, prints(step), step=step)
+        one.tracked = tracked
+        found.append(hits(repeats.cycle(one), "cycle"))
+        window.last_answer = answers[window.steps % len(answers)] or NONE
+        window.steps += 1
+    return found
+
+
+def test_texts_in_turns_are_a_cycle() -> None:
+    """Answers without calls have no results to be compared (LD-4)."""
+    assert cycle(load(b""), *[spoken(text) for text in ("yes", "no") * 3])[-1] == 3
+
+
+def test_calls_whose_results_are_not_seen_are_a_cycle_by_their_answers() -> None:
+    """They need an answer to be one, and somebody who reads answers (LD-4)."""
+    steps = [called(f'{{"b": {number}}}')._replace(results=()) for number in (1, 2)] * 3
+    seen = [steps[0]._replace(calls=steps[0].calls + called().calls, results=called().results), steps[1]] * 3
+    assert cycle(load(b""), *steps, tracked=True, answers=(b"answered",))[-1] == 3
+    assert cycle(load(b""), *steps, tracked=True)[-1] == 0
+    assert cycle(load(b""), *steps, answers=(b"answered",))[-1] == 0
+    ids = [one._replace(call_ids=("a", "b"), results=(one.results[0]._replace(call_id="b"),)) for one in (seen[0],)]
+    assert cycle(load(b""), *[ids[0], called()] * 3)[-1] == 3  # one of the results is seen
+
+
+def test_results_without_their_calls_end_a_cycle() -> None:
+    """The provider keeps the conversation: what was called is not known (LD-4)."""
+    window = load(b"")
+    results = called()._replace(calls=())
+    assert cycle(window, *[spoken(text) for text in ("yes", "no") * 9])[-1] == 9
+    assert cycle(window, results) == [0]
+    assert repeats.last_step(window) == NONE
+    assert cycle(window, *[results] * 12) == [0] * 12
+    assert cycle(window, *[spoken(text) for text in ("yes", "no")]) == [0, 0]

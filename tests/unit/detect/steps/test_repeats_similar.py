@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from breakloop.detect.steps import repeats
 from breakloop.detect.steps.fingerprints import ranked, word_digests
 from breakloop.detect.steps.repeats import alike, sample
@@ -98,3 +100,75 @@ def test_reword_looks_at_one_recipient() -> None:
         for who in "abac"
     ]
     assert found == [0, 0, 2, 0]
+
+
+def near(window: SessionWindow, *steps: Step, dried: bool = True) -> list[float]:
+    return [hits(repeats.near(state(window, prints(step), dried=dried)), "near") for step in steps]
+
+
+PAGES = [called(f'{{"page": {number}}}') for number in range(9)]
+
+
+def test_several_calls_in_one_answer_begin_the_run_again() -> None:
+    """Four calls of one tool in a row, one in each answer (LD-4)."""
+    window = load(b"")
+    assert near(window, *PAGES[:5]) == [0, 0, 0, 4, 5]
+    both = PAGES[0]._replace(calls=PAGES[0].calls * 2, results=PAGES[0].results * 2)
+    assert near(window, both, *PAGES[5:]) == [0, 0, 0, 0, 5]
+
+
+def test_calls_of_another_tool_do_not_belong_to_the_run() -> None:
+    """Nor do calls with other words belong to the count (LD-4)."""
+    window = load(b"")
+    near(window, *[called(f'{{"page": {number}}}', name="list") for number in range(4)])
+    assert near(window, *PAGES[:4]) == [0, 0, 0, 4]
+    words = [called(f'{{"word": "tea", "page": {number}}}') for number in range(2)]
+    assert near(window, *words) == [0, 2]
+
+
+def test_a_call_with_news_halves_the_count_of_near_calls() -> None:
+    """It is not reported, and the next one without is (LD-4)."""
+    window = load(b"")
+    assert near(window, *PAGES[:5])[-1] == 5
+    assert near(window, PAGES[5], dried=False) == [0]
+    assert near(window, PAGES[6]) == [4]
+
+
+@pytest.mark.parametrize(("more", "found"), [("", 2), (" kilowatt", 0)])
+def test_texts_are_similar_if_they_share_three_words_of_ten(more: str, found: float) -> None:
+    """Not three of eleven (LD-4)."""
+    window = load(b"")
+    window.dry = 4
+    reword(window, spoken("alpha bravo charlie delta echo foxtrot"))
+    assert reword(window, spoken(f"alpha bravo charlie golf hotel india juliet{more}")) == found
+
+
+@pytest.mark.parametrize(("dry", "found"), [(3.75, 0), (4.0, 2)])
+def test_reword_begins_after_three_turns_without_anything_new(dry: float, found: float) -> None:
+    """Texts before that are compared with, all the same (LD-4)."""
+    window = load(b"")
+    reword(window, spoken(VARIANTS[0]))
+    window.dry = dry
+    assert reword(window, spoken(VARIANTS[1])) == found
+
+
+@pytest.mark.parametrize(("text", "found"), [("look into every corner", 2), ("look into every one", 0)])
+def test_texts_of_fewer_than_four_words_are_not_compared(text: str, found: float) -> None:
+    """Words of three letters are none (LD-4)."""
+    window = load(b"")
+    window.dry = 4
+    reword(window, spoken(text))
+    assert reword(window, spoken(text)) == found
+
+
+def test_the_evidence_of_reword() -> None:
+    """The newest text, and the twelve that are kept (LD-4)."""
+    window = load(b"")
+    window.dry = 4
+    reword(window, spoken(VARIANTS[0]))
+    step = spoken(VARIANTS[1])
+    found = list(repeats.reword(state(window, prints(step), step=step)))
+    assert [one.evidence for one in found] == ["2 of the last 13 texts say nearly the same"]
+    for _ in range(20):
+        assert reword(window, spoken(VARIANTS[2])) <= 13
+    assert reword(window, spoken(VARIANTS[2])) == 13
