@@ -23,16 +23,19 @@ from breakloop.detect.steps.purposes import (
     waits_by_name,
 )
 from tests.each import each
+from tests.unit.detect.steps.stepping import called, prints
 
 
 @each(
     "purpose, names",
     [
         (WAIT, "sleep wait Sleep mcp__clock__sleep pause wait_minutes ScheduleWakeup set_timer"),
+        (WAIT, "sleep_seconds await_reply browser_sleep job_wait"),
         (LOOK, "job_status get_order_status poll list_alerts monitor health_check check_job deployment_progress"),
         (LOOK, "wait_for_job browser_wait_for BashOutput get_output TaskOutput read_terminal mcp__ci__build_status"),
         (TERMINAL, "write_stdin send_input"),
         (NO_WAIT, "get_job cronjob todo process search read_file pause_campaign get_wait_times get_sleep_log waitlist"),
+        (NO_WAIT, "estimate_queue_wait"),  # the name of a value
         (NO_WAIT, "structured_output final_output update_status set_alert create_monitor run_in_terminal"),
     ],
 )
@@ -48,6 +51,7 @@ def test_tools_that_wait_or_look(purpose: int, names: str) -> None:
         (WAIT, "sleep 2m && echo ready"),
         (WAIT, "bash -lc 'sleep 5'"),
         (LOOK, "sleep 45; ./check.sh"),
+        (LOOK, "sleep 0.5; ./check.sh"),
         (LOOK, "for i in 1 2 3; do sleep 10; gh run view 1; done"),
         (LOOK, "gh run view 4411"),
         (LOOK, "cd app && gh pr checks 5 2>&1 | tail -3"),
@@ -64,12 +68,15 @@ def test_tools_that_wait_or_look(purpose: int, names: str) -> None:
         (LOOK, "tail -5 train.log"),
         (LOOK, "./pipeline status 7"),
         (TERMINAL, ""),
+        (NO_WAIT, "\n"),  # a key that is pressed
         (NO_WAIT, "git status"),
         (NO_WAIT, "echo status"),
+        (NO_WAIT, "echo status | grep -c ok"),
         (NO_WAIT, "kubectl apply -f app.yml"),
         (NO_WAIT, "curl -X POST http://train:8000/jobs/42"),
         (NO_WAIT, "curl -d x=1 http://train:8000/jobs"),
         (NO_WAIT, "pytest; gh run view 4"),
+        (NO_WAIT, "gh run view 4; pytest"),
         (NO_WAIT, "python app.py | tail -5"),
         (NO_WAIT, "tail -50 app.py"),
         (NO_WAIT, "cat build.log"),
@@ -112,6 +119,10 @@ def test_looks_by_their_arguments() -> None:
     assert waits(NO_WAIT, b'{"action":"list","status":"open"}', runs=False) == (NO_WAIT, 0)
     assert waits(NO_WAIT, b'{"url":"https://ci.example.com/api/builds/7"}', runs=False) == (LOOK, 0)
     assert waits(NO_WAIT, b'{"method":"POST","url":"https://ci.example.com/api/builds"}', runs=False) == (NO_WAIT, 0)
+    assert waits(NO_WAIT, b'{"path":"/jobs/7"}', runs=False) == (NO_WAIT, 0)  # no address
+    assert waits(NO_WAIT, b"/jobs/7 of the same host, by http", runs=False) == (LOOK, 0)
+    assert waits(NO_WAIT, b'{"command":"make","directory":""}', runs=True) == (NO_WAIT, 0)
+    assert waits(NO_WAIT, b'"command":""', runs=True) == (TERMINAL, 0)
     assert waits(TERMINAL, b'{"chars":"","session_id":7}', runs=False) == (TERMINAL, 0)
     assert waits(TERMINAL, b'{"chars":"y\\n","session_id":7}', runs=False) == (NO_WAIT, 0)
     long = b'{"action":"poll","text":"%s"}'
@@ -164,9 +175,16 @@ def test_what_a_short_result_says(meaning: int, text: str) -> None:
             NO_EFFECT,
             "get_order search_mail book_search purchase_history refund_policy cancel_order create_email_template",
         ),
-        (NO_EFFECT, "bash python"),
+        (NO_EFFECT, "bash python create_branch make_account scroll_to_comment quick_pay"),
     ],
 )
 def test_effects_that_cannot_be_taken_back(effect: int, names: str) -> None:
     """Refused only if the name leaves no doubt that something leaves the house (LD-4)."""
     assert {name: effect_by_name(name) for name in names.split()} == dict.fromkeys(names.split(), effect)
+
+
+@each("size, meaning", [(119, ONGOING), (120, ONGOING), (121, PLAIN)])
+def test_how_long_a_result_is_that_says_something(size: int, meaning: int) -> None:
+    """Up to 120 bytes; a longer one is a text about other things, too (LD-4)."""
+    text = "the build is running ".ljust(size + 4, "x")  # without its four spaces
+    assert prints(called(text=text)).pairs[0].says == meaning
