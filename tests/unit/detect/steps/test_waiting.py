@@ -258,7 +258,7 @@ def test_slow_repeats_count_less(gap_s: float, weight: float) -> None:
     assert waiting.weight_of(gap_s) == weight
 
 
-@pytest.mark.parametrize(("hours", "quarters"), [(0.99, 0), (1, 4), (1.24, 4), (1.25, 5), (6, 24)])
+@pytest.mark.parametrize(("hours", "quarters"), [(0.9999, 0), (1, 4), (1.2499, 4), (1.25, 5), (6, 24)])
 def test_hours_are_counted_in_quarters(hours: float, quarters: int) -> None:
     """From the first hour on (LD-4)."""
     window = load(b"")
@@ -267,3 +267,136 @@ def test_hours_are_counted_in_quarters(hours: float, quarters: int) -> None:
     assert [one.hits for one in found] == ([quarters / 4] if quarters else [])
     if found:
         assert found[0].evidence == f"`look` has returned nothing new for {int(hours)} h"
+
+
+class Steps:
+    """A window, and what its steps of waiting count."""
+
+    def __init__(self) -> None:
+        self.window = load(b"")
+        self.window.last_at = 1000.0
+
+    def call(self, after_s: float, *calls: tuple[str, str, str | None]) -> waiting.Waiting | None:
+        """One answer with these calls: name, arguments, and result or None."""
+        step = called()._replace(
+            calls=tuple(ToolCall(name, arguments) for name, arguments, _ in calls),
+            call_ids=tuple(f"call_{at}" for at in range(len(calls))),
+            results=tuple(
+                Result(text, call_id=f"call_{at}") for at, (_, _, text) in enumerate(calls) if text is not None
+            ),
+        )
+        now, made = self.window.last_at + after_s, prints(step)
+        found = waiting.of_step(self.window, made.pairs, now)
+        repeats.count_calls(state(self.window, made, step=step, now=now))
+        self.window.last_at = now
+        self.window.steps += 1
+        return found
+
+    def weight(self, after_s: float, *calls: tuple[str, str, str | None]) -> float | None:
+        found = self.call(after_s, *calls)
+        return None if found is None else round(found.weight, 6)
+
+
+STATUS = (*LOOK, "[]")
+SLEEP = ("sleep", '{"seconds": 60}', "slept")
+REPORT = ("read_report", "{}", LONG)
+LIMITED = ("find_customer", "{}", "429 rate limit exceeded")
+
+
+def at_age(age_s: float) -> float:
+    """What a look counts after this time."""
+    return round(0.6 * (1 - age_s / 30) ** 2, 6)
+
+
+def test_a_look_that_was_not_made_before_counts_by_the_last_step() -> None:
+    """There is no earlier one to measure from; a call that is no look is none (LD-4)."""
+    steps = Steps()
+    steps.call(0.0, REPORT)
+    assert steps.weight(6.0, STATUS) == at_age(6)
+    assert steps.weight(5.0, ("build_status", "{}", None)) == at_age(5)
+    assert steps.weight(5.0, ("build_status", "{}", None)) == at_age(5)
+    assert steps.weight(1.0, STATUS) == at_age(11)
+
+
+def test_only_a_call_that_was_made_before_a_wait_is_a_look_after_it() -> None:
+    """Another one is work (LD-4)."""
+    steps = Steps()
+    steps.call(60.0, SLEEP)
+    assert steps.weight(2.0, REPORT) is None
+    assert steps.weight(60.0, SLEEP) == 0
+    assert steps.weight(2.0, REPORT) == 0
+    assert steps.weight(2.0, REPORT) is None
+
+
+@pytest.mark.parametrize(
+    ("took_s", "seconds", "weight"), [(30.0, 1, 0.0), (29.0, 1, None), (29.0, 30, 0.05), (29.0, 29, None)]
+)
+def test_a_wait_of_half_a_minute(took_s: float, seconds: int, weight: float | None) -> None:
+    """If it took that long, the look after it counts nothing; if its arguments say so, next to nothing (LD-4)."""
+    steps = Steps()
+    steps.call(1.0, REPORT)
+    steps.call(took_s, ("sleep", f'{{"seconds": {seconds}}}', "slept"))
+    assert steps.weight(3.0, REPORT) == weight
+
+
+def test_a_wait_before_the_last_look_is_over() -> None:
+    """Announced or taken, it counts for one look of each kind (LD-4)."""
+    for took_s in (3.0, 60.0):
+        steps = Steps()
+        steps.call(1.0, STATUS)
+        steps.call(took_s, SLEEP)
+        assert steps.weight(3.0, STATUS) == (0.05 if took_s == 3.0 else 0)
+        assert steps.weight(3.0, STATUS) == at_age(3)
+
+
+def test_a_wait_that_is_announced_beside_a_look() -> None:
+    """Both in one answer, which is over sooner than it says (LD-4)."""
+    steps = Steps()
+    assert [steps.weight(3.0, SLEEP, REPORT) for _ in range(3)] == [None, 0.05, 0.05]
+
+
+def test_each_call_of_an_answer_is_looked_at() -> None:
+    """A wait or a rate limit before a look hides it as little as one behind it (LD-4)."""
+    for other in (("wait", "{}", "waited"), LIMITED):
+        for calls in ((other, STATUS), (STATUS, other)):
+            steps = Steps()
+            steps.call(3.0, *calls)
+            assert steps.weight(3.0, *calls) == at_age(3)
+        steps = Steps()
+        steps.call(3.0, other, REPORT)
+        assert steps.weight(3.0, other, REPORT) is None
+
+
+def test_a_rate_limit_counts_nothing() -> None:
+    """However long its message is; a step without calls is no step of waiting (LD-4)."""
+    steps = Steps()
+    failed = called(text=f"429 rate limit exceeded: {LONG} {LONG}", error=True)
+    found = waiting.of_step(steps.window, prints(failed).pairs, 1001.0)
+    assert found == waiting.Waiting(0.0, "", new=False)
+    assert waiting.of_step(steps.window, (), 1002.0) is None
+    assert steps.window.waiting_since == 0
+
+
+@pytest.mark.parametrize(("after_s", "known", "other"), [(59.0, 1.0, 0.5), (60.0, 0.5, 0.25), (61.0, 0.5, 0.25)])
+def test_a_final_answer_counts_by_the_age_of_the_look(after_s: float, known: float, other: float) -> None:
+    """Half from a minute on, and half if the call is only a look because somebody waited (LD-4)."""
+    steps = Steps()
+    steps.call(3.0, ("job_status", "{}", "exited with code 0"))
+    assert steps.weight(after_s, ("job_status", "{}", "exited with code 0")) == known
+    steps = Steps()
+    steps.call(3.0, ("get_thing", "{}", "exited with code 0"))
+    steps.call(after_s - 2, SLEEP)
+    assert steps.weight(2.0, ("get_thing", "{}", "exited with code 0")) == other
+
+
+def test_the_last_call_names_the_wait() -> None:
+    """It is what was looked at after the others (LD-4)."""
+    window = load(b"")
+    window.waiting_since = 1000
+    both = called(name="first")._replace(calls=(ToolCall("first", "{}"), ToolCall("last", "{}")), results=())
+    keys = []
+    for step in (both, called(name="last"), called(name="first")):
+        (found,) = waiting.hours(state(window, prints(step), step=step, now=1000 + 3600 * 2))
+        keys.append((found.key, found.evidence))
+    assert keys[0] == keys[1] != keys[2]
+    assert keys[0][1] == "`last` has returned nothing new for 2 h"
