@@ -249,3 +249,132 @@ def test_texts_are_bounded() -> None:
         rejected(window, spoken("part", f"an entirely different remark {index}"))
     assert len(window.texts) == TEXTS * TEXT.size
     assert rejected(window, spoken("part 3", REFUSED)) == 3
+
+
+def test_texts_are_known_while_they_follow_the_same_answer() -> None:
+    """Also in a window that was stored in between; a step without texts begins again (LD-4)."""
+    window, remarks = load(b""), ("first remark", "second remark", "third remark")
+    found = []
+    for count in (1, 2, 3):
+        found.append(texts.known_texts(window, prints(spoken("The plan.", *remarks[:count]))))
+        window = load(window.dump())
+    assert found == [0, 1, 2]
+    assert texts.known_texts(window, prints(called())) == 0
+    window = load(window.dump())
+    assert texts.known_texts(window, prints(spoken("The plan.", *remarks, "fourth remark"))) == 0
+    assert texts.known_texts(window, prints(spoken("Another plan.", *remarks, "fourth remark", "fifth remark"))) == 0
+    assert texts.known_texts(window, prints(spoken("Another plan.", "other", *remarks, "fourth", "fifth"))) == 0
+
+
+def test_an_answer_that_only_repeats_the_text_shows_nothing_about_the_texts_after_it() -> None:
+    """They are all new (LD-4)."""
+    window = load(b"")
+    assert [texts.known_texts(window, prints(spoken("ping", "ping", *["more"] * count))) for count in (0, 1)] == [0, 0]
+
+
+def test_text_beside_a_call_is_no_monologue() -> None:
+    """Nor is a request without an answer (LD-4)."""
+    window = load(b"")
+    assert [monologue(window, called(said="Let me look.")) for _ in range(3)] == [0, 0, 0]
+    assert [monologue(window, spoken("", "Go on.")) for _ in range(3)] == [0, 0, 0]
+
+
+@pytest.mark.parametrize(("size", "found"), [(19, 0), (20, 1), (21, 1)])
+def test_a_prompt_of_twenty_bytes_can_be_contained_in_another(size: int, found: float) -> None:
+    """A shorter one is contained by chance (LD-4)."""
+    assert nested("x" * size, f"Try again: {'x' * size}")[-1] == found
+
+
+def test_which_prompts_are_compared() -> None:
+    """The last text of a request, unless it belongs to a call (LD-4)."""
+    window, first = load(b""), "Give me the ten largest cities."
+    second = f"Not valid, try again: {first}"
+
+    def found(step: Step) -> float:
+        return hits(texts.nested(window, step, PRINTER, 1.0), "nested")
+
+    assert [found(spoken("", first)), found(spoken("Paris.")), found(called()._replace(users=(second,)))] == [0, 0, 0]
+    assert found(spoken("", "A remark before it.", second)) == 1
+    assert found(spoken("", "Something else altogether, please.")) == 0
+    assert window.nested == 0
+
+
+def test_a_cue_after_a_call_counts_from_the_first_time() -> None:
+    """And the last text of a request is the cue (LD-4)."""
+    window = load(b"")
+
+    def found(*users: str) -> float:
+        return hits(texts.continued(state(window, prints(spoken("part", *users)))), "continue")
+
+    assert [found("continue") for _ in range(3)] == [0, 2, 3]
+    list(texts.continued(state(window, prints(called()))))
+    assert [found("remark one", "continue"), found("remark two", "continue")] == [0, 2]
+    assert found("continue", "go on") == 0
+
+
+def chapter(words: int) -> str:
+    return " ".join(f"chapter{number}" for number in range(words))
+
+
+@pytest.mark.parametrize(
+    ("words", "worded", "calls", "found"),
+    [(100, True, False, 0), (99, True, False, 0.5), (100, False, False, 1), (100, True, True, 1)],
+)
+def test_who_writes_a_chapter_was_not_rejected(words: int, worded: bool, calls: bool, found: float) -> None:
+    """A hundred words of new content, and no call (LD-4)."""
+    window = load(b"")
+    step = spoken(chapter(words), REFUSED)
+    if calls:
+        step = called(name="task_done", said=chapter(words))._replace(users=(REFUSED,))
+    assert hits(texts.rejected(state(window, prints(step), step=step, worded=worded)), "rejected") == found
+
+
+@pytest.mark.parametrize(("text", "found"), [("x" * 19, 0), ("x" * 20, 1)])
+def test_short_texts_are_not_rejections(text: str, found: float) -> None:
+    """Such as "go on" (LD-4)."""
+    assert rejected(load(b""), spoken("part", text)) == found
+
+
+def test_texts_beside_the_one_that_rejects() -> None:
+    """What is not counted hides nothing behind it (LD-4)."""
+    window = load(b"")
+    assert [rejected(window, spoken("part", "go on", REFUSED)) for _ in range(2)] == [1, 2]
+    window = load(b"")
+    reminded = called(name="task_done")._replace(users=("<system-reminder>Be brief.</system-reminder>", REFUSED))
+    assert rejected(window, reminded) == 1
+
+
+@pytest.mark.parametrize(("names", "found"), [(("bash", "task_done"), 1), (("task_done", "bash"), 0)])
+def test_a_text_after_several_calls_belongs_to_the_last_one(names: tuple[str, ...], found: float) -> None:
+    """Beside the result of a command, it is part of the output (LD-4)."""
+    step = called()._replace(
+        calls=tuple(called(name=name).calls[0] for name in names), results=called().results * 2, users=(REFUSED,)
+    )
+    assert rejected(load(b""), step) == found
+
+
+@pytest.mark.parametrize(("after_s", "count"), [(119.0, 2), (120.0, 1.5)])
+def test_two_minutes_are_time_to_work(after_s: float, count: float) -> None:
+    """The same text counts half then (LD-4)."""
+    for began in (1000.0, 1001.0):
+        window = load(b"")
+        assert [rejected(window, spoken("part", REFUSED), now=now) for now in (began, began + after_s)] == [1, count]
+
+
+def test_slow_texts_count_less() -> None:
+    """Not those that reply to a call: it took that long (LD-4)."""
+    done = called(name="task_done")._replace(users=(REFUSED,))
+    for step, count in ((spoken("part", REFUSED), 0.25), (done, 1)):
+        found = texts.rejected(state(load(b""), prints(step), step=step, weight=0.25))
+        assert hits(found, "rejected") == count
+
+
+def test_texts_that_came_more_than_once_are_kept() -> None:
+    """Of those that came once, the latest ones are (LD-4)."""
+    window, often = load(b""), [f"a remark that comes more than once, number {number}" for number in range(TEXTS - 2)]
+    for text in often * 2:
+        rejected(window, spoken("part", text))
+    for index in range(9):
+        rejected(window, spoken("part", f"a remark that comes once, number {index}"))
+    assert [rejected(window, spoken("part", f"a remark that comes once, number {index}")) for index in (8, 7)] == [2, 2]
+    assert [rejected(window, spoken("part", text)) for text in often] == [3] * len(often)
