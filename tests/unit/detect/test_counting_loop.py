@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
-from breakloop.detect.counting import AllowList, CountingDetector, DetectorConfig
+from breakloop.detect.counting import AllowList, CountingDetector, DetectorConfig, announced
 from breakloop.model.call import Call
 from breakloop.store.ops import CountFingerprint, FingerprintCount, FingerprintSpec
 from tests.builders import call
@@ -140,3 +141,49 @@ def test_a_snooze_for_ever() -> None:
     """An entry without expiry never ends (LD-6)."""
     allow = AllowList({}, {"bot": math.inf}, {}, {}, {})
     assert detector(allow=allow).plan(call(), "proj", 0, 1e18) is None
+
+
+@pytest.mark.parametrize(("value", "count"), [("7", 7), ("00000007", 7), ("000000075", 7), ("x", -1), ("", -1)])
+def test_how_an_announcement_is_read(value: str, count: int) -> None:
+    """Up to eight digits of it; less than any count if there is none (LD-6)."""
+    config = replace(detector().config, expect_repeats=frozenset({"me"}))
+    assert announced(call(headers={"X-Breakloop-Expect-Repeats": value}), config, WHO) == count
+    assert announced(call(), config, WHO) == -1
+
+
+def test_a_count_applies_the_action_of_a_block() -> None:
+    """Not that of a notice or a stop; in records it has the number of its block, or the name of its setting (LD-5)."""
+    made = detector()
+    made.config = replace(made.config, actions=("warn", "throttle", "kill"))
+    assert made.finding(planned(made), FingerprintCount(6, True, True, 30.0)).action == "throttle"
+    assert made.config.rule == "loop_detection[1]"
+    assert not made.of_unnamed  # sessions with a name are counted, too
+    assert replace(made.config, setting="LOOP_GUARD_MAX_HITS").rule == "LOOP_GUARD_MAX_HITS"
+
+
+@pytest.mark.parametrize(
+    ("session", "senders", "owner"),
+    [("s:1", "", "s%3A1"), ("", "", "*a%3Ab"), ("s:1", " by several agents", "*a%3Ab")],
+)
+def test_landed_calls_are_counted_by_session(session: str, senders: str, owner: str) -> None:
+    """By caller if there is no session, or if several senders are counted together (LD-10)."""
+    landing = replace(TAIL, land_calls=2)
+    config = DetectorConfig("tail", "p", 1, ("warn", "land", "land"), 429)
+    made = CountingDetector(config, landing, lambda _: PRINT, Reader(session_id=session, caller_id="a:b"), senders)
+    assert planned(made).landed_key == f"land:proj:p:1:{owner}"
+    assert planned(made, group=1).landed_key == f"shadow:land:proj:p:1:{owner}"
+    assert planned(detector()).landed_key == ""
+
+
+def test_what_a_model_is_told() -> None:
+    """A landed one is asked for its answer, a steered one for something else (LD-5, LD-10)."""
+    config = DetectorConfig("tail", "p", 1, ("warn", "land", "land"), 429)
+    made = CountingDetector(config, replace(TAIL, land_calls=2), lambda _: PRINT, WHO)
+    landed = made.finding(planned(made), FingerprintCount(6, True, True, landed=1))
+    assert made.note(landed).startswith(
+        "You have sent the same request 6 times without progress. For this turn, tools are switched off"
+    )
+    rejected = made.finding(planned(made), FingerprintCount(6, True, True, 30.0))
+    assert made.note(rejected) == (
+        "You have sent the same request 6 times without progress. Change course, use what you already have, or finish."
+    )

@@ -11,7 +11,7 @@ from breakloop.detect.fingerprint import is_cheap, is_opening
 from breakloop.model.call import Call, Chat, Message, ToolCall
 from breakloop.store.ops import CountFingerprint, FingerprintCount, FingerprintSpec
 from tests.builders import call
-from tests.unit.detect.reading import Reader
+from tests.unit.detect.reading import Reader, allowing
 
 PRINT = "0123456789abcdef" * 2
 SPEC = FingerprintSpec(60.0, 5, sliding=True, cooldown_s=30.0, concurrent_free=16, retry_free=10)
@@ -134,3 +134,88 @@ def test_the_keys_of_senders_are_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
     made = TailDetector(DetectorConfig("tail", "p", 1, ("warn", "reject", "reject"), 429), SPEC, fingerprint, Reader())
     assert len({planned(made).traffic for _ in range(10)}) == 10
     assert len(made._sender_keys) <= 3
+
+
+def test_the_parts_of_keys_are_kept_until_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are computed once for each sender (Y-2)."""
+    monkeypatch.setattr("breakloop.detect.counting._SENDERS_MAX", 3)
+    made = detector(chat(USER))
+    sizes = []
+    for number in range(7):
+        made._sender_key(("key", f"agent {number}"))
+        sizes.append(len(made._sender_keys))
+    assert sizes == [1, 2, 3, 1, 2, 3, 1]
+
+
+def test_requests_without_messages_have_no_traffic() -> None:
+    """And requests on an allow list are not counted, with messages or without (LD-2, LD-6)."""
+    config = DetectorConfig("tail", "p", 1, ("warn", "reject", "reject"), 429)
+    assert planned(TailDetector(config, SPEC, lambda _: PRINT, Reader())).traffic == ""
+
+    def fingerprint(call: Call) -> str:
+        call.parsed.chat = chat(USER)
+        return PRINT
+
+    made = TailDetector(allowing(config), SPEC, fingerprint, Reader())
+    assert made.plan(call(), "proj", 0, 1.0) is None
+
+
+def test_what_is_only_reported_is_not_landed() -> None:
+    """Embeddings and pings (LD-2, LD-10)."""
+    config = DetectorConfig("tail", "p", 1, ("warn", "land", "land"), 429)
+
+    def fingerprint(call: Call) -> str:
+        call.parsed.chat = chat(*OPENING, max_tokens=1)
+        return PRINT
+
+    made = TailDetector(config, replace(SPEC, land_calls=2), fingerprint, Reader())
+    op = planned(made)
+    assert (op.spec.denies, op.spec.land_calls) == (False, 0)
+
+
+def keys(made: TailDetector, *tasks: str) -> list[str]:
+    """The keys under which requests of these tasks are counted."""
+    found = []
+    for task in tasks:
+        op = made.plan(call(query=task), "proj", 0, 0.0)
+        assert op is not None
+        found.append(op.key)
+    return found
+
+
+def test_tasks_that_begin_alike_are_counted_apart() -> None:
+    """From the third request with the same last messages on; the second one shows which task they belong to (LD-6)."""
+    later = chat(USER, ANSWER, USER, more=2)
+    first, second, third, fourth, fifth, sixth = keys(detector(later), "a", "a", "b", "b", "c", "a")
+    assert first == second == sixth == f"cnt:proj:p:1:{PRINT}"
+    assert third == fourth
+    assert len({first, third, fifth}) == 3
+    for key in (third, fifth):
+        assert key.startswith("cnt:proj:p:1:")
+        assert len(key) == len(first)
+        assert int(key.removeprefix("cnt:proj:p:1:"), 16)
+
+
+def test_sessions_with_a_name_and_openings_are_not_told_apart_by_task() -> None:
+    """The name does it, and an opening contains its task (LD-6)."""
+    later = chat(USER, ANSWER, USER, more=2)
+    for made in (detector(later, named="session"), detector(chat(USER, ANSWER, USER))):
+        assert len(set(keys(made, "a", "a", "b", "c"))) == 1
+
+
+def test_the_tasks_that_are_known_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many as allowed are kept; one more, and all are forgotten (Y-2)."""
+    monkeypatch.setattr("breakloop.detect.counting._TASKS_MAX", 2)
+
+    def fingerprint(call: Call) -> str:
+        call.parsed.chat = chat(USER, ANSWER, USER, more=2)
+        call.identity.caller = call.identity.agent = "key"
+        return call.query[0] * 32
+
+    made = TailDetector(DetectorConfig("tail", "p", 1, ("warn", "reject", "reject"), 429), SPEC, fingerprint, Reader())
+    keys(made, "1a", "1a", "2a", "2a")
+    assert [key[-32:] for key in keys(made, "1a", "2a")] == ["1" * 32, "2" * 32]
+    assert keys(made, "1b")[0][-32:] != "1" * 32
+    keys(made, "3a")
+    assert len(made._tasks) == 1
+    assert [key[-32:] for key in keys(made, "1b", "1b")] == ["1" * 32] * 2
