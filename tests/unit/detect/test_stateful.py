@@ -12,6 +12,7 @@ from msgspec.structs import replace as changed
 
 from breakloop.detect.counting import DetectorConfig
 from breakloop.detect.stateful import (
+    NOTHING,
     TAG_BYTES,
     Detection,
     DetectorSlot,
@@ -24,6 +25,7 @@ from breakloop.detect.stateful import (
     section_tags,
     session_owner,
     unpack_sections,
+    window_shard,
 )
 from breakloop.engine.decision_state import GrantedState
 from breakloop.model.call import Answer, Call, Chat, Step
@@ -86,6 +88,45 @@ def test_a_cut_window_is_new() -> None:
         assert unpack_sections(packed[:stop]) == {}
 
 
+def window_of(*contents: bytes) -> bytes:
+    """A window with these sections, as it is stored."""
+    return b"".join(b"section%d" % at + len(one).to_bytes(2) + one for at, one in enumerate(contents))
+
+
+@pytest.mark.parametrize(
+    "contents",
+    [
+        (b"\x0c", b"y"),  # the first byte of the content is no length, although it could be that of the rest
+        (b"x" * 19, b"y" * 19),  # nor is the last byte of the tag, which is 48
+        (b"x" * 256, b"y" * 246),  # 512 bytes after the first head
+        (b"x" * 20 * 256, b"y" * 10),
+        (b"x" * 300, b"y" * 300, b"z"),
+        (b"x" * 255,),
+        (b"x" * 256,),
+        (b"x" * 257,),
+    ],
+)
+def test_one_section_and_several(contents: tuple[bytes, ...]) -> None:
+    """Whatever their lengths are, each is read as it was written (S-1)."""
+    sections = {b"section%d" % at: one for at, one in enumerate(contents)}
+    assert pack_sections(sections) == window_of(*contents)
+    assert unpack_sections(window_of(*contents)) == sections
+
+
+@pytest.mark.parametrize("size", [1, 5, 128, 133, 241, 255, 260, 261])
+def test_a_section_that_is_shorter_than_its_length_is_not_read(size: int) -> None:
+    """Wherever it was cut; nor is one with something behind it (S-1)."""
+    whole = window_of(b"x" * 261)
+    assert unpack_sections(whole[: 10 + size]) == ({b"section0": b"x" * 261} if size == 261 else {})
+    assert unpack_sections(whole + b"y" * size) == {}
+
+
+def test_an_empty_section_is_read() -> None:
+    """Although none is written (S-1)."""
+    assert unpack_sections(window_of(b"")) == {b"section0": b""}
+    assert unpack_sections(window_of(b"x", b"")) == {b"section0": b"x", b"section1": b""}
+
+
 def config(policy: str = "p", index: int = 0, prefix: str = "") -> DetectorConfig:
     return DetectorConfig("steps", policy, index, ("warn", "reject", "reject"), 429, key_prefix=prefix)
 
@@ -139,6 +180,13 @@ def test_agents_and_callers_have_owners_of_their_own() -> None:
     assert caller_owner(read, asked()).startswith("c:")
 
 
+def test_windows_that_several_agents_share_are_not_kept_by_shard() -> None:
+    """A caller may have several agents; a session or an agent has one (S-2)."""
+    owners = ("s:me", "a:me", "c:me")
+    assert [window_shard(owner, "project@2", "project") for owner in owners] == ["project@2", "project@2", "project"]
+    assert [window_shard(owner, "project", "project") for owner in owners] == ["project"] * 3
+
+
 # --- from an evaluation to an operation
 
 
@@ -180,6 +228,7 @@ def test_what_the_client_is_told() -> None:
     detection = op.owner
     loop = detection.finding(op, FingerprintCount(3, True, True, 29.2))
     assert (loop.kind, loop.fingerprint, loop.cooldown_s, loop.fresh) == ("repeat", "ab" * 8, 30, True)
+    assert loop.window_s == 0  # steps are counted, whatever time they take
     assert loop.message.startswith(
         "Blocked: `read` returned the same 9 bytes 5 times. Use the result you have, or call"
     )
@@ -273,6 +322,13 @@ def test_allow_lists_hold() -> None:
     assert isinstance(made.plan(call(), "project", 0, 10.0), DetectorSlot)
 
 
+def test_an_evaluation_that_found_nothing() -> None:
+    """It is neither new nor counted, and the session is known (LD-4)."""
+    found = Evaluation(b"window")
+    assert (found.level, found.hits, found.fresh, found.ambiguous) == (NOTHING, 0.0, False, False)
+    assert detector().operation(call(), found, "project", 0) is None
+
+
 def test_an_evaluation_leads_to_an_operation() -> None:
     """The owner is in the key of its cooldown, so that it blocks no other session (LD-6)."""
     op = detector().operation(call(), FOUND, "project", 0)
@@ -285,6 +341,16 @@ def test_by_default_answers_change_nothing() -> None:
     window = b"memory"
     assert detector().answered(window, Answer(200)) is window
     assert not detector().awaits_answer(call(), FOUND)
+
+
+def test_by_default_a_detector_depends_on_its_own_window_only() -> None:
+    """It changes no owners, its window has to be up to date, and it reads each answer that it awaits."""
+    made = detector()
+    assert not made.locates
+    assert not made.of_unnamed
+    assert not made.locate(call(), b"window", 7.0)
+    assert not made.is_advisory(call())
+    assert made.reads_answer(call(), Answer(200))
 
 
 def test_subclasses_evaluate() -> None:
