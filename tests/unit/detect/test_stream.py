@@ -17,6 +17,9 @@ PARAGRAPH = (
     "Let me look at this from another side. The parser fails because the token is not known, and the token is not "
     "known because the table was built before it was read.\n\nSo the table has to be built again.\n\n"
 )
+PAGE = " ".join(f"In step {number} we move a box to the shelf, and note it." for number in range(99))[:1023] + " "
+CODE = "```\n" + "x = run(1)\n" * 40 + "```"
+TABLE = "| item | state |\n" * 60
 INTRO = "Here is what I found out about the build, step by step, and what I would do about it next.\n\n"
 
 
@@ -109,15 +112,67 @@ def test_where_prose_ends(sample: str, prose: bool) -> None:
     assert is_prose(sample) is prose
 
 
-@pytest.mark.parametrize(("unit", "times"), [(SENTENCE, 20), (PARAGRAPH, 8), ("and so on ", 130)])
-def test_what_it_found_is_told_exactly(unit: str, times: int) -> None:
-    """Evidence names how long the repeated text is, and how often it came (LD-8)."""
+@pytest.mark.parametrize("intro", [INTRO, ""])
+@pytest.mark.parametrize(
+    ("unit", "times"), [(SENTENCE, 20), (PARAGRAPH, 8), ("and so on ", 130), ("\u54c8", 1300), (PAGE, 8)]
+)
+def test_what_it_found_is_told_exactly(unit: str, times: int, intro: str) -> None:
+    """Evidence names how long the repeated text is, and how often it came: from one character to 1,024 (LD-8)."""
     probe = StreamProbe()
-    assert (probe.period, probe.times) == (0, 0)
-    assert probe.feed(INTRO + unit * times)
+    assert (probe.period, probe.times, probe.what) == (0, 0, "")
+    assert probe.feed(intro + unit * times)
     assert (probe.period, probe.times) == (len(unit), times)
+    assert probe.what == f"the same {len(unit)} characters"
     probe.feed(unit * 8)
     assert probe.times == times
+
+
+def test_it_looks_whenever_256_characters_have_come() -> None:
+    """The characters of a look do not count for the next one (LD-8)."""
+    probe, looked = StreamProbe(), []
+    for size in (255, 1, 255, 1):
+        probe.feed("x" * size)
+        looked.append(probe.chars)
+    assert looked == [0, 256, 256, 512]
+
+
+def test_a_phrase_that_is_repeated_for_a_while_is_not_cut() -> None:
+    """Nine hundred characters of it, at the end of a text (LD-8)."""
+    assert not StreamProbe().feed(PAGE + "and so on " * 90)
+
+
+@pytest.mark.parametrize(("run", "found"), [(223, True), (224, False)])
+def test_where_the_end_of_a_text_occurs_sixteen_times(run: int, found: bool) -> None:
+    """Each place where the last 64 characters occur may be where the repeated text begins. Sixteen are tried (Y-2)."""
+    unit = "I have to look at the parser before I can say more about it, so I look at it!" + ("again and " * 30)[-run:]
+    assert StreamProbe().feed(unit * 8) is found
+
+
+@pytest.mark.parametrize(("after", "cut"), [(28, False), (29, True)])
+def test_the_last_400_characters_are_judged(after: int, cut: bool) -> None:
+    """The text has a mark of code every 62 characters. With the seventh, 400 characters are no longer prose (LD-8)."""
+    text = "so we write that x = the one that we had before and look back " * 30
+    text = text[: text.rindex("=") + after]
+    assert StreamProbe().feed(text) is cut
+
+
+@pytest.mark.parametrize(
+    ("unit", "cut"),
+    [
+        ("I will run all the tests again and see." + CODE, True),  # and a line break: forty characters
+        ("I will run all the tests again and see" + CODE, False),
+        ("</think>" * 50 + "1" * 39, True),  # marks of the model, and less than forty characters of anything
+        ("</think>" * 50 + "1" * 40, False),
+    ],
+)
+def test_forty_characters_outside_of_code(unit: str, cut: bool) -> None:
+    """What is between code blocks decides, if there is enough of it (LD-8)."""
+    assert StreamProbe().feed(unit * 8) is cut
+
+
+def test_two_fences_in_one_look() -> None:
+    """They open a code block and close it (LD-8)."""
+    assert StreamProbe().feed("```\nprint(1)\n```\n" + SENTENCE * 20)
 
 
 def test_more_than_is_kept_is_counted_as_far_as_it_is() -> None:
@@ -201,6 +256,38 @@ def test_paragraphs_that_are_almost_the_same_are_cut() -> None:
     assert probe.found
     assert probe.times >= 8
     assert "almost the same" in probe.what
+
+
+_ONE = "The parser fails again, so I should look at the table that it was built from, and then at the token."
+_OTHER = "I should look at the token again, and then at the parser that fails, so it was the table that was built."
+
+
+def alternating(count: int, size: int) -> str:
+    """Paragraphs of one size; from the third one on, each was there before."""
+    return "".join(f"{(_ONE, _OTHER)[number % 2].ljust(size)}\n\n" for number in range(count))
+
+
+@each(
+    "text, cut",
+    [
+        (alternating(10, 150), True),  # eight again, with 1,200 characters
+        (alternating(9, 150) + _OTHER.ljust(149) + "\n\n", False),
+        (alternating(9, 200), False),
+        (TABLE + alternating(10, 150), True),  # what was before them is not judged
+    ],
+)
+def test_the_bar_for_paragraphs(text: str, cut: bool) -> None:
+    """Eight of them, and 1,200 characters (LD-8)."""
+    probe = StreamProbe()
+    assert probe.feed(text) is cut
+    if cut:
+        assert (probe.period, probe.times) == (150, 8)
+        assert probe.what == "paragraphs of 150 characters, almost the same,"
+
+
+def test_a_loop_after_a_table_is_cut() -> None:
+    """What was before it is not judged (LD-8)."""
+    assert StreamProbe().feed(TABLE + SENTENCE * 20)
 
 
 _NAMES = [f"{first}{last}" for first in ("Al", "Be", "Co", "Du", "El") for last in ("ba", "den", "fro", "gust", "hild")]

@@ -30,6 +30,7 @@ def test_the_same_and_almost_the_same() -> None:
     assert counted(A, A, A.upper(), A.replace(" ", "\n", 3)) == [0, 1, 2, 3]
     assert counted(A, B, A, B) == [0, 0, 1, 2]  # other trigrams, until both are known
     assert counted(OTHER, A, OTHER, A) == [0, 0, 1, 2]
+    assert counted(A, A, B) == [0, 1, 0]  # known words in another order begin the count again
 
 
 def test_a_new_word_brings_something() -> None:
@@ -47,6 +48,22 @@ def test_sixty_percent_of_the_trigrams() -> None:
         trigrams = {" ".join(again[at : at + 3]) for at in range(25)}
         assert sum(one in paragraph(ORDERED) for one in trigrams) == known - 2
         assert probe.feed(paragraph(again) + "\n\n") is bool(times)
+
+
+def replaced(words: list[str], *places: int) -> str:
+    """Return the paragraph with another known word in these places."""
+    return paragraph([words[-1 - at] if at in places else word for at, word in enumerate(words)])
+
+
+def test_half_of_the_trigrams_that_are_tried_first() -> None:
+    """About six, at equal distances: every fifth of 25, every third of 12 (LD-8)."""
+    ordered = [f"word{at:02}" for at in range(14)]
+    for words, places, times in (
+        (ORDERED, (0, 5, 10), 0),  # two of five are known, and 18 of all
+        (ORDERED, (0, 5), 1),
+        (ordered, (0, 3), 1),  # two of four, and eight of all
+    ):
+        assert counted(paragraph(words), replaced(words, *places)) == [0, times], places
 
 
 def test_trigrams_of_one_paragraph() -> None:
@@ -93,6 +110,7 @@ def test_pieces_of_any_size() -> None:
     probe = ParagraphProbe()
     assert probe.feed(f"{A}\n\n{A}\n\n{OTHER}\n\n") is True  # found, although the last one is new
     assert probe.feed(f"{A}\n") is False
+    assert probe.feed(f"\n{OTHER}") is True  # the break is complete
 
 
 def test_of_long_paragraphs_the_end_is_compared() -> None:
@@ -106,3 +124,11 @@ def test_of_long_paragraphs_the_end_is_compared() -> None:
             probe.feed((begin * 400)[at : at + 50])
         probe.feed(f" {end}\n\n")
     assert probe.times == 1
+
+
+def test_a_paragraph_that_does_not_end_is_not_all_kept() -> None:
+    """A thousand characters, also of a piece that has the end of another one (Y-2)."""
+    probe = ParagraphProbe()
+    for piece in ("x" * 4000, f"{A}\n\n" + "x" * 4000, "x" * 4000):
+        probe.feed(piece)
+        assert len(probe._rest) == 1000

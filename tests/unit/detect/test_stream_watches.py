@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from breakloop.detect.steps.detector import CUT_STREAM, REPORT_STREAM
 from breakloop.detect.stream import (
     MAX_OPEN_CHOICES,
     MAX_PROBED_CHOICES,
     CapReached,
     CompletionWatch,
     RepetitionWatch,
+    StreamFinding,
+    watch_stream,
 )
 from breakloop.model.call import CompletionCap
 from tests.unit.gateway.repeating import LOOPED, PROSE, UNIT
@@ -64,6 +67,16 @@ def test_all_answers_together() -> None:
     assert (watch.found, watch.open) == (True, [0, 2])
 
 
+@pytest.mark.parametrize("answers", [0, 1])
+def test_one_answer_at_least(answers: int) -> None:
+    """A request that asks for none gets one (L-3)."""
+    watch = CompletionWatch([capped(10, answers=answers)])
+    watch.on_text(0, 0, "x" * 40)
+    assert not watch.found
+    watch.on_text(0, 0, "x")
+    assert watch.found
+
+
 def test_several_caps() -> None:
     """The lower one comes first; each is told once (L-3, E-3)."""
     reports: list[str] = []
@@ -76,7 +89,9 @@ def test_several_caps() -> None:
     for _ in range(2):
         first.report("cut")
     assert (first.reported, reports) == (True, ["10 cut"])
-    watch.on_text(0, 0, "x" * 40)
+    watch.on_text(0, 0, "x" * 39)
+    assert len(watch.findings()) == 1  # exactly as much as the second one allows
+    watch.on_text(0, 0, "x")
     assert [one.action for one in watch.findings()] == ["cut", ""]
     watch.on_text(0, 0, "x" * 4000)
     assert len(watch.findings()) == 3
@@ -145,6 +160,34 @@ def test_only_some_choices_are_probed() -> None:
     assert len(called.open) == MAX_OPEN_CHOICES
 
 
+@pytest.mark.parametrize(("choices", "found"), [(16, True), (17, False)])
+def test_sixteen_choices_that_all_repeat_themselves(choices: int, found: bool) -> None:
+    """With one more, the stream is not cut (LD-8, Y-2)."""
+    watch = RepetitionWatch(lambda *_: None)
+    for _ in range(LOOPED):
+        for choice in range(choices):
+            watch.on_text(choice, 0, UNIT)
+    assert watch.found is found
+
+
+def test_a_choice_that_does_not_repeat_itself() -> None:
+    """It keeps the stream open until it has ended (LD-8)."""
+    for of_other in ("text", "reasoning", "call"):
+        watch = RepetitionWatch(lambda *_: None)
+        match of_other:
+            case "text":
+                watch.on_text(1, 0, "So")
+            case "reasoning":
+                watch.on_reasoning(1, 0, "So")
+            case "call":
+                watch.on_call(1, "look", "{}")
+        for _ in range(LOOPED):
+            watch.on_text(0, 0, UNIT)
+        assert not watch.found, of_other
+        watch.on_finish(1)
+        assert watch.found, of_other
+
+
 def test_a_new_part_is_another_text() -> None:
     """What is said before and after a tool's call is not one text (LD-8)."""
     watch = RepetitionWatch(lambda *_: None)
@@ -167,6 +210,11 @@ def test_how_much_was_said_and_thought() -> None:
     watch.on_text(0, 1, PROSE * 10)
     length = 2 * sum(len(PROSE.format(number)) for number in range(40)) + 10 * len(PROSE)
     assert length - 2 * 256 < watch.chars <= length
+    watch = RepetitionWatch(lambda *_: None)
+    for part in range(3):
+        watch.on_text(0, part, "x" * 256)
+        watch.on_reasoning(0, part, "x" * 512)
+    assert (watch.chars, watch.reasoning_chars) == (3 * 768, 512)
 
 
 def test_eight_equal_calls_of_one_answer() -> None:
@@ -204,3 +252,45 @@ def test_calls_without_end_are_not_all_kept() -> None:
     for number in range(5000):
         watch.on_call(0, "look", str(number))
     assert len(watch._calls) == 100
+    for _ in range(7):
+        assert not watch.found
+        watch.on_call(0, "look", "99")  # the last of those that are counted
+    assert watch.found
+
+
+def test_what_is_reported_of_a_text() -> None:
+    """The length of what is repeated, and how often it came; nothing as long as nothing was found (LD-8)."""
+    told: list[tuple[str, str, int]] = []
+    watch = RepetitionWatch(lambda *what: told.append(what))
+    assert (watch.findings(), watch.what, watch.times) == ((), "", 0)
+    watch.report("cut")
+    assert told == []
+    watch = RepetitionWatch(lambda *what: told.append(what))
+    watch.on_text(0, 0, UNIT * 20)
+    (found,) = watch.findings()
+    found.report("warn")
+    assert told == [("warn", f"the same {len(UNIT)} characters", 20)]
+
+
+@pytest.mark.parametrize(
+    ("guards", "cuts", "can_cut", "actions"),
+    [
+        (CUT_STREAM, True, True, ["", ""]),
+        (REPORT_STREAM, True, True, ["", "cut"]),  # a shadow detector, and a cap
+        (CUT_STREAM, False, True, ["cut", ""]),
+        (REPORT_STREAM, False, True, ["cut", "cut"]),
+        (CUT_STREAM, True, False, ["warn", "warn"]),
+        (0, True, True, [""]),
+        (CUT_STREAM, None, True, [""]),
+        (REPORT_STREAM, None, True, ["cut"]),
+    ],
+)
+def test_what_is_done_about_a_cap_and_a_repetition(
+    guards: int, cuts: bool | None, can_cut: bool, actions: list[str]
+) -> None:
+    """What does not cut in shadow mode is reported as if it had; where nothing can be cut, it is a warning (LD-8, L-3)."""
+    caps = [CompletionCap(10, "p", "r", cuts=cuts)] if cuts is not None else []
+    watch = watch_stream(guards, caps, 1, can_cut=can_cut, repeated=lambda *_: None, capped=lambda *_: None)
+    watch.on_text(0, 0, UNIT * 20)
+    found: list[StreamFinding] = list(watch.findings())
+    assert [one.action for one in found] == actions
