@@ -143,6 +143,23 @@ def test_the_same_prompt_again_stands_as_it_stood() -> None:
     assert levels([sender.send("s", asked(PROMPT)) for _ in range(20)]) == [NOTHING] * 20
 
 
+@pytest.mark.parametrize(("wraps", "level"), [(4, NOTICE), (6, BLOCK), (9, STOP)])
+def test_the_same_prompt_again_is_not_told_again(wraps: int, level: int) -> None:
+    """It has the same level, however late it comes. After ten minutes it is a new one (LD-4)."""
+    sender = Sender()
+    sender.wrap(wraps)
+    prompt = asked(AGAIN * (wraps - 1) + PROMPT)
+    found = [sender.send("again", prompt, after=after) for after in (2.0, 29.5, 30.0, 599.5, 600.0)]
+    assert levels(found) == [level] * 4 + [NOTHING]
+    assert not any(one.fresh for one in found)
+
+
+def test_prompts_of_one_session() -> None:
+    """A client whose session is known by something else than its prompt (LD-4)."""
+    sender = Sender()
+    assert levels([sender.send("s", asked(AGAIN * at + PROMPT)) for at in range(6)])[-1] == BLOCK
+
+
 def test_what_is_sent_again_stays_in_mind() -> None:
     """A blocked prompt that comes every minute is blocked after an hour (LD-4)."""
     sender = Sender()
@@ -189,6 +206,7 @@ def test_steps_with_calls_are_not_looked_at() -> None:
     sender.send("worker", called()._replace(users=("And please be quick about it.",)))
     sender.send("worker", called()._replace(calls=(), users=("Said beside a result of old.",)))
     assert sender.send("next", asked(AGAIN * 5 + PROMPT)).level == BLOCK
+    assert Sender().send("s", asked("")._replace(users=())).window == Sender().work("s").window  # no prompt either
 
 
 def test_sessions_side_by_side() -> None:
@@ -243,6 +261,14 @@ def test_nothing_is_written_where_nothing_changed() -> None:
     assert sender.work("A").ambiguous
 
 
+def test_an_overlap_is_noted_once_a_minute() -> None:
+    """As long as it goes on (Q-1)."""
+    sender = Sender()
+    before = [sender.work(session).window for session in "ABAB"][-1]
+    assert sender.work("A", after=59.5).window is before
+    assert sender.work("A", after=0.5).window is not before
+
+
 def test_memory_is_bounded_and_holds_no_words() -> None:
     """Digests only, which another key makes others (LD-4, Y-1)."""
     sender = Sender()
@@ -287,7 +313,7 @@ def test_memory_that_is_cut_short_is_not_read(cut: int) -> None:
     assert not sender.work("A").ambiguous
 
 
-@pytest.mark.parametrize(("sessions", "series", "read"), [(16, 16, True), (17, 0, False), (0, 17, False)])
+@pytest.mark.parametrize(("sessions", "series", "read"), [(0, 0, True), (16, 16, True), (17, 0, False), (0, 17, False)])
 def test_memory_of_more_than_is_kept_is_not_read(sessions: int, series: int, read: bool) -> None:
     """It counts as new (S-2)."""
     sender = Sender()
@@ -304,14 +330,20 @@ def test_memory_of_another_version_is_not_read() -> None:
     assert sender.send("next", asked(AGAIN * 5 + PROMPT)).level == NOTHING
 
 
-@pytest.mark.parametrize("count", [math.nan, math.inf, -1.0, 60_000.0])
-def test_counts_that_no_series_has(count: float) -> None:
-    """Whatever wrote them, they block nobody (LD-4)."""
+@pytest.mark.parametrize("place", [36, 38])  # of the count, and of the count that was reported
+@pytest.mark.parametrize(
+    ("count", "read"),
+    [(1000.0, True), (1001.0, False), (math.nan, False), (math.inf, False), (-0.75, False), (60_000.0, False)],
+)
+def test_counts_that_no_series_has(place: int, count: float, read: bool) -> None:
+    """Whatever wrote them, the series begins anew, so that they block nobody (LD-4)."""
     sender = Sender()
     sender.wrap(6)
-    start = len(sender.window) - 49 + 36
+    start = len(sender.window) - 49 + place
     sender.window = sender.window[:start] + struct.pack("<e", count) + sender.window[start + 2 :]
-    assert sender.send("next", asked(AGAIN * 6 + PROMPT)).level == NOTHING
+    pauses = (60.0, 2.0, 2.0, 2.0)
+    found = [sender.send(f"next {at}", asked(AGAIN * (6 + at) + PROMPT), after=pauses[at]) for at in range(4)]
+    assert (levels(found) == [NOTHING] * 3 + [NOTICE]) is not read
 
 
 @given(st.binary(min_size=49, max_size=49), STEPS, st.floats(0, 1e10))
