@@ -30,6 +30,12 @@ def test_another_secret_gives_other_fingerprints() -> None:
     assert long[0].short(b"a") != long[1].short(b"a")
 
 
+def test_they_are_the_same_everywhere() -> None:
+    """Counts and windows are shared by a fleet, and by the versions before and after an upgrade (E-7)."""
+    assert MADE.digest(["a", "b"], b"matter") == "b4dc98d0a88880f85cb447772bb35b8b"
+    assert MADE.short(b"matter").hex() == "8ccc79bb95de4fed"
+
+
 def test_order_and_matter_count() -> None:
     """Each part stands in its place (LD-1)."""
     digests = {

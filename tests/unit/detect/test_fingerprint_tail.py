@@ -129,6 +129,7 @@ def test_one_fingerprint_for_all_names() -> None:
         ((Message("system", "s"), Message("assistant", "How can I help?"), Message("user", "hello")), False),
         ((Message("tool", "", (ToolCall("f", "{}"),)),), False),  # an MCP client's first call
         (AT_WORK, True),
+        (AT_WORK[1:], True),
         ((Message("user", "go"), CALL, Message("user", "ok")), True),  # Anthropic's results are the user's
         ((Message("assistant", "Action: f"), Message("user", "ok"), Message("assistant", "Action: f")), True),
         ((Message("model", "a"), Message("user", "b"), Message("model", "a"), Message("user", "b")), True),
@@ -138,6 +139,14 @@ def test_openings_are_not_counted_for_all_names(tail: tuple[Message, ...], count
     """Many people may open a conversation alike; agents at work do not send the same in many sessions (LD-2, LD-6)."""
     made = fingerprints(*tail, named="one")
     assert (made.of_all_names(call()) is not None) == counted
+
+
+def test_each_call_has_its_own_content() -> None:
+    """Also after the fingerprint of all names was computed for another call (LD-2)."""
+    made, other = fingerprints(*AT_WORK, named="one"), call()
+    assert made.of_all_names(call()) is not None
+    other.parsed.chat = Chat("openai", "m", (Message("user", "b"),), 1)
+    assert made(other) == mark(Message("user", "b"), named="one")
 
 
 SLY = st.text(st.sampled_from("a\x00\x1f1"), max_size=3)
@@ -189,6 +198,9 @@ def test_a_result_is_told_by_its_call() -> None:
     assert one != other
     assert one == mark(Message("user", "Go on."), edits[0], ok, again, failed)
     assert mark(Message("user", "a"), ok, again, failed) == mark(Message("user", "b"), ok, again, failed)
+    assert mark(Message("user", "a"), again, failed, ok) == mark(Message("user", "b"), again, failed, ok)
+    assert mark(edits[0], ok, ok, again, failed) == mark(edits[0], failed, ok, again, failed)
+    assert mark(Message("user", "a"), again) != mark(Message("user", "b"), again)
 
 
 def test_a_result_is_told_by_its_call_in_a_text() -> None:
@@ -205,6 +217,8 @@ def test_a_result_is_told_by_its_call_in_a_text() -> None:
     assert mark(task, called("edit", 1), ok, shown, last) == mark(last, called("edit", 1), ok, shown, last)
     said = [Message("assistant", text) for text in ("Very well.", "As you like.")]
     assert mark(task, said[0], ok, shown, last) == mark(task, said[1], ok, shown, last)
+    quoted = [Message("user", called("edit", number).text) for number in (1, 2)]
+    assert mark(task, quoted[0], ok, shown, last) == mark(task, quoted[1], ok, shown, last)
 
 
 @given(st.text(st.sampled_from(list("aB \t\n\x1c\x0b.")), max_size=600))
@@ -229,6 +243,7 @@ def test_so_much_is_folded_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert same(4, 4, 2) == [True, True, True]
     assert same(4, 4, 3) == [True, True, False]
+    assert same(4, 6, 1) == [True, True, False]
     assert same(4, 7, 1) == [True, False, False]
     assert same(11, 1, 1) == [False, False, False]
 
@@ -244,7 +259,7 @@ def test_who_sends_is_hashed_once_and_the_fingerprint_is_the_same(monkeypatch: p
     made = TailFingerprint(
         maker, caller=lambda _: "c", agent=lambda _: "a", chat=chat, named=lambda _: "", is_new_name=bool, messages=3
     )
-    for name, kept in (("m", 1), ("m", 1), ("n", 2), ("o", 1), ("x" * 300, 1), ("m", 2)):
+    for name, kept in (("m", 1), ("m", 1), ("n", 2), ("o", 1), ("x" * 257, 1), ("x" * 256, 2)):
         model[0] = name
         assert made(call()) == maker.digest(["c", "a", name], packed(["user", "a", "0"]))
         assert len(made._states) == kept
