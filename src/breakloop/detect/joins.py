@@ -67,15 +67,15 @@ class Conversation(NamedTuple):
     session: bytes
     at: float  # when the request arrived
     group: bytes  # b"": it is looked up when the answer is kept
-    merged: tuple[bytes, ...] = ()  # groups that turn out to be the same one
-    is_team: bool = False
-    copied: bool = False  # it contains an answer to another conversation
-    alone: bool = False  # it continues an answer, and no other conversation opens alike
-    begins: bool = False
-    texts: tuple[bytes, ...] = ()  # of the user: an answer that quotes them is not their origin
-    said: str = ""  # the answer that the request continues
-    calls: tuple[ToolCall, ...] = ()
-    has_ids: bool = False  # the client identifies calls
+    merged: tuple[bytes, ...]  # groups that turn out to be the same one
+    is_team: bool
+    copied: bool  # it contains an answer to another conversation
+    alone: bool  # it continues an answer, and no other conversation opens alike
+    begins: bool
+    texts: tuple[bytes, ...]  # of the user: an answer that quotes them is not their origin
+    said: str  # the answer that the request continues; "" if the group is known
+    calls: tuple[ToolCall, ...]
+    has_ids: bool  # the client identifies calls
 
 
 class JoinDetector(StatefulDetector):
@@ -213,7 +213,7 @@ class JoinDetector(StatefulDetector):
         alone = alone and not is_team
         has_ids = bool(step.call_ids)
         return Conversation(
-            session, now, group, merged, is_team, bool(copies), alone, is_first, texts, has_ids=has_ids
+            session, now, group, merged, is_team, bool(copies), alone, is_first, texts, "", (), has_ids
         ), joined
 
     def _new_group(self, session: bytes, texts: tuple[bytes, ...], now: float) -> bytes:

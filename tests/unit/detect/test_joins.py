@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from struct import Struct
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from breakloop.detect import joins
 from breakloop.detect.counting import EXPECT_REPEATS_HEADER
 from breakloop.detect.joins import Conversation, JoinDetector, JoinedStepsDetector
 from breakloop.detect.stateful import Evaluation
 from breakloop.detect.steps.detector import StepEvaluator
 from breakloop.detect.steps.kinds import StepsSettings
 from breakloop.detect.steps.window import load
-from breakloop.model.call import Answer, Result, Step, ToolCall
+from breakloop.model.call import Answer, Call, Result, Step, ToolCall
 from tests.builders import call
-from tests.unit.detect.reading import CONFIG, Reader, digest
+from tests.unit.detect.reading import CONFIG, Reader, allowing, digest
 
 SIZE_MAX = 2699
 TASK = "Find out why the invoices of March are missing."
@@ -122,13 +124,15 @@ def test_short_texts_join_nobody() -> None:
     assert here.turn("b", "Yes, I agree.") == ""
 
 
-@pytest.mark.parametrize(("size", "joins"), [(19, False), (20, True)])
-def test_texts_of_twenty_characters_join(size: int, joins: bool) -> None:
+@pytest.mark.parametrize("end", ["x", "}"])
+@pytest.mark.parametrize(("size", "joined"), [(19, False), (20, True)])
+def test_texts_of_twenty_characters_join(size: int, joined: bool, end: str) -> None:
     """As a message, and as the result of a call."""
-    for sent in ({"users": ("x" * size,)}, {"results": (Result("x" * size),)}):
+    text = "x" * (size - 1) + end
+    for sent in ({"users": (text,)}, {"results": (Result(text),)}):
         here = Caller()
-        here.turn("a", TASK, answer="x" * size)
-        assert bool(here.turn("b", **sent)) is joins
+        here.turn("a", TASK, answer=text)
+        assert bool(here.turn("b", **sent)) is joined
 
 
 def test_an_answer_that_the_client_changed() -> None:
@@ -171,7 +175,7 @@ def test_repeats_of_own_tools_do_not_count_for_the_team() -> None:
         return load(window).dry
 
     assert dry(looked, copied=False) == 0
-    assert dry(looked, copied=True) > 1
+    assert dry(looked, copied=True) == 2
     assert dry(looked._replace(calls=(), results=(), said="Hm.", users=("Go on.",)), copied=False) > 1
 
 
@@ -244,7 +248,7 @@ def test_two_teams_that_meet_are_one() -> None:
     other = here.turn("d", "Dear customers, we are sorry.", answer="The letter is fine as it is.")
     assert one != other
     both = here.turn("a", REPORT, "The letter is fine as it is.", said=PLAN, answer="Send the letter, please.")
-    assert both in (one, other)
+    assert both == one  # that of the answer which the request continues
     assert here.turn("d", "Send the letter, please.", said="The letter is fine as it is.") == both
 
 
@@ -348,9 +352,11 @@ def test_an_agent_that_calls_tools_stays_in_its_conversation() -> None:
 def test_old_answers_are_forgotten() -> None:
     """After ten minutes without an answer, and when many others have come."""
     here = Caller()
-    here.turn("a", TASK, answer=PLAN)
-    here.now += 601.0
-    assert here.turn("b", PLAN) == ""
+    for pause, joins_it in ((597.5, True), (598.0, False)):
+        here = Caller()
+        here.turn("a", TASK, answer=PLAN)
+        here.now += pause  # and two seconds before each request
+        assert bool(here.turn("b", PLAN)) is joins_it
     here.turn("a", TASK, answer=REPORT)
     number = 0
     while len(here.window) < SIZE_MAX or number < 100:
@@ -393,6 +399,20 @@ def test_only_calls_with_known_answers_are_planned() -> None:
         asked = call()
         for asked.tracked in (True, False):
             assert (made.plan(asked, "project", 0, 7.0) is not None) is asked.tracked
+        asked.tracked = True
+        for group in (0, 2):
+            slot = made.plan(asked, "project", group, 7.0)
+            assert slot is not None
+            assert slot.group == group
+
+
+def test_an_agent_that_is_on_the_allow_list_is_not_planned() -> None:
+    """By both detectors (LD-6)."""
+    config, evaluator = allowing(CONFIG), StepEvaluator(StepsSettings().of_teams(), digest)
+    asked = call()
+    asked.tracked = True
+    for made in (JoinDetector(config, Reader(), digest), JoinedStepsDetector(config, Reader(), evaluator)):
+        assert made.plan(asked, "project", 0, 7.0) is None
 
 
 @pytest.mark.parametrize("said", [REPORT, "(shortened)"])
@@ -408,3 +428,312 @@ def test_turns_of_a_team_after_many_answers(said: str) -> None:
     for number in range(2):
         here.turn("archivist", "Go on.", said=REPORT, answer=f"There is an archive number {number}.")
     assert here.request("planner", "Go on.", said=PLAN) == ""
+
+
+TEXT = Struct("<8s4sBB")  # digest, group, number of the answer, flags, as stated in `detect.joins`
+WHOLE, SAID, TEAM = 1, 2, 4
+KEY, ONE, TWO, NOBODY = b"12345678", b"AAAA", b"BBBB", bytes(4)
+
+
+def stored(*texts: tuple[bytes, bytes, int, int]) -> bytes:
+    return b"".join([TEXT.pack(*text) for text in texts])
+
+
+ACROSS = (b"....1234", b"5678", 9, 0)  # the bytes of `KEY`, where no text begins
+
+
+def test_a_text_is_found_where_it_begins() -> None:
+    """Equal bytes that lie across two fields are another text; answers as they are continued are kept apart (LD-4)."""
+    both = stored((KEY, ONE, 3, SAID), (KEY, TWO, 4, WHOLE))
+    assert [joins._position(both, KEY, said) for said in (SAID, 0)] == [0, 14]
+    assert [joins._position(stored(ACROSS) + both, KEY, said) for said in (SAID, 0)] == [14, 28]
+    assert joins._position(stored(ACROSS), KEY, 0) == -1
+    rows = stored((b"AAAA...A", ONE, 1, 0), (b"1234....", TWO, 2, 0), (b"1234AAAA", ONE, 3, 0))
+    assert list(joins._rows_with(rows, ONE, 8)) == [0, 28]  # it begins one byte earlier, too
+    assert list(joins._rows_with(rows, b"1234", 0)) == [14, 28]
+    assert list(joins._rows_with(rows, ONE, 0)) == [0]
+
+
+def test_where_a_text_comes_from() -> None:
+    """The group and the number of its answer, unless it joins nobody or has another flag (LD-4)."""
+    first = (b"other...", TWO, 7, WHOLE)
+    for before in ((), (first,), (ACROSS, first)):
+        rows = stored(*before, (KEY, ONE, 5, WHOLE | TEAM))
+        assert joins._find(rows, KEY, 0) == joins._find(rows, KEY, WHOLE) == (ONE, 5)
+        assert joins._find(stored(*before, (KEY, ONE, 5, 0)), KEY, 0) == (ONE, 5)
+        assert joins._find(stored(*before, (KEY, ONE, 5, 0)), KEY, WHOLE) is None
+        assert joins._find(stored(*before, (KEY, NOBODY, 5, WHOLE)), KEY, WHOLE) is None
+        assert joins._find(stored(*before, (KEY, ONE, 5, SAID)), KEY, 0) is None
+        assert joins._find(stored(*before), KEY, 0) is None
+
+
+def test_which_answer_is_continued() -> None:
+    """The same one, or else the newest of its session; none if it joins nobody (LD-4)."""
+    last, older = (b"1234last", ONE, 6, SAID), (b"1234old.", TWO, 4, SAID)
+    for before in ((), (ACROSS,), ((b"1234whol", TWO, 9, WHOLE), (b"1234none", NOBODY, 8, SAID))):
+        assert joins._continued(stored(*before, last, (KEY, TWO, 5, SAID)), KEY) == (TWO, 5)
+        assert joins._continued(stored(*before, (KEY, TWO, 5, SAID), last), KEY) == (TWO, 5)
+        assert joins._continued(stored(*before, last, older), KEY) == (ONE, 6)
+        assert joins._continued(stored(*before, (KEY, NOBODY, 7, SAID), last), KEY) is None
+        assert joins._continued(stored(*before), KEY) is None
+
+
+@pytest.mark.parametrize(
+    ("rows", "alone"),
+    [
+        ([(KEY, ONE, 5, SAID)], True),
+        ([(b"1234last", ONE, 6, SAID), ACROSS, (KEY, ONE, 5, SAID)], True),
+        ([(b"1234text", TWO, 6, WHOLE), (KEY, ONE, 5, SAID)], True),  # no answer of such a session
+        ([(b"1234last", TWO, 6, SAID), (KEY, ONE, 5, SAID)], False),
+        ([(b"1234last", b"AAAB", 6, SAID), (KEY, ONE, 5, SAID)], False),
+        ([(b"1234last", ONE, 6, SAID)], False),  # another answer
+        ([(KEY, NOBODY, 5, SAID)], False),
+        ([(KEY, ONE, 5, WHOLE)], False),
+        ([], False),
+    ],
+)
+def test_whether_a_conversation_is_alone(rows: list[tuple[bytes, bytes, int, int]], alone: bool) -> None:
+    """Its answer is known, and all answers in sessions that open alike are of one group (LD-4)."""
+    assert joins._is_alone(stored(*rows), KEY) is alone
+
+
+def test_the_two_newest_answers_of_a_group() -> None:
+    """An answer may have several texts, and other groups may have answered in between (LD-4)."""
+    texts = [(b"AAAA....", TWO, 12, 0), *[(KEY, ONE, number, 0) for number in (9, 9, 8, 8, 7)]]
+    assert joins._newest(stored(*texts), ONE) == [9, 8]
+    assert joins._newest(stored(*texts), TWO) == [12]
+
+
+def test_which_group_is_a_team() -> None:
+    """Each text of a team has the flag (LD-4)."""
+    rows = stored((KEY, ONE, 9, WHOLE), (KEY, TWO, 8, WHOLE | TEAM), (KEY, TWO, 8, WHOLE))
+    assert (joins._is_team(rows, ONE), joins._is_team(rows, TWO)) == (False, True)
+    assert not joins._is_team(stored((KEY, ONE, 5, WHOLE)), ONE)
+
+
+def kept(here: Caller) -> list[tuple[bytes, int]]:
+    """Group and flags of the texts that are kept, the newest first."""
+    return [(group, flags) for _, group, _, flags in TEXT.iter_unpack(here.window[11:])]
+
+
+@pytest.mark.parametrize(
+    ("answer", "flags"),
+    [
+        (Answer(200, ""), []),
+        (Answer(200, "Yes."), [SAID]),
+        (Answer(200, PLAN), [WHOLE, SAID]),
+        (Answer(200, TASK), [SAID]),  # a quote
+        (Answer(200, f'{{"next": "{PLAN}"}}'), [0, WHOLE, SAID]),
+        (Answer(200, REPORT, (_ASKS,)), [0, WHOLE, SAID]),
+        (Answer(200, REPORT, (_READS,)), [WHOLE, SAID]),
+        (Answer(200, "", (_READS,)), [SAID]),
+    ],
+)
+def test_what_is_kept_of_an_answer(answer: Answer, flags: list[int]) -> None:
+    """The parts that are handed on, the whole text, and what the next request of the conversation has (LD-4)."""
+    here = Caller()
+    here.request("a", TASK)
+    here.window = here.detector.keep(here.window, here.open.pop(), answer)
+    (first, *rest) = kept(here)
+    assert first == (NOBODY, 0)  # the text with which the conversation begins
+    assert [one for _, one in rest] == flags
+
+
+def test_a_request_without_copies_is_in_no_team() -> None:
+    """Neither the first one nor the next (LD-4)."""
+    here = Caller()
+    for sent in ({}, {"said": PLAN, "call_ids": ("call_1",)}, {"said": PLAN}):
+        here.request("a", TASK, **sent)
+        found = here.open.pop()
+        assert (found.is_team, found.copied, found.alone) == (False, False, False)
+
+
+def test_the_newest_texts_of_a_request_are_compared() -> None:
+    """32 of them, of the user and of tools (Y-2)."""
+    for number, joined in ((31, True), (32, False)):
+        others = [f"This is another text, number {at}." for at in range(number)]
+        for sent in ({"users": (PLAN, *others)}, {"results": tuple([Result(text) for text in (PLAN, *others)])}):
+            here = Caller()
+            here.turn("planner", TASK, answer=PLAN)
+            assert bool(here.request("archivist", **sent)) is joined
+
+
+def test_four_texts_with_which_a_conversation_begins() -> None:
+    """They join nobody, whoever repeats them later; a fifth one does (LD-4, Y-2)."""
+    texts = [f"This is text number {at} of the task." for at in range(5)]
+    for text, joined in ((texts[3], False), (texts[4], True)):
+        here = Caller()
+        here.turn("first run", *texts, answer=REPORT)
+        here.turn("first run", "Repeat it.", said=REPORT, answer=text)
+        assert bool(here.turn("second run", text)) is joined
+
+
+def test_an_answer_that_several_agents_get() -> None:
+    """It joins each of them: that one began with it does not make it a common text (LD-4)."""
+    here = Caller()
+    here.turn("planner", TASK, answer=PLAN)
+    team = here.turn("first archivist", PLAN, answer=REPORT)
+    assert here.turn("second archivist", PLAN) == team != ""
+
+
+def test_an_answer_that_is_given_twice_in_a_conversation() -> None:
+    """It joins as before, and so do the others (LD-4)."""
+    here = Caller()
+    here.turn("planner", TASK, answer="Let me look at the archive first.")
+    here.turn("planner", "Go on.", said="Let me look at the archive first.", answer=PLAN)
+    here.turn("planner", "Go on.", said=PLAN, answer=PLAN)
+    groups = {group for group, _ in kept(here)} - {NOBODY}
+    assert len(groups) == 1
+    team = here.request("archivist", PLAN)
+    assert team == groups.pop().hex()
+    here.turn("cook", "What is for dinner today?", answer="Soup, as on any other day.")
+    assert here.request("other archivist", "Soup, as on any other day.")
+
+
+def test_a_conversation_keeps_its_group() -> None:
+    """Whatever others have said in between, unless it goes back to an answer that is not one of its two newest (LD-4)."""
+    here = Caller()
+    answers = [f"This is answer number {at} of it." for at in range(4)]
+    here.turn("cook", "What is for dinner today?", answer="Soup, as on any other day.")
+    here.turn("a", TASK, answer=answers[0])
+    group = kept(here)[1][0]
+    for at in (1, 2):
+        here.turn(f"other {at}", f"Something else, number {at}.", answer=f"An answer to number {at}.")
+        here.turn("a", "Go on.", said=answers[at - 1], answer=answers[at], call_ids=("call_1",))
+        assert kept(here)[0][0] == group
+    here.turn("a", "Go on.", said=answers[1], answer=answers[3], call_ids=("call_1",))
+    assert kept(here)[0][0] == group  # one of the two newest
+    here.turn("a", "Go back.", said=answers[0], answer="Then I begin again from here.", call_ids=("call_1",))
+    assert group not in {one for one, _ in kept(here)}  # the others go with it
+    assert sum(one == kept(here)[0][0] for one, _ in kept(here)) == 10
+
+
+def test_calls_with_ids_show_which_conversation_is_continued() -> None:
+    """Also where two open alike (LD-4)."""
+    here = Caller()
+    asks = [ToolCall("ask", json.dumps({"whom": name, "order": f"{PLAN} ({name})"})) for name in ("archive", "ledger")]
+    for ask in asks:
+        here.request("planner", TASK)
+        here.answer("", ask)
+    groups = [group for group, flags in kept(here) if flags == SAID][::-1]
+    for ask, group in zip(asks, groups, strict=True):
+        here.request("planner", calls=(ask,), call_ids=("call_1",), results=(Result("It was asked."),))
+        here.answer(f"I asked for {ask.arguments}.")
+        assert kept(here)[0][0] == group
+
+
+def test_the_text_beside_a_call_shows_it_too() -> None:
+    """Two that open alike make the same call (LD-4)."""
+    here = Caller()
+    for text in ("First I look.", "Then I look."):
+        here.request("planner", TASK)
+        here.answer(text, _READS)
+    here.request("planner", said="First I look.", calls=(_READS,), results=(Result("No such file."),))
+    found = here.open.pop()
+    assert found.group == [group for group, flags in kept(here) if flags == SAID][1]
+
+
+def test_calls_that_are_written_as_text_are_the_text() -> None:
+    """The answer had no others (LD-4)."""
+    here = Caller()
+    here.turn("a", TASK, answer=PLAN)
+    here.request("a", said=PLAN, calls=(_READS,), results=(Result("No such file."),), as_text=True)
+    assert here.open.pop().alone
+
+
+def test_ids_of_calls_distinguish_conversations() -> None:
+    """So it need not be known whether there is one only (LD-4)."""
+    here = Caller()
+    here.turn("planner", TASK, answer=PLAN)
+    here.turn("archivist", PLAN, answer=REPORT)
+    here.turn("a", "Something else, please.", answer="This is something else.")
+    for ids, alone in (((), True), (("call_1",), False)):
+        here.request("a", "Go on.", said="This is something else.", call_ids=ids)
+        assert here.open.pop().alone is alone
+
+
+def test_an_answer_that_is_kept_after_the_next_request_has_come() -> None:
+    """The group is looked up when the answer is there (LD-4)."""
+    here = Caller()
+    here.request("a", TASK)
+    here.request("a", "Go on.", said=PLAN)
+    here.answer(PLAN, at=0)
+    group = kept(here)[1][0]
+    here.answer(REPORT)
+    assert kept(here)[0][0] == group
+
+
+@pytest.mark.parametrize("damage", ["version", "count", "size"])
+def test_texts_that_cannot_be_read_are_forgotten(damage: str) -> None:
+    """Of another version, more than are kept, or cut short (S-2)."""
+    here = Caller()
+    here.turn("a", TASK, answer=PLAN)
+    head, rows = here.window[:9], here.window[11:]
+    match damage:
+        case "version":
+            here.window = b"\x02" + here.window[1:]
+        case "count":
+            here.window = head + (193).to_bytes(2, "little") + rows + rows[14:28] * 190
+        case "size":
+            here.window = here.window[:-14]
+    assert here.request("b", PLAN) == ""
+
+
+def sent(session: str, *users: str, said: str = "") -> Call:
+    asked = call()
+    asked.tracked = True
+    asked.identity.session = session
+    asked.parsed.step = Step(said, (), (), (), users, (), 1, 100)
+    return asked
+
+
+def test_what_is_noted_in_a_call() -> None:
+    """Its conversation and team, whether it has a copy, and whether it is alone (LD-4)."""
+    detector, window, now = JoinDetector(CONFIG, Reader(), digest), b"", 1e9
+    found = []
+    for session, said, text, answer in (
+        ("planner", "", TASK, PLAN),
+        ("planner", PLAN, "Go on.", "Then ask for the letters."),
+        ("archivist", "", "Then ask for the letters.", REPORT),
+        ("archivist", REPORT, "Go on.", "There is a second archive."),
+    ):
+        now += 2.0
+        asked = sent(session, text, said=said)
+        changed = detector.locate(asked, window, now)
+        state = asked.decision
+        found.append((changed, bool(state.joined), state.copied, state.alone))
+        assert not detector.locate(asked, window, now)  # the same team
+        assert detector.is_advisory(asked)
+        window = detector.answered_call(window, Answer(200, answer), asked)
+    assert found == [
+        (False, False, False, False),
+        (False, False, False, True),
+        (True, True, True, False),
+        (True, True, False, False),
+    ]
+    assert JoinDetector(CONFIG, Reader(None), digest).locate(call(), window, now) is False
+    assert not detector.reads_answer(call(), Answer(200, PLAN))
+
+
+def test_what_is_kept_for_speed_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Owners, and digests of sessions and texts (Y-2)."""
+    monkeypatch.setattr(joins, "_KEPT_MAX", 2)
+    reader, sizes = Reader(), []
+    detector = JoinDetector(CONFIG, reader, digest)
+    for number in (0, 0, 1, 2):
+        reader.caller_id = f"caller {number}"
+        asked = sent(f"session {number}", f"What is the number {number} in words, please?")
+        detector.locate(asked, b"", 1e9)
+        assert detector.owner(asked) == f"j:caller {number}|agent"
+        sizes.append((len(detector._owners), len(detector._sessions), len(detector._texts)))
+    assert sizes == [(1, 1, 1), (1, 1, 1), (2, 2, 2), (1, 1, 1)]
+
+
+def test_the_window_of_a_team() -> None:
+    """It has one if the call belongs to a team, and its answer is awaited (LD-4)."""
+    detector = JoinedStepsDetector(CONFIG, Reader(), StepEvaluator(StepsSettings().of_teams(), digest))
+    asked = call()
+    assert detector.owner(asked) == ""
+    asked.decision.joined = "0a0b"
+    assert detector.owner(asked) == "s:caller%7Cjoined%3A0a0b"
+    assert detector.awaits_answer(asked, Evaluation(b""))
