@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from struct import Struct
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from breakloop.detect.counting import EXPECT_REPEATS_HEADER
 from breakloop.detect.rerun import OPENINGS, RerunDetector, RunOpening, opens_run, trigger_of
-from breakloop.detect.stateful import Evaluation
+from breakloop.detect.stateful import Evaluation, section_tags
 from breakloop.detect.steps import StepEvaluator, StepsSettings
 from breakloop.detect.steps.window import run_so_far
 from breakloop.model.call import Answer, Chat, Result, Step, ToolCall, Usage
@@ -103,9 +106,14 @@ def test_evidence_rounds_minutes_and_tokens() -> None:
         agent = Agent(trigger="webhook")
         agent.run(7, after)
         assert f"8 times in {minutes}with" in agent.begin(after).evidence
-    for used, tokens in ((142_857, "999,999"), (142_858, "1.0 million"), (0, "21,000")):
+    for runs, used, tokens in (
+        (7, 142_857, "999,999"),
+        (8, 125_000, "1.0 million"),
+        (7, 142_858, "1.0 million"),
+        (7, 0, "21,000"),
+    ):
         agent = Agent(trigger="webhook")
-        for _ in range(7):
+        for _ in range(runs):
             agent.begin()
             agent.end(usage=Usage(used, 0))
         assert f"about {tokens} tokens" in agent.begin().evidence
@@ -137,13 +145,21 @@ def test_an_hour_is_the_longest_pause() -> None:
         assert agent.begin(pause).level == level
 
 
-def test_the_clock_is_set_back() -> None:
+@pytest.mark.parametrize("back", [1.0, 10.0])
+def test_the_clock_is_set_back(back: float) -> None:
     """Then the count begins again (LD-11)."""
     agent = Agent(trigger="webhook")
     agent.run(7)
-    assert agent.begin(-10.0).level == NOTHING
+    assert agent.begin(-back).level == NOTHING
     agent.end()
     assert agent.run(7)[-2:] == [NOTHING, NOTICE]
+
+
+def test_a_clock_before_1970() -> None:
+    """It counts as the beginning of time (Y-2)."""
+    agent = Agent(RerunDetector(CONFIG, Reader(), digest, (2, 9)), trigger="webhook")
+    agent.now = -100.0
+    assert agent.run(2, 5.0) == [NOTHING, NOTICE]
 
 
 def test_runs_within_one_second() -> None:
@@ -260,6 +276,59 @@ def test_every_bit_of_what_is_kept_of_results() -> None:
     assert levels(2, between) == [NOTICE, NOTHING]
 
 
+def digest_of(*places: int) -> bytes:
+    """The digest of a result that has these three bits."""
+    number = 0
+    for place in reversed(places):
+        number = number * 576 + place
+    return number.to_bytes(8, "little")
+
+
+class Reading(Agent):
+    """An agent that is told of at three runs, and reads results with the given digests."""
+
+    def __init__(self) -> None:
+        super().__init__(RerunDetector(CONFIG, Reader(), digest, (3, 99)), trigger="webhook")
+
+    def read(self, *results: bytes) -> int:
+        found = self.begin().level
+        answer = Answer(200, "Done.", complete=True)
+        self.window = self.detector.end_run(self.window, b"", self.opening.session, (100, 3, list(results)), answer)
+        return found
+
+
+@each(
+    "result, new",
+    [
+        (digest_of(1, 2, 3), False),
+        (digest_of(1, 5, 3), False),  # each of its bits is that of another one
+        (digest_of(7, 2, 3), True),
+        (digest_of(1, 7, 3), True),
+        (digest_of(1, 2, 7), True),
+        (digest_of(1, 2, 3)[:5] + b"\x01\x00\x00", True),  # six bytes of the digest count
+        (digest_of(1, 2, 3)[:6] + b"\x01\x00", False),
+    ],
+)
+def test_a_result_is_known_by_three_bits(result: bytes, new: bool) -> None:
+    """One that is not set shows that it is new, and the count begins again (LD-11)."""
+    agent, known = Reading(), (digest_of(1, 2, 3), digest_of(4, 5, 6))
+    assert [agent.read(*known) for _ in range(2)] == [NOTHING, NOTHING]
+    assert agent.read(result) == NOTICE
+    assert agent.read(*known) == (NOTHING if new else NOTICE)
+
+
+def test_half_of_the_bits() -> None:
+    """With more, what was read is forgotten, and begins to be new (LD-11, Y-2)."""
+    results = [digest_of(3 * at + 10, 3 * at + 11, 3 * at + 12) for at in range(97)]
+    for count, level in ((96, NOTICE), (97, NOTHING)):
+        agent = Reading()
+        assert [agent.read(*results[:count]) for _ in range(4)][-1] == level
+    agent = Reading()
+    agent.read(*results)
+    agent.read(digest_of(0, 0, 0))
+    assert agent.read() == NOTHING  # nothing at all is known
+
+
 def test_the_rhythm_is_that_of_the_last_runs() -> None:
     """Of 64 intervals, half are forgotten, so that one more out of step shows earlier (LD-11)."""
     agent = Agent()
@@ -366,8 +435,13 @@ def test_seven_intervals_show_a_rhythm() -> None:
     """Fewer do not, whatever the thresholds are (LD-11)."""
     agent = Agent(RerunDetector(CONFIG, Reader(), digest, (2, 99)))
     assert agent.run(9) == [NOTHING] * 7 + [NOTICE] * 2
-    for pauses, level in (([100.0] * 6 + [300.0], NOTICE), ([100.0] * 5 + [300.0, 100.0], NOTHING)):
-        agent = Agent()  # five of six are as long as the one before, or four
+    for pauses, level in (
+        ([100.0] * 6 + [300.0], NOTICE),  # five of six are as long as the one before
+        ([100.0] * 5 + [300.0, 100.0], NOTHING),  # four of six
+        ([100.0] * 7 + [300.0, 100.0], NOTICE),  # six of eight
+        ([100.0] * 6 + [300.0, 100.0, 100.0, 300.0], NOTHING),  # six of nine
+    ):
+        agent = Agent()
         agent.run(1)
         found = []
         for pause in pauses:
@@ -396,6 +470,47 @@ def test_a_heartbeat_is_only_reported(opening: dict[str, Any]) -> None:
     assert Agent(**opening).run(16, 284.0) == SIXTEENTH
 
 
+@each(
+    "trigger, result, after, level",
+    [
+        ("monitor", DIFF, 57.0, NOTICE),
+        ("monitor", DIFF, 56.0, BLOCK),
+        ("health check", "ok", 57.0, NOTICE),
+        ("cron", "ok", 57.0, NOTICE),  # it is timed, and reads nothing
+        ("cron", "ok", 56.0, BLOCK),
+        ("cron", DIFF, 57.0, BLOCK),
+        ("webhook", "ok", 57.0, BLOCK),
+    ],
+)
+def test_what_watches_something_is_only_reported(trigger: str, result: str, after: float, level: int) -> None:
+    """A monitor, or a timer whose runs read nothing, a minute apart or more (LD-11)."""
+    agent = Agent(trigger=trigger)
+    agent.run(15, after, "All is well.", result)
+    found = agent.begin(after)
+    assert (found.level, "because it watches something" in found.evidence) == (level, level == NOTICE)
+
+
+@each(
+    "trigger, has_tools, calls, level",
+    [
+        ("", False, False, NOTICE),
+        ("webhook", False, False, BLOCK),
+        ("", True, False, BLOCK),
+        ("", False, True, BLOCK),
+    ],
+)
+def test_a_program_has_a_trigger_or_tools(trigger: str, has_tools: bool, calls: bool, level: int) -> None:
+    """Without them, the runs may be questions that somebody asks at regular intervals (LD-11)."""
+    agent, levels = Agent(trigger=trigger, has_tools=has_tools), []
+    for _ in range(16):
+        levels.append(agent.begin(60.0).level)
+        if calls:
+            agent.end()
+        else:
+            agent.answer("OK")
+    assert levels[-1] == level
+
+
 @each("result", ["No messages.", "[]", "nothing to do", "0 open alerts", "ok"])
 def test_a_run_that_finds_nothing_is_a_heartbeat(result: str) -> None:
     """A look that returns nothing to work with, five minutes apart or more (LD-11)."""
@@ -404,12 +519,16 @@ def test_a_run_that_finds_nothing_is_a_heartbeat(result: str) -> None:
 
 
 def test_without_tools_and_trigger_it_is_only_reported() -> None:
-    agent = Agent(has_tools=False)
+    agent = Agent()
+    agent.opening = RunOpening(TASK)
     levels = []
     for _ in range(20):
         levels.append(agent.begin(60.0).level)
         agent.answer("OK")
     assert levels == [NOTHING] * 7 + [NOTICE] * 13
+    assert agent.begin(60.0).evidence == (
+        "the same run was started 21 times in 20 minutes with the same outcome; only reported, because it has no tools"
+    )
 
 
 def test_end_users_have_their_own_runs() -> None:
@@ -434,6 +553,105 @@ def test_answers_of_other_conversations_of_a_session_do_not_end_its_run() -> Non
         agent.window = agent.detector.end_run(window, key, agent.opening.session, (0, 0, []), answer)
         agent.end()
     assert levels == EIGHTH
+
+
+ROW = Struct("<6s4s6s6sBBefIIHBBfI72s")  # as stated in `detect.rerun`
+
+
+def ended(agent: Agent) -> list[bool]:
+    """Whether the last run of each opening has ended."""
+    return [row[3] != bytes(6) for row in ROW.iter_unpack(agent.window[1:])]
+
+
+def test_which_run_an_answer_ends() -> None:
+    """Of the runs of a session, the last one that has not ended; of another session, none (LD-11)."""
+    agent = Agent(trigger="webhook")
+    for task in ("First", "Second", "Third"):
+        agent.opening = agent.opening._replace(task=task, session="s")
+        agent.window = agent.detector.evaluate_opening(agent.window, agent.opening, agent.now).window
+    found = []
+    for number in range(4):
+        agent.answer(f"Answer {number}")
+        found.append(ended(agent))
+    assert found == [[False, False, True], [False, True, True], [True, True, True], [True, True, True]]
+    for session, opening in (("other", b""), ("s", b"unknown"), ("other", agent.detector.opening_id(agent.opening))):
+        answer = Answer(200, "Done.", complete=True)
+        assert agent.detector.end_run(agent.window, opening, session, (0, 0, []), answer) is agent.window
+
+
+@pytest.mark.parametrize(("action", "happens"), [("reject", False), ("warn", True)])
+def test_the_answer_of_a_run_that_was_blocked(action: str, happens: bool) -> None:
+    """There is none, unless the block is only reported (LD-11)."""
+    config = replace(CONFIG, actions=("warn", action, action))
+    agent = Agent(RerunDetector(config, Reader(), digest), trigger="webhook")
+    agent.run(15)
+    assert agent.begin().level == BLOCK
+    before = agent.window
+    agent.answer("There is a mistake.")
+    assert (agent.window is not before) is happens
+
+
+@pytest.mark.parametrize(
+    ("hits", "tokens", "read"),
+    [
+        (20_000.0, 0.0, True),
+        (20_008.0, 0.0, False),
+        (-0.5, 0.0, False),
+        (20_000.0, 9e14, True),
+        (20_000.0, 1.1e15, False),
+        (20_000.0, -0.5, False),
+        (float("nan"), 0.0, False),
+    ],
+)
+def test_counts_that_no_opening_has(hits: float, tokens: float, read: bool) -> None:
+    """Whatever wrote them, they block nobody (LD-11)."""
+    agent = Agent(trigger="webhook")
+    agent.run(1)
+    (row,) = ROW.iter_unpack(agent.window[1:])
+    agent.window = agent.window[:1] + ROW.pack(*row[:7], hits, *row[8:13], tokens, *row[14:])
+    before = agent.window
+    agent.answer("Done.")
+    assert (agent.window is not before) is read
+
+
+def test_the_highest_count() -> None:
+    """It stays where it is (Y-2)."""
+    agent = Agent(trigger="webhook")
+    agent.run(2)
+    (row,) = ROW.iter_unpack(agent.window[1:])
+    agent.window = agent.window[:1] + ROW.pack(*row[:7], 20_000.0, *row[8:])
+    assert agent.begin().hits == 20_001.0
+
+
+@pytest.mark.parametrize(("announced", "acts"), [(b"15", True), (b"16", False)])
+def test_runs_that_were_announced(announced: bytes, acts: bool) -> None:
+    """A caller that may do so is believed (LD-6)."""
+    config = replace(CONFIG, expect_repeats=frozenset(("caller",)))
+    detector = RerunDetector(config, Reader(), digest)
+    asked = call(headers={EXPECT_REPEATS_HEADER: announced})
+    found = Evaluation(b"w", BLOCK, "rerun", "the same run", "ab" * 8, True, 16.0)
+    assert (detector.operation(asked, found, "default", 0) is not None) is acts
+    assert detector.operation(call(), Evaluation(b"w", hits=1.0), "default", 0) is None
+
+
+@pytest.mark.parametrize(("agent_id", "level"), [("nightly", NOTICE), ("caller", NOTHING)])
+def test_a_named_agent_is_one_that_is_not_the_caller(agent_id: str, level: int) -> None:
+    """Its runs are reported even if they begin when somebody likes (LD-11)."""
+    detector, window, now, found = RerunDetector(CONFIG, Reader(TOOLS, agent_id=agent_id), digest), b"", 1e9, []
+    for pause in (*PAUSES, *PAUSES):
+        now += pause
+        asked = call()
+        judged = detector.evaluate(asked, window, now)
+        assert judged is not None
+        found.append(judged.level)
+        answer = Answer(200, "Done.", complete=True)
+        window = detector.end_run(judged.window, asked.decision.opening, "me", (0, 0, []), answer)
+    assert found == [NOTHING] * 7 + [level] * 7
+
+
+def test_where_the_steps_of_a_run_are() -> None:
+    """In the window of its session (LD-11)."""
+    assert DETECTOR.steps_of(call()) == ("s:me", section_tags(CONFIG))
 
 
 def test_only_the_last_orders_are_kept() -> None:
