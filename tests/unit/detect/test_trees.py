@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+from struct import Struct
 
 import pytest
 
 from breakloop.detect.stateful import Evaluation
 from breakloop.detect.trees import ENDED, RunStart, TreeBounds, TreeDetector, TreeEvaluation, TreeEvaluator
-from breakloop.model.call import Answer, Call, Step, ToolCall, Tree
+from breakloop.model.call import TOOL_DIALECTS, Answer, Call, Chat, Result, Step, ToolCall, Tree, Usage
 from breakloop.policy.schema.loops import StepsLoop
 from breakloop.store.ops import CountFingerprint, FingerprintCount, Observation
 from tests.builders import call
@@ -449,3 +451,68 @@ def test_limits_of_a_block() -> None:
     block = StepsLoop(similarity="steps", max_agents_per_tree=200, max_depth=3, max_started_per_minute="never")
     never = float("inf")
     assert block.tree_limits() == TreeBounds((25, 201), (2, 4), (never, never))
+
+
+@pytest.mark.parametrize("step", [WORKS, BEGINS._replace(said="I look."), BEGINS._replace(results=(Result("text"),))])
+def test_which_calls_are_planned(step: Step) -> None:
+    """Those that begin a conversation, and those under way whose header fields name their tree (LD-12, Q-1)."""
+    for newest, place, planned in (
+        (BEGINS, None, True),
+        (step, None, False),
+        (step, PLACE, True),
+        (None, PLACE, False),
+    ):
+        reader = Reader(newest) if place is None else Reader(newest, place=place)
+        slot = TreeDetector(CONFIG, reader, EVALUATOR).plan(asked(), "default", 0, 7.0)
+        assert (slot is not None) is planned
+
+
+def test_requests_for_tools_are_no_work_of_an_agent() -> None:
+    """The session may be that of a connection (LD-12)."""
+    detector = TreeDetector(CONFIG, Reader(WORKS, place=PLACE), EVALUATOR)
+    for dialect, owner in (("openai_chat", "c:caller|root"), *[(one, "") for one in TOOL_DIALECTS]):
+        made = asked()
+        made.parsed.chat = Chat(dialect, "m", (), 1)
+        assert detector.owner(made) == owner
+
+
+def test_no_step_is_no_sign_of_life() -> None:
+    assert not TreeDetector(CONFIG, Reader(None, place=PLACE), EVALUATOR).is_advisory(asked())
+
+
+def test_without_limits_64_agents_are_known() -> None:
+    """So many tasks are compared (LD-4, Y-2)."""
+    tree = Grove(limited(math.inf, math.inf, math.inf))
+    for at in range(70):
+        tree.start(f"s{at}")
+    assert len(tree.window) == 23 + 64 * 54
+
+
+@pytest.mark.parametrize("now", [-5.0, 0.0])
+def test_a_clock_before_1970(now: float) -> None:
+    """It counts as the beginning of time (Y-2)."""
+    start = RunStart("s", "root", "a", "Read it.", "", PLACE)
+    assert EVALUATOR.evaluate_start(b"", start, now).window == EVALUATOR.evaluate_start(b"", start, 0.0).window
+    assert EVALUATOR.evaluate_work(b"", start, now).window == EVALUATOR.evaluate_work(b"", start, 0.0).window
+
+
+HEAD = Struct("<BBBIQQ")  # as stated in `detect.trees`
+
+
+def test_a_tree_whose_agents_were_all_forgotten() -> None:
+    """Its sums are still known (LD-10, LD-12)."""
+    evaluator = TreeEvaluator(digest, limits=TreeBounds(depth=(2, 9)))
+    window = evaluator.used(HEAD.pack(3, 0, 0, 40, 1000, 0), 200, 0)
+    start = RunStart("s", "root", "a", "Read it.", "", PLACE)
+    found = evaluator.evaluate_start(window, start, 1e9)
+    assert found.evidence.endswith("(1 > 1 by depth, 42 in total; 1,200 tokens)")
+
+
+def test_what_an_answer_has_cost() -> None:
+    """Tokens that were sent and received, and the price (LD-10)."""
+    detector = TreeDetector(CONFIG, Reader(BEGINS, place=PLACE), EVALUATOR)
+    begun, made = detector.evaluate(asked(), b"", 1e9), asked()
+    assert begun is not None
+    made.decision.microusd = 70
+    after = detector.answered_call(begun.window, Answer(200, "I look.", usage=Usage(30, 12)), made)
+    assert HEAD.unpack_from(after)[4:] == (42, 70)

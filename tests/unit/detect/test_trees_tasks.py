@@ -358,6 +358,30 @@ def test_the_same_request_again_starts_nobody() -> None:
     assert caller.begin("s5", "s4").evidence == "the same task was handed on 5 times, 6 deep"
 
 
+def test_a_retry_of_one_of_several_is_not_another_one() -> None:
+    """Whichever it is (LD-4)."""
+    caller = Caller()
+    assert [caller.begin(f"s{at}", "boss") for at in range(5)][-1].level == NOTICE
+    for at in range(5):
+        assert caller.begin(f"s{at}", "boss", after=0.1).evidence == "the same task was given to 5 agents"
+
+
+def test_a_task_that_was_not_handed_on() -> None:
+    """One agent has it, which is no repeat (LD-4)."""
+    caller = Caller(TreeEvaluator(digest, depth=(1, 8), same_task=(99, 99)))
+    assert levels(caller.line(2)) == [NOTHING, NOTICE]
+
+
+def test_generations_whose_first_agents_were_forgotten() -> None:
+    """From the third on, each that has the task counts, and no more than those that are known (LD-4)."""
+    caller = Caller(TreeEvaluator(digest, depth=(99, 99), same_task=(3, 99)))
+    caller.line(3)
+    for _ in range(3):
+        caller.now += 290.0
+        caller.window = caller.detector.evaluate_work(caller.window, RunStart("s3", "s2", "a", ""), caller.now).window
+    assert levels([caller.begin(f"s{at}", f"s{at - 1}") for at in (4, 5)]) == [NOTHING, NOTICE]
+
+
 def test_a_retry_is_a_sign_of_life() -> None:
     """What is forgotten is what nothing was heard of for ten minutes, children and retries included (LD-4)."""
     caller = Caller()
