@@ -312,6 +312,23 @@ def test_the_identity_of_a_loop() -> None:
     assert not set(PROMPT.split()) & set(agent.ask(PROMPT).evidence.split()) - {"the", "of"}
 
 
+def test_the_identity_is_that_of_the_oldest_request() -> None:
+    """The calls of the later ones differ (LD-3)."""
+    agent = Agent(SimhashDetector(CONFIG, Reader(), threshold=3))
+    names = [agent.ask(RESULT, [ToolCall("search", other(number))]).identity for number in range(12)]
+    assert names[:4] == [""] * 4
+    assert len(set(names[4:])) == 1
+
+
+def test_the_identity_is_the_same_everywhere() -> None:
+    """Cooldowns are shared by a fleet, and by the versions before and after an upgrade (E-7)."""
+    names = []
+    for prompt, calls in ((PROMPT, ()), ("", (SEARCH,))):
+        agent = Agent()
+        names.append([agent.ask(prompt, calls).identity for _ in range(12)][-1])
+    assert names == ["f2d4ab3a477e77fa", "22366e36e7b6d5a8"]
+
+
 def test_other_loops_have_other_identities() -> None:
     """By their prompts, or by their calls (LD-3)."""
     names = set()
