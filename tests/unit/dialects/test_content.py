@@ -144,6 +144,37 @@ def test_the_values_of_a_body_are_counted_without_decoding_it(
         assert (added or any(counter.rest())) is expected, size
 
 
+@each("every", [1, 2, 16, 31, 32, 33, 61, 64, 100, 5000, 10_000])
+@each("start", [0, 1])
+@each("separator", [b",", b"[", b"{", b",[{", b"{[[,,,,"])
+def test_separators_are_counted_however_many_there_are(every: int, start: int, separator: bytes) -> None:
+    """Rare ones, frequent ones, and as many as a sample of the bytes does not show (Y-2)."""
+    body = bytearray(b"a" * 9999)
+    for at, place in enumerate(range(start, len(body), every)):
+        body[place] = separator[at % len(separator)]
+    expected = sum(body.count(one) for one in (b",", b"[", b"{"))
+    assert content._separators(bytes(body)) == expected
+    assert content._separators(bytes(body[:40])) == sum(body[:40].count(one) for one in (b",", b"[", b"{"))
+
+
+def test_a_body_with_fewer_bytes_than_values_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor are the next pieces of one whose strings are being looked at (Y-2)."""
+    counted: list[bytes] = []
+
+    def recorded(piece: bytes) -> int:
+        counted.append(piece)
+        return len(piece)
+
+    monkeypatch.setattr(content, "_separators", recorded)
+    counter = content.ValueCounter(MOST)
+    assert not any(counter.add(b"," * (MOST // 2)) for _ in range(2))
+    assert counted == []
+    counter.add(b",")
+    assert counted == [b"," * (MOST // 2), b"," * (MOST // 2), b","]
+    assert counter.add(b",")
+    assert len(counted) == 3
+
+
 def test_no_more_is_counted_than_necessary(monkeypatch: pytest.MonkeyPatch) -> None:
     """A body that is mostly values is read until there are too many of them (Y-2)."""
     count, read = content._separators, list[int]()
