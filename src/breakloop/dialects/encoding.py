@@ -38,6 +38,7 @@ _STEP_BYTES: Final = 640 * 1024  # gzip takes 2 ms
 _EMPTY_PIECE_BYTES: Final = 32 * 1024  # a piece without output takes time, too
 _PACKED_PIECE_BYTES: Final = 64 * 1024  # input that is not yet consumed is copied for each piece of output
 _BROTLI_PIECE_BYTES: Final = 16 * 1024  # it decodes all of them at once, whatever the limit of its output
+_ZSTD: Final = b"zstd"
 _ZSTD_WINDOW_BYTES: Final = 8 * 1024 * 1024  # RFC 9659: the largest that this content coding allows
 # zstandard does not report a truncated body. A small frame is appended, which is only read if everything
 # before it is complete. Its checksum prevents a truncated block from taking the frame for its own content.
@@ -75,16 +76,23 @@ def decoded(body: bytes, content_encoding: bytes, max_bytes: int, values_max: in
 
 def _decode(body: bytes, content_encoding: bytes, max_bytes: int, values_max: int) -> Steps[bytes]:
     values = ValueCounter(values_max) if values_max else None
-    unpacker = Unpacker(content_encoding, max_bytes, values)
+    whole = _zstd_at_once(body, max_bytes) if content_encoding == _ZSTD and _ZSTD in _DECODERS else None
     pieces: list[bytes] = []
-    made = 0
-    for piece in unpacker.pieces(body):
-        pieces.append(piece)
-        made += len(piece) + _EMPTY_PIECE_BYTES
-        if made > _STEP_BYTES:
-            made = 0
+    if whole is not None:
+        pieces.append(whole)
+        _count_values(values, whole)
+        if len(whole) > _PIECE_BYTES:
             yield
-    unpacker.finish()
+    else:
+        unpacker = Unpacker(content_encoding, max_bytes, values)
+        made = 0
+        for piece in unpacker.pieces(body):
+            pieces.append(piece)
+            made += len(piece) + _EMPTY_PIECE_BYTES
+            if made > _STEP_BYTES:
+                made = 0
+                yield
+        unpacker.finish()
     for too_many in values.rest() if values is not None else ():
         if too_many:
             raise EncodingError(TOO_MANY_VALUES)
@@ -170,8 +178,7 @@ class Unpacker:
     def pieces(self, packed: bytes) -> Iterator[bytes]:
         """Do the same piece by piece. Some may be empty."""
         self._received += len(packed)
-        by_ratio = max(RATIO_FREE_BYTES, self._received * RATIO_MAX)
-        limit = min(self._max_bytes, by_ratio)
+        limit = _limit(self._received, self._max_bytes)
         try:
             yield from _through(self._decoders, packed, limit)
         except _PastLimitError:
@@ -189,6 +196,11 @@ class Unpacker:
             complete = False
         if not complete:
             raise EncodingError(BROKEN)
+
+
+def _limit(received: int, max_bytes: int) -> int:
+    """Return how large the output of so many bytes may be."""
+    return min(max_bytes, max(RATIO_FREE_BYTES, received * RATIO_MAX))
 
 
 def _through(decoders: Sequence[_Decoder], packed: bytes, limit: int) -> Iterator[bytes]:
@@ -355,11 +367,27 @@ class _ZstdDecoder:
         return b"".join(piece for pieces in ends for piece in pieces) == _ZSTD_MARK
 
 
+def _zstd_at_once(packed: bytes, max_bytes: int) -> bytes | None:
+    """Return the content of a frame that states its size, without copying pieces together. None if the frame does not
+    state it, or is too large for one step, or is not all there is: then `_ZstdDecoder` returns the content, or the
+    reason why there is none.
+    """
+    try:
+        stated = zstandard.get_frame_parameters(packed)
+        size = stated.content_size
+        if size > min(_STEP_BYTES, _limit(len(packed), max_bytes)) or stated.window_size > _ZSTD_WINDOW_BYTES:
+            return None
+        content = zstandard.ZstdDecompressor().decompress(packed, allow_extra_data=False)
+    except zstandard.ZstdError:
+        return None
+    return content if 0 < len(content) == size else None  # what follows an empty frame would not be seen
+
+
 _gzip: Final = partial(_InflateDecoder, zlib.MAX_WBITS | 16)
 _DECODERS: Final[dict[bytes, Callable[[], _Decoder]]] = {
     b"gzip": _gzip,
     b"x-gzip": _gzip,
     b"deflate": _InflateDecoder,
     **({b"br": _BrotliDecoder} if "brotli" in globals() else {}),
-    **({b"zstd": _ZstdDecoder} if "zstandard" in globals() else {}),
+    **({_ZSTD: _ZstdDecoder} if "zstandard" in globals() else {}),
 }

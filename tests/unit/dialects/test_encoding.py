@@ -147,6 +147,46 @@ def test_several_members() -> None:
     assert why(gzip.compress(BODY) * 3, b"gzip", len(BODY) * 2) == "too_large"
 
 
+def outcome(packed: bytes, name: bytes, max_bytes: int) -> bytes | str:
+    try:
+        return decoded(packed, name, max_bytes, values_max=50_000)
+    except EncodingError as error:
+        return error.reason
+
+
+SKIPPED = b"\x50\x2a\x4d\x18\x04\x00\x00\x00skip"
+LONGER = hashlib.shake_256(b"long").hexdigest(315_000).encode()  # nearly the largest that is decompressed at once
+ZSTD_BODIES = {
+    "empty": zstd(b""),
+    "nothing": b"",
+    "after an empty frame": zstd(b"") + zstd(BODY),
+    "after a skipped frame": SKIPPED + zstd(BODY),
+    "before a skipped frame": zstd(BODY) + SKIPPED,
+    "only a skipped frame": SKIPPED,
+    "two frames": zstd(BODY) + zstd(BODY),
+    "before a frame that is cut off": zstd(BODY) + zstd(BODY)[:-1],
+    "with a checksum": zstandard.ZstdCompressor(write_checksum=True).compress(LONGER),
+    "with a wrong checksum": zstandard.ZstdCompressor(write_checksum=True).compress(BODY)[:-1] + b"?",
+    "smaller than stated": zstd(b"q" * 1000).replace(b"\xe8\x02", b"\xe9\x02", 1),
+    "larger than stated": zstd(b"q" * 1000).replace(b"\xe8\x02", b"\xe7\x02", 1),
+    "too long for one step": zstd(LONGER + LONGER),
+    "dense": zstd(b"[" + b"[]," * 60_000 + b"1]"),
+}
+
+
+@pytest.mark.parametrize("max_bytes", [10 * MB, len(LONGER), len(LONGER) - 1, len(BODY), len(BODY) - 1])
+@pytest.mark.parametrize("packed", ZSTD_BODIES.values(), ids=ZSTD_BODIES)
+def test_a_frame_that_states_its_size_is_decompressed_as_others_are(packed: bytes, max_bytes: int) -> None:
+    """At once or in pieces, as for a list of codings: the same comes out, or the same reason (C-9)."""
+    assert outcome(packed, b"zstd", max_bytes) == outcome(packed, b"identity, zstd", max_bytes)
+
+
+def test_a_larger_frame_is_decompressed_in_pieces() -> None:
+    """So that one step does not take longer than those of other codings (Y-2)."""
+    assert encoding._zstd_at_once(zstd(LONGER), MB) == LONGER
+    assert encoding._zstd_at_once(zstd(LONGER * 2), 2 * MB) is None
+
+
 def test_a_zstd_body_cannot_swallow_the_mark() -> None:
     """A cut-off raw block that takes the end mark for its content is still cut off (C-9)."""
     end = encoding._ZSTD_END
