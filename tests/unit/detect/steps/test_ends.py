@@ -6,8 +6,9 @@ import pytest
 
 from breakloop.detect.steps import ends
 from breakloop.detect.steps.detector import StepEvaluator
+from breakloop.detect.steps.findings import Finding
 from breakloop.detect.steps.kinds import StepsSettings
-from breakloop.detect.steps.window import END, ENDS, SessionWindow, load
+from breakloop.detect.steps.window import COUNT_MAX, END, ENDS, SessionWindow, load
 from breakloop.model.call import Step
 from tests.each import each
 from tests.unit.detect.steps.stepping import PRINTER, called, digest, hits, prints, spoken, state
@@ -211,3 +212,95 @@ def test_an_end_has_a_fingerprint_of_its_edges() -> None:
     """The totals of a report are at its end (LD-4)."""
     text = b"tests of the module\n" + b"." * 5000 + b"\n3 failed"
     assert ends.digest(PRINTER, text) != ends.digest(PRINTER, text.replace(b"3 failed", b"2 failed"))
+
+
+@pytest.mark.parametrize(
+    ("size", "at", "compared"),
+    [
+        (2000, 999, True), (2000, 1000, True),
+        (2001, 999, True), (2001, 1000, False), (2001, 1001, True),
+        (4000, 1000, False), (4000, 2999, False), (4000, 3000, True),
+    ],
+)  # fmt: skip
+def test_a_long_end_is_compared_by_its_first_and_last_thousand_bytes(size: int, at: int, compared: bool) -> None:
+    """What differs in between is another log of the same failure (LD-4)."""
+    text = b"x" * size
+    other = text[:at] + b"y" + text[at + 1 :]
+    assert (ends.digest(PRINTER, text) != ends.digest(PRINTER, other)) is compared
+
+
+@pytest.mark.parametrize(
+    ("text", "tells"),
+    [
+        ("1" * 400, False),
+        ("1" * 401, True),  # too long for a status
+        ("\u0440" * 6, True),  # twelve bytes of letters: other scripts have two and more for each
+        ("\u0440" * 5 + "a", False),
+        ("abcdefghijk\x7f", False),
+        ("abcdefghijk[12]", False),
+    ],
+)
+def test_what_tells_more_than_a_status(text: str, tells: bool) -> None:
+    """Twelve letters in any script; digits, brackets and control characters are none (LD-4)."""
+    assert (ends.digest(PRINTER, text.encode()) != b"") is tells
+
+
+def together(*steps: Step) -> Step:
+    """One step with the calls of all of them."""
+    calls, results = [one.calls[0] for one in steps], [one.results[0] for one in steps]
+    return steps[0]._replace(calls=tuple(calls), results=tuple(results))
+
+
+LIMITED = called(name="run_search", text="Error: too many requests, please wait a moment", error=True)
+FAILS = called('{"command": "make"}', WRONG, name="bash", error=True)
+
+
+def test_calls_beside_others_that_are_no_ends() -> None:
+    """A rate limit or a change does not hide the end of the call after it, nor a call without a result (LD-4)."""
+    change = called('{"command": "rm old.py"}', "old.py: permission was denied to remove it", name="bash", error=True)
+    for first in (LIMITED, change):
+        window = load(b"")
+        assert [stubborn(window, together(first, FAILS)) for _ in range(3)] == [0, 1, 2]
+    window = load(b"")
+    assert [unmoved(window, together(LIMITED, FAILS)) for _ in range(3)] == [0, 1, 2]
+    half = FAILS._replace(calls=(*FAILS.calls, *called("{}", name="look").calls))
+    window = load(b"")
+    assert [unmoved(window, half) for _ in range(3)] == [0, 1, 2]
+
+
+def test_a_change_that_fails_is_not_stubborn() -> None:
+    """Only what is tried after a change counts, not the change itself (LD-4)."""
+    window = load(b"")
+    change = called('{"command": "rm old.py"}', WRONG, name="bash", error=True)
+    assert [stubborn(window, change) for _ in range(3)] == [0, 0, 0]
+
+
+def test_the_count_of_the_call_that_ended_least_recently_goes_on() -> None:
+    """With twelve calls that end by turns, each has its count; with thirteen, none has (LD-4)."""
+    for calls, found in ((12, 2), (13, 1)):
+        window = load(b"")
+        steps = [called(f'{{"q": {at}}}', WRONG, error=True) for at in range(calls)]
+        laps = [[unmoved(window, step) for step in steps] for _ in range(3)]
+        assert laps[2] == [found] * calls
+
+
+def test_counts_of_ends_are_bounded() -> None:
+    """They stay within what a window can store (LD-4)."""
+    window, step = load(b""), called(text=WRONG, error=True)
+    assert [unmoved(window, step, weight=600.0) for _ in range(3)] == [0, 600, COUNT_MAX]
+    assert unmoved(window, step) == COUNT_MAX
+
+
+def test_evidence_of_ends() -> None:
+    """It names the tool and the number, and nothing of what was returned (Y-1)."""
+    window, step = load(b""), called('{"command": "make"}', WRONG, name="bash", error=True)
+    found: list[Finding] = []
+    for _ in range(4):
+        window.epoch += 1
+        made = state(window, prints(step), step=step)
+        found = [*ends.unmoved(made), *ends.stubborn(made)]
+    assert [(one.kind, one.evidence) for one in found] == [
+        ("unmoved", "`bash` ended the same way 3 times more, whatever was changed"),
+        ("stubborn", "`bash` ended the same way 3 times more, with changes in between"),
+    ]
+    assert len({one.key for one in found}) == 2
