@@ -7,7 +7,7 @@ import pytest
 from breakloop.detect.stateful import RUN_IDLE_S, Evaluation
 from breakloop.detect.steps import recent_answers
 from breakloop.detect.steps.detector import RequestContext, StepEvaluator
-from breakloop.detect.steps.fingerprints import ToolOptions
+from breakloop.detect.steps.fingerprints import ToolOptions, ranked
 from breakloop.detect.steps.kinds import NEVER, NORMAL, StepsSettings
 from breakloop.detect.steps.window import KEPT_MAX, load
 from breakloop.model.call import Answer, Result, Step, ToolCall
@@ -354,9 +354,146 @@ def test_it_is_bounded_and_has_no_content() -> None:
     assert 3 * 40 < len(load(agent.window).recent_answers) <= 400
 
 
-@pytest.mark.parametrize("kept", [b"x", b"\x91\x90", b"\x90", bytes(KEPT_MAX)])
+ONE = recent_answers.add(b"", Answer(200, calls=(LOOK,), complete=True), 1, 100, PRINTER)
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [b"x", b"\x91\x90", b"\x90", bytes(KEPT_MAX), ONE.replace(b"look", b"\xff\xff\xff\xff")],
+    ids=["no list", "no answer", "no answers", "zeros", "no text"],
+)
 def test_what_cannot_be_read_is_not_used(kept: bytes) -> None:
-    """Another version may have written it (S-2)."""
+    """Another version may have written it, or not all of it is text (S-2)."""
     step = Agent().next(LONG)
     assert recent_answers.find(kept, step, PRINTER) is None
     assert recent_answers.add(kept, Answer(200, "Done.", complete=True), 1, 100, PRINTER)
+
+
+def newest(users: tuple[str, ...] = (), results: tuple[Result, ...] = ()) -> Step:
+    """A request that continues the newest answer."""
+    return Step("", (), (), results, users, (), 1, 100, continues="", stored=True)
+
+
+def kept_of(answer: Answer, before: bytes = b"") -> bytes:
+    return recent_answers.add(before, answer._replace(complete=True), 1, 100, PRINTER)
+
+
+def continued(kept: bytes, step: Step) -> Step:
+    """The step with the answer that it continues."""
+    found = recent_answers.find(kept, step, PRINTER)
+    assert found is not None
+    return recent_answers.restored(step, found[0], PRINTER)
+
+
+@pytest.mark.parametrize(("calls", "number"), [(19, 19), (20, 20), (21, 20)])
+def test_the_first_twenty_calls_of_an_answer(calls: int, number: int) -> None:
+    """More of them are not kept, even if there is room (Y-2)."""
+    made = tuple([ToolCall(f"t{at}", "{}") for at in range(calls)])
+    assert continued(kept_of(Answer(200, calls=made)), newest()).calls == tuple(
+        [ToolCall(one.name, "") for one in made[:number]]
+    )
+
+
+@pytest.mark.parametrize(("words", "number"), [(99, 99), (100, 100), (101, 100)])
+def test_a_hundred_words_of_an_answer(words: int, number: int) -> None:
+    """They are the same ones that are compared where requests contain the answer (LD-4)."""
+    text = " ".join(f"word{at}" for at in range(words))
+    found = recent_answers.find(kept_of(Answer(200, text)), newest(), PRINTER)
+    assert found is not None
+    shown = PRINTER.step(Step(text, (), (), (), (), (), 1, 100))
+    assert recent_answers.fingerprints(found[0], PRINTER).words == ranked(shown.spoken, shown.words)[:number]
+
+
+@pytest.mark.parametrize("length", [63, 64, 65])
+def test_names_of_kept_tools(length: int) -> None:
+    """Only the first 64 characters of a name are kept (Y-2)."""
+    step = continued(kept_of(Answer(200, calls=(ToolCall("n" * length, "{}"),))), newest())
+    assert [len(one.name) for one in step.calls] == [min(length, 64)]
+
+
+def test_the_room_for_answers_is_used_to_its_last_byte() -> None:
+    """Calls are only dropped if they exceed it (Y-2)."""
+    sizes = []
+    for length in range(1, 60):
+        names = ["n" * 40] * 14 + ["n" * length]
+        sizes.append(len(kept_of(Answer(200, calls=tuple([ToolCall(name, "{}") for name in names])))))
+    assert max(sizes) == KEPT_MAX
+    assert min(sizes) < KEPT_MAX / 2
+
+
+def test_the_oldest_answer_makes_room_for_the_newest() -> None:
+    """If both do not fit, the calls of the newest one are kept, all of them (Y-2)."""
+    calls = tuple([ToolCall(f"a_tool_with_a_long_name_{at}", "{}") for at in range(12)])
+    kept = kept_of(Answer(200, calls=calls, response_id="resp_1"))
+    kept = kept_of(Answer(200, calls=calls[::-1], response_id="resp_2"), kept)
+    found = [recent_answers.find(kept, newest()._replace(continues=one), PRINTER) for one in ("resp_1", "resp_2")]
+    assert found[0] is None
+    assert found[1] is not None
+    assert [one.tool for one in found[1][0].calls] == [one.name for one in calls[::-1]]
+
+
+def test_an_answer_that_is_sent_again_replaces_itself() -> None:
+    """It takes the place of the newest one, and no other is forgotten for it (LD-4)."""
+    kept = b""
+    for number in (1, 2, 3, 4, 2):
+        kept = kept_of(Answer(200, f"Answer {number}.", response_id=f"resp_{number}"), kept)
+    found = [recent_answers.find(kept, newest()._replace(continues=f"resp_{one}"), PRINTER) for one in (1, 2, 3, 4)]
+    assert [one and one[1] for one in found] == [False, True, False, False]
+
+
+def test_an_answer_without_text_and_calls_is_not_kept() -> None:
+    """There is nothing to compare (LD-4)."""
+    kept = kept_of(Answer(200, "Done."))
+    assert kept_of(Answer(200), kept) is kept
+    assert kept_of(Answer(200, calls=(LOOK,)), kept) is not kept
+
+
+ACTION = Answer(200, "Thought: I look.\nAction: look\nAction Input: here")
+
+
+def test_only_the_first_text_after_an_action_is_its_result() -> None:
+    """What the user adds after it stays a text of the user (LD-4)."""
+    both = continued(kept_of(ACTION), newest(("Observation: 3 orders", "Go on, please.")))
+    assert ([one.text for one in both.results], both.users) == (["Observation: 3 orders"], ("Go on, please.",))
+    assert (both.as_text, len(both.calls)) == (True, 1)
+    returned = (Result("3 orders"),)
+    shown = continued(kept_of(ACTION), newest(("Go on, please.",), returned))
+    assert (shown.results, shown.users) == (returned, ("Go on, please.",))
+    silent = continued(kept_of(ACTION), newest())
+    assert (silent.results, silent.users) == ((), ())
+    spoken = continued(kept_of(Answer(200, "I looked.")), newest(("Go on, please.",)))
+    assert (spoken.results, spoken.users, spoken.as_text) == ((), ("Go on, please.",), False)
+
+
+def test_ids_of_kept_calls() -> None:
+    """Calls have the ids of their results, as the client sent them; the others have one that is not theirs (LD-4)."""
+    calls = (LOOK, ToolCall("read", "{}"), ToolCall("list", "{}"))
+    kept = kept_of(Answer(200, calls=calls, call_ids=("call_a", "call_b", "call_c")))
+    step = continued(kept, newest((), (Result("one", call_id="call_c"), Result("two", call_id="call_a"))))
+    assert (step.call_ids[0], step.call_ids[2]) == ("call_a", "call_c")
+    assert step.call_ids[1] not in {"", "call_a", "call_b", "call_c"}
+    assert [one.name for one in step.calls] == ["look", "read", "list"]
+
+
+def test_ids_that_do_not_match_the_calls_are_not_used() -> None:
+    """Which of the calls they belong to is not known (LD-4)."""
+    kept = kept_of(Answer(200, calls=(LOOK, LOOK), call_ids=("call_a",)))
+    by_id = newest((), (Result("one", call_id="call_a"),))
+    assert recent_answers.find(kept, by_id, PRINTER) is None
+    assert continued(kept, newest((), (Result("one"),))).call_ids == ()
+
+
+def test_a_response_that_is_not_kept_is_found_by_the_ids_of_its_calls() -> None:
+    """A gateway in between may rename responses. Without either, nothing is continued (LD-4)."""
+    kept = b""
+    for name in ("a", "b"):
+        answer = Answer(200, calls=(LOOK,), call_ids=(f"call_{name}",), response_id=f"resp_{name}")
+        kept = kept_of(answer, kept)
+    renamed = newest((), (Result("one", call_id="call_a"),))._replace(continues="resp_x")
+    found = recent_answers.find(kept, renamed, PRINTER)
+    assert found is not None
+    assert found[1] is False
+    assert recent_answers.find(kept, renamed._replace(results=(Result("one", call_id="call_x"),)), PRINTER) is None
+    assert recent_answers.find(kept, renamed._replace(results=()), PRINTER) is None
+    assert recent_answers.find(kept, renamed._replace(results=(), continues=None), PRINTER) is None
+    assert recent_answers.find(b"", newest(), PRINTER) is None
