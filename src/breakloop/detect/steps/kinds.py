@@ -204,7 +204,7 @@ def _strict(kind: LoopKind) -> Levels:
     notice, block, stop = kind.normal
     if kind.fixed:
         return kind.normal
-    return max(2, notice - 1), max(3, block - 1), max(4, stop - 2)
+    return max(2, notice - 1), block - 1, stop - 2
 
 
 PRESETS: Final[Mapping[str, Thresholds]] = {

@@ -5,16 +5,27 @@ from __future__ import annotations
 import pytest
 
 from breakloop.detect.stateful import BLOCK, NOTHING, NOTICE, STOP
+from breakloop.detect.steps import repeats, streaks
 from breakloop.detect.steps.findings import Finding
 from breakloop.detect.steps.fingerprints import ToolOptions
 from breakloop.detect.steps.kinds import (
     BY_NAME,
+    CALLS,
+    DRY,
+    EFFECT,
+    EVALUATED,
+    EXEMPT,
+    HIDDEN,
     KINDS,
     LEVELS,
     NAMES,
     NEVER,
     NORMAL,
     PRESETS,
+    TEXT,
+    TROUBLE,
+    USERS,
+    WAIT,
     StepsSettings,
     as_json,
     choose,
@@ -22,6 +33,8 @@ from breakloop.detect.steps.kinds import (
     number,
     presets,
 )
+from breakloop.detect.steps.window import load
+from tests.unit.detect.steps.stepping import called, hits, spoken, state
 
 
 def test_every_kind_has_its_line() -> None:
@@ -165,3 +178,101 @@ def test_persisted_numbers() -> None:
         "drift": 25,
     }
     assert {0: "", **{kind.id: kind.name for kind in KINDS}} == NAMES
+
+
+def test_of_one_kind_at_one_level_the_first_finding_is_reported() -> None:
+    """So that a loop keeps its identity. A lower level never replaces a higher one (LD-4)."""
+    first, second = Finding("repeat", 5, b"a", ""), Finding("repeat", 6, b"b", "")
+    assert choose(NORMAL, [first, second]) == (BLOCK, first)
+    assert choose(NORMAL, [second, first]) == (BLOCK, second)
+    assert choose(NORMAL, [finding("dry", 8), finding("repeat", 3)]) == (BLOCK, finding("dry", 8))
+    assert choose(NORMAL, [finding("repeat", 5), finding("dry", 8)]) == (BLOCK, finding("repeat", 5))
+    assert choose(NORMAL, [finding("dry", 5), finding("repeat", 2)]) == (NOTICE, finding("dry", 5))
+    assert choose(NORMAL, []) == (NOTHING, None)
+
+
+@pytest.mark.parametrize(("dry", "expected"), [(5.9, NOTICE), (6, BLOCK), (6.1, BLOCK)])
+def test_shares_that_are_exactly_enough(dry: float, expected: int) -> None:
+    """A half and three quarters of a block are five quarters (LD-4)."""
+    assert choose(NORMAL, [finding("reword", 3), finding("dry", dry)], told=True).level == expected
+
+
+def test_what_adds_up_is_the_larger_finding_of_each_kind() -> None:
+    """In whichever order they are; of equals the first. The evidence names the two largest shares (LD-4)."""
+    less, more, same = (Finding("rejected", hits, b"", f"came back {hits}") for hits in (3, 4, 4.0))
+    dry, reword = Finding("dry", 4, b"", "nothing new"), Finding("reword", 1, b"", "said before")
+    for found in ([less, more, dry], [more, less, dry], [dry, reword, less, more]):
+        level, chosen = choose(NORMAL, found, told=True)
+        assert (level, chosen and chosen.evidence) == (BLOCK, "came back 4; nothing new")
+    assert choose(NORMAL, [same, more, dry], told=True).finding == same._replace(evidence="came back 4.0; nothing new")
+    assert choose(NORMAL, [less, dry, finding("dry", 5)], told=True).level == NOTICE
+
+
+def test_each_flag_is_a_bit_of_its_own() -> None:
+    """Or a kind would be evaluated for steps that it has nothing to do with (LD-4)."""
+    flags = (CALLS, TROUBLE, EFFECT, TEXT, HIDDEN, DRY, WAIT, EXEMPT, USERS)
+    assert [flag.bit_count() for flag in flags] == [1] * len(flags)
+    assert len({*flags}) == len(flags)
+
+
+ALL = CALLS | TROUBLE | EFFECT | TEXT | HIDDEN | DRY | WAIT | USERS
+ALWAYS = {"cycle", "near", "thrash"}
+
+
+@pytest.mark.parametrize(
+    ("found", "kinds"),
+    [
+        (0, ALWAYS),
+        (CALLS, ALWAYS | {"repeat", "stagnation"}),
+        (TROUBLE, ALWAYS | {"unknown_tool", "unmoved", "stubborn", "cascade"}),
+        (EFFECT, ALWAYS | {"tool_limit"}),
+        (TEXT, ALWAYS | {"continue", "monologue", "reword"}),
+        (HIDDEN, ALWAYS | {"storm"}),
+        (DRY, ALWAYS | {"dry"}),
+        (WAIT, ALWAYS | {"waiting"}),
+        (USERS, ALWAYS | {"nested", "rejected"}),
+        (CALLS | DRY, ALWAYS | {"repeat", "stagnation", "dry"}),
+        (EXEMPT, {"thrash"}),
+        (EXEMPT | ALL, {"thrash", "nested", "rejected", "continue", "monologue", "reword"}),
+        (ALL, {kind.name for kind in KINDS if kind.evaluate}),
+    ],
+    ids=[
+        "nothing", "calls", "trouble", "effect", "text", "hidden", "dry", "wait", "users", "dry calls", "exempt",
+        "all, exempt", "all",
+    ],
+)  # fmt: skip
+def test_kinds_are_evaluated_for_what_is_in_a_step(found: int, kinds: set[str]) -> None:
+    """Each for what it needs, in the order of the table; beside calls that are exempt, only texts (LD-4)."""
+    expected = [kind.evaluate for kind in KINDS if kind.name in kinds]
+    assert [*EVALUATED[found]] == expected
+    assert len(expected) == len(kinds)
+
+
+def test_the_highest_counts_of_kinds_are_reached() -> None:
+    """A threshold above the highest count is refused as one that is never reached (LD-4)."""
+    window, fails = load(b""), called(text="boom", error=True)
+    window.dry, errors, texts = 9.0, 0.0, 0.0
+    words = spoken("the same words about the same subject again and again")
+    for _ in range(20):
+        window.steps += 1
+        errors = hits(streaks.cascade(state(window, step=fails)), "cascade")
+        texts = hits(repeats.reword(state(window, step=words)), "reword")
+    assert errors == BY_NAME["cascade"].most
+    assert texts == BY_NAME["reword"].most
+
+
+def test_kinds_for_several_conversations() -> None:
+    """Only what agents tell each other is compared between them; the thresholds stay those of the policy (LD-4)."""
+    team = StepsSettings.preset("strict", tools={"wait": ToolOptions(poll=True)}).of_teams()
+    assert {name: one for name, one in team.thresholds.items() if one != (NEVER, NEVER, NEVER)} == {
+        name: PRESETS["strict"][name] for name in ("reword", "dry")
+    }
+    assert team.tools["wait"].poll
+
+
+def test_the_same_at_each_sensitivity() -> None:
+    """How often an effect may be repeated, and how often a tool may be called, does not depend on it (LD-4)."""
+    for kind, levels in NORMAL.items():
+        is_fixed = kind in {"side_effect", "tool_limit"}
+        assert (PRESETS["relaxed"][kind] == levels) is is_fixed, kind
+        assert (PRESETS["strict"][kind] == levels) is is_fixed, kind
