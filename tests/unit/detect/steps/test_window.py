@@ -98,8 +98,14 @@ def test_size_is_constant() -> None:
     assert f"{len(empty) / 1000:.1f} KB" in (module.__doc__ or "")
 
 
-@pytest.mark.parametrize("data", [b"", b"\x01", b"\x01" * 5000, bytes([VERSION + 1]) + load(b"").dump()[1:],
-                                  load(b"").dump()[:-1], load(b"").dump() + bytes(201 + KEPT_MAX), bytes([VERSION ^ 1]) * 6000])  # fmt: skip
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"", b"\x01", b"\x01" * 5000, bytes([VERSION + 1]) + load(b"").dump()[1:], load(b"").dump()[:-1],
+        load(b"").dump() + bytes(201 + KEPT_MAX), bytes([VERSION ^ 1]) * 6000,
+    ],
+    ids=["empty", "short", "another", "another version", "cut", "too long", "another version, as long"],
+)  # fmt: skip
 def test_foreign_windows_are_new(data: bytes) -> None:
     """An unreadable window, or another version's, counts as new (LD-4)."""
     assert load(data).dump() == load(b"").dump()
@@ -108,11 +114,21 @@ def test_foreign_windows_are_new(data: bytes) -> None:
 
 def test_counts_out_of_range_do_not_break_it() -> None:
     """How many rows a list has is bounded, whatever a packed window says (LD-4)."""
-    packed = bytearray(load(b"").dump())
-    packed[4:8] = b"\xff" * 4
+    window = load(b"")
+    packed = bytearray(window.dump())
+    lists = {
+        "call_rows": ("calls", CALLS * CALL.size),
+        "text_rows": ("texts", TEXTS * TEXT.size),
+        "tool_rows": ("tools", TOOLS * TOOL.size),
+        "sketch_rows": ("sketches", SKETCHES * SKETCH_ROW.size),
+        "effect_rows": ("effects", EFFECTS * EFFECT.size),
+    }
+    for name in lists:
+        packed[module._offset(name)] = 255
     again = load(bytes(packed))
     assert len(again.dump()) == len(packed)
-    assert (len(again.calls), len(again.tools)) == (CALLS * CALL.size, TOOLS * TOOL.size)
+    for name, size in lists.values():
+        assert len(getattr(again, name)) == size, name
 
 
 def test_rows_are_found_by_where_they_begin() -> None:
@@ -121,6 +137,8 @@ def test_rows_are_found_by_where_they_begin() -> None:
     assert [find_row(rows, key, 8) for key in (b"ab", b"xxab", b"abxx", b"cd", b"nix")] == [0, 8, 16, -1, -1]
     assert find_row(bytearray(), b"ab", 8) == -1
     assert find_row(bytearray(b"xxxxxaaaaaaaxxxx"), b"aaaa", 8) == 8
+    assert find_row(bytearray(b"xabxxxxxabxxxxxx"), b"ab", 8) == 8
+    assert find_row(bytearray(b"xabxxxxx"), b"ab", 8) == -1
 
 
 def test_an_answer_changes_its_marks_and_nothing_else() -> None:
@@ -178,6 +196,10 @@ def test_an_answer_that_never_came_ends_a_cycle() -> None:
     assert load(module.answered(again.dump(), b"answer 1", (17,))).cycle_counts == window.cycle_counts
     silent = load(module.answered(again.dump(), module.NONE, ()))
     assert (silent.cycle_counts, silent.last_answer) == (window.cycle_counts, module.NONE)
+    old = load(first)
+    old.cycle_counts = window.cycle_counts
+    old.marks.sift(digests(0, 600))  # it came so long ago that it is in the older half
+    assert load(module.answered(old.dump(), b"answer 1", (17,))).cycle_counts == window.cycle_counts
     window.awaits_result = 0
     assert not module.awaits_result(window.dump())
     assert load(module.answered(window.dump(), b"answer 1", (17,))).cycle_counts == window.cycle_counts
@@ -233,10 +255,8 @@ def test_few_windows_are_kept() -> None:
     for number, window in enumerate(windows):
         window.tail = bytes([number]) * 8
         packed.append(unpacked.keep(window))
-    assert [unpacked.take(data).calls is window.calls for data, window in zip(packed, windows, strict=True)] == [
-        False,
-        *[True] * 3,
-    ]
+    found = [unpacked.take(data).calls is window.calls for data, window in zip(packed, windows, strict=True)]
+    assert found == [False, True, True, True]
 
 
 def test_the_version_follows_from_the_layout() -> None:
@@ -246,3 +266,84 @@ def test_the_version_follows_from_the_layout() -> None:
     assert module.layout_version({**codes, "shouts": "f"}) != VERSION
     assert module.layout_version({**codes, "dry": "d"}) != VERSION
     assert module.layout_version(dict(reversed(codes.items()))) != VERSION
+    found = {module.layout_version({**codes, f"field{at}": "f"}) for at in range(3000)}
+    assert found == {*range(256)}, "every byte, so that few layouts have the same one"
+
+
+def test_the_longest_window_that_is_read() -> None:
+    """With 200 bytes of evidence and 1 KB of answers; one byte more is not a window (LD-4)."""
+    window = load(b"")
+    window.steps, window.evidence, window.recent_answers = 7, b"e" * 200, b"a" * 1024
+    packed = window.dump()
+    again = load(packed)
+    assert (again.steps, again.evidence, again.recent_answers) == (7, window.evidence, window.recent_answers)
+    assert not readable(packed + b"a")
+
+
+def digests(start: int, count: int) -> list[int]:
+    return [(start + at) * 0x9E3779B9 & 0xFFFFFFFF for at in range(count)]
+
+
+def test_older_halves_of_stored_filters() -> None:
+    """What is in the older half of a filter is known after unpacking, and only in that filter (LD-4)."""
+    for name in FILTERS:
+        window = load(b"")
+        for one in FILTERS:
+            getattr(window, one).sift(digests(0, 700) if one == name else digests(9000, 20))
+        again = load(window.dump())
+        assert all(map(getattr(again, name).knows, digests(0, 700)))
+        assert [one for one in FILTERS if getattr(again, one).aged] == [name]
+        assert [one for one in FILTERS if all(map(getattr(again, one).knows, digests(0, 99)))] == [name]
+
+
+def test_an_answer_that_fills_a_filter() -> None:
+    """The window that was kept knows what is in the older half from then on (LD-4)."""
+    unpacked, window = UnpackedWindows(3), load(b"")
+    for digest in digests(0, 2000):
+        if window.marks.count < 511:
+            window.marks.add(digest)
+    before = unpacked.keep(window)
+    after = answered(before, b"12345678", digests(5000, 2))
+    unpacked.answered(before, after)
+    taken = unpacked.take(after)
+    assert taken is window
+    assert taken.marks.aged
+    assert all(map(taken.marks.knows, [*digests(0, 400), *digests(5000, 2)]))
+    assert taken.dump() == load(after).dump() == after
+
+
+@pytest.mark.parametrize("pending", [0, 1, 2])
+def test_pending_repeats_are_counted_one_by_one(pending: int) -> None:
+    """One for each answer or failure, never more than are pending, and up to the highest count (LD-4, C22)."""
+    window = load(b"")
+    window.pending_repeats, window.storm = pending, COUNT_MAX - 0.5
+    for after in (answered(window.dump(), module.NONE, (7,)), module.failed(window.dump(), 0)):
+        found = load(after)
+        assert found.pending_repeats == max(pending - 1, 0)
+        assert found.storm == (COUNT_MAX if pending else COUNT_MAX - 0.5)
+        assert found.forgiven_repeats == 0
+
+
+def test_an_answer_that_changes_nothing() -> None:
+    """The stored window stays the same object, so that nothing is written (Q-1)."""
+    window = load(b"")
+    window.awaits_result, window.last_answer = 1, b"the same"
+    packed = window.dump()
+    assert answered(packed, b"the same", ()) is packed
+    assert answered(packed, b"another.", ()) is not packed
+    window.awaits_result = 0
+    packed = window.dump()
+    assert answered(packed, b"another.", ()) is packed
+    assert answered(packed, b"another.", (7,)) is not packed
+
+
+@pytest.mark.parametrize("name", ["pending_repeats", "awaits_result", "keeps_answers"])
+def test_why_an_answer_matters(name: str) -> None:
+    """It confirms a repeat, it is the result of a call, or it is to be kept (LD-4)."""
+    window = load(b"")
+    assert not module.awaits_answer(window.dump())
+    setattr(window, name, 1)
+    packed = window.dump()
+    assert module.awaits_answer(packed)
+    assert module.awaits_result(packed) is (name == "awaits_result")
+    assert module.keeps_answers(packed) is (name == "keeps_answers")

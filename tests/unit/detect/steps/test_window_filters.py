@@ -5,6 +5,8 @@ from __future__ import annotations
 import zlib
 from array import array
 
+import pytest
+
 from breakloop.detect.steps.window import BYTES, CAPACITY, HALF, AgedFilter
 
 
@@ -118,3 +120,81 @@ def test_two_at_once_are_added_as_one_after_the_other() -> None:
         assert one.count == other.count
     assert made().add_both(5, 5) is False
     assert list(map(one.knows, digests(0, 9000))) == list(map(other.knows, digests(0, 9000)))
+
+
+@pytest.mark.parametrize("size", [1, 39, 40, 41, 90, 700])
+def test_sifting_is_asking_and_adding_one_after_the_other(size: int) -> None:
+    """However many are sifted at once: what is new, what is counted, and what is known afterwards (LD-4)."""
+    one, other = made(), made()
+    some = digests(0, 900) + digests(300, 700) + digests(950, 20) * 2 + digests(2000, 600)
+    for start in range(0, len(some), size):
+        new = []
+        for index, digest in enumerate(some[start : start + size]):
+            if not other.knows(digest):
+                new.append(index)
+            other.add(digest)
+        assert one.sift(some[start : start + size]) == new
+        assert (one.count, one.aged) == (other.count, other.aged)
+    assert one._words == other._words
+
+
+def filled(count: int) -> AgedFilter:
+    """A filter that has aged never, and has so many digests."""
+    one = AgedFilter(array("Q", bytes(BYTES)), 0, 0, aged=False)
+    for digest in digests(0, 2000):
+        if one.count < count:
+            one.add(digest)
+    return one
+
+
+def test_a_half_is_full_with_512_digests() -> None:
+    """Then it becomes the older one, whichever way the last digest is added (LD-4)."""
+    new = next(digest for digest in digests(5000, 50) if not filled(511).knows(digest))
+    for add in (AgedFilter.add, AgedFilter.add_new, lambda one, digest: one.sift([digest])):
+        one = filled(510)
+        assert (one.count, one.aged) == (510, False)
+        one = filled(511)
+        assert (one.count, one.aged) == (511, False)
+        add(one, new)
+        assert (one.count, one.aged, one.knows(new)) == (0, True, True)
+        assert not any(one._words[:HALF])
+        add(one, new)
+        assert one.count == (0 if add is AgedFilter.add_new else 1)
+
+
+@pytest.mark.parametrize(("before", "count", "aged"), [(509, 511, False), (510, 0, True), (511, 1, True)])
+def test_two_at_once_fill_a_half(before: int, count: int, aged: bool) -> None:
+    """The second one is in the half that begins then, if the first one was the last of the old half (LD-4)."""
+    one = filled(before)
+    first, second = [digest for digest in digests(5000, 90) if not filled(511).knows(digest)][:2]
+    assert one.add_both(first, second) is False
+    assert (one.count, one.aged) == (count, aged)
+    assert one.knows(first)
+    assert one.knows(second)
+
+
+def test_two_at_once_of_which_the_second_is_known() -> None:
+    """In the younger half it is not added again; in the older one it is young again (LD-4)."""
+    one = filled(300)
+    known, first = digests(0, 1)[0], next(digest for digest in digests(5000, 50) if not one.knows(digest))
+    assert one.add_both(first, known) is True
+    assert one.count == 301
+    assert one.add_both(known, 12345) is None
+    assert one.count == 301
+    old = filled(511)
+    old.add(next(digest for digest in digests(5000, 50) if not old.knows(digest)))
+    other = next(digest for digest in digests(6000, 50) if not old.knows(digest))
+    assert old.add_both(known, other) is None
+    assert old.add_both(other, known) is True
+    assert old.count == 2
+
+
+def test_an_older_half_that_is_empty_is_not_looked_at() -> None:
+    """Until the younger one becomes it: then what it had is known (LD-4)."""
+    one = AgedFilter(array("Q", bytes(BYTES)), 0, 0, aged=False)
+    one._words[HALF:] = array("Q", [2**64 - 1] * HALF)  # what must not be read
+    assert not one.knows(5)
+    assert one.add_new(5)
+    assert one.add_both(6 << 26 | 9, 7 << 26 | 9) is False
+    assert one.sift([8 << 26 | 9]) == [0]
+    assert AgedFilter(one._words, 0, 0).knows(9 << 26 | 77)
