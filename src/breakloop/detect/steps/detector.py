@@ -360,10 +360,9 @@ class StepEvaluator:
         self, window: SessionWindow, step: Step, choice: KindChoice, now: float, context: RequestContext
     ) -> Evaluation:
         finding = choice.finding
-        window.level = choice.level
         if finding is None:
-            window.kind, window.evidence = 0, b""
             return Evaluation(self._unpacked.keep(window))
+        window.level = choice.level
         identity = self._fingerprinter.of(b"loop", finding.key)
         known = identity == window.identity
         fresh = not known or choice.level > window.reported_level or finding.hits >= 2 * window.reported_hits
@@ -443,7 +442,7 @@ def _is_foreign(window: SessionWindow, step: Step, body: bytes) -> bool:
 def _is_shown_again(window: SessionWindow, step: Step, prints: StepFingerprints) -> bool:
     """Tell whether the calls are those of the last step, at the same position, and only text of the user is new:
     examples before each item of a batch. Not every API has ids that would show it."""
-    return bool(step.users) and step.messages <= window.messages and prints.round == repeats.last_step(window)
+    return step.messages <= window.messages and prints.round == repeats.last_step(window)
 
 
 def _is_ambiguous(window: SessionWindow, now: float) -> bool:

@@ -9,9 +9,18 @@ import pytest
 from msgspec.structs import replace as changed
 
 from breakloop.detect.stateful import Detection, Evaluation
-from breakloop.detect.steps.detector import AMBIGUOUS, CUT_STREAM, OVERLAP, REPORT_STREAM, RequestContext, StepsDetector
+from breakloop.detect.steps.detector import (
+    AMBIGUOUS,
+    COPIED,
+    CUT_STREAM,
+    OVERLAP,
+    REPORT_STREAM,
+    RETRY_STREAM,
+    RequestContext,
+    StepsDetector,
+)
 from breakloop.detect.steps.window import load
-from breakloop.model.call import Answer, Step
+from breakloop.model.call import Answer, Chat, Step
 from breakloop.store.ops import CountFingerprint, Observation
 from tests.builders import call
 from tests.unit.detect.reading import CONFIG, STEP, Reader, allowing
@@ -138,6 +147,7 @@ def test_a_crowd_does_not_hide_a_loop_that_goes_on() -> None:
         (True, (3, 0), CUT_STREAM),
         (True, (0, 3), CUT_STREAM),
     ],
+    ids=["off", "enforced", "shadow", "both", "both, enforced first"],
 )
 def test_the_answer_is_watched_too(guards: bool, groups: tuple[int, ...], said: int) -> None:
     """Cut where a block is enforced, only told where all are in shadow (LD-8)."""
@@ -155,3 +165,77 @@ def test_announced_repeats_are_no_loop() -> None:
         made = StepsDetector(config, Reader(caller_id=caller), Spy(2))  # type: ignore[arg-type]
         asked = call(headers={"x-breakloop-expect-repeats": number})
         assert (made.operation(asked, judged, "project", 0) is not None) is denied
+
+
+@pytest.mark.parametrize(("max_tokens", "body", "opens", "judged"), [
+    (1, 1024, True, False), (1, 1025, True, True), (2, 10, True, True), (None, 10, True, True), (1, 10, False, True),
+])  # fmt: skip
+def test_a_ping_is_not_evaluated(max_tokens: int | None, body: int, opens: bool, judged: bool) -> None:
+    """A small request that opens a conversation and asks for one token (LD-4)."""
+    asked = call(body=b" " * body)
+    asked.parsed.chat = Chat("openai_chat", "m", (), 1, max_tokens=max_tokens)
+    step = STEP if opens else STEP._replace(said="Yes?")
+    assert (block(step=step).evaluate(asked, b"", 7.0) is not None) is judged
+
+
+def test_what_a_named_session_tells() -> None:
+    """Its name and whether others came in between; its body is not searched for ids (LD-4)."""
+    spy, made = Spy(0), block(unnamed=False)
+    made._evaluator = spy  # type: ignore[assignment]
+    for session, interrupted in ((None, False), ("mine", True)):
+        asked = call(body=b"{}")
+        asked.identity.session, asked.decision.interrupted = session, interrupted
+        made.evaluate(asked, b"", 7.0)
+    views = [(view.tracked, view.unnamed, view.session, view.body, view.interrupted) for view in spy.views]
+    assert views == [(False, False, "", b"", False), (False, False, "mine", b"", True)]
+
+
+def test_a_call_without_a_session_has_no_window() -> None:
+    """Others have one by the name of the session (LD-4)."""
+    config: Any = Spy(0)
+    assert StepsDetector(BLOCK, Reader(session_id=""), config).owner(call()) == ""
+    assert StepsDetector(BLOCK, Reader(session_id="me"), config).owner(call()) == "s:me"
+
+
+@pytest.mark.parametrize("guards", [CUT_STREAM, RETRY_STREAM], ids=["cut", "retry"])
+def test_what_is_done_with_a_stream_that_repeats_itself(guards: int) -> None:
+    """It is cut or retried where a block is enforced and there is a body; without `stream_guard`, nothing (LD-8)."""
+    spy: Any = Spy(0)
+    for made, body, said in (
+        (StepsDetector(BLOCK, Reader(), spy, guards_stream=guards), b"{}", guards),
+        (StepsDetector(BLOCK, Reader(), spy, guards_stream=guards), b"", 0),
+        (StepsDetector(BLOCK, Reader(), spy), b"{}", 0),
+    ):
+        asked = call(body=body)
+        made.plan(asked, "project", 0, 7.0)
+        assert asked.decision.guards_stream == said
+    assert len({0, CUT_STREAM, REPORT_STREAM, RETRY_STREAM}) == 4
+
+
+@pytest.mark.parametrize(
+    ("kind", "copied", "denied"),
+    [("rejected", True, False), ("continue", True, False), ("nested", True, False), ("rejected", False, True),
+     ("repeat", True, True)],
+)  # fmt: skip
+def test_a_text_that_is_the_answer_of_another_agent(kind: str, copied: bool, denied: bool) -> None:
+    """Its repeats are only reported: whoever sends it on did not write it (C-7)."""
+    asked = call()
+    asked.decision.copied = copied
+    op = block().operation(asked, Evaluation(b"", 2, kind, "the same 5 times", "ab" * 8, True), "project", 0)
+    assert isinstance(op, CountFingerprint if denied else Observation)
+    assert isinstance(op.owner, Detection)
+    assert (COPIED in op.owner.evidence) is not denied
+
+
+@pytest.mark.parametrize(("level", "ambiguous", "crowded"), [(0, True, True), (1, True, False), (1, False, True)])
+def test_a_notice_stays_a_notice(level: int, ambiguous: bool, crowded: bool) -> None:
+    """It needs no remark that it is only reported; nothing found is no operation (C-7)."""
+    asked = call()
+    asked.decision.crowded = crowded
+    judged = Evaluation(b"", level, "repeat", "the same 3 times", "ab" * 8, True, hits=3.0, ambiguous=ambiguous)
+    op = block().operation(asked, judged, "project", 0)
+    assert (op is None) is (not level)
+    if op is not None:
+        assert isinstance(op, Observation)
+        assert isinstance(op.owner, Detection)
+        assert op.owner.evidence == "the same 3 times"
