@@ -70,7 +70,7 @@ def test_options_by_name_and_by_prefix() -> None:
     assert tools.of("job_status").options is exact
     assert tools.of("job_start").options is long
     assert tools.of("jobs").options is short
-    assert tools.of("other").options is NO_OPTIONS
+    assert tools.of("other").options is tools.of("joke").options is NO_OPTIONS
     assert ToolTable({"*": long}).of("anything").options is long
 
 
