@@ -347,3 +347,22 @@ def test_why_an_answer_matters(name: str) -> None:
     assert module.awaits_answer(packed)
     assert module.awaits_result(packed) is (name == "awaits_result")
     assert module.keeps_answers(packed) is (name == "keeps_answers")
+
+
+def test_each_filter_has_its_place() -> None:
+    """The first and the last word of each are next to another one, and not shared (LD-4)."""
+    for number, name in enumerate(FILTERS):
+        window = load(b"")
+        getattr(window, name).sift([7, 63 << 26 | 7])
+        used = [at for at, word in enumerate(load(window.dump()).filters) if word]
+        assert used == [128 * number, 128 * number + 63]
+
+
+def test_levels_are_stored() -> None:
+    """The level of the last step, and the one that was reported (LD-4)."""
+    for level in range(4):
+        for reported in range(4):
+            window = load(b"")
+            window.level, window.reported_level = level, reported
+            again = load(window.dump())
+            assert (again.level, again.reported_level) == (level, reported)

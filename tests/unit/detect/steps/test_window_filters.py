@@ -14,8 +14,12 @@ def digests(start: int, count: int) -> list[int]:
     return [zlib.crc32(str(number).encode(), 7) for number in range(start, start + count)]
 
 
-def made() -> AgedFilter:
-    return AgedFilter(array("Q", bytes(BYTES)), 0, 0)
+AT = 2 * HALF
+
+
+def made(*, aged: bool = True) -> AgedFilter:
+    """The second of three filters, as in a window."""
+    return AgedFilter(array("Q", bytes(3 * BYTES)), AT, 0, aged=aged)
 
 
 def test_new_once() -> None:
@@ -140,7 +144,7 @@ def test_sifting_is_asking_and_adding_one_after_the_other(size: int) -> None:
 
 def filled(count: int) -> AgedFilter:
     """A filter that has aged never, and has so many digests."""
-    one = AgedFilter(array("Q", bytes(BYTES)), 0, 0, aged=False)
+    one = made(aged=False)
     for digest in digests(0, 2000):
         if one.count < count:
             one.add(digest)
@@ -157,7 +161,7 @@ def test_a_half_is_full_with_512_digests() -> None:
         assert (one.count, one.aged) == (511, False)
         add(one, new)
         assert (one.count, one.aged, one.knows(new)) == (0, True, True)
-        assert not any(one._words[:HALF])
+        assert not any(one._words[AT : AT + HALF])
         add(one, new)
         assert one.count == (0 if add is AgedFilter.add_new else 1)
 
@@ -191,10 +195,10 @@ def test_two_at_once_of_which_the_second_is_known() -> None:
 
 def test_an_older_half_that_is_empty_is_not_looked_at() -> None:
     """Until the younger one becomes it: then what it had is known (LD-4)."""
-    one = AgedFilter(array("Q", bytes(BYTES)), 0, 0, aged=False)
-    one._words[HALF:] = array("Q", [2**64 - 1] * HALF)  # what must not be read
+    one = made(aged=False)
+    one._words[AT + HALF : AT + 2 * HALF] = array("Q", [2**64 - 1] * HALF)  # what must not be read
     assert not one.knows(5)
     assert one.add_new(5)
     assert one.add_both(6 << 26 | 9, 7 << 26 | 9) is False
     assert one.sift([8 << 26 | 9]) == [0]
-    assert AgedFilter(one._words, 0, 0).knows(9 << 26 | 77)
+    assert AgedFilter(one._words, AT, 0).knows(9 << 26 | 77)
