@@ -15,6 +15,7 @@ from breakloop.detect.steps.window import (
     EFFECT,
     END,
     ENDS,
+    SKETCH_ROW,
     TEXT,
     TOOL,
     SessionWindow,
@@ -366,3 +367,11 @@ def test_a_summary_that_is_no_cut() -> None:
     ):
         window = after([*before, step._replace(messages=1)])
         assert (window.cuts, window.steps) == (cuts, len(before) + 1 - cuts)
+
+
+@pytest.mark.parametrize(("as_text", "texts"), [(True, 6), (False, 0)])
+def test_instructions_to_an_agent_that_are_written_as_text(as_text: bool, texts: int) -> None:
+    """They are compared with each other, as answers without calls are (LD-4)."""
+    said = "Action: ask_agent\nPlease look into the orders of the last week once more"
+    steps = [called(f'{{"task": {at}}}', name="ask_agent", said=said)._replace(as_text=as_text) for at in range(6)]
+    assert len(after(steps).sketches) == texts * SKETCH_ROW.size

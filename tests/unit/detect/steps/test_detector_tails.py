@@ -160,6 +160,8 @@ def test_which_answers_are_kept() -> None:
         ([left_out._replace(stored=False)], 0), ([left_out._replace(continues="")], 2),
     ):  # fmt: skip
         assert after(steps).keeps_answers == keeps, steps
+    for part in ({"said": "I look."}, {"calls": shows.calls}, {"results": shows.results}):
+        assert after([opens._replace(**part)]).keeps_answers == 0, part
 
 
 def test_answers_of_several_kinds() -> None:
