@@ -34,6 +34,7 @@ from breakloop.detect.steps.kinds import (
     presets,
 )
 from breakloop.detect.steps.window import load
+from breakloop.policy.schema.loops import StepsLoop
 from tests.unit.detect.steps.stepping import called, hits, spoken, state
 
 
@@ -276,3 +277,14 @@ def test_the_same_at_each_sensitivity() -> None:
         is_fixed = kind in {"side_effect", "tool_limit"}
         assert (PRESETS["relaxed"][kind] == levels) is is_fixed, kind
         assert (PRESETS["strict"][kind] == levels) is is_fixed, kind
+
+
+@pytest.mark.parametrize("kind", [kind.name for kind in KINDS])
+def test_a_policy_may_set_a_stop_where_a_kind_reaches_it(kind: str) -> None:
+    """Trees of agents and runs that are repeated are never more than blocked: a stop is refused (LD-4)."""
+    bundle = {"similarity": "steps", "thresholds": {kind: [2, 4, 9]}}
+    if kind in {"spawn", "rerun"}:
+        with pytest.raises(ValueError, match="never more than block"):
+            StepsLoop.model_validate(bundle)
+    else:
+        assert StepsLoop.model_validate(bundle).thresholds[kind] == (2, 4, 9)
