@@ -608,6 +608,15 @@ def test_a_conversation_keeps_its_group() -> None:
     assert sum(one == kept(here)[0][0] for one, _ in kept(here)) == 10
 
 
+def test_the_id_of_a_group_has_four_bytes() -> None:
+    """Two conversations rarely share one (LD-4)."""
+    here = Caller()
+    for number in range(20):
+        here.turn(f"other {number}", f"Something else, number {number}.", answer=f"An answer to number {number}.")
+    groups = {group for group, _ in kept(here)} - {NOBODY}
+    assert [len({group[at] for group in groups}) > 10 for at in range(4)] == [True] * 4
+
+
 def test_calls_with_ids_show_which_conversation_is_continued() -> None:
     """Also where two open alike (LD-4)."""
     here = Caller()
