@@ -298,6 +298,15 @@ def test_the_same_answer_of_two_that_open_alike() -> None:
     assert here.open.pop().group == last.group
 
 
+def test_an_agent_of_a_team_whose_calls_have_ids() -> None:
+    """It goes on in its team, with and without a copy (LD-4)."""
+    here = Caller()
+    here.turn("planner", TASK, answer=PLAN)
+    team = here.turn("archivist", PLAN, answer=REPORT)
+    assert here.request("archivist", "Go on.", said=REPORT, call_ids=("call_1",)) == team != ""
+    assert here.request("planner", REPORT, said=PLAN, call_ids=("call_1",)) == team
+
+
 def test_in_a_team_nobody_is_alone() -> None:
     """The agents may open alike."""
     here = Caller()
