@@ -287,6 +287,12 @@ def equivalents() -> dict[tuple[str, ...], str]:
     return {(f"src/breakloop/{row['path']}", *_without_spaces(row["was"], row["now"])): row["reason"] for row in rows}
 
 
+def stale(known: Iterable[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """Entries whose line is not in the file any more."""
+    lines = functools.cache(lambda path: {*_without_spaces(*(ROOT / path).read_text().split("\n"))})
+    return [one for one in known if not (ROOT / one[0]).exists() or one[1] not in lines(one[0])]
+
+
 def _without_spaces(*lines: str) -> tuple[str, ...]:
     """Cosmic Ray adds spaces before numbers."""
     return tuple("".join(line.split()) for line in lines)
@@ -411,6 +417,8 @@ def main(arguments: list[str] | None = None) -> int:
         asked += [f"--{name}" for name in ("all", "list") if getattr(options, name)]
         return subprocess.run([options.python, "-m", "scripts.mutants_lua", *asked], cwd=ROOT, check=False).returncode
     known = equivalents()
+    for path, was, _ in stale(known):
+        print(f"mutants: {EQUIVALENT.name}: {path} has no line {was!r} any more: remove the entry", file=sys.stderr)
     scores, mutants = {}, []
     for package in [each for each in options.package or PACKAGES if each != LUA]:
         count = None if options.all else options.count
