@@ -262,7 +262,10 @@ class _Chosen:
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         known = {item.nodeid: item for item in items}
-        items[:] = [known[name] for name in self._names]
+        # A test whose parameters depend on the mutant has another name now.
+        renamed = {name.partition("[")[0] for name in self._names if name not in known}
+        chosen = [known[name] for name in self._names if name in known]
+        items[:] = chosen + [item for item in items if item.nodeid.partition("[")[0] in renamed and item not in chosen]
 
 
 def _in_fork(run: Callable[[], tuple[int, str]], limit_s: float) -> str:
