@@ -142,7 +142,7 @@ def _in_a_loop(what: str, make: Callable[[], bytes], *lines: str) -> Callable[[R
     """One client sends a body again and again, each time as soon as it has the response, under another key."""
 
     def scenario(rig: Rig, row: Row) -> None:
-        count, body = rig.size(2, 24), make()
+        count, body = rig.size(2, 96), make()
         row.done = f"{count} requests of {len(body):,} bytes, one after the other: {what}"
         with upstream() as url, gateway(url) as running:
             with bystanders(running.port) as others:
