@@ -51,7 +51,7 @@ from breakloop.store.ops import FingerprintCount, FingerprintSpec, Op
 ENDED: Final = "x-agent-ended"  # header field of the last request of an agent
 SPAWN: Final = "spawn"
 KEPT: Final = 64  # agents whose tasks are compared, at least
-SAMPLES: Final = 16  # so many children with the same task at once are samples of one question
+_SAMPLES: Final = 16  # so many children with the same task at once are samples of one question
 AT_ONCE_S: Final = 2
 MINUTE_S: Final = 60
 _GENERATIONS: Final = 3  # a task that was handed on so often is not sampled, however fast the agents start
@@ -340,7 +340,7 @@ class TreeEvaluator:
             begun = [one.begun_s for one in alike if one.run < _GENERATIONS]
             hits = deep + (_started_in_turn(begun) if begun else 0.0)
             level = _level(self._same_task, hits)
-            if not level and len(begun) - SAMPLES >= self._same_task[0]:
+            if not level and len(begun) - _SAMPLES >= self._same_task[0]:
                 level = NOTICE
             yield level, Finding(SPAWN, hits, key, f"the same task was given to {len(alike)} agents")
 
