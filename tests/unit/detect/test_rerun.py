@@ -100,6 +100,12 @@ def test_tokens_are_estimated_from_what_was_sent() -> None:
     assert "about 21,000 tokens" in agent.begin().evidence  # 7 runs with requests of 4,000 and 8,000 bytes
 
 
+def test_evidence_of_the_first_run() -> None:
+    """A policy may report from the first run on; then none has ended, and their tokens are not known (LD-11)."""
+    found = Agent(RerunDetector(CONFIG, Reader(), digest, (1, 16)), trigger="cron").begin()
+    assert found.evidence == "the same run was started once in 1 minute with the same outcome; trigger cron"
+
+
 def test_evidence_rounds_minutes_and_tokens() -> None:
     """Minutes are whole, one at least; from a million tokens on, they are told in millions (LD-11)."""
     for after, minutes in ((1.0, "1 minute "), (12.0, "1 minute "), (13.0, "2 minutes ")):

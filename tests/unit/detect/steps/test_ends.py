@@ -214,6 +214,12 @@ def test_an_end_has_a_fingerprint_of_its_edges() -> None:
     assert ends.digest(PRINTER, text) != ends.digest(PRINTER, text.replace(b"3 failed", b"2 failed"))
 
 
+def test_an_end_that_repeats_a_line() -> None:
+    """Up to two thousand bytes, how often it does makes another end (LD-4)."""
+    once, more = b"Error: retry\n" * 90, b"Error: retry\n" * 100
+    assert ends.digest(PRINTER, once) != ends.digest(PRINTER, more)
+
+
 @pytest.mark.parametrize(
     ("size", "at", "compared"),
     [

@@ -332,3 +332,19 @@ def test_the_digest_of_an_answer_is_kept_for_the_next_request() -> None:
     for number in range(2000):
         first.said(f"answer {number}")
     assert len(first._said) <= 1000
+
+
+@each("size", [80, 256, 257])
+def test_an_answer_that_comes_back_as_a_result(size: int) -> None:
+    """It has the same digest, whatever its length: what an agent reports that was called as a tool is known (LD-4)."""
+    text = "x" * size
+    assert printer().incoming(text).key == printer().result(text).key
+
+
+@each("size", [30, 256, 257])
+def test_a_number_that_is_masked(size: int) -> None:
+    """The call has the masked form of one with `#` in its place, whatever its length (LD-4)."""
+    before = 'look\0{"page":"#","of":"'
+    rest = "x" * (size - len(before) - 2)
+    forms = {prints(called(f'{{"page":"{page}","of":"{rest}"}}')).pairs[0].loose_a for page in "#7"}
+    assert len(forms) == 1

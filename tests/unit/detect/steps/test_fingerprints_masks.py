@@ -121,6 +121,16 @@ def test_one_volatile_part_at_an_end_of_a_text(text: bytes, masked: bytes) -> No
 
 
 @each("text, masked", [
+    (b"tid 17 is in no process", b"~ is in no process"),
+    (b"tid 17: deadlock in thread", b"~: deadlock in thread"),
+    (b"tid 17 has no pid", b"~ has no pid"),
+])  # fmt: skip
+def test_the_number_of_a_thread_before_a_last_word_about_processes(text: bytes, masked: bytes) -> None:
+    """It is masked wherever a process or a thread is named, also if that is the end of the text (LD-4)."""
+    assert steady(text) == masked
+
+
+@each("text, masked", [
     (UUID, b"#"),
     (b"get abcdefgh1234", b"get #"),  # twelve letters and digits
     (b"abcdefgh1234 is there", b"# is there"),

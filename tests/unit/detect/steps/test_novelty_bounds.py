@@ -134,6 +134,13 @@ def test_a_success_after_an_error_of_the_same_tool_is_news() -> None:
     assert take(window, called('{"n": 5}', "ok")).news
 
 
+def test_a_tool_without_a_name() -> None:
+    """A new call of it is no success after an error: none has failed (LD-4)."""
+    window = load(b"")
+    take(window, called())
+    assert not take(window, called(name="")).news
+
+
 def test_a_call_without_a_result_beside_one_that_fails() -> None:
     """It changes nothing about the others, wherever it stands (LD-4)."""
     for order in (1, -1):
@@ -280,6 +287,16 @@ def test_several_calls_of_one_answer() -> None:
         True,
         True,
     ]
+
+
+def test_steps_that_are_made_twice() -> None:
+    """Hardly any is taken for one that was made more often, after a hundred others (LD-4)."""
+    window, dried = load(b""), 0
+    for number in range(150):
+        step = called(f'{{"n": {number}}}', f"result number {number}")
+        take(window, step)
+        dried += take(window, step).dried
+    assert dried <= 5
 
 
 def test_marks_of_different_texts() -> None:
