@@ -213,12 +213,12 @@ class Quarantine:
             self._clear(hold, now)
         return made
 
-    def use(self, hold: Hold, now: float, microusd: int = 0) -> None:
-        """Count a call that passes because of an answer, or what it has cost."""
+    def use(self, hold: Hold, now: float, amount: int = 1) -> None:
+        """Count a call that passes because of an answer, or what it has cost, in micro-dollars."""
         question = hold.question
         if question is None or not question.left or self.by_key.get(hold.key) is not hold:
             return
-        left = max(0, question.left - (microusd or 1))
+        left = max(0, question.left - amount)
         if left or question.answer == LAND:
             made = replace(hold, question=replace(question, left=left))
             self._set(made)

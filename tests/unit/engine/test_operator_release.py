@@ -67,6 +67,16 @@ def test_of_one_caller_or_of_a_caller_as_a_whole() -> None:
     assert (here.reason(), here.reason(key="two")) == (PASSED, "loop_detected")
 
 
+def test_after_a_release_the_model_may_finish_again() -> None:
+    """Calls that were landed are cleared with the loop: two more pass before the next denial (G-1, LD-10)."""
+    here = Here(bundle(policy("p", loop=exact(3, action="land"))))
+    before = [here.world.decide(chat()) for _ in range(5)]
+    assert [(one.allowed, one.landed) for one in before[2:]] == [(True, True), (True, True), (False, False)]
+    assert here.operator.unblock("default", agent=here.world.descriptors.agent(chat()), by="ann") == 1
+    after = [here.world.decide(chat()) for _ in range(5)]
+    assert [(one.allowed, one.landed) for one in after] == [(one.allowed, one.landed) for one in before]
+
+
 def test_another_instance_forgets_what_it_denied() -> None:
     """Whoever has denied the loop knows its keys; the release reaches it as an order (G-1, K-3)."""
 

@@ -4,31 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from breakloop.engine.quarantine import AGENT, CALLER, HOLDS_MAX, NAME, RUN, Hold, Quarantine, held
-from breakloop.model.events import Event
-from breakloop.store.memory import MemoryStore
+from breakloop.engine.pauses import KEPT_S, Question
+from breakloop.engine.quarantine import AGENT, CALLER, HOLDS_MAX, NAME, RUN, Hold, Key, Quarantine, held
 from breakloop.store.ops import WindowWrite
 from tests.builders import FailingStore
-
-NOW = 1000.0
-
-
-class Here:
-    """A quarantine, its store and what it told."""
-
-    def __init__(self) -> None:
-        self.store = MemoryStore()
-        self.events: list[Event] = []
-        self.quarantine = Quarantine(self.store.drop, self.events.append)
-
-    def kill(self, agent: str, *, at: float = NOW, until: float = math.inf, **more: object) -> None:
-        self.quarantine.hold(Hold(AGENT, "p", "caller", agent, at, until, "it loops", **more))  # type: ignore[arg-type]
-
-    def find(self, agent: str, *, caller: str = "caller", at: float = NOW, run: str = "") -> Hold | None:
-        return self.quarantine.find("p", caller, agent, lambda: run, at)
+from tests.unit.engine.holds import DUE, NOW, Here, Kept, paused
 
 
 @pytest.fixture
@@ -228,26 +213,6 @@ def test_agents_of_the_last_ten_minutes_count(here: Here, seconds: float, held_a
     assert (here.find("another", at=NOW + seconds) is not None) == held_as_a_whole
 
 
-class Kept:
-    """What a register heard, in order."""
-
-    def __init__(self, here: Here) -> None:
-        self.heard: list[str] = []
-        self._here = here
-        here.quarantine.register = self
-
-    def used(self, hold: Hold) -> None:
-        self.heard.append(f"used {hold.agent}")
-
-    def held(self, hold: Hold) -> None:
-        told = [(event.name, event.data["agent"], event.at) for event in self._here.events]
-        assert ("agent.killed", hold.agent, hold.since) not in told
-        self.heard.append(f"{hold.binds} {hold.agent or hold.caller}")
-
-    def ended(self, holds: Sequence[Hold], by: str) -> None:
-        self.heard += [f"end of {hold.agent} by {by}" for hold in holds]
-
-
 def test_what_begins_and_what_is_ended_is_kept(here: Here) -> None:
     """Before it is told; what ends by itself needs no word (S-1)."""
     kept = Kept(here)
@@ -354,3 +319,205 @@ def test_what_the_client_is_told(hold: Hold, message: str, retry: int | None) ->
     assert verdict.rule == f"quarantine/{hold.binds}"  # for logs and metrics
     assert verdict.retry_after_s == retry
     assert verdict.never
+
+
+def test_prolonging_a_hold_needs_no_room(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full table loses no other hold (G-1, Y-2)."""
+    monkeypatch.setattr("breakloop.engine.quarantine.HOLDS_MAX", 2)
+    for agent, until in (("a", math.inf), ("b", NOW + 60), ("b", NOW + 90)):
+        here.kill(agent, until=until)
+    assert [(hold.agent, hold.until) for hold in here.quarantine.holds(NOW)] == [("a", math.inf), ("b", NOW + 90)]
+
+
+def test_expired_holds_make_room_without_a_record_of_their_end(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The record of a hold expires by itself (S-1, Y-2)."""
+    monkeypatch.setattr("breakloop.engine.quarantine.HOLDS_MAX", 2)
+    kept = Kept(here)
+    for caller, since, until in (("old", NOW, math.inf), ("over", NOW, NOW + 5), ("new", NOW + 5, math.inf)):
+        here.quarantine.hold(Hold(AGENT, "p", caller, caller, since, until, "it loops"))
+    assert [hold.caller for hold in here.quarantine.holds(NOW)] == ["old", "new"]
+    assert kept.heard == ["agent old", "agent over", "agent new"]
+
+
+def test_of_operators_holds_alone_the_oldest_makes_room(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The latest order always applies (G-1, Y-2)."""
+    monkeypatch.setattr("breakloop.engine.quarantine.HOLDS_MAX", 2)
+    for agent in "abc":
+        here.kill(agent, by="ann")
+    assert [hold.agent for hold in here.quarantine.holds(NOW)] == ["b", "c"]
+
+
+@pytest.mark.parametrize(
+    "more", [{"binds": RUN, "run": "s"}, {"by": "ann"}, {"question": Question("q", NOW + 60, "deny")}]
+)
+def test_only_killed_agents_count_against_the_caller(here: Here, more: dict[str, Any]) -> None:
+    """Not runs at a ceiling, orders of an operator or pauses, of this instance or of another one (G-1)."""
+    for number, agent in enumerate("ab"):
+        hold = replace(Hold(AGENT, "p", "caller", agent, NOW, math.inf, "it loops"), **more)
+        hold = replace(hold, run=f"{hold.run}{number}" if hold.run else "")
+        here.quarantine.adopt(hold, foreign=True)
+        if hold.question is None:
+            here.quarantine.hold(replace(hold, caller="another"))
+            here.quarantine.hold(replace(hold, caller="another", agent=f"{agent}2", run=f"{hold.run}2"))
+    here.kill("c")
+    assert here.find("z") is None
+    assert here.find("z", caller="another") is None
+
+
+STEP = 3600.0
+
+
+def test_a_hold_moves_with_the_clock(here: Here) -> None:
+    """Its start, its end and the time for an answer; a hold without an end keeps the time of its order (S-2)."""
+    here.kill("a", until=NOW + 60)
+    here.kill("b", until=math.inf)
+    here.quarantine.pause(paused())
+    here.quarantine.step(STEP)
+    a, b, run = here.quarantine.by_key.values()
+    assert (a.since, a.until) == (NOW + STEP, NOW + STEP + 60)
+    assert (b.since, b.until) == (NOW, math.inf)
+    assert run.question is not None
+    assert (run.since, run.until, run.question.due) == (NOW + STEP, DUE + STEP + KEPT_S, DUE + STEP)
+
+
+@pytest.mark.parametrize("step_s", [STEP, -STEP])
+@pytest.mark.parametrize(("seconds", "held_as_a_whole"), [(599.5, True), (600.0, False)])
+def test_killed_agents_count_for_ten_minutes_whatever_the_clock_is_set_to(
+    here: Here, step_s: float, seconds: float, held_as_a_whole: bool
+) -> None:
+    """Ten minutes that have passed, and not ten minutes of the time of day (S-2, G-1)."""
+    here.kill("a")
+    here.kill("b")
+    here.quarantine.step(step_s)
+    here.kill("c", at=NOW + step_s + seconds)
+    assert (here.find("z", at=NOW + step_s + seconds) is not None) == held_as_a_whole
+
+
+@pytest.mark.parametrize("step_s", [STEP, -STEP])
+def test_a_loop_blocks_as_long_whatever_the_clock_is_set_to(here: Here, step_s: float) -> None:
+    """A release returns the loops that are still blocked (S-2, G-1)."""
+    for now, number in ((NOW + 59.5, 1), (NOW + 60, 0)):
+        here.quarantine.blocked(("p", "caller", "a"), {"k": NOW + 60})
+        here.quarantine.step(step_s)
+        assert here.quarantine.unblock("p", agent="a", now=now + step_s) == number
+
+
+@pytest.mark.parametrize(
+    ("agent", "caller", "cleared"),
+    [
+        ("a", "", ["p|one|a", "p|two|a"]),
+        ("a", "one", ["p|one|a"]),
+        ("", "one", ["p|one|a", "p|one|b"]),
+        ("one", "", []),
+        ("", "a", []),
+        ("p", "", []),
+    ],
+)
+def test_loops_of_other_senders_stay_blocked(here: Here, agent: str, caller: str, cleared: list[str]) -> None:
+    """Of other agents, callers and projects (G-1)."""
+    dropped: list[Sequence[str]] = []
+    here.quarantine.drop_with(dropped.append)
+    for who in (("p", "one", "a"), ("p", "one", "b"), ("p", "two", "a"), ("q", "one", "a")):
+        here.quarantine.blocked(who, {"|".join(who): NOW + 60})
+    assert here.quarantine.unblock("p", agent=agent, caller=caller, now=NOW) == len(cleared)
+    assert dropped == ([tuple(cleared)] if cleared else [])
+    assert here.events == []
+
+
+@pytest.mark.parametrize(
+    ("key", "left"),
+    [
+        ((AGENT, "p", "one", "a"), 1),
+        ((NAME, "p", "", "a"), 1),
+        ((CALLER, "p", "one", ""), 0),
+        ((RUN, "p", "one", "a"), 2),
+    ],
+)
+def test_what_another_instance_released_is_not_blocked_here(here: Here, key: Key, left: int) -> None:
+    """The loops of the agent or of the caller; the end of a run's hold clears the run only (G-1, K-3)."""
+    for agent in "ab":
+        here.quarantine.blocked(("p", "one", agent), {agent: NOW + 60})
+    here.quarantine.forget(key, NOW)
+    assert here.quarantine.unblock("p", caller="one", now=NOW) == left
+
+
+def test_a_release_of_loops_is_published_only_if_there_were_any(here: Here) -> None:
+    """Here, or in the history; the other instances get the order in any case (G-1, K-3)."""
+    kept = Kept(here)
+    assert here.quarantine.unblock("p", agent="a", now=NOW, by="ann") == 0
+    assert (here.events, kept.heard) == ([], ["end of a by ann"])
+    assert here.quarantine.unblock("p", agent="a", now=NOW, by="ann", seen=1) == 1
+    [told] = here.events
+    assert (told.name, told.data["binds"], told.data["expires_at"]) == ("agent.released", NAME, None)
+
+
+@pytest.mark.parametrize(
+    ("more", "stops"), [({}, 0), ({"by": "ann"}, 1), ({"by": "ann", "lands": True}, 0), ({"lands": True}, 0)]
+)
+def test_an_operators_kill_stops_calls_in_flight(here: Here, more: dict[str, Any], stops: int) -> None:
+    """An automatic hold and a run that is asked to finish let them end (K-4)."""
+    stopped: list[None] = []
+    here.quarantine.on_stop = lambda: stopped.append(None)
+    here.kill("a", **more)
+    assert len(stopped) == stops
+
+
+def test_a_run_that_is_asked_to_finish_has_two_requests(here: Here) -> None:
+    """Two more after another order; and nothing is left of it when the hold ends (G-6, Y-2)."""
+    order = Hold(RUN, "p", "caller", "a", NOW, math.inf, "INC-1", "s-1", by="ann", lands=True)
+    for _ in range(2):
+        here.quarantine.hold(order)
+        assert [here.quarantine.lands(order) for _ in range(4)] == [True, True, False, False]
+    here.quarantine.release("p", run="s-1", now=NOW)
+    assert here.quarantine._landed == {}
+
+
+def test_a_tree_that_was_stopped_holds_a_run_without_a_hold_of_its_own(here: Here) -> None:
+    """Only if an operator stopped it: the ceiling of a run is its own (K-4)."""
+    for by in ("", "ann"):
+        here.quarantine.hold(Hold(RUN, "p", "caller", "a", NOW, math.inf, "the tree", "root", by=by))
+        found = here.quarantine.find("p", "caller", "b", lambda: "s-2", NOW, lambda: ("root",))
+        assert (found is not None) == bool(by)
+
+
+def test_a_release_of_what_another_instance_held_is_published_here(here: Here) -> None:
+    """If an operator ordered it here (K-3)."""
+    for agent in "ab":
+        here.quarantine.adopt(Hold(AGENT, "p", "caller", agent, NOW, math.inf, "it loops"), foreign=True)
+    here.quarantine.release("p", agent="a", now=NOW)
+    here.quarantine.release("p", agent="b", now=NOW, by="ann")
+    assert [(event.data["agent"], event.data["by"]) for event in here.events] == [("b", "ann")]
+
+
+@pytest.mark.parametrize(
+    ("hold", "reason", "message"),
+    [
+        (
+            Hold(RUN, "p", "c", "a", NOW, math.inf, "INC-1", "s", by="ann"),
+            "agent_quarantined",
+            "This agent was stopped with its tree: INC-1. A person has to release it.",
+        ),
+        (
+            Hold(RUN, "p", "c", "a", NOW, NOW + 5, "INC-1", "s", by="ann", lands=True),
+            "agent_quarantined",
+            "This agent was asked to finish with its tree: INC-1. It ends in 5 s.",
+        ),
+        (
+            Hold(RUN, "p", "c", "a", NOW, math.inf, "50 steps", "s"),
+            "run_limit_exceeded",
+            "This run has reached its ceiling: 50 steps. A person has to release it.",
+        ),
+        (
+            Hold(NAME, "p", "", "a", NOW, NOW + 4.1, "INC-1", by="ann"),
+            "agent_quarantined",
+            'Agent "a" is quarantined: INC-1. It ends in 5 s.',
+        ),
+    ],
+)
+def test_why_a_run_or_a_name_is_held(hold: Hold, reason: str, message: str) -> None:
+    """A ceiling that was reached, or the order of an operator (A-1, A-4)."""
+    verdict = held(hold, NOW)
+    assert (verdict.allowed, verdict.reason, verdict.status, verdict.never) == (False, reason, 429, True)
+    assert verdict.message == message
+    assert verdict.rule == f"quarantine/{hold.binds}"
+    assert verdict.retry_after_s == (None if hold.until == math.inf else 5)
