@@ -325,6 +325,7 @@ class Quarantine:
             self._unblock(project, last, caller, now)
         hold = self.by_key.pop(key, None)
         if hold is not None:
+            self._landed.pop(key, None)
             self._recent.pop((hold.project, hold.caller), None)
             self._clear(hold, now)
             self._changed(hold)
@@ -429,6 +430,7 @@ class Quarantine:
             self.register.ended([self.by_key[oldest]], "")
         for key in over or [oldest]:
             del self.by_key[key]
+            self._landed.pop(key, None)
 
     def _tell(self, name: str, hold: Hold, now: float, why: str, by: str) -> None:
         data: dict[str, object] = {

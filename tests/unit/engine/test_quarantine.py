@@ -463,12 +463,27 @@ def test_an_operators_kill_stops_calls_in_flight(here: Here, more: dict[str, Any
 
 
 def test_a_run_that_is_asked_to_finish_has_two_requests(here: Here) -> None:
-    """Two more after another order; and nothing is left of it when the hold ends (G-6, Y-2)."""
+    """Two more after another order (G-6)."""
     order = Hold(RUN, "p", "caller", "a", NOW, math.inf, "INC-1", "s-1", by="ann", lands=True)
     for _ in range(2):
         here.quarantine.hold(order)
         assert [here.quarantine.lands(order) for _ in range(4)] == [True, True, False, False]
-    here.quarantine.release("p", run="s-1", now=NOW)
+
+
+@pytest.mark.parametrize("end", ["released", "ended elsewhere", "makes room"])
+def test_nothing_is_left_of_a_run_that_had_to_finish(here: Here, end: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However its hold ends (Y-2)."""
+    order = Hold(RUN, "p", "caller", "a", NOW, math.inf, "INC-1", "s-1", by="ann", lands=True)
+    here.quarantine.hold(order)
+    here.quarantine.lands(order)
+    if end == "released":
+        here.quarantine.release("p", run="s-1", now=NOW)
+    elif end == "ended elsewhere":
+        here.quarantine.forget(order.key, NOW)
+    else:
+        monkeypatch.setattr("breakloop.engine.quarantine.HOLDS_MAX", 1)
+        here.kill("another")
+    assert order.key not in here.quarantine.by_key
     assert here.quarantine._landed == {}
 
 
