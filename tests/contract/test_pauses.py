@@ -214,6 +214,24 @@ def test_for_an_hour(play: Play) -> None:
     play(test)
 
 
+def test_a_loop_of_a_run_that_goes_on_is_one_loop(play: Play) -> None:
+    """No cooldown divides it, as nothing is blocked: each repeat is warned of, and the loop is told once (K-6)."""
+
+    async def test(fleet: Fleet) -> None:
+        await fleet.pause()
+        await fleet.answer("1h")
+        before, warnings = len(fleet.here.named("loop.detected")), []
+        for _ in range(6):
+            asked = ask("x")
+            warnings.append((await fleet.here.decide(asked)).warning)
+            fleet.here.settle(asked)
+            fleet.clock.advance(2)
+        assert warnings == ["", "", *["loop_detected"] * 4]
+        assert len(fleet.here.named("loop.detected")) == before + 1
+
+    play(test)
+
+
 def test_for_an_amount(play: Play) -> None:
     """Until the run has spent this much more: 100,000 tokens cost $0.80, and so the seventh passes $5 (K-6)."""
 

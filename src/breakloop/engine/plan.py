@@ -152,9 +152,8 @@ class Planner:
         """Add the limits and detectors of the agent itself, before those of all policies."""
         self._plan_detectors(agent.detectors, call, plan, group)
         for rule in agent.rules:
-            if rule.match and not rule.applies(call):
-                continue
-            plan.ops += rule.plan(call, plan.project, group, plan.now, self._meter, self._missing)
+            if not rule.match or rule.applies(call):
+                plan.ops += rule.plan(call, plan.project, group, plan.now, self._meter, self._missing)
         if agent.run is not None:
             for planned in agent.run.plan(call, group, self._meter):
                 plan.add(planned)

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
+from breakloop.engine.pauses import Question
 from breakloop.engine.plan import Plan
-from breakloop.engine.quarantine import AGENT, Hold
+from breakloop.engine.quarantine import AGENT, NAME, Hold, hold_key
+from breakloop.model.call import Call
 from breakloop.model.verdict import Verdict
+from breakloop.policy.compiled import CompiledKillSwitch
 from breakloop.policy.descriptors import ContextSettings
 from breakloop.policy.orders import Orders
 from breakloop.store.keys import fingerprint_of
 from breakloop.store.limit_ops import Charge, TakeTokens
 from breakloop.store.ops import CountFingerprint, Keyed
-from tests.builders import SECRET, World, at, bucket, bundle, call, chat, exact, policy, tail, user, world
+from tests.builders import SECRET, START, World, at, bucket, bundle, call, chat, exact, policy, tail, user, world
 
 
 def test_operations_stand_in_the_order_of_evaluation() -> None:
@@ -166,3 +170,78 @@ def test_what_belongs_to_an_agent_is_kept_in_its_own_place() -> None:
         f"tpm:{project}:all",
     ]
     assert {key.split(":")[1] for key in places()} == {project}
+
+
+SWITCH = CompiledKillSwitch(0, "header:x-team", "red", reason="INC-8", id="a1")
+
+
+def in_flight(here: World, team: str = "red") -> Call:
+    """A call of an agent that was allowed and waits for its response."""
+    asked = chat(headers={"authorization": "Bearer k", "x-agent-id": "worker", "x-team": team})
+    assert isinstance(here.engine.plan(asked), Plan)
+    return asked
+
+
+def test_a_kill_switch_stops_what_it_matches_in_flight() -> None:
+    """With the id of the switch, by which stopped calls are counted (K-4)."""
+    here = world(bundle())
+    red, blue = in_flight(here), in_flight(here, "blue")
+    assert here.engine.stopped(red) is None
+    here.engine.apply_orders(Orders((SWITCH,)))
+    found = here.engine.stopped(red)
+    assert found is not None
+    verdict, order = found
+    assert (verdict.allowed, verdict.reason, verdict.status, verdict.never) == (False, "kill_switch", 429, True)
+    assert order == "a1"
+    assert here.engine.stopped(blue) is None
+
+
+def test_the_override_of_kill_switches_applies_to_calls_in_flight() -> None:
+    """Until it ends, as for new requests (K-1, K-4)."""
+    here = world(bundle())
+    asked = in_flight(here)
+    here.engine.apply_orders(Orders((SWITCH,), kill_override_until=START + 60))
+    here.clock.advance(59)
+    assert here.engine.stopped(asked) is None
+    here.clock.advance(1)
+    assert here.engine.stopped(asked) is not None
+
+
+def test_an_operators_hold_stops_calls_in_flight() -> None:
+    """Not the hold of a detector, not that of another agent, and not one that asks the run to finish or to wait (K-4)."""
+    here = world(bundle())
+    asked, now, quarantine = in_flight(here), here.clock.now(), here.engine.quarantine
+    ordered = Hold(NAME, "default", "", "worker", now, math.inf, "enough", by="ann")
+    quarantine.hold(replace(ordered, agent="other"))
+    assert here.engine.stopped(asked) is None
+    waiting = replace(ordered, question=Question("q1", now + 60, "deny"))
+    for hold in (replace(ordered, by=""), replace(ordered, lands=True), waiting):
+        quarantine.adopt(hold, foreign=False)
+        assert here.engine.stopped(asked) is None
+    quarantine.hold(ordered)
+    found = here.engine.stopped(asked)
+    assert found is not None
+    assert (found[0].allowed, found[0].reason, found[1]) == (False, "agent_quarantined", hold_key(ordered))
+
+
+def test_a_hold_ends_the_run_in_its_client_and_a_pause_does_not() -> None:
+    """Where waiting helps, the client may send the same again, whatever it is (A-7, K-6)."""
+    here = world(bundle())
+    now, quarantine = here.clock.now(), here.engine.quarantine
+    hold = Hold(NAME, "default", "", "worker", now, math.inf, "enough", by="ann")
+    headers = {"authorization": "Bearer k", "x-agent-id": "worker", "user-agent": "ai/7.0.170"}  # retries 429
+    for question, expected in (
+        (None, ("agent_quarantined", 400, None)),
+        (Question("q1", now + 60, "deny"), ("run_paused", 429, 60)),
+    ):
+        quarantine.adopt(replace(hold, question=question), foreign=False)
+        planned = here.engine.plan(chat(headers=headers))
+        assert isinstance(planned, Verdict)
+        assert (planned.reason, planned.status, planned.retry_after_s) == expected
+
+
+def test_charges_that_depend_on_the_call_hide_no_others() -> None:
+    """A sender has several limits, in any order (L-2, L-3)."""
+    here = world(bundle(policy("p", TOKENS, bucket("a"))))
+    for _ in range(2):
+        assert ops_of(here) == [("t:red", 1001.0), ("a:", 1.0)]
