@@ -261,7 +261,7 @@ def _show_limit(op: Op | None, result: Result, verdict: Verdict, now: float) -> 
     """Put the tightest limit into the verdict."""
     if type(op) is TakeTokens and type(result) is float:  # noqa: SIM114 - mypy needs one branch for each kind
         limit = op.limiter.describe_limit(op.rule.policy, op, result, now)
-    elif type(op) is ChargeBudget and type(result) is int:
+    elif type(op) is ChargeBudget and type(result) is int:  # a charge comes with the result of its kind
         limit = op.limiter.describe_limit(op.rule.policy, op, result, now)
     else:
         return

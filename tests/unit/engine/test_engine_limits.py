@@ -61,6 +61,14 @@ def test_a_budget_has_stages_and_exactly_all_of_it_passes() -> None:
     assert [event["threshold_percent"] for event in here.named("budget.threshold")] == [80, 95]
 
 
+def test_a_threshold_of_the_smallest_amount_is_told() -> None:
+    """A budget of two thousandths has one of them as its half (L-2)."""
+    stages = [{"threshold_percent": 50, "action": "warn"}, {"threshold_percent": 100, "action": "reject"}]
+    here = world(bundle(policy("p", budget(0.002, 0.001, staged_actions=stages))))
+    assert here.decide(call()).warning == "budget_warn"
+    assert [event["threshold_percent"] for event in here.named("budget.threshold")] == [50]
+
+
 LANDING = [
     {"threshold_percent": 80, "action": "steer"},
     {"threshold_percent": 95, "action": "land"},

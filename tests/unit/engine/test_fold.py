@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
+
 from breakloop.detect.counting import CountingDetector, DetectorConfig, TailDetector
 from breakloop.detect.stateful import Detection, Evaluation
-from breakloop.engine.fold import ResultFolder, absent
+from breakloop.dialects.clients import AUTO
+from breakloop.engine.decision_state import grant
+from breakloop.engine.fold import ResultFolder, absent, killed
 from breakloop.limits.token_bucket import TokenBucket
+from breakloop.model.call import Call
 from breakloop.model.events import LIMIT_EXCEEDED, LOOP_DETECTED, SHADOW_WOULD_REJECT, Event
 from breakloop.model.verdict import LimitState, Verdict
-from breakloop.policy.compiled import NotNow
+from breakloop.policy.compiled import CompiledKillSwitch, NotNow
 from breakloop.policy.rules import CompiledRule
 from breakloop.store.limit_ops import TakeTokens
 from breakloop.store.ops import (
@@ -211,3 +216,97 @@ def test_loop_events_carry_counts_and_hashes() -> None:
         "policy": "p",
         "shadow": False,
     }
+
+
+def step(kind: str = "steps", group: int = 0) -> CountFingerprint:
+    """The count of a loop whose status depends on the client."""
+    terms = DetectorConfig(kind, "p", 0, ("reject", "reject", "reject"), AUTO)
+    spec = FingerprintSpec(60.0, 2)
+    return CountFingerprint(spec, "cnt:" + "f" * 32, CountingDetector(terms, spec, lambda _: None, WHO), group)
+
+
+@pytest.mark.parametrize(
+    ("before", "result", "status"),
+    [
+        (step(), AGAIN, 400),
+        (step(), TRIPPED, 429),  # denied for the first time
+        (step(), FingerprintCount(1), 429),
+        (step("tail"), AGAIN, 429),  # a person may have repeated it
+        (step(group=1), AGAIN, 429),  # shadow changes nothing for the client
+    ],
+    ids=["again", "first", "below", "message", "shadow"],
+)
+def test_a_step_that_was_denied_before_ends_the_run(
+    before: CountFingerprint, result: FingerprintCount, status: int
+) -> None:
+    """Only then does a framework above the SDK retry, whatever else was counted before it (A-7)."""
+    ops: list[Op] = [charge(rule()), before, step("tail")]
+    done = CommitResult([9.0, result, TRIPPED], 2)
+    folder = ResultFolder(lambda _: None, lambda *_: None)
+    assert folder.verdict(call(headers={"user-agent": "OpenAI/Python 2.54.0"}), ops, done, 5.0).status == status
+
+
+def test_a_kill_switch_says_why() -> None:
+    """As far as a header field has room for it, and when it ends, if it does within the hour (K-2)."""
+    verdict = killed(CompiledKillSwitch(2, "agent:id", "a", reason="x" * 300, expires=65.0), 5.0)
+    assert (verdict.allowed, verdict.status, verdict.reason, verdict.never) == (False, 429, "kill_switch", True)
+    assert (verdict.rule, verdict.retry_after_s) == ("kill_switches[2]", 60)
+    assert verdict.message == f"Stopped by an operator's kill switch: {'x' * 256}"
+    silent = killed(CompiledKillSwitch(0, "agent:id", "a"), 5.0)
+    assert (silent.message, silent.retry_after_s) == ("Stopped by an operator's kill switch", 3600)
+
+
+def test_a_warning_hides_no_limit_and_no_shadow_finding() -> None:
+    """A loop that is only warned of is not the tightest limit (A-5, E-1)."""
+    verdict, _ = judge((repeat("throttle"), TRIPPED), (charge(rule(policy="s"), group=3), -1.0), (charge(rule()), 9.0))
+    assert (verdict.allowed, verdict.warning) == (True, "loop_detected")
+    assert verdict.limit == LimitState("p", 10, 10, 9, 1)
+    assert [found.policy for found in verdict.shadow] == ["s"]
+
+
+def test_the_last_of_a_limit_is_no_denial() -> None:
+    """With nothing left, an enforced limit is shown, and one of a shadow policy has found nothing (A-5, E-1)."""
+    verdict, events = judge((charge(rule(policy="s"), group=3), 0.0), (charge(rule()), 0.0))
+    assert verdict.limit is not None
+    assert (verdict.limit.remaining, verdict.shadow, events) == (0, (), [])
+
+
+def ceiling(action: str, group: int = 0) -> Observation:
+    """A run that has nearly reached its number of steps."""
+    terms = DetectorConfig("steps", "agents", 0, ("warn", "warn", "reject"), 429)
+    found = Evaluation(b"", 1, "steps", "", "", False, 3.0)
+    return Observation(
+        Detection(terms, action, found, WHO, "p:s", ""), group, "80 % of the steps of this run are used."
+    )
+
+
+def test_a_ceiling_lands_the_run() -> None:
+    """Unless it is in shadow; what landed the request before it stays the reason (LD-10, E-1)."""
+    verdict, events = judge((ceiling("land"), None))
+    assert (verdict.allowed, verdict.landed, verdict.warning, events) == (True, True, "run_land", [])
+    assert "80 % of the steps" in verdict.note
+    verdict, _ = judge((ceiling("land", group=-2), None))
+    assert (verdict.allowed, verdict.landed, verdict.warning, verdict.note) == (True, False, "", "")
+    verdict, _ = judge((repeat("land"), FingerprintCount(3, True, True, landed=1)), (ceiling("land"), None))
+    assert (verdict.landed, verdict.warning) == (True, "loop_detected")
+    assert "steps of this run" not in verdict.note
+
+
+def test_a_ceiling_pauses_the_run() -> None:
+    """Unless it is in shadow, or a person let the run go on; an earlier warning stays (K-6, E-1)."""
+    paused: list[str] = []
+    folder = ResultFolder(lambda _: None, lambda _call, why, _now: paused.append(why))
+
+    def warning(*pairs: tuple[Op, Result], asked: Call | None = None) -> str:
+        done = CommitResult([result for _, result in pairs], -1)
+        return folder.verdict(asked or call(), [op for op, _ in pairs], done, 5.0).warning
+
+    granted = call()
+    grant(granted, ("run", "default", "me", "s"), "q1")
+    assert warning((ceiling("pause", group=-2), None)) == ""
+    assert warning((ceiling("pause"), None), asked=granted) == ""
+    assert warning((ceiling("pause", group=-2), None), asked=granted) == ""
+    assert paused == []
+    assert warning((ceiling("pause"), None)) == "run_pause"
+    assert warning((repeat("warn"), TRIPPED), (ceiling("pause"), None)) == "loop_detected"
+    assert paused == ["80 % of the steps of this run are used."] * 2
