@@ -56,6 +56,7 @@ TESTS: Final = (
     "tests/unit/app/test_shared_state.py",
     "tests/unit/app/test_state.py",
     "tests/unit/cli/test_bundle_sign.py",
+    "tests/unit/gateway/test_proxy_hops.py",
     "tests/unit/gateway/test_stream_guard.py",
     "tests/unit/gateway/test_stream_guard_caps.py",
     "tests/unit/replay/test_explain_limits.py",
