@@ -6,12 +6,14 @@ import asyncio
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from breakloop.engine.operator import Operator
+from breakloop.engine.operator import NOTHING_STOPPED, Operator
+from breakloop.engine.quarantine import AGENT, Hold
 from breakloop.errors import OrderError
 from breakloop.store.orders import HOLD, LIFTED, SWITCH, FileOrderStore, Order
 from tests.builders import START, Json, bundle, call, chat, policy, tail, user, world
@@ -50,6 +52,10 @@ class Book(FileOrderStore):
     async def settled(self, timeout_s: float) -> bool:
         self.waits.append(timeout_s)
         return await super().settled(timeout_s)
+
+    async def ask(self, question: str, timeout_s: float) -> list[str]:
+        self.waits.append(timeout_s)
+        return await super().ask(question, timeout_s)
 
 
 class Here:
@@ -91,6 +97,14 @@ def test_an_operators_kill_binds_the_name(here: Here) -> None:
     assert here.reason() != "agent_quarantined"
     assert here.told("agent.released")[0]["by"] == "bob"
     assert here.operator.holds() == []
+
+
+def test_an_operators_kill_of_one_caller(here: Here) -> None:
+    """Other callers may have an agent of the same name (G-1)."""
+    caller = here.world.descriptors.caller(chat(user("x"), headers={"authorization": "Bearer one"}))
+    hold = here.operator.kill("default", "a", "INC-7", "ann", caller=caller)
+    assert (hold.binds, hold.caller) == (AGENT, caller)
+    assert [here.reason(key=key) == "agent_quarantined" for key in ("one", "two")] == [True, False]
 
 
 def test_an_operators_last_word_counts(here: Here) -> None:
@@ -294,6 +308,24 @@ def test_a_flood_of_holds_does_not_wait_for_the_disk_each_time(here: Here, monke
     assert here.book.puts[-1][1]
 
 
+def test_fifty_holds_of_a_second_are_on_disk_at_once(here: Here) -> None:
+    """The denials after them do not wait for the disk; an operator's order does, whatever came before it (Y-2)."""
+    holds = [Hold(AGENT, "default", f"key-{number}", "a", START, math.inf, "it loops") for number in range(51)]
+    for hold in holds:
+        here.operator.held(hold)
+    here.operator.held(replace(holds[0], by="ann"))
+    assert [at_once for _, at_once in here.book.puts] == [True] * 50 + [False, True]
+
+
+def test_what_changes_about_a_hold_with_each_request_does_not_wait_for_the_disk(here: Here) -> None:
+    """What an answer has left to spend is written with the next tick, and so is a hold that ends by itself (Y-2)."""
+    hold = here.operator.kill("default", "a", "why", "ann")
+    here.operator.used(hold)
+    here.operator.ended([hold], "")
+    here.operator.ended([hold], "ann")
+    assert [at_once for _, at_once in here.book.puts] == [True, False, False, True]
+
+
 def test_what_others_order_is_in_force_and_not_told_again(here: Here) -> None:
     """A fleet tells once (K-3)."""
     there = Here(None)
@@ -358,6 +390,13 @@ def test_acknowledged_and_closed() -> None:
     assert here.book.waits == [1.0, 1.0]
     asyncio.run(here.operator.close())
     assert here.book.closed
+
+
+def test_nobody_waits_longer_than_five_seconds_for_counts() -> None:
+    """Of calls that were stopped, if an instance does not answer (K-4)."""
+    here = Here(None)
+    assert asyncio.run(here.operator.stopped(["order"])) == NOTHING_STOPPED
+    assert here.book.waits == [5.0]
 
 
 def test_watching_is_ticking(monkeypatch: pytest.MonkeyPatch, here: Here) -> None:

@@ -63,3 +63,11 @@ def test_the_stop_webhook_is_that_of_the_bundle() -> None:
     made.engine.set_bundle(compiled(data, made.engine._descriptors))
     found = [made.operator.stop_webhook(agent) for agent in ("scraper-7", "other", "unknown")]
     assert found == [("https://agents.example/stop", True), None, None]
+
+
+def test_the_names_of_agents_are_bounded() -> None:
+    """Calls are counted to the last one; from 1,000 names on, no others are added."""
+    names = frozenset(map(str, range(999)))
+    almost = StoppedCalls(999, 1, names).plus(StoppedCalls(2, 3, frozenset("x")))
+    assert almost == StoppedCalls(1001, 4, names | {"x"})
+    assert almost.plus(StoppedCalls(1, 1, frozenset("y"))) == StoppedCalls(1002, 5, names | {"x"})
