@@ -268,8 +268,10 @@ BREAKERS = [
     BreakerState("spend-guard", "cb:default:spend-guard:per-team:red", "header:x-team=red", "closed", 1, 5, "usd", PROJECT),
 ]  # fmt: skip
 TREES = [
-    TreeSpending(PROJECT, "key:4f2a", "nightly-refactor", 19_400_000, 20_000_000, 4_810_000, None, NOW - 12),
-    TreeSpending(PROJECT, "key:4f2a", "triage-0815", 1_200_000, 20_000_000, 210_000, None, NOW - 3_000),
+    TreeSpending(
+        PROJECT, "key:4f2a", "nightly-refactor", 19_400_000, 20_000_000, 4_810_000, None, NOW - 12, shadow=False
+    ),
+    TreeSpending(PROJECT, "key:4f2a", "triage-0815", 1_200_000, 20_000_000, 210_000, None, NOW - 3_000, shadow=False),
 ]
 NODES = {
     ("lead-01", "", "lead"): (41, 2, 1_900_000, 7_200_000, 2_400, 12),

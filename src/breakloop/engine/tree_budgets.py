@@ -35,7 +35,7 @@ class TreeSpending:
     tokens: int
     tokens_limit: int | None
     last_at: float  # when a request was last allowed
-    shadow: bool = False  # counted in global shadow mode, and not enforced
+    shadow: bool  # counted in global shadow mode, and not enforced
 
     @property
     def share(self) -> float:
