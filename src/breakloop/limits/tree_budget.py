@@ -15,7 +15,7 @@ from typing import Final
 from breakloop.limits.base import LARGEST, MICROUSD, TOKENS, TimeSpan
 from breakloop.limits.budget import CostBudget
 from breakloop.model.verdict import TreeBudgetState, Verdict
-from breakloop.store.limit_ops import BudgetLimiter, BudgetSpec, BudgetStage, ChargeBudget
+from breakloop.store.limit_ops import BudgetLimiter, BudgetStage, ChargeBudget
 from breakloop.store.ops import RuleRef
 
 USD: Final = "max_usd_per_tree"
@@ -46,13 +46,10 @@ class TreeBudget(CostBudget):
     families = ("tree",)
     renews = False
 
-    def __init__(
-        self, setting: str, most: float | None, *, tells: bool = False, land_at_percent: float | None = None
-    ) -> None:
-        stages = [] if most is None else [*_early_stages(land_at_percent), (100.0, "reject", 0)]
-        super().__init__(most or 1, _Tree(), stages, unit=MICROUSD if setting == USD else TOKENS)
-        if most is None:
-            self.spec = BudgetSpec(LARGEST)
+    def __init__(self, setting: str, most: float | None, *, tells: bool, land_at_percent: float | None) -> None:
+        stages = [] if most is None else [(percent, action, 0) for percent, action in _stages(land_at_percent)]
+        budget = LARGEST if most is None else most
+        super().__init__(budget, _Tree(), stages, unit=MICROUSD if setting == USD else TOKENS)
         self.setting = setting
         self.tells = tells  # the model is told what is left
 
@@ -112,9 +109,9 @@ class TreeBudget(CostBudget):
         return f"costs {self.unit.words(op.cost)}, {self.unit.words(used)} used, and no limit for this agent"
 
 
-def _early_stages(land_at_percent: float | None) -> list[tuple[float, str, int]]:
+def _stages(land_at_percent: float | None) -> list[tuple[float, str]]:
     """Return the stages before the limit. The highest one that was reached applies, so nothing follows the landing."""
     if land_at_percent is None:
-        return [(_WARNS_AT, "warn", 0)]
-    lands = (land_at_percent, "land", 0)
-    return [(_WARNS_AT, "steer", 0), lands] if land_at_percent > _WARNS_AT else [lands]
+        return [(_WARNS_AT, "warn")]
+    lands = (land_at_percent, "land")
+    return [(_WARNS_AT, "steer"), lands] if land_at_percent > _WARNS_AT else [lands]

@@ -102,6 +102,15 @@ def test_each_agent_has_the_limit_of_the_most_specific_entry_that_sets_one() -> 
     assert said(here, helper, helper, helper, ask(agent="lead"), ask(agent="lead")) == ["", "", REASON, "", REASON]
 
 
+def test_a_tree_may_have_spent_more_than_one_of_its_agents_is_allowed() -> None:
+    """Nothing is left to that agent then; what the whole tree has spent is told as it is (G-6)."""
+    here = trees(lead={"max_usd_per_tree": 0.03}, helper={"max_usd_per_tree": 0.02})
+    assert said(here, *[ask(agent="lead") for _ in range(3)]) == [""] * 3
+    verdict = here.engine.decide(ask("c1", "root", agent="helper"))
+    assert (verdict.reason, left(verdict)) == (REASON, (0, None))
+    assert "$0.02 (max_usd_per_tree). $0.03 are spent or reserved" in verdict.message
+
+
 def test_tokens_and_dollars_both_have_to_pass() -> None:
     """What one of them denies is charged to neither (L-1, G-6)."""
     here = everyone(max_usd_per_tree=0.03, max_tokens_per_tree=4000)
@@ -359,3 +368,36 @@ def test_the_entry_of_an_agent_says_when_it_lands() -> None:
     here = trees(**{"*": everybody, "helper": early})
     asked = [ask(agent="helper" if number % 2 else "lead") for number in range(8)]
     assert [here.engine.decide(one).landed for one in asked] == [False] * 5 + [True, False, True]
+
+
+@pytest.mark.parametrize(
+    ("percent", "warnings"),
+    [
+        (79, ["", "", "", "budget_land", "budget_land"]),
+        (80, ["", "", "", "budget_land", "budget_land"]),
+        (81, ["", "", "", "budget_steer", "budget_land"]),
+    ],
+)
+def test_a_landing_about_where_the_model_is_told(percent: int, warnings: list[str]) -> None:
+    """At 80 % and below there is no hint before it, which would switch tools on again (LD-10)."""
+    here = everyone(max_usd_per_tree=0.05, land_at_percent=percent)
+    verdicts = [here.engine.decide(ask()) for _ in range(5)]
+    assert [one.warning for one in verdicts] == warnings
+    assert {one.delay_ms for one in verdicts} == {0}
+
+
+def test_no_stage_of_a_tree_delays_requests() -> None:
+    """Whether they are told, landed or warned (G-6)."""
+    for more in ({}, {"land_at_percent": 90}):
+        here = everyone(max_usd_per_tree=0.05, **more)
+        assert [here.engine.decide(ask()).delay_ms for _ in range(6)] == [0] * 6
+
+
+def test_all_of_a_budget_may_be_spent() -> None:
+    """Exactly the limit passes, one token more does not; a request as large as the whole budget is not too large."""
+    here = everyone(max_tokens_per_tree=2000)
+    one_more = here.engine.decide(ask(max_tokens=1001))
+    assert one_more.message.startswith("This request may use 2001 tokens, more than the budget of its whole tree")
+    assert said(here, ask()) == [""]
+    again = here.engine.decide(ask())
+    assert again.message.startswith("The budget of this tree of agents is used up: 2000 tokens (max_tokens_per_tree).")
