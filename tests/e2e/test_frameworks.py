@@ -113,7 +113,7 @@ def test_a_looping_agent_is_stopped(runs: tuple[dict[str, dict[str, Any]], Count
     and frameworks that would wait for minutes and retry a 429 get a status that ends the run (LD-4, A-3, A-7)."""
     outcomes, turns = runs
     assert outcomes[name]["repeated"] == turns[f"{name}-loop"]
-    assert bool(re.search("400|InvalidRequest", outcomes[name]["loop"])) == (name in ENDED)
+    assert bool(re.search("Error code: 400|InvalidRequest", outcomes[name]["loop"])) == (name in ENDED)
     assert re.search("Blocked: .*(again|same|repeat|new)", outcomes[name]["loop"]), outcomes[name]["loop"][:2000]
     assert 5 <= turns[f"{name}-loop"] <= 8
 

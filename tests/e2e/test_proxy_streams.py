@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from breakloop.testing import Answer, ThreadedGate, body, bundle, limit_policy, say, stall
+from breakloop.testing import Answer, SeenRequest, ThreadedGate, body, bundle, limit_policy, say, stall
 from tests.deadlines import DEADLINE_S
 from tests.e2e.proxied import (
     CHAT,
@@ -188,14 +188,18 @@ def test_a_client_that_leaves_frees_the_upstream(proxy: Proxied, moment: str, wa
 def test_a_client_that_leaves_in_its_upload_frees_the_upstream(proxy: Proxied, framing: str, way: str) -> None:
     """An upload that breaks off is gone at the upstream, and never looks complete there (D-1)."""
     lines = ["Content-Length: 1000000"] if framing == "length" else ["Transfer-Encoding: chunked"]
-    part = b"x" * 70_000
+    part, path = b"x" * 70_000, f"/v1/files/{framing}-{way}"
+
+    def arrived() -> list[SeenRequest]:
+        """By its path: a late request of the test before may come after it."""
+        return [one for one in proxy.llm.llm._requests if one.target == path and len(one._body) == len(part)]
+
     with proxy.client() as client:
-        client.ask("POST", "/v1/files", b"", OCTETS, *lines)
+        client.ask("POST", path, b"", OCTETS, *lines)
         client.send(part if framing == "length" else chunked(part)[:-5])
-        requests = proxy.llm.llm._requests
-        proxy.llm.wait_until(lambda: bool(requests) and len(requests[-1]._body) == len(part) + 0)
+        proxy.llm.wait_until(lambda: bool(arrived()))
         LEAVING[way](client)
-        seen = proxy.llm.wait_for_disconnect()
+        seen = proxy.llm.wait_for_disconnect(arrived()[0])
     assert (seen.complete, seen.outcome, seen.body == part) == (False, "aborted", True)
 
 
