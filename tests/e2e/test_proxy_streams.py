@@ -197,7 +197,7 @@ def test_a_client_that_leaves_in_its_upload_frees_the_upstream(proxy: Proxied, f
     with proxy.client() as client:
         client.ask("POST", path, b"", OCTETS, *lines)
         client.send(part if framing == "length" else chunked(part)[:-5])
-        proxy.llm.wait_until(lambda: bool(arrived()))
+        eventually(lambda: bool(arrived()), "the upload has arrived")
         LEAVING[way](client)
         seen = proxy.llm.wait_for_disconnect(arrived()[0])
     assert (seen.complete, seen.outcome, seen.body == part) == (False, "aborted", True)
