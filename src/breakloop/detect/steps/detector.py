@@ -263,8 +263,14 @@ class StepEvaluator:
             self._reset_for_user(window, step)
         known = texts.known_texts(window, prints) if users or window.tail_texts else 0
         state = StepState(window, step, prints, self._fingerprinter, new, known, now, weight, context.tracked, changed)
-        inside |= (DRY if new.dried else 0) | (TEXT if step.as_text else 0)
-        inside |= (EXEMPT if exempt else 0) | (USERS if users else 0)
+        if new.dried:
+            inside |= DRY
+        if step.as_text:
+            inside |= TEXT
+        if exempt:
+            inside |= EXEMPT
+        if users:
+            inside |= USERS
         found: list[Finding] = []
         for evaluate in EVALUATED[inside]:
             if some := evaluate(state):
@@ -324,8 +330,11 @@ class StepEvaluator:
         ids, calls = step.call_ids, step.calls
         if not (calls or step.said):  # all there is with `previous_response_id`
             ids = tuple([one.call_id for one in step.results])
-        joined = ids[0] if len(ids) == 1 else "\0".join(ids)
-        if ids and len(joined if len(ids) == 1 else min(ids, key=len)) >= _ID_MIN:
+        if len(ids) == 1:
+            joined = shortest = ids[0]
+        else:
+            joined, shortest = "\0".join(ids), min(ids, key=len, default="")
+        if len(shortest) >= _ID_MIN:
             return self._digest(b"ids\0" + joined.encode("utf-8", "surrogatepass"))
         counted = b"" if calls else joined.encode("utf-8", "surrogatepass")
         parts = (step.messages.to_bytes(4, "little"), prints.said, prints.round, *prints.users, counted)

@@ -514,32 +514,31 @@ class StepFingerprinter:
 
     def step(self, step: Step, answer: AnswerFingerprints | None = None) -> StepFingerprints:
         """Return the fingerprints of a step; `answer` has those of its text and calls if they are known already."""
-        calls, results, texts = step.calls, step.results, step.users
+        _, calls, call_ids, results, texts = step[:5]  # fields of a named tuple are slow to read one by one
         if answer is None:
             answer = self.answer(step)
-        said = answer.said
+        said, made = answer.said, answer.calls
         incoming: list[IncomingStep] = []
         for result in results:
-            text, failed, _, media = result[:]  # fields of a named tuple are slow to read one by one
+            text, failed, call_id, media = result[:]
             one = self.result(text, failed)
             if media:
                 self._add_media(one, media)
             incoming.append(one)
-        pairs: tuple[CallResult, ...] = ()
-        if calls:
-            pairs = tuple(answer.calls[: len(calls)])
-            if len(calls) == len(results) == len(pairs) == 1:  # as nearly always
-                if _belongs(step, results[0]):
-                    self._add_result(pairs[0], results[0], step, incoming[0])
-            else:
-                for made, (_, got, at) in zip(pairs, paired(step), strict=False):
-                    if got is not None:
-                        self._add_result(made, got, step, incoming[at])
         users = [*map(self.incoming, texts)] if texts else []
         keys = tuple([one.key for one in users]) if users else ()
-        if len(pairs) == 1:
-            whole = pairs[0].a + pairs[0].r
-        elif pairs:
+        pairs: tuple[CallResult, ...] = ()
+        if len(made) == 1 and len(calls) == 1 and len(results) == 1:  # as nearly always
+            pair = made[0]
+            pairs = (pair,)
+            if not (call_ids and call_id and call_id != call_ids[0]):  # as `_belongs` has it
+                self._add_result(pair, failed, media, step, one)
+            whole = pair.a + pair.r
+        elif calls and made:
+            pairs = tuple(made[: len(calls)])
+            for pair, (_, got, at) in zip(pairs, paired(step), strict=False):
+                if got is not None:
+                    self._add_result(pair, got.error, got.media, step, incoming[at])
             whole = b"".join(sorted({pair.a + pair.r for pair in pairs}))
         else:
             whole = b"".join((said, *[one.key for one in incoming], *keys))
@@ -606,9 +605,16 @@ class StepFingerprinter:
             tool, a, loose_a, NONE, _NO_ERROR, UNSEEN, False, 0, changing, False, b"", False, waiting, wait_s, effect
         )  # fmt: skip
 
-    def _add_result(self, made: CallResult, result: Result, step: Step, incoming: IncomingStep) -> None:
+    def _add_result(
+        self,
+        made: CallResult,
+        failed: bool,  # noqa: FBT001 - a keyword takes time
+        media: Sequence[str],
+        step: Step,
+        incoming: IncomingStep,
+    ) -> None:
         """Set what comes from the result."""
-        text, plain, failed, media = incoming.text, incoming.plain, result.error, result.media
+        text, plain = incoming.text, incoming.plain
         kind = OK
         if failed:
             kind = bad(text)

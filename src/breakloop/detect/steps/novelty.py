@@ -63,22 +63,27 @@ _LOWER: Final = bytes(range(128)).lower() + bytes(range(128, 256))
 # Where a long line is split, and what stands there then.
 _ENDS: Final = tuple([(end[0], end + b" ", end + b"\n") for end in (b".", b",", b";", b"}", b"]", b")")])
 _BACKSLASH: Final = ord("\\")
+_BREAK: Final = ord("\n")
 
 
 def share(known: AgedFilter, texts: Sequence[bytes], seed: int, window: SessionWindow | None = None) -> float | None:
     """Return the share of lines that are not known, and add them; None if there are no lines. With a window, lines of
     its frame weigh nothing, and lines are added to the frame."""
-    is_split = len(texts) == 1 and len(texts[0]) > _LONG and texts[0].find(b"\n") < 0
-    if is_split:  # one long line, as JSON often is
-        texts = (pieces(texts[0]),)
-    lines = plain(texts[0]) if len(texts) == 1 else _all(texts)
+    if len(texts) == 1:
+        (text,) = texts
+        has_long = len(text) > _LONG  # in a text that is no longer than a long line there is none to split
+        if has_long and _BREAK not in text:  # one long line, as JSON often is
+            has_long = False
+            texts = (pieces(text),)
+        lines = plain(texts[0])
+        if len(lines) > _MOST:
+            lines = bounded(lines)
+    else:
+        has_long, lines = True, _all(texts)
     if not lines:
         return None
-    if len(lines) > _MOST and len(texts) == 1:
-        lines = bounded(lines)
     once = lines if len(lines) == 1 else [*dict.fromkeys(lines)]  # a line that occurs twice is not known for that
-    # In a text that is no longer than a long line there is none to split.
-    if not is_split and (len(texts) > 1 or len(texts[0]) > _LONG) and max(map(len, once)) > _LONG // 2:
+    if has_long and max(map(len, once)) > _LONG // 2:
         texts = [*map(pieces, texts)]
         lines = _all(texts)
         once = [*dict.fromkeys(lines)]
@@ -117,10 +122,10 @@ def frame_of(packed: bytes, lines: Sequence[bytes], digests: Sequence[int]) -> s
     return {lines[at] for at in places if before.count(digests[at] & _FRAME_BITS) >= _OFTEN}
 
 
-def add_to_frame(packed: bytes, digests: Sequence[int]) -> bytes:
+def add_to_frame(packed: bytes, digests: list[int]) -> bytes:
     """Return the lines of the last results after another one, given the digests of its lines, each once."""
     if len(digests) > FRAME_LINES:
-        digests = [*digests[:_EDGE], *digests[-_EDGE:]]
+        digests = digests[:_EDGE] + digests[-_EDGE:]
     pack, last_bits, pack_row = _FRAME_ROWS[len(digests)]
     return pack_row(*last_bits(pack(*digests))) + packed[:-_FRAME_SIZE]
 
@@ -217,15 +222,20 @@ def compare(
     pairs = prints.pairs
     by_form, failed = False, window.failed_tool != _NO_TOOL
     for pair in pairs:
-        by_form = by_form or pair.failed or pair.kind == EMPTY  # results are compared by their form only
-        failed = failed or pair.failed or pair.refused
+        if pair.failed:
+            by_form = failed = True  # results are compared by their form only
+        elif pair.kind == EMPTY:
+            by_form = True
+        if pair.refused:
+            failed = True
     unseen, again, third = _calls(window, prints)
     share = _new_lines(window, prints, seed, by_form, window if unseen else None)
     new_words = _new_words(window, prints.words, prints.called) if prints.words else None
     fresh_words = new_words is not None and new_words >= NEW_WORDS
     wrote = False
     for pair in unseen:
-        wrote = wrote or (pair.changes and done(pair))
+        if pair.changes and done(pair):
+            wrote = True
     if failed and _recovered(window, pairs, unseen):
         wrote = True
     replans = wrote and _replans(window, step, pairs)

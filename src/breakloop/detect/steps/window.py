@@ -15,6 +15,7 @@ import struct
 import zlib
 from array import array
 from collections.abc import Callable, Mapping, Sequence
+from itertools import filterfalse
 from typing import Annotated, Any, Final
 
 HALF: Final = 64  # 64-bit words of a half
@@ -49,29 +50,31 @@ class AgedFilter:
 
     def sift(self, digests: Sequence[int]) -> list[int]:
         """Add digests; return the indexes of those that were not known. This is the inner loop of an evaluation."""
-        if self.count + len(digests) > CAPACITY:
+        total = len(digests)
+        if self.count + total > CAPACITY:
             return self._sift_in_parts(digests)
-        new: list[int] = []
-        known, start, has_aged = 0, self._at, self.aged
-        many = len(digests) > _MANY
+        known: list[int] = []  # indexes; most digests are new
+        aged, start, has_aged = 0, self._at, self.aged
+        many = total > _MANY
         words, offset = (self._words[start : start + 2 * HALF].tolist(), 0) if many else (self._words, start)
         for index, digest in enumerate(digests):
             bits = _BITS[digest & 4095]
             at = offset + (digest >> 26)
             word = words[at]
             added = word | bits
-            if added != word:
+            if added == word:
+                known.append(index)
+            else:
                 words[at] = added
                 if has_aged and words[at + HALF] & bits == bits:
-                    known += 1
-                else:
-                    new.append(index)
+                    aged += 1
+                    known.append(index)
         if many:
             self._words[start : start + HALF] = array("Q", words[:HALF])
-        self.count += len(new) + known
+        self.count += total - len(known) + aged
         if self.count >= CAPACITY:
             self._age()
-        return new
+        return [*filterfalse(frozenset(known).__contains__, range(total))] if known else [*range(total)]
 
     def _sift_in_parts(self, digests: Sequence[int]) -> list[int]:
         """Add no more digests at once than the younger half has room for."""
@@ -118,21 +121,14 @@ class AgedFilter:
         if word & bits == bits or (self.aged and words[at + HALF] & bits == bits):
             return None
         more, there = _BITS[second & 4095], start + (second >> 26)
-        has = words[there] & more == more
-        known = has or (self.aged and words[there + HALF] & more == more)
-        words[at] = word | bits
-        self.count += 1
-        if self.count >= CAPACITY:
-            self._age()
-            has = False
-        if not has:
-            word = words[there]  # again: it may be the first one's word
-            if word & more != more:
-                words[there] = word | more
-                self.count += 1
-                if self.count >= CAPACITY:
-                    self._age()
-        return known
+        other = words[there]
+        if other & more == more or at == there or self.count + 2 >= CAPACITY:  # seldom
+            known = self.knows(second)
+            self.add(first, second)
+            return known
+        words[at], words[there] = word | bits, other | more
+        self.count += 2
+        return self.aged and words[there + HALF] & more == more
 
     def knows(self, digest: int) -> bool:
         """Tell whether a digest is known."""
