@@ -104,7 +104,8 @@ class JoinDetector(StatefulDetector):
         read = self._read
         if not call.tracked or not read.derived(call) or not (call.parsed.step or read.step(call)):
             return ""
-        names = read.caller(call), read.agent(call)
+        sender = call.identity
+        names = sender.caller or read.caller(call), sender.agent or read.agent(call)
         return self._owners.get(names) or self._remember(self._owners, names, f"j:{join_values([*names])}")
 
     def _remember(self, known: dict[K, V], key: K, value: V) -> V:

@@ -21,6 +21,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
+import msgspec
+
 from breakloop.detect.counting import is_snoozed
 from breakloop.detect.rerun import RerunDetector
 from breakloop.detect.stateful import CALLER_OWNER, DetectorSlot, pack_sections, unpack_sections, window_shard
@@ -70,13 +72,13 @@ class DecisionProcedure:
         self._first: _FirstCommit | None = None
         self._attempts = 0
         targets = find_windows(call, plan)
-        self._locators: Sequence[WindowTarget] = ()
+        self._locators: tuple[WindowTarget, ...] = ()
         self._advisory: Collection[str] = ()
-        self._located_keys: Collection[str] = ()
+        self._located_keys: tuple[str, ...] = ()
         for target in targets:
             if target[1].detector.locates:
-                self._locators = (*self._locators, target)
-                self._located_keys = (*self._located_keys, target[2])
+                self._locators += (target,)
+                self._located_keys += (target[2],)
         self._located: list[bytes] = []
         if shared:
             self._advisory = {target.key for target in targets if target.slot.detector.is_advisory(call)}
@@ -107,7 +109,7 @@ class DecisionProcedure:
         changed = False
         for target, data in zip(locators, found):  # noqa: B905 - as many; a keyword takes time
             slot = target.slot
-            section = unpack_sections(data).get(slot.detector.tags[slot.group != ENFORCED], b"")
+            section = unpack_sections(data).get(slot.detector.tags[slot.group != ENFORCED], b"") if data else b""
             changed = slot.detector.locate(self._call, section, at) or changed
         if not changed:
             return True
@@ -127,7 +129,7 @@ class DecisionProcedure:
         located = () if self._shared else self._located_keys  # what locators have read is not written, and not opened
         for key, (version, data) in zip(self.keys, windows):  # noqa: B905 - as many; a keyword takes time
             if key not in located:
-                opened[key] = OpenWindow(key, version, data)
+                opened[key] = OpenWindow(key, version, unpack_sections(data))
         awaiting: dict[str, list[DetectorSlot]] = {}
         found: dict[int, Op] = {}
         snoozed = plan.bundle.snoozed
@@ -229,7 +231,7 @@ class AnswerUpdate:
     def evaluate(self, windows: Sequence[StoredWindow]) -> bool:
         """Set `writes`. Returns False if nothing changes."""
         version, data = windows[0]
-        window, answer, call = OpenWindow(self.keys[0], version, data), self._answer, self._call
+        window, answer, call = OpenWindow(self.keys[0], version, unpack_sections(data)), self._answer, self._call
         for slot in self._slots:
             detector = slot.detector
             tag = detector.tags[slot.group != ENFORCED]
@@ -267,7 +269,7 @@ class RunEnd(AnswerUpdate):
     def evaluate(self, windows: Sequence[StoredWindow]) -> bool:
         """Set `writes`. Returns False if nothing changes."""
         version, data = windows[0]
-        window, tag = OpenWindow(self.keys[0], version, data), self._detector.tags[self._shadow]
+        window, tag = OpenWindow(self.keys[0], version, unpack_sections(data)), self._detector.tags[self._shadow]
         section = window.sections.get(tag)
         if section is None:
             return False
@@ -370,7 +372,12 @@ def window_keys(call: Call, plan: Plan) -> list[str]:
 
 
 def unique_keys(targets: Sequence[WindowTarget]) -> list[str]:
-    return [targets[0].key] if len(targets) == 1 else list(dict.fromkeys([target.key for target in targets]))
+    found: list[str] = []  # few: no need of a set
+    for target in targets:
+        key = target[2]
+        if key not in found:
+            found.append(key)
+    return found
 
 
 def insert(ops: Sequence[Op], slots: Sequence[tuple[int, DetectorSlot]], findings: Mapping[int, Op]) -> list[Op]:
@@ -387,16 +394,13 @@ def insert(ops: Sequence[Op], slots: Sequence[tuple[int, DetectorSlot]], finding
     return merged
 
 
-class OpenWindow:
-    """A window during one decision, as sections by detector tag."""
+class OpenWindow(msgspec.Struct, gc=False):
+    """A window during one decision."""
 
-    __slots__ = ("changed", "key", "sections", "version")
-
-    def __init__(self, key: str, version: int, data: bytes) -> None:
-        self.key = key
-        self.version = version
-        self.sections = unpack_sections(data)
-        self.changed = False
+    key: str
+    version: int
+    sections: dict[bytes, bytes]  # by detector tag
+    changed: bool = False
 
     def write(self, first: int = 1) -> WindowWrite:
         data = pack_sections(self.sections) if self.changed else None

@@ -436,10 +436,10 @@ class MemoryStore:
                 table.discard(key)
 
     def _write(self, windows: Sequence[WindowWrite], now: float) -> None:
-        for write in windows:
-            if write.data is not None:
-                version = write.version + write.step if write.version else write.first  # as `becomes`
-                self._windows.put(write.key, (now + write.ttl_s, version, write.data), now)
+        for key, version, data, ttl_s, first, step in windows:
+            if data is not None:
+                becomes = version + step if version else first  # as `WindowWrite.becomes`
+                self._windows.put(key, (now + ttl_s, becomes, data), now)
 
     def _newer(self, windows: Sequence[WindowWrite], now: float) -> dict[str, StoredWindow] | None:
         newer: dict[str, StoredWindow] | None = None

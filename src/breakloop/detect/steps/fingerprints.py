@@ -111,7 +111,7 @@ def steady(raw: bytes) -> bytes:
         raw = (_CLOCK_OR_LENGTH().sub if length else _CLOCK().sub)(b"~", raw)
     elif length:
         raw = _LENGTH().sub(b"~", raw)
-    low = raw.lower()
+    low = raw if raw.islower() else raw.lower()
     if (
         low.partition(b"process")[1] or low.partition(b"thread")[1] or low.partition(b"pid")[1]
     ):  # the longest is fastest

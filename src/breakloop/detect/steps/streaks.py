@@ -88,10 +88,19 @@ def unknown_tool(state: StepState) -> Sequence[Finding]:
 
 def stagnation(state: StepState) -> Sequence[Finding]:
     """The same informative result, whatever is called. Several in one step count once."""
-    found: list[Finding] = []
-    window, weight, all_pairs = state.window, state.weight, state.prints.pairs
+    window, all_pairs, news = state.window, state.prints.pairs, state.novelty.news
     rows = window.tools
-    groups = (all_pairs,) if len(all_pairs) == 1 else _by_tool(all_pairs)
+    if len(all_pairs) == 1:
+        pair, at = all_pairs[0], len(rows) - _ROW
+        key = pair.tool.key
+        if news and pair.telling and pair.kind not in _NOT_TELLING and at >= 0 and rows[at : at + 4] == key:
+            TOOL.pack_into(rows, at, key, pair.r, 0.0, window.steps)  # as nearly always: it stays the last row
+            return ()
+        groups: Collection[Sequence[CallResult]] = (all_pairs,)
+    else:
+        groups = _by_tool(all_pairs)
+    found: list[Finding] = []
+    weight = state.weight
     for pairs in groups:
         pair, count = pairs[0], 0.0
         key = pair.tool.key
@@ -99,23 +108,20 @@ def stagnation(state: StepState) -> Sequence[Finding]:
         if not pair.telling or pair.kind in _NOT_TELLING:
             if (
                 at >= 0
-                and state.novelty.news
+                and news
                 and not pair.changes
                 and not (pair.failed or pair.refused or pair.kind == RATE)
             ):
                 del rows[at : at + _ROW]  # "ok" after refusals
             continue  # of several calls, only informative ones are in groups
-        if state.novelty.news and len(pairs) == 1 and at == len(rows) - _ROW:  # as nearly always: it stays the last row
-            TOOL.pack_into(rows, at, key, pair.r, 0.0, window.steps)
-            continue
         if at >= 0:
             _, result, before, _ = TOOL.unpack_from(rows, at)
             if len(pairs) > 1:
                 pair = next((one for one in pairs if one.r != result), pair)
-            if result == pair.r and not state.novelty.news:
+            if result == pair.r and not news:
                 count = min(before + weight, COUNT_MAX)
             del rows[at : at + _ROW]
-        if rows and not state.novelty.news:
+        if rows and not news:
             _, result, before, last = TOOL.unpack_from(rows, len(rows) - _ROW)
             if result == pair.r and last == window.steps - 1:  # of another tool: it does not depend on what is called
                 count = max(count, min(before + _OTHER_TOOL * weight, COUNT_MAX))
