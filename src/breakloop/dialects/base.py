@@ -82,7 +82,12 @@ class BodyFields(msgspec.Struct, gc=False):
     fields: Any = None  # all fields: the dialect's `BodyModel`, or a dict if the body was read leniently
     lead: int = 0  # how many of the items precede the conversation
     answers: int = 1  # how many the request asks for
-    flattened: dict[int, Message] | None = None  # messages with calls, by position, if the dialect keeps them
+    newest_calls: tuple[int, Message] | None = None  # the last answer with calls and its position, if it is kept
+
+    def calls_at(self, at: int) -> Message | None:
+        """Return the answer at a position if it is the last one with calls, and kept."""
+        newest = self.newest_calls
+        return newest[1] if newest is not None and newest[0] == at else None
 
 
 class Dialect(ABC):
@@ -176,10 +181,11 @@ class Dialect(ABC):
     def newest_step(self, parsed: ParsedBody) -> Step | None:
         """Return the last answer of the model and everything after it; None if the dialect has no conversations, or
         nothing of this one can be read."""
-        step = parsed.view(self._read_step)
+        step = parsed.view(self.read_step)
         return step if step is None or not parsed.lenient else clean_step(step)
 
-    def _read_step(self, parsed: ParsedBody) -> Step | None:
+    def read_step(self, parsed: ParsedBody) -> Step | None:
+        """Do the same once, as a body is read that turns out to be odd or not."""
         parts = parsed.parts
         builder = self.collect_step(parts)
         if builder is None:
