@@ -359,29 +359,29 @@ def _add_turn(found: list[Message], parts: BodyFields, end: int) -> bool:
     item = items[end - 1]
     if type(item) is not dict:
         item = item_at(items, end - 1)
-        if type(item) is not dict:
+    try:
+        role, got = item["role"], item["content"]
+        if role not in _RESULTS or type(got) is not str or not _RARE_FIELDS.isdisjoint(item):
             return False
-    role, got = item.get("role"), item.get("content")
-    if type(got) is not str or type(role) is not str or role not in _RESULTS or not _RARE_FIELDS.isdisjoint(item):
+    except (KeyError, TypeError):
         return False
     answer = items[end - 2]
     if type(answer) is not dict:
         answer = item_at(items, end - 2)
-        if type(answer) is not dict:
+    try:
+        if answer["role"] != _ASSISTANT:
             return False
-    said, calls = answer.get("content"), answer.get("tool_calls")
-    if answer.get("role") != _ASSISTANT or type(calls) is not list or len(calls) != 1:
+        (call,) = answer["tool_calls"]
+        function = call["function"]
+        name, given = function["name"], function["arguments"]
+    except (KeyError, TypeError, ValueError):
         return False
-    call = calls[0]
-    function = call.get("function") if type(call) is dict else None
-    if type(function) is not dict or answer.get("refusal") is not None or answer.get("function_call"):
-        return False
-    name, given = function.get("name"), function.get("arguments")
-    if type(name) is not str or type(given) is not str or len(given) > KEPT_MAX:
-        return False
+    said = answer.get("content")
     if said is None:
         said = ""
-    elif type(said) is not str:
+    if type(said) is not str or answer.get("refusal") is not None or answer.get("function_call"):
+        return False
+    if type(name) is not str or type(given) is not str or len(given) > KEPT_MAX:
         return False
     message = _new(Message, (_ASSISTANT, said, (_new(ToolCall, (name, respelled_short(given))),)))
     if not found:
