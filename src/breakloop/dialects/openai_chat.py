@@ -59,7 +59,7 @@ from breakloop.dialects.content import (
 )
 from breakloop.dialects.session_ids import BodyModel
 from breakloop.dialects.steps import NAME_MAX, TEXT_MAX, StepBuilder, result, without_additions
-from breakloop.model.call import Answer, Call, Message, Result, Step, ToolCall, Usage
+from breakloop.model.call import Answer, Call, Message, Step, ToolCall, Usage
 from breakloop.model.verdict import Verdict
 
 NAME: Final = "openai_chat"
