@@ -133,7 +133,7 @@ class Anthropic(Dialect):
             message = self.flatten(item if type(item) is dict else item_at(items, at))
             found.append(message)
             if message[2]:
-                parts.flattened = {at: message}  # `collect_step` uses the newest again
+                parts.newest_calls = at, message  # `collect_step` uses them again
         return found
 
     def collect_step(self, parts: BodyFields) -> StepBuilder:
@@ -149,7 +149,7 @@ class Anthropic(Dialect):
             elif item.get("role") != _ASSISTANT:
                 _add_input(found, item)
             elif at < size - 1 or not _is_prefill(item, items, found):
-                _add_answer(found, item.get("content"), parts.flattened.get(at) if parts.flattened else None)
+                _add_answer(found, item.get("content"), parts.calls_at(at))
                 break
         return found
 

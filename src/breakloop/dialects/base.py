@@ -42,7 +42,7 @@ from breakloop.model.decision import marked
 from breakloop.model.verdict import Verdict
 
 if TYPE_CHECKING:
-    from breakloop.dialects.known_history import KnownHistory
+    from breakloop.dialects.known_history import KnownHistory, Opening
 
 SMALL_BODY: Final = 4096  # bytes; all messages of a smaller body are decoded at once
 _OBJECTS: Final = frozenset((dict,))
@@ -82,7 +82,14 @@ class BodyFields(msgspec.Struct, gc=False):
     fields: Any = None  # all fields: the dialect's `BodyModel`, or a dict if the body was read leniently
     lead: int = 0  # how many of the items precede the conversation
     answers: int = 1  # how many the request asks for
-    flattened: dict[int, Message] | None = None  # messages with calls, by position, if the dialect keeps them
+    newest_calls: tuple[int, Message] | None = None  # the last answer with calls and its position, if it is kept
+    # An answer, the id of its only call, and its result with its id, if these are the last messages, and kept.
+    newest_turn: tuple[Message, object, str, object] | None = None
+
+    def calls_at(self, at: int) -> Message | None:
+        """Return the answer at a position if it is the last one with calls, and kept."""
+        newest = self.newest_calls
+        return newest[1] if newest is not None and newest[0] == at else None
 
 
 class Dialect(ABC):
@@ -129,7 +136,8 @@ class Dialect(ABC):
             if parts is not None and not parts.lead and history.restore(body, parts.items, short):
                 if len(short.body) > LONG_TEXT_CHARS:
                     _shorten(parts)
-                return ParsedBody(self, body, parts, path, history=history)
+                opening = short.beginning.opening if parts.system is None else None
+                return ParsedBody(self, body, parts, path, history=history, known_opening=opening)
         if COUNTED_UNKNOWN_BYTES < len(body) <= COUNTED_FROM_BYTES and has_too_many_values(body):
             return ParsedBody(self, body, BodyFields("", [], fields={}), path, unread=True)
         parsed = self.parse(body, path)
@@ -176,10 +184,11 @@ class Dialect(ABC):
     def newest_step(self, parsed: ParsedBody) -> Step | None:
         """Return the last answer of the model and everything after it; None if the dialect has no conversations, or
         nothing of this one can be read."""
-        step = parsed.view(self._read_step)
+        step = parsed.view(self.read_step)
         return step if step is None or not parsed.lenient else clean_step(step)
 
-    def _read_step(self, parsed: ParsedBody) -> Step | None:
+    def read_step(self, parsed: ParsedBody) -> Step | None:
+        """Do the same once, as a body is read that turns out to be odd or not."""
         parts = parsed.parts
         builder = self.collect_step(parts)
         if builder is None:
@@ -292,7 +301,7 @@ class Dialect(ABC):
 class ParsedBody:
     """One parsed request body. If a message turns out to be odd, the body is read again leniently."""
 
-    __slots__ = ("_history", "_opening", "_path", "body", "dialect", "lenient", "parts", "unread")
+    __slots__ = ("_history", "_opening", "_path", "body", "dialect", "known_opening", "lenient", "parts", "unread")
 
     def __init__(
         self,
@@ -304,8 +313,10 @@ class ParsedBody:
         lenient: bool = False,
         history: KnownHistory | None = None,
         unread: bool = False,
+        known_opening: Opening | None = None,
     ) -> None:
         self._history = history  # messages in it may be missing in `parts`
+        self.known_opening = known_opening  # that of earlier requests, unless the body turns out to be odd
         self.dialect = dialect
         self.body = body
         self._path = path
@@ -387,9 +398,15 @@ class ParsedBody:
         except RecursionError:
             return session_ids.NONE
 
+    def keep_session(self, agent: str, session: str) -> None:
+        """Keep the session that is derived from the opening."""
+        known = self.known_opening
+        if known is not None and self._history is not None and not self.lenient:  # it is in the messages that are known
+            known.agent, known.session = agent, session
+
     def opening(self) -> str:
         """Return what identifies a conversation: the system prompt and the messages up to the user's first; or ""."""
-        opening = "\n".join(self._opening_texts())
+        opening = "\n".join(self._opening or self._opening_texts())
         return opening if opening.isascii() else clean(opening)
 
     def system(self) -> str:
@@ -433,10 +450,11 @@ def _up_to_user(parsed: ParsedBody) -> list[str]:
         item = items[at]
         if type(item) is not dict:
             item = item_at(items, at)
-        role = said = None
-        if plain and type(item) is dict and len(item) == 2:  # as most at the beginning
-            role, said = item.get("role"), item.get("content")
-        if type(role) is not str or type(said) is not str:
+        try:
+            role, said = item["role"], item["content"]
+        except (KeyError, TypeError):
+            role = said = None
+        if type(role) is not str or type(said) is not str or len(item) != 2 or not plain:  # few at the beginning
             message = flatten(item)
             if message is None:
                 continue

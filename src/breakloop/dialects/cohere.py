@@ -17,7 +17,7 @@ from breakloop.dialects.answers import (
     tokens,
     word,
 )
-from breakloop.dialects.base import BodyFields, item_at
+from breakloop.dialects.base import BodyFields, Dialect, item_at
 from breakloop.dialects.body_changes import JsonBody
 from breakloop.dialects.content import ITEMS_MAX, as_list, content, text
 from breakloop.dialects.openai_chat import OpenAIChat
@@ -47,6 +47,8 @@ class CohereChat(OpenAIChat):
     def newest_messages(self, parts: BodyFields, tail: int) -> list[Message]:
         _read_documents(parts.items)
         return super().newest_messages(parts, tail)
+
+    read_step = Dialect.read_step  # answers have a plan, too
 
     def collect_step(self, parts: BodyFields) -> StepBuilder:
         _read_documents(parts.items)

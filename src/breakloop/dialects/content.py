@@ -77,7 +77,7 @@ _KIND_MAX: Final = 64
 ARGUMENTS_MAX: Final = 64 * 1024
 _THOROUGH_MAX: Final = 1024
 _ALL_ARGUMENTS_MAX: Final = 4 * ARGUMENTS_MAX
-_KEPT_MAX: Final = 1024  # characters of arguments whose spelling is cached: 2 MB at most
+KEPT_MAX: Final = 1024  # characters of arguments whose spelling is cached: 2 MB at most
 
 T = TypeVar("T")
 Steps = Generator[None, None, T]
@@ -404,8 +404,8 @@ def arguments(value: object, most: int = ARGUMENTS_MAX) -> str:
     than `most` characters are left as they are.
     """
     if isinstance(value, str):
-        if len(value) <= _KEPT_MAX <= most:
-            return _respelled_short(value)
+        if len(value) <= KEPT_MAX <= most:
+            return respelled_short(value)
         return _respelled(value, most) if value.startswith(_NESTING) or value.lstrip().startswith(_NESTING) else value
     if value is None:
         return ""
@@ -419,8 +419,8 @@ def arguments_share(calls: int) -> int:
 
 
 @lru_cache(1024)  # the same call is in an answer and in the next requests
-def _respelled_short(value: str) -> str:
-    return _respelled(value, _KEPT_MAX) if value.lstrip().startswith(_NESTING) else value
+def respelled_short(value: str) -> str:
+    return _respelled(value, KEPT_MAX) if value.lstrip().startswith(_NESTING) else value
 
 
 def _respelled(value: str, most: int) -> str:

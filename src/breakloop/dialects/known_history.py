@@ -28,6 +28,13 @@ _CLOSING: Final = b"]"
 Raw = msgspec.Raw
 
 
+class Opening(msgspec.Struct, gc=False):
+    """What was found out about the messages with which a conversation opens."""
+
+    agent: str = ""
+    session: str = ""  # the name that is derived from them, for this agent; "" if it was not asked for
+
+
 class Beginning(msgspec.Struct, frozen=True, gc=False):
     """The first bytes of a body."""
 
@@ -39,6 +46,7 @@ class Beginning(msgspec.Struct, frozen=True, gc=False):
     separator: int
     digest: bytes
     probe: bytes
+    opening: Opening  # the same object as long as the conversation goes on
 
 
 class ShortBody(NamedTuple):
@@ -61,11 +69,10 @@ class KnownHistory:
     def shorten(self, body: bytes, dialect: str) -> ShortBody | None:
         """Return a body without what is known of it; None if nothing is."""
         for one in reversed(self._beginnings):
-            end = one.end
-            if body[end - _PROBE : end] == one.probe and one.dialect == dialect:
-                state = xxhash.xxh3_128(memoryview(body)[:end])
+            if body.startswith(one.probe, one.end - _PROBE) and one.dialect == dialect:
+                view, end = memoryview(body), one.end
+                state = xxhash.xxh3_128(view[:end])
                 if state.digest() == one.digest:
-                    view = memoryview(body)
                     return ShortBody(b"".join((view[: one.first_end], view[end:])), one, state)
         return None
 
@@ -112,7 +119,8 @@ def _beginning(body: bytes, items: list[Any], first: int, last: int, dialect: st
             first_end = start + sum(map(len, items[:first])) + (first - 1) * separator
             end = stop - sum(map(len, items[-last:])) - last * separator
             digest = xxhash.xxh3_128_digest(memoryview(body)[:end])
-            return Beginning(dialect, first, first_end, end, number, separator, digest, body[end - _PROBE : end])
+            probe = body[end - _PROBE : end]
+            return Beginning(dialect, first, first_end, end, number, separator, digest, probe, Opening())
     return None
 
 

@@ -277,14 +277,23 @@ class SessionNames:
         stated = self._stated(call) if call.identity.named is None else ""
         if stated:
             return stated
-        body = self._body(call)
-        opening = "" if body is None else body.opening()
+        body, identity = self._body(call), call.identity
+        if body is None:
+            return ""
+        agent, known = identity.agent or self._agent(call), body.known_opening
+        if known is not None and known.agent == agent and known.session and not body.lenient:
+            identity.session_derived = True
+            return known.session
+        opening = body.opening()
         if not opening:
             return ""
-        call.identity.session_derived = True
-        caller, agent = call.identity.caller or self._caller(call), call.identity.agent or self._agent(call)
+        identity.session_derived = True
+        caller = identity.caller or self._caller(call)
         named = f"{caller}\0{agent}\0{bounded(opening)}".encode("utf-8", "replace")
-        return DERIVED_SESSION + (self._digests.of(named) if len(named) <= _SHORT else self._derived(caller, named))
+        session = DERIVED_SESSION + (self._digests.of(named) if len(named) <= _SHORT else self._derived(caller, named))
+        if known is not None:
+            body.keep_session(agent, session)
+        return session
 
     def _derived(self, caller: str, named: bytes) -> str:
         """Return the digest of a long opening, such as a system prompt of 20 KB, which takes longer than a decision. It
