@@ -1,8 +1,9 @@
 """HTTP/1.1 responses: rendering our own, parsing those of upstreams, and framing them for the client.
 
 Heads of upstreams are parsed strictly, line by line. The heads of a provider have the same names again and again, and
-other values each time: for names that are known, only the values that matter are looked at. Hop-by-hop fields are
-dropped (RFC 9110, 7.6.1). Bytes of a body are passed on as received.
+other values each time, but for a few that say how to read the body: a head whose names and whose few values are known
+is read like the one before, and has only a length of its own. Hop-by-hop fields are dropped (RFC 9110, 7.6.1). Bytes of
+a body are passed on as received.
 """
 
 from __future__ import annotations
@@ -15,17 +16,20 @@ import traceback
 from collections.abc import Callable
 from email.utils import formatdate
 from http import HTTPStatus
-from typing import Final, NamedTuple
+from operator import itemgetter
+from typing import Any, Final
 
 import msgspec
 
 from breakloop.dialects.denial import PREFIX
+from breakloop.dialects.framing import BODY, form_of
 from breakloop.errors import UpstreamError
 from breakloop.gateway.http_request import (
     BODYLESS,
     CHUNKED,
     CLOSE,
     FIELD_LINE,
+    LENGTH_DIGITS,
     ChunkBoundary,
     ChunkedFraming,
     LengthFraming,
@@ -110,9 +114,10 @@ _FRAMING: Final = frozenset(("content-length", "transfer-encoding"))
 _HOP_BY_HOP: Final = _FRAMING | {
     "connection", "keep-alive", "proxy-connection", "proxy-authenticate", "te", "upgrade",
 }  # fmt: skip
-_KNOWN: Final = _HOP_BY_HOP | {"content-type", "content-encoding"}
-_KEEP_ALIVE: Final = b"keep-alive"
-_PLAIN_CONNECTIONS: Final = frozenset((_KEEP_ALIVE, b"close"))
+_FOR_READERS: Final = frozenset(("content-type", "content-encoding"))
+_KNOWN: Final = _HOP_BY_HOP | _FOR_READERS
+_TELLING: Final = _FOR_READERS | {"connection", "transfer-encoding"}
+_PLAIN_CONNECTIONS: Final = frozenset((b"keep-alive", b"close"))
 # A Connection line cannot remove these fields: the client needs them.
 _PROTECTED: Final = frozenset(("content-type", "content-encoding", "set-cookie", "retry-after", "x-should-retry"))
 
@@ -128,20 +133,37 @@ class ResponseHead(msgspec.Struct, gc=False):
     status: int
     line: bytes  # the status line for the client, ending in CRLF
     lines: bytes  # the end-to-end fields as received, each ending in CRLF, without framing
-    headers: dict[str, bytes]  # the fields that are interpreted here, by lower-case name; the last value of each
+    headers: dict[str, bytes]  # what is needed to read the body, by lower-case name; the last value of each. Not changed
     length: int  # of the body: bytes, CHUNKED or BODY_UNTIL_CLOSE
     announced: bytes  # the Content-Length line of a response without a body (HEAD, 304), or empty
     keep_alive: bool  # the connection can be reused
+    is_plain: bool = False  # no error, and a body that is neither compressed nor a stream: it is read when complete
 
 
-class _KnownNames(NamedTuple):
-    """What follows from the names of a head's fields, in their order."""
+class _KnownNames:
+    """What follows from the names of a head's fields, in their order. Lines are those of a head split at each CRLF."""
 
-    begins: tuple[bytes, ...]  # of each line of the head, split at each CRLF: the name with its colon, or nothing
-    known: tuple[
-        tuple[int, str, int], ...
-    ]  # line, name and where the value begins, of fields that are interpreted here
-    dropped: tuple[int, ...]  # lines that are not passed on, the last one first
+    __slots__ = ("begins", "length_at", "likes", "passed", "telling")
+
+    likes_max = 16
+    telling_bytes_max = 1024
+
+    def __init__(self, begins: list[bytes], passed: list[int], telling: list[int], length_at: int) -> None:
+        self.begins = begins  # of each line: the name with its colon, or nothing
+        self.passed: itemgetter[Any] = itemgetter(*passed)  # takes the lines that are passed on
+        self.telling: itemgetter[Any] = itemgetter(*telling)  # takes the lines of which the rest depends
+        self.length_at = length_at  # the line with Content-Length; 0: none
+        self.likes: dict[Any, ResponseHead] = {}  # heads by these lines: others only differ in the length
+
+    def keep(self, lines: list[bytes], head: ResponseHead) -> None:
+        """Keep a head whose body is that of a response to GET or POST, and whose lines are passed on as others'."""
+        key = self.telling(lines)
+        has_body = head.status >= 200 and head.status not in BODYLESS
+        is_short = len(b"".join(key)) <= self.telling_bytes_max
+        if has_body and is_short and head.lines == b"\r\n".join(self.passed(lines)):
+            if len(self.likes) >= self.likes_max:
+                self.likes.clear()
+            self.likes[key] = msgspec.structs.replace(head, lines=b"")
 
 
 # Of a line without a colon, the next one too. Without any colon, all that follows: it is not searched again.
@@ -149,6 +171,7 @@ _NAMES: Final = re.compile(rb"\r\n([^:]++):?").findall
 _TEXT: Final = bytes(code for code in range(256) if code == 9 or (code >= 32 and code != 127))
 _NAMES_MAX: Final = 512
 _NAMES_BYTES_MAX: Final = 8192
+_LENGTH_NAME: Final = len("content-length:")
 
 
 class ResponseHeadParser:
@@ -165,33 +188,26 @@ class ResponseHeadParser:
         lines = head.split(b"\r\n")
         count = len(lines)
         seen = self._latest.get(count)
-        if seen is None or False in map(bytes.startswith, lines, seen[0]):
+        if seen is None or False in map(bytes.startswith, lines, seen.begins):
             # Another one than the last: finding its names takes three times as long as comparing them.
             names = b"\n".join(_NAMES(head))
             seen = self._names.get(names)
-            if seen is None or len(seen[0]) != count:
+            if seen is None or len(seen.begins) != count:
                 return self._parse(lines, method, names)
             self._latest[count] = seen
         # No control characters, and no line end but these.
-        if len(head.translate(None, _TEXT)) != 2 * count - 2:
+        if len(head.translate(None, _TEXT)) != 2 * count - 2 or method == "HEAD":
             return self._parse(lines, method)
-        headers: dict[str, bytes] = {}
-        for at, name, start in seen[1]:
-            headers[name] = lines[at][start:].strip(b" \t")
-        status, is_1_1, line = self._status_lines[lines[0]]
-        keep_alive = is_1_1
-        options = headers.get("connection")
-        if options is not None:
-            if options not in _PLAIN_CONNECTIONS:
-                return self._parse(lines, method)
-            keep_alive = options == _KEEP_ALIVE
-        length = _length(status, headers, method, is_1_1=is_1_1)
-        if length == BODY_UNTIL_CLOSE:
-            keep_alive = False
-        for at in seen[2]:
-            del lines[at]
-        kept = b"\r\n".join(lines[1:-1])
-        return ResponseHead(status, line, kept, headers, length, _announced(status, headers, method), keep_alive)
+        like = seen.likes.get(seen.telling(lines))
+        if like is None:
+            like = self._parse(lines, method)
+            seen.keep(lines, like)
+            return like
+        length = like.length
+        if seen.length_at:
+            length = _size(lines[seen.length_at][_LENGTH_NAME:].strip(b" \t"))
+        passed = b"\r\n".join(seen.passed(lines))
+        return ResponseHead(like.status, like.line, passed, like.headers, length, b"", like.keep_alive, like.is_plain)
 
     def _parse(self, lines: list[bytes], method: str, names: bytes | None = None) -> ResponseHead:
         """Parse each line, and keep what follows from the names, unless that is known."""
@@ -201,16 +217,16 @@ class ResponseHeadParser:
         fields = [_field(one, self._prefix) for one in lines[1:-2]]
         kept = b"".join(fields)
         known = [field for field in fields if type(field) is KnownField]
-        headers = {field.name: field.value for field in known}
-        if len(headers) != len(known):
+        values = {field.name: field.value for field in known}
+        if len(values) != len(known):
             found = [field.name for field in known]
             if any(found.count(name) > 1 for name in _FRAMING):
                 raise UpstreamError("sent a response with two lengths")
-        length = _length(status, headers, method, is_1_1=is_1_1)
+        length = _length(status, values, method, is_1_1=is_1_1)
         keep_alive = is_1_1
-        options = headers.get("connection")
+        options = values.get("connection")
         if options is not None:
-            if len(headers) != len(known):  # it may have come more than once
+            if len(values) != len(known):  # it may have come more than once
                 options = b",".join([field.value for field in known if field.name == "connection"])
             options = options.lower()
             if options not in _PLAIN_CONNECTIONS:
@@ -219,23 +235,32 @@ class ResponseHeadParser:
         keep_alive = keep_alive and length != BODY_UNTIL_CLOSE
         if names is not None:
             self._keep_names(names, lines, fields)
-        return ResponseHead(status, line, kept, headers, length, _announced(status, headers, method), keep_alive)
+        headers = {name: value for name, value in values.items() if name in _FOR_READERS}
+        is_json = form_of(headers.get("content-type", b"")) == BODY and bool(headers.get("content-type"))
+        is_plain = is_json and status < 400 and "content-encoding" not in headers
+        announced = _announced(status, values, method)
+        return ResponseHead(status, line, kept, headers, length, announced, keep_alive, is_plain)
 
     def _keep_names(self, names: bytes, lines: list[bytes], fields: list[bytes]) -> None:
-        known: list[tuple[int, str, int]] = []
-        dropped: list[int] = []
+        known: list[str] = []
+        passed: list[int] = []
+        telling, length_at = [0, -1], 0  # two at least: an `itemgetter` of one line would not return a tuple
         for at, field in enumerate(fields, 1):
             if type(field) is KnownField:
-                known.append((at, field.name, len(field.name) + 1))
-                if not field:
-                    dropped.append(at)
+                known.append(field.name)
+                if field.name in _TELLING:
+                    telling.append(at)
+                elif field.name == "content-length":
+                    length_at = at
             elif not field.startswith(lines[at]):
                 return  # it was renamed
-        if len({name for _, name, _ in known}) == len(known) and len(names) <= _NAMES_BYTES_MAX:
+            if field:
+                passed.append(at)
+        if passed and len(set(known)) == len(known) and len(names) <= _NAMES_BYTES_MAX:
             if len(self._names) >= _NAMES_MAX:
                 self._names.clear()
-            begins = (b"", *[line[: line.index(b":") + 1] for line in lines[1:-2]], b"", b"")
-            self._names[names] = _KnownNames(begins, tuple(known), tuple(reversed(dropped)))
+            begins = [b"", *[line[: line.index(b":") + 1] for line in lines[1:-2]], b"", b""]
+            self._names[names] = _KnownNames(begins, [*passed, len(lines) - 2], telling, length_at)
 
 
 def _announced(status: int, headers: dict[str, bytes], method: str) -> bytes:
@@ -249,13 +274,16 @@ def _length(status: int, headers: dict[str, bytes], method: str, *, is_1_1: bool
     coding, size = headers.get("transfer-encoding"), headers.get("content-length")
     if coding is not None and (size is not None or coding.lower() != b"chunked" or not is_1_1):
         raise UpstreamError("sent a response whose length is ambiguous")
-    if size is not None and not (size.isdigit() and len(size) <= 18):
-        raise UpstreamError("sent a response whose length is not a number")
+    length = BODY_UNTIL_CLOSE if size is None else _size(size)
     if method == "HEAD" or status in BODYLESS or status < 200:
         return 0
-    if coding is not None:
-        return CHUNKED
-    return BODY_UNTIL_CLOSE if size is None else int(size)
+    return length if coding is None else CHUNKED
+
+
+def _size(value: bytes) -> int:
+    if not value.isdigit() or len(value) > LENGTH_DIGITS:
+        raise UpstreamError("sent a response whose length is not a number")
+    return int(value)
 
 
 def _without_named(fields: list[bytes], options: bytes) -> bytes:
