@@ -17,7 +17,7 @@ from typing import Protocol
 from breakloop.clock import Clock
 from breakloop.detect.stream import CUT, StreamWatch, watch_stream
 from breakloop.dialects import denial, registry
-from breakloop.dialects.answers import PassingAnswer
+from breakloop.dialects.answers import PassingAnswer, read_whole
 from breakloop.dialects.content import COUNTED_FROM_BYTES, ESCAPES_FROM_BYTES, Steps, count_values
 from breakloop.dialects.denial import VerdictHeaders
 from breakloop.dialects.encoding import Unpacked, unpack, unpack_steps
@@ -293,6 +293,14 @@ class Admission:
         except Exception as error:  # noqa: BLE001 - fail-open edge: the response passes unread
             self.fault(error, "not read")
             return None
+
+    def read_whole(self, call: Call, status: int, body: bytes) -> Answer:
+        """Read a response that is complete, and neither compressed nor a stream."""
+        chat = call.parsed.chat
+        dialect = registry.DIALECTS.get(chat.dialect) if chat else None
+        if dialect is None:
+            return Answer(status, complete=True)
+        return read_whole(dialect, body, status, self.engine.not_read)
 
     def _watch(self, call: Call, chat: Chat, can_cut: bool) -> StreamWatch:  # noqa: FBT001 - called by `read_response`
         return watch_stream(

@@ -435,6 +435,26 @@ class Exchange:
 
     # -- the response ------------------------------------------------------------------------------------------------
 
+    def whole_response(self, head: ResponseHead, body: bytes) -> bool:
+        """Take a response whose head and body arrived together, as most do: what `response_head` and `response_body` do
+        with it, without anything that is only needed between the two. Returns False if they have to do it.
+        """
+        if self.usage_injection is not None or self.second is not None or self._upload is not None:
+            return False
+        request, call, client, upstream = self._request, self._call, self._client, self._upstream
+        if self._reserved_bytes:
+            self._release_memory()
+            release_body(request, call)
+        client_head_, _ = client_head(request, head, self._extra_lines, close=self._server.draining)
+        client.relay(client_head_ + body)
+        self._over = self._settled = True
+        if upstream is not None:
+            self._upstream = None
+            upstream.finish()
+        self._handler.settle(call, self._handler.read_whole(call, head.status, body))
+        client.response_complete(close=request.connection is CLOSE)
+        return True
+
     def response_head(self, head: ResponseHead) -> None:
         """Take the head of the response. It is sent with the first bytes of the body, which follow at once."""
         request, injection = self._request, self.usage_injection

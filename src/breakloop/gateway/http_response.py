@@ -133,7 +133,9 @@ class ResponseHead(msgspec.Struct, gc=False):
     status: int
     line: bytes  # the status line for the client, ending in CRLF
     lines: bytes  # the end-to-end fields as received, each ending in CRLF, without framing
-    headers: dict[str, bytes]  # what is needed to read the body, by lower-case name; the last value of each. Not changed
+    headers: dict[
+        str, bytes
+    ]  # what is needed to read the body, by lower-case name; the last value of each. Not changed
     length: int  # of the body: bytes, CHUNKED or BODY_UNTIL_CLOSE
     announced: bytes  # the Content-Length line of a response without a body (HEAD, 304), or empty
     keep_alive: bool  # the connection can be reused

@@ -240,12 +240,14 @@ class UpstreamConnection(asyncio.Protocol):
                 head, data = self._read_head(exchange.method, data)
                 if head is None:
                     return
-                self.until_close = head.length == BODY_UNTIL_CLOSE
                 self.reusable = head.keep_alive
+                if head.is_plain and data and head.length == len(data) and exchange.whole_response(head, data):
+                    return
+                self.until_close = head.length == BODY_UNTIL_CLOSE
                 exchange.response_head(head)
                 if self.exchange is not exchange:  # it has discarded this connection
                     return
-                if 0 < head.length == len(data) <= self.turn_bytes:  # head and body in one piece, as most answers
+                if 0 < head.length == len(data) <= self.turn_bytes:  # complete, but compressed, or an error
                     exchange.response_body(data, [data], done=True)
                     return
                 self._framing = framing_for(head.length)
