@@ -679,7 +679,7 @@ def reader_for(dialect: Dialect, form: Form) -> AnswerReader:
 
 
 def read_whole(dialect: Dialect, body: bytes, status: int, give_up: GiveUp) -> Answer:
-    """Return the answer of a complete body, as a `PassingAnswer` reads it: without the reader if it has the usual form."""
+    """Return the answer of a complete body, as a `PassingAnswer` reads it; one of the usual form without a reader."""
     try:
         answer = dialect.read_answer(body, status, complete=True) if len(body) <= BODY_MAX_BYTES else None
         if answer is None:

@@ -331,7 +331,7 @@ class Admission:
         """Settle a call whose response is known. If that fails, the response passes all the same."""
         took_ns = perf_counter_ns() - call.began_ns
         if took_ns > 0:  # negative if the client left while the request was throttled
-            self.timings.upstream(call.upstream).note(took_ns)
+            self.timings.upstreams[call.upstream].note(took_ns)
         try:
             self.engine.settle(call, answer)
         except Exception as error:  # noqa: BLE001 - fail-open edge: the response has to reach the client

@@ -197,26 +197,17 @@ class UpstreamConnection(asyncio.Protocol):
         self.exchange = None
         if self._paused or not self._reading:
             self.resume()
-        if self.reusable and not self._has_leftovers():
-            self._pool.give_back(self)
-        else:
+        if not self.reusable or self._queued_reads or self._held or self.write_paused:
             self.discard()
+        elif self.transport.is_closing() or self.transport.get_write_buffer_size():  # unsent: the next one would wait
+            self.discard()
+        else:
+            self._pool.give_back(self)
 
     def release_unused(self) -> None:
         """The exchange ended while the connection was being made: keep it for the next one."""
         self.reusable = True
         self.finish()
-
-    def _has_leftovers(self) -> bool:
-        """Return whether unsent or unread bytes would disturb the next exchange."""
-        transport = self.transport
-        return (
-            transport.is_closing()
-            or self._queued_reads > 0
-            or bool(self._held)
-            or self.write_paused
-            or transport.get_write_buffer_size() > 0
-        )
 
     def discard(self) -> None:
         self.exchange = None
