@@ -1,9 +1,10 @@
 """HTTP/1.1 responses: rendering our own, parsing those of upstreams, and framing them for the client.
 
 Heads of upstreams are parsed strictly, line by line. The heads of a provider have the same names again and again, and
-other values each time, but for a few that say how to read the body: a head whose names and whose few values are known
-is read like the one before, and has only a length of its own. Hop-by-hop fields are dropped (RFC 9110, 7.6.1). Bytes of
-a body are passed on as received.
+other values each time, but for a few that say how to read the body. For names that recur, an expression is made that
+checks a whole head, with the same grammar; if those few values are known too, the head is read like the one before it,
+and has only a length of its own. Hop-by-hop fields are dropped (RFC 9110, 7.6.1). Bytes of a body are passed on as
+received.
 """
 
 from __future__ import annotations
@@ -133,86 +134,134 @@ class ResponseHead(msgspec.Struct, gc=False):
     status: int
     line: bytes  # the status line for the client, ending in CRLF
     lines: bytes  # the end-to-end fields as received, each ending in CRLF, without framing
-    headers: dict[
-        str, bytes
-    ]  # what is needed to read the body, by lower-case name; the last value of each. Not changed
+    headers: dict[str, bytes]  # Content-Type and -Encoding, by lower-case name; the last value of each. Never changed
     length: int  # of the body: bytes, CHUNKED or BODY_UNTIL_CLOSE
     announced: bytes  # the Content-Length line of a response without a body (HEAD, 304), or empty
     keep_alive: bool  # the connection can be reused
     is_plain: bool = False  # no error, and a body that is neither compressed nor a stream: it is read when complete
 
 
-class _KnownNames:
-    """What follows from the names of a head's fields, in their order. Lines are those of a head split at each CRLF."""
+_VALUE: Final = rb"[\t -~\x80-\xff]*+\r\n"  # as in `FIELD_LINE`
+_LENGTH_VALUE: Final = rb"[\t ]*+([0-9]{1,%d})[\t ]*+\r\n" % LENGTH_DIGITS
 
-    __slots__ = ("begins", "length_at", "likes", "passed", "telling")
+
+class _Layout:
+    """An expression for heads whose fields have the same names in the same order, and such heads by the few values that
+    tell how to read them. `lines` are the fields of a valid head, none of which is renamed, or interpreted here twice.
+    """
+
+    __slots__ = ("_likes", "_passed", "_size", "_telling", "match")
 
     likes_max = 16
     telling_bytes_max = 1024
 
-    def __init__(self, begins: list[bytes], passed: list[int], telling: list[int], length_at: int) -> None:
-        self.begins = begins  # of each line: the name with its colon, or nothing
-        self.passed: itemgetter[Any] = itemgetter(*passed)  # takes the lines that are passed on
-        self.telling: itemgetter[Any] = itemgetter(*telling)  # takes the lines of which the rest depends
-        self.length_at = length_at  # the line with Content-Length; 0: none
-        self.likes: dict[Any, ResponseHead] = {}  # heads by these lines: others only differ in the length
+    def __init__(self, lines: list[bytes]) -> None:
+        self._likes: dict[tuple[bytes, ...], ResponseHead] = {}
+        self._size = 0  # the group with the value of Content-Length
+        passed, telling, groups = [2], [1], 2
+        pattern = [rb"([^\r]*+)\r\n("]
+        for line in lines:
+            name = line[: line.index(b":")]
+            known = name.lower().decode("latin-1")
+            field = re.escape(name) + b":" + _VALUE
+            if known == "content-length":
+                field = re.escape(name) + b":" + _LENGTH_VALUE
+                groups += 1
+                self._size = groups
+            elif known in _TELLING:
+                field = b"(%b)" % field
+                groups += 1
+                telling.append(groups)
+            if known in _HOP_BY_HOP:
+                field = b")%b(" % field
+                groups += 1
+                passed.append(groups)
+            pattern.append(field)
+        pattern.append(rb")()\r\n")  # an empty group at the end, because an `itemgetter` of one makes no tuple
+        self._passed: itemgetter[Any] = itemgetter(*passed, groups + 1)
+        self._telling: itemgetter[Any] = itemgetter(*telling, groups + 1)
+        self.match = re.compile(b"".join(pattern)).fullmatch
 
-    def keep(self, lines: list[bytes], head: ResponseHead) -> None:
-        """Keep a head whose body is that of a response to GET or POST, and whose lines are passed on as others'."""
-        key = self.telling(lines)
-        has_body = head.status >= 200 and head.status not in BODYLESS
-        is_short = len(b"".join(key)) <= self.telling_bytes_max
-        if has_body and is_short and head.lines == b"\r\n".join(self.passed(lines)):
-            if len(self.likes) >= self.likes_max:
-                self.likes.clear()
-            self.likes[key] = msgspec.structs.replace(head, lines=b"")
+    def read(self, found: re.Match[bytes]) -> ResponseHead | None:
+        """Return the head, if one like it was kept."""
+        like = self._likes.get(self._telling(found))
+        if like is None:
+            return None
+        length = int(found[self._size]) if self._size else like.length
+        passed = b"".join(self._passed(found))
+        return ResponseHead(like.status, like.line, passed, like.headers, length, b"", like.keep_alive, like.is_plain)
 
-
-# Of a line without a colon, the next one too. Without any colon, all that follows: it is not searched again.
-_NAMES: Final = re.compile(rb"\r\n([^:]++):?").findall
-_TEXT: Final = bytes(code for code in range(256) if code == 9 or (code >= 32 and code != 127))
-_NAMES_MAX: Final = 512
-_NAMES_BYTES_MAX: Final = 8192
-_LENGTH_NAME: Final = len("content-length:")
+    def keep(self, found: re.Match[bytes], head: ResponseHead) -> None:
+        """Keep a head with a body, if others that are read like it are read correctly."""
+        key = self._telling(found)
+        if head.status >= 200 and head.status not in BODYLESS and len(b"".join(key)) <= self.telling_bytes_max:
+            if len(self._likes) >= self.likes_max:
+                self._likes.clear()
+            self._likes[key] = msgspec.structs.replace(head, lines=b"")
+            if self.read(found) != head:  # the Connection line takes other lines away
+                del self._likes[key]
 
 
 class ResponseHeadParser:
     """Parses heads of responses; one per server. `prefix` is that of our own header fields."""
 
+    learns_after = 16  # heads with the same names: making an expression takes as long as parsing thirty
+    fields_max = 100  # of a head for which one is made
+    names_bytes_max = 8192
+    names_max = 512
+    layouts_max = 64
+    recent_max = 8
+
     def __init__(self, prefix: str = PREFIX) -> None:
         self._status_lines = MemoDict(_status_line)
         self._prefix = prefix
-        self._names: dict[bytes, _KnownNames] = {}
-        self._latest: dict[int, _KnownNames] = {}  # of the last head with this number of lines
+        self._seen: dict[bytes, int] = {}  # how often each list of names was seen
+        self._layouts: dict[bytes, _Layout] = {}  # by names
+        self._recent: list[_Layout] = []  # the latest one first
 
     def parse(self, head: bytes, method: str) -> ResponseHead:
         """Parse one head, up to and including its empty line. Raises `UpstreamError`."""
+        if method != "HEAD":
+            for layout in self._recent:
+                found = layout.match(head)
+                if found is not None:
+                    known = layout.read(found)
+                    if known is None:
+                        known = self._parse(head.split(b"\r\n"), method)
+                        layout.keep(found, known)
+                    return known
         lines = head.split(b"\r\n")
-        count = len(lines)
-        seen = self._latest.get(count)
-        if seen is None or False in map(bytes.startswith, lines, seen.begins):
-            # Another one than the last: finding its names takes three times as long as comparing them.
-            names = b"\n".join(_NAMES(head))
-            seen = self._names.get(names)
-            if seen is None or len(seen.begins) != count:
-                return self._parse(lines, method, names)
-            self._latest[count] = seen
-        # No control characters, and no line end but these.
-        if len(head.translate(None, _TEXT)) != 2 * count - 2 or method == "HEAD":
-            return self._parse(lines, method)
-        like = seen.likes.get(seen.telling(lines))
-        if like is None:
-            like = self._parse(lines, method)
-            seen.keep(lines, like)
-            return like
-        length = like.length
-        if seen.length_at:
-            length = _size(lines[seen.length_at][_LENGTH_NAME:].strip(b" \t"))
-        passed = b"\r\n".join(seen.passed(lines))
-        return ResponseHead(like.status, like.line, passed, like.headers, length, b"", like.keep_alive, like.is_plain)
+        parsed = self._parse(lines, method)
+        if method != "HEAD":
+            self._learn(lines[1:-2])
+        return parsed
 
-    def _parse(self, lines: list[bytes], method: str, names: bytes | None = None) -> ResponseHead:
-        """Parse each line, and keep what follows from the names, unless that is known."""
+    def _learn(self, lines: list[bytes]) -> None:
+        """Note the names of a valid head. If they recur, heads with these names are looked for first from now on."""
+        names = b"\n".join([line.partition(b":")[0] for line in lines])
+        layout = self._layouts.get(names)
+        if layout is None:
+            if len(names) > self.names_bytes_max or len(lines) > self.fields_max:
+                return
+            if len(self._seen) >= self.names_max:
+                self._seen.clear()
+            seen = self._seen[names] = self._seen.get(names, 0) + 1
+            if seen != self.learns_after or not self._can_learn(lines):
+                return
+            if len(self._layouts) >= self.layouts_max:
+                self._layouts.clear()
+            layout = self._layouts[names] = _Layout(lines)
+        self._recent = [layout, *[other for other in self._recent if other is not layout]][: self.recent_max]
+
+    def _can_learn(self, lines: list[bytes]) -> bool:
+        fields = [_field(line, self._prefix) for line in lines]
+        known = [field.name for field in fields if type(field) is KnownField]
+        renamed = [
+            field for field, line in zip(fields, lines, strict=True) if field and not field.startswith(line + b"\r\n")
+        ]
+        return not renamed and len(set(known)) == len(known)
+
+    def _parse(self, lines: list[bytes], method: str) -> ResponseHead:
         status, is_1_1, line = self._status_lines[lines[0]]
         if len(lines) > _FIELDS:
             raise UpstreamError("sent too many header fields")
@@ -235,34 +284,11 @@ class ResponseHeadParser:
                 kept = _without_named(fields, options)
             keep_alive = (keep_alive or b"keep-alive" in options) and b"close" not in options
         keep_alive = keep_alive and length != BODY_UNTIL_CLOSE
-        if names is not None:
-            self._keep_names(names, lines, fields)
         headers = {name: value for name, value in values.items() if name in _FOR_READERS}
         is_json = form_of(headers.get("content-type", b"")) == BODY and bool(headers.get("content-type"))
         is_plain = is_json and status < 400 and "content-encoding" not in headers
         announced = _announced(status, values, method)
         return ResponseHead(status, line, kept, headers, length, announced, keep_alive, is_plain)
-
-    def _keep_names(self, names: bytes, lines: list[bytes], fields: list[bytes]) -> None:
-        known: list[str] = []
-        passed: list[int] = []
-        telling, length_at = [0, -1], 0  # two at least: an `itemgetter` of one line would not return a tuple
-        for at, field in enumerate(fields, 1):
-            if type(field) is KnownField:
-                known.append(field.name)
-                if field.name in _TELLING:
-                    telling.append(at)
-                elif field.name == "content-length":
-                    length_at = at
-            elif not field.startswith(lines[at]):
-                return  # it was renamed
-            if field:
-                passed.append(at)
-        if passed and len(set(known)) == len(known) and len(names) <= _NAMES_BYTES_MAX:
-            if len(self._names) >= _NAMES_MAX:
-                self._names.clear()
-            begins = [b"", *[line[: line.index(b":") + 1] for line in lines[1:-2]], b"", b""]
-            self._names[names] = _KnownNames(begins, [*passed, len(lines) - 2], telling, length_at)
 
 
 def _announced(status: int, headers: dict[str, bytes], method: str) -> bytes:
