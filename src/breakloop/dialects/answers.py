@@ -613,9 +613,9 @@ class WholeAnswerReader:
 
     __slots__ = ("_body", "_builder", "_dialect", "_max_bytes", "_size", "_tail", "unreadable")
 
-    def __init__(self, dialect: Dialect, max_bytes: int = BODY_MAX_BYTES) -> None:
+    def __init__(self, dialect: Dialect, max_bytes: int = BODY_MAX_BYTES, builder: AnswerBuilder | None = None) -> None:
         self._dialect = dialect
-        self._builder: AnswerBuilder | None = None  # of an answer that does not have the usual form
+        self._builder = builder  # of an answer that does not have the usual form
         self._max_bytes = max_bytes
         self._body: bytes | bytearray = b""  # not a list: pieces of one byte would take 40 times their size
         self._size = 0
@@ -676,3 +676,19 @@ AnswerReader = StreamReader | WholeAnswerReader
 
 def reader_for(dialect: Dialect, form: Form) -> AnswerReader:
     return WholeAnswerReader(dialect) if form == BODY else StreamReader(dialect.answer_builder(), form=form)
+
+
+def read_whole(dialect: Dialect, body: bytes, status: int, give_up: GiveUp) -> Answer:
+    """Return the answer of a complete body, as a `PassingAnswer` reads it; one of the usual form without a reader."""
+    try:
+        answer = dialect.read_answer(body, status, complete=True) if len(body) <= BODY_MAX_BYTES else None
+        if answer is None:
+            reader = WholeAnswerReader(dialect, builder=dialect.answer_builder())
+            reader.feed(body)
+            answer = reader.answer(status, complete=True)
+            if reader.unreadable:
+                give_up("unreadable")
+        return answer
+    except Exception:  # noqa: BLE001 - as in `PassingAnswer.feed`
+        give_up("fault")
+        return Answer(status, complete=True)

@@ -97,12 +97,13 @@ class ActivityRecorder:
     def decided(self, call: Call, verdict: Verdict, mark: Mark | None, now: float) -> None:
         self._current = None
         who = self._who(call)
-        use = self._use(who)
+        use = self._activity.agents.get(who) or self._first_use(who)
         use.requests += 1
         use.last_at = now
-        chat = self._descriptors.head(call) if call.body else None
-        if chat is not None:
-            use.model = chat.model
+        if call.body:
+            chat = call.parsed.chat or self._descriptors.head(call)
+            if chat is not None:
+                use.model = chat.model
         if not verdict.allowed:
             use.denied += 1
         if self._has_roots or states_tree(call):
@@ -123,7 +124,7 @@ class ActivityRecorder:
     def answered(self, call: Call, answer: Answer, used: ActualUse | None = None) -> None:
         """Count the tokens and cost of an answer. `used` is what limits were charged, if that was computed."""
         who = self._who(call)
-        use = self._use(who)
+        use = self._activity.agents.get(who) or self._first_use(who)
         if answer.failed:
             use.failed += 1
         usage = answer.usage
@@ -154,21 +155,14 @@ class ActivityRecorder:
     # -- totals ------------------------------------------------------------------------------------------------------
 
     def _who(self, call: Call) -> Who:
-        who = self._descriptors
-        return (
-            call.identity.project or who.project(call),
-            call.identity.caller or who.caller(call),
-            call.identity.agent or who.agent(call),
-        )
+        known, who = call.identity, self._descriptors
+        return known.project or who.project(call), known.caller or who.caller(call), known.agent or who.agent(call)
 
-    def _use(self, who: Who) -> AgentUse:
+    def _first_use(self, who: Who) -> AgentUse:
         agents = self._activity.agents
-        use = agents.get(who)
-        if use is None:
-            if len(agents) >= AGENTS_MOST:
-                who = (who[0], _ELSE, _ELSE)
-            use = agents.setdefault(who, AgentUse())
-        return use
+        if len(agents) >= AGENTS_MOST:
+            who = (who[0], _ELSE, _ELSE)
+        return agents.setdefault(who, AgentUse())
 
     def _node(self, call: Call, tree: Tree, who: Who) -> TreeNodeUse | None:
         """Return the sums of a session in a tree of several; None for all others."""

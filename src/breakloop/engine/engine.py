@@ -119,9 +119,12 @@ class LocalStore:
             self._failed(call, error)
 
     def answered(self, call: Call, answer: Answer) -> None:
+        updates = answer_updates(call, answer)
+        if not updates:
+            return
         now, read, store = self._clock.steady(), self._read_window, self.store
         try:
-            for update in answer_updates(call, answer):
+            for update in updates:
                 # Nobody else writes in between, so there is no conflict to look for.
                 if update.evaluate([read(key, now) for key in update.keys]):
                     store.commit(update.ops, now, update.writes)
@@ -391,7 +394,7 @@ class Engine:
             tally.failed += 1
         settlement: Settlement = state.settlement or self.local
         if ticket is not None:
-            free = failed or self._moved_on(call, ticket[0].key, answer)
+            free = failed or (bool(answer.text) and self._moved_on(call, ticket[0].key, answer.text))
             ended = ticket if free else [op for op in ticket if op.flight]
             if ended:
                 settlement.settle(call, ended, failed=free)
@@ -426,14 +429,14 @@ class Engine:
         """Settle a call whose result was reported. Without charges, the estimates stay."""
         self.settle(pending.call(with_charges=with_charges), answer)
 
-    def _moved_on(self, call: Call, key: str, answer: Answer) -> bool:
+    def _moved_on(self, call: Call, key: str, text: str) -> bool:
         """Return whether a repeated MCP call returned a different result than last time. Polling that returns something
         new is progress, so it is not counted, just like a failed attempt. For MCP calls only the answer shows this.
         """
         chat = call.parsed.chat
-        if not isinstance(chat, Chat) or registry.DIALECTS[chat.dialect].is_llm or not answer.text:
+        if not isinstance(chat, Chat) or registry.DIALECTS[chat.dialect].is_llm:
             return False
-        before, result = self._results.get(key), hash(answer.text)
+        before, result = self._results.get(key), hash(text)
         self._results.put(key, result)
         return before is not None and before != result
 

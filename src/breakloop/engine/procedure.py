@@ -18,7 +18,7 @@ attempts it commits without writing windows, so that limits and counts still app
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -281,20 +281,22 @@ class RunEnd(AnswerUpdate):
         return window.changed
 
 
-def answer_updates(call: Call, answer: Answer) -> Iterator[AnswerUpdate]:
+def answer_updates(call: Call, answer: Answer) -> list[AnswerUpdate]:
     """Return the updates of windows that an answer leads to. An answer without calls ends a run."""
     state = state_of(call)
+    updates: list[AnswerUpdate] = []
     for key, slots in state.windows or ():
         if len(slots) > 1:
             slots = [slot for slot in slots if slot.detector.reads_answer(call, answer)]  # noqa: PLW2901
         elif not slots[0].detector.reads_answer(call, answer):  # nearly always one: without a list
             continue
         if slots:
-            yield AnswerUpdate(key, slots, call, answer)
+            updates.append(AnswerUpdate(key, slots, call, answer))
     if state.runs and not answer.calls and not answer.failed and (answer.text or answer.complete):
         for slot in state.runs:
             if isinstance(slot, DetectorSlot) and isinstance(slot.detector, RerunDetector):
-                yield RunEnd(slot.detector, slot.group, call, answer)
+                updates.append(RunEnd(slot.detector, slot.group, call, answer))
+    return updates
 
 
 Procedure = DecisionProcedure | AnswerUpdate

@@ -17,7 +17,7 @@ from typing import Protocol
 from breakloop.clock import Clock
 from breakloop.detect.stream import CUT, StreamWatch, watch_stream
 from breakloop.dialects import denial, registry
-from breakloop.dialects.answers import PassingAnswer
+from breakloop.dialects.answers import PassingAnswer, read_whole
 from breakloop.dialects.content import COUNTED_FROM_BYTES, ESCAPES_FROM_BYTES, Steps, count_values
 from breakloop.dialects.denial import VerdictHeaders
 from breakloop.dialects.encoding import Unpacked, unpack, unpack_steps
@@ -294,6 +294,14 @@ class Admission:
             self.fault(error, "not read")
             return None
 
+    def read_whole(self, call: Call, status: int, body: bytes) -> Answer:
+        """Read a response that is complete, and neither compressed nor a stream."""
+        chat = call.parsed.chat
+        dialect = registry.DIALECTS.get(chat.dialect) if chat else None
+        if dialect is None:
+            return Answer(status, complete=True)
+        return read_whole(dialect, body, status, self.engine.not_read)
+
     def _watch(self, call: Call, chat: Chat, can_cut: bool) -> StreamWatch:  # noqa: FBT001 - called by `read_response`
         return watch_stream(
             call.decision.guards_stream,
@@ -323,7 +331,7 @@ class Admission:
         """Settle a call whose response is known. If that fails, the response passes all the same."""
         took_ns = perf_counter_ns() - call.began_ns
         if took_ns > 0:  # negative if the client left while the request was throttled
-            self.timings.upstream(call.upstream).note(took_ns)
+            self.timings.upstreams[call.upstream].note(took_ns)
         try:
             self.engine.settle(call, answer)
         except Exception as error:  # noqa: BLE001 - fail-open edge: the response has to reach the client

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
@@ -307,6 +307,8 @@ class Exchange:
         "_status", "_task", "_upload", "_upstream", "delay_s", "kept_body", "method", "second", "usage_injection",
     )  # fmt: skip
 
+    _client: Connection  # set by `start`
+
     def __init__(
         self, handler: ProxyHandler, pool: UpstreamPool, request: Request, call: Call, head: bytes, extra_lines: bytes
     ) -> None:
@@ -322,7 +324,6 @@ class Exchange:
         self.usage_injection: UsageInjection | None = None
         self.kept_body = b""  # the client's own, if the request may be sent a second time
         self.second: SecondAnswer | None = None  # the client has the beginning of its response already
-        self._client = cast("Connection", None)  # set by `start`
         self._upstream: UpstreamConnection | None = None
         self._task: asyncio.Task[UpstreamConnection] | asyncio.TimerHandle | None = None
         self._response: PassingAnswer | None = None  # the reader of the response
@@ -335,9 +336,10 @@ class Exchange:
         self._settled = False
         self._over = False
         self._paused = False
-        self._reserved_bytes = len(request.body) if len(request.body) > KEPT_BYTES else 0
-        if self._reserved_bytes:
-            self._server.body_memory.reserve(self._reserved_bytes)  # until the upstream responds
+        self._reserved_bytes = 0
+        if len(request.body) > KEPT_BYTES:
+            self._server.body_memory.reserve(len(request.body))  # until the upstream responds
+            self._reserved_bytes = len(request.body)
 
     # -- the request -------------------------------------------------------------------------------------------------
 
@@ -434,6 +436,28 @@ class Exchange:
             self._client.pause_upload(paused=paused)
 
     # -- the response ------------------------------------------------------------------------------------------------
+
+    def whole_response(self, head: ResponseHead, body: bytes) -> bool:
+        """Take a response whose head and body arrived together, as most do: what `response_head` and `response_body` do
+        with it, without anything that is only needed between the two. Returns False if they have to do it.
+        """
+        if self.usage_injection is not None or self.second is not None or self._upload is not None:
+            return False
+        request, call, client, upstream = self._request, self._call, self._client, self._upstream
+        if self._reserved_bytes:
+            self._release_memory()
+            release_body(request, call)
+        if self._server.draining:
+            request.connection = CLOSE
+        size = b"content-length: %d\r\n\r\n" % len(body)  # the rest as in `client_head`
+        client.relay(b"".join((head.line, head.lines, self._extra_lines, request.connection, size, body)))
+        self._over = self._settled = True
+        if upstream is not None:
+            self._upstream = None
+            upstream.finish()
+        self._handler.settle(call, self._handler.read_whole(call, head.status, body))
+        client.response_complete(close=request.connection is CLOSE)
+        return True
 
     def response_head(self, head: ResponseHead) -> None:
         """Take the head of the response. It is sent with the first bytes of the body, which follow at once."""

@@ -1,8 +1,10 @@
 """HTTP/1.1 responses: rendering our own, parsing those of upstreams, and framing them for the client.
 
 Heads of upstreams are parsed strictly, line by line. The heads of a provider have the same names again and again, and
-other values each time: for names that are known, only the values that matter are looked at. Hop-by-hop fields are
-dropped (RFC 9110, 7.6.1). Bytes of a body are passed on as received.
+other values each time, but for a few that say how to read the body. For names that recur, an expression is made that
+checks a whole head, with the same grammar; if those few values are known too, the head is read like the one before it,
+and has only a length of its own. Hop-by-hop fields are dropped (RFC 9110, 7.6.1). Bytes of a body are passed on as
+received.
 """
 
 from __future__ import annotations
@@ -15,17 +17,20 @@ import traceback
 from collections.abc import Callable
 from email.utils import formatdate
 from http import HTTPStatus
-from typing import Final, NamedTuple
+from operator import itemgetter
+from typing import Any, Final
 
 import msgspec
 
 from breakloop.dialects.denial import PREFIX
+from breakloop.dialects.framing import BODY, form_of
 from breakloop.errors import UpstreamError
 from breakloop.gateway.http_request import (
     BODYLESS,
     CHUNKED,
     CLOSE,
     FIELD_LINE,
+    LENGTH_DIGITS,
     ChunkBoundary,
     ChunkedFraming,
     LengthFraming,
@@ -110,9 +115,10 @@ _FRAMING: Final = frozenset(("content-length", "transfer-encoding"))
 _HOP_BY_HOP: Final = _FRAMING | {
     "connection", "keep-alive", "proxy-connection", "proxy-authenticate", "te", "upgrade",
 }  # fmt: skip
-_KNOWN: Final = _HOP_BY_HOP | {"content-type", "content-encoding"}
-_KEEP_ALIVE: Final = b"keep-alive"
-_PLAIN_CONNECTIONS: Final = frozenset((_KEEP_ALIVE, b"close"))
+_FOR_READERS: Final = frozenset(("content-type", "content-encoding"))
+_KNOWN: Final = _HOP_BY_HOP | _FOR_READERS
+_TELLING: Final = _FOR_READERS | {"connection", "transfer-encoding"}
+_PLAIN_CONNECTIONS: Final = frozenset((b"keep-alive", b"close"))
 # A Connection line cannot remove these fields: the client needs them.
 _PROTECTED: Final = frozenset(("content-type", "content-encoding", "set-cookie", "retry-after", "x-should-retry"))
 
@@ -128,114 +134,161 @@ class ResponseHead(msgspec.Struct, gc=False):
     status: int
     line: bytes  # the status line for the client, ending in CRLF
     lines: bytes  # the end-to-end fields as received, each ending in CRLF, without framing
-    headers: dict[str, bytes]  # the fields that are interpreted here, by lower-case name; the last value of each
+    headers: dict[str, bytes]  # Content-Type and -Encoding, by lower-case name; the last value of each. Never changed
     length: int  # of the body: bytes, CHUNKED or BODY_UNTIL_CLOSE
     announced: bytes  # the Content-Length line of a response without a body (HEAD, 304), or empty
     keep_alive: bool  # the connection can be reused
+    is_plain: bool = False  # no error, and a body that is neither compressed nor a stream: it is read when complete
 
 
-class _KnownNames(NamedTuple):
-    """What follows from the names of a head's fields, in their order."""
-
-    begins: tuple[bytes, ...]  # of each line of the head, split at each CRLF: the name with its colon, or nothing
-    known: tuple[
-        tuple[int, str, int], ...
-    ]  # line, name and where the value begins, of fields that are interpreted here
-    dropped: tuple[int, ...]  # lines that are not passed on, the last one first
+_VALUE: Final = rb"[\t -~\x80-\xff]*+\r\n"  # as in `FIELD_LINE`
+_LENGTH_VALUE: Final = rb"[\t ]*+([0-9]{1,%d})[\t ]*+\r\n" % LENGTH_DIGITS
 
 
-# Of a line without a colon, the next one too. Without any colon, all that follows: it is not searched again.
-_NAMES: Final = re.compile(rb"\r\n([^:]++):?").findall
-_TEXT: Final = bytes(code for code in range(256) if code == 9 or (code >= 32 and code != 127))
-_NAMES_MAX: Final = 512
-_NAMES_BYTES_MAX: Final = 8192
+class _Layout:
+    """An expression for heads whose fields have the same names in the same order, and such heads by the few values that
+    tell how to read them. `lines` are the fields of a valid head, none of which is renamed, or interpreted here twice.
+    """
+
+    __slots__ = ("_likes", "_passed", "_size", "_telling", "match")
+
+    likes_max = 16
+    telling_bytes_max = 1024
+
+    def __init__(self, lines: list[bytes]) -> None:
+        self._likes: dict[tuple[bytes, ...], ResponseHead] = {}
+        self._size = 0  # the group with the value of Content-Length
+        passed, telling, groups = [2], [1], 2
+        pattern = [rb"([^\r]*+)\r\n("]
+        for line in lines:
+            name = line[: line.index(b":")]
+            known = name.lower().decode("latin-1")
+            field = re.escape(name) + b":" + _VALUE
+            if known == "content-length":
+                field = re.escape(name) + b":" + _LENGTH_VALUE
+                groups += 1
+                self._size = groups
+            elif known in _TELLING:
+                field = b"(%b)" % field
+                groups += 1
+                telling.append(groups)
+            if known in _HOP_BY_HOP:
+                field = b")%b(" % field
+                groups += 1
+                passed.append(groups)
+            pattern.append(field)
+        pattern.append(rb")()\r\n")  # an empty group at the end, because an `itemgetter` of one makes no tuple
+        self._passed: itemgetter[Any] = itemgetter(*passed, groups + 1)
+        self._telling: itemgetter[Any] = itemgetter(*telling, groups + 1)
+        self.match = re.compile(b"".join(pattern)).fullmatch
+
+    def read(self, found: re.Match[bytes]) -> ResponseHead | None:
+        """Return the head, if one like it was kept."""
+        like = self._likes.get(self._telling(found))
+        if like is None:
+            return None
+        length = int(found[self._size]) if self._size else like.length
+        passed = b"".join(self._passed(found))
+        return ResponseHead(like.status, like.line, passed, like.headers, length, b"", like.keep_alive, like.is_plain)
+
+    def keep(self, found: re.Match[bytes], head: ResponseHead) -> None:
+        """Keep a head with a body, if others that are read like it are read correctly."""
+        key = self._telling(found)
+        if head.status >= 200 and head.status not in BODYLESS and len(b"".join(key)) <= self.telling_bytes_max:
+            if len(self._likes) >= self.likes_max:
+                self._likes.clear()
+            self._likes[key] = msgspec.structs.replace(head, lines=b"")
+            if self.read(found) != head:  # the Connection line takes other lines away
+                del self._likes[key]
 
 
 class ResponseHeadParser:
     """Parses heads of responses; one per server. `prefix` is that of our own header fields."""
 
+    learns_after = 16  # heads with the same names: making an expression takes as long as parsing thirty
+    fields_max = 100  # of a head for which one is made
+    names_bytes_max = 8192
+    names_max = 512
+    layouts_max = 64
+    recent_max = 8
+
     def __init__(self, prefix: str = PREFIX) -> None:
         self._status_lines = MemoDict(_status_line)
         self._prefix = prefix
-        self._names: dict[bytes, _KnownNames] = {}
-        self._latest: dict[int, _KnownNames] = {}  # of the last head with this number of lines
+        self._seen: dict[bytes, int] = {}  # how often each list of names was seen
+        self._layouts: dict[bytes, _Layout] = {}  # by names
+        self._recent: list[_Layout] = []  # the latest one first
 
     def parse(self, head: bytes, method: str) -> ResponseHead:
         """Parse one head, up to and including its empty line. Raises `UpstreamError`."""
+        if method != "HEAD":
+            for layout in self._recent:
+                found = layout.match(head)
+                if found is not None:
+                    known = layout.read(found)
+                    if known is None:
+                        known = self._parse(head.split(b"\r\n"), method)
+                        layout.keep(found, known)
+                    return known
         lines = head.split(b"\r\n")
-        count = len(lines)
-        seen = self._latest.get(count)
-        if seen is None or False in map(bytes.startswith, lines, seen[0]):
-            # Another one than the last: finding its names takes three times as long as comparing them.
-            names = b"\n".join(_NAMES(head))
-            seen = self._names.get(names)
-            if seen is None or len(seen[0]) != count:
-                return self._parse(lines, method, names)
-            self._latest[count] = seen
-        # No control characters, and no line end but these.
-        if len(head.translate(None, _TEXT)) != 2 * count - 2:
-            return self._parse(lines, method)
-        headers: dict[str, bytes] = {}
-        for at, name, start in seen[1]:
-            headers[name] = lines[at][start:].strip(b" \t")
-        status, is_1_1, line = self._status_lines[lines[0]]
-        keep_alive = is_1_1
-        options = headers.get("connection")
-        if options is not None:
-            if options not in _PLAIN_CONNECTIONS:
-                return self._parse(lines, method)
-            keep_alive = options == _KEEP_ALIVE
-        length = _length(status, headers, method, is_1_1=is_1_1)
-        if length == BODY_UNTIL_CLOSE:
-            keep_alive = False
-        for at in seen[2]:
-            del lines[at]
-        kept = b"\r\n".join(lines[1:-1])
-        return ResponseHead(status, line, kept, headers, length, _announced(status, headers, method), keep_alive)
+        parsed = self._parse(lines, method)
+        if method != "HEAD":
+            self._learn(lines[1:-2])
+        return parsed
 
-    def _parse(self, lines: list[bytes], method: str, names: bytes | None = None) -> ResponseHead:
-        """Parse each line, and keep what follows from the names, unless that is known."""
+    def _learn(self, lines: list[bytes]) -> None:
+        """Note the names of a valid head. If they recur, heads with these names are looked for first from now on."""
+        names = b"\n".join([line.partition(b":")[0] for line in lines])
+        layout = self._layouts.get(names)
+        if layout is None:
+            if len(names) > self.names_bytes_max or len(lines) > self.fields_max:
+                return
+            if len(self._seen) >= self.names_max:
+                self._seen.clear()
+            seen = self._seen[names] = self._seen.get(names, 0) + 1
+            if seen != self.learns_after or not self._can_learn(lines):
+                return
+            if len(self._layouts) >= self.layouts_max:
+                self._layouts.clear()
+            layout = self._layouts[names] = _Layout(lines)
+        self._recent = [layout, *[other for other in self._recent if other is not layout]][: self.recent_max]
+
+    def _can_learn(self, lines: list[bytes]) -> bool:
+        fields = [_field(line, self._prefix) for line in lines]
+        known = [field.name for field in fields if type(field) is KnownField]
+        renamed = [
+            field for field, line in zip(fields, lines, strict=True) if field and not field.startswith(line + b"\r\n")
+        ]
+        return not renamed and len(set(known)) == len(known)
+
+    def _parse(self, lines: list[bytes], method: str) -> ResponseHead:
         status, is_1_1, line = self._status_lines[lines[0]]
         if len(lines) > _FIELDS:
             raise UpstreamError("sent too many header fields")
         fields = [_field(one, self._prefix) for one in lines[1:-2]]
         kept = b"".join(fields)
         known = [field for field in fields if type(field) is KnownField]
-        headers = {field.name: field.value for field in known}
-        if len(headers) != len(known):
+        values = {field.name: field.value for field in known}
+        if len(values) != len(known):
             found = [field.name for field in known]
             if any(found.count(name) > 1 for name in _FRAMING):
                 raise UpstreamError("sent a response with two lengths")
-        length = _length(status, headers, method, is_1_1=is_1_1)
+        length = _length(status, values, method, is_1_1=is_1_1)
         keep_alive = is_1_1
-        options = headers.get("connection")
+        options = values.get("connection")
         if options is not None:
-            if len(headers) != len(known):  # it may have come more than once
+            if len(values) != len(known):  # it may have come more than once
                 options = b",".join([field.value for field in known if field.name == "connection"])
             options = options.lower()
             if options not in _PLAIN_CONNECTIONS:
                 kept = _without_named(fields, options)
             keep_alive = (keep_alive or b"keep-alive" in options) and b"close" not in options
         keep_alive = keep_alive and length != BODY_UNTIL_CLOSE
-        if names is not None:
-            self._keep_names(names, lines, fields)
-        return ResponseHead(status, line, kept, headers, length, _announced(status, headers, method), keep_alive)
-
-    def _keep_names(self, names: bytes, lines: list[bytes], fields: list[bytes]) -> None:
-        known: list[tuple[int, str, int]] = []
-        dropped: list[int] = []
-        for at, field in enumerate(fields, 1):
-            if type(field) is KnownField:
-                known.append((at, field.name, len(field.name) + 1))
-                if not field:
-                    dropped.append(at)
-            elif not field.startswith(lines[at]):
-                return  # it was renamed
-        if len({name for _, name, _ in known}) == len(known) and len(names) <= _NAMES_BYTES_MAX:
-            if len(self._names) >= _NAMES_MAX:
-                self._names.clear()
-            begins = (b"", *[line[: line.index(b":") + 1] for line in lines[1:-2]], b"", b"")
-            self._names[names] = _KnownNames(begins, tuple(known), tuple(reversed(dropped)))
+        headers = {name: value for name, value in values.items() if name in _FOR_READERS}
+        is_json = form_of(headers.get("content-type", b"")) == BODY and bool(headers.get("content-type"))
+        is_plain = is_json and status < 400 and "content-encoding" not in headers
+        announced = _announced(status, values, method)
+        return ResponseHead(status, line, kept, headers, length, announced, keep_alive, is_plain)
 
 
 def _announced(status: int, headers: dict[str, bytes], method: str) -> bytes:
@@ -249,13 +302,16 @@ def _length(status: int, headers: dict[str, bytes], method: str, *, is_1_1: bool
     coding, size = headers.get("transfer-encoding"), headers.get("content-length")
     if coding is not None and (size is not None or coding.lower() != b"chunked" or not is_1_1):
         raise UpstreamError("sent a response whose length is ambiguous")
-    if size is not None and not (size.isdigit() and len(size) <= 18):
-        raise UpstreamError("sent a response whose length is not a number")
+    length = BODY_UNTIL_CLOSE if size is None else _size(size)
     if method == "HEAD" or status in BODYLESS or status < 200:
         return 0
-    if coding is not None:
-        return CHUNKED
-    return BODY_UNTIL_CLOSE if size is None else int(size)
+    return length if coding is None else CHUNKED
+
+
+def _size(value: bytes) -> int:
+    if not value.isdigit() or len(value) > LENGTH_DIGITS:
+        raise UpstreamError("sent a response whose length is not a number")
+    return int(value)
 
 
 def _without_named(fields: list[bytes], options: bytes) -> bytes:

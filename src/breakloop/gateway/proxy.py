@@ -92,6 +92,7 @@ class ProxyHandler:
         self._faults = faults
         self._usage_injector = UsageInjector(admission.engine.tally)
         self.read_response, self.settle = admission.read_response, admission.settle  # called by the exchange
+        self.read_whole = admission.read_whole  # likewise
         self.waiting: WaitingCalls | None = None  # made for the first call that waits
 
     def __call__(self, request: Request) -> Any:

@@ -67,14 +67,15 @@ _JOINED_BYTES: Final = 64 * 1024  # up to this size of the body, head and body a
 
 class UpstreamConnection(asyncio.Protocol):
     __slots__ = (
-        "_framing", "_head", "_held", "_interims", "_paused", "_pool", "_queued_reads", "_reading", "_server",
-        "by_line", "exchange", "idle_since", "received", "reusable", "transport", "turn_bytes", "until_close",
+        "_framing", "_head", "_held", "_interims", "_parse", "_paused", "_pool", "_queued_reads", "_reading",
+        "_server", "by_line", "exchange", "idle_since", "received", "reusable", "transport", "turn_bytes", "until_close",
         "write_paused",
     )  # fmt: skip
 
     def __init__(self, server: ServerCore, pool: UpstreamPool) -> None:
         self._server = server
         self._pool = pool
+        self._parse = pool.heads.parse
         self._head: bytes | bytearray = b""  # an incomplete head
         self._interims = 0
         self._paused = False  # the client does not read
@@ -147,16 +148,11 @@ class UpstreamConnection(asyncio.Protocol):
     # -- called by the exchange --------------------------------------------------------------------------------------
 
     def begin(self, exchange: Exchange) -> None:
-        """Serve this exchange until its response is complete."""
+        """Serve this exchange until its response is complete. The one before, if there was one, has left nothing."""
         self.exchange = exchange
-        self._framing = None
-        self._head = b""
-        self._interims = 0
         self.received = False
         self.by_line = False
-        self.until_close = False
         self.turn_bytes = UNBOUNDED
-        self._held = b""
 
     @property
     def chunk_boundary(self) -> ChunkBoundary | None:
@@ -197,26 +193,17 @@ class UpstreamConnection(asyncio.Protocol):
         self.exchange = None
         if self._paused or not self._reading:
             self.resume()
-        if self.reusable and not self._has_leftovers():
-            self._pool.give_back(self)
-        else:
+        if not self.reusable or self._queued_reads or self._held or self.write_paused:
             self.discard()
+        elif self.transport.is_closing() or self.transport.get_write_buffer_size():  # unsent: the next one would wait
+            self.discard()
+        else:
+            self._pool.give_back(self)
 
     def release_unused(self) -> None:
         """The exchange ended while the connection was being made: keep it for the next one."""
         self.reusable = True
         self.finish()
-
-    def _has_leftovers(self) -> bool:
-        """Return whether unsent or unread bytes would disturb the next exchange."""
-        transport = self.transport
-        return (
-            transport.is_closing()
-            or self._queued_reads > 0
-            or bool(self._held)
-            or self.write_paused
-            or transport.get_write_buffer_size() > 0
-        )
 
     def discard(self) -> None:
         self.exchange = None
@@ -237,15 +224,22 @@ class UpstreamConnection(asyncio.Protocol):
         self.received = True
         try:
             if self._framing is None:
-                head, data = self._read_head(exchange.method, data)
-                if head is None:
+                head, end = None, data.find(b"\r\n\r\n") + 4
+                if end > 3 and not self._head:
+                    head, rest = self._parse(data[:end], exchange.method), data[end:]
+                if head is None or head.status < 200:
+                    head, rest = self._read_heads(exchange.method, data)
+                    if head is None:
+                        return
+                data = rest
+                self.reusable = head.keep_alive
+                if head.is_plain and data and head.length == len(data) and exchange.whole_response(head, data):
                     return
                 self.until_close = head.length == BODY_UNTIL_CLOSE
-                self.reusable = head.keep_alive
                 exchange.response_head(head)
                 if self.exchange is not exchange:  # it has discarded this connection
                     return
-                if 0 < head.length == len(data) <= self.turn_bytes:  # head and body in one piece, as most answers
+                if 0 < head.length == len(data) <= self.turn_bytes:  # complete, but compressed, or an error
                     exchange.response_body(data, [data], done=True)
                     return
                 self._framing = framing_for(head.length)
@@ -280,17 +274,10 @@ class UpstreamConnection(asyncio.Protocol):
             self._server.process_reads()
             self._update_reading()
 
-    def _read_head(self, method: str, data: bytes) -> tuple[ResponseHead | None, bytes]:
-        """Read heads up to the final one; return that, if it is complete, and what follows it."""
-        end = data.find(b"\r\n\r\n") + 4
-        if end > 3 and not self._head:
-            head = self._pool.heads.parse(data[:end], method)
-            if head.status >= 200:
-                return head, data[end:]
-        return self._read_heads(method, data)
-
     def _read_heads(self, method: str, data: bytes | bytearray) -> tuple[ResponseHead | None, bytes]:
-        """Do the same for heads that arrive in pieces, or after interim ones."""
+        """Read heads that arrive in pieces, or after interim ones, up to the final one; return that, if it is complete,
+        and what follows it.
+        """
         scanned = 0
         if self._head:
             scanned = max(0, len(self._head) - 3)
@@ -305,7 +292,7 @@ class UpstreamConnection(asyncio.Protocol):
                 if bare or len(data) > HEAD_BYTES or not b"HTTP/1."[: len(data)] == data[:7]:
                     raise UpstreamError("sent a response that is not valid HTTP/1.1")
                 return None, b""
-            head = self._pool.heads.parse(bytes(data[:end]), method)
+            head = self._parse(bytes(data[:end]), method)
             data = bytes(data[end:])
             if head.status >= 200:
                 break
@@ -313,6 +300,7 @@ class UpstreamConnection(asyncio.Protocol):
             if head.status == 101 or self._interims > _INTERIM_MAX:
                 raise UpstreamError("switched protocols, or sent too many 1xx responses")
         self._head = b""
+        self._interims = 0
         return head, data
 
     def _read_body(self, exchange: Exchange, framing: Framing, data: bytes) -> None:

@@ -317,7 +317,7 @@ class Step(NamedTuple):
 
 CLIENT_LEFT: Final = 499  # status if the client disconnected before the answer
 NO_ANSWER: Final = 0  # status if there was no answer: refused, reset, truncated or timed out
-_BUSY: Final = 429
+_FAILED: Final = frozenset((429, NO_ANSWER))
 
 
 class Usage(NamedTuple):
@@ -352,7 +352,7 @@ class Answer(NamedTuple):
     def failed(self) -> bool:
         """Whether the upstream failed (429, 5xx, time-out, error in the stream), so that a retry is not a loop."""
         status = self.status
-        return status in (_BUSY, NO_ANSWER) or status >= 500 or (bool(self.error) and not self.complete)
+        return status in _FAILED or status >= 500 or (not self.complete and bool(self.error))
 
 
 CHARS_A_TOKEN: Final = 4  # used wherever tokens are estimated from the length of a text or body

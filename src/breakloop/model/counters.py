@@ -4,6 +4,7 @@ report calls to `observe.tracing`. No decision depends on them.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -86,14 +87,8 @@ class Timings:
     def __init__(self) -> None:
         self.proxy = Histogram()  # from receiving a request to forwarding or denying it
         self.decision = Histogram()  # from receiving a decision request to responding
-        self.upstreams: dict[str, Histogram] = {}  # by upstream: from forwarding to the end of the answer
-
-    def upstream(self, name: str) -> Histogram:
-        """Return the histogram of an upstream, which is created on first use."""
-        found = self.upstreams.get(name)
-        if found is None:
-            found = self.upstreams[name] = Histogram()
-        return found
+        # By upstream: from forwarding to the end of the answer.
+        self.upstreams: defaultdict[str, Histogram] = defaultdict(Histogram)
 
 
 class TraceCounters(Protocol):

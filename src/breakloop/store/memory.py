@@ -267,9 +267,10 @@ class MemoryFingerprints:
         """End a flight if it is still the same one. Its number stays in use, so that another flight is not mistaken for
         it.
         """
-        flight = self.flights.get(op.key)
-        if flight is not None and flight[1] == op.at and flight[2] == op.flight:
-            self.flights[op.key] = (flight[0], op.at, op.flight, 0, 0)
+        key, at, number = op.key, op.at, op.flight
+        flight = self.flights.get(key)
+        if flight is not None and flight[1] == at and flight[2] == number:
+            self.flights[key] = (flight[0], at, number, 0, 0)
 
     # -- counts taken back -----------------------------------------------------------------------------------------
 
@@ -378,7 +379,7 @@ class MemoryStore:
         return CommitResult(results, denied.get(ENFORCED, -1), None, now)
 
     def settle(self, ops: Sequence[Settle], now: float, *, failed: bool) -> int:
-        now = self._latest = max(now, self._latest)
+        now = self._latest = now if now > self._latest else self._latest  # noqa: FURB136 - as in `commit`
         taken_back = 0
         for op in ops:
             if op.flight:

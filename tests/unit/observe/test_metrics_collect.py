@@ -122,7 +122,7 @@ def full() -> MetricSources:
         log_dropped=lambda: 8,
     )
     found.timings.proxy.note(50_000)
-    found.timings.upstream("openai").note(2_000_000_000)
+    found.timings.upstreams["openai"].note(2_000_000_000)
     return found
 
 

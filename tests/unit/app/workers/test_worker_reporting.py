@@ -55,6 +55,6 @@ def test_a_message_stays_small(tmp_path: Path) -> None:
     for number in range(5_000):
         name = f"{number}-" + "x" * 1_000
         tally.missing[name] = tally.not_read[name] = tally.denied[name] = 2**40
-        runtime.admission.timings.upstream(name).note(2**34)
+        runtime.admission.timings.upstreams[name].note(2**34)
     assert len(encode(MetricsReport(metrics()))) < _MESSAGE_MAX
     assert metrics().values["breakloop_descriptors_missing_total"]["other",] == 2**40 * 4_900
