@@ -31,6 +31,7 @@ from breakloop.gateway.http_request import (
     LengthFraming,
     Reply,
     Request,
+    lines_of,
 )
 from breakloop.policy.cache import MemoDict
 
@@ -162,7 +163,7 @@ class ResponseHeadParser:
 
     def parse(self, head: bytes, method: str) -> ResponseHead:
         """Parse one head, up to and including its empty line. Raises `UpstreamError`."""
-        lines = head.split(b"\r\n")
+        lines = lines_of(head)
         count = len(lines)
         seen = self._latest.get(count)
         if seen is None or False in map(bytes.startswith, lines, seen[0]):
