@@ -162,7 +162,7 @@ class HeadParser:
         count = len(lines) - 3
         if count > self._limits.fields:
             raise RequestError(431, _TOO_LARGE)
-        if not lines[0] and count:
+        if not lines[0] and lines[1]:
             return self._parse(head[2:], peer)  # one empty line before a request is allowed: old clients send it
         method, target, is_1_1 = self._request_lines[lines[0]]
         headers = dict(map(self._field, lines[1:-2]))
