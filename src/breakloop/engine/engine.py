@@ -452,6 +452,8 @@ class Engine:
         clock = self._clock
         now = clock.now()
         plan = self._planner.plan(bundle, call, now, now - clock.ahead_s)
+        if not call.body:
+            return plan
         parsed = call.parsed
         chat, body = parsed.chat, parsed.body
         if body is not None and body.unread:
@@ -460,7 +462,7 @@ class Engine:
                 return too_complex()
         elif chat and not chat.message_count:
             self.tally.unjudged += 1
-        elif chat is False and call.body and call.method == "POST":
+        elif chat is False and call.method == "POST":
             self._not_known(call)
         return plan
 

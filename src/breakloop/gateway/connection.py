@@ -377,9 +377,10 @@ class Connection(asyncio.Protocol):
     def process(self, data: bytes) -> None:
         """Process received bytes. A fast path handles one complete request in one read, the usual case."""
         if self.phase is IDLE and not self._write_paused:
-            end, limits = data.find(b"\r\n\r\n") + 4, self._limits
+            size, limits = len(data), self._limits
+            # Without a body, the data is the head. If it only ends like one, parsing it fails at an empty line.
+            end = size if data.endswith(b"\r\n\r\n") else data.find(b"\r\n\r\n") + 4
             if 4 < end <= limits.head_bytes:
-                size = len(data)
                 try:
                     request = self._parse(data if end == size else data[:end], self.peer)
                 except RequestError:

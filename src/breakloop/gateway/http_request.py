@@ -63,6 +63,7 @@ _METHODS: Final = {name.encode(): name for name in _METHOD_NAMES.split()}
 _REQUEST_LINE: Final = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+) ([^ ]+) HTTP/([0-9]\.[0-9])")
 _TARGET: Final = re.compile(rb"/[!-\"$-~]*")  # without `#`: only some servers strip a fragment
 # A name, a colon, and a value of visible characters, spaces, tabs and bytes above ASCII: no control, no bare CR or LF.
+lines_of: Final = re.compile(rb"\r\n").split  # takes two thirds of the time of `bytes.split`
 FIELD_LINE: Final = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):([\t -~\x80-\xff]*)")
 _TOKEN_CHARS: Final = frozenset(b"!#$%&'*+-.^_`|~" + string.ascii_letters.encode() + string.digits.encode())
 _HOST_CHARS: Final = (string.ascii_letters + string.digits + "-._~%!$&'()*+;=:[]").encode()
@@ -106,16 +107,13 @@ class HeadTemplate(msgspec.Struct, gc=False):
     route: Any = None  # what the handler has found out about them
 
 
-class Reply:
+class Reply(msgspec.Struct, eq=False, gc=False):
     """A response of our own. `head` holds complete header lines, each ending in CRLF; the server adds the framing."""
 
-    __slots__ = ("body", "delay_s", "head", "status")
-
-    def __init__(self, status: int, head: bytes = b"", body: bytes = b"", delay_s: float = 0.0) -> None:
-        self.status = status
-        self.head = head
-        self.body = body
-        self.delay_s = delay_s
+    status: int
+    head: bytes = b""
+    body: bytes = b""
+    delay_s: float = 0.0
 
 
 Buffer = bytes | bytearray
@@ -140,7 +138,10 @@ class HeadParser:
 
     def parse(self, head: bytes, peer: str) -> Request:
         """Parse one head, up to and including its empty line. Raises `RequestError`."""
-        start = head.rfind(LENGTH_NAME) + 7  # its length
+        start = head.rfind(LENGTH_NAME)
+        if start < 0:
+            return self._parse(head, peer)
+        start += 7  # its length
         size, _, rest = head[start:].partition(b"\r")
         if not size.isdigit() or len(size) > LENGTH_DIGITS:
             return self._parse(head, peer)
@@ -157,11 +158,11 @@ class HeadParser:
         return replace(template.request, headers=headers, raw=head, peer=peer, length=int(size), template=template)
 
     def _parse(self, head: bytes, peer: str) -> Request:
-        lines = head.split(b"\r\n")
+        lines = lines_of(head)
         count = len(lines) - 3
         if count > self._limits.fields:
             raise RequestError(431, _TOO_LARGE)
-        if not lines[0] and count:
+        if not lines[0] and lines[1]:
             return self._parse(head[2:], peer)  # one empty line before a request is allowed: old clients send it
         method, target, is_1_1 = self._request_lines[lines[0]]
         headers = dict(map(self._field, lines[1:-2]))

@@ -22,7 +22,7 @@ _DUST_S = 1e-6  # tolerance for rounding errors in divisions that yield whole se
 class TokenBucket:
     """One token bucket rule. The key identifies the bucket."""
 
-    __slots__ = ("_cost", "_cost_of", "_default_cost", "_window_s", "spec")
+    __slots__ = ("_cost", "_cost_of", "_default_cost", "_quota", "_window_s", "spec")
 
     reason = REASON
     family = "tb"
@@ -45,6 +45,7 @@ class TokenBucket:
         self._default_cost = float(default_cost)
         self._cost_of = cost_of  # None: the cost is fixed
         self._window_s = max(1, math.ceil(burst / rate - _DUST_S))
+        self._quota = int(burst)
 
     def plan(self, call: Call, key: str, rule: RuleRef, group: int) -> TakeTokens:
         cost = self._cost if self._cost_of is None else read_cost(self._cost_of(call), self._default_cost)
@@ -72,7 +73,7 @@ class TokenBucket:
         tokens = left if left >= 0.0 else op.cost + left
         left_whole = int(tokens) if tokens > 0.0 else 0  # a correction can make the bucket negative
         full_s = math.ceil((spec.burst - tokens) / spec.rate - _DUST_S)
-        return LimitState(name, int(spec.burst), self._window_s, left_whole, full_s)
+        return LimitState(name, self._quota, self._window_s, left_whole, full_s)
 
     def retry_after_s(self, op: TakeTokens, left: float) -> int | None:
         """Return the seconds until the bucket holds the cost, or None if the cost exceeds its capacity."""

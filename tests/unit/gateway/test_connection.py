@@ -28,6 +28,25 @@ def test_one_write_per_reply() -> None:
         assert [request.peer for request in client.seen] == ["192.0.2.7"] * 2
 
 
+def test_a_body_that_ends_like_a_head_is_a_body() -> None:
+    """One read that ends with an empty line is usually a request without a body."""
+    with Client() as client:
+        client.send(post(b"one\r\n\r\n"), post(b"X: y\r\n\r\n"), get("/a") + get("/b"))
+        assert client.replies() == [
+            (200, b"POST /p one\r\n\r\n"),
+            (200, b"POST /p X: y\r\n\r\n"),
+            (200, b"GET /a "),
+            (200, b"GET /b "),
+        ]
+
+
+def test_what_follows_a_head_is_not_part_of_it() -> None:
+    with Client() as client:
+        client.send(get("/a") + b"Authorization: Bearer x\r\n\r\n")
+        assert [status for status, _ in client.replies()] == [200, 400]
+        assert "authorization" not in client.seen[0].headers
+
+
 def test_trailers_never_enter_the_request() -> None:
     """An Authorization in the trailer is not the request's (Y-3)."""
     with Client() as client:
