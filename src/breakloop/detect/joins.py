@@ -158,7 +158,7 @@ class JoinDetector(StatefulDetector):
 
     def find(self, window: bytes, session: bytes, step: Step, now: float) -> tuple[Conversation, str]:
         """Return the conversation of a step, and the id of the team that it is counted with, or ""."""
-        rows = _load(window, now)
+        rows = _load(window, now) if window else b""
         said, calls, ids, results, users = step[:5]
         is_first = not (said or calls or results)
         texts: tuple[bytes, ...] = ()

@@ -176,10 +176,10 @@ class StepEvaluator:
         window.last_at = window.storm_at = now
         window.pending_repeats = window.forgiven_repeats = 0
         window.tail, window.tail_users = tail, users
-        before = window.keeps_answers
-        window.keeps_answers = _keeps_answers(before, step, restored=answer is not None) if stored else 0
-        window.recent_answers = kept if window.keeps_answers else b""
-        window.last_id = _kept_id(call_ids[0]) if context.unnamed and call_ids else b""
+        keeps = _keeps_answers(window.keeps_answers, step, restored=answer is not None) if stored else 0
+        window.keeps_answers, window.recent_answers = keeps, kept if keeps else b""
+        last_id = call_ids[0].encode("utf-8", "surrogatepass") if context.unnamed and call_ids else b""
+        window.last_id = last_id if _ID_MIN <= len(last_id) <= ID_MAX else b""  # another would not show whose step it is
         if choice is not NO_CHOICE:
             return self._report(window, step, choice, now, context)
         window.level = window.kind = 0
@@ -385,12 +385,6 @@ class StepEvaluator:
         window.tail_sender = _sender(step, context)
         packed, ambiguous = self._unpacked.keep(window), _is_ambiguous(window, now)
         return Evaluation(packed, choice.level, finding.kind, evidence, identity.hex(), fresh, window.hits, ambiguous)
-
-
-def _kept_id(first: str) -> bytes:
-    """Return the id of a step's first call; b"" if it would not show that a step belongs to a conversation."""
-    raw = first.encode("utf-8", "surrogatepass")
-    return raw if _ID_MIN <= len(raw) <= ID_MAX else b""
 
 
 def _are_exempt(pairs: Sequence[CallResult]) -> bool:

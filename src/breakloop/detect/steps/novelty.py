@@ -82,7 +82,7 @@ def share(known: AgedFilter, texts: Sequence[bytes], seed: int, window: SessionW
         has_long, lines = True, _all(texts)
     if not lines:
         return None
-    once = lines if len(lines) == 1 else [*dict.fromkeys(lines)]  # a line that occurs twice is not known for that
+    once = lines if len({*lines}) == len(lines) else [*dict.fromkeys(lines)]  # twice in a text is not known
     if has_long and max(map(len, once)) > _LONG // 2:
         texts = [*map(pieces, texts)]
         lines = _all(texts)
@@ -155,7 +155,8 @@ def _weighed(texts: Sequence[bytes], lines: list[bytes], new: Sequence[bytes], f
 def plain(text: bytes) -> list[bytes]:
     """Return a text's lines in lower case and without white space."""
     low = text.translate(_LOWER, _WHITE) if text.isascii() else lowered(text).translate(None, _WHITE)
-    return list(filter(None, low.split(b"\n")))
+    lines = low.split(b"\n")
+    return lines if all(lines) else list(filter(None, lines))  # most texts have no empty ones
 
 
 def folded(text: bytes) -> list[bytes]:
