@@ -76,9 +76,9 @@ class DecisionProcedure:
         self._advisory: Collection[str] = ()
         self._located_keys: tuple[str, ...] = ()
         for target in targets:
-            if target[1].detector.locates:
+            if target.slot.detector.locates:
                 self._locators += (target,)
-                self._located_keys += (target[2],)
+                self._located_keys += (target.key,)
         self._located: list[bytes] = []
         if shared:
             self._advisory = {target.key for target in targets if target.slot.detector.is_advisory(call)}
@@ -99,7 +99,7 @@ class DecisionProcedure:
             return True
         keys = self.keys
         if len(locators) == 1:  # without a list comprehension, which is a call of its own
-            found = [windows[keys.index(locators[0][2])][1]]
+            found = [windows[keys.index(locators[0].key)][1]]
         else:
             found = [windows[keys.index(target.key)][1] for target in locators]
         if found == self._located:
@@ -133,7 +133,8 @@ class DecisionProcedure:
         awaiting: dict[str, list[DetectorSlot]] = {}
         found: dict[int, Op] = {}
         snoozed = plan.bundle.snoozed
-        for number, slot, key, place, _ in self._targets:
+        for target in self._targets:
+            slot, key = target.slot, target.key
             detector, group = slot.detector, slot.group
             if detector.locates:  # it has done its part, and keeps the answer
                 awaiting.setdefault(key, []).append(slot)
@@ -149,9 +150,9 @@ class DecisionProcedure:
                 window.changed = True
             if detector.awaits_answer(call, evaluation):
                 awaiting.setdefault(key, []).append(slot)
-            op = detector.operation(call, evaluation, place, group)
+            op = detector.operation(call, evaluation, target.place, group)
             if op is not None and not (snoozed and is_snoozed(op, snoozed, plan.now)):
-                found[number] = op
+                found[target.number] = op
         state_of(call).windows = list(awaiting.items()) if awaiting else None
         self.writes = self._changes(opened) if self._attempts <= TRIES else []
         ops = plan.ops
@@ -337,7 +338,7 @@ def _join(
 # -- windows and detectors ---------------------------------------------------------------------------------------------
 
 
-class WindowTarget(NamedTuple):
+class WindowTarget(msgspec.Struct, frozen=True, gc=False):
     """A detector and the window it needs for one call."""
 
     number: int  # number of its slot in the plan
@@ -362,7 +363,7 @@ def find_windows(call: Call, plan: Plan) -> list[WindowTarget]:
         if owner:
             place = shard if shard is project else window_shard(owner, shard, project)
             key = f"win:{place}:{owner}:"  # as `window_key` makes it, without the call
-            found.append(_new(WindowTarget, (number, slot, key, place, owner)))
+            found.append(WindowTarget(number, slot, key, place, owner))
     return found
 
 
@@ -374,9 +375,8 @@ def window_keys(call: Call, plan: Plan) -> list[str]:
 def unique_keys(targets: Sequence[WindowTarget]) -> list[str]:
     found: list[str] = []  # few: no need of a set
     for target in targets:
-        key = target[2]
-        if key not in found:
-            found.append(key)
+        if target.key not in found:
+            found.append(target.key)
     return found
 
 

@@ -327,8 +327,8 @@ class StepEvaluator:
 
     def _tail(self, step: Step, prints: StepFingerprints) -> bytes:
         """Return what identifies a step: the ids of its calls, or else what it contains and its position."""
-        ids, calls = step.call_ids, step.calls
-        if not (calls or step.said):  # all there is with `previous_response_id`
+        said, calls, ids = step[:3]
+        if not (calls or said):  # all there is with `previous_response_id`
             ids = tuple([one.call_id for one in step.results])
         if len(ids) == 1:
             joined = shortest = ids[0]

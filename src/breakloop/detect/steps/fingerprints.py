@@ -546,9 +546,10 @@ class StepFingerprinter:
 
     def answer(self, step: Step) -> AnswerFingerprints:
         """Return the fingerprints of a step's answer."""
-        text, as_text = step.said, step.as_text
+        text, calls = step[:2]
+        as_text = step.as_text
         made: list[CallResult] = []
-        for call in step.calls:
+        for call in calls:
             one = self._call(call)
             if as_text and not (_NAME_FORM(call.name) or call.name in step.tools):
                 one.tool = msgspec.structs.replace(one.tool, name="")  # the model's words must not be in evidence
