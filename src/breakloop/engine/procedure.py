@@ -19,7 +19,7 @@ attempts it commits without writing windows, so that limits and counts still app
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
@@ -59,8 +59,8 @@ class DecisionProcedure:
     """One decision. Once `committed` has returned True, `ops` and `result` hold what was committed."""
 
     __slots__ = (
-        "_advisory", "_attempts", "_call", "_findings", "_first", "_known", "_located", "_located_keys", "_locators",
-        "_plan", "_shared", "_targets", "contended", "keys", "ops", "result", "writes",
+        "_advisory", "_attempts", "_call", "_findings", "_first", "_known", "_located", "_locators", "_plan", "_shared",
+        "_targets", "contended", "keys", "ops", "result", "writes",
     )  # fmt: skip
 
     def __init__(self, call: Call, plan: Plan, *, shared: bool = False) -> None:
@@ -74,11 +74,9 @@ class DecisionProcedure:
         targets = find_windows(call, plan)
         self._locators: tuple[WindowTarget, ...] = ()
         self._advisory: Collection[str] = ()
-        self._located_keys: tuple[str, ...] = ()
         for target in targets:
             if target.slot.detector.locates:
                 self._locators += (target,)
-                self._located_keys += (target.key,)
         self._located: list[bytes] = []
         if shared:
             self._advisory = {target.key for target in targets if target.slot.detector.is_advisory(call)}
@@ -125,11 +123,10 @@ class DecisionProcedure:
         """
         call, plan = self._call, self._plan
         at = plan.now if self._shared else plan.steady  # instances that share windows agree on the store's time
+        stored = dict(zip(self.keys, windows))  # noqa: B905 - as many; a keyword takes time
         opened: dict[str, OpenWindow] = {}
-        located = () if self._shared else self._located_keys  # what locators have read is not written, and not opened
-        for key, (version, data) in zip(self.keys, windows):  # noqa: B905 - as many; a keyword takes time
-            if key not in located:
-                opened[key] = OpenWindow(key, version, unpack_sections(data))
+        if self._shared:  # all are part of the commit
+            opened = {key: OpenWindow(key, one.version, unpack_sections(one.data)) for key, one in stored.items()}
         awaiting: dict[str, list[DetectorSlot]] = {}
         found: dict[int, Op] = {}
         snoozed = plan.bundle.snoozed
@@ -139,7 +136,10 @@ class DecisionProcedure:
             if detector.locates:  # it has done its part, and keeps the answer
                 awaiting.setdefault(key, []).append(slot)
                 continue
-            window = opened[key]
+            window = opened.get(key)
+            if window is None:
+                version, data = stored[key][:]
+                window = opened[key] = OpenWindow(key, version, unpack_sections(data))
             tag = detector.tags[group != ENFORCED]
             before = window.sections.get(tag, b"")
             evaluation = detector.evaluate(call, before, at)

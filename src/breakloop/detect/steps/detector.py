@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Final
 
 import msgspec
@@ -179,7 +178,7 @@ class StepEvaluator:
         keeps = _keeps_answers(window.keeps_answers, step, restored=answer is not None) if stored else 0
         window.keeps_answers, window.recent_answers = keeps, kept if keeps else b""
         last_id = call_ids[0].encode("utf-8", "surrogatepass") if context.unnamed and call_ids else b""
-        window.last_id = last_id if _ID_MIN <= len(last_id) <= ID_MAX else b""  # another would not show whose step it is
+        window.last_id = last_id if _ID_MIN <= len(last_id) <= ID_MAX else b""  # others do not show whose step it is
         if choice is not NO_CHOICE:
             return self._report(window, step, choice, now, context)
         window.level = window.kind = 0
@@ -263,14 +262,8 @@ class StepEvaluator:
             self._reset_for_user(window, step)
         known = texts.known_texts(window, prints) if users or window.tail_texts else 0
         state = StepState(window, step, prints, self._fingerprinter, new, known, now, weight, context.tracked, changed)
-        if new.dried:
-            inside |= DRY
-        if step.as_text:
-            inside |= TEXT
-        if exempt:
-            inside |= EXEMPT
-        if users:
-            inside |= USERS
+        inside |= (DRY if new.dried else 0) | (TEXT if step.as_text else 0)
+        inside |= (EXEMPT if exempt else 0) | (USERS if users else 0)
         found: list[Finding] = []
         for evaluate in EVALUATED[inside]:
             if some := evaluate(state):
@@ -500,8 +493,7 @@ class StepsDetector(StatefulDetector):
         if chat and chat.max_tokens == 1 and begins(step) and is_ping(call, chat):
             return None
         session, interrupted = call.identity.session or "", call.decision.interrupted
-        system = partial(read.model_and_system, call)
-        context = RequestContext(call.tracked, unnamed, session, body, system, interrupted)
+        context = RequestContext(call.tracked, unnamed, session, body, lambda: read.model_and_system(call), interrupted)
         return self._evaluator.evaluate(window, step, now, context)
 
     def awaits_answer(self, call: Call, evaluation: Evaluation) -> bool:

@@ -512,6 +512,8 @@ class StepFingerprinter:
             answer = self.answer(step)
         said, made = answer.said, answer.calls
         incoming: list[IncomingStep] = []
+        failed, call_id = False, ""
+        media: tuple[str, ...] = ()
         for result in results:
             text, failed, call_id, media = result[:]
             one = self.result(text, failed)
@@ -525,7 +527,7 @@ class StepFingerprinter:
             pair = made[0]
             pairs = (pair,)
             if not (call_ids and call_id and call_id != call_ids[0]):  # as `_belongs` has it
-                self._add_result(pair, failed, media, step, one)
+                self._add_result(pair, failed, media, step, incoming[0])
             whole = pair.a + pair.r
         elif calls and made:
             pairs = tuple(made[: len(calls)])

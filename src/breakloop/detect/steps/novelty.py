@@ -223,20 +223,15 @@ def compare(
     pairs = prints.pairs
     by_form, failed = False, window.failed_tool != _NO_TOOL
     for pair in pairs:
-        if pair.failed:
-            by_form = failed = True  # results are compared by their form only
-        elif pair.kind == EMPTY:
-            by_form = True
-        if pair.refused:
-            failed = True
+        by_form = by_form or pair.failed or pair.kind == EMPTY  # results are compared by their form only
+        failed = failed or pair.failed or pair.refused
     unseen, again, third = _calls(window, prints)
     share = _new_lines(window, prints, seed, by_form, window if unseen else None)
     new_words = _new_words(window, prints.words, prints.called) if prints.words else None
     fresh_words = new_words is not None and new_words >= NEW_WORDS
     wrote = False
     for pair in unseen:
-        if pair.changes and done(pair):
-            wrote = True
+        wrote = wrote or (pair.changes and done(pair))
     if failed and _recovered(window, pairs, unseen):
         wrote = True
     replans = wrote and _replans(window, step, pairs)
