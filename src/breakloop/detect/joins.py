@@ -27,6 +27,8 @@ from collections.abc import Iterable, Iterator
 from struct import Struct
 from typing import ClassVar, Final, NamedTuple, TypeVar
 
+import msgspec
+
 from breakloop.detect.counting import CallReader, DetectorConfig, announced
 from breakloop.detect.stateful import RUN_IDLE_S, DetectorSlot, Evaluation, StatefulDetector
 from breakloop.detect.steps.detector import RequestContext, StepEvaluator, StepsDetector
@@ -61,7 +63,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-class Conversation(NamedTuple):
+class Conversation(msgspec.Struct, frozen=True, gc=False):
     """What a request shows about its conversation, kept until its answer is there."""
 
     session: bytes
@@ -132,7 +134,7 @@ class JoinDetector(StatefulDetector):
         before = state.joined
         found, joined = self.find(window, session, step, now)
         state.conversation, state.joined = found, joined
-        state.copied, state.alone = found[5:7]
+        state.copied, state.alone = found.copied, found.alone
         return joined != before
 
     def reads_answer(self, call: Call, answer: Answer) -> bool:
@@ -158,7 +160,7 @@ class JoinDetector(StatefulDetector):
 
     def find(self, window: bytes, session: bytes, step: Step, now: float) -> tuple[Conversation, str]:
         """Return the conversation of a step, and the id of the team that it is counted with, or ""."""
-        rows = _load(window, now)
+        rows = _load(window, now) if window else b""
         said, calls, ids, results, users = step[:5]
         is_first = not (said or calls or results)
         texts: tuple[bytes, ...] = ()
@@ -178,8 +180,8 @@ class JoinDetector(StatefulDetector):
         if step.as_text:
             calls = ()
         if not copies and (is_first or not rows or (ids and not has_team)):
-            found = (session, now, b"", (), False, False, False, is_first, texts, said, calls, bool(ids))
-            return _new(Conversation, found), ""
+            has_ids = bool(ids)
+            return Conversation(session, now, b"", (), False, False, False, is_first, texts, said, calls, has_ids), ""
         return self._join(rows, session, step, now, (copies, texts, is_first))
 
     def _join(
@@ -222,23 +224,21 @@ class JoinDetector(StatefulDetector):
 
     def _look_up(self, rows: bytes, one: Conversation) -> tuple[bytes, tuple[bytes, ...]]:
         """Return the group of a conversation that belongs to no team, and the group that it had before."""
-        session, at = one[:2]
-        is_first, texts, said, calls = one[7:11]
         before: tuple[bytes, ...] = ()
-        if rows and not is_first:
-            place = _continued(rows, self._said(session, said, calls))
+        if rows and not one.begins:
+            place = _continued(rows, self._said(one.session, one.said, one.calls))
             if place is not None:
                 group, number = place
                 # Usually it is the newest of all answers.
                 if number == rows[12] or number in _newest(rows, group):
                     return group, ()
                 before = (group,)
-        return self._new_group(session, texts, at), before
+        return self._new_group(one.session, one.texts, one.at), before
 
     def keep(self, window: bytes, conversation: Conversation, answer: Answer) -> bytes:
         """Return the window with the texts of an answer."""
-        # Sliced, because each field of a named tuple takes as long as the slice.
-        session, at_s, group, merged, is_team, _, _, is_first, texts = conversation[:9]
+        session, at_s, texts = conversation.session, conversation.at, conversation.texts
+        group, merged = conversation.group, conversation.merged
         rows = _load(window, at_s)
         if not group:
             group, merged = self._look_up(rows, conversation)
@@ -246,10 +246,10 @@ class JoinDetector(StatefulDetector):
             rows = _merge(rows, merged, group)
         number = rows[12] + 1 & 0xFF if rows else 0
         added: list[bytes] = []
-        if is_first:
+        if conversation.begins:
             unknown = [key for key in texts[:OPENING_MAX] if _position(rows, key, 0) < 0]
             added += [_pack_text(key, _COMMON, number, 0) for key in unknown]
-        flags = _TEAM if is_team else 0
+        flags = _TEAM if conversation.is_team else 0
         for key, kind in self._texts_of(answer, session, texts):
             of = group
             at = _position(rows, key, kind & _SAID)

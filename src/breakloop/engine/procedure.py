@@ -19,7 +19,7 @@ attempts it commits without writing windows, so that limits and counts still app
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
@@ -59,8 +59,8 @@ class DecisionProcedure:
     """One decision. Once `committed` has returned True, `ops` and `result` hold what was committed."""
 
     __slots__ = (
-        "_advisory", "_attempts", "_call", "_findings", "_first", "_known", "_located", "_located_keys", "_locators",
-        "_plan", "_shared", "_targets", "contended", "keys", "ops", "result", "writes",
+        "_advisory", "_attempts", "_call", "_findings", "_first", "_known", "_located", "_locators", "_plan", "_shared",
+        "_targets", "contended", "keys", "ops", "result", "writes",
     )  # fmt: skip
 
     def __init__(self, call: Call, plan: Plan, *, shared: bool = False) -> None:
@@ -74,11 +74,9 @@ class DecisionProcedure:
         targets = find_windows(call, plan)
         self._locators: tuple[WindowTarget, ...] = ()
         self._advisory: Collection[str] = ()
-        self._located_keys: tuple[str, ...] = ()
         for target in targets:
-            if target[1].detector.locates:
+            if target.slot.detector.locates:
                 self._locators += (target,)
-                self._located_keys += (target[2],)
         self._located: list[bytes] = []
         if shared:
             self._advisory = {target.key for target in targets if target.slot.detector.is_advisory(call)}
@@ -99,7 +97,7 @@ class DecisionProcedure:
             return True
         keys = self.keys
         if len(locators) == 1:  # without a list comprehension, which is a call of its own
-            found = [windows[keys.index(locators[0][2])][1]]
+            found = [windows[keys.index(locators[0].key)][1]]
         else:
             found = [windows[keys.index(target.key)][1] for target in locators]
         if found == self._located:
@@ -125,20 +123,23 @@ class DecisionProcedure:
         """
         call, plan = self._call, self._plan
         at = plan.now if self._shared else plan.steady  # instances that share windows agree on the store's time
+        stored = dict(zip(self.keys, windows))  # noqa: B905 - as many; a keyword takes time
         opened: dict[str, OpenWindow] = {}
-        located = () if self._shared else self._located_keys  # what locators have read is not written, and not opened
-        for key, (version, data) in zip(self.keys, windows):  # noqa: B905 - as many; a keyword takes time
-            if key not in located:
-                opened[key] = OpenWindow(key, version, unpack_sections(data))
+        if self._shared:  # all are part of the commit
+            opened = {key: OpenWindow(key, one.version, unpack_sections(one.data)) for key, one in stored.items()}
         awaiting: dict[str, list[DetectorSlot]] = {}
         found: dict[int, Op] = {}
         snoozed = plan.bundle.snoozed
-        for number, slot, key, place, _ in self._targets:
+        for target in self._targets:
+            slot, key = target.slot, target.key
             detector, group = slot.detector, slot.group
             if detector.locates:  # it has done its part, and keeps the answer
                 awaiting.setdefault(key, []).append(slot)
                 continue
-            window = opened[key]
+            window = opened.get(key)
+            if window is None:
+                version, data = stored[key][:]
+                window = opened[key] = OpenWindow(key, version, unpack_sections(data))
             tag = detector.tags[group != ENFORCED]
             before = window.sections.get(tag, b"")
             evaluation = detector.evaluate(call, before, at)
@@ -149,9 +150,9 @@ class DecisionProcedure:
                 window.changed = True
             if detector.awaits_answer(call, evaluation):
                 awaiting.setdefault(key, []).append(slot)
-            op = detector.operation(call, evaluation, place, group)
+            op = detector.operation(call, evaluation, target.place, group)
             if op is not None and not (snoozed and is_snoozed(op, snoozed, plan.now)):
-                found[number] = op
+                found[target.number] = op
         state_of(call).windows = list(awaiting.items()) if awaiting else None
         self.writes = self._changes(opened) if self._attempts <= TRIES else []
         ops = plan.ops
@@ -339,7 +340,7 @@ def _join(
 # -- windows and detectors ---------------------------------------------------------------------------------------------
 
 
-class WindowTarget(NamedTuple):
+class WindowTarget(msgspec.Struct, frozen=True, gc=False):
     """A detector and the window it needs for one call."""
 
     number: int  # number of its slot in the plan
@@ -364,7 +365,7 @@ def find_windows(call: Call, plan: Plan) -> list[WindowTarget]:
         if owner:
             place = shard if shard is project else window_shard(owner, shard, project)
             key = f"win:{place}:{owner}:"  # as `window_key` makes it, without the call
-            found.append(_new(WindowTarget, (number, slot, key, place, owner)))
+            found.append(WindowTarget(number, slot, key, place, owner))
     return found
 
 
@@ -376,9 +377,8 @@ def window_keys(call: Call, plan: Plan) -> list[str]:
 def unique_keys(targets: Sequence[WindowTarget]) -> list[str]:
     found: list[str] = []  # few: no need of a set
     for target in targets:
-        key = target[2]
-        if key not in found:
-            found.append(key)
+        if target.key not in found:
+            found.append(target.key)
     return found
 
 

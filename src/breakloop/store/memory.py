@@ -410,7 +410,7 @@ class MemoryStore:
 
     def read_window(self, key: str, now: float) -> StoredWindow:
         entry = self._windows.get(key)
-        return NO_WINDOW if entry is None or entry[0] <= now else _new(StoredWindow, entry[1:])
+        return NO_WINDOW if entry is None or entry[0] <= now else _new(StoredWindow, (entry[1], entry[2]))
 
     def breakers(self, prefix: str, now: float, most: int) -> list[StoredBreaker]:
         return breakers_in_memory(self._limits, prefix, max(now, self._latest), most)

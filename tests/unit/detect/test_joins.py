@@ -9,6 +9,7 @@ from struct import Struct
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from breakloop.detect import joins
 from breakloop.detect.counting import EXPECT_REPEATS_HEADER
@@ -343,7 +344,7 @@ def test_calls_of_own_tools_are_not_kept(has_ids: bool, is_team: bool, answer: A
     here = Caller()
     asked = call()
     here.request("a", TASK)
-    conversation = here.open.pop()._replace(has_ids=has_ids, is_team=is_team)
+    conversation = structs.replace(here.open.pop(), has_ids=has_ids, is_team=is_team)
     asked.decision = type("State", (), {"conversation": conversation})()
     assert here.detector.reads_answer(asked, answer) is kept
 

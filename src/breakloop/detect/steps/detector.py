@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Final
 
 import msgspec
@@ -176,10 +175,10 @@ class StepEvaluator:
         window.last_at = window.storm_at = now
         window.pending_repeats = window.forgiven_repeats = 0
         window.tail, window.tail_users = tail, users
-        before = window.keeps_answers
-        window.keeps_answers = _keeps_answers(before, step, restored=answer is not None) if stored else 0
-        window.recent_answers = kept if window.keeps_answers else b""
-        window.last_id = _kept_id(call_ids[0]) if context.unnamed and call_ids else b""
+        keeps = _keeps_answers(window.keeps_answers, step, restored=answer is not None) if stored else 0
+        window.keeps_answers, window.recent_answers = keeps, kept if keeps else b""
+        last_id = call_ids[0].encode("utf-8", "surrogatepass") if context.unnamed and call_ids else b""
+        window.last_id = last_id if _ID_MIN <= len(last_id) <= ID_MAX else b""  # others do not show whose step it is
         if choice is not NO_CHOICE:
             return self._report(window, step, choice, now, context)
         window.level = window.kind = 0
@@ -263,14 +262,8 @@ class StepEvaluator:
             self._reset_for_user(window, step)
         known = texts.known_texts(window, prints) if users or window.tail_texts else 0
         state = StepState(window, step, prints, self._fingerprinter, new, known, now, weight, context.tracked, changed)
-        if new.dried:
-            inside |= DRY
-        if step.as_text:
-            inside |= TEXT
-        if exempt:
-            inside |= EXEMPT
-        if users:
-            inside |= USERS
+        inside |= (DRY if new.dried else 0) | (TEXT if step.as_text else 0)
+        inside |= (EXEMPT if exempt else 0) | (USERS if users else 0)
         found: list[Finding] = []
         for evaluate in EVALUATED[inside]:
             if some := evaluate(state):
@@ -327,8 +320,8 @@ class StepEvaluator:
 
     def _tail(self, step: Step, prints: StepFingerprints) -> bytes:
         """Return what identifies a step: the ids of its calls, or else what it contains and its position."""
-        ids, calls = step.call_ids, step.calls
-        if not (calls or step.said):  # all there is with `previous_response_id`
+        said, calls, ids = step[:3]
+        if not (calls or said):  # all there is with `previous_response_id`
             ids = tuple([one.call_id for one in step.results])
         if len(ids) == 1:
             joined = shortest = ids[0]
@@ -385,12 +378,6 @@ class StepEvaluator:
         window.tail_sender = _sender(step, context)
         packed, ambiguous = self._unpacked.keep(window), _is_ambiguous(window, now)
         return Evaluation(packed, choice.level, finding.kind, evidence, identity.hex(), fresh, window.hits, ambiguous)
-
-
-def _kept_id(first: str) -> bytes:
-    """Return the id of a step's first call; b"" if it would not show that a step belongs to a conversation."""
-    raw = first.encode("utf-8", "surrogatepass")
-    return raw if _ID_MIN <= len(raw) <= ID_MAX else b""
 
 
 def _are_exempt(pairs: Sequence[CallResult]) -> bool:
@@ -506,8 +493,7 @@ class StepsDetector(StatefulDetector):
         if chat and chat.max_tokens == 1 and begins(step) and is_ping(call, chat):
             return None
         session, interrupted = call.identity.session or "", call.decision.interrupted
-        system = partial(read.model_and_system, call)
-        context = RequestContext(call.tracked, unnamed, session, body, system, interrupted)
+        context = RequestContext(call.tracked, unnamed, session, body, lambda: read.model_and_system(call), interrupted)
         return self._evaluator.evaluate(window, step, now, context)
 
     def awaits_answer(self, call: Call, evaluation: Evaluation) -> bool:

@@ -111,7 +111,7 @@ def steady(raw: bytes) -> bytes:
         raw = (_CLOCK_OR_LENGTH().sub if length else _CLOCK().sub)(b"~", raw)
     elif length:
         raw = _LENGTH().sub(b"~", raw)
-    low = raw if raw.islower() else raw.lower()
+    low = raw.lower()
     if (
         low.partition(b"process")[1] or low.partition(b"thread")[1] or low.partition(b"pid")[1]
     ):  # the longest is fastest
@@ -241,13 +241,9 @@ class ToolTraits(msgspec.Struct, frozen=True, gc=False):
     manner: int
     options: ToolOptions
     to_agent: bool  # it stands for another agent, or sends it something
+    hands_on: bool  # its arguments may be a message to another agent; commands, files and searches are not
     waits: int  # by its name
     effect: int
-
-    @property
-    def hands_on(self) -> bool:
-        """Whether its arguments may be a message to another agent. Commands, files and searches are not."""
-        return self.to_agent or self.manner == OTHER
 
 
 class ToolTable:
@@ -268,9 +264,9 @@ class ToolTable:
             raw = name.encode("utf-8", "surrogatepass")
             short = name[:_NAME_MAX]
             how, options = manner(short), self._options(name)
-            key = zlib.crc32(raw).to_bytes(4, "little")
+            key, agent = zlib.crc32(raw).to_bytes(4, "little"), to_agent(short)
             purposes = waits_by_name(short), effect_by_name(short)
-            known = ToolTraits(name, raw, key, how, options, to_agent(short), *purposes)
+            known = ToolTraits(name, raw, key, how, options, agent, agent or how == OTHER, *purposes)
             if len(name) <= _NAME_MAX:
                 if len(self.known) >= _NAMES_MAX:
                     self.known.clear()
@@ -463,19 +459,16 @@ class StepFingerprints(msgspec.Struct, gc=False):
 class StepFingerprinter:
     """Computes fingerprints. Instances with the same digest function compute the same ones."""
 
-    __slots__ = ("_digest", "_known_tools", "_said", "_seed", "_tools", "seed")
+    __slots__ = ("_digest", "_known_tools", "_said", "_seed", "_tools", "seed", "tool")
 
     def __init__(self, digest: Digest, tools: Mapping[str, ToolOptions] | None = None) -> None:
         self._digest = digest
         self._tools = ToolTable(tools or {})
         self._known_tools = self._tools.known
+        self.tool = self._tools.of  # returns what is known about a tool, by its name
         self._said: dict[int, bytes] = {}  # of the last answers, by the hash of the text
         self._seed = int.from_bytes(digest(b"seed"), "little")
         self.seed = self._seed & 0xFFFFFFFF  # for digests of lines and words
-
-    def tool(self, name: str) -> ToolTraits:
-        """Return what is known about a tool."""
-        return self._tools.of(name)
 
     def of(self, *parts: bytes) -> bytes:
         """Return the digest of short parts of fixed length or known order."""
@@ -519,6 +512,8 @@ class StepFingerprinter:
             answer = self.answer(step)
         said, made = answer.said, answer.calls
         incoming: list[IncomingStep] = []
+        failed, call_id = False, ""
+        media: tuple[str, ...] = ()
         for result in results:
             text, failed, call_id, media = result[:]
             one = self.result(text, failed)
@@ -532,7 +527,7 @@ class StepFingerprinter:
             pair = made[0]
             pairs = (pair,)
             if not (call_ids and call_id and call_id != call_ids[0]):  # as `_belongs` has it
-                self._add_result(pair, failed, media, step, one)
+                self._add_result(pair, failed, media, step, incoming[0])
             whole = pair.a + pair.r
         elif calls and made:
             pairs = tuple(made[: len(calls)])
@@ -553,9 +548,10 @@ class StepFingerprinter:
 
     def answer(self, step: Step) -> AnswerFingerprints:
         """Return the fingerprints of a step's answer."""
-        text, as_text = step.said, step.as_text
+        text, calls = step[:2]
+        as_text = step.as_text
         made: list[CallResult] = []
-        for call in step.calls:
+        for call in calls:
             one = self._call(call)
             if as_text and not (_NAME_FORM(call.name) or call.name in step.tools):
                 one.tool = msgspec.structs.replace(one.tool, name="")  # the model's words must not be in evidence

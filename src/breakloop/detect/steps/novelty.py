@@ -82,7 +82,7 @@ def share(known: AgedFilter, texts: Sequence[bytes], seed: int, window: SessionW
         has_long, lines = True, _all(texts)
     if not lines:
         return None
-    once = lines if len(lines) == 1 else [*dict.fromkeys(lines)]  # a line that occurs twice is not known for that
+    once = lines if len({*lines}) == len(lines) else [*dict.fromkeys(lines)]  # twice in a text is not known
     if has_long and max(map(len, once)) > _LONG // 2:
         texts = [*map(pieces, texts)]
         lines = _all(texts)
@@ -155,7 +155,8 @@ def _weighed(texts: Sequence[bytes], lines: list[bytes], new: Sequence[bytes], f
 def plain(text: bytes) -> list[bytes]:
     """Return a text's lines in lower case and without white space."""
     low = text.translate(_LOWER, _WHITE) if text.isascii() else lowered(text).translate(None, _WHITE)
-    return list(filter(None, low.split(b"\n")))
+    lines = low.split(b"\n")
+    return lines if all(lines) else list(filter(None, lines))  # most texts have no empty ones
 
 
 def folded(text: bytes) -> list[bytes]:
@@ -222,20 +223,15 @@ def compare(
     pairs = prints.pairs
     by_form, failed = False, window.failed_tool != _NO_TOOL
     for pair in pairs:
-        if pair.failed:
-            by_form = failed = True  # results are compared by their form only
-        elif pair.kind == EMPTY:
-            by_form = True
-        if pair.refused:
-            failed = True
+        by_form = by_form or pair.failed or pair.kind == EMPTY  # results are compared by their form only
+        failed = failed or pair.failed or pair.refused
     unseen, again, third = _calls(window, prints)
     share = _new_lines(window, prints, seed, by_form, window if unseen else None)
     new_words = _new_words(window, prints.words, prints.called) if prints.words else None
     fresh_words = new_words is not None and new_words >= NEW_WORDS
     wrote = False
     for pair in unseen:
-        if pair.changes and done(pair):
-            wrote = True
+        wrote = wrote or (pair.changes and done(pair))
     if failed and _recovered(window, pairs, unseen):
         wrote = True
     replans = wrote and _replans(window, step, pairs)

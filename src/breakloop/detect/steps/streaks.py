@@ -44,6 +44,7 @@ _OTHER_TOOL: Final = 2.0  # weight of the same result of another tool than in th
 CHANGED: Final = 100  # of `work_since_cut`: something was changed
 _PENDING_MAX: Final = 255
 _ROW: Final = TOOL.size
+_LAST_TOOL: Final = slice(-_ROW, 4 - _ROW)  # of the last row: its tool
 
 
 def cascade(state: StepState) -> Sequence[Finding]:
@@ -90,28 +91,19 @@ def stagnation(state: StepState) -> Sequence[Finding]:
     """The same informative result, whatever is called. Several in one step count once."""
     window, all_pairs, news = state.window, state.prints.pairs, state.novelty.news
     rows = window.tools
-    if len(all_pairs) == 1:
-        pair, at = all_pairs[0], len(rows) - _ROW
-        key = pair.tool.key
-        if news and pair.telling and pair.kind not in _NOT_TELLING and at >= 0 and rows[at : at + 4] == key:
-            TOOL.pack_into(rows, at, key, pair.r, 0.0, window.steps)  # as nearly always: it stays the last row
-            return ()
-        groups: Collection[Sequence[CallResult]] = (all_pairs,)
-    else:
-        groups = _by_tool(all_pairs)
+    one = all_pairs[0] if len(all_pairs) == 1 else None
+    if news and one and one.telling and one.kind not in _NOT_TELLING and rows[_LAST_TOOL] == one.tool.key:
+        TOOL.pack_into(rows, len(rows) - _ROW, one.tool.key, one.r, 0.0, window.steps)  # as nearly always
+        return ()
     found: list[Finding] = []
     weight = state.weight
+    groups = (all_pairs,) if one else _by_tool(all_pairs)
     for pairs in groups:
         pair, count = pairs[0], 0.0
         key = pair.tool.key
         at = find_recent_row(rows, key, _ROW)
         if not pair.telling or pair.kind in _NOT_TELLING:
-            if (
-                at >= 0
-                and news
-                and not pair.changes
-                and not (pair.failed or pair.refused or pair.kind == RATE)
-            ):
+            if at >= 0 and news and not pair.changes and not (pair.failed or pair.refused or pair.kind == RATE):
                 del rows[at : at + _ROW]  # "ok" after refusals
             continue  # of several calls, only informative ones are in groups
         if at >= 0:

@@ -16,13 +16,14 @@ import zlib
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from itertools import filterfalse
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
-HALF: Final = 64  # 64-bit words of a half
+WORD: Final[Literal["L", "Q"]] = "L" if array("L").itemsize == 8 else "Q"  # 64 bits; as "L" they are set faster
+HALF: Final = 64  # words of a half
 BYTES: Final = 2 * HALF * 8
 CAPACITY: Final = HALF * 8  # digests of a half, 8 bits each: when it is full, about 3 % of new ones look known
 _NO_WORDS: Final = bytes(HALF * 8)
-_EMPTY: Final = array("Q", _NO_WORDS)
+_EMPTY: Final = array(WORD, _NO_WORDS)
 _MANY: Final = 40  # digests, for which unpacking all words takes less time than unpacking one for each
 # Which bits of its word a digest sets, by its last 12 bits: computing them each time would cost as much as the rest.
 _BIT: Final = [1 << place for place in range(64)]
@@ -70,7 +71,7 @@ class AgedFilter:
                     aged += 1
                     known.append(index)
         if many:
-            self._words[start : start + HALF] = array("Q", words[:HALF])
+            self._words[start : start + HALF] = array(WORD, words[:HALF])
         self.count += total - len(known) + aged
         if self.count >= CAPACITY:
             self._age()
@@ -414,7 +415,7 @@ def load(data: bytes) -> SessionWindow:
     window.tools = bytearray(data[_TOOLS_AT : _TOOLS_ENDS[window.tool_rows]])
     window.sketches = bytearray(data[_SKETCHES_AT : _SKETCHES_ENDS[window.sketch_rows]])
     window.effects = bytearray(data[_EFFECTS_AT : _EFFECTS_ENDS[window.effect_rows]])
-    window.filters = words = array("Q", data[_FILTERS_AT:_END])
+    window.filters = words = array(WORD, data[_FILTERS_AT:_END])
     window.lines = AgedFilter(words, 0, window.line_count, aged=_has_aged(data, _FILTERS_AT))
     window.marks = AgedFilter(words, 2 * HALF, window.mark_count, aged=_has_aged(data, _MARKS_AT))
     window.words = AgedFilter(words, 4 * HALF, window.word_count, aged=_has_aged(data, _MARKS_AT + BYTES))
@@ -509,7 +510,7 @@ def answered(data: bytes, key: bytes, marks: Sequence[int]) -> bytes:
     if not (pending or marks or (awaits and last != key)):
         return data
     changed = bytearray(data)
-    words = array("Q", data[_MARKS_AT : _MARKS_AT + BYTES])
+    words = array(WORD, data[_MARKS_AT : _MARKS_AT + BYTES])
     known = AgedFilter(words, 0, count)
     if awaits and marks and not known.knows(marks[0]):
         changed[_COUNTS_AT:_TAILS_AT] = bytes(COUNTS.size)
@@ -533,7 +534,7 @@ def _unpack_answer(window: SessionWindow, data: bytes) -> None:
         window.last_answer,
     ) = _ANSWER.unpack_from(data, _PENDING_AT)
     window.cycle_counts = data[_COUNTS_AT:_TAILS_AT]
-    window.filters[2 * HALF : 4 * HALF] = array("Q", data[_MARKS_AT : _MARKS_AT + BYTES])
+    window.filters[2 * HALF : 4 * HALF] = array(WORD, data[_MARKS_AT : _MARKS_AT + BYTES])
     window.marks.count, window.marks.aged = window.mark_count, _has_aged(data, _MARKS_AT)
     window.recent_answers = data[_END + window.evidence_size :]
 

@@ -7,12 +7,12 @@ from array import array
 import pytest
 
 from breakloop.detect.steps import novelty
-from breakloop.detect.steps.window import BYTES, CAPACITY, AgedFilter, load
+from breakloop.detect.steps.window import BYTES, CAPACITY, WORD, AgedFilter, load
 
 
 def share(*steps: str) -> float | None:
     """The share of new lines in the last of some texts."""
-    known, found = AgedFilter(array("Q", bytes(BYTES)), 0, 0), None
+    known, found = AgedFilter(array(WORD, bytes(BYTES)), 0, 0), None
     for step in steps:
         found = novelty.share(known, [step.encode()], 7)
     return found
@@ -36,7 +36,7 @@ def test_lines_weigh_by_length_near_the_threshold_with_their_blanks() -> None:
 
 def test_several_texts_are_one() -> None:
     """The share is that of all that came (LD-4)."""
-    known = AgedFilter(array("Q", bytes(BYTES)), 0, 0)
+    known = AgedFilter(array(WORD, bytes(BYTES)), 0, 0)
     assert novelty.share(known, [b"first text", b"second text"], 7) == 1.0
     assert novelty.share(known, [b"first text", b"", b"second text", b"first text"], 7) == 0.0
 
@@ -91,7 +91,7 @@ def test_no_line_weighs_more_than_others_for_its_length(longest: int) -> None:
 
 def share_of(*steps: list[str]) -> float | None:
     """The share of new lines in the last of some steps, each with several texts."""
-    known, found = AgedFilter(array("Q", bytes(BYTES)), 0, 0), None
+    known, found = AgedFilter(array(WORD, bytes(BYTES)), 0, 0), None
     for texts in steps:
         found = novelty.share(known, [text.encode() for text in texts], 7)
     return found
@@ -183,7 +183,7 @@ def test_repeated_lines_beside_new_ones() -> None:
 
 def test_a_line_at_both_ends_of_a_text() -> None:
     """It is known as long as lines of the end of the text, also if the filter aged in between (LD-4)."""
-    known = AgedFilter(array("Q", bytes(BYTES)), 0, 0)
+    known = AgedFilter(array(WORD, bytes(BYTES)), 0, 0)
 
     def add(lines: list[str]) -> float | None:
         return novelty.share(known, ["\n".join(lines).encode()], 7)

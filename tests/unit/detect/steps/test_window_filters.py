@@ -7,7 +7,7 @@ from array import array
 
 import pytest
 
-from breakloop.detect.steps.window import BYTES, CAPACITY, HALF, AgedFilter
+from breakloop.detect.steps.window import BYTES, CAPACITY, HALF, WORD, AgedFilter
 
 
 def digests(start: int, count: int) -> list[int]:
@@ -19,7 +19,7 @@ AT = 2 * HALF
 
 def made(*, aged: bool = True) -> AgedFilter:
     """The second of three filters, as in a window."""
-    return AgedFilter(array("Q", bytes(3 * BYTES)), AT, 0, aged=aged)
+    return AgedFilter(array(WORD, bytes(3 * BYTES)), AT, 0, aged=aged)
 
 
 def test_new_once() -> None:
@@ -39,7 +39,7 @@ def test_new_once() -> None:
 
 def test_it_works_on_the_words_it_was_given() -> None:
     """Nothing but its own part of the window changes, and what is there is known to another one (LD-4)."""
-    words = array("Q", bytes(3 * BYTES))
+    words = array(WORD, bytes(3 * BYTES))
     AgedFilter(words, 2 * HALF, 0).sift(digests(0, 300))
     assert not any(words[: 2 * HALF] + words[4 * HALF :])
     other = AgedFilter(words, 2 * HALF, 300)
@@ -101,7 +101,7 @@ def test_learning_tells_what_was_new() -> None:
 
 def test_stored_filters_keep_their_meaning() -> None:
     """Filters are in Redis and in the state file: another version must find in them what this one has added (S-1)."""
-    words = array("Q", bytes(BYTES))
+    words = array(WORD, bytes(BYTES))
     AgedFilter(words, 0, 0).add(5 << 26 | 2739, 63 << 26 | 4095)
     data = words.tobytes()
     stored = {
@@ -196,7 +196,7 @@ def test_two_at_once_of_which_the_second_is_known() -> None:
 def test_an_older_half_that_is_empty_is_not_looked_at() -> None:
     """Until the younger one becomes it: then what it had is known (LD-4)."""
     one = made(aged=False)
-    one._words[AT + HALF : AT + 2 * HALF] = array("Q", [2**64 - 1] * HALF)  # what must not be read
+    one._words[AT + HALF : AT + 2 * HALF] = array(WORD, [2**64 - 1] * HALF)  # what must not be read
     assert not one.knows(5)
     assert one.add_new(5)
     assert one.add_both(6 << 26 | 9, 7 << 26 | 9) is False
