@@ -7,7 +7,7 @@ are read as plain values.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
@@ -297,17 +297,16 @@ class OpenAIChat(OpenAI):
             whole = _decode_whole(body)
         except (ValueError, RecursionError):
             return None
-        if len(whole.choices) != 1 or whole.error is not None or whole.object == _ERROR or whole.x_groq is not None:
-            return None
         choice, usage = whole.choices[0], whole.usage
-        message, said = choice.message, choice.message.content or ""
-        calls = () if message.tool_calls is None else _whole_calls(message.tool_calls)
-        odd = message.refusal or message.function_call is not None or message.audio is not None or choice.index
-        if odd or calls is None or choice.error is not None or choice.object == _ERROR or len(said) > TEXT_MAX_CHARS:
+        if whole.object == _ERROR or choice.object == _ERROR:
             return None
-        names = ((whole.model or "")[:WORD_MAX], (whole.id or "")[:WORD_MAX], (choice.finish_reason or "")[:WORD_MAX])
+        message, finish = choice.message, choice.finish_reason or ""
+        calls = () if message.tool_calls is None else _whole_calls(message.tool_calls)
+        if calls is None:
+            return None
         counts = None if usage is None else openai_usage(usage)
-        return _new(Answer, (status, said, calls, counts, *names, "", complete, 0, ()))
+        said, model, name = message.content or "", whole.model or "", whole.id or ""
+        return _new(Answer, (status, said, calls, counts, model, name, finish, "", complete, 0, ()))
 
     def answer_builder(self, listener: StreamListener | None = None) -> AnswerBuilder:
         return ChatAnswer(listener)
@@ -538,43 +537,46 @@ class _Chunk(msgspec.Struct, gc=False):
     x_groq: Any = None
 
 
+# An ordinary answer in one body, which has one choice. Any other is read leniently: the decoder raises for fields that
+# have a value here only in an odd answer, and for texts that are longer than what is kept.
+_Word = Annotated[str, msgspec.Meta(max_length=WORD_MAX)]
+
+
 class _Function(msgspec.Struct, gc=False):
-    name: str
+    name: _Word
     arguments: str
 
 
 class _Call(msgspec.Struct, gc=False):
     function: _Function
-    id: str = ""
-    index: Any = None
+    id: Annotated[str, msgspec.Meta(min_length=1, max_length=WORD_MAX)]
+    index: None = None  # of a piece of a stream
 
 
 class _Message(msgspec.Struct, gc=False):
-    content: str | None = None
-    refusal: str | None = None
-    tool_calls: list[_Call] | None = None
-    function_call: Any = None
-    audio: Any = None
+    content: Annotated[str, msgspec.Meta(max_length=TEXT_MAX_CHARS)] | None = None
+    refusal: None = None
+    tool_calls: Annotated[list[_Call], msgspec.Meta(max_length=CALLS_MAX)] | None = None
+    function_call: None = None
+    audio: None = None
 
 
 class _WholeChoice(msgspec.Struct, gc=False):
     message: _Message
-    index: int | None = None
-    finish_reason: str | None = None
-    error: Any = None
+    index: Literal[0] | None = None
+    finish_reason: _Word | None = None
+    error: None = None
     object: Any = None
 
 
 class _Whole(msgspec.Struct, gc=False):
-    """An ordinary answer in one body, which has one choice; any other is read leniently."""
-
-    choices: list[_WholeChoice]
-    id: str | None = None
-    model: str | None = None
+    choices: Annotated[list[_WholeChoice], msgspec.Meta(min_length=1, max_length=1)]
+    id: _Word | None = None
+    model: _Word | None = None
     usage: dict[str, Any] | None = None
-    error: Any = None
+    error: None = None
     object: Any = None
-    x_groq: Any = None
+    x_groq: None = None
 
 
 _decode_chunk: Final = msgspec.json.Decoder(_Chunk).decode
@@ -702,17 +704,18 @@ class ChatAnswer(AnswerBuilder):
 
 
 def _whole_calls(made: list[_Call]) -> tuple[ToolCall, ...] | None:
-    """Return the calls of an answer; None if they are numbered, as pieces of a stream are, or too long to be kept."""
+    """Return the calls of an answer; None if they are too long to be kept, or two in a row have the same id."""
     found: list[ToolCall] = []
     before, room = "", ARGUMENTS_MAX_CHARS
     for call in made:
-        name, given = call.function.name, call.function.arguments
+        function, call_id = call.function, call.id
+        given = function.arguments
         room -= len(given)
-        if room < 0 or call.index is not None or not call.id or call.id[:WORD_MAX] == before:
+        if room < 0 or call_id == before:
             return None
-        before = call.id[:WORD_MAX]
-        found.append(_new(ToolCall, (name if len(name) <= WORD_MAX else name[:WORD_MAX], arguments(given))))
-    return tuple(found) if len(found) <= CALLS_MAX else None
+        before = call_id
+        found.append(_new(ToolCall, (function.name, arguments(given))))
+    return tuple(found)
 
 
 def read_error(builder: AnswerBuilder, fields: dict[str, Any]) -> None:
